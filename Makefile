@@ -388,14 +388,14 @@ digest-kernel: libclient/cuda/digest.cu
 .PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
 
 # What is tested of weightctl by itself, and against weightd-sync.
-FORECAST := $(call objects,libclient/weightctl/verbs/forecast.c)
+PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(FORECAST) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
+	$(PUSH_MODEL) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
 	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \
 	$(addprefix bpf/probe/,attached.c gpu_handle.c uprobe_multi.c) $(wildcard bpf/elf/*.c))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
-UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \
+UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(PUSH_MODEL) \
 	$(RESHARD)
 
 # It has a libbpf of its own.

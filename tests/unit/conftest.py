@@ -21,8 +21,8 @@ PATIENCE_S = 100
 PATIENCE_WITH_ONE_THREAD_S = 500
 # The agent of weightd-sync, simulated: long runs of a program that has no other thread.
 ONE_THREAD = {f"test_sync_{name}" for name in (
-    "agent", "agent_trouble", "bounds", "changes", "epoch", "forecast", "head", "hostile", "joint", "joint_liars", "joint_trouble",
-    "pace", "plan", "reshard", "told")}
+    "agent", "agent_trouble", "bounds", "changes", "epoch", "head", "hostile", "joint", "joint_liars", "joint_trouble",
+    "pace", "plan", "push_model", "reshard", "told")}
 THREADS = set(pathlib.Path(__file__).with_name("threads").read_text().split())
 NO_THREADS = features.ROOT / "build/fake/no-threads.so"
 NEEDS = {"test_mmap_watch": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync

@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/output/chrome.h"
 #include "libclient/weightctl/output/cli_error.h"
 #include "libclient/weightctl/output/json_field.h"
+#include "libclient/weightctl/output/trace_event_json.h"
 
 #define LINE_MAX_BYTES                                                                             \
 	(1 << 20) /* weightd-trace says 64 KiB at most, of which ASCII makes up to three times as much */
@@ -85,7 +85,7 @@ static int check_clock(struct check *c, const json_t *packet)
 	uint64_t monotonic = json_field_number(packet, "monotonic_ns", UINT64_MAX);
 	uint64_t realtime = json_field_number(packet, "realtime_ns", UINT64_MAX);
 
-	if (monotonic > realtime || realtime > CHROME_NS_MAX)
+	if (monotonic > realtime || realtime > TRACE_EVENTS_NS_MAX)
 		return is_wrong(c->r, c->line, "'monotonic_ns' and 'realtime_ns' are no moment");
 	c->r->realtime_ns = (int64_t)(realtime - monotonic);
 	if (!c->has_clock)
@@ -100,7 +100,7 @@ static int check_packet(struct check *c, const json_t *packet)
 
 	if (!strcmp(json_field_text(packet, "kind"), "clock"))
 		return check_clock(c, packet);
-	if (chrome_first_ns(packet, &ns) < 0)
+	if (trace_events_first_ns(packet, &ns) < 0)
 		return is_wrong(c->r, c->line, "it does not say when that was, in nanoseconds");
 	if (ns < c->first_ns)
 		c->first_ns = ns;
@@ -189,7 +189,7 @@ int recording_read(struct recording *r, void (*tell)(void *context, json_t *pack
 
 		if (result)
 			return result;
-		if (!packet || chrome_first_ns(packet, &ns) < 0 ||
+		if (!packet || trace_events_first_ns(packet, &ns) < 0 ||
 		    (ns != UINT64_MAX && (int64_t)ns + r->realtime_ns < r->first_ns))
 			return is_wrong(r, line, "the file was changed meanwhile");
 		tell(context, packet);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/json_field.h"
 
@@ -83,7 +83,7 @@ int sync_find(const struct cli *cli, const char *arg, char ret[SYNC_ID_MAX])
 		(void)strcpy(ret, arg);
 		return 0;
 	}
-	if (agent_rows(cli, json_pack("{s:s, s:n}", "op", "status", "sync"), &rows))
+	if (control_client_rows(cli, json_pack("{s:s, s:n}", "op", "status", "sync"), &rows))
 		return EXIT_FAILED;
 	return find_among(rows, arg, ret);
 }

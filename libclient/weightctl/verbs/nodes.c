@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/table.h"
@@ -188,10 +188,10 @@ static int add_heads(const struct cli *cli, json_t *rows)
 	{
 		if (!json_field_number(row, "n_heads", 0))
 			continue;
-		r = agent_rows(cli,
-			       json_pack("{s:s, s:O*}", "op", "heads", "node",
-					 json_object_get(row, "node")),
-			       &all);
+		r = control_client_rows(cli,
+					json_pack("{s:s, s:O*}", "op", "heads", "node",
+						  json_object_get(row, "node")),
+					&all);
 		if (r)
 			return r;
 		if (json_object_set_new(row, "heads", all) < 0)
@@ -217,7 +217,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind > 0)
 		cli_usage(cli, "'nodes' takes no arguments");
 	table_init(&table, &cli->format, columns);
-	if (agent_rows(cli, json_pack("{s:s}", "op", "nodes"), &rows))
+	if (control_client_rows(cli, json_pack("{s:s}", "op", "nodes"), &rows))
 		return EXIT_FAILED;
 	with_buffers |= cli->format.json;
 	if (with_buffers && add_heads(cli, rows))

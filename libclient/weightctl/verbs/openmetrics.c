@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/control/agent.h"
-#include "libclient/weightctl/output/fresh.h"
+#include "libclient/weightctl/control/control_client.h"
+#include "libclient/weightctl/output/atomic_file.h"
 #include "libclient/weightctl/output/json_field.h"
 
 /* A colon is for rules of the reader's own. */
@@ -125,7 +125,7 @@ static int write_all(const json_t *rows, const char *path)
 	put_all(f, rows);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
-	r = path ? fresh_output(path, text) : cli_write(text, size);
+	r = path ? atomic_file_output(path, text) : cli_write(text, size);
 	free(text);
 	return r;
 }
@@ -139,7 +139,7 @@ int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option
 		path = optarg;
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	if (agent_rows(cli, json_pack("{s:s}", "op", "metrics"), &rows))
+	if (control_client_rows(cli, json_pack("{s:s}", "op", "metrics"), &rows))
 		return EXIT_FAILED;
 	return write_all(rows, path);
 }

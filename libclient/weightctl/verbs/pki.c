@@ -18,8 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/output/atomic_file.h"
 #include "libclient/weightctl/output/escape.h"
-#include "libclient/weightctl/output/fresh.h"
 #include "libclient/weightctl/output/json.h"
 #include "libclient/weightctl/verb.h"
 
@@ -76,7 +76,7 @@ static int say_written(const struct folder *folder, const char *name, int r)
 
 static int open_folder(struct folder *f)
 {
-	f->fd = fresh_folder(f->path);
+	f->fd = atomic_file_folder(f->path);
 	return f->fd < 0 ? cli_error("cannot use the folder %s: %s", f->path, strerror(-f->fd)) : 0;
 }
 
@@ -84,20 +84,21 @@ static int open_folder(struct folder *f)
 static int write_pair(const struct folder *folder, const char *name, const struct pki_pair *pair)
 {
 	char key_name[NODE_MAX + 8], certificate_name[NODE_MAX + 8];
-	cleanup(fresh_deinit) struct fresh key = {};
-	cleanup(fresh_deinit) struct fresh certificate = {};
+	cleanup(atomic_file_deinit) struct atomic_file key = {};
+	cleanup(atomic_file_deinit) struct atomic_file certificate = {};
 	int r;
 
 	(void)snprintf(key_name, sizeof(key_name), "%s.key", name);
 	(void)snprintf(certificate_name, sizeof(certificate_name), "%s.crt", name);
-	r = fresh_write(folder->fd, key_name, 0600, pair->key, &key);
+	r = atomic_file_write(folder->fd, key_name, 0600, pair->key, &key);
 	if (r >= 0)
-		r = fresh_write(folder->fd, certificate_name, 0644, pair->certificate, &certificate);
+		r = atomic_file_write(folder->fd, certificate_name, 0644, pair->certificate,
+				      &certificate);
 	if (r >= 0)
-		r = fresh_keep(&key);
+		r = atomic_file_keep(&key);
 	if (r < 0)
 		return say_written(folder, key_name, r);
-	r = fresh_keep(&certificate);
+	r = atomic_file_keep(&certificate);
 	if (r >= 0)
 		return 0;
 	(void)unlinkat(folder->fd, key_name, 0); /* the one made above */
@@ -135,7 +136,7 @@ static int run_ca(struct cli *cli, int argc, char *argv[])
 
 static int read_file(const struct folder *folder, const char *name, char **ret, mode_t *ret_mode)
 {
-	int r = fresh_read(folder->fd, name, FILE_MAX, ret, ret_mode);
+	int r = atomic_file_read(folder->fd, name, FILE_MAX, ret, ret_mode);
 
 	if (r == -ENOENT)
 		return cli_error("%s/%s is not there; 'weightctl pki ca %s' makes a CA",
@@ -272,7 +273,7 @@ static int read_issued(const struct folder *folder, const char *name, struct ser
 {
 	mode_t mode;
 	char *rest, *line;
-	int r = fresh_read(folder->fd, ISSUED, ISSUED_MAX, &ret->text, &mode);
+	int r = atomic_file_read(folder->fd, ISSUED, ISSUED_MAX, &ret->text, &mode);
 
 	if (r < 0 && r != -ENOENT)
 		return cli_error("cannot read %s/" ISSUED ": %s", folder->path,
@@ -298,7 +299,7 @@ static int read_issued(const struct folder *folder, const char *name, struct ser
 static int read_list(const struct folder *folder, char **ret)
 {
 	mode_t mode;
-	int r = fresh_read(folder->fd, LIST, LIST_MAX, ret, &mode);
+	int r = atomic_file_read(folder->fd, LIST, LIST_MAX, ret, &mode);
 
 	if (r >= 0 || r == -ENOENT)
 		return 0;
@@ -308,11 +309,11 @@ static int read_list(const struct folder *folder, char **ret)
 
 static int write_list(const struct folder *folder, const char *text)
 {
-	cleanup(fresh_deinit) struct fresh list = {};
-	int r = fresh_write(folder->fd, LIST, 0644, text, &list);
+	cleanup(atomic_file_deinit) struct atomic_file list = {};
+	int r = atomic_file_write(folder->fd, LIST, 0644, text, &list);
 
 	if (r >= 0)
-		r = fresh_replace(&list);
+		r = atomic_file_replace(&list);
 	return r < 0 ? say_written(folder, LIST, r) : 0;
 }
 
@@ -482,7 +483,7 @@ static int print(const struct cli *cli, const struct shown *shown)
 static int read_text(const char *path, char **ret)
 {
 	mode_t mode;
-	int r = fresh_read(AT_FDCWD, path, FILE_MAX, ret, &mode);
+	int r = atomic_file_read(AT_FDCWD, path, FILE_MAX, ret, &mode);
 
 	if (r == -EINVAL)
 		return cli_error("%s is no file of text; certificates are in PEM here", path);

@@ -3,7 +3,7 @@
  */
 #include <stdio.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/verb.h"
 
@@ -18,7 +18,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 		cli_usage(cli, "'%s' wants one sync", cli->verb->name);
 	if (sync_find(cli, argv[optind], sync))
 		return EXIT_FAILED;
-	return agent_rows(cli, json_pack("{s:s, s:s}", "op", "cancel", "sync", sync), &rows);
+	return control_client_rows(cli, json_pack("{s:s, s:s}", "op", "cancel", "sync", sync),
+				   &rows);
 }
 
 const struct verb verb_sync_cancel = {

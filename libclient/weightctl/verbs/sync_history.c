@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/table.h"
@@ -169,8 +169,9 @@ static int run(struct cli *cli, int argc, char *argv[])
 
 	while (cli_option(cli, argc, argv, LETTERS_TABLE "c:", longs) >= 0)
 		count = cli_number(cli, "--count", optarg, 10, 1, COUNT_MAX);
-	return agent_show(cli, argc,
-			  json_pack("{s:s, s:I}", "op", "history", "n", (json_int_t)count), print);
+	return control_client_show(cli, argc,
+				   json_pack("{s:s, s:I}", "op", "history", "n", (json_int_t)count),
+				   print);
 }
 
 const struct verb verb_sync_history = {

@@ -1,7 +1,7 @@
 /*
  * weightctl sync plan: how long a push would take to a group of any size, by each schedule that could move it.
  *
- * Nobody is asked: it is forecast.c's model of what the options say. A push itself tells what it is going to do
+ * Nobody is asked: it is push_model.c's model of what the options say. A push itself tells what it is going to do
  * by sync push --dry-run.
  */
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/verb.h"
-#include "libclient/weightctl/verbs/forecast.h"
+#include "libclient/weightctl/verbs/push_model.h"
 
 #define NIC_MIN 1e6 /* bits a second */
 #define NIC_MAX 1e13
@@ -33,10 +33,10 @@ enum {
 };
 
 struct plan {
-	struct forecast_cluster cluster;
+	struct push_model_cluster cluster;
 	double nic; /* bits a second */
 	double efficiency; /* percent of it */
-	const struct forecast_schedule *only; /* NULL: all of them */
+	const struct push_model_schedule *only; /* NULL: all of them */
 };
 
 struct row {
@@ -129,7 +129,7 @@ static double bits(const struct cli *cli, const char *what, const char *arg)
 	return n;
 }
 
-static void take_stragglers(const struct cli *cli, struct forecast_cluster *c, char *arg)
+static void take_stragglers(const struct cli *cli, struct push_model_cluster *c, char *arg)
 {
 	char *colon = strchr(arg, ':');
 
@@ -138,13 +138,13 @@ static void take_stragglers(const struct cli *cli, struct forecast_cluster *c, c
 			  "--stragglers wants how many and how many times slower, such as 10:2, not '%s'",
 			  arg);
 	*colon = '\0';
-	c->n_stragglers = cli_number(cli, "--stragglers", arg, 10, 0, FORECAST_NODES_MAX);
+	c->n_stragglers = cli_number(cli, "--stragglers", arg, 10, 0, PUSH_MODEL_NODES_MAX);
 	c->slowness = decimal(cli, "how many times slower --stragglers are", colon + 1, 1, 1e6);
 }
 
-static const struct forecast_schedule *schedule(const struct cli *cli, const char *arg)
+static const struct push_model_schedule *schedule(const struct cli *cli, const char *arg)
 {
-	const struct forecast_schedule *s = forecast_schedules;
+	const struct push_model_schedule *s = push_model_schedules;
 
 	while (s->name && strcmp(s->name, arg) != 0)
 		s++;
@@ -157,29 +157,29 @@ static const struct forecast_schedule *schedule(const struct cli *cli, const cha
 
 static void take(struct plan *p, const struct cli *cli, int option, char *arg)
 {
-	struct forecast_cluster *c = &p->cluster;
+	struct push_model_cluster *c = &p->cluster;
 
 	switch (option) {
 	case OPTION_NODES:
-		c->n_nodes = cli_number(cli, "--nodes", arg, 10, 2, FORECAST_NODES_MAX);
+		c->n_nodes = cli_number(cli, "--nodes", arg, 10, 2, PUSH_MODEL_NODES_MAX);
 		break;
 	case OPTION_NIC:
 		p->nic = bits(cli, "--nic", arg);
 		break;
 	case OPTION_SIZE:
-		c->n_bytes = bytes(cli, "--size", arg, FORECAST_BYTES_MAX);
+		c->n_bytes = bytes(cli, "--size", arg, PUSH_MODEL_BYTES_MAX);
 		break;
 	case OPTION_SCHEDULE:
 		p->only = schedule(cli, arg);
 		break;
 	case OPTION_CHUNK:
-		c->chunk = bytes(cli, "--chunk", arg, FORECAST_BYTES_MAX);
+		c->chunk = bytes(cli, "--chunk", arg, PUSH_MODEL_BYTES_MAX);
 		break;
 	case OPTION_STRAGGLERS:
 		take_stragglers(cli, c, arg);
 		break;
 	case OPTION_FAILURES:
-		c->n_failures = cli_number(cli, "--failures", arg, 10, 0, FORECAST_FAILURES_MAX);
+		c->n_failures = cli_number(cli, "--failures", arg, 10, 0, PUSH_MODEL_FAILURES_MAX);
 		break;
 	case OPTION_STALL:
 		c->stall_s = decimal(cli, "--stall", arg, 0, SECONDS_MAX);
@@ -199,7 +199,7 @@ static void take(struct plan *p, const struct cli *cli, int option, char *arg)
 /* Ends the program where they make no sense together. */
 static void check(const struct plan *p, const struct cli *cli)
 {
-	const struct forecast_cluster *c = &p->cluster;
+	const struct push_model_cluster *c = &p->cluster;
 
 	if (!c->n_nodes || p->nic <= 0 || !c->n_bytes)
 		cli_usage(cli,
@@ -223,11 +223,11 @@ static uint64_t ns(double s)
 	return s < 1.8e10 ? (uint64_t)(s * 1e9) : UINT64_MAX - 1;
 }
 
-static struct row row_of(const struct forecast_schedule *s, const struct forecast_cluster *c)
+static struct row row_of(const struct push_model_schedule *s, const struct push_model_cluster *c)
 {
-	struct forecast f;
+	struct push_model f;
 
-	forecast_make(s, c, &f);
+	push_model_make(s, c, &f);
 	return (struct row){
 		.schedule = s->name,
 		.runs = s->runs,
@@ -245,7 +245,7 @@ static struct row row_of(const struct forecast_schedule *s, const struct forecas
 
 static void put_given(struct json *j, const struct plan *p)
 {
-	const struct forecast_cluster *c = &p->cluster;
+	const struct push_model_cluster *c = &p->cluster;
 
 	json_put_number(j, "nodes", c->n_nodes);
 	json_put_number(j, "size", c->n_bytes);
@@ -263,7 +263,7 @@ static void put_given(struct json *j, const struct plan *p)
 /* What the figures are of, in sentences below them. */
 static void print_given(const struct plan *p)
 {
-	const struct forecast_cluster *c = &p->cluster;
+	const struct push_model_cluster *c = &p->cluster;
 	uint64_t rate = (uint64_t)c->rate, digest_rate = (uint64_t)c->digest_rate;
 	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX];
 
@@ -292,7 +292,7 @@ static int print(const struct cli *cli, struct table *table, const struct plan *
 		put_given(&json, p);
 	}
 	table_begin(table, &json, "schedules");
-	for (const struct forecast_schedule *s = forecast_schedules; s->name; s++) {
+	for (const struct push_model_schedule *s = push_model_schedules; s->name; s++) {
 		struct row row;
 
 		if (p->only && s != p->only)

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/pulse.h"
+#include "libclient/weightctl/control/keepalive.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/json_field.h"
@@ -38,7 +38,7 @@ enum {
 struct push {
 	const struct cli *cli;
 	const struct pushing *kind;
-	struct agent agent;
+	struct control_client control;
 	struct target target;
 	struct push_options options;
 	json_t *queued; /* what it waits for; NULL: it does not */
@@ -55,7 +55,7 @@ struct push {
 
 static void push_deinit(struct push *p)
 {
-	agent_deinit(&p->agent);
+	control_client_deinit(&p->control);
 	json_decref(p->more);
 	json_decref(p->nodes);
 	json_decref(p->outcome);
@@ -166,7 +166,7 @@ static void take_reached(struct push *p, const json_t *packet)
 		cli_out_of_memory();
 }
 
-/* The packet is the caller's. 0: there is more to come; AGENT_END; or EXIT_FAILED. */
+/* The packet is the caller's. 0: there is more to come; CONTROL_END; or EXIT_FAILED. */
 static int on_packet(struct push *p, json_t *packet)
 {
 	const char *sync = json_field_text(packet, "sync"),
@@ -177,13 +177,13 @@ static int on_packet(struct push *p, json_t *packet)
 		p->started_ns = progress_now_ns();
 	}
 	if (json_field_text(packet, "state") &&
-	    (agent_is_end(packet) || (event && !strcmp(event, "end")))) {
+	    (control_client_is_end(packet) || (event && !strcmp(event, "end")))) {
 		json_decref(p->outcome);
 		p->outcome = json_incref(packet);
 		take_reached(p, packet);
-	} else if (agent_error(packet)) {
+	} else if (control_client_error(packet)) {
 		progress_finish(&p->progress);
-		return cli_error("%s", agent_error(packet));
+		return cli_error("%s", control_client_error(packet));
 	} else if (event && !strcmp(event, "queued")) {
 		json_decref(p->queued);
 		p->queued = json_incref(packet);
@@ -194,7 +194,7 @@ static int on_packet(struct push *p, json_t *packet)
 	} else if (event && !strcmp(event, "nodes")) {
 		take_reached(p, packet);
 	}
-	return agent_is_end(packet) ? AGENT_END : 0;
+	return control_client_is_end(packet) ? CONTROL_END : 0;
 }
 
 /* Whoever asked goes away; the agent does not mind. */
@@ -211,18 +211,18 @@ static int leave(struct push *p, int signal)
 	return EXIT_SIGNAL + signal;
 }
 
-/* 0, AGENT_END, or EXIT_FAILED. */
-static int take(struct push *p, struct pulse *pulse)
+/* 0, CONTROL_END, or EXIT_FAILED. */
+static int take(struct push *p, struct keepalive *keepalive)
 {
 	cleanup(json_decrefp) json_t *packet = NULL;
-	int r = agent_take(&p->agent, &packet);
+	int r = control_client_take(&p->control, &packet);
 
 	if (r == 0) {
-		pulse_heard(pulse);
+		keepalive_reset(keepalive);
 		return on_packet(p, packet);
 	}
 	if (r == -EAGAIN)
-		r = pulse_look(pulse);
+		r = keepalive_check(keepalive);
 	if (r != 0) {
 		progress_finish(&p->progress);
 		if (*p->sync)
@@ -235,22 +235,22 @@ static int take(struct push *p, struct pulse *pulse)
 
 static int wait_for_end(struct push *p, int signal_fd)
 {
-	cleanup(pulse_deinit) struct pulse pulse;
+	cleanup(keepalive_deinit) struct keepalive keepalive;
 	int r = 0, signal;
 
-	pulse_init(&pulse, p->cli);
+	keepalive_init(&keepalive, p->cli);
 	while (r == 0) {
 		struct pollfd fds[] = {
-			{.fd = p->agent.fd, .events = POLLIN},
+			{.fd = p->control.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},
-			{.fd = pulse.agent.fd, .events = POLLIN},
+			{.fd = keepalive.control.fd, .events = POLLIN},
 		};
 
-		(void)poll(fds, 3, pulse_timeout_ms(&pulse));
+		(void)poll(fds, 3, keepalive_timeout_ms(&keepalive));
 		signal = signals_take(signal_fd);
 		if (signal)
 			return leave(p, signal);
-		r = take(p, &pulse);
+		r = take(p, &keepalive);
 	}
 	return r;
 }
@@ -279,17 +279,18 @@ static json_t *request_of(const struct push *p)
 	return request;
 }
 
-/* Until the agent gave it a name, or a place in its queue. AGENT_END: it said no more than that. */
+/* Until the agent gave it a name, or a place in its queue. CONTROL_END: it said no more than that. */
 static int begin(struct push *p)
 {
 	int r = 0;
 
-	if (agent_open(p->cli, &p->agent) || agent_ask(&p->agent, request_of(p)))
+	if (control_client_open(p->cli, &p->control) ||
+	    control_client_ask(&p->control, request_of(p)))
 		return EXIT_FAILED;
 	while (r == 0 && !*p->sync && !p->queued) {
 		cleanup(json_decrefp) json_t *packet = NULL;
 
-		r = agent_next(&p->agent, &packet);
+		r = control_client_next(&p->control, &packet);
 		if (r == 0)
 			r = on_packet(p, packet);
 	}
@@ -478,7 +479,7 @@ static int finish(struct push *p)
 		.elapsed_ns = progress_now_ns() - p->started_ns,
 	};
 	const json_t *nodes = p->reached;
-	const char *error = agent_error(p->outcome);
+	const char *error = control_client_error(p->outcome);
 
 	progress_finish(&p->progress);
 	if (!is_good(p, pushed.state))
@@ -527,10 +528,10 @@ static int push(struct push *p)
 		cli_out_of_memory();
 	p->started_ns = progress_now_ns();
 	r = begin(p);
-	if (r != 0 && !(r == AGENT_END && *p->sync))
-		return r == AGENT_END ? cli_error("weightd-sync began no %s, and does not say why",
-						  p->kind->what)
-				      : r;
+	if (r != 0 && !(r == CONTROL_END && *p->sync))
+		return r == CONTROL_END ? cli_error("weightd-sync began no %s, and does not say why",
+						    p->kind->what)
+					: r;
 	if (p->options.no_wait)
 		return say_begun(p);
 	if (r == 0) {
@@ -542,7 +543,7 @@ static int push(struct push *p)
 		r = wait_for_end(p, signal_fd);
 		(void)close(signal_fd);
 	}
-	return r == AGENT_END ? finish(p) : r;
+	return r == CONTROL_END ? finish(p) : r;
 }
 
 int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struct target *target,
@@ -550,7 +551,7 @@ int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struc
 {
 	cleanup(push_deinit) struct push p = {.cli = cli,
 					      .kind = kind,
-					      .agent.fd = -1,
+					      .control.fd = -1,
 					      .target = *target,
 					      .options = *options,
 					      .more = more};

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/output/json_field.h"
-#include "libclient/weightctl/output/screen.h"
+#include "libclient/weightctl/output/redraw.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
@@ -240,7 +240,7 @@ static int print(const struct cli *cli, FILE *f, const json_t *rows)
 }
 
 /* Escapes and cuts as print() does, as that is all that reaches the screen. */
-static int draw(const struct cli *cli, struct screen *screen, const json_t *rows)
+static int draw(const struct cli *cli, struct redraw *redraw, const json_t *rows)
 {
 	char *text = NULL;
 	size_t size;
@@ -253,7 +253,7 @@ static int draw(const struct cli *cli, struct screen *screen, const json_t *rows
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (!r)
-		r = screen_draw(screen, text);
+		r = redraw_text(redraw, text);
 	free(text);
 	return r;
 }
@@ -261,9 +261,8 @@ static int draw(const struct cli *cli, struct screen *screen, const json_t *rows
 /* `sync` is "" for those that choose() takes. */
 static int ask(const struct cli *cli, const char *sync, json_t *shown, json_t **ret)
 {
-	int r = agent_rows(cli,
-			   json_pack("{s:s, s:s?}", "op", "status", "sync", *sync ? sync : NULL),
-			   ret);
+	int r = control_client_rows(
+		cli, json_pack("{s:s, s:s?}", "op", "status", "sync", *sync ? sync : NULL), ret);
 
 	if (!r && !*sync)
 		choose(*ret, shown);
@@ -279,8 +278,8 @@ static int follow(const struct cli *cli, const char *sync, int signal_fd)
 {
 	struct pollfd p = {.fd = signal_fd, .events = POLLIN};
 	cleanup(json_decrefp) json_t *shown = json_object();
-	const bool can_draw = screen_is_there() && !cli->format.json;
-	struct screen screen = {};
+	const bool can_draw = redraw_is_possible() && !cli->format.json;
+	struct redraw redraw = {};
 	bool over = false;
 	int r;
 
@@ -294,7 +293,7 @@ static int follow(const struct cli *cli, const char *sync, int signal_fd)
 			return r;
 		over = are_over(rows);
 		if (can_draw)
-			r = draw(cli, &screen, rows);
+			r = draw(cli, &redraw, rows);
 		else if (over)
 			r = print(cli, stdout, rows);
 	} while (!r && !over && poll(&p, 1, AGAIN_MS) == 0);

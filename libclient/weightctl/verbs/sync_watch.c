@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/pulse.h"
+#include "libclient/weightctl/control/keepalive.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/column.h"
@@ -24,7 +24,7 @@
 
 struct sync_watch {
 	struct cli *cli;
-	struct agent agent;
+	struct control_client control;
 	bool quiet;
 	FILE *line;
 	char *text;
@@ -103,7 +103,8 @@ static void line_text(FILE *f, const json_t *event)
 		put_links(f, event);
 		put_bytes(f, event);
 		put(f, ": ",
-		    why ? why : agent_error(event)); /* the end of what failed has both, the same */
+		    why ? why
+			: control_client_error(event)); /* the end of what failed has both, the same */
 	}
 	(void)fputc('\n', f);
 }
@@ -132,10 +133,10 @@ static int on_packet(struct sync_watch *w, const json_t *packet)
 {
 	const char *event = json_field_text(packet, "event");
 
-	if (agent_is_end(packet) && agent_error(packet))
-		return cli_error("%s", agent_error(packet));
-	if (agent_is_end(packet))
-		return AGENT_END;
+	if (control_client_is_end(packet) && control_client_error(packet))
+		return cli_error("%s", control_client_error(packet));
+	if (control_client_is_end(packet))
+		return CONTROL_END;
 	if (!event || strcmp(event, "watching") != 0)
 		return print(w, packet);
 	if (!w->quiet)
@@ -145,33 +146,33 @@ static int on_packet(struct sync_watch *w, const json_t *packet)
 
 static int stream(struct sync_watch *w, int signal_fd)
 {
-	cleanup(pulse_deinit) struct pulse pulse;
+	cleanup(keepalive_deinit) struct keepalive keepalive;
 	int r = 0;
 
-	pulse_init(&pulse, w->cli);
+	keepalive_init(&keepalive, w->cli);
 	while (r == 0) {
 		cleanup(json_decrefp) json_t *packet = NULL;
 		struct pollfd fds[] = {
-			{.fd = w->agent.fd, .events = POLLIN},
+			{.fd = w->control.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},
 			{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
-			{.fd = pulse.agent.fd, .events = POLLIN},
+			{.fd = keepalive.control.fd, .events = POLLIN},
 		};
 
-		(void)poll(fds, 4, pulse_timeout_ms(&pulse));
+		(void)poll(fds, 4, keepalive_timeout_ms(&keepalive));
 		if (signals_take(signal_fd))
 			return 0;
 		if (fds[2].revents & POLLERR) /* as a write would end it */
 			(void)raise(SIGPIPE);
-		r = agent_take(&w->agent, &packet);
+		r = control_client_take(&w->control, &packet);
 		if (r == 0)
-			pulse_heard(&pulse);
+			keepalive_reset(&keepalive);
 		if (r == 0)
 			r = on_packet(w, packet);
 		else if (r == -EAGAIN)
-			r = pulse_look(&pulse);
+			r = keepalive_check(&keepalive);
 	}
-	return r == AGENT_END ? 0 : r;
+	return r == CONTROL_END ? 0 : r;
 }
 
 static int watch(struct sync_watch *w)
@@ -180,8 +181,8 @@ static int watch(struct sync_watch *w)
 
 	if (fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
-	if (!agent_open(w->cli, &w->agent) &&
-	    !agent_ask(&w->agent, json_pack("{s:s}", "op", "watch")))
+	if (!control_client_open(w->cli, &w->control) &&
+	    !control_client_ask(&w->control, json_pack("{s:s}", "op", "watch")))
 		r = stream(w, fd);
 	(void)close(fd);
 	return r;
@@ -195,7 +196,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_AGENT,
 		{},
 	};
-	struct sync_watch w = {.cli = cli, .agent.fd = -1};
+	struct sync_watch w = {.cli = cli, .control.fd = -1};
 	int r;
 
 	while (cli_option(cli, argc, argv, LETTERS_JSON "q", longs) >= 0)
@@ -206,7 +207,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (!w.line)
 		cli_out_of_memory();
 	r = watch(&w);
-	agent_deinit(&w.agent);
+	control_client_deinit(&w.control);
 	(void)fclose(w.line);
 	free(w.text);
 	return r;

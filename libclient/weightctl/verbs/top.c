@@ -13,13 +13,13 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/clock.h"
-#include "libclient/weightctl/output/flow.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/ports.h"
-#include "libclient/weightctl/output/screen.h"
+#include "libclient/weightctl/output/redraw.h"
 #include "libclient/weightctl/output/table.h"
+#include "libclient/weightctl/output/trace_row.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
 
@@ -45,7 +45,7 @@ struct top {
 	struct ports ports;
 	json_t *before; /* rows of the last frame, by their numbers; NULL: this is the first */
 	bool has_printed;
-	struct screen screen;
+	struct redraw redraw;
 };
 
 /* Of a frame: a text for want of other keys in JSON. */
@@ -54,12 +54,12 @@ static void key_of(const json_t *row, char ret[32])
 	(void)snprintf(ret, 32, "%" PRIu64, json_field_number(row, "row", UINT64_MAX));
 }
 
-static struct flow flow_in(const struct top *top, const json_t *row)
+static struct trace_row row_in(const struct top *top, const json_t *row)
 {
 	char key[32];
 
 	key_of(row, key);
-	return flow_of(row, json_object_get(top->before, key));
+	return trace_row_of(row, json_object_get(top->before, key));
 }
 
 static int compare_texts(const char *a, const char *b)
@@ -82,14 +82,14 @@ static bool is_text(const struct column *c)
 	return c->kind == COLUMN_TEXT || c->kind == COLUMN_WORD;
 }
 
-static const char *text_at(const struct flow *f, const struct column *c)
+static const char *text_at(const struct trace_row *f, const struct column *c)
 {
 	if (c->kind == COLUMN_WORD)
 		return c->word(f, false);
 	return *(const char *const *)(const void *)((const char *)f + c->offset);
 }
 
-static uint64_t number_at(const struct flow *f, const struct column *c)
+static uint64_t number_at(const struct trace_row *f, const struct column *c)
 {
 	const void *v = (const char *)f + c->offset;
 	uint32_t index;
@@ -104,7 +104,7 @@ static uint64_t number_at(const struct flow *f, const struct column *c)
 
 static int compare(const void *left, const void *right, void *sort)
 {
-	const struct flow *a = left, *b = right;
+	const struct trace_row *a = left, *b = right;
 	const struct column *c = sort;
 	int r = is_text(c) ? compare_texts(text_at(a, c), text_at(b, c))
 			   : compare_numbers(number_at(a, c), number_at(b, c));
@@ -132,7 +132,7 @@ static bool is_below(const char *path, const char *wanted)
 	return !wanted || (path && !strncmp(path, wanted, n) && (!path[n] || path[n] == '/'));
 }
 
-static bool is_process(const struct flow *f, const char *wanted)
+static bool is_process(const struct trace_row *f, const char *wanted)
 {
 	char pid[16];
 
@@ -140,7 +140,7 @@ static bool is_process(const struct flow *f, const char *wanted)
 	return equals(f->process, wanted) || (f->pid != UINT32_MAX && !strcmp(pid, wanted));
 }
 
-static bool is_wanted(const struct top *top, const struct flow *f)
+static bool is_wanted(const struct top *top, const struct trace_row *f)
 {
 	return begins(f->sync, top->sync) && equals(f->peer, top->peer) &&
 	       equals(f->role, top->role) && equals(f->transport, top->transport) &&
@@ -149,27 +149,27 @@ static bool is_wanted(const struct top *top, const struct flow *f)
 }
 
 /* Those that are wanted, sorted; the caller frees them. Their texts are those of `rows`. */
-static struct flow *take_flows(const struct top *top, const json_t *rows, size_t *ret_n)
+static struct trace_row *take_rows(const struct top *top, const json_t *rows, size_t *ret_n)
 {
-	struct flow *flows = calloc(json_array_size(rows) + 1, sizeof(*flows));
+	struct trace_row *shown = calloc(json_array_size(rows) + 1, sizeof(*shown));
 	const json_t *row;
 	size_t i, n = 0;
 
-	if (!flows)
+	if (!shown)
 		cli_out_of_memory();
 	json_array_foreach(rows, i, row)
 	{
-		flows[n] = flow_in(top, row);
-		n += is_wanted(top, &flows[n]);
+		shown[n] = row_in(top, row);
+		n += is_wanted(top, &shown[n]);
 	}
-	qsort_r(flows, n, sizeof(*flows), compare, (void *)top->sort);
+	qsort_r(shown, n, sizeof(*shown), compare, (void *)top->sort);
 	*ret_n = n;
-	return flows;
+	return shown;
 }
 
 static bool draws(const struct top *top)
 {
-	return !top->cli->format.json && !top->once && screen_is_there();
+	return !top->cli->format.json && !top->once && redraw_is_possible();
 }
 
 static int print(const struct top *top, FILE *f, const json_t *rows)
@@ -179,10 +179,10 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	struct json json = {.file = f, .is_line = true};
 	uint64_t now_ns = clock_ns(CLOCK_REALTIME);
 	size_t n;
-	cleanup(cli_freep) struct flow *flows = take_flows(top, rows, &n);
+	cleanup(cli_freep) struct trace_row *shown = take_rows(top, rows, &n);
 	int r;
 
-	table_init(&table, &top->cli->format, flow_columns);
+	table_init(&table, &top->cli->format, trace_row_columns);
 	table.out = f;
 	table.is_redrawn = draws(top);
 	if (top->cli->format.json) {
@@ -191,7 +191,7 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	}
 	table_begin(&table, &json, "rows");
 	for (size_t i = 0; i < n; i++)
-		table_row(&table, &flows[i]);
+		table_row(&table, &shown[i]);
 	r = table_end(&table);
 	if (top->cli->format.json) {
 		ports_json(&top->ports, &json);
@@ -221,7 +221,7 @@ static int show(struct top *top, const json_t *rows)
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (!r)
-		r = draws(top) ? screen_draw(&top->screen, text) : cli_write(text, size);
+		r = draws(top) ? redraw_text(&top->redraw, text) : cli_write(text, size);
 	top->has_printed = true;
 	free(text);
 	return r;
@@ -255,7 +255,8 @@ static int show_all(struct top *top, int signal_fd)
 	do {
 		cleanup(json_decrefp) json_t *rows = NULL;
 
-		r = agent_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1), &rows);
+		r = control_client_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1),
+					&rows);
 		if (!r)
 			ports_look(&top->ports, rows);
 		if (!r)
@@ -283,7 +284,7 @@ static int run_top(struct top *top)
 
 static const struct column *column_named(const struct cli *cli, const char *name)
 {
-	for (const struct column *c = flow_columns; c->name; c++)
+	for (const struct column *c = trace_row_columns; c->name; c++)
 		if (!strcasecmp(c->name, name))
 			return c;
 	cli_usage(cli, "there is no column '%s'", name);
@@ -348,7 +349,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	table_init(&table, &cli->format,
-		   flow_columns); /* a wrong -o is found before anything is asked */
+		   trace_row_columns); /* a wrong -o is found before anything is asked */
 	return run_top(&top);
 }
 
@@ -367,7 +368,7 @@ const struct verb verb_top = {
 		"     --process PROCESS  only of this process, by its name or number\n"
 		"     --container ID     only of this container, or those that begin so\n"
 		"     --cgroup PATH      only of this control group and those below it\n" HELP_TABLE,
-	.columns = flow_columns,
+	.columns = trace_row_columns,
 	.peer = PEER_TRACER,
 	.run = run,
 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/output/user.h"
@@ -107,7 +107,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_TRACER, {}};
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
-	return agent_show(cli, argc, json_pack("{s:s}", "op", "attached"), print);
+	return control_client_show(cli, argc, json_pack("{s:s}", "op", "attached"), print);
 }
 
 const struct verb verb_trace_attached = {

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/weightctl/control/agent.h"
-#include "libclient/weightctl/control/names.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/recording.h"
+#include "libclient/weightctl/control/sync_prefix.h"
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/json_field.h"
-#include "libclient/weightctl/output/phases.h"
 #include "libclient/weightctl/output/size.h"
+#include "libclient/weightctl/output/sync_phase.h"
 #include "libclient/weightctl/verb.h"
 
 #define OPTION_RECORDING OPTION_OWN
@@ -57,11 +57,11 @@ struct link {
 };
 
 struct explanation {
-	struct names names; /* of all syncs that were seen */
+	struct sync_prefix sync_names; /* of all syncs that were seen */
 	const char *name; /* of the one that is explained */
 	struct link *links;
 	size_t n_links;
-	struct phases phases; /* of syncs that begin so */
+	struct sync_phases phases; /* of syncs that begin so */
 	uint64_t lost; /* events */
 };
 
@@ -201,9 +201,9 @@ static void take(void *context, json_t *packet)
 		e->lost += json_field_number(packet, "lost", 0);
 	if (!kind || !sync || (!is_row(kind) && !is_phase(packet)))
 		return;
-	fits = names_add(&e->names, sync);
+	fits = sync_prefix_add(&e->sync_names, sync);
 	if (fits && is_phase(packet))
-		phases_take(&e->phases, packet);
+		sync_phases_take(&e->phases, packet);
 	if (!fits || !is_row(kind))
 		return;
 	l = link_of(e, packet);
@@ -447,7 +447,7 @@ static void put_all(const struct explanation *e)
 		(void)printf(" carried version %" PRIu64 ".\n", version);
 	else
 		(void)puts(" has no version.");
-	phases_put(&e->phases, e->name, is_over(e));
+	sync_phases_put(&e->phases, e->name, is_over(e));
 	for (size_t i = 0; i < e->n_links; i++)
 		if (is_payload(&e->links[i]))
 			put_link(&e->links[i]);
@@ -488,7 +488,7 @@ static int print_json(const struct explanation *e)
 		"{ss sO? so sI so so}", "sync", e->name, "version",
 		e->n_links ? json_object_get(e->links[0].row, "version") : NULL, "slowest",
 		l ? json_string(peer_of(l)) : json_null(), "lost", (json_int_t)e->lost, "phases",
-		phases_json(&e->phases, e->name), "rows", rows);
+		sync_phases_json(&e->phases, e->name), "rows", rows);
 
 	if (!o)
 		cli_out_of_memory();
@@ -529,18 +529,18 @@ static void drop_others(struct explanation *e)
 
 static int find(struct explanation *e, const char *path)
 {
-	char names[NAMES_TEXT_MAX];
+	char names[SYNC_PREFIX_TEXT_MAX];
 
-	if (names_find(&e->names, &e->name))
+	if (sync_prefix_find(&e->sync_names, &e->name))
 		return EXIT_FAILED;
 	if (e->name) {
 		drop_others(e);
 		return 0;
 	}
-	names_text(&e->names, names);
+	sync_prefix_text(&e->sync_names, names);
 	if (*names)
 		return cli_error("%s knows no sync '%s', but %s", path ? path : "weightd-trace",
-				 e->names.prefix, names);
+				 e->sync_names.prefix, names);
 	if (path)
 		return cli_error("%s knows no sync at all", path);
 	return cli_error(
@@ -562,7 +562,7 @@ static int hear(const struct cli *cli, const char *op, struct explanation *e)
 	cleanup(json_decrefp) json_t *rows = NULL;
 	json_t *row;
 	size_t i;
-	int r = agent_rows(cli, json_pack("{s:s}", "op", op), &rows);
+	int r = control_client_rows(cli, json_pack("{s:s}", "op", op), &rows);
 
 	json_array_foreach(rows, i, row)
 	{
@@ -595,8 +595,8 @@ static void explanation_deinit(struct explanation *e)
 	for (size_t i = 0; i < e->n_links; i++)
 		link_deinit(&e->links[i]);
 	free(e->links);
-	phases_deinit(&e->phases);
-	names_deinit(&e->names);
+	sync_phases_deinit(&e->phases);
+	sync_prefix_deinit(&e->sync_names);
 }
 
 static int run(struct cli *cli, int argc, char *argv[])
@@ -614,7 +614,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		path = optarg;
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
-	names_init(&e.names, argv[optind]);
+	sync_prefix_init(&e.sync_names, argv[optind]);
 	return explain(cli, &e, path);
 }
 

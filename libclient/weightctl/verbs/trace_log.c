@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/size.h"
@@ -31,7 +31,7 @@ struct log {
 	uint64_t pid; /* UINT64_MAX: any */
 	const char *act; /* what its word begins with; NULL: any */
 	bool follows, quiet;
-	struct agent agent;
+	struct control_client control;
 	uint64_t last; /* number of the last that was told */
 	FILE *line;
 	char *text;
@@ -382,7 +382,7 @@ static int print(struct log *l)
 	cleanup(table_deinit) struct table table = {};
 
 	table_init(&table, &l->cli->format, columns);
-	if (agent_rows(l->cli, json_pack("{s:s}", "op", "acts"), &rows))
+	if (control_client_rows(l->cli, json_pack("{s:s}", "op", "acts"), &rows))
 		return EXIT_FAILED;
 	return l->cli->format.json ? print_lines(l, rows) : print_table(l, &table, rows);
 }
@@ -422,16 +422,16 @@ static int take(struct log *l, json_t *packet)
 /* 0: all that was asked for is told. */
 static int hear_answer(struct log *l, const char *op, bool tells)
 {
-	if (agent_ask(&l->agent, json_pack("{s:s}", "op", op)))
+	if (control_client_ask(&l->control, json_pack("{s:s}", "op", op)))
 		return EXIT_FAILED;
 	for (;;) {
 		cleanup(json_decrefp) json_t *packet = NULL;
 
-		if (agent_next(&l->agent, &packet))
+		if (control_client_next(&l->control, &packet))
 			return EXIT_FAILED;
-		if (agent_error(packet))
-			return cli_error("%s", agent_error(packet));
-		if (agent_is_end(packet))
+		if (control_client_error(packet))
+			return cli_error("%s", control_client_error(packet));
+		if (control_client_is_end(packet))
 			return 0;
 		/* What is new is among what there was, or comes after it. */
 		if (tells && json_field_is_kind(packet, "acted") && take(l, packet))
@@ -444,7 +444,7 @@ static int follow(struct log *l, int signal_fd)
 	for (;;) {
 		cleanup(json_decrefp) json_t *packet = NULL;
 		struct pollfd fds[] = {
-			{.fd = l->agent.fd, .events = POLLIN},
+			{.fd = l->control.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},
 			{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
 		};
@@ -455,7 +455,7 @@ static int follow(struct log *l, int signal_fd)
 			return 0;
 		if (fds[2].revents & POLLERR) /* as a write would end it */
 			(void)raise(SIGPIPE);
-		r = agent_take(&l->agent, &packet);
+		r = control_client_take(&l->control, &packet);
 		if (r == 0)
 			r = take(l, packet);
 		if (r && r != -EAGAIN)
@@ -469,13 +469,13 @@ static int run_follow(struct log *l)
 
 	if (fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
-	if (!agent_open(l->cli, &l->agent) && !hear_answer(l, "observe", false) &&
+	if (!control_client_open(l->cli, &l->control) && !hear_answer(l, "observe", false) &&
 	    !hear_answer(l, "acts", true)) {
 		if (!l->quiet)
 			(void)fputs("weightctl: following\n", stderr); /* nothing is missed */
 		r = follow(l, fd);
 	}
-	agent_deinit(&l->agent);
+	control_client_deinit(&l->control);
 	(void)close(fd);
 	return r;
 }
@@ -491,7 +491,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_TRACER,
 		{},
 	};
-	struct log l = {.cli = cli, .pid = UINT64_MAX, .agent.fd = -1};
+	struct log l = {.cli = cli, .pid = UINT64_MAX, .control.fd = -1};
 	int option, r;
 
 	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE "fq", longs)) >= 0) {

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 
 #include "libclient/weightctl/control/recording.h"
-#include "libclient/weightctl/output/arrow.h"
-#include "libclient/weightctl/output/chrome.h"
-#include "libclient/weightctl/output/fresh.h"
+#include "libclient/weightctl/output/atomic_file.h"
+#include "libclient/weightctl/output/trace_arrow.h"
+#include "libclient/weightctl/output/trace_event_json.h"
 #include "libclient/weightctl/verb.h"
 
 enum option_of_merge {
@@ -23,21 +23,21 @@ struct merge {
 	struct recording *recordings;
 	size_t n;
 	const char *path; /* NULL: standard output */
-	struct chrome chrome;
-	struct arrows arrows;
+	struct trace_events timeline;
+	struct trace_arrows arrows;
 };
 
 static void add(void *context, json_t *packet)
 {
 	struct merge *m = context;
 
-	arrows_add(&m->arrows, packet);
-	chrome_add(&m->chrome, packet);
+	trace_arrows_add(&m->arrows, packet);
+	trace_events_add(&m->timeline, packet);
 }
 
-static void note(void *context, const json_t *row, const struct chrome_slice *slice)
+static void note(void *context, const json_t *row, const struct trace_slice *slice)
 {
-	arrows_note(context, row, slice);
+	trace_arrows_note(context, row, slice);
 }
 
 static int open_all(struct merge *m, char *const paths[])
@@ -70,26 +70,26 @@ static int draw(struct merge *m, FILE *f)
 	int64_t origin_ns = origin(m);
 	int result = 0;
 
-	arrows_init(&m->arrows);
-	chrome_begin(&m->chrome, f);
-	m->chrome.note = note;
-	m->chrome.context = &m->arrows;
+	trace_arrows_init(&m->arrows);
+	trace_events_begin(&m->timeline, f);
+	m->timeline.note = note;
+	m->timeline.context = &m->arrows;
 	for (size_t i = 0; i < m->n && result == 0; i++) {
 		struct recording *r = &m->recordings[i];
 
-		chrome_begin_node(&m->chrome, r->node, r->realtime_ns - origin_ns);
+		trace_events_begin_node(&m->timeline, r->node, r->realtime_ns - origin_ns);
 		m->arrows.node = r->node;
 		result = recording_read(r, add, m);
 	}
-	chrome_end_spans(&m->chrome);
-	arrows_draw(&m->arrows, &m->chrome);
-	chrome_end(&m->chrome);
+	trace_events_end_spans(&m->timeline);
+	trace_arrows_draw(&m->arrows, &m->timeline);
+	trace_events_end(&m->timeline);
 	if (m->arrows.n_backward && result == 0)
 		(void)cli_error("%zu of the arrows would point back in time and are left out: "
 				"the clocks of the nodes do not agree, or one was told of a sync "
 				"when that was nearly over",
 				m->arrows.n_backward);
-	arrows_deinit(&m->arrows);
+	trace_arrows_deinit(&m->arrows);
 	return result;
 }
 
@@ -106,7 +106,7 @@ static int write_timeline(struct merge *m)
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (result == 0)
-		result = m->path ? fresh_output(m->path, text) : cli_write(text, size);
+		result = m->path ? atomic_file_output(m->path, text) : cli_write(text, size);
 	free(text);
 	return result;
 }

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/agent.h"
-#include "libclient/weightctl/control/names.h"
+#include "libclient/weightctl/control/control_client.h"
+#include "libclient/weightctl/control/sync_prefix.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/table.h"
@@ -39,11 +39,11 @@ struct line {
 
 struct messages {
 	const struct cli *cli;
-	struct names names; /* of all syncs that have rows */
+	struct sync_prefix sync_names; /* of all syncs that have rows */
 	const char *sync; /* of these, that of the calls, or what was given */
 	uint64_t seconds;
 	uint64_t began_ns;
-	struct agent agent; /* for as long as it is there, calls are counted */
+	struct control_client control; /* for as long as it is there, calls are counted */
 	json_t *rows; /* as they were last, by their numbers */
 	bool is_over;
 };
@@ -101,7 +101,7 @@ static unsigned keep(struct messages *m, const json_t *rows)
 static int look(struct messages *m, const char *op)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
-	int r = agent_rows(m->cli, json_pack("{s:s}", "op", op), &rows);
+	int r = control_client_rows(m->cli, json_pack("{s:s}", "op", op), &rows);
 
 	if (!r && keep(m, rows) == 0)
 		m->is_over = true;
@@ -116,15 +116,15 @@ static int find_name(struct messages *m)
 	const json_t *row;
 	size_t i;
 
-	if (agent_rows(m->cli, json_pack("{s:s}", "op", "rows"), &rows))
+	if (control_client_rows(m->cli, json_pack("{s:s}", "op", "rows"), &rows))
 		return EXIT_FAILED;
 	json_array_foreach(rows, i, row)
 	{
 		sync = json_field_text(row, "sync");
 		if (sync)
-			(void)names_add(&m->names, sync);
+			(void)sync_prefix_add(&m->sync_names, sync);
 	}
-	if (names_find(&m->names, &name))
+	if (sync_prefix_find(&m->sync_names, &name))
 		return EXIT_FAILED;
 	if (name)
 		m->sync = name;
@@ -138,12 +138,13 @@ static int begin(struct messages *m)
 	if (find_name(m))
 		return EXIT_FAILED;
 	m->began_ns = progress_now_ns();
-	if (agent_open(m->cli, &m->agent))
+	if (control_client_open(m->cli, &m->control))
 		return EXIT_FAILED;
-	return agent_ask_rows(&m->agent,
-			      json_pack("{s:s, s:s, s:I, s:b}", "op", "messages", "sync", m->sync,
-					"seconds", (json_int_t)m->seconds, "all", 1),
-			      &rows);
+	return control_client_ask_rows(&m->control,
+				       json_pack("{s:s, s:s, s:I, s:b}", "op", "messages", "sync",
+						 m->sync, "seconds", (json_int_t)m->seconds, "all",
+						 1),
+				       &rows);
 }
 
 /* Until the time is over, a signal comes or the sync has no row any more. */
@@ -243,7 +244,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{},
 	};
 	cleanup(table_deinit) struct table table = {};
-	struct messages m = {.cli = cli, .seconds = SECONDS, .agent.fd = -1};
+	struct messages m = {.cli = cli, .seconds = SECONDS, .control.fd = -1};
 	int r;
 
 	while (cli_option(cli, argc, argv, LETTERS_TABLE, longs) >= 0)
@@ -251,15 +252,15 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
 	m.sync = argv[optind];
-	names_init(&m.names, m.sync);
+	sync_prefix_init(&m.sync_names, m.sync);
 	table_init(&table, &cli->format, columns);
 	m.rows = json_object();
 	if (!m.rows)
 		cli_out_of_memory();
 	r = count(&m, &table);
-	agent_deinit(&m.agent);
+	control_client_deinit(&m.control);
 	json_decref(m.rows);
-	names_deinit(&m.names);
+	sync_prefix_deinit(&m.sync_names);
 	return r;
 }
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/table.h"
@@ -294,7 +294,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	table_init(&table, &cli->format, kind->columns);
-	if (agent_rows(cli, json_pack("{s:s, s:b}", "op", "rdma", "qps", kind != &PORTS), &rows))
+	if (control_client_rows(cli, json_pack("{s:s, s:b}", "op", "rdma", "qps", kind != &PORTS),
+				&rows))
 		return EXIT_FAILED;
 	return print(cli, &table, kind, rows);
 }

@@ -12,11 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/agent.h"
-#include "libclient/weightctl/output/chrome.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/trace_event_json.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
 
@@ -42,7 +42,7 @@ struct format {
 struct record {
 	const struct cli *cli;
 	const struct format *format;
-	struct agent agent;
+	struct control_client control;
 	const char *path; /* NULL: standard output */
 	int fd; /* of it */
 	uint64_t end_ns; /* UINT64_MAX: when a signal comes */
@@ -53,7 +53,7 @@ struct record {
 	FILE *batch; /* not written yet */
 	char *text;
 	size_t size;
-	struct chrome chrome;
+	struct trace_events timeline;
 };
 
 static void jsonl_add(struct record *r, json_t *packet)
@@ -92,17 +92,17 @@ static void jsonl_clock(struct record *r)
 
 static void chrome_begin_record(struct record *r)
 {
-	chrome_begin(&r->chrome, r->batch);
+	trace_events_begin(&r->timeline, r->batch);
 }
 
 static void chrome_add_packet(struct record *r, json_t *packet)
 {
-	chrome_add(&r->chrome, packet);
+	trace_events_add(&r->timeline, packet);
 }
 
 static void chrome_end_record(struct record *r)
 {
-	chrome_end(&r->chrome);
+	trace_events_end(&r->timeline);
 }
 
 /* Perfetto reads what Chrome writes. */
@@ -145,11 +145,11 @@ static int hear_answer(struct record *r)
 	for (;;) {
 		cleanup(json_decrefp) json_t *packet = NULL;
 
-		if (agent_next(&r->agent, &packet))
+		if (control_client_next(&r->control, &packet))
 			return EXIT_FAILED;
-		if (agent_error(packet))
-			return cli_error("%s", agent_error(packet));
-		if (agent_is_end(packet))
+		if (control_client_error(packet))
+			return cli_error("%s", control_client_error(packet));
+		if (control_client_is_end(packet))
 			return 0;
 		r->format->add(r, packet);
 	}
@@ -172,7 +172,7 @@ static int ask_for_ports(struct record *r)
 		return 0;
 	r->ports_ns = UINT64_MAX;
 	r->has_ports = false;
-	return agent_ask(&r->agent, json_pack("{s:s}", "op", "rdma"));
+	return control_client_ask(&r->control, json_pack("{s:s}", "op", "rdma"));
 }
 
 /* What is told, or what was asked about ports. */
@@ -180,7 +180,7 @@ static void take(struct record *r, json_t *packet)
 {
 	if (json_field_is_kind(packet, "rdma"))
 		r->has_ports = json_field_bool(packet, "on");
-	else if (!agent_is_end(packet))
+	else if (!control_client_is_end(packet))
 		r->format->add(r, packet);
 	else if (r->has_ports)
 		r->ports_ns = progress_now_ns() + PORTS_NS;
@@ -194,7 +194,7 @@ static int hear(struct record *r)
 	for (int i = 0; i < BATCH_MAX && result == 0; i++) {
 		cleanup(json_decrefp) json_t *packet = NULL;
 
-		result = agent_take(&r->agent, &packet);
+		result = control_client_take(&r->control, &packet);
 		if (result == 0)
 			take(r, packet);
 	}
@@ -204,7 +204,7 @@ static int hear(struct record *r)
 static int follow(struct record *r, int signal_fd)
 {
 	struct pollfd fds[] = {
-		{.fd = r->agent.fd, .events = POLLIN},
+		{.fd = r->control.fd, .events = POLLIN},
 		{.fd = signal_fd, .events = POLLIN},
 		{.fd = r->fd}, /* POLLERR comes unasked */
 	};
@@ -239,8 +239,8 @@ static int record(struct record *r, int signal_fd)
 	bool has_begun;
 	int result;
 
-	if (agent_open(r->cli, &r->agent) ||
-	    agent_ask(&r->agent, json_pack("{s:s}", "op", "observe")))
+	if (control_client_open(r->cli, &r->control) ||
+	    control_client_ask(&r->control, json_pack("{s:s}", "op", "observe")))
 		return EXIT_FAILED;
 	r->format->begin(r);
 	has_begun = !hear_answer(r) && !open_output(r) && !flush(r);
@@ -263,7 +263,7 @@ static int run_record(struct record *r)
 	result = record(r, fd);
 	if (r->path && r->fd >= 0 && close(r->fd) < 0 && result == 0)
 		result = cli_error("cannot write %s: %s", r->path, strerror(errno));
-	agent_deinit(&r->agent);
+	control_client_deinit(&r->control);
 	(void)fclose(r->batch);
 	free(r->text);
 	(void)close(fd);
@@ -289,7 +289,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{},
 	};
 	struct record r = {
-		.cli = cli, .format = &formats[0], .agent.fd = -1, .fd = -1, .end_ns = UINT64_MAX};
+		.cli = cli, .format = &formats[0], .control.fd = -1, .fd = -1, .end_ns = UINT64_MAX};
 	int option, ms;
 
 	while ((option = cli_option(cli, argc, argv, LETTERS_COMMON "q", longs)) >= 0) {

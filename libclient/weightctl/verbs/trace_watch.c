@@ -17,10 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/control/agent.h"
-#include "libclient/weightctl/output/flow.h"
+#include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/table.h"
+#include "libclient/weightctl/output/trace_row.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
 
@@ -56,50 +56,57 @@ struct watch {
 	int go_fd; /* it waits for a byte of this, and sends one where it could not run */
 	int signal_fd;
 	sigset_t signals; /* as they were, for the command */
-	struct agent agent;
+	struct control_client control;
 };
 
 static const struct column columns[] = {
-	{"PROCESS", COLUMN_TEXT, FLOW(process), .help = "that was watched", .shown = true,
+	{"PROCESS", COLUMN_TEXT, TRACE_ROW(process), .help = "that was watched", .shown = true,
 	 .cut = true, .width = 7},
-	{"PID", COLUMN_INDEX, FLOW(pid), .help = "its number"},
-	{"CONTAINER", COLUMN_TEXT, FLOW(container), .help = "in which it is", .cut = true,
+	{"PID", COLUMN_INDEX, TRACE_ROW(pid), .help = "its number"},
+	{"CONTAINER", COLUMN_TEXT, TRACE_ROW(container), .help = "in which it is", .cut = true,
 	 .width = 12},
-	{"CGROUP", COLUMN_TEXT, FLOW(cgroup),
+	{"CGROUP", COLUMN_TEXT, TRACE_ROW(cgroup),
 	 .help = "its control group, or that which was watched", .cut = true, .width = 12},
-	{"CONNECTIONS", COLUMN_INDEX, FLOW(connections), .help = "that were counted", .shown = true},
-	{"SUBMITTED", COLUMN_COUNTED, FLOW(submitted), .help = "bytes handed to the kernel",
+	{"CONNECTIONS", COLUMN_INDEX, TRACE_ROW(connections), .help = "that were counted",
 	 .shown = true},
-	{"DELIVERED", COLUMN_COUNTED, FLOW(delivered), .help = "of them, acknowledged",
+	{"SUBMITTED", COLUMN_COUNTED, TRACE_ROW(submitted), .help = "bytes handed to the kernel",
 	 .shown = true},
-	{"RECEIVED", COLUMN_COUNTED, FLOW(received), .help = "bytes that came in", .shown = true},
-	{"CONSUMED", COLUMN_COUNTED, FLOW(consumed), .help = "of them, taken by the program"},
-	{"WIRE", COLUMN_COUNTED, FLOW(wire), .help = "bytes sent, those sent again included"},
-	{"RETRANS", COLUMN_COUNTED, FLOW(retrans), .help = "bytes that were sent again",
+	{"DELIVERED", COLUMN_COUNTED, TRACE_ROW(delivered), .help = "of them, acknowledged",
 	 .shown = true},
-	{"LIMITED", COLUMN_TEXT, FLOW(limited_by), .help = "what it waited for most"},
-	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it was watched", .shown = true},
-	{"RATE", COLUMN_RATE, FLOW(rate), .help = "bytes a second, of all that time"},
-	{"PARTIAL", COLUMN_BOOL, FLOW(partial), .help = "some bytes went before they were counted"},
-	{"QUALITY", COLUMN_TEXT, FLOW(quality), .help = "exact, sampled or absent", .shown = true},
+	{"RECEIVED", COLUMN_COUNTED, TRACE_ROW(received), .help = "bytes that came in",
+	 .shown = true},
+	{"CONSUMED", COLUMN_COUNTED, TRACE_ROW(consumed), .help = "of them, taken by the program"},
+	{"WIRE", COLUMN_COUNTED, TRACE_ROW(wire), .help = "bytes sent, those sent again included"},
+	{"RETRANS", COLUMN_COUNTED, TRACE_ROW(retrans), .help = "bytes that were sent again",
+	 .shown = true},
+	{"LIMITED", COLUMN_TEXT, TRACE_ROW(limited_by), .help = "what it waited for most"},
+	{"ELAPSED", COLUMN_DURATION, TRACE_ROW(elapsed_ns), .help = "since it was watched",
+	 .shown = true},
+	{"RATE", COLUMN_RATE, TRACE_ROW(rate), .help = "bytes a second, of all that time"},
+	{"PARTIAL", COLUMN_BOOL, TRACE_ROW(partial),
+	 .help = "some bytes went before they were counted"},
+	{"QUALITY", COLUMN_TEXT, TRACE_ROW(quality), .help = "exact, sampled or absent",
+	 .shown = true},
 	{},
 };
 
 static int ask_of_sync(struct watch *w, const char *op, json_t **ret)
 {
-	return agent_ask_rows(&w->agent, json_pack("{s:s, s:s}", "op", op, "sync", w->sync), ret);
+	return control_client_ask_rows(&w->control,
+				       json_pack("{s:s, s:s}", "op", op, "sync", w->sync), ret);
 }
 
 static int watch_target(struct watch *w, const struct watched *t)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 
-	return agent_ask_rows(&w->agent,
-			      json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch", "sync",
-					w->sync, "version", 0, "peer", w->peer, "role", "payload",
-					t->pid ? "pid" : "cgroup",
-					t->pid ? json_integer(t->pid) : json_string(t->cgroup)),
-			      &rows);
+	return control_client_ask_rows(&w->control,
+				       json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch",
+						 "sync", w->sync, "version", 0, "peer", w->peer,
+						 "role", "payload", t->pid ? "pid" : "cgroup",
+						 t->pid ? json_integer(t->pid)
+							: json_string(t->cgroup)),
+				       &rows);
 }
 
 static void add_target(struct watch *w, pid_t pid, const char *cgroup)
@@ -191,7 +198,8 @@ static int begin(struct watch *w)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 
-	if (agent_open(w->cli, &w->agent) || (w->command && start_command(w)) || open_targets(w))
+	if (control_client_open(w->cli, &w->control) || (w->command && start_command(w)) ||
+	    open_targets(w))
 		return EXIT_FAILED;
 	for (size_t i = 0; i < w->n_targets; i++)
 		if (watch_target(w, &w->targets[i]))
@@ -239,7 +247,7 @@ static int wait_for_end(struct watch *w, struct pollfd *fds)
 
 	while (!is_gone(w)) {
 		fds[0] = (struct pollfd){.fd = w->signal_fd, .events = POLLIN};
-		fds[1] = (struct pollfd){.fd = w->agent.fd, .events = POLLIN};
+		fds[1] = (struct pollfd){.fd = w->control.fd, .events = POLLIN};
 		for (size_t i = 0; i < w->n_targets; i++)
 			fds[2 + i] = (struct pollfd){.fd = w->targets[i].fd, .events = POLLIN};
 		n = poll(fds, 2 + w->n_targets, timeout_ms(w));
@@ -270,7 +278,7 @@ static bool is_settled(const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		const struct flow f = flow_of(row, NULL);
+		const struct trace_row f = trace_row_of(row, NULL);
 
 		if (f.sockets != 0 && f.sockets != UINT32_MAX)
 			return false;
@@ -311,9 +319,9 @@ static int print(const struct watch *w, struct table *table, const json_t *rows)
 	table_begin(table, &json, "rows");
 	json_array_foreach(rows, i, row)
 	{
-		const struct flow flow = flow_of(row, NULL);
+		const struct trace_row shown = trace_row_of(row, NULL);
 
-		table_row(table, &flow);
+		table_row(table, &shown);
 	}
 	r = table_end(table);
 	if (w->cli->format.json)
@@ -366,7 +374,7 @@ static int run_watch(struct watch *w, struct table *table)
 		if (w->targets[i].fd >= 0)
 			(void)close(w->targets[i].fd);
 	(void)close(w->signal_fd);
-	agent_deinit(&w->agent);
+	control_client_deinit(&w->control);
 	return r;
 }
 
@@ -412,7 +420,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{},
 	};
 	cleanup(table_deinit) struct table table = {};
-	struct watch w = {.cli = cli, .peer = "*", .end_ns = UINT64_MAX, .go_fd = -1, .agent.fd = -1};
+	struct watch w = {
+		.cli = cli, .peer = "*", .end_ns = UINT64_MAX, .go_fd = -1, .control.fd = -1};
 	char name[32];
 	int option, ms, r;
 

@@ -8,13 +8,13 @@
 
 #include <jansson.h>
 
-#include "libclient/weightctl/output/chrome.h"
+#include "libclient/weightctl/output/trace_event_json.h"
 
-struct arrow_end;
+struct trace_arrow_end;
 
-struct arrows {
+struct trace_arrows {
 	const char *node; /* that is told of now */
-	struct arrow_end *ends; /* rows of all nodes */
+	struct trace_arrow_end *ends; /* rows of all nodes */
 	size_t n_ends;
 	json_t *by_row, *by_connection,
 		*by_name; /* indexes of ends; of by_name -1 where there are two */
@@ -22,11 +22,11 @@ struct arrows {
 	size_t n_backward; /* pairs of slices of which what was received was so before it was sent */
 };
 
-void arrows_init(struct arrows *a);
-void arrows_deinit(struct arrows *a);
+void trace_arrows_init(struct trace_arrows *a);
+void trace_arrows_deinit(struct trace_arrows *a);
 /* Which connections it is of. Of packets of the node only. */
-void arrows_add(struct arrows *a, const json_t *packet);
+void trace_arrows_add(struct trace_arrows *a, const json_t *packet);
 /* Of the same. */
-void arrows_note(struct arrows *a, const json_t *row, const struct chrome_slice *slice);
+void trace_arrows_note(struct trace_arrows *a, const json_t *row, const struct trace_slice *slice);
 /* Once all slices are there. */
-void arrows_draw(struct arrows *a, struct chrome *c);
+void trace_arrows_draw(struct trace_arrows *a, struct trace_events *c);

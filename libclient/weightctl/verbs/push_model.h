@@ -10,24 +10,24 @@
 #include <stdint.h>
 
 /* So that no number of bytes overflows. */
-#define FORECAST_NODES_MAX 100000
-#define FORECAST_BYTES_MAX UINT64_C(50000000000000)
-#define FORECAST_FAILURES_MAX 7 /* a push is given up after 8 epochs */
+#define PUSH_MODEL_NODES_MAX 100000
+#define PUSH_MODEL_BYTES_MAX UINT64_C(50000000000000)
+#define PUSH_MODEL_FAILURES_MAX 7 /* a push is given up after 8 epochs */
 
-struct forecast_cluster {
-	uint64_t n_nodes; /* the publisher's included: 2 to FORECAST_NODES_MAX */
-	uint64_t n_bytes; /* of the version: 1 to FORECAST_BYTES_MAX */
+struct push_model_cluster {
+	uint64_t n_nodes; /* the publisher's included: 2 to PUSH_MODEL_NODES_MAX */
+	uint64_t n_bytes; /* of the version: 1 to PUSH_MODEL_BYTES_MAX */
 	double rate; /* of what a node sends, and of what it receives at the same time; > 0 */
 	double digest_rate; /* of what a node digests; > 0 */
 	uint64_t chunk; /* what a node has of a piece before it passes it on, 1 at least */
 	double latency_s; /* from one node to the next */
 	uint64_t n_stragglers; /* fewer than n_nodes */
 	double slowness; /* so many times slower than `rate` they are; 1 at least */
-	uint64_t n_failures; /* nodes that go silent, one after the other; fewer than n_nodes - 1, up to FORECAST_FAILURES_MAX */
+	uint64_t n_failures; /* nodes that go silent, one after the other; fewer than n_nodes - 1, up to PUSH_MODEL_FAILURES_MAX */
 	double stall_s; /* until that is noticed */
 };
 
-struct forecast {
+struct push_model {
 	double moves_s; /* until the last node has all bytes */
 	double others_s; /* until all that are no stragglers have */
 	double total_s; /* until they can be read: with the publisher's digest before, and the nodes' after */
@@ -38,13 +38,13 @@ struct forecast {
 	double again_bytes; /* sent to nodes that had them, or in vain, as others failed */
 };
 
-struct forecast_schedule {
+struct push_model_schedule {
 	const char *name; /* NULL ends the list */
 	bool runs; /* it is what weightd-sync does */
-	void (*fill)(const struct forecast_cluster *c, struct forecast *ret);
+	void (*fill)(const struct push_model_cluster *c, struct push_model *ret);
 };
 
-extern const struct forecast_schedule forecast_schedules[];
+extern const struct push_model_schedule push_model_schedules[];
 
-void forecast_make(const struct forecast_schedule *s, const struct forecast_cluster *c,
-		   struct forecast *ret);
+void push_model_make(const struct push_model_schedule *s, const struct push_model_cluster *c,
+		     struct push_model *ret);

@@ -2,7 +2,7 @@
  * The agent of this node. Nothing is waited for without an end: an agent that hangs is one more thing that
  * a person wants to be told.
  */
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -51,7 +51,7 @@ static const char *path_of(const struct cli *cli, const struct service *s)
 	return path && *path ? path : s->path;
 }
 
-static int cannot_connect(const struct agent *a, int r)
+static int cannot_connect(const struct control_client *a, int r)
 {
 	const struct service *s = a->service;
 	char why[PERMISSION_TEXT_MAX];
@@ -70,7 +70,7 @@ static int cannot_connect(const struct agent *a, int r)
 	if (r == -EAGAIN)
 		return cli_error("%s on %s takes no connection for %d s; is it stopped? "
 				 "'systemctl status %s' and its journal say more",
-				 s->name, a->path, AGENT_ANSWER_S, s->name);
+				 s->name, a->path, CONTROL_ANSWER_S, s->name);
 	return cli_error("cannot connect to %s on %s: %s", s->name, a->path, strerror(-r));
 }
 
@@ -78,7 +78,7 @@ static int cannot_connect(const struct agent *a, int r)
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	const struct timeval patience = {.tv_sec = AGENT_ANSWER_S};
+	const struct timeval patience = {.tv_sec = CONTROL_ANSWER_S};
 	int fd, r;
 
 	if (strlen(path) >= sizeof(address.sun_path))
@@ -96,13 +96,13 @@ static int connect_to(const char *path)
 	return fd;
 }
 
-int agent_open(const struct cli *cli, struct agent *ret)
+int control_client_open(const struct cli *cli, struct control_client *ret)
 {
 	const struct service *service = &services[cli->verb->peer];
-	struct agent a = {
+	struct control_client a = {
 		.service = service,
 		.path = path_of(cli, service),
-		.patience_s = cli->verb->patience_s ? cli->verb->patience_s : AGENT_ANSWER_S,
+		.patience_s = cli->verb->patience_s ? cli->verb->patience_s : CONTROL_ANSWER_S,
 	};
 
 	a.fd = connect_to(a.path);
@@ -115,34 +115,34 @@ int agent_open(const struct cli *cli, struct agent *ret)
 	return 0;
 }
 
-void agent_deinit(struct agent *a)
+void control_client_deinit(struct control_client *a)
 {
 	if (a->fd >= 0)
 		(void)close(a->fd);
 	free(a->packet);
-	*a = (struct agent){.fd = -1};
+	*a = (struct control_client){.fd = -1};
 }
 
-int agent_is_silent(const struct agent *a)
+int control_client_is_silent(const struct control_client *a)
 {
 	return cli_error("%s on %s did not answer within %u s; 'systemctl status %s' and its "
 			 "journal say what it does",
 			 a->service->name, a->path, a->patience_s, a->service->name);
 }
 
-static int is_gone(const struct agent *a)
+static int is_gone(const struct control_client *a)
 {
 	return cli_error("%s on %s hung up before its answer was complete; its journal says why",
 			 a->service->name, a->path);
 }
 
-static int is_strange(const struct agent *a, const char *what)
+static int is_strange(const struct control_client *a, const char *what)
 {
 	return cli_error("%s on %s says %s; is it of another release?", a->service->name, a->path,
 			 what);
 }
 
-int agent_ask(struct agent *a, json_t *request)
+int control_client_ask(struct control_client *a, json_t *request)
 {
 	char *text;
 	ssize_t n;
@@ -160,12 +160,12 @@ int agent_ask(struct agent *a, json_t *request)
 	free(text);
 	if (n >= 0 || errno == EPIPE || errno == ECONNRESET) /* its last words may be there */
 		return 0;
-	return errno == EAGAIN ? agent_is_silent(a)
+	return errno == EAGAIN ? control_client_is_silent(a)
 			       : cli_error("cannot ask %s on %s: %s", a->service->name, a->path,
 					   strerror(errno));
 }
 
-int agent_take(struct agent *a, json_t **ret)
+int control_client_take(struct control_client *a, json_t **ret)
 {
 	json_t *packet;
 	ssize_t n;
@@ -189,50 +189,50 @@ int agent_take(struct agent *a, json_t **ret)
 		json_decref(packet);
 		return is_strange(a, "what is no object of JSON");
 	}
-	if (agent_is_end(packet) && json_field_number(packet, "cut", 0) > 0)
+	if (control_client_is_end(packet) && json_field_number(packet, "cut", 0) > 0)
 		(void)cli_error("%s left %" PRIu64 " rows out: its answer has no room for more",
 				a->service->name, json_field_number(packet, "cut", 0));
 	*ret = packet;
 	return 0;
 }
 
-static int next_before(struct agent *a, uint64_t deadline_ns, json_t **ret)
+static int next_before(struct control_client *a, uint64_t deadline_ns, json_t **ret)
 {
 	struct pollfd p = {.fd = a->fd, .events = POLLIN};
 	int r;
 
-	while ((r = agent_take(a, ret)) == -EAGAIN) {
+	while ((r = control_client_take(a, ret)) == -EAGAIN) {
 		uint64_t now = progress_now_ns();
 
 		if (now >= deadline_ns)
-			return agent_is_silent(a);
+			return control_client_is_silent(a);
 		(void)poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1);
 	}
 	return r;
 }
 
-static uint64_t deadline(const struct agent *a)
+static uint64_t deadline(const struct control_client *a)
 {
 	return progress_now_ns() + (uint64_t)a->patience_s * 1000000000;
 }
 
-int agent_next(struct agent *a, json_t **ret)
+int control_client_next(struct control_client *a, json_t **ret)
 {
 	return next_before(a, deadline(a), ret);
 }
 
-bool agent_is_end(const json_t *packet)
+bool control_client_is_end(const json_t *packet)
 {
 	return json_is_true(json_object_get(packet, "end"));
 }
 
-const char *agent_error(const json_t *packet)
+const char *control_client_error(const json_t *packet)
 {
 	return json_field_text(packet, "error");
 }
 
 /* All of the rows before `deadline_ns`, and no more than fit: a row a second for ever is no answer, either. */
-static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
+static int read_rows(struct control_client *a, uint64_t deadline_ns, json_t *rows)
 {
 	uint64_t before = a->n_bytes;
 
@@ -243,11 +243,11 @@ static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
 		r = next_before(a, deadline_ns, &packet);
 		if (r)
 			return r;
-		if (agent_error(packet))
-			r = cli_error("%s", agent_error(packet));
+		if (control_client_error(packet))
+			r = cli_error("%s", control_client_error(packet));
 		else if (a->n_bytes - before > ROWS_BYTES_MAX)
 			r = is_strange(a, "more rows than anybody could read");
-		if (r || agent_is_end(packet)) {
+		if (r || control_client_is_end(packet)) {
 			json_decref(packet);
 			return r;
 		}
@@ -256,31 +256,31 @@ static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
 	}
 }
 
-int agent_ask_rows(struct agent *a, json_t *request, json_t **ret)
+int control_client_ask_rows(struct control_client *a, json_t *request, json_t **ret)
 {
 	cleanup(json_decrefp) json_t *rows = json_array();
 
 	if (!rows)
 		cli_out_of_memory();
-	if (agent_ask(a, request) || read_rows(a, deadline(a), rows))
+	if (control_client_ask(a, request) || read_rows(a, deadline(a), rows))
 		return EXIT_FAILED;
 	*ret = json_incref(rows);
 	return 0;
 }
 
-int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
+int control_client_rows(const struct cli *cli, json_t *request, json_t **ret)
 {
-	cleanup(agent_deinit) struct agent a = {.fd = -1};
+	cleanup(control_client_deinit) struct control_client a = {.fd = -1};
 
-	if (agent_open(cli, &a)) {
+	if (control_client_open(cli, &a)) {
 		json_decref(request);
 		return EXIT_FAILED;
 	}
-	return agent_ask_rows(&a, request, ret);
+	return control_client_ask_rows(&a, request, ret);
 }
 
-int agent_show(const struct cli *cli, int argc, json_t *request,
-	       int (*print)(const struct cli *cli, struct table *table, const json_t *rows))
+int control_client_show(const struct cli *cli, int argc, json_t *request,
+			int (*print)(const struct cli *cli, struct table *table, const json_t *rows))
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
@@ -288,7 +288,7 @@ int agent_show(const struct cli *cli, int argc, json_t *request,
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	table_init(&table, &cli->format, cli->verb->columns);
-	if (agent_rows(cli, request, &rows))
+	if (control_client_rows(cli, request, &rows))
 		return EXIT_FAILED;
 	return print(cli, &table, rows);
 }

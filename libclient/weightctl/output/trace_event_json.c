@@ -2,7 +2,7 @@
  * Trace events: an array of JSON, an object a line. Who reads it wants slices of one thread that do not overlap, unless
  * one is inside of the other; spans of a client that are open at the same time hence have lanes, threads of their own.
  */
-#include "libclient/weightctl/output/chrome.h"
+#include "libclient/weightctl/output/trace_event_json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -52,17 +52,17 @@ static uint64_t number(const json_t *packet, const char *key)
 }
 
 /* On the timeline. */
-static int64_t shifted(const struct chrome *c, uint64_t ns)
+static int64_t shifted(const struct trace_events *c, uint64_t ns)
 {
 	return (int64_t)ns + c->offset_ns;
 }
 
-static double us(const struct chrome *c, uint64_t ns)
+static double us(const struct trace_events *c, uint64_t ns)
 {
 	return (double)shifted(c, ns) / 1000;
 }
 
-void chrome_put(struct chrome *c, json_t *event)
+void trace_events_put(struct trace_events *c, json_t *event)
 {
 	if (c->comma)
 		(void)fputs(",\n", c->f);
@@ -86,7 +86,7 @@ static void span_key(const json_t *packet, char ret[KEY_MAX])
 }
 
 /* From 0. What is in no span has the first, too. */
-static json_int_t lane_of(const struct chrome *c, const json_t *packet)
+static json_int_t lane_of(const struct trace_events *c, const json_t *packet)
 {
 	char key[KEY_MAX];
 
@@ -95,7 +95,7 @@ static json_int_t lane_of(const struct chrome *c, const json_t *packet)
 }
 
 /* The first that no span has whose key begins so. */
-static json_int_t free_lane(const struct chrome *c, const char *prefix)
+static json_int_t free_lane(const struct trace_events *c, const char *prefix)
 {
 	size_t n = json_object_size(c->lanes);
 	cleanup(cli_freep) bool *taken = calloc(n + 1, sizeof(*taken));
@@ -117,7 +117,7 @@ static json_int_t free_lane(const struct chrome *c, const char *prefix)
 }
 
 /* The first that no other open span of the client has. */
-static void take_lane(struct chrome *c, json_t *packet)
+static void take_lane(struct trace_events *c, json_t *packet)
 {
 	char key[KEY_MAX], prefix[32];
 
@@ -129,7 +129,8 @@ static void take_lane(struct chrome *c, json_t *packet)
 }
 
 /* The number of a process or thread, which is told with its name the first time. `process` is 0 for a process. */
-static json_int_t id_of(struct chrome *c, json_int_t process, const char *name, const char *key)
+static json_int_t id_of(struct trace_events *c, json_int_t process, const char *name,
+			const char *key)
 {
 	const json_t *known = json_object_get(c->ids, key);
 	json_int_t id = known ? json_integer_value(known) : ++c->last_id;
@@ -137,14 +138,14 @@ static json_int_t id_of(struct chrome *c, json_int_t process, const char *name, 
 	if (known)
 		return id;
 	set(c->ids, key, json_integer(id));
-	chrome_put(c, json_pack("{ss ss sI sI s{ss}}", "name",
-				process ? "thread_name" : "process_name", "ph", "M", "pid",
-				process ? process : id, "tid", process ? id : 0, "args", "name",
-				name));
+	trace_events_put(c, json_pack("{ss ss sI sI s{ss}}", "name",
+				      process ? "thread_name" : "process_name", "ph", "M", "pid",
+				      process ? process : id, "tid", process ? id : 0, "args",
+				      "name", name));
 	return id;
 }
 
-static json_int_t process_of(struct chrome *c, const json_t *packet)
+static json_int_t process_of(struct trace_events *c, const json_t *packet)
 {
 	const json_t *client = json_object_get(packet, "client");
 	char key[KEY_MAX], name[KEY_MAX];
@@ -163,7 +164,7 @@ static void lane_name(char ret[KEY_MAX], const char *what, json_int_t lane)
 	(void)snprintf(ret, KEY_MAX, lane ? "%s %" JSON_INTEGER_FORMAT : "%s", what, lane + 1);
 }
 
-static json_int_t thread_of(struct chrome *c, const json_t *packet, json_int_t process)
+static json_int_t thread_of(struct trace_events *c, const json_t *packet, json_int_t process)
 {
 	char key[2 * KEY_MAX], name[KEY_MAX];
 
@@ -173,26 +174,26 @@ static json_int_t thread_of(struct chrome *c, const json_t *packet, json_int_t p
 }
 
 /* Where an event belongs, its members "pid" and "tid", which are returned. Takes `event`. */
-static struct chrome_slice put_on_thread(struct chrome *c, const json_t *packet, json_t *event)
+static struct trace_slice put_on_thread(struct trace_events *c, const json_t *packet, json_t *event)
 {
-	struct chrome_slice at = {.process = process_of(c, packet)};
+	struct trace_slice at = {.process = process_of(c, packet)};
 
 	at.thread = thread_of(c, packet, at.process);
 	set(made(event), "pid", json_integer(at.process));
 	set(event, "tid", json_integer(at.thread));
-	chrome_put(c, event);
+	trace_events_put(c, event);
 	return at;
 }
 
-static void put_counter(struct chrome *c, const json_t *packet, const char *what, uint64_t ns,
+static void put_counter(struct trace_events *c, const json_t *packet, const char *what, uint64_t ns,
 			json_int_t value)
 {
 	char name[KEY_MAX];
 
 	lane_name(name, what, lane_of(c, packet));
-	chrome_put(c, json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid",
-				process_of(c, packet), "ts", us(c, ns), "args",
-				text_or(packet, "role", "-"), value));
+	trace_events_put(c, json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid",
+				      process_of(c, packet), "ts", us(c, ns), "args",
+				      text_or(packet, "role", "-"), value));
 }
 
 static bool knows_rate(const json_t *packet)
@@ -200,7 +201,7 @@ static bool knows_rate(const json_t *packet)
 	return !json_is_null(json_object_get(packet, "delivered"));
 }
 
-static void put_rate(struct chrome *c, const json_t *packet, const json_t *before)
+static void put_rate(struct trace_events *c, const json_t *packet, const json_t *before)
 {
 	uint64_t began_ns = number(packet, "began_ns"), now_ns = number(packet, "now_ns");
 	uint64_t done = number(packet, "delivered") + number(packet, "received"), done_before = 0;
@@ -217,7 +218,7 @@ static void put_rate(struct chrome *c, const json_t *packet, const json_t *befor
 }
 
 /* It is the one that was seen before if nothing moved since. */
-static void take_stall(struct chrome *c, const json_t *packet, const char *key)
+static void take_stall(struct trace_events *c, const json_t *packet, const char *key)
 {
 	const json_t *stall = json_object_get(packet, "stall");
 	json_t *stalls = json_object_get(c->stalls, key), *last;
@@ -239,7 +240,7 @@ static void take_stall(struct chrome *c, const json_t *packet, const char *key)
 	set(last, "until_ns", json_integer((json_int_t)now_ns));
 }
 
-static void add_row(struct chrome *c, json_t *packet)
+static void add_row(struct trace_events *c, json_t *packet)
 {
 	uint64_t rtt_us = number(packet, "rtt_us");
 	char key[32];
@@ -254,7 +255,8 @@ static void add_row(struct chrome *c, json_t *packet)
 }
 
 /* Inside of the slice of its row, which comes first, as who reads it wants it. */
-static void put_stalls(struct chrome *c, const json_t *packet, uint64_t end_ns, const char *row)
+static void put_stalls(struct trace_events *c, const json_t *packet, uint64_t end_ns,
+		       const char *row)
 {
 	uint64_t since_ns, until_ns, last_ns = number(packet, "began_ns");
 	json_t *stall;
@@ -282,11 +284,11 @@ static void put_stalls(struct chrome *c, const json_t *packet, uint64_t end_ns, 
 }
 
 /* Of its row, with all that is known of it. */
-static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns, const char *row)
+static void put_slice(struct trace_events *c, json_t *packet, uint64_t end_ns, const char *row)
 {
 	uint64_t began_ns = number(packet, "began_ns");
 	uint64_t took_ns = end_ns > began_ns ? end_ns - began_ns : 0;
-	struct chrome_slice slice;
+	struct trace_slice slice;
 
 	if (knows_rate(packet))
 		put_counter(c, packet, "rate (B/s)", end_ns, 0);
@@ -303,7 +305,7 @@ static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns, const c
 }
 
 /* All of its rows have come before. */
-static void end_span(struct chrome *c, json_t *packet)
+static void end_span(struct trace_events *c, json_t *packet)
 {
 	char wanted[KEY_MAX], key[KEY_MAX];
 	const char *name;
@@ -322,7 +324,7 @@ static void end_span(struct chrome *c, json_t *packet)
 	(void)json_object_del(c->lanes, wanted);
 }
 
-static void add_event(struct chrome *c, json_t *packet)
+static void add_event(struct trace_events *c, json_t *packet)
 {
 	(void)put_on_thread(c, packet,
 			    json_pack("{so ss ss sf sO}", "name", text_json(packet, "kind"), "ph",
@@ -331,14 +333,15 @@ static void add_event(struct chrome *c, json_t *packet)
 }
 
 /* Of all threads. */
-static void add_gap(struct chrome *c, json_t *packet)
+static void add_gap(struct trace_events *c, json_t *packet)
 {
-	chrome_put(c, json_pack("{ss ss ss si si sf sO}", "name", "gap", "ph", "i", "s", "g", "pid",
-				0, "tid", 0, "ts", us(c, number(packet, "to_ns")), "args", packet));
+	trace_events_put(c, json_pack("{ss ss ss si si sf sO}", "name", "gap", "ph", "i", "s", "g",
+				      "pid", 0, "tid", 0, "ts", us(c, number(packet, "to_ns")),
+				      "args", packet));
 }
 
 /* The process that did it, of its own: what it did is of no sync. Where nobody knows it, the weightd that said so. */
-static json_int_t process_of_act(struct chrome *c, const json_t *packet)
+static json_int_t process_of_act(struct trace_events *c, const json_t *packet)
 {
 	const json_t *weightd = json_object_get(packet, "weightd");
 	bool is_weightd = weightd && !number(packet, "pid");
@@ -362,8 +365,8 @@ static bool is_phase(const json_t *packet)
  * The thread that did it, or one for what nobody knows the thread of: the first of its lanes that is free by then. False
  * where none is, and it can be no slice.
  */
-static bool place_act(struct chrome *c, const json_t *packet, uint64_t begin_ns, uint64_t end_ns,
-		      struct chrome_slice *ret)
+static bool place_act(struct trace_events *c, const json_t *packet, uint64_t begin_ns,
+		      uint64_t end_ns, struct trace_slice *ret)
 {
 	char key[2 * KEY_MAX], what[KEY_MAX], name[KEY_MAX];
 	json_int_t lane = 0;
@@ -390,7 +393,8 @@ static bool place_act(struct chrome *c, const json_t *packet, uint64_t begin_ns,
 	return is_free;
 }
 
-static void put_arrow(struct chrome *c, const char *phase, const struct chrome_slice *at, int64_t ns)
+static void put_arrow(struct trace_events *c, const char *phase, const struct trace_slice *at,
+		      int64_t ns)
 {
 	json_t *event = json_pack("{ss ss ss sI sI sI sf}", "name", "handle", "cat", "act", "ph",
 				  phase, "id", c->last_arrow, "pid", at->process, "tid", at->thread,
@@ -399,10 +403,10 @@ static void put_arrow(struct chrome *c, const char *phase, const struct chrome_s
 	/* It ends in the slice around it, not in the next one. */
 	if (*phase == 'f')
 		set(made(event), "bp", json_string("e"));
-	chrome_put(c, event);
+	trace_events_put(c, event);
 }
 
-static void act_key(const struct chrome *c, const json_t *act, char ret[KEY_MAX])
+static void act_key(const struct trace_events *c, const json_t *act, char ret[KEY_MAX])
 {
 	(void)snprintf(ret, KEY_MAX, "%s\n%" PRIu64, c->node ? c->node : "", number(act, "number"));
 }
@@ -419,7 +423,7 @@ static const json_t *giver_of(const json_t *packet)
 }
 
 /* What an arrow may begin at. */
-static void note(json_t *places, const char *key, const struct chrome_slice *slice)
+static void note(json_t *places, const char *key, const struct trace_slice *slice)
 {
 	if (json_object_size(places) >= PLACES_MAX) /* of the oldest there is no arrow any more */
 		(void)json_object_clear(places);
@@ -427,26 +431,26 @@ static void note(json_t *places, const char *key, const struct chrome_slice *sli
 }
 
 /* That he gave it, once for all who have it from that, on a track of its own. */
-static void put_giver(struct chrome *c, const json_t *from, const char *key)
+static void put_giver(struct trace_events *c, const json_t *from, const char *key)
 {
-	struct chrome_slice at = {.process = process_of_act(c, from),
-				  .begin_ns = shifted(c, number(from, "ns"))};
+	struct trace_slice at = {.process = process_of_act(c, from),
+				 .begin_ns = shifted(c, number(from, "ns"))};
 	char track[KEY_MAX];
 
 	(void)snprintf(track, sizeof(track), "%" JSON_INTEGER_FORMAT "\n" GIVES, at.process);
 	at.thread = id_of(c, at.process, GIVES, track);
-	chrome_put(c, json_pack("{ss ss ss ss sf sI sI}", "name", GIVES, "ph", "i", "s", "t", "cat",
-				"act", "ts", us(c, number(from, "ns")), "pid", at.process, "tid",
-				at.thread));
+	trace_events_put(c, json_pack("{ss ss ss ss sf sI sI}", "name", GIVES, "ph", "i", "s", "t",
+				      "cat", "act", "ts", us(c, number(from, "ns")), "pid",
+				      at.process, "tid", at.thread));
 	note(c->gifts, key, &at);
 }
 
 /* From the slice of the act that it has something from, if that is there. */
-static void draw_from(struct chrome *c, const json_t *packet, const struct chrome_slice *to)
+static void draw_from(struct trace_events *c, const json_t *packet, const struct trace_slice *to)
 {
 	const json_t *from = json_object_get(packet, "from"), *giver = giver_of(packet), *known;
 	const json_t *places = giver ? c->gifts : c->exports;
-	struct chrome_slice begin;
+	struct trace_slice begin;
 	char key[KEY_MAX];
 	int64_t ns;
 
@@ -461,7 +465,7 @@ static void draw_from(struct chrome *c, const json_t *packet, const struct chrom
 	known = json_object_get(places, key);
 	if (!known)
 		return;
-	begin = (struct chrome_slice){
+	begin = (struct trace_slice){
 		.process = json_integer_value(json_array_get(known, 0)),
 		.thread = json_integer_value(json_array_get(known, 1)),
 		.begin_ns = json_integer_value(json_array_get(known, 2)),
@@ -475,7 +479,7 @@ static void draw_from(struct chrome *c, const json_t *packet, const struct chrom
 }
 
 /* What others may have something from: not from what a client told of itself, nor from a gift, of which there may be many. */
-static void note_act(struct chrome *c, const json_t *packet, const struct chrome_slice *slice)
+static void note_act(struct trace_events *c, const json_t *packet, const struct trace_slice *slice)
 {
 	char key[KEY_MAX];
 
@@ -486,14 +490,14 @@ static void note_act(struct chrome *c, const json_t *packet, const struct chrome
 	note(c->exports, key, slice);
 }
 
-static void add_act(struct chrome *c, json_t *packet)
+static void add_act(struct trace_events *c, json_t *packet)
 {
 	uint64_t end_ns = number(packet, "ns");
 	uint64_t took_ns = json_field_number(packet, "took_ns", UINT64_MAX);
 	uint64_t begin_ns = took_ns <= end_ns ? end_ns - took_ns : end_ns;
-	struct chrome_slice at = {.process = process_of_act(c, packet),
-				  .begin_ns = shifted(c, begin_ns),
-				  .end_ns = shifted(c, end_ns)};
+	struct trace_slice at = {.process = process_of_act(c, packet),
+				 .begin_ns = shifted(c, begin_ns),
+				 .end_ns = shifted(c, end_ns)};
 	bool is_slice = place_act(c, packet, begin_ns, end_ns, &at) && took_ns <= end_ns;
 	json_t *event = json_pack("{so ss ss sf sO}", "name",
 				  text_json(packet, is_phase(packet) ? "phase" : "act"), "ph",
@@ -506,7 +510,7 @@ static void add_act(struct chrome *c, json_t *packet)
 		set(event, "dur", json_real((double)took_ns / 1000));
 	else
 		set(event, "s", json_string("t"));
-	chrome_put(c, event);
+	trace_events_put(c, event);
 	if (!is_slice)
 		at.begin_ns = at.end_ns;
 	note_act(c, packet, &at);
@@ -520,7 +524,7 @@ static void set_port_rate(json_t *rates, const char *name, uint64_t rate)
 }
 
 /* All that was in it since the look before, whoever had it carried. */
-static void add_port(struct chrome *c, json_t *packet)
+static void add_port(struct trace_events *c, json_t *packet)
 {
 	cleanup(json_decrefp) json_t *rates = made(json_object());
 	char key[KEY_MAX], name[KEY_MAX];
@@ -534,15 +538,15 @@ static void add_port(struct chrome *c, json_t *packet)
 	set_port_rate(rates, "out", ports_rate(before, packet, "xmit_bytes"));
 	set_port_rate(rates, "in", ports_rate(before, packet, "recv_bytes"));
 	if (json_object_size(rates) > 0)
-		chrome_put(c, json_pack("{ss ss sI sf sO}", "name", "rate (B/s)", "ph", "C", "pid",
-					id_of(c, 0, name, key), "ts", us(c, number(packet, "ns")),
-					"args", rates));
+		trace_events_put(c, json_pack("{ss ss sI sf sO}", "name", "rate (B/s)", "ph", "C",
+					      "pid", id_of(c, 0, name, key), "ts",
+					      us(c, number(packet, "ns")), "args", rates));
 	set(c->ports, key, json_incref(packet));
 }
 
 static const struct kind {
 	const char *name;
-	void (*add)(struct chrome *c, json_t *packet);
+	void (*add)(struct trace_events *c, json_t *packet);
 	const char *ns; /* when it was */
 } kinds[] = {
 	{"begin", take_lane, "ns"},      {"progress", add_row, "now_ns"},
@@ -566,14 +570,14 @@ static int earlier_ns(const json_t *packet, const char *key, uint64_t *ret)
 {
 	uint64_t ns = json_field_number(packet, key, UINT64_MAX);
 
-	if (ns > CHROME_NS_MAX)
+	if (ns > TRACE_EVENTS_NS_MAX)
 		return -EINVAL;
 	if (ns < *ret)
 		*ret = ns;
 	return 0;
 }
 
-int chrome_first_ns(const json_t *packet, uint64_t *ret)
+int trace_events_first_ns(const json_t *packet, uint64_t *ret)
 {
 	const struct kind *kind = kind_of(packet);
 	uint64_t ns = UINT64_MAX;
@@ -590,21 +594,21 @@ int chrome_first_ns(const json_t *packet, uint64_t *ret)
 	return r;
 }
 
-void chrome_begin(struct chrome *c, FILE *f)
+void trace_events_begin(struct trace_events *c, FILE *f)
 {
-	*c = (struct chrome){.f = f,
-			     .ids = made(json_object()),
-			     .lanes = made(json_object()),
-			     .rows = made(json_object()),
-			     .stalls = made(json_object()),
-			     .ports = made(json_object()),
-			     .busy = made(json_object()),
-			     .exports = made(json_object()),
-			     .gifts = made(json_object())};
+	*c = (struct trace_events){.f = f,
+				   .ids = made(json_object()),
+				   .lanes = made(json_object()),
+				   .rows = made(json_object()),
+				   .stalls = made(json_object()),
+				   .ports = made(json_object()),
+				   .busy = made(json_object()),
+				   .exports = made(json_object()),
+				   .gifts = made(json_object())};
 	(void)fputs("[\n", f);
 }
 
-void chrome_add(struct chrome *c, json_t *packet)
+void trace_events_add(struct trace_events *c, json_t *packet)
 {
 	const struct kind *kind = kind_of(packet);
 
@@ -615,7 +619,7 @@ void chrome_add(struct chrome *c, json_t *packet)
 	kind->add(c, packet);
 }
 
-void chrome_end_spans(struct chrome *c)
+void trace_events_end_spans(struct trace_events *c)
 {
 	const char *name;
 	json_t *row;
@@ -629,17 +633,17 @@ void chrome_end_spans(struct chrome *c)
 	(void)json_object_clear(c->lanes);
 }
 
-void chrome_begin_node(struct chrome *c, const char *node, int64_t offset_ns)
+void trace_events_begin_node(struct trace_events *c, const char *node, int64_t offset_ns)
 {
-	chrome_end_spans(c);
+	trace_events_end_spans(c);
 	c->last_ns = 0;
 	c->node = node;
 	c->offset_ns = offset_ns;
 }
 
-void chrome_end(struct chrome *c)
+void trace_events_end(struct trace_events *c)
 {
-	chrome_end_spans(c);
+	trace_events_end_spans(c);
 	(void)fputs("\n]\n", c->f);
 	json_decref(c->ids);
 	json_decref(c->lanes);

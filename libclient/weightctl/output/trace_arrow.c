@@ -2,7 +2,7 @@
  * A row can have several slices, one of each span: if both ends have as many, the first belongs to the first. What cannot
  * be told for sure has no arrow.
  */
-#include "libclient/weightctl/output/arrow.h"
+#include "libclient/weightctl/output/trace_arrow.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,11 +18,11 @@
 #define SEVERAL (-2)
 
 struct piece { /* a slice, and what it carried; UINT64_MAX: nobody knows */
-	struct chrome_slice slice;
+	struct trace_slice slice;
 	uint64_t sent, received;
 };
 
-struct arrow_end {
+struct trace_arrow_end {
 	char sync[TEXT_MAX + 1];
 	json_int_t partner; /* NONE, SEVERAL or an index */
 	size_t n_pieces;
@@ -74,7 +74,7 @@ static void claim(json_t *map, const char *key, json_int_t end)
 }
 
 /* The row that the packet is of, or NONE if it is of none that can be told. */
-static json_int_t end_of(struct arrows *a, const json_t *packet)
+static json_int_t end_of(struct trace_arrows *a, const json_t *packet)
 {
 	uint64_t number = json_field_number(packet, "row", UINT64_MAX);
 	json_int_t end = (json_int_t)a->n_ends;
@@ -88,7 +88,7 @@ static json_int_t end_of(struct arrows *a, const json_t *packet)
 	if (json_object_get(a->by_row, key))
 		return get(a->by_row, key);
 	a->ends = cli_grown(a->ends, a->n_ends, sizeof(*a->ends));
-	a->ends[a->n_ends] = (struct arrow_end){.partner = NONE};
+	a->ends[a->n_ends] = (struct trace_arrow_end){.partner = NONE};
 	(void)strcpy(a->ends[a->n_ends++].sync, text(packet, "sync"));
 	set(a->by_row, key, end);
 	name_key(packet, a->node, text(packet, "peer"), key);
@@ -96,7 +96,7 @@ static json_int_t end_of(struct arrows *a, const json_t *packet)
 	return end;
 }
 
-void arrows_add(struct arrows *a, const json_t *packet)
+void trace_arrows_add(struct trace_arrows *a, const json_t *packet)
 {
 	const char *local = text(packet, "local"), *remote = text(packet, "remote");
 	json_int_t end = local && remote ? end_of(a, packet) : NONE;
@@ -108,10 +108,10 @@ void arrows_add(struct arrows *a, const json_t *packet)
 	claim(a->by_connection, key, end);
 }
 
-void arrows_note(struct arrows *a, const json_t *row, const struct chrome_slice *slice)
+void trace_arrows_note(struct trace_arrows *a, const json_t *row, const struct trace_slice *slice)
 {
 	json_int_t i = end_of(a, row);
-	struct arrow_end *end;
+	struct trace_arrow_end *end;
 
 	if (i == NONE)
 		return;
@@ -124,9 +124,9 @@ void arrows_note(struct arrows *a, const json_t *row, const struct chrome_slice 
 	};
 }
 
-static void pair(struct arrows *a, json_int_t one, json_int_t other)
+static void pair(struct trace_arrows *a, json_int_t one, json_int_t other)
 {
-	struct arrow_end *end = &a->ends[one];
+	struct trace_arrow_end *end = &a->ends[one];
 
 	end->partner = end->partner == NONE || end->partner == other ? other : SEVERAL;
 }
@@ -144,7 +144,7 @@ static void swapped(const char *key, int n, char ret[KEY_MAX])
 }
 
 /* Two ends, one of which has a key of which the other has it swapped; with `only_new` those that have no partner yet. */
-static void pair_by(struct arrows *a, json_t *map, int n, bool only_new)
+static void pair_by(struct trace_arrows *a, json_t *map, int n, bool only_new)
 {
 	char key[KEY_MAX];
 	const char *name;
@@ -165,8 +165,8 @@ static void pair_by(struct arrows *a, json_t *map, int n, bool only_new)
 	}
 }
 
-static void put(struct chrome *c, const char *phase, json_int_t id, const char *name,
-		const struct chrome_slice *slice, int64_t ns)
+static void put(struct trace_events *c, const char *phase, json_int_t id, const char *name,
+		const struct trace_slice *slice, int64_t ns)
 {
 	json_t *event = json_pack("{ss ss ss sI sI sI sf}", "name", name, "cat", "sync", "ph",
 				  phase, "id", id, "pid", slice->process, "tid", slice->thread,
@@ -175,12 +175,12 @@ static void put(struct chrome *c, const char *phase, json_int_t id, const char *
 	/* It ends in the slice around it, not in the next one. */
 	if (*phase == 'f' && event && json_object_set_new(event, "bp", json_string("e")) < 0)
 		cli_out_of_memory();
-	chrome_put(c, event);
+	trace_events_put(c, event);
 }
 
 /* From where the one begins to where the other does, but not back in time. */
-static void draw(struct arrows *a, struct chrome *c, const char *sync,
-		 const struct chrome_slice *from, const struct chrome_slice *to)
+static void draw(struct trace_arrows *a, struct trace_events *c, const char *sync,
+		 const struct trace_slice *from, const struct trace_slice *to)
 {
 	int64_t ns = to->begin_ns > from->begin_ns ? to->begin_ns : from->begin_ns;
 
@@ -193,8 +193,8 @@ static void draw(struct arrows *a, struct chrome *c, const char *sync,
 }
 
 /* To who received more than it sent; both ways if that was as much. */
-static void draw_pair(struct arrows *a, struct chrome *c, const char *sync, const struct piece *one,
-		      const struct piece *other)
+static void draw_pair(struct trace_arrows *a, struct trace_events *c, const char *sync,
+		      const struct piece *one, const struct piece *other)
 {
 	uint64_t out = one->sent == UINT64_MAX ? other->received : one->sent;
 	uint64_t back = one->received == UINT64_MAX ? other->sent : one->received;
@@ -207,12 +207,12 @@ static void draw_pair(struct arrows *a, struct chrome *c, const char *sync, cons
 		draw(a, c, sync, &other->slice, &one->slice);
 }
 
-void arrows_draw(struct arrows *a, struct chrome *c)
+void trace_arrows_draw(struct trace_arrows *a, struct trace_events *c)
 {
 	pair_by(a, a->by_connection, 1, false);
 	pair_by(a, a->by_name, 3, true);
 	for (size_t i = 0; i < a->n_ends; i++) {
-		const struct arrow_end *one = &a->ends[i], *other;
+		const struct trace_arrow_end *one = &a->ends[i], *other;
 
 		if (one->partner <= (json_int_t)i)
 			continue;
@@ -224,12 +224,14 @@ void arrows_draw(struct arrows *a, struct chrome *c)
 	}
 }
 
-void arrows_init(struct arrows *a)
+void trace_arrows_init(struct trace_arrows *a)
 {
-	*a = (struct arrows){.by_row = object(), .by_connection = object(), .by_name = object()};
+	*a = (struct trace_arrows){.by_row = object(),
+				   .by_connection = object(),
+				   .by_name = object()};
 }
 
-void arrows_deinit(struct arrows *a)
+void trace_arrows_deinit(struct trace_arrows *a)
 {
 	for (size_t i = 0; i < a->n_ends; i++)
 		free(a->ends[i].pieces);

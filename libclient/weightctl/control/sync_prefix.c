@@ -1,23 +1,23 @@
-#include "libclient/weightctl/control/names.h"
+#include "libclient/weightctl/control/sync_prefix.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "libclient/weightctl/output/cli_error.h"
 
-void names_init(struct names *n, const char *prefix)
+void sync_prefix_init(struct sync_prefix *n, const char *prefix)
 {
-	*n = (struct names){.prefix = prefix, .all = json_object()};
+	*n = (struct sync_prefix){.prefix = prefix, .all = json_object()};
 	if (!n->all)
 		cli_out_of_memory();
 }
 
-void names_deinit(struct names *n)
+void sync_prefix_deinit(struct sync_prefix *n)
 {
 	json_decref(n->all);
 }
 
-bool names_add(struct names *n, const char *name)
+bool sync_prefix_add(struct sync_prefix *n, const char *name)
 {
 	bool fits = !strncmp(name, n->prefix, strlen(n->prefix));
 
@@ -26,7 +26,7 @@ bool names_add(struct names *n, const char *name)
 	return fits;
 }
 
-static void write_text(const struct names *n, bool all, char ret[NAMES_TEXT_MAX])
+static void write_text(const struct sync_prefix *n, bool all, char ret[SYNC_PREFIX_TEXT_MAX])
 {
 	size_t n_named = 0, n_more = 0, at = 0;
 	const char *name;
@@ -37,21 +37,21 @@ static void write_text(const struct names *n, bool all, char ret[NAMES_TEXT_MAX]
 	{
 		if (!all && !json_is_true(fits))
 			continue;
-		if (n_named == NAMES_SHOWN_MAX || strlen(name) > NAME_SHOWN_MAX)
+		if (n_named == SYNC_PREFIX_SHOWN_MAX || strlen(name) > SYNC_PREFIX_NAME_MAX)
 			n_more++;
 		else
-			at += (size_t)snprintf(ret + at, NAMES_TEXT_MAX - at, "%s%s",
+			at += (size_t)snprintf(ret + at, SYNC_PREFIX_TEXT_MAX - at, "%s%s",
 					       n_named++ ? ", " : "", name);
 	}
 	if (n_more)
-		(void)snprintf(ret + at, NAMES_TEXT_MAX - at, "%s%zu more", n_named ? " and " : "",
-			       n_more);
+		(void)snprintf(ret + at, SYNC_PREFIX_TEXT_MAX - at, "%s%zu more",
+			       n_named ? " and " : "", n_more);
 }
 
-int names_find(const struct names *n, const char **ret)
+int sync_prefix_find(const struct sync_prefix *n, const char **ret)
 {
 	const char *name, *found = NULL;
-	char text[NAMES_TEXT_MAX];
+	char text[SYNC_PREFIX_TEXT_MAX];
 	size_t n_found = 0;
 	json_t *fits;
 
@@ -74,7 +74,7 @@ int names_find(const struct names *n, const char **ret)
 	return 0;
 }
 
-void names_text(const struct names *n, char ret[NAMES_TEXT_MAX])
+void sync_prefix_text(const struct sync_prefix *n, char ret[SYNC_PREFIX_TEXT_MAX])
 {
 	write_text(n, true, ret);
 }

@@ -2,7 +2,7 @@
  * Files that are made once. The name is given by link(), which unlike rename() replaces nothing, unless something is
  * to be replaced.
  */
-#include "libclient/weightctl/output/fresh.h"
+#include "libclient/weightctl/output/atomic_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,9 +46,10 @@ static int fill(int fd, mode_t mode, const char *text)
 	return fsync(fd) < 0 ? -errno : 0;
 }
 
-int fresh_write(int dir_fd, const char *name, mode_t mode, const char *text, struct fresh *ret)
+int atomic_file_write(int dir_fd, const char *name, mode_t mode, const char *text,
+		      struct atomic_file *ret)
 {
-	struct fresh f = {.dir_fd = dir_fd, .name = name};
+	struct atomic_file f = {.dir_fd = dir_fd, .name = name};
 	uint64_t tag;
 	int fd, r;
 
@@ -62,21 +63,21 @@ int fresh_write(int dir_fd, const char *name, mode_t mode, const char *text, str
 	if (close(fd) < 0 && r >= 0)
 		r = -errno;
 	if (r < 0)
-		fresh_deinit(&f);
+		atomic_file_deinit(&f);
 	else
 		*ret = f;
 	return r;
 }
 
-int fresh_keep(struct fresh *f)
+int atomic_file_keep(struct atomic_file *f)
 {
 	if (linkat(f->dir_fd, f->temporary, f->dir_fd, f->name, 0) < 0)
 		return -errno;
-	fresh_deinit(f);
+	atomic_file_deinit(f);
 	return fsync(f->dir_fd) < 0 ? -errno : 0;
 }
 
-int fresh_replace(struct fresh *f)
+int atomic_file_replace(struct atomic_file *f)
 {
 	struct stat st;
 
@@ -88,9 +89,9 @@ int fresh_replace(struct fresh *f)
 	return fsync(f->dir_fd) < 0 ? -errno : 0;
 }
 
-int fresh_output(const char *path, const char *text)
+int atomic_file_output(const char *path, const char *text)
 {
-	struct fresh f = {};
+	struct atomic_file f = {};
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path))
 			     : strdup(".");
@@ -101,10 +102,10 @@ int fresh_output(const char *path, const char *text)
 	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	r = fd < 0 ? -errno : 0;
 	if (r == 0)
-		r = *name ? fresh_write(fd, name, 0644, text, &f) : -EISDIR;
+		r = *name ? atomic_file_write(fd, name, 0644, text, &f) : -EISDIR;
 	if (r == 0)
-		r = fresh_replace(&f);
-	fresh_deinit(&f);
+		r = atomic_file_replace(&f);
+	atomic_file_deinit(&f);
 	if (fd >= 0)
 		(void)close(fd);
 	free(folder);
@@ -115,14 +116,14 @@ int fresh_output(const char *path, const char *text)
 	return r < 0 ? cli_error("cannot write %s: %s", path, strerror(-r)) : 0;
 }
 
-void fresh_deinit(struct fresh *f)
+void atomic_file_deinit(struct atomic_file *f)
 {
 	if (*f->temporary)
 		(void)unlinkat(f->dir_fd, f->temporary, 0);
 	*f->temporary = '\0';
 }
 
-int fresh_folder(const char *path)
+int atomic_file_folder(const char *path)
 {
 	int fd;
 
@@ -151,7 +152,7 @@ static int read_all(int fd, size_t max, char *ret)
 	return strlen(ret) == at ? 0 : -EINVAL;
 }
 
-int fresh_read(int dir_fd, const char *name, size_t max, char **ret, mode_t *ret_mode)
+int atomic_file_read(int dir_fd, const char *name, size_t max, char **ret, mode_t *ret_mode)
 {
 	struct stat st;
 	char *text;

@@ -10,7 +10,7 @@
 #include "libclient/weightctl/output/column.h"
 
 /* UINT64_MAX, or NULL: not known. Its texts are those of the row. */
-struct flow {
+struct trace_row {
 	const char *sync, *peer, *role;
 	const char *limited_by, *stall; /* most, since it began; and now */
 	char marked[24]; /* a stall, as tables have it */
@@ -30,11 +30,11 @@ struct flow {
 };
 
 /* For a table of them. */
-#define FLOW(member) offsetof(struct flow, member)
+#define TRACE_ROW(member) offsetof(struct trace_row, member)
 
-extern const struct column flow_columns[];
+extern const struct column trace_row_columns[];
 
 /*
  * `before` is the same row as it was, or NULL: its rate is what came since then, or since it began.
  */
-struct flow flow_of(const json_t *row, const json_t *before);
+struct trace_row trace_row_of(const json_t *row, const json_t *before);

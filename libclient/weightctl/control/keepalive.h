@@ -6,20 +6,20 @@
  */
 #pragma once
 
-#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/control_client.h"
 
-struct pulse {
+struct keepalive {
 	const struct cli *cli;
-	struct agent agent; /* fd -1: it is not being asked; for poll(), otherwise */
+	struct control_client control; /* fd -1: it is not being asked; for poll(), otherwise */
 	uint64_t since_ns; /* when it was heard last, or asked */
 };
 
-void pulse_init(struct pulse *p, const struct cli *cli);
-void pulse_deinit(struct pulse *p);
+void keepalive_init(struct keepalive *p, const struct cli *cli);
+void keepalive_deinit(struct keepalive *p);
 
 /* Something came of what is waited for. */
-void pulse_heard(struct pulse *p);
+void keepalive_reset(struct keepalive *p);
 /* How long poll() may wait. */
-int pulse_timeout_ms(const struct pulse *p);
+int keepalive_timeout_ms(const struct keepalive *p);
 /* Afterwards: asks, or takes the answer. 0, or EXIT_FAILED after telling why. */
-int pulse_look(struct pulse *p);
+int keepalive_check(struct keepalive *p);

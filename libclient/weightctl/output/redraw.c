@@ -2,7 +2,7 @@
  * A text that is drawn again in its own place: one write() each, and nothing to restore if the program is
  * killed in between. A line that wrapped would not be counted, hence all are cut.
  */
-#include "libclient/weightctl/output/screen.h"
+#include "libclient/weightctl/output/redraw.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/width.h"
 
-bool screen_is_there(void)
+bool redraw_is_possible(void)
 {
 	const char *term = getenv("TERM");
 
@@ -54,7 +54,7 @@ static size_t count_lines(const char *text)
 	return n;
 }
 
-int screen_draw(struct screen *s, const char *text)
+int redraw_text(struct redraw *s, const char *text)
 {
 	const struct winsize size = size_now();
 	size_t n_lines = count_lines(text), n_shown = n_lines, room = size.ws_row - 1u, n_out;

@@ -6,25 +6,26 @@
 
 #include <sys/types.h>
 
-struct fresh {
+struct atomic_file {
 	int dir_fd;
 	const char *name;
 	char temporary[300]; /* "": nothing to remove */
 };
 
 /* Writes `text` to a temporary file in the folder, down to the disk. A negative errno leaves nothing. */
-int fresh_write(int dir_fd, const char *name, mode_t mode, const char *text, struct fresh *ret);
+int atomic_file_write(int dir_fd, const char *name, mode_t mode, const char *text,
+		      struct atomic_file *ret);
 /* Gives it its name. -EEXIST: something has that name. */
-int fresh_keep(struct fresh *f);
+int atomic_file_keep(struct atomic_file *f);
 /* The same in the place of another, if there is one. Readers see either. */
-int fresh_replace(struct fresh *f);
+int atomic_file_replace(struct atomic_file *f);
 /* All of it for `path`, of --output: 0, or EXIT_FAILED after telling why. */
-int fresh_output(const char *path, const char *text);
+int atomic_file_output(const char *path, const char *text);
 /* Removes what was not kept. */
-void fresh_deinit(struct fresh *f);
+void atomic_file_deinit(struct atomic_file *f);
 
 /* The folder, made for its owner alone if it is not there. The descriptor or a negative errno. */
-int fresh_folder(const char *path);
+int atomic_file_folder(const char *path);
 
 /* The text of a regular file of at most `max` bytes and its mode; the caller frees it. -EINVAL: no such file. */
-int fresh_read(int dir_fd, const char *name, size_t max, char **ret, mode_t *ret_mode);
+int atomic_file_read(int dir_fd, const char *name, size_t max, char **ret, mode_t *ret_mode);

@@ -1,4 +1,4 @@
-#include "libclient/weightctl/output/flow.h"
+#include "libclient/weightctl/output/trace_row.h"
 
 #include <stddef.h>
 
@@ -8,59 +8,63 @@
 
 static const char *limited(const void *row, bool json)
 {
-	const struct flow *f = row;
+	const struct trace_row *f = row;
 
 	return f->stall && !json ? f->marked : f->limited_by;
 }
 
 static const char *user(const void *row, bool json)
 {
-	const struct flow *f = row;
+	const struct trace_row *f = row;
 
 	(void)json;
 	return f->uid == UINT32_MAX ? NULL : user_name(f->uid);
 }
 
-const struct column flow_columns[] = {
-	{"SYNC", COLUMN_TEXT, FLOW(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
-	{"VERSION", COLUMN_U64, FLOW(version), .help = "that travels"},
-	{"PEER", COLUMN_TEXT, FLOW(peer), .help = "the other node", .shown = true, .cut = true,
+const struct column trace_row_columns[] = {
+	{"SYNC", COLUMN_TEXT, TRACE_ROW(sync), .help = "its name", .shown = true, .cut = true,
+	 .width = 8},
+	{"VERSION", COLUMN_U64, TRACE_ROW(version), .help = "that travels"},
+	{"PEER", COLUMN_TEXT, TRACE_ROW(peer), .help = "the other node", .shown = true, .cut = true,
 	 .width = 16},
-	{"PROCESS", COLUMN_TEXT, FLOW(process), .help = "whose traffic it is", .shown = true,
+	{"PROCESS", COLUMN_TEXT, TRACE_ROW(process), .help = "whose traffic it is", .shown = true,
 	 .cut = true, .width = 4},
-	{"ROLE", COLUMN_TEXT, FLOW(role), .help = "payload or control", .shown = true},
-	{"DONE", COLUMN_COUNTED, FLOW(done), .help = "bytes delivered and received", .shown = true},
-	{"EXPECTED", COLUMN_COUNTED, FLOW(expected), .help = "of so many", .shown = true},
-	{"RATE", COLUMN_RATE, FLOW(rate), .help = "of that, bytes a second", .shown = true},
-	{"RTT", COLUMN_DURATION, FLOW(rtt_ns), .help = "round trip, of the slowest connection",
+	{"ROLE", COLUMN_TEXT, TRACE_ROW(role), .help = "payload or control", .shown = true},
+	{"DONE", COLUMN_COUNTED, TRACE_ROW(done), .help = "bytes delivered and received",
 	 .shown = true},
-	{"RETRANS", COLUMN_COUNTED, FLOW(retrans), .help = "bytes that were sent again",
+	{"EXPECTED", COLUMN_COUNTED, TRACE_ROW(expected), .help = "of so many", .shown = true},
+	{"RATE", COLUMN_RATE, TRACE_ROW(rate), .help = "of that, bytes a second", .shown = true},
+	{"RTT", COLUMN_DURATION, TRACE_ROW(rtt_ns), .help = "round trip, of the slowest connection",
+	 .shown = true},
+	{"RETRANS", COLUMN_COUNTED, TRACE_ROW(retrans), .help = "bytes that were sent again",
 	 .shown = true},
 	{"LIMITED", COLUMN_WORD, .word = limited, .help = "what it waits for now (!), or most",
 	 .shown = true, .cut = true, .width = 7},
-	{"STALL", COLUMN_TEXT, FLOW(stall),
+	{"STALL", COLUMN_TEXT, TRACE_ROW(stall),
 	 .help = "what it waits for now, while nothing is delivered"},
-	{"STALLED", COLUMN_DURATION, FLOW(stalled_ns), .help = "since that is so"},
-	{"PID", COLUMN_INDEX, FLOW(pid), .help = "of that process"},
-	{"CONTAINER", COLUMN_TEXT, FLOW(container), .help = "in which that is", .cut = true,
+	{"STALLED", COLUMN_DURATION, TRACE_ROW(stalled_ns), .help = "since that is so"},
+	{"PID", COLUMN_INDEX, TRACE_ROW(pid), .help = "of that process"},
+	{"CONTAINER", COLUMN_TEXT, TRACE_ROW(container), .help = "in which that is", .cut = true,
 	 .width = 12},
-	{"CGROUP", COLUMN_TEXT, FLOW(cgroup), .help = "control group of the process, or all of one",
-	 .cut = true, .width = 12},
-	{"TRANSPORT", COLUMN_TEXT, FLOW(transport), .help = "what carries it: tcp, tls, gloo, nccl"},
+	{"CGROUP", COLUMN_TEXT, TRACE_ROW(cgroup),
+	 .help = "control group of the process, or all of one", .cut = true, .width = 12},
+	{"TRANSPORT", COLUMN_TEXT, TRACE_ROW(transport),
+	 .help = "what carries it: tcp, tls, gloo, nccl"},
 	{"USER", COLUMN_WORD, .word = user, .help = "of whoever has it counted"},
-	{"UID", COLUMN_INDEX, FLOW(uid), .help = "the same as a number"},
-	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it began"},
-	{"LEFT", COLUMN_CLOCK, FLOW(left_ns), .help = "time at that rate"},
-	{"SUBMITTED", COLUMN_COUNTED, FLOW(submitted), .help = "bytes handed to the kernel"},
-	{"DELIVERED", COLUMN_COUNTED, FLOW(delivered), .help = "of them, acknowledged"},
-	{"RECEIVED", COLUMN_COUNTED, FLOW(received), .help = "bytes that came in"},
-	{"CONSUMED", COLUMN_COUNTED, FLOW(consumed), .help = "of them, taken by the program"},
-	{"WIRE", COLUMN_COUNTED, FLOW(wire), .help = "bytes sent, those sent again included"},
-	{"SOCKETS", COLUMN_INDEX, FLOW(sockets), .help = "connections that are open"},
-	{"PARTIAL", COLUMN_BOOL, FLOW(partial), .help = "some bytes went before they were counted"},
-	{"QUALITY", COLUMN_TEXT, FLOW(quality), .help = "of DONE: exact, sampled or absent"},
-	{"SOURCE", COLUMN_TEXT, FLOW(source), .help = "what counts: bpf or diag"},
-	{"ROW", COLUMN_U64, FLOW(number), .help = "its number"},
+	{"UID", COLUMN_INDEX, TRACE_ROW(uid), .help = "the same as a number"},
+	{"ELAPSED", COLUMN_DURATION, TRACE_ROW(elapsed_ns), .help = "since it began"},
+	{"LEFT", COLUMN_CLOCK, TRACE_ROW(left_ns), .help = "time at that rate"},
+	{"SUBMITTED", COLUMN_COUNTED, TRACE_ROW(submitted), .help = "bytes handed to the kernel"},
+	{"DELIVERED", COLUMN_COUNTED, TRACE_ROW(delivered), .help = "of them, acknowledged"},
+	{"RECEIVED", COLUMN_COUNTED, TRACE_ROW(received), .help = "bytes that came in"},
+	{"CONSUMED", COLUMN_COUNTED, TRACE_ROW(consumed), .help = "of them, taken by the program"},
+	{"WIRE", COLUMN_COUNTED, TRACE_ROW(wire), .help = "bytes sent, those sent again included"},
+	{"SOCKETS", COLUMN_INDEX, TRACE_ROW(sockets), .help = "connections that are open"},
+	{"PARTIAL", COLUMN_BOOL, TRACE_ROW(partial),
+	 .help = "some bytes went before they were counted"},
+	{"QUALITY", COLUMN_TEXT, TRACE_ROW(quality), .help = "of DONE: exact, sampled or absent"},
+	{"SOURCE", COLUMN_TEXT, TRACE_ROW(source), .help = "what counts: bpf or diag"},
+	{"ROW", COLUMN_U64, TRACE_ROW(number), .help = "its number"},
 	{},
 };
 
@@ -93,7 +97,7 @@ static uint64_t rate_of(const json_t *row, const json_t *before)
 	return size_per_second(done - done_before, now_ns - before_ns);
 }
 
-static uint64_t left_ns(const struct flow *f)
+static uint64_t left_ns(const struct trace_row *f)
 {
 	double left;
 
@@ -109,7 +113,7 @@ static uint64_t time_since(uint64_t then_ns, uint64_t now_ns)
 	return now_ns == UINT64_MAX || then_ns > now_ns ? UINT64_MAX : now_ns - then_ns;
 }
 
-struct flow flow_of(const json_t *row, const json_t *before)
+struct trace_row trace_row_of(const json_t *row, const json_t *before)
 {
 	const json_t *client = json_object_get(row, "client");
 	const json_t *process = json_object_get(row, "process");
@@ -117,7 +121,7 @@ struct flow flow_of(const json_t *row, const json_t *before)
 	uint64_t rtt_us = known(row, "rtt_us");
 	uint64_t now_ns = known(row, "now_ns");
 	uint32_t sockets = json_field_id(row, "sockets"), closed = json_field_id(row, "closed");
-	struct flow f = {
+	struct trace_row f = {
 		.sync = json_field_text(row, "sync"),
 		.peer = json_field_text(row, "peer"),
 		.role = json_field_text(row, "role"),

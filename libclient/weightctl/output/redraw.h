@@ -6,16 +6,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct screen {
+struct redraw {
 	size_t n_lines; /* drawn, above the cursor */
 	unsigned width; /* of the terminal then */
 };
 
 /* Whether standard output is a terminal that can do that. */
-bool screen_is_there(void);
+bool redraw_is_possible(void);
 /*
  * Draws the lines of `text` in place of those of the last call: cut to the width of the terminal, and to its
  * height with a last line that tells how many are not shown. All of the terminal is taken where its width has changed,
  * which may have wrapped those lines. 0, or EXIT_FAILED after telling why.
  */
-int screen_draw(struct screen *s, const char *text);
+int redraw_text(struct redraw *s, const char *text);

@@ -12,14 +12,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/verbs/forecast.h"
+#include "libclient/weightctl/verbs/push_model.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-static struct forecast forecast(const char *name, struct forecast_cluster c)
+static struct push_model model(const char *name, struct push_model_cluster c)
 {
-	const struct forecast_schedule *s = forecast_schedules;
-	struct forecast f;
+	const struct push_model_schedule *s = push_model_schedules;
+	struct push_model f;
 
 	while (s->name && strcmp(s->name, name) != 0)
 		s++;
@@ -27,7 +27,7 @@ static struct forecast forecast(const char *name, struct forecast_cluster c)
 	c.chunk = c.chunk ? c.chunk : MIB;
 	c.slowness = c.slowness > 0 ? c.slowness : 1;
 	c.digest_rate = c.digest_rate > 0 ? c.digest_rate : 1e18;
-	forecast_make(s, &c, &f);
+	push_model_make(s, &c, &f);
 	return f;
 }
 
@@ -55,13 +55,13 @@ static void test_two_to_four_nodes_take_what_was_measured(void **state)
 	(void)state;
 	for (unsigned i = 0; i < sizeof(MEASURED) / sizeof(MEASURED[0]); i++)
 		for (unsigned r = 1; r <= 3; r++) {
-			struct forecast f = forecast(MEASURED[i].schedule,
-						     (struct forecast_cluster){
-							     .n_nodes = r + 1,
-							     .n_bytes = 256 * MIB,
-							     .rate = 0.957e9 / 8,
-							     .latency_s = 1e-4,
-						     });
+			struct push_model f = model(MEASURED[i].schedule,
+						    (struct push_model_cluster){
+							    .n_nodes = r + 1,
+							    .n_bytes = 256 * MIB,
+							    .rate = 0.957e9 / 8,
+							    .latency_s = 1e-4,
+						    });
 			double seconds = MEASURED[i].seconds[r - 1];
 
 			if (seconds > 0)
@@ -72,22 +72,22 @@ static void test_two_to_four_nodes_take_what_was_measured(void **state)
 /* The same with one node at 250 Mb/s: 8.998 s. */
 static void test_a_straggler_at_the_end_takes_what_was_measured(void **state)
 {
-	struct forecast f = forecast("chain", (struct forecast_cluster){
-						      .n_nodes = 4,
-						      .n_bytes = 256 * MIB,
-						      .rate = 0.957e9 / 8,
-						      .n_stragglers = 1,
-						      .slowness = 4,
-					      });
+	struct push_model f = model("chain", (struct push_model_cluster){
+						     .n_nodes = 4,
+						     .n_bytes = 256 * MIB,
+						     .rate = 0.957e9 / 8,
+						     .n_stragglers = 1,
+						     .slowness = 4,
+					     });
 
 	(void)state;
 	assert_near("all", f.moves_s, 8.998, 0.02);
 	assert_near("others", f.others_s, 2.258, 0.02);
 }
 
-static struct forecast_cluster terabyte(uint64_t n_nodes)
+static struct push_model_cluster terabyte(uint64_t n_nodes)
 {
-	return (struct forecast_cluster){
+	return (struct push_model_cluster){
 		.n_nodes = n_nodes,
 		.n_bytes = UINT64_C(1000000000000),
 		.rate = 42.5e9,
@@ -98,20 +98,20 @@ static struct forecast_cluster terabyte(uint64_t n_nodes)
 
 static void test_a_chain_of_any_length_takes_about_the_same(void **state)
 {
-	double two = forecast("chain", terabyte(2)).moves_s;
+	double two = model("chain", terabyte(2)).moves_s;
 
 	(void)state;
 	assert_near("2 nodes", two, 23.53, 0.001);
-	assert_near("1,000 nodes", forecast("chain", terabyte(1000)).moves_s, 23.7, 0.01);
-	assert_near("4,000 nodes", forecast("chain", terabyte(4000)).moves_s, 24.3, 0.01);
-	assert_near("to all", forecast("one-to-all", terabyte(1000)).moves_s, 999 * two, 0.001);
+	assert_near("1,000 nodes", model("chain", terabyte(1000)).moves_s, 23.7, 0.01);
+	assert_near("4,000 nodes", model("chain", terabyte(4000)).moves_s, 24.3, 0.01);
+	assert_near("to all", model("one-to-all", terabyte(1000)).moves_s, 999 * two, 0.001);
 }
 
 static void test_two_nodes_are_a_link_whatever_the_schedule(void **state)
 {
 	(void)state;
-	for (const struct forecast_schedule *s = forecast_schedules; s->name; s++) {
-		struct forecast f = forecast(s->name, terabyte(2));
+	for (const struct push_model_schedule *s = push_model_schedules; s->name; s++) {
+		struct push_model f = model(s->name, terabyte(2));
 
 		assert_near(s->name, f.moves_s, 23.53, 0.001);
 		assert_near(s->name, f.root_bytes, 1e12, 1e-9);
@@ -123,8 +123,8 @@ static void test_every_receiver_gets_every_byte(void **state)
 {
 	(void)state;
 	for (uint64_t n = 2; n < 70; n++)
-		for (const struct forecast_schedule *s = forecast_schedules; s->name; s++) {
-			struct forecast f = forecast(s->name, terabyte(n));
+		for (const struct push_model_schedule *s = push_model_schedules; s->name; s++) {
+			struct push_model f = model(s->name, terabyte(n));
 			double all = (double)(n - 1) * 1e12;
 
 			/* What is scattered before a ring goes to the others twice, but for their own part. */
@@ -144,13 +144,13 @@ static void test_only_those_that_wait_for_a_straggler_are_late(void **state)
 {
 	(void)state;
 	for (uint64_t slow = 1; slow < 64; slow += 6)
-		for (const struct forecast_schedule *s = forecast_schedules; s->name; s++) {
-			struct forecast_cluster c = terabyte(64);
-			struct forecast without = forecast(s->name, c), with;
+		for (const struct push_model_schedule *s = push_model_schedules; s->name; s++) {
+			struct push_model_cluster c = terabyte(64);
+			struct push_model without = model(s->name, c), with;
 
 			c.n_stragglers = slow;
 			c.slowness = 5;
-			with = forecast(s->name, c);
+			with = model(s->name, c);
 			assert_true(with.moves_s >= 5 * 1e12 / 42.5e9);
 			assert_true(with.moves_s >= without.moves_s);
 			assert_true(with.others_s <= with.moves_s);
@@ -158,51 +158,52 @@ static void test_only_those_that_wait_for_a_straggler_are_late(void **state)
 			if (strcmp(s->name, "chain") == 0)
 				assert_true(with.others_s <= without.moves_s);
 			c.slowness = 1; /* as slow as the rest */
-			assert_near(s->name, forecast(s->name, c).moves_s, without.moves_s, 1e-6);
+			assert_near(s->name, model(s->name, c).moves_s, without.moves_s, 1e-6);
 		}
 }
 
 static void test_a_failure_costs_its_timeout_and_no_byte_twice(void **state)
 {
-	struct forecast_cluster c = terabyte(1000);
-	struct forecast chain, binomial;
+	struct push_model_cluster c = terabyte(1000);
+	struct push_model chain, binomial;
 
 	(void)state;
 	c.n_failures = 3;
 	c.stall_s = 5;
-	chain = forecast("chain", c);
-	binomial = forecast("binomial", c);
+	chain = model("chain", c);
+	binomial = model("binomial", c);
 	assert_near("chain", chain.moves_s, 23.7 + 3 * 5.5, 0.02);
 	assert_true(chain.again_bytes <= 3 * chain.all_bytes / 4);
 	/* What has no epochs starts anew. */
 	assert_near("binomial", binomial.moves_s,
-		    forecast("binomial", terabyte(1000)).moves_s * 2.5 + 15, 0.001);
+		    model("binomial", terabyte(1000)).moves_s * 2.5 + 15, 0.001);
 }
 
 static void test_both_digests_are_counted(void **state)
 {
-	struct forecast_cluster c = terabyte(4);
+	struct push_model_cluster c = terabyte(4);
 
 	(void)state;
 	c.digest_rate = 10e9;
-	assert_near("total", forecast("chain", c).total_s, 23.53 + 200, 0.001);
+	assert_near("total", model("chain", c).total_s, 23.53 + 200, 0.001);
 }
 
 static void test_the_largest_group_overflows_nothing(void **state)
 {
 	(void)state;
-	for (const struct forecast_schedule *s = forecast_schedules; s->name; s++) {
-		struct forecast f = forecast(s->name, (struct forecast_cluster){
-							      .n_nodes = FORECAST_NODES_MAX,
-							      .n_bytes = FORECAST_BYTES_MAX,
-							      .rate = 1,
-							      .chunk = FORECAST_BYTES_MAX,
-							      .latency_s = 3600,
-							      .n_stragglers = FORECAST_NODES_MAX - 1,
-							      .slowness = 1e6,
-							      .n_failures = FORECAST_FAILURES_MAX,
-							      .stall_s = 3600,
-						      });
+	for (const struct push_model_schedule *s = push_model_schedules; s->name; s++) {
+		struct push_model f = model(s->name,
+					    (struct push_model_cluster){
+						    .n_nodes = PUSH_MODEL_NODES_MAX,
+						    .n_bytes = PUSH_MODEL_BYTES_MAX,
+						    .rate = 1,
+						    .chunk = PUSH_MODEL_BYTES_MAX,
+						    .latency_s = 3600,
+						    .n_stragglers = PUSH_MODEL_NODES_MAX - 1,
+						    .slowness = 1e6,
+						    .n_failures = PUSH_MODEL_FAILURES_MAX,
+						    .stall_s = 3600,
+					    });
 
 		assert_true(isfinite(f.total_s) && f.total_s > 0);
 		assert_true(f.all_bytes < 1.8e19 && f.again_bytes < 1.8e19);

@@ -29,31 +29,31 @@
  *
  * Each node digests S at its own rate: the publisher before bytes move, the others once they have them.
  */
-#include "libclient/weightctl/verbs/forecast.h"
+#include "libclient/weightctl/verbs/push_model.h"
 
 #include <math.h>
 
 #define REOPEN_S 0.1 /* processes of engines start, and two questions go to every node */
 
-static double receivers(const struct forecast_cluster *c)
+static double receivers(const struct push_model_cluster *c)
 {
 	return (double)(c->n_nodes - 1);
 }
 
 /* S/B */
-static double line(const struct forecast_cluster *c)
+static double line(const struct push_model_cluster *c)
 {
 	return (double)c->n_bytes / c->rate;
 }
 
 /* c/B; a version may be smaller than a chunk */
-static double chunk(const struct forecast_cluster *c)
+static double chunk(const struct push_model_cluster *c)
 {
 	return (double)(c->chunk < c->n_bytes ? c->chunk : c->n_bytes) / c->rate;
 }
 
 /* F, or 1 where nobody is slow */
-static double slowness(const struct forecast_cluster *c)
+static double slowness(const struct push_model_cluster *c)
 {
 	return c->n_stragglers ? c->slowness : 1;
 }
@@ -69,13 +69,13 @@ static unsigned log2_ceil(uint64_t n)
 }
 
 /* What a node went on receiving, at this rate, until a failure was noticed. */
-static double received_meanwhile(const struct forecast_cluster *c, double rate)
+static double received_meanwhile(const struct push_model_cluster *c, double rate)
 {
 	return fmin(c->stall_s * rate, (double)c->n_bytes / 2);
 }
 
-static void fail_and_resume(const struct forecast_cluster *c, double way_s, double again_bytes,
-			    struct forecast *f)
+static void fail_and_resume(const struct push_model_cluster *c, double way_s, double again_bytes,
+			    struct push_model *f)
 {
 	double cost = (double)c->n_failures * (c->stall_s + REOPEN_S + way_s);
 
@@ -84,7 +84,7 @@ static void fail_and_resume(const struct forecast_cluster *c, double way_s, doub
 	f->again_bytes = (double)c->n_failures * again_bytes;
 }
 
-static void fail_and_start_anew(const struct forecast_cluster *c, struct forecast *f)
+static void fail_and_start_anew(const struct push_model_cluster *c, struct push_model *f)
 {
 	double n = (double)c->n_failures;
 
@@ -93,7 +93,7 @@ static void fail_and_start_anew(const struct forecast_cluster *c, struct forecas
 	f->again_bytes = n * f->all_bytes / 2;
 }
 
-static void fill_chain(const struct forecast_cluster *c, struct forecast *f)
+static void fill_chain(const struct push_model_cluster *c, struct push_model *f)
 {
 	double r = receivers(c), hop = chunk(c) + c->latency_s, n = (double)c->n_stragglers;
 	double way = c->latency_s + (r - 1) * hop;
@@ -112,7 +112,7 @@ static void fill_chain(const struct forecast_cluster *c, struct forecast *f)
 	fail_and_resume(c, way, r / 2 * received_meanwhile(c, c->rate), f);
 }
 
-static void fill_tree(const struct forecast_cluster *c, struct forecast *f)
+static void fill_tree(const struct push_model_cluster *c, struct push_model *f)
 {
 	bool has_slow_parents = c->n_stragglers > (c->n_nodes + 1) / 2;
 	double r = receivers(c), children = c->n_nodes > 2 ? 2 : 1;
@@ -142,7 +142,7 @@ static double binomial_units(uint64_t n)
 	return k + fmax(full, binomial_units(n - ((uint64_t)1 << (k - 1))));
 }
 
-static void fill_binomial(const struct forecast_cluster *c, struct forecast *f)
+static void fill_binomial(const struct push_model_cluster *c, struct push_model *f)
 {
 	double r = receivers(c), k = log2_ceil(c->n_nodes);
 	double units = binomial_units(c->n_nodes), way = k * c->latency_s;
@@ -157,7 +157,7 @@ static void fill_binomial(const struct forecast_cluster *c, struct forecast *f)
 	fail_and_start_anew(c, f);
 }
 
-static void fill_ring(const struct forecast_cluster *c, struct forecast *f)
+static void fill_ring(const struct push_model_cluster *c, struct push_model *f)
 {
 	double r = receivers(c), n = (double)c->n_nodes, s = (double)c->n_bytes;
 
@@ -170,7 +170,7 @@ static void fill_ring(const struct forecast_cluster *c, struct forecast *f)
 	fail_and_start_anew(c, f);
 }
 
-static void fill_one_to_all(const struct forecast_cluster *c, struct forecast *f)
+static void fill_one_to_all(const struct push_model_cluster *c, struct push_model *f)
 {
 	double r = receivers(c);
 
@@ -182,7 +182,7 @@ static void fill_one_to_all(const struct forecast_cluster *c, struct forecast *f
 	f->again_bytes = 0;
 }
 
-const struct forecast_schedule forecast_schedules[] = {
+const struct push_model_schedule push_model_schedules[] = {
 	{"chain", true, fill_chain},
 	{"tree", false, fill_tree},
 	{"binomial", false, fill_binomial},
@@ -191,10 +191,10 @@ const struct forecast_schedule forecast_schedules[] = {
 	{},
 };
 
-void forecast_make(const struct forecast_schedule *s, const struct forecast_cluster *c,
-		   struct forecast *ret)
+void push_model_make(const struct push_model_schedule *s, const struct push_model_cluster *c,
+		     struct push_model *ret)
 {
-	*ret = (struct forecast){};
+	*ret = (struct push_model){};
 	s->fill(c, ret);
 	ret->total_s = ret->moves_s + 2 * (double)c->n_bytes / c->digest_rate;
 }

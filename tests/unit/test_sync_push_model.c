@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "libclient/weightctl/verbs/forecast.h"
+#include "libclient/weightctl/verbs/push_model.h"
 #include "sim.h"
 
 #define S SIM_SECOND
@@ -48,9 +48,9 @@ static double await_end(struct sim *s, uint64_t began)
 	return (double)(s->now_ns - began) / (double)S;
 }
 
-static double predict(struct forecast_cluster c)
+static double predict(struct push_model_cluster c)
 {
-	struct forecast f;
+	struct push_model f;
 
 	c.n_bytes = SIZE;
 	c.rate = RATE;
@@ -59,8 +59,8 @@ static double predict(struct forecast_cluster c)
 	c.latency_s = 1e-3;
 	c.stall_s = STALL_S;
 	c.slowness = c.n_stragglers ? c.slowness : 1;
-	assert_string_equal(forecast_schedules[0].name, "chain");
-	forecast_make(&forecast_schedules[0], &c, &f);
+	assert_string_equal(push_model_schedules[0].name, "chain");
+	push_model_make(&push_model_schedules[0], &c, &f);
 	return f.total_s;
 }
 
@@ -81,7 +81,7 @@ static void test_a_chain_of_any_length(void **state)
 		struct sim *s = world(N[i]);
 
 		assert_near(await_end(s, begin(s)),
-			    predict((struct forecast_cluster){.n_nodes = N[i]}), 0.1);
+			    predict((struct push_model_cluster){.n_nodes = N[i]}), 0.1);
 		sim_free(s);
 	}
 }
@@ -94,10 +94,10 @@ static void test_stragglers_once_their_rate_is_known(void **state)
 	s->nodes[3].rate = RATE / 4;
 	(void)await_end(s, begin(s));
 	(void)await_end(s, begin(s));
-	assert_near(
-		await_end(s, begin(s)),
-		predict((struct forecast_cluster){.n_nodes = 16, .n_stragglers = 1, .slowness = 4}),
-		0.1);
+	assert_near(await_end(s, begin(s)),
+		    predict((struct push_model_cluster){
+			    .n_nodes = 16, .n_stragglers = 1, .slowness = 4}),
+		    0.1);
 	sim_free(s);
 }
 
@@ -117,7 +117,7 @@ static void test_a_node_that_goes_silent(void **state)
 		if (i != 8)
 			sim_cut(s, 8, i, true);
 	assert_near(await_end(s, began),
-		    predict((struct forecast_cluster){.n_nodes = 16, .n_failures = 1}), 0.1);
+		    predict((struct push_model_cluster){.n_nodes = 16, .n_failures = 1}), 0.1);
 	sim_free(s);
 }
 

@@ -1,7 +1,7 @@
 /*
  * What weightd-sync calls its phases, in words. One that has none here is of another release, and is called as it is.
  */
-#include "libclient/weightctl/output/phases.h"
+#include "libclient/weightctl/output/sync_phase.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -75,7 +75,7 @@ static bool is_of_same(const struct stay *a, const struct stay *b)
 	return a->pid == b->pid && !strcmp(a->sync, b->sync) && !strcmp(a->role, b->role);
 }
 
-static struct stay *find(const struct phases *p, const struct stay *stay)
+static struct stay *find(const struct sync_phases *p, const struct stay *stay)
 {
 	for (size_t i = 0; i < p->n_stays; i++)
 		if (is_of_same(&p->stays[i], stay) && !strcmp(p->stays[i].phase, stay->phase))
@@ -89,7 +89,7 @@ static uint64_t sum(uint64_t a, uint64_t b)
 	return a < INT64_MAX - b ? a + b : INT64_MAX;
 }
 
-void phases_take(struct phases *p, const json_t *packet)
+void sync_phases_take(struct sync_phases *p, const json_t *packet)
 {
 	struct stay stay, *known;
 
@@ -113,7 +113,7 @@ static const char *word_for(const struct stay *stay)
 }
 
 /* All that the program of this one did. */
-static void put_one(const struct phases *p, const struct stay *first, bool is_over)
+static void put_one(const struct sync_phases *p, const struct stay *first, bool is_over)
 {
 	char text[SIZE_TEXT_MAX];
 	uint64_t all_ns = 0;
@@ -135,7 +135,7 @@ static void put_one(const struct phases *p, const struct stay *first, bool is_ov
 	(void)puts(is_over ? "" : "; not over yet");
 }
 
-void phases_put(const struct phases *p, const char *sync, bool is_over)
+void sync_phases_put(const struct sync_phases *p, const char *sync, bool is_over)
 {
 	const struct stay *s, *before;
 
@@ -147,7 +147,7 @@ void phases_put(const struct phases *p, const char *sync, bool is_over)
 	}
 }
 
-json_t *phases_json(const struct phases *p, const char *sync)
+json_t *sync_phases_json(const struct sync_phases *p, const char *sync)
 {
 	json_t *list = json_array();
 
@@ -161,7 +161,7 @@ json_t *phases_json(const struct phases *p, const char *sync)
 	return list;
 }
 
-void phases_deinit(struct phases *p)
+void sync_phases_deinit(struct sync_phases *p)
 {
 	free(p->stays);
 }

@@ -14,12 +14,12 @@
 #include <stdio.h>
 
 /* Where a slice was put, and when: nanoseconds of the timeline. */
-struct chrome_slice {
+struct trace_slice {
 	json_int_t process, thread;
 	int64_t begin_ns, end_ns;
 };
 
-struct chrome {
+struct trace_events {
 	FILE *f;
 	bool comma; /* something stands before */
 	json_int_t last_id; /* of processes and threads */
@@ -36,26 +36,26 @@ struct chrome {
 	const char *node; /* NULL: there is but one */
 	int64_t offset_ns; /* of its clock, to the timeline */
 	/* Is told of each slice and the row that it is of; may be NULL. */
-	void (*note)(void *context, const json_t *row, const struct chrome_slice *slice);
+	void (*note)(void *context, const json_t *row, const struct trace_slice *slice);
 	void *context;
 };
 
-void chrome_begin(struct chrome *c, FILE *f);
+void trace_events_begin(struct trace_events *c, FILE *f);
 /* From here on it is of that node, whose name is one that JSON can hold. Spans that are open end here. */
-void chrome_begin_node(struct chrome *c, const char *node, int64_t offset_ns);
+void trace_events_begin_node(struct trace_events *c, const char *node, int64_t offset_ns);
 /* May hold it. */
-void chrome_add(struct chrome *c, json_t *packet);
+void trace_events_add(struct trace_events *c, json_t *packet);
 /* An event of another kind. Takes it; NULL: memory ran out. */
-void chrome_put(struct chrome *c, json_t *event);
+void trace_events_put(struct trace_events *c, json_t *event);
 /* Of the node; no packet follows of it. */
-void chrome_end_spans(struct chrome *c);
+void trace_events_end_spans(struct trace_events *c);
 /* Spans that are open end here. */
-void chrome_end(struct chrome *c);
+void trace_events_end(struct trace_events *c);
 
-#define CHROME_NS_MAX ((uint64_t)INT64_MAX / 2) /* some 146 years */
+#define TRACE_EVENTS_NS_MAX ((uint64_t)INT64_MAX / 2) /* some 146 years */
 
 /*
  * The first moment that a packet tells of, UINT64_MAX where it is none of a timeline. Returns 0 or -EINVAL: one of its
- * moments is missing or beyond CHROME_NS_MAX.
+ * moments is missing or beyond TRACE_EVENTS_NS_MAX.
  */
-int chrome_first_ns(const json_t *packet, uint64_t *ret);
+int trace_events_first_ns(const json_t *packet, uint64_t *ret);
