@@ -11,8 +11,8 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/column.h"
-#include "libclient/weightctl/output/progress.h"
 
 #define RETRY_MS 10
 
@@ -29,15 +29,14 @@ int server_connect(struct cli *cli)
 
 int server_connect_within(struct cli *cli, int timeout_ms)
 {
-	uint64_t deadline_ns = progress_now_ns() + (uint64_t)timeout_ms * 1000000;
+	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000;
 	int r;
 
 	r = weightd_new(&cli->w);
 	if (r < 0)
 		return cli_error("%s", strerror(-r));
 	/* No event announces that a socket has a listener: inotify reports its file, which comes before. */
-	while (nobody_there(r = weightd_connect(cli->w, cli->socket)) &&
-	       progress_now_ns() < deadline_ns)
+	while (nobody_there(r = weightd_connect(cli->w, cli->socket)) && clock_now_ns() < deadline_ns)
 		(void)poll(NULL, 0, RETRY_MS);
 	if (r >= 0)
 		return device_resolve(cli);

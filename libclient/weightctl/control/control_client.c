@@ -16,7 +16,6 @@
 #include "ipc/base/permission.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/json_field.h"
-#include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/table.h"
 
 #define PACKET_MAX 65536
@@ -202,7 +201,7 @@ static int next_before(struct control_client *a, uint64_t deadline_ns, json_t **
 	int r;
 
 	while ((r = control_client_take(a, ret)) == -EAGAIN) {
-		uint64_t now = progress_now_ns();
+		uint64_t now = clock_now_ns();
 
 		if (now >= deadline_ns)
 			return control_client_is_silent(a);
@@ -213,7 +212,7 @@ static int next_before(struct control_client *a, uint64_t deadline_ns, json_t **
 
 static uint64_t deadline(const struct control_client *a)
 {
-	return progress_now_ns() + (uint64_t)a->patience_s * 1000000000;
+	return clock_now_ns() + (uint64_t)a->patience_s * 1000000000;
 }
 
 int control_client_next(struct control_client *a, json_t **ret)

@@ -2,13 +2,13 @@
 
 #include <errno.h>
 
-#include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/clock.h"
 
 #define PATIENCE_NS ((uint64_t)CONTROL_ANSWER_S * 1000000000)
 
 void keepalive_init(struct keepalive *p, const struct cli *cli)
 {
-	*p = (struct keepalive){.cli = cli, .control.fd = -1, .since_ns = progress_now_ns()};
+	*p = (struct keepalive){.cli = cli, .control.fd = -1, .since_ns = clock_now_ns()};
 }
 
 void keepalive_deinit(struct keepalive *p)
@@ -19,12 +19,12 @@ void keepalive_deinit(struct keepalive *p)
 void keepalive_reset(struct keepalive *p)
 {
 	control_client_deinit(&p->control);
-	p->since_ns = progress_now_ns();
+	p->since_ns = clock_now_ns();
 }
 
 int keepalive_timeout_ms(const struct keepalive *p)
 {
-	uint64_t now = progress_now_ns(), deadline_ns = p->since_ns + PATIENCE_NS;
+	uint64_t now = clock_now_ns(), deadline_ns = p->since_ns + PATIENCE_NS;
 
 	return now >= deadline_ns ? 0 : (int)((deadline_ns - now) / 1000000) + 1;
 }
@@ -32,7 +32,7 @@ int keepalive_timeout_ms(const struct keepalive *p)
 /* Past syncs, none of them. */
 static int ask(struct keepalive *p)
 {
-	p->since_ns = progress_now_ns();
+	p->since_ns = clock_now_ns();
 	if (control_client_open(p->cli, &p->control))
 		return EXIT_FAILED;
 	return control_client_ask(&p->control, json_pack("{s:s, s:i}", "op", "history", "n", 0));
@@ -40,7 +40,7 @@ static int ask(struct keepalive *p)
 
 int keepalive_check(struct keepalive *p)
 {
-	bool is_late = progress_now_ns() - p->since_ns >= PATIENCE_NS;
+	bool is_late = clock_now_ns() - p->since_ns >= PATIENCE_NS;
 	cleanup(json_decrefp) json_t *packet = NULL;
 	int r;
 

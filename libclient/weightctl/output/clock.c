@@ -7,3 +7,8 @@ uint64_t clock_ns(clockid_t clock)
 	(void)clock_gettime(clock, &now); /* cannot fail for these clocks */
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+uint64_t clock_now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}

@@ -8,3 +8,5 @@
 
 /* In nanoseconds. */
 uint64_t clock_ns(clockid_t clock);
+/* CLOCK_MONOTONIC. */
+uint64_t clock_now_ns(void);

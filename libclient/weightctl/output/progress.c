@@ -32,11 +32,6 @@ static const struct phase {
 	{"publish", "publishing", false}, {PROGRESS_SEND, "sending", true}, /* to other nodes */
 };
 
-uint64_t progress_now_ns(void)
-{
-	return clock_ns(CLOCK_MONOTONIC);
-}
-
 static bool can_redraw(void)
 {
 	const char *term = getenv("TERM");
@@ -167,7 +162,7 @@ static void begin_phase(struct progress *p, const char *name, uint64_t now, uint
 void progress_update(struct progress *p, const char *phase_name, uint64_t done, uint64_t total)
 {
 	struct phase phase = phase_of(phase_name);
-	uint64_t now = progress_now_ns();
+	uint64_t now = clock_now_ns();
 	bool is_new = strncmp(p->phase, phase_name, sizeof(p->phase) - 1) != 0;
 
 	if (p->quiet)

@@ -26,6 +26,3 @@ void progress_init(struct progress *p, const char *name, bool quiet);
 void progress_update(struct progress *p, const char *phase, uint64_t done, uint64_t total);
 /* Leaves the terminal as it was. Before anything else is printed; once or more often. */
 void progress_finish(struct progress *p);
-
-/* CLOCK_MONOTONIC in nanoseconds. */
-uint64_t progress_now_ns(void);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/column.h"
-#include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
@@ -60,13 +60,13 @@ static int measure(struct cli *cli, struct pong *pong, uint64_t *times)
 	int r;
 
 	for (uint64_t i = 0; i < pong->count; i++) {
-		uint64_t start = progress_now_ns();
+		uint64_t start = clock_now_ns();
 
 		pong->server = (struct weightd_server){.size = sizeof(pong->server)};
 		r = weightd_ping(cli->w, &pong->server);
 		if (r < 0)
 			return cli_fail(cli, r);
-		times[i] = progress_now_ns() - start;
+		times[i] = clock_now_ns() - start;
 	}
 	qsort(times, pong->count, sizeof(*times), compare);
 	pong->min_ns = times[0];

@@ -15,6 +15,7 @@
 
 #include "libclient/weightctl/control/keepalive.h"
 #include "libclient/weightctl/control/sync.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/progress.h"
@@ -174,7 +175,7 @@ static int on_packet(struct push *p, json_t *packet)
 
 	if (sync && !*p->sync) {
 		(void)snprintf(p->sync, sizeof(p->sync), "%s", sync);
-		p->started_ns = progress_now_ns();
+		p->started_ns = clock_now_ns();
 	}
 	if (json_field_text(packet, "state") &&
 	    (control_client_is_end(packet) || (event && !strcmp(event, "end")))) {
@@ -476,7 +477,7 @@ static int finish(struct push *p)
 		.bytes = json_field_number(p->outcome, "bytes", UINT64_MAX),
 		.kernel = json_field_number(p->outcome, "kernel", UINT64_MAX),
 		.n_broken = json_field_number(p->outcome, "broken", 0),
-		.elapsed_ns = progress_now_ns() - p->started_ns,
+		.elapsed_ns = clock_now_ns() - p->started_ns,
 	};
 	const json_t *nodes = p->reached;
 	const char *error = control_client_error(p->outcome);
@@ -526,7 +527,7 @@ static int push(struct push *p)
 	p->reached = json_array();
 	if (!p->nodes || !p->reached)
 		cli_out_of_memory();
-	p->started_ns = progress_now_ns();
+	p->started_ns = clock_now_ns();
 	r = begin(p);
 	if (r != 0 && !(r == CONTROL_END && *p->sync))
 		return r == CONTROL_END ? cli_error("weightd-sync began no %s, and does not say why",

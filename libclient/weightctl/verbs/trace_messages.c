@@ -14,8 +14,8 @@
 
 #include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/control/sync_prefix.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/json_field.h"
-#include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
@@ -137,7 +137,7 @@ static int begin(struct messages *m)
 
 	if (find_name(m))
 		return EXIT_FAILED;
-	m->began_ns = progress_now_ns();
+	m->began_ns = clock_now_ns();
 	if (control_client_open(m->cli, &m->control))
 		return EXIT_FAILED;
 	return control_client_ask_rows(&m->control,
@@ -159,7 +159,7 @@ static int wait_for_end(struct messages *m, int signal_fd)
 		if (poll(&p, 1, ms < LOOK_MS ? ms : LOOK_MS) > 0)
 			break;
 		r = look(m, "rows");
-		now_ns = progress_now_ns();
+		now_ns = clock_now_ns();
 	}
 	return r;
 }

@@ -15,7 +15,6 @@
 #include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/json_field.h"
-#include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/trace_event_json.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
@@ -157,7 +156,7 @@ static int hear_answer(struct record *r)
 
 static int timeout_ms(const struct record *r)
 {
-	uint64_t now_ns = progress_now_ns();
+	uint64_t now_ns = clock_now_ns();
 	uint64_t next_ns = r->ports_ns < r->end_ns ? r->ports_ns : r->end_ns;
 
 	if (next_ns == UINT64_MAX)
@@ -168,7 +167,7 @@ static int timeout_ms(const struct record *r)
 /* What they carry nobody tells unasked. */
 static int ask_for_ports(struct record *r)
 {
-	if (progress_now_ns() < r->ports_ns)
+	if (clock_now_ns() < r->ports_ns)
 		return 0;
 	r->ports_ns = UINT64_MAX;
 	r->has_ports = false;
@@ -183,7 +182,7 @@ static void take(struct record *r, json_t *packet)
 	else if (!control_client_is_end(packet))
 		r->format->add(r, packet);
 	else if (r->has_ports)
-		r->ports_ns = progress_now_ns() + PORTS_NS;
+		r->ports_ns = clock_now_ns() + PORTS_NS;
 }
 
 /* What is there, up to a batch: 0, or EXIT_FAILED after telling why. */
@@ -211,7 +210,7 @@ static int follow(struct record *r, int signal_fd)
 	bool is_told = false; /* to end */
 	int result = 0;
 
-	while (result == 0 && !is_told && progress_now_ns() < r->end_ns) {
+	while (result == 0 && !is_told && clock_now_ns() < r->end_ns) {
 		result = ask_for_ports(r);
 		if (result)
 			return result;
@@ -299,7 +298,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 			break;
 		case OPTION_SECONDS:
 			ms = cli_seconds(cli, "--seconds", optarg);
-			r.end_ns = progress_now_ns() + (uint64_t)ms * 1000000;
+			r.end_ns = clock_now_ns() + (uint64_t)ms * 1000000;
 			break;
 		case OPTION_OUTPUT:
 			r.path = optarg;

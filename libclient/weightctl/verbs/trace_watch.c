@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/control/control_client.h"
-#include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/output/trace_row.h"
 #include "libclient/weightctl/signals.h"
@@ -224,7 +224,7 @@ static bool is_gone(const struct watch *w)
 
 static int timeout_ms(const struct watch *w)
 {
-	uint64_t now_ns = progress_now_ns();
+	uint64_t now_ns = clock_now_ns();
 
 	if (w->end_ns == UINT64_MAX)
 		return -1;
@@ -289,7 +289,7 @@ static bool is_settled(const json_t *rows)
 /* What is gone may have left bytes behind that the kernel still sends. */
 static int settle(struct watch *w)
 {
-	uint64_t end_ns = progress_now_ns() + SETTLE_MS * UINT64_C(1000000);
+	uint64_t end_ns = clock_now_ns() + SETTLE_MS * UINT64_C(1000000);
 	struct pollfd p = {.fd = w->signal_fd, .events = POLLIN};
 
 	for (;;) {
@@ -297,7 +297,7 @@ static int settle(struct watch *w)
 
 		if (ask_of_sync(w, "read", &rows))
 			return EXIT_FAILED;
-		if (is_settled(rows) || progress_now_ns() >= end_ns || poll(&p, 1, LOOK_MS) > 0)
+		if (is_settled(rows) || clock_now_ns() >= end_ns || poll(&p, 1, LOOK_MS) > 0)
 			return 0;
 	}
 }
@@ -447,7 +447,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 			break;
 		default:
 			ms = cli_seconds(cli, "--seconds", optarg);
-			w.end_ns = progress_now_ns() + (uint64_t)ms * 1000000;
+			w.end_ns = clock_now_ns() + (uint64_t)ms * 1000000;
 		}
 	}
 	if (argc - optind > 0)

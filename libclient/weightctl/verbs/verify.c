@@ -9,8 +9,8 @@
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/column.h"
-#include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
@@ -66,9 +66,9 @@ static int verify(struct cli *cli, const struct target *target, struct json *jso
 		memcpy(v.digest, digest, sizeof(v.digest));
 	if (weightd_buffer_is_mutable(b) && (r = weightd_read_begin(b, &ticket)) < 0)
 		return cli_fail(cli, r);
-	start = progress_now_ns();
+	start = clock_now_ns();
 	r = weightd_buffer_verify(b);
-	v.elapsed_ns = progress_now_ns() - start;
+	v.elapsed_ns = clock_now_ns() - start;
 	if (weightd_buffer_is_mutable(b) && weightd_read_retry(b, ticket))
 		return cli_error("'%s' on %s was updated in place meanwhile; verify it again",
 				 v.name, device_short(cli, v.device));

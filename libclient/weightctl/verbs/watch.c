@@ -17,9 +17,9 @@
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/column.h"
 #include "libclient/weightctl/output/escape.h"
-#include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/user.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/signals.h"
@@ -150,7 +150,7 @@ static bool is_wanted(const struct watch *watch, const struct weightd_event *eve
 /* Rounded up: a deadline is never early. */
 static int left_ms(const struct watch *watch)
 {
-	uint64_t now = progress_now_ns();
+	uint64_t now = clock_now_ns();
 
 	if (!watch->deadline_ns)
 		return -1;
@@ -259,7 +259,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		if (option == 'c')
 			watch.count = cli_number(cli, "--count", optarg, 10, 1, UINT64_MAX);
 		else if (option == 't')
-			watch.deadline_ns = progress_now_ns() +
+			watch.deadline_ns = clock_now_ns() +
 					    (uint64_t)cli_seconds(cli, "--timeout", optarg) *
 						    1000000;
 		else
