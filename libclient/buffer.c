@@ -16,6 +16,7 @@
 #include "ipc/digest.h"
 #include "libclient/cuda/gpu.h"
 #include "libclient/difference.h"
+#include "libclient/target.h"
 #include "libclient/tensor.h"
 #include "libclient/version_layout.h"
 
@@ -24,7 +25,7 @@ static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HA
 
 static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 {
-	list_remove(&b->link);
+	list_remove(&b->held.link);
 	guard_remove(&b->guarded);
 	memory_unmap(&b->memory);
 	mapping_free(b->image, b->image_size);
@@ -36,6 +37,51 @@ static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 	return NULL;
 }
 CLEANUP_POINTER(struct weightd_buffer, buffer_free);
+
+void buffer_end(struct weightd_buffer *b)
+{
+	guard_remove(&b->guarded);
+	/* Unmapped first: when the server frees the version nobody is left who maps it. */
+	memory_unmap(&b->memory);
+	client_end(b->w, WIRE_DETACH, b->lease);
+	buffer_free(b);
+}
+
+/* A lease again; none when the server will not give one. */
+static int buffer_resume(struct held *h, const struct restart_patience *p)
+{
+	struct weightd_buffer *b = container_of(h, struct weightd_buffer, held);
+	struct client_call call = {.op = WIRE_RENEW, .tick = p->tick, .userdata = p->userdata};
+	int r;
+
+	if (b->lease == 0)
+		return 0;
+	call.request.renew.buffer = b->id;
+	call.request.renew.version = b->version;
+	r = client_ask(b->w, &call);
+	if (b->w->fd < 0)
+		return r; /* to be tried again, on the next connection */
+	/* Refused: it is mapped, and can be read for as long as it is, but nobody counts on that. */
+	b->lease = r == 0 ? call.reply.renew.lease : 0;
+	return 0;
+}
+
+static void buffer_forget(struct held *h)
+{
+	container_of(h, struct weightd_buffer, held)->lease = 0;
+}
+
+static bool buffer_leave(struct held *h, bool wait)
+{
+	struct weightd_buffer *b = container_of(h, struct weightd_buffer, held);
+
+	if (!b->is_leaving || !memory_has_passed(&b->memory, wait))
+		return false;
+	buffer_end(b);
+	return true;
+}
+
+static const struct held_ops buffer_held_ops = {buffer_resume, buffer_forget, buffer_leave};
 
 /* Shorter than the server said, and reading it would fault. */
 static int check_size(int fd, uint64_t size)
@@ -119,13 +165,14 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 
 	if (!b)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	list_init(&b->link);
+	list_init(&b->held.link);
+	b->held.ops = &buffer_held_ops;
 	b->map_device = a->map_device;
 	b->name = strdup(attach->name);
 	b->device = strdup(attach->device);
 	if (!b->name || !b->device)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	r = client_call(w, &call);
+	r = client_call_run(w, &call);
 	if (r < 0)
 		return r;
 	b->lease = reply->lease;
@@ -145,7 +192,7 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 		client_end(w, WIRE_DETACH, b->lease);
 		return r;
 	}
-	list_append(&w->buffers, &b->link);
+	list_append(&w->buffers, &b->held.link);
 	if (!a->over)
 		guard_add(&b->guarded, b->name, &b->version, &b->layout, &b->memory);
 	*ret = take_ptr(b);
@@ -215,23 +262,6 @@ int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_b
 		*ret = a->over;
 	}
 	return r;
-}
-
-int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p)
-{
-	struct client_call call = {.op = WIRE_RENEW, .tick = p->tick, .userdata = p->userdata};
-	int r;
-
-	if (b->lease == 0)
-		return 0;
-	call.request.renew.buffer = b->id;
-	call.request.renew.version = b->version;
-	r = client_ask(b->w, &call);
-	if (b->w->fd < 0)
-		return r; /* to be tried again, on the next connection */
-	/* Refused: it is mapped, and can be read for as long as it is, but nobody counts on that. */
-	b->lease = r == 0 ? call.reply.renew.lease : 0;
-	return 0;
 }
 
 /* The GPU that is to map it, which is this process's own business. */
@@ -313,15 +343,6 @@ int weightd_attach(struct weightd *w, const char *name,
 		if (a.attach.version && !is_updated)
 			return buffer_attach(w, &a, ret);
 	}
-}
-
-void buffer_end(struct weightd_buffer *b)
-{
-	guard_remove(&b->guarded);
-	/* Unmapped first: when the server frees the version nobody is left who maps it. */
-	memory_unmap(&b->memory);
-	client_end(b->w, WIRE_DETACH, b->lease);
-	buffer_free(b);
 }
 
 const char *weightd_buffer_name(const struct weightd_buffer *b)

@@ -10,8 +10,8 @@
 #include "weightd.h"
 
 struct weightd_buffer {
+	struct held held; /* weightd::buffers */
 	struct weightd *w; /* referenced */
-	struct list link; /* weightd::buffers */
 	char *name;
 	char *device;
 	uint64_t id; /* of the buffer, on this server */
@@ -54,6 +54,3 @@ int buffer_swap_until(struct weightd_buffer *b, void *stream, uint64_t deadline_
 
 /* Ends it, whatever a GPU still does with it. */
 void buffer_end(struct weightd_buffer *b);
-
-/* A lease again, on a new connection; none when the server will not give one. */
-int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p);

@@ -6,10 +6,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/base/fd.h"
-#include "libclient/device.h"
-#include "libclient/leave.h"
 #include "weightd.h"
 
 #define STRING(x) #x
@@ -56,7 +55,7 @@ void weightd_close(struct weightd *w)
 {
 	if (!w)
 		return;
-	(void)leave_look(w, true);
+	(void)client_reap(w, true);
 	w->is_closed = true;
 	client_unref(w);
 }
@@ -100,14 +99,39 @@ int client_copy_options(struct weightd *w, const void *options, size_t min, void
 	return 0;
 }
 
-int client_put_target(struct weightd *w, const char *name, const char *device,
-		      char name_field[WIRE_NAME_SIZE], char device_field[WIRE_DEVICE_SIZE])
+bool client_awaits_restart(const struct weightd *w)
 {
-	if (codec_put_string(name_field, WIRE_NAME_SIZE, name) < 0 || !name[0])
-		return sentence_set(&w->sentence, -EINVAL, "a buffer's name has 1 to %d bytes",
-				    WEIGHTD_NAME_MAX);
-	if (codec_put_string(device_field, WIRE_DEVICE_SIZE, device ? device : "host") < 0)
-		return sentence_set(&w->sentence, -EINVAL, "a device's name has at most %d bytes",
-				    WEIGHTD_DEVICE_MAX);
-	return device_translate(w, name, device_field);
+	return w->survives && w->restart_timeout_ms != 0;
+}
+
+int client_check_owner(struct weightd *w)
+{
+	if (!w->owner || w->owner == getpid())
+		return 0;
+	return sentence_set(&w->sentence, -ECHILD,
+			    "this connection belongs to the parent process; connect again");
+}
+
+int client_check_usable(struct weightd *w)
+{
+	int r = client_check_owner(w);
+
+	if (r < 0)
+		return r;
+	if (w->fd < 0 && !client_awaits_restart(w))
+		return sentence_set(&w->sentence, -ENOTCONN,
+				    "not connected to weightd; connect first");
+	return 0;
+}
+
+int client_reap(struct weightd *w, bool wait)
+{
+	struct held *h, *tmp;
+
+	if (w->n_leaving == 0)
+		return 0;
+	list_for_each_safe(h, tmp, &w->buffers, link)
+		if (h->ops->leave(h, wait))
+			w->n_leaving--;
+	return w->n_leaving;
 }

@@ -22,16 +22,31 @@ struct weightd {
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* by the caller */
-	struct list buffers; /* weightd_buffer::link */
+	struct list buffers; /* held::link of each weightd_buffer */
 	int n_leaving; /* of them, detached and still in use by a stream */
-	struct list writers; /* weightd_writer::link */
+	struct list writers; /* held::link of each weightd_writer */
 	struct sentence sentence;
 };
 
-struct sentence *client_sentence(struct weightd *w);
+struct restart_patience;
+struct held;
 
-/* A second connection to where `w` is connected. The sentence of a failure is on `w`. */
-int client_twin(struct weightd *w, struct weightd **ret);
+struct held_ops {
+	/* On a new connection: takes it up again. An error with w->fd < 0: the connection is lost anew. */
+	int (*resume)(struct held *h, const struct restart_patience *p);
+	/* The connection leads to another server now, or is another process's. */
+	void (*forget)(struct held *h);
+	/* Of buffers: ends one that was detached and that no stream uses any more, which `wait` waits for. True: ended. */
+	bool (*leave)(struct held *h, bool wait);
+};
+
+/* An attached buffer or a writer: held by this process for as long as the server knows. The first member of it. */
+struct held {
+	struct list link; /* weightd::buffers or weightd::writers */
+	const struct held_ops *ops;
+};
+
+struct sentence *client_sentence(struct weightd *w);
 
 struct weightd *client_ref(struct weightd *w);
 void client_unref(struct weightd *w);
@@ -46,9 +61,12 @@ static inline void client_unrefp(struct weightd **w)
  */
 int client_copy_options(struct weightd *w, const void *options, size_t min, void *ret, size_t size);
 
-/*
- * Copies buffer name and device (NULL: "host"; see device_translate()) into request fields; sets the sentence on
- * failure.
- */
-int client_put_target(struct weightd *w, const char *name, const char *device,
-		      char name_field[WIRE_NAME_SIZE], char device_field[WIRE_DEVICE_SIZE]);
+/* -ECHILD: the connection is a parent's. */
+int client_check_owner(struct weightd *w);
+/* -ECHILD, -ENOTCONN: a call would not get as far as the server. */
+int client_check_usable(struct weightd *w);
+/* True when a server that is gone is one to wait for. */
+bool client_awaits_restart(const struct weightd *w);
+
+/* Ends the attachments whose streams have passed; `wait`: all. Returns how many are left. */
+int client_reap(struct weightd *w, bool wait);

@@ -1,13 +1,9 @@
 /*
- * Connections: how a server is reached
+ * Connections: how a server is reached the first time, and once more
  */
 #pragma once
 
 #include "libclient/client.h"
-#include "libclient/restart.h"
 
-/* Connects to w->path. `wait`: 5 s, for a server that is too busy to take us; else -EAGAIN. */
-int connection_open(struct weightd *w, bool wait);
-
-/* Says hello, and learns whom. `p` has the tick; may be NULL. A failure leaves the connection as it is. */
-int connection_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p);
+/* A second connection to where `w` is connected. The sentence of a failure is on `w`. */
+int connection_twin(struct weightd *w, struct weightd **ret);

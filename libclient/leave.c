@@ -2,8 +2,6 @@
  * Detaching. What a GPU still reads must stay where it is: it is waited for, here and now, or behind a mark in
  * the caller's stream, which later calls on the connection look at.
  */
-#include "libclient/leave.h"
-
 #include "libclient/buffer.h"
 
 void weightd_detach(struct weightd_buffer *b)
@@ -35,22 +33,7 @@ void weightd_detach_on(struct weightd_buffer *b, void *stream)
 	}
 }
 
-int leave_look(struct weightd *w, bool wait)
-{
-	struct weightd_buffer *b, *tmp;
-
-	if (w->n_leaving == 0)
-		return 0;
-	list_for_each_safe(b, tmp, &w->buffers, link) {
-		if (!b->is_leaving || !memory_has_passed(&b->memory, wait))
-			continue;
-		w->n_leaving--;
-		buffer_end(b);
-	}
-	return w->n_leaving;
-}
-
 int weightd_reap(struct weightd *w)
 {
-	return leave_look(w, false);
+	return client_reap(w, false);
 }

@@ -8,6 +8,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/call.h"
+#include "libclient/target.h"
 #include "weightd.h"
 
 struct weightd_list {
@@ -58,7 +59,7 @@ static int fetch(struct weightd *w, enum wire_list_kind kind, uint32_t flags, co
 			r = client_put_target(w, name, device, call.request.list.name,
 					      call.request.list.device);
 		if (r == 0)
-			r = client_call(w, &call);
+			r = client_call_run(w, &call);
 		if (r < 0)
 			return r;
 		if ((reply->n_records && reply->record_size != record_size) ||

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "libclient/call.h"
+#include "libclient/target.h"
 #include "weightd.h"
 
 int weightd_drop(struct weightd *w, const char *name, const char *device, uint64_t version)
@@ -19,7 +20,7 @@ int weightd_drop(struct weightd *w, const char *name, const char *device, uint64
 	if (r < 0)
 		return r;
 	drop->version = version;
-	return client_call(w, &call);
+	return client_call_run(w, &call);
 }
 
 int weightd_rollback(struct weightd *w, const char *name, const char *device, uint64_t version,
@@ -34,7 +35,7 @@ int weightd_rollback(struct weightd *w, const char *name, const char *device, ui
 	rollback->version = version;
 	if (!version) /* asked twice it would go back by two */
 		call.again = client_not_again;
-	r = client_call(w, &call);
+	r = client_call_run(w, &call);
 	if (r == 0 && ret_version)
 		*ret_version = call.reply.rollback.version;
 	return r;
@@ -68,5 +69,5 @@ int weightd_set_access(struct weightd *w, const char *name, const char *device, 
 	    !put_access(access, WIRE_ACCESS_GID, &access->gid, gid, id_max))
 		return sentence_set(&w->sentence, -EINVAL,
 				    "a mode is 0 to 0777, a uid or gid 0 to 4294967294");
-	return client_call(w, &call);
+	return client_call_run(w, &call);
 }

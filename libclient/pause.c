@@ -109,7 +109,7 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 	if (r < 0)
 		return sentence_set(s, r, "'%s' on %s cannot pause: %s", b->name, b->device,
 				    s->text);
-	r = b->lease ? client_call(b->w, &call) : -ENOENT;
+	r = b->lease ? client_call_run(b->w, &call) : -ENOENT;
 
 	/* Said of a torn buffer and of an evicted reader, whose lease has then lost its meaning. */
 	if (r == -EUCLEAN && head_state(head_current(b->head)) != HEAD_TORN)

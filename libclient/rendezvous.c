@@ -20,7 +20,7 @@
 #include "ipc/base/num.h"
 #include "ipc/base/permission.h"
 #include "ipc/socket_path.h"
-#include "libclient/connection.h"
+#include "libclient/dial.h"
 #include "libclient/folder.h"
 
 #define FRESH_NS UINT64_C(1000000000)
@@ -110,7 +110,7 @@ static int open_first(struct rendezvous *z, struct weightd *w)
 		w->path = strdup(z->paths[i]);
 		if (!w->path)
 			return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-		r = z->errors[i] = connection_open(w, true);
+		r = z->errors[i] = dial_open(w, true);
 		if (!is_passed_over(z->paths[i], r))
 			break;
 	}

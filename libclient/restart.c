@@ -10,20 +10,13 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "libclient/buffer.h"
-#include "libclient/connection.h"
+#include "libclient/dial.h"
 #include "libclient/folder.h"
-#include "libclient/writer.h"
 
 #define RECHECK_MS 50
 #define HELLO_MS 5000
 #define HELLO_LEAST_MS                                                                             \
 	100 /* also of a call that has no time: else it would never find the server again */
-
-bool restart_is_awaited(const struct weightd *w)
-{
-	return w->survives && w->restart_timeout_ms != 0;
-}
 
 uint64_t restart_until(const struct weightd *w)
 {
@@ -52,34 +45,34 @@ static int hello_ms(const struct restart_patience *p)
 	return (int)smaller(left_ms, HELLO_MS);
 }
 
-int restart_take_up(struct weightd *w, const struct restart_patience *p)
+static int resume_all(struct list *l, const struct weightd *w, const struct restart_patience *p)
 {
-	struct weightd_buffer *b;
-	struct weightd_writer *wr;
+	struct held *h;
 	int r;
 
-	list_for_each(b, &w->buffers, link) {
-		r = buffer_renew(b, p);
-		if (w->fd < 0)
-			return r;
-	}
-	list_for_each(wr, &w->writers, link) {
-		r = writer_resume(wr, p);
+	list_for_each(h, l, link) {
+		r = h->ops->resume(h, p);
 		if (w->fd < 0)
 			return r;
 	}
 	return 0;
 }
 
+int restart_take_up(struct weightd *w, const struct restart_patience *p)
+{
+	int r = resume_all(&w->buffers, w, p);
+
+	return w->fd < 0 ? r : resume_all(&w->writers, w, p);
+}
+
 void restart_forget(struct weightd *w)
 {
-	struct weightd_buffer *b;
-	struct weightd_writer *wr;
+	struct held *h;
 
-	list_for_each(b, &w->buffers, link)
-		b->lease = 0;
-	list_for_each(wr, &w->writers, link)
-		writer_forget(wr);
+	list_for_each(h, &w->buffers, link)
+		h->ops->forget(h);
+	list_for_each(h, &w->writers, link)
+		h->ops->forget(h);
 }
 
 /* Those that pass when the server is there. EACCES: of a socket that was just made. */
@@ -91,10 +84,10 @@ static bool is_passing(int r)
 
 static int try_once(struct weightd *w, const struct restart_patience *p)
 {
-	int r = connection_open(w, false);
+	int r = dial_open(w, false);
 
 	if (r == 0)
-		r = connection_greet(w, hello_ms(p), p);
+		r = dial_greet(w, hello_ms(p), p);
 	if (r == 0)
 		r = restart_take_up(w, p);
 	if (r < 0)

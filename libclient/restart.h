@@ -15,9 +15,6 @@ struct restart_patience {
 	void *userdata;
 };
 
-/* True when a server that is gone is one to wait for. */
-bool restart_is_awaited(const struct weightd *w);
-
 /* When a restart that begins now has taken too long. */
 uint64_t restart_until(const struct weightd *w);
 

@@ -10,6 +10,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
 #include "libclient/call.h"
+#include "libclient/target.h"
 
 void version_layout_deinit(struct version_layout *l)
 {
@@ -36,7 +37,7 @@ int version_layout_init(struct version_layout *l, struct weightd *w, const char 
 	int r = client_put_target(w, name, device, request->name, request->device);
 
 	if (r == 0)
-		r = client_call(w, &call);
+		r = client_call_run(w, &call);
 	if (r < 0)
 		return r;
 	l->version = call.reply.layout.version;

@@ -6,6 +6,7 @@
 
 #include "ipc/base/num.h"
 #include "libclient/buffer.h"
+#include "libclient/target.h"
 
 int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version)
 {
@@ -54,7 +55,7 @@ int weightd_wait(struct weightd *w, const char *name, const char *device, uint64
 	if (r < 0)
 		return r;
 	wait->version = version;
-	r = client_call(w, &call);
+	r = client_call_run(w, &call);
 	if (r == 0 && ret_version)
 		*ret_version = call.reply.wait.version;
 	return r;

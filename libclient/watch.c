@@ -11,6 +11,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/call.h"
+#include "libclient/connection.h"
 #include "weightd.h"
 
 struct weightd_watch {
@@ -82,7 +83,7 @@ static int fetch(struct weightd_watch *watch, int timeout_ms)
 		.request.events.after = watch->after,
 	};
 	const struct wire_list_reply *reply = &call.reply.list;
-	int r = client_call(watch->w, &call);
+	int r = client_call_run(watch->w, &call);
 
 	if (r < 0)
 		return r;
@@ -120,7 +121,7 @@ int weightd_watch_new(struct weightd *w, struct weightd_watch **ret)
 	if (!watch)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
 	watch->user = client_ref(w);
-	r = client_twin(w, &watch->w);
+	r = connection_twin(w, &watch->w);
 	if (r < 0)
 		return r;
 	watch->instance = watch->w->instance;

@@ -22,6 +22,7 @@
 #include "libclient/call.h"
 #include "libclient/difference.h"
 #include "libclient/holders.h"
+#include "libclient/target.h"
 #include "libclient/tensor.h"
 #include "libclient/version_layout.h"
 #include "weightd.h"
@@ -37,7 +38,7 @@ static_assert((int)WEIGHTD_WAIT == (int)WIRE_POLICY_WAIT &&
 
 static struct weightd_writer *writer_free(struct weightd_writer *wr)
 {
-	list_remove(&wr->link);
+	list_remove(&wr->held.link);
 	guard_remove(&wr->guarded);
 	memory_unmap(&wr->memory);
 	mapping_free(wr->image, wr->image_size);
@@ -51,6 +52,63 @@ static struct weightd_writer *writer_free(struct weightd_writer *wr)
 	return NULL;
 }
 CLEANUP_POINTER(struct weightd_writer, writer_free);
+
+static void lose(struct weightd_writer *wr, const char *why)
+{
+	wr->lost = true;
+	wr->id = 0;
+	(void)sentence_set(&wr->why_lost, 0, "%s", why);
+}
+
+/* The connection it belongs to is another one now. */
+static void writer_forget(struct held *h)
+{
+	struct weightd_writer *wr = container_of(h, struct weightd_writer, held);
+
+	if (wr->version || wr->committed)
+		wr->id = 0;
+	else if (!wr->aborted && wr->owner == getpid())
+		lose(wr, "it was connected anew");
+}
+
+static int writer_renew(struct weightd_writer *wr, struct client_call *call)
+{
+	int r;
+
+	call->op = WIRE_RENEW;
+	call->request.renew.buffer = wr->buffer;
+	call->request.renew.version = wr->version ? wr->version : wr->committed;
+	r = client_ask(wr->w, call);
+	if (wr->w->fd < 0)
+		return r;
+	wr->id = r == 0 ? call->reply.renew.lease : 0;
+	return 0;
+}
+
+/* Takes it up on a new connection; or learns that it was published, or that it is lost. */
+static int writer_resume(struct held *h, const struct restart_patience *p)
+{
+	struct weightd_writer *wr = container_of(h, struct weightd_writer, held);
+	struct client_call call = {.tick = p->tick, .userdata = p->userdata};
+	int r;
+
+	if (wr->id == 0 || wr->aborted || wr->owner != getpid())
+		return 0;
+	if (wr->version || wr->committed)
+		return writer_renew(wr, &call);
+	call.op = WIRE_RESUME;
+	call.request.resume.id = wr->id;
+	r = client_ask(wr->w, &call);
+	if (wr->w->fd < 0)
+		return r;
+	if (r < 0)
+		lose(wr, wr->w->sentence.text);
+	else
+		wr->committed = call.reply.resume.version;
+	return 0;
+}
+
+static const struct held_ops writer_held_ops = {writer_resume, writer_forget, NULL};
 
 /* Puts the layout into a sealed memfd, which is sent, and mapped for our own look-ups. */
 static int seal_layout(struct weightd_writer *wr, const struct weightd_layout *layout, int *ret_fd)
@@ -226,7 +284,7 @@ static int ask_for_slot(struct weightd_writer *wr, struct client_call *call, int
 			const struct writer_hooks *hooks)
 {
 	const struct wire_create *create = &call->request.create;
-	int r = client_call(wr->w, call);
+	int r = client_call_run(wr->w, call);
 
 	if (create->flags & WIRE_CREATE_NEW_LAYOUT)
 		return r;
@@ -236,7 +294,7 @@ static int ask_for_slot(struct weightd_writer *wr, struct client_call *call, int
 			r = hooks->adopt(hooks->userdata, wr);
 		if (r < 0)
 			return r;
-		r = client_call(wr->w, call);
+		r = client_call_run(wr->w, call);
 	}
 	return r;
 }
@@ -269,7 +327,8 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 
 	if (!wr)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	list_init(&wr->link);
+	list_init(&wr->held.link);
+	wr->held.ops = &writer_held_ops;
 	wr->w = client_ref(w);
 	wr->fd = -1;
 	wr->reader_fd = -1;
@@ -306,7 +365,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s",
 				    name, w->sentence.text);
 	}
-	list_append(&w->writers, &wr->link);
+	list_append(&w->writers, &wr->held.link);
 	memcpy(wr->name, create->name, sizeof(wr->name));
 	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
 	*ret = take_ptr(wr);
@@ -319,62 +378,12 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 	return writer_create(w, name, layout, options, &(struct writer_hooks){0}, ret);
 }
 
-static void lose(struct weightd_writer *wr, const char *why)
-{
-	wr->lost = true;
-	wr->id = 0;
-	(void)sentence_set(&wr->why_lost, 0, "%s", why);
-}
-
 static int lost(const struct weightd_writer *wr)
 {
 	return sentence_set(&wr->w->sentence, -ESTALE,
 			    "what was written was lost with the connection to weightd (%.300s); create "
 			    "another writer",
 			    wr->why_lost.text);
-}
-
-void writer_forget(struct weightd_writer *wr)
-{
-	if (wr->version || wr->committed)
-		wr->id = 0;
-	else if (!wr->aborted && wr->owner == getpid())
-		lose(wr, "it was connected anew");
-}
-
-static int renew(struct weightd_writer *wr, struct client_call *call)
-{
-	int r;
-
-	call->op = WIRE_RENEW;
-	call->request.renew.buffer = wr->buffer;
-	call->request.renew.version = wr->version ? wr->version : wr->committed;
-	r = client_ask(wr->w, call);
-	if (wr->w->fd < 0)
-		return r;
-	wr->id = r == 0 ? call->reply.renew.lease : 0;
-	return 0;
-}
-
-int writer_resume(struct weightd_writer *wr, const struct restart_patience *p)
-{
-	struct client_call call = {.tick = p->tick, .userdata = p->userdata};
-	int r;
-
-	if (wr->id == 0 || wr->aborted || wr->owner != getpid())
-		return 0;
-	if (wr->version || wr->committed)
-		return renew(wr, &call);
-	call.op = WIRE_RESUME;
-	call.request.resume.id = wr->id;
-	r = client_ask(wr->w, &call);
-	if (wr->w->fd < 0)
-		return r;
-	if (r < 0)
-		lose(wr, wr->w->sentence.text);
-	else
-		wr->committed = call.reply.resume.version;
-	return 0;
 }
 
 static int abort_again(struct weightd *w, struct client_call *call)
@@ -399,7 +408,7 @@ int weightd_writer_abort(struct weightd_writer *wr)
 	if (wr->version || wr->committed || wr->aborted)
 		return sentence_set(&wr->w->sentence, -EALREADY,
 				    "this writer has published or was aborted already");
-	r = wr->lost ? 0 : client_call(wr->w, &call);
+	r = wr->lost ? 0 : client_call_run(wr->w, &call);
 	/* Without its connection the version is gone all the same. */
 	if (r < 0 && r != -ENOTCONN && r != -ENOENT)
 		return r;
@@ -682,7 +691,7 @@ static int publish(struct weightd_writer *wr)
 	if (r < 0)
 		return sentence_set(s, r, "the bytes cannot be made read-only: %s", s->text);
 	if (!wr->committed) {
-		r = client_call(wr->w, &call);
+		r = client_call_run(wr->w, &call);
 		if (r < 0)
 			return undo_publish(wr, r);
 	}

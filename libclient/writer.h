@@ -10,8 +10,8 @@
 #include "weightd.h"
 
 struct weightd_writer {
+	struct held held; /* weightd::writers */
 	struct weightd *w; /* referenced */
-	struct list link; /* weightd::writers */
 	uint64_t id; /* on the server: of the writer, then of the lease; 0: of none any more */
 	uint64_t buffer;
 	pid_t owner; /* the process that maps the bytes writable: in its children they are not mapped */
@@ -72,9 +72,3 @@ const uint8_t *writer_digest(const struct weightd_writer *wr);
  */
 int writer_compare(const struct weightd_writer *wr, uint64_t first, uint64_t n, uint64_t *ret_bad,
 		   struct sentence *s);
-
-/* Takes it up on a new connection; or learns that it was published, or that it is lost. */
-int writer_resume(struct weightd_writer *wr, const struct restart_patience *p);
-
-/* The connection it belongs to is another one now. */
-void writer_forget(struct weightd_writer *wr);

@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/client.h"
+#include "libclient/connection.h"
 #include "libclient/load/placement.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
@@ -135,7 +136,7 @@ static int load_alone(struct weightd *w, const char *name, const struct plan *pl
 		      struct weightd_load_result *result)
 {
 	cleanup(client_unrefp) struct weightd *own = NULL;
-	int r = client_twin(w, &own);
+	int r = connection_twin(w, &own);
 
 	if (r < 0)
 		return r;

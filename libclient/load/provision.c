@@ -9,6 +9,7 @@
 
 #include "ipc/codec.h"
 #include "libclient/call.h"
+#include "libclient/connection.h"
 
 void provision_init(struct provision *p, struct weightd *w, struct progress *progress,
 		    const char *name, const char *device, uint64_t total)
@@ -16,7 +17,7 @@ void provision_init(struct provision *p, struct weightd *w, struct progress *pro
 	*p = (struct provision){.progress = progress, .name = name, .total = total};
 	if (!progress->fn || (device && strcmp(device, "host") != 0))
 		return;
-	if (client_twin(w, &p->observer) < 0)
+	if (connection_twin(w, &p->observer) < 0)
 		p->observer = NULL; /* perhaps one too many; the load does without */
 }
 

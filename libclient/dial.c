@@ -1,0 +1,70 @@
+/*
+ * A socket to a server, and the greeting on it. It belongs to the process that made it: the server sees one peer, and two
+ * processes reading one socket would take each other's replies.
+ */
+#include "libclient/dial.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/channel.h"
+#include "libclient/ask.h"
+
+int dial_open(struct weightd *w, bool wait)
+{
+	const struct timeval timeout = {.tv_sec = DIAL_TIMEOUT_MS / 1000};
+	cleanup(fd_closep) int fd = -1;
+	struct sockaddr_un address;
+	int r = channel_address(w->path, &address);
+
+	if (r < 0)
+		return sentence_set(&w->sentence, r,
+				    "%s cannot be a socket: a path has 1 to 107 bytes", w->path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | (wait ? 0 : SOCK_NONBLOCK), 0);
+	if (fd < 0)
+		return sentence_set(&w->sentence, -errno, "no socket: %s", strerror(errno));
+	/* Where the server is stopped and its backlog full, connect() waits too. */
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	do
+		r = connect(fd, (const struct sockaddr *)&address, sizeof(address));
+	while (r < 0 && errno == EINTR);
+	if (r < 0 && errno == EAGAIN && wait)
+		return sentence_set(&w->sentence, -ETIMEDOUT,
+				    "weightd at %s takes no connection for %d s; is it stopped?",
+				    w->path, DIAL_TIMEOUT_MS / 1000);
+	if (r < 0)
+		return sentence_set(&w->sentence, -errno, "cannot connect to weightd at %s: %s",
+				    w->path, strerror(errno));
+	w->fd = take_fd(fd);
+	w->owner = getpid();
+	return 0;
+}
+
+int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p)
+{
+	struct client_call call = {.op = WIRE_HELLO, .timeout_ms = timeout_ms};
+	const struct wire_hello_reply *reply = &call.reply.hello;
+	int r;
+
+	if (p) {
+		call.tick = p->tick;
+		call.userdata = p->userdata;
+	}
+	call.request.hello.version = WIRE_VERSION;
+	/* For the server's log; a name that is too long is cut. */
+	(void)snprintf(call.request.hello.program, sizeof(call.request.hello.program), "%s",
+		       program_invocation_short_name);
+	r = client_ask(w, &call);
+	if (r < 0)
+		return r;
+	w->instance = reply->instance;
+	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
+	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
+	return 0;
+}

@@ -1,0 +1,15 @@
+/*
+ * A socket to a server, and the greeting on it
+ */
+#pragma once
+
+#include "libclient/client.h"
+#include "libclient/restart.h"
+
+#define DIAL_TIMEOUT_MS 5000
+
+/* Connects to w->path. `wait`: 5 s, for a server that is too busy to take us; else -EAGAIN. */
+int dial_open(struct weightd *w, bool wait);
+
+/* Says hello, and learns whom. `p` has the tick; may be NULL. A failure leaves the connection as it is. */
+int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p);

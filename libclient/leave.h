@@ -1,6 +1,0 @@
-#pragma once
-
-#include "libclient/client.h"
-
-/* Ends the attachments whose streams have passed; `wait`: all. How many are left. */
-int leave_look(struct weightd *w, bool wait);
