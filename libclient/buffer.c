@@ -15,9 +15,9 @@
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
 #include "libclient/cuda/gpu.h"
-#include "libclient/difference.h"
 #include "libclient/target.h"
-#include "libclient/tensor.h"
+#include "libclient/version/difference.h"
+#include "libclient/version/tensor.h"
 #include "libclient/version_layout.h"
 
 static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HASH_SIZE,

@@ -3,10 +3,10 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/head.h"
 #include "ipc/layout.h"
-#include "libclient/call.h"
-#include "libclient/guard.h"
-#include "libclient/memory.h"
-#include "libclient/restart.h"
+#include "libclient/connection/call.h"
+#include "libclient/connection/restart.h"
+#include "libclient/version/guard.h"
+#include "libclient/version/memory.h"
 #include "weightd.h"
 
 struct weightd_buffer {

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 /*
  * Makes of a spelling the name that the server knows, in place. `name` is for the sentence, NULL: none. A number

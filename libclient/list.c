@@ -7,7 +7,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "libclient/call.h"
+#include "libclient/connection/call.h"
 #include "libclient/target.h"
 #include "weightd.h"
 

@@ -3,7 +3,7 @@
  */
 #include <errno.h>
 
-#include "libclient/call.h"
+#include "libclient/connection/call.h"
 #include "libclient/target.h"
 #include "weightd.h"
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "libclient/call.h"
+#include "libclient/connection/call.h"
 #include "weightd.h"
 
 int weightd_ping(struct weightd *w, struct weightd_server *ret)

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ipc/wire.h"
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 /*
  * Copies buffer name and device (NULL: "host"; see device_translate()) into request fields; sets the sentence on

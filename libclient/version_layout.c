@@ -9,7 +9,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
-#include "libclient/call.h"
+#include "libclient/connection/call.h"
 #include "libclient/target.h"
 
 void version_layout_deinit(struct version_layout *l)

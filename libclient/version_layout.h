@@ -6,7 +6,7 @@
 #pragma once
 
 #include "ipc/layout.h"
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 struct version_layout {
 	void *image;

@@ -10,8 +10,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "libclient/call.h"
-#include "libclient/connection.h"
+#include "libclient/connection/call.h"
+#include "libclient/connection/connection.h"
 #include "weightd.h"
 
 struct weightd_watch {

@@ -3,10 +3,10 @@
 #include <stdatomic.h>
 
 #include "ipc/layout.h"
-#include "libclient/adoption.h"
-#include "libclient/guard.h"
-#include "libclient/memory.h"
-#include "libclient/restart.h"
+#include "libclient/connection/restart.h"
+#include "libclient/version/adoption.h"
+#include "libclient/version/guard.h"
+#include "libclient/version/memory.h"
 #include "weightd.h"
 
 struct weightd_writer {

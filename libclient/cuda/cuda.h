@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "libclient/cuda/place.h"
-#include "libclient/memory.h"
+#include "libclient/version/memory.h"
 
 struct digester;
 

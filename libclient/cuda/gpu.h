@@ -10,7 +10,7 @@
 
 #include "ipc/cuda/cuda_driver.h"
 #include "ipc/device.h"
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 /* As cuda_driver_open(), its clause in `s`. */
 int gpu_driver(const struct cuda_driver **ret, struct sentence *s);

@@ -9,9 +9,9 @@
 
 #include <stdbool.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/directory.h"
 #include "libclient/load/file.h"
-#include "libclient/sentence.h"
 
 struct choice {
 	const struct directory_set *set; /* an index, a file, or all parts of a whole */

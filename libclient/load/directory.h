@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/file.h"
-#include "libclient/sentence.h"
 
 struct directory_entry {
 	char *name;

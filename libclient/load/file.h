@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 /* What changes when a file is written, cut, replaced or given another owner. */
 struct file_identity {

@@ -12,9 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/file.h"
 #include "libclient/load/names.h"
-#include "libclient/sentence.h"
 
 #define INDEX_SIZE_MAX 100000000u
 

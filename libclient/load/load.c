@@ -8,14 +8,14 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "libclient/client.h"
-#include "libclient/connection.h"
+#include "libclient/connection/client.h"
+#include "libclient/connection/connection.h"
+#include "libclient/connection/sentence.h"
 #include "libclient/load/placement.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/provision.h"
 #include "libclient/load/reader.h"
-#include "libclient/sentence.h"
 #include "libclient/writer.h"
 #include "weightd.h"
 

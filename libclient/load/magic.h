@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/file.h"
-#include "libclient/sentence.h"
 
 #define MAGIC_SIZE 512 /* bytes that are looked at */
 

@@ -6,8 +6,8 @@
  */
 #pragma once
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/plan.h"
-#include "libclient/sentence.h"
 #include "libclient/writer.h"
 
 struct placement {

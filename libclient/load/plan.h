@@ -9,10 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/file.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/source.h"
-#include "libclient/sentence.h"
 #include "weightd.h"
 
 /* Room for the unit of any tensor. */

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "ipc/codec.h"
-#include "libclient/call.h"
-#include "libclient/connection.h"
+#include "libclient/connection/call.h"
+#include "libclient/connection/connection.h"
 
 void provision_init(struct provision *p, struct weightd *w, struct progress *progress,
 		    const char *name, const char *device, uint64_t total)

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 #include "libclient/load/progress.h"
 
 struct provision {

@@ -6,9 +6,9 @@
  */
 #pragma once
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
-#include "libclient/sentence.h"
 #include "weightd.h"
 
 /*

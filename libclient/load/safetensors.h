@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/file.h"
-#include "libclient/sentence.h"
 #include "weightd.h"
 
 #define SAFETENSORS_PREFIX_SIZE 8

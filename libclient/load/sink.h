@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/progress.h"
-#include "libclient/sentence.h"
 #include "libclient/writer.h"
 
 struct sink {

@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "libclient/load/file.h"
 #include "libclient/load/index.h"
-#include "libclient/sentence.h"
 #include "weightd.h"
 
 #define SOURCE_NO_INDEX UINT32_MAX

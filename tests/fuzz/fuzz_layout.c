@@ -14,7 +14,7 @@
 
 #include "ipc/digest.h"
 #include "ipc/layout.h"
-#include "libclient/tensor.h"
+#include "libclient/version/tensor.h"
 #include "tests/fuzz/fuzz.h"
 #include "weightd.h"
 

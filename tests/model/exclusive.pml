@@ -15,8 +15,8 @@
  *               a read-only descriptor that nobody else has, if writers get descriptors that were opened: the
  *               one of memfd_create() does not count
  *   grace       server/buffers/buffer.c, grace_ns and n_strangers: readers that a killed server had, and this not yet
- *   ask         libclient/client.c: reconnects by itself; LOST where the connection ended unanswered
- *   Polite      a reader that pauses: weightd's clients, libclient/buffer.c. It acknowledges between two reads
+ *   ask         libclient/connection/call.c: reconnects by itself; LOST where the connection ended unanswered
+ *   Polite      a reader that pauses: weightd's clients, libclient/pause.c. It acknowledges between two reads
  *   Blunt       a reader that cannot: weightd_read_begin(), weightd_read_retry()
  * What is left out: as in publish.pml; further, whatever a reader does between two reads. A reader's socket
  * tells it in time: the notice of an eviction is queued before the writer is answered, the kernel ends the

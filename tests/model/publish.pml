@@ -17,7 +17,7 @@
  *   leaving     server/buffers/retention.c: trimmed, waits for its last lease and for the proof
  *   open, wopen what F_SETLEASE and F_SEAL_WRITE know: how many readers and writers still have the slot
  *               open or mapped. Descriptors in flight count
- *   ask         libclient/client.c: reconnects by itself; LOST where the connection ended unanswered
+ *   ask         libclient/connection/call.c: reconnects by itself; LOST where the connection ended unanswered
  *   job         the id of a writer (server/buffers/writer.c) and at the same time the bytes it fills in
  * What is left out: sizes, quotas, permissions, layouts and digests, several buffers, the wire. Memory is
  * two words (the smallest thing that can be torn), loads and stores are sequentially consistent (the head

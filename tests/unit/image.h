@@ -20,7 +20,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/layout.h"
-#include "libclient/tensor.h"
+#include "libclient/version/tensor.h"
 #include "weightd.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -19,7 +19,7 @@
 #include "ipc/base/num.h"
 #include "ipc/cuda/cuda_driver.h"
 #include "ipc/digest.h"
-#include "libclient/memory.h"
+#include "libclient/version/memory.h"
 
 #define SIZE (3 * MIB + 4096)
 #define MAP_SIZE (4 * MIB)

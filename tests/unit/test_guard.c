@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "ipc/base/fd.h"
-#include "libclient/guard.h"
+#include "libclient/version/guard.h"
 
 #define SIZE 65536
 #define MANY 5000 /* more than the table has */

@@ -18,7 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
-#include "libclient/memory.h"
+#include "libclient/version/memory.h"
 
 #define SIZE (3 * MIB + 4096)
 

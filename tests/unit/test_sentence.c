@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 #define QUOTED(literal) sentence_quote(&(struct sentence_quote){0}, literal, sizeof(literal) - 1)
 

@@ -2,12 +2,12 @@
  * A connection asks one thing at a time and waits for the answer. Where the answer is lost with the server,
  * and the server comes back, the question is put again; whoever asks what cannot be asked twice says so.
  */
-#include "libclient/call.h"
+#include "libclient/connection/call.h"
 
 #include <errno.h>
 
 #include "ipc/base/num.h"
-#include "libclient/restart.h"
+#include "libclient/connection/restart.h"
 
 static void start_patience(const struct weightd *w, struct client_call *call,
 			   struct restart_patience *ret)

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 #define RENDEZVOUS_PATHS_MAX 2
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "ipc/layout.h"
-#include "libclient/memory.h"
+#include "libclient/version/memory.h"
 
 /* A row, embedded in what has the memory. */
 struct guarded {

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 /* A second connection to where `w` is connected. The sentence of a failure is on `w`. */
 int connection_twin(struct weightd *w, struct weightd **ret);

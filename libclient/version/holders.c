@@ -2,7 +2,7 @@
  * Who keeps a publish from happening. Only the caller can look: it may read /proc/PID/maps of its own
  * processes, which the server may not.
  */
-#include "libclient/holders.h"
+#include "libclient/version/holders.h"
 
 #include <ctype.h>
 #include <dirent.h>

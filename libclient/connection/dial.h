@@ -3,8 +3,8 @@
  */
 #pragma once
 
-#include "libclient/client.h"
-#include "libclient/restart.h"
+#include "libclient/connection/client.h"
+#include "libclient/connection/restart.h"
 
 #define DIAL_TIMEOUT_MS 5000
 

@@ -12,7 +12,7 @@
 
 #include "ipc/hash.h"
 #include "ipc/wire.h"
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 #include "weightd.h"
 
 enum memory_access {

@@ -1,7 +1,7 @@
 /*
  * A connection that is made anew to the server that it was made to before takes up what this process held there.
  */
-#include "libclient/connection.h"
+#include "libclient/connection/connection.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
-#include "libclient/dial.h"
-#include "libclient/rendezvous.h"
-#include "libclient/restart.h"
+#include "libclient/connection/dial.h"
+#include "libclient/connection/rendezvous.h"
+#include "libclient/connection/restart.h"
 #include "weightd.h"
 
 #define MEETINGS_MAX 20

@@ -3,15 +3,15 @@
  * with an event in its folder, or with none where somebody else holds the socket. So connecting is tried
  * at each event, and every now and then.
  */
-#include "libclient/restart.h"
+#include "libclient/connection/restart.h"
 
 #include <errno.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "libclient/dial.h"
-#include "libclient/folder.h"
+#include "libclient/connection/dial.h"
+#include "libclient/connection/folder.h"
 
 #define RECHECK_MS 50
 #define HELLO_MS 5000

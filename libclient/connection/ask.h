@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 #define CALL_TIMEOUT_MS 30000 /* for an answer that the server owes at once */
 #define CALL_TICK_MS 50

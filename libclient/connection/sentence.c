@@ -2,7 +2,7 @@
  * Whatever reaches a sentence from outside is made of bytes that somebody else chose. Only text that a
  * terminal prints as it stands passes; everything else is spelled out.
  */
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 #include <stdbool.h>
 #include <stdint.h>

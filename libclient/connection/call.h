@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "libclient/ask.h"
+#include "libclient/connection/ask.h"
 
 /*
  * client_ask(), and again where the server is gone and comes back. When it does not, or is silent, the connection is

@@ -2,7 +2,7 @@
  * A socket to a server, and the greeting on it. It belongs to the process that made it: the server sees one peer, and two
  * processes reading one socket would take each other's replies.
  */
-#include "libclient/dial.h"
+#include "libclient/connection/dial.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/channel.h"
-#include "libclient/ask.h"
+#include "libclient/connection/ask.h"
 
 int dial_open(struct weightd *w, bool wait)
 {

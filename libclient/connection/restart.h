@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 struct restart_patience {
 	bool has_lost; /* the connection; until_ns counts from then on */

@@ -2,7 +2,7 @@
  * What is the same for all kinds: that nothing is asked of memory which is not there, and never for more
  * than there is.
  */
-#include "libclient/memory.h"
+#include "libclient/version/memory.h"
 
 #include <errno.h>
 

@@ -3,7 +3,7 @@
  * writer: that of the group's first tensor in the version. A group is a chain of indices that
  * always leads to lower ones.
  */
-#include "libclient/adoption.h"
+#include "libclient/version/adoption.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * and no memory, and calls nothing that does. An entry that another thread removes meanwhile may be
  * gone under it; it faults again then, and the process dies without the sentence.
  */
-#include "libclient/guard.h"
+#include "libclient/version/guard.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 #define ENTRIES_MAX 4096 /* pages of it that were never written cost nothing */
 

@@ -1,7 +1,7 @@
 /*
  * What a caller holds of a connection: where it leads, the sentence of its last failure, and who uses it.
  */
-#include "libclient/client.h"
+#include "libclient/connection/client.h"
 
 #include <errno.h>
 #include <stdlib.h>

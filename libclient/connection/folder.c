@@ -1,4 +1,4 @@
-#include "libclient/folder.h"
+#include "libclient/connection/folder.h"
 
 #include <poll.h>
 #include <stddef.h>

@@ -8,7 +8,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
 #include "ipc/digest.h"
-#include "libclient/memory.h"
+#include "libclient/version/memory.h"
 
 static int say(struct sentence *s, int r)
 {

@@ -2,7 +2,7 @@
  * A connection asks one thing at a time and waits for the reply. A reply that does not come, or that is none, costs the
  * connection: what is read next could belong to another request.
  */
-#include "libclient/ask.h"
+#include "libclient/connection/ask.h"
 
 #include <errno.h>
 #include <limits.h>

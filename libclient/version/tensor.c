@@ -1,4 +1,4 @@
-#include "libclient/tensor.h"
+#include "libclient/version/tensor.h"
 
 #include <errno.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
-#include "libclient/difference.h"
-#include "libclient/tensor.h"
+#include "libclient/version/difference.h"
+#include "libclient/version/tensor.h"
 #include "weightd.h"
 
 #define BUCKETS_MIN 16

@@ -9,7 +9,7 @@
 
 #include "ipc/base/list.h"
 #include "ipc/codec.h"
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 struct weightd {
 	unsigned n_refs; /* the caller's, and one of each buffer and writer */

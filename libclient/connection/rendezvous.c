@@ -5,7 +5,7 @@
  * from a server that is not there, so that only the former costs time. A socket that is made anew refuses
  * before it is removed, which nothing tells from one that was left behind: both get a moment.
  */
-#include "libclient/rendezvous.h"
+#include "libclient/connection/rendezvous.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -20,8 +20,8 @@
 #include "ipc/base/num.h"
 #include "ipc/base/permission.h"
 #include "ipc/socket_path.h"
-#include "libclient/dial.h"
-#include "libclient/folder.h"
+#include "libclient/connection/dial.h"
+#include "libclient/connection/folder.h"
 
 #define FRESH_NS UINT64_C(1000000000)
 #define REFUSED_NS UINT64_C(200000000) /* a socket that goes refuses first */

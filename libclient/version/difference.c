@@ -2,7 +2,7 @@
  * Names are looked up in the tables inside the layouts, one look-up for each tensor of the first.
  * Layouts come from other processes: indices in them are bounded before they are used.
  */
-#include "libclient/difference.h"
+#include "libclient/version/difference.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "libclient/sentence.h"
+#include "libclient/connection/sentence.h"
 
 #define SHAPE_MAX 64
 #define MORE_MAX 20 /* " and 4294967295 more" */
