@@ -14,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ipc/reshard/tensor.h"
+#include "ipc/reshard/reshard.h"
+#include "libclient/reshard/tensor.h"
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/server.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "ipc/reshard/tensor.h"
+#include "libclient/reshard/tensor.h"
 #include "server/sync/base/fields.h"
 
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);

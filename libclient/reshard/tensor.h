@@ -1,8 +1,7 @@
 /*
- * Tensors
+ * Tensors of libweightd as ipc/reshard takes them
  *
- * What libweightd says of a tensor, as a reshard wants it. In line, for those that have libweightd: arithmetic alone, as the
- * rest of this folder is, needs none.
+ * Inline, for programs that link libweightd: ipc/reshard itself is arithmetic and knows neither the library nor its header.
  */
 #pragma once
 
