@@ -42,8 +42,8 @@ static int append(struct weightd_list *l, const struct wire_list_reply *reply, s
 }
 
 /* Asks page by page, and collects the records in `l`. */
-static int fetch(struct weightd *w, enum wire_list_kind kind, uint32_t flags, const char *name,
-		 const char *device, size_t record_size, struct weightd_list *l)
+static int list_fetch(struct weightd *w, enum wire_list_kind kind, uint32_t flags, const char *name,
+		      const char *device, size_t record_size, struct weightd_list *l)
 {
 	uint64_t after = 0;
 
@@ -258,7 +258,7 @@ static int list_new(struct weightd *w, enum wire_list_kind kind, uint32_t flags,
 	if (!l)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
 	l->kind = kind;
-	r = fetch(w, kind, flags, name, device, record_size, l);
+	r = list_fetch(w, kind, flags, name, device, record_size, l);
 	if (r < 0)
 		return r;
 	l->infos = calloc(l->n + 1, info_size);

@@ -15,8 +15,8 @@
 #define VERIFY_LEAVES 16384 /* digested at a time: what is too few keeps no GPU busy */
 
 /* The digests of leaves [first, first + n) that were published and those of the bytes that there are. */
-static int verify_run(struct weightd_buffer *b, uint64_t first, uint64_t n,
-		      const uint8_t (*published)[HASH_SIZE], uint8_t (*found)[HASH_SIZE])
+static int verify_leaves(struct weightd_buffer *b, uint64_t first, uint64_t n,
+			 const uint8_t (*published)[HASH_SIZE], uint8_t (*found)[HASH_SIZE])
 {
 	struct sentence *s = &b->w->sentence;
 	int r = memory_digest(&b->memory, b->data_size, first, n, found, s);
@@ -53,7 +53,7 @@ static int read_leaves(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH
 	return 0;
 }
 
-static int verify(struct weightd_buffer *b)
+static int verify_buffer(struct weightd_buffer *b)
 {
 	uint64_t n = digest_n_leaves(b->data_size);
 	cleanup(freep) uint8_t(*leaves)[HASH_SIZE] = NULL;
@@ -70,8 +70,8 @@ static int verify(struct weightd_buffer *b)
 		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
 	r = read_leaves(b, n, leaves);
 	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
-		r = verify_run(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES,
-			       (const void *)leaves, found);
+		r = verify_leaves(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES,
+				  (const void *)leaves, found);
 	return r;
 }
 
@@ -81,13 +81,13 @@ int weightd_buffer_verify(struct weightd_buffer *b)
 	int r;
 
 	if (!b->is_mutable)
-		return verify(b);
+		return verify_buffer(b);
 	r = weightd_read_begin(b, &ticket);
 	if (r == -EUCLEAN || r == -ESTALE)
 		return sentence_set(&b->w->sentence, r, "'%s' on %s %s", b->name, b->device,
 				    r == -ESTALE ? "was removed" : "is torn");
 	if (r == 0 && head_version(ticket) == b->version) {
-		r = verify(b);
+		r = verify_buffer(b);
 		if (!weightd_read_retry(b, ticket))
 			return r;
 	}

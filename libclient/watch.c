@@ -73,7 +73,7 @@ static int events_again(struct weightd *w, struct client_call *call)
 }
 
 /* The next page. 1: the server is another one, and none was asked for. */
-static int fetch(struct weightd_watch *watch, int timeout_ms)
+static int watch_fetch(struct weightd_watch *watch, int timeout_ms)
 {
 	struct client_call call = {
 		.op = WIRE_EVENTS,
@@ -107,7 +107,7 @@ static int skip_past(struct weightd_watch *watch)
 	int r;
 
 	do
-		r = fetch(watch, 0);
+		r = watch_fetch(watch, 0);
 	while (r >= 0);
 	watch->page.n_records = 0;
 	return r == -ETIMEDOUT ? 0 : r;
@@ -191,7 +191,7 @@ int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weigh
 		deadline_ns = num_now_ns() + (uint64_t)timeout_ms * 1000000;
 	/* A page can be empty: what has happened was not for us to see. */
 	while (watch->n_told == watch->page.n_records) {
-		r = fetch(watch, left_ms(deadline_ns));
+		r = watch_fetch(watch, left_ms(deadline_ns));
 		if (r < 0) {
 			watch->user->sentence = watch->w->sentence;
 			return r;

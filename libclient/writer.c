@@ -196,7 +196,7 @@ static int use_layout(struct weightd_writer *wr, void **image, uint64_t size, in
 	return layout_open(wr->image, size, &wr->layout);
 }
 
-static int adopt(struct weightd_writer *wr, struct version_layout *newest, int *layout_fd)
+static int writer_adopt(struct weightd_writer *wr, struct version_layout *newest, int *layout_fd)
 {
 	struct adoption *a = &wr->adoption;
 	int r;
@@ -256,7 +256,7 @@ static int consider(struct weightd_writer *wr, const struct wire_create *create,
 	if (r > 0)
 		return refuse_layout(wr, create, newest, &d, given);
 	if (r == 0)
-		r = adopt(wr, newest, layout_fd);
+		r = writer_adopt(wr, newest, layout_fd);
 	if (r < 0)
 		return sentence_set(&wr->w->sentence, r,
 				    "the layout of '%s@%" PRIu64 "' on %s cannot be used: %s",
@@ -673,7 +673,7 @@ static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
 	return 0;
 }
 
-static int publish(struct weightd_writer *wr)
+static int writer_publish(struct weightd_writer *wr)
 {
 	struct client_call call = {
 		.op = WIRE_PUBLISH,
@@ -716,7 +716,7 @@ int weightd_writer_publish_on(struct weightd_writer *wr, void *stream, uint64_t 
 	r = memory_synchronize(&wr->memory, stream, s);
 	if (r < 0)
 		return sentence_set(s, r, "the bytes are perhaps not whole: %s", s->text);
-	r = publish(wr);
+	r = writer_publish(wr);
 	if (r == 0 && ret_version)
 		*ret_version = wr->version;
 	return r;

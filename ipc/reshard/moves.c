@@ -40,7 +40,7 @@ static size_t encoded_size(size_t n_nodes, size_t n_links, size_t n_moves)
 	       (WORDS_HEAD + WORDS_NODE * n_nodes + WORDS_LINK * n_links + WORDS_MOVE * n_moves);
 }
 
-static void put(uint8_t **at, uint64_t n)
+static void moves_put(uint8_t **at, uint64_t n)
 {
 	n = htobe64(n);
 	memcpy(*at, &n, WORD);
@@ -49,13 +49,13 @@ static void put(uint8_t **at, uint64_t n)
 
 static void put_move(uint8_t **at, const struct move *m)
 {
-	put(at, m->offset[MOVES_FROM]);
-	put(at, m->offset[MOVES_TO]);
-	put(at, m->run);
+	moves_put(at, m->offset[MOVES_FROM]);
+	moves_put(at, m->offset[MOVES_TO]);
+	moves_put(at, m->run);
 	for (unsigned level = 0; level < 2; level++) {
-		put(at, m->n[level]);
-		put(at, m->stride[level][MOVES_FROM]);
-		put(at, m->stride[level][MOVES_TO]);
+		moves_put(at, m->n[level]);
+		moves_put(at, m->stride[level][MOVES_FROM]);
+		moves_put(at, m->stride[level][MOVES_TO]);
 	}
 }
 
@@ -68,17 +68,17 @@ int moves_encode(const struct moves *m, void **ret, size_t *ret_size)
 		return -ENOMEM;
 	memcpy(at, magic, WORD);
 	at += WORD;
-	put(&at, m->n_nodes);
-	put(&at, m->n_links);
-	put(&at, m->n_moves);
+	moves_put(&at, m->n_nodes);
+	moves_put(&at, m->n_links);
+	moves_put(&at, m->n_moves);
 	for (unsigned i = 0; i < m->n_nodes; i++)
 		for (unsigned side = 0; side < MOVES_SIDES; side++)
-			put(&at, m->nodes[i].size[side]);
+			moves_put(&at, m->nodes[i].size[side]);
 	for (size_t i = 0; i < m->n_links; i++) {
-		put(&at, m->links[i].from);
-		put(&at, m->links[i].to);
-		put(&at, m->links[i].n_moves);
-		put(&at, m->links[i].n_bytes);
+		moves_put(&at, m->links[i].from);
+		moves_put(&at, m->links[i].to);
+		moves_put(&at, m->links[i].n_moves);
+		moves_put(&at, m->links[i].n_bytes);
 	}
 	for (size_t i = 0; i < m->n_moves; i++)
 		put_move(&at, &m->moves[i]);

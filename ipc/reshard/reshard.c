@@ -389,8 +389,8 @@ static bool to_bytes(struct move *m)
 }
 
 /* What a source and a target both have of a tensor. */
-static int meet(struct search *s, uint32_t tensor, unsigned source, unsigned target,
-		char why[RESHARD_WHY_SIZE])
+static int reshard_meet(struct search *s, uint32_t tensor, unsigned source, unsigned target,
+			char why[RESHARD_WHY_SIZE])
 {
 	const struct reshard *r = s->reshard;
 	const struct reshard_tensor *t = &r->sources[source].tensors[tensor];
@@ -463,7 +463,7 @@ static int search(struct search *s, char why[RESHARD_WHY_SIZE])
 
 			find_sources(s, i, target, &begin, &end);
 			for (unsigned source = begin; e == 0 && source < end; source++)
-				e = meet(s, i, source, target, why);
+				e = reshard_meet(s, i, source, target, why);
 		}
 	}
 	return e;

@@ -21,7 +21,7 @@
  * The first time. A server that dies when it has just taken us looks like one that hangs up; that it is
  * started again is known only once it has said so: hence another try, which fails where nobody listens.
  */
-static int meet(struct weightd *w, struct rendezvous *z)
+static int connection_meet(struct weightd *w, struct rendezvous *z)
 {
 	int r = -ENOTCONN;
 
@@ -51,7 +51,7 @@ int weightd_connect(struct weightd *w, const char *path)
 	was_same = w->survives && w->owner == getpid();
 	w->survives = false;
 	before = take_ptr(w->path);
-	r = meet(w, &z);
+	r = connection_meet(w, &z);
 	if (r == 0 && was_same && w->survives && !strcmp(w->path, before))
 		r = restart_take_up(w, &patience);
 	else if (r == 0)

@@ -154,7 +154,7 @@ static int nobody_answers(const struct rendezvous *z, struct weightd *w, int r)
 		first, w->path, strerror(-r));
 }
 
-static int explain(const struct rendezvous *z, struct weightd *w, int r)
+static int rendezvous_explain(const struct rendezvous *z, struct weightd *w, int r)
 {
 	char why[PERMISSION_TEXT_MAX];
 
@@ -182,7 +182,7 @@ int rendezvous_open(struct rendezvous *z, struct weightd *w)
 		now_ns = num_now_ns();
 		left_ns = r < 0 ? longest_making_ns(z, r, now_ns - start_ns) : 0;
 		if (left_ns == 0 || now_ns >= end_ns)
-			return r < 0 ? explain(z, w, r) : 0;
+			return r < 0 ? rendezvous_explain(z, w, r) : 0;
 		for (unsigned i = 0; is_first && i < z->n; i++)
 			watch = folder_watch(watch, z->paths[i]);
 		if ((uint64_t)pause_ms * 1000000 > left_ns)

@@ -23,7 +23,7 @@ struct digester {
  * the fat binary has code for some GPUs only, and in a format newer than drivers before CUDA 13. Their result for that
  * is not documented, so any error leads to the PTX.
  */
-static cu_result load(struct digester *g)
+static cu_result digester_load(struct digester *g)
 {
 	const struct cuda_driver *d = g->place->driver;
 
@@ -32,10 +32,10 @@ static cu_result load(struct digester *g)
 	return d->module_load(&g->module, digest_ptx);
 }
 
-static cu_result make(struct digester *g)
+static cu_result digester_make(struct digester *g)
 {
 	const struct cuda_driver *d = g->place->driver;
-	cu_result result = load(g);
+	cu_result result = digester_load(g);
 
 	if (result == CU_OK)
 		result = d->module_function(&g->function, g->module, "weightd_digest");
@@ -69,7 +69,7 @@ struct digester *digester_new(const struct place *p)
 	if (!g)
 		return NULL;
 	g->place = p;
-	if (make(g) == CU_OK)
+	if (digester_make(g) == CU_OK)
 		return g;
 	unmake(g);
 	free(g);
@@ -91,8 +91,8 @@ struct digester *digester_free(struct digester *g)
 }
 
 /* The thread sleeps while the GPU works: a copy to memory that is not pinned would keep it busy. */
-static cu_result run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t first,
-		     uint64_t n, uint8_t (*ret)[HASH_SIZE])
+static cu_result launch_kernel(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t first,
+			       uint64_t n, uint8_t (*ret)[HASH_SIZE])
 {
 	const struct cuda_driver *d = g->place->driver;
 	void *parameters[] = {&data, &data_size, &first, &n, &g->table};
@@ -114,7 +114,7 @@ int digester_run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t f
 	cu_result result = CU_OK;
 
 	for (uint64_t i = 0; result == CU_OK && i < n; i += TABLE_LEAVES)
-		result = run(g, data, data_size, first + i,
-			     n - i < TABLE_LEAVES ? n - i : TABLE_LEAVES, ret + i);
+		result = launch_kernel(g, data, data_size, first + i,
+				       n - i < TABLE_LEAVES ? n - i : TABLE_LEAVES, ret + i);
 	return result ? gpu_error(g->place->driver, result, "the GPU does not digest it", s) : 0;
 }

@@ -49,7 +49,7 @@ static cu_context current_there(const struct place *p)
 	return current;
 }
 
-static struct visit begin(const struct place *p, bool has_pushed)
+static struct visit place_begin(const struct place *p, bool has_pushed)
 {
 	struct visit v = {.place = p, .has_pushed = has_pushed, .capture_mode = CU_CAPTURE_RELAXED};
 
@@ -67,7 +67,7 @@ int place_enter_primary(const struct place *p, struct visit *ret, struct sentenc
 	result = p->driver->ctx_push(p->primary);
 	if (result)
 		return gpu_error(p->driver, result, "the context of the GPU cannot be used", s);
-	*ret = begin(p, true);
+	*ret = place_begin(p, true);
 	return 0;
 }
 
@@ -79,7 +79,7 @@ int place_enter(const struct place *p, struct visit *ret, struct sentence *s)
 		return r;
 	if (!current_there(p))
 		return place_enter_primary(p, ret, s);
-	*ret = begin(p, false);
+	*ret = place_begin(p, false);
 	return 0;
 }
 

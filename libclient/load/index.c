@@ -208,7 +208,7 @@ static int sort_files(struct parser *p)
 	return 0;
 }
 
-static int parse(struct parser *p, const char *text, uint64_t size)
+static int parse_text(struct parser *p, const char *text, uint64_t size)
 {
 	struct span map = {0};
 	int r;
@@ -236,7 +236,7 @@ int index_parse(const char *text, uint64_t size, struct index *ret, struct sente
 	struct parser p = {.s = s};
 	int r;
 
-	r = parse(&p, text, size);
+	r = parse_text(&p, text, size);
 	names_deinit(&p.files);
 	if (r < 0) {
 		index_deinit(&p.ix);

@@ -66,9 +66,9 @@ static int creation_adopt(void *userdata, const struct weightd_writer *wr)
 }
 
 /* Asks for the memory and fills it. */
-static int fill(struct weightd *w, const char *name, const struct plan *plan,
-		const struct weightd_load_options *o, struct progress *progress,
-		struct weightd_load_result *result, struct weightd_writer **ret)
+static int load_fill(struct weightd *w, const char *name, const struct plan *plan,
+		     const struct weightd_load_options *o, struct progress *progress,
+		     struct weightd_load_result *result, struct weightd_writer **ret)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	struct sentence *s = client_sentence(w);
@@ -100,15 +100,15 @@ static int fill(struct weightd *w, const char *name, const struct plan *plan,
 	return 0;
 }
 
-static int load(struct weightd *w, const char *name, const struct plan *plan,
-		const struct weightd_load_options *o, struct progress *progress,
-		struct weightd_load_result *result)
+static int load_plan(struct weightd *w, const char *name, const struct plan *plan,
+		     const struct weightd_load_options *o, struct progress *progress,
+		     struct weightd_load_result *result)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	struct sentence *s = client_sentence(w);
 	int r;
 
-	r = fill(w, name, plan, o, progress, result, &wr);
+	r = load_fill(w, name, plan, o, progress, result, &wr);
 	if (r < 0)
 		return r;
 	r = plan_check_unchanged(plan, s);
@@ -140,7 +140,7 @@ static int load_alone(struct weightd *w, const char *name, const struct plan *pl
 
 	if (r < 0)
 		return r;
-	r = load(own, name, plan, o, progress, result);
+	r = load_plan(own, name, plan, o, progress, result);
 	if (r < 0)
 		*client_sentence(w) = *client_sentence(own);
 	return r;

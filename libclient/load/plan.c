@@ -121,8 +121,8 @@ static int add_tensor(struct planner *p, const struct safetensors *st,
 }
 
 /* Whether the index, if there is one, says that the tensor of this name is the one in this file. */
-static bool take(struct planner *p, const struct source *source, const struct source_index *index,
-		 const struct safetensors_tensor *t)
+static bool plan_take(struct planner *p, const struct source *source,
+		      const struct source_index *index, const struct safetensors_tensor *t)
 {
 	uint32_t entry;
 
@@ -172,7 +172,7 @@ static int read_source(struct planner *p, const struct source *source,
 		return r;
 	r = safetensors_read(&p->plan.files[p->plan.n_files - 1].file, &st, p->s);
 	for (size_t i = 0; r == 0 && i < st.n_tensors; i++)
-		if (take(p, source, index, &st.tensors[i]))
+		if (plan_take(p, source, index, &st.tensors[i]))
 			r = add_tensor(p, &st, &st.tensors[i]);
 	safetensors_deinit(&st);
 	return r;
@@ -226,7 +226,7 @@ static int read_sources(struct planner *p)
 
 /* --- Plans -------------------------------------------------------------------------------------- */
 
-static int make(struct planner *p, const char *const *paths, size_t n_paths)
+static int plan_files(struct planner *p, const char *const *paths, size_t n_paths)
 {
 	int r;
 
@@ -255,7 +255,7 @@ int plan_make(const char *const *paths, size_t n_paths, struct progress *progres
 	struct planner p = {.progress = progress, .s = s};
 	int r;
 
-	r = make(&p, paths, n_paths);
+	r = plan_files(&p, paths, n_paths);
 	free(p.taken);
 	if (r < 0) {
 		plan_deinit(&p.plan);

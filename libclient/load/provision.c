@@ -27,7 +27,7 @@ void provision_deinit(struct provision *p)
 	p->observer = NULL;
 }
 
-static int report(struct provision *p, uint64_t done)
+static int provision_report(struct provision *p, uint64_t done)
 {
 	if (!p->is_cancelled && progress_report(p->progress, "memory", done, p->total) < 0)
 		p->is_cancelled = true;
@@ -39,7 +39,7 @@ static int on_tick(void *userdata)
 {
 	struct provision *p = userdata;
 
-	return report(p, p->done);
+	return provision_report(p, p->done);
 }
 
 /* The memory of the slot that is being made, in a page of the list; unchanged where it has none. */
@@ -55,7 +55,7 @@ static uint64_t find_allocated(const struct wire_list_reply *list, uint64_t befo
 	return before;
 }
 
-static int ask(struct provision *p)
+static int provision_ask(struct provision *p)
 {
 	struct client_call call = {.op = WIRE_LIST, .tick = on_tick, .userdata = p};
 	struct wire_list *list = &call.request.list;
@@ -81,14 +81,14 @@ int provision_tick(void *userdata)
 	struct provision *p = userdata;
 	uint64_t most = p->total ? p->total - 1 : 0; /* the end is the answer to the create */
 
-	if (p->observer && ask(p) < 0)
+	if (p->observer && provision_ask(p) < 0)
 		provision_deinit(p);
 	if (p->done > most)
 		p->done = most;
-	return report(p, p->done);
+	return provision_report(p, p->done);
 }
 
 int provision_end(struct provision *p)
 {
-	return report(p, p->total);
+	return provision_report(p, p->total);
 }

@@ -211,7 +211,7 @@ static unsigned threads_wanted(unsigned n, unsigned n_default, uint64_t n_stretc
 }
 
 /* Fewer threads than wanted will do, none will not. They take no signals: those are the caller's. */
-static int start(struct reader *reader, unsigned n_wanted)
+static int reader_start(struct reader *reader, unsigned n_wanted)
 {
 	sigset_t all, before;
 	int r = 0;
@@ -285,12 +285,12 @@ static void init_locks(struct reader *reader)
 }
 
 /* With the sink open. */
-static int run(struct reader *reader, unsigned n_threads, struct progress *progress)
+static int run_threads(struct reader *reader, unsigned n_threads, struct progress *progress)
 {
 	int r;
 
 	init_locks(reader);
-	r = start(reader, n_threads);
+	r = reader_start(reader, n_threads);
 	if (r < 0)
 		(void)sentence_set(&reader->sentence, r, "cannot start a thread to read with: %s",
 				   strerror(-r));
@@ -312,7 +312,7 @@ int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_th
 	n_threads = threads_wanted(n_threads, kind->n_threads, reader.n_stretches);
 	r = sink_open(&reader.sink, wr, n_threads, s);
 	if (r == 0) {
-		r = run(&reader, n_threads, progress);
+		r = run_threads(&reader, n_threads, progress);
 		if (r < 0)
 			*s = reader.sentence;
 	}

@@ -141,8 +141,8 @@ static int wait_for_copies(struct ring *ring, struct sentence *s)
 	return result ? copies_failed(ring, result, s) : 0;
 }
 
-static int verify_run(const struct weightd_writer *wr, uint64_t first, uint64_t n,
-		      struct sentence *s)
+static int verify_part(const struct weightd_writer *wr, uint64_t first, uint64_t n,
+		       struct sentence *s)
 {
 	uint64_t bad;
 	int r = writer_compare(wr, first, n, &bad, s);
@@ -168,7 +168,7 @@ static int cuda_finish(struct sink *k, struct progress *progress, struct sentenc
 		uint64_t n = wr->n_leaves - i < VERIFY_LEAVES ? wr->n_leaves - i : VERIFY_LEAVES;
 
 		r = progress_report(progress, "verify", i * DIGEST_LEAF_SIZE, wr->data_size);
-		r = r < 0 ? sentence_set(s, r, "the load was cancelled") : verify_run(wr, i, n, s);
+		r = r < 0 ? sentence_set(s, r, "the load was cancelled") : verify_part(wr, i, n, s);
 	}
 	if (r == 0 && progress_report(progress, "verify", wr->data_size, wr->data_size) < 0)
 		r = sentence_set(s, -ECANCELED, "the load was cancelled");

@@ -64,7 +64,7 @@ static void join(struct adoption *a, const struct layout *newest, uint32_t root,
 }
 
 /* Points each at the first of its group directly, the names that the version ties as well. */
-static void settle(struct adoption *a, const struct layout *newest)
+static void adoption_settle(struct adoption *a, const struct layout *newest)
 {
 	bool some = false;
 
@@ -101,7 +101,7 @@ int adoption_tie(struct adoption *a, const struct layout *newest)
 			join(a, newest, root, root);
 		join(a, newest, root, i);
 	}
-	settle(a, newest);
+	adoption_settle(a, newest);
 	return 0;
 }
 

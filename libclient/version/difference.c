@@ -60,7 +60,8 @@ static bool is_alike(const struct layout *a, const struct layout_tensor *t, cons
 	return !shape || !memcmp(shape, other, t->n_dims * sizeof(*shape));
 }
 
-static void compare(struct tally *here, struct tally *there, struct difference_list *other)
+static void difference_compare(struct tally *here, struct tally *there,
+			       struct difference_list *other)
 {
 	const struct layout *a = here->layout, *b = there->layout;
 
@@ -95,7 +96,7 @@ int difference_find(const struct layout *here, const struct layout *there, struc
 		r = tally_init(&b, there);
 	if (r < 0)
 		return r;
-	compare(&a, &b, &d.other);
+	difference_compare(&a, &b, &d.other);
 	list_rest(&a, &d.here);
 	list_rest(&b, &d.there);
 	*ret = d;
@@ -110,7 +111,7 @@ struct text {
 };
 
 /* All of it, or nothing where that would leave less than `reserve` bytes. */
-static bool put(struct text *t, const char *piece, size_t reserve)
+static bool difference_put(struct text *t, const char *piece, size_t reserve)
 {
 	size_t n = strlen(piece);
 
@@ -171,15 +172,15 @@ static void put_list(struct text *whole, const struct difference_list *list, con
 
 	if (t.size > t.at + share)
 		t.size = t.at + share;
-	(void)put(&t, whole->at ? "; " : "", 0);
-	(void)put(&t, title, 0);
+	(void)difference_put(&t, whole->at ? "; " : "", 0);
+	(void)difference_put(&t, title, 0);
 	for (; i < list->n && i < DIFFERENCE_SHOWN; i++) {
 		size_t before = t.at;
 
 		describe_tensor(l, other, list->shown[i], piece, sizeof(piece));
-		if (!put(&t, i ? ", " : ": ", MORE_MAX))
+		if (!difference_put(&t, i ? ", " : ": ", MORE_MAX))
 			break;
-		if (put(&t, piece, i + 1 < list->n ? MORE_MAX : 0))
+		if (difference_put(&t, piece, i + 1 < list->n ? MORE_MAX : 0))
 			continue;
 		t.at = before;
 		t.start[before] = '\0';
@@ -187,7 +188,7 @@ static void put_list(struct text *whole, const struct difference_list *list, con
 	}
 	(void)snprintf(piece, sizeof(piece), i ? " and %u more" : ": %u tensors", list->n - i);
 	if (i < list->n)
-		(void)put(&t, piece, 0);
+		(void)difference_put(&t, piece, 0);
 	whole->at = t.at;
 }
 

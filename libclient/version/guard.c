@@ -65,7 +65,7 @@ void guard_remove(struct guarded *g)
 	g->slot = 0;
 }
 
-static void put(struct text *t, const char *s)
+static void guard_put(struct text *t, const char *s)
 {
 	size_t n = strnlen(s, sizeof(t->bytes) - t->size);
 
@@ -82,14 +82,14 @@ static void put_number(struct text *t, uint64_t n)
 	do
 		digits[--at] = (char)('0' + n % 10);
 	while ((n /= 10) > 0);
-	put(t, digits + at);
+	guard_put(t, digits + at);
 }
 
 static void put_quoted(struct text *t, const char *name)
 {
 	struct sentence_quote q;
 
-	put(t, sentence_quote(&q, name, strlen(name)));
+	guard_put(t, sentence_quote(&q, name, strlen(name)));
 }
 
 static const struct guarded *entry_at(uintptr_t address)
@@ -122,30 +122,30 @@ static void put_place(struct text *t, const struct guarded *g, uint64_t offset)
 	const struct layout_tensor *tensor = tensor_at(g->layout, offset);
 
 	if (tensor) {
-		put(t, "byte ");
+		guard_put(t, "byte ");
 		put_number(t, offset - tensor->offset);
-		put(t, " of ");
+		guard_put(t, " of ");
 		put_quoted(t, layout_tensor_name(g->layout, tensor));
 	} else {
-		put(t, "a byte between the tensors");
+		guard_put(t, "a byte between the tensors");
 	}
-	put(t, ", buffer ");
+	guard_put(t, ", buffer ");
 	put_quoted(t, g->name);
-	put(t, " version ");
+	guard_put(t, " version ");
 	put_number(t, *g->version);
 }
 
-static void explain(const struct guarded *g, uintptr_t address)
+static void guard_explain(const struct guarded *g, uintptr_t address)
 {
 	struct text t = {.size = 0};
 	ssize_t ignored; /* the process is about to die, with or without the sentence */
 
-	put(&t, "weightd: SIGSEGV at ");
+	guard_put(&t, "weightd: SIGSEGV at ");
 	put_place(&t, g, address - (uintptr_t)g->memory->data);
-	put(&t,
-	    g->memory->is_mapped
-		    ? ", which is published, and cannot be changed: write to a copy, or to the next version\n"
-		    : ", whose memory was given back: take it again before it is used\n");
+	guard_put(&t,
+		  g->memory->is_mapped
+			  ? ", which is published, and cannot be changed: write to a copy, or to the next version\n"
+			  : ", whose memory was given back: take it again before it is used\n");
 	ignored = write(STDERR_FILENO, t.bytes, t.size);
 	(void)ignored;
 }
@@ -156,7 +156,7 @@ static void explain_once(const struct guarded *g, uintptr_t address)
 	int nothing = SAID_NOTHING;
 
 	if (atomic_compare_exchange_strong(&said, &nothing, SAYING)) {
-		explain(g, address);
+		guard_explain(g, address);
 		atomic_store(&said, SAID);
 	}
 	while (atomic_load(&said) == SAYING)

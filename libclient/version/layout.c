@@ -409,7 +409,7 @@ int weightd_layout_compare(const struct weightd_layout *l, const struct weightd_
 	return r > 0 ? -EPROTOTYPE : 0;
 }
 
-static void *put(void *at, const void *data, size_t size)
+static void *layout_put(void *at, const void *data, size_t size)
 {
 	if (size)
 		memcpy(at, data, size);
@@ -431,12 +431,12 @@ int weightd_layout_image(const struct weightd_layout *l, void **ret_image, uint6
 	if (!image)
 		return -ENOMEM;
 	header.total_size = size;
-	p = put(image, &header, sizeof(header));
-	p = put(p, l->tensors, l->n_tensors * sizeof(*l->tensors));
-	p = put(p, l->dims, l->n_dims * sizeof(*l->dims));
-	p = put(p, l->units, l->n_units * sizeof(*l->units));
-	p = put(p, l->buckets, l->n_buckets * sizeof(*l->buckets));
-	(void)put(p, l->strings, l->strings_size);
+	p = layout_put(image, &header, sizeof(header));
+	p = layout_put(p, l->tensors, l->n_tensors * sizeof(*l->tensors));
+	p = layout_put(p, l->dims, l->n_dims * sizeof(*l->dims));
+	p = layout_put(p, l->units, l->n_units * sizeof(*l->units));
+	p = layout_put(p, l->buckets, l->n_buckets * sizeof(*l->buckets));
+	(void)layout_put(p, l->strings, l->strings_size);
 	layout_hash(image, size, ((struct layout_header *)image)->hash);
 	*ret_image = take_ptr(image);
 	*ret_size = size;

@@ -57,7 +57,8 @@ static size_t count(const struct weightd_list *list, long number,
 	return n;
 }
 
-static const struct weightd_device_info *find(const struct weightd_list *list, const char *device)
+static const struct weightd_device_info *device_find(const struct weightd_list *list,
+						     const char *device)
 {
 	const struct weightd_device_info *info;
 
@@ -84,7 +85,7 @@ const char *device_short(struct cli *cli, const char *device)
 		cli->without_devices = true; /* not asked again for each line */
 		return device;
 	}
-	info = find(list, device);
+	info = device_find(list, device);
 	if (!info || count(list, info->index, &info) != 1)
 		return device;
 	(void)snprintf(ret, sizeof(shorts[0]), "cuda:%u", (unsigned)info->index);
@@ -94,7 +95,7 @@ const char *device_short(struct cli *cli, const char *device)
 /* "cuda" of the list says why there are no GPUs. */
 static int not_there(const struct weightd_list *list, long number)
 {
-	const struct weightd_device_info *none = find(list, "cuda");
+	const struct weightd_device_info *none = device_find(list, "cuda");
 
 	if (none)
 		return cli_error("there is no cuda:%ld: %s", number, none->why);

@@ -228,7 +228,7 @@ _Noreturn static void end_in_family(struct cli *cli, char *argv[])
 }
 
 /* The verb that `argv` begins with, and of how many words. No verb ends the program. */
-static const struct verb *find(struct cli *cli, char *argv[], int *ret_words)
+static const struct verb *verb_find(struct cli *cli, char *argv[], int *ret_words)
 {
 	const char *rest;
 	bool is_family = false;
@@ -265,7 +265,7 @@ static int help_run(struct cli *cli, int argc, char *argv[])
 		help();
 		return 0;
 	}
-	verb = find(cli, argv + optind, &words);
+	verb = verb_find(cli, argv + optind, &words);
 	if (argc - optind > words)
 		cli_usage(cli, "'help' takes one verb");
 	cli_help(verb);
@@ -328,7 +328,7 @@ int main(int argc, char *argv[])
 	global_options(&cli, argc, argv);
 	if (optind >= argc)
 		cli_usage(&cli, "no verb was given");
-	cli.verb = find(&cli, argv + optind, &words);
+	cli.verb = verb_find(&cli, argv + optind, &words);
 	cli.format.verb = cli.verb->name;
 
 	optind += words - 1;

@@ -30,7 +30,7 @@ int keepalive_timeout_ms(const struct keepalive *p)
 }
 
 /* Past syncs, none of them. */
-static int ask(struct keepalive *p)
+static int keepalive_ask(struct keepalive *p)
 {
 	p->since_ns = clock_now_ns();
 	if (control_client_open(p->cli, &p->control))
@@ -45,7 +45,7 @@ int keepalive_check(struct keepalive *p)
 	int r;
 
 	if (p->control.fd < 0)
-		return is_late ? ask(p) : 0;
+		return is_late ? keepalive_ask(p) : 0;
 	r = control_client_take(&p->control, &packet);
 	if (r == -EAGAIN)
 		return is_late ? control_client_is_silent(&p->control) : 0;

@@ -122,7 +122,7 @@ static int check_lines(struct check *c)
 	}
 }
 
-static int check(struct recording *r)
+static int recording_check(struct recording *r)
 {
 	struct check c = {.r = r, .first_ns = UINT64_MAX};
 	int64_t step;
@@ -175,7 +175,7 @@ int recording_open(const char *path, struct recording *ret)
 		cli_out_of_memory();
 	if (!S_ISREG(st.st_mode))
 		return cli_error("cannot read %s: it is no regular file", path);
-	return name_node(ret) ? EXIT_FAILED : check(ret);
+	return name_node(ret) ? EXIT_FAILED : recording_check(ret);
 }
 
 int recording_read(struct recording *r, void (*tell)(void *context, json_t *packet), void *context)

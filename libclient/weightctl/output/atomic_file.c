@@ -34,7 +34,7 @@ static int write_all(int fd, const char *text)
 }
 
 /* The mode is set again, as the umask may have taken some of it. */
-static int fill(int fd, mode_t mode, const char *text)
+static int atomic_file_fill(int fd, mode_t mode, const char *text)
 {
 	int r;
 
@@ -59,7 +59,7 @@ int atomic_file_write(int dir_fd, const char *name, mode_t mode, const char *tex
 	fd = openat(dir_fd, f.temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	r = fill(fd, mode, text);
+	r = atomic_file_fill(fd, mode, text);
 	if (close(fd) < 0 && r >= 0)
 		r = -errno;
 	if (r < 0)

@@ -18,7 +18,7 @@ static void new_line(struct json *j)
 		(void)fputs(j->comma ? " " : "", j->file);
 }
 
-static void begin(struct json *j, const char *key)
+static void json_begin(struct json *j, const char *key)
 {
 	if (j->comma)
 		(void)fputc(',', j->file);
@@ -32,7 +32,7 @@ static void begin(struct json *j, const char *key)
 
 void json_open(struct json *j, const char *key, char kind)
 {
-	begin(j, key);
+	json_begin(j, key);
 	(void)fputc(kind, j->file);
 	j->depth++;
 	j->comma = false;
@@ -57,30 +57,30 @@ void json_put_string(struct json *j, const char *key, const char *s)
 		json_put_null(j, key);
 		return;
 	}
-	begin(j, key);
+	json_begin(j, key);
 	escape_json(j->file, s);
 }
 
 void json_put_number(struct json *j, const char *key, uint64_t n)
 {
-	begin(j, key);
+	json_begin(j, key);
 	(void)fprintf(j->file, "%" PRIu64, n);
 }
 
 void json_put_double(struct json *j, const char *key, double d)
 {
-	begin(j, key);
+	json_begin(j, key);
 	(void)fprintf(j->file, "%.6g", d);
 }
 
 void json_put_bool(struct json *j, const char *key, bool b)
 {
-	begin(j, key);
+	json_begin(j, key);
 	(void)fputs(b ? "true" : "false", j->file);
 }
 
 void json_put_null(struct json *j, const char *key)
 {
-	begin(j, key);
+	json_begin(j, key);
 	(void)fputs("null", j->file);
 }

@@ -68,8 +68,8 @@ static unsigned percent(uint64_t done, uint64_t total)
 }
 
 /* "7.6 GB of 16.1 GB, 4.9 GB/s, 0:02 left" */
-static void describe(const struct progress *p, uint64_t now, uint64_t done, uint64_t total,
-		     char *buf, size_t size)
+static void progress_describe(const struct progress *p, uint64_t now, uint64_t done, uint64_t total,
+			      char *buf, size_t size)
 {
 	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
 	uint64_t moved = done > p->phase_done ? done - p->phase_done : 0, ns = now - p->phase_ns;
@@ -100,8 +100,8 @@ static size_t put_bar(char *line, size_t room, uint64_t done, uint64_t total)
 	return room;
 }
 
-static void draw(struct progress *p, const struct phase *phase, uint64_t now, uint64_t done,
-		 uint64_t total)
+static void progress_draw(struct progress *p, const struct phase *phase, uint64_t now,
+			  uint64_t done, uint64_t total)
 {
 	char head[64], tail[128] = "", line[WIDTH_MAX + sizeof(head) + sizeof(tail)];
 	char out[WIDTH_MAX + sizeof(LINE_CLEAR)];
@@ -117,7 +117,7 @@ static void draw(struct progress *p, const struct phase *phase, uint64_t now, ui
 	else
 		(void)snprintf(head, sizeof(head), "%s", phase->text);
 	if (total && phase->bytes)
-		describe(p, now, done, total, tail, sizeof(tail));
+		progress_describe(p, now, done, total, tail, sizeof(tail));
 	n = (size_t)(stpcpy(line, head) - line);
 	n_tail = strlen(tail);
 	if (total && n + BAR_MIN + 1 + n_tail <= width) {
@@ -141,7 +141,7 @@ static void tell_tenth(struct progress *p, const struct phase *phase, uint64_t n
 	if (tenths <= p->tenths || !phase->bytes) /* the others are short */
 		return;
 	p->tenths = tenths;
-	describe(p, now, done, total, text, sizeof(text));
+	progress_describe(p, now, done, total, text, sizeof(text));
 	escape_text(stderr, p->name);
 	(void)fprintf(stderr, ": %s %u %% (%s)\n", phase->text, tenths * 10, text);
 }
@@ -175,7 +175,7 @@ void progress_update(struct progress *p, const char *phase_name, uint64_t done, 
 	if (!p->bar)
 		tell_tenth(p, &phase, now, done, total);
 	else if (is_new || now - p->drawn_ns >= REDRAW_NS)
-		draw(p, &phase, now, done, total);
+		progress_draw(p, &phase, now, done, total);
 }
 
 void progress_finish(struct progress *p)

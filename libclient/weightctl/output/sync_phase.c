@@ -75,7 +75,7 @@ static bool is_of_same(const struct stay *a, const struct stay *b)
 	return a->pid == b->pid && !strcmp(a->sync, b->sync) && !strcmp(a->role, b->role);
 }
 
-static struct stay *find(const struct sync_phases *p, const struct stay *stay)
+static struct stay *sync_phases_find(const struct sync_phases *p, const struct stay *stay)
 {
 	for (size_t i = 0; i < p->n_stays; i++)
 		if (is_of_same(&p->stays[i], stay) && !strcmp(p->stays[i].phase, stay->phase))
@@ -95,7 +95,7 @@ void sync_phases_take(struct sync_phases *p, const json_t *packet)
 
 	if (!read_stay(packet, &stay) || p->n_stays == STAYS_MAX)
 		return;
-	known = find(p, &stay);
+	known = sync_phases_find(p, &stay);
 	if (known) {
 		known->took_ns = sum(known->took_ns, stay.took_ns);
 		return;

@@ -17,7 +17,7 @@
 
 #define WIDTH_LEAST 4 /* of a column on a screen, heading included */
 
-static void choose(struct table *t, const struct column *c)
+static void table_choose(struct table *t, const struct column *c)
 {
 	for (size_t i = 0; i < t->n_columns; i++)
 		if (t->columns[i] == c)
@@ -30,7 +30,7 @@ static void choose_usual(struct table *t, const struct column *columns)
 {
 	for (const struct column *c = columns; c->name; c++)
 		if (c->shown || t->format->json)
-			choose(t, c);
+			table_choose(t, c);
 }
 
 static const char *nearest_column(const struct column *columns, const char *name, size_t len)
@@ -50,7 +50,7 @@ static void choose_by_name(struct table *t, const struct column *columns, const 
 
 	for (const struct column *c = columns; c->name; c++) {
 		if (strlen(c->name) == len && !strncasecmp(c->name, name, len)) {
-			choose(t, c);
+			table_choose(t, c);
 			return;
 		}
 	}
@@ -155,7 +155,7 @@ static struct libscols_cell *cell_at(struct table *t, size_t row, size_t column)
 }
 
 /* The columns that each takes whole, with its heading, and those that it can do with. */
-static void measure(struct table *t, size_t terminal, size_t *whole, size_t *least)
+static void table_measure(struct table *t, size_t terminal, size_t *whole, size_t *least)
 {
 	const size_t n_rows = scols_table_get_nlines(t->rows);
 
@@ -246,7 +246,7 @@ static bool fit(struct table *t)
 	const size_t n_rows = scols_table_get_nlines(t->rows);
 	size_t widths[TABLE_COLUMNS_MAX], least[TABLE_COLUMNS_MAX];
 
-	measure(t, terminal, widths, least);
+	table_measure(t, terminal, widths, least);
 	if (sum(least, t->n_columns) > terminal && !t->format->noheadings && !t->is_redrawn)
 		return false;
 	shrink(widths, least, t->n_columns, terminal);

@@ -165,8 +165,8 @@ static void pair_by(struct trace_arrows *a, json_t *map, int n, bool only_new)
 	}
 }
 
-static void put(struct trace_events *c, const char *phase, json_int_t id, const char *name,
-		const struct trace_slice *slice, int64_t ns)
+static void trace_arrows_put(struct trace_events *c, const char *phase, json_int_t id,
+			     const char *name, const struct trace_slice *slice, int64_t ns)
 {
 	json_t *event = json_pack("{ss ss ss sI sI sI sf}", "name", name, "cat", "sync", "ph",
 				  phase, "id", id, "pid", slice->process, "tid", slice->thread,
@@ -179,8 +179,8 @@ static void put(struct trace_events *c, const char *phase, json_int_t id, const 
 }
 
 /* From where the one begins to where the other does, but not back in time. */
-static void draw(struct trace_arrows *a, struct trace_events *c, const char *sync,
-		 const struct trace_slice *from, const struct trace_slice *to)
+static void draw_arrow(struct trace_arrows *a, struct trace_events *c, const char *sync,
+		       const struct trace_slice *from, const struct trace_slice *to)
 {
 	int64_t ns = to->begin_ns > from->begin_ns ? to->begin_ns : from->begin_ns;
 
@@ -188,8 +188,8 @@ static void draw(struct trace_arrows *a, struct trace_events *c, const char *syn
 		a->n_backward++;
 		return;
 	}
-	put(c, "s", ++a->last_id, sync, from, from->begin_ns);
-	put(c, "f", a->last_id, sync, to, ns);
+	trace_arrows_put(c, "s", ++a->last_id, sync, from, from->begin_ns);
+	trace_arrows_put(c, "f", a->last_id, sync, to, ns);
 }
 
 /* To who received more than it sent; both ways if that was as much. */
@@ -202,9 +202,9 @@ static void draw_pair(struct trace_arrows *a, struct trace_events *c, const char
 	if (out == UINT64_MAX || back == UINT64_MAX || (out == 0 && back == 0))
 		return;
 	if (out >= back)
-		draw(a, c, sync, &one->slice, &other->slice);
+		draw_arrow(a, c, sync, &one->slice, &other->slice);
 	if (back >= out)
-		draw(a, c, sync, &other->slice, &one->slice);
+		draw_arrow(a, c, sync, &other->slice, &one->slice);
 }
 
 void trace_arrows_draw(struct trace_arrows *a, struct trace_events *c)

@@ -6,14 +6,14 @@
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/output/user.h"
 
-static const char *limited(const void *row, bool json)
+static const char *trace_row_limited(const void *row, bool json)
 {
 	const struct trace_row *f = row;
 
 	return f->stall && !json ? f->marked : f->limited_by;
 }
 
-static const char *user(const void *row, bool json)
+static const char *trace_row_user(const void *row, bool json)
 {
 	const struct trace_row *f = row;
 
@@ -38,8 +38,8 @@ const struct column trace_row_columns[] = {
 	 .shown = true},
 	{"RETRANS", COLUMN_COUNTED, TRACE_ROW(retrans), .help = "bytes that were sent again",
 	 .shown = true},
-	{"LIMITED", COLUMN_WORD, .word = limited, .help = "what it waits for now (!), or most",
-	 .shown = true, .cut = true, .width = 7},
+	{"LIMITED", COLUMN_WORD, .word = trace_row_limited,
+	 .help = "what it waits for now (!), or most", .shown = true, .cut = true, .width = 7},
 	{"STALL", COLUMN_TEXT, TRACE_ROW(stall),
 	 .help = "what it waits for now, while nothing is delivered"},
 	{"STALLED", COLUMN_DURATION, TRACE_ROW(stalled_ns), .help = "since that is so"},
@@ -50,7 +50,7 @@ const struct column trace_row_columns[] = {
 	 .help = "control group of the process, or all of one", .cut = true, .width = 12},
 	{"TRANSPORT", COLUMN_TEXT, TRACE_ROW(transport),
 	 .help = "what carries it: tcp, tls, gloo, nccl"},
-	{"USER", COLUMN_WORD, .word = user, .help = "of whoever has it counted"},
+	{"USER", COLUMN_WORD, .word = trace_row_user, .help = "of whoever has it counted"},
 	{"UID", COLUMN_INDEX, TRACE_ROW(uid), .help = "the same as a number"},
 	{"ELAPSED", COLUMN_DURATION, TRACE_ROW(elapsed_ns), .help = "since it began"},
 	{"LEFT", COLUMN_CLOCK, TRACE_ROW(left_ns), .help = "time at that rate"},

@@ -4,7 +4,7 @@
 #include <wchar.h>
 
 /* How far `s` reaches in `width` columns; what cannot be printed ends it. */
-static size_t measure(const char *s, size_t size, size_t width, size_t *ret_width)
+static size_t width_measure(const char *s, size_t size, size_t width, size_t *ret_width)
 {
 	mbstate_t state = {};
 	size_t at = 0, used = 0;
@@ -27,7 +27,7 @@ size_t width_of(const char *s, size_t size)
 {
 	size_t width;
 
-	(void)measure(s, size, SIZE_MAX, &width);
+	(void)width_measure(s, size, SIZE_MAX, &width);
 	return width;
 }
 
@@ -35,5 +35,5 @@ size_t width_fitting(const char *s, size_t size, size_t width)
 {
 	size_t used;
 
-	return measure(s, size, width, &used);
+	return width_measure(s, size, width, &used);
 }

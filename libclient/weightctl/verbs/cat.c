@@ -32,7 +32,7 @@ static int print_from_gpu(const struct cli *cli, struct weightd_buffer *b,
 	return 0;
 }
 
-static int print(const struct cli *cli, struct weightd_buffer *b, const char *name)
+static int cat_print(const struct cli *cli, struct weightd_buffer *b, const char *name)
 {
 	struct weightd_location location = {.size = sizeof(location)};
 	struct weightd_tensor tensor = {.size = sizeof(tensor)};
@@ -58,7 +58,7 @@ static int print_mutable(const struct cli *cli, struct weightd_buffer *b, const 
 	r = weightd_read_begin(b, &ticket);
 	if (r < 0)
 		return cli_fail(cli, r);
-	r = print(cli, b, name);
+	r = cat_print(cli, b, name);
 	if (!r && weightd_read_retry(b, ticket))
 		return cli_error("'%s' was updated in place meanwhile; what was written is of no one "
 				 "version, read it again",
@@ -66,7 +66,7 @@ static int print_mutable(const struct cli *cli, struct weightd_buffer *b, const 
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int cat_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"force", no_argument, NULL, 'f'},
@@ -90,7 +90,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		return EXIT_FAILED;
 	if (weightd_buffer_is_mutable(b))
 		return print_mutable(cli, b, argv[optind + 1]);
-	return print(cli, b, argv[optind + 1]);
+	return cat_print(cli, b, argv[optind + 1]);
 }
 
 const struct verb verb_cat = {
@@ -98,5 +98,5 @@ const struct verb verb_cat = {
 	.args = "NAME[@VERSION] TENSOR",
 	.summary = "Write the raw bytes of a tensor to standard output",
 	.options = " -f, --force            even if standard output is a terminal\n" HELP_DEVICE,
-	.run = run,
+	.run = cat_run,
 };

@@ -6,7 +6,7 @@
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int chmod_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_COMMON, {}};
 	int status = 0, r;
@@ -33,5 +33,5 @@ const struct verb verb_chmod = {
 	.args = "MODE NAME...",
 	.summary = "Change who may attach (r) and write (w) buffers; MODE is octal",
 	.options = HELP_DEVICE,
-	.run = run,
+	.run = chmod_run,
 };

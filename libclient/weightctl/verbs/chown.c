@@ -15,7 +15,7 @@ struct owner {
 };
 
 /* USER, USER:GROUP, :GROUP, or USER: for the group that the user logs in with. Cuts `arg`. */
-static struct owner parse(const struct cli *cli, char *arg)
+static struct owner chown_parse(const struct cli *cli, char *arg)
 {
 	struct owner owner = {-1, -1};
 	char *group = strchr(arg, ':');
@@ -39,7 +39,7 @@ static struct owner parse(const struct cli *cli, char *arg)
 	return owner;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int chown_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_COMMON, {}};
 	struct owner owner;
@@ -48,7 +48,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);
 	if (argc - optind < 2)
 		cli_usage(cli, "'chown' wants an owner and at least one name");
-	owner = parse(cli, argv[optind]);
+	owner = chown_parse(cli, argv[optind]);
 	for (int i = optind + 1; i < argc; i++)
 		(void)cli_name(cli, argv[i]);
 	if (server_connect(cli))
@@ -66,5 +66,5 @@ const struct verb verb_chown = {
 	.args = "[USER][:GROUP] NAME...",
 	.summary = "Change the owner and group of buffers",
 	.options = HELP_DEVICE,
-	.run = run,
+	.run = chown_run,
 };

@@ -25,7 +25,7 @@ struct device {
 #define INFO(member) offsetof(struct device, info.member)
 
 /* "vmm,ipc,rdma". Valid until the next call. */
-static const char *supports(const void *row, bool json)
+static const char *devices_supports(const void *row, bool json)
 {
 	static char text[32];
 	const struct weightd_device_info *info = &((const struct device *)row)->info;
@@ -38,7 +38,7 @@ static const char *supports(const void *row, bool json)
 }
 
 /* "13.0" of 13000. Valid until the next call. */
-static const char *driver(const void *row, bool json)
+static const char *devices_driver(const void *row, bool json)
 {
 	static char text[32];
 	const struct weightd_device_info *info = &((const struct device *)row)->info;
@@ -52,7 +52,7 @@ static const char *driver(const void *row, bool json)
 }
 
 /* "9.0" of 90. Valid until the next call. */
-static const char *capability(const void *row, bool json)
+static const char *devices_capability(const void *row, bool json)
 {
 	static char text[32];
 	const struct weightd_device_info *info = &((const struct device *)row)->info;
@@ -66,7 +66,7 @@ static const char *capability(const void *row, bool json)
 }
 
 /* "GPU-8e2a4d5c-..." of "cuda:GPU-8e2a4d5c-...". */
-static const char *uuid(const void *row, bool json)
+static const char *devices_uuid(const void *row, bool json)
 {
 	const struct weightd_device_info *info = &((const struct device *)row)->info;
 	const char *colon = strchr(info->device, ':');
@@ -75,7 +75,7 @@ static const char *uuid(const void *row, bool json)
 	return colon ? colon + 1 : NULL;
 }
 
-static const char *why(const void *row, bool json)
+static const char *devices_why(const void *row, bool json)
 {
 	const struct weightd_device_info *info = &((const struct device *)row)->info;
 
@@ -91,9 +91,10 @@ static const struct column columns[] = {
 	{"TOTAL", COLUMN_SIZE, INFO(total), .help = "its memory", .shown = true},
 	{"FREE", COLUMN_SIZE, INFO(free), .help = "of it, free", .shown = true},
 	{"OURS", COLUMN_SIZE, INFO(ours), .help = "of it, in slots of weightd's", .shown = true},
-	{"SUPPORTS", COLUMN_WORD, .word = supports, .help = "vmm, ipc, fabric, rdma: see below",
-	 .shown = true},
-	{"UUID", COLUMN_WORD, .word = uuid, .help = "what names it to everybody, behind cuda:"},
+	{"SUPPORTS", COLUMN_WORD, .word = devices_supports,
+	 .help = "vmm, ipc, fabric, rdma: see below", .shown = true},
+	{"UUID", COLUMN_WORD, .word = devices_uuid,
+	 .help = "what names it to everybody, behind cuda:"},
 	{"INDEX", COLUMN_INDEX, offsetof(struct device, index), .help = "its number for nvidia-smi"},
 	{"GRANULARITY", COLUMN_SIZE, INFO(granularity), .help = "memory comes in multiples of it"},
 	{"VMM", COLUMN_BOOL, INFO(vmm), .help = "buffers can be made there"},
@@ -102,9 +103,9 @@ static const struct column columns[] = {
 	{"FABRIC", COLUMN_BOOL, INFO(fabric), .help = "other nodes reach it over NVLink"},
 	{"RDMA", COLUMN_BOOL, INFO(rdma), .help = "network cards reach it"},
 	{"MIG", COLUMN_BOOL, INFO(mig), .help = "it is a part of a GPU"},
-	{"DRIVER", COLUMN_WORD, .word = driver, .help = "newest CUDA that the driver knows"},
-	{"CAPABILITY", COLUMN_WORD, .word = capability, .help = "compute capability"},
-	{"WHY", COLUMN_WORD, .word = why, .help = "why it cannot be used"},
+	{"DRIVER", COLUMN_WORD, .word = devices_driver, .help = "newest CUDA that the driver knows"},
+	{"CAPABILITY", COLUMN_WORD, .word = devices_capability, .help = "compute capability"},
+	{"WHY", COLUMN_WORD, .word = devices_why, .help = "why it cannot be used"},
 	{},
 };
 
@@ -134,7 +135,7 @@ static void print_sentences(struct cli *cli, const struct weightd_list *list)
 	}
 }
 
-static int print(struct cli *cli, struct table *table, const struct weightd_list *list)
+static int devices_print(struct cli *cli, struct table *table, const struct weightd_list *list)
 {
 	struct json json = {.file = stdout};
 	const struct weightd_device_info *info;
@@ -162,7 +163,7 @@ static int print(struct cli *cli, struct table *table, const struct weightd_list
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int devices_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(table_deinit) struct table table = {};
@@ -176,7 +177,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = device_list(cli, true, &list);
-	return r < 0 ? cli_fail(cli, r) : print(cli, &table, list);
+	return r < 0 ? cli_fail(cli, r) : devices_print(cli, &table, list);
 }
 
 const struct verb verb_devices = {
@@ -185,5 +186,5 @@ const struct verb verb_devices = {
 	.summary = "List where buffers can be: the host, and each GPU",
 	.options = HELP_TABLE,
 	.columns = columns,
-	.run = run,
+	.run = devices_run,
 };

@@ -12,7 +12,7 @@
 
 #define INFO(member) offsetof(struct weightd_version_info, member)
 
-static const char *state(const void *row, bool json)
+static const char *history_state(const void *row, bool json)
 {
 	const struct weightd_version_info *info = row;
 
@@ -22,7 +22,7 @@ static const char *state(const void *row, bool json)
 	return info->current ? "current" : "kept";
 }
 
-static const char *user(const void *row, bool json)
+static const char *history_user(const void *row, bool json)
 {
 	const struct weightd_version_info *info = row;
 
@@ -32,14 +32,14 @@ static const char *user(const void *row, bool json)
 
 static const struct column columns[] = {
 	{"VERSION", COLUMN_VERSION, INFO(version), .help = "number of the version", .shown = true},
-	{"STATE", COLUMN_WORD, .word = state,
+	{"STATE", COLUMN_WORD, .word = history_state,
 	 .help = "current, kept, or why it went (see weightctl(1))", .shown = true},
 	{"AGE", COLUMN_AGE, INFO(published_ns), .help = "time since it was published", .shown = true},
 	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
 	{"GONE", COLUMN_AGE, INFO(ended_ns), .help = "time since it went", .shown = true},
 	{"ENDED", COLUMN_TIME, INFO(ended_ns), .help = "when that was (UTC)"},
-	{"USER", COLUMN_WORD, .word = user, .help = "who published it", .shown = true, .cut = true,
-	 .width = 0.1},
+	{"USER", COLUMN_WORD, .word = history_user, .help = "who published it", .shown = true,
+	 .cut = true, .width = 0.1},
 	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
 	{"PID", COLUMN_U32, INFO(pid), .help = "process that published it", .shown = true},
 	{"READERS", COLUMN_U32, INFO(n_readers), .help = "attachments", .shown = true},
@@ -53,8 +53,8 @@ static const struct column columns[] = {
 	{},
 };
 
-static int print(const struct cli *cli, struct table *table, const char *name,
-		 const struct weightd_list *list)
+static int history_print(const struct cli *cli, struct table *table, const char *name,
+			 const struct weightd_list *list)
 {
 	struct json json = {.file = stdout};
 	const struct weightd_version_info *version;
@@ -74,7 +74,7 @@ static int print(const struct cli *cli, struct table *table, const char *name,
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int history_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(cli_list_freep) struct weightd_list *list = NULL;
@@ -92,7 +92,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	r = weightd_list_history(cli->w, name, cli->device, &list);
 	if (r < 0)
 		return absent_buffer(cli, name, r);
-	return print(cli, &table, name, list);
+	return history_print(cli, &table, name, list);
 }
 
 const struct verb verb_history = {
@@ -101,5 +101,5 @@ const struct verb verb_history = {
 	.summary = "Show the versions that are and were, and why they went",
 	.options = HELP_TABLE HELP_DEVICE,
 	.columns = columns,
-	.run = run,
+	.run = history_run,
 };

@@ -112,8 +112,8 @@ static int load_fail(const struct cli *cli, int r)
 	return cli_fail(cli, r);
 }
 
-static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
-		const struct weightd_load_options *given, bool quiet)
+static int load_buffer(struct cli *cli, const char *name, char *paths[], int n_paths,
+		       const struct weightd_load_options *given, bool quiet)
 {
 	struct weightd_load_options options = *given;
 	struct weightd_create_options create = *given->create;
@@ -195,7 +195,7 @@ static void option_kind(const struct cli *cli, int option, struct weightd_create
 		cli_usage(cli, "of --exclusive, --reusable and --replace only one makes sense");
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int load_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"mode", required_argument, NULL, OPTION_MODE},
@@ -254,8 +254,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind < 2)
 		cli_usage(cli, "'load' wants a name and at least one path");
-	return load(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
-		    &options, quiet);
+	return load_buffer(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
+			   &options, quiet);
 }
 
 const struct verb verb_load = {
@@ -276,5 +276,5 @@ const struct verb verb_load = {
 		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that can\n"
 		   "                        open a cudaIpcMemHandle_t only\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
-	.run = run,
+	.run = load_run,
 };

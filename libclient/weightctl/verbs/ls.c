@@ -19,7 +19,7 @@
  * A program wants to know whether the buffer can be attached, and has "writing" beside; a person looks
  * at one word.
  */
-static const char *state(const void *row, bool json)
+static const char *ls_state(const void *row, bool json)
 {
 	const struct weightd_buffer_info *info = row;
 
@@ -34,7 +34,7 @@ static const char *state(const void *row, bool json)
 	return info->version < info->newest && !json ? "rolled-back" : "ready";
 }
 
-static const char *kind(const void *row, bool json)
+static const char *ls_kind(const void *row, bool json)
 {
 	const struct weightd_buffer_info *info = row;
 
@@ -44,7 +44,7 @@ static const char *kind(const void *row, bool json)
 	return info->reusable ? "reusable" : "sealed";
 }
 
-static const char *handle(const void *row, bool json)
+static const char *ls_handle(const void *row, bool json)
 {
 	const struct weightd_buffer_info *info = row;
 
@@ -59,7 +59,7 @@ static const char *handle(const void *row, bool json)
 	}
 }
 
-static const char *user(const void *row, bool json)
+static const char *ls_user(const void *row, bool json)
 {
 	const struct weightd_buffer_info *info = row;
 
@@ -67,7 +67,7 @@ static const char *user(const void *row, bool json)
 	return user_name(info->uid);
 }
 
-static const char *group(const void *row, bool json)
+static const char *ls_group(const void *row, bool json)
 {
 	const struct weightd_buffer_info *info = row;
 
@@ -81,10 +81,10 @@ const struct column ls_columns[] = {
 	{"DEVICE", COLUMN_TEXT, INFO(device), .help = "where its memory is", .shown = true,
 	 .cut = true, .width = 0.1},
 	{"VERSION", COLUMN_VERSION, INFO(version), .help = "current version", .shown = true},
-	{"STATE", COLUMN_WORD, .word = state,
+	{"STATE", COLUMN_WORD, .word = ls_state,
 	 .help = "empty, ready, rolled-back, writing, updating or torn", .shown = true},
-	{"KIND", COLUMN_WORD, .word = kind, .help = "sealed, reusable or exclusive"},
-	{"HANDLE", COLUMN_WORD, .word = handle,
+	{"KIND", COLUMN_WORD, .word = ls_kind, .help = "sealed, reusable or exclusive"},
+	{"HANDLE", COLUMN_WORD, .word = ls_handle,
 	 .help = "of one on a GPU: vmm or ipc, as load has it"},
 	{"NEWEST", COLUMN_VERSION, INFO(newest), .help = "newest version: a rollback goes before it"},
 	{"WRITING", COLUMN_BOOL, INFO(writing), .help = "a writer is at work on the next version"},
@@ -100,9 +100,9 @@ const struct column ls_columns[] = {
 	{"KEEP", COLUMN_U32, INFO(keep), .help = "versions to keep, the newest included"},
 	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory of all versions"},
 	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages"},
-	{"USER", COLUMN_WORD, .word = user, .help = "owner"},
+	{"USER", COLUMN_WORD, .word = ls_user, .help = "owner"},
 	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
-	{"GROUP", COLUMN_WORD, .word = group, .help = "group"},
+	{"GROUP", COLUMN_WORD, .word = ls_group, .help = "group"},
 	{"GID", COLUMN_U32, INFO(gid), .help = "the same as a number"},
 	{"MODE", COLUMN_MODE, INFO(mode), .help = "permissions"},
 	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of the current version's layout"},
@@ -131,7 +131,7 @@ static int explain_nothing(struct cli *cli, size_t n_listed)
 	return 0;
 }
 
-static int print(struct cli *cli, struct table *table, const struct weightd_list *list)
+static int ls_print(struct cli *cli, struct table *table, const struct weightd_list *list)
 {
 	struct json json = {.file = stdout};
 	const struct weightd_buffer_info *info;
@@ -159,7 +159,7 @@ static int print(struct cli *cli, struct table *table, const struct weightd_list
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int ls_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(cli_list_freep) struct weightd_list *list = NULL;
@@ -175,7 +175,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	r = weightd_list(cli->w, NULL, &list);
 	if (r < 0)
 		return cli_fail(cli, r);
-	return print(cli, &table, list);
+	return ls_print(cli, &table, list);
 }
 
 const struct verb verb_ls = {
@@ -184,5 +184,5 @@ const struct verb verb_ls = {
 	.summary = "List the buffers",
 	.options = HELP_TABLE "     --device DEVICE    only buffers on this device: host, cuda:0\n",
 	.columns = ls_columns,
-	.run = run,
+	.run = ls_run,
 };

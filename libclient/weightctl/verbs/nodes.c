@@ -148,7 +148,7 @@ static bool any_heads(const json_t *rows)
 	return false;
 }
 
-static int print(struct cli *cli, struct table *table, const json_t *rows, bool with_buffers)
+static int nodes_print(struct cli *cli, struct table *table, const json_t *rows, bool with_buffers)
 {
 	struct json json = {.file = stdout};
 	const json_t *row;
@@ -200,7 +200,7 @@ static int add_heads(const struct cli *cli, json_t *rows)
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int nodes_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"buffers", no_argument, NULL, OPTION_BUFFERS},
@@ -222,7 +222,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	with_buffers |= cli->format.json;
 	if (with_buffers && add_heads(cli, rows))
 		return EXIT_FAILED;
-	return print(cli, &table, rows, with_buffers);
+	return nodes_print(cli, &table, rows, with_buffers);
 }
 
 const struct verb verb_nodes = {
@@ -232,5 +232,5 @@ const struct verb verb_nodes = {
 	.options = "     --buffers          what each of them has\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = nodes_run,
 };

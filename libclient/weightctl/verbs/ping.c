@@ -48,14 +48,14 @@ static const struct column columns[] = {
 	{},
 };
 
-static int compare(const void *a, const void *b)
+static int ping_compare(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
 }
 
-static int measure(struct cli *cli, struct pong *pong, uint64_t *times)
+static int ping_measure(struct cli *cli, struct pong *pong, uint64_t *times)
 {
 	int r;
 
@@ -68,7 +68,7 @@ static int measure(struct cli *cli, struct pong *pong, uint64_t *times)
 			return cli_fail(cli, r);
 		times[i] = clock_now_ns() - start;
 	}
-	qsort(times, pong->count, sizeof(*times), compare);
+	qsort(times, pong->count, sizeof(*times), ping_compare);
 	pong->min_ns = times[0];
 	pong->median_ns = times[pong->count / 2];
 	pong->max_ns = times[pong->count - 1];
@@ -77,7 +77,7 @@ static int measure(struct cli *cli, struct pong *pong, uint64_t *times)
 	return 0;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int ping_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"count", required_argument, NULL, 'c'},
@@ -103,7 +103,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	times = calloc(pong.count, sizeof(*times));
 	if (!times)
 		cli_out_of_memory();
-	r = measure(cli, &pong, times);
+	r = ping_measure(cli, &pong, times);
 	free(times);
 	if (r)
 		return r;
@@ -120,5 +120,5 @@ const struct verb verb_ping = {
 	.summary = "Measure the time of a request, and tell who answers",
 	.options = " -c, --count COUNT      requests to send, one after the other (1)\n"
 		   "     --wait[=SECONDS]   wait for a server that is starting (10)\n" HELP_JSON,
-	.run = run,
+	.run = ping_run,
 };

@@ -538,7 +538,7 @@ static void check_issuer(X509 *x, const char *pem, struct pki_certificate *c)
 		      X509_verify_cert_error_string(X509_STORE_CTX_get_error(ctx)));
 }
 
-static void check(X509 *x, const char *ca, struct pki_certificate *c)
+static void pki_check(X509 *x, const char *ca, struct pki_certificate *c)
 {
 	EVP_PKEY *key = X509_get0_pubkey(x);
 
@@ -589,7 +589,7 @@ int pki_read(const char **pem, const char *ca, struct pki_certificate *ret, char
 	time_text(X509_get0_notAfter(x), c.until, sizeof(c.until));
 	take_serial(x, c.serial);
 	take_fingerprint(x, c.fingerprint);
-	check(x, ca, &c);
+	pki_check(x, ca, &c);
 	*ret = c;
 	return 0;
 }

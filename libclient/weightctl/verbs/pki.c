@@ -362,7 +362,7 @@ static int run_revoke(struct cli *cli, int argc, char *argv[])
 
 /* --- show --------------------------------------------------------------------------------------- */
 
-static const char *kind(const void *row, bool json)
+static const char *pki_kind(const void *row, bool json)
 {
 	const struct pki_certificate *c = row;
 
@@ -386,7 +386,7 @@ WORD(until)
 WORD(fingerprint)
 
 static const struct column columns[] = {
-	{"KIND", COLUMN_WORD, .word = kind},
+	{"KIND", COLUMN_WORD, .word = pki_kind},
 	{"NAME", COLUMN_WORD, .word = name},
 	{"ISSUER", COLUMN_WORD, .word = issuer},
 	{"SERIAL", COLUMN_WORD, .word = serial},
@@ -453,7 +453,7 @@ static int read_all(const char *path, const char *pem, const char *ca, struct sh
 			 path);
 }
 
-static int print(const struct cli *cli, const struct shown *shown)
+static int pki_print(const struct cli *cli, const struct shown *shown)
 {
 	struct json json = {.file = stdout};
 	bool wrong = false;
@@ -490,7 +490,7 @@ static int read_text(const char *path, char **ret)
 	return r < 0 ? cli_error("cannot read %s: %s", path, strerror(-r)) : 0;
 }
 
-static void wipe(char **text)
+static void pki_wipe(char **text)
 {
 	if (*text)
 		explicit_bzero(*text, strlen(*text)); /* it may be a key by mistake */
@@ -505,8 +505,8 @@ static int run_show(struct cli *cli, int argc, char *argv[])
 		OPTION_HELP,
 		{},
 	};
-	cleanup(wipe) char *pem = NULL;
-	cleanup(wipe) char *ca = NULL;
+	cleanup(pki_wipe) char *pem = NULL;
+	cleanup(pki_wipe) char *ca = NULL;
 	cleanup(shown_deinit) struct shown shown = {};
 	const char *ca_path = NULL;
 
@@ -517,7 +517,7 @@ static int run_show(struct cli *cli, int argc, char *argv[])
 	if (read_text(argv[optind], &pem) || (ca_path && read_text(ca_path, &ca)) ||
 	    read_all(argv[optind], pem, ca, &shown))
 		return EXIT_FAILED;
-	return print(cli, &shown);
+	return pki_print(cli, &shown);
 }
 
 const struct verb verb_pki_ca = {

@@ -6,7 +6,7 @@
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int rm_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_COMMON, {}};
 	cleanup(cli_freep) struct target *targets = NULL;
@@ -30,5 +30,5 @@ const struct verb verb_rm = {
 	.args = "NAME[@VERSION]...",
 	.summary = "Remove a buffer, or one old version of it",
 	.options = HELP_DEVICE,
-	.run = run,
+	.run = rm_run,
 };

@@ -9,7 +9,7 @@
 #include "libclient/weightctl/verb.h"
 
 /* NAME@VERSION or NAME VERSION; without either the library's choice. */
-static struct target parse(const struct cli *cli, int argc, char *argv[])
+static struct target rollback_parse(const struct cli *cli, int argc, char *argv[])
 {
 	struct target target;
 
@@ -24,7 +24,7 @@ static struct target parse(const struct cli *cli, int argc, char *argv[])
 	return target;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int rollback_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_JSON, OPTIONS_COMMON, {}};
 	struct target target;
@@ -32,7 +32,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	int r;
 
 	(void)cli_option(cli, argc, argv, LETTERS_JSON, longs);
-	target = parse(cli, argc, argv);
+	target = rollback_parse(cli, argc, argv);
 	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_rollback(cli->w, target.name, cli->device, target.version, &current);
@@ -45,5 +45,5 @@ const struct verb verb_rollback = {
 	.args = "NAME[@VERSION] | NAME VERSION",
 	.summary = "Make an old version current again; without one, the one before",
 	.options = HELP_JSON HELP_DEVICE,
-	.run = run,
+	.run = rollback_run,
 };

@@ -15,7 +15,7 @@
 
 #define INFO(member) offsetof(struct weightd_version_info, member)
 
-static const char *user(const void *row, bool json)
+static const char *show_user(const void *row, bool json)
 {
 	const struct weightd_version_info *info = row;
 
@@ -34,16 +34,16 @@ static const struct column columns[] = {
 	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
 	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory it takes", .shown = true},
 	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages", .shown = true},
-	{"USER", COLUMN_WORD, .word = user, .help = "who published it", .shown = true, .cut = true,
-	 .width = 0.1},
+	{"USER", COLUMN_WORD, .word = show_user, .help = "who published it", .shown = true,
+	 .cut = true, .width = 0.1},
 	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
 	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of its layout"},
 	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of its bytes"},
 	{},
 };
 
-static int print(struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
-		 const struct weightd_list *versions)
+static int show_print(struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
+		      const struct weightd_list *versions)
 {
 	struct weightd_buffer_info row = *info;
 	struct json json = {.file = stdout};
@@ -69,7 +69,8 @@ static int print(struct cli *cli, struct table *table, const struct weightd_buff
 }
 
 /* The buffer on the device asked for. */
-static const struct weightd_buffer_info *find(const struct weightd_list *list, const char *device)
+static const struct weightd_buffer_info *show_find(const struct weightd_list *list,
+						   const char *device)
 {
 	const struct weightd_buffer_info *info;
 
@@ -79,7 +80,7 @@ static const struct weightd_buffer_info *find(const struct weightd_list *list, c
 	return NULL;
 }
 
-static int show(struct cli *cli, struct table *table, const char *name)
+static int show_buffer(struct cli *cli, struct table *table, const char *name)
 {
 	cleanup(cli_list_freep) struct weightd_list *buffers = NULL, *versions = NULL;
 	const struct weightd_buffer_info *info;
@@ -90,15 +91,15 @@ static int show(struct cli *cli, struct table *table, const char *name)
 	r = weightd_list(cli->w, name, &buffers);
 	if (r < 0)
 		return cli_fail(cli, r);
-	info = find(buffers, cli_device(cli));
+	info = show_find(buffers, cli_device(cli));
 	r = weightd_list_versions(cli->w, name, cli->device, &versions);
 	if (r >= 0 && info)
-		return print(cli, table, info, versions);
+		return show_print(cli, table, info, versions);
 	/* The list leaves out what may not be read, and what was removed after it was there. */
 	return absent_buffer(cli, name, r < 0 ? r : -ENOENT);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int show_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(table_deinit) struct table table = {};
@@ -107,7 +108,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind != 1)
 		cli_usage(cli, "'show' wants one name");
 	table_init(&table, &cli->format, columns);
-	return show(cli, &table, cli_name(cli, argv[optind]));
+	return show_buffer(cli, &table, cli_name(cli, argv[optind]));
 }
 
 const struct verb verb_show = {
@@ -116,5 +117,5 @@ const struct verb verb_show = {
 	.summary = "Show a buffer and its versions",
 	.options = HELP_TABLE HELP_DEVICE,
 	.columns = columns,
-	.run = run,
+	.run = show_run,
 };

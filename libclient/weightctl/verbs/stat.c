@@ -123,7 +123,7 @@ static void memory_deinit(struct memory *m)
 	weightd_list_free(m->users);
 }
 
-static int ask(struct cli *cli, struct memory *m)
+static int stat_ask(struct cli *cli, struct memory *m)
 {
 	int r;
 
@@ -173,7 +173,7 @@ static int print_users(const struct cli *cli, struct json *json, const struct we
 	return table_end(&table);
 }
 
-static int print(struct cli *cli, struct table *table, const struct memory *m)
+static int stat_print(struct cli *cli, struct table *table, const struct memory *m)
 {
 	struct json json = {.file = stdout};
 	int r;
@@ -197,7 +197,7 @@ static int print(struct cli *cli, struct table *table, const struct memory *m)
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int stat_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"users", no_argument, NULL, OPTION_USERS},
@@ -216,9 +216,9 @@ static int run(struct cli *cli, int argc, char *argv[])
 		m.name = cli_name(cli, argv[optind]);
 	m.with_users |= cli->format.json;
 	table_init(&table, &cli->format, slots);
-	if (server_connect(cli) || ask(cli, &m))
+	if (server_connect(cli) || stat_ask(cli, &m))
 		return EXIT_FAILED;
-	return print(cli, &table, &m);
+	return stat_print(cli, &table, &m);
 }
 
 const struct verb verb_stat = {
@@ -227,5 +227,5 @@ const struct verb verb_stat = {
 	.summary = "Show where the memory is, of all buffers or of one",
 	.options = "     --users            what users hold, and may\n" HELP_TABLE,
 	.columns = slots,
-	.run = run,
+	.run = stat_run,
 };

@@ -6,11 +6,11 @@
 #include "libclient/weightctl/verb.h"
 #include "libclient/weightctl/verbs/sync_push.h"
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_average_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct pushing average = {.what = "average", .op = "average", .makes = true};
 
-	return sync_push_run(cli, argc, argv, &average);
+	return pushing_run(cli, argc, argv, &average);
 }
 
 const struct verb verb_sync_average = {
@@ -25,5 +25,5 @@ const struct verb verb_sync_average = {
 		   "     --queue            wait for the end of what is under way with the buffer\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = sync_average_run,
 };

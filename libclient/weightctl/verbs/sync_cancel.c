@@ -7,7 +7,7 @@
 #include "libclient/weightctl/control/sync.h"
 #include "libclient/weightctl/verb.h"
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_cancel_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_AGENT, {}};
 	cleanup(json_decrefp) json_t *rows = NULL;
@@ -27,5 +27,5 @@ const struct verb verb_sync_cancel = {
 	.args = "SYNC",
 	.summary = "End a sync; every node keeps the version it had",
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = sync_cancel_run,
 };

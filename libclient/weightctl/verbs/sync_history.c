@@ -39,7 +39,7 @@ struct past {
 
 #define PAST(member) offsetof(struct past, member)
 
-static const char *version(const void *row, bool json)
+static const char *sync_history_version(const void *row, bool json)
 {
 	(void)json;
 	return sync_version_text(((const struct past *)row)->version);
@@ -52,8 +52,8 @@ static const struct column columns[] = {
 	{"BUFFER", COLUMN_TEXT, PAST(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 0.2},
 	{"GROUP", COLUMN_TEXT, PAST(group), .help = "of nodes"},
-	{"VERSION", COLUMN_WORD, .word = version, .help = "TERM.NUMBER, the same on every node",
-	 .shown = true},
+	{"VERSION", COLUMN_WORD, .word = sync_history_version,
+	 .help = "TERM.NUMBER, the same on every node", .shown = true},
 	{"TERM", COLUMN_VERSION, PAST(version.term), .help = "grows with each change of publisher"},
 	{"NUMBER", COLUMN_VERSION, PAST(version.number), .help = "grows with each push"},
 	{"STATE", COLUMN_TEXT, PAST(state), .help = "committed, failed or planned", .shown = true},
@@ -124,7 +124,7 @@ static struct past past_of(const json_t *row)
 	return p;
 }
 
-static int print(const struct cli *cli, struct table *table, const json_t *rows)
+static int sync_history_print(const struct cli *cli, struct table *table, const json_t *rows)
 {
 	struct json json = {.file = stdout};
 	bool any = false;
@@ -157,7 +157,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	return 0;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_history_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"count", required_argument, NULL, 'c'},
@@ -171,7 +171,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		count = cli_number(cli, "--count", optarg, 10, 1, COUNT_MAX);
 	return control_client_show(cli, argc,
 				   json_pack("{s:s, s:I}", "op", "history", "n", (json_int_t)count),
-				   print);
+				   sync_history_print);
 }
 
 const struct verb verb_sync_history = {
@@ -181,5 +181,5 @@ const struct verb verb_sync_history = {
 	.options = " -c, --count COUNT      how many of them (20)\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = sync_history_run,
 };

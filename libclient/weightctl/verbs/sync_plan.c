@@ -155,7 +155,7 @@ static const struct push_model_schedule *schedule(const struct cli *cli, const c
 	return s;
 }
 
-static void take(struct plan *p, const struct cli *cli, int option, char *arg)
+static void sync_plan_take(struct plan *p, const struct cli *cli, int option, char *arg)
 {
 	struct push_model_cluster *c = &p->cluster;
 
@@ -197,7 +197,7 @@ static void take(struct plan *p, const struct cli *cli, int option, char *arg)
 }
 
 /* Ends the program where they make no sense together. */
-static void check(const struct plan *p, const struct cli *cli)
+static void sync_plan_check(const struct plan *p, const struct cli *cli)
 {
 	const struct push_model_cluster *c = &p->cluster;
 
@@ -282,7 +282,7 @@ static void print_given(const struct plan *p)
 			     (uintmax_t)c->n_failures, size_duration(a, ns(c->stall_s)));
 }
 
-static int print(const struct cli *cli, struct table *table, const struct plan *p)
+static int sync_plan_print(const struct cli *cli, struct table *table, const struct plan *p)
 {
 	struct json json = {.file = stdout};
 	int r;
@@ -308,7 +308,7 @@ static int print(const struct cli *cli, struct table *table, const struct plan *
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_plan_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"nodes", required_argument, NULL, OPTION_NODES},
@@ -338,13 +338,13 @@ static int run(struct cli *cli, int argc, char *argv[])
 	int option;
 
 	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE, longs)) >= 0)
-		take(&p, cli, option, optarg);
+		sync_plan_take(&p, cli, option, optarg);
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	check(&p, cli);
+	sync_plan_check(&p, cli);
 	p.cluster.rate = p.nic / 8 * p.efficiency / 100;
 	table_init(&table, &cli->format, columns);
-	return print(cli, &table, &p);
+	return sync_plan_print(cli, &table, &p);
 }
 
 const struct verb verb_sync_plan = {
@@ -366,5 +366,5 @@ const struct verb verb_sync_plan = {
 		   "     --digest BYTES     a second that a node digests (8G)\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_NONE,
-	.run = run,
+	.run = sync_plan_run,
 };

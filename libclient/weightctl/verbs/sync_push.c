@@ -103,7 +103,7 @@ static bool is_lost(const char *phase)
  * As far as the last of the nodes that are still in it, and how many bytes a node has, in the mean: what moves
  * along a chain of them has the rate of one link.
  */
-static void show(struct push *p)
+static void sync_push_show(struct push *p)
 {
 	double n = 0, done = 0, expected = 0;
 	size_t step = N_STEPS;
@@ -153,7 +153,7 @@ static void on_phase(struct push *p, json_t *event)
 	}
 	if (json_object_set(p->nodes, node, event) < 0)
 		cli_out_of_memory();
-	show(p);
+	sync_push_show(p);
 }
 
 /* Of many nodes, some are told of before the end. */
@@ -213,7 +213,7 @@ static int leave(struct push *p, int signal)
 }
 
 /* 0, CONTROL_END, or EXIT_FAILED. */
-static int take(struct push *p, struct keepalive *keepalive)
+static int sync_push_take(struct push *p, struct keepalive *keepalive)
 {
 	cleanup(json_decrefp) json_t *packet = NULL;
 	int r = control_client_take(&p->control, &packet);
@@ -251,7 +251,7 @@ static int wait_for_end(struct push *p, int signal_fd)
 		signal = signals_take(signal_fd);
 		if (signal)
 			return leave(p, signal);
-		r = take(p, &keepalive);
+		r = sync_push_take(p, &keepalive);
 	}
 	return r;
 }
@@ -281,7 +281,7 @@ static json_t *request_of(const struct push *p)
 }
 
 /* Until the agent gave it a name, or a place in its queue. CONTROL_END: it said no more than that. */
-static int begin(struct push *p)
+static int sync_push_begin(struct push *p)
 {
 	int r = 0;
 
@@ -314,7 +314,7 @@ struct pushed {
 	uint64_t elapsed_ns;
 };
 
-static const char *version(const void *row, bool json)
+static const char *sync_push_version(const void *row, bool json)
 {
 	(void)json;
 	return sync_version_text(((const struct pushed *)row)->version);
@@ -327,7 +327,7 @@ static const struct column columns[] = {
 	COLUMN("STATE", COLUMN_TEXT, PUSHED(state)),
 	COLUMN("BUFFER", COLUMN_TEXT, PUSHED(buffer)),
 	COLUMN("GROUP", COLUMN_TEXT, PUSHED(group)),
-	{"VERSION", COLUMN_WORD, .word = version},
+	{"VERSION", COLUMN_WORD, .word = sync_push_version},
 	COLUMN("TERM", COLUMN_U64, PUSHED(version.term)),
 	COLUMN("NUMBER", COLUMN_U64, PUSHED(version.number)),
 	COLUMN("SIZE", COLUMN_COUNTED, PUSHED(share.size)),
@@ -350,7 +350,7 @@ static const struct column planned_columns[] = {
 	COLUMN("STATE", COLUMN_TEXT, PUSHED(state)),
 	COLUMN("BUFFER", COLUMN_TEXT, PUSHED(buffer)),
 	COLUMN("GROUP", COLUMN_TEXT, PUSHED(group)),
-	{"VERSION", COLUMN_WORD, .word = version},
+	{"VERSION", COLUMN_WORD, .word = sync_push_version},
 	COLUMN("TERM", COLUMN_U64, PUSHED(version.term)),
 	COLUMN("NUMBER", COLUMN_U64, PUSHED(version.number)),
 	COLUMN("ELAPSED", COLUMN_DURATION, PUSHED(elapsed_ns)),
@@ -427,7 +427,7 @@ static void print_text(const struct push *p, const struct pushed *pushed, const 
 {
 	const uint64_t *travelled = pushed->share.travelled;
 	char text[SIZE_TEXT_MAX], part[SIZE_TEXT_MAX];
-	const char *v = version(pushed, false);
+	const char *v = sync_push_version(pushed, false);
 	const char *share = size_part(part, travelled[0], travelled[1]);
 	bool goes_on = false;
 	size_t i, n = 0;
@@ -462,7 +462,7 @@ static void print_text(const struct push *p, const struct pushed *pushed, const 
 		(void)printf("'weightctl sync status %s' shows how far\n", pushed->sync);
 }
 
-static int finish(struct push *p)
+static int sync_push_finish(struct push *p)
 {
 	const struct pushed pushed = {
 		.sync = p->sync,
@@ -519,7 +519,7 @@ static void tell_queued(const struct push *p)
 	(void)cli_error("waiting: %s", why ? why : "another sync is under way");
 }
 
-static int push(struct push *p)
+static int sync_push_wait(struct push *p)
 {
 	int signal_fd, r;
 
@@ -528,7 +528,7 @@ static int push(struct push *p)
 	if (!p->nodes || !p->reached)
 		cli_out_of_memory();
 	p->started_ns = clock_now_ns();
-	r = begin(p);
+	r = sync_push_begin(p);
 	if (r != 0 && !(r == CONTROL_END && *p->sync))
 		return r == CONTROL_END ? cli_error("weightd-sync began no %s, and does not say why",
 						    p->kind->what)
@@ -544,7 +544,7 @@ static int push(struct push *p)
 		r = wait_for_end(p, signal_fd);
 		(void)close(signal_fd);
 	}
-	return r == CONTROL_END ? finish(p) : r;
+	return r == CONTROL_END ? sync_push_finish(p) : r;
 }
 
 int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struct target *target,
@@ -562,10 +562,10 @@ int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struc
 	if (options->queue && options->no_wait)
 		cli_usage(cli, "--queue waits for its turn; --no-wait makes no sense with it");
 	progress_init(&p.progress, target->name, options->quiet);
-	return push(&p);
+	return sync_push_wait(&p);
 }
 
-int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind)
+int pushing_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind)
 {
 	static const struct option longs[] = {
 		{"group", required_argument, NULL, OPTION_GROUP},
@@ -615,11 +615,11 @@ int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing 
 	return sync_push_ask(cli, kind, &target, &o, NULL);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_push_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct pushing push = {.what = "push", .op = "push", .dry_op = "plan"};
 
-	return sync_push_run(cli, argc, argv, &push);
+	return pushing_run(cli, argc, argv, &push);
 }
 
 const struct verb verb_sync_push = {
@@ -635,5 +635,5 @@ const struct verb verb_sync_push = {
 		   "     --queue            wait for the end of what is under way with the buffer\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = sync_push_run,
 };

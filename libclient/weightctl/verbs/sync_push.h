@@ -31,4 +31,4 @@ int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struc
 		  const struct push_options *options, json_t *more);
 
 /* As a verb runs; it has the options of sync push. */
-int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind);
+int pushing_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind);

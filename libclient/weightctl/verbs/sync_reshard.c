@@ -374,7 +374,7 @@ static void print_sums(const struct plan *p)
 		     (uintmax_t)s.n_links, s.n_links == 1 ? "" : "s", size_text(b, s.local));
 }
 
-static int print(const struct plan *p, const struct cli *cli, struct table *table)
+static int sync_reshard_print(const struct plan *p, const struct cli *cli, struct table *table)
 {
 	bool all = cli->format.json || (!cli->format.columns && !cli->format.noheadings);
 	struct json json = {.file = stdout};
@@ -441,8 +441,8 @@ static json_t *names_of(const struct plan *p, const struct ranks *ranks)
 }
 
 /* Steals `split`. */
-static int ask(const struct cli *cli, const struct asked *a, const struct plan *p,
-	       const struct target *targets, size_t n, json_t *split)
+static int sync_reshard_ask(const struct cli *cli, const struct asked *a, const struct plan *p,
+			    const struct target *targets, size_t n, json_t *split)
 {
 	const struct target into = {.name = cli_name(cli, a->into)};
 	char made[64];
@@ -477,7 +477,8 @@ static void check_kind(const struct cli *cli, const struct kind *k, const struct
 			  cli->verb->name);
 }
 
-static void check(const struct asked *a, const struct cli *cli, struct plan *p, size_t n_layouts)
+static void sync_reshard_check(const struct asked *a, const struct cli *cli, struct plan *p,
+			       size_t n_layouts)
 {
 	if (!a->split || !a->ranks || !a->onto)
 		cli_usage(cli,
@@ -521,7 +522,7 @@ static int plan_alone(struct cli *cli, struct plan *p, const struct target *targ
 	    reshard_moves(&p->reshard, p->sources.nodes, p->targets.nodes, p->n_nodes, &p->moves,
 			  why) < 0)
 		return cli_error("%s", why);
-	return print(p, cli, &table);
+	return sync_reshard_print(p, cli, &table);
 }
 
 static void take_option(const struct cli *cli, struct asked *a, int option)
@@ -577,10 +578,10 @@ static int run_kind(struct cli *cli, int argc, char *argv[], const struct kind *
 	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE "q", longs)) >= 0)
 		take_option(cli, &a, option);
 	targets = cli_targets(cli, argc, argv, &n);
-	check(&a, cli, &p, n);
+	sync_reshard_check(&a, cli, &p, n);
 	if (take_split(&p, a.split, &split))
 		return EXIT_FAILED;
-	return a.into ? ask(cli, &a, &p, targets, n, json_incref(split))
+	return a.into ? sync_reshard_ask(cli, &a, &p, targets, n, json_incref(split))
 		      : plan_alone(cli, &p, targets, n);
 }
 

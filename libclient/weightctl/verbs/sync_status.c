@@ -41,7 +41,7 @@ struct part {
 
 #define PART(member) offsetof(struct part, member)
 
-static const char *version(const void *row, bool json)
+static const char *sync_status_version(const void *row, bool json)
 {
 	(void)json;
 	return sync_version_text(((const struct part *)row)->version);
@@ -54,8 +54,8 @@ static const struct column columns[] = {
 	{"BUFFER", COLUMN_TEXT, PART(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 6},
 	{"GROUP", COLUMN_TEXT, PART(group), .help = "of nodes"},
-	{"VERSION", COLUMN_WORD, .word = version, .help = "TERM.NUMBER, the same on every node",
-	 .shown = true},
+	{"VERSION", COLUMN_WORD, .word = sync_status_version,
+	 .help = "TERM.NUMBER, the same on every node", .shown = true},
 	{"TERM", COLUMN_VERSION, PART(version.term), .help = "grows with each change of publisher"},
 	{"NUMBER", COLUMN_VERSION, PART(version.number), .help = "grows with each push"},
 	{"ROLE", COLUMN_TEXT, PART(role), .help = "of this node: publisher or member"},
@@ -142,7 +142,7 @@ static bool are_over(const json_t *rows)
  * What to show of all that the agent remembers, where no sync was named: those under way, and those that
  * were in an earlier round; else the last one. `shown` has their names.
  */
-static void choose(json_t *rows, json_t *shown)
+static void sync_status_choose(json_t *rows, json_t *shown)
 {
 	const char *last = NULL;
 	const json_t *row;
@@ -211,7 +211,7 @@ static void print_sentences(FILE *f, const json_t *rows)
 	}
 }
 
-static int print(const struct cli *cli, FILE *f, const json_t *rows)
+static int sync_status_print(const struct cli *cli, FILE *f, const json_t *rows)
 {
 	cleanup(table_deinit) struct table table = {};
 	struct json json = {.file = f};
@@ -239,8 +239,8 @@ static int print(const struct cli *cli, FILE *f, const json_t *rows)
 	return r;
 }
 
-/* Escapes and cuts as print() does, as that is all that reaches the screen. */
-static int draw(const struct cli *cli, struct redraw *redraw, const json_t *rows)
+/* Escapes and cuts as sync_status_print() does, as that is all that reaches the screen. */
+static int sync_status_draw(const struct cli *cli, struct redraw *redraw, const json_t *rows)
 {
 	char *text = NULL;
 	size_t size;
@@ -249,7 +249,7 @@ static int draw(const struct cli *cli, struct redraw *redraw, const json_t *rows
 
 	if (!f)
 		cli_out_of_memory();
-	r = print(cli, f, rows);
+	r = sync_status_print(cli, f, rows);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (!r)
@@ -258,14 +258,14 @@ static int draw(const struct cli *cli, struct redraw *redraw, const json_t *rows
 	return r;
 }
 
-/* `sync` is "" for those that choose() takes. */
-static int ask(const struct cli *cli, const char *sync, json_t *shown, json_t **ret)
+/* `sync` is "" for those that sync_status_choose() takes. */
+static int sync_status_ask(const struct cli *cli, const char *sync, json_t *shown, json_t **ret)
 {
 	int r = control_client_rows(
 		cli, json_pack("{s:s, s:s?}", "op", "status", "sync", *sync ? sync : NULL), ret);
 
 	if (!r && !*sync)
-		choose(*ret, shown);
+		sync_status_choose(*ret, shown);
 	else if (!r && !json_array_size(*ret))
 		return cli_error("this node knows of no sync %s, or no more than its end, which "
 				 "'weightctl sync history' shows",
@@ -274,7 +274,7 @@ static int ask(const struct cli *cli, const char *sync, json_t *shown, json_t **
 }
 
 /* Until all have ended or a signal comes; what no terminal shows is only printed then. */
-static int follow(const struct cli *cli, const char *sync, int signal_fd)
+static int sync_status_follow(const struct cli *cli, const char *sync, int signal_fd)
 {
 	struct pollfd p = {.fd = signal_fd, .events = POLLIN};
 	cleanup(json_decrefp) json_t *shown = json_object();
@@ -288,40 +288,41 @@ static int follow(const struct cli *cli, const char *sync, int signal_fd)
 	do {
 		cleanup(json_decrefp) json_t *rows = NULL;
 
-		r = ask(cli, sync, shown, &rows);
+		r = sync_status_ask(cli, sync, shown, &rows);
 		if (r)
 			return r;
 		over = are_over(rows);
 		if (can_draw)
-			r = draw(cli, &redraw, rows);
+			r = sync_status_draw(cli, &redraw, rows);
 		else if (over)
-			r = print(cli, stdout, rows);
+			r = sync_status_print(cli, stdout, rows);
 	} while (!r && !over && poll(&p, 1, AGAIN_MS) == 0);
 	return r;
 }
 
-static int watch(const struct cli *cli, const char *sync)
+static int sync_status_watch(const struct cli *cli, const char *sync)
 {
 	int fd = signals_open(), r;
 
 	if (fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
-	r = follow(cli, sync, fd);
+	r = sync_status_follow(cli, sync, fd);
 	(void)close(fd);
 	return r;
 }
 
-static int show(const struct cli *cli, const char *sync)
+static int sync_status_show(const struct cli *cli, const char *sync)
 {
 	cleanup(json_decrefp) json_t *shown = json_object();
 	cleanup(json_decrefp) json_t *rows = NULL;
 
 	if (!shown)
 		cli_out_of_memory();
-	return ask(cli, sync, shown, &rows) ? EXIT_FAILED : print(cli, stdout, rows);
+	return sync_status_ask(cli, sync, shown, &rows) ? EXIT_FAILED
+							: sync_status_print(cli, stdout, rows);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_status_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"watch", no_argument, NULL, 'w'},
@@ -341,8 +342,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind == 1 && sync_find(cli, argv[optind], sync))
 		return EXIT_FAILED;
 	if (watching)
-		return watch(cli, sync);
-	return show(cli, sync);
+		return sync_status_watch(cli, sync);
+	return sync_status_show(cli, sync);
 }
 
 const struct verb verb_sync_status = {
@@ -353,5 +354,5 @@ const struct verb verb_sync_status = {
 		" -w, --watch            show it again and again, until all have ended\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = sync_status_run,
 };

@@ -31,7 +31,7 @@ struct sync_watch {
 	size_t size;
 };
 
-static void put(FILE *f, const char *before, const char *text)
+static void sync_watch_put(FILE *f, const char *before, const char *text)
 {
 	if (!text)
 		return;
@@ -91,20 +91,21 @@ static void line_text(FILE *f, const json_t *event)
 
 	put_time(f);
 	if (text) {
-		put(f, "  ", json_field_text(event, "level"));
-		put(f, ": ", text);
+		sync_watch_put(f, "  ", json_field_text(event, "level"));
+		sync_watch_put(f, ": ", text);
 	} else {
-		put(f, "  ", json_field_text(event, "sync"));
-		put(f, "  ", json_field_text(event, "buffer"));
-		put(f, " ", sync_version_text(sync_version_of(event)));
-		put(f, "  ", json_field_text(event, "node"));
-		put(f, json_field_text(event, "node") ? ": " : "  ",
-		    phase ? phase : json_field_text(event, "state"));
+		sync_watch_put(f, "  ", json_field_text(event, "sync"));
+		sync_watch_put(f, "  ", json_field_text(event, "buffer"));
+		sync_watch_put(f, " ", sync_version_text(sync_version_of(event)));
+		sync_watch_put(f, "  ", json_field_text(event, "node"));
+		sync_watch_put(f, json_field_text(event, "node") ? ": " : "  ",
+			       phase ? phase : json_field_text(event, "state"));
 		put_links(f, event);
 		put_bytes(f, event);
-		put(f, ": ",
-		    why ? why
-			: control_client_error(event)); /* the end of what failed has both, the same */
+		sync_watch_put(f, ": ",
+			       why ? why
+				   : control_client_error(
+					     event)); /* the end of what failed has both, the same */
 	}
 	(void)fputc('\n', f);
 }
@@ -116,7 +117,7 @@ static void line_json(FILE *f, const json_t *event)
 	(void)fputc('\n', f);
 }
 
-static int print(struct sync_watch *w, const json_t *event)
+static int sync_watch_print(struct sync_watch *w, const json_t *event)
 {
 	rewind(w->line);
 	if (w->cli->format.json)
@@ -138,7 +139,7 @@ static int on_packet(struct sync_watch *w, const json_t *packet)
 	if (control_client_is_end(packet))
 		return CONTROL_END;
 	if (!event || strcmp(event, "watching") != 0)
-		return print(w, packet);
+		return sync_watch_print(w, packet);
 	if (!w->quiet)
 		(void)fputs("weightctl: watching\n", stderr); /* what happens now is not missed */
 	return 0;
@@ -175,7 +176,7 @@ static int stream(struct sync_watch *w, int signal_fd)
 	return r == CONTROL_END ? 0 : r;
 }
 
-static int watch(struct sync_watch *w)
+static int sync_watch_follow(struct sync_watch *w)
 {
 	int fd = signals_open(), r = EXIT_FAILED;
 
@@ -188,7 +189,7 @@ static int watch(struct sync_watch *w)
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int sync_watch_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"quiet", no_argument, NULL, 'q'},
@@ -206,7 +207,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	w.line = open_memstream(&w.text, &w.size);
 	if (!w.line)
 		cli_out_of_memory();
-	r = watch(&w);
+	r = sync_watch_follow(&w);
 	control_client_deinit(&w.control);
 	(void)fclose(w.line);
 	free(w.text);
@@ -220,5 +221,5 @@ const struct verb verb_sync_watch = {
 	.options = " -q, --quiet            do not tell on standard error when it begins\n"
 		   " -J, --json             write a JSON object for each event, a line each\n",
 	.peer = PEER_AGENT,
-	.run = run,
+	.run = sync_watch_run,
 };

@@ -10,7 +10,7 @@
 
 #define TENSOR(member) offsetof(struct weightd_tensor, member)
 
-static const char *dtype(const void *row, bool json)
+static const char *tensors_dtype(const void *row, bool json)
 {
 	const struct weightd_tensor *tensor = row;
 
@@ -19,7 +19,7 @@ static const char *dtype(const void *row, bool json)
 }
 
 /* A person also wants to see whose bytes are counted elsewhere; a program has "tied" beside. */
-static const char *role(const void *row, bool json)
+static const char *tensors_role(const void *row, bool json)
 {
 	const struct weightd_tensor *tensor = row;
 
@@ -33,19 +33,19 @@ static const struct column columns[] = {
 	{"INDEX", COLUMN_U32, TENSOR(index), .help = "place in the layout", .shown = true},
 	{"NAME", COLUMN_TEXT, TENSOR(name), .help = "name of the tensor", .shown = true,
 	 .cut = true, .width = 0.4},
-	{"DTYPE", COLUMN_WORD, .word = dtype, .help = "type of the elements", .shown = true},
+	{"DTYPE", COLUMN_WORD, .word = tensors_dtype, .help = "type of the elements", .shown = true},
 	{"SHAPE", COLUMN_SHAPE, .help = "dimensions, outermost first", .shown = true},
 	{"OFFSET", COLUMN_U64, TENSOR(offset), .help = "bytes from the start of the buffer"},
 	{"SIZE", COLUMN_SIZE, TENSOR(n_bytes), .help = "size of its bytes", .shown = true},
-	{"ROLE", COLUMN_WORD, .word = role, .help = "param, tied, or buffer: readers take a copy",
-	 .shown = true},
+	{"ROLE", COLUMN_WORD, .word = tensors_role,
+	 .help = "param, tied, or buffer: readers take a copy", .shown = true},
 	{"UNIT", COLUMN_TEXT, TENSOR(unit), .help = "module block it belongs to", .cut = true,
 	 .width = 0.2},
 	{"TIED", COLUMN_INDEX, TENSOR(tied_to), .help = "index of the tensor whose bytes it shares"},
 	{},
 };
 
-static int print(const struct cli *cli, struct table *table, const struct weightd_buffer *b)
+static int tensors_print(const struct cli *cli, struct table *table, const struct weightd_buffer *b)
 {
 	struct weightd_tensor tensor = {.size = sizeof(tensor)};
 	struct json json = {.file = stdout};
@@ -66,7 +66,7 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int tensors_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(server_detachp) struct weightd_buffer *b = NULL;
@@ -80,7 +80,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	target = cli_target(cli, argv[optind]);
 	if (server_connect(cli) || server_attach(cli, &target, &b))
 		return EXIT_FAILED;
-	return print(cli, &table, b);
+	return tensors_print(cli, &table, b);
 }
 
 const struct verb verb_tensors = {
@@ -89,5 +89,5 @@ const struct verb verb_tensors = {
 	.summary = "List the tensors of a version",
 	.options = HELP_TABLE HELP_DEVICE,
 	.columns = columns,
-	.run = run,
+	.run = tensors_run,
 };

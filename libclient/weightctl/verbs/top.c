@@ -102,7 +102,7 @@ static uint64_t number_at(const struct trace_row *f, const struct column *c)
 	return index < UINT32_MAX ? index : UINT64_MAX;
 }
 
-static int compare(const void *left, const void *right, void *sort)
+static int top_compare(const void *left, const void *right, void *sort)
 {
 	const struct trace_row *a = left, *b = right;
 	const struct column *c = sort;
@@ -162,7 +162,7 @@ static struct trace_row *take_rows(const struct top *top, const json_t *rows, si
 		shown[n] = row_in(top, row);
 		n += is_wanted(top, &shown[n]);
 	}
-	qsort_r(shown, n, sizeof(*shown), compare, (void *)top->sort);
+	qsort_r(shown, n, sizeof(*shown), top_compare, (void *)top->sort);
 	*ret_n = n;
 	return shown;
 }
@@ -172,7 +172,7 @@ static bool draws(const struct top *top)
 	return !top->cli->format.json && !top->once && redraw_is_possible();
 }
 
-static int print(const struct top *top, FILE *f, const json_t *rows)
+static int top_print(const struct top *top, FILE *f, const json_t *rows)
 {
 	static const struct column time_column = COLUMN("TIME", COLUMN_TIME, 0);
 	cleanup(table_deinit) struct table table = {};
@@ -206,7 +206,7 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	return r;
 }
 
-static int show(struct top *top, const json_t *rows)
+static int top_show(struct top *top, const json_t *rows)
 {
 	char *text = NULL;
 	size_t size;
@@ -217,7 +217,7 @@ static int show(struct top *top, const json_t *rows)
 		cli_out_of_memory();
 	if (top->has_printed && !draws(top) && !top->cli->format.json)
 		(void)fputc('\n', f); /* between frames */
-	r = print(top, f, rows);
+	r = top_print(top, f, rows);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (!r)
@@ -260,7 +260,7 @@ static int show_all(struct top *top, int signal_fd)
 		if (!r)
 			ports_look(&top->ports, rows);
 		if (!r)
-			r = show(top, rows);
+			r = top_show(top, rows);
 		if (!r)
 			remember(top, rows);
 	} while (!r && !top->once && poll(fds, 2, top->delay_ms) == 0);
@@ -290,7 +290,7 @@ static const struct column *column_named(const struct cli *cli, const char *name
 	cli_usage(cli, "there is no column '%s'", name);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int top_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"delay", required_argument, NULL, OPTION_DELAY},
@@ -370,5 +370,5 @@ const struct verb verb_top = {
 		"     --cgroup PATH      only of this control group and those below it\n" HELP_TABLE,
 	.columns = trace_row_columns,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = top_run,
 };

@@ -20,7 +20,7 @@ struct attachment {
 
 #define ATTACHMENT(member) offsetof(struct attachment, member)
 
-static const char *user(const void *row, bool json)
+static const char *trace_attached_user(const void *row, bool json)
 {
 	const struct attachment *a = row;
 
@@ -38,8 +38,8 @@ static const struct column columns[] = {
 	{"PID", COLUMN_INDEX, ATTACHMENT(pid), .help = "process that has it", .shown = true},
 	{"PROCESS", COLUMN_TEXT, ATTACHMENT(comm), .help = "its name", .shown = true, .cut = true,
 	 .width = 8},
-	{"USER", COLUMN_WORD, .word = user, .help = "its user", .shown = true, .cut = true,
-	 .width = 0.1},
+	{"USER", COLUMN_WORD, .word = trace_attached_user, .help = "its user", .shown = true,
+	 .cut = true, .width = 0.1},
 	{"UID", COLUMN_INDEX, ATTACHMENT(uid), .help = "the same as a number"},
 	{"AGE", COLUMN_AGE, ATTACHMENT(realtime_ns), .help = "since when", .shown = true},
 	{"TIME", COLUMN_TIME, ATTACHMENT(realtime_ns), .help = "likewise (UTC)"},
@@ -64,7 +64,7 @@ static struct attachment attachment_of(const json_t *row)
 	};
 }
 
-static int print(const struct cli *cli, struct table *table, const json_t *rows)
+static int trace_attached_print(const struct cli *cli, struct table *table, const json_t *rows)
 {
 	struct json json = {.file = stdout};
 	uint64_t n_lost = 0, n = 0;
@@ -102,12 +102,13 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_attached_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_TRACER, {}};
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
-	return control_client_show(cli, argc, json_pack("{s:s}", "op", "attached"), print);
+	return control_client_show(cli, argc, json_pack("{s:s}", "op", "attached"),
+				   trace_attached_print);
 }
 
 const struct verb verb_trace_attached = {
@@ -117,5 +118,5 @@ const struct verb verb_trace_attached = {
 	.options = HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_attached_run,
 };

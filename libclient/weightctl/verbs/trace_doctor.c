@@ -165,7 +165,7 @@ static void put_libraries(struct json *json, const json_t *rows)
 	json_close(json, ']');
 }
 
-static int print(const struct cli *cli, struct table *table, const json_t *rows)
+static int trace_doctor_print(const struct cli *cli, struct table *table, const json_t *rows)
 {
 	struct json json = {.file = stdout};
 	struct meter meter = {};
@@ -208,12 +208,13 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_doctor_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_TRACER, {}};
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
-	return control_client_show(cli, argc, json_pack("{s:s}", "op", "doctor"), print);
+	return control_client_show(cli, argc, json_pack("{s:s}", "op", "doctor"),
+				   trace_doctor_print);
 }
 
 const struct verb verb_trace_doctor = {
@@ -224,5 +225,5 @@ const struct verb verb_trace_doctor = {
 	.columns = columns,
 	.peer = PEER_TRACER,
 	.patience_s = 120, /* weightd-trace loads each of its programs to answer */
-	.run = run,
+	.run = trace_doctor_run,
 };

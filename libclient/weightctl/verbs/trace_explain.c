@@ -189,7 +189,7 @@ static bool is_phase(const json_t *packet)
 	       !strcmp(act, "sync_phase");
 }
 
-static void take(void *context, json_t *packet)
+static void trace_explain_take(void *context, json_t *packet)
 {
 	struct explanation *e = context;
 	const char *kind = json_field_text(packet, "kind"), *sync = json_field_text(packet, "sync");
@@ -527,7 +527,7 @@ static void drop_others(struct explanation *e)
 	e->n_links = n;
 }
 
-static int find(struct explanation *e, const char *path)
+static int trace_explain_find(struct explanation *e, const char *path)
 {
 	char names[SYNC_PREFIX_TEXT_MAX];
 
@@ -551,13 +551,15 @@ static int find(struct explanation *e, const char *path)
 static int read_recording(const char *path, struct explanation *e)
 {
 	struct recording r;
-	int result = recording_open(path, &r) || recording_read(&r, take, e) ? EXIT_FAILED : 0;
+	int result = recording_open(path, &r) || recording_read(&r, trace_explain_take, e)
+			     ? EXIT_FAILED
+			     : 0;
 
 	recording_deinit(&r);
 	return result;
 }
 
-static int hear(const struct cli *cli, const char *op, struct explanation *e)
+static int trace_explain_receive(const struct cli *cli, const char *op, struct explanation *e)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 	json_t *row;
@@ -566,7 +568,7 @@ static int hear(const struct cli *cli, const char *op, struct explanation *e)
 
 	json_array_foreach(rows, i, row)
 	{
-		take(e, row);
+		trace_explain_take(e, row);
 	}
 	return r;
 }
@@ -574,15 +576,17 @@ static int hear(const struct cli *cli, const char *op, struct explanation *e)
 /* What is over is so for good, though its rows may be there still. */
 static int hear_all(const struct cli *cli, struct explanation *e)
 {
-	return hear(cli, "rows", e) || hear(cli, "past", e) || hear(cli, "acts", e) ? EXIT_FAILED
-										    : 0;
+	return trace_explain_receive(cli, "rows", e) || trace_explain_receive(cli, "past", e) ||
+			       trace_explain_receive(cli, "acts", e)
+		       ? EXIT_FAILED
+		       : 0;
 }
 
-static int explain(const struct cli *cli, struct explanation *e, const char *path)
+static int trace_explain_sync(const struct cli *cli, struct explanation *e, const char *path)
 {
 	if (path ? read_recording(path, e) : hear_all(cli, e))
 		return EXIT_FAILED;
-	if (find(e, path))
+	if (trace_explain_find(e, path))
 		return EXIT_FAILED;
 	if (cli->format.json)
 		return print_json(e);
@@ -599,7 +603,7 @@ static void explanation_deinit(struct explanation *e)
 	sync_prefix_deinit(&e->sync_names);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_explain_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"recording", required_argument, NULL, OPTION_RECORDING},
@@ -615,7 +619,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
 	sync_prefix_init(&e.sync_names, argv[optind]);
-	return explain(cli, &e, path);
+	return trace_explain_sync(cli, &e, path);
 }
 
 const struct verb verb_trace_explain = {
@@ -625,5 +629,5 @@ const struct verb verb_trace_explain = {
 	.options =
 		"     --recording FILE   of 'trace record'; else what weightd-trace knows\n" HELP_JSON,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_explain_run,
 };

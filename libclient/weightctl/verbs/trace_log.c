@@ -49,7 +49,7 @@ struct act {
 
 #define ACT(member) offsetof(struct act, member)
 
-static const char *user(const void *row, bool json)
+static const char *trace_log_user(const void *row, bool json)
 {
 	const struct act *act = row;
 
@@ -64,7 +64,7 @@ static const struct column columns[] = {
 	{"PID", COLUMN_INDEX, ACT(pid), .help = "process that did it", .shown = true},
 	{"PROCESS", COLUMN_TEXT, ACT(comm), .help = "its name", .shown = true, .cut = true,
 	 .width = 8},
-	{"USER", COLUMN_WORD, .word = user, .help = "whose it is"},
+	{"USER", COLUMN_WORD, .word = trace_log_user, .help = "whose it is"},
 	{"UID", COLUMN_INDEX, ACT(uid), .help = "the same as a number"},
 	{"ACT", COLUMN_TEXT, ACT(act), .help = "what it did, see weightd-trace(8)", .shown = true},
 	{"WHAT", COLUMN_TEXT, ACT(what), .help = "with what", .shown = true, .cut = true,
@@ -376,7 +376,7 @@ static int print_table(const struct log *l, struct table *table, const json_t *r
 }
 
 /* Once. */
-static int print(struct log *l)
+static int trace_log_print(struct log *l)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
@@ -406,7 +406,7 @@ static void say_gap(json_t *gap)
 }
 
 /* Of those that were told already nothing is said again: some are while what there was is asked for. */
-static int take(struct log *l, json_t *packet)
+static int trace_log_take(struct log *l, json_t *packet)
 {
 	uint64_t number = json_field_number(packet, "number", 0);
 
@@ -434,12 +434,12 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 		if (control_client_is_end(packet))
 			return 0;
 		/* What is new is among what there was, or comes after it. */
-		if (tells && json_field_is_kind(packet, "acted") && take(l, packet))
+		if (tells && json_field_is_kind(packet, "acted") && trace_log_take(l, packet))
 			return EXIT_FAILED;
 	}
 }
 
-static int follow(struct log *l, int signal_fd)
+static int trace_log_follow(struct log *l, int signal_fd)
 {
 	for (;;) {
 		cleanup(json_decrefp) json_t *packet = NULL;
@@ -457,7 +457,7 @@ static int follow(struct log *l, int signal_fd)
 			(void)raise(SIGPIPE);
 		r = control_client_take(&l->control, &packet);
 		if (r == 0)
-			r = take(l, packet);
+			r = trace_log_take(l, packet);
 		if (r && r != -EAGAIN)
 			return r;
 	}
@@ -473,14 +473,14 @@ static int run_follow(struct log *l)
 	    !hear_answer(l, "acts", true)) {
 		if (!l->quiet)
 			(void)fputs("weightctl: following\n", stderr); /* nothing is missed */
-		r = follow(l, fd);
+		r = trace_log_follow(l, fd);
 	}
 	control_client_deinit(&l->control);
 	(void)close(fd);
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_log_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"pid", required_argument, NULL, OPTION_PID},
@@ -511,7 +511,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	l.line = open_memstream(&l.text, &l.size);
 	if (!l.line)
 		cli_out_of_memory();
-	r = l.follows ? run_follow(&l) : print(&l);
+	r = l.follows ? run_follow(&l) : trace_log_print(&l);
 	(void)fclose(l.line);
 	free(l.text);
 	return r;
@@ -531,5 +531,5 @@ const struct verb verb_trace_log = {
 		   " -b, --bytes            sizes in bytes\n",
 	.columns = columns,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_log_run,
 };

@@ -35,7 +35,7 @@ static void add(void *context, json_t *packet)
 	trace_events_add(&m->timeline, packet);
 }
 
-static void note(void *context, const json_t *row, const struct trace_slice *slice)
+static void trace_merge_note(void *context, const json_t *row, const struct trace_slice *slice)
 {
 	trace_arrows_note(context, row, slice);
 }
@@ -65,14 +65,14 @@ static int64_t origin(const struct merge *m)
 	return first_ns == INT64_MAX ? 0 : first_ns;
 }
 
-static int draw(struct merge *m, FILE *f)
+static int trace_merge_draw(struct merge *m, FILE *f)
 {
 	int64_t origin_ns = origin(m);
 	int result = 0;
 
 	trace_arrows_init(&m->arrows);
 	trace_events_begin(&m->timeline, f);
-	m->timeline.note = note;
+	m->timeline.note = trace_merge_note;
 	m->timeline.context = &m->arrows;
 	for (size_t i = 0; i < m->n && result == 0; i++) {
 		struct recording *r = &m->recordings[i];
@@ -102,7 +102,7 @@ static int write_timeline(struct merge *m)
 
 	if (!f)
 		cli_out_of_memory();
-	result = draw(m, f);
+	result = trace_merge_draw(m, f);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (result == 0)
@@ -144,7 +144,7 @@ static int merge(struct merge *m, char *const paths[])
 	return result;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_merge_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"format", required_argument, NULL, OPTION_FORMAT},
@@ -174,5 +174,5 @@ const struct verb verb_trace_merge = {
 	.options = "     --format FORMAT    perfetto or chrome, which are one (perfetto)\n"
 		   "     --output FILE      replace this file, whole, instead of printing\n",
 	.peer = PEER_NONE,
-	.run = run,
+	.run = trace_merge_run,
 };

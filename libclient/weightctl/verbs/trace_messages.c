@@ -98,7 +98,7 @@ static unsigned keep(struct messages *m, const json_t *rows)
 }
 
 /* What there is now, or was. 0, or EXIT_FAILED after telling why. */
-static int look(struct messages *m, const char *op)
+static int trace_messages_look(struct messages *m, const char *op)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 	int r = control_client_rows(m->cli, json_pack("{s:s}", "op", op), &rows);
@@ -131,7 +131,7 @@ static int find_name(struct messages *m)
 	return 0;
 }
 
-static int begin(struct messages *m)
+static int trace_messages_begin(struct messages *m)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 
@@ -158,7 +158,7 @@ static int wait_for_end(struct messages *m, int signal_fd)
 		ms = (int)((end_ns - now_ns) / 1000000) + 1;
 		if (poll(&p, 1, ms < LOOK_MS ? ms : LOOK_MS) > 0)
 			break;
-		r = look(m, "rows");
+		r = trace_messages_look(m, "rows");
 		now_ns = clock_now_ns();
 	}
 	return r;
@@ -193,7 +193,7 @@ static void print_calls(struct table *table, const json_t *row, const char *key,
 	}
 }
 
-static int print(const struct messages *m, struct table *table)
+static int trace_messages_print(const struct messages *m, struct table *table)
 {
 	struct json json = {.file = stdout};
 	const char *key;
@@ -222,20 +222,20 @@ static int count(struct messages *m, struct table *table)
 
 	if (fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
-	r = begin(m);
+	r = trace_messages_begin(m);
 	if (!r)
 		r = wait_for_end(m, fd);
 	if (!r)
-		r = look(m, "past");
+		r = trace_messages_look(m, "past");
 	if (!r)
-		r = look(m, "rows");
+		r = trace_messages_look(m, "rows");
 	if (!r)
-		r = print(m, table);
+		r = trace_messages_print(m, table);
 	(void)close(fd);
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_messages_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"seconds", required_argument, NULL, OPTION_SECONDS},
@@ -271,5 +271,5 @@ const struct verb verb_trace_messages = {
 	.options = "     --seconds SECONDS  for so long, or until a signal comes (10)\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_messages_run,
 };

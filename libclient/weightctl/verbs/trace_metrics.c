@@ -4,7 +4,7 @@
 #include "libclient/weightctl/verb.h"
 #include "libclient/weightctl/verbs/openmetrics.h"
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_metrics_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"output", required_argument, NULL, 'O'},
@@ -21,5 +21,5 @@ const struct verb verb_trace_metrics = {
 	.summary = "Write what weightd-trace counted, as OpenMetrics",
 	.options = "     --output FILE      replace this file, whole, instead of printing\n",
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_metrics_run,
 };

@@ -242,8 +242,8 @@ static const char *why_not(const json_t *rows, const struct kind *kind)
 	return NULL;
 }
 
-static int print(const struct cli *cli, struct table *table, const struct kind *kind,
-		 const json_t *rows)
+static int trace_rdma_print(const struct cli *cli, struct table *table, const struct kind *kind,
+			    const json_t *rows)
 {
 	const char *why = why_not(rows, kind);
 	struct json json = {.file = stdout};
@@ -272,7 +272,7 @@ static int print(const struct cli *cli, struct table *table, const struct kind *
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_rdma_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"qps", no_argument, NULL, OPTION_QPS},
@@ -297,7 +297,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (control_client_rows(cli, json_pack("{s:s, s:b}", "op", "rdma", "qps", kind != &PORTS),
 				&rows))
 		return EXIT_FAILED;
-	return print(cli, &table, kind, rows);
+	return trace_rdma_print(cli, &table, kind, rows);
 }
 
 const struct verb verb_trace_rdma = {
@@ -309,5 +309,5 @@ const struct verb verb_trace_rdma = {
 		   "                        both are in weightctl(1)\n" HELP_TABLE,
 	.columns = ports,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_rdma_run,
 };

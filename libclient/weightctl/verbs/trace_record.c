@@ -126,7 +126,7 @@ static int write_file(const struct record *r, const char *data, size_t size)
 	return 0;
 }
 
-static int flush(struct record *r)
+static int trace_record_flush(struct record *r)
 {
 	size_t size;
 
@@ -175,7 +175,7 @@ static int ask_for_ports(struct record *r)
 }
 
 /* What is told, or what was asked about ports. */
-static void take(struct record *r, json_t *packet)
+static void trace_record_take(struct record *r, json_t *packet)
 {
 	if (json_field_is_kind(packet, "rdma"))
 		r->has_ports = json_field_bool(packet, "on");
@@ -186,7 +186,7 @@ static void take(struct record *r, json_t *packet)
 }
 
 /* What is there, up to a batch: 0, or EXIT_FAILED after telling why. */
-static int hear(struct record *r)
+static int trace_record_receive(struct record *r)
 {
 	int result = 0;
 
@@ -195,12 +195,12 @@ static int hear(struct record *r)
 
 		result = control_client_take(&r->control, &packet);
 		if (result == 0)
-			take(r, packet);
+			trace_record_take(r, packet);
 	}
 	return result == -EAGAIN ? 0 : result;
 }
 
-static int follow(struct record *r, int signal_fd)
+static int trace_record_follow(struct record *r, int signal_fd)
 {
 	struct pollfd fds[] = {
 		{.fd = r->control.fd, .events = POLLIN},
@@ -218,8 +218,8 @@ static int follow(struct record *r, int signal_fd)
 		is_told = signals_take(signal_fd); /* with what was there before it */
 		if (fds[2].revents & POLLERR) /* as a write would end it */
 			(void)raise(SIGPIPE);
-		result = hear(r);
-		if (flush(r))
+		result = trace_record_receive(r);
+		if (trace_record_flush(r))
 			return EXIT_FAILED;
 	}
 	return result;
@@ -242,12 +242,12 @@ static int record(struct record *r, int signal_fd)
 	    control_client_ask(&r->control, json_pack("{s:s}", "op", "observe")))
 		return EXIT_FAILED;
 	r->format->begin(r);
-	has_begun = !hear_answer(r) && !open_output(r) && !flush(r);
+	has_begun = !hear_answer(r) && !open_output(r) && !trace_record_flush(r);
 	if (has_begun && !r->quiet)
 		(void)fputs("weightctl: recording\n", stderr); /* what happens now is not missed */
-	result = has_begun ? follow(r, signal_fd) : EXIT_FAILED;
+	result = has_begun ? trace_record_follow(r, signal_fd) : EXIT_FAILED;
 	r->format->end(r);
-	return !has_begun || r->is_broken || flush(r) ? EXIT_FAILED : result;
+	return !has_begun || r->is_broken || trace_record_flush(r) ? EXIT_FAILED : result;
 }
 
 static int run_record(struct record *r)
@@ -277,7 +277,7 @@ static const struct format *format_named(const struct cli *cli, const char *name
 	cli_usage(cli, "--format takes jsonl, perfetto or chrome, not '%s'", name);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_record_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"format", required_argument, NULL, OPTION_FORMAT},
@@ -322,5 +322,5 @@ const struct verb verb_trace_record = {
 		   " -q, --quiet            do not tell on standard error when it begins\n",
 	.peer = PEER_TRACER,
 	.is_usual = true,
-	.run = run,
+	.run = trace_record_run,
 };

@@ -194,7 +194,7 @@ static int open_targets(struct watch *w)
 	return 0;
 }
 
-static int begin(struct watch *w)
+static int trace_watch_begin(struct watch *w)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 
@@ -287,7 +287,7 @@ static bool is_settled(const json_t *rows)
 }
 
 /* What is gone may have left bytes behind that the kernel still sends. */
-static int settle(struct watch *w)
+static int trace_watch_settle(struct watch *w)
 {
 	uint64_t end_ns = clock_now_ns() + SETTLE_MS * UINT64_C(1000000);
 	struct pollfd p = {.fd = w->signal_fd, .events = POLLIN};
@@ -303,7 +303,7 @@ static int settle(struct watch *w)
 }
 
 /* What the command writes is its own: this goes elsewhere then. */
-static int print(const struct watch *w, struct table *table, const json_t *rows)
+static int trace_watch_print(const struct watch *w, struct table *table, const json_t *rows)
 {
 	FILE *f = w->command ? stderr : stdout;
 	struct json json = {.file = f};
@@ -336,12 +336,12 @@ static int count(struct watch *w, struct table *table)
 
 	if (!fds)
 		cli_out_of_memory();
-	if (begin(w) || wait_for_end(w, fds) || (is_gone(w) && settle(w)) ||
+	if (trace_watch_begin(w) || wait_for_end(w, fds) || (is_gone(w) && trace_watch_settle(w)) ||
 	    ask_of_sync(w, "end", &rows))
 		return EXIT_FAILED;
 	if (could_not_run(w))
 		return CANNOT_RUN;
-	return print(w, table, rows);
+	return trace_watch_print(w, table, rows);
 }
 
 /* What the command ended with, as a shell says it. Where this failed before, it has not begun or goes on. */
@@ -399,7 +399,7 @@ static const char *name_of(const struct watch *w, char pid[32])
 	return strlen(name) <= NAME_MAX_SYNC && is_text(name) ? name : "watch";
 }
 
-static void check(const struct watch *w)
+static void trace_watch_check(const struct watch *w)
 {
 	if (!w->command && !w->n_targets)
 		cli_usage(w->cli, "'%s' wants a --pid, a --cgroup or a command", w->cli->verb->name);
@@ -407,7 +407,7 @@ static void check(const struct watch *w)
 		cli_usage(w->cli, "a command ends by itself, without --seconds");
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int trace_watch_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"pid", required_argument, NULL, OPTION_PID},
@@ -452,7 +452,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind > 0)
 		w.command = argv + optind;
-	check(&w);
+	trace_watch_check(&w);
 	if (!w.sync)
 		w.sync = name_of(&w, name);
 	table_init(&table, &cli->format, columns);
@@ -473,5 +473,5 @@ const struct verb verb_trace_watch = {
 		"     --seconds SECONDS  end then; else with what is watched, or a signal\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,
-	.run = run,
+	.run = trace_watch_run,
 };

@@ -36,7 +36,7 @@ static const struct column columns[] = {
 	{},
 };
 
-static void print(struct cli *cli, const struct verified *v)
+static void verify_print(struct cli *cli, const struct verified *v)
 {
 	char size[SIZE_TEXT_MAX], time[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
 	char digest[COLUMN_DIGEST_MAX];
@@ -47,7 +47,7 @@ static void print(struct cli *cli, const struct verified *v)
 		     size_rate(rate, v->n_bytes, v->elapsed_ns));
 }
 
-static int verify(struct cli *cli, const struct target *target, struct json *json)
+static int verify_target(struct cli *cli, const struct target *target, struct json *json)
 {
 	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	struct verified v = {};
@@ -78,12 +78,12 @@ static int verify(struct cli *cli, const struct target *target, struct json *jso
 		column_json_all(columns, &v, json);
 		json_close(json, '}');
 	} else if (r >= 0) {
-		print(cli, &v);
+		verify_print(cli, &v);
 	}
 	return r < 0 ? cli_fail(cli, r) : 0;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int verify_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_JSON, OPTIONS_COMMON, {}};
 	cleanup(cli_freep) struct target *targets = NULL;
@@ -100,7 +100,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		json_open(&json, "verified", '[');
 	}
 	for (size_t i = 0; i < n_targets; i++)
-		if (verify(cli, &targets[i], &json))
+		if (verify_target(cli, &targets[i], &json))
 			status = EXIT_FAILED;
 	if (cli->format.json) {
 		json_close(&json, ']');
@@ -114,5 +114,5 @@ const struct verb verb_verify = {
 	.args = "NAME[@VERSION]...",
 	.summary = "Compare the digest of a version with the one that was published",
 	.options = HELP_JSON HELP_DEVICE,
-	.run = run,
+	.run = verify_run,
 };

@@ -13,7 +13,7 @@
 #define RELEASE                                                                                    \
 	TEXT(WEIGHTD_VERSION_MAJOR) "." TEXT(WEIGHTD_VERSION_MINOR) "." TEXT(WEIGHTD_VERSION_PATCH)
 
-static void print(const struct weightd *w, const struct weightd_server *server)
+static void version_print(const struct weightd *w, const struct weightd_server *server)
 {
 	(void)printf("weightctl   " RELEASE "\nlibweightd  %s\nweightd     ", weightd_release());
 	if (server) {
@@ -39,7 +39,7 @@ static void print_json(const struct weightd *w, const struct weightd_server *ser
 	json_close(&json, '}');
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int version_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_JSON, OPTIONS_COMMON, {}};
 	struct weightd_server server = {.size = sizeof(server)};
@@ -51,7 +51,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (weightd_new(&cli->w) < 0)
 		cli_out_of_memory();
 	answered = weightd_connect(cli->w, cli->socket) >= 0 && weightd_ping(cli->w, &server) >= 0;
-	(cli->format.json ? print_json : print)(cli->w, answered ? &server : NULL);
+	(cli->format.json ? print_json : version_print)(cli->w, answered ? &server : NULL);
 	return 0;
 }
 
@@ -60,5 +60,5 @@ const struct verb verb_version = {
 	.args = "",
 	.summary = "Show the versions of weightctl, its library and the server",
 	.options = HELP_JSON,
-	.run = run,
+	.run = version_run,
 };

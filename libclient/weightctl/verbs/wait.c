@@ -11,7 +11,7 @@ enum {
 	OPTION_VERSION = OPTION_OWN,
 };
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int wait_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"version", required_argument, NULL, OPTION_VERSION},
@@ -50,5 +50,5 @@ const struct verb verb_wait = {
 	.options = "     --version N        the same as NAME@N\n"
 		   " -t, --timeout SECONDS  give up after that time, with exit code 1\n" HELP_JSON
 			   HELP_DEVICE,
-	.run = run,
+	.run = wait_run,
 };

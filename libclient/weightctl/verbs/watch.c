@@ -35,7 +35,7 @@ struct watch {
 	size_t size;
 };
 
-static const char *kind(const void *row, bool json)
+static const char *watch_kind(const void *row, bool json)
 {
 	const struct weightd_event *event = row;
 
@@ -43,7 +43,7 @@ static const char *kind(const void *row, bool json)
 	return weightd_event_name(event->kind);
 }
 
-static const char *name(const void *row, bool json)
+static const char *watch_name(const void *row, bool json)
 {
 	const struct weightd_event *event = row;
 
@@ -51,14 +51,14 @@ static const char *name(const void *row, bool json)
 	return *event->name ? event->name : NULL;
 }
 
-static const char *device(const void *row, bool json)
+static const char *watch_device(const void *row, bool json)
 {
 	const struct weightd_event *event = row;
 
-	return name(row, json) ? event->device : NULL;
+	return watch_name(row, json) ? event->device : NULL;
 }
 
-static const char *reason(const void *row, bool json)
+static const char *watch_reason(const void *row, bool json)
 {
 	const struct weightd_event *event = row;
 
@@ -66,7 +66,7 @@ static const char *reason(const void *row, bool json)
 	return event->end == WEIGHTD_END_NONE ? NULL : weightd_end_name(event->end);
 }
 
-static const char *user(const void *row, bool json)
+static const char *watch_user(const void *row, bool json)
 {
 	const struct weightd_event *event = row;
 
@@ -79,12 +79,12 @@ static const char *user(const void *row, bool json)
 static const struct column columns[] = {
 	COLUMN("TIME", COLUMN_TIME, EVENT(time_ns)),
 	COLUMN("TIME_NS", COLUMN_U64, EVENT(time_ns)),
-	{"EVENT", COLUMN_WORD, .word = kind},
-	{"NAME", COLUMN_WORD, .word = name},
-	{"DEVICE", COLUMN_WORD, .word = device},
+	{"EVENT", COLUMN_WORD, .word = watch_kind},
+	{"NAME", COLUMN_WORD, .word = watch_name},
+	{"DEVICE", COLUMN_WORD, .word = watch_device},
 	COLUMN("VERSION", COLUMN_VERSION, EVENT(version)),
-	{"REASON", COLUMN_WORD, .word = reason},
-	{"USER", COLUMN_WORD, .word = user},
+	{"REASON", COLUMN_WORD, .word = watch_reason},
+	{"USER", COLUMN_WORD, .word = watch_user},
 	COLUMN("UID", COLUMN_U32, EVENT(uid)),
 	COLUMN("PID", COLUMN_U32, EVENT(pid)),
 	COLUMN("SERIAL", COLUMN_U64, EVENT(serial)),
@@ -122,7 +122,7 @@ static void line_json(FILE *f, const struct weightd_event *event)
 	json_close(&json, '}');
 }
 
-static int print(struct watch *watch, const struct weightd_event *event)
+static int watch_print(struct watch *watch, const struct weightd_event *event)
 {
 	rewind(watch->line);
 	if (watch->cli->format.json)
@@ -180,7 +180,7 @@ static int stream(struct watch *watch, struct weightd_watch *source)
 			return cli_fail(watch->cli, r);
 		if (!is_wanted(watch, &event))
 			continue;
-		r = print(watch, &event);
+		r = watch_print(watch, &event);
 		if (r || (watch->count && !--watch->count))
 			return r;
 	}
@@ -240,7 +240,7 @@ static int run_watch(struct watch *watch, bool quiet)
 	return r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int watch_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"count", required_argument, NULL, 'c'},
@@ -286,5 +286,5 @@ const struct verb verb_watch = {
 		" -t, --timeout SECONDS  end after that time; with -c, with exit code 1\n"
 		" -q, --quiet            do not tell on standard error when it begins\n"
 		" -J, --json             write a JSON object for each event, a line each\n" HELP_DEVICE,
-	.run = run,
+	.run = watch_run,
 };
