@@ -2,27 +2,27 @@
  * weightd.h: share model weights between the processes of one machine, without copies
  *
  * A server, weightd, owns one flat buffer of bytes per model and device. A *writer* creates a new
- * version of a buffer from a layout (the ordered tensor table), fills it and publishes it; from then
- * on nobody, the writer included, can change it. *Readers* attach a published version and find its
+ * version of a buffer from a layout (the ordered tensor table), fills it and publishes it. A published
+ * version is immutable, for its writer too. *Readers* attach a published version and find its
  * tensors by name or index, at their final place in memory that all readers share.
  *
- * Errors. A function that can fail returns 0 or a positive result, or a negative errno. The sentence
- * that goes with the last failure on a connection is weightd_error(). Outputs are written on success
- * only. Codes with a fixed meaning here:
+ * Errors. A function that can fail returns 0 or a positive result, or a negative errno. weightd_error()
+ * returns the sentence of the last failure on a connection. Outputs are written on success only. Codes
+ * with a fixed meaning here:
  *	-ENOENT		no such buffer, version or tensor
  *	-ENODATA	the buffer exists, but no version of it has been published
- *	-ESTALE		the buffer was removed (and perhaps made again since); what a writer wrote is lost
+ *	-ESTALE		the buffer was removed (and perhaps created again since); a writer's bytes are lost
  *	-EACCES		the permissions of the buffer do not allow it
- *	-EPERM		... nor would others: it is for administrators, or this user owns nothing
- *	-EBUSY		another writer is at work on the buffer, or bytes are still mapped writable
- *	-ENOMEM		this machine has no room for the bytes; the sentence says how much is missing
+ *	-EPERM		only administrators may do it, or this user may own nothing
+ *	-EBUSY		the buffer has another writer, or its bytes are still mapped writable
+ *	-ENOMEM		this machine has no room for the bytes; the sentence has the missing size
  *	-EDQUOT		a limit of the user or of the server is reached
  *	-EPROTOTYPE	the layout is not the one asked for
  *	-EAGAIN		the buffer is being updated in place; wait for the next version
- *	-EUCLEAN	an exclusive buffer is torn, since its writer died in the middle of an update; update it again
+ *	-EUCLEAN	an exclusive buffer is torn: its writer died during an update; update it again
  *	-EALREADY	this writer has published or was aborted
- *	-ECONNABORTED	the server was started anew while it answered: whether it did what was asked is unknown
- *	-ENOTRECOVERABLE the service manager or keeper that the server survives with is gone: nothing new is made
+ *	-ECONNABORTED	the server restarted during the call, which may or may not have taken effect
+ *	-ENOTRECOVERABLE the service manager or keeper that the server survives with is gone: no new versions
  *	-EBADMSG	a file, layout or message breaks its format
  *	-EILSEQ		bytes differ from their digest
  *	-EMFILE		this process, or the server, is out of descriptors
@@ -36,49 +36,49 @@
  *	-EADDRNOTAVAIL	the memory was given back, and only its addresses are kept
  *	-EIO		the GPU or its driver fails; of cuda-ipc memory: it is lost with the process that held it
  *
- * Restarts. Where the server survives its own death (under systemd, or `weightd --keeper`) a call that finds
- * the connection lost waits for the server to come back, for weightd_set_restart_timeout() at most, takes
- * its leases and writers up again and goes on: an attachment keeps its memory in any case, and a writer that
- * had not published can go on filling. The server waits for both only so long ([store] resume-timeout in
- * weightd.conf(5)): a writer that comes later gets -ESTALE, a reader keeps what it maps, without a lease and
- * uncounted. A call that cannot be asked twice (weightd_drop(), weightd_rollback() to
- * version 0) and whose answer was lost returns -ECONNABORTED. The time of a call that has one goes on meanwhile.
- * Attached bytes, their head pages and waits on them do not need the server; detaching does not wait for it.
+ * Restarts. A server under systemd or `weightd --keeper` survives its own death. A call that finds the
+ * connection to such a server lost waits until the server is back, for weightd_set_restart_timeout() at
+ * most, resumes leases and writers, and continues. An attachment keeps its memory in any case, and an
+ * unpublished writer can continue to fill its version. The server keeps leases and writers for [store]
+ * resume-timeout, see weightd.conf(5). A writer that resumes later fails with -ESTALE; a reader keeps its
+ * mapping, without a lease and uncounted. A call that must not be repeated (weightd_drop(),
+ * weightd_rollback() to version 0) returns -ECONNABORTED if its reply was lost. The wait counts against
+ * the timeout of the call. Attached bytes, their head pages and waits on them do not need the server;
+ * detaching does not wait for it.
  *
- * Threads. A connection and what was made from it (writers, attach and detach, lists) may be used by
- * one thread at a time; threads that want to work side by side connect once each. What only looks at
- * an attached buffer (every function here that takes a `const struct weightd_buffer *`) may be called
- * from any number of threads at once.
+ * Threads. One thread at a time may use a connection and its objects (writers, attach and detach,
+ * lists); threads that work concurrently need a connection each. Functions that only read an attached
+ * buffer (all that take a `const struct weightd_buffer *`) may be called from any number of threads
+ * at once.
  *
- * Processes. After fork() the child may read the buffers its parent had attached in host memory, and nothing
- * more: calls that talk to the server return -ECHILD there, and so does every use of GPU memory.
+ * Processes. After fork() the child may read the buffers that its parent attached in host memory, and
+ * nothing more: calls that need the server return -ECHILD there, and so does every use of GPU memory.
  *
- * Devices. A buffer is on "host", or on a GPU: "cuda:N", counted as this process counts (CUDA_VISIBLE_DEVICES, as
- * torch does; "cuda" is "cuda:0"), or "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>", which mean the same to everybody.
- * Where this process has no CUDA driver, "cuda:N" is the N of nvidia-smi, to ask about a buffer by. Several GPUs
- * in one process are fine. What is told of a device is always its UUID; weightd_buffer_location() has the
- * number. Addresses of buffers and tensors on a GPU are addresses of the GPU's: they go to kernels and copies, and
- * are not to be followed.
+ * Devices. A buffer is on "host", or on a GPU: "cuda:N", numbered as in this process (CUDA_VISIBLE_DEVICES,
+ * as torch does; "cuda" is "cuda:0"), or "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>", which are the same in every
+ * process. Without a CUDA driver in this process, "cuda:N" has the N of nvidia-smi and serves queries only. One
+ * process may use several GPUs. Functions that return a device return its UUID; weightd_buffer_location()
+ * returns the number. Addresses of buffers and tensors on a GPU are device addresses: pass them to kernels and
+ * copies; the host must not dereference them.
  *
- * Contexts. libcuda.so.1 is opened when a GPU is first named, and never before. Calls about GPU memory are made in
- * the current context where that is one of this GPU, else in its primary context (that of the CUDA runtime
- * and of torch), which is held for as long as a buffer or writer on it is; what was current before a call is
- * current after it. The first such call of a process may take a second, to make the context.
+ * Contexts. The library opens libcuda.so.1 when a GPU is first named, and never before. It works on GPU memory
+ * in the current context if that context is on this GPU, else in the GPU's primary context (the one of the CUDA
+ * runtime and of torch), which it retains for as long as a buffer or writer on the GPU exists. A call leaves the
+ * current context as it was. The first such call of a process may take a second to create the context.
  *
- * Streams. Bytes on a GPU are read and written in an order that only the caller knows. Calls that make bytes
- * immutable or take them away wait first: those whose name ends with _on for the work that was queued, up to
- * the call, in one stream (a CUstream or cudaStream_t of the context named above; NULL is its default stream), the
- * others as with WEIGHTD_ALL_STREAMS: for all work of this process on that GPU, in the primary context and in the
- * current one. Work that is queued meanwhile, or in other contexts, is the caller's to hold back. For host memory
- * there is nothing to wait for, and streams are ignored. None of them may be called while the stream is
+ * Streams. Only the caller knows in which order a GPU reads and writes bytes. Calls that make bytes immutable
+ * or unmap them wait first. Functions with the suffix _on wait for the work queued so far in one stream (a
+ * CUstream or cudaStream_t of the context above; NULL is its default stream). The others wait as with
+ * WEIGHTD_ALL_STREAMS, for all work of this process on that GPU, in the primary context and in the current
+ * one. The caller must hold back work that it would queue meanwhile, and work in other contexts. Host memory
+ * needs no wait, and streams are ignored for it. None of these functions may be called while the stream is
  * captured into a graph.
  *
- * Structs that cross the call begin with their size, set by the caller; what the caller does not set must
- * be zero (struct weightd_create_options o = {.size = sizeof(o)}). Options of a later release that are not
- * zero are refused with -E2BIG, rather than ignored, by a library that does not know them.
+ * Structs. Structs passed by pointer begin with their size, which the caller sets; fields that the caller does
+ * not use must be zero (struct weightd_create_options o = {.size = sizeof(o)}). A library that is older than an
+ * option refuses it with -E2BIG unless it is zero.
  *
- * The library never prints, never exits and installs no signal handlers, but for what
- * weightd_guard() is asked for.
+ * The library never prints, never exits and installs no signal handlers, except as weightd_guard() requests.
  */
 #ifndef WEIGHTD_H
 #define WEIGHTD_H
@@ -143,17 +143,17 @@ int weightd_dtype_parse(const char *name);
 /* Bits of one element; 0 for an unknown code. */
 unsigned weightd_dtype_bits(enum weightd_dtype dtype);
 
-/* What a tensor is to the module it belongs to. */
+/* The role of a tensor in its module. */
 enum weightd_role {
-	WEIGHTD_PARAM = 1, /* shared by readers as it is */
-	WEIGHTD_BUFFER, /* mutable or non-parameter state: readers take a private copy */
+	WEIGHTD_PARAM = 1, /* readers share it */
+	WEIGHTD_BUFFER, /* mutable or non-parameter state: readers make a private copy */
 };
 
 #define WEIGHTD_NOT_TIED UINT32_MAX
 
 /*
- * One tensor. `size` is sizeof(struct weightd_tensor) as the caller knows it, set by the caller before
- * each call that fills one; strings and shape belong to the buffer or writer it came from.
+ * One tensor. The caller sets `size` to sizeof(struct weightd_tensor) before each call that fills one.
+ * The buffer or writer owns the strings and the shape.
  */
 struct weightd_tensor {
 	size_t size;
@@ -170,61 +170,63 @@ struct weightd_tensor {
 	enum weightd_role role;
 };
 
-/* How bytes come to a process. */
+/* Kinds of memory. */
 enum weightd_memory {
 	WEIGHTD_MEMORY_HOST,
-	WEIGHTD_MEMORY_CUDA, /* an allocation of a GPU's, mapped by its virtual memory management */
-	WEIGHTD_MEMORY_CUDA_IPC, /* one of the older kind, cudaIpcMemHandle_t */
+	WEIGHTD_MEMORY_CUDA, /* an allocation on a GPU, mapped by CUDA virtual memory management */
+	WEIGHTD_MEMORY_CUDA_IPC, /* an allocation on a GPU, opened by a cudaIpcMemHandle_t */
 };
 
 struct weightd_location {
 	size_t size; /* set by the caller */
 	enum weightd_memory memory;
-	int device; /* the GPU that maps it, by its number in this process; -1: host memory */
-	uint8_t uuid[16]; /* of the GPU that has it, or of the part of one; zero for host memory */
-	uint64_t map_size; /* of CUDA memory: bytes of the allocation, all of which a mapping of its descriptor is of */
+	int device; /* number, in this process, of the GPU that maps it; -1: host memory */
+	uint8_t uuid[16]; /* of the GPU or MIG partition with the memory; zero for host memory */
+	uint64_t map_size; /* CUDA memory: bytes of the allocation; a mapping of its descriptor must span all of them */
 };
 
-/* In the place of a stream. */
+/* All streams of a GPU, where a stream is expected. */
 #define WEIGHTD_ALL_STREAMS ((void *)-1)
 
 /* --- Connections ------------------------------------------------------------------------------- */
 
 struct weightd;
 
-/* A connection object, not yet connected; it exists so that a failure to connect has a sentence. */
+/*
+ * Creates a connection object, not yet connected: a failure to connect has its sentence there. The caller owns it, and
+ * releases it with weightd_close(). -ENOMEM.
+ */
 int weightd_new(struct weightd **ret);
 
 /*
- * Connects to the socket `path`; NULL means $WEIGHTD_SOCKET, else the first of
- * $XDG_RUNTIME_DIR/weightd.sock and the system's, /run/weightd/weightd.sock, that has a listener. A folder
- * $XDG_RUNTIME_DIR that another user owns, as su and sudo -E may leave it, is passed over.
+ * Connects to the socket `path`. NULL means $WEIGHTD_SOCKET, else the first socket with a listener of
+ * $XDG_RUNTIME_DIR/weightd.sock and the system's, /run/weightd/weightd.sock. A $XDG_RUNTIME_DIR that another
+ * user owns, as su and sudo -E may leave it, is skipped.
  *
- * Also connects anew after the server went away; to the same socket of a server that survives, leases and
- * writers are taken up again, else what is attached stays readable without a lease, and what is being
- * written is lost (-ESTALE). A caller that connects anew should pass weightd_socket(w): NULL may find the
- * server of another socket by then.
+ * May be called again to reconnect. On the same socket of a server that survives restarts, leases and writers
+ * are resumed. Otherwise attached buffers stay readable without a lease, and writers lose their bytes
+ * (-ESTALE). Pass weightd_socket(w) to reconnect: NULL may then select the server of another socket.
  *
- * Blocks for the handshake (5 s at most), and up to a second for a socket that is being made: one that
+ * Blocks for the handshake (5 s at most), and up to a second for a socket that a server is creating: one that
  * refuses, or admits only other users, and changed within the last second; or one that is missing from a
- * folder in which a file was made or removed within the last second. A socket that refuses and did not change
- * is tried for 0.2 s, as its server may be about to make it anew. Any other server that is not there is an
- * error at once: -ENOENT; -EACCES names the group that the socket admits.
+ * folder in which a file was created or removed within the last second. A socket that refuses and did not
+ * change is retried for 0.2 s, because its server may be about to replace it. Other failures return at once:
+ * -ENOENT, -ECONNREFUSED, or -EACCES, whose sentence names the group that the socket admits.
  */
 int weightd_connect(struct weightd *w, const char *path);
 
 /*
- * Drops the caller's hold; NULL is fine. Buffers and writers made from the connection keep it open
- * until they are gone too. Waits for what weightd_detach_on() left.
+ * Releases the caller's reference; NULL is fine. Buffers and writers of the connection keep it open until
+ * they are freed. Waits for the streams of buffers that weightd_detach_on() has not finished.
  */
 void weightd_close(struct weightd *w);
 
-/* The sentence of the last failure, for a person; "" if there was none. Valid until the next call. */
+/* The message of the last failure, for people; "" if there was none. Valid until the next call. */
 const char *weightd_error(const struct weightd *w);
 
 /*
- * How long a call waits for a server that is being started again: < 0 for ever, 0 not at all. Default:
- * 30 s. Only a server that survives is waited for.
+ * Sets how long a call waits for a server that restarts: < 0 for ever, 0 not at all. Default: 30 s. Calls wait
+ * only for a server that survives restarts.
  */
 void weightd_set_restart_timeout(struct weightd *w, int timeout_ms);
 
@@ -243,7 +245,7 @@ struct weightd_server {
 	char release[32];
 };
 
-/* Asks the server who it is. */
+/* Asks the server for its identity and counters. Blocks for the reply. */
 int weightd_ping(struct weightd *w, struct weightd_server *ret);
 
 /* --- Reading ----------------------------------------------------------------------------------- */
@@ -254,154 +256,154 @@ struct weightd_attach_options {
 	size_t size; /* set by the caller */
 	const char *device; /* NULL: "host" */
 	uint64_t version; /* 0: the newest */
-	const uint8_t *layout_hash; /* 16 bytes the layout must hash to, else -EPROTOTYPE; NULL: any */
-	int timeout_ms; /* how long to wait for that version, or for an update: 0 not at all, < 0 for ever */
+	const uint8_t *layout_hash; /* 16 bytes that the layout must hash to, else -EPROTOTYPE; NULL: any */
+	int timeout_ms; /* to wait for that version, or for an update: 0 not at all, < 0 for ever */
 	/*
-	 * Of a buffer on a GPU: the GPU of this process that is to map it, over NVLink or PCIe; NULL: the one that
-	 * has it. -EOPNOTSUPP where the two do not reach each other. Both must be visible to this process.
+	 * Buffers on a GPU: the GPU of this process that maps it, over NVLink or PCIe; NULL: the GPU with the
+	 * memory. -EOPNOTSUPP if the two have no peer access. Both must be visible to this process.
 	 */
 	const char *map_device;
 	/*
-	 * Gets a descriptor of the bytes, which begin at its offset 0, for sendfile() or a process that is to map
-	 * them; the caller closes it. Of host memory it is read-only. Its file position is shared with others: use
-	 * calls that name an offset. On a GPU it is the allocation, for cuMemImportFromShareableHandle(), and who
-	 * imports it has to map weightd_location::map_size bytes of it and is kept from writing by nothing else than
-	 * how it maps them; -EOPNOTSUPP for memory of the older kind. The attachment's lease is what keeps a reusable
-	 * buffer's memory from being written again, the descriptor does not; and while it is open the memory is not
-	 * free. NULL: none.
+	 * Receives a descriptor of the bytes, which begin at its offset 0, for sendfile() or for another process to
+	 * map; the caller closes it. NULL: none. For host memory the descriptor is read-only; other processes share
+	 * its file position, so use calls with an explicit offset. On a GPU it is the allocation, for
+	 * cuMemImportFromShareableHandle(). Its importer must map weightd_location::map_size bytes; nothing prevents
+	 * it from mapping them writable. -EOPNOTSUPP for cuda-ipc memory. Only the lease of the attachment protects
+	 * the memory of a reusable buffer from a new writer, the descriptor does not. The server cannot free the
+	 * memory while the descriptor is open.
 	 */
 	int *ret_fd;
 };
 
 /*
- * Maps a published version; `options` may be NULL. The caller owns the result.
+ * Maps a published version; `options` may be NULL. The caller owns the result, and releases it with
+ * weightd_detach(). -ENOENT, -ENODATA, -EACCES, -EAGAIN, -EUCLEAN, -EPROTOTYPE, -ETIMEDOUT.
  *
  * On a GPU the mapping is read-only too: a kernel that writes through it fails, with its context (an illegal
- * address). A driver that does not know such mappings gives one that can be written, as cuda-ipc memory always
- * is: then it is by good will alone that the bytes stay, and weightd_buffer_verify() tells whether they have.
+ * address). A driver without such mappings returns a writable one, and cuda-ipc memory is always writable: there
+ * the bytes stay only if every process leaves them alone, and weightd_buffer_verify() detects a change.
  */
 int weightd_attach(struct weightd *w, const char *name,
 		   const struct weightd_attach_options *options, struct weightd_buffer **ret);
 
 /*
- * Unmaps and tells the server, ending the lease; NULL is fine. Tensor pointers are dead afterwards. Waits for
- * all streams on the GPU that maps it.
+ * Unmaps the buffer and ends its lease; NULL is fine. Tensor pointers are invalid afterwards. Waits for all
+ * streams on the GPU that maps it.
  */
 void weightd_detach(struct weightd_buffer *b);
 
 /*
- * As weightd_detach(), but returns at once: the memory stays mapped and the lease held until the work that is now
- * queued in `stream` is done, which each later call on the connection that talks to the server looks at, and
- * weightd_reap(). `b` is not to be used any more; the stream may be destroyed. With WEIGHTD_ALL_STREAMS, for a
- * stream that takes no event, and after weightd_close(), it waits.
+ * Like weightd_detach(), but returns at once: the memory stays mapped and the lease held until the work that is now
+ * queued in `stream` is done. Later calls to the server on this connection, and weightd_reap(), check for that.
+ * `b` must not be used any more; the stream may be destroyed. Waits like weightd_detach() with
+ * WEIGHTD_ALL_STREAMS, for a stream that takes no event, and after weightd_close().
  */
 void weightd_detach_on(struct weightd_buffer *b, void *stream);
 
-/* Ends what weightd_detach_on() left and its stream has passed. How many are left. Does not wait. */
+/* Finishes calls of weightd_detach_on() whose stream is done. Returns how many are left. Does not wait. */
 int weightd_reap(struct weightd *w);
 
 const char *weightd_buffer_name(const struct weightd_buffer *b);
-/* As the server calls it: a GPU by its UUID. */
+/* The device as the server names it: a GPU by its UUID. */
 const char *weightd_buffer_device(const struct weightd_buffer *b);
-/* The version this attachment reads; only weightd_buffer_swap() and weightd_buffer_pause() change it. */
+/* The attached version; only weightd_buffer_swap(), _reacquire() and _pause() change it. */
 uint64_t weightd_buffer_version(const struct weightd_buffer *b);
 /* Start of the bytes, and their number if `ret_size` is given. */
 const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_size);
-/* Where it is, and the GPU that maps it. -EINVAL: `ret->size` was not set. */
+/* The kind of memory, and the GPU that maps it. -EINVAL: `ret->size` was not set. */
 int weightd_buffer_location(const struct weightd_buffer *b, struct weightd_location *ret);
 /*
- * The 64 bytes of the cudaIpcMemHandle_t of a buffer of the older kind, for a program of this machine that opens it
- * itself: the buffer's bytes begin at the start of what it gets. It is good for as long as this attachment
- * is there, and so to be closed before weightd_detach(); and not behind weightd_buffer_refresh(), which attaches
- * another allocation. Nothing keeps who opens it from writing. -EOPNOTSUPP: memory of another kind; -EIO: it is
- * lost with the process that held it, and does not open any more.
+ * Copies the cudaIpcMemHandle_t, 64 bytes, of a cuda-ipc buffer, for a program of this machine that opens it itself;
+ * the bytes begin at the start of the opened memory. The handle is valid while this attachment exists: close the memory
+ * before weightd_detach(), and again after weightd_buffer_refresh(), which attaches another allocation. Nothing prevents
+ * the program from writing. -EOPNOTSUPP: memory of another kind; -EIO: the memory was lost with the process that held
+ * it, and no longer opens.
  */
 int weightd_buffer_ipc_handle(const struct weightd_buffer *b, uint8_t ret_handle[64]);
 /*
- * Copies `n` bytes from `offset` on into host memory, wherever they are; blocks until they are there, on a GPU
+ * Copies `n` bytes from `offset` on into host memory, from any kind of memory. Blocks until the copy is done, on a GPU
  * also for the work of its default stream. -EINVAL: not within the buffer. -EADDRNOTAVAIL, -EIO.
  */
 int weightd_buffer_read(struct weightd_buffer *b, uint64_t offset, void *to, uint64_t n);
 /* 16 bytes, owned by the buffer. */
 const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b);
 /*
- * The layout as one range of bytes that does not change, owned by the buffer; weightd_layout_parse() makes a
- * layout of it again, in another process or on another machine.
+ * The layout as one constant range of bytes, owned by the buffer; weightd_layout_parse() turns it into a layout
+ * again, in another process or on another machine.
  */
 const void *weightd_buffer_layout_image(const struct weightd_buffer *b, uint64_t *ret_size);
-/* 16 bytes, owned by the buffer; NULL when the writer published without a digest. */
+/* 16 bytes, owned by the buffer; NULL if the writer published without a digest. */
 const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b);
 uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b);
 
 /* Tensor `index` of the table, in the order of the layout. -ENOENT. Constant time. */
 int weightd_buffer_tensor(const struct weightd_buffer *b, uint32_t index,
 			  struct weightd_tensor *ret);
-/* The tensor of that name. -ENOENT. Constant time: a hash table inside the mapped layout. */
+/* The tensor with that name. -ENOENT. Constant time: a hash table inside the mapped layout. */
 int weightd_buffer_find(const struct weightd_buffer *b, const char *name,
 			struct weightd_tensor *ret);
 
 /*
- * The current version of the buffer, which is the newest but after a rollback: one atomic load, no system
- * call. -ESTALE once the buffer was removed.
+ * The current version of the buffer, which is the newest except after a rollback: one atomic load, no system
+ * call. -ESTALE: the buffer was removed.
  */
 int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version);
 
 /*
  * Blocks until the current version is newer than `version`. timeout_ms < 0: for ever. -ETIMEDOUT, -ESTALE.
- * Needs no connection, and hence does not notice that the server has ended.
+ * Needs no connection, so it does not notice the end of the server.
  */
 int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int timeout_ms,
 			uint64_t *ret_version);
 
 /*
- * Maps the current version beside the one `b` reads. Returns 1 and the new attachment (to be detached
- * like any other; `b` stays valid until it is detached), or 0 when `b` is the current one already. -EIO: it is,
- * and its memory is lost.
+ * Maps the current version beside the attached one. Returns 1 and the new attachment, which the caller detaches
+ * (`b` stays valid until it is detached too), or 0 if `b` has the current version already. -EIO: it has, but its
+ * memory is lost.
  */
 int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret);
 
 /*
- * As weightd_buffer_refresh(), at the same address: the new version's memory takes the place of the
- * old one's, so that pointers, views and captured graphs stay valid. To be called at a safe point,
- * where no thread of the process reads the buffer. 1: swapped, 0: `b` has the current version
- * already; -EPROTOTYPE when the layout differs (the sentence says in what): attach anew. On a
- * failure `b` goes on with the version it has. What weightd_buffer_tensor() had told stays true but
- * for the bytes.
+ * Like weightd_buffer_refresh(), at the same address: the memory of the new version replaces that of the old
+ * one, so that pointers, views and captured graphs stay valid. Call it at a safe point, where no thread of the
+ * process reads the buffer. Returns 1: swapped; 0: `b` has the current version already; -EPROTOTYPE: the layout
+ * differs (the sentence has the differences), attach anew. After a failure `b` keeps its version. Results of
+ * weightd_buffer_tensor() stay valid, except for the bytes.
  *
- * On a GPU the new memory is imported first; then the streams are waited for, and what is queued after the call
- * reads the new version. Should the driver then map neither the new nor again the old memory, -EIO says so, and `b`
- * has none until another swap succeeds. -EOPNOTSUPP for cuda-ipc memory, whose address is the driver's choice:
- * refresh there. -EADDRNOTAVAIL after weightd_buffer_release().
+ * On a GPU the call imports the new memory, then waits for the streams; work queued after the call reads the new
+ * version. -EIO: the driver could map neither the new memory nor the old one again, and `b` has no memory until
+ * another swap succeeds. -EOPNOTSUPP for cuda-ipc memory, whose address the driver chooses: refresh instead.
+ * -EADDRNOTAVAIL after weightd_buffer_release().
  */
 int weightd_buffer_swap(struct weightd_buffer *b);
 int weightd_buffer_swap_on(struct weightd_buffer *b, void *stream);
 
 /*
- * Sleep: gives memory and lease back, once `stream` has passed, and keeps the addresses, for an engine that frees
- * its GPU while it has nothing to do. Until weightd_buffer_reacquire() reads fault, and what needs the bytes
- * (weightd_buffer_read(), weightd_buffer_verify(), weightd_read_begin(), weightd_buffer_swap(),
- * weightd_buffer_pause()) returns -EADDRNOTAVAIL; what looks at the layout or the head page
- * (weightd_buffer_latest(), weightd_buffer_wait(), weightd_buffer_state()) works, and so do weightd_buffer_refresh(),
- * which attaches the current version beside it if that is another one, and weightd_detach(). The server may free
- * the version meanwhile: nobody waits for a sleeper. Asleep already: 0. -EOPNOTSUPP for cuda-ipc memory. Does
- * not need the server.
+ * Puts the buffer to sleep: waits for `stream`, returns memory and lease to the server, and keeps the addresses, for an
+ * engine that frees its GPU while it is idle. Until weightd_buffer_reacquire(), reads of the addresses fault, and
+ * functions that need the bytes (weightd_buffer_read(), weightd_buffer_verify(), weightd_read_begin(),
+ * weightd_buffer_swap(), weightd_buffer_pause()) return -EADDRNOTAVAIL. Functions that use the layout or the head page
+ * (weightd_buffer_latest(), weightd_buffer_wait(), weightd_buffer_state()) still work, and so do
+ * weightd_buffer_refresh(), which attaches a current version other than this one beside it, and weightd_detach(). The
+ * server may free the version meanwhile, and writers do not wait for a sleeping reader. Returns 0 if it is asleep
+ * already. -EOPNOTSUPP for cuda-ipc memory. Does not need the server.
  */
 int weightd_buffer_release(struct weightd_buffer *b, void *stream);
 
 /*
- * Wake: memory at the same addresses again, so that pointers and captured graphs are valid again. 0: the version
- * there was, or it was not asleep; 1: the current one, since that was gone. After a failure it sleeps on: -ESTALE:
- * the buffer was removed; -EPROTOTYPE: its versions have another layout now: attach anew; -ENODATA, -EAGAIN and
- * -EUCLEAN as for weightd_attach(); -ENOMEM and others of the GPU.
+ * Wakes the buffer: maps memory at the same addresses, which makes pointers and captured graphs valid again. Returns
+ * 0: the same version, or it was not asleep; 1: the current version, because the old one is gone. After a failure the
+ * buffer stays asleep. -ESTALE: it was removed; -EPROTOTYPE: its versions have another layout now, attach anew;
+ * -ENODATA, -EAGAIN and -EUCLEAN as for weightd_attach(); -ENOMEM and other errors of the GPU.
  */
 int weightd_buffer_reacquire(struct weightd_buffer *b);
 
 /* The state of a buffer. */
 enum weightd_state {
-	WEIGHTD_EMPTY, /* nothing published yet, or being replaced */
+	WEIGHTD_EMPTY, /* no version yet, or a writer replaces it */
 	WEIGHTD_READY,
 	WEIGHTD_UPDATING, /* a writer waits for the readers to pause, or writes in place */
-	WEIGHTD_TORN, /* the writer died in the middle of an update in place */
+	WEIGHTD_TORN, /* the writer died during an update in place */
 	WEIGHTD_GONE, /* removed */
 };
 
@@ -409,54 +411,50 @@ enum weightd_state {
 enum weightd_state weightd_buffer_state(const struct weightd_buffer *b, uint64_t *ret_version);
 
 /*
- * For readers of an exclusive buffer that cannot pause: what was read between a begin and a retry that
- * returns false is of one version, whole; what was read before a retry that returns true may be torn, and
- * must not have been believed. begin: 0; -EAGAIN while the buffer is updated (to be tried again, or
- * weightd_buffer_wait()), -EUCLEAN, -ESTALE, and -EUCLEAN too once weightd_buffer_pause() has told this reader
- * that it was evicted. What is sealed is always whole. Two loads, no system call.
+ * For readers of an exclusive buffer that cannot pause, like a seqlock. Bytes read between a begin and a retry that
+ * returns false are one whole version; bytes read before a retry that returns true may be torn, and must be discarded.
+ * weightd_read_begin() returns 0; -EAGAIN during an update (try again, or call weightd_buffer_wait()); -EUCLEAN: torn,
+ * or weightd_buffer_pause() has reported that this reader was evicted; -ESTALE. Sealed versions are always whole. Two
+ * loads, no system call.
  */
 int weightd_read_begin(const struct weightd_buffer *b, uint64_t *ret_ticket);
 bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
 
 /*
- * A safe point for readers that can pause: where WEIGHTD_UPDATING stands, tells the server that this
- * process does not read, and waits until it may go on. 0: nobody asked; 1: paused, and going on, with
- * another version perhaps, at the same addresses; -ETIMEDOUT: still paused, to be called again; -EUCLEAN:
- * this reader was evicted: attach anew; or the buffer is torn, which weightd_buffer_state() tells: detach, or
- * call again, since its repair waits for this reader too; -ESTALE; -EPROTOTYPE: the next version has another
- * layout: attach anew. No thread of the process may read the buffer during the call; all streams on
- * the GPU that maps it are waited for first.
+ * A safe point for readers that can pause. In state WEIGHTD_UPDATING, reports to the server that this process does not
+ * read, and waits until it may read again. Returns 0: no writer waits; 1: paused and resumed, possibly with another
+ * version, at the same addresses. -ETIMEDOUT: still paused, call again. -EUCLEAN: this reader was evicted, attach anew;
+ * or the buffer is torn (see weightd_buffer_state()): detach, or call again, because its repair waits for this reader
+ * too. -ESTALE. -EPROTOTYPE: the next version has another layout, attach anew. No thread of the process may read the
+ * buffer during the call. Waits for all streams on the GPU that maps it.
  *
- * A pause is for one update only: the next one asks again. Who was told -ETIMEDOUT and reads without another
- * call may hence read in the midst of either.
+ * A pause covers one update; the next update needs another. A reader that received -ETIMEDOUT and reads without
+ * another call may read during either update.
  *
- * Where the buffer is being replaced its memory is given back meanwhile and the addresses are kept: until
- * the call returns 1 a read of them faults, after -ETIMEDOUT and other failures too, and `b` is good for
- * another call of this function and for weightd_detach() only.
+ * While a writer replaces the buffer, its memory goes back to the server and the addresses are kept. Until the call
+ * returns 1, also after -ETIMEDOUT and other failures, reads of the addresses fault, and only this function and
+ * weightd_detach() may be called with `b`.
  */
 int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms);
 
-/* True when the bytes can change in place: those of an exclusive buffer. */
+/* True if the bytes can change in place: in an exclusive buffer. */
 bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 
 /*
- * Computes the digest of the mapped bytes and compares it with the one that was published; a GPU does it for
- * memory of its own, beside what else it does, and no more than 16 bytes of each leaf come back. 0: equal;
- * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest;
- * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last; -EUCLEAN, -ESTALE,
- * -EADDRNOTAVAIL, -EIO.
+ * Computes the digest of the mapped bytes and compares it with the published one. A GPU digests its own memory, beside
+ * its other work, and copies back 16 bytes of each leaf. 0: equal; -EILSEQ: they differ (the sentence has the first bad
+ * range); -ENODATA: published without a digest; -EAGAIN: an exclusive buffer was updated since `b` was attached or
+ * last paused; -EUCLEAN, -ESTALE, -EADDRNOTAVAIL, -EIO. Reads all bytes, and blocks for it.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
 
 /*
- * For debugging: from now on a fault in host memory of weightd's is explained in a line on standard
- * error, which names the tensor, the buffer and its version. Only the first such fault of a process
- * is explained, also where its handler recovers from that. A write to a published version is one,
- * as is any use of what weightd_buffer_release() gave back. The signal, SIGSEGV, then goes on to
- * the handler that had it before, or ends the process, as do faults that have nothing to do with
- * weightd, without a line. Up to 4096 attachments and writers of the process are known. Installs a
- * handler of SIGSEGV; where another one has taken its place since, a second call puts it before
- * that. One thread at a time. -errno.
+ * For debugging: installs a handler of SIGSEGV that explains a fault in weightd's host memory in one line on standard
+ * error, with the tensor, the buffer and its version. Such faults are a write to a published version and any use of
+ * memory that weightd_buffer_release() returned. Only the first one of a process is explained, even if a handler
+ * recovers from it. The signal, and that of other faults, then reaches the handler installed before, or ends the
+ * process. Covers up to 4096 attachments and writers of the process. If another handler was installed since, a second
+ * call puts this one before it. One thread at a time. -errno.
  */
 int weightd_guard(void);
 
@@ -465,8 +463,8 @@ int weightd_guard(void);
 struct weightd_layout;
 
 /*
- * An empty layout. `alignment` is that of every tensor's offset in bytes, a power of two from 64 to
- * 2 MiB; 0 means 256.
+ * Creates an empty layout, which the caller frees. `alignment` is that of every tensor's offset in bytes, a power
+ * of two from 64 to 2 MiB; 0 means 256. -EINVAL, -ENOMEM.
  */
 int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret);
 void weightd_layout_free(struct weightd_layout *l);
@@ -480,26 +478,25 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 		       const char *unit);
 
 /*
- * The layout as one range of bytes, its hash in it, which weightd_layout_parse() takes and weightd_buffer_layout_image()
- * gives for a buffer of this layout. The caller frees it, by free(). -EINVAL: it is empty; -EOVERFLOW: it would have
- * more than 1 GiB; -ENOMEM. Reads the whole table.
+ * Serializes the layout, with its hash, into one range of bytes for weightd_layout_parse(); the same bytes as
+ * weightd_buffer_layout_image() of a buffer with this layout. The caller releases it with free(). -EINVAL: no tensors;
+ * -EOVERFLOW: more than 1 GiB; -ENOMEM. Reads the whole table.
  */
 int weightd_layout_image(const struct weightd_layout *l, void **ret_image, uint64_t *ret_size);
 
 /*
- * The layout that weightd_buffer_layout_image() has written down, and which has the same hash. The image is
- * copied and then checked, as the server checks it: it may come from anybody. -EBADMSG, also for an image of
- * more than 1 GiB; -ENOMEM. Reads the whole table. To be freed like one of weightd_layout_new().
+ * Parses an image of weightd_buffer_layout_image() or weightd_layout_image() into a layout with the same hash, which the
+ * caller frees. The image is untrusted: the function copies it and checks it as the server does. -EBADMSG, also for an
+ * image of more than 1 GiB; -ENOMEM. Reads the whole table.
  */
 int weightd_layout_parse(const void *image, uint64_t size, struct weightd_layout **ret);
 
 /*
- * Compares two layouts, which are of one model when they have the same set of (name, type, shape),
- * in any order. A name that only one of them has is no difference where it is tied to a name that
- * both have. Returns 0, or -EPROTOTYPE: up to `size` bytes of `ret_text` name the differences,
- * "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in this layout: 'a', 'b' and 3
- * more; only in the other: 'c'". 256 bytes hold some names of each kind. `ret_text` may be NULL
- * where `size` is 0. -ENOMEM. Reads both tables.
+ * Compares two layouts. They belong to one model if they have the same set of (name, type, shape), in any order. A
+ * name in only one of them is no difference if it is tied to a name in both. Returns 0, or -EPROTOTYPE with the
+ * differences in up to `size` bytes of `ret_text`: "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in
+ * this layout: 'a', 'b' and 3 more; only in the other: 'c'". 256 bytes hold some names of each kind. `ret_text` may
+ * be NULL if `size` is 0. -ENOMEM. Reads both tables.
  */
 int weightd_layout_compare(const struct weightd_layout *l, const struct weightd_layout *other,
 			   char *ret_text, size_t size);
@@ -510,37 +507,37 @@ int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t inde
 uint32_t weightd_layout_n_tensors(const struct weightd_layout *l);
 /* Bytes of the flat buffer. */
 uint64_t weightd_layout_n_bytes(const struct weightd_layout *l);
-/* As weightd_buffer_tensor(), with data == NULL. Pointers live until the layout changes. */
+/* Like weightd_buffer_tensor(), with data == NULL. Pointers are valid until the layout changes. */
 int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index,
 			  struct weightd_tensor *ret);
-/* The hash that weightd will know the layout by. Reads the whole table. */
+/* The hash of the layout in weightd: weightd_buffer_layout_hash(). Reads the whole table. */
 int weightd_layout_hash(const struct weightd_layout *l, uint8_t ret_hash[WEIGHTD_DIGEST_SIZE]);
 
 /* --- Writing ----------------------------------------------------------------------------------- */
 
 struct weightd_writer;
 
-/* What becomes of a reader that has not paused in time. */
+/* Policies for a reader that does not pause in time. */
 enum weightd_policy {
-	WEIGHTD_WAIT, /* the writer gets -ETIMEDOUT, and nothing happened */
+	WEIGHTD_WAIT, /* create fails with -ETIMEDOUT, without any effect */
 	/*
-	 * It is not waited for any longer. What it reads in place is torn, and the library tells it so; what is
-	 * replaced it keeps, with its memory, until it lets go.
+	 * The writer no longer waits for the reader. Its reads in place are torn, which the library reports to it; a
+	 * replaced version it keeps, with its memory, until it detaches.
 	 */
 	WEIGHTD_EVICT,
 	/*
-	 * ... and its process is killed, if it is one of the writer's user, or the writer is root; and if
-	 * weightd can: as root, or as that user; from Linux 6.5 on.
+	 * Like EVICT, and weightd kills the process, if it belongs to the writer's user, or the writer is root; and if
+	 * weightd may: as root, or as that user; since Linux 6.5.
 	 */
 	WEIGHTD_KILL,
 };
 
-/* How a buffer on a GPU is shared. */
+/* Ways to share a buffer on a GPU. */
 enum weightd_handle {
-	WEIGHTD_HANDLE_VMM, /* by a descriptor: the memory lives for as long as anybody has it */
+	WEIGHTD_HANDLE_VMM, /* by a descriptor: the memory exists for as long as a process has it open or mapped */
 	/*
-	 * By a cudaIpcMemHandle_t, for consumers that can open nothing else: the memory lives in a process of the
-	 * server's and is lost with it, nothing is ever read-only, and addresses do not stay.
+	 * By a cudaIpcMemHandle_t, for consumers that can open nothing else: the memory belongs to a process of the
+	 * server and is lost with it, no mapping is read-only, and addresses change.
 	 */
 	WEIGHTD_HANDLE_IPC,
 };
@@ -551,154 +548,150 @@ struct weightd_create_options {
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
 	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
 	/*
-	 * Publish in exactly the given layout, whatever the newest version has: allows other
-	 * tensors, and another order of the same ones. Not of an exclusive buffer.
+	 * Publish in exactly the given layout, independent of the newest version: allows other tensors, and another
+	 * order of the same ones. Not for an exclusive buffer.
 	 */
 	bool new_layout;
 	/*
-	 * Of a new buffer. Exclusive: one slot, never sealed, which the next create hands out again once its
-	 * readers have paused: for what does not fit twice. Reusable: the slots of versions that are gone are
-	 * used again, not sealed, not zeroed: for writers that are trusted and publish often.
+	 * For a new buffer. Exclusive: one slot, never sealed, which the next create updates in place once its
+	 * readers have paused, for models that do not fit twice. Reusable: the slots of freed versions are used
+	 * again, neither sealed nor zeroed, for trusted writers that publish often.
 	 */
 	bool exclusive;
 	bool reusable;
 	/*
-	 * Before a version of a buffer that is neither, ask the readers to let go and free the
-	 * versions there are. A version that cannot fit even then is -ENOMEM or
-	 * -EDQUOT before that; a writer that fails later leaves none.
+	 * For a buffer that is neither: ask its readers to release their memory and free its versions first. If the
+	 * new version would not fit even then, create fails with -ENOMEM or -EDQUOT before that; a writer that fails
+	 * later leaves the buffer without a version.
 	 */
 	bool replace;
-	/* With exclusive and replace: how long readers may take to pause (< 0: for ever; 0: 10 s), and then. */
+	/* With exclusive and replace: time for readers to pause (< 0: for ever; 0: 10 s), and the policy afterwards. */
 	int pause_timeout_ms;
 	enum weightd_policy policy;
 	enum weightd_handle handle; /* of a new buffer on a GPU */
 };
 
 /*
- * Starts the next version of buffer `name`, creating the buffer if there is none. Blocks while the
- * server provides the memory, and for readers to pause. The bytes are zero; of an exclusive buffer they are
- * the version there was, of a reusable one an older version's perhaps. -EBUSY while somebody else is writing
- * the buffer; -ENOTRECOVERABLE.
+ * Starts the next version of buffer `name`, and creates the buffer if it does not exist. The caller owns the writer,
+ * and releases it with weightd_writer_free(). Blocks while the server provides the memory, and for readers to pause.
+ * The bytes are zero; in an exclusive buffer they are the current version, in a reusable one possibly an older
+ * version. -EBUSY: the buffer has another writer; -EACCES, -EPERM, -ENOMEM, -EDQUOT, -ETIMEDOUT, -ENOTRECOVERABLE.
  *
- * A layout of the same model as the newest version's (weightd_layout_compare()) stands for that
- * one: the version gets the order, offsets, alignment, roles, units and ties of the newest version,
- * so that readers can swap to it. weightd_writer_tensor() and weightd_writer_find() tell where the
- * tensors are; offsets and indices of the given layout do not count then. Names that the given
- * layout ties stay tied for the writer, also where the newest version has each of them on its own:
- * they show one memory, which publish copies to the others. Names that only the newest version ties
- * show one memory too. -EPROTOTYPE: the newest version has other tensors, which the sentence names;
- * or new_layout is set and the buffer is exclusive. Needs no permission to read.
+ * A layout of the same model as the newest version (weightd_layout_compare()) is replaced by that version's: the new
+ * version has the order, offsets, alignment, roles, units and ties of the newest one, so that readers can swap to it.
+ * weightd_writer_tensor() and weightd_writer_find() return the actual places; offsets and indices of the given layout
+ * do not apply then. Names that the given layout ties stay tied for the writer, even if the newest version has separate
+ * memory for each: the writer sees one memory, and publish copies it to the others. Names that only the newest version
+ * ties share one memory too. -EPROTOTYPE: the newest version has other tensors, which the sentence lists; or new_layout
+ * is set and the buffer is exclusive. Does not need read permission.
  *
- * In place and with replace: a writer that has published holds a lease like a reader, and does not pause: free
- * it first. What is attached on this very connection is not waited for in place, since it cannot pause. A
- * writer that was aborted, or whose process goes on without its connection, must be freed: while it maps the
- * bytes writable the next update waits, and fails with -EBUSY.
+ * In place and with replace: a published writer holds a lease like a reader, and cannot pause: free it first. An update
+ * in place does not wait for attachments of this same connection, because they cannot pause. An aborted writer, and a
+ * writer whose process lost its connection, must be freed: while it maps the bytes writable, the next update waits, and
+ * fails with -EBUSY.
  */
 int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		   const struct weightd_create_options *options, struct weightd_writer **ret);
 
 /* Start of the bytes, and their number if `ret_size` is given. Writable until published. */
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size);
-/* The layout of the version to be, which may be that of the newest version: see weightd_create(). */
+/* The layout of the new version, which may be that of the newest one: see weightd_create(). */
 uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr);
 int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret);
 /*
- * Finds also a name that only the given layout has, as a tie: `ret->index` is the tensor it is tied
- * to then.
+ * Also finds a tied name that only the given layout has: `ret->index` is then the tensor it is tied to. -ENOENT.
  */
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret);
-/* As for buffers. -EALREADY: a published one is not written. */
+/* Like the functions of buffers. -EALREADY: a published version cannot be written. */
 int weightd_writer_location(const struct weightd_writer *wr, struct weightd_location *ret);
 int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, uint64_t n);
 int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n);
 
 /*
- * A writable descriptor of the bytes, which begin at its offset 0, for a process that is to write them; the caller
- * closes it. On a GPU it is the allocation, as that of weightd_attach(). -EOPNOTSUPP: memory of the older kind of a GPU;
- * -EALREADY: published or aborted; -ESTALE; -ECHILD.
+ * A writable descriptor of the bytes, which begin at its offset 0, for another process to write them; the caller
+ * closes it. On a GPU it is the allocation, as in weightd_attach(). -EOPNOTSUPP: cuda-ipc memory; -EALREADY: published
+ * or aborted; -ESTALE; -ECHILD.
  *
- * Before weightd_writer_publish() whoever got it must have unmapped and stopped writing: publish waits a second for
- * writable mappings of host memory to go and then fails with -EBUSY, and what is written while it digests the bytes is
- * in the version and perhaps not in its digest. Host memory of a buffer that is neither exclusive nor reusable is
- * sealed then, and the descriptor writes no more; a GPU's is not. What other processes have written into a leaf after
+ * The other process must stop writing and unmap before weightd_writer_publish(): publish waits a second for writable
+ * mappings of host memory to end and then fails with -EBUSY. Bytes written while publish digests are in the version,
+ * and possibly not in its digest. Publish seals host memory, unless the buffer is exclusive or reusable, and writes
+ * through the descriptor then fail; GPU memory cannot be sealed. A leaf that another process wrote after
  * weightd_writer_digest_leaf() must be digested again.
  */
 int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd);
 
 /*
- * Tells that leaf `leaf` (bytes [leaf, leaf + 1) x WEIGHTD_LEAF_SIZE) will not change any more, and
- * digests it now, while it is hot. Optional: publish digests what is left. May be called by several
- * threads at once for different leaves.
+ * Digests leaf `leaf` (bytes [leaf, leaf + 1) x WEIGHTD_LEAF_SIZE) now, while it is in the cache; it must not change
+ * any more. Optional: publish digests the remaining leaves. Several threads may call it at once for different leaves.
  */
 void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
 
 /*
- * The same by a copy in host memory of the bytes that the leaf has or will have: what weightd_writer_verify()
- * compares the leaf with, and what publish takes for its digest.
+ * The same from a copy in host memory of the leaf's present or future bytes. weightd_writer_verify() compares the leaf
+ * with that digest, and publish uses it.
  */
 void weightd_writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const void *bytes);
 
 /*
- * Whether leaves [first, first + n) have the bytes that were digested: proves that a copy to a GPU has arrived,
- * of which the GPU digests what it has, and no more than 16 bytes of each leaf come back. -EILSEQ: they have others
- * (the sentence names the first bad range); -ENODATA: one of them was not digested; -EINVAL: there are not so many
- * leaves; -EALREADY, -EIO.
+ * Compares leaves [first, first + n) with their digests: proves that a copy to a GPU has arrived. The GPU digests its
+ * memory, and copies back 16 bytes of each leaf. 0: equal; -EILSEQ: they differ (the sentence has the first bad range);
+ * -ENODATA: a leaf was not digested; -EINVAL: no such leaves; -EALREADY, -EIO.
  */
 int weightd_writer_verify(struct weightd_writer *wr, uint64_t first, uint64_t n);
 
 /*
- * Makes the bytes a version: digests them, makes the mapping read-only in place (pointers and views
- * stay valid), lets the server seal the memory and flip to it. After a failure the writer can write on
- * and try again, unless the sentence says otherwise. -EBUSY names who still maps the bytes writable. The
- * memory of exclusive and reusable buffers is not sealed: there the writer is trusted. -ESTALE: what was
- * written did not survive the server, or the buffer was removed; or it is a reusable one whose permissions
- * have changed meanwhile, and its memory was used before. -EALREADY.
+ * Publishes the bytes as a version: digests them, makes the mapping read-only in place (pointers and views stay valid),
+ * and has the server seal the memory and make the version current. Blocks for that. After a failure the writer can
+ * continue to write and try again, unless the sentence says otherwise. -EBUSY: the sentence names the processes that
+ * still map the bytes writable. The memory of exclusive and reusable buffers is not sealed: their writers are trusted.
+ * -ESTALE: the bytes did not survive the server, or the buffer was removed, or it is reusable and its permissions
+ * changed while its memory was used before. -EALREADY.
  *
- * On a GPU the streams are waited for first: what was queued is part of the version, what is queued later fails,
- * with its context. Nothing is sealed there: a writer that keeps a writable mapping of its own making, with the
- * driver's calls, is not found out but by weightd_buffer_verify().
+ * On a GPU the call waits for the streams first: work queued before it is part of the version; work queued later fails,
+ * with its context. GPU memory is not sealed: only weightd_buffer_verify() detects a writer that keeps a writable
+ * mapping of its own.
  */
 int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
 int weightd_writer_publish_on(struct weightd_writer *wr, void *stream, uint64_t *ret_version);
 
 /*
- * Drops the version that was not published, and lets another writer in. The bytes stay mapped, for
- * nobody else, until the writer is freed. An exclusive buffer is torn then, until it is updated again, which
- * waits for the writer to be freed. -EALREADY.
+ * Drops the unpublished version, and allows another writer. The bytes stay mapped, in this process alone, until the
+ * writer is freed. An exclusive buffer is torn until its next update, which waits for this writer to be freed.
+ * -EALREADY.
  */
 int weightd_writer_abort(struct weightd_writer *wr);
 
 /*
- * Unmaps, once all streams on the GPU have passed. What was not published is dropped as by
- * weightd_writer_abort(); NULL is fine.
+ * Waits for all streams on the GPU, unmaps and frees the writer; NULL is fine. An unpublished version is dropped as by
+ * weightd_writer_abort().
  */
 void weightd_writer_free(struct weightd_writer *wr);
 
 /* --- Loading files ----------------------------------------------------------------------------- */
 
 /*
- * Told when a phase begins, when one ends whose end is known, and at most every 50 ms in between. `phase`
- * is "plan", "memory", "read", "verify" (of a GPU: that what arrived is what was read) or "publish"; a return
- * value other than 0 cancels the load. "memory" counts what the server has provided of host memory, which it
- * lists for users that may read the buffer; else it stays at 0 until all is there.
+ * Called when a phase begins, when a phase of known length ends, and at most every 50 ms in between.
+ * `phase` is "plan", "memory", "read", "verify" (on a GPU: the bytes that arrived are the bytes that were read)
+ * or "publish". A return value other than 0 cancels the load. "memory" counts the host memory that the server has
+ * provided so far, which the server lists for users that may read the buffer; otherwise it stays at 0 until the end.
  */
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 
 /*
- * Receives a sentence about a choice that the caller may not expect: which files of a directory
- * were taken, by which rule, and which were left out.
+ * Receives a sentence about a choice that the caller may not expect: the files chosen from a directory, the rule, and
+ * the files left out. `text` is valid during the call.
  */
 typedef void (*weightd_note_fn)(void *userdata, const char *text);
 
 struct weightd_load_options {
 	size_t size; /* set by the caller */
 	const struct weightd_create_options *create; /* NULL: the defaults */
-	unsigned n_threads; /* 0: as many as there are cores, 4 at most, or 8 to a GPU */
+	unsigned n_threads; /* 0: one per core, at most 4, or 8 to a GPU */
 	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
 	void *userdata; /* of both functions */
-	weightd_note_fn note; /* may be NULL; called from the calling thread, before memory is asked for */
+	weightd_note_fn note; /* may be NULL; called from the calling thread, before memory is requested */
 };
 
 struct weightd_load_result {
@@ -714,15 +707,14 @@ struct weightd_load_result {
 };
 
 /*
- * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors
- * file, an index (X.safetensors.index.json, X.safetensors.index.VARIANT.json,
- * X.safetensors.VARIANT.index.json), or a directory. A directory stands for one set of files: that
- * of a well-known name (model, diffusion_pytorch_model), else that of its only index, else its only
- * set X-00001-of-0000N, else its only file; weightctl(1) has the rules. More than one is -EBADMSG.
- * Files are opened with the caller's permissions. On any failure nothing is left behind and the
- * previous version is untouched; but an exclusive buffer is torn once its memory was handed out,
- * and one that is replaced is left without a version. A file that changes meanwhile is -EBADMSG.
- * Uses a connection of its own to the same server. `options` and `ret` may be NULL.
+ * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors file, an index
+ * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a directory. A
+ * directory stands for one set of files: the one with a well-known name (model, diffusion_pytorch_model), else the one
+ * of its only index, else its only set X-00001-of-0000N, else its only file; weightctl(1) has the rules. Several
+ * candidates are -EBADMSG. The library opens files with the caller's permissions. A failure leaves the previous version
+ * untouched, with two exceptions: an exclusive buffer is torn once the update has begun, and a replaced buffer is left
+ * without a version. A file that changes during the load is -EBADMSG. Blocks, and uses a connection of its own to the
+ * same server. `options` and `ret` may be NULL.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
@@ -730,18 +722,18 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 /* --- Managing ---------------------------------------------------------------------------------- */
 
 struct weightd_buffer_info {
-	size_t size; /* of this struct as the library knows it */
+	size_t size; /* of this struct in the library */
 	const char *name;
 	const char *device;
 	enum weightd_state state;
-	bool writing; /* a writer is at work on the next version */
+	bool writing; /* the next version has a writer */
 	uint32_t uid, gid, mode;
 	uint32_t keep;
 	uint32_t n_versions;
 	uint32_t n_readers; /* leases on all versions */
 	uint64_t version; /* the current one, 0 for none */
 	uint64_t n_tensors;
-	uint64_t n_bytes; /* of the current version's flat range */
+	uint64_t n_bytes; /* of the current version */
 	uint64_t slot_bytes; /* memory in slots, of all versions */
 	uint64_t huge_bytes; /* of them, in huge pages */
 	uint64_t published_ns; /* CLOCK_REALTIME of the current version, 0 for none */
@@ -753,21 +745,21 @@ struct weightd_buffer_info {
 	enum weightd_memory memory;
 };
 
-/* Why a version is no more. */
+/* Reasons for the end of a version. */
 enum weightd_end {
-	WEIGHTD_END_NONE, /* it is there */
-	WEIGHTD_END_KEEP, /* there were more than the buffer keeps */
+	WEIGHTD_END_NONE, /* it exists */
+	WEIGHTD_END_KEEP, /* the buffer keeps fewer versions */
 	WEIGHTD_END_MEMORY, /* its memory was needed */
-	WEIGHTD_END_DROPPED, /* somebody removed it */
-	WEIGHTD_END_REWRITTEN, /* in place, or replaced */
-	WEIGHTD_END_LOST, /* its memory did not come back with the server, or died with its holder */
+	WEIGHTD_END_DROPPED, /* a user removed it */
+	WEIGHTD_END_REWRITTEN, /* updated in place, or replaced */
+	WEIGHTD_END_LOST, /* its memory did not survive a restart, or the process that held it */
 };
 
 /* "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE; NULL for an unknown one. */
 const char *weightd_end_name(enum weightd_end end);
 
 struct weightd_version_info {
-	size_t size; /* of this struct as the library knows it */
+	size_t size; /* of this struct in the library */
 	uint64_t version;
 	uint64_t n_tensors;
 	uint64_t n_bytes;
@@ -775,48 +767,48 @@ struct weightd_version_info {
 	uint64_t huge_bytes;
 	uint64_t published_ns; /* CLOCK_REALTIME */
 	uint32_t n_readers;
-	uint32_t uid; /* who published it */
+	uint32_t uid; /* of its writer */
 	bool current;
 	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
-	uint32_t pid; /* who published it, then */
+	uint32_t pid; /* of its writer, when it published */
 	enum weightd_end end;
-	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it is there */
+	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it exists */
 };
 
-/* What memory is for. */
+/* Uses of memory. */
 enum weightd_slot_state {
 	WEIGHTD_SLOT_WRITING = 1,
 	WEIGHTD_SLOT_CURRENT,
 	WEIGHTD_SLOT_KEPT,
 	WEIGHTD_SLOT_LEAVING, /* its version was dropped; readers hold it */
 	/*
-	 * ... without a lease: the kernel says that somebody maps it or has it open; of a GPU's memory, what the
-	 * GPU has free, since it did not come back.
+	 * Its version was dropped, and a process still maps it or has it open without a lease, by the kernel's count of
+	 * references; for GPU memory, by the free memory of the GPU.
 	 */
 	WEIGHTD_SLOT_ORPHAN,
 };
 
 struct weightd_slot_info {
-	size_t size; /* of this struct as the library knows it */
+	size_t size; /* of this struct in the library */
 	const char *name; /* of the buffer, also after it was removed */
 	const char *device;
 	uint64_t slot; /* id */
 	uint64_t version; /* 0: not published */
 	uint64_t n_bytes; /* of the slot */
 	uint64_t allocated; /* of them, with memory behind them */
-	uint64_t huge_bytes; /* of them, in huge pages, when they were made */
+	uint64_t huge_bytes; /* of them, in huge pages, when they were allocated */
 	enum weightd_slot_state state;
 	uint32_t n_readers;
-	uint32_t uid; /* who is charged */
+	uint32_t uid; /* of the user charged for it */
 	bool removed; /* the buffer is gone */
 };
 
 #define WEIGHTD_UNLIMITED UINT64_MAX
 
-/* What a user holds, and may. */
+/* The use and the limits of a user. */
 struct weightd_user_info {
-	size_t size; /* of this struct as the library knows it */
+	size_t size; /* of this struct in the library */
 	uint32_t uid;
 	uint64_t n_connections, max_connections;
 	uint64_t n_readers, max_readers;
@@ -826,58 +818,56 @@ struct weightd_user_info {
 	uint64_t n_descriptors, max_descriptors; /* kept by the service manager */
 };
 
-/* Where memory can be. */
+/* A device for buffers. */
 struct weightd_device_info {
-	size_t size; /* of this struct as the library knows it */
-	const char *device; /* "host", "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"; "cuda" with a `why`: there is none */
+	size_t size; /* of this struct in the library */
+	const char *device; /* "host", "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"; "cuda" with a `why`: no GPU */
 	const char *name; /* "NVIDIA H100 80GB HBM3" */
-	const char *why; /* "", or why it cannot be used, as a sentence */
-	uint64_t total, free; /* bytes, of everybody's */
+	const char *why; /* "", or a sentence: the reason why it cannot be used */
+	uint64_t total, free; /* bytes, of all processes */
 	uint64_t ours; /* of them, in the server's slots */
-	uint64_t granularity; /* bytes: memory comes in multiples of it */
-	uint32_t index; /* of a GPU: its number for nvidia-smi, in the order of PCI addresses */
-	uint32_t driver; /* the newest CUDA that the driver knows, 13000 for 13.0; 0 for the host */
-	uint32_t capability; /* of the GPU, 90 for 9.0 */
-	bool vmm; /* buffers can be made there, */
-	bool ipc; /* ... of the older kind, for a consumer that opens a cudaIpcMemHandle_t */
+	uint64_t granularity; /* bytes: allocations are multiples of it */
+	uint32_t index; /* GPUs: number in nvidia-smi, in the order of PCI addresses */
+	uint32_t driver; /* newest CUDA release that the driver supports, 13000 for 13.0; 0 for the host */
+	uint32_t capability; /* compute capability, 90 for 9.0 */
+	bool vmm; /* can have buffers shared by descriptor */
+	bool ipc; /* can have buffers shared by cudaIpcMemHandle_t */
 	bool fabric; /* handles reach other nodes, over NVLink */
-	bool rdma; /* network cards can reach what is made there */
-	bool mig; /* it is a part of a GPU */
+	bool rdma; /* network cards can reach its buffers */
+	bool mig; /* it is a MIG partition of a GPU */
 };
 
 /*
- * How the server calls the device of any spelling, to compare with what listings and events have. -EINVAL: it is
- * no device; -ENODEV: there is no such GPU.
+ * Translates any spelling of a device into the server's name for it, to compare with listings and events. -EINVAL: not a
+ * device; -ENODEV: no such GPU.
  */
 int weightd_device_name(struct weightd *w, const char *device, char ret[WEIGHTD_DEVICE_MAX + 1]);
 
 struct weightd_list;
 
-/* All buffers, or those called `name`, ordered by name and device. The caller frees the result. */
+/* All buffers, or those named `name`, ordered by name and device. The caller frees the result, here and below. */
 int weightd_list(struct weightd *w, const char *name, struct weightd_list **ret);
 /* The versions of one buffer that exist, oldest first. `device` NULL: "host". */
 int weightd_list_versions(struct weightd *w, const char *name, const char *device,
 			  struct weightd_list **ret);
 /*
- * The versions of one buffer that are there and those that were, oldest first, as far as the server
- * remembers (the last 64).
+ * The present and past versions of one buffer, oldest first, as far as the server keeps them (the last 64).
  */
 int weightd_list_history(struct weightd *w, const char *name, const char *device,
 			 struct weightd_list **ret);
 /* All slots of buffers that the caller may read or owns; all of one buffer for a `name`. */
 int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list **ret);
-/* What is charged to the caller; to everybody, for administrators. */
+/* The use and limits of the caller's user; of all users, for administrators. */
 int weightd_list_users(struct weightd *w, struct weightd_list **ret);
 /*
- * The host, then the GPUs in the order of their indices; where GPUs cannot be used, one record that says why.
- * Blocks while the server asks the driver, for which it may have to start a program that takes some of each
- * GPU's memory. Unless it is to be asked `now`, it tells what it has found out before, where it has: the GPUs
- * are the same, what is free in them may be old.
+ * The host, then the GPUs in the order of their indices; if GPUs cannot be used, one record with the reason. Blocks
+ * while the server queries the driver, for which it may have to start a program that takes some of each GPU's memory.
+ * Unless `now` is set, the server returns earlier results if it has any, in which the free memory may be out of date.
  */
 int weightd_list_devices(struct weightd *w, bool now, struct weightd_list **ret);
 void weightd_list_free(struct weightd_list *l);
 size_t weightd_list_count(const struct weightd_list *l);
-/* NULL when `i` is out of range or the list holds the other kind. Owned by the list. */
+/* NULL if `i` is out of range or the list holds another kind. Owned by the list. */
 const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list *l, size_t i);
 const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i);
 const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, size_t i);
@@ -887,45 +877,44 @@ const struct weightd_device_info *weightd_list_device(const struct weightd_list 
 /* The memory of the server as a whole; an engine may size its caches by it. */
 struct weightd_stat {
 	size_t size; /* set by the caller */
-	uint64_t headroom; /* bytes that the server would still hand out, now */
-	uint64_t slot_bytes; /* in slots, whatever their state */
-	uint64_t kept_bytes; /* of them, of old versions that go as soon as a create needs the room */
-	uint64_t leaving_bytes; /* of them, of versions that were dropped and are still read */
-	uint64_t orphan_bytes; /* of them, of versions that were dropped and are still mapped, without a lease */
+	uint64_t headroom; /* bytes that the server can still provide, now */
+	uint64_t slot_bytes; /* in slots, in any state */
+	uint64_t kept_bytes; /* of them, in old versions that the server frees as soon as a create needs the room */
+	uint64_t leaving_bytes; /* of them, in dropped versions with readers */
+	uint64_t orphan_bytes; /* of them, in dropped versions that are mapped without a lease */
 	uint64_t layout_bytes;
-	uint64_t n_quarantined; /* descriptors that came back from the service manager and match nothing */
+	uint64_t n_quarantined; /* descriptors that the service manager returned and that match no buffer */
 	uint64_t store_used; /* descriptors that the service manager keeps */
-	uint64_t store_max; /* 0: nobody keeps any: the weights end with the server */
+	uint64_t store_max; /* 0: it keeps none: the weights end with the server */
 };
 
 int weightd_stat(struct weightd *w, struct weightd_stat *ret);
 
 /*
- * Blocks until version `version` of the buffer or a later one is the current one, and can be attached (0: any);
- * the buffer need not exist yet. timeout_ms < 0: for ever. -ETIMEDOUT.
+ * Blocks until version `version` of the buffer or a later one is current and can be attached (0: any); the buffer need
+ * not exist yet. timeout_ms < 0: for ever. -ETIMEDOUT.
  */
 int weightd_wait(struct weightd *w, const char *name, const char *device, uint64_t version,
 		 int timeout_ms, uint64_t *ret_version);
 
 /*
- * Removes a buffer (`version` 0) or one version of it. For its owner and administrators. Who has it attached
- * keeps reading it; the memory is freed when the last of them lets go. -EBUSY for the current version:
- * publish another one, roll back, or remove the buffer.
+ * Removes a buffer (`version` 0) or one version of it. For its owner and administrators. Readers keep their
+ * attachments; the server frees the memory when the last of them detaches. -EBUSY for the current version: publish
+ * another one, roll back, or remove the buffer.
  */
 int weightd_drop(struct weightd *w, const char *name, const char *device, uint64_t version);
 
 /*
- * Makes version `version`, which the buffer still keeps, the current one; 0: the newest that is older than
- * the current one. Needs permission to write. The next publish is newer than all. -ENOENT when it is gone,
+ * Makes version `version`, which the buffer must still keep, the current one; 0: the newest that is older than the
+ * current one. Needs permission to write. The next published version is newer than all. -ENOENT: the version is gone;
  * -EAGAIN and -EUCLEAN as for weightd_attach().
  */
 int weightd_rollback(struct weightd *w, const char *name, const char *device, uint64_t version,
 		     uint64_t *ret_version);
 
 /*
- * Changes who may do what: the owner and administrators may change mode and gid (to a group the caller is
- * in), administrators also the uid; a mode is 0666 at most. -1 leaves what there is. In force from the next
- * attach on.
+ * Changes permissions. The owner and administrators may change mode and gid (to a group of the caller's), administrators
+ * also the uid; a mode is 0666 at most. -1 leaves a value unchanged. Applies from the next attach on.
  */
 int weightd_set_access(struct weightd *w, const char *name, const char *device, int64_t mode,
 		       int64_t uid, int64_t gid);
@@ -936,12 +925,12 @@ enum weightd_event_kind {
 	WEIGHTD_EVENT_ROLLED_BACK, /* `version` is current again */
 	WEIGHTD_EVENT_VERSION_GONE,
 	WEIGHTD_EVENT_REMOVED, /* the buffer */
-	WEIGHTD_EVENT_UPDATING, /* readers are asked to pause */
+	WEIGHTD_EVENT_UPDATING, /* a writer waits for readers to pause */
 	WEIGHTD_EVENT_TORN,
 	WEIGHTD_EVENT_ACCESS, /* mode or owner changed */
 	WEIGHTD_EVENT_EVICTED, /* a reader that did not pause */
-	WEIGHTD_EVENT_MISSED, /* too slow: events before this one are not known */
-	WEIGHTD_EVENT_RESTARTED, /* the server; events of the time between are not known */
+	WEIGHTD_EVENT_MISSED, /* this watch was too slow, and events before this one are lost */
+	WEIGHTD_EVENT_RESTARTED, /* the server; events during the restart are lost */
 };
 
 /* "created", "published", "rolled-back", ...; NULL for an unknown one. */
@@ -956,16 +945,19 @@ struct weightd_event {
 	uint64_t time_ns; /* CLOCK_REALTIME */
 	uint64_t version;
 	enum weightd_end end; /* of VERSION_GONE */
-	uint32_t uid, pid; /* of the client that caused it; both 0 if weightd did by itself */
+	uint32_t uid, pid; /* of the client that caused it; both 0 if weightd did */
 };
 
 struct weightd_watch;
 
-/* Watches the buffers that the caller may read or owns, from now on, on a connection of its own. */
+/*
+ * Watches the buffers that the caller may read or owns, from now on, on a connection of its own. The caller frees the
+ * result.
+ */
 int weightd_watch_new(struct weightd *w, struct weightd_watch **ret);
 /*
- * Waits for the next event. timeout_ms < 0: for ever. -ETIMEDOUT. The sentence of a failure is on the
- * connection that the watch was made from.
+ * Waits for the next event. timeout_ms < 0: for ever. -ETIMEDOUT. The sentence of a failure is on the connection that
+ * was passed to weightd_watch_new().
  */
 int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weightd_event *ret);
 void weightd_watch_free(struct weightd_watch *watch);
