@@ -51,7 +51,10 @@ int channel_receive(int fd, int flags, struct channel_packet *ret)
 
 	ret->size = 0;
 	ret->n_fds = 0;
-	/* A peer that closed without reading all is a reset, told once, before what it sent and the end. */
+	/*
+	 * A peer that closed before it read everything causes one ECONNRESET, ahead of its packets and of the
+	 * end.
+	 */
 	do
 		n = recvmsg(fd, &msg, flags | MSG_CMSG_CLOEXEC);
 	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
@@ -61,8 +64,7 @@ int channel_receive(int fd, int flags, struct channel_packet *ret)
 	if (r == 0 && msg.msg_flags & MSG_TRUNC)
 		r = -EMSGSIZE;
 	ret->size = (size_t)n;
-	return r < 0 ? r
-		     : n > 0; /* a packet of no bytes looks like the end: nobody of ours sends one */
+	return r < 0 ? r : n > 0; /* an empty packet looks like the end; our peers send none */
 }
 
 bool channel_has_packets(int fd)
@@ -75,7 +77,7 @@ bool channel_has_packets(int fd)
 	do
 		n = recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
 	while (n < 0 &&
-	       (errno == EINTR || errno == ECONNRESET)); /* a reset is told once, before them */
+	       (errno == EINTR || errno == ECONNRESET)); /* a reset is reported once, before them */
 	return n > 0 || (n == 0 && msg.msg_flags & MSG_CTRUNC);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Channels
  *
- * One packet in or out of a SOCK_SEQPACKET socket, with its descriptors; and who is at the other end.
+ * One packet in or out of a SOCK_SEQPACKET socket, with its descriptors; and the credentials of the peer.
  */
 #pragma once
 
@@ -27,16 +27,15 @@ struct channel_packet {
 };
 
 /*
- * Receives one packet, without blocking if `flags` says MSG_DONTWAIT. 1: a packet; 0: the peer closed
- * the connection. -EAGAIN; -EMSGSIZE when it was longer than WIRE_MESSAGE_MAX; -EMFILE when not all of
- * its descriptors could be received, since this process is out of them. Whatever is returned, the
- * descriptors that did arrive are in the packet and the caller's to dispose of; so are the bytes.
+ * Receives one packet, without blocking if `flags` has MSG_DONTWAIT. 1: a packet; 0: the peer closed the connection.
+ * -EAGAIN; -EMSGSIZE: it was longer than WIRE_MESSAGE_MAX; -EMFILE: this process is out of descriptors, and some of
+ * the packet's are lost. In all cases the caller owns the descriptors and bytes in the packet.
  */
 int channel_receive(int fd, int flags, struct channel_packet *ret);
 
 /*
- * True when packets wait that nobody has received, of which closing the socket closes the descriptors.
- * May say so of a socket that has none.
+ * True if unreceived packets wait whose descriptors are closed with the socket. May return true for a socket without
+ * any.
  */
 bool channel_has_packets(int fd);
 

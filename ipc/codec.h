@@ -1,8 +1,8 @@
 /*
  * Encoding and decoding
  *
- * A packet becomes a struct here or nowhere: exact size, exact number of descriptors, terminated
- * strings, zero padding, known flags. What passes is safe to read; what it means is for the caller.
+ * The one place where a packet becomes a struct: exact size, exact number of descriptors, terminated strings, zero
+ * padding, known flags. A decoded struct is safe to read; the caller must check its meaning.
  */
 #pragma once
 

@@ -2,8 +2,8 @@
  * Digests
  *
  * XXH3-128 of each 1 MiB leaf of a range, and of the table of leaf digests: the root names the bytes.
- * A slot is the flat range and, behind it on the next page, its table of leaves, so that whoever can
- * read the bytes can also find out which of them are wrong:
+ * A slot is the flat range and, behind it on the next page, its table of leaves, so that every reader of
+ * the bytes can also locate the wrong ones:
  *
  *	0            data_size   leaves_offset              slot_size
  *	| tensors ... |  zero   | 16 bytes for each leaf | zero |
@@ -23,7 +23,7 @@ static inline uint64_t digest_n_leaves(uint64_t data_size)
 	return data_size / DIGEST_LEAF_SIZE + (data_size % DIGEST_LEAF_SIZE != 0);
 }
 
-/* For data_size <= DIGEST_DATA_MAX, which everything that comes from outside is checked against. */
+/* For data_size <= DIGEST_DATA_MAX, which callers must check for sizes from outside. */
 uint64_t digest_leaves_offset(uint64_t data_size);
 uint64_t digest_slot_size(uint64_t data_size);
 

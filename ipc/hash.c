@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Header-only: the daemon needs no library for it, and nobody else sees its names. */
+/* Header-only: the daemon links no library for it, and exports none of its names. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

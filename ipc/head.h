@@ -1,10 +1,10 @@
 /*
  * The head page
  *
- * One page per buffer, written by the server alone and mapped read-only by readers. Which version is
- * current and in what state is one 64-bit word, so a reader learns it with one load. What belongs to a
- * version is an immutable record beside it. The futex is a hint: who maps the page can also requeue its
- * waiters, so waiters look again at least every HEAD_RECHECK_MS.
+ * One page per buffer, written by the server alone and mapped read-only by readers. One 64-bit word holds the current
+ * version and its state, so a reader needs one load. The attributes of a version are an immutable record beside it.
+ * The futex is a hint: every process that maps the page can requeue its waiters, so waiters recheck at least every
+ * HEAD_RECHECK_MS.
  */
 #pragma once
 
@@ -66,13 +66,16 @@ void head_init(struct head *h, uint64_t buffer);
 /* True for a page that head_init() made, of a buffer of this id. */
 bool head_ok(const struct head *h, uint64_t buffer);
 
-/* Puts version and state in force: the record first, then the word. True: it changed, and who sleeps is to be woken. */
+/*
+ * Makes version and state current: the record first, then the word. True: the word changed, and waiters must be
+ * woken.
+ */
 bool head_publish(struct head *h, const struct head_record *record, enum head_state state);
 
 /* Likewise the word alone, where there is no record. */
 bool head_set(struct head *h, uint64_t version, enum head_state state);
 
-/* Wakes who sleeps: some microseconds for each. From any thread. */
+/* Wakes the waiters: some microseconds for each. From any thread. */
 void head_wake(struct head *h);
 
 static inline uint64_t head_current(const struct head *h)

@@ -14,8 +14,8 @@
 
 #define HASHED_FROM (offsetof(struct layout_header, hash) + HASH_SIZE)
 /*
- * A step is told by the clock and not by a number of tensors: a table that is full of look-ups to the
- * end of LAYOUT_PROBES_MAX takes 20 times as long for a tensor as an honest one.
+ * The clock ends a step, not a number of tensors: in a table full of look-ups to the end of LAYOUT_PROBES_MAX a
+ * tensor takes 20 times as long as in an honest one.
  */
 #define STEP_NS 1000000u
 #define CLOCK_EVERY 32

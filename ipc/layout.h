@@ -67,7 +67,7 @@ struct layout_tensor {
 	uint32_t name_size; /* without the NUL */
 	uint32_t dims; /* index of the first */
 	uint32_t unit; /* index, or LAYOUT_NONE */
-	uint32_t tied_to; /* index of an earlier tensor whose bytes these are, or LAYOUT_NONE */
+	uint32_t tied_to; /* index of the earlier tensor whose bytes it shares, or LAYOUT_NONE */
 	uint8_t dtype;
 	uint8_t role;
 	uint8_t n_dims;
@@ -110,7 +110,7 @@ const char *layout_tensor_unit(const struct layout *l, const struct layout_tenso
 /* t->n_dims of them; NULL for a scalar, and for what would lie outside the image. */
 const uint64_t *layout_tensor_shape(const struct layout *l, const struct layout_tensor *t);
 
-/* The tensor whose bytes these are: `index` itself where it is not tied. */
+/* The tensor with the bytes: `index` itself if it is not tied. */
 uint32_t layout_untied(const struct layout *l, uint32_t index);
 
 /* First bucket to look at for a name. The builder and layout_find() agree on it. */

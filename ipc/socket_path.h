@@ -5,10 +5,10 @@
  */
 #pragma once
 
-/* The system's: of root, and of the unit, whose folder outlives its socket. */
+/* The system's socket: for root, and in the unit, whose folder outlives its socket. */
 #define SOCKET_PATH_SYSTEM "/run/weightd/weightd.sock"
 
-/* `path`, or $WEIGHTD_SOCKET where that is NULL or empty; NULL: neither says anything. */
+/* `path`, or $WEIGHTD_SOCKET if it is NULL or empty; NULL: neither is set. */
 const char *socket_path_given(const char *path);
 
 /*

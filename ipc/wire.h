@@ -2,9 +2,9 @@
  * The protocol
  *
  * SOCK_SEQPACKET on a Unix socket: one message is one packet, a header and one fixed-size body, with at
- * most WIRE_FDS_MAX descriptors beside it. The client asks, the server answers, strictly in turn; the
- * first request is WIRE_HELLO. A layout travels as a sealed memfd, which the client made and pays for; a
- * listing comes in pages, since a memfd of the server's would be its memory for as long as a client likes.
+ * most WIRE_FDS_MAX descriptors beside it. The client sends a request and the server a reply, strictly in
+ * turn; the first request is WIRE_HELLO. A layout is sent as a sealed memfd, which the client creates and
+ * is charged for. Listings are sent in pages: a client could hold a memfd of the server's for ever.
  *
  * Integers are little-endian like every machine weightd runs on; strings are NUL-padded to their field
  * and always terminated; padding is zero. A changed meaning is a new opcode. Unknown opcode, wrong
@@ -65,7 +65,7 @@ struct wire_error {
 };
 static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 
-/* --- hello: who speaks, and in which version --- */
+/* --- hello: the client's program and the version of the protocol --- */
 #define WIRE_FEATURE_SURVIVES                                                                      \
 	1u /* the server's: when it dies it is started again, with all it had */
 #define WIRE_FEATURE_LAYOUT 2u /* the server's: it answers WIRE_LAYOUT */
@@ -73,7 +73,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 struct wire_hello {
 	uint32_t version;
 	uint32_t pad;
-	uint64_t features; /* bits both ends know */
+	uint64_t features; /* bits that both ends support */
 	char program[32];
 };
 static_assert(sizeof(struct wire_hello) == 48, "wire_hello is ABI");
@@ -103,8 +103,8 @@ static_assert(sizeof(struct wire_ping_reply) == 88, "wire_ping_reply is ABI");
 
 /*
  * --- create: descriptor 0 is the sealed layout. The reply carries the slot: writable, read-only. ---
- * Of an exclusive buffer that exists, and with WIRE_CREATE_REPLACE, the reply comes once the readers have
- * paused. A create whose reply was lost with the connection is sent again with the same cookie.
+ * For an existing exclusive buffer, and with WIRE_CREATE_REPLACE, the server replies once the readers have
+ * paused. If the reply is lost with the connection, the client sends the create again with the same cookie.
  */
 #define WIRE_CREATE_NEW_LAYOUT 1u /* the layout may differ from the newest version's */
 #define WIRE_CREATE_EXCLUSIVE 2u /* of a new buffer: one slot, written in place */
@@ -113,7 +113,7 @@ static_assert(sizeof(struct wire_ping_reply) == 88, "wire_ping_reply is ABI");
 #define WIRE_CREATE_IPC                                                                            \
 	16u /* of a new buffer: GPU memory of the older kind, WIRE_MEMORY_CUDA_IPC */
 
-/* What becomes of a reader that has not paused when the time is up. */
+/* Policies for a reader that has not paused in time. */
 enum wire_policy {
 	WIRE_POLICY_WAIT = 0, /* the writer gets -ETIMEDOUT, and nothing happened */
 	WIRE_POLICY_EVICT = 1, /* it loses its lease: what it reads is torn */
@@ -243,7 +243,7 @@ struct wire_attach_reply {
 };
 static_assert(sizeof(struct wire_attach_reply) == 176, "wire_attach_reply is ABI");
 
-/* --- wait: the reply comes with the version, or with -ETIMEDOUT --- */
+/* --- wait: the reply has the version, or -ETIMEDOUT --- */
 struct wire_wait {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
@@ -256,7 +256,7 @@ struct wire_wait_reply {
 	uint64_t version;
 };
 
-/* --- resume: takes up a writer whose connection ended with the server --- */
+/* --- resume: continues a writer whose connection ended with the server --- */
 struct wire_resume_reply {
 	uint64_t buffer;
 	uint64_t version; /* 0: not published yet, go on; else it is, and the id is a lease on it */
@@ -299,9 +299,9 @@ struct wire_access {
 static_assert(sizeof(struct wire_access) == 208, "wire_access is ABI");
 
 /*
- * --- pause: a reader that was asked to (the head says UPDATING) has stopped reading. ---
- * The reply comes when it may go on, with the version to go on with; -ETIMEDOUT before, and the pause holds
- * still. Asked when nothing is being updated, it is answered at once.
+ * --- pause: a reader has stopped reading, because the head has state UPDATING. ---
+ * The server replies when it may continue, with the version to read; or with -ETIMEDOUT, and the pause still
+ * holds. Without an update the reply is immediate.
  */
 struct wire_pause {
 	uint64_t lease;
@@ -353,7 +353,7 @@ struct wire_event_record {
 	uint64_t version;
 	uint32_t event;
 	uint32_t why; /* enum wire_end */
-	uint32_t uid; /* who did it */
+	uint32_t uid; /* of the client that caused it */
 	uint32_t pid;
 };
 static_assert(sizeof(struct wire_event_record) == 232, "wire_event_record is ABI");
@@ -364,7 +364,7 @@ enum wire_list_kind {
 	WIRE_LIST_VERSIONS = 2, /* of one buffer: those there are */
 	WIRE_LIST_HISTORY = 3, /* of one buffer: also those that were, as far as it remembers */
 	WIRE_LIST_SLOTS = 4, /* all memory of buffers the client may read or owns */
-	WIRE_LIST_USERS = 5, /* what is charged to each user, as far as the client may know: its own */
+	WIRE_LIST_USERS = 5, /* charges of each user; without administration, only the client's own */
 	WIRE_LIST_DEVICES = 6, /* where memory can be; may wait for the allocator of GPU memory */
 };
 
@@ -420,7 +420,7 @@ enum wire_end {
 	WIRE_END_MEMORY, /* its memory was needed */
 	WIRE_END_DROPPED, /* somebody removed it */
 	WIRE_END_REWRITTEN, /* in place, or replaced */
-	WIRE_END_LOST, /* its memory did not come back with the server, or died with its holder */
+	WIRE_END_LOST, /* its memory did not survive a restart, or the process that held it */
 	WIRE_END_END,
 };
 
@@ -433,7 +433,7 @@ struct wire_version_record {
 	uint64_t published_ns;
 	uint64_t ended_ns; /* 0: it is there */
 	uint32_t n_leases;
-	uint32_t uid; /* who published it */
+	uint32_t uid; /* of its writer */
 	uint32_t pid;
 	uint32_t current;
 	uint32_t why; /* enum wire_end */
@@ -462,7 +462,7 @@ struct wire_slot_record {
 	uint64_t huge_bytes; /* of them, in huge pages, when they were made */
 	uint32_t state; /* enum wire_slot_state */
 	uint32_t n_leases;
-	uint32_t uid; /* who is charged */
+	uint32_t uid; /* of the user charged for it */
 	uint32_t removed; /* the buffer has lost its name */
 };
 static_assert(sizeof(struct wire_slot_record) == 248, "wire_slot_record is ABI");
@@ -501,7 +501,7 @@ struct wire_device_record {
 	uint64_t granularity; /* bytes: allocations are multiples of it */
 	uint32_t index; /* its number for nvidia-smi, in the order of PCI addresses; 0 for "host" */
 	uint32_t flags; /* WIRE_DEVICE_* */
-	uint32_t driver; /* the CUDA version the driver knows, 13000 for 13.0 */
+	uint32_t driver; /* newest CUDA release that the driver supports, 13000 for 13.0 */
 	uint32_t capability; /* 90 for 9.0 */
 };
 static_assert(sizeof(struct wire_device_record) == 496, "wire_device_record is ABI");
@@ -514,9 +514,9 @@ struct wire_stat_reply {
 	uint64_t leaving_bytes; /* of them, held by leases on versions that were dropped */
 	uint64_t orphan_bytes; /* of them, held by mappings without a lease */
 	uint64_t layout_bytes;
-	uint64_t n_quarantined; /* descriptors that came back and match nothing */
+	uint64_t n_quarantined; /* descriptors that the service manager returned and that match no buffer */
 	uint64_t store_used; /* descriptors kept by the service manager */
-	uint64_t store_max; /* 0: nobody keeps any */
+	uint64_t store_max; /* 0: the service manager keeps none */
 };
 static_assert(sizeof(struct wire_stat_reply) == 72, "wire_stat_reply is ABI");
 

@@ -41,7 +41,7 @@ CLEANUP_POINTER(struct weightd_buffer, buffer_free);
 void buffer_end(struct weightd_buffer *b)
 {
 	guard_remove(&b->guarded);
-	/* Unmapped first: when the server frees the version nobody is left who maps it. */
+	/* Unmapped first: the server then frees a version that no process maps. */
 	memory_unmap(&b->memory);
 	client_end(b->w, WIRE_DETACH, b->lease);
 	buffer_free(b);
@@ -61,7 +61,7 @@ static int buffer_resume(struct held *h, const struct restart_patience *p)
 	r = client_ask(b->w, &call);
 	if (b->w->fd < 0)
 		return r; /* to be tried again, on the next connection */
-	/* Refused: it is mapped, and can be read for as long as it is, but nobody counts on that. */
+	/* Refused: the mapping stays readable, but without a lease the server may free the version. */
 	b->lease = r == 0 ? call.reply.renew.lease : 0;
 	return 0;
 }
@@ -83,7 +83,7 @@ static bool buffer_leave(struct held *h, bool wait)
 
 static const struct held_ops buffer_held_ops = {buffer_resume, buffer_forget, buffer_leave};
 
-/* Shorter than the server said, and reading it would fault. */
+/* A file shorter than the server's size would fault on reading. */
 static int check_size(int fd, uint64_t size)
 {
 	uint64_t file_size;
@@ -216,8 +216,8 @@ static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 }
 
 /*
- * The current version cannot take our memory's place: names the tensors that differ, where the
- * server tells them.
+ * Explains why the current version cannot replace the mapped memory: by the tensors that differ, if the server sends
+ * them.
  */
 static int explain_layout(struct weightd_buffer *b)
 {
@@ -324,7 +324,7 @@ int weightd_attach(struct weightd *w, const char *name,
 	r = start_attaching(w, name, &o, &a);
 	if (r < 0)
 		return r;
-	/* What was waited for may be gone before it is attached: then once more, up to the deadline. */
+	/* The version may be gone again before it is attached: retry, up to the deadline. */
 	for (;;) {
 		uint64_t now;
 		int left_ms = -1;

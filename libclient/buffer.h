@@ -36,8 +36,9 @@ struct weightd_buffer {
 
 struct attaching {
 	struct wire_attach attach;
-	struct weightd_buffer *over; /* whose memory it takes the place of; NULL: it has memory of its own */
-	void *stream; /* of `over`: waited for before what is there goes */
+	struct weightd_buffer *
+		over; /* the attachment whose memory it replaces; NULL: it maps memory of its own */
+	void *stream; /* stream of `over`: waited for before the old memory is unmapped */
 	int map_device;
 	int *ret_fd; /* where the caller wants the descriptor of the bytes; NULL: nowhere */
 	uint64_t deadline_ns; /* if the server is away; 0: none */

@@ -1,5 +1,6 @@
 /*
- * Where the bytes of a buffer or writer are, and copies of them, for those who cannot follow a pointer there.
+ * Locations of the bytes of a buffer or writer, and copies of them, for callers that cannot dereference the
+ * addresses.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,7 @@ static_assert((int)WEIGHTD_MEMORY_HOST == (int)WIRE_MEMORY_HOST &&
 		      (int)WEIGHTD_MEMORY_CUDA_IPC == (int)WIRE_MEMORY_CUDA_IPC,
 	      "kinds of memory are ABI");
 
-/* As much of it as the caller knows. */
+/* Copies as much of it as the caller's struct has room for. */
 static int put_location(const struct memory *m, struct weightd_location *ret)
 {
 	struct weightd_location location = {

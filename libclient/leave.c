@@ -24,7 +24,7 @@ void weightd_detach_on(struct weightd_buffer *b, void *stream)
 	if (stream == WEIGHTD_ALL_STREAMS || memory_mark(&b->memory, stream, &ignored) < 0) {
 		weightd_detach(b);
 	} else if (b->w->is_closed || memory_has_passed(&b->memory, false)) {
-		/* Once closed, nobody is left who would look later. */
+		/* After weightd_close() no later call would reap it. */
 		(void)memory_has_passed(&b->memory, true);
 		buffer_end(b);
 	} else {

@@ -1,5 +1,5 @@
 /*
- * What is done to a buffer by its name, without attaching it.
+ * Operations on a buffer by its name, without attaching it.
  */
 #include <errno.h>
 

@@ -1,6 +1,6 @@
 /*
- * Reading a buffer that is updated in place. Its head says UPDATING for as long as the bytes may change; a
- * reader either stops and says so, or reads on and finds out by the head whether what it read was whole.
+ * Reading a buffer that is updated in place. Its head has the state UPDATING for as long as the bytes may change. A
+ * reader either stops and reports that, or continues and checks the head afterwards.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -29,7 +29,7 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b)
 	return b->is_mutable;
 }
 
-/* What stands in the way of reading; 0 for READY. */
+/* The error for reading in that state; 0 for READY. */
 static int state_error(enum head_state state)
 {
 	switch (state) {
@@ -55,7 +55,7 @@ int weightd_read_begin(const struct weightd_buffer *b, uint64_t *ret_ticket)
 		return -EADDRNOTAVAIL;
 	if (b->was_evicted)
 		return -EUCLEAN;
-	if (b->is_mutable) /* what is sealed is whole, whatever the head says */
+	if (b->is_mutable) /* sealed versions are whole in every state */
 		r = state_error(head_state(current));
 	if (r == 0)
 		*ret_ticket = current;
@@ -103,7 +103,7 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 	};
 	const struct wire_pause_reply *reply = &call.reply.pause;
 	struct sentence *s = &b->w->sentence;
-	/* What was queued on a GPU reads it too. */
+	/* Work queued on a GPU reads it too. */
 	int r = memory_synchronize(&b->memory, WEIGHTD_ALL_STREAMS, s);
 
 	if (r < 0)
@@ -111,7 +111,7 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 				    s->text);
 	r = b->lease ? client_call_run(b->w, &call) : -ENOENT;
 
-	/* Said of a torn buffer and of an evicted reader, whose lease has then lost its meaning. */
+	/* The server returns it for a torn buffer, and for an evicted reader, whose lease is then void. */
 	if (r == -EUCLEAN && head_state(head_current(b->head)) != HEAD_TORN)
 		b->was_evicted = true;
 	if (r == -ENOENT)
@@ -156,7 +156,7 @@ static int wait_for_version(struct weightd_buffer *b, uint64_t deadline_ns)
 			return sentence_set(&b->w->sentence, r, "'%s' on %s was removed", b->name,
 					    b->device);
 		if (r != -EAGAIN)
-			return 0; /* what there is, the attach will tell */
+			return 0; /* the attach returns its state */
 		if (now >= deadline_ns)
 			return sentence_set(&b->w->sentence, -ETIMEDOUT,
 					    "'%s' on %s is still being replaced", b->name,

@@ -1,5 +1,5 @@
 /*
- * What the server says of itself.
+ * Identity and counters of the server.
  */
 #include <errno.h>
 #include <stddef.h>

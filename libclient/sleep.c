@@ -1,6 +1,6 @@
 /*
- * Sleep and wake. A sleeping buffer has no memory and no lease, so that the server may free its version, and
- * nobody waits for it; it has its addresses, its layout and its head page.
+ * Sleep and wake. A sleeping buffer has no memory and no lease: the server may free its version, and no writer waits
+ * for it. It keeps its addresses, its layout and its head page.
  */
 #include <errno.h>
 #include <string.h>
@@ -59,7 +59,7 @@ int weightd_buffer_reacquire(struct weightd_buffer *b)
 		return r;
 	a.attach.version = 0;
 	r = buffer_attach(b->w, &a, &b);
-	if (r == -ENOENT) /* by its name: it was removed while there was no head page to say so */
+	if (r == -ENOENT) /* by name: it was removed before it had a head page to show that */
 		return -ESTALE;
 	return r < 0 ? r : 1;
 }

@@ -1,6 +1,6 @@
 /*
- * Whether the bytes are those that were published: their leaves against the table behind them, and the table
- * against the digest that the server keeps. And, before that, whether they are those that a writer has digested.
+ * Verification: compares the bytes with the published ones, by their leaves against the table behind them, and the
+ * table against the digest that the server keeps; and compares a writer's bytes with their digests before that.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -91,7 +91,7 @@ int weightd_buffer_verify(struct weightd_buffer *b)
 		if (!weightd_read_retry(b, ticket))
 			return r;
 	}
-	/* Another version's bytes say nothing about the digest of this one. */
+	/* The bytes of another version do not match the digest of this one. */
 	return sentence_set(&b->w->sentence, -EAGAIN,
 			    "'%s' on %s is not at version %" PRIu64
 			    " any more: it is updated in place",

@@ -1,6 +1,6 @@
 /*
- * Events, as pages of records that are handed out one by one. The server numbers them from its start: when
- * it is another one, all that it has to tell is new.
+ * Events: pages of records, returned one by one. The server numbers them from its start, so after a restart all of
+ * them are new.
  */
 #include <errno.h>
 #include <limits.h>
@@ -15,7 +15,7 @@
 #include "weightd.h"
 
 struct weightd_watch {
-	struct weightd *user; /* referenced: whose sentence says what failed */
+	struct weightd *user; /* referenced: receives the sentences of failures */
 	struct weightd *w; /* referenced: a connection of its own, since it waits */
 	uint64_t instance; /* of the server that `after` is a number of */
 	uint64_t after;

@@ -1,7 +1,7 @@
 /*
- * A version in the making: the slot mapped writable, by this process alone. Publishing replaces the
- * mapping in place by one of a descriptor that cannot write, since the kernel seals the memory only when
- * nobody maps it writable; pointers into it, and the numpy and torch views on them, stay valid.
+ * An unpublished version: the slot mapped writable, by this process alone. Publishing replaces the mapping in place
+ * by one of a read-only descriptor, because the kernel seals the memory only when no writable mapping exists.
+ * Pointers into it, and numpy and torch views on them, stay valid.
  */
 #include "libclient/writer.h"
 
@@ -168,7 +168,7 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	return memory_map(&wr->memory, &q, s);
 }
 
-/* What tells the server that a create it gets again, after a restart, is the one it has seen. */
+/* Identifies a create that is sent again after a restart. */
 static uint64_t new_cookie(void)
 {
 	uint64_t cookie = 0;
@@ -213,7 +213,7 @@ static int writer_adopt(struct weightd_writer *wr, struct version_layout *newest
 	return r < 0 ? r : adoption_tie(a, &wr->layout);
 }
 
-/* Goes back to the given layout: there is nothing to adopt any more. */
+/* Returns to the given layout, when there is nothing left to adopt. */
 static int unadopt(struct weightd_writer *wr, int *layout_fd)
 {
 	cleanup(adoption_deinit) struct adoption a = wr->adoption;
@@ -245,7 +245,9 @@ static int refuse_layout(struct weightd_writer *wr, const struct wire_create *cr
 				       "remove the buffer first");
 }
 
-/* 0: the newest version has the same tensors, and its layout is used. -EPROTOTYPE: what differs is said. */
+/*
+ * 0: the newest version has the same tensors, and its layout is used. -EPROTOTYPE: the sentence has the differences.
+ */
 static int consider(struct weightd_writer *wr, const struct wire_create *create,
 		    struct version_layout *newest, int *layout_fd)
 {
@@ -409,7 +411,7 @@ int weightd_writer_abort(struct weightd_writer *wr)
 		return sentence_set(&wr->w->sentence, -EALREADY,
 				    "this writer has published or was aborted already");
 	r = wr->lost ? 0 : client_call_run(wr->w, &call);
-	/* Without its connection the version is gone all the same. */
+	/* The version ended with its connection in any case. */
 	if (r < 0 && r != -ENOTCONN && r != -ENOENT)
 		return r;
 	wr->aborted = true;
@@ -434,7 +436,7 @@ void weightd_writer_free(struct weightd_writer *wr)
 
 	if (!wr)
 		return;
-	/* What a parent has published is mapped in its children, what it was writing is not. */
+	/* A child inherits the mapping of a published version, not that of an unpublished one. */
 	if (wr->version || wr->owner == getpid()) {
 		(void)memory_synchronize(&wr->memory, WEIGHTD_ALL_STREAMS, &ignored);
 		guard_remove(&wr->guarded);
@@ -544,7 +546,7 @@ const uint8_t *writer_digest(const struct weightd_writer *wr)
 
 void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf)
 {
-	struct sentence ignored; /* publish finds out again, and says it */
+	struct sentence ignored; /* publish fails the same way, and reports it */
 
 	if (leaf >= wr->n_leaves || wr->version)
 		return;
@@ -562,7 +564,7 @@ void weightd_writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const
 	wr->leaf_done[leaf] = true;
 }
 
-/* What went wrong between making the mapping read-only and being published: write on as before. */
+/* Handles a failure between making the mapping read-only and publishing: makes the bytes writable again. */
 static int undo_publish(struct weightd_writer *wr, int r)
 {
 	const struct memory_request q = request_of(wr, MEMORY_WRITE);
@@ -583,13 +585,13 @@ static int undo_publish(struct weightd_writer *wr, int r)
 	for (uint64_t i = 0; i < wr->n_leaves; i++)
 		wr->leaf_done[i] = false;
 	said = *s;
-	/* A failure leaves it read-only: who writes then has been told. */
+	/* A failure leaves it read-only; the caller has the publish error by then. */
 	(void)memory_protect(&wr->memory, &q, s);
 	*s = said;
 	return r;
 }
 
-/* What there is to do on a connection that was made anew. */
+/* Finishes the publish on a new connection. */
 static int publish_again(struct weightd *w, struct client_call *call)
 {
 	struct weightd_writer *wr = call->subject;
@@ -601,7 +603,7 @@ static int publish_again(struct weightd *w, struct client_call *call)
 	return wr->committed != 0;
 }
 
-/* Those that nobody asked for, in runs: a GPU is fast where it is given many at once. */
+/* Digests the remaining leaves in runs: a GPU is fast if it gets many at once. */
 static int digest_rest(struct weightd_writer *wr, struct sentence *s)
 {
 	uint64_t first = 0, end;

@@ -16,9 +16,9 @@ struct weightd_writer {
 	uint64_t buffer;
 	pid_t owner; /* the process that maps the bytes writable: in its children they are not mapped */
 	bool aborted;
-	bool lost; /* the server does not know it any more */
+	bool lost; /* the server has dropped it */
 	struct sentence why_lost;
-	uint64_t committed; /* the version, by what a restarted server said */
+	uint64_t committed; /* the version, as reported by a restarted server */
 	uint64_t version; /* 0 until published */
 	struct memory memory;
 	uint64_t data_size;
@@ -67,8 +67,8 @@ static inline bool writer_has_adopted(const struct weightd_writer *wr)
 const uint8_t *writer_digest(const struct weightd_writer *wr);
 
 /*
- * Whether leaves [first, first + n) of what was not published have the bytes that were digested. -EILSEQ: leaf
- * `*ret_bad` has others, and nothing is said.
+ * Compares leaves [first, first + n) of an unpublished version with their digests. -EILSEQ: leaf `*ret_bad` differs,
+ * and the sentence is not set.
  */
 int writer_compare(const struct weightd_writer *wr, uint64_t first, uint64_t n, uint64_t *ret_bad,
 		   struct sentence *s);

@@ -33,7 +33,7 @@ int fd_memfd(const char *name, uint64_t size, int *ret_fd)
 	if (size > INT64_MAX)
 		return -EFBIG;
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-	if (fd < 0 && errno == EINVAL) /* a kernel that does not know the flag */
+	if (fd < 0 && errno == EINVAL) /* a kernel without the flag */
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;

@@ -22,7 +22,7 @@ int fd_memfd(const char *name, uint64_t size, int *ret_fd);
 /* All of it, however often it takes; of a file, not of a socket that could be full. */
 int fd_write_all(int fd, const void *data, uint64_t size);
 
-/* What there is of it, up to `size` bytes, likewise. */
+/* The same, up to `size` bytes of the rest. */
 int fd_read_all(int fd, void *ret, uint64_t size, uint64_t *ret_size);
 
 /*
@@ -44,24 +44,24 @@ int fd_reopen_readonly(int fd, int *ret_fd);
 int fd_reopen_writable(int fd, int *ret_fd);
 
 /*
- * Whether any other open file description of this file is left, mappings included: 1, or 0 when `fd`,
- * which must be read-only, is the only one. By trying a write lease, which the kernel grants only then;
- * negative where it cannot tell.
+ * Returns 1 if another open file description of this file exists, mappings included, and 0 if `fd`, which must be
+ * read-only, is the only one. Negative: it cannot be determined. Tries a write lease, which the kernel grants only to
+ * the only one.
  */
 int fd_is_open_elsewhere(int fd);
 
 /* Likewise whether any is left that can write; `fd` must be read-only. */
 int fd_is_open_for_writing(int fd);
 
-/* True when fd is a memfd that nobody can write, shrink or grow any more. */
+/* True if fd is a memfd that is sealed against writing, shrinking and growing. */
 bool fd_is_sealed(int fd);
 
 /* Size in bytes. -EBADF for what is no regular file. */
 int fd_size(int fd, uint64_t *ret_size);
 
 /*
- * True when all `size` bytes were written, so that reading them takes no more memory. Blocks alone do not
- * say so: they may lie behind the end of the file. Takes some milliseconds for a GiB.
+ * True if all `size` bytes were written, so that reading them takes no more memory. The number of blocks alone does
+ * not prove that: they may lie behind the end of the file. Takes some milliseconds for a GiB.
  */
 bool fd_is_written(int fd, uint64_t size);
 

@@ -1,8 +1,8 @@
 /*
  * Lists
  *
- * A doubly linked ring that lives inside its members. A member says in a comment whose list it is
- * on; an unlinked member points at itself, so removing it twice is harmless.
+ * A doubly linked ring inside its members. Each member has a comment that names its list. An unlinked member points
+ * at itself, so removing it twice is harmless.
  */
 #pragma once
 

@@ -32,7 +32,7 @@ int num_parse_size(const char *s, uint64_t *ret)
 	if (!isdigit((unsigned char)*s))
 		return -EINVAL;
 	v = strtod(s, &end);
-	if (end != s + strspn(s, "0123456789.")) /* strtod() knows hexadecimal and exponents too */
+	if (end != s + strspn(s, "0123456789.")) /* strtod() accepts hexadecimal and exponents too */
 		return -EINVAL;
 	if (*end) {
 		const char *suffix = strchr(suffixes, toupper((unsigned char)*end));

@@ -12,10 +12,10 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* What opening it came to: written once. */
+/* The result of opening it, written once. */
 static struct {
 	int r;
-	pid_t owner; /* who did it */
+	pid_t owner; /* the process that opened it */
 	char why[CUDA_WHY_SIZE];
 	struct cuda_driver driver;
 } opened;

@@ -21,7 +21,7 @@ typedef struct cu_event *cu_event;
 typedef struct cu_module *cu_module;
 typedef struct cu_function *cu_function;
 
-/* Results that mean something here; the others are told by name. */
+/* Results with a meaning here; the others are reported by name. */
 #define CU_OK 0
 #define CU_INVALID_VALUE 1
 #define CU_OUT_OF_MEMORY 2
@@ -35,7 +35,7 @@ typedef struct cu_function *cu_function;
 #define CU_NOT_PERMITTED 800
 #define CU_NOT_SUPPORTED 801
 
-/* Of device_get_attribute(). */
+/* Attributes for device_get_attribute(). */
 #define CU_ATTRIBUTE_MULTIPROCESSORS 16
 #define CU_ATTRIBUTE_PCI_BUS 33
 #define CU_ATTRIBUTE_PCI_DEVICE 34
@@ -180,10 +180,10 @@ struct cuda_driver {
 #define CUDA_WHY_SIZE 256
 
 /*
- * Opens the driver and initialises it, once for the process: what it said is said again. May take a second
- * and may hang with the driver. 0; -ENODEV: no libcuda.so.1, or no GPU in it; -ENOSYS: it is too old; -EIO;
- * -ECHILD: it was opened by the process that forked this one, and is of no use here.
- * `ret_why` gets a clause for a person on failure: "libcuda.so.1 cannot be opened: ...".
+ * Opens the driver and initialises it, once for the process; later calls return the first result. May take a second,
+ * and may hang with the driver. 0; -ENODEV: no libcuda.so.1, or no GPU in it; -ENOSYS: it is too old; -EIO; -ECHILD:
+ * the process that forked this one opened it, and it is of no use here. On failure `ret_why` receives a clause for a
+ * person: "libcuda.so.1 cannot be opened: ...".
  */
 int cuda_driver_open(const struct cuda_driver **ret, char ret_why[CUDA_WHY_SIZE]);
 

@@ -263,7 +263,7 @@ void stream_init(struct stream *s, const struct moves *m, const struct moves_lin
 	*s = (struct stream){.move = m->moves + l->first, .end = m->moves + l->first + l->n_moves};
 }
 
-/* What of the next bytes lies in one piece, at most `max`. The stream goes on behind it. */
+/* Returns how many of the next bytes are contiguous, at most `max`, and moves the stream behind them. */
 static size_t next_piece(struct stream *s, enum moves_side side, size_t max, uint64_t *ret_offset)
 {
 	const struct move *m = s->move;

@@ -1,11 +1,11 @@
 /*
  * Moves
  *
- * Which bytes go from the memory of which node to where in the memory of another: what a reshard comes to, and all
- * that an engine knows of it. A link is what one node gives another, or itself; its stream is the bytes of its moves
- * in order, which each end finds in its own memory.
+ * Runs of bytes between the memories of nodes: the result of a reshard, and all that an engine needs of it. A link is
+ * the moves from one node to another, or to itself; its stream is the bytes of these moves in order. Each end finds
+ * them in its own memory.
  *
- * Written down it is words of 8 bytes, big-endian:
+ * The encoding has words of 8 bytes, big-endian:
  *
  *	"moves\0\0\1", n_nodes, n_links, n_moves
  *	of each node:	bytes of its source, bytes of its result; 0: it has none
@@ -77,13 +77,13 @@ static inline uint64_t move_size(const struct move *m)
 /* -ENOMEM. The caller frees it. */
 int moves_encode(const struct moves *m, void **ret, size_t *ret_size);
 /*
- * From anybody: no move leaves the memory that its nodes are said to have, and none of them gets more bytes than it has
- * room for. -EBADMSG with a sentence, -ENOMEM.
+ * Accepts untrusted bytes: no move leaves the memory of its nodes, and no node receives more bytes than it has room
+ * for. -EBADMSG with a sentence, -ENOMEM.
  */
 int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
 /*
- * The same without the moves, at once however many there are: for who wants to know what each link carries, and leaves
- * it to others to do so. `ret->moves` is NULL.
+ * The same without the moves, in constant time: for a reader that needs only what each link carries. `ret->moves` is
+ * NULL.
  */
 int moves_decode_links(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
 

@@ -51,7 +51,7 @@ static bool count_bits(const struct reshard_tensor *t, const uint64_t *shape, ui
 	return true;
 }
 
-/* --- Whether sources and split fit together ---------------------------------------------------- */
+/* --- Checks that sources and split fit together ------------------------------------------------- */
 
 static int check_alike(const struct reshard_layout *sources, unsigned rank, uint32_t tensor,
 		       char why[RESHARD_WHY_SIZE])
@@ -307,7 +307,7 @@ void reshard_deinit(struct reshard *r)
 
 /* --- The moves --------------------------------------------------------------------------------- */
 
-/* A move and whom it is of, before they are sorted by that. */
+/* A move and its two nodes, before the moves are sorted by them. */
 struct found {
 	struct move move;
 	uint8_t source;
@@ -346,8 +346,8 @@ static int keep(struct search *s, const struct found *f, char why[RESHARD_WHY_SI
 }
 
 /*
- * One dimension more, from the inner ones to the outer ones, of which elements go. What goes on in both memories where
- * the one before ended makes that longer; only the two dimensions along which something is cut do not. In bits.
+ * Adds one dimension, from the inner ones to the outer ones. Elements that continue in both memories where the
+ * previous dimension ended extend it; only the two dimensions along which something is cut do not. In bits.
  */
 static void add_dimension(struct move *m, unsigned *n_levels, uint64_t size,
 			  const uint64_t stride[MOVES_SIDES])
@@ -388,7 +388,7 @@ static bool to_bytes(struct move *m)
 	return all % 8 == 0;
 }
 
-/* What a source and a target both have of a tensor. */
+/* The elements of a tensor that a source and a target share. */
 static int reshard_meet(struct search *s, uint32_t tensor, unsigned source, unsigned target,
 			char why[RESHARD_WHY_SIZE])
 {
@@ -427,7 +427,10 @@ static int reshard_meet(struct search *s, uint32_t tensor, unsigned source, unsi
 	return keep(s, &f, why);
 }
 
-/* Which sources a target gets a tensor from: all from `ret` on that have some of its part, or one of those who have all. */
+/*
+ * The sources from which a target receives a tensor: all from `ret` on that have some of its part, or one of those
+ * that have all of it.
+ */
 static void find_sources(const struct search *s, uint32_t tensor, unsigned target,
 			 unsigned *ret_begin, unsigned *ret_end)
 {

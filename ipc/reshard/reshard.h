@@ -1,13 +1,13 @@
 /*
  * Reshards
  *
- * A model that lies in shards on some ranks, and is to lie in other shards on others: what the targets' layouts are,
- * and what has to move so that each of their bytes is written once. One source is a scatter, one target a gather.
- * Pure arithmetic: nobody is asked, nothing is moved.
+ * A model in shards on some ranks becomes other shards on others: the layouts of the targets, and the moves that
+ * write each of their bytes once. One source is a scatter, one target a gather. Pure arithmetic, without input or
+ * output.
  *
- * A target has the tensors of the sources in their order, each at the next multiple of RESHARD_ALIGNMENT, as a layout
- * has them that is built by weightd_layout_add(); of tied names the first one's rule counts. What several sources have
- * a target takes from its own node if that is one of them, otherwise the targets take turns among them.
+ * A target has the tensors of the sources in their order, each at the next multiple of RESHARD_ALIGNMENT, as in a
+ * layout built by weightd_layout_add(); for tied names the rule of the first one applies. If several sources have an
+ * element, a target takes it from its own node if that is one of them; otherwise the targets take turns among them.
  */
 #pragma once
 
@@ -24,7 +24,7 @@
 #define RESHARD_NOT_TIED UINT32_MAX
 #define RESHARD_WHY_SIZE 1024
 
-/* What a layout says of a tensor. */
+/* A tensor of a layout. */
 struct reshard_tensor {
 	const char *name;
 	const char *dtype; /* its name */
@@ -65,7 +65,7 @@ int reshard_init(struct reshard *r, const struct split *split, const struct resh
 		 unsigned n_sources, unsigned n_targets, char why[RESHARD_WHY_SIZE]);
 void reshard_deinit(struct reshard *r);
 
-/* Of a tensor of a target. */
+/* The shape of a tensor of a target. */
 void reshard_shape(const struct reshard *r, unsigned target, uint32_t tensor,
 		   uint64_t ret[RESHARD_DIMS_MAX]);
 static inline uint64_t reshard_offset(const struct reshard *r, unsigned target, uint32_t tensor)
@@ -74,7 +74,7 @@ static inline uint64_t reshard_offset(const struct reshard *r, unsigned target, 
 }
 
 /*
- * What has to move, where the ranks are on these of `n_nodes` nodes; no two sources are on one, no two targets either.
+ * Computes the moves, for ranks on these of `n_nodes` nodes; no two sources are on one node, and no two targets.
  * -EBADMSG with a sentence: it takes more than MOVES_MAX; -ENOMEM.
  */
 int reshard_moves(const struct reshard *r, const unsigned *source_nodes,

@@ -21,7 +21,7 @@ __attribute__((format(printf, 2, 3))) static int wrong(char why[SPLIT_WHY_SIZE],
 	return -EBADMSG;
 }
 
-/* --- What is written --------------------------------------------------------------------------- */
+/* --- Parsing ------------------------------------------------------------------------------------ */
 
 static bool read_side(const json_t *value, int *ret)
 {
@@ -127,7 +127,7 @@ void split_deinit(struct split *s)
 	*s = (struct split){0};
 }
 
-/* --- What it means ----------------------------------------------------------------------------- */
+/* --- Matching ----------------------------------------------------------------------------------- */
 
 /* In steps of at most both lengths multiplied: what others write must not take for ever. */
 static bool matches(const char *pattern, const char *name)

@@ -1,7 +1,7 @@
 /*
  * Splits
  *
- * How the tensors of a model are cut into shards, one for each rank, as a person writes it down:
+ * How the tensors of a model are cut into shards, one for each rank, in a file that people write:
  *
  *	{"split": [
  *		{"tensors": "*.o_proj.weight", "from": 0, "to": 1},
@@ -9,10 +9,10 @@
  *		{"tensors": "*", "replicated": true}
  *	]}
  *
- * The first rule whose pattern a name matches counts: `*` stands for any characters, `?` for one byte. Along a
- * dimension of n and over r ranks, a shard is as torch.chunk() cuts it: each has ceil(n / r), but the last ones, of
- * which one has fewer and others may have none. What is replicated every rank has whole. `from` is how it is split,
- * `to` how it is to be; `dim` and `replicated` say both at once.
+ * The first rule with a matching pattern applies: `*` matches any characters, `?` one byte. Along a dimension of n and
+ * over r ranks, torch.chunk() defines the shards: each has ceil(n / r), except the last ones, of which one has fewer
+ * and others may have none. Every rank has all of a replicated tensor. `from` is the present split, `to` the new one;
+ * `dim` and `replicated` set both.
  */
 #pragma once
 

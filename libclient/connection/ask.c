@@ -1,6 +1,6 @@
 /*
- * A connection asks one thing at a time and waits for the reply. A reply that does not come, or that is none, costs the
- * connection: what is read next could belong to another request.
+ * A connection carries one request at a time and waits for its reply. A missing or malformed reply closes the
+ * connection, because the next packet could belong to another request.
  */
 #include "libclient/connection/ask.h"
 
@@ -19,9 +19,8 @@
 #define GRACE_MS 5000 /* beyond the time that the server was given to answer */
 
 /*
- * Looks for a while before it sleeps: most answers come within some microseconds, and waking a processor
- * that has gone idle takes as long as the rest of an attach. Yields, so that a server on this very
- * processor can answer.
+ * Polls for a while before it sleeps: most replies arrive within some microseconds, and waking an idle processor
+ * takes as long as the rest of an attach. Yields, so that a server on this very processor can answer.
  */
 static bool spin_for_reply(struct pollfd *p)
 {
@@ -47,7 +46,7 @@ static int poll_ms(uint64_t now_ns, uint64_t deadline_ns, bool ticking)
 	return ms > INT_MAX ? -1 : (int)ms;
 }
 
-/* Of the operations that wait for something to happen. */
+/* For operations that wait for an event. */
 int64_t *client_call_patience_ms(struct client_call *call)
 {
 	switch (call->op) {
@@ -173,7 +172,7 @@ int client_ask(struct weightd *w, struct client_call *call)
 	r = channel_send(w->fd, &call->request, size, call->fds, call->request.header.n_fds);
 	if (r == 0)
 		call->sent = true;
-	/* A server that turned us away has said why before it closed: that is read below. */
+	/* A server that rejected this client sent its reason before it closed: that is read below. */
 	else if (r != -EPIPE && r != -ECONNRESET)
 		return client_lost(w, r);
 	r = wait_for_reply(w->fd, call);

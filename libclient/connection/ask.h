@@ -12,8 +12,8 @@
 struct client_call {
 	enum wire_op op;
 	/*
-	 * Of WAIT, PAUSE and EVENTS: the caller's patience, a restart included; it is put into the request.
-	 * Of others: for the answer, each time it is asked for; 0: CALL_TIMEOUT_MS. < 0: for ever.
+	 * WAIT, PAUSE and EVENTS: the caller's timeout, a restart included, which is copied into the request.
+	 * Others: time for each reply; 0: CALL_TIMEOUT_MS. < 0: for ever.
 	 */
 	int timeout_ms;
 	uint64_t deadline_ns; /* of others: the caller's, for a restart; 0: none */
@@ -22,8 +22,8 @@ struct client_call {
 	int (*tick)(void *userdata);
 	void *userdata;
 	/*
-	 * Asked when the connection was made anew and before the request is sent on it: 0 sends it, 1 says that
-	 * it is done, with what is in `reply`; an error ends the call. NULL: what can be asked twice.
+	 * Called on a new connection, before the request is sent on it: 0 sends it; 1: it is done, and
+	 * `reply` has the result; an error ends the call. NULL: the request can be repeated.
 	 */
 	int (*again)(struct weightd *w, struct client_call *call);
 	void *subject; /* for again() */

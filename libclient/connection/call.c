@@ -1,6 +1,6 @@
 /*
- * A connection asks one thing at a time and waits for the answer. Where the answer is lost with the server,
- * and the server comes back, the question is put again; whoever asks what cannot be asked twice says so.
+ * A connection carries one request at a time. If the reply is lost with the server, and the server returns, the
+ * request is sent again, unless the caller marks it as one that must not be repeated.
  */
 #include "libclient/connection/call.h"
 

@@ -8,8 +8,8 @@
 #include "libclient/connection/ask.h"
 
 /*
- * client_ask(), and again where the server is gone and comes back. When it does not, or is silent, the connection is
- * closed: -ENOTCONN, -ETIMEDOUT.
+ * Like client_ask(), but repeats the request if the server is lost and returns. If it does not return, or is silent,
+ * the connection is closed: -ENOTCONN, -ETIMEDOUT.
  */
 int client_call_run(struct weightd *w, struct client_call *call);
 

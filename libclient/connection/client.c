@@ -1,5 +1,5 @@
 /*
- * What a caller holds of a connection: where it leads, the sentence of its last failure, and who uses it.
+ * The state of a connection: its path, the sentence of its last failure, and its users.
  */
 #include "libclient/connection/client.h"
 

@@ -17,8 +17,8 @@ struct weightd {
 	pid_t owner; /* the process that connected; a child may not use the connection */
 	uint64_t serial;
 	uint64_t instance; /* of the server, new at each of its starts */
-	bool survives; /* it has said that it comes back when it dies */
-	bool sends_layouts; /* it has said that it answers WIRE_LAYOUT */
+	bool survives; /* the server announced that it restarts after its death */
+	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* by the caller */
@@ -36,11 +36,14 @@ struct held_ops {
 	int (*resume)(struct held *h, const struct restart_patience *p);
 	/* The connection leads to another server now, or is another process's. */
 	void (*forget)(struct held *h);
-	/* Of buffers: ends one that was detached and that no stream uses any more, which `wait` waits for. True: ended. */
+	/*
+	 * Buffers only: ends one that was detached and that no stream uses any more; `wait` waits for the
+	 * streams. True: ended.
+	 */
 	bool (*leave)(struct held *h, bool wait);
 };
 
-/* An attached buffer or a writer: held by this process for as long as the server knows. The first member of it. */
+/* An attached buffer or a writer, which the server knows by its connection. The first member of both. */
 struct held {
 	struct list link; /* weightd::buffers or weightd::writers */
 	const struct held_ops *ops;
@@ -56,8 +59,8 @@ static inline void client_unrefp(struct weightd **w)
 }
 
 /*
- * Copies a struct of options whose first member is its size, as the caller knows it: shorter than ours,
- * and the rest is zero; longer, and what we do not know must be. -EINVAL below `min`; -E2BIG.
+ * Copies a struct of options whose first member is the caller's size of it. A shorter one is padded with zeros; in a
+ * longer one all bytes behind ours must be zero. -EINVAL below `min`; -E2BIG.
  */
 int client_copy_options(struct weightd *w, const void *options, size_t min, void *ret, size_t size);
 
@@ -65,8 +68,8 @@ int client_copy_options(struct weightd *w, const void *options, size_t min, void
 int client_check_owner(struct weightd *w);
 /* -ECHILD, -ENOTCONN: a call would not get as far as the server. */
 int client_check_usable(struct weightd *w);
-/* True when a server that is gone is one to wait for. */
+/* True if calls wait for this server when it is gone. */
 bool client_awaits_restart(const struct weightd *w);
 
-/* Ends the attachments whose streams have passed; `wait`: all. Returns how many are left. */
+/* Ends the attachments whose streams are done; `wait`: all. Returns how many are left. */
 int client_reap(struct weightd *w, bool wait);

@@ -1,5 +1,5 @@
 /*
- * A connection that is made anew to the server that it was made to before takes up what this process held there.
+ * A new connection to the same server resumes leases and writers of the previous one.
  */
 #include "libclient/connection/connection.h"
 
@@ -18,8 +18,8 @@
 #define MEETINGS_MAX 20
 
 /*
- * The first time. A server that dies when it has just taken us looks like one that hangs up; that it is
- * started again is known only once it has said so: hence another try, which fails where nobody listens.
+ * The first connection. A server that dies just after accepting looks like one that hangs up, and only its hello
+ * announces that it will restart: hence another try, which fails if nothing listens.
  */
 static int connection_meet(struct weightd *w, struct rendezvous *z)
 {

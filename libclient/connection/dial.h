@@ -11,5 +11,7 @@
 /* Connects to w->path. `wait`: 5 s, for a server that is too busy to take us; else -EAGAIN. */
 int dial_open(struct weightd *w, bool wait);
 
-/* Says hello, and learns whom. `p` has the tick; may be NULL. A failure leaves the connection as it is. */
+/*
+ * Sends hello, and stores the server's identity. `p` has the tick; may be NULL. A failure leaves the connection open.
+ */
 int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p);

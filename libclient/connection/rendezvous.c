@@ -1,9 +1,9 @@
 /*
- * Without a path the caller's own server comes first and the system's next. A server that starts makes its
- * socket before it listens, and a service manager gives it to its group after that: for a moment the socket
- * is missing, refuses, or is closed to its users. The times of the file and of its folder tell that moment
- * from a server that is not there, so that only the former costs time. A socket that is made anew refuses
- * before it is removed, which nothing tells from one that was left behind: both get a moment.
+ * Without a path the user's own server has precedence over the system's. A starting server creates its socket before
+ * it listens, and a service manager changes its group after that: for a moment the socket is missing, refuses, or is
+ * closed to its users. The times of the file and of its folder distinguish that moment from a server that does not
+ * run, so that only the former costs time. A socket about to be replaced refuses before it is removed, and cannot be
+ * distinguished from a stale one: both get a moment.
  */
 #include "libclient/connection/rendezvous.h"
 
@@ -24,7 +24,7 @@
 #include "libclient/connection/folder.h"
 
 #define FRESH_NS UINT64_C(1000000000)
-#define REFUSED_NS UINT64_C(200000000) /* a socket that goes refuses first */
+#define REFUSED_NS UINT64_C(200000000) /* a socket about to be removed refuses first */
 #define RECHECK_MS 50 /* no event announces that a socket has a listener */
 
 static int add(struct rendezvous *z, char *path)

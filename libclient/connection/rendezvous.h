@@ -22,7 +22,7 @@ int rendezvous_init(struct rendezvous *z, const char *path);
 void rendezvous_deinit(struct rendezvous *z);
 
 /*
- * Connects to the first of them with a listener, and leaves its path in w->path. A socket that is being made
- * is waited for; weightd_connect() says when it is one. The sentence of a failure is on `w`.
+ * Connects to the first path with a listener, and stores the path in w->path. Waits for a socket that a server is
+ * creating, as described at weightd_connect(). The sentence of a failure is on `w`.
  */
 int rendezvous_open(struct rendezvous *z, struct weightd *w);

@@ -1,7 +1,6 @@
 /*
- * While a server is started again there is its socket, with nobody behind it, or no socket at all: both end
- * with an event in its folder, or with none where somebody else holds the socket. So connecting is tried
- * at each event, and every now and then.
+ * While a server restarts, its socket has no listener or is missing. Both end with an event in its folder, except if
+ * another process holds the socket. So connecting is tried at each event, and periodically.
  */
 #include "libclient/connection/restart.h"
 
@@ -106,7 +105,7 @@ static int too_late(struct weightd *w, const struct restart_patience *p)
 		w->path, w->restart_timeout_ms);
 }
 
-/* With what it takes to hear of a server that makes its socket anew. */
+/* Waits with a watch on the folder, in which a server recreates its socket. */
 static int watch_and_wait(struct weightd *w, const struct restart_patience *p)
 {
 	cleanup(fd_closep) int watch = folder_watch(-1, w->path);
@@ -135,8 +134,8 @@ static int watch_and_wait(struct weightd *w, const struct restart_patience *p)
 int restart_wait(struct weightd *w, const struct restart_patience *p)
 {
 	/*
-	 * Where somebody holds the socket, connecting works before anybody listens. Then without a watch: to
-	 * close one takes up to 20 ms, in which the kernel waits for all who may still look at it.
+	 * If another process holds the socket, connecting succeeds before anything listens. Try without a
+	 * watch first: closing one takes up to 20 ms, in which the kernel waits for all its readers.
 	 */
 	int r = try_once(w, p);
 

@@ -1,7 +1,7 @@
 /*
  * Restarts
  *
- * A server that survives its own death is waited for, and what this process had of it is taken up again.
+ * Waits for a server that survives its own death, and resumes what this process held there.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 struct restart_patience {
 	bool has_lost; /* the connection; until_ns counts from then on */
 	uint64_t until_ns; /* how long to wait for the server; UINT64_MAX: for ever */
-	uint64_t deadline_ns; /* of the call that found it gone; UINT64_MAX: none */
+	uint64_t deadline_ns; /* of the call that lost the server; UINT64_MAX: none */
 	int (*tick)(void *userdata); /* as of the call */
 	void *userdata;
 };
@@ -19,9 +19,8 @@ struct restart_patience {
 uint64_t restart_until(const struct weightd *w);
 
 /*
- * Connects anew, for which the server may have to be started first, and takes up leases and writers. 0;
- * -ENOTCONN: it did not come back; -ETIMEDOUT: the call's deadline passed; -ECANCELED; or the server's
- * refusal.
+ * Connects again, for which the server may have to start first, and resumes leases and writers. 0; -ENOTCONN: it did
+ * not return; -ETIMEDOUT: the call's deadline passed; -ECANCELED; or the server's refusal.
  */
 int restart_wait(struct weightd *w, const struct restart_patience *p);
 

@@ -11,7 +11,7 @@
 #include "ipc/base/num.h"
 #include "ipc/base/utf8.h"
 
-/* What may follow the last character of a cut name. */
+/* Possible text behind the last character of a cut name. */
 static const char cut_mark[] = "'...";
 
 /*
@@ -36,7 +36,7 @@ static bool needs_escape(uint32_t c)
 	return false;
 }
 
-/* Writes what stands for the character at p, and tells how many bytes it took; 0 when it has no room. */
+/* Writes the escaped character at p, and returns how many bytes it took; 0: it has no room. */
 static size_t quote_one(const unsigned char *p, size_t left, char *out, size_t room,
 			size_t *ret_taken)
 {

@@ -1,9 +1,8 @@
 /*
  * Sentences
  *
- * What goes with an error code: one line for a person that names the thing and the way out. Text that
- * comes from files or other users passes through sentence_quote(), so that no sentence can disturb a
- * terminal.
+ * The message of an error code: one line for a person that names the thing and the way out. Text from files or other
+ * users passes through sentence_quote(), so that no sentence can disturb a terminal.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * The kernel, its stream and the table that it writes to, all of the primary context. The stream is one of
- * its own: it waits for nobody's work, and whoever wrote what is digested has waited for that.
+ * The kernel, its stream and its output table, all of the primary context. The stream is separate, so that it waits
+ * for no other work; callers wait for the writers of the bytes first.
  */
 #include "libclient/cuda/digester.h"
 

@@ -1,8 +1,7 @@
 /*
  * Digests on a GPU
  *
- * The kernel of digest.cu, as one mapping uses it: leaves of a GPU's memory are digested where they are, and
- * 16 bytes of each come back.
+ * The kernel of digest.cu for one mapping: the GPU digests leaves in its own memory and copies back 16 bytes of each.
  */
 #pragma once
 
@@ -14,7 +13,9 @@ extern const char digest_fatbin[], digest_ptx[];
 
 struct digester;
 
-/* In the current context, the primary one of the place. NULL: there can be none, for want of code for this GPU, say. */
+/*
+ * In the current context, the primary one of the place. NULL: unavailable, for lack of code for this GPU, say.
+ */
 struct digester *digester_new(const struct place *p);
 struct digester *digester_free(struct digester *g); /* may wait for what runs on the GPU */
 

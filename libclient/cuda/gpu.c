@@ -77,7 +77,7 @@ int gpu_number(const struct cuda_driver *d, const char *spelling, int *ret, stru
 	return 0;
 }
 
-/* The driver tells a partition from a GPU only by its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
+/* The driver distinguishes a partition from a GPU only by its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
 static bool is_partition(const struct cuda_driver *d, int number)
 {
 	char name[NAME_SIZE] = "";

@@ -1,8 +1,8 @@
 /*
  * GPUs
  *
- * Those that this process sees, by number and by UUID: CUDA_VISIBLE_DEVICES and partitions of GPUs (MIG) make
- * the two a matter of each process's own, which its driver knows and nobody else.
+ * The GPUs that this process sees, by number and by UUID. With CUDA_VISIBLE_DEVICES and partitions of GPUs (MIG),
+ * numbers differ between processes, and only the driver in a process can translate them.
  */
 #pragma once
 
@@ -25,6 +25,6 @@ int gpu_find(const struct cuda_driver *d, const uint8_t uuid[WIRE_UUID_SIZE], in
 /* The number of a GPU by any spelling. -ENODEV; -EINVAL: that is no GPU. */
 int gpu_number(const struct cuda_driver *d, const char *spelling, int *ret, struct sentence *s);
 
-/* What a number stands for, as device_format() writes it. -ENODEV. */
+/* The device with that number, as device_format() writes it. -ENODEV. */
 int gpu_name(const struct cuda_driver *d, int number, char ret[WIRE_DEVICE_SIZE],
 	     struct sentence *s);

@@ -1,7 +1,7 @@
 /*
- * GPU memory of the older kind: a handle of 64 bytes, which a process of the server's lends us for as long as
- * it lives. The driver chooses the address, so that nothing else can be put there; there is no access to choose
- * either. With that process the memory ends, under whoever maps it: a descriptor tells.
+ * GPU memory of the older kind: a handle of 64 bytes, lent by a process of the server for as long as that process
+ * lives. The driver chooses the address, so that no other memory can be mapped there, and access cannot be chosen
+ * either. The memory ends with that process, for all that map it, and a descriptor reports that.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -86,7 +86,7 @@ static int ipc_let_go(struct memory *m, struct sentence *s)
 	return refuse(s);
 }
 
-/* It stays writable for whoever has it open: no writer can do anything about it. */
+/* It stays writable for every process that has it open: a writer cannot prevent that. */
 static int ipc_protect(struct memory *m, const struct memory_request *q, struct sentence *s)
 {
 	(void)m;

@@ -1,8 +1,8 @@
 /*
- * GPU memory by virtual memory management: an allocation comes as a descriptor, is imported, and mapped at an
- * address of our own, which stays when what is behind it goes.
+ * GPU memory by virtual memory management: the process receives a descriptor of an allocation, imports it, and maps
+ * it at an address of its own, which stays reserved when the memory is unmapped.
  *
- * The handle of what is mapped is kept: when putting something else in its place fails, it is mapped again.
+ * The handle of the mapped memory is kept: if mapping other memory in its place fails, it is mapped again.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static cu_ptr address_of(const struct memory *m)
 }
 
 /*
- * What the server says of the memory is believed unless the driver names another GPU of this process: that an
- * import bears the numbers of the importer is nowhere promised, and one beyond them is not ours to judge.
+ * Trusts the server's location unless the driver names another GPU of this process. No documentation promises that an
+ * import has the device numbers of the importer, and numbers beyond them cannot be checked here.
  */
 static int check_owner(const struct cuda_driver *d, cu_handle handle, int owner, struct sentence *s)
 {
@@ -59,9 +59,8 @@ static int import(const struct memory_request *q, const struct cuda_state *state
 }
 
 /*
- * For the GPU that maps it, and the one that has it, whose engines may do the copies. A driver that knows no
- * read-only mappings gives one that can be written: what nobody may write is then kept so by everybody's good
- * will, and checked by verify.
+ * For the GPU that maps it, and for the one with the memory, whose engines may do the copies. A driver without
+ * read-only mappings returns a writable one: then the bytes are protected by convention alone, and checked by verify.
  */
 static cu_result set_access(const struct memory *m, const struct cuda_state *state,
 			    enum memory_access access)

@@ -20,7 +20,7 @@ struct place {
 	pid_t owner; /* a child of it has the addresses, and nothing of the GPU behind them */
 };
 
-/* Makes the primary context if nobody has yet, which takes a second and some memory of the GPU's. */
+/* Creates the primary context if it does not exist, which takes a second and some memory of the GPU. */
 int place_init(struct place *p, const struct cuda_driver *d, cu_device device, struct sentence *s);
 void place_deinit(struct place *p);
 
@@ -30,7 +30,7 @@ struct visit {
 	int capture_mode; /* of the thread, before */
 };
 
-/* -ECHILD: in a process forked from the one whose memory it is. */
+/* -ECHILD: called in a child of the process that owns the memory. */
 int place_enter(const struct place *p, struct visit *ret, struct sentence *s);
 /* Likewise, in the primary context whatever is current. */
 int place_enter_primary(const struct place *p, struct visit *ret, struct sentence *s);

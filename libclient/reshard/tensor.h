@@ -1,7 +1,8 @@
 /*
- * Tensors of libweightd as ipc/reshard takes them
+ * Tensors of libweightd as input for ipc/reshard
  *
- * Inline, for programs that link libweightd: ipc/reshard itself is arithmetic and knows neither the library nor its header.
+ * Inline, for programs that link libweightd: ipc/reshard itself is arithmetic, independent of the library and its
+ * header.
  */
 #pragma once
 

@@ -1,10 +1,9 @@
 /*
  * Adoptions
  *
- * A writer whose layout has the tensors of its buffer's newest version in another order writes in
- * the order of that version: its readers go on at the same addresses. What the caller's own layout
- * says of ties stays true for the caller: names that it ties show the same memory, also where the
- * version has each of them on its own.
+ * A writer whose layout has the tensors of its buffer's newest version in another order writes in the order of that
+ * version, so that readers keep their addresses. The ties of the caller's own layout stay valid for the caller: names
+ * that it ties share memory, even if the version has separate memory for each of them.
  */
 #pragma once
 
@@ -16,23 +15,25 @@ struct adoption {
 	struct layout given;
 	/* For each untied tensor of `given` that others are tied to: one of the version's, or LAYOUT_NONE. */
 	uint32_t *homes;
-	/* For each tensor of the version: that whose memory the caller gets, or LAYOUT_NONE; NULL: none. */
+	/*
+	 * For each tensor of the version: the tensor with the memory that the caller sees, or LAYOUT_NONE;
+	 * NULL: none.
+	 */
 	uint32_t *tied;
 };
 
 /*
- * Works out homes and ties of a->given, whose tensors are those of `newest`. -ENOMEM. What was
- * there before goes.
+ * Computes homes and ties of a->given, which has the same tensors as `newest`. Replaces the previous ones. -ENOMEM.
  */
 int adoption_tie(struct adoption *a, const struct layout *newest);
 void adoption_deinit(struct adoption *a);
 
 /*
- * The tensor of `newest` whose bytes a name has that only the given layout knows, as a tie;
- * `ret_alias` is what it says of the name. -ENOENT.
+ * The tensor of `newest` with the bytes of a tied name that only the given layout has; `ret_alias` is that name's
+ * entry. -ENOENT.
  */
 int adoption_find(const struct adoption *a, const char *name, size_t name_size, uint32_t *ret,
 		  const struct layout_tensor **ret_alias);
 
-/* The tensor of the version whose memory the caller has for tensor `index` of it. */
+/* The tensor of the version with the memory that the caller sees for tensor `index`. */
 uint32_t adoption_home(const struct adoption *a, uint32_t index);

@@ -1,6 +1,6 @@
 /*
- * Names are looked up in the tables inside the layouts, one look-up for each tensor of the first.
- * Layouts come from other processes: indices in them are bounded before they are used.
+ * Names are looked up in the tables inside the layouts, one look-up for each tensor of the first. Layouts are
+ * untrusted: indices in them are bounded before use.
  */
 #include "libclient/version/difference.h"
 

@@ -1,7 +1,7 @@
 /*
- * The handler runs in the thread that wrote, in the midst of whatever that did: it takes no lock
- * and no memory, and calls nothing that does. An entry that another thread removes meanwhile may be
- * gone under it; it faults again then, and the process dies without the sentence.
+ * The handler runs in the thread that faulted, in the middle of any operation: it takes no lock, allocates nothing,
+ * and calls no function that does. If another thread removes an entry meanwhile, the handler may fault again, and the
+ * process dies without the sentence.
  */
 #include "libclient/version/guard.h"
 
@@ -21,7 +21,7 @@ static _Atomic(const struct guarded *) entries[ENTRIES_MAX]; /* any thread; NULL
 static atomic_uint next_entry; /* where a free one may be */
 static struct sigaction before; /* what had the signal when the handler was installed */
 static atomic_int said; /* one thread explains, once in a process; others wait for it */
-static atomic_int passed_by; /* the thread whose fault went on to `before`, last */
+static atomic_int passed_by; /* the thread whose fault was last passed to `before` */
 
 enum {
 	SAID_NOTHING,
@@ -150,7 +150,7 @@ static void guard_explain(const struct guarded *g, uintptr_t address)
 	(void)ignored;
 }
 
-/* The first thread to come explains; the process must not die by another one before that is done. */
+/* Only the first thread explains; the process must not die by another one before that is done. */
 static void explain_once(const struct guarded *g, uintptr_t address)
 {
 	int nothing = SAID_NOTHING;
@@ -174,7 +174,7 @@ static void pass_on(int signo, siginfo_t *info, void *context)
 {
 	bool is_fault = info->si_code > 0;
 
-	/* Handed back by who had it after us, and before us. */
+	/* The handler after ours has called ours again. */
 	if (!is_fault && atomic_load(&passed_by) == gettid()) {
 		restore_default();
 		(void)raise(signo);

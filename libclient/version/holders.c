@@ -1,6 +1,6 @@
 /*
- * Who keeps a publish from happening. Only the caller can look: it may read /proc/PID/maps of its own
- * processes, which the server may not.
+ * Processes that prevent a publish. Only the client can find them: it may read /proc/PID/maps of its own processes,
+ * which the server may not.
  */
 #include "libclient/version/holders.h"
 
@@ -35,7 +35,7 @@ static bool process_maps_writable(const char *pid, const struct stat *st)
 	(void)snprintf(path, sizeof(path), "/proc/%s/maps", pid);
 	f = fopen(path, "re");
 	if (!f)
-		return false; /* gone, or not ours to look at */
+		return false; /* it has exited, or belongs to another user */
 	while (!found && fgets(line, sizeof(line), f))
 		found = maps_writable(line, st);
 	(void)fclose(f);

@@ -1,5 +1,5 @@
 /*
- * Host memory: a memfd, mapped shared. It has no streams: who calls has done what he did.
+ * Host memory: a memfd, mapped shared. It has no streams: its operations are done when they return.
  */
 #include <errno.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int map_at(struct memory *m, const struct memory_request *q)
 	uint64_t file_size;
 	int r = fd_size(q->fd, &file_size);
 
-	/* Shorter than the server said, and reading it would fault. */
+	/* A file shorter than the server's size would fault on reading. */
 	if (r == 0 && file_size < m->size)
 		r = -EBADMSG;
 	if (r == 0)

@@ -1,6 +1,5 @@
 /*
- * What is the same for all kinds: that nothing is asked of memory which is not there, and never for more
- * than there is.
+ * Checks common to all kinds: no operation on unmapped memory, or beyond its end.
  */
 #include "libclient/version/memory.h"
 

@@ -35,12 +35,12 @@ struct memory_request {
 	struct wire_location location;
 	uint64_t size;
 	enum memory_access access;
-	int fd; /* what came with the location; the caller's */
+	int fd; /* descriptor received with the location; the caller owns it */
 	int device; /* of map: the GPU that is to map it; -1: the one that has it */
-	void *stream; /* of replace: waited for when all that can fail has been done; the old memory goes then */
+	void *stream; /* of replace: waited for after all steps that can fail, before the old memory is unmapped */
 };
 
-/* The sentence of a failure is a clause, "out of memory": who calls knows what the memory is of. */
+/* The sentence of a failure is a clause, "out of memory": the caller adds the subject. */
 struct memory_kind {
 	/* Maps it where there is room. */
 	int (*map)(struct memory *m, const struct memory_request *q, struct sentence *s);
@@ -108,7 +108,7 @@ int memory_mark(struct memory *m, void *stream, struct sentence *s);
 bool memory_has_passed(const struct memory *m, bool wait);
 int memory_check(const struct memory *m, struct sentence *s);
 
-/* Whether the descriptor that comes with the location is of the bytes, for others to map. */
+/* True if the descriptor that accompanies the location is of the bytes, for other processes to map. */
 static inline bool memory_has_descriptor(const struct memory *m)
 {
 	return m->location.memory != WIRE_MEMORY_CUDA_IPC;
