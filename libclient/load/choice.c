@@ -1,6 +1,6 @@
 /*
- * Rules of others are followed where there are some: what transformers and diffusers take of a folder is
- * what its user means by it. Where there is none and more than one set is there, the user has to say.
+ * Follows existing conventions: the files that transformers and diffusers load from a folder are those its user
+ * means. If neither applies and the folder has several sets, the user must choose.
  */
 #include "libclient/load/choice.h"
 
@@ -242,8 +242,8 @@ static json_t *read_config(const char *directory)
 }
 
 /*
- * transformers writes into the configuration of a model which file has its weights, where that is not one of
- * the usual name. 0 and NULL: it does not say.
+ * transformers writes the file of a model's weights into its configuration, if it has an unusual name. 0 and NULL:
+ * the configuration has none.
  */
 static int choose_configured(const struct directory *d, const struct file *f,
 			     const struct directory_set **ret, const char **ret_rule,
@@ -268,8 +268,7 @@ static int choose_configured(const struct directory *d, const struct file *f,
 }
 
 /*
- * Kinds of sets, in the order they are looked for without a well-known name: the first kind there
- * is must have one set.
+ * Kinds of sets, in the order of the search without a well-known name: the first kind present must have one set.
  */
 enum kind {
 	PLAIN_INDEX,

@@ -15,7 +15,7 @@
 
 struct choice {
 	const struct directory_set *set; /* an index, a file, or all parts of a whole */
-	const char *rule; /* static text: why it was this one; NULL: there is nothing to tell */
+	const char *rule; /* static text: the rule that selected it; NULL: it needs no explanation */
 };
 
 /*

@@ -1,9 +1,9 @@
 /*
  * Input files
  *
- * A file to load from, its descriptor, and what it was when it was opened. Whoever saves a checkpoint
- * properly renames a new file over the old one; who writes into the old one while it is read would give
- * a mix of both, so each file is looked at again after the last byte was read.
+ * A file to load from, its descriptor, and its identity when it was opened. A proper save of a checkpoint renames a
+ * new file over the old one. Writing into the old one during a load would yield a mix of both, so each file is
+ * checked again after its last byte was read.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 
 #include "libclient/connection/sentence.h"
 
-/* What changes when a file is written, cut, replaced or given another owner. */
+/* Attributes that change when a file is written, cut, replaced or given another owner. */
 struct file_identity {
 	dev_t dev;
 	ino_t ino;
@@ -46,8 +46,8 @@ int file_read(const struct file *f, void *buffer, uint64_t size, uint64_t offset
 /* The file, and what its path leads to, are what they were. -EBADMSG otherwise. */
 int file_check_unchanged(const struct file *f, struct sentence *s);
 
-/* The sentences of a failed read: `r` is that of the system call, 0 for an end that came too soon. */
+/* Sets the sentence of a failed read: `r` is the error of the system call, 0 for a premature end. */
 int file_read_failed(const struct file *f, uint64_t offset, int r, struct sentence *s);
 
-/* The path in quotes; the beginning of a long one goes, since its end tells more. Returns q->text. */
+/* The path in quotes; a long one loses its beginning, because its end is more specific. Returns q->text. */
 const char *file_quote(struct sentence_quote *q, const char *path);

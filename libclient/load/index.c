@@ -14,7 +14,7 @@
 #include "weightd.h"
 
 struct parser {
-	struct index ix; /* what is known so far; files in the order of their first mention */
+	struct index ix; /* the index so far; files in the order of their first mention */
 	struct names files;
 	size_t text_used;
 	size_t entries_max, files_max; /* allocated */
@@ -282,7 +282,7 @@ int index_read(const struct file *f, struct index *ret, struct sentence *s)
 	int r = read_index(f, ret, s);
 
 	if (r == -EBADMSG && !looks_like_index(f))
-		(void)magic_explain_file(f, s); /* else what the parser says stands */
+		(void)magic_explain_file(f, s); /* else the parser's sentence stays */
 	if (r == -EBADMSG)
 		return sentence_set(s, r, "the index %s cannot be used: %s",
 				    file_quote(&(struct sentence_quote){0}, f->path), s->text);

@@ -3,9 +3,9 @@
  *
  *	{"metadata": {...}, "weight_map": {"tensor": "model-00001-of-00002.safetensors", ...}}
  *
- * The map says for each tensor which file holds *the* tensor of that name. Other files, and other
- * tensors in these files, are left-overs that must not be loaded. Nothing else in it is relied on:
- * metadata.total_size is often wrong.
+ * The map has for each tensor the file with *the* tensor of that name. Other files, and other tensors in
+ * these files, are leftovers that must not be loaded. No other part of it is used: metadata.total_size is
+ * often wrong.
  */
 #pragma once
 

@@ -21,7 +21,7 @@
 
 CLEANUP_POINTER(struct weightd_writer, weightd_writer_free);
 
-/* Callers built against an older header know a shorter struct, those against a newer one a longer one. */
+/* Callers built with an older header have a shorter struct, those with a newer one a longer one. */
 static size_t smaller(size_t a, size_t b)
 {
 	return a < b ? a : b;
@@ -34,7 +34,7 @@ static int check_progress(struct progress *p, const char *phase, uint64_t total,
 	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
 }
 
-/* A load whose writer is not made yet. */
+/* A load without its writer yet. */
 struct creation {
 	const char *name;
 	const struct plan *plan;

@@ -1,7 +1,6 @@
 /*
- * Eight bytes of anything are the size of a header, so a file of another format fails with a number
- * that tells nobody anything. What the file is tells more: a download that failed, weights that
- * have to be converted.
+ * Eight bytes of any file can be read as the size of a header, so for a file of another format the parser's number
+ * helps nobody. The format of the file helps: a failed download, weights to be converted.
  */
 #include "libclient/load/magic.h"
 

@@ -14,7 +14,7 @@
 
 #define MAGIC_SIZE 512 /* bytes that are looked at */
 
-/* The sentence about a file that begins with these bytes. False: nothing is known of it. */
+/* Sets the sentence about a file that begins with these bytes. False: an unknown format. */
 bool magic_explain(const char *start, size_t n, struct sentence *ret);
 
 /* Bytes of the byte-order mark that the text begins with, which some editors write; 0: there is none. */

@@ -1,13 +1,13 @@
 /*
  * JSON objects, member by member
  *
- * The header of a checkpoint is one object with a member for each tensor, hundreds of thousands of them.
- * It is walked here, and jansson gets each key and each value by itself: memory is that of one member,
- * an error knows which, and the names of members may hold what jansson refuses in keys (NUL).
+ * The header of a checkpoint is one object with a member for each tensor, hundreds of thousands of them. This walk
+ * passes each key and each value to jansson separately: it needs the memory of one member, an error can name the
+ * member, and names of members may contain NUL, which jansson refuses in keys.
  *
- * Together the walk and the parses accept exactly JSON, except that they refuse what readers of JSON
- * disagree about: duplicate keys, integers past 2^63 - 1, negative zero, NUL in nested keys, and
- * nesting of MEMBERS_DEPTH_MAX or more (the limit of the reference implementation).
+ * Together the walk and the parses accept exactly JSON, except that they refuse constructs on which readers of JSON
+ * disagree: duplicate keys, integers past 2^63 - 1, negative zero, NUL in nested keys, and nesting of
+ * MEMBERS_DEPTH_MAX or more (the limit of the reference implementation).
  */
 #pragma once
 
@@ -25,7 +25,7 @@ struct span {
 struct members {
 	const char *text;
 	uint64_t size;
-	uint64_t at; /* what comes next; after an error, where it is */
+	uint64_t at; /* offset of the next token; after an error, of the error */
 	const char *why; /* static text, set with an error */
 	bool begun;
 };
@@ -37,7 +37,7 @@ void members_init(struct members *m, const char *text, uint64_t size);
 int members_next(struct members *m, struct span *ret_key, struct span *ret_value);
 
 /*
- * The value of a span that came from this walk. -EBADMSG: not JSON; -EILSEQ: not UTF-8; -EEXIST: a key
- * stands twice; -ERANGE: a number too large; -ENOMEM.
+ * Parses the value of a span of this walk. -EBADMSG: not JSON; -EILSEQ: not UTF-8; -EEXIST: a duplicate key; -ERANGE:
+ * a number too large; -ENOMEM.
  */
 int members_parse(struct members *m, struct span span, json_t **ret);

@@ -47,7 +47,10 @@ const char *plan_unit_of(const char *name, char ret[PLAN_UNIT_MAX])
 	return ret;
 }
 
-/* The tensor's name is taken. By whom matters only now, so it is looked for and not remembered. */
+/*
+ * The tensor's name is taken. The file with the other one matters only for this error, so it is searched for here,
+ * not recorded before.
+ */
 static int refuse_duplicate(struct planner *p, const char *name)
 {
 	const struct plan *plan = &p->plan;
@@ -120,7 +123,7 @@ static int add_tensor(struct planner *p, const struct safetensors *st,
 			    });
 }
 
-/* Whether the index, if there is one, says that the tensor of this name is the one in this file. */
+/* True unless an index assigns the tensor of this name to another file. */
 static bool plan_take(struct planner *p, const struct source *source,
 		      const struct source_index *index, const struct safetensors_tensor *t)
 {

@@ -1,8 +1,8 @@
 /*
  * Plans
  *
- * What a load will do, known before any memory is asked for: the files, the layout of the buffer, and
- * which bytes of which file go where. Tensors keep the order they have in the files.
+ * A load, computed before any memory is requested: the files, the layout of the buffer, and the place in it for each
+ * range of a file. Tensors keep their order in the files.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * A create is answered once all of its memory is there. Until then the server lists the slot in the making,
- * and how much of it has memory, to whoever may read the buffer.
+ * The server replies to a create when all of its memory is there. Until then it lists the slot, and how much of it
+ * has memory, for users that may read the buffer.
  */
 #include "libclient/load/provision.h"
 

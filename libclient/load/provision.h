@@ -13,12 +13,14 @@ struct provision {
 	struct progress *progress;
 	const char *name; /* of the buffer, on the host */
 	uint64_t total;
-	uint64_t done; /* as the server said last */
-	struct weightd *observer; /* a connection to ask on while the other waits; NULL: nobody is asked */
+	uint64_t done; /* as last reported by the server */
+	struct weightd *observer; /* a second connection for queries while the first one waits; NULL: no queries */
 	bool is_cancelled;
 };
 
-/* `w` is where the load goes; nothing is asked without a progress function, or of a GPU's memory. */
+/*
+ * `w` is the connection of the load. Without a progress function, and for memory of a GPU, it sends no queries.
+ */
 void provision_init(struct provision *p, struct weightd *w, struct progress *progress,
 		    const char *name, const char *device, uint64_t total);
 void provision_deinit(struct provision *p);

@@ -33,7 +33,7 @@ struct reader {
 	_Atomic unsigned n_begun; /* threads */
 	_Atomic uint64_t next_stretch;
 	_Atomic uint64_t n_done; /* bytes */
-	_Atomic bool stop; /* a thread failed or the caller said so */
+	_Atomic bool stop; /* a thread failed or the caller cancelled */
 
 	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t changed; /* n_running fell or r was set */
@@ -52,7 +52,7 @@ struct run {
 
 static int stopped(void)
 {
-	return -ECANCELED; /* not told to anybody: who stopped the threads has told why */
+	return -ECANCELED; /* without a sentence: the failure that stopped the threads has set it */
 }
 
 /* Takes `n` bytes off the front. */
@@ -248,7 +248,7 @@ static void wait_for_change(struct reader *reader, bool with_progress)
 	(void)pthread_cond_timedwait(&reader->changed, &reader->lock, &until);
 }
 
-/* Waits until all threads have ended, telling how far they are. */
+/* Waits until all threads have ended, and reports progress meanwhile. */
 static void wait_for_end(struct reader *reader, struct progress *progress)
 {
 	struct sentence cancelled;

@@ -12,8 +12,8 @@
 #include "weightd.h"
 
 /*
- * Fills the writer and tells progress from the calling thread. n_threads 0: as many as there are cores,
- * 4 at most, or 8 into a GPU. When it returns no thread is left, whatever happened.
+ * Fills the writer and reports progress from the calling thread. n_threads 0: one per core, at most 4, or 8 into a
+ * GPU. All threads have ended when it returns.
  */
 int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
 	       struct progress *progress, struct sentence *s);

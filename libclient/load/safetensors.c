@@ -1,6 +1,6 @@
 /*
- * Offsets and shapes come from a file that anybody may have made: they are unsigned, added and
- * multiplied with checks, and nothing is read at one of them before all of them were found right.
+ * Offsets and shapes of an untrusted file are unsigned, added and multiplied with checks, and all of them are
+ * validated before any is used.
  */
 #include "libclient/load/safetensors.h"
 
@@ -19,7 +19,7 @@
 
 struct parser {
 	struct members members;
-	struct safetensors st; /* what is known so far */
+	struct safetensors st; /* the table so far */
 	struct names names;
 	size_t text_used;
 	size_t tensors_max, dims_max; /* allocated */
@@ -188,7 +188,7 @@ static int add_tensor(struct parser *p, const char *name, size_t n, struct span 
 	return 0;
 }
 
-/* Text for whoever made the file. Nothing in it matters here, but the reference insists on its form. */
+/* Checks text for people. Nothing in it matters here, but the reference implementation requires its form. */
 static int check_metadata(struct parser *p, struct span value)
 {
 	cleanup(json_decrefp) json_t *metadata = NULL;
@@ -429,7 +429,7 @@ int safetensors_read(const struct file *f, struct safetensors *ret, struct sente
 	int r = read_header(f, ret, s);
 
 	if (r > 0 && !looks_like_safetensors(f))
-		(void)magic_explain_file(f, s); /* else what the header says stands */
+		(void)magic_explain_file(f, s); /* else the sentence about the header stays */
 	if (r > 0)
 		return sentence_set(s, -EBADMSG, "%s cannot be loaded: %s",
 				    file_quote(&(struct sentence_quote){0}, f->path), s->text);

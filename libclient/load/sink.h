@@ -20,7 +20,7 @@ struct sink {
 };
 
 struct sink_kind {
-	unsigned n_threads; /* that read at most, unless the caller says otherwise */
+	unsigned n_threads; /* at most, unless the caller sets it */
 	unsigned n_leaves; /* of a stretch, which one thread reads, digests and hands over */
 	bool is_used_again; /* what a stretch is read to: bytes that belong to no tensor are to be zeroed */
 

@@ -30,7 +30,7 @@ struct lane {
 
 struct ring {
 	const struct place *place;
-	cu_stream stream; /* of our own: waits for nobody's work, and nobody's for ours */
+	cu_stream stream; /* our own: independent of all other streams */
 	char *pinned;
 	unsigned n_lanes;
 	struct lane lanes[];
@@ -76,7 +76,7 @@ static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
 	ring->n_lanes = n_threads;
 	k->state = ring;
 	r = place_enter_primary(ring->place, &visit, s);
-	/* A model without a byte has nobody to read it. */
+	/* A model without a byte needs no reading threads. */
 	return r < 0 || n_threads == 0 ? r : make_ring(ring, s);
 }
 
@@ -126,7 +126,7 @@ static int cuda_end(struct sink *k, unsigned thread, uint64_t leaf, uint64_t siz
 	return result ? copies_failed(ring, result, s) : 0;
 }
 
-/* Of all copies, those of threads that have ended included. */
+/* Waits for all copies, including those of threads that have ended. */
 static int wait_for_copies(struct ring *ring, struct sentence *s)
 {
 	cleanup(place_leave) struct visit visit = {0};
@@ -195,7 +195,7 @@ static void cuda_close(struct sink *k)
 {
 	struct ring *ring = k->state;
 	struct visit visit = {0};
-	struct sentence ignored; /* what failed before has been told */
+	struct sentence ignored; /* the first failure has set the sentence */
 
 	if (!ring)
 		return;

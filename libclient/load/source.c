@@ -17,7 +17,7 @@ static int out_of_memory(struct sentence *s)
 	return sentence_set(s, -ENOMEM, "there is not enough memory for the list of files");
 }
 
-/* The path of `name` in the directory whose path is the first `n` bytes of `directory`. */
+/* The path of `name` in the directory that the first `n` bytes of `directory` name. */
 static char *join(const char *directory, size_t n, const char *name)
 {
 	char *path;

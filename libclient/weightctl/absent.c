@@ -51,11 +51,11 @@ const char *absent_hint(struct cli *cli, const char *name)
 	cleanup(cli_list_freep) struct weightd_list *list = NULL;
 
 	if (weightd_list(cli->w, NULL, &list) < 0)
-		list = NULL; /* the hint is of no use without a server, the failure itself is told */
+		list = NULL; /* without a server there is no hint, only the failure itself */
 	return say_nearest(list, name, NULL);
 }
 
-/* The device of a buffer of that name; the device asked for comes before others. NULL: none. */
+/* The device of a buffer with that name; the requested device has precedence over others. NULL: none. */
 static const char *device_of(const struct weightd_list *list, const char *name, const char *device)
 {
 	const struct weightd_buffer_info *info;

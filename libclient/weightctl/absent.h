@@ -6,13 +6,13 @@
 #include "libclient/weightctl/cli.h"
 
 /*
- * Tells of the failure `r` of a call about the buffer `name` on the device asked for; where there is none of
- * that name, with the way to one: another device, a name that is near, the list. Returns EXIT_FAILED.
+ * Prints the failure `r` of a call about the buffer `name` on the requested device. If no buffer has that name, adds
+ * the way out: another device, a similar name, the list. Returns EXIT_FAILED.
  */
 int absent_buffer(struct cli *cli, const char *name, int r);
 
 /* That way alone, for a buffer on any device: "is it 'minilm'?". Valid until the next call. */
 const char *absent_hint(struct cli *cli, const char *name);
 
-/* Tells that the buffer has no tensor of that name. Returns EXIT_FAILED. */
+/* Prints that the buffer has no tensor of that name. Returns EXIT_FAILED. */
 int absent_tensor(const struct weightd_buffer *b, const char *name);

@@ -1,6 +1,5 @@
 /*
- * What every verb shares. An error is one sentence on standard error; text in it that came from
- * elsewhere is escaped here, once, whatever the library did to it.
+ * Options and arguments. A wrong one ends the program before any verb has an effect.
  */
 #include "libclient/weightctl/cli.h"
 

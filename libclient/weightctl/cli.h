@@ -1,5 +1,5 @@
 /*
- * What every verb shares: the options it was given, the connection, and how it fails
+ * The state and the helpers shared by all verbs: options, arguments, the connection, usage errors
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 struct column;
 struct cli;
 
-/* Whom a verb talks to, and hence which socket it can be told. */
+/* The peer of a verb, which determines its option for a socket. */
 enum verb_peer {
 	PEER_SERVER,
 	PEER_AGENT,
@@ -80,7 +80,7 @@ enum {
 	{ "bytes", no_argument, NULL, 'b' }
 /* clang-format on */
 
-#define LETTERS_COMMON ":h" /* the colon: a missing argument is told apart */
+#define LETTERS_COMMON ":h" /* the colon: getopt reports a missing argument differently */
 #define LETTERS_JSON LETTERS_COMMON "J"
 #define LETTERS_TABLE LETTERS_JSON "o:nb"
 

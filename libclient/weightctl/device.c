@@ -92,7 +92,7 @@ const char *device_short(struct cli *cli, const char *device)
 	return ret;
 }
 
-/* "cuda" of the list says why there are no GPUs. */
+/* The list has "cuda" with the reason why there are no GPUs. */
 static int not_there(const struct weightd_list *list, long number)
 {
 	const struct weightd_device_info *none = device_find(list, "cuda");

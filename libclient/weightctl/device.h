@@ -1,9 +1,9 @@
 /*
- * How devices are called
+ * Names of devices
  *
- * The server knows a GPU by its UUID, a person by the number that 'weightctl devices' and nvidia-smi give it.
- * Tables show "cuda:0", JSON the UUID; --device takes both. The numbers are the server's: CUDA_VISIBLE_DEVICES,
- * which may give them another meaning in each process, has none here, so that what is shown can be typed.
+ * The server names a GPU by its UUID; people use the number that 'weightctl devices' and nvidia-smi show. Tables show
+ * "cuda:0", JSON the UUID; --device accepts both. The numbers are the server's: CUDA_VISIBLE_DEVICES, which may
+ * change them in each process, does not apply here, so that every number shown can be typed.
  */
 #pragma once
 
@@ -12,11 +12,11 @@
 /* The server's devices, asked for once; owned by `cli`. Needs a connection. 0, or a negative errno. */
 int device_list(struct cli *cli, bool now, const struct weightd_list **ret);
 
-/* "cuda:0" of "cuda:GPU-..."; `device` itself where there is no shorter name, or none is known. */
+/* "cuda:0" for "cuda:GPU-..."; `device` itself if it has no shorter name, or none is known. */
 const char *device_short(struct cli *cli, const char *device);
 
 /*
- * Makes of cli->device, a number perhaps, the name that the server knows. Needs a connection. 0, or EXIT_FAILED after
- * telling why.
+ * Replaces cli->device, possibly a number, by the server's name. Needs a connection. 0, or EXIT_FAILED after printing
+ * why.
  */
 int device_resolve(struct cli *cli);

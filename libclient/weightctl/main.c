@@ -1,8 +1,9 @@
 /*
  * weightctl: the command line of weightd
  *
- * It knows the library through weightd.h alone: what it can do, any program can. One verb is one file
- * and one row of `verbs`; those whose names begin with the same word are a family and share one. Output that could not be written is a failure, found at exit.
+ * It uses the library through weightd.h alone, so any program can do the same. One verb is one file and one row of
+ * `verbs`; verbs with a common first word are a family. A failed write to standard output is found at exit, and is a
+ * failure.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +93,7 @@ static void close_stdout(void)
 		failed = true;
 	if (!failed)
 		return;
-	if (errno != EPIPE) /* who reads no further knows why */
+	if (errno != EPIPE) /* a reader that closed the pipe needs no message */
 		(void)cli_error("cannot write to standard output%s%s", errno ? ": " : "",
 				errno ? strerror(errno) : "");
 	_exit(EXIT_FAILED);
@@ -123,7 +124,7 @@ static void help(void)
 		   "weightctl(1) has the details.");
 }
 
-/* What stands behind the first word of the verb's name, if that is `word`: "" where it is all of it. */
+/* The rest of the verb's name behind its first word, if that is `word`: "" if there is none. */
 static const char *rest_of_name(const struct verb *verb, const char *word)
 {
 	size_t n = strcspn(verb->name, " ");

@@ -35,7 +35,7 @@ int server_connect_within(struct cli *cli, int timeout_ms)
 	r = weightd_new(&cli->w);
 	if (r < 0)
 		return cli_error("%s", strerror(-r));
-	/* No event announces that a socket has a listener: inotify reports its file, which comes before. */
+	/* No event announces that a socket has a listener: inotify reports its file, which exists before. */
 	while (nobody_there(r = weightd_connect(cli->w, cli->socket)) && clock_now_ns() < deadline_ns)
 		(void)poll(NULL, 0, RETRY_MS);
 	if (r >= 0)

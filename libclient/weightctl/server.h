@@ -6,15 +6,15 @@
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/server.h"
 
-/* 0, or EXIT_FAILED after telling how to start a server, or that it has no such device. */
+/* 0, or EXIT_FAILED after printing how to start a server, or that it has no such device. */
 int server_connect(struct cli *cli);
-/* The same, but waits as long for a server whose socket is missing, or has no listener. */
+/* The same, but retries for that time while the socket is missing or has no listener. */
 int server_connect_within(struct cli *cli, int timeout_ms);
 
-/* Tells which version of the buffer it is now, as a line or as JSON. Returns 0. */
+/* Prints the current version of the buffer, as a line or as JSON. Returns 0. */
 int server_print_version(struct cli *cli, const char *name, uint64_t version);
 
-/* Attaches the target on the device asked for. 0, or EXIT_FAILED after telling why. */
+/* Attaches the target on the requested device. 0, or EXIT_FAILED after printing why. */
 int server_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret);
 
 static inline void server_detachp(struct weightd_buffer **b)

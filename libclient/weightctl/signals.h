@@ -4,9 +4,9 @@
 #pragma once
 
 /*
- * Blocks SIGINT, SIGTERM and SIGHUP in this thread and those it starts; what the caller ignores stays ignored:
- * nohup. A descriptor that can be read when one came, or a negative errno.
+ * Blocks SIGINT, SIGTERM and SIGHUP in this thread and the threads it starts; a signal that the caller ignores stays
+ * ignored, for nohup. Returns a descriptor that is readable when one arrives, or a negative errno.
  */
 int signals_open(void);
-/* The number of the signal that came, 0 for none. */
+/* The number of the signal that arrived, 0 for none. */
 int signals_take(int fd);

@@ -51,5 +51,5 @@ extern const struct verb verb_version;
 extern const struct verb verb_wait;
 extern const struct verb verb_watch;
 
-/* What ls and show tell of a struct weightd_buffer_info; in ls.c. */
+/* Columns of struct weightd_buffer_info, for ls and show; in ls.c. */
 extern const struct column ls_columns[];

@@ -1,6 +1,6 @@
 /*
- * The agent of this node. Nothing is waited for without an end: an agent that hangs is one more thing that
- * a person wants to be told.
+ * The client of a control socket. Every wait has a deadline: an agent that hangs is one more state that a person must
+ * see.
  */
 #include "libclient/weightctl/control/control_client.h"
 
@@ -24,7 +24,7 @@
 struct service {
 	const char *name;
 	const char *start; /* by hand */
-	const char *option, *variable; /* that say where it is */
+	const char *option, *variable; /* that set its path */
 	const char *path; /* where it is if they do not */
 };
 
@@ -146,7 +146,7 @@ int control_client_ask(struct control_client *a, json_t *request)
 	char *text;
 	ssize_t n;
 
-	if (!request) /* JSON can say any other */
+	if (!request) /* every other text can be written as JSON */
 		return cli_error("%s cannot be asked about a name that is not UTF-8",
 				 a->service->name);
 	text = json_dumps(request, JSON_COMPACT);
@@ -169,7 +169,10 @@ int control_client_take(struct control_client *a, json_t **ret)
 	json_t *packet;
 	ssize_t n;
 
-	/* One that went without reading what it was asked is told of first, once, before what it said. */
+	/*
+	 * If the service closed without reading its request, the kernel reports that once, before the packets
+	 * sent so far.
+	 */
 	do
 		n = recv(a->fd, a->packet, PACKET_MAX, MSG_DONTWAIT | MSG_TRUNC);
 	while (n < 0 && (errno == EINTR || errno == ECONNRESET));

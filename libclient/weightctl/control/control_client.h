@@ -1,9 +1,9 @@
 /*
- * The agent of this node, weightd-sync, on its control socket: JSON objects, one a packet; and weightd-trace,
- * which says what it says in the same way
+ * Control sockets: weightd-sync, the agent of this node, and weightd-trace, which uses the same protocol of JSON
+ * objects, one a packet
  *
- * What it says is believed no more than a file from elsewhere: bounded here, escaped where it is shown. A
- * field that is missing or of another type is none.
+ * Packets are untrusted, like any file: bounded here, escaped on output. A field that is missing or has another type
+ * is none.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #define CONTROL_ANSWER_S 10 /* for any answer, where the verb has no patience_s */
 
-/* What was heard is the last packet of an answer. */
+/* The received packet is the last one of a reply. */
 #define CONTROL_END 1000
 
 struct service;
@@ -25,12 +25,12 @@ struct control_client {
 	const char *path;
 	unsigned patience_s;
 	char *packet;
-	uint64_t n_bytes; /* heard */
+	uint64_t n_bytes; /* received */
 };
 
-/* All of these return 0, or EXIT_FAILED after telling why. */
+/* All of these return 0, or EXIT_FAILED after printing why. */
 
-/* Of whichever of them the verb talks to. */
+/* Opens the socket of the verb's peer. */
 int control_client_open(const struct cli *cli, struct control_client *ret);
 /* Steals `request`, which is NULL where a text in it is not UTF-8. */
 int control_client_ask(struct control_client *a, json_t *request);
@@ -44,18 +44,18 @@ int control_client_ask_rows(struct control_client *a, json_t *request, json_t **
 int control_client_rows(const struct cli *cli, json_t *request, json_t **ret);
 
 /*
- * What a verb does once its options are read, if it takes no arguments: it asks that, and shows the rows, for which
- * `print` has a table of the verb's columns. Steals `request`.
+ * The body of a verb without arguments, after its options: sends the request and passes the rows to `print`, with a
+ * table of the verb's columns. Steals `request`.
  */
 int control_client_show(const struct cli *cli, int argc, json_t *request,
 			int (*print)(const struct cli *cli, struct table *table, const json_t *rows));
 
-/* Tells that it did not answer in that time. EXIT_FAILED. */
+/* Prints that it did not reply in that time. EXIT_FAILED. */
 int control_client_is_silent(const struct control_client *a);
 
 void control_client_deinit(struct control_client *a);
 
-/* Whether the packet is the last one of an answer. */
+/* True for the last packet of a reply. */
 bool control_client_is_end(const json_t *packet);
 /* The sentence of a refusal or a failure in it, or NULL. */
 const char *control_client_error(const json_t *packet);

@@ -50,6 +50,6 @@ int keepalive_check(struct keepalive *p)
 	if (r == -EAGAIN)
 		return is_late ? control_client_is_silent(&p->control) : 0;
 	if (r == 0)
-		keepalive_reset(p); /* whatever it says */
+		keepalive_reset(p); /* any packet will do */
 	return r;
 }

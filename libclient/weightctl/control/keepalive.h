@@ -1,8 +1,8 @@
 /*
- * Pulses
+ * Keepalive
  *
- * Who waits for something that may take hours asks, whenever nothing came for as long as an answer may take, whether
- * the agent still answers at all: on a connection of its own, for next to nothing.
+ * A verb that waits for something that may take hours sends a small request on a connection of its own, whenever it
+ * has received nothing for as long as a reply may take, to detect an agent that hangs.
  */
 #pragma once
 
@@ -11,15 +11,15 @@
 struct keepalive {
 	const struct cli *cli;
 	struct control_client control; /* fd -1: it is not being asked; for poll(), otherwise */
-	uint64_t since_ns; /* when it was heard last, or asked */
+	uint64_t since_ns; /* when it last received or sent something */
 };
 
 void keepalive_init(struct keepalive *p, const struct cli *cli);
 void keepalive_deinit(struct keepalive *p);
 
-/* Something came of what is waited for. */
+/* The awaited connection has received something. */
 void keepalive_reset(struct keepalive *p);
 /* How long poll() may wait. */
 int keepalive_timeout_ms(const struct keepalive *p);
-/* Afterwards: asks, or takes the answer. 0, or EXIT_FAILED after telling why. */
+/* Call it after that time: sends the request, or receives the reply. 0, or EXIT_FAILED after printing why. */
 int keepalive_check(struct keepalive *p);

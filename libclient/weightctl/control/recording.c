@@ -1,6 +1,6 @@
 /*
- * A recording is read twice rather than held: it may be larger than memory. Lines that come between the two are left
- * out, so that one may be read that still grows.
+ * A recording is read twice rather than held: it may be larger than memory. The second pass ignores lines added after
+ * the first, so that a recording can be read while it grows.
  */
 #include "libclient/weightctl/control/recording.h"
 
@@ -17,7 +17,7 @@
 #include "libclient/weightctl/output/trace_event_json.h"
 
 #define LINE_MAX_BYTES                                                                             \
-	(1 << 20) /* weightd-trace says 64 KiB at most, of which ASCII makes up to three times as much */
+	(1 << 20) /* weightd-trace sends 64 KiB at most, of which ASCII makes up to three times as much */
 #define NODE_MAX 127 /* bytes, as of a peer's name */
 #define STEP_NS 100000000 /* by which a clock is off that was set; two are not read at one time */
 
@@ -26,7 +26,10 @@ static int is_wrong(const struct recording *r, uint64_t line, const char *why)
 	return cli_error("%s:%" PRIu64 ": %s", r->path, line, why);
 }
 
-/* Up to the end of the line: its size, or 0 at the end of the file, or EXIT_FAILED as -1 after telling why. */
+/*
+ * Reads up to the end of the line. Returns its size, 0 at the end of the file, or -1 (EXIT_FAILED) after printing
+ * why.
+ */
 static long read_line(struct recording *r, uint64_t number)
 {
 	long n = 0;
@@ -47,7 +50,7 @@ static long read_line(struct recording *r, uint64_t number)
 	return n;
 }
 
-/* NULL at the end, or after telling why: *ret is 0 or EXIT_FAILED. */
+/* NULL at the end, or after printing why: *ret is 0 or EXIT_FAILED. */
 static json_t *next(struct recording *r, uint64_t number, int *ret)
 {
 	long n = read_line(r, number);

@@ -1,5 +1,5 @@
 /*
- * What weightctl trace record wrote, by lines: believed no more than any file from elsewhere
+ * Recordings of weightctl trace record, line by line: untrusted, like any other file
  */
 #pragma once
 
@@ -9,16 +9,18 @@
 
 struct recording {
 	const char *path;
-	char *node; /* whose it is: the name of the file, without what stands behind the last dot */
+	char *node; /* its node: the name of the file, without the last dot and all behind it */
 	FILE *f;
 	char *line;
 	uint64_t n_lines; /* in it, once it was checked */
 	int64_t realtime_ns; /* what is to be added to its moments to have them since 1970 */
-	int64_t first_ns; /* the first moment it tells of, since 1970; INT64_MAX: of none */
+	int64_t first_ns; /* the earliest time in it, since 1970; INT64_MAX: none */
 };
 
-/* Reads all of it once: 0, or EXIT_FAILED after telling the file and the line. To be deinitialised in any case. */
+/*
+ * Checks all of it once: 0, or EXIT_FAILED after printing the file and the line. Must be deinitialised in any case.
+ */
 int recording_open(const char *path, struct recording *ret);
-/* Reads all of it again. Whoever is told of a packet may keep it. */
+/* Reads all of it again. The callback may keep the packet. */
 int recording_read(struct recording *r, void (*tell)(void *context, json_t *packet), void *context);
 void recording_deinit(struct recording *r);

@@ -1,5 +1,5 @@
 /*
- * What the verbs of the family sync share.
+ * Shared parts of the sync verbs.
  */
 #include "libclient/weightctl/control/sync.h"
 

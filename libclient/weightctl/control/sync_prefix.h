@@ -1,5 +1,5 @@
 /*
- * Names of syncs that weightd-trace or a recording knows, of which one is meant by how it begins
+ * Names of syncs in weightd-trace or a recording, and the one selected by a prefix
  */
 #pragma once
 
@@ -20,14 +20,14 @@ struct sync_prefix {
 void sync_prefix_init(struct sync_prefix *n, const char *prefix);
 void sync_prefix_deinit(struct sync_prefix *n);
 
-/* Whether it begins so. */
+/* True if it has the prefix. */
 bool sync_prefix_add(struct sync_prefix *n, const char *name);
 
 /*
- * The one that is meant, which is the whole name where there is one, though others begin so; NULL: none begins so. 0, or
- * EXIT_FAILED after telling that it is more than one.
+ * The selected name: the one equal to the prefix, though others may have it as prefix; NULL: no name has it. 0, or
+ * EXIT_FAILED after printing that several have.
  */
 int sync_prefix_find(const struct sync_prefix *n, const char **ret);
 
-/* Of all; "": there are none. */
+/* All names as text; "": there are none. */
 void sync_prefix_text(const struct sync_prefix *n, char ret[SYNC_PREFIX_TEXT_MAX]);

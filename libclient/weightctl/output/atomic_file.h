@@ -19,7 +19,7 @@ int atomic_file_write(int dir_fd, const char *name, mode_t mode, const char *tex
 int atomic_file_keep(struct atomic_file *f);
 /* The same in the place of another, if there is one. Readers see either. */
 int atomic_file_replace(struct atomic_file *f);
-/* All of it for `path`, of --output: 0, or EXIT_FAILED after telling why. */
+/* Writes all of it to `path`, the argument of --output: 0, or EXIT_FAILED after printing why. */
 int atomic_file_output(const char *path, const char *text);
 /* Removes what was not kept. */
 void atomic_file_deinit(struct atomic_file *f);

@@ -16,7 +16,7 @@ static void print_message(const char *fmt, va_list args)
 
 	if (vasprintf(&text, fmt, args) < 0)
 		cli_out_of_memory();
-	(void)fflush(stdout); /* so that both come in order on a terminal */
+	(void)fflush(stdout); /* keeps both in order on a terminal */
 	(void)fputs("weightctl: ", stderr);
 	escape_text(stderr, text);
 	(void)fputc('\n', stderr);

@@ -1,7 +1,7 @@
 /*
- * Error messages, and the exit codes that they lead to
+ * Error messages and their exit codes
  *
- * An error is one sentence on standard error. Text in it that came from elsewhere is escaped here, once.
+ * An error is one sentence on standard error. Text from elsewhere in it is escaped here, once.
  */
 #pragma once
 
@@ -29,8 +29,8 @@ _Noreturn void cli_out_of_memory(void);
 void *cli_grown(void *list, size_t n, size_t size);
 
 /*
- * Writes to standard output past stdio: what a reader has to see at once. 0, or EXIT_FAILED after telling
- * why; without a word where the reader of a pipe went away.
+ * Writes to standard output past stdio, for output that a reader must see at once. 0, or EXIT_FAILED after printing
+ * why; silently if the reader of a pipe has closed it.
  */
 int cli_write(const char *data, uint64_t size);
 

@@ -188,7 +188,7 @@ static bool used_json(const void *v, const char *key, struct json *j)
 	return true;
 }
 
-/* 0 for a time to come: another clock may have written it. */
+/* 0 for a time in the future: another clock may have written it. */
 static uint64_t ago_ns(uint64_t realtime_ns)
 {
 	uint64_t now_ns = clock_ns(CLOCK_REALTIME);

@@ -1,7 +1,7 @@
 /*
  * A named value inside of a struct
  *
- * A verb describes its struct once, as a const list of columns; from that come tables, key and value
+ * A verb describes its struct once, as a const list of columns, from which this file makes tables, key and value
  * lines, JSON and the help text.
  */
 #pragma once
@@ -43,13 +43,13 @@ struct column {
 	enum column_kind kind;
 	size_t offset; /* in the struct */
 	const char *help;
-	bool shown; /* in a table that nobody chose columns for */
+	bool shown; /* in a table without -o */
 	bool cut; /* where the terminal is too narrow, but not below */
 	double width; /* < 1 a share of the terminal, else a number of columns */
 	const char *(*word)(const void *row, bool json);
 };
 
-/* One that is never chosen for a table, so that there is no more to say about it. */
+/* A column that is never chosen for a table, so that it needs no more. */
 /* clang-format off */
 #define COLUMN(name_, kind_, offset_) {.name = (name_), .kind = (kind_), .offset = (offset_)}
 /* clang-format on */

@@ -1,5 +1,5 @@
 /*
- * Text from elsewhere. Whatever comes in, what goes out is printable in the locale's encoding.
+ * Untrusted text. The output is printable in the locale's encoding for any input.
  */
 #include "libclient/weightctl/output/escape.h"
 

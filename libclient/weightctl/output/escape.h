@@ -1,5 +1,5 @@
 /*
- * Text that came from a file or from another user, on its way to a terminal
+ * Text from a file or from another user, escaped for a terminal
  */
 #pragma once
 

@@ -1,6 +1,7 @@
 /*
- * JSON, written as it comes: the outer two levels one member a line, what is deeper on the line of its
- * parent, so that a row of a table stays a line; or all of it on one. Write errors stay in the stream for main() to find.
+ * A JSON writer without a tree: the outer two levels have one member a line, deeper levels share the line of their
+ * parent, so that a row of a table stays a line; or all of it is on one. Write errors stay in the stream for main()
+ * to find.
  */
 #include "libclient/weightctl/output/json.h"
 

@@ -1,8 +1,8 @@
 /*
- * JSON, written as it comes
+ * A JSON writer without a tree
  *
- * libsmartcols prints flat rows only and needs all of them in memory; weightctl also writes objects
- * with lists inside, and lists of millions.
+ * libsmartcols prints flat rows only and needs all of them in memory; weightctl also writes objects with nested
+ * lists, and lists of millions.
  */
 #pragma once
 

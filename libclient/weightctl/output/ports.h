@@ -10,13 +10,13 @@
 
 /* All zero is none. */
 struct ports {
-	json_t *now; /* an array of what weightd-trace says of each; NULL: nobody looked yet */
+	json_t *now; /* an array with weightd-trace's row of each; NULL: none yet */
 	json_t *before; /* likewise, of the look before it, an object by their names */
 };
 
 /*
- * What went out ("xmit_bytes") of a port or came in ("recv_bytes") a second, between two looks at it; UINT64_MAX: not
- * known. One that counts anew has no rate until the next look.
+ * Bytes that a port sent ("xmit_bytes") or received ("recv_bytes") a second, between two samples; UINT64_MAX:
+ * unknown. A counter that was reset has no rate until the next sample.
  */
 uint64_t ports_rate(const json_t *before, const json_t *now, const char *key);
 

@@ -16,7 +16,7 @@
 
 #define REDRAW_NS UINT64_C(100000000)
 #define WIDTH_MAX 512
-#define BAR_MIN 10 /* below that, a bar says less than the percentage */
+#define BAR_MIN 10 /* below that, a bar shows less than the percentage */
 
 #define LINE_CLEAR "\r\033[K"
 
@@ -150,7 +150,7 @@ static void begin_phase(struct progress *p, const char *name, uint64_t now, uint
 {
 	struct phase old = phase_of(p->phase);
 
-	/* Nobody promises a call at the end of a phase, but a new one begins only after that. */
+	/* No call is guaranteed at the end of a phase, but a new one begins only after it. */
 	if (!p->bar && *p->phase)
 		tell_tenth(p, &old, now, p->phase_total, p->phase_total);
 	(void)snprintf(p->phase, sizeof(p->phase), "%s", name);

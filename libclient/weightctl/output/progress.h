@@ -19,7 +19,7 @@ struct progress {
 	uint64_t phase_ns; /* when it began */
 	uint64_t phase_done; /* and how much was done then */
 	uint64_t phase_total;
-	unsigned tenths; /* of the phase, told */
+	unsigned tenths; /* of the phase, already printed */
 };
 
 void progress_init(struct progress *p, const char *name, bool quiet);

@@ -66,7 +66,9 @@ int redraw_text(struct redraw *s, const char *text)
 		cli_out_of_memory();
 	if (n_shown > room) /* its last line is for how many are missing */
 		n_shown = room ? room - 1 : 0;
-	if (s->n_lines && size.ws_col != s->width) /* who knows how many lines they are now */
+	if (s->n_lines &&
+	    size.ws_col !=
+		    s->width) /* the terminal has wrapped them, into an unknown number of lines */
 		(void)fputs("\033[H", f);
 	else if (s->n_lines)
 		(void)fprintf(f, "\033[%zuA", s->n_lines);

@@ -11,11 +11,11 @@ struct redraw {
 	unsigned width; /* of the terminal then */
 };
 
-/* Whether standard output is a terminal that can do that. */
+/* True if standard output is a terminal that can do that. */
 bool redraw_is_possible(void);
 /*
- * Draws the lines of `text` in place of those of the last call: cut to the width of the terminal, and to its
- * height with a last line that tells how many are not shown. All of the terminal is taken where its width has changed,
- * which may have wrapped those lines. 0, or EXIT_FAILED after telling why.
+ * Draws the lines of `text` in place of those of the last call: cut to the width of the terminal, and to its height,
+ * with the number of lines left out in the last one. Clears the whole terminal if its width has changed, which may
+ * have wrapped the old lines. 0, or EXIT_FAILED after printing why.
  */
 int redraw_text(struct redraw *s, const char *text);

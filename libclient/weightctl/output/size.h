@@ -14,7 +14,7 @@ const char *size_text(char buf[SIZE_TEXT_MAX], uint64_t bytes);
 uint64_t size_per_second(uint64_t bytes, uint64_t ns);
 /* "5.0 GB/s"; "-" for no time at all. */
 const char *size_rate(char buf[SIZE_TEXT_MAX], uint64_t bytes, uint64_t ns);
-/* False: one of them is not known, UINT64_MAX, or there is nothing to be a part of. */
+/* False: one of them is unknown, UINT64_MAX, or the whole is 0. */
 bool size_percent(uint64_t part, uint64_t whole, double *ret);
 /* "2.0%"; what is hardly anything is "<0.1%", and what is nearly all ">99.9%". NULL where that is false. */
 const char *size_part(char buf[SIZE_TEXT_MAX], uint64_t part, uint64_t whole);

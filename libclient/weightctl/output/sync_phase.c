@@ -1,5 +1,5 @@
 /*
- * What weightd-sync calls its phases, in words. One that has none here is of another release, and is called as it is.
+ * The phases of weightd-sync, in words. A phase that is not here is of another release, and is printed by its name.
  */
 #include "libclient/weightctl/output/sync_phase.h"
 
@@ -12,7 +12,7 @@
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/size.h"
 
-#define PERCENT_MIN 1 /* of the time: what took less is not told */
+#define PERCENT_MIN 1 /* of the time; shorter phases are left out */
 #define TEXT_SIZE 128 /* weightd-trace has no text that is longer */
 #define STAYS_MAX 4096
 
@@ -69,7 +69,7 @@ static bool read_stay(const json_t *packet, struct stay *ret)
 	       copy(packet, "phase", ret->phase);
 }
 
-/* Of the same program in the same part. */
+/* True for the same program in the same part. */
 static bool is_of_same(const struct stay *a, const struct stay *b)
 {
 	return a->pid == b->pid && !strcmp(a->sync, b->sync) && !strcmp(a->role, b->role);
@@ -83,7 +83,7 @@ static struct stay *sync_phases_find(const struct sync_phases *p, const struct s
 	return NULL;
 }
 
-/* No more than JSON can hold, whatever is told. */
+/* Saturates at the largest number of JSON. */
 static uint64_t sum(uint64_t a, uint64_t b)
 {
 	return a < INT64_MAX - b ? a + b : INT64_MAX;

@@ -1,5 +1,5 @@
 /*
- * Phases that syncs went through, as weightd-sync told weightd-trace: acts "sync_phase"
+ * Phases of syncs, which weightd-sync reported to weightd-trace as events "sync_phase"
  */
 #pragma once
 
@@ -11,15 +11,15 @@
 struct stay;
 
 struct sync_phases {
-	struct stay *stays; /* times in a phase, in the order in which they were told */
+	struct stay *stays; /* times in a phase, in the order of the reports */
 	size_t n_stays;
 };
 
-/* Of a packet of weightd-trace that is another one, nothing. */
+/* Ignores all other packets of weightd-trace. */
 void sync_phases_take(struct sync_phases *p, const json_t *packet);
 /*
- * A line for each program that had a part in the sync: how long it took there, and what for. A phase is told when it
- * has ended: of a sync that goes on one is missing, and the line says so.
+ * Prints a line for each program with a part in the sync: its time in it, by phase. A phase is reported at its end;
+ * for a sync in progress the last one is missing, and the line notes that.
  */
 void sync_phases_put(const struct sync_phases *p, const char *sync, bool is_over);
 /* [{"pid", "comm", "role", "phase", "took_ns"}, ...]: a phase of a program once, however often it was in it. */

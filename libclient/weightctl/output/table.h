@@ -25,7 +25,7 @@ struct table {
 	const struct table_format *format;
 	const struct column *columns[TABLE_COLUMNS_MAX];
 	size_t n_columns;
-	struct libscols_table *rows; /* NULL for JSON, whose rows are written at once */
+	struct libscols_table *rows; /* NULL for JSON, which is written row by row */
 	FILE *cell; /* the text of one cell */
 	char *cell_text;
 	size_t cell_size;
@@ -41,5 +41,5 @@ void table_deinit(struct table *t);
 /* With --json the rows become the list `key` of the object open in `j`, else `j` may be NULL. */
 void table_begin(struct table *t, struct json *j, const char *key);
 void table_row(struct table *t, const void *row);
-/* 0, or EXIT_FAILED after saying why. */
+/* 0, or EXIT_FAILED after printing why. */
 int table_end(struct table *t);

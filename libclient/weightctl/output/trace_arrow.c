@@ -1,6 +1,6 @@
 /*
- * A row can have several slices, one of each span: if both ends have as many, the first belongs to the first. What cannot
- * be told for sure has no arrow.
+ * A row can have several slices, one for each span: if both ends have the same number, the first belongs to the
+ * first. Uncertain pairs have no arrow.
  */
 #include "libclient/weightctl/output/trace_arrow.h"
 
@@ -17,7 +17,7 @@
 #define NONE (-1)
 #define SEVERAL (-2)
 
-struct piece { /* a slice, and what it carried; UINT64_MAX: nobody knows */
+struct piece { /* a slice and its bytes; UINT64_MAX: unknown */
 	struct trace_slice slice;
 	uint64_t sent, received;
 };
@@ -58,7 +58,7 @@ static const char *text(const json_t *packet, const char *key)
 	return s && strlen(s) <= TEXT_MAX && !strchr(s, '\n') ? s : NULL; /* lines of keys */
 }
 
-/* Of a row, as `node` tells of its `peer`. */
+/* The key of a row between `node` and its `peer`. */
 static void name_key(const json_t *row, const char *node, const char *peer, char ret[KEY_MAX])
 {
 	(void)snprintf(ret, KEY_MAX, "%s\n%" PRIu64 "\n%s\n%s\n%s", text(row, "sync"),
@@ -73,7 +73,7 @@ static void claim(json_t *map, const char *key, json_int_t end)
 	set(map, key, other == NONE || other == end ? end : SEVERAL);
 }
 
-/* The row that the packet is of, or NONE if it is of none that can be told. */
+/* The row of the packet, or NONE if it cannot be determined. */
 static json_int_t end_of(struct trace_arrows *a, const json_t *packet)
 {
 	uint64_t number = json_field_number(packet, "row", UINT64_MAX);
@@ -192,7 +192,7 @@ static void draw_arrow(struct trace_arrows *a, struct trace_events *c, const cha
 	trace_arrows_put(c, "f", a->last_id, sync, to, ns);
 }
 
-/* To who received more than it sent; both ways if that was as much. */
+/* Draws to the end that received more than it sent; both ways if that was the same. */
 static void draw_pair(struct trace_arrows *a, struct trace_events *c, const char *sync,
 		      const struct piece *one, const struct piece *other)
 {

@@ -1,8 +1,8 @@
 /*
- * Arrows of a timeline: from a slice of who sends to the slice of who receives the same, at another node
+ * Arrows of a timeline: from the slice of a sender to the slice of its receiver on another node
  *
- * A row of one node and one of another are two ends of the same where both tell of one connection in the same sync; else
- * where each names the other's node as its peer, and no third one does so.
+ * A row of one node and a row of another are two ends of one link if both report the same connection in the same
+ * sync; otherwise if each names the other's node as its peer, and no third one does.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 struct trace_arrow_end;
 
 struct trace_arrows {
-	const char *node; /* that is told of now */
+	const char *node; /* of the packets that follow */
 	struct trace_arrow_end *ends; /* rows of all nodes */
 	size_t n_ends;
 	json_t *by_row, *by_connection,
@@ -26,7 +26,7 @@ void trace_arrows_init(struct trace_arrows *a);
 void trace_arrows_deinit(struct trace_arrows *a);
 /* Which connections it is of. Of packets of the node only. */
 void trace_arrows_add(struct trace_arrows *a, const json_t *packet);
-/* Of the same. */
+/* Records a slice of that row. */
 void trace_arrows_note(struct trace_arrows *a, const json_t *row, const struct trace_slice *slice);
 /* Once all slices are there. */
 void trace_arrows_draw(struct trace_arrows *a, struct trace_events *c);

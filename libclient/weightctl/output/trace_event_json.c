@@ -1,6 +1,7 @@
 /*
- * Trace events: an array of JSON, an object a line. Who reads it wants slices of one thread that do not overlap, unless
- * one is inside of the other; spans of a client that are open at the same time hence have lanes, threads of their own.
+ * Trace events: an array of JSON, an object a line. Readers require that slices of one thread do not overlap, unless
+ * one contains the other. Spans of a client that are open at the same time therefore have lanes, threads of their
+ * own.
  */
 #include "libclient/weightctl/output/trace_event_json.h"
 
@@ -20,7 +21,7 @@
 #define GIVES "fd_send" /* what is drawn where a process gave away what another one got */
 #define KEY_MAX 512 /* three names and some numbers */
 
-/* Whoever has no memory for it ends the program. */
+/* Ends the program if there is no memory for it. */
 static json_t *made(json_t *o)
 {
 	if (!o)
@@ -78,7 +79,7 @@ static uint64_t client_of(const json_t *packet)
 	return number(json_object_get(packet, "client"), "id");
 }
 
-/* Of its span. Those of one client begin alike. */
+/* The key of its span. Keys of one client have a common prefix. */
 static void span_key(const json_t *packet, char ret[KEY_MAX])
 {
 	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %s", client_of(packet),
@@ -94,7 +95,7 @@ static json_int_t lane_of(const struct trace_events *c, const json_t *packet)
 	return json_integer_value(json_object_get(c->lanes, key));
 }
 
-/* The first that no span has whose key begins so. */
+/* The first lane that no span with that prefix of its key has. */
 static json_int_t free_lane(const struct trace_events *c, const char *prefix)
 {
 	size_t n = json_object_size(c->lanes);
@@ -128,7 +129,9 @@ static void take_lane(struct trace_events *c, json_t *packet)
 	set(c->lanes, key, json_integer(free_lane(c, prefix)));
 }
 
-/* The number of a process or thread, which is told with its name the first time. `process` is 0 for a process. */
+/*
+ * The number of a process or thread, which is written with its name the first time. `process` is 0 for a process.
+ */
 static json_int_t id_of(struct trace_events *c, json_int_t process, const char *name,
 			const char *key)
 {
@@ -254,7 +257,7 @@ static void add_row(struct trace_events *c, json_t *packet)
 	set(c->rows, key, json_incref(packet));
 }
 
-/* Inside of the slice of its row, which comes first, as who reads it wants it. */
+/* Inside of the slice of its row, which readers require first. */
 static void put_stalls(struct trace_events *c, const json_t *packet, uint64_t end_ns,
 		       const char *row)
 {
@@ -283,7 +286,7 @@ static void put_stalls(struct trace_events *c, const json_t *packet, uint64_t en
 	(void)json_object_del(c->stalls, row);
 }
 
-/* Of its row, with all that is known of it. */
+/* Writes the slice of a row, with all of its fields. */
 static void put_slice(struct trace_events *c, json_t *packet, uint64_t end_ns, const char *row)
 {
 	uint64_t began_ns = number(packet, "began_ns");
@@ -304,7 +307,7 @@ static void put_slice(struct trace_events *c, json_t *packet, uint64_t end_ns, c
 		c->note(c->context, packet, &slice);
 }
 
-/* All of its rows have come before. */
+/* All of its rows precede it. */
 static void end_span(struct trace_events *c, json_t *packet)
 {
 	char wanted[KEY_MAX], key[KEY_MAX];
@@ -332,7 +335,7 @@ static void add_event(struct trace_events *c, json_t *packet)
 				      packet));
 }
 
-/* Of all threads. */
+/* A gap concerns all threads. */
 static void add_gap(struct trace_events *c, json_t *packet)
 {
 	trace_events_put(c, json_pack("{ss ss ss si si sf sO}", "name", "gap", "ph", "i", "s", "g",
@@ -340,7 +343,10 @@ static void add_gap(struct trace_events *c, json_t *packet)
 				      "args", packet));
 }
 
-/* The process that did it, of its own: what it did is of no sync. Where nobody knows it, the weightd that said so. */
+/*
+ * The process of the event, as a process of the timeline of its own: the event belongs to no sync. If the process is
+ * unknown, the weightd that reported it.
+ */
 static json_int_t process_of_act(struct trace_events *c, const json_t *packet)
 {
 	const json_t *weightd = json_object_get(packet, "weightd");
@@ -362,8 +368,8 @@ static bool is_phase(const json_t *packet)
 }
 
 /*
- * The thread that did it, or one for what nobody knows the thread of: the first of its lanes that is free by then. False
- * where none is, and it can be no slice.
+ * The thread of the event, or for an unknown thread a lane: the first one that is free by then. False if none is, and
+ * it cannot be a slice.
  */
 static bool place_act(struct trace_events *c, const json_t *packet, uint64_t begin_ns,
 		      uint64_t end_ns, struct trace_slice *ret)
@@ -411,7 +417,10 @@ static void act_key(const struct trace_events *c, const json_t *act, char ret[KE
 	(void)snprintf(ret, KEY_MAX, "%s\n%" PRIu64, c->node ? c->node : "", number(act, "number"));
 }
 
-/* Of an act that says who gave it something, and when, but not by which act: that is none. NULL: it does not. */
+/*
+ * The giver in an event that has the giver and the time, but not the giver's own event: there is none. NULL: it has
+ * none of them.
+ */
 static const json_t *giver_of(const json_t *packet)
 {
 	const json_t *from = json_object_get(packet, "from");
@@ -422,7 +431,7 @@ static const json_t *giver_of(const json_t *packet)
 		       : NULL;
 }
 
-/* What an arrow may begin at. */
+/* Records a slice at which arrows may begin. */
 static void note(json_t *places, const char *key, const struct trace_slice *slice)
 {
 	if (json_object_size(places) >= PLACES_MAX) /* of the oldest there is no arrow any more */
@@ -430,7 +439,7 @@ static void note(json_t *places, const char *key, const struct trace_slice *slic
 	set(places, key, json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
 }
 
-/* That he gave it, once for all who have it from that, on a track of its own. */
+/* Writes a gift once for all its receivers, on a track of its own. */
 static void put_giver(struct trace_events *c, const json_t *from, const char *key)
 {
 	struct trace_slice at = {.process = process_of_act(c, from),
@@ -478,7 +487,10 @@ static void draw_from(struct trace_events *c, const json_t *packet, const struct
 	put_arrow(c, "f", to, ns);
 }
 
-/* What others may have something from: not from what a client told of itself, nor from a gift, of which there may be many. */
+/*
+ * Records an event from which arrows may begin: not one that a client reported about itself, nor a gift, of which
+ * there may be many.
+ */
 static void note_act(struct trace_events *c, const json_t *packet, const struct trace_slice *slice)
 {
 	char key[KEY_MAX];
@@ -523,7 +535,7 @@ static void set_port_rate(json_t *rates, const char *name, uint64_t rate)
 		set(rates, name, json_integer((json_int_t)rate));
 }
 
-/* All that was in it since the look before, whoever had it carried. */
+/* All bytes of the port since the last sample, of any program. */
 static void add_port(struct trace_events *c, json_t *packet)
 {
 	cleanup(json_decrefp) json_t *rates = made(json_object());

@@ -107,7 +107,7 @@ static uint64_t left_ns(const struct trace_row *f)
 	return left < 1e18 ? (uint64_t)left + 999999999 : UINT64_MAX; /* rounded up */
 }
 
-/* UINT64_MAX where either is not known. */
+/* UINT64_MAX if either is unknown. */
 static uint64_t time_since(uint64_t then_ns, uint64_t now_ns)
 {
 	return now_ns == UINT64_MAX || then_ns > now_ns ? UINT64_MAX : now_ns - then_ns;

@@ -9,7 +9,7 @@
 
 #include "libclient/weightctl/output/column.h"
 
-/* UINT64_MAX, or NULL: not known. Its texts are those of the row. */
+/* UINT64_MAX, or NULL: unknown. Its texts belong to the row. */
 struct trace_row {
 	const char *sync, *peer, *role;
 	const char *limited_by, *stall; /* most, since it began; and now */
@@ -23,7 +23,7 @@ struct trace_row {
 	uint64_t submitted, consumed, wire, retrans;
 	uint64_t rate; /* 0: nothing moves */
 	uint64_t left_ns, elapsed_ns, rtt_ns, stalled_ns;
-	uint32_t sockets; /* open; UINT32_MAX: not known, likewise */
+	uint32_t sockets; /* open; UINT32_MAX: unknown, likewise */
 	uint32_t connections; /* that were counted */
 	uint32_t pid, uid;
 	bool partial;
@@ -35,6 +35,6 @@ struct trace_row {
 extern const struct column trace_row_columns[];
 
 /*
- * `before` is the same row as it was, or NULL: its rate is what came since then, or since it began.
+ * `before` is an earlier state of the row, or NULL: the rate is of the bytes since then, or since it began.
  */
 struct trace_row trace_row_of(const json_t *row, const json_t *before);

@@ -1,6 +1,6 @@
 /*
- * Users and groups, from wherever the machine has them. A name that cannot be found out is no failure:
- * the number says who it is, too.
+ * Users and groups, from the databases of the machine. A name that cannot be found is no failure: the number
+ * identifies the user, too.
  */
 #include "libclient/weightctl/output/user.h"
 
@@ -22,9 +22,9 @@
 
 static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
 
-/* Tables ask for the same few over and over, and the answer may come over a network. */
+/* Tables repeat a few users, and each look-up may go over a network. */
 struct known {
-	char name[PERMISSION_NAME_MAX]; /* "": none is known */
+	char name[PERMISSION_NAME_MAX]; /* "": none yet */
 	uint32_t id;
 	bool is_named;
 };

@@ -17,7 +17,7 @@ const char *user_group_name(uint32_t gid);
  */
 char *user_annotate(const char *sentence);
 
-/* Names come before numbers, as in chown(1). 0, or -ENOENT. */
+/* Names have precedence over numbers, as in chown(1). 0, or -ENOENT. */
 int user_parse(const char *arg, uint32_t *ret_uid);
 int user_parse_group(const char *arg, uint32_t *ret_gid);
 /* The group that a user logs in with. 0, or -ENOENT. */
