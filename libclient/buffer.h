@@ -1,3 +1,8 @@
+/*
+ * Attached buffers
+ *
+ * One attachment of a version. The caller owns it; a reference to its connection keeps that open.
+ */
 #pragma once
 
 #include "ipc/base/cleanup.h"
@@ -15,7 +20,7 @@ struct weightd_buffer {
 	char *name;
 	char *device;
 	uint64_t id; /* of the buffer, on this server */
-	uint64_t lease; /* 0: none, since the server has none for us, or while we have let go */
+	uint64_t lease; /* 0: none, because the server granted none, or while the buffer sleeps or is replaced */
 	uint64_t version;
 	struct memory memory; /* read-only, like the other two */
 	uint64_t data_size;
@@ -23,13 +28,13 @@ struct weightd_buffer {
 	uint64_t image_size;
 	struct layout layout;
 	struct guarded guarded;
-	int map_device; /* as asked for: a number of a GPU; -1: the one that has it */
+	int map_device; /* number of the GPU that maps it; -1: the one with the memory */
 	void *head; /* struct head */
 	bool has_digest;
 	bool is_mutable; /* of an exclusive buffer */
-	bool was_evicted; /* from it: what is read may be torn */
-	bool is_asleep; /* it has no memory, until it is woken */
-	bool is_leaving; /* detached: only what a stream still does with it is waited for */
+	bool was_evicted; /* reads of an exclusive buffer may be torn */
+	bool is_asleep; /* without memory, until weightd_buffer_reacquire() */
+	bool is_leaving; /* detached, but a stream may still use it */
 	uint8_t layout_hash[HASH_SIZE];
 	uint8_t digest[HASH_SIZE];
 };
@@ -40,18 +45,18 @@ struct attaching {
 		over; /* the attachment whose memory it replaces; NULL: it maps memory of its own */
 	void *stream; /* stream of `over`: waited for before the old memory is unmapped */
 	int map_device;
-	int *ret_fd; /* where the caller wants the descriptor of the bytes; NULL: nowhere */
-	uint64_t deadline_ns; /* if the server is away; 0: none */
+	int *ret_fd; /* receives the descriptor of the bytes; NULL: none */
+	uint64_t deadline_ns; /* for a server that restarts; 0: none */
 };
 
-/* A new attachment; of one over another, `over` itself, and what it had is ended. */
+/* Returns a new attachment; with `over`, `over` itself, whose previous version is detached. */
 int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret);
 
-/* Asks for the current version of what `b` is attached to. */
+/* Fills the request for the current version of the buffer of `b`. */
 int buffer_request_current(struct weightd_buffer *b, struct wire_attach *ret);
 
-/* As weightd_buffer_swap_on(), up to a deadline if the server is away; 0: none. */
+/* Like weightd_buffer_swap_on(), with a deadline for a server that restarts; 0: none. */
 int buffer_swap_until(struct weightd_buffer *b, void *stream, uint64_t deadline_ns);
 
-/* Ends it, whatever a GPU still does with it. */
+/* Unmaps and frees it and ends its lease, without waiting for a GPU. */
 void buffer_end(struct weightd_buffer *b);

@@ -1,3 +1,8 @@
+/*
+ * Writers
+ *
+ * One unpublished version. The caller owns it; a reference to its connection keeps that open.
+ */
 #pragma once
 
 #include <stdatomic.h>
@@ -12,9 +17,9 @@
 struct weightd_writer {
 	struct held held; /* weightd::writers */
 	struct weightd *w; /* referenced */
-	uint64_t id; /* on the server: of the writer, then of the lease; 0: of none any more */
+	uint64_t id; /* on the server: of the writer, after publishing of the lease; 0: ended */
 	uint64_t buffer;
-	pid_t owner; /* the process that maps the bytes writable: in its children they are not mapped */
+	pid_t owner; /* the process that maps the bytes writable; its children do not inherit the mapping */
 	bool aborted;
 	bool lost; /* the server has dropped it */
 	struct sentence why_lost;
@@ -24,46 +29,43 @@ struct weightd_writer {
 	uint64_t data_size;
 	int fd; /* writable; -1 once published */
 	int reader_fd;
-	void *image; /* of the layout of the version to be */
+	void *image; /* of the layout of the new version */
 	uint64_t image_size;
 	struct layout layout;
-	struct adoption adoption; /* where that is not the layout that the caller gave */
+	struct adoption adoption; /* if that is not the caller's layout */
 	char name[WIRE_NAME_SIZE];
 	struct guarded guarded;
 	uint64_t n_leaves;
-	_Atomic bool *leaf_done; /* its digest stands in `leaves` */
-	uint8_t (*leaves)[HASH_SIZE]; /* put behind the data by publish */
+	_Atomic bool *leaf_done; /* its digest is in `leaves` */
+	uint8_t (*leaves)[HASH_SIZE]; /* publish writes them behind the data */
 	uint8_t digest[HASH_SIZE];
 };
 
 /* All may be NULL. */
 struct writer_hooks {
-	/*
-	 * Called every now and then while the server provides the memory; < 0 gives up and closes
-	 * the connection.
-	 */
+	/* Called periodically while the server provides the memory; < 0 cancels and closes the connection. */
 	int (*tick)(void *userdata);
 	/*
-	 * Called when the layout of the newest version is to be used for the given one, before
-	 * there is memory, and again when it is another one meanwhile; < 0, with a sentence on the
+	 * Called before the layout of the newest version replaces the given one, which is before memory is
+	 * requested, and again if another version is the newest meanwhile. < 0, with a sentence on the
 	 * connection, ends the create.
 	 */
 	int (*adopt)(void *userdata, const struct weightd_writer *wr);
 	void *userdata;
 };
 
-/* As weightd_create(). */
+/* Like weightd_create(). */
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
 		  struct weightd_writer **ret);
 
-/* True where the layout is that of the newest version, and not the one that was given. */
+/* True if the layout is that of the newest version, and not the caller's. */
 static inline bool writer_has_adopted(const struct weightd_writer *wr)
 {
 	return wr->adoption.image;
 }
 
-/* The digest that was published: 16 bytes, owned by the writer. */
+/* The published digest: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);
 
 /*

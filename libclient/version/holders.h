@@ -1,3 +1,6 @@
+/*
+ * Holders: processes that map or open a memfd writable
+ */
 #pragma once
 
 #include <stddef.h>

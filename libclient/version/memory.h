@@ -1,9 +1,9 @@
 /*
  * Memory
  *
- * The bytes of a slot as this process reaches them. A kind of memory is a const table and a row in kinds[]:
- * what mmap() does for host memory, the CUDA driver does for a GPU's. Addresses stay what they are from the
- * first map to free: publishing, swapping and giving the memory back for a while change what is behind them.
+ * The bytes of a slot as this process maps them. A kind of memory is a const table and a row in kinds[]: mmap() for
+ * host memory, the CUDA driver for memory of a GPU. Addresses are constant from the first map to the last unmap:
+ * publishing, swapping and returning the memory for a while change only the memory behind them.
  */
 #pragma once
 
@@ -21,7 +21,7 @@ enum memory_access {
 };
 
 struct memory {
-	const struct memory_kind *kind; /* NULL: there is none, and never was */
+	const struct memory_kind *kind; /* NULL: never mapped */
 	struct wire_location location;
 	void *data; /* for a GPU an address of the GPU's */
 	uint64_t size; /* of the slot: data, and behind it the table of leaf digests */
@@ -42,22 +42,22 @@ struct memory_request {
 
 /* The sentence of a failure is a clause, "out of memory": the caller adds the subject. */
 struct memory_kind {
-	/* Maps it where there is room. */
+	/* Maps it at a free address. */
 	int (*map)(struct memory *m, const struct memory_request *q, struct sentence *s);
 
 	/*
-	 * Maps other memory of the same size and kind at the address of `m`, whether that is mapped or only kept.
-	 * On a failure `m` is what it was.
+	 * Maps other memory of the same size and kind at the address of `m`, mapped or only reserved. A failure leaves
+	 * `m` unchanged.
 	 */
 	int (*replace)(struct memory *m, const struct memory_request *q, struct sentence *s);
 
-	/* Maps what is mapped with another access, in place, by a descriptor that allows it. Likewise. */
+	/* Maps the same memory with another access, in place, by a descriptor that allows it. Likewise. */
 	int (*protect)(struct memory *m, const struct memory_request *q, struct sentence *s);
 
-	/* Gives the memory back and keeps the address. */
+	/* Unmaps the memory and keeps the address. */
 	int (*let_go)(struct memory *m, struct sentence *s);
 
-	/* Ends it, whatever state it is in. */
+	/* Unmaps and frees it, in any state. */
 	void (*unmap)(struct memory *m);
 
 	/* Copies bytes out and in, blocking until they are there. */
@@ -73,14 +73,14 @@ struct memory_kind {
 	int (*digest)(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
 		      uint8_t (*ret)[HASH_SIZE], struct sentence *s);
 
-	/* Waits until `stream` (or all streams of the process on that GPU) has done what was asked of it so far. */
+	/* Waits for the work queued so far in `stream` (or in all streams of the process on that GPU). */
 	int (*synchronize)(const struct memory *m, void *stream, struct sentence *s);
 
-	/* Sets a mark behind what was asked of `stream` so far, and asks of it; or waits for it. */
+	/* Records a mark behind the work queued so far in `stream`; queries the mark, or waits for it. */
 	int (*mark)(struct memory *m, void *stream, struct sentence *s);
 	bool (*has_passed)(const struct memory *m, bool wait);
 
-	/* -EIO when it has ended behind our back. NULL: that does not happen. */
+	/* -EIO if the memory was lost with its process. NULL: that cannot happen. */
 	int (*check)(const struct memory *m, struct sentence *s);
 };
 
@@ -90,8 +90,8 @@ extern const struct memory_kind cuda_memory;
 extern const struct memory_kind cuda_ipc_memory;
 
 /*
- * The functions of the kind; all return 0 or a negative errno with its clause. -EADDRNOTAVAIL: the memory was
- * given back, and only the address is kept; -ERANGE: not within it.
+ * The functions of the kind; all return 0 or a negative errno with its clause. -EADDRNOTAVAIL: only the address
+ * is reserved; -ERANGE: not within the memory.
  */
 int memory_map(struct memory *m, const struct memory_request *q, struct sentence *s);
 int memory_replace(struct memory *m, const struct memory_request *q, struct sentence *s);

@@ -11,7 +11,7 @@
 
 #define CHUNK (16u << 20) /* of what is copied from a GPU */
 
-/* Of a GPU the address is not for us to follow. */
+/* The address of GPU memory cannot be dereferenced here. */
 static int print_from_gpu(const struct cli *cli, struct weightd_buffer *b,
 			  const struct weightd_tensor *tensor)
 {
@@ -49,7 +49,7 @@ static int cat_print(const struct cli *cli, struct weightd_buffer *b, const char
 	return cli_write(tensor.data, tensor.n_bytes); /* straight from the shared mapping */
 }
 
-/* Bytes that can change in place may have done so meanwhile; who took them must know. */
+/* Bytes that can change in place may have changed during the copy; the user must learn of that. */
 static int print_mutable(const struct cli *cli, struct weightd_buffer *b, const char *name)
 {
 	uint64_t ticket;

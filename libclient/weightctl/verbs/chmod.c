@@ -1,5 +1,5 @@
 /*
- * weightctl chmod: who may attach and write buffers. Like chmod(1): all that can be changed is.
+ * weightctl chmod: change permissions of buffers. Like chmod(1), it changes all that it can.
  */
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"

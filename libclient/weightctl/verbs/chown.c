@@ -1,5 +1,5 @@
 /*
- * weightctl chown: to whom buffers belong. Like chown(1): all that can be changed is.
+ * weightctl chown: change owners of buffers. Like chown(1), it changes all that it can.
  */
 #include <stdint.h>
 #include <string.h>

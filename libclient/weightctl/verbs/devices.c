@@ -1,8 +1,8 @@
 /*
- * weightctl devices: where buffers can be, and why not elsewhere.
+ * weightctl devices: list the devices for buffers, with the reason for each that cannot be used.
  *
- * A table that a terminal can hold; the name of a GPU that means the same to every process does not fit into
- * it, and stands below, as does the sentence that says why one cannot be used.
+ * The table fits a terminal. The UUID of a GPU and the sentence about one that cannot be used do not fit into it, and
+ * follow below.
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
-/* What a row shows: a person reads the short name, a program the one that means the same everywhere. */
+/* One row: people see the short name, programs the UUID, which is the same in every process. */
 struct device {
 	struct weightd_device_info info;
 	const char *shown;

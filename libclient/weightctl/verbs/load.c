@@ -185,7 +185,7 @@ static int option_pause_timeout(const struct cli *cli)
 	return ms ? ms : 1;
 }
 
-/* What a buffer is made as, and what goes with which. */
+/* Options for a new buffer, and the combinations that are refused. */
 static void option_kind(const struct cli *cli, int option, struct weightd_create_options *create)
 {
 	create->exclusive |= option == OPTION_EXCLUSIVE;

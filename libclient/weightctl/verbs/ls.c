@@ -16,8 +16,7 @@
 #define INFO(member) offsetof(struct weightd_buffer_info, member)
 
 /*
- * A program wants to know whether the buffer can be attached, and has "writing" beside; a person looks
- * at one word.
+ * Programs check whether the buffer can be attached, and have "writing" as a separate field; people see one word.
  */
 static const char *ls_state(const void *row, bool json)
 {

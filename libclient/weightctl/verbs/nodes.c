@@ -1,5 +1,6 @@
 /*
- * weightctl nodes: who shares versions with this node, and who does not at the moment, and why.
+ * weightctl nodes: list the nodes that share versions with this node, with the reason for each that currently does
+ * not.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -177,7 +178,7 @@ static int nodes_print(struct cli *cli, struct table *table, const json_t *rows,
 	return r;
 }
 
-/* What a row of the nodes had no room for. */
+/* Adds rows of buffers that did not fit into the row of their node. */
 static int add_heads(const struct cli *cli, json_t *rows)
 {
 	json_t *row, *all;

@@ -1,6 +1,6 @@
 /*
- * What there is to count, the service knows: new metrics need no new weightctl. A name that is none, or a value that is no
- * number, is left out, as it would spoil the whole text for whoever reads it.
+ * The service defines the metrics: new ones need no new weightctl. An invalid name, or a value that is no number, is
+ * left out, because a reader would reject the whole text.
  */
 #include "libclient/weightctl/verbs/openmetrics.h"
 
@@ -24,7 +24,7 @@ static bool is_name(const char *s)
 	return true;
 }
 
-/* In a label's value or a help. What would move the cursor of a terminal is not told. */
+/* For a label's value or a help. Leaves out all that would move the cursor of a terminal. */
 static void put_escaped(FILE *f, const char *s)
 {
 	for (; *s; s++) {

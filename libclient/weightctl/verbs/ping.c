@@ -1,5 +1,5 @@
 /*
- * weightctl ping: does the server answer, how fast, and who is it?
+ * weightctl ping: measure round trips to the server, and print its identity.
  */
 #include <stddef.h>
 #include <stdio.h>

@@ -1,10 +1,9 @@
 /*
- * Certificates by OpenSSL: Ed25519 keys, X.509 of version 3, as strict as RFC 5280 and `openssl verify
- * -x509_strict` want them.
+ * Certificates by OpenSSL: Ed25519 keys, X.509 version 3, as strict as RFC 5280 and `openssl verify -x509_strict`
+ * require.
  *
- * A node is who the only DNS name of its certificate says, NAME.weightd; the common name is for people. The
- * CA may issue names under .weightd alone, so that one that ended up in a system's store of trusted ones
- * vouches for nobody's web site.
+ * The only DNS name of a certificate, NAME.weightd, identifies the node; the common name is for people. The CA may
+ * issue names under .weightd alone, so that a CA in a system's trust store cannot vouch for a web site.
  */
 #include "libclient/weightctl/verbs/pki.h"
 
@@ -74,7 +73,7 @@ __attribute__((format(printf, 2, 3))) static int refuse(char why[PKI_WHY_SIZE], 
 	return -1;
 }
 
-/* What nobody but OpenSSL can explain. */
+/* Failures that only OpenSSL can explain. */
 static int refuse_openssl(char why[PKI_WHY_SIZE], const char *what)
 {
 	const char *reason = ERR_reason_error_string(ERR_peek_last_error());
@@ -84,7 +83,7 @@ static int refuse_openssl(char why[PKI_WHY_SIZE], const char *what)
 
 /* --- Making ------------------------------------------------------------------------------------- */
 
-/* The text in `bio` as a string, wiped where it came from. */
+/* The text in `bio` as a string; wipes the original. */
 static char *take_text(BIO *bio)
 {
 	char *data;
@@ -169,7 +168,7 @@ int pki_make_ca(struct pki_pair *ret, char why[PKI_WHY_SIZE])
 	};
 	cleanup(pkey_freep) EVP_PKEY *key = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
 	cleanup(x509_freep) X509 *x = NULL;
-	unsigned char tag[4]; /* so that two of them are told apart */
+	unsigned char tag[4]; /* distinguishes certificates of one name */
 	char name[32];
 
 	if (RAND_bytes(tag, sizeof(tag)) != 1)
@@ -185,7 +184,7 @@ int pki_make_ca(struct pki_pair *ret, char why[PKI_WHY_SIZE])
 	return 0;
 }
 
-/* Nobody is asked for a passphrase. */
+/* Refuses passphrases: there is no prompt. */
 static int no_passphrase(char *buf, int size, int writing, void *userdata)
 {
 	(void)buf;
@@ -347,7 +346,7 @@ static bool number_list(X509_CRL *crl)
 	return done;
 }
 
-/* It is good as long as its CA: who has no newer one shall not be cut off for that. */
+/* Valid as long as its CA: a node without a newer list must not be cut off for that. */
 static bool date_list(X509_CRL *crl, X509 *ca)
 {
 	ASN1_TIME *from = X509_gmtime_adj(NULL, -BACKDATED_S);
@@ -522,7 +521,7 @@ static X509_STORE *new_store(const char *pem)
 	return store;
 }
 
-/* Times are looked at elsewhere, to be told once. */
+/* Times are checked elsewhere, to be reported once. */
 static void check_issuer(X509 *x, const char *pem, struct pki_certificate *c)
 {
 	cleanup(store_freep) X509_STORE *store = new_store(pem);

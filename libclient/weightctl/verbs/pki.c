@@ -1,11 +1,11 @@
 /*
- * weightctl pki: a CA and certificates of nodes, for people who have none.
+ * weightctl pki: create a CA and certificates of nodes.
  *
- * A private key is in a file of its owner's alone before its first byte is in it, and nothing is ever
- * overwritten: an agent may live by it. Only the list of revoked certificates takes the place of the one before.
+ * The file of a private key has its owner's permissions before its first byte is written, and no file is overwritten:
+ * an agent may depend on it. Only the list of revoked certificates replaces the previous one.
  *
- * What is issued is written down first, in the CA's folder, a line for each: serial number, end and node. So a node's
- * certificates can be revoked when it is lost with all that it had.
+ * Each certificate is recorded before it is written, in the CA's folder, one line each: serial number, end and node.
+ * So the certificates of a node can be revoked when it is lost with all its files.
  */
 #include "libclient/weightctl/verbs/pki.h"
 
@@ -164,7 +164,7 @@ static int read_ca(const char *path, struct pki_pair *ret)
 	return 0;
 }
 
-/* One write, so that nobody's line is torn. */
+/* One write, so that concurrent lines stay whole. */
 static int append(const char *path, const char *name, const char *line)
 {
 	cleanup(folder_deinit) struct folder folder = {.path = path, .fd = -1};
@@ -329,7 +329,7 @@ static int revoke_node(const char *path, const char *name)
 
 	if (read_ca(path, &ca) || open_folder(&folder))
 		return EXIT_FAILED;
-	if (flock(folder.fd, LOCK_EX) < 0) /* nobody's list is lost under another one */
+	if (flock(folder.fd, LOCK_EX) < 0) /* one list at a time, so that none is lost */
 		return cli_error("cannot lock the folder %s: %s", path, strerror(errno));
 	if (read_list(&folder, &before) || (name && read_issued(&folder, name, &serials)))
 		return EXIT_FAILED;

@@ -1,8 +1,8 @@
 /*
  * Certificates of nodes
  *
- * A CA of one's own and what it issues, as PEM in memory; files are the business of pki.c. One variant is
- * built: pki-openssl.c, or pki-none.c, which can do nothing and says so.
+ * A CA and its certificates, as PEM in memory; pki.c does the files. One variant is built: pki-openssl.c, or
+ * pki-none.c, which refuses.
  */
 #pragma once
 
@@ -34,7 +34,7 @@ struct pki_certificate {
 
 /* In pki.c. */
 void pki_pair_deinit(struct pki_pair *pair);
-/* Whether weightd-sync takes `name` for that of a node: [a-z0-9.-], 1 to 42 of them, the first no '.' or '-'. */
+/* True if weightd-sync accepts `name` as that of a node: 1 to 42 of [a-z0-9.-], the first no '.' or '-'. */
 bool pki_name_is_valid(const char *name);
 
 /* These return 0, or -1 and a sentence in `why`, which may quote what it was given. */
@@ -43,8 +43,8 @@ int pki_make_ca(struct pki_pair *ret, char why[PKI_WHY_SIZE]);
 int pki_make_node(const struct pki_pair *ca, const char *name, unsigned days, struct pki_pair *ret,
 		  bool *ret_cut, char why[PKI_WHY_SIZE]);
 /*
- * The list of what a CA has revoked, as PEM, with those of `serials` that `before`, the last one or NULL, has not; how
- * many these are goes to *ret_n.
+ * The list of certificates that a CA has revoked, as PEM: those of `before`, the previous list or NULL, and
+ * `serials`. *ret_n counts the new ones.
  */
 int pki_revoke(const struct pki_pair *ca, const char *before, const char *const *serials, size_t n,
 	       char **ret, size_t *ret_n, char why[PKI_WHY_SIZE]);

@@ -3,31 +3,32 @@
  * latency of a hop, k = ceil(log2 N), F how many times slower a straggler is.
  *
  *	chain		S/B + l + (R - 1)(c/B + l)
- *			a node passes on what it has: the price of one more is a hop
+ *			nodes forward chunks at once: one more node costs a hop
  *	tree		2 S/B + l + (d - 1)(2 c/B + l)		d = floor(log2 N); for N = 2 the chain
  *			the same, binary: two children share a node's rate
  *	binomial	u(N) S/B + k l				u(1) = 0, u(n) = k + max u(child)
- *			as libraries broadcast: a node has all before it sends any, and then sends to its k
+ *			libraries broadcast so: a node receives all before it sends, and then sends to its k
  *			children at once, which share its rate. Hence 1, 2, 3 for 2, 3, 4 nodes, as measured with
- *			Gloo and OpenMPI, where the textbook, one child after the other, has 1, 2, 2
+ *			Gloo and OpenMPI; the textbook, one child after the other, has 1, 2, 2
  *	ring		2 R/N S/B + (R + 1) l
  *			scatter, then all-gather in a ring
  *	one-to-all	R S/B + l
  *
- * Stragglers stand where they do the least harm: last in a chain, leaves of a tree. There they are late alone:
+ * Stragglers have the places where they do the least harm: last in a chain, leaves of a tree. There they delay only
+ * themselves:
  *
  *	chain		F S/B + l + (R - n) (c/B + l) + (n - 1)(F c/B + l)
- *	tree		max(2, F) S/B and the way; with more of them than leaves, 2 F S/B for everybody
- *	binomial	(F - 1) S/B later; with more of them than leaves, F times for everybody
- *	ring		max(R, F) S/NB + F R/N S/B: all bytes pass through each, and nobody is earlier
+ *	tree		max(2, F) S/B and the hops; with more of them than leaves, 2 F S/B for all nodes
+ *	binomial	(F - 1) S/B later; with more of them than leaves, F times for all nodes
+ *	ring		max(R, F) S/NB + F R/N S/B: all bytes pass through each node, and none is earlier
  *	one-to-all	max(R, F) S/B
  *
- * A failure is a node in the middle that goes silent at half of the time, which shows after the stall timeout. The
- * chain and the tree are then formed anew and go on where the rest stands, so that each costs that timeout, REOPEN_S
- * and the way to the last; what is sent again is what nodes before it went on receiving. Libraries start anew:
- * half of the time is lost, too. One to all loses nothing but the node.
+ * A failure is a node in the middle that falls silent at half of the time, which is detected after the stall timeout.
+ * The chain and the tree are then formed again and continue where each node stopped, so that a failure costs that
+ * timeout, REOPEN_S and the hops to the last node; bytes that nodes before the failure received meanwhile are sent
+ * again. Libraries start from the beginning: half of the time is lost, too. One-to-all loses only the node.
  *
- * Each node digests S at its own rate: the publisher before bytes move, the others once they have them.
+ * Each node digests S at its own rate: the publisher before bytes move, the others after they have received them.
  */
 #include "libclient/weightctl/verbs/push_model.h"
 
@@ -52,7 +53,7 @@ static double chunk(const struct push_model_cluster *c)
 	return (double)(c->chunk < c->n_bytes ? c->chunk : c->n_bytes) / c->rate;
 }
 
-/* F, or 1 where nobody is slow */
+/* F, or 1 without stragglers */
 static double slowness(const struct push_model_cluster *c)
 {
 	return c->n_stragglers ? c->slowness : 1;
@@ -68,7 +69,7 @@ static unsigned log2_ceil(uint64_t n)
 	return log2_floor(n) + !!(n & (n - 1));
 }
 
-/* What a node went on receiving, at this rate, until a failure was noticed. */
+/* Bytes that a node still receives, at this rate, until the failure is detected. */
 static double received_meanwhile(const struct push_model_cluster *c, double rate)
 {
 	return fmin(c->stall_s * rate, (double)c->n_bytes / 2);

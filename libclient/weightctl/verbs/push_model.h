@@ -32,7 +32,7 @@ struct push_model {
 	double others_s; /* until all that are no stragglers have */
 	double total_s; /* until they can be read: with the publisher's digest before, and the nodes' after */
 	double root_bytes; /* that the publisher sends; these three without what failures cost */
-	double link_bytes; /* most that goes from one node to another */
+	double link_bytes; /* most bytes from one node to another */
 	double all_bytes; /* over all links */
 	uint64_t n_links;
 	double again_bytes; /* sent to nodes that had them, or in vain, as others failed */

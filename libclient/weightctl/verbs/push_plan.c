@@ -1,6 +1,6 @@
 /*
- * What the agent says of a plan is shown as it comes, with its own sums: weightctl adds up nothing, so that a table
- * and a sum that do not agree would show.
+ * Plans are printed as the agent sends them, with its own sums: weightctl adds up nothing, so that a sum that
+ * contradicts its table would show.
  */
 #include "libclient/weightctl/verbs/push_plan.h"
 
@@ -44,7 +44,7 @@ struct sums {
 	uint64_t changed; /* of that, what some node lacks, or the bytes of the patch */
 	uint64_t total; /* over all links */
 	uint64_t planned;
-	uint64_t takes_ns; /* UINT64_MAX: no rate is known */
+	uint64_t takes_ns; /* UINT64_MAX: no rate yet */
 };
 
 #define SUMS(member) offsetof(struct sums, member)
@@ -179,7 +179,7 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	(void)puts("; nothing was sent");
 }
 
-/* Where no link has several, nobody is told of stripes. */
+/* Stripes are printed only if a link has several. */
 static bool is_striped(const struct push_plan *p)
 {
 	const json_t *row;

@@ -1,5 +1,5 @@
 /*
- * What a push is going to send, as the agent planned it: the events "plan" of a sync
+ * The plan of a push by the agent: the events "plan" of a sync
  */
 #pragma once
 
@@ -9,16 +9,16 @@
 #include "libclient/weightctl/output/json.h"
 
 struct push_plan {
-	json_t *links; /* of the last plan; NULL: none was told */
+	json_t *links; /* of the last plan; NULL: none yet */
 	json_t *sums; /* the event it began with */
 };
 
 void push_plan_deinit(struct push_plan *p);
 
-/* A plan comes in pieces; one of another epoch takes the place of the one before. */
+/* A plan arrives in parts; a plan of another epoch replaces the previous one. */
 void push_plan_take(struct push_plan *p, json_t *event);
 
-/* A table of links and a line below it. 0, or EXIT_FAILED after telling why. */
+/* A table of links and a line below it. 0, or EXIT_FAILED after printing why. */
 int push_plan_print(const struct push_plan *p, const struct cli *cli, const char *buffer);
 /* The same as members of the object that is open. */
 void push_plan_json(const struct push_plan *p, struct json *j);

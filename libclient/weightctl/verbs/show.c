@@ -1,5 +1,5 @@
 /*
- * weightctl show: all that is known about one buffer, and its versions.
+ * weightctl show: print one buffer with all its attributes, and its versions.
  */
 #include <errno.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
- * weightctl stat: where the memory is.
+ * weightctl stat: print the use of memory.
  *
- * First the server as a whole, then the slots, each of them the memory of one version, and with --users
- * what is charged to whom.
+ * First the server as a whole, then the slots, each with the memory of one version, and with --users the charges of
+ * each user.
  */
 #include <stddef.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /*
- * weightctl sync plan: how long a push would take to a group of any size, by each schedule that could move it.
+ * weightctl sync plan: compute how long a push to a group of any size would take, by each schedule.
  *
- * Nobody is asked: it is push_model.c's model of what the options say. A push itself tells what it is going to do
- * by sync push --dry-run.
+ * Uses the model of push_model.c with the values of the options, and contacts no service. sync push --dry-run prints
+ * the plan of a real push.
  */
 #include <math.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ struct plan {
 struct row {
 	const char *schedule;
 	bool runs;
-	uint64_t moves_ns, others_ns, total_ns; /* UINT64_MAX: nothing to tell */
+	uint64_t moves_ns, others_ns, total_ns; /* UINT64_MAX: not printed */
 	uint64_t root, link, all, again;
 	uint64_t n_links;
 };
@@ -69,7 +69,7 @@ static const struct column columns[] = {
 	{},
 };
 
-/* --- What was asked for ------------------------------------------------------------------------- */
+/* --- Options ------------------------------------------------------------------------------------ */
 
 static double decimal(const struct cli *cli, const char *what, const char *arg, double min,
 		      double max)
@@ -215,7 +215,7 @@ static void sync_plan_check(const struct plan *p, const struct cli *cli)
 			  (uintmax_t)c->n_nodes, (uintmax_t)c->n_nodes - 2);
 }
 
-/* --- What comes out ----------------------------------------------------------------------------- */
+/* --- Results ------------------------------------------------------------------------------------ */
 
 /* Five centuries are as good as any longer time. */
 static uint64_t ns(double s)
@@ -260,7 +260,7 @@ static void put_given(struct json *j, const struct plan *p)
 	json_put_number(j, "stall_ns", ns(c->stall_s));
 }
 
-/* What the figures are of, in sentences below them. */
+/* The assumptions of the figures, in sentences below them. */
 static void print_given(const struct plan *p)
 {
 	const struct push_model_cluster *c = &p->cluster;

@@ -1,8 +1,8 @@
 /*
- * weightctl sync push: a version of this node to every node of a group.
+ * weightctl sync push: send a version of this node to every node of a group.
  *
- * The agent does it, whether anybody waits or not: whoever stops waiting is told how to find it again, and
- * how to end it.
+ * The agent does it, with or without a waiting weightctl: one that stops waiting prints how to find the sync again,
+ * and how to cancel it.
  */
 #include "libclient/weightctl/verbs/sync_push.h"
 
@@ -45,7 +45,7 @@ struct push {
 	json_t *queued; /* what it waits for; NULL: it does not */
 	json_t *more; /* that it is asked for; NULL: nothing */
 	char sync[SYNC_ID_MAX];
-	json_t *nodes; /* by name: what was last heard of each */
+	json_t *nodes; /* by name: the last packet of each */
 	json_t *outcome; /* NULL: not yet */
 	struct push_plan plan;
 	json_t *reached; /* how it ended at each node */
@@ -65,7 +65,7 @@ static void push_deinit(struct push *p)
 	json_decref(p->queued);
 }
 
-/* What the nodes go through, in this order; those at the same step have the same text. */
+/* Steps of the nodes, in this order; nodes at the same step have the same text. */
 static const struct step {
 	const char *phase;
 	const char *text; /* as progress_update() takes it */
@@ -126,7 +126,7 @@ static void sync_push_show(struct push *p)
 		return;
 	is_sending = strcmp(steps[step].text, PROGRESS_SEND) == 0;
 	if (p->has_sent && step < step_of("bytes"))
-		return; /* another epoch brings the rest: that is no end of the sending */
+		return; /* another epoch sends the rest: this is not the end of the sending */
 	p->has_sent |= is_sending;
 	if (!is_sending)
 		progress_update(&p->progress, steps[step].text, 0, 0);
@@ -156,7 +156,7 @@ static void on_phase(struct push *p, json_t *event)
 	sync_push_show(p);
 }
 
-/* Of many nodes, some are told of before the end. */
+/* For many nodes, some are reported before the end. */
 static void take_reached(struct push *p, const json_t *packet)
 {
 	json_t *nodes = json_object_get(packet, "nodes");
@@ -167,7 +167,7 @@ static void take_reached(struct push *p, const json_t *packet)
 		cli_out_of_memory();
 }
 
-/* The packet is the caller's. 0: there is more to come; CONTROL_END; or EXIT_FAILED. */
+/* The caller owns the packet. 0: more packets follow; CONTROL_END; or EXIT_FAILED. */
 static int on_packet(struct push *p, json_t *packet)
 {
 	const char *sync = json_field_text(packet, "sync"),
@@ -198,7 +198,7 @@ static int on_packet(struct push *p, json_t *packet)
 	return control_client_is_end(packet) ? CONTROL_END : 0;
 }
 
-/* Whoever asked goes away; the agent does not mind. */
+/* Stops waiting; the sync continues. */
 static int leave(struct push *p, int signal)
 {
 	progress_finish(&p->progress);
@@ -280,7 +280,9 @@ static json_t *request_of(const struct push *p)
 	return request;
 }
 
-/* Until the agent gave it a name, or a place in its queue. CONTROL_END: it said no more than that. */
+/*
+ * Waits until the agent has given it a name, or a place in its queue. CONTROL_END: it sent no more than that.
+ */
 static int sync_push_begin(struct push *p)
 {
 	int r = 0;
@@ -310,7 +312,7 @@ struct pushed {
 	struct sync_share share;
 	uint64_t planned, payload; /* UINT64_MAX: unknown */
 	uint64_t bytes, kernel; /* the same on the wire */
-	uint64_t n_broken; /* attempts whose bytes are in none of these */
+	uint64_t n_broken; /* attempts whose bytes are not included in these */
 	uint64_t elapsed_ns;
 };
 
@@ -344,7 +346,7 @@ static const struct column columns[] = {
 	{},
 };
 
-/* Of one that only was planned; the plan has the rest. */
+/* Columns of a dry run; the plan has the rest. */
 static const struct column planned_columns[] = {
 	COLUMN("SYNC", COLUMN_TEXT, PUSHED(sync)),
 	COLUMN("STATE", COLUMN_TEXT, PUSHED(state)),
@@ -389,7 +391,7 @@ static bool is_committed(const char *state)
 	return state && !strcmp(state, "committed");
 }
 
-/* As much as was wanted came out. */
+/* True if as many nodes as required have the version. */
 static bool is_good(const struct push *p, const char *state)
 {
 	return p->options.is_dry ? state && !strcmp(state, "planned") && p->plan.sums
@@ -496,7 +498,7 @@ static int sync_push_finish(struct push *p)
 	return 0;
 }
 
-/* Nobody waits: its name is all there is. */
+/* Prints only the name of the sync, without waiting. */
 static int say_begun(const struct push *p)
 {
 	struct json json = {.file = stdout};

@@ -1,5 +1,5 @@
 /*
- * What asks the agent of this node for a version at every node of a group, and waits for its end
+ * Operations that ask the agent of this node for a version at every node of a group, and wait for its end
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 struct pushing {
 	const char *what; /* "push", in sentences */
 	const char *op; /* of the request */
-	const char *dry_op; /* the same, only planned; NULL: the request says "dry" */
+	const char *dry_op; /* the same as a dry run; NULL: the request has "dry" */
 	bool makes; /* what is not there before: no version can be named, no node is left behind */
 	const char *made; /* what that is, for people; NULL: the mean of what nodes have */
 };

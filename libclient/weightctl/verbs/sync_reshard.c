@@ -1,9 +1,8 @@
 /*
- * weightctl sync reshard, gather and scatter: a model in shards on some nodes comes to lie in other shards on others.
+ * weightctl sync reshard, gather and scatter: turn a model in shards on some nodes into other shards on others.
  *
- * The agent does it, with what the nodes have. A dry run that says of no buffer that it is to be made asks nobody but
- * the local weightd, and that for layouts alone: the arithmetic is ipc/reshard's, the same that an agent's plan is
- * made by.
+ * The agent does it, with the buffers of the nodes. A dry run without new buffers contacts only the local weightd,
+ * for layouts: the arithmetic is that of ipc/reshard, which the agent's plan uses too.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +35,7 @@ enum {
 	OPTION_QUEUE,
 };
 
-/* Of which every request to an agent has to fit into one packet, with all else that it says. */
+/* Every request to an agent must fit into one packet, with all its other fields. */
 #define ASKED_SPLIT_MAX ((size_t)40 << 10)
 
 /* Nodes by rank. */
@@ -51,7 +50,7 @@ struct plan {
 	struct ranks sources;
 	struct ranks targets;
 	struct split split;
-	struct weightd_buffer *buffers[RESHARD_RANKS_MAX]; /* whose names and shapes are borrowed */
+	struct weightd_buffer *buffers[RESHARD_RANKS_MAX]; /* own the borrowed names and shapes */
 	size_t n_buffers;
 	struct reshard_layout layouts[RESHARD_RANKS_MAX]; /* by source */
 	uint64_t *shapes; /* of those that were computed */
@@ -71,7 +70,7 @@ static void plan_deinit(struct plan *p)
 	moves_deinit(&p->moves);
 }
 
-/* --- What was asked for ------------------------------------------------------------------------- */
+/* --- Options ------------------------------------------------------------------------------------ */
 
 static bool is_name(const char *s)
 {
@@ -129,7 +128,7 @@ static int read_file(const char *path, char *to, size_t max, size_t *ret_size)
 	return r;
 }
 
-/* Also as JSON. 0, or EXIT_FAILED after telling why. */
+/* Also as JSON. 0, or EXIT_FAILED after printing why. */
 static int take_split(struct plan *p, const char *path, json_t **ret)
 {
 	cleanup(cli_freep) char *text = malloc(SPLIT_SIZE_MAX + 1);
@@ -189,7 +188,7 @@ static void take_targets(const struct reshard *r, struct reshard_layout *ret, ui
 	}
 }
 
-/* What the ranks would have of tensors that are whole in the one layout there is: a scatter onto them. */
+/* Computes the shards of the ranks from whole tensors in the only layout: a scatter onto them. */
 static int cut_whole(struct plan *p, char why[RESHARD_WHY_SIZE])
 {
 	struct reshard_layout whole = p->layouts[0];
@@ -216,7 +215,7 @@ static int cut_whole(struct plan *p, char why[RESHARD_WHY_SIZE])
 	return 0;
 }
 
-/* 0, or EXIT_FAILED after telling why. */
+/* 0, or EXIT_FAILED after printing why. */
 static int take_layouts(struct plan *p, struct cli *cli, const struct target *targets, size_t n)
 {
 	char why[RESHARD_WHY_SIZE];
@@ -234,7 +233,7 @@ static int take_layouts(struct plan *p, struct cli *cli, const struct target *ta
 	return 0;
 }
 
-/* --- What comes out ----------------------------------------------------------------------------- */
+/* --- Results ------------------------------------------------------------------------------------ */
 
 struct link {
 	const char *from;
@@ -399,9 +398,9 @@ static int sync_reshard_print(const struct plan *p, const struct cli *cli, struc
 	return r;
 }
 
-/* --- What the agent is asked ------------------------------------------------------------------- */
+/* --- Requests ----------------------------------------------------------------------------------- */
 
-/* What differs between the verbs. */
+/* The differences between the verbs. */
 struct kind {
 	const char *what;
 	bool from_one;

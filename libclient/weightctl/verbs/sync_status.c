@@ -139,8 +139,8 @@ static bool are_over(const json_t *rows)
 }
 
 /*
- * What to show of all that the agent remembers, where no sync was named: those under way, and those that
- * were in an earlier round; else the last one. `shown` has their names.
+ * Chooses among all syncs that the agent keeps, if none was named: those in progress, and those that were in an
+ * earlier round; else the last one. `shown` has their names.
  */
 static void sync_status_choose(json_t *rows, json_t *shown)
 {
@@ -273,7 +273,7 @@ static int sync_status_ask(const struct cli *cli, const char *sync, json_t *show
 	return r;
 }
 
-/* Until all have ended or a signal comes; what no terminal shows is only printed then. */
+/* Until all have ended or a signal arrives. Without a terminal, prints only at the end. */
 static int sync_status_follow(const struct cli *cli, const char *sync, int signal_fd)
 {
 	struct pollfd p = {.fd = signal_fd, .events = POLLIN};

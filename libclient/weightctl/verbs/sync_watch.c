@@ -1,8 +1,7 @@
 /*
- * weightctl sync watch: what happens between nodes, a line for each event, as it happens.
+ * weightctl sync watch: print what happens between nodes, a line for each event, as it happens.
  *
- * As JSON, an event is what the agent said, whatever that is, in ASCII: new kinds of events need no new
- * weightctl.
+ * As JSON, an event is printed as the agent sent it, in ASCII: new kinds of events need no new weightctl.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -61,7 +60,7 @@ static void put_time(FILE *f)
 	column_text(&column, &ns, false, f);
 }
 
-/* A plan of many links comes in several events. */
+/* A plan of many links is sent in several events. */
 static void put_links(FILE *f, const json_t *event)
 {
 	const json_t *links = json_object_get(event, "links"), *link;
@@ -129,7 +128,7 @@ static int sync_watch_print(struct sync_watch *w, const json_t *event)
 	return cli_write(w->text, (uint64_t)ftell(w->line));
 }
 
-/* A refusal is the last packet; so is anything else that says so. */
+/* A refusal is the last packet, and so is one marked as the end. */
 static int on_packet(struct sync_watch *w, const json_t *packet)
 {
 	const char *event = json_field_text(packet, "event");
@@ -156,7 +155,7 @@ static int stream(struct sync_watch *w, int signal_fd)
 		struct pollfd fds[] = {
 			{.fd = w->control.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},
-			{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
+			{.fd = STDOUT_FILENO}, /* poll() always reports POLLERR */
 			{.fd = keepalive.control.fd, .events = POLLIN},
 		};
 

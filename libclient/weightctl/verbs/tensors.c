@@ -18,7 +18,7 @@ static const char *tensors_dtype(const void *row, bool json)
 	return weightd_dtype_name(tensor->dtype);
 }
 
-/* A person also wants to see whose bytes are counted elsewhere; a program has "tied" beside. */
+/* People also see which bytes are counted elsewhere; programs have "tied" as a separate field. */
 static const char *tensors_role(const void *row, bool json)
 {
 	const struct weightd_tensor *tensor = row;
@@ -28,7 +28,7 @@ static const char *tensors_role(const void *row, bool json)
 	return tensor->role == WEIGHTD_BUFFER ? "buffer" : "param";
 }
 
-/* Names are long and told apart by their ends, hence few columns beside them. */
+/* Names are long and differ at their ends, hence few columns beside them. */
 static const struct column columns[] = {
 	{"INDEX", COLUMN_U32, TENSOR(index), .help = "place in the layout", .shown = true},
 	{"NAME", COLUMN_TEXT, TENSOR(name), .help = "name of the tensor", .shown = true,

@@ -1,7 +1,7 @@
 /*
- * weightctl top: what the sockets of each sync carry now, as the kernel counts it.
+ * weightctl top: print the present traffic of each sync's sockets, as the kernel counts it.
  *
- * A rate is what came since the frame before; in the first frame of a row, since it began.
+ * A rate covers the time since the previous frame; in the first frame of a row, the time since it began.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -48,7 +48,7 @@ struct top {
 	struct redraw redraw;
 };
 
-/* Of a frame: a text for want of other keys in JSON. */
+/* The key of a row in a frame: a text, because JSON has no other keys. */
 static void key_of(const json_t *row, char ret[32])
 {
 	(void)snprintf(ret, 32, "%" PRIu64, json_field_number(row, "row", UINT64_MAX));
@@ -69,7 +69,7 @@ static int compare_texts(const char *a, const char *b)
 	return strcmp(a, b);
 }
 
-/* The greatest first, what is not known last. */
+/* The greatest first, unknown ones last. */
 static int compare_numbers(uint64_t a, uint64_t b)
 {
 	a += 1; /* UINT64_MAX is the least */
@@ -243,12 +243,12 @@ static void remember(struct top *top, const json_t *rows)
 	}
 }
 
-/* Until a signal comes. */
+/* Until a signal arrives. */
 static int show_all(struct top *top, int signal_fd)
 {
 	struct pollfd fds[] = {
 		{.fd = signal_fd, .events = POLLIN},
-		{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
+		{.fd = STDOUT_FILENO}, /* poll() always reports POLLERR */
 	};
 	int r;
 

@@ -1,5 +1,5 @@
 /*
- * weightctl trace attached: who has what attached now, as weightd-trace saw it begin
+ * weightctl trace attached: list the present attachments of processes, as observed by weightd-trace
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 struct attachment {
 	const char *buffer, *device, *comm;
 	uint64_t version, bytes, lease, realtime_ns;
-	uint32_t pid, uid, weightd; /* UINT32_MAX: not known */
+	uint32_t pid, uid, weightd; /* UINT32_MAX: unknown */
 };
 
 #define ATTACHMENT(member) offsetof(struct attachment, member)

@@ -1,5 +1,5 @@
 /*
- * weightctl trace doctor: what weightd-trace can have of this kernel, and what it goes without.
+ * weightctl trace doctor: print which features of this kernel weightd-trace can use, and which it lacks.
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static struct hook hook_of(const json_t *row)
 	};
 }
 
-/* Files that have what is known of CUDA, NCCL and verbs. */
+/* Files with the known functions of CUDA, NCCL and verbs. */
 static void print_libraries(const json_t *rows)
 {
 	const json_t *row;
@@ -68,7 +68,7 @@ static void print_libraries(const json_t *rows)
 	}
 }
 
-/* What there is of RDMA is no matter of BPF, nor of rights. */
+/* RDMA devices need neither BPF nor privileges. */
 static void print_rdma(const json_t *rows)
 {
 	const json_t *row;

@@ -1,7 +1,7 @@
 /*
- * weightctl trace explain: what took the time of a sync, on which link and why, in words
+ * weightctl trace explain: print in words what took the time of a sync, on which link and why
  *
- * What was recorded tells of all stalls; what weightd-trace knows itself, of the longest.
+ * A recording has all stalls; weightd-trace itself keeps the longest.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "libclient/weightctl/verb.h"
 
 #define OPTION_RECORDING OPTION_OWN
-#define PERCENT_MIN 1 /* of the time: what took less is not told */
+#define PERCENT_MIN 1 /* of the time; shorter ones are left out */
 #define AS_LONG_PERCENT 90 /* of the time: that is no difference */
 
 /* In the order of the words that weightd-trace has for them. `%s` is the other node. */
@@ -47,10 +47,10 @@ struct stall {
 	const struct limit *cause;
 };
 
-/* What one client counted between this node and a peer. */
+/* The counts of one client between this node and a peer. */
 struct link {
 	uint64_t client, number;
-	json_t *row; /* the last that was said of it */
+	json_t *row; /* its last state */
 	bool is_over; /* it is the whole */
 	struct stall *stalls;
 	size_t n_stalls;
@@ -77,13 +77,13 @@ static bool is_payload(const struct link *l)
 	return role && !strcmp(role, "payload");
 }
 
-/* What it answers to what comes in is little. */
+/* The replies to received bytes are small. */
 static bool is_sent(const struct link *l)
 {
 	return json_field_number(l->row, "delivered", 0) > json_field_number(l->row, "received", 0);
 }
 
-/* What came in was all there before its span ended, which waits for others to have it, too. */
+/* All received bytes arrived before the end of their span, which waits for other nodes, too. */
 static uint64_t took_ns(const struct link *l)
 {
 	uint64_t began = json_field_number(l->row, "began_ns", 0),
@@ -94,7 +94,7 @@ static uint64_t took_ns(const struct link *l)
 	return end > began ? end - began : 0;
 }
 
-/* Both ways, as what is expected; UINT64_MAX: not known. */
+/* Both ways, like the expected bytes; UINT64_MAX: unknown. */
 static uint64_t done(const struct link *l)
 {
 	uint64_t delivered = number(l->row, "delivered"), received = number(l->row, "received");
@@ -116,7 +116,7 @@ static const char *peer_of(const struct link *l)
 	return peer ? peer : "-";
 }
 
-/* --- What is told ------------------------------------------------------------------------------- */
+/* --- Packets ------------------------------------------------------------------------------------ */
 
 static struct link *link_of(struct explanation *e, const json_t *row)
 {
@@ -143,7 +143,7 @@ static void take_stall(struct link *l, const json_t *told, uint64_t now_ns)
 {
 	struct stall s = {
 		.since_ns = json_field_number(told, "since_ns", UINT64_MAX),
-		.until_ns = json_field_number(told, "until_ns", now_ns), /* older ones do not say */
+		.until_ns = json_field_number(told, "until_ns", now_ns), /* older releases lack it */
 		.cause = limit_named(json_field_text(told, "cause")),
 	};
 	size_t at = l->n_stalls;
@@ -222,7 +222,7 @@ static void trace_explain_take(void *context, json_t *packet)
 
 /* --- In words ----------------------------------------------------------------------------------- */
 
-/* Of what `%s` in `words` is, a peer. */
+/* Prints `words`, in which `%s` is a peer. */
 static void put_words(const char *words, const char *peer)
 {
 	const char *at = strstr(words, "%s");
@@ -247,7 +247,7 @@ static double share_of(const struct link *l, const struct limit *limit)
 	return all > 0 ? 100 * (double)json_field_number(ns, limit->key, 0) / all : 0;
 }
 
-/* The one that took the most time. NULL: it sent nothing, or that is not known. */
+/* The limit that took the most time. NULL: it sent nothing, or that is unknown. */
 static const struct limit *worst_of(const struct link *l)
 {
 	return limit_named(json_field_text(l->row, "limited_by"));
@@ -342,8 +342,8 @@ static bool took_as_long(const struct link *l, const struct link *other)
 }
 
 /*
- * What came in where this was sent from, and took as long: what goes on at once goes no faster than it comes. NULL: nothing
- * did; or TCP knows that the other end held it up.
+ * The incoming link of the node that sent this, if it took as long: forwarding is no faster than receiving. NULL:
+ * there is none; or TCP reports that the other end limited it.
  */
 static const struct link *waited_for(const struct explanation *e, const struct link *l)
 {
@@ -362,7 +362,7 @@ static const struct link *waited_for(const struct explanation *e, const struct l
 	return found;
 }
 
-/* What was sent is known better than what came in. */
+/* The sender has more details than the receiver. */
 static bool is_slower(const struct link *l, const struct link *than)
 {
 	if (is_sent(l) != is_sent(than))
@@ -388,7 +388,7 @@ static const struct link *slowest(const struct explanation *e)
 	return found;
 }
 
-/* Where no link is known to be slow. */
+/* The reason why no link is known to be slow. */
 static const char *why_none(const struct explanation *e)
 {
 	bool has_payload = false;
@@ -573,7 +573,7 @@ static int trace_explain_receive(const struct cli *cli, const char *op, struct e
 	return r;
 }
 
-/* What is over is so for good, though its rows may be there still. */
+/* A sync that is over stays so, though its rows may still exist. */
 static int hear_all(const struct cli *cli, struct explanation *e)
 {
 	return trace_explain_receive(cli, "rows", e) || trace_explain_receive(cli, "past", e) ||

@@ -1,8 +1,8 @@
 /*
- * weightctl trace log: what processes did with memory and communicators, as weightd-trace saw it
+ * weightctl trace log: print what processes did with memory and communicators, as observed by weightd-trace
  *
- * Words for what was done are not known here: what an act has is told by the names of its members, so that a new word
- * needs no new weightctl.
+ * Kinds of events are not hard-coded: the names of an event's members determine its text, so that a new kind needs no
+ * new weightctl.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -32,7 +32,7 @@ struct log {
 	const char *act; /* what its word begins with; NULL: any */
 	bool follows, quiet;
 	struct control_client control;
-	uint64_t last; /* number of the last that was told */
+	uint64_t last; /* number of the last event printed */
 	FILE *line;
 	char *text;
 	size_t size;
@@ -41,7 +41,7 @@ struct log {
 struct act {
 	uint64_t number; /* 0: it has none */
 	uint64_t realtime_ns;
-	uint32_t pid, uid; /* UINT32_MAX: not known */
+	uint32_t pid, uid; /* UINT32_MAX: unknown */
 	const char *comm, *act, *function;
 	char *what, *result;
 	uint64_t took_ns;
@@ -149,7 +149,7 @@ static const struct phrase {
 
 #define N_PHRASES (sizeof(phrases) / sizeof(*phrases))
 
-/* What the other columns have, and what says nothing to a person. */
+/* Members with a column of their own, and those without a meaning for people. */
 static const char *const silent[] = {
 	"kind",         "act",          "number",  "ns",         "took_ns", "pid",
 	"tid",          "uid",          "comm",    "function",   "result",  "failed",
@@ -197,7 +197,7 @@ static void put_calls(FILE *f, const json_t *act)
 		put_text(f, " ", json_object_get(act, "function"));
 }
 
-/* What was done with what, as a sentence has it: "1.0 GB on fd 12, from 4711 (trainer)". The caller frees it. */
+/* The objects of the event as a sentence: "1.0 GB on fd 12, from 4711 (trainer)". The caller frees it. */
 static char *what_of(json_t *act)
 {
 	char *text = NULL;
@@ -347,7 +347,7 @@ static int print_lines(struct log *l, const json_t *rows)
 	return 0;
 }
 
-/* It may be that nobody looks. */
+/* Prints that there are none; possibly no probe is active. */
 static void say_none(const struct log *l)
 {
 	(void)fprintf(stderr,
@@ -387,7 +387,7 @@ static int trace_log_print(struct log *l)
 	return l->cli->format.json ? print_lines(l, rows) : print_table(l, &table, rows);
 }
 
-/* How many were lost; of what a file was asked before it was probed nobody knows that. */
+/* Prints how many events were lost; for calls into a file before it was probed the number is unknown. */
 static void say_gap(json_t *gap)
 {
 	uint64_t from_ns = json_field_number(gap, "from_ns", 0),
@@ -405,7 +405,7 @@ static void say_gap(json_t *gap)
 		      size_duration(took, to_ns < from_ns ? 0 : to_ns - from_ns));
 }
 
-/* Of those that were told already nothing is said again: some are while what there was is asked for. */
+/* Skips events that were printed already: some arrive while the past ones are sent. */
 static int trace_log_take(struct log *l, json_t *packet)
 {
 	uint64_t number = json_field_number(packet, "number", 0);
@@ -419,7 +419,7 @@ static int trace_log_take(struct log *l, json_t *packet)
 	return print_line(l, packet);
 }
 
-/* 0: all that was asked for is told. */
+/* 0: the whole reply was printed. */
 static int hear_answer(struct log *l, const char *op, bool tells)
 {
 	if (control_client_ask(&l->control, json_pack("{s:s}", "op", op)))
@@ -433,7 +433,7 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 			return cli_error("%s", control_client_error(packet));
 		if (control_client_is_end(packet))
 			return 0;
-		/* What is new is among what there was, or comes after it. */
+		/* A new event is among the past ones, or follows them. */
 		if (tells && json_field_is_kind(packet, "acted") && trace_log_take(l, packet))
 			return EXIT_FAILED;
 	}
@@ -446,7 +446,7 @@ static int trace_log_follow(struct log *l, int signal_fd)
 		struct pollfd fds[] = {
 			{.fd = l->control.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},
-			{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
+			{.fd = STDOUT_FILENO}, /* poll() always reports POLLERR */
 		};
 		int r;
 

@@ -1,8 +1,7 @@
 /*
- * weightctl trace messages: how large the calls are that send and receive what a sync carries.
+ * weightctl trace messages: print the sizes of calls that send and receive the bytes of a sync.
  *
- * They are counted while this runs, and no longer: whoever ends it ends that. What a row had when it went is among what
- * is past.
+ * The calls are counted only while this runs. Rows that ended have their counts among the past ones.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -33,7 +32,7 @@ enum option_of_messages {
 struct line {
 	const char *peer, *role, *process, *call;
 	uint64_t size; /* 0: all */
-	uint64_t count, bytes; /* UINT64_MAX: not known */
+	uint64_t count, bytes; /* UINT64_MAX: unknown */
 	uint32_t pid; /* UINT32_MAX: likewise */
 };
 
@@ -77,7 +76,7 @@ static uint64_t began_ns(const json_t *row)
 	return json_field_number(json_object_get(row, "messages"), "began_ns", 0);
 }
 
-/* Of the sync, those whose calls were counted since this began; how many rows it has is returned. */
+/* Keeps the rows of the sync whose calls were counted since the start; returns how many rows the sync has. */
 static unsigned keep(struct messages *m, const json_t *rows)
 {
 	unsigned n = 0;
@@ -97,7 +96,7 @@ static unsigned keep(struct messages *m, const json_t *rows)
 	return n;
 }
 
-/* What there is now, or was. 0, or EXIT_FAILED after telling why. */
+/* Present or past rows. 0, or EXIT_FAILED after printing why. */
 static int trace_messages_look(struct messages *m, const char *op)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
@@ -108,7 +107,7 @@ static int trace_messages_look(struct messages *m, const char *op)
 	return r;
 }
 
-/* Of the one that begins so, if its whole name was not given. Of one that nobody has, weightd-trace says so. */
+/* Completes the name of a sync from a prefix. If no sync has it, weightd-trace reports that. */
 static int find_name(struct messages *m)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
@@ -147,7 +146,7 @@ static int trace_messages_begin(struct messages *m)
 				       &rows);
 }
 
-/* Until the time is over, a signal comes or the sync has no row any more. */
+/* Until the time is over, a signal arrives or the sync has no more rows. */
 static int wait_for_end(struct messages *m, int signal_fd)
 {
 	uint64_t end_ns = m->began_ns + m->seconds * 1000000000, now_ns = m->began_ns;

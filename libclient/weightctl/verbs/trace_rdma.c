@@ -21,11 +21,11 @@ enum {
 
 #define COUNTS_MAX 20
 
-/* UINT64_MAX, UINT32_MAX or NULL: not known, likewise of the others. */
+/* UINT64_MAX, UINT32_MAX or NULL: unknown, as in the other structs. */
 struct port {
 	const char *device, *link_layer, *state, *link, *netdev, *gid;
 	uint32_t number;
-	uint64_t speed; /* bytes a second; 0: not known */
+	uint64_t speed; /* bytes a second; 0: unknown */
 	uint64_t sent, received;
 	uint64_t errors; /* all of them together */
 	uint64_t counts[COUNTS_MAX];
@@ -93,7 +93,7 @@ static uint64_t sum_of(const json_t *errors)
 	return sum;
 }
 
-/* What is counted is called as its column is. */
+/* Each counter has the name of its column. */
 static void take_counts(const json_t *row, uint64_t *counts)
 {
 	char key[64];
@@ -217,16 +217,16 @@ static void add_counter(struct table *table, const json_t *row)
 
 static const struct kind {
 	const char *kind; /* of rows */
-	const char *what; /* of the row that says why there are none */
+	const char *what; /* of the row with the reason why there are none */
 	const char *list; /* in JSON */
-	const char *none; /* what is said then */
+	const char *none; /* printed in that case */
 	const struct column *columns;
 	void (*add)(struct table *table, const json_t *row);
 } PORTS = {"port", "ports", "ports", "No ports", ports, add_port},
   QPS = {"qp", "qps", "qps", "No queue pairs", qps, add_qp},
   COUNTERS = {"counter", "qps", "counters", "No counters", values, add_counter};
 
-/* NULL where there is something, or nobody knows why there is nothing. */
+/* NULL if there are some, or no reason is known. */
 static const char *why_not(const json_t *rows, const struct kind *kind)
 {
 	const json_t *row;

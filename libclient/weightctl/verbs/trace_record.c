@@ -1,7 +1,7 @@
 /*
- * weightctl trace record: what weightd-trace tells of all that is counted, into a file.
+ * weightctl trace record: write the packets of weightd-trace to a file.
  *
- * A line of JSON is what it said, whatever that is, in ASCII: new kinds need no new weightctl.
+ * A line of JSON is a packet as it was received, in ASCII: new kinds need no new weightctl.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,9 +44,9 @@ struct record {
 	struct control_client control;
 	const char *path; /* NULL: standard output */
 	int fd; /* of it */
-	uint64_t end_ns; /* UINT64_MAX: when a signal comes */
+	uint64_t end_ns; /* UINT64_MAX: until a signal arrives */
 	uint64_t ports_ns; /* when to look at them; UINT64_MAX: somebody does, or there are none */
-	bool has_ports; /* by what was heard last of them */
+	bool has_ports; /* by their last sample */
 	bool quiet;
 	bool is_broken; /* nothing can be written any more */
 	FILE *batch; /* not written yet */
@@ -63,8 +63,8 @@ static void jsonl_add(struct record *r, json_t *packet)
 }
 
 /*
- * By which what else was recorded, here or elsewhere, can be put beside it. Nobody can read both clocks at once, and a
- * machine may be busy between the two: of some tries the shortest is taken.
+ * Relates the two clocks, so that other recordings can be merged. They cannot be read at the same time, and a busy
+ * machine may delay one of the reads: of several tries the shortest is used.
  */
 static void jsonl_clock(struct record *r)
 {
@@ -138,7 +138,7 @@ static int trace_record_flush(struct record *r)
 	return r->is_broken ? EXIT_FAILED : 0;
 }
 
-/* What there was before it began. */
+/* The state before the start. */
 static int hear_answer(struct record *r)
 {
 	for (;;) {
@@ -164,7 +164,7 @@ static int timeout_ms(const struct record *r)
 	return now_ns >= next_ns ? 0 : (int)((next_ns - now_ns) / 1000000) + 1;
 }
 
-/* What they carry nobody tells unasked. */
+/* Samples of ports must be requested. */
 static int ask_for_ports(struct record *r)
 {
 	if (clock_now_ns() < r->ports_ns)
@@ -174,7 +174,7 @@ static int ask_for_ports(struct record *r)
 	return control_client_ask(&r->control, json_pack("{s:s}", "op", "rdma"));
 }
 
-/* What is told, or what was asked about ports. */
+/* An event, or a reply about ports. */
 static void trace_record_take(struct record *r, json_t *packet)
 {
 	if (json_field_is_kind(packet, "rdma"))
@@ -185,7 +185,7 @@ static void trace_record_take(struct record *r, json_t *packet)
 		r->ports_ns = clock_now_ns() + PORTS_NS;
 }
 
-/* What is there, up to a batch: 0, or EXIT_FAILED after telling why. */
+/* Receives the packets that are there, up to a batch: 0, or EXIT_FAILED after printing why. */
 static int trace_record_receive(struct record *r)
 {
 	int result = 0;
@@ -205,7 +205,7 @@ static int trace_record_follow(struct record *r, int signal_fd)
 	struct pollfd fds[] = {
 		{.fd = r->control.fd, .events = POLLIN},
 		{.fd = signal_fd, .events = POLLIN},
-		{.fd = r->fd}, /* POLLERR comes unasked */
+		{.fd = r->fd}, /* poll() always reports POLLERR */
 	};
 	bool is_told = false; /* to end */
 	int result = 0;
@@ -232,7 +232,7 @@ static int open_output(struct record *r)
 	return r->fd < 0 ? cli_error("cannot write %s: %s", r->path, strerror(errno)) : 0;
 }
 
-/* What was recorded until something failed is whole, too. A file that is there is left alone until it begins. */
+/* A recording that fails is whole up to the failure. An existing file stays untouched until it begins. */
 static int record(struct record *r, int signal_fd)
 {
 	bool has_begun;

@@ -1,8 +1,8 @@
 /*
- * weightctl trace watch: what a program carries that nobody tagged, counted by hand.
+ * weightctl trace watch: count the traffic of a program that tags no sockets.
  *
- * It counts for as long as this runs: the connection to weightd-trace is what keeps it. A command is started here, and
- * does nothing before it is watched, so that its first byte is counted, too.
+ * It counts for as long as this runs: the connection to weightd-trace keeps it going. A command is started here and
+ * does nothing until it is watched, so that its first byte is counted, too.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -42,7 +42,7 @@ enum option_of_watch {
 struct watched {
 	pid_t pid; /* 0: it is a group */
 	const char *cgroup;
-	int fd; /* of the process, -1 once it is gone */
+	int fd; /* of the process, -1 once it has ended */
 };
 
 struct watch {
@@ -50,7 +50,7 @@ struct watch {
 	const char *sync, *peer;
 	struct watched *targets;
 	size_t n_targets;
-	uint64_t end_ns; /* UINT64_MAX: when a signal comes, or all that is watched is gone */
+	uint64_t end_ns; /* UINT64_MAX: until a signal arrives, or all watched processes have ended */
 	char **command; /* NULL: none */
 	pid_t child; /* that runs it, the last of the targets */
 	int go_fd; /* it waits for a byte of this, and sends one where it could not run */
@@ -123,8 +123,8 @@ static const char *last_of(const char *path)
 }
 
 /*
- * In the child: waits until it is watched. Where it is not, nobody writes, and the other end is closed. Where it cannot be
- * run, it says so there as well; else the program has no such descriptor.
+ * In the child: waits until it is watched. If that fails, the parent closes the other end. If the command cannot be
+ * run, the child sends the error over the socket; a program that runs has no such descriptor.
  */
 _Noreturn static void run_command(const struct watch *w, int fd)
 {
@@ -135,11 +135,14 @@ _Noreturn static void run_command(const struct watch *w, int fd)
 		_exit(CANNOT_RUN);
 	(void)execvp(w->command[0], w->command);
 	(void)cli_error("cannot run '%s': %s", w->command[0], strerror(errno));
-	(void)send(fd, "", 1, MSG_NOSIGNAL); /* or who would hear it is gone */
+	(void)send(fd, "", 1, MSG_NOSIGNAL); /* fails if the parent has ended */
 	_exit(CANNOT_RUN);
 }
 
-/* One that is over has said so before; of one that goes on nobody knows, and nobody waits. */
+/*
+ * A failed start was reported before the end of the child; for a running one it is not known yet, and nothing waits
+ * for it.
+ */
 static bool could_not_run(const struct watch *w)
 {
 	char byte;
@@ -180,7 +183,7 @@ static int start_command(struct watch *w)
 	return 0;
 }
 
-/* Its number is another's soon once it is gone, but for that of the child, which is waited for. */
+/* Numbers of processes are reused after their end, except that of the child, which is reaped here. */
 static int open_targets(struct watch *w)
 {
 	for (size_t i = 0; i < w->n_targets; i++) {
@@ -231,7 +234,7 @@ static int timeout_ms(const struct watch *w)
 	return now_ns >= w->end_ns ? 0 : (int)((w->end_ns - now_ns) / 1000000) + 1;
 }
 
-/* A terminal tells the command itself of SIGINT. */
+/* A terminal sends SIGINT to the command itself. */
 static void pass_on(const struct watch *w)
 {
 	int number = signals_take(w->signal_fd);
@@ -240,7 +243,7 @@ static void pass_on(const struct watch *w)
 		(void)kill(w->child, number);
 }
 
-/* Until the command is over, or all that is watched is gone, a signal comes or the time is over. */
+/* Until the command has ended, or all watched processes have, a signal arrives or the time is over. */
 static int wait_for_end(struct watch *w, struct pollfd *fds)
 {
 	int n;
@@ -286,7 +289,7 @@ static bool is_settled(const json_t *rows)
 	return true;
 }
 
-/* What is gone may have left bytes behind that the kernel still sends. */
+/* Sockets of ended processes may have bytes left that the kernel still sends. */
 static int trace_watch_settle(struct watch *w)
 {
 	uint64_t end_ns = clock_now_ns() + SETTLE_MS * UINT64_C(1000000);
@@ -302,7 +305,7 @@ static int trace_watch_settle(struct watch *w)
 	}
 }
 
-/* What the command writes is its own: this goes elsewhere then. */
+/* Standard output belongs to the command: this is printed elsewhere then. */
 static int trace_watch_print(const struct watch *w, struct table *table, const json_t *rows)
 {
 	FILE *f = w->command ? stderr : stdout;
@@ -344,7 +347,7 @@ static int count(struct watch *w, struct table *table)
 	return trace_watch_print(w, table, rows);
 }
 
-/* What the command ended with, as a shell says it. Where this failed before, it has not begun or goes on. */
+/* The exit status of the command, as in a shell. If this failed before, it has not begun or still runs. */
 static int end_command(struct watch *w, int result)
 {
 	int status;
@@ -378,7 +381,7 @@ static int run_watch(struct watch *w, struct table *table)
 	return r;
 }
 
-/* What JSON can hold. */
+/* True if JSON can hold it. */
 static bool is_text(const char *s)
 {
 	cleanup(json_decrefp) json_t *json = json_string(s);
@@ -386,7 +389,7 @@ static bool is_text(const char *s)
 	return json != NULL;
 }
 
-/* Of the command, or of what is watched first. */
+/* The name of the command, or of the first watched process. */
 static const char *name_of(const struct watch *w, char pid[32])
 {
 	const char *name = pid;

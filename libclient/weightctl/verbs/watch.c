@@ -1,9 +1,9 @@
 /*
- * weightctl watch: what happens to buffers, a line for each event, as it happens.
+ * weightctl watch: print what happens to buffers, a line for each event, as it happens.
  *
- * The library waits without looking up, so a thread of its own looks after the two ends that a stream
- * has besides an error: a signal, and a reader that went away while nothing happened. Lines are written
- * whole, hence the process may end at any moment.
+ * The library blocks while it waits, so a thread of its own watches for the two other ends of a stream: a signal, and
+ * a reader that closed the pipe while nothing happened. Lines are written whole, hence the process may end at any
+ * moment.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -191,7 +191,7 @@ static void *look_after_ends(void *userdata)
 {
 	struct pollfd fds[] = {
 		{.fd = *(const int *)userdata, .events = POLLIN},
-		{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
+		{.fd = STDOUT_FILENO}, /* poll() always reports POLLERR */
 	};
 
 	while (poll(fds, 2, -1) < 0 || !(fds[0].revents | fds[1].revents))
@@ -233,7 +233,7 @@ static int run_watch(struct watch *watch, bool quiet)
 		return cli_error("cannot start a thread: %s", strerror(r));
 	}
 	r = connect_and_stream(watch, quiet);
-	/* Before standard output is closed, which looks like a reader that went away. */
+	/* Before standard output is closed, which looks like a reader that closed the pipe. */
 	(void)pthread_cancel(thread);
 	(void)pthread_join(thread, NULL);
 	(void)close(fd);
