@@ -1,9 +1,9 @@
 /*
  * Devices
  *
- * Where memory can be: "host", or a GPU. A GPU is named by its UUID, "cuda:GPU-<uuid>", and a part of one by
- * its own, "cuda:MIG-<uuid>"; an ordinal, "cuda:0" or "cuda" for short, is a spelling that each process gives
- * a meaning of its own (CUDA_VISIBLE_DEVICES), and does not cross the wire.
+ * A buffer is on "host" or on a GPU. A GPU is named by its UUID, "cuda:GPU-<uuid>", and a MIG partition by its own,
+ * "cuda:MIG-<uuid>". An ordinal, "cuda:0" or "cuda" for short, has a meaning only within one process
+ * (CUDA_VISIBLE_DEVICES), and is not sent over the wire.
  */
 #pragma once
 

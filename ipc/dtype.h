@@ -1,7 +1,5 @@
 /*
- * Element types
- *
- * Those of safetensors. The codes are ABI: they stand in layouts.
+ * Element types, those of safetensors. The codes are ABI: layouts contain them.
  */
 #pragma once
 

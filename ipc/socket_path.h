@@ -1,7 +1,5 @@
 /*
- * Socket paths
- *
- * Where weightd listens and where its clients look when no option names a path.
+ * Socket paths of weightd and its clients, if no option names a path
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * The buffer that a request is about
+ * The target of a request: name and device of a buffer
  */
 #pragma once
 

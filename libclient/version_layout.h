@@ -1,7 +1,7 @@
 /*
  * Layouts of versions
  *
- * The layout of a version that is not attached, as the server has it: mapped, without a lease.
+ * The layout of a version without attaching it: mapped from the server's descriptor, without a lease.
  */
 #pragma once
 

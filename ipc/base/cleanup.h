@@ -1,8 +1,8 @@
 /*
  * Ownership
  *
- * What a function owns it names with cleanup(); what it gives away leaves through take_ptr() or
- * take_fd() on one visible line. The compiler writes the error paths.
+ * A variable that owns something is declared with cleanup(), and gives it away through take_ptr() or take_fd() on
+ * one visible line. The compiler writes the error paths.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /*
  * Mappings
  *
- * Those of slots at addresses that allow huge pages, also where the kernel would not choose such an address by itself:
- * elsewhere it maps a huge page in small ones, each with a fault.
+ * Maps slots at addresses that allow huge pages, which the kernel does not always choose by itself: at other
+ * addresses it maps a huge page in small ones, each with a fault.
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /*
  * Permissions of a socket
  *
- * The users that a socket admits, in words, for a client that it does not.
+ * Describes the users that a socket admits, for a client that it refuses.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * The release of the programs here. Of libweightd it is in weightd.h.
+ * The release of the programs. That of libweightd is in weightd.h.
  */
 #pragma once
 

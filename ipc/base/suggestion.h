@@ -1,7 +1,7 @@
 /*
  * Suggestions
  *
- * For a mistyped name, the one that is likely meant.
+ * Finds the nearest name to a mistyped one.
  */
 #pragma once
 

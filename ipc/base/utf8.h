@@ -1,5 +1,5 @@
 /*
- * UTF-8
+ * UTF-8: validation and decoding
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * One request and its reply, on the connection that there is
+ * One request and its reply, on a live connection
  */
 #pragma once
 

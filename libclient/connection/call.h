@@ -1,7 +1,7 @@
 /*
  * Calls
  *
- * One question to the server and its answer, across a restart of the server where that can be.
+ * One request to the server and its reply, across a restart of the server if possible.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * The connection, as the rest of the library sees it
+ * The state of a connection, and the objects that this process holds on it
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * Connections: how a server is reached the first time, and once more
+ * Connections: the first one to a server, reconnects, and second ones to the same server
  */
 #pragma once
 

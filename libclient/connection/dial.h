@@ -1,5 +1,5 @@
 /*
- * A socket to a server, and the greeting on it
+ * A socket to a server, and the handshake on it
  */
 #pragma once
 

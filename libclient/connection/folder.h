@@ -1,5 +1,5 @@
 /*
- * Folders: events in those of sockets
+ * Events in the folders of sockets
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * Rendezvous: the sockets at which a client may find its server, in order
+ * Rendezvous: the candidate sockets of a client's server, in order
  */
 #pragma once
 

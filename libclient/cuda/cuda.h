@@ -1,7 +1,7 @@
 /*
  * GPU memory
  *
- * What its kinds have in common: the place it is used at, copies, digests and streams.
+ * Common parts of both kinds: the GPU and context to work in, copies, digests and streams.
  */
 #pragma once
 

@@ -1,10 +1,10 @@
 /*
  * Places
  *
- * A GPU as memory is used on it. Calls of the driver are made in a context: in the caller's, where the current
- * one is of that GPU, else in the GPU's primary context, the one of the CUDA runtime and of torch, which is
- * held for as long as there is memory. What was current before a call is current after it. Meanwhile the thread
- * may do what, by default, would spoil a capture of another thread's that it has nothing to do with.
+ * A GPU and the context to work in. The driver is called in the caller's current context if that is on this GPU,
+ * else in the GPU's primary context, the one of the CUDA runtime and of torch, which is retained for as long as the
+ * memory exists. A call restores the current context. During the call the thread may also make driver calls that,
+ * by default, would invalidate an unrelated capture of another thread.
  */
 #pragma once
 

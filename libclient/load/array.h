@@ -1,5 +1,5 @@
 /*
- * Arrays that grow
+ * Growing arrays
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /*
  * Directories
  *
- * The safetensors files and indexes that a directory has, in sets of those that belong together.
+ * The safetensors files and indexes in a directory, grouped into sets of one checkpoint.
  */
 #pragma once
 

@@ -1,8 +1,7 @@
 /*
  * Files of other formats
  *
- * The format of a file that was taken for safetensors or for an index and is neither, by how it
- * begins, and what to do with it.
+ * Recognises, by its first bytes, a file that is neither safetensors nor an index, and describes the way out.
  */
 #pragma once
 

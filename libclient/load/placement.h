@@ -1,8 +1,7 @@
 /*
  * Placements
  *
- * Where the bytes of a plan go in a writer that has the layout of its buffer's newest version and
- * not the plan's.
+ * The places of a plan's bytes in a writer with the layout of its buffer's newest version instead of the plan's.
  */
 #pragma once
 

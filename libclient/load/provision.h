@@ -1,5 +1,5 @@
 /*
- * Provision: how far the server is with the memory that a load waits for
+ * Provision: progress of the server in providing the memory of a load
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /*
  * Readers
  *
- * The threads that carry out a plan: each takes the next leaves of the buffer, reads every byte of them and
- * digests them while they are hot.
+ * The threads that carry out a plan: each takes the next leaves of the buffer, reads all of their bytes and digests
+ * them while they are in the cache.
  */
 #pragma once
 

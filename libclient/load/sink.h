@@ -1,8 +1,8 @@
 /*
  * Sinks
  *
- * Where the bytes of a load go: to their place, or, where no file can be read to it, to memory in between
- * and from there to the GPU while the next ones are read. A kind of sink is a const table.
+ * Destinations of a load's bytes: their final place, or, where no file can be read directly to it, memory in
+ * between, from which they are copied to the GPU while the next ones are read. A kind of sink is a const table.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /*
  * Sources
  *
- * The safetensors files that the paths of a load lead to, each with the index that speaks for it, if
- * there is one. The files themselves are not opened here.
+ * The safetensors files named by the paths of a load, each with the index that refers to it, if there is one. This
+ * step opens no safetensors file.
  */
 #pragma once
 

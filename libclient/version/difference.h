@@ -1,9 +1,8 @@
 /*
  * Differences
  *
- * Two layouts are of one model when they have the same set of (name, type, shape), whatever their
- * order, offsets, roles, units and ties. A name that only one of them has is no difference where it
- * is tied to one that both have.
+ * Two layouts belong to one model if they have the same set of (name, type, shape), in any order and with any
+ * offsets, roles, units and ties. A name in only one of them is no difference if it is tied to a name in both.
  */
 #pragma once
 

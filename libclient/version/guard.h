@@ -1,10 +1,9 @@
 /*
  * Guard
  *
- * The host memory of weightd's that this process has mapped, in a table that a signal handler can
- * read: so that a write to published bytes, which is a SIGSEGV, can be explained. The table is kept
- * whether anybody asks for that or not. An entry costs an atomic exchange; where the table is full,
- * a read of each of its rows.
+ * A table of this process's mappings of weightd's host memory, which a signal handler can read to explain a write
+ * to published bytes, a SIGSEGV. The table is maintained in any case. Adding an entry costs an atomic exchange; if
+ * the table is full, a read of each of its rows.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * Tensors as the caller sees them
+ * Tensors as struct weightd_tensor
  */
 #pragma once
 

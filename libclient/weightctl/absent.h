@@ -1,5 +1,5 @@
 /*
- * Names that are not there, and the names that may have been meant
+ * Errors about names that do not exist, with the nearest ones
  */
 #pragma once
 

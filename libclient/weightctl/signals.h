@@ -1,5 +1,5 @@
 /*
- * The signals that ask to end, as something to wait for
+ * Termination signals as a descriptor to poll
  */
 #pragma once
 

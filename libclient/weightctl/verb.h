@@ -1,5 +1,5 @@
 /*
- * The verbs, each in a file of its name
+ * The verbs, each in a file of verbs/ with its name
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * Files that are made once: complete or not there at all, with the mode that was asked for, and in the place of
- * another only where that is asked for.
+ * Files written atomically: complete or missing, with the requested mode, and replacing another file only on
+ * request
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * The clocks: CLOCK_MONOTONIC for how long, CLOCK_REALTIME for when
+ * Clocks: CLOCK_MONOTONIC for durations, CLOCK_REALTIME for dates
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /*
- * Fields of JSON objects that a service sent or a recording has
+ * Fields of JSON objects from a service or a recording
  *
- * A field that is missing or of another type is none. Text is not escaped here: where it is shown, it must be.
+ * A field that is missing or has another type is none. Text is not escaped here: every output of it must be.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * Ports of RDMA devices, looked at again and again: what is in them since the look before
+ * Ports of RDMA devices, sampled repeatedly: the bytes since the previous sample
  */
 #pragma once
 

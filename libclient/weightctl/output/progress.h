@@ -1,5 +1,5 @@
 /*
- * How far a load or a push is, on standard error: a bar on a terminal, a line for each tenth elsewhere
+ * Progress of a load or a push, on standard error: a bar on a terminal, a line for each tenth elsewhere
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * A text that is drawn again in its own place
+ * Text that is redrawn in place on a terminal
  */
 #pragma once
 

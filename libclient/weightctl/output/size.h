@@ -1,5 +1,5 @@
 /*
- * Sizes and times as a person reads them
+ * Sizes, rates and times for people
  */
 #pragma once
 

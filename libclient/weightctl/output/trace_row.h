@@ -1,5 +1,5 @@
 /*
- * A row of weightd-trace as it is shown
+ * Rows of weightd-trace as columns
  */
 #pragma once
 

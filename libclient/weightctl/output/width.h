@@ -1,5 +1,5 @@
 /*
- * The columns that text takes on a terminal
+ * The width of text on a terminal, in columns
  */
 #pragma once
 

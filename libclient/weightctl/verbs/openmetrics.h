@@ -1,5 +1,5 @@
 /*
- * OpenMetrics: what a service counted, as text for Prometheus
+ * OpenMetrics: the counters of a service, as text for Prometheus
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /*
- * Forecasts
+ * Model of a push
  *
- * How long a version takes to all nodes of a group, and which bytes go where, by the schedule that moves it. A
- * model alone: no clock, no socket, nothing that is here. Times are in seconds, rates in bytes a second.
+ * The duration of a push to all nodes of a group, and its bytes on each link, by schedule. Pure arithmetic, without
+ * clocks or sockets. Times are in seconds, rates in bytes a second.
  */
 #pragma once
 
