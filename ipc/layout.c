@@ -215,7 +215,7 @@ static int check_name(struct layout_check *c, uint32_t at, const struct layout_t
 		return wrong(c, at, "its name is not 1 to 1024 bytes of UTF-8 without NUL");
 	/* Every tensor is found under its own name: so no name stands twice, and the index is whole. */
 	if (layout_find(l, l->strings + t->name, t->name_size, &found) < 0 || found != at)
-		return wrong(c, at, "its name stands twice, or the name index is broken");
+		return wrong(c, at, "its name is used twice, or the name index is broken");
 	return 0;
 }
 

@@ -143,8 +143,7 @@ static int give_descriptor(const struct weightd_buffer *b, int *fd, int *ret_fd)
 {
 	if (!memory_has_descriptor(&b->memory))
 		return sentence_set(&b->w->sentence, -EOPNOTSUPP,
-				    "'%s' on %s is memory of the older kind of a GPU, which has no "
-				    "descriptor to give",
+				    "'%s' on %s is cuda-ipc memory, which has no descriptor",
 				    b->name, b->device);
 	*ret_fd = take_fd(*fd);
 	return 0;
@@ -275,8 +274,8 @@ static int choose_map_device(struct weightd *w, const char *spelling, struct att
 		return 0;
 	if (!strcmp(a->attach.device, "host"))
 		return sentence_set(s, -EINVAL,
-				    "'%s' on host cannot be mapped by a GPU; say on which one the "
-				    "buffer is (device)",
+				    "'%s' on host cannot be mapped by a GPU; name the buffer's "
+				    "GPU (device)",
 				    a->attach.name);
 	r = gpu_driver(&d, s);
 	if (r == 0)
@@ -463,7 +462,7 @@ int weightd_buffer_swap_on(struct weightd_buffer *b, void *stream)
 {
 	if (b->is_asleep)
 		return sentence_set(&b->w->sentence, -EADDRNOTAVAIL,
-				    "'%s' on %s gave its memory back; take it again "
+				    "'%s' on %s is asleep; wake it first "
 				    "(weightd_buffer_reacquire())",
 				    b->name, b->device);
 	return buffer_swap_until(b, stream, 0);

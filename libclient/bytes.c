@@ -98,7 +98,7 @@ int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, ui
 	if (r < 0)
 		return r;
 	r = memory_read(&wr->memory, offset, to, n, s);
-	return r < 0 ? sentence_set(s, r, "what was written cannot be read: %s", s->text) : 0;
+	return r < 0 ? sentence_set(s, r, "the bytes cannot be read: %s", s->text) : 0;
 }
 
 int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n)

@@ -73,8 +73,8 @@ int weightd_device_name(struct weightd *w, const char *device, char ret[WEIGHTD_
 
 	if (device_parse(device, &d) < 0 || codec_put_string(name, sizeof(name), device) < 0)
 		return sentence_set(&w->sentence, -EINVAL,
-				    "'%s' is no device; those are host, cuda:0 with the number of "
-				    "a GPU, cuda:GPU-<uuid> and cuda:MIG-<uuid>",
+				    "'%s' is not a device; use host, cuda:0 with the number of a "
+				    "GPU, cuda:GPU-<uuid> or cuda:MIG-<uuid>",
 				    device);
 	r = device_translate(w, NULL, name);
 	if (r < 0)

@@ -77,8 +77,8 @@ static int evicted(struct weightd_buffer *b)
 	b->was_evicted = true;
 	return sentence_set(
 		&b->w->sentence, -EUCLEAN,
-		"'%s' on %s was updated in place without waiting for this reader, and what it "
-		"has read may be torn; attach anew",
+		"'%s' on %s was updated in place without waiting for this reader, and its reads "
+		"may be torn; attach anew",
 		b->name, b->device);
 }
 
@@ -137,7 +137,7 @@ static int let_go(struct weightd_buffer *b)
 	if (r == 0)
 		r = memory_let_go(&b->memory, s);
 	if (r < 0)
-		return sentence_set(s, r, "the memory of '%s' on %s cannot be given back: %s",
+		return sentence_set(s, r, "the memory of '%s' on %s cannot be released: %s",
 				    b->name, b->device, s->text);
 	client_end(b->w, WIRE_DETACH, b->lease);
 	b->lease = 0;
@@ -196,7 +196,7 @@ int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms)
 
 	if (b->is_asleep)
 		return sentence_set(&b->w->sentence, -EADDRNOTAVAIL,
-				    "'%s' on %s sleeps, and nobody waits for it", b->name,
+				    "'%s' on %s is asleep, and no writer waits for it", b->name,
 				    b->device);
 	if (b->was_evicted)
 		return evicted(b);

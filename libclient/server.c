@@ -18,7 +18,7 @@ int weightd_ping(struct weightd *w, struct weightd_server *ret)
 
 	if (ret->size < offsetof(struct weightd_server, uptime_ns))
 		return sentence_set(&w->sentence, -EINVAL,
-				    "a struct weightd_server does not say its size (set .size)");
+				    "a struct weightd_server has no size (set .size)");
 	r = client_call_run(w, &call);
 	if (r < 0)
 		return r;
@@ -47,7 +47,7 @@ int weightd_stat(struct weightd *w, struct weightd_stat *ret)
 
 	if (ret->size < offsetof(struct weightd_stat, slot_bytes))
 		return sentence_set(&w->sentence, -EINVAL,
-				    "a struct weightd_stat does not say its size (set .size)");
+				    "a struct weightd_stat has no size (set .size)");
 	r = client_call_run(w, &call);
 	if (r < 0)
 		return r;

@@ -18,7 +18,7 @@ int weightd_buffer_release(struct weightd_buffer *b, void *stream)
 	if (r == 0)
 		r = memory_let_go(&b->memory, s);
 	if (r < 0)
-		return sentence_set(s, r, "the memory of '%s' on %s cannot be given back: %s",
+		return sentence_set(s, r, "the memory of '%s' on %s cannot be released: %s",
 				    b->name, b->device, s->text);
 	b->is_asleep = true;
 	client_end(b->w, WIRE_DETACH, b->lease);

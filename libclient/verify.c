@@ -160,5 +160,5 @@ int weightd_writer_verify(struct weightd_writer *wr, uint64_t first, uint64_t n)
 				    "the bytes from %" PRIu64 " to %" PRIu64
 				    " are not those that were digested",
 				    bad * DIGEST_LEAF_SIZE, (bad + 1) * DIGEST_LEAF_SIZE);
-	return r < 0 ? sentence_set(s, r, "what was written cannot be digested: %s", s->text) : 0;
+	return r < 0 ? sentence_set(s, r, "the bytes cannot be digested: %s", s->text) : 0;
 }

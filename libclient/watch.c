@@ -186,7 +186,7 @@ int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weigh
 
 	if (ret->size < offsetof(struct weightd_event, device))
 		return sentence_set(&watch->user->sentence, -EINVAL,
-				    "a struct weightd_event does not say its size (set .size)");
+				    "a struct weightd_event has no size (set .size)");
 	if (timeout_ms >= 0)
 		deadline_ns = num_now_ns() + (uint64_t)timeout_ms * 1000000;
 	/* A page can be empty: what has happened was not for us to see. */

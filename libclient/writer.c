@@ -68,7 +68,7 @@ static void writer_forget(struct held *h)
 	if (wr->version || wr->committed)
 		wr->id = 0;
 	else if (!wr->aborted && wr->owner == getpid())
-		lose(wr, "it was connected anew");
+		lose(wr, "it was reconnected");
 }
 
 static int writer_renew(struct weightd_writer *wr, struct client_call *call)
@@ -383,8 +383,8 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 static int lost(const struct weightd_writer *wr)
 {
 	return sentence_set(&wr->w->sentence, -ESTALE,
-			    "what was written was lost with the connection to weightd (%.300s); create "
-			    "another writer",
+			    "the bytes written were lost with the connection to weightd (%.300s); "
+			    "create another writer",
 			    wr->why_lost.text);
 }
 
@@ -461,8 +461,7 @@ int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd)
 
 	if (!memory_has_descriptor(&wr->memory))
 		return sentence_set(s, -EOPNOTSUPP,
-				    "the bytes are memory of the older kind of a GPU, which has no "
-				    "descriptor to give");
+				    "the bytes are cuda-ipc memory, which has no descriptor");
 	if (wr->version || wr->committed || wr->aborted)
 		return sentence_set(
 			s, -EALREADY,
@@ -717,7 +716,7 @@ int weightd_writer_publish_on(struct weightd_writer *wr, void *stream, uint64_t 
 		return lost(wr);
 	r = memory_synchronize(&wr->memory, stream, s);
 	if (r < 0)
-		return sentence_set(s, r, "the bytes are perhaps not whole: %s", s->text);
+		return sentence_set(s, r, "the bytes may be incomplete: %s", s->text);
 	r = writer_publish(wr);
 	if (r == 0 && ret_version)
 		*ret_version = wr->version;

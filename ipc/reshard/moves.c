@@ -110,16 +110,16 @@ static int get_head(const uint8_t **at, size_t size, struct moves *m, char why[M
 	uint64_t n_nodes, n_links, n_moves;
 
 	if (size < WORD * WORDS_HEAD || memcmp(*at, magic, WORD) != 0)
-		return wrong(why, "it is none, or one of another release");
+		return wrong(why, "it is not a plan, or one of another release");
 	*at += WORD;
 	n_nodes = get(at);
 	n_links = get(at);
 	n_moves = get(at);
 	if (n_nodes == 0 || n_nodes > MOVES_NODES_MAX || n_links > n_nodes * n_nodes ||
 	    n_moves > MOVES_MAX)
-		return wrong(why, "it has more nodes, links or moves than there can be");
+		return wrong(why, "it has too many nodes, links or moves");
 	if (size != encoded_size(n_nodes, n_links, n_moves))
-		return wrong(why, "its size is not that of what it has");
+		return wrong(why, "its size does not match its contents");
 	m->n_nodes = (unsigned)n_nodes;
 	m->n_links = n_links;
 	m->n_moves = n_moves;
@@ -137,7 +137,7 @@ static int get_nodes(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 		for (unsigned side = 0; side < MOVES_SIDES; side++) {
 			m->nodes[i].size[side] = get(at);
 			if (m->nodes[i].size[side] > MOVES_BYTES_MAX)
-				return wrong(why, "a node has more memory than there is");
+				return wrong(why, "a node has more memory than possible");
 		}
 	return 0;
 }
@@ -152,12 +152,12 @@ static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 		uint64_t from = get(at), to = get(at), n_moves = get(at), n_bytes = get(at);
 
 		if (from >= m->n_nodes || to >= m->n_nodes || from * m->n_nodes + to < next)
-			return wrong(why, "its links are of no nodes of its, or do not ascend");
+			return wrong(why, "its links name other nodes, or do not ascend");
 		if (n_moves == 0 || n_moves > m->n_moves - first)
-			return wrong(why, "its links have other moves than there are");
+			return wrong(why, "its links do not match its moves");
 		if (__builtin_add_overflow(got[to], n_bytes, &got[to]) ||
 		    got[to] > m->nodes[to].size[MOVES_TO])
-			return wrong(why, "a node gets more bytes than it has room for");
+			return wrong(why, "a node receives more bytes than it has room for");
 		m->links[i] = (struct moves_link){.from = (unsigned)from,
 						  .to = (unsigned)to,
 						  .first = first,
@@ -166,7 +166,7 @@ static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 		next = from * m->n_nodes + to + 1;
 		first += n_moves;
 	}
-	return first == m->n_moves ? 0 : wrong(why, "its links have other moves than there are");
+	return first == m->n_moves ? 0 : wrong(why, "its links do not match its moves");
 }
 
 /* Where a move ends in memory, if it ends there at all. */
@@ -221,7 +221,7 @@ static int get_moves(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 			    __builtin_add_overflow(n_bytes, size, &n_bytes))
 				return wrong(why, "a move leaves the memory of its nodes");
 		if (n_bytes != l->n_bytes)
-			return wrong(why, "a link has other bytes than its moves");
+			return wrong(why, "the bytes of a link do not match its moves");
 	}
 	return 0;
 }

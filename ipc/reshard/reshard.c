@@ -61,8 +61,8 @@ static int check_alike(const struct reshard_layout *sources, unsigned rank, uint
 
 	if (strcmp(t->name, first->name) != 0)
 		return wrong(why,
-			     "tensor %u of rank %u is '%.200s', that of rank 0 '%.200s'; all ranks "
-			     "have to have the same tensors in the same order",
+			     "tensor %u of rank %u is '%.200s', that of rank 0 '%.200s'; all "
+			     "ranks must have the same tensors in the same order",
 			     tensor, rank, t->name, first->name);
 	if (strcmp(t->dtype, first->dtype) != 0 || t->bits != first->bits ||
 	    t->role != first->role || t->tied_to != first->tied_to)
@@ -107,7 +107,7 @@ static int find_whole(const struct reshard_layout *sources, unsigned n_sources, 
 	for (unsigned rank = 0; rank < n_sources; rank++)
 		if (__builtin_add_overflow(whole, sources[rank].tensors[tensor].shape[dim], &whole) ||
 		    whole > INT64_MAX)
-			return wrong(why, "tensor '%.200s' is larger than anything can be", name);
+			return wrong(why, "tensor '%.200s' is too large", name);
 	for (unsigned rank = 0; rank < n_sources; rank++) {
 		const struct reshard_tensor *t = &sources[rank].tensors[tensor];
 		char text[SHAPE_TEXT_MAX];
@@ -134,7 +134,7 @@ static int check_place(const struct reshard_layout *source, unsigned rank, uint3
 	if (count_bits(t, t->shape, &bits) && bits % 8 == 0 &&
 	    !__builtin_add_overflow(t->offset, bits / 8, &end) && end <= source->n_bytes)
 		return 0;
-	return wrong(why, "tensor '%.200s' of rank %u does not lie in its buffer", t->name, rank);
+	return wrong(why, "tensor '%.200s' of rank %u is not within its buffer", t->name, rank);
 }
 
 static int check_tie(const struct reshard_layout *source, uint32_t tensor,
@@ -164,8 +164,8 @@ static int cut_tensor(struct reshard *r, const struct split *split, uint32_t ten
 		return e;
 	if (!rule)
 		return wrong(why,
-			     "no rule of the split is about tensor '%.200s'; a last one of "
-			     "{\"tensors\": \"*\", \"replicated\": true} is about all others",
+			     "no rule of the split matches tensor '%.200s'; add a last rule "
+			     "{\"tensors\": \"*\", \"replicated\": true} for all others",
 			     t->name);
 	*cut = (struct reshard_cut){.dim = {rule->from, rule->to}};
 	for (unsigned side = 0; side < MOVES_SIDES; side++)
@@ -280,7 +280,7 @@ int reshard_init(struct reshard *r, const struct split *split, const struct resh
 	for (unsigned rank = 1; rank < n_sources; rank++)
 		if (sources[rank].n_tensors != n)
 			return wrong(why,
-				     "rank %u has %u tensors, rank 0 has %u; all ranks have to have "
+				     "rank %u has %u tensors, rank 0 has %u; all ranks must have "
 				     "the same tensors in the same order",
 				     rank, sources[rank].n_tensors, n);
 	r->cuts = calloc((size_t)n + 1, sizeof(*r->cuts));

@@ -62,14 +62,14 @@ static int read_rule(const json_t *o, size_t i, struct split_rule *ret, char why
 
 	if (!pattern || size == 0 || size > SPLIT_PATTERN_MAX || strlen(pattern) != size)
 		return wrong(why,
-			     "rule %zu of the split has to have `tensors`, a pattern of 1 to %d bytes "
-			     "such as \"*.weight\"",
+			     "rule %zu of the split must have `tensors`, a pattern of 1 to %d "
+			     "bytes such as \"*.weight\"",
 			     i + 1, SPLIT_PATTERN_MAX);
 	if (!read_sides(o, ret))
 		return wrong(why,
-			     "rule %zu of the split, of '%.100s', has to have, besides `tensors`, "
-			     "either `dim`, a number of 0 to %d, or `replicated`, which is true, or "
-			     "`from` and `to`, each such a number or \"replicated\"",
+			     "rule %zu of the split, of '%.100s', must have, besides `tensors`, "
+			     "either `dim`, a number of 0 to %d, or `replicated`, which is true, "
+			     "or `from` and `to`, each such a number or \"replicated\"",
 			     i + 1, pattern, SPLIT_DIM_MAX);
 	ret->tensors = strdup(pattern);
 	return ret->tensors ? 0 : -ENOMEM;
@@ -81,7 +81,7 @@ static int read_rules(const json_t *rules, struct split *s, char why[SPLIT_WHY_S
 
 	if (n == 0 || n > SPLIT_RULES_MAX)
 		return wrong(why,
-			     "a split has to be {\"split\": [RULE, ...]} with 1 to %d rules, and "
+			     "a split must be {\"split\": [RULE, ...]} with 1 to %d rules, and "
 			     "nothing else",
 			     SPLIT_RULES_MAX);
 	s->rules = calloc(n, sizeof(*s->rules));
@@ -109,7 +109,7 @@ int split_read(const char *text, size_t size, struct split *ret, char why[SPLIT_
 		return wrong(why, "the split has more than 1 MiB");
 	o = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
 	if (!o)
-		return wrong(why, "the split is no JSON: line %d: %s", error.line, error.text);
+		return wrong(why, "the split is not JSON: line %d: %s", error.line, error.text);
 	r = read_rules(json_object_size(o) == 1 ? json_object_get(o, "split") : NULL, &s, why);
 	json_decref(o);
 	if (r < 0)

@@ -104,8 +104,7 @@ int client_lost(struct weightd *w, int r)
 	if (r == -EBADMSG || r == -EMSGSIZE)
 		return sentence_set(
 			&w->sentence, -EBADMSG,
-			"weightd at %s sent something that is not a reply; use the same release "
-			"of both",
+			"weightd at %s sent an invalid reply; use the same release of both",
 			w->path);
 	return sentence_set(&w->sentence, -ENOTCONN,
 			    "the connection to weightd at %s is lost (%s); connect again", w->path,

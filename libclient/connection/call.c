@@ -80,7 +80,7 @@ int client_not_again(struct weightd *w, struct client_call *call)
 	if (!call->sent)
 		return 0;
 	return sentence_set(&w->sentence, -ECONNABORTED,
-			    "the connection to weightd was lost while it was asked to change '%s', and "
-			    "whether it did is unknown: look (weightctl ls) and ask again",
+			    "the connection to weightd was lost during a change of '%s', which "
+			    "may or may not have taken effect: check (weightctl ls) and try again",
 			    (const char *)call->subject);
 }

@@ -88,12 +88,12 @@ int client_copy_options(struct weightd *w, const void *options, size_t min, void
 	memcpy(&theirs, options, sizeof(theirs));
 	if (theirs < min)
 		return sentence_set(&w->sentence, -EINVAL,
-				    "a struct of options does not say its size (set .size)");
+				    "a struct of options has no size (set .size)");
 	for (size_t i = size; i < theirs; i++)
 		if (tail[i])
 			return sentence_set(
 				&w->sentence, -E2BIG,
-				"this libweightd (%s) is too old for an option that was given",
+				"this libweightd (%s) does not support an option that was set",
 				weightd_release());
 	memcpy(ret, options, theirs < size ? theirs : size);
 	return 0;

@@ -36,7 +36,8 @@ int dial_open(struct weightd *w, bool wait)
 	while (r < 0 && errno == EINTR);
 	if (r < 0 && errno == EAGAIN && wait)
 		return sentence_set(&w->sentence, -ETIMEDOUT,
-				    "weightd at %s takes no connection for %d s; is it stopped?",
+				    "weightd at %s accepted no connection within %d s; is it "
+				    "stopped?",
 				    w->path, DIAL_TIMEOUT_MS / 1000);
 	if (r < 0)
 		return sentence_set(&w->sentence, -errno, "cannot connect to weightd at %s: %s",

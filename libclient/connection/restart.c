@@ -98,10 +98,10 @@ static int too_late(struct weightd *w, const struct restart_patience *p)
 {
 	if (num_now_ns() >= p->deadline_ns)
 		return sentence_set(&w->sentence, -ETIMEDOUT,
-				    "the time was over before weightd at %s had come back", w->path);
+				    "the time was over before weightd at %s was back", w->path);
 	return sentence_set(
 		&w->sentence, -ENOTCONN,
-		"weightd at %s has not come back in %d ms; see why (journalctl -u weightd)",
+		"weightd at %s was not back within %d ms; see its journal (journalctl -u weightd)",
 		w->path, w->restart_timeout_ms);
 }
 

@@ -116,5 +116,5 @@ int digester_run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t f
 	for (uint64_t i = 0; result == CU_OK && i < n; i += TABLE_LEAVES)
 		result = launch_kernel(g, data, data_size, first + i,
 				       n - i < TABLE_LEAVES ? n - i : TABLE_LEAVES, ret + i);
-	return result ? gpu_error(g->place->driver, result, "the GPU does not digest it", s) : 0;
+	return result ? gpu_error(g->place->driver, result, "the GPU cannot digest it", s) : 0;
 }

@@ -65,7 +65,8 @@ int gpu_number(const struct cuda_driver *d, const char *spelling, int *ret, stru
 	int n, r = device_parse(spelling, &device);
 
 	if (r < 0 || !device.is_cuda)
-		return sentence_set(s, -EINVAL, "'%.64s' is no GPU; one is called cuda:0", spelling);
+		return sentence_set(s, -EINVAL, "'%.64s' is not a GPU; use cuda:0, for example",
+				    spelling);
 	if (device.ordinal < 0)
 		return gpu_find(d, device.uuid, ret, s);
 	r = count(d, &n, s);

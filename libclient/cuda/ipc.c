@@ -38,7 +38,7 @@ static int open_handle(struct memory *m, const struct cuda_state *state, struct 
 	memcpy(handle.bytes, m->location.handle, sizeof(handle.bytes));
 	result = d->ipc_open(&p, handle, CU_IPC_LAZY_PEER_ACCESS);
 	if (result)
-		return gpu_error(d, result, "the driver does not open its handle", s);
+		return gpu_error(d, result, "the driver cannot open its handle", s);
 	m->data = (void *)(uintptr_t)p;
 	return 0;
 }
@@ -69,8 +69,8 @@ static int ipc_map(struct memory *m, const struct memory_request *q, struct sent
 static int refuse(struct sentence *s)
 {
 	return sentence_set(s, -EOPNOTSUPP,
-			    "memory of the older CUDA kind has the address that the driver gives it; "
-			    "attach the other version beside it (refresh), then detach this one");
+			    "the driver chooses the address of cuda-ipc memory; attach the other "
+			    "version beside it (refresh), then detach this one");
 }
 
 static int ipc_replace(struct memory *m, const struct memory_request *q, struct sentence *s)

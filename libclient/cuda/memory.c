@@ -29,13 +29,13 @@ static int check_owner(const struct cuda_driver *d, cu_handle handle, int owner,
 	if (result == CU_OK)
 		result = d->device_count(&n_gpus);
 	if (result)
-		return gpu_error(d, result, "the memory cannot be asked where it is", s);
+		return gpu_error(d, result, "the location of the memory cannot be queried", s);
 	if (found.location.type == CU_LOCATION_DEVICE &&
 	    (found.location.id == owner || found.location.id >= n_gpus))
 		return 0;
 	return sentence_set(s, -EBADMSG,
-			    "weightd says that it is on cuda:%d, the driver that it is not; use the "
-			    "same release of both",
+			    "it is on cuda:%d by weightd, but not by the driver; use the same "
+			    "release of both",
 			    owner);
 }
 
@@ -48,7 +48,7 @@ static int import(const struct memory_request *q, const struct cuda_state *state
 	int r;
 
 	if (result)
-		return gpu_error(d, result, "the driver does not import it", s);
+		return gpu_error(d, result, "the driver cannot import it", s);
 	r = check_owner(d, handle, state->owner, s);
 	if (r < 0) {
 		(void)d->mem_release(handle);
@@ -110,7 +110,7 @@ static int reserve_and_map(struct memory *m, struct cuda_state *state, cu_handle
 	result = map_there(m, state, handle, m->access);
 	if (result) {
 		(void)d->mem_unreserve(p, size);
-		return gpu_error(d, result, "the GPU does not map it", s);
+		return gpu_error(d, result, "the GPU cannot map it", s);
 	}
 	state->handle = handle;
 	return 0;
@@ -124,7 +124,7 @@ static int vmm_map(struct memory *m, const struct memory_request *q, struct sent
 	int r;
 
 	if (q->location.map_size < q->size)
-		return sentence_set(s, -EBADMSG, "it is smaller than what is in it");
+		return sentence_set(s, -EBADMSG, "it is smaller than its contents");
 	r = cuda_state_new(q, &state, s);
 	if (r < 0)
 		return r;
@@ -158,7 +158,7 @@ static int exchange(struct memory *m, cu_handle handle, enum memory_access acces
 	if (m->is_mapped)
 		result = d->mem_unmap(address_of(m), m->location.map_size);
 	if (result)
-		return gpu_error(d, result, "the GPU does not unmap what is there", s);
+		return gpu_error(d, result, "the GPU cannot unmap the old memory", s);
 	result = map_there(m, state, handle, access);
 	if (result == CU_OK) {
 		if (m->is_mapped)
@@ -166,11 +166,11 @@ static int exchange(struct memory *m, cu_handle handle, enum memory_access acces
 		state->handle = handle;
 		return 0;
 	}
-	r = gpu_error(d, result, "the GPU does not map it", s);
+	r = gpu_error(d, result, "the GPU cannot map it", s);
 	if (m->is_mapped && map_there(m, state, state->handle, m->access)) {
 		(void)d->mem_release(state->handle);
 		m->is_mapped = false;
-		return sentence_set(s, -EIO, "%.300s, nor again what was there", s->text);
+		return sentence_set(s, -EIO, "%.300s, nor the old memory again", s->text);
 	}
 	return r;
 }
@@ -185,7 +185,7 @@ static int vmm_replace(struct memory *m, const struct memory_request *q, struct 
 
 	if (q->location.map_size != m->location.map_size ||
 	    memcmp(q->location.uuid, m->location.uuid, WIRE_UUID_SIZE) != 0)
-		return sentence_set(s, -EBADMSG, "it is not of the size that it was, or elsewhere");
+		return sentence_set(s, -EBADMSG, "its size or its device has changed");
 	r = place_enter(&state->place, &visit, s);
 	if (r == 0)
 		r = import(q, state, &handle, s);
@@ -210,7 +210,7 @@ static int vmm_protect(struct memory *m, const struct memory_request *q, struct 
 	if (r < 0)
 		return r;
 	result = set_access(m, state, q->access);
-	return result ? gpu_error(state->place.driver, result, "the GPU does not change access", s)
+	return result ? gpu_error(state->place.driver, result, "the GPU cannot change access", s)
 		      : 0;
 }
 
@@ -226,7 +226,7 @@ static int vmm_let_go(struct memory *m, struct sentence *s)
 		return r;
 	result = d->mem_unmap(address_of(m), m->location.map_size);
 	if (result)
-		return gpu_error(d, result, "the GPU does not unmap it", s);
+		return gpu_error(d, result, "the GPU cannot unmap it", s);
 	(void)d->mem_release(state->handle);
 	return 0;
 }

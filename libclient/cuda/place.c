@@ -11,7 +11,7 @@ int place_init(struct place *p, const struct cuda_driver *d, cu_device device, s
 	cu_result result = d->primary_ctx_retain(&primary, device);
 
 	if (result)
-		return gpu_error(d, result, "there can be no context on the GPU", s);
+		return gpu_error(d, result, "the GPU cannot have a context", s);
 	*p = (struct place){
 		.driver = d,
 		.device = device,

@@ -31,7 +31,7 @@ static int check_peer(const struct cuda_driver *d, int device, int owner, struct
 	cu_result result = d->device_can_access_peer(&can, device, owner);
 
 	if (result)
-		return gpu_error(d, result, "whether one GPU reaches the other is unknown", s);
+		return gpu_error(d, result, "peer access between the GPUs cannot be queried", s);
 	if (!can)
 		return sentence_set(s, -EOPNOTSUPP,
 				    "cuda:%d cannot reach the memory of cuda:%d (no peer access)",

@@ -35,7 +35,7 @@ int cuda_mark(struct memory *m, void *stream, struct sentence *s)
 	result = d->event_create(&state->mark, CU_EVENT_DISABLE_TIMING);
 	if (result == CU_OK)
 		result = d->event_record(state->mark, stream);
-	return result ? gpu_error(d, result, "the stream takes no event", s) : 0;
+	return result ? gpu_error(d, result, "the stream cannot record an event", s) : 0;
 }
 
 bool cuda_has_passed(const struct memory *m, bool wait)

@@ -255,14 +255,14 @@ static int choose_configured(const struct directory *d, const struct file *f,
 	for (size_t i = 0; name && i < d->n_sets; i++)
 		if (d->sets[i].n == 1 && !strcmp(d->sets[i].entries->name, name)) {
 			*ret = &d->sets[i];
-			*ret_rule = "as its config.json says";
+			*ret_rule = "by its config.json";
 			return 0;
 		}
 	if (name)
 		return sentence_set(
 			s, -ENOENT,
-			"the weights of %s are in %s by its config.json, and no such file or index "
-			"is there: name what is to be loaded",
+			"the weights of %s are in %s by its config.json, and no such file or "
+			"index exists: name the files to load",
 			QUOTE_PATH(f->path), QUOTE(name));
 	return 0;
 }

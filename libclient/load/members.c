@@ -135,7 +135,7 @@ static int end_of_text(struct members *m)
 {
 	m->at++;
 	(void)peek_past_space(m);
-	return m->at == m->size ? 0 : broken(m, "something stands after the end of the object");
+	return m->at == m->size ? 0 : broken(m, "there is text after the end of the object");
 }
 
 void members_init(struct members *m, const char *text, uint64_t size)
@@ -199,7 +199,7 @@ static int jansson_failed(struct members *m, const json_error_t *error)
 	} codes[] = {
 		{json_error_out_of_memory, -ENOMEM, "there is not enough memory"},
 		{json_error_invalid_utf8, -EILSEQ, "it is not UTF-8"},
-		{json_error_duplicate_key, -EEXIST, "a key stands twice"},
+		{json_error_duplicate_key, -EEXIST, "a key is used twice"},
 		{json_error_numeric_overflow, -ERANGE, "a number is too large"},
 		{json_error_null_byte_in_key, -EBADMSG, "a key holds NUL"},
 	};

@@ -152,8 +152,8 @@ static int open_source(struct planner *p, const struct source *source,
 	r = file_open(source->path, &f->file, p->s);
 	if (r == -ENOENT && index)
 		return sentence_set(p->s, r,
-				    "the index %s wants the file %s, which is not there: complete the "
-				    "download, or name the files to load",
+				    "the index %s needs the file %s, which does not exist: "
+				    "complete the download, or name the files to load",
 				    QUOTE_PATH(index->file.path),
 				    QUOTE(index->index.files[source->index_file]));
 	if (r < 0)

@@ -74,7 +74,7 @@ static int parse_dtype(struct parser *p, const json_t *value, struct safetensors
 	dtype = strlen(name) == n ? dtype_parse(name) : -EINVAL;
 	if (dtype < 0)
 		return sentence_set(p->s, SAFETENSORS_DTYPE,
-				    "tensor %s has dtype %s, which this release does not know",
+				    "tensor %s has dtype %s, which this release does not support",
 				    QUOTE(t), sentence_quote(&(struct sentence_quote){0}, name, n));
 	t->dtype = (enum weightd_dtype)dtype;
 	return 0;
@@ -177,8 +177,8 @@ static int add_tensor(struct parser *p, const char *name, size_t n, struct span 
 	p->text_used += n + 1;
 	r = names_add(&p->names, t->name, n, 0);
 	if (r == -EEXIST)
-		return sentence_set(p->s, SAFETENSORS_DUPLICATE,
-				    "tensor %s stands twice in its header", QUOTE(t));
+		return sentence_set(p->s, SAFETENSORS_DUPLICATE, "tensor %s is in its header twice",
+				    QUOTE(t));
 	if (r < 0)
 		return out_of_memory(p->s);
 	r = parse_tensor(p, value, t);
@@ -224,7 +224,7 @@ static int add_member(struct parser *p, struct span key, struct span value, bool
 		return add_tensor(p, json_string_value(name), json_string_length(name), value);
 	if (*had_metadata)
 		return sentence_set(p->s, SAFETENSORS_DUPLICATE,
-				    "__metadata__ stands twice in its header");
+				    "__metadata__ is in its header twice");
 	*had_metadata = true;
 	return check_metadata(p, value);
 }
@@ -324,7 +324,7 @@ static int check_data(const struct safetensors *st, uint64_t data_size, struct s
 				    end, data_size);
 	if (end < data_size)
 		return sentence_set(s, SAFETENSORS_INCOMPLETE,
-				    "%" PRIu64 " bytes that belong to no tensor stand at its end",
+				    "%" PRIu64 " bytes at its end belong to no tensor",
 				    (data_size - end));
 	return 0;
 }

@@ -60,7 +60,7 @@ static int make_ring(struct ring *ring, struct sentence *s)
 		result = d->event_create(&bounce->copied,
 					 CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
 	}
-	return result ? gpu_error(d, result, "the GPU takes no copies", s) : 0;
+	return result ? gpu_error(d, result, "the GPU accepts no copies", s) : 0;
 }
 
 static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
@@ -148,14 +148,13 @@ static int verify_part(const struct weightd_writer *wr, uint64_t first, uint64_t
 	int r = writer_compare(wr, first, n, &bad, s);
 
 	if (r != -EILSEQ)
-		return r < 0 ? sentence_set(s, r,
-					    "what has arrived on the GPU cannot be digested: %.300s",
+		return r < 0 ? sentence_set(s, r, "the bytes on the GPU cannot be digested: %.300s",
 					    s->text)
 			     : 0;
 	return sentence_set(s, r,
 			    "the bytes from %" PRIu64 " to %" PRIu64
-			    " did not arrive on the GPU as they were read; load again, and look at the "
-			    "GPU's and the machine's memory if it happens twice",
+			    " on the GPU are not those that were read; load again, and check the "
+			    "memory of the GPU and of the machine if it happens twice",
 			    bad * DIGEST_LEAF_SIZE, (bad + 1) * DIGEST_LEAF_SIZE);
 }
 

@@ -145,7 +145,7 @@ static void guard_explain(const struct guarded *g, uintptr_t address)
 	guard_put(&t,
 		  g->memory->is_mapped
 			  ? ", which is published, and cannot be changed: write to a copy, or to the next version\n"
-			  : ", whose memory was given back: take it again before it is used\n");
+			  : ", whose memory was released: reacquire it before use\n");
 	ignored = write(STDERR_FILENO, t.bytes, t.size);
 	(void)ignored;
 }

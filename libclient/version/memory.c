@@ -32,7 +32,7 @@ int memory_map(struct memory *m, const struct memory_request *q, struct sentence
 
 	if (!fresh.kind)
 		return sentence_set(s, -EOPNOTSUPP,
-				    "it is a kind of memory that this libweightd does not know");
+				    "this libweightd does not support its kind of memory");
 	r = fresh.kind->map(&fresh, q, s);
 	if (r < 0)
 		return r;
@@ -46,7 +46,7 @@ int memory_replace(struct memory *m, const struct memory_request *q, struct sent
 	int r;
 
 	if (q->location.memory != m->location.memory || q->size != m->size)
-		return sentence_set(s, -EBADMSG, "it is not of the size and kind that it was");
+		return sentence_set(s, -EBADMSG, "its size or kind has changed");
 	r = m->kind->replace(m, q, s);
 	if (r < 0)
 		return r;
@@ -60,7 +60,7 @@ int memory_check(const struct memory *m, struct sentence *s)
 {
 	if (!m->is_mapped)
 		return sentence_set(s, -EADDRNOTAVAIL,
-				    "its memory was given back; take it again first");
+				    "its memory was released; reacquire it first");
 	return m->kind->check ? m->kind->check(m, s) : 0;
 }
 

@@ -145,7 +145,7 @@ static void help_family(const char *family)
 	(void)printf("\n'weightctl %s VERB --help' has the options of one.\n", family);
 	for (size_t i = 0; i < N_VERBS; i++)
 		if ((rest = rest_of_name(verbs[i].verb, family)) && verbs[i].verb->is_usual)
-			(void)printf("Where options stand in its place, it is %s.\n", rest);
+			(void)printf("Without VERB before options, it is %s.\n", rest);
 }
 
 static bool is_help(const char *word)
@@ -221,7 +221,7 @@ _Noreturn static void end_in_family(struct cli *cli, char *argv[])
 	}
 	cli->verb = &family;
 	if (!argv[1])
-		cli_usage(cli, "'%s' wants to know what to do", argv[0]);
+		cli_usage(cli, "'%s' needs a verb", argv[0]);
 	verb = meant_in(argv[0], argv[1]);
 	if (verb)
 		cli_usage(cli, "'%s' cannot do '%s'; is it '%s'?", argv[0], argv[1], verb);

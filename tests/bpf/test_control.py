@@ -470,4 +470,4 @@ def test_a_cut_answer_is_shown_and_said_to_be_cut(tmp_path):
             s.recv(tracing.PACKET_MAX)
             s.send(b'{"end":true,"cut":3}')
             _, said = proc.communicate()
-    assert said.startswith("weightctl: weightd-trace left 3 rows out: its answer has no room for more\n") and proc.returncode == 0
+    assert said.startswith("weightctl: weightd-trace left 3 rows out: its reply has no room for more\n") and proc.returncode == 0

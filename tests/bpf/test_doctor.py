@@ -89,5 +89,5 @@ def test_no_tracer_is_told_with_the_way_out(tmp_path):
     done = ctl("trace", "doctor", "--trace-socket", str(tmp_path / "none"))
     assert done.returncode == 1
     assert done.stderr == f"weightctl: no weightd-trace answers at {tmp_path}/none (No such file or directory); start it " \
-        "with 'systemctl start weightd-trace' or 'weightd-trace', or say where it is with --trace-socket or " \
+        "with 'systemctl start weightd-trace' or 'weightd-trace', or name its socket with --trace-socket or " \
         "WEIGHTD_TRACE_SOCKET\n"

@@ -207,14 +207,14 @@ def test_how_many_other_names_there_are_is_told(recording):
 
 def test_what_is_no_recording_is_told_with_its_line(recording):
     path = recording([sent()], "x\n")
-    assert of(path, NAME, status=1).startswith(f"weightctl: {path}:3: this is no JSON")
+    assert of(path, NAME, status=1).startswith(f"weightctl: {path}:3: this is not JSON")
 
 
 def test_a_timeline_is_told_to_be_one(recording, tmp_path):
     path = tmp_path / "timeline.json"
     subprocess.run([BUILD / "weightctl", "trace", "merge", "--output", path, recording([sent()])], check=True, timeout=60)
-    assert of(path, NAME, status=1) == f"weightctl: {path}:1: this is a timeline, of which nothing is read; what " \
-        "'weightctl trace record --format jsonl' writes is\n"
+    assert of(path, NAME, status=1) == f"weightctl: {path}:1: this is a timeline, which cannot be read; record with " \
+        "'weightctl trace record --format jsonl'\n"
 
 
 def test_a_file_that_is_not_there_is_named():

@@ -85,8 +85,8 @@ def test_a_queue_pair_that_nccl_used_says_where_it_leads():
 
 def test_that_nothing_is_known_is_said():
     agent = FakeAgent(acts=[END])
-    assert run(agent.path) == (0, "", "weightctl: no acts are known; 'weightctl trace doctor' says what is seen\n")
-    assert run(agent.path, "--act", "x")[2].startswith("weightctl: no such acts are known; ")
+    assert run(agent.path) == (0, "", "weightctl: there are no acts; 'weightctl trace doctor' shows the active probes\n")
+    assert run(agent.path, "--act", "x")[2].startswith("weightctl: there are no such acts; ")
     assert run(agent.path, "--json") == (0, "", "")
     agent.close()
 

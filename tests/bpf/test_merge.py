@@ -158,7 +158,7 @@ def test_each_span_has_its_own(tmp_path):
 def test_clocks_that_do_not_agree_are_told(tmp_path):
     a, b = write(tmp_path, "a", carried(100, 200, "b", 50, 0)), write(tmp_path, "b", carried(110, 210, "a", 0, 50), boot=-S)
     told = ("weightctl: 1 of the arrows would point back in time and are left out: the clocks of the nodes do not agree, or one "
-            "was told of a sync when that was nearly over\n")
+            "node joined a sync near its end\n")
     slices, arrows = merge(a, b, told=told)
     assert (len(slices), arrows) == (2, [])
 
@@ -168,7 +168,7 @@ def test_a_clock_that_was_set_is_told(skewed):
     lines = a.read_text().splitlines()
     lines[0] = json.dumps(clock(0))
     a.write_text("\n".join(lines) + "\n")
-    told = f"weightctl: {a}: the clock was set meanwhile, by -100.0 s; what it said last is taken for right\n"
+    told = f"weightctl: {a}: the clock was set meanwhile, by -100.0 s; its last setting is used\n"
     assert merge(a, b, told=told) == ([SENT, CAME], [(SENT, CAME)])
 
 
@@ -183,15 +183,15 @@ def test_no_events_are_no_timeline(tmp_path):
     assert merge(write(tmp_path, "a", []), write(tmp_path, "b", [])) == ([], [])
 
 
-OBJECT = "this is no object that has a 'kind'"
-WHEN = "it does not say when that was, in nanoseconds"
-MOMENT = "'monotonic_ns' and 'realtime_ns' are no moment"
+OBJECT = "this is not an object with a 'kind'"
+WHEN = "its time in nanoseconds is missing or too large"
+MOMENT = "'monotonic_ns' and 'realtime_ns' are not times"
 
 
 @pytest.mark.parametrize("line, why", [
-    (b"\n", "this is no JSON: "), (b"{\n", "this is no JSON: "), (b"\xff\n", "this is no JSON: "), (b"\0\n", "this is no JSON: "),
-    (b"{}{}\n", "this is no JSON: "), (b"[" * 5000 + b"\n", "this is no JSON: "), (b'{"kind":"x","kind":"y"}\n', "this is no JSON: "),
-    (b'{"kind":"begin","ns":99999999999999999999}\n', "this is no JSON: "), (b"[]\n", OBJECT), (b"{}\n", OBJECT), (b'{"kind":5}\n', OBJECT),
+    (b"\n", "this is not JSON: "), (b"{\n", "this is not JSON: "), (b"\xff\n", "this is not JSON: "), (b"\0\n", "this is not JSON: "),
+    (b"{}{}\n", "this is not JSON: "), (b"[" * 5000 + b"\n", "this is not JSON: "), (b'{"kind":"x","kind":"y"}\n', "this is not JSON: "),
+    (b'{"kind":"begin","ns":99999999999999999999}\n', "this is not JSON: "), (b"[]\n", OBJECT), (b"{}\n", OBJECT), (b'{"kind":5}\n', OBJECT),
     (b'{"kind":"begin"}\n', WHEN), (b'{"kind":"end","ns":-1}\n', WHEN), (b'{"kind":"close","ns":"x"}\n', WHEN),
     (b'{"kind":"total","now_ns":5}\n', WHEN), (b'{"kind":"gap","to_ns":9223372036854775807}\n', WHEN),
     (b'{"kind":"clock"}\n', MOMENT), (b'{"kind":"clock","monotonic_ns":2,"realtime_ns":1}\n', MOMENT),

@@ -430,7 +430,7 @@ def test_a_tracer_that_ends_leaves_a_whole_timeline():
     tracer = FakeAgent(observe=observe, rdma=[END])
     done = run(tracer.path, "--format", "chrome")
     tracer.close()
-    assert done.returncode == 1 and re.search("weightd-trace on .* hung up", done.stderr)
+    assert done.returncode == 1 and re.search("weightd-trace on .* closed the connection", done.stderr)
     assert len(check(done.stdout)[0]) == 5
 
 

@@ -289,7 +289,7 @@ def test_a_command_whose_name_is_no_text_is_counted_by_another(tracer, tmp_path)
     with tracer.client() as client:
         assert [row["sync"] for row in client.ask("past")] == ["watch"]
     done = weightctl(tracer, "--sync", program.name, "true")
-    assert done.communicate()[1] == "weightctl: weightd-trace cannot be asked about a name that is not UTF-8\n"
+    assert done.communicate()[1] == "weightctl: a name that is not UTF-8 cannot be sent to weightd-trace\n"
     assert done.returncode == 1
 
 
@@ -404,7 +404,7 @@ def test_a_tracer_that_dies_is_told_of_and_the_command_goes_on():
             told.stdin.flush()
             assert told.stdout.readline() == "it runs\n"
             tracer.kill()
-            assert told.stderr.readline() == "weightctl: weightd-trace is gone, and with it what it counted\n"
+            assert told.stderr.readline() == "weightctl: weightd-trace has ended, and its counts are lost\n"
             out, _ = told.communicate("still here")
         assert (told.returncode, out) == (1, "still here")
         tracer.start()

@@ -169,7 +169,7 @@ static void memory_that_was_given_back_is_called_so(void **state)
 {
 	struct end end = end_of(read_what_was_given_back, *state);
 
-	assert_non_null(strstr(end.said, "'m' version 7, whose memory was given back"));
+	assert_non_null(strstr(end.said, "'m' version 7, whose memory was released"));
 	assert_true(is_segfault(end.status));
 }
 

@@ -22,7 +22,7 @@
 
 #define WHY_HEADER "header is not that of a layout"
 #define WHY_NAME "name is not 1 to 1024 bytes"
-#define WHY_TWICE "stands twice, or the name index is broken"
+#define WHY_TWICE "is used twice, or the name index is broken"
 #define WHY_TIED "not an earlier, untied one"
 #define WHY_DIFFERS "differs from the tensor it is tied to"
 #define WHY_ALIGNED "not aligned"

@@ -431,13 +431,13 @@ static void the_configuration_of_a_model_may_name_its_weights(void **state)
 	write_one("model.safetensors", '1');
 	write_one("other.safetensors", '2');
 	write_index("config.json", "{'transformers_weights':'other.safetensors'}");
-	check_noting("a2", "'.': took 'other.safetensors' (as its config.json says) and left out "
+	check_noting("a2", "'.': took 'other.safetensors' (by its config.json) and left out "
 			   "'model.safetensors'");
 	write_index("x.safetensors.index.json", "{'weight_map':{'a':'model.safetensors'}}");
 	write_index("config.json", "{'transformers_weights':'x.safetensors.index.json'}");
 	check("a1", PATHS("."));
 	write_index("config.json", "{'transformers_weights':'../other.safetensors'}");
-	refuse(-ENOENT, "'../other.safetensors' by its config.json", "name what is to be loaded",
+	refuse(-ENOENT, "'../other.safetensors' by its config.json", "name the files to load",
 	       PATHS("."));
 	write_index("config.json", "{'transformers_weights':null}");
 	check("a1", PATHS("."));
@@ -566,9 +566,9 @@ static void a_missing_file_is_named(void **state)
 	write_file("m1.safetensors", "{" U8("a", 0, 1, 1) "}", 1, '1');
 	write_index("model.safetensors.index.json",
 		    "{'weight_map':{'a':'m1.safetensors','b':'m2.safetensors'}}");
-	refuse(-ENOENT, "'./model.safetensors.index.json'", "'m2.safetensors', which is not there",
-	       PATHS("."));
-	refuse(-ENOENT, "'model.safetensors.index.json'", "'m2.safetensors', which is not there",
+	refuse(-ENOENT, "'./model.safetensors.index.json'",
+	       "'m2.safetensors', which does not exist", PATHS("."));
+	refuse(-ENOENT, "'model.safetensors.index.json'", "'m2.safetensors', which does not exist",
 	       PATHS("model.safetensors.index.json"));
 }
 
@@ -611,7 +611,7 @@ static void files_behind_links_are_files(void **state)
 	assert_int_equal(symlink("../blobs/2", "snapshot/model.safetensors.index.json"), 0);
 	check("a1", PATHS("snapshot"));
 	assert_int_equal(unlink("blobs/1"), 0);
-	refuse(-ENOENT, "'m.safetensors', which is not there", NULL, PATHS("snapshot"));
+	refuse(-ENOENT, "'m.safetensors', which does not exist", NULL, PATHS("snapshot"));
 }
 
 static void a_directory_in_place_of_a_file_is_refused(void **state)

@@ -461,13 +461,13 @@ static void shards_that_do_not_fit_together_are_refused_by_name(void **state)
 		       "'w' is [4, 3] at rank 0, but of 9 along dimension 0 rank 0 of 2 has 5");
 	assert_refused(along_0, &w43, &v, 1, "tensor 0 of rank 1 is 'v'");
 	assert_refused(along_0, &w43, &u8, 1, "another dtype");
-	assert_refused(along_0, &w43, &far, 1, "does not lie in its buffer");
+	assert_refused(along_0, &w43, &far, 1, "is not within its buffer");
 	assert_refused(along_0, &scalar, &scalar, 1, "cannot be split along dimension 0");
-	assert_refused(along_0, &huge, &huge, 1, "does not lie in its buffer");
+	assert_refused(along_0, &huge, &huge, 1, "is not within its buffer");
 	assert_refused(along_0, &f4, &f4, 3, "do not fill bytes"); /* 3 of 8 elements */
 	assert_refused(everywhere, &w43, &w53, 1, "is replicated, but [5, 3] at rank 1");
 	assert_refused("{\"split\": [{\"tensors\": \"v\", \"dim\": 0}]}", &w43, &w43, 1,
-		       "no rule of the split is about tensor 'w'");
+		       "no rule of the split matches tensor 'w'");
 }
 
 static void more_moves_than_there_may_be_are_refused(void **state)
@@ -522,7 +522,7 @@ static void the_first_rule_that_matches_counts(void **state)
 static void a_split_that_is_none_is_refused_with_what_is_wrong(void **state)
 {
 	static const char *const texts[][2] = {
-		{"{", "no JSON: line 1"},
+		{"{", "not JSON: line 1"},
 		{"[]", "{\"split\": [RULE"},
 		{"{\"split\": []}", "1 to 1024 rules"},
 		{"{\"split\": [{\"tensors\": \"*\", \"dim\": 0}], \"more\": 1}", "nothing else"},
@@ -534,7 +534,7 @@ static void a_split_that_is_none_is_refused_with_what_is_wrong(void **state)
 		{"{\"split\": [{\"tensors\": \"*\", \"replicated\": false}]}", "either"},
 		{"{\"split\": [{\"tensors\": \"*\", \"from\": 0}]}", "either"},
 		{"{\"split\": [{\"tensors\": \"*\", \"from\": 0, \"to\": \"all\"}]}", "either"},
-		{"{\"split\": [{\"tensors\": \"*\", \"dim\": 0, \"dim\": 1}]}", "no JSON"},
+		{"{\"split\": [{\"tensors\": \"*\", \"dim\": 0, \"dim\": 1}]}", "not JSON"},
 	};
 
 	(void)state;
@@ -606,11 +606,11 @@ static void a_plan_that_leaves_the_memory_is_refused(void **state)
 	l = good, l.n_bytes = 24;
 	assert_plan(m, l, "more bytes than it has room for");
 	l = good, l.n_bytes = 13;
-	assert_plan(one_move, l, "other bytes");
+	assert_plan(one_move, l, "the bytes of a link");
 	l = good, l.n_moves = 2;
-	assert_plan(one_move, l, "other moves");
+	assert_plan(one_move, l, "do not match its moves");
 	l = good, l.to = 2;
-	assert_plan(one_move, l, "no nodes of its");
+	assert_plan(one_move, l, "name other nodes");
 	l = good, l.from = 1;
 	assert_plan(one_move, l, "leaves the memory");
 }

@@ -193,14 +193,16 @@ static void names_stand_once_after_unescaping(void **state)
 {
 	(void)state;
 	ACCEPT("{" U8("a", 0, 1, 1) "," U8("A", 1, 2, 1) "}", 2);
-	REFUSE("{" U8("a", 0, 1, 1) "," U8("a", 0, 1, 1) "}", 1, DUPLICATE, "'a' stands twice");
+	REFUSE("{" U8("a", 0, 1, 1) "," U8("a", 0, 1, 1) "}", 1, DUPLICATE,
+	       "'a' is in its header twice");
 	REFUSE("{" U8("a", 0, 1, 1) "," U8("\\u0061", 1, 2, 1) "}", 2, DUPLICATE,
-	       "'a' stands twice");
-	REFUSE("{" U8("/", 0, 1, 1) "," U8("\\/", 1, 2, 1) "}", 2, DUPLICATE, "'/' stands twice");
+	       "'a' is in its header twice");
+	REFUSE("{" U8("/", 0, 1, 1) "," U8("\\/", 1, 2, 1) "}", 2, DUPLICATE,
+	       "'/' is in its header twice");
 	REFUSE("{'a':{'dtype':'U8','dtype':'U8','shape':[1],'data_offsets':[0,1]}}", 1, DUPLICATE,
-	       "a key stands twice");
+	       "a key is used twice");
 	REFUSE("{'__metadata__':{},'\\u005f_metadata__':{}}", 0, DUPLICATE, "__metadata__");
-	REFUSE("{'__metadata__':{'a':'1','a':'1'}}", 0, DUPLICATE, "a key stands twice");
+	REFUSE("{'__metadata__':{'a':'1','a':'1'}}", 0, DUPLICATE, "a key is used twice");
 }
 
 static void names_have_1_to_1024_bytes_without_nul(void **state)
@@ -425,7 +427,7 @@ static void the_last_tensor_ends_with_the_file(void **state)
 	(void)state;
 	ACCEPT("{" U8("a", 0, 4, 4) "}", 4);
 	REFUSE("{" U8("a", 0, 4, 4) "}", 3, INCOMPLETE, "cut off");
-	REFUSE("{" U8("a", 0, 4, 4) "}", 5, INCOMPLETE, "1 bytes that belong to no tensor");
+	REFUSE("{" U8("a", 0, 4, 4) "}", 5, INCOMPLETE, "1 bytes at its end belong to no tensor");
 	REFUSE("{}", 1, INCOMPLETE, "belong to no tensor");
 	REFUSE("{" U8("a", 0, 4611686018427387904, 4611686018427387904) "}", 4, OVERFLOW,
 	       "overflows");

@@ -57,7 +57,7 @@ static int cannot_connect(const struct control_client *a, int r)
 
 	if (r == -ENOENT || r == -ECONNREFUSED)
 		return cli_error("no %s answers at %s (%s); start it with 'systemctl start %s' or "
-				 "'%s', or say where it is with %s or %s",
+				 "'%s', or name its socket with %s or %s",
 				 s->name, a->path, strerror(-r), s->name, s->start, s->option,
 				 s->variable);
 	if (r == -EACCES) {
@@ -65,10 +65,10 @@ static int cannot_connect(const struct control_client *a, int r)
 		return cli_error("this user may not connect to %s at %s: %s", s->name, a->path, why);
 	}
 	if (r == -EPROTOTYPE)
-		return cli_error("%s is a socket of something else than %s", a->path, s->name);
+		return cli_error("%s is not a socket of %s", a->path, s->name);
 	if (r == -EAGAIN)
-		return cli_error("%s on %s takes no connection for %d s; is it stopped? "
-				 "'systemctl status %s' and its journal say more",
+		return cli_error("%s on %s accepted no connection within %d s; is it stopped? See "
+				 "'systemctl status %s' and its journal",
 				 s->name, a->path, CONTROL_ANSWER_S, s->name);
 	return cli_error("cannot connect to %s on %s: %s", s->name, a->path, strerror(-r));
 }
@@ -124,20 +124,21 @@ void control_client_deinit(struct control_client *a)
 
 int control_client_is_silent(const struct control_client *a)
 {
-	return cli_error("%s on %s did not answer within %u s; 'systemctl status %s' and its "
-			 "journal say what it does",
+	return cli_error("%s on %s did not reply within %u s; see 'systemctl status %s' and its "
+			 "journal",
 			 a->service->name, a->path, a->patience_s, a->service->name);
 }
 
 static int is_gone(const struct control_client *a)
 {
-	return cli_error("%s on %s hung up before its answer was complete; its journal says why",
+	return cli_error("%s on %s closed the connection before its reply was complete; see its "
+			 "journal",
 			 a->service->name, a->path);
 }
 
 static int is_strange(const struct control_client *a, const char *what)
 {
-	return cli_error("%s on %s says %s; is it of another release?", a->service->name, a->path,
+	return cli_error("%s on %s sent %s; is it of another release?", a->service->name, a->path,
 			 what);
 }
 
@@ -147,8 +148,7 @@ int control_client_ask(struct control_client *a, json_t *request)
 	ssize_t n;
 
 	if (!request) /* every other text can be written as JSON */
-		return cli_error("%s cannot be asked about a name that is not UTF-8",
-				 a->service->name);
+		return cli_error("a name that is not UTF-8 cannot be sent to %s", a->service->name);
 	text = json_dumps(request, JSON_COMPACT);
 	json_decref(request);
 	if (!text)
@@ -160,7 +160,7 @@ int control_client_ask(struct control_client *a, json_t *request)
 	if (n >= 0 || errno == EPIPE || errno == ECONNRESET) /* its last words may be there */
 		return 0;
 	return errno == EAGAIN ? control_client_is_silent(a)
-			       : cli_error("cannot ask %s on %s: %s", a->service->name, a->path,
+			       : cli_error("cannot send to %s on %s: %s", a->service->name, a->path,
 					   strerror(errno));
 }
 
@@ -179,20 +179,20 @@ int control_client_take(struct control_client *a, json_t **ret)
 	if (n < 0 && errno == EAGAIN)
 		return -EAGAIN;
 	if (n < 0)
-		return cli_error("cannot hear %s on %s: %s", a->service->name, a->path,
+		return cli_error("cannot receive from %s on %s: %s", a->service->name, a->path,
 				 strerror(errno));
 	if (n <= 0)
 		return is_gone(a);
 	if (n > PACKET_MAX)
-		return is_strange(a, "more in one packet than it should");
+		return is_strange(a, "a packet that is too long");
 	a->n_bytes += (uint64_t)n;
 	packet = json_loadb(a->packet, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
 	if (!json_is_object(packet)) {
 		json_decref(packet);
-		return is_strange(a, "what is no object of JSON");
+		return is_strange(a, "a packet that is no JSON object");
 	}
 	if (control_client_is_end(packet) && json_field_number(packet, "cut", 0) > 0)
-		(void)cli_error("%s left %" PRIu64 " rows out: its answer has no room for more",
+		(void)cli_error("%s left %" PRIu64 " rows out: its reply has no room for more",
 				a->service->name, json_field_number(packet, "cut", 0));
 	*ret = packet;
 	return 0;
@@ -248,7 +248,7 @@ static int read_rows(struct control_client *a, uint64_t deadline_ns, json_t *row
 		if (control_client_error(packet))
 			r = cli_error("%s", control_client_error(packet));
 		else if (a->n_bytes - before > ROWS_BYTES_MAX)
-			r = is_strange(a, "more rows than anybody could read");
+			r = is_strange(a, "too many rows");
 		if (r || control_client_is_end(packet)) {
 			json_decref(packet);
 			return r;

@@ -65,12 +65,13 @@ static json_t *next(struct recording *r, uint64_t number, int *ret)
 		return packet;
 	if (number == 1 && r->line[0] == '[')
 		*ret = is_wrong(r, number,
-				"this is a timeline, of which nothing is read; what "
-				"'weightctl trace record --format jsonl' writes is");
+				"this is a timeline, which cannot be read; record with 'weightctl "
+				"trace record --format jsonl'");
 	else if (packet)
-		*ret = is_wrong(r, number, "this is no object that has a 'kind'");
+		*ret = is_wrong(r, number, "this is not an object with a 'kind'");
 	else
-		*ret = cli_error("%s:%" PRIu64 ": this is no JSON: %s", r->path, number, error.text);
+		*ret = cli_error("%s:%" PRIu64 ": this is not JSON: %s", r->path, number,
+				 error.text);
 	json_decref(packet);
 	return NULL;
 }
@@ -89,7 +90,7 @@ static int check_clock(struct check *c, const json_t *packet)
 	uint64_t realtime = json_field_number(packet, "realtime_ns", UINT64_MAX);
 
 	if (monotonic > realtime || realtime > TRACE_EVENTS_NS_MAX)
-		return is_wrong(c->r, c->line, "'monotonic_ns' and 'realtime_ns' are no moment");
+		return is_wrong(c->r, c->line, "'monotonic_ns' and 'realtime_ns' are not times");
 	c->r->realtime_ns = (int64_t)(realtime - monotonic);
 	if (!c->has_clock)
 		c->first_clock = c->r->realtime_ns;
@@ -104,7 +105,7 @@ static int check_packet(struct check *c, const json_t *packet)
 	if (!strcmp(json_field_text(packet, "kind"), "clock"))
 		return check_clock(c, packet);
 	if (trace_events_first_ns(packet, &ns) < 0)
-		return is_wrong(c->r, c->line, "it does not say when that was, in nanoseconds");
+		return is_wrong(c->r, c->line, "its time in nanoseconds is missing or too large");
 	if (ns < c->first_ns)
 		c->first_ns = ns;
 	return 0;
@@ -140,8 +141,8 @@ static int recording_check(struct recording *r)
 	r->first_ns = c.first_ns == UINT64_MAX ? INT64_MAX : (int64_t)c.first_ns + r->realtime_ns;
 	step = r->realtime_ns - c.first_clock;
 	if (step > STEP_NS || step < -STEP_NS)
-		(void)cli_error("%s: the clock was set meanwhile, by %.1f s; what it said last is "
-				"taken for right",
+		(void)cli_error("%s: the clock was set meanwhile, by %.1f s; its last setting is "
+				"used",
 				r->path, (double)step / 1e9);
 	return 0;
 }

@@ -58,8 +58,8 @@ static int find_among(const json_t *rows, const char *arg, char ret[SYNC_ID_MAX]
 		if (!id || strlen(id) != SYNC_ID_MAX - 1 || strncmp(id, arg, strlen(arg)) != 0)
 			continue;
 		if (found && strcmp(found, id) != 0)
-			return cli_error("several syncs begin with '%s', such as %s and %s; give more "
-					 "of it",
+			return cli_error("several syncs begin with '%s', such as %s and %s; add "
+					 "more digits",
 					 arg, found, id);
 		found = id;
 	}

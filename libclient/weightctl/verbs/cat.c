@@ -60,7 +60,7 @@ static int print_mutable(const struct cli *cli, struct weightd_buffer *b, const 
 		return cli_fail(cli, r);
 	r = cat_print(cli, b, name);
 	if (!r && weightd_read_retry(b, ticket))
-		return cli_error("'%s' was updated in place meanwhile; what was written is of no one "
+		return cli_error("'%s' was updated in place meanwhile; the output is of no single "
 				 "version, read it again",
 				 weightd_buffer_name(b));
 	return r;

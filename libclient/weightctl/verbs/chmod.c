@@ -31,7 +31,7 @@ static int chmod_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_chmod = {
 	.name = "chmod",
 	.args = "MODE NAME...",
-	.summary = "Change who may attach (r) and write (w) buffers; MODE is octal",
+	.summary = "Change permissions to attach (r) and write (w); MODE is octal",
 	.options = HELP_DEVICE,
 	.run = chmod_run,
 };

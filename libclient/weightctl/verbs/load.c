@@ -264,16 +264,18 @@ const struct verb verb_load = {
 	.summary = "Load safetensors files as the next version of a buffer",
 	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
 		   "     --keep N           versions to keep, the newest included (2 at first)\n"
-		   "     --threads N        threads that read (one a core, 4 at most, 8 to a GPU)\n"
+		   "     --threads N        reading threads (one a core, 4 at most, 8 to a GPU)\n"
 		   "     --new-layout       keep the order of the files, and allow other tensors\n"
 		   "     --exclusive        new buffer: updated in place, if two do not fit\n"
 		   "     --reusable         new buffer: its memory is used again, not sealed\n"
-		   "     --replace          free the current version first; readers let go of it\n"
-		   "     --policy POLICY    of readers that do not pause: wait (and give up), evict\n"
+		   "     --replace          free the current version first; readers release it\n"
+		   "     --policy POLICY    for readers that do not pause: wait (and fail), "
+		   "evict\n"
 		   "                        or kill\n"
 		   "     --pause-timeout SECONDS\n"
-		   "                        time that readers have to pause, or 'forever' (10)\n"
-		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that can\n"
+		   "                        time for readers to pause, or 'forever' (10)\n"
+		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that "
+		   "can\n"
 		   "                        open a cudaIpcMemHandle_t only\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
 	.run = load_run,

@@ -77,16 +77,16 @@ static const char *ls_group(const void *row, bool json)
 const struct column ls_columns[] = {
 	{"NAME", COLUMN_TEXT, INFO(name), .help = "name of the buffer", .shown = true, .cut = true,
 	 .width = 0.2},
-	{"DEVICE", COLUMN_TEXT, INFO(device), .help = "where its memory is", .shown = true,
+	{"DEVICE", COLUMN_TEXT, INFO(device), .help = "device of its memory", .shown = true,
 	 .cut = true, .width = 0.1},
 	{"VERSION", COLUMN_VERSION, INFO(version), .help = "current version", .shown = true},
 	{"STATE", COLUMN_WORD, .word = ls_state,
 	 .help = "empty, ready, rolled-back, writing, updating or torn", .shown = true},
 	{"KIND", COLUMN_WORD, .word = ls_kind, .help = "sealed, reusable or exclusive"},
 	{"HANDLE", COLUMN_WORD, .word = ls_handle,
-	 .help = "of one on a GPU: vmm or ipc, as load has it"},
+	 .help = "kind of GPU memory: vmm or ipc, as for load"},
 	{"NEWEST", COLUMN_VERSION, INFO(newest), .help = "newest version: a rollback goes before it"},
-	{"WRITING", COLUMN_BOOL, INFO(writing), .help = "a writer is at work on the next version"},
+	{"WRITING", COLUMN_BOOL, INFO(writing), .help = "the next version has a writer"},
 	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "tensors of the current version",
 	 .shown = true},
 	{"SIZE", COLUMN_SIZE, INFO(n_bytes), .help = "size of the current version", .shown = true},
@@ -94,11 +94,11 @@ const struct column ls_columns[] = {
 	 .shown = true},
 	{"AGE", COLUMN_AGE, INFO(published_ns),
 	 .help = "time since the current version was published", .shown = true},
-	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
+	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "the same as a date (UTC)"},
 	{"KEPT", COLUMN_U32, INFO(n_versions), .help = "versions that exist"},
 	{"KEEP", COLUMN_U32, INFO(keep), .help = "versions to keep, the newest included"},
 	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory of all versions"},
-	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages"},
+	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "part of it in huge pages"},
 	{"USER", COLUMN_WORD, .word = ls_user, .help = "owner"},
 	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
 	{"GROUP", COLUMN_WORD, .word = ls_group, .help = "group"},
@@ -167,7 +167,7 @@ static int ls_run(struct cli *cli, int argc, char *argv[])
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind > 0)
-		cli_usage(cli, "'ls' takes no arguments; one buffer is shown by 'show'");
+		cli_usage(cli, "'ls' takes no arguments; 'show' shows one buffer");
 	table_init(&table, &cli->format, ls_columns);
 	if (server_connect(cli))
 		return EXIT_FAILED;

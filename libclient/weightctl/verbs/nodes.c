@@ -29,13 +29,12 @@ struct node {
 static const struct column columns[] = {
 	{"NODE", COLUMN_TEXT, NODE(name), .help = "name of the node", .shown = true, .cut = true,
 	 .width = 0.3},
-	{"ADDRESS", COLUMN_TEXT, NODE(address), .help = "where its agent listens", .shown = true,
+	{"ADDRESS", COLUMN_TEXT, NODE(address), .help = "address of its agent", .shown = true,
 	 .cut = true, .width = 0.3},
 	{"STATE", COLUMN_TEXT, NODE(state), .help = "up, down, or self: this node", .shown = true},
 	{"SINCE", COLUMN_AGE, NODE(since_ns), .help = "for how long", .shown = true},
-	{"RTT", COLUMN_DURATION, NODE(rtt_ns), .help = "time of a question to its agent",
-	 .shown = true},
-	{"WHY", COLUMN_TEXT, NODE(why), .help = "it is down; below the table, too"},
+	{"RTT", COLUMN_DURATION, NODE(rtt_ns), .help = "round trip to its agent", .shown = true},
+	{"WHY", COLUMN_TEXT, NODE(why), .help = "reason if it is down; below the table, too"},
 	{},
 };
 
@@ -230,7 +229,7 @@ const struct verb verb_nodes = {
 	.name = "nodes",
 	.args = "",
 	.summary = "List the nodes that versions are shared with",
-	.options = "     --buffers          what each of them has\n" HELP_TABLE,
+	.options = "     --buffers          buffers of each node\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_AGENT,
 	.run = nodes_run,

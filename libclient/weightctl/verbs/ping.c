@@ -117,7 +117,7 @@ static int ping_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_ping = {
 	.name = "ping",
 	.args = "",
-	.summary = "Measure the time of a request, and tell who answers",
+	.summary = "Measure the time of a request, and identify the server",
 	.options = " -c, --count COUNT      requests to send, one after the other (1)\n"
 		   "     --wait[=SECONDS]   wait for a server that is starting (10)\n" HELP_JSON,
 	.run = ping_run,

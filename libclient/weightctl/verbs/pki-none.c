@@ -8,8 +8,8 @@
 static int refuse(char why[PKI_WHY_SIZE])
 {
 	(void)snprintf(why, PKI_WHY_SIZE,
-		       "this weightctl was built without OpenSSL and knows no certificates; "
-		       "build it where libssl-dev is installed");
+		       "this weightctl was built without OpenSSL and has no certificates; build "
+		       "it where libssl-dev is installed");
 	return -1;
 }
 

@@ -484,7 +484,7 @@ static void take_node(X509 *x, struct pki_certificate *c)
 	}
 	if (n_names != 1)
 		wrong(c, n_names ? "it has the names of several nodes"
-				 : "it has no DNS name NAME" DOMAIN ", so it is nobody's");
+				 : "it has no DNS name NAME" DOMAIN ", so it belongs to no node");
 }
 
 static void check_node(X509 *x, struct pki_certificate *c)
@@ -528,7 +528,7 @@ static void check_issuer(X509 *x, const char *pem, struct pki_certificate *c)
 	cleanup(store_ctx_freep) X509_STORE_CTX *ctx = X509_STORE_CTX_new();
 
 	if (!store || !ctx || !X509_STORE_CTX_init(ctx, store, x, NULL)) {
-		wrong(c, "OpenSSL cannot look at it");
+		wrong(c, "OpenSSL cannot check it");
 		return;
 	}
 	X509_STORE_CTX_set_flags(ctx, X509_V_FLAG_X509_STRICT | X509_V_FLAG_NO_CHECK_TIME);

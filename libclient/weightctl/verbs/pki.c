@@ -68,8 +68,8 @@ static void folder_deinit(struct folder *f)
 static int say_written(const struct folder *folder, const char *name, int r)
 {
 	if (r == -EEXIST)
-		return cli_error("%s/%s is there already, and is not overwritten; name another folder, "
-				 "or remove it when nothing uses it any more",
+		return cli_error("%s/%s exists, and is not overwritten; name another folder, or "
+				 "remove it when nothing uses it any more",
 				 folder->path, name);
 	return cli_error("cannot write %s/%s: %s", folder->path, name, strerror(-r));
 }
@@ -158,8 +158,8 @@ static int read_ca(const char *path, struct pki_pair *ret)
 	    read_file(&folder, "ca.key", &ret->key, &mode))
 		return EXIT_FAILED;
 	if (mode & 077)
-		return cli_error("%s/ca.key can be read by others (mode %04o), who may have it by now; "
-				 "make a new CA, or 'chmod 600 %s/ca.key' if nobody has",
+		return cli_error("%s/ca.key can be read by others (mode %04o), and may have been; "
+				 "make a new CA, or 'chmod 600 %s/ca.key' if it was not",
 				 path, (unsigned)mode, path);
 	return 0;
 }
@@ -523,7 +523,7 @@ static int run_show(struct cli *cli, int argc, char *argv[])
 const struct verb verb_pki_ca = {
 	.name = "pki ca",
 	.args = "DIR",
-	.summary = "Make a CA of one's own, for certificates of nodes",
+	.summary = "Create a CA for certificates of nodes",
 	.peer = PEER_NONE,
 	.run = run_ca,
 };
@@ -532,8 +532,8 @@ const struct verb verb_pki_node = {
 	.name = "pki node",
 	.args = "DIR NAME",
 	.summary = "Issue the certificate of a node, by the CA in DIR",
-	.options = "     --days DAYS        how long it is good (365), not longer than its CA\n"
-		   "     --out DIR          where it is written; DIR of the CA if not given\n",
+	.options = "     --days DAYS        validity (365), at most that of its CA\n"
+		   "     --out DIR          folder to write to (DIR of the CA)\n",
 	.peer = PEER_NONE,
 	.run = run_node,
 };
@@ -549,8 +549,8 @@ const struct verb verb_pki_revoke = {
 const struct verb verb_pki_show = {
 	.name = "pki show",
 	.args = "FILE",
-	.summary = "Show certificates, and what is wrong with them",
-	.options = "     --ca FILE          certificate of the CA that is to vouch for it\n" HELP_JSON,
+	.summary = "Show certificates and their errors",
+	.options = "     --ca FILE          certificate of the CA to verify it by\n" HELP_JSON,
 	.peer = PEER_NONE,
 	.run = run_show,
 };

@@ -43,7 +43,7 @@ static int rollback_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_rollback = {
 	.name = "rollback",
 	.args = "NAME[@VERSION] | NAME VERSION",
-	.summary = "Make an old version current again; without one, the one before",
+	.summary = "Make an old version current again, or the previous one",
 	.options = HELP_JSON HELP_DEVICE,
 	.run = rollback_run,
 };

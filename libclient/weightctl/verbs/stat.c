@@ -63,23 +63,23 @@ static const char *slot_user(const void *row, bool json)
 }
 
 static const struct column slots[] = {
-	{"NAME", COLUMN_TEXT, SLOT(name), .help = "of the buffer, also after it was removed",
+	{"NAME", COLUMN_TEXT, SLOT(name), .help = "name of the buffer, also after it was removed",
 	 .shown = true, .cut = true, .width = 0.2},
-	{"DEVICE", COLUMN_TEXT, SLOT(device), .help = "where the memory is", .shown = true,
+	{"DEVICE", COLUMN_TEXT, SLOT(device), .help = "device of the memory", .shown = true,
 	 .cut = true, .width = 0.1},
-	{"VERSION", COLUMN_VERSION, SLOT(version), .help = "whose bytes it has", .shown = true},
+	{"VERSION", COLUMN_VERSION, SLOT(version), .help = "version with these bytes", .shown = true},
 	{"STATE", COLUMN_WORD, .word = slot_state,
 	 .help = "writing, current, kept, leaving or orphan (see weightctl(1))", .shown = true},
 	{"REMOVED", COLUMN_BOOL, SLOT(removed), .help = "the buffer is gone"},
 	{"SLOT", COLUMN_U64, SLOT(slot), .help = "number of the slot"},
 	{"SIZE", COLUMN_SIZE, SLOT(n_bytes), .help = "size of the slot"},
-	{"MEMORY", COLUMN_SIZE, SLOT(allocated), .help = "of it, with memory behind it",
+	{"MEMORY", COLUMN_SIZE, SLOT(allocated), .help = "part of it with memory behind it",
 	 .shown = true},
-	{"HUGE", COLUMN_SIZE, SLOT(huge_bytes), .help = "of it, in huge pages when it was made"},
+	{"HUGE", COLUMN_SIZE, SLOT(huge_bytes), .help = "part of it in huge pages, when allocated"},
 	{"SHARE", COLUMN_PART, offsetof(struct slot, huge),
 	 .help = "the same as a share of the slot", .shown = true},
 	{"READERS", COLUMN_U32, SLOT(n_readers), .help = "attachments", .shown = true},
-	{"USER", COLUMN_WORD, .word = slot_user, .help = "who is charged", .shown = true,
+	{"USER", COLUMN_WORD, .word = slot_user, .help = "user charged for it", .shown = true,
 	 .cut = true, .width = 0.1},
 	{"UID", COLUMN_U32, SLOT(uid), .help = "the same as a number"},
 	{},
@@ -135,7 +135,7 @@ static int stat_ask(struct cli *cli, struct memory *m)
 	if (r < 0)
 		return cli_fail(cli, r);
 	if (m->name && !weightd_list_count(m->slots))
-		return cli_error("no memory of a buffer '%s' is known; %s", m->name,
+		return cli_error("there is no memory of a buffer '%s'; %s", m->name,
 				 absent_hint(cli, m->name));
 	return 0;
 }
@@ -224,8 +224,8 @@ static int stat_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_stat = {
 	.name = "stat",
 	.args = "[NAME]",
-	.summary = "Show where the memory is, of all buffers or of one",
-	.options = "     --users            what users hold, and may\n" HELP_TABLE,
+	.summary = "Show the use of memory, by all buffers or by one",
+	.options = "     --users            use and limits of users\n" HELP_TABLE,
 	.columns = slots,
 	.run = stat_run,
 };

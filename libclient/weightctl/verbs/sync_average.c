@@ -16,13 +16,17 @@ static int sync_average_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_average = {
 	.name = "sync average",
 	.args = "BUFFER",
-	.summary = "Average what all nodes of a group have, as a new version",
+	.summary = "Average the versions of all nodes of a group into a new one",
 	.options = "     --group GROUP      the group; the only one it fits into if not given\n"
-		   "     --policy POLICY    who must take part: all, quorum or each (the group's)\n"
-		   "     --max-rate BYTES   a second out of each node at most, such as 500M or 1G\n"
-		   "     --dry-run          link all nodes, print what would be sent, and undo it\n"
-		   "     --no-wait          print the name of the sync, and do not wait for its end\n"
-		   "     --queue            wait for the end of what is under way with the buffer\n"
+		   "     --policy POLICY    required nodes: all, quorum or each (the group's)\n"
+		   "     --max-rate BYTES   a second out of each node at most, such as 500M or "
+		   "1G\n"
+		   "     --dry-run          link all nodes, print what would be sent, and undo "
+		   "it\n"
+		   "     --no-wait          print the name of the sync, and do not wait for its "
+		   "end\n"
+		   "     --queue            wait for the end of syncs in progress with the "
+		   "buffer\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,
 	.run = sync_average_run,

@@ -25,7 +25,7 @@ static int sync_cancel_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_cancel = {
 	.name = "sync cancel",
 	.args = "SYNC",
-	.summary = "End a sync; every node keeps the version it had",
+	.summary = "Cancel a sync; every node keeps its version",
 	.peer = PEER_AGENT,
 	.run = sync_cancel_run,
 };

@@ -18,7 +18,7 @@ static int sync_metrics_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_metrics = {
 	.name = "sync metrics",
 	.args = "",
-	.summary = "Write what was counted here, as OpenMetrics",
+	.summary = "Print the counters of this node, as OpenMetrics",
 	.options = "     --output FILE      replace this file, whole, instead of printing\n",
 	.peer = PEER_AGENT,
 	.run = sync_metrics_run,

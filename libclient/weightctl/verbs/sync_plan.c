@@ -50,20 +50,20 @@ struct row {
 #define ROW(member) offsetof(struct row, member)
 
 static const struct column columns[] = {
-	{"SCHEDULE", COLUMN_TEXT, ROW(schedule),
-	 .help = "who sends to whom; weightctl(1) has the formulae", .shown = true},
-	{"RUNS", COLUMN_BOOL, ROW(runs), .help = "it is what weightd-sync does", .shown = true},
-	{"MOVES", COLUMN_DURATION, ROW(moves_ns), .help = "until the last node has all bytes",
+	{"SCHEDULE", COLUMN_TEXT, ROW(schedule), .help = "schedule; weightctl(1) has the formulae",
+	 .shown = true},
+	{"RUNS", COLUMN_BOOL, ROW(runs), .help = "the schedule of weightd-sync", .shown = true},
+	{"MOVES", COLUMN_DURATION, ROW(moves_ns), .help = "time until the last node has all bytes",
 	 .shown = true},
 	{"OTHERS", COLUMN_DURATION, ROW(others_ns),
 	 .help = "the same for those that are no stragglers", .shown = true},
-	{"TIME", COLUMN_DURATION, ROW(total_ns), .help = "until all can be read, with the digests",
-	 .shown = true},
+	{"TIME", COLUMN_DURATION, ROW(total_ns),
+	 .help = "time until all can be read, with the digests", .shown = true},
 	{"ROOT", COLUMN_SIZE, ROW(root), .help = "bytes that the publisher sends", .shown = true},
 	{"LINK", COLUMN_SIZE, ROW(link), .help = "most bytes from one node to another",
 	 .shown = true},
 	{"TOTAL", COLUMN_SIZE, ROW(all), .help = "bytes over all links", .shown = true},
-	{"LINKS", COLUMN_U64, ROW(n_links), .help = "how many those are"},
+	{"LINKS", COLUMN_U64, ROW(n_links), .help = "number of links"},
 	{"AGAIN", COLUMN_SIZE, ROW(again),
 	 .help = "bytes sent once more, or in vain, for those that fail"},
 	{},
@@ -352,14 +352,16 @@ const struct verb verb_sync_plan = {
 	.args = "--nodes NODES --nic BITS --size BYTES",
 	.summary = "Predict how long a push takes, by schedule",
 	.options = "     --nodes NODES      how many, the publisher included\n"
-		   "     --nic BITS         a second, in each direction, of each node, such as 400G\n"
+		   "     --nic BITS         a second, in each direction, of each node, such as "
+		   "400G\n"
 		   "     --size BYTES       of the version, such as 16G, 1.5TB or 256MiB\n"
-		   "     --schedule NAME    chain, tree, binomial, ring or one-to-all (all of them)\n"
-		   "     --chunk BYTES      what a node has before it passes it on (1 MiB)\n"
+		   "     --schedule NAME    chain, tree, binomial, ring or one-to-all (all of "
+		   "them)\n"
+		   "     --chunk BYTES      unit that nodes forward (1 MiB)\n"
 		   "     --stragglers N:FACTOR\n"
 		   "                        so many nodes are so many times slower (none)\n"
-		   "     --failures N       so many nodes go silent on the way (none)\n"
-		   "     --stall SECONDS    until that is noticed, stall-timeout (5)\n"
+		   "     --failures N       so many nodes fail during the push (none)\n"
+		   "     --stall SECONDS    until that is detected, stall-timeout (5)\n"
 		   "     --latency SECONDS  from one node to the next (0.0001)\n"
 		   "     --efficiency PERCENT\n"
 		   "                        of the NIC that one stream reaches (85)\n"

@@ -203,11 +203,11 @@ static int leave(struct push *p, int signal)
 {
 	progress_finish(&p->progress);
 	if (!*p->sync) {
-		(void)cli_error("the %s had not begun, and will not", p->kind->what);
+		(void)cli_error("the %s was withdrawn before it began", p->kind->what);
 		return EXIT_SIGNAL + signal;
 	}
-	(void)cli_error("the %s goes on; 'weightctl sync status %s' shows how far it is, "
-			"'weightctl sync cancel %s' ends it",
+	(void)cli_error("the %s continues; 'weightctl sync status %s' shows its progress, "
+			"'weightctl sync cancel %s' cancels it",
 			p->options.is_dry ? "dry run" : p->kind->what, p->sync, p->sync);
 	return EXIT_SIGNAL + signal;
 }
@@ -228,7 +228,7 @@ static int sync_push_take(struct push *p, struct keepalive *keepalive)
 		progress_finish(&p->progress);
 		if (*p->sync)
 			(void)cli_error(
-				"it may go on without; 'weightctl sync history' will tell how %s ended",
+				"it may continue; 'weightctl sync history' will show the end of %s",
 				p->sync);
 	}
 	return r;
@@ -461,7 +461,7 @@ static void print_text(const struct push *p, const struct pushed *pushed, const 
 		goes_on |= step_of(reached.state) < N_STEPS && !is_committed(reached.state);
 	}
 	if (goes_on)
-		(void)printf("'weightctl sync status %s' shows how far\n", pushed->sync);
+		(void)printf("'weightctl sync status %s' shows its progress\n", pushed->sync);
 }
 
 static int sync_push_finish(struct push *p)
@@ -487,7 +487,7 @@ static int sync_push_finish(struct push *p)
 	progress_finish(&p->progress);
 	if (!is_good(p, pushed.state))
 		return error ? cli_error("%s", error)
-			     : cli_error("the %s failed, and weightd-sync does not say why",
+			     : cli_error("the %s failed, and weightd-sync sent no reason",
 					 p->kind->what);
 	if (p->cli->format.json)
 		print_json(p, &pushed, nodes);
@@ -532,7 +532,8 @@ static int sync_push_wait(struct push *p)
 	p->started_ns = clock_now_ns();
 	r = sync_push_begin(p);
 	if (r != 0 && !(r == CONTROL_END && *p->sync))
-		return r == CONTROL_END ? cli_error("weightd-sync began no %s, and does not say why",
+		return r == CONTROL_END ? cli_error("weightd-sync started no %s, and sent no "
+						    "reason",
 						    p->kind->what)
 					: r;
 	if (p->options.no_wait)
@@ -629,12 +630,15 @@ const struct verb verb_sync_push = {
 	.args = "BUFFER[@VERSION]",
 	.summary = "Push a version to every node of a group, all or none",
 	.options = "     --group GROUP      the group; the only one it fits into if not given\n"
-		   "     --policy POLICY    who must have it: all, quorum or each (the group's)\n"
+		   "     --policy POLICY    required nodes: all, quorum or each (the group's)\n"
 		   "     --max-rate BYTES   a second over each link at most, such as 500M or 1G\n"
-		   "     --dry-run          prepare all nodes, print what would be sent, and undo it\n"
-		   "     --no-wait          print the name of the sync, and do not wait for its end\n"
+		   "     --dry-run          prepare all nodes, print what would be sent, and undo "
+		   "it\n"
+		   "     --no-wait          print the name of the sync, and do not wait for its "
+		   "end\n"
 		   "     --wait-all         wait for nodes that are slow, too\n"
-		   "     --queue            wait for the end of what is under way with the buffer\n"
+		   "     --queue            wait for the end of syncs in progress with the "
+		   "buffer\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,
 	.run = sync_push_run,

@@ -246,11 +246,11 @@ struct link {
 #define LINK(member) offsetof(struct link, member)
 
 static const struct column columns[] = {
-	{"FROM", COLUMN_TEXT, LINK(from), .help = "the node that has the bytes", .shown = true,
-	 .cut = true, .width = 0.3},
-	{"TO", COLUMN_TEXT, LINK(to), .help = "the node that gets them", .shown = true, .cut = true,
+	{"FROM", COLUMN_TEXT, LINK(from), .help = "node with the bytes", .shown = true, .cut = true,
 	 .width = 0.3},
-	{"BYTES", COLUMN_SIZE, LINK(bytes), .help = "how many", .shown = true},
+	{"TO", COLUMN_TEXT, LINK(to), .help = "node that receives them", .shown = true, .cut = true,
+	 .width = 0.3},
+	{"BYTES", COLUMN_SIZE, LINK(bytes), .help = "number of bytes", .shown = true},
 	{"MOVES", COLUMN_U64, LINK(n_moves), .help = "strided copies that they are", .shown = true},
 	{"WIRE", COLUMN_BOOL, LINK(wire), .help = "they leave their node", .shown = true},
 	{},
@@ -451,7 +451,7 @@ static int sync_reshard_ask(const struct cli *cli, const struct asked *a, const 
 
 	if (json_dumpb(split, NULL, 0, JSON_COMPACT) > ASKED_SPLIT_MAX) {
 		json_decref(split);
-		return cli_error("%s has more than the %zu KiB that weightd-sync can be asked with; "
+		return cli_error("%s has more than the %zu KiB of a request to weightd-sync; "
 				 "patterns such as \"*.weight\" take fewer rules",
 				 a->split, ASKED_SPLIT_MAX >> 10);
 	}
@@ -586,16 +586,16 @@ static int run_kind(struct cli *cli, int argc, char *argv[], const struct kind *
 
 #define ARGS "NAME[@VERSION]..."
 #define OPTIONS                                                                                    \
-	"     --split FILE       JSON: which tensors are split along which dimension\n"            \
-	"     --ranks NODES      who has the shards now, by rank, such as \"a b c d\"\n"           \
-	"     --onto NODES       who is to have them, by rank, such as \"e f\"\n"                  \
-	"     --into BUFFER      what they are called there\n"                                     \
+	"     --split FILE       JSON: the dimension of each tensor to split\n"                    \
+	"     --ranks NODES      nodes with the shards now, by rank, such as \"a b c d\"\n"        \
+	"     --onto NODES       nodes for the new shards, by rank, such as \"e f\"\n"             \
+	"     --into BUFFER      name of the new buffers\n"                                        \
 	"     --group GROUP      the group; the only one it fits into if not given\n"              \
 	"     --max-rate BYTES   a second out of each node at most, such as 500M or 1G\n"          \
 	"     --dry-run          link all nodes, print what would be sent, and undo it;\n"         \
 	"                        without --into, plan by the local weightd alone\n"                \
 	"     --no-wait          print the name of the sync, and do not wait for its end\n"        \
-	"     --queue            wait for the end of what is under way with the buffer\n"          \
+	"     --queue            wait for the end of syncs in progress with the buffer\n"          \
 	" -q, --quiet            no progress and no closing line\n"                                \
 	"     --socket PATH      socket of the server, for --dry-run without --into\n" HELP_DEVICE HELP_TABLE
 
@@ -617,7 +617,7 @@ static int run_scatter(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_reshard = {
 	.name = "sync reshard",
 	.args = ARGS,
-	.summary = "Make other shards on some nodes of a model in shards on others",
+	.summary = "Turn shards of a model on some nodes into others elsewhere",
 	.options = OPTIONS,
 	.columns = columns,
 	.peer = PEER_AGENT,
@@ -627,7 +627,7 @@ const struct verb verb_sync_reshard = {
 const struct verb verb_sync_gather = {
 	.name = "sync gather",
 	.args = ARGS,
-	.summary = "Make one whole on one node of a model in shards on others",
+	.summary = "Gather shards of a model into a whole on one node",
 	.options = OPTIONS,
 	.columns = columns,
 	.peer = PEER_AGENT,
@@ -637,7 +637,7 @@ const struct verb verb_sync_gather = {
 const struct verb verb_sync_scatter = {
 	.name = "sync scatter",
 	.args = ARGS,
-	.summary = "Make shards on some nodes of a model that one has whole",
+	.summary = "Scatter a whole model on one node into shards on others",
 	.options = OPTIONS,
 	.columns = columns,
 	.peer = PEER_AGENT,

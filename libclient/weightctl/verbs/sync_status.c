@@ -53,31 +53,33 @@ static const struct column columns[] = {
 	 .help = "push, average, reshard, or repair of a node that was behind"},
 	{"BUFFER", COLUMN_TEXT, PART(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 6},
-	{"GROUP", COLUMN_TEXT, PART(group), .help = "of nodes"},
+	{"GROUP", COLUMN_TEXT, PART(group), .help = "group of nodes"},
 	{"VERSION", COLUMN_WORD, .word = sync_status_version,
 	 .help = "TERM.NUMBER, the same on every node", .shown = true},
 	{"TERM", COLUMN_VERSION, PART(version.term), .help = "grows with each change of publisher"},
 	{"NUMBER", COLUMN_VERSION, PART(version.number), .help = "grows with each push"},
-	{"ROLE", COLUMN_TEXT, PART(role), .help = "of this node: publisher or member"},
-	{"NODE", COLUMN_TEXT, PART(node), .help = "that gets the version", .shown = true,
+	{"ROLE", COLUMN_TEXT, PART(role), .help = "role of this node: publisher or member"},
+	{"NODE", COLUMN_TEXT, PART(node), .help = "node that receives the version", .shown = true,
 	 .cut = true, .width = 4},
-	{"PHASE", COLUMN_TEXT, PART(phase), .help = "where it is; see weightctl(1)", .shown = true},
-	{"BY", COLUMN_TEXT, PART(by), .help = "what travels: full, leaves or patch", .shown = true},
+	{"PHASE", COLUMN_TEXT, PART(phase), .help = "present phase; see weightctl(1)", .shown = true},
+	{"BY", COLUMN_TEXT, PART(by), .help = "form of the bytes: full, leaves or patch",
+	 .shown = true},
 	{"DONE", COLUMN_SIZE, PART(done), .help = "bytes that it has", .shown = true},
-	{"EXPECTED", COLUMN_SIZE, PART(expected), .help = "of so many", .shown = true},
+	{"EXPECTED", COLUMN_SIZE, PART(expected), .help = "bytes expected in all", .shown = true},
 	{"RATE", COLUMN_RATE, PART(rate), .help = "bytes a second into it", .shown = true},
 	{"LEFT", COLUMN_CLOCK, PART(left_ns), .help = "time at that rate", .shown = true},
 	{"FROM", COLUMN_TEXT, PART(from), .help = "node that sends to it", .shown = true,
 	 .cut = true, .width = 4},
 	{"SLOW", COLUMN_BOOL, PART(slow), .help = "its link is; those behind it in the chain wait"},
 	{"SIZE", COLUMN_COUNTED, PART(share.size), .help = "bytes of the version"},
-	{"CHANGED", COLUMN_COUNTED, PART(share.changed), .help = "of them, in parts that differ"},
-	{"PATCH", COLUMN_COUNTED, PART(share.patch), .help = "bytes that travel instead of those"},
+	{"CHANGED", COLUMN_COUNTED, PART(share.changed), .help = "bytes in parts that differ"},
+	{"PATCH", COLUMN_COUNTED, PART(share.patch), .help = "bytes sent instead of those"},
 	{"DIFFER", COLUMN_COUNTED, PART(share.differ), .help = "bytes of elements that differ"},
-	{"SHARE", COLUMN_PART, PART(share.travelled), .help = "of SIZE, that travels"},
-	{"DENSITY", COLUMN_PART, PART(share.differed), .help = "of SIZE, that differs by elements"},
+	{"SHARE", COLUMN_PART, PART(share.travelled), .help = "part of SIZE that is sent"},
+	{"DENSITY", COLUMN_PART, PART(share.differed),
+	 .help = "part of SIZE that differs, by elements"},
 	{"EPOCH", COLUMN_U64, PART(epoch), .help = "attempts to move the bytes, this one included"},
-	{"WHY", COLUMN_TEXT, PART(why), .help = "it is so; below the table, too"},
+	{"WHY", COLUMN_TEXT, PART(why), .help = "reason for its state; below the table, too"},
 	{},
 };
 
@@ -184,7 +186,7 @@ static void say_slow(FILE *f, const struct part *p)
 	char sentence[256];
 
 	(void)snprintf(sentence, sizeof(sentence),
-		       "is slow to get it from %.63s; those behind it wait",
+		       "receives it slowly from %.63s; nodes behind it wait",
 		       p->from ? p->from : "the node before it");
 	say(f, p, sentence);
 }
@@ -267,8 +269,8 @@ static int sync_status_ask(const struct cli *cli, const char *sync, json_t *show
 	if (!r && !*sync)
 		sync_status_choose(*ret, shown);
 	else if (!r && !json_array_size(*ret))
-		return cli_error("this node knows of no sync %s, or no more than its end, which "
-				 "'weightctl sync history' shows",
+		return cli_error("this node has no sync %s in progress; 'weightctl sync history' "
+				 "shows finished ones",
 				 sync);
 	return r;
 }
@@ -349,9 +351,8 @@ static int sync_status_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_status = {
 	.name = "sync status",
 	.args = "[SYNC]",
-	.summary = "Show how far each node is, and who is slow",
-	.options =
-		" -w, --watch            show it again and again, until all have ended\n" HELP_TABLE,
+	.summary = "Show the progress of each node, and slow links",
+	.options = " -w, --watch            redraw until all have ended\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_AGENT,
 	.run = sync_status_run,

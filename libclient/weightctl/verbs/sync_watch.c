@@ -216,8 +216,8 @@ static int sync_watch_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_watch = {
 	.name = "sync watch",
 	.args = "",
-	.summary = "Tell what happens between nodes, as it happens",
-	.options = " -q, --quiet            do not tell on standard error when it begins\n"
+	.summary = "Print events between nodes, as they happen",
+	.options = " -q, --quiet            no message on standard error at the start\n"
 		   " -J, --json             write a JSON object for each event, a line each\n",
 	.peer = PEER_AGENT,
 	.run = sync_watch_run,

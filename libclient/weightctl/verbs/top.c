@@ -356,18 +356,17 @@ static int top_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_top = {
 	.name = "top",
 	.args = "",
-	.summary = "Show what each sync carries now, as the kernel counts it",
-	.options =
-		"     --delay SECONDS    between frames (1)\n"
-		"     --once             show one frame\n"
-		"     --sort COLUMN      by which rows are sorted, the greatest first (RATE)\n"
-		"     --sync SYNC        only of this sync, or those that begin so\n"
-		"     --peer NODE        only what goes to and comes from this node\n"
-		"     --role ROLE        only payload, or only control\n"
-		"     --transport WORD   only what this carries: tcp, tls, gloo or nccl\n"
-		"     --process PROCESS  only of this process, by its name or number\n"
-		"     --container ID     only of this container, or those that begin so\n"
-		"     --cgroup PATH      only of this control group and those below it\n" HELP_TABLE,
+	.summary = "Show the traffic of each sync, as the kernel counts it",
+	.options = "     --delay SECONDS    between frames (1)\n"
+		   "     --once             show one frame\n"
+		   "     --sort COLUMN      sort rows by it, the greatest first (RATE)\n"
+		   "     --sync SYNC        only this sync, or those with this prefix\n"
+		   "     --peer NODE        only traffic with this node\n"
+		   "     --role ROLE        only payload, or only control\n"
+		   "     --transport WORD   only this transport: tcp, tls, gloo or nccl\n"
+		   "     --process PROCESS  only this process, by its name or number\n"
+		   "     --container ID     only this container, or those with this prefix\n"
+		   "     --cgroup PATH      only this control group and those below it\n" HELP_TABLE,
 	.columns = trace_row_columns,
 	.peer = PEER_TRACER,
 	.run = top_run,

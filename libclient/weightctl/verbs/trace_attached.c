@@ -31,20 +31,21 @@ static const char *trace_attached_user(const void *row, bool json)
 static const struct column columns[] = {
 	{"BUFFER", COLUMN_TEXT, ATTACHMENT(buffer), .help = "its name", .shown = true, .cut = true,
 	 .width = 0.3},
-	{"VERSION", COLUMN_VERSION, ATTACHMENT(version), .help = "that is attached", .shown = true},
-	{"DEVICE", COLUMN_TEXT, ATTACHMENT(device), .help = "where it is", .shown = true,
+	{"VERSION", COLUMN_VERSION, ATTACHMENT(version), .help = "attached version", .shown = true},
+	{"DEVICE", COLUMN_TEXT, ATTACHMENT(device), .help = "device of the memory", .shown = true,
 	 .cut = true, .width = 6},
-	{"SIZE", COLUMN_COUNTED, ATTACHMENT(bytes), .help = "of the version", .shown = true},
+	{"SIZE", COLUMN_COUNTED, ATTACHMENT(bytes), .help = "size of the version", .shown = true},
 	{"PID", COLUMN_INDEX, ATTACHMENT(pid), .help = "process that has it", .shown = true},
 	{"PROCESS", COLUMN_TEXT, ATTACHMENT(comm), .help = "its name", .shown = true, .cut = true,
 	 .width = 8},
 	{"USER", COLUMN_WORD, .word = trace_attached_user, .help = "its user", .shown = true,
 	 .cut = true, .width = 0.1},
 	{"UID", COLUMN_INDEX, ATTACHMENT(uid), .help = "the same as a number"},
-	{"AGE", COLUMN_AGE, ATTACHMENT(realtime_ns), .help = "since when", .shown = true},
+	{"AGE", COLUMN_AGE, ATTACHMENT(realtime_ns), .help = "time since it was attached",
+	 .shown = true},
 	{"TIME", COLUMN_TIME, ATTACHMENT(realtime_ns), .help = "likewise (UTC)"},
 	{"LEASE", COLUMN_VERSION, ATTACHMENT(lease), .help = "weightd's number of it"},
-	{"WEIGHTD", COLUMN_INDEX, ATTACHMENT(weightd), .help = "process that says so"},
+	{"WEIGHTD", COLUMN_INDEX, ATTACHMENT(weightd), .help = "process of the weightd"},
 	{},
 };
 
@@ -92,7 +93,7 @@ static int trace_attached_print(const struct cli *cli, struct table *table, cons
 		json_close(&json, '}');
 	} else if (n_lost) {
 		(void)fprintf(stderr,
-			      "weightctl: %" PRIu64 " more were not seen to attach or to let go\n",
+			      "weightctl: %" PRIu64 " more were not seen to attach or detach\n",
 			      n_lost);
 	} else if (!n) {
 		(void)fputs("weightctl: nothing that was attached since weightd-trace was started "
@@ -114,7 +115,7 @@ static int trace_attached_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_attached = {
 	.name = "trace attached",
 	.args = "",
-	.summary = "Show who has what attached now",
+	.summary = "Show present attachments",
 	.options = HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,

@@ -30,10 +30,10 @@ struct hook {
 #define HOOK(member) offsetof(struct hook, member)
 
 static const struct column columns[] = {
-	{"HOOK", COLUMN_TEXT, HOOK(name), .help = "where a program is attached", .shown = true},
+	{"HOOK", COLUMN_TEXT, HOOK(name), .help = "hook for a BPF program", .shown = true},
 	{"STATE", COLUMN_TEXT, HOOK(state), .help = "on or off", .shown = true},
-	{"WHY", COLUMN_TEXT, HOOK(why), .help = "it is off; below the table, too"},
-	{"LOST", COLUMN_TEXT, HOOK(lost), .help = "what is not known without it; likewise"},
+	{"WHY", COLUMN_TEXT, HOOK(why), .help = "reason if it is off; below the table, too"},
+	{"LOST", COLUMN_TEXT, HOOK(lost), .help = "information missing without it; likewise"},
 	{},
 };
 
@@ -220,7 +220,7 @@ static int trace_doctor_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_doctor = {
 	.name = "trace doctor",
 	.args = "",
-	.summary = "Show what weightd-trace can have of this kernel",
+	.summary = "Show the features of this kernel for weightd-trace",
 	.options = HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,

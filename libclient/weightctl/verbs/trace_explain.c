@@ -625,7 +625,7 @@ static int trace_explain_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_explain = {
 	.name = "trace explain",
 	.args = "SYNC",
-	.summary = "Say what took the time of a sync, and why",
+	.summary = "Explain what took the time of a sync",
 	.options =
 		"     --recording FILE   of 'trace record'; else what weightd-trace knows\n" HELP_JSON,
 	.peer = PEER_TRACER,

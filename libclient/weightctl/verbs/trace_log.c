@@ -58,20 +58,20 @@ static const char *trace_log_user(const void *row, bool json)
 }
 
 static const struct column columns[] = {
-	{"NUMBER", COLUMN_VERSION, ACT(number), .help = "by which other acts name it"},
-	{"TIME", COLUMN_TIME, ACT(realtime_ns), .help = "when it was over (UTC)"},
+	{"NUMBER", COLUMN_VERSION, ACT(number), .help = "number, for references of other acts"},
+	{"TIME", COLUMN_TIME, ACT(realtime_ns), .help = "time of its end (UTC)"},
 	{"AGE", COLUMN_AGE, ACT(realtime_ns), .help = "time since then", .shown = true},
 	{"PID", COLUMN_INDEX, ACT(pid), .help = "process that did it", .shown = true},
 	{"PROCESS", COLUMN_TEXT, ACT(comm), .help = "its name", .shown = true, .cut = true,
 	 .width = 8},
-	{"USER", COLUMN_WORD, .word = trace_log_user, .help = "whose it is"},
+	{"USER", COLUMN_WORD, .word = trace_log_user, .help = "user of the process"},
 	{"UID", COLUMN_INDEX, ACT(uid), .help = "the same as a number"},
-	{"ACT", COLUMN_TEXT, ACT(act), .help = "what it did, see weightd-trace(8)", .shown = true},
-	{"WHAT", COLUMN_TEXT, ACT(what), .help = "with what", .shown = true, .cut = true,
+	{"ACT", COLUMN_TEXT, ACT(act), .help = "kind of act, see weightd-trace(8)", .shown = true},
+	{"WHAT", COLUMN_TEXT, ACT(what), .help = "objects of the act", .shown = true, .cut = true,
 	 .width = 0.3},
 	{"RESULT", COLUMN_TEXT, ACT(result), .help = "ok, or how it failed", .shown = true},
 	{"TOOK", COLUMN_DURATION, ACT(took_ns), .help = "from the call to its return", .shown = true},
-	{"FUNCTION", COLUMN_TEXT, ACT(function), .help = "that was called"},
+	{"FUNCTION", COLUMN_TEXT, ACT(function), .help = "function called"},
 	{},
 };
 
@@ -351,7 +351,8 @@ static int print_lines(struct log *l, const json_t *rows)
 static void say_none(const struct log *l)
 {
 	(void)fprintf(stderr,
-		      "weightctl: no %sacts are known; 'weightctl trace doctor' says what is seen\n",
+		      "weightctl: there are no %sacts; 'weightctl trace doctor' shows the active "
+		      "probes\n",
 		      l->act || l->pid != UINT64_MAX ? "such " : "");
 }
 
@@ -520,13 +521,14 @@ static int trace_log_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_log = {
 	.name = "trace log",
 	.args = "",
-	.summary = "Show who attached, exported, opened and connected what",
-	.options = "     --pid PID          only what this process did\n"
-		   "     --act WORD         only acts whose word begins so: cuda, qp_connect\n"
-		   " -f, --follow           go on with what is done from now on, a line each\n"
-		   " -q, --quiet            do not tell on standard error when that begins\n"
+	.summary = "Show acts on memory and communicators",
+	.options = "     --pid PID          only acts of this process\n"
+		   "     --act WORD         only acts with this prefix: cuda, qp_connect\n"
+		   " -f, --follow           continue with new acts, a line each\n"
+		   " -q, --quiet            no message on standard error at the start\n"
 		   " -J, --json             write JSON, an object a line\n"
-		   " -o, --output COLUMNS   columns to show, by commas; +COLUMNS adds to the usual\n"
+		   " -o, --output COLUMNS   columns to show, by commas; +COLUMNS adds to the "
+		   "usual\n"
 		   " -n, --noheadings       leave out the headings\n"
 		   " -b, --bytes            sizes in bytes\n",
 	.columns = columns,

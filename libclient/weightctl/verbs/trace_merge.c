@@ -85,9 +85,9 @@ static int trace_merge_draw(struct merge *m, FILE *f)
 	trace_arrows_draw(&m->arrows, &m->timeline);
 	trace_events_end(&m->timeline);
 	if (m->arrows.n_backward && result == 0)
-		(void)cli_error("%zu of the arrows would point back in time and are left out: "
-				"the clocks of the nodes do not agree, or one was told of a sync "
-				"when that was nearly over",
+		(void)cli_error("%zu of the arrows would point back in time and are left out: the "
+				"clocks of the nodes do not agree, or one node joined a sync near "
+				"its end",
 				m->arrows.n_backward);
 	trace_arrows_deinit(&m->arrows);
 	return result;
@@ -170,7 +170,7 @@ static int trace_merge_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_merge = {
 	.name = "trace merge",
 	.args = "NODE.jsonl...",
-	.summary = "Put what several nodes recorded on one timeline",
+	.summary = "Merge recordings of several nodes into one timeline",
 	.options = "     --format FORMAT    perfetto or chrome, which are one (perfetto)\n"
 		   "     --output FILE      replace this file, whole, instead of printing\n",
 	.peer = PEER_NONE,

@@ -18,7 +18,7 @@ static int trace_metrics_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_metrics = {
 	.name = "trace metrics",
 	.args = "",
-	.summary = "Write what weightd-trace counted, as OpenMetrics",
+	.summary = "Print the counters of weightd-trace, as OpenMetrics",
 	.options = "     --output FILE      replace this file, whole, instead of printing\n",
 	.peer = PEER_TRACER,
 	.run = trace_metrics_run,

@@ -47,7 +47,7 @@ static const struct column ports[] = {
 	 .shown = true},
 	{"SENT", COLUMN_COUNTED, PORT(sent), .help = "bytes, by its own count", .shown = true},
 	{"RECEIVED", COLUMN_COUNTED, PORT(received), .help = "likewise", .shown = true},
-	{"ERRORS", COLUMN_COUNT, PORT(errors), .help = "of all kinds together", .shown = true},
+	{"ERRORS", COLUMN_COUNT, PORT(errors), .help = "errors of all kinds together", .shown = true},
 	{"LINK", COLUMN_TEXT, PORT(link), .help = "its speed and width in words"},
 	{"NETDEV", COLUMN_TEXT, PORT(netdev), .help = "interface that it belongs to"},
 	{"GID", COLUMN_TEXT, PORT(gid), .help = "the first of its addresses"},
@@ -304,8 +304,8 @@ const struct verb verb_trace_rdma = {
 	.name = "trace rdma",
 	.args = "",
 	.summary = "Show ports of RDMA devices, queue pairs and their counters",
-	.options = "     --qps              show queue pairs, and whose they are\n"
-		   "     --counters         show what counters of queue pairs have; the columns of\n"
+	.options = "     --qps              show queue pairs and their processes\n"
+		   "     --counters         show counters of queue pairs; the columns of\n"
 		   "                        both are in weightctl(1)\n" HELP_TABLE,
 	.columns = ports,
 	.peer = PEER_TRACER,

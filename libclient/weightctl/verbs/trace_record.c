@@ -315,11 +315,11 @@ static int trace_record_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_record = {
 	.name = "trace record",
 	.args = "",
-	.summary = "Write down what each sync carries, as the kernel counts it",
+	.summary = "Record the traffic of each sync, as the kernel counts it",
 	.options = "     --format FORMAT    jsonl, or for a timeline perfetto or chrome (jsonl)\n"
-		   "     --seconds SECONDS  end then; else when a signal comes\n"
+		   "     --seconds SECONDS  duration (until a signal)\n"
 		   "     --output FILE      into this file instead of printing\n"
-		   " -q, --quiet            do not tell on standard error when it begins\n",
+		   " -q, --quiet            no message on standard error at the start\n",
 	.peer = PEER_TRACER,
 	.is_usual = true,
 	.run = trace_record_run,

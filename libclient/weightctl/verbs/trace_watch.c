@@ -60,27 +60,27 @@ struct watch {
 };
 
 static const struct column columns[] = {
-	{"PROCESS", COLUMN_TEXT, TRACE_ROW(process), .help = "that was watched", .shown = true,
+	{"PROCESS", COLUMN_TEXT, TRACE_ROW(process), .help = "process watched", .shown = true,
 	 .cut = true, .width = 7},
 	{"PID", COLUMN_INDEX, TRACE_ROW(pid), .help = "its number"},
-	{"CONTAINER", COLUMN_TEXT, TRACE_ROW(container), .help = "in which it is", .cut = true,
-	 .width = 12},
+	{"CONTAINER", COLUMN_TEXT, TRACE_ROW(container), .help = "container of the process",
+	 .cut = true, .width = 12},
 	{"CGROUP", COLUMN_TEXT, TRACE_ROW(cgroup),
 	 .help = "its control group, or that which was watched", .cut = true, .width = 12},
-	{"CONNECTIONS", COLUMN_INDEX, TRACE_ROW(connections), .help = "that were counted",
+	{"CONNECTIONS", COLUMN_INDEX, TRACE_ROW(connections), .help = "connections counted",
 	 .shown = true},
 	{"SUBMITTED", COLUMN_COUNTED, TRACE_ROW(submitted), .help = "bytes handed to the kernel",
 	 .shown = true},
-	{"DELIVERED", COLUMN_COUNTED, TRACE_ROW(delivered), .help = "of them, acknowledged",
+	{"DELIVERED", COLUMN_COUNTED, TRACE_ROW(delivered), .help = "part of it, acknowledged",
 	 .shown = true},
 	{"RECEIVED", COLUMN_COUNTED, TRACE_ROW(received), .help = "bytes that came in",
 	 .shown = true},
-	{"CONSUMED", COLUMN_COUNTED, TRACE_ROW(consumed), .help = "of them, taken by the program"},
+	{"CONSUMED", COLUMN_COUNTED, TRACE_ROW(consumed), .help = "part of it, taken by the program"},
 	{"WIRE", COLUMN_COUNTED, TRACE_ROW(wire), .help = "bytes sent, those sent again included"},
 	{"RETRANS", COLUMN_COUNTED, TRACE_ROW(retrans), .help = "bytes that were sent again",
 	 .shown = true},
-	{"LIMITED", COLUMN_TEXT, TRACE_ROW(limited_by), .help = "what it waited for most"},
-	{"ELAPSED", COLUMN_DURATION, TRACE_ROW(elapsed_ns), .help = "since it was watched",
+	{"LIMITED", COLUMN_TEXT, TRACE_ROW(limited_by), .help = "most frequent limit"},
+	{"ELAPSED", COLUMN_DURATION, TRACE_ROW(elapsed_ns), .help = "time since the start",
 	 .shown = true},
 	{"RATE", COLUMN_RATE, TRACE_ROW(rate), .help = "bytes a second, of all that time"},
 	{"PARTIAL", COLUMN_BOOL, TRACE_ROW(partial),
@@ -259,7 +259,7 @@ static int wait_for_end(struct watch *w, struct pollfd *fds)
 		if (n == 0)
 			break;
 		if (fds[1].revents)
-			return cli_error("weightd-trace is gone, and with it what it counted");
+			return cli_error("weightd-trace has ended, and its counts are lost");
 		for (size_t i = 0; i < w->n_targets; i++)
 			if (fds[2 + i].revents) {
 				(void)close(w->targets[i].fd);
@@ -467,13 +467,13 @@ static int trace_watch_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_watch = {
 	.name = "trace watch",
 	.args = "[COMMAND...]",
-	.summary = "Count what a program carries, whoever wrote it",
+	.summary = "Count the traffic of any program",
 	.options =
 		"     --pid PID          all sockets of this process; again for more\n"
 		"     --cgroup PATH      those of this control group of version 2, likewise\n"
-		"     --sync NAME        what it is called in 'weightctl top' (COMMAND)\n"
-		"     --peer NAME        likewise the other node (*)\n"
-		"     --seconds SECONDS  end then; else with what is watched, or a signal\n" HELP_TABLE,
+		"     --sync NAME        name in 'weightctl top' (COMMAND)\n"
+		"     --peer NAME        name of the other node there (*)\n"
+		"     --seconds SECONDS  duration (to the end of the watched, or a signal)\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,
 	.run = trace_watch_run,

@@ -112,7 +112,7 @@ static int verify_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_verify = {
 	.name = "verify",
 	.args = "NAME[@VERSION]...",
-	.summary = "Compare the digest of a version with the one that was published",
+	.summary = "Compare the digest of a version with the published one",
 	.options = HELP_JSON HELP_DEVICE,
 	.run = verify_run,
 };

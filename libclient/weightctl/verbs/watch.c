@@ -280,11 +280,11 @@ static int watch_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_watch = {
 	.name = "watch",
 	.args = "[NAME...]",
-	.summary = "Tell what happens to buffers, as it happens",
+	.summary = "Print events of buffers, as they happen",
 	.options =
 		" -c, --count COUNT      end after that many events\n"
 		" -t, --timeout SECONDS  end after that time; with -c, with exit code 1\n"
-		" -q, --quiet            do not tell on standard error when it begins\n"
+		" -q, --quiet            no message on standard error at the start\n"
 		" -J, --json             write a JSON object for each event, a line each\n" HELP_DEVICE,
 	.run = watch_run,
 };

@@ -100,7 +100,7 @@ def test_a_call_that_cannot_be_asked_twice_says_that_nobody_knows(server, meet, 
     peer.request(op)
     peer = server.restart(peer)
     failed = failure(asked)
-    assert failed.errno == errno.ECONNABORTED and "'m'" in failed.sentence and "ask again" in failed.sentence
+    assert failed.errno == errno.ECONNABORTED and "'m'" in failed.sentence and "try again" in failed.sentence
     assert peer.is_silent()
     asked = later(client.ping)  # on the connection that was made meanwhile
     peer.request(wire.PING)

@@ -175,8 +175,8 @@ def test_a_byte_that_changes_on_its_way_is_found_before_the_publish(gpu_daemon, 
     _, errors = loading.communicate(timeout=60)
     leaf = offset // MIB * MIB
     assert loading.returncode == 1 and errors.decode() == (
-        f"weightctl: the bytes from {leaf} to {leaf + MIB} did not arrive on the GPU as they were read; load again, "
-        "and look at the GPU's and the machine's memory if it happens twice\n")
+        f"weightctl: the bytes from {leaf} to {leaf + MIB} on the GPU are not those that were read; load again, "
+        "and check the memory of the GPU and of the machine if it happens twice\n")
     check_nothing_is_left(gpu_daemon, gpu)
 
 
@@ -196,7 +196,7 @@ def test_the_model_is_not_copied_back_to_be_digested(gpu_daemon, gpu, model):
     load(gpu_daemon, model[0])
     gpu.fail("cuLaunchKernel", ILLEGAL_ADDRESS)
     done = gpu_daemon.ctl("verify", "--device", "cuda:0", "m", check=False)
-    assert done.returncode == 1 and "the GPU does not digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr, done.stderr
+    assert done.returncode == 1 and "the GPU cannot digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr, done.stderr
 
 
 def test_a_driver_that_makes_no_code_of_the_kernel_copies_the_model_back(gpu_daemon, gpu, model):
@@ -214,7 +214,7 @@ def is_digested_by_the_gpu(daemon, gpu, capability="9.0", **env):
     done = daemon.ctl("verify", "--device", "cuda:0", "m", check=False,
                       env={"FAKE_CUDA_ATTRIBUTES": f"75={major},76={minor}"} | env)
     gpu.heal()
-    by_gpu = "the GPU does not digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
+    by_gpu = "the GPU cannot digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
     assert done.returncode == int(by_gpu), done.stderr
     return by_gpu
 
@@ -253,7 +253,7 @@ with weightd.create("m", layout, device="cuda:0") as writer:
 """
     gpu.fail("cuLaunchKernel", ILLEGAL_ADDRESS, count=1)
     done = gpu.python(write, env={"WEIGHTD_SOCKET": gpu_daemon.socket})
-    assert "the GPU does not digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
+    assert "the GPU cannot digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
     gpu.heal()
     done = gpu.python(write, env={"WEIGHTD_SOCKET": gpu_daemon.socket})
     assert done.stdout == "1\n"
@@ -267,4 +267,4 @@ def test_memory_of_the_older_kind_is_loaded_and_verified_alike(gpu_daemon, gpu, 
     gpu.fail("cuLaunchKernel", ILLEGAL_ADDRESS, skip=1)
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
     done = gpu_daemon.ctl("verify", "--device", "cuda:0", "m", check=False)
-    assert "the GPU does not digest it" in done.stderr
+    assert "the GPU cannot digest it" in done.stderr

@@ -345,7 +345,7 @@ with weightd.watch(device="cuda:1") as watch, weightd.watch(device="cuda") as ot
     assert (event.kind, event.name, event.device) == ("created", "m", weightd.ls()[0].device), event
     fails(weightd.Timeout, lambda: other.next(0.05))
 fails(weightd.Error, lambda: weightd.watch(device="cuda:2"), errno.ENODEV, "cuda:2: ")
-fails(weightd.Error, lambda: weightd.watch(device="tpu"), errno.EINVAL, "'tpu' is no device; those are host, cuda:0")
+fails(weightd.Error, lambda: weightd.watch(device="tpu"), errno.EINVAL, "'tpu' is not a device; use host, cuda:0")
 """, devices=2)
 
 

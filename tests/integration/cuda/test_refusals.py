@@ -163,7 +163,7 @@ def test_memory_of_the_older_kind(played):
             assert buffer.read() == bytes([7]) * 4096
             assert buffer.swap() == 0 and buffer.refresh() is None
             e = refused(buffer.release)
-            assert e.errno == errno.EOPNOTSUPP and "older CUDA kind" in e.sentence, e
+            assert e.errno == errno.EOPNOTSUPP and "cuda-ipc memory" in e.sentence, e
             assert buffer.read(1, 1) == bytes([7])
             print("read", flush=True)
             input()
@@ -238,8 +238,8 @@ VMM_HOLDER = """
 
 
 @pytest.mark.parametrize("what, code, why", [
-    ("another GPU", "EBADMSG", "weightd has it on cuda:0, and the driver does not"),
-    ("no handle", "EINVAL", "the driver does not import it")])
+    ("another GPU", "EBADMSG", "it is on cuda:0 by weightd, but not by the driver"),
+    ("no handle", "EINVAL", "the driver cannot import it")])
 def test_what_is_not_what_the_server_says_is_refused(make_gpus, tmp_path, what, code, why):
     features.require("library")
     played = Played(make_gpus(devices=2), tmp_path)

@@ -82,7 +82,7 @@ def test_giving_back_waits_for_the_stream(one):
         wait(s)
         assert to.raw == DATA[:100]
         e = refused(attach("m").release, ctypes.c_void_p(0x10))
-        assert e.errno == errno.EIO and "cannot be given back" in e.sentence, e
+        assert e.errno == errno.EIO and "cannot be released" in e.sentence, e
     """)
 
 

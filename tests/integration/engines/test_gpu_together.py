@@ -218,7 +218,7 @@ def test_nothing_is_copied_for_a_reshard_that_cannot_be(make, np):
     m.split.write_text(json.dumps({"split": [{"tensors": "x", "dim": 0}]}))
     for node in nodes:
         node.gpus.fail("cuMemcpyDtoH", ILLEGAL_ADDRESS)
-    assert "no rule of the split is about tensor 't.0'" in refusal(m.reshard(check=False))
+    assert "no rule of the split matches tensor 't.0'" in refusal(m.reshard(check=False))
     for node in nodes:
         node.gpus.heal()
     m.assert_untouched()

@@ -119,8 +119,8 @@ def test_names_that_are_tied_stay_tied(daemon, task):  # noqa: F811
 
 
 @pytest.mark.parametrize("split, targets, why", (
-    (b"{", [2], "the split is no JSON"),
-    ({"split": [{"tensors": "x", "dim": 0}]}, [2], "no rule of the split is about tensor 't'"),
+    (b"{", [2], "the split is not JSON"),
+    ({"split": [{"tensors": "x", "dim": 0}]}, [2], "no rule of the split matches tensor 't'"),
     ({"split": [{"tensors": "*", "dim": 3}]}, [2], "cannot be split along dimension 3"),
     ({"split": [{"tensors": "*", "replicated": True}]}, [2], "'t' is replicated, but [2, 3] at rank 1 and [3, 3] at rank 0"),
     ({"split": [{"tensors": "*", "dim": 0}]}, [0, 1, 2, 3, 4, 5], "target 5 would have no bytes"),

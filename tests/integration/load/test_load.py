@@ -295,7 +295,7 @@ def test_a_missing_file_of_an_index_is_named(clean, tmp_path):
     write_model(tmp_path / "1.safetensors", {"a": u8(b"a")})
     write_index(tmp_path / "model.safetensors.index.json", {"a": "1.safetensors", "b": "2.safetensors"})
     done = clean.ctl("load", "m", tmp_path, check=False)
-    check_refused(done, "model.safetensors.index.json'", "'2.safetensors', which is not there")
+    check_refused(done, "model.safetensors.index.json'", "'2.safetensors', which does not exist")
 
 
 def test_a_tensor_that_its_file_lacks_is_named(clean, tmp_path):

@@ -408,7 +408,7 @@ def test_write_to_what_is_published_is_a_segfault_which_guard_explains(weightd, 
             ("step", "of 'weight', buffer 'm' version 1", published),
             ("write_capsule", "byte 4 of 'bias', buffer 'm' version 1", published),
             ("write_behind_publish", "byte 0 of 'bias', buffer 'n' version 1", published),
-            ("read_released", "byte 8 of 'weight', buffer 'm' version 1", "whose memory was given back"))):
+            ("read_released", "byte 8 of 'weight', buffer 'm' version 1", "whose memory was released"))):
         lines = said.splitlines()
         assert lines[0] == act and lines[1].startswith("weightd: SIGSEGV at ") and place in lines[1], said
         assert why in lines[1] and f" in {act}" in said, said

@@ -117,11 +117,11 @@ def test_memory_of_the_older_kind_of_a_gpu_has_no_descriptor(one):
         with create("m", 4096, handle=1) as writer:
             assert writer.map_size == 0
             e = refused(writer.fd)
-            assert e.errno == errno.EOPNOTSUPP and "older kind" in e.sentence, e
+            assert e.errno == errno.EOPNOTSUPP and "cuda-ipc memory" in e.sentence, e
             writer.publish()
         fd = ctypes.c_int(-7)
         e = refused(attach, "m", ret_fd=ctypes.pointer(fd))
-        assert e.errno == errno.EOPNOTSUPP and "'m' on cuda:GPU-" in e.sentence and "older kind" in e.sentence, e
+        assert e.errno == errno.EOPNOTSUPP and "'m' on cuda:GPU-" in e.sentence and "cuda-ipc memory" in e.sentence, e
         assert fd.value == -7
         attach("m")
     """)

@@ -246,17 +246,17 @@ def test_nothing_is_overwritten(nodes):
         return {p.name: p.read_bytes() for p in nodes.iterdir() if p.name != "ca.issued"}
 
     before = files()
-    assert "ca.key is there already" in refused("ca", nodes)
-    assert "a.key is there already" in refused("node", nodes, "a")
+    assert "ca.key exists" in refused("ca", nodes)
+    assert "a.key exists" in refused("node", nodes, "a")
     (nodes / "a.key").unlink()
     del before["a.key"]
-    assert "a.crt is there already" in refused("node", nodes, "a")  # and no key stays behind
+    assert "a.crt exists" in refused("node", nodes, "a")  # and no key stays behind
     assert files() == before
 
 
 def test_a_link_in_the_way_is_not_followed(ca, tmp_path):
     (ca / "a.key").symlink_to(tmp_path / "elsewhere")
-    assert "a.key is there already" in refused("node", ca, "a")
+    assert "a.key exists" in refused("node", ca, "a")
     assert not (tmp_path / "elsewhere").exists() and not (ca / "a.crt").exists()
 
 
@@ -473,10 +473,10 @@ def make_leaf(tmp_path, subject, *extensions):
 
 
 @pytest.mark.parametrize("extensions,sentence", [
-    ([], "nobody's"),
-    (["subjectAltName=DNS:a.example"], "nobody's"),
-    (["subjectAltName=DNS:UPPER.weightd"], "nobody's"),
-    (["subjectAltName=DNS:.weightd"], "nobody's"),
+    ([], "belongs to no node"),
+    (["subjectAltName=DNS:a.example"], "belongs to no node"),
+    (["subjectAltName=DNS:UPPER.weightd"], "belongs to no node"),
+    (["subjectAltName=DNS:.weightd"], "belongs to no node"),
     (["subjectAltName=DNS:a.weightd,DNS:b.weightd"], "several nodes"),
     (["subjectAltName=DNS:a.weightd", "extendedKeyUsage=serverAuth"], "not for both"),
     (["subjectAltName=DNS:a.weightd", "keyUsage=keyAgreement"], "may not sign"),

@@ -401,7 +401,7 @@ def test_who_waits_at_a_frozen_agent_is_told_and_the_push_goes_on(make_nodes):
     assert nodes["a"].ask("history", n=0) == [{"end": True}]  # what weightctl asks, and not for its answer
     nodes["a"].freeze()
     _, error = waiter.communicate(timeout=60)
-    assert waiter.returncode == 1 and "did not answer within 10 s" in error and f"will tell how {sync} ended" in error, error
+    assert waiter.returncode == 1 and "did not reply within 10 s" in error and f"will show the end of {sync}" in error, error
     nodes["a"].thaw()
     nodes.settle("m", seed=1)
     assert [(row["sync"], row["state"]) for row in nodes["a"].history()] == [(sync, "committed")]

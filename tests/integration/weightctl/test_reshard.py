@@ -181,9 +181,9 @@ def test_a_split_that_cannot_be_read_is_named(shards, tmp_path):
     path = tmp_path / "none.json"
     assert f"cannot read '{path}': No such file" in refused(shards, "--split", path, *GIVEN, "whole")
     path.write_text("{")
-    assert "none.json: the split is no JSON: line 1" in refused(shards, "--split", path, *GIVEN, "whole")
+    assert "none.json: the split is not JSON: line 1" in refused(shards, "--split", path, *GIVEN, "whole")
     path.write_text('{"split": [{"tensors": "*.weight", "dim": 0}]}')
-    assert "no rule of the split is about tensor 'norm'" in refused(shards, "--split", path, *GIVEN, "whole")
+    assert "no rule of the split matches tensor 'norm'" in refused(shards, "--split", path, *GIVEN, "whole")
     path.write_text('{"split": [{"tensors": "*", "dim": 1}]}')
     assert "'norm' is [10], so that it cannot be split along dimension 1" in refused(shards, "--split", path, *GIVEN, "whole")
     path.write_text(" " * ((1 << 20) + 1))

@@ -168,7 +168,7 @@ def test_status(make_agent):
     assert head == ["SYNC", "BUFFER", "VERSION", "NODE", "PHASE", "BY", "DONE", "EXPECTED", "RATE", "LEFT", "FROM"]
     assert first == [SYNC, "llama-8b-instruct", "1.7", "b", "bytes", "patch", "268.4", "MB", "1.1", "GB", "118.0", "MB/s", "0:07", "a"]
     assert second[-3:] == ["-", "-", "b"]
-    assert text.endswith(f"\n\n{SYNC} c: is slow to get it from b; those behind it wait\n")
+    assert text.endswith(f"\n\n{SYNC} c: receives it slowly from b; nodes behind it wait\n")
     assert agent.requests == [{"op": "status", "sync": None}]
 
 
@@ -186,7 +186,7 @@ def test_status_of_what_nobody_knows_is_no_empty_table(make_agent):
     agent = make_agent(status=[END])
     assert ctl(agent, "sync", "status").stdout == ""
     for args in (), ("--json",), ("-w",):
-        assert f"knows of no sync {SYNC}" in refused(agent, "sync", "status", SYNC, *args)
+        assert f"has no sync {SYNC} in progress" in refused(agent, "sync", "status", SYNC, *args)
 
 
 def test_status_json(make_agent):
@@ -398,7 +398,7 @@ def test_push_ends_with_the_commit_and_says_who_is_slow(make_agent):
     agent = make_agent(push=[{"sync": SYNC}, left])
     done = ctl(agent, "sync", "push", "llama")
     assert re.fullmatch(r"llama 1\.7 on 2 of 3 nodes in .*\nb: it is slow, and still gets it\n"
-                        rf"'weightctl sync status {SYNC}' shows how far\n", done.stdout), done.stdout
+                        rf"'weightctl sync status {SYNC}' shows its progress\n", done.stdout), done.stdout
     assert [n["state"] for n in ctl_json(agent, "sync", "push", "llama")["nodes"]] == ["committed", "bytes", "committed"]
 
 
@@ -456,7 +456,7 @@ def test_push_that_waits_for_its_turn_is_nothing_after_a_signal(make_agent):
         assert "waiting: " in proc.stderr.readline()
         proc.send_signal(signal.SIGINT)
         _, err = proc.communicate(timeout=60)
-    assert (proc.returncode, err) == (128 + signal.SIGINT, "weightctl: the push had not begun, and will not\n")
+    assert (proc.returncode, err) == (128 + signal.SIGINT, "weightctl: the push was withdrawn before it began\n")
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -468,13 +468,13 @@ def test_push_goes_on_after_a_signal(make_agent, sig):
         proc.send_signal(sig)
         out, err = proc.communicate(timeout=60)
     assert (proc.returncode, out) == (128 + sig, "")
-    assert f"goes on; 'weightctl sync status {SYNC}'" in err and f"'weightctl sync cancel {SYNC}' ends it" in err
+    assert f"continues; 'weightctl sync status {SYNC}'" in err and f"'weightctl sync cancel {SYNC}' cancels it" in err
 
 
 def test_push_tells_when_the_agent_dies(make_agent):
     agent = make_agent(push=lambda c, _: [c.send(pack({"sync": SYNC})), c.shutdown(socket.SHUT_RDWR)])
     error = refused(agent, "sync", "push", "llama")
-    assert "hung up" in error and "weightctl sync history" in error
+    assert "closed the connection" in error and "weightctl sync history" in error
 
 
 def test_who_waits_finds_out_that_the_agent_hangs(make_agent):
@@ -500,8 +500,8 @@ def test_who_waits_finds_out_that_the_agent_hangs(make_agent):
     (pushed, *_), (_, error), (_, watched) = [proc.communicate(timeout=60) for proc in waiting]
     assert [proc.returncode for proc in waiting] == [0, 1, 1], (pushed, error, watched)
     assert "on 3 of 3 nodes" in pushed and [r["op"] for r in agents[0].requests] == ["push", "history"]
-    assert "did not answer within 10 s" in error and f"'weightctl sync history' will tell how {SYNC} ended" in error
-    assert "did not answer within 10 s" in watched
+    assert "did not reply within 10 s" in error and f"'weightctl sync history' will show the end of {SYNC}" in error
+    assert "did not reply within 10 s" in watched
 
 
 @pytest.mark.parametrize("answer", [[END], [{**outcome(), "state": "lost"}], [{**outcome(), "state": None}]])
@@ -548,7 +548,7 @@ def test_a_socket_of_something_else(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         s.bind(str(tmp_path / "s"))
         s.listen()
-        assert "of something else" in run_ctl(tmp_path / "s", "nodes", check=False).stderr
+        assert "is not a socket of weightd-sync" in run_ctl(tmp_path / "s", "nodes", check=False).stderr
     assert "too long" in run_ctl(tmp_path / ("x" * 200), "nodes", check=False).stderr
 
 
@@ -568,15 +568,15 @@ def test_an_agent_that_hangs_drips_floods_or_accepts_nobody_is_not_waited_for(ma
     hangs.answers = dict.fromkeys(("nodes", "push", "status", "history", "cancel"), hangs.hang)
     drips.answers = {"nodes": drip}
     floods = make_agent(nodes=flood)
-    unanswered = "did not answer within 10 s"
+    unanswered = "did not reply within 10 s"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s, \
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
         s.bind(str(tmp_path / "s"))
         s.listen(0)
         first.connect(str(tmp_path / "s"))  # the backlog is full
         cases = [*((hangs.path, args, unanswered) for args in VERBS), (drips.path, ("nodes",), unanswered),
-                 (floods.path, ("nodes",), f"more rows than|{unanswered}"),
-                 (tmp_path / "s", ("nodes",), "takes no connection|did not answer")]
+                 (floods.path, ("nodes",), f"too many rows|{unanswered}"),
+                 (tmp_path / "s", ("nodes",), "accepted no connection|did not reply")]
         started = time.monotonic()
         waiting = [subprocess.Popen(command(args), env=environment(WEIGHTD_SYNC_SOCKET=str(path)), text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE) for path, args, _ in cases]
@@ -597,7 +597,7 @@ def test_what_is_no_object_is_refused(make_agent, args, packet):
         connection.send(packet) if packet else connection.shutdown(socket.SHUT_RDWR)
 
     agent = make_agent(nodes=say, push=say, watch=say)
-    assert re.search("of another release|hung up", refused(agent, *args))
+    assert re.search("of another release|closed the connection", refused(agent, *args))
 
 
 STRANGE = [None, "", HOSTILE, "x" * 30000, -1, 2**63 - 1, 1.5e300, True, [], [[[]]], {}, {"node": {}}]
