@@ -85,9 +85,9 @@ def test_moved_files_renamed_identifiers_and_other_sentences_are_not(tree):
         name = path.name if path.stem == "frame" else f"x_{path.name}"  # frame.h is looked for by its name
         (tree / "server/sync/rooms" / name).write_text(text.replace("/*\n", "/*\n * Words\n"))
         path.unlink()
-    (tree / "bpf/tcp").mkdir()
+    (tree / "bpf/room").mkdir()
     for path in (tree / "bpf").glob("*.*"):
-        path.rename(tree / "bpf/tcp" / path.name)
+        path.rename(tree / "bpf/room" / path.name)
     # A part of one program becomes a base of several.
-    (tree / "bpf/tcp/loop.c").rename(tree / "server/base/loop_of_trace.c")
+    (tree / "bpf/room/rows.c").rename(tree / "server/base/rows_of_trace.c")
     assert golden.differences(tree) == []
