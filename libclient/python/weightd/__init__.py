@@ -8,7 +8,7 @@ weightd: share model weights between the processes of one machine, without copie
     layout.add("w", "F32", (1024, 1024))
     with weightd.create("mine", layout) as writer:
         writer["w"].numpy()[:] = 1
-        version = writer.publish()                  # from now on nobody can change it
+        version = writer.publish()                  # immutable from now on
 
 On GPUs: device="cuda:0", as this process counts. Modules of torch: weightd.torch. Neither numpy nor torch is
 needed until a tensor is asked for one.

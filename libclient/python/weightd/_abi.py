@@ -24,7 +24,7 @@ Hash = c_ubyte * HASH_SIZE
 
 
 class Sized(Structure):
-    """A struct whose first member tells the library its size as the caller knows it."""
+    """A struct that begins with its size, for the library."""
 
     def __init__(self, **fields):
         super().__init__(size=ctypes.sizeof(self), **fields)

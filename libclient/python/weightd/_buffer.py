@@ -47,12 +47,12 @@ class Buffer(Table):
     When the last view goes, the memory is unmapped once all streams on that GPU have passed, which is waited
     for; detach() names one, and waits for none.
 
-    Other processes. A pickled Buffer, and a pickled Tensor of one, is this version, attached once more where it
-    is unpickled, on the same GPU: arguments and results of pools, of any start method, and of queues are. It
-    stays attached here until then, or may be gone. What cannot be attached there raises its error at its first
-    use (hasattr() is one), not while it is unpickled, which would hang a pool. A buffer that was removed
-    and made again has a version of that number too: Removed, when its digest is another; LayoutMismatch, when
-    its layout is. Two versions of one layout that were published without a digest cannot be told apart.
+    Other processes. A pickled Buffer, or a pickled Tensor of one, is attached again where it is unpickled, at the
+    same version and on the same GPU. Pools, with any start method, and queues pickle their arguments and results.
+    Keep it attached here until then, else the version may be gone. If it cannot be attached there, its first use
+    (hasattr() is one) raises the error, not the unpickling, which would hang a pool. A buffer that was removed
+    and created again has a version of that number too: Removed, if its digest differs; LayoutMismatch, if its
+    layout does. Two versions of one layout that were published without a digest cannot be distinguished.
 
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
@@ -189,10 +189,10 @@ class Buffer(Table):
 
     def pause(self, timeout: float | None = None) -> bool:
         """
-        A safe point (see above) for a reader of a buffer that is updated in place or replaced. False, after
-        one load from shared memory, when nobody asked. Otherwise tells the server that this process does
-        not read, waits for `timeout` seconds at most (None: for ever) and returns True, with another
-        version perhaps. Timeout: still paused, nobody may read yet, to be called again. Torn, Removed.
+        A safe point (see above) for a reader of a buffer that is updated in place or replaced. Returns False, after
+        one load from shared memory, if no writer waits. Otherwise reports to the server that this process does
+        not read, waits for `timeout` seconds at most (None: for ever) and returns True, possibly with another
+        version. Timeout: still paused, the bytes must not be read; call it again. Torn, Removed.
         """
         memory = self._open()
 
@@ -270,8 +270,8 @@ class Buffer(Table):
 
     def detach(self, stream: Any = None) -> None:
         """
-        close(), but on a GPU: when the last view goes the memory is not unmapped before `stream` has done what
-        it was asked by then, and nobody waits: a later call does it, see reap(). None waits for all streams, as
+        Like close(), but without waiting for a GPU: when the last view is freed, the memory stays mapped until
+        the work queued in `stream` is done. A later call unmaps it, see reap(). None waits for all streams, as
         close() does.
         """
         if self._memory is not None:
@@ -325,8 +325,7 @@ def _arrive(memory: Memory | Deferred) -> Buffer | Deferred:
 
 def reap(socket: str | None = None) -> int:
     """
-    Unmaps what was detached on GPUs and whose streams have passed, as each call does, and returns how many
-    attachments still wait.
+    Unmaps detached buffers on GPUs if their streams are done, as each call does, and returns how many are left.
     """
     connection = shared(socket)
     return connection.call(lib.weightd_reap, connection.handle)

@@ -6,9 +6,9 @@ from ._errors import Error
 
 class Deferred:
     """
-    The result of unpickling a handle whose attach failed: each use raises the error, hasattr() too, which passes on
-    all errors but AttributeError. Raised by the unpickling itself it would end a worker of a pool, or the thread that
-    collects its results, and a caller would wait for ever.
+    The result of unpickling a handle that cannot be attached: each use raises the error, hasattr() too, which
+    forwards all errors except AttributeError. An error in the unpickling itself would end a worker of a pool, or the
+    thread that collects its results, and a caller would wait for ever.
     """
 
     __slots__ = ("_error",)

@@ -56,7 +56,7 @@ _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", pythona
 
 
 def dl_tensor(capsule: object) -> DLTensor:
-    """The DLTensor in a capsule that nobody has consumed, of either protocol."""
+    """The DLTensor in an unconsumed capsule, of either protocol."""
     found = _versioned(capsule)
     return found.dl_tensor if found else DLTensor.from_address(_pointer(capsule, b"dltensor"))
 
@@ -72,9 +72,9 @@ def device(memory: Memory) -> tuple[int, int]:
 
 def element(dtype: str, max_version: tuple[int, int] | None, caller: str) -> Element | None:
     """
-    The type as a capsule for that consumer has it; None: the integer that holds its bits. A consumer cannot say
-    that it knows the types of DLPack 1.1: torch asks for 1.0 and jax for no version, both know them, and numpy asks
-    for 1.0 and does not. Hence the module that calls counts too.
+    The type in a capsule for that consumer; None: the integer that holds its bits. A consumer cannot declare
+    that it supports the types of DLPack 1.1: torch requests 1.0 and jax no version, and both support them; numpy
+    requests 1.0 and does not. So the calling module counts too.
     """
     library = caller.partition(".")[0]
     if library == "torch" and (dtype in FLOAT8 or dtype == "F4"):
@@ -100,7 +100,7 @@ def _by_name_of_torch(dtype: str) -> Element | None:
 
 
 class Bytes:
-    """The bytes of a tensor as a flat tensor of U8, for torch, whose DLPack does not know all types."""
+    """The bytes of a tensor as a flat tensor of U8, for torch: its DLPack lacks some types."""
 
     def __init__(self, tensor: Tensor):
         self._tensor = tensor
@@ -122,8 +122,8 @@ def _put_device(made: object, where: tuple[int, int]) -> object:
 
 def capsule(tensor: Tensor, kind: Element | None, versioned: bool, copy: bool) -> object:
     """
-    A capsule that keeps the memory mapped, of elements of that `kind`. `versioned` asks for the protocol that can
-    say READ_ONLY, which numpy has from 2.1 on; the old one cannot say it. BufferError.
+    A capsule that keeps the memory mapped, of elements of that `kind`. `versioned` selects the protocol with a
+    READ_ONLY flag, which numpy has from 2.1 on; the old one has no such flag. BufferError.
     """
     where = device(tensor._memory)
     if copy and where != CPU:
@@ -175,6 +175,6 @@ def _copy_on_gpu(tensor: Tensor) -> object:
 
 
 def _plain(tensor: Tensor) -> TorchType:
-    """Which type torch gives to the capsule, before that says what it is of."""
+    """The torch type of the capsule, before it is viewed as its own type."""
     import torch
     return torch.uint8 if _dtype.NUMPY[tensor.dtype] == "u1" else tensor._torch_type()

@@ -33,8 +33,8 @@ class LayoutMismatch(Error):
 
 class Torn(Error):
     """
-    EUCLEAN: an exclusive buffer whose writer died in the middle of an update, or a reader of one that was
-    evicted. Another update repairs the buffer.
+    EUCLEAN: the writer of an exclusive buffer died during an update, or this reader of one was evicted. Another
+    update repairs the buffer.
     """
 
 

@@ -22,8 +22,8 @@ class Layout:
     An ordered tensor table, written by add() and tie() and read as a sequence of Entry. Each offset is a
     multiple of `alignment` bytes, a power of two from 64 to 2 MiB. One thread at a time. Can be pickled.
 
-    What makes a model is the set of (name, type, shape): create() of a buffer whose newest version has the same
-    set writes in the order of that version.
+    The set of (name, type, shape) identifies a model: if the newest version of a buffer has the same set, create()
+    writes in the order of that version.
     """
 
     _handle: ctypes.c_void_p | None = None  # until __init__ has one

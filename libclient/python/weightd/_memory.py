@@ -123,9 +123,9 @@ class Memory:
 
     def view(self, writable: bool | None = None) -> memoryview:
         """
-        All bytes, format "B". `writable` overrides the flag: consumers that know no read-only memory
-        want it so. A write to published bytes is a SIGSEGV then, as is every look at those of a GPU: they
-        are only for who passes the address on.
+        All bytes, format "B". `writable` overrides the flag, for consumers without support for read-only
+        memory. A write to published bytes is a SIGSEGV then, as is every access to those of a GPU: they
+        serve only to pass on the address.
         """
         pages = self._pages.from_address(self.address)
         pages.memory = self  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ def _location(kind: Kind, handle: ctypes.c_void_p) -> Location:
     found = _abi.Location()
     r = kind.location(handle, ctypes.byref(found))
     if r < 0:
-        raise error(-r, f"where the memory is cannot be told: {os.strerror(-r)}")
+        raise error(-r, f"the location of the memory cannot be determined: {os.strerror(-r)}")
     if found.device < 0:
         return Location(_abi.MEMORIES[found.memory], None, None)
     digits = bytes(found.uuid).hex()

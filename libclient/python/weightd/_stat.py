@@ -15,13 +15,13 @@ class Stat(NamedTuple):
     The memory of the server as a whole, in bytes. An engine may size its caches by `headroom`: what the
     server would still hand out, now.
 
-    slot_bytes     in slots, whatever their state; of them:
-    kept_bytes     of old versions, which go as soon as a create needs the room
-    leaving_bytes  of versions that were dropped and are still read
-    orphan_bytes   of versions that were dropped and are still mapped, without an attachment: the kernel
-                   says so
+    slot_bytes     in slots, in any state; of them:
+    kept_bytes     in old versions, which are freed as soon as a create needs the room
+    leaving_bytes  in dropped versions with readers
+    orphan_bytes   in dropped versions that are still mapped, without an attachment, by the kernel's count of
+                   references
     layout_bytes   of tensor tables
-    n_quarantined  descriptors that came back from the service manager and match nothing
+    n_quarantined  descriptors that the service manager returned and that match no buffer
     store_used     descriptors that the service manager keeps; `store_max` 0: it keeps none, and the weights
                    end with the server
     """

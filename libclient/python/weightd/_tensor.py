@@ -1,4 +1,4 @@
-"""Tensors: what the layout says of one, and views of its bytes."""
+"""Tensors: their entries in the layout, and views of their bytes."""
 from __future__ import annotations
 
 import copy
@@ -53,8 +53,8 @@ class Entry:
 
 class Tensor(Entry):
     """
-    A tensor in mapped memory. It and every view made from it keep the memory mapped. No method copies,
-    unless it says so. On a GPU there are torch(), DLPack and __cuda_array_interface__, and read() for a copy.
+    A tensor in mapped memory. It and every view made from it keep the memory mapped. No method copies, unless
+    documented. On a GPU there are torch(), DLPack and __cuda_array_interface__, and read() for a copy.
     Tensors of a published version are read-only, those of a writer writable until it publishes; afterwards
     the memory itself is read-only, and a write through a view made before (or through torch and old DLPack
     consumers, which know no read-only memory) ends in SIGSEGV.
@@ -148,15 +148,15 @@ class Tensor(Entry):
 
     def numpy(self) -> ndarray:
         """
-        An array of this shape. BF16 and F8_* come as the unsigned integer that holds their bits (`dtype`
-        tells which they are), F4 and F6_* as bytes: the last dimension counts bytes, and the array is
-        flat when a row does not end with one. TypeError: it is on a GPU.
+        An array of this shape. BF16 and F8_* are returned as the unsigned integer that holds their bits (see
+        `dtype`), F4 and F6_* as bytes: the last dimension counts bytes, and the array is flat if a row does
+        not end with one. TypeError: it is on a GPU.
         """
         self._on_host()
         return self._array()
 
     def _array(self, kind: str | None = None, writable: bool | None = None) -> ndarray:
-        """On a GPU too: an array that nobody may look into."""
+        """An array, also on a GPU, where its bytes must not be accessed."""
         import numpy
         shape, element = _dtype.packed(self.shape, self.dtype), kind or _dtype.NUMPY[self.dtype]
         if not self.nbytes:
@@ -194,7 +194,7 @@ class Tensor(Entry):
         return self._torch_shaped(torch.from_dlpack(_dlpack.Bytes(self)), kind)
 
     def _torch_view(self, kind: TorchType) -> TorchTensor:
-        """On a GPU too: a CPU tensor that nobody may look into."""
+        """A CPU tensor, also on a GPU, where its bytes must not be accessed."""
         if self.nbytes:
             return self._torch_shaped(self._torch_bytes(), kind)
         import torch
@@ -239,10 +239,10 @@ class Tensor(Entry):
     def __dlpack__(self, *, stream=None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
         """
-        A DLPack capsule. BOOL and BF16 as such; F8_* as such with max_version >= (1, 1), and for a torch (2.15
-        does) or jax (from 0.10 on) that knows them, which ask for less; F4 likewise for such a torch; all others as
-        in numpy(). With max_version >= (1, 0) and numpy >= 2.1 it says that the memory is read-only, which torch
-        does not heed. `stream` has nothing to wait for. Needs numpy or torch, and for a copy on a GPU torch.
+        A DLPack capsule. BOOL and BF16 as such; F8_* as such with max_version >= (1, 1), and for a torch (since
+        2.15) or jax (since 0.10) with support for them, which request less; F4 likewise for such a torch; all others
+        as in numpy(). With max_version >= (1, 0) and numpy >= 2.1 it has the read-only flag, which torch ignores.
+        `stream` has nothing to wait for. Needs numpy or torch, and for a copy on a GPU torch.
         BufferError.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():

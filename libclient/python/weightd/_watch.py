@@ -23,8 +23,8 @@ class Event(NamedTuple):
     serial   number of the event
     time_ns  since 1970
     version  0 where none is concerned
-    end      why the version went, as in VersionInfo
-    uid      who did it, from process `pid`
+    end      reason for the end of the version, as in VersionInfo
+    uid      user of the process `pid` that caused it
     """
 
     kind: str

@@ -21,8 +21,8 @@ class Writer(Table):
     bytes zero at first. From create(). As a context manager it drops the version at the end of the
     block unless publish() was called in it, by exception or not.
 
-    A dropped version lets another writer in at once; views of it stay valid and belong to nobody else.
-    A writer and its views are not there in a forked child.
+    Dropping a version allows another writer at once; views of the dropped bytes stay valid and private.
+    A forked child has neither the writer nor its views.
 
     version   None; the number of the version once it is published
     """
@@ -57,12 +57,12 @@ class Writer(Table):
 
     def publish(self, stream: Any = None) -> int:
         """
-        Makes the bytes a version and returns its number. On a GPU it waits for what `stream` was asked to do
-        so far (torch's, cupy's, a cudaStream_t as int; None: all of this process on that GPU), which must
-        be all that writes. Blocks while the bytes are digested (a few GB/s; a GPU does its own). From
-        then on nobody can change them. Views made before stay valid and read the published bytes;
-        numpy still calls them writable and torch knows no read-only memory, but a write through them
-        is a SIGSEGV. After an Error one can write on and try again, unless its sentence says otherwise.
+        Publishes the bytes as a version and returns its number. On a GPU it waits for the work queued so far in
+        `stream` (torch's, cupy's, a cudaStream_t as int; None: all of this process on that GPU), which must
+        include all writes. Blocks while the bytes are digested (a few GB/s; a GPU digests its own). The bytes
+        are immutable afterwards. Views made before stay valid and read the published bytes; numpy still has
+        them as writable and torch has no read-only memory, but a write through them is a SIGSEGV. After an
+        Error the writer can write on and try again, unless its sentence says otherwise.
         """
         memory, version = self._open(), ctypes.c_uint64()
         memory.connection.call(lib.weightd_writer_publish_on, memory.handle, _stream.handle(stream),
@@ -103,24 +103,24 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     device         "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
     mode           permission bits of a new buffer: r attaches, w writes
     keep           versions to keep, the newest included; 0: as before, 2 for a new buffer
-    new_layout     publish in exactly this layout, whatever the newest version has, and other tensors too
-    exclusive      a new buffer is updated in place, for what does not fit twice: its memory is never
+    new_layout     publish in exactly this layout, independent of the newest version, and with other tensors too
+    exclusive      a new buffer is updated in place, for models that do not fit twice: its memory is never
                    sealed, and the next create() writes over it once its readers have paused
-    reusable       a new buffer uses memory again, not sealed and not zeroed, that nobody maps any more:
-                   for writers that are trusted and publish often
-    replace        of a buffer that is neither: ask the readers to let go and free the current version first
-    policy         what becomes of readers that have not paused in time: "wait": Timeout, and nothing
-                   happened; "evict": what they read is torn, and they are told; "kill": their processes
-                   are killed as well, where this user may
-    pause_timeout  seconds they have, for exclusive buffers and with `replace`; None: for ever
-    handle         of a new buffer on a GPU: "vmm", or "ipc" for consumers that want a cudaIpcMemHandle_t
+    reusable       a new buffer reuses unmapped memory of old versions, neither sealed nor zeroed: for trusted
+                   writers that publish often
+    replace        for a buffer that is neither: ask the readers to release it and free the current version first
+    policy         for readers that have not paused in time: "wait": Timeout, without any effect; "evict": their
+                   reads are torn, which the library reports to them; "kill": like "evict", and their processes
+                   are killed, if this user may
+    pause_timeout  seconds for readers to pause, for exclusive buffers and with `replace`; None: for ever
+    handle         for a new buffer on a GPU: "vmm", or "ipc" for consumers that need a cudaIpcMemHandle_t
 
-    A layout with the names, types and shapes of the newest version's, in whatever order, stands for that one:
-    readers of the buffer can swap() to what is written, at the same addresses. Where tensors are is told by the
-    Writer alone. A name that either layout ties to another shares its memory here.
+    A layout with the names, types and shapes of the newest version, in any order, is replaced by that version's:
+    readers of the buffer can swap() to the new version at the same addresses. Only the Writer has the places of the
+    tensors. A name that either layout ties to another shares its memory here.
 
-    LayoutMismatch: the newest version has other tensors, which it names. Error: EBUSY while somebody else writes
-    it, ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
+    LayoutMismatch: the newest version has other tensors, which it names. Error: EBUSY if it has another writer,
+    ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
     """
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
                               pause_timeout, handle)
@@ -138,10 +138,9 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          socket: str | None = None, handle: str = "vmm") -> LoadResult:
     """
     Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
-    an index of some, or a directory with either. A directory stands for one set of files, as weightctl(1)
-    says; what is left out of it is told in a UserWarning. On any failure nothing is left behind, and the
-    previous version stays as it was, unless it was being replaced, or written in place: then the buffer
-    is torn.
+    an index of some, or a directory with either. A directory stands for one set of files, by the rules in
+    weightctl(1); a UserWarning names the files left out. A failure leaves nothing behind, and the previous
+    version unchanged, unless it was being replaced, or written in place: then the buffer is torn.
 
     threads   that read; 0: libweightd's choice
     progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",

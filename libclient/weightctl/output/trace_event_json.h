@@ -47,7 +47,7 @@ void trace_events_begin_node(struct trace_events *c, const char *node, int64_t o
 void trace_events_add(struct trace_events *c, json_t *packet);
 /* An event of another kind. Takes it; NULL: memory ran out. */
 void trace_events_put(struct trace_events *c, json_t *event);
-/* Of the node; no more packets of it follow. */
+/* Ends the spans of the node; no more of its packets follow. */
 void trace_events_end_spans(struct trace_events *c);
 /* Spans that are open end here. */
 void trace_events_end(struct trace_events *c);

@@ -13,9 +13,9 @@ Modules of torch on flat buffers.
         weightd.torch.fill(writer, model.state_dict())      # from GPU to GPU, on the current stream
         weightd.torch.publish(writer)                       # behind it
 
-What counts is what the module says of a tensor: a parameter is shared, a persistent buffer (running
-statistics) is state of which each module has its own copy, whatever role the loaded file gave them, unless bind()
-is told to share it. Buffer.swap() and its like bring these copies along.
+The role of a tensor in the module counts, not that in the loaded file: a parameter is shared, a persistent buffer
+(running statistics) is state of which each module has its own copy, unless bind() shares it. Buffer.swap() and its
+like update these copies.
 Non-persistent buffers are in no state_dict and in no layout; nor is extra state (get_extra_state()), which is
 the caller's to save.
 
@@ -33,8 +33,8 @@ Torch knows no read-only memory: a write to a parameter of a published version e
 explains. load_state_dict() of a module is refused before that (Denied), but for one of TorchScript.
 
 On a GPU all of this is the same, with tensors of device "cuda". Their memory is weightd's, not that of torch's
-allocator, whose settings (PYTORCH_CUDA_ALLOC_CONF, expandable_segments) do not matter for it; nor does
-torch.cuda.empty_cache() free it, which Buffer.close() and release() do.
+allocator: its settings (PYTORCH_CUDA_ALLOC_CONF, expandable_segments) do not apply, and torch.cuda.empty_cache()
+does not free it; Buffer.close() and release() do.
 """
 from ._bind import bind, refresh
 from ._bound import Bound, is_bound

@@ -32,9 +32,9 @@ def bind(module, buffer, strict=True, names=None, share=None):
     """
     Points every parameter of `module` (on the meta device or not) at the shared memory and returns the
     module. Parameters become new objects of the same class that need no gradient, one for all names of a
-    tensor; persistent buffers become private copies, which swap(), pause(), reacquire() and refresh() bring
-    along. is_bound(module).private_bytes tells how much the process then has for itself; a RuntimeWarning does so
-    when 1 MiB or more is copied and that is most of the module, as with GPTQ, unless `share` is a function.
+    tensor; persistent buffers become private copies, which swap(), pause(), reacquire() and refresh() update.
+    is_bound(module).private_bytes counts the private bytes; a RuntimeWarning reports them if 1 MiB or more is copied
+    and that is most of the module, as with GPTQ, unless `share` is a function.
 
     A tensor that the module has under several names (tied: one object, or several over the same elements)
     needs one of them in the buffer. Several must have the same values there.
@@ -43,8 +43,8 @@ def bind(module, buffer, strict=True, names=None, share=None):
             still on the meta device; returns these names, as load_state_dict() does, instead of the module
     names   a dict or a function that makes the buffer's names of the module's: {"module.": "", "": "model."}
             changes prefixes, {"head.weight": "lm_head.weight"} whole names
-    share   which persistent buffers are the shared memory itself: "quantized": of integers or packed types, of two
-            or more dimensions, of modules in eval mode; "all"; or what a function of name and tensor says
+    share   persistent buffers that use the shared memory itself: "quantized": of integers or packed types, of two
+            or more dimensions, of modules in eval mode; "all"; or a function of name and tensor
 
     load_state_dict() is refused from then on (Denied) where it would write to the shared memory; with
     assign=True it is not: that replaces the parameters, which are the module's own then. train() of a module that

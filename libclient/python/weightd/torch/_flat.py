@@ -20,7 +20,7 @@ from ._writer import publish
 
 class Flat(Mapping):
     """
-    A module whose tensors are the bytes of a writer: a lazy mapping of names to Tensor. As a context
+    A module with its tensors in the memory of a writer: a lazy mapping of names to Tensor. As a context
     manager it drops the version at the end of the block unless published.
 
     module  the module

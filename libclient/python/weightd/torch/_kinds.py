@@ -15,7 +15,7 @@ def is_lazy(tensor: torch.Tensor) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Elements in a memory of its own, at strides. Subclasses that say otherwise dispatch for themselves."""
+    """True for elements in a memory of their own, at strides. Subclasses without these dispatch for themselves."""
     return (type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not is_lazy(tensor)
             and tensor.layout == torch.strided and not tensor.is_nested)
 

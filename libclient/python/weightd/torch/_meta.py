@@ -1,4 +1,4 @@
-"""Modules whose parameters hold no values yet, while their buffers do."""
+"""Modules with values in their buffers, but not yet in their parameters."""
 from __future__ import annotations
 
 import contextlib

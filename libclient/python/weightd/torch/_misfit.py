@@ -17,7 +17,7 @@ def refuse(what: str, *problems: tuple[str, list[str]]) -> None:
 
 
 def home(tensor: Tensor) -> int:
-    """The index of the tensor whose memory it has."""
+    """The index of the tensor with its memory."""
     return tensor.index if tensor.tied_to is None else tensor.tied_to
 
 
