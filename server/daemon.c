@@ -28,7 +28,6 @@
 #include "server/requests/connection.h"
 #include "server/requests/event_watch.h"
 #include "server/restart/inherit.h"
-#include "server/state/access.h"
 #include "server/state/session.h"
 
 #define DESCRIPTORS_SPARE 256 /* our own, and some clients' */
@@ -195,7 +194,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
 	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
-	r = events_init(&d->events, s, event_watch_tell);
+	r = events_init(&d->events, event_watch_tell);
 	if (r < 0)
 		return r;
 	r = loop_init(&s->loop);
@@ -316,6 +315,6 @@ int daemon_run(struct daemon *d)
 	r = loop_run(&s->loop);
 	if (r < 0)
 		log_error("the event loop failed: %s", strerror(-r));
-	(void)notify_send(&s->notify, "STOPPING=1", -1); /* no client can receive it if this fails */
+	(void)notify_send(&s->notify, "STOPPING=1", -1); /* there is nowhere to report a failure */
 	return r;
 }

@@ -164,7 +164,7 @@ static void recovery_report_lost(struct patient *p, const struct manifest_versio
 		  r == -ENOENT
 			  ? "the service manager has not kept all of it; check if its store's size "
 			    "(FileDescriptorStoreMax=) was lowered"
-		  : r == -EBADMSG ? "its memory is not the published one"
+		  : r == -EBADMSG ? "its memory or layout is not the published one"
 				  : strerror(-r));
 }
 

@@ -16,7 +16,7 @@
 
 #define CHILD_WHY_SIZE 256
 #define CHILD_LEFT_MAX                                                                             \
-	8 /* children that may be left behind; a further one is waited for by the parent of weightd */
+	8 /* children that may be left behind; init waits for others after weightd has exited */
 
 struct child {
 	pid_t pid; /* 0: there is none */

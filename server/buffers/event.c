@@ -11,9 +11,8 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-int events_init(struct events *e, struct server *server, void (*tell)(struct timer *timer))
+int events_init(struct events *e, void (*tell)(struct timer *timer))
 {
-	e->server = server;
 	list_init(&e->watchers);
 	timer_init(&e->tell, tell);
 	e->last = 0;

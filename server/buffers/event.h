@@ -23,7 +23,6 @@ struct event {
 };
 
 struct events {
-	struct server *server;
 	struct event *ring; /* serial n at n % WIRE_EVENTS_KEPT */
 	uint64_t last; /* serial of the latest, 0 before the first */
 	struct list watchers;
@@ -31,7 +30,7 @@ struct events {
 };
 
 /* `tell` sends events to the watchers, in the loop's next round. -ENOMEM. */
-int events_init(struct events *e, struct server *server, void (*tell)(struct timer *timer));
+int events_init(struct events *e, void (*tell)(struct timer *timer));
 void events_deinit(struct events *e);
 
 /*

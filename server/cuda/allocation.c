@@ -86,7 +86,7 @@ static cu_result scrub(const struct gpus *g, const struct gpu *gpu, cu_handle h,
 static int allocation_create(const struct gpus *g, const struct gpu *gpu, size_t size, char *why,
 			     int *ret_fd)
 {
-	const char *what = "it has no memory";
+	const char *what = "it provides no memory";
 	cu_handle h;
 	cu_result r = create(g, gpu, size, &h), released;
 	int fd = -1;
@@ -103,7 +103,7 @@ static int allocation_create(const struct gpus *g, const struct gpu *gpu, size_t
 	released = g->driver->mem_release(h);
 	if (r == CU_OK && released != CU_OK) {
 		(void)fd_close(fd);
-		what = "its memory cannot be exported";
+		what = "its memory cannot be released";
 		r = released;
 	}
 	if (r != CU_OK)

@@ -69,7 +69,7 @@ int gpu_enter(struct gpus *g, struct gpu *gpu, char ret_why[CUDA_WHY_SIZE])
 
 	if (r == CU_OK)
 		r = g->driver->ctx_push(gpu->context);
-	return r == CU_OK ? 0 : gpu_explain(g, "it has no room for a context", r, ret_why);
+	return r == CU_OK ? 0 : gpu_explain(g, "no context can be created on it", r, ret_why);
 }
 
 void gpu_leave(struct gpus *g)

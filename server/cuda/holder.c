@@ -60,7 +60,7 @@ static cu_result make_memory(const struct cuda_driver *d, size_t size, cu_ptr *r
 {
 	cu_result r = d->mem_alloc(ret, size);
 
-	*ret_what = "it has no memory";
+	*ret_what = "it provides no memory";
 	if (r != CU_OK)
 		return r;
 	*ret_what = "its memory cannot be filled with zeros";

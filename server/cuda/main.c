@@ -31,7 +31,7 @@
 static const char usage[] = "usage: weightd-cuda --probe | --help | --version\n"
 			    "\n"
 			    "Allocate GPU memory for weightd, which starts this when needed.\n"
-			    "Only GPUs in CUDA_VISIBLE_DEVICES are used.\n"
+			    "CUDA_VISIBLE_DEVICES can limit the GPUs that are used.\n"
 			    "\n"
 			    "  --probe    print the GPUs and their features\n"
 			    "  --help     print this and exit\n"

@@ -46,12 +46,12 @@ void client_fds_close(struct client_fds *c, uid_t uid, int fd)
 		(void)fd_close(fd);
 		return;
 	}
-	/* Past the limit it is closed all the same, and counted; the limit is for client_fds_trust(). */
+	/* Past the limit it is closed all the same, and counted; the limit is for client_fds_are_trusted(). */
 	(void)quota_charge_anyway(c->quota, uid, QUOTA_CLOSING, 1, &charged->charge);
 	async_close_start(&c->async_close, &charged->closing, fd, client_fd_closed);
 }
 
-bool client_fds_trust(const struct client_fds *c, uid_t uid)
+bool client_fds_are_trusted(const struct client_fds *c, uid_t uid)
 {
 	return !async_close_is_stuck(&c->async_close) ||
 	       quota_left(c->quota, uid, QUOTA_CLOSING) > 0;

@@ -29,4 +29,4 @@ bool client_fds_deinit(struct client_fds *c);
 void client_fds_close(struct client_fds *c, uid_t uid, int fd);
 
 /* False for a user with too many descriptors in a thread that is stuck. */
-bool client_fds_trust(const struct client_fds *c, uid_t uid);
+bool client_fds_are_trusted(const struct client_fds *c, uid_t uid);

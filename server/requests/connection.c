@@ -87,7 +87,7 @@ static void receive_request(struct session *s)
 	struct channel_packet packet;
 	int r;
 
-	if (!client_fds_trust(s->server->client_fds, s->peer.uid)) {
+	if (!client_fds_are_trusted(s->server->client_fds, s->peer.uid)) {
 		session_doom(s, "descriptors that its user sent cannot be closed");
 		return;
 	}
@@ -116,7 +116,7 @@ static void connection_on_io(struct source *source, uint32_t events)
 
 static const char *connection_refuse(struct session *s)
 {
-	if (!client_fds_trust(s->server->client_fds, s->peer.uid))
+	if (!client_fds_are_trusted(s->server->client_fds, s->peer.uid))
 		return "descriptors that this user sent cannot be closed";
 	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
 		return "this user has too many connections; close some";

@@ -1,7 +1,6 @@
 #include "server/requests/reader_pause.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

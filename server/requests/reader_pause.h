@@ -14,7 +14,7 @@
 
 struct writer;
 
-/* The ends of a pause. */
+/* The ends of a pause: what writer_create does next. */
 struct reader_pause_ops {
 	void (*go_on)(struct writer *w); /* the readers have made room */
 	void (*give_up)(struct writer *w, int error, const char *why); /* ... or have not, in time */

@@ -159,9 +159,9 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 			     "an exclusive buffer has one slot: it is neither reusable nor replaced");
 	else if (b && ((exclusive && !b->exclusive) || (reusable && !b->reusable)))
 		session_fail(s, -EINVAL,
-			     "'%s' on %s was created without that option (exclusive, reusable); "
-			     "remove it first (weightctl rm %s)",
-			     b->name, b->device, b->name);
+			     "'%s' on %s was created without --%s; remove it first (weightctl rm %s)",
+			     b->name, b->device,
+			     exclusive && !b->exclusive ? "exclusive" : "reusable", b->name);
 	else if (b && create->flags & WIRE_CREATE_IPC && !(buffer_flags(b) & WIRE_BUFFER_IPC))
 		session_fail(s, -EINVAL,
 			     "'%s' on %s was created without a cudaIpcMemHandle_t (--handle ipc); "

@@ -32,7 +32,7 @@ const struct setting config_keys[] = {
 	KEY("server", "log-level", &setting_level, log_level, .fallback = "info", .reloads = true,
 	    .help = "level of the log"),
 	KEY("server", "admin-group", &setting_group, admin_gid, .fallback = "", .reloads = true,
-	    .help = "group of the administrators"),
+	    .help = "group whose members have the rights of root"),
 	KEY("store", "max", &setting_count, store_max, .max = 1000000, .fallback = "6000",
 	    .help = "descriptors that the service manager's store holds"),
 	KEY("store", "resume-timeout", &setting_count, resume_timeout_s, .max = 86400,

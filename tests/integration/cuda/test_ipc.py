@@ -417,7 +417,7 @@ def test_a_holder_that_hangs_and_has_nothing_is_killed(make_scene, tmp_path):
 
 @pytest.mark.parametrize("symbol, result, says", [
     ("cuIpcGetMemHandle", 801, "its memory has no cudaIpcMemHandle_t; use the default kind (without --handle ipc)"),
-    ("cuMemAlloc_v2", 2, "cannot have 4.2 MB: it has no memory: CUDA_ERROR_OUT_OF_MEMORY"),
+    ("cuMemAlloc_v2", 2, "cannot have 4.2 MB: it provides no memory: CUDA_ERROR_OUT_OF_MEMORY"),
     ("cuMemsetD8_v2", 702, "its memory cannot be filled with zeros"),
 ])
 def test_a_refusal_says_why_and_leaves_nothing(scene, symbol, result, says):

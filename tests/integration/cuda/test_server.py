@@ -184,7 +184,7 @@ def test_a_replacement_on_a_gpu_may_have_what_it_frees_and_no_more(make_gpus, se
 def test_a_driver_out_of_memory_is_told_like_too_little_of_it(gpu, serve):
     with Wire(serve(gpu).socket) as w:
         gpu.fail("cuMemCreate", OUT_OF_MEMORY)
-        assert "(Fake GPU) cannot have 2.1 MB: it has no memory" in refused(errno.ENOMEM, w, "m", LAYOUT, device=gpu.device())
+        assert "(Fake GPU) cannot have 2.1 MB: it provides no memory" in refused(errno.ENOMEM, w, "m", LAYOUT, device=gpu.device())
         gpu.heal()
         publish(w, gpu.device())
 
@@ -195,7 +195,7 @@ def test_a_call_that_fails_fails_one_request_and_leaves_nothing(gpu, serve, symb
     with Wire(serve(gpu).socket) as w:
         gpu.fail(symbol, UNKNOWN)
         sentence = refused(errno.EIO, w, "m", LAYOUT, device=gpu.device())
-        assert sentence.startswith(f"no memory for 'm' on {gpu.device()}: its") or "it has no memory" in sentence
+        assert sentence.startswith(f"no memory for 'm' on {gpu.device()}: its") or "it provides no memory" in sentence
         assert "CUDA_ERROR_UNKNOWN" in sentence
         gpu.heal()
         until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
