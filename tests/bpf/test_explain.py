@@ -72,7 +72,7 @@ def test_what_goes_on_as_fast_as_it_comes_is_not_what_took_the_time(recording):
         came = row(number=2, peer="a", delivered=9, received=GB, moved_ns=came_ms * MS) | here
         return of(recording([came, sent(peer="c", limited_by=limited_by, limits=limits(**{limited_by: 5})) | here, *more]), NAME).splitlines()[-1]
 
-    assert told() == "Most of the time went to what came from a, 2.9 s: why is known there."
+    assert told() == "Most of the time went to bytes from a, 2.9 s: that node has the cause."
     assert told([sent(number=3, peer="b", limited_by="busy", limits=limits(busy=5)) | before]).startswith("Most of the time went to b, ")
     assert told(limited_by="receive_window").startswith("Most of the time went to c, ")
     assert told(came_ms=1000).startswith("Most of the time went to c, ")
@@ -117,7 +117,7 @@ def test_it_says_which_phases_took_the_time(recording):
 
 def test_a_sync_that_moved_no_bytes_has_phases(recording):
     path = recording([phase("digest", 30), phase("verify", 10), sent(sync="another")])
-    assert of(path, NAME[:4]) == f"Sync {NAME}: of its bytes nothing is known here.\n" \
+    assert of(path, NAME[:4]) == f"Sync {NAME}: this node has no counts of its bytes.\n" \
         "weightd-sync 4711, publisher: 40 ms, 75 % digesting it, 25 % members verifying\n"
     found = json.loads(of(path, NAME, "--json"))
     assert (found["sync"], found["version"], found["rows"], len(found["phases"])) == (NAME, None, [], 2)
@@ -139,14 +139,14 @@ def test_what_is_not_known_is_said(recording):
     text = of(recording(told), NAME[:4])
     assert "to b, weightd-sync 4711: 14.2 GB in 3.1 s, 4.6 GB/s, as far as it was looked at\n" in text
     assert "  without what its connections carried before they were counted\n" in text
-    assert "between here and c, weightd-sync 4711: nobody knows how much; not over yet\n  nobody knows how much was sent again\n" in text
-    assert text.endswith("Of 7 events nothing is known: who listened was too slow, or there was no room for them.\n")
+    assert "between here and c, weightd-sync 4711: an unknown number of bytes; not over yet\n  an unknown number of bytes was sent again\n" in text
+    assert text.endswith("\n7 events were lost: the client was too slow, or there was no room for them.\n")
 
 
 def test_who_only_received_sends_one_elsewhere(recording):
     text = of(recording([row(received=5, limited_by="busy", limits=limits(busy=1))]), NAME)
     assert text.splitlines()[1:] == ["from b, weightd-sync 4711: 5 B in 3.1 s, 1 B/s",
-                                     "Nothing was sent from here: what took the time is known where it was."]
+                                     "Nothing was sent from here: the sending node has the cause."]
 
 
 def test_what_came_was_there_before_its_span_ended(recording):
@@ -166,8 +166,8 @@ def test_a_recording_of_before_stalls_had_an_end_has_them_until_it_was_told(reco
 
 def test_where_nothing_is_known_nobody_is_blamed(recording):
     unknown = row(delivered=None, received=None, limited_by=None)
-    assert of(recording([unknown]), NAME).endswith("\nWhat took the time is not known.\n")
-    assert of(recording([sent(role="control")]), NAME).endswith("\nOf its payload nothing is known here.\n")
+    assert of(recording([unknown]), NAME).endswith("\nThe cause of the time is unknown.\n")
+    assert of(recording([sent(role="control")]), NAME).endswith("\nThis node has no counts of its payload.\n")
 
 
 def test_a_later_span_is_the_one_that_is_meant(recording):
@@ -193,16 +193,16 @@ def test_a_program_reads_it(recording):
 def test_other_names_are_told(recording):
     path = recording([sent(), sent(sync="b5ff", number=2)])
     assert of(path, "b5", status=1) == f"weightctl: 'b5' begins the names of 2 syncs: {NAME}, b5ff\n"
-    assert of(path, "c", status=1) == f"weightctl: {path} knows no sync 'c', but {NAME}, b5ff\n"
-    assert of(recording([]), "c", status=1) == f"weightctl: {path} knows no sync at all\n"
+    assert of(path, "c", status=1) == f"weightctl: {path} has no sync 'c', but {NAME}, b5ff\n"
+    assert of(recording([]), "c", status=1) == f"weightctl: {path} has no sync at all\n"
 
 
 def test_how_many_other_names_there_are_is_told(recording):
     path = recording([sent(sync=f"b{i:02}", number=i) for i in range(20)] + [sent(sync="b" * 200, number=20)])
     eight = ", ".join(f"b{i:02}" for i in range(8))
     assert of(path, "b", status=1) == f"weightctl: 'b' begins the names of 21 syncs: {eight} and 13 more\n"
-    assert of(path, "c", status=1) == f"weightctl: {path} knows no sync 'c', but {eight} and 13 more\n"
-    assert of(recording([sent(sync="b" * 200)]), "c", status=1) == f"weightctl: {path} knows no sync 'c', but 1 more\n"
+    assert of(path, "c", status=1) == f"weightctl: {path} has no sync 'c', but {eight} and 13 more\n"
+    assert of(recording([sent(sync="b" * 200)]), "c", status=1) == f"weightctl: {path} has no sync 'c', but 1 more\n"
 
 
 def test_what_is_no_recording_is_told_with_its_line(recording):
@@ -243,7 +243,7 @@ def test_what_goes_on_is_asked_of_the_tracer():
     text = explain(NAME, env=env)
     assert "4.6 GB/s\n" in text and "100 % moving bytes\n" in text
     tracer.answers |= dict.fromkeys(("rows", "past", "acts"), [end])
-    assert "weightd-trace knows no sync; what was over before it was started, or long ago, is in" in explain(NAME, env=env, status=1)
+    assert "weightd-trace has no sync; one that ended before its start, or long ago, is in" in explain(NAME, env=env, status=1)
     tracer.close()
 
 

@@ -154,4 +154,4 @@ def test_what_comes_is_followed_and_nothing_said_twice():
     assert (proc.returncode, out) == (0, "")
     assert errors.splitlines() == [
         "weightctl: following", "weightctl: 7 events were lost",
-        "weightctl: what was asked of /lib/\\x1b.so before it was probed, in 12 ms at the most, is not known"]
+        "weightctl: calls into /lib/\\x1b.so before it was probed, in 12 ms at the most, are unknown"]

@@ -103,7 +103,7 @@ static const struct column columns[] = {
 	{"FABRIC", COLUMN_BOOL, INFO(fabric), .help = "other nodes reach it over NVLink"},
 	{"RDMA", COLUMN_BOOL, INFO(rdma), .help = "network cards reach it"},
 	{"MIG", COLUMN_BOOL, INFO(mig), .help = "a part of a GPU"},
-	{"DRIVER", COLUMN_WORD, .word = devices_driver, .help = "newest CUDA that the driver knows"},
+	{"DRIVER", COLUMN_WORD, .word = devices_driver, .help = "newest CUDA release of the driver"},
 	{"CAPABILITY", COLUMN_WORD, .word = devices_capability, .help = "compute capability"},
 	{"WHY", COLUMN_WORD, .word = devices_why, .help = "reason if it cannot be used"},
 	{},

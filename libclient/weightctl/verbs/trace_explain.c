@@ -259,7 +259,7 @@ static void put_bytes(const struct link *l)
 	char text[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
 
 	if (done(l) == UINT64_MAX) {
-		(void)fputs("nobody knows how much", stdout);
+		(void)fputs("an unknown number of bytes", stdout);
 		return;
 	}
 	(void)fputs(size_text(text, done(l)), stdout);
@@ -329,7 +329,7 @@ static void put_link(const struct link *l)
 		put_limits(l);
 	put_stalls(l);
 	if (sent_again == UINT64_MAX)
-		(void)puts("  nobody knows how much was sent again");
+		(void)puts("  an unknown number of bytes was sent again");
 	else if (sent_again)
 		(void)printf("  %s sent again\n", size_text(text, sent_again));
 	if (json_field_bool(l->row, "partial"))
@@ -398,10 +398,10 @@ static const char *why_none(const struct explanation *e)
 			continue;
 		has_payload = true;
 		if (done(&e->links[i]) == UINT64_MAX || is_sent(&e->links[i]))
-			return "What took the time is not known.";
+			return "The cause of the time is unknown.";
 	}
-	return has_payload ? "Nothing was sent from here: what took the time is known where it was."
-			   : "Of its payload nothing is known here.";
+	return has_payload ? "Nothing was sent from here: the sending node has the cause."
+			   : "This node has no counts of its payload.";
 }
 
 static void put_verdict(const struct explanation *e)
@@ -414,9 +414,9 @@ static void put_verdict(const struct explanation *e)
 		return;
 	}
 	if (!is_sent(l)) {
-		(void)fputs("Most of the time went to what came from ", stdout);
+		(void)fputs("Most of the time went to bytes from ", stdout);
 		escape_text(stdout, peer_of(l));
-		(void)printf(", %s: why is known there.\n", size_duration(text, took_ns(l)));
+		(void)printf(", %s: that node has the cause.\n", size_duration(text, took_ns(l)));
 		return;
 	}
 	(void)fputs("Most of the time went to ", stdout);
@@ -442,7 +442,7 @@ static void put_all(const struct explanation *e)
 	(void)fputs("Sync ", stdout);
 	escape_text(stdout, e->name);
 	if (!e->n_links)
-		(void)puts(": of its bytes nothing is known here.");
+		(void)puts(": this node has no counts of its bytes.");
 	else if (version) /* what is watched has none */
 		(void)printf(" carried version %" PRIu64 ".\n", version);
 	else
@@ -454,8 +454,8 @@ static void put_all(const struct explanation *e)
 	if (e->n_links)
 		put_verdict(e);
 	if (e->lost)
-		(void)printf("Of %" PRIu64 " events nothing is known: who listened was too slow, or "
-			     "there was no room for them.\n",
+		(void)printf("%" PRIu64 " events were lost: the client was too slow, or there "
+			     "was no room for them.\n",
 			     e->lost);
 }
 
@@ -539,13 +539,13 @@ static int trace_explain_find(struct explanation *e, const char *path)
 	}
 	sync_prefix_text(&e->sync_names, names);
 	if (*names)
-		return cli_error("%s knows no sync '%s', but %s", path ? path : "weightd-trace",
+		return cli_error("%s has no sync '%s', but %s", path ? path : "weightd-trace",
 				 e->sync_names.prefix, names);
 	if (path)
-		return cli_error("%s knows no sync at all", path);
+		return cli_error("%s has no sync at all", path);
 	return cli_error(
-		"weightd-trace knows no sync; what was over before it was started, or long ago, is "
-		"in what 'weightctl trace record' wrote then, see --recording");
+		"weightd-trace has no sync; one that ended before its start, or long ago, is in a "
+		"recording of 'weightctl trace record', see --recording");
 }
 
 static int read_recording(const char *path, struct explanation *e)
@@ -626,8 +626,7 @@ const struct verb verb_trace_explain = {
 	.name = "trace explain",
 	.args = "SYNC",
 	.summary = "Explain what took the time of a sync",
-	.options =
-		"     --recording FILE   of 'trace record'; else what weightd-trace knows\n" HELP_JSON,
+	.options = "     --recording FILE   of 'trace record'; else from weightd-trace\n" HELP_JSON,
 	.peer = PEER_TRACER,
 	.run = trace_explain_run,
 };

@@ -401,8 +401,8 @@ static void say_gap(json_t *gap)
 			      json_field_number(gap, "lost", 0));
 		return;
 	}
-	put_part(stderr, "weightctl: what was asked of ", path);
-	(void)fprintf(stderr, " before it was probed, in %s at the most, is not known\n",
+	put_part(stderr, "weightctl: calls into ", path);
+	(void)fprintf(stderr, " before it was probed, in %s at the most, are unknown\n",
 		      size_duration(took, to_ns < from_ns ? 0 : to_ns - from_ns));
 }
 
