@@ -145,7 +145,7 @@ def test_a_swap_that_cannot_be_undone_says_so_and_may_be_tried_again(one):
         publish("m", OTHER)
         fail("cuMemMap", 999, count=2)
         e = refused(buffer.swap)
-        assert e.errno == errno.EIO and "nor again" in e.sentence, e
+        assert e.errno == errno.EIO and "nor the old memory again" in e.sentence, e
         assert refused(buffer.read).errno == errno.EADDRNOTAVAIL
         assert buffer.swap() == 1
         assert buffer.address == address and buffer.read()[:len(DATA)] == OTHER
@@ -275,7 +275,7 @@ def test_a_gpu_that_cannot_reach_the_memory_is_refused(make_scene):
         assert e.errno == errno.ENODEV and "sees 2 GPUs" in e.sentence, e
         for wrong in "gpu", "host":
             e = refused(attach, "m", "cuda:0", map_device=wrong)
-            assert e.errno == errno.EINVAL and f"'{wrong}' is no GPU" in e.sentence, e
+            assert e.errno == errno.EINVAL and f"'{wrong}' is not a GPU" in e.sentence, e
         publish("m", DATA, "host")
         e = refused(attach, "m", "host", map_device="cuda:0")
         assert e.errno == errno.EINVAL and "on host" in e.sentence, e
