@@ -225,6 +225,12 @@ $(B)/obj/libclient/cuda/digest_image.o: $(FATBIN) $(PTX) # as gcc does not tell
 
 SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 
+# Tests start these thousands of times, and half of a start was finding the sanitizers' libraries and looking for leaks in
+# their data. What a library of ours needs of them, the program that it is linked into has.
+ifeq ($(SAN),address)
+$(PROGRAMS) $(B)-faults/weightd $(LIB): ALL_LDFLAGS += -static-libasan -static-libubsan
+endif
+
 $(B)/weightd: $(SERVER) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
 
