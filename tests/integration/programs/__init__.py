@@ -2,7 +2,9 @@
 import functools
 import os
 import pathlib
+import shlex
 import subprocess
+import time
 
 from lib import features
 
@@ -11,15 +13,36 @@ SANITIZED = {"build-address": ["-fsanitize=address,undefined"], "build-thread": 
 
 
 @functools.cache
+def headers_ns():
+    """When the last of the headers was changed that such a program may have."""
+    return max(path.stat().st_mtime_ns for folder in ("ipc", "libclient", "server", "tests/integration")
+               for path in (features.ROOT / folder).rglob("*.h"))
+
+
+def is_new(result, command, sources):
+    """Whether it is of these sources, and of this command, as they are now."""
+    try:
+        return pathlib.Path(f"{result}.command").read_text() == command and \
+            result.stat().st_mtime_ns > max(headers_ns(), *(path.stat().st_mtime_ns for path in sources))
+    except FileNotFoundError:
+        return False
+
+
+@functools.cache
 def compiled(name, sources, *flags):
-    """Compiles into the build tree, anew in each run of the tests, and returns the path."""
+    """Compiles into the build tree, unless another run of the tests has, and returns the path."""
     result = features.BUILD / "integration" / name
+    command = ["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-pthread", "-Wall", "-Wextra",
+               f"-I{features.ROOT}", f"-I{features.ROOT}/libclient/include", *map(str, sources), *flags, "-o"]
+    if is_new(result, shlex.join(command), sources):
+        return result
     result.parent.mkdir(exist_ok=True)
-    fresh = f"{result}.{os.getpid()}"
-    subprocess.run(["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-pthread", "-Wall", "-Wextra",
-                    f"-I{features.ROOT}", f"-I{features.ROOT}/libclient/include", *sources, *flags,
-                    "-o", fresh], check=True)
+    fresh, began_ns = f"{result}.{os.getpid()}", time.time_ns()
+    subprocess.run([*command, fresh], check=True)
+    os.utime(fresh, ns=(began_ns, began_ns))  # a source may have been changed since
     os.replace(fresh, result)
+    pathlib.Path(f"{fresh}.command").write_text(shlex.join(command))
+    os.replace(f"{fresh}.command", f"{result}.command")
     return result
 
 
