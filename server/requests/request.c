@@ -157,11 +157,16 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 	else if (exclusive && (reusable || create->flags & WIRE_CREATE_REPLACE))
 		session_fail(s, -EINVAL,
 			     "an exclusive buffer has one slot: it is neither reusable nor replaced");
-	else if (b && ((exclusive && !b->exclusive) || (reusable && !b->reusable)))
-		session_fail(s, -EINVAL,
-			     "'%s' on %s was created without --%s; remove it first (weightctl rm %s)",
-			     b->name, b->device,
-			     exclusive && !b->exclusive ? "exclusive" : "reusable", b->name);
+	else if (b && exclusive && !b->exclusive)
+		session_fail(
+			s, -EINVAL,
+			"'%s' on %s was created without --exclusive; remove it first (weightctl rm %s)",
+			b->name, b->device, b->name);
+	else if (b && reusable && !b->reusable)
+		session_fail(
+			s, -EINVAL,
+			"'%s' on %s was created without --reusable; remove it first (weightctl rm %s)",
+			b->name, b->device, b->name);
 	else if (b && create->flags & WIRE_CREATE_IPC && !(buffer_flags(b) & WIRE_BUFFER_IPC))
 		session_fail(s, -EINVAL,
 			     "'%s' on %s was created without a cudaIpcMemHandle_t (--handle ipc); "

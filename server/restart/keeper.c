@@ -131,8 +131,8 @@ _Noreturn static void become_daemon(const struct keeper *k)
 	(void)sigdelset(&watched, SIGINT);
 	(void)sigprocmask(SIG_UNBLOCK, &watched, NULL);
 	(void)execv(k->program, k->argv);
-	log_warning("cannot execute %s: %s; using the file that the keeper started with", k->program,
-		    strerror(errno));
+	log_warning("cannot execute %s: %s; using the file that the keeper started with",
+		    k->program, strerror(errno));
 	(void)fexecve(k->program_fd, k->argv, environ);
 	log_error("cannot start the daemon: %s", strerror(errno));
 	_exit(127);
