@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/group.h"
+#include "server/sync/coordinator/sync.h"
 #include "server/sync/repair.h"
-#include "server/sync/sync.h"
+#include "server/sync/state/group.h"
 
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
 #define BLOBS_SHARE                                                                                \

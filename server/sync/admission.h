@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/sync/share.h"
+#include "server/sync/participant/share.h"
 
 /*
  * The code of the refusal, with a sentence, or NULL. `*ret_head`, which has to be NULL, is the buffer's head once its

@@ -45,8 +45,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/edge.h"
-#include "server/sync/rights.h"
+#include "server/sync/state/edge.h"
+#include "server/sync/state/rights.h"
 
 #define NODE_MAX 63 /* bytes of a node's name */
 #define GROUP_MAX 63 /* and of a group's */

@@ -12,7 +12,7 @@
 #include "ipc/socket_path.h"
 #include "server/base/nss.h"
 #include "server/base/settings.h"
-#include "server/sync/transport.h"
+#include "server/sync/state/transport.h"
 
 #define SECOND_NS 1000000000u
 

@@ -16,7 +16,7 @@
 #include "server/sync/base/talk.h"
 #include "server/sync/notice.h"
 #include "server/sync/operators.h"
-#include "server/sync/parts.h"
+#include "server/sync/state/parts.h"
 
 #define CLIENTS_MAX 256
 #define CLIENTS_OF_ROOT 16 /* that all others leave it: they could keep out who is to mend that */

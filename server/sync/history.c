@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/delta.h"
+#include "server/sync/coordinator/delta.h"
 
 #define HISTORY_WITH_NODES 8
 #define LATE "it is slow, and still gets it"

@@ -5,8 +5,8 @@
  */
 #pragma once
 
-#include "server/sync/duty.h"
-#include "server/sync/sync.h"
+#include "server/sync/coordinator/sync.h"
+#include "server/sync/participant/duty.h"
 
 #define HISTORY_MAX 256
 

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "server/sync/edge.h"
+#include "server/sync/state/edge.h"
 
 struct record {
 	const char *folder;

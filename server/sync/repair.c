@@ -17,10 +17,10 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/base/order.h"
-#include "server/sync/duty.h"
-#include "server/sync/group.h"
-#include "server/sync/lender.h"
-#include "server/sync/transaction.h"
+#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/transaction.h"
+#include "server/sync/participant/duty.h"
+#include "server/sync/state/group.h"
 
 _Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ORDER_RATE_MIN, "all take such a share");
 

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "server/sync/head.h"
+#include "server/sync/state/head.h"
 
 /* Whether anything should be looked at or asked for now, and when to come again; 0: there is no need. */
 uint64_t repair_step(struct agent *a, uint64_t now);

@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/group.h"
-#include "server/sync/head.h"
-#include "server/sync/lender.h"
+#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/transaction.h"
 #include "server/sync/repair.h"
-#include "server/sync/transaction.h"
+#include "server/sync/state/group.h"
+#include "server/sync/state/head.h"
 
 #define RETRY_MIN SECOND
 #define RETRY_SHIFT_MAX 3 /* 8 s */

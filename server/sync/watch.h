@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "server/sync/agent_state.h"
+#include "server/sync/state/agent_state.h"
 
 /* Starts it where none runs and it is time to, and says when to come again; 0: there is no need. */
 uint64_t watch_step(struct agent *a, uint64_t now);

@@ -3,7 +3,7 @@
 
 #include "ipc/layout.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/document.h"
+#include "server/sync/state/document.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_bounds(const struct document *d)

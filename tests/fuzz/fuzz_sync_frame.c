@@ -1,7 +1,7 @@
 /* Any bytes as the stream of a peer, cut anywhere: frames lie within bounds, and cutting changes nothing. */
 #include <string.h>
 
-#include "server/sync/frame.h"
+#include "server/sync/net/frame.h"
 #include "tests/fuzz/fuzz.h"
 
 static uint64_t check_frame(const struct frame *f)

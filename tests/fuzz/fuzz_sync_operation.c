@@ -1,6 +1,6 @@
 /* Any bytes as what says what links carry, an engine or a plan: what is taken can be added up, for every link. */
 #include "server/sync/base/talk.h"
-#include "server/sync/operation.h"
+#include "server/sync/state/operation.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_links(const struct operation *op, const struct flows *f)

@@ -330,7 +330,7 @@ CONFIGS = {
     "twice": NODE + "[peer b]\n[peer b]\n[group b]\n[group b]\n", "nobody": NODE + GROUP, "no-name": NODE + "[peer ]\n[group A]\n",
 }
 
-# --- sync_document, sync_operation and sync_order: server/sync/document.h, operation.h, base/order.h ---
+# --- sync_document, sync_operation and sync_order: server/sync/state/document.h, operation.h, base/order.h ---
 
 
 def compact(o):

@@ -21,7 +21,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/transport.h"
+#include "server/sync/state/transport.h"
 #include "sim_jobs.h"
 #include "sim_joint.h"
 #include "sim_link.h"

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "server/sync/operation.h"
+#include "server/sync/state/operation.h"
 #include "sim.h"
 
 #define MS ((uint64_t)1000000)

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "server/sync/operation.h"
+#include "server/sync/state/operation.h"
 #include "sim_jobs.h"
 
 /*

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "server/sync/base/talk.h"
-#include "server/sync/frame.h"
-#include "server/sync/outbox.h"
+#include "server/sync/net/frame.h"
+#include "server/sync/net/outbox.h"
 #include "sim_jobs.h"
 
 #define SILENCE (5 * SIM_SECOND)

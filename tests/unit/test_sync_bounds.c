@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/agent_state.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/config.h"
-#include "server/sync/duty.h"
+#include "server/sync/participant/duty.h"
+#include "server/sync/state/agent_state.h"
 #include "sim.h"
 #include "sim_jobs.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/agent_state.h"
+#include "server/sync/state/agent_state.h"
 #include "sim_jobs.h"
 
 #define S SIM_SECOND

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "server/sync/frame.h"
+#include "server/sync/net/frame.h"
 
 #define PART_HEAD (FRAME_HEAD_SIZE + FRAME_PART_HEAD_SIZE)
 

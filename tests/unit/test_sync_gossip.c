@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "server/sync/agent_state.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/state/agent_state.h"
 #include "sim.h"
 #include "sim_jobs.h"
 

@@ -15,8 +15,8 @@
 
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/group.h"
-#include "server/sync/sync.h"
+#include "server/sync/coordinator/sync.h"
+#include "server/sync/state/group.h"
 #include "sim_jobs.h"
 
 #define S SIM_SECOND

@@ -17,7 +17,7 @@
 #include "ipc/base/num.h"
 #include "joint_scene.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/group.h"
+#include "server/sync/state/group.h"
 #include "sim_jobs.h"
 
 #define S SIM_SECOND

@@ -15,7 +15,7 @@
 #include "ipc/base/num.h"
 #include "joint_scene.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/document.h"
+#include "server/sync/state/document.h"
 
 #define S SIM_SECOND
 

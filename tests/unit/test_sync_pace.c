@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/pace.h"
-#include "server/sync/transport.h"
+#include "server/sync/coordinator/pace.h"
+#include "server/sync/state/transport.h"
 
 static uint64_t now_ns(void *world)
 {

@@ -13,8 +13,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/edge.h"
-#include "server/sync/parts.h"
+#include "server/sync/state/edge.h"
+#include "server/sync/state/parts.h"
 
 static json_t *end_of(size_t n)
 {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/duty.h"
+#include "server/sync/participant/duty.h"
 #include "sim.h"
 
 #define S SIM_SECOND

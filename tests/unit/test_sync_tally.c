@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "server/sync/base/talk.h"
-#include "server/sync/tally.h"
+#include "server/sync/state/tally.h"
 
 /* The number, or -1 for null. */
 static json_int_t shown(const struct tally *t, const char *key)

@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/connection.h"
+#include "server/sync/net/connection.h"
 
 #define COUNT_MAX 4096
 

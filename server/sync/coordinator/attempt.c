@@ -1,0 +1,376 @@
+/*
+ * An engine that breaks says which other node it holds to be the cause, or that it is itself. Of those who only see
+ * that a neighbour is silent, some see the wrong one: so all are heard before engines are stopped, unless somebody was
+ * lost or owned up, and whoever is named by most is blamed. Blame costs nothing but the epoch, until one has broken too
+ * many: then it is lost to the sync, and the policy says what that means. What only one says of another is one word
+ * against the other, and is counted for both: whoever is in most of those is lost, and of two that are in as many, who
+ * said it. So nobody gets another lost by its word alone.
+ *
+ * What nodes disagree about, another epoch would find again. This node's engine met all others, so its word counts:
+ * whoever differs from it is lost at once.
+ */
+#include "server/sync/coordinator/attempt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/plan.h"
+#include "server/sync/history.h"
+
+#define HELLO_DIGITS_MAX 1024 /* of one engine for one other */
+
+/* --- Opening ------------------------------------------------------------------------------------ */
+
+static json_t *take_ranks(struct joint *j)
+{
+	json_t *nodes = json_array();
+
+	j->n_ranks = 0;
+	for (unsigned i = 0; i < j->sync.n_members; i++) {
+		struct member *m = &j->sync.members[i];
+
+		m->is_in_epoch = m->state == MEMBER_READY;
+		m->is_moved = m->has_told = false;
+		m->n_accused = 0;
+		m->accuser = NULL;
+		m->done = m->rate = m->expected = m->moved_ns = 0;
+		json_decref(m->hellos);
+		m->hellos = NULL;
+		if (!m->is_in_epoch)
+			continue;
+		m->rank = j->n_ranks++;
+		json_array_append_new(nodes, json_pack("{s:s, s:s}", "node", m->name, "address",
+						       m->address));
+	}
+	return nodes;
+}
+
+void attempt_begin(struct agent *a, struct joint *j)
+{
+	cleanup(json_freep) json_t *nodes = NULL;
+	uint8_t token[32];
+	char hex[65];
+
+	if (j->sync.epoch >= ATTEMPTS_MAX) {
+		sync_fail(a, &j->sync, "%u epochs broke, the last by this: %s", ATTEMPTS_MAX,
+			  j->sync.broke_why);
+		return;
+	}
+	nodes = take_ranks(j);
+	a->edge->random(a->world, token, sizeof(token));
+	field_hex(token, sizeof(token), hex);
+	j->sync.epoch++;
+	a->metrics.n_epochs++;
+	j->sync.phase = PHASE_OPEN;
+	/* A node has its prepare-timeout for the engine; what it says of that has to arrive, too. */
+	j->sync.deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
+	for (unsigned i = 0; i < j->sync.n_members; i++) {
+		struct member *m = &j->sync.members[i];
+
+		if (!m->is_in_epoch)
+			continue;
+		member_set_state(a, &j->sync, m, MEMBER_OPENING);
+		member_tell(a, &j->sync, m, "open",
+			    json_pack("{s:I, s:s, s:O}", "epoch", (json_int_t)j->sync.epoch,
+				      "token", hex, "nodes", nodes));
+	}
+}
+
+/* All are, but in a reshard those that give each other nothing. */
+static bool are_linked(const struct joint *j, unsigned x, unsigned y)
+{
+	return j->operation->is_version || j->operation->bytes(&j->flows, x, y) > 0 ||
+	       j->operation->bytes(&j->flows, y, x) > 0;
+}
+
+/* One for each rank, null where it is its own or has nothing for it. */
+static bool are_hellos(const struct joint *j, const struct member *m, const json_t *hellos)
+{
+	if (json_array_size(hellos) != j->n_ranks)
+		return false;
+	for (unsigned i = 0; i < j->n_ranks; i++) {
+		const json_t *hello = json_array_get(hellos, i);
+
+		if (json_is_null(hello) ? i != m->rank && are_linked(j, m->rank, i)
+					: !json_is_string(hello) || i == m->rank ||
+						  json_string_length(hello) > HELLO_DIGITS_MAX)
+			return false;
+	}
+	return true;
+}
+
+void attempt_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct joint *j = joint_of(s);
+	json_t *hellos;
+
+	if (s->phase == PHASE_STOP)
+		return; /* it crossed our stop */
+	if (m->state != MEMBER_OPENING || field_array(message, "hellos", j->n_ranks, &hellos) < 0 ||
+	    !are_hellos(j, m, hellos) ||
+	    field_number(message, "expected", INT64_MAX, &m->expected) < 0 ||
+	    (m->is_us && j->operation->read(message, j->n_ranks, &j->flows) < 0)) {
+		member_is_wrong(a, s, m, "opened");
+		return;
+	}
+	m->hellos = json_incref(hellos);
+	if (m->is_us)
+		s->changed = j->operation->changed(&j->flows);
+	member_set_state(a, s, m, MEMBER_OPEN);
+}
+
+/* What all others' engines say to this one's. */
+static json_t *hellos_for(const struct joint *j, const struct member *m)
+{
+	json_t *hellos = json_array();
+
+	for (unsigned i = 0; i < j->sync.n_members; i++)
+		if (j->sync.members[i].is_in_epoch)
+			json_array_append(hellos,
+					  json_array_get(j->sync.members[i].hellos, m->rank));
+	return hellos;
+}
+
+void attempt_start(struct agent *a, struct joint *j)
+{
+	plan_tell_joint(a, j);
+	if (j->sync.is_dry) {
+		sync_end_planned(a, &j->sync);
+		return;
+	}
+	j->sync.phase = PHASE_BYTES;
+	j->moved_ns = agent_now(a);
+	j->sync.deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
+	for (unsigned i = 0; i < j->sync.n_members; i++) {
+		struct member *m = &j->sync.members[i];
+
+		if (!m->is_in_epoch)
+			continue;
+		member_set_state(a, &j->sync, m, MEMBER_MOVING);
+		member_tell(a, &j->sync, m, "start",
+			    json_pack("{s:I, s:o, s:I}", "epoch", (json_int_t)j->sync.epoch, "hellos",
+				      hellos_for(j, m), "max_rate", (json_int_t)j->sync.max_rate));
+	}
+}
+
+void attempt_on_progress(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct joint *j = joint_of(s);
+	uint64_t done, rate;
+
+	if (m->state == MEMBER_STOPPING || s->phase == PHASE_STOP)
+		return;
+	if (m->state != MEMBER_MOVING || field_number(message, "done", m->expected, &done) < 0 ||
+	    field_number(message, "rate", INT64_MAX, &rate) < 0) {
+		member_is_wrong(a, s, m, "progress");
+		return;
+	}
+	if (done > m->done)
+		m->moved_ns = agent_now(a);
+	j->moved_ns = agent_now(a); /* it may digest what it has */
+	s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
+	m->done = done;
+	m->rate = rate;
+	history_member_event(a, s, m);
+}
+
+void attempt_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct joint *j = joint_of(s);
+
+	if (m->state == MEMBER_STOPPING)
+		return; /* others have not got it all, and it will make it again */
+	if (m->state != MEMBER_MOVING) {
+		member_is_wrong(a, s, m, "done");
+		return;
+	}
+	m->done = m->expected;
+	m->is_moved = m->has_told = true;
+	tally_add(&s->tally, operation_planned(j->operation, &j->flows, m->rank),
+		  json_object_get(message, "in"));
+	j->moved_ns = agent_now(a);
+	if (s->phase == PHASE_BYTES)
+		s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
+	member_set_state(a, s, m, MEMBER_READY);
+	if (s->phase == PHASE_STOP)
+		attempt_break(a, j); /* it may be the last to be heard */
+}
+
+/* --- Breaking ----------------------------------------------------------------------------------- */
+
+static bool is_own_fault(const struct joint *j, const struct member *m)
+{
+	return m->n_accused >= j->sync.n_members;
+}
+
+/* Somebody was lost or owned up, or there is nobody left to hear. */
+static bool is_cause_known(const struct joint *j)
+{
+	bool all = true;
+
+	for (unsigned i = 0; i < j->sync.n_members; i++) {
+		const struct member *m = &j->sync.members[i];
+
+		if (!m->is_in_epoch)
+			continue;
+		if (member_is_lost(m) || is_own_fault(j, m))
+			return true;
+		all = all && m->has_told;
+	}
+	return all;
+}
+
+static void stop_all(struct agent *a, struct joint *j)
+{
+	j->stops = true;
+	j->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
+	for (unsigned i = 0; i < j->sync.n_members; i++) {
+		struct member *m = &j->sync.members[i];
+
+		if (!m->is_in_epoch || member_is_lost(m))
+			continue;
+		m->is_moved = false;
+		member_set_state(a, &j->sync, m, MEMBER_STOPPING);
+		member_tell(a, &j->sync, m, "stop",
+			    json_pack("{s:I}", "epoch", (json_int_t)j->sync.epoch));
+	}
+}
+
+void attempt_break(struct agent *a, struct joint *j)
+{
+	if (j->sync.phase == PHASE_OPEN || j->sync.phase == PHASE_BYTES) {
+		if (j->sync.phase == PHASE_BYTES)
+			tally_add_broken(&j->sync.tally);
+		j->sync.phase = PHASE_STOP;
+		j->stops = false;
+		j->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
+		a->metrics.n_broken++;
+	}
+	if (j->sync.phase == PHASE_STOP && !j->stops && is_cause_known(j))
+		stop_all(a, j);
+}
+
+/* Of two others this node's engine will say which of them it is. */
+static void settle_difference(struct agent *a, struct joint *j, struct member *m,
+			      struct member *who, const char *why)
+{
+	if (m->is_us)
+		member_fail(a, &j->sync, who, "does not fit to %s: %s,", m->name, why);
+	else if (who->is_us)
+		member_fail(a, &j->sync, m, "does not fit to %s: %s,", who->name, why);
+}
+
+void attempt_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct joint *j = joint_of(s);
+	const char *why = "it did not say why", *name = NULL, *code = "failed";
+	struct member *who;
+
+	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING || m->has_told) {
+		member_is_wrong(a, s, m, "broken");
+		return;
+	}
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
+	(void)field_string(message, "code", 32, &code);
+	(void)field_string_or_null(message, "who", NODE_MAX, &name);
+	who = sync_find_member(s, name);
+	who = who && who->is_in_epoch && who != m ? who : NULL;
+	m->has_told = true;
+	if (who && strcmp(code, "differs") == 0) {
+		settle_difference(a, j, m, who, why);
+		return;
+	}
+	if (who) {
+		who->n_accused++;
+		who->accuser = m;
+	} else {
+		m->n_accused = s->n_members;
+	}
+	if (s->phase != PHASE_STOP || !who)
+		snprintf(s->broke_why, sizeof(s->broke_why), "%s: %s", m->name, why);
+	attempt_break(a, j);
+}
+
+void attempt_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	(void)message;
+	if (m->state != MEMBER_STOPPING) {
+		member_is_wrong(a, s, m, "stopped");
+		return;
+	}
+	member_set_state(a, s, m, MEMBER_READY);
+}
+
+bool attempt_is_told(const struct joint *j)
+{
+	return j->stops && sync_count(&j->sync, MEMBER_STOPPING) == 0;
+}
+
+/* NULL: nobody was named, or somebody was lost, who is enough of a cause. */
+static struct member *most_accused(struct joint *j)
+{
+	struct member *found = NULL;
+
+	for (unsigned i = 0; i < j->sync.n_members; i++) {
+		struct member *m = &j->sync.members[i];
+
+		if (!m->is_in_epoch || !m->n_accused)
+			continue;
+		/* Two that accuse each other, of which one is us: we are needed. */
+		if (!found || m->n_accused > found->n_accused ||
+		    (m->n_accused == found->n_accused && found->is_us))
+			found = m;
+	}
+	for (unsigned i = 0; i < j->sync.n_members; i++)
+		if (j->sync.members[i].is_in_epoch && member_is_lost(&j->sync.members[i]))
+			return NULL;
+	return found;
+}
+
+static void blame(struct agent *a, struct joint *j, struct member *m)
+{
+	struct member *by = m->n_accused == 1 && m->accuser && !m->accuser->is_us ? m->accuser
+										  : NULL;
+
+	m->n_faults++;
+	if (by)
+		by->n_faults++;
+	if (by && (m->is_us || by->n_faults >= m->n_faults)) {
+		if (by->n_faults >= FAULTS_MAX)
+			member_fail(a, &j->sync, by,
+				    "broke %u epochs, the last by its word alone: %s,",
+				    by->n_faults, j->sync.broke_why);
+	} else if (m->n_faults >= FAULTS_MAX) {
+		member_fail(a, &j->sync, m, "broke %u epochs; the last: %s,", m->n_faults,
+			    j->sync.broke_why);
+	}
+}
+
+void attempt_settle(struct agent *a, struct joint *j)
+{
+	struct member *m = most_accused(j);
+
+	for (unsigned i = 0; i < j->sync.n_members; i++)
+		j->sync.members[i].is_in_epoch = false;
+	if (m)
+		blame(a, j, m);
+	if (j->sync.phase != PHASE_STOP)
+		return;
+	agent_log_of(a, sync_about(&j->sync, "broken", NULL), "warning",
+		     "sync %s: epoch %ju broke: %s", j->sync.id, (uintmax_t)j->sync.epoch,
+		     j->sync.broke_why);
+	attempt_begin(a, j);
+}
+
+void attempt_on_timer(struct agent *a, struct joint *j, uint64_t now)
+{
+	if (j->sync.phase == PHASE_BYTES) {
+		snprintf(j->sync.broke_why, sizeof(j->sync.broke_why), "no byte moved for %ju s",
+			 (uintmax_t)((now - j->moved_ns) / SECOND));
+		attempt_break(a, j);
+	}
+	if (j->sync.phase == PHASE_STOP && !j->stops)
+		stop_all(a, j);
+}

@@ -1,0 +1,173 @@
+/*
+ * A patch has to be worth its trouble: it takes reading and writing at both ends, and what it replaces would be right
+ * by itself. Whoever cannot do with it, for want of the version that it begins with or of memory, gets leaves.
+ */
+#include "server/sync/coordinator/delta.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/lender.h"
+
+static bool is_from(const struct member *m, const struct transaction *t, unsigned first)
+{
+	return m->state == MEMBER_READY && m->missing.n && m->base >= first &&
+	       m->base < t->delta.patches.n;
+}
+
+/* Bytes that those lack who get a patch that begins there. */
+static uint64_t lacked_from(const struct transaction *t, unsigned first)
+{
+	struct ranges all;
+	uint64_t n_bytes;
+
+	ranges_init(&all);
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_from(&t->sync.members[i], t, first) &&
+		    ranges_add_all(&all, &t->sync.members[i].missing) < 0)
+			break; /* fewer: then it is not worth it */
+	n_bytes = ranges_total(&all);
+	ranges_deinit(&all);
+	return n_bytes;
+}
+
+/* The oldest one is for most members, and takes the most bytes. */
+static unsigned choose(const struct transaction *t)
+{
+	const struct patches *p = &t->delta.patches;
+	unsigned first = 0;
+
+	while (first < p->n && patches_size(p, first) > lacked_from(t, first) / DELTA_WORTH)
+		first++;
+	return first;
+}
+
+/* Nobody needs what is older than the oldest version that any of them has. */
+static unsigned oldest(const struct transaction *t, unsigned first)
+{
+	unsigned found = t->delta.patches.n;
+
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_from(&t->sync.members[i], t, first) && t->sync.members[i].base < found)
+			found = t->sync.members[i].base;
+	return found;
+}
+
+static void take(struct transaction *t, int fd, uint64_t size, uint64_t changed)
+{
+	struct delta *d = &t->delta;
+
+	d->fd = fd;
+	d->size = size;
+	d->changed = changed;
+	for (unsigned i = 0; i < t->sync.n_members; i++) {
+		struct member *m = &t->sync.members[i];
+
+		if (is_from(m, t, d->first))
+			m->by_patch = ranges_add(&m->patch_missing, 0, size) == 0;
+	}
+}
+
+static void compose(struct agent *a, struct transaction *t)
+{
+	const struct patches *p = &t->delta.patches;
+	int fds[PATCHES_MAX];
+	unsigned n = 0;
+
+	for (unsigned i = t->delta.first; i < p->n; i++)
+		fds[n++] = p->at[i].fd;
+	t->delta.is_composing = true;
+	lender_compose(a, t, fds, n);
+}
+
+bool delta_begin(struct agent *a, struct transaction *t)
+{
+	struct delta *d = &t->delta;
+	const struct kept_patch *last;
+	int fd;
+
+	d->first = oldest(t, choose(t));
+	if (d->first >= d->patches.n)
+		return false;
+	if (d->first + 1 < d->patches.n) {
+		compose(a, t);
+		return true;
+	}
+	last = &d->patches.at[d->first];
+	fd = fcntl(last->fd, F_DUPFD_CLOEXEC, 3);
+	if (fd >= 0)
+		take(t, fd, last->size, last->changed);
+	return false;
+}
+
+void delta_on_composed(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+		       unsigned n_fds)
+{
+	const char *why = "it would be too long";
+	uint64_t size, changed;
+
+	if (!t->delta.is_composing)
+		return; /* for too long */
+	t->delta.is_composing = false;
+	/* One that is as long as its parts together, or longer, may be more than members make room for. */
+	if (n_fds == 1 &&
+	    field_number(message, "size", t->sync.document->n_bytes / DELTA_WORTH, &size) == 0 &&
+	    size && field_number(message, "changed", INT64_MAX, &changed) == 0) {
+		take(t, take_fd(fds[0]), size, changed);
+	} else {
+		(void)field_string(message, "why", WHY_SIZE - 1, &why);
+		agent_log(a, "warning", "sync %s: %s goes without a patch: %s", t->sync.id,
+			  t->sync.head->buffer, why);
+	}
+	sync_step(a, &t->sync);
+}
+
+void delta_give_up(struct transaction *t)
+{
+	t->delta.is_composing = false;
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		delta_leave(&t->sync.members[i]);
+}
+
+void delta_deinit(struct delta *d)
+{
+	patches_deinit(&d->patches);
+	d->fd = fd_close(d->fd);
+}
+
+bool delta_is_wanted(const struct transaction *t)
+{
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (t->sync.members[i].state == MEMBER_READY && t->sync.members[i].patch_missing.n)
+			return true;
+	return false;
+}
+
+struct ranges *delta_missing(const struct transaction *t, struct member *m)
+{
+	return t->by_patch ? &m->patch_missing : &m->missing;
+}
+
+void delta_settle(const struct transaction *t, struct member *m)
+{
+	if (!t->by_patch || m->patch_missing.n)
+		return;
+	ranges_deinit(&m->missing);
+	ranges_init(&m->missing);
+}
+
+void delta_leave(struct member *m)
+{
+	ranges_deinit(&m->patch_missing);
+	ranges_init(&m->patch_missing);
+	m->by_patch = false;
+}
+
+const char *delta_way(bool is_patch, uint64_t changed, uint64_t n_bytes)
+{
+	if (changed == UINT64_MAX)
+		return NULL;
+	return is_patch ? "patch" : changed < n_bytes ? "leaves" : "full";
+}

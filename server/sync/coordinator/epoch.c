@@ -1,0 +1,769 @@
+/*
+ * The chain goes from this node to those that lack something, in the order of the group; whoever stood at a link
+ * that broke, or was slow when last measured, comes last. A link's two ends accuse each other and nobody else
+ * saw it: the receiver is blamed, and a sender that is accused again. Two that a link broke between are not
+ * neighbours again where there is any other order; where there is none, and it broke twice, one of them waits for
+ * the next epoch. Whoever was blamed too often waits until those that were less have their bytes, and after too many
+ * epochs the most blamed are lost, one after the other: a few that break whatever they are in do not keep a version
+ * from the rest.
+ *
+ * Engines count bytes of the epoch's ranges as a stream, so one number says what a member has. What it says at
+ * last, in done, broken or stopped, replaces what we thought that it lacks; lying hurts the liar alone, as its
+ * own digest decides.
+ */
+#include "server/sync/coordinator/epoch.h"
+
+#include <arpa/inet.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/delta.h"
+#include "server/sync/coordinator/pace.h"
+#include "server/sync/coordinator/pairing.h"
+#include "server/sync/coordinator/plan.h"
+#include "server/sync/coordinator/ring.h"
+#include "server/sync/history.h"
+#include "server/sync/state/span.h"
+#include "server/sync/state/transport.h"
+
+#define LOOK_NS (SECOND / 2) /* how often, while bytes move, for who is slow */
+#define LAG_MIN ((uint64_t)8 << 20) /* bytes that a member may have and not have told of */
+
+/* --- Our own engine ----------------------------------------------------------------------------- */
+
+static void engine_failed(struct agent *a, struct transaction *t, const char *why)
+{
+	if (!t->sync.broke_why[0])
+		snprintf(t->sync.broke_why, sizeof(t->sync.broke_why), "%s", why);
+	epoch_stop(a, t);
+	sync_step(a, &t->sync);
+}
+
+static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct transaction *t = container_of(w, struct transaction, engine);
+	const char *op, *hello, *why = "its engine did not say why it failed";
+	uint64_t done;
+
+	(void)fds, (void)n_fds;
+	if (t->sync.phase != PHASE_OPEN && t->sync.phase != PHASE_BYTES)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "opened") == 0 && t->sync.phase == PHASE_OPEN &&
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) == 0) {
+		snprintf(t->engine_hello, sizeof(t->engine_hello), "%s", hello ? hello : "");
+		t->engine_is_open = true;
+	} else if (strcmp(op, "progress") == 0 && t->sync.phase == PHASE_BYTES) {
+		if (field_number(message, "sent", INT64_MAX, &done) == 0 && done > t->engine_done) {
+			t->engine_done = done;
+			t->moved_ns = agent_now(a);
+		}
+	} else if (strcmp(op, "done") == 0 && t->sync.phase == PHASE_BYTES) {
+		t->engine_is_done = true;
+		metrics_on_sent(a, t->first->name,
+				t->transport->planned(&t->ranges,
+						      pairing_count(a, t, NULL, t->first)),
+				json_object_get(message, "out"));
+		span_end(a, &t->engine, AGENT_SELF, NULL, message);
+		work_end(a, &t->engine);
+	} else {
+		(void)field_string(message, "why", WHY_SIZE - 1, &why);
+		pairing_note_broken(t, NULL, t->first, message);
+		engine_failed(a, t, why);
+		return;
+	}
+	sync_step(a, &t->sync);
+}
+
+static void on_engine_end(struct agent *a, struct work *w, const char *how)
+{
+	struct transaction *t = container_of(w, struct transaction, engine);
+	char why[WHY_SIZE];
+
+	if (t->sync.phase != PHASE_OPEN && t->sync.phase != PHASE_BYTES)
+		return;
+	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
+	engine_failed(a, t, why);
+}
+
+/* --- The chain ---------------------------------------------------------------------------------- */
+
+static unsigned n_bad(const struct member *m)
+{
+	return m->n_blamed + m->n_corrupt;
+}
+
+/* Larger comes later. */
+static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
+{
+	uint64_t rate = a->peers[m->peer].rate;
+
+	return 3 * n_bad(m) + (m->is_late || (rate && rate * 2 < median) ? 2 : rate ? 1 : 0);
+}
+
+/* Of those that were measured the slowest is the last: nobody is behind a slower one. */
+static bool comes_before(const struct agent *a, const struct member *x, const struct member *y,
+			 uint64_t median)
+{
+	unsigned of_x = rank(a, x, median), of_y = rank(a, y, median);
+
+	return of_x < of_y || (of_x == of_y && a->peers[x->peer].rate > a->peers[y->peer].rate);
+}
+
+/* How often the link between these two broke, whichever way. */
+static unsigned n_breaks(const struct transaction *t, const struct member *x, const struct member *y)
+{
+	for (unsigned i = 0; i < t->n_broken; i++) {
+		const struct broken *b = &t->broken[i];
+
+		if ((b->ends[0] == x && b->ends[1] == y) || (b->ends[0] == y && b->ends[1] == x))
+			return b->n_times;
+	}
+	return 0;
+}
+
+static unsigned n_breaks_of(const struct transaction *t, const struct member *m)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < t->n_broken; i++)
+		if (t->broken[i].ends[0] == m || t->broken[i].ends[1] == m)
+			n += t->broken[i].n_times;
+	return n;
+}
+
+/* The last place between two that it can talk to, the end being one; NULL: there is none. */
+static struct member **find_place(struct transaction *t, const struct member *m)
+{
+	struct member **place = NULL, *before = NULL;
+
+	for (struct member **at = &t->first;; at = &before->next) {
+		if (!n_breaks(t, before, m) && (!*at || !n_breaks(t, m, *at)))
+			place = at;
+		if (!*at)
+			return place;
+		before = *at;
+	}
+}
+
+/* Puts the chain into an order in which nobody is behind whom it could not talk to. */
+static void go_around_broken(struct transaction *t)
+{
+	struct member *rest = t->first, *last = NULL, **at;
+
+	t->first = NULL;
+	for (struct member **end = &t->first; rest; end = &last->next) {
+		for (at = &rest; *at && n_breaks(t, last, *at);)
+			at = &(*at)->next;
+		if (!*at)
+			break;
+		last = *at;
+		*at = last->next;
+		last->next = NULL;
+		*end = last;
+	}
+	while (rest) {
+		struct member *m = rest;
+
+		rest = m->next;
+		at = find_place(t, m);
+		if (!at && last && n_breaks_of(t, m) > 1)
+			continue; /* it waits */
+		if (!at)
+			at = last ? &last->next : &t->first;
+		m->next = *at;
+		*at = m;
+		for (last = m; last->next;)
+			last = last->next;
+	}
+}
+
+/* With what this epoch carries. */
+static bool is_behind(const struct transaction *t, struct member *m)
+{
+	return m->state == MEMBER_READY && delta_missing(t, m)->n;
+}
+
+/* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
+static unsigned most_blamed(const struct transaction *t)
+{
+	unsigned least = UINT_MAX;
+
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_behind(t, &t->sync.members[i]) && t->sync.members[i].n_blamed < least)
+			least = t->sync.members[i].n_blamed;
+	return least > BLAMED_MAX ? least : BLAMED_MAX;
+}
+
+/* Links those that lack something. */
+static void link_chain(struct agent *a, struct transaction *t)
+{
+	uint64_t median = pace_median(a, t);
+	unsigned max = most_blamed(t);
+
+	t->first = NULL;
+	for (unsigned i = 0; i < t->sync.n_members; i++) {
+		struct member *m = &t->sync.members[i], **at = &t->first;
+
+		if (!is_behind(t, m) || m->n_blamed > max)
+			continue;
+		while (*at && !comes_before(a, m, *at, median))
+			at = &(*at)->next;
+		m->next = *at;
+		*at = m;
+	}
+	if (t->n_broken)
+		go_around_broken(t);
+}
+
+/* What those in the chain lack. */
+static int add_ranges(struct transaction *t)
+{
+	ranges_deinit(&t->ranges);
+	ranges_init(&t->ranges);
+	for (struct member *m = t->first; m; m = m->next)
+		if (ranges_add_all(&t->ranges, delta_missing(t, m)) < 0)
+			return -1;
+	/* What lies between the last ones goes along. */
+	if (t->ranges.n > EPOCH_RANGES_MAX) {
+		const struct range *from = &t->ranges.at[EPOCH_RANGES_MAX - 1];
+		const struct range *last = &t->ranges.at[t->ranges.n - 1];
+
+		if (ranges_add(&t->ranges, from->offset, last->offset + last->size - from->offset) <
+		    0)
+			return -1;
+	}
+	return 0;
+}
+
+static uint64_t payload_size(const struct transaction *t)
+{
+	return t->by_patch ? t->delta.size : t->sync.document->n_bytes;
+}
+
+static const int *data_of(const struct transaction *t)
+{
+	if (t->by_patch)
+		return &t->delta.fd;
+	return ring_is_staged(t) ? &t->ring.staged_fd : &t->data_fd;
+}
+
+int epoch_open_ours(struct agent *a, struct transaction *t)
+{
+	const struct carriage c = {
+		.transport = t->transport,
+		.sync = t->sync.id,
+		.epoch = t->sync.epoch,
+		.n_bytes = payload_size(t),
+		.ranges = &t->ranges,
+		.memory = &t->ring.memory,
+		.chunk = ring_chunk(a, t),
+	};
+	char why[WHY_SIZE];
+
+	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
+	if (work_start(a, &t->engine, t->transport->job, t->sync.head->buffer, why) < 0) {
+		sync_fail(a, &t->sync, "the engine of %s could not be started: %s", a->config->name,
+			  why);
+		return -1;
+	}
+	span_begin(a, &t->engine, t->sync.id, t->sync.document->pair);
+	work_tell(a, &t->engine, transport_open(a, &c), data_of(t), 1);
+	return 0;
+}
+
+static void open_all(struct agent *a, struct transaction *t)
+{
+	cleanup(json_freep) json_t *ranges = ranges_to_json(&t->ranges);
+	const char *from = a->config->name;
+
+	/* The first that fails stops the epoch. */
+	for (struct member *m = t->first; m && t->sync.phase == PHASE_OPEN; m = m->next) {
+		uint8_t token[32];
+
+		a->edge->random(a->world, token, sizeof(token));
+		field_hex(token, sizeof(token), m->token);
+		m->done = m->rate = m->measured = m->moved_ns = 0;
+		member_set_state(a, &t->sync, m, MEMBER_OPENING);
+		member_tell(a, &t->sync, m, "open",
+			    json_pack("{s:I, s:s, s:s, s:O, s:s, s:o*, s:o*}", "epoch",
+				      (json_int_t)t->sync.epoch, "token", m->token, "from", from,
+				      "ranges", ranges, "engine", t->transport->name, "patch",
+				      t->by_patch ? json_integer((json_int_t)t->delta.size) : NULL,
+				      "chunk",
+				      t->transport->is_ring
+					      ? json_integer((json_int_t)ring_chunk(a, t))
+					      : NULL));
+		from = m->name;
+	}
+}
+
+static bool is_anybody_behind(const struct transaction *t)
+{
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_behind(t, &t->sync.members[i]))
+			return true;
+	return false;
+}
+
+/* Of those that are behind: the others get on without them. The policy says what their loss means. */
+static void lose_worst(struct agent *a, struct transaction *t)
+{
+	unsigned worst = 0;
+
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_behind(t, &t->sync.members[i]) && n_bad(&t->sync.members[i]) > worst)
+			worst = n_bad(&t->sync.members[i]);
+	for (unsigned i = 0; i < t->sync.n_members && t->sync.phase != PHASE_ENDED; i++)
+		if (is_behind(t, &t->sync.members[i]) && n_bad(&t->sync.members[i]) == worst)
+			member_fail(
+				a, &t->sync, &t->sync.members[i],
+				"did not get its bytes in %ju epochs, of which the last broke: %s,",
+				(uintmax_t)t->sync.epoch,
+				t->sync.broke_why[0] ? t->sync.broke_why : "they were corrupt");
+}
+
+static void note_broken(struct transaction *t, const struct member *from, const struct member *to)
+{
+	struct broken *b = t->broken;
+
+	while (b < t->broken + t->n_broken && (b->ends[0] != from || b->ends[1] != to))
+		b++;
+	if (b == t->broken + EPOCHS_MAX)
+		return;
+	t->n_broken += b == t->broken + t->n_broken;
+	*b = (struct broken){{from, to}, b->n_times + 1};
+}
+
+/* Once all have told what they know of the epoch that broke; which link of a ring it was, they do not. */
+static void settle_blame(struct agent *a, struct transaction *t)
+{
+	struct culprit c = t->culprit;
+
+	t->culprit = (struct culprit){0};
+	if (c.by && !c.is_link) {
+		c.by->n_blamed++;
+		c.by->n_faults++;
+		if (t->by_patch && c.by->n_faults > 1)
+			delta_leave(c.by);
+		if (c.by->n_faults == FAULTS_MAX)
+			member_fail(a, &t->sync, c.by, "broke %u epochs by itself; the last: %s,",
+				    FAULTS_MAX, t->sync.broke_why);
+	} else if (c.by && !t->transport->is_ring) {
+		c.ends[1]->n_blamed++;
+		if (c.ends[0])
+			c.ends[0]->n_blamed += c.ends[0]->n_accused++;
+		note_broken(t, c.ends[0], c.ends[1]);
+	}
+}
+
+/* What any member lacks once all have prepared, however it gets there. */
+static int count_changed(struct transaction *t)
+{
+	struct ranges all;
+	int r = 0;
+
+	ranges_init(&all);
+	for (unsigned i = 0; i < t->sync.n_members && r == 0; i++)
+		if (t->sync.members[i].state == MEMBER_READY)
+			r = ranges_add_all(&all, &t->sync.members[i].missing);
+	if (r == 0)
+		t->sync.changed = ranges_total(&all);
+	ranges_deinit(&all);
+	return r;
+}
+
+/* Who gets what in the next epoch. */
+static int choose(struct agent *a, struct transaction *t)
+{
+	link_chain(a, t);
+	if ((t->sync.changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
+		sync_fail(a, &t->sync, "%s ran out of memory", a->config->name);
+		return -1;
+	}
+	t->sync.epoch++;
+	t->expected = ranges_total(&t->ranges);
+	return 0;
+}
+
+int epoch_begin(struct agent *a, struct transaction *t)
+{
+	struct plan plan = {0};
+
+	settle_blame(a, t);
+	pairing_settle(a, t);
+	if (t->sync.epoch - t->n_left >= EPOCHS_MAX &&
+	    t->sync.phase != PHASE_BYTES) /* that went well: who waited has its turn */
+		lose_worst(a, t);
+	if (t->sync.phase == PHASE_ENDED)
+		return -1;
+	t->transport = ring_choose(a, t);
+	t->by_patch = delta_is_wanted(t);
+	if (!is_anybody_behind(t)) {
+		t->sync.changed = t->sync.changed == UINT64_MAX ? 0 : t->sync.changed;
+		return 0;
+	}
+	if (choose(a, t) < 0)
+		return -1;
+	a->metrics.n_epochs++;
+	t->engine_is_open = t->engine_is_done = t->is_left = false;
+	t->engine_done = 0;
+	t->sync.broke_why[0] = t->broke_link[0] = '\0';
+	plan_add(a, t, &plan);
+	plan_tell(a, t, &plan);
+	t->sync.phase = PHASE_OPEN;
+	t->sync.deadline_ns = agent_now(a) + ring_time_to_open(a, t);
+	if (ring_is_staged(t))
+		ring_stage(a, t);
+	else if (epoch_open_ours(a, t) < 0)
+		return -1;
+	open_all(a, t);
+	return 1;
+}
+
+static void has_all(const struct transaction *t, struct member *m)
+{
+	ranges_deinit(delta_missing(t, m));
+	ranges_init(delta_missing(t, m));
+	delta_settle(t, m);
+}
+
+int epoch_plan(struct agent *a, struct transaction *t)
+{
+	struct plan plan = {0};
+
+	t->transport = ring_choose(a, t);
+	t->by_patch = delta_is_wanted(t);
+	do {
+		if (choose(a, t) < 0) {
+			plan_deinit(&plan);
+			return -1;
+		}
+		plan_add(a, t, &plan);
+		for (struct member *m = t->first; m; m = m->next)
+			has_all(t, m);
+		t->by_patch = delta_is_wanted(t);
+	} while (is_anybody_behind(t));
+	plan_tell(a, t, &plan);
+	return 0;
+}
+
+static json_t *next_of(const struct agent *a, const struct transaction *t,
+		       const struct member *from, const struct member *m)
+{
+	return m ? json_pack("{s:s, s:s, s:I, s:s, s:s*, s:o*}", "node", m->name, "address",
+			     m->address, "port", (json_int_t)m->port, "token", m->token, "hello",
+			     m->hello[0] ? m->hello : NULL, "stripes", pairing_tell(a, t, from, m))
+		 : json_null();
+}
+
+void epoch_start(struct agent *a, struct transaction *t)
+{
+	const char *from = a->config->name, *hello = t->engine_hello;
+	const char *address = a->config->data_addresses[0];
+	const struct member *before = NULL;
+
+	t->sync.phase = PHASE_BYTES;
+	t->epoch_ns = t->moved_ns = agent_now(a);
+	t->sync.deadline_ns = t->moved_ns + ring_patience(a, t);
+	for (struct member *m = t->first; m; m = m->next) {
+		m->moved_ns = t->epoch_ns;
+		member_set_state(a, &t->sync, m, MEMBER_MOVING);
+	}
+	if (t->transport->is_ring) {
+		ring_start(a, t);
+		return;
+	}
+	for (struct member *m = t->first; m; m = m->next) {
+		member_tell(a, &t->sync, m, "start",
+			    json_pack("{s:I, s:o, s:s, s:I, s:s*, s:I, s:s*}", "epoch",
+				      (json_int_t)t->sync.epoch, "next", next_of(a, t, m, m->next),
+				      "from", from, "from_stripes",
+				      (json_int_t)pairing_count(a, t, before, m), "from_address",
+				      t->transport->has_hello ? address : NULL, "max_rate",
+				      (json_int_t)t->sync.max_rate, "from_hello",
+				      hello[0] ? hello : NULL));
+		from = m->name;
+		address = m->address;
+		hello = m->hello;
+		before = m;
+	}
+	work_tell(a, &t->engine,
+		  json_pack("{s:s, s:o, s:I}", "op", "start", "next", next_of(a, t, NULL, t->first),
+			    "max_rate", (json_int_t)(t->share ? t->share : t->sync.max_rate)),
+		  NULL, 0);
+}
+
+static void stop_all(struct agent *a, struct transaction *t)
+{
+	struct sync *s = &t->sync;
+
+	if (s->phase == PHASE_BYTES)
+		tally_add_broken(&s->tally);
+	sync_set_phase(a, s, PHASE_STOP, a->config->stall_ns);
+	work_end(a, &t->engine);
+	for (unsigned i = 0; i < s->n_members; i++) {
+		struct member *m = &s->members[i];
+
+		if (m->state != MEMBER_OPENING && m->state != MEMBER_OPEN &&
+		    m->state != MEMBER_MOVING)
+			continue;
+		member_set_state(a, s, m, MEMBER_STOPPING);
+		member_tell(a, s, m, "stop", json_pack("{s:I}", "epoch", (json_int_t)s->epoch));
+	}
+}
+
+void epoch_stop(struct agent *a, struct transaction *t)
+{
+	struct sync *s = &t->sync;
+
+	if (s->phase != PHASE_OPEN && s->phase != PHASE_BYTES)
+		return;
+	a->metrics.n_broken++;
+	t->ring.n_broken += t->transport->is_ring;
+	stop_all(a, t);
+	agent_log_of(a, sync_about(s, "broken", NULL), "warning", "sync %s: epoch %ju broke%s%s",
+		     s->id, (uintmax_t)s->epoch, s->broke_why[0] ? ": " : "", s->broke_why);
+}
+
+void epoch_leave_slow(struct agent *a, struct transaction *t)
+{
+	struct sync *s = &t->sync;
+	struct member *m;
+
+	if (s->policy == POLICY_ALL || agent_now(a) - t->looked_ns < LOOK_NS)
+		return;
+	t->looked_ns = agent_now(a);
+	m = pace_laggard(a, t);
+	if (!m)
+		return;
+	pace_note(a, t, m);
+	m->is_late = t->is_left = true;
+	t->n_left++;
+	agent_log(a, "info", "sync %s: the others do not wait for %s, which has %ju of %ju MiB",
+		  s->id, m->name, (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+	stop_all(a, t);
+}
+
+/* --- What members say --------------------------------------------------------------------------- */
+
+static int take_missing(struct transaction *t, struct member *m, const json_t *message)
+{
+	struct ranges missing;
+
+	ranges_init(&missing);
+	if (ranges_from_json(json_object_get(message, "missing"), payload_size(t), &missing) < 0) {
+		ranges_deinit(&missing);
+		return -1;
+	}
+	ranges_deinit(delta_missing(t, m));
+	*delta_missing(t, m) = missing;
+	delta_settle(t, m);
+	return 0;
+}
+
+/* As engines read it. Another one would fail the engine that dials it, and not who said it. */
+static bool is_in_digits(const char *address)
+{
+	struct in6_addr ignored;
+
+	return inet_pton(AF_INET, address, &ignored) == 1 ||
+	       inet_pton(AF_INET6, address, &ignored) == 1;
+}
+
+static int read_ways(const struct transaction *t, struct member *m, const json_t *message)
+{
+	if (m->n_ways < 2 || !t->transport->has_stripes)
+		return 0;
+	if (pairing_read(m, message) < 0)
+		return -1;
+	for (unsigned i = 0; i < m->n_ways; i++)
+		if (!is_in_digits(m->ways[i].address))
+			return -1;
+	return 0;
+}
+
+static bool may_dial_all(const struct agent *a, const struct transaction *t, const struct member *m,
+			 char why[WHY_SIZE])
+{
+	for (unsigned i = 0; m->n_ways > 1 && t->transport->has_stripes && i < m->n_ways; i++)
+		if (!a->edge->may_dial(a->world, m->ways[i].address, m->name, why))
+			return false;
+	return true;
+}
+
+void epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct transaction *t = transaction_of(s);
+	const char *address, *hello;
+	char why[WHY_SIZE];
+
+	if (m->state == MEMBER_STOPPING)
+		return; /* it crossed our stop */
+	if (m->state != MEMBER_OPENING ||
+	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
+	    !is_in_digits(address) || field_number_or(message, "port", 65535, 0, &m->port) < 0 ||
+	    (!m->port && !t->transport->is_ring) ||
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
+	    (t->transport->has_hello && !hello) || read_ways(t, m, message) < 0 ||
+	    take_missing(t, m, message) < 0) {
+		member_is_wrong(a, s, m, "opened");
+		return;
+	}
+	/* Otherwise whoever is before it in the chain would fail for it. */
+	if (!a->edge->may_dial(a->world, address, m->name, why) || !may_dial_all(a, t, m, why)) {
+		member_fail(a, s, m, "listens where nobody may dial it (%s)", why);
+		return;
+	}
+	snprintf(m->address, sizeof(m->address), "%s", address);
+	snprintf(m->hello, sizeof(m->hello), "%s", hello ? hello : "");
+	member_set_state(a, s, m, MEMBER_OPEN);
+}
+
+struct member *epoch_before(const struct transaction *t, const struct member *m)
+{
+	struct member *at = t->first;
+
+	while (at && at->next != m)
+		at = at->next;
+	return at;
+}
+
+void epoch_on_progress(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct transaction *t = transaction_of(s);
+	uint64_t done, rate;
+
+	if (m->state == MEMBER_STOPPING)
+		return;
+	if (m->state != MEMBER_MOVING || field_number(message, "done", t->expected, &done) < 0 ||
+	    field_number(message, "rate", INT64_MAX, &rate) < 0) {
+		member_is_wrong(a, s, m, "progress");
+		return;
+	}
+	if (done > m->done)
+		m->moved_ns = t->moved_ns = agent_now(a);
+	s->deadline_ns = t->moved_ns + ring_patience(a, t);
+	m->done = done;
+	m->rate = rate;
+	if (done == t->expected)
+		pace_measure(a, t, m);
+	history_member_event(a, s, m);
+}
+
+void epoch_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct transaction *t = transaction_of(s);
+	if (m->state != MEMBER_MOVING && m->state != MEMBER_STOPPING) {
+		member_is_wrong(a, s, m, "done");
+		return;
+	}
+	if (ranges_remove_all(delta_missing(t, m), &t->ranges) < 0) {
+		member_fail(a, s, m, "is lost, as %s ran out of memory,", a->config->name);
+		return;
+	}
+	delta_settle(t, m);
+	m->done = t->expected;
+	t->moved_ns = agent_now(a);
+	s->deadline_ns = t->moved_ns + ring_patience(a, t);
+	tally_add(&s->tally,
+		  t->transport->planned(&t->ranges, pairing_count(a, t, epoch_before(t, m), m)),
+		  json_object_get(message, "in"));
+	pace_measure(a, t, m);
+	member_set_state(a, s, m, MEMBER_READY);
+}
+
+/* Whether nothing comes from the sender because it has nothing more itself. */
+static bool is_starved(const struct agent *a, const struct transaction *t,
+		       const struct member *sender, const struct member *receiver)
+{
+	uint64_t lag;
+
+	if (!sender || sender->done == t->expected ||
+	    agent_now(a) - receiver->moved_ns < a->config->stall_ns / 2)
+		return false;
+	lag = sender->rate / 2 > LAG_MIN ? sender->rate / 2 : LAG_MIN;
+	return sender->done <= receiver->done + lag;
+}
+
+/*
+ * What a member says of a link of its own, once that was to be made; of any other, or of none, it has only itself
+ * to blame: nobody may make us learn of links that were never there.
+ */
+static struct culprit culprit_of(struct agent *a, struct transaction *t, struct member *m,
+				 const char *from, const char *to)
+{
+	struct member *sender = sync_find_member(&t->sync, from),
+		      *receiver = sync_find_member(&t->sync, to);
+	struct culprit c = {.by = m};
+
+	receiver = !to && from ? m : receiver;
+	sender = !from && to ? m : sender;
+	if (!m->moved_ns || !receiver || (receiver != m && sender != m) ||
+	    (!sender && strcmp(from, a->config->name) != 0) || epoch_before(t, receiver) != sender)
+		return c;
+	while (is_starved(a, t, sender, receiver)) {
+		receiver = sender;
+		sender = epoch_before(t, receiver);
+	}
+	c.is_link = true;
+	c.ends[0] = sender;
+	c.ends[1] = receiver;
+	for (const struct member *at = t->first; at && at != receiver; at = at->next)
+		c.place++;
+	return c;
+}
+
+/*
+ * Several tell of the same break, in any order. Whose own engine failed is the cause of what its neighbours say, this
+ * node among them, and a link is that of what those behind it say.
+ */
+static void blame(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+{
+	const char *why = "it did not say why", *from = NULL, *to = NULL;
+	struct culprit c;
+
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
+	(void)field_string_or_null(message, "from", NODE_MAX, &from);
+	(void)field_string_or_null(message, "to", NODE_MAX, &to);
+	c = culprit_of(a, t, m, from, to);
+	if (c.is_link && (c.ends[0] == m || c.ends[1] == m))
+		pairing_note_broken(t, c.ends[0], c.ends[1], message);
+	if (t->culprit.by ? !t->culprit.is_link || (c.is_link && c.place >= t->culprit.place)
+			  : t->sync.broke_why[0] && c.is_link)
+		return;
+	t->culprit = c;
+	t->broke_link[0] = '\0';
+	if (c.is_link)
+		snprintf(t->broke_link, sizeof(t->broke_link), " (%s -> %s)",
+			 c.ends[0] ? c.ends[0]->name : a->config->name, c.ends[1]->name);
+	snprintf(t->sync.broke_why, sizeof(t->sync.broke_why), "%s%s: %s", m->name, t->broke_link,
+		 why);
+}
+
+void epoch_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct transaction *t = transaction_of(s);
+	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING ||
+	    take_missing(t, m, message) < 0) {
+		member_is_wrong(a, s, m, "broken");
+		return;
+	}
+	if (!t->is_left)
+		blame(a, t, m, message);
+	member_set_state(a, s, m, MEMBER_READY);
+	epoch_stop(a, t);
+}
+
+void epoch_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct transaction *t = transaction_of(s);
+	if (m->state != MEMBER_STOPPING || take_missing(t, m, message) < 0)
+		member_is_wrong(a, s, m, "stopped");
+	else
+		member_set_state(a, s, m, MEMBER_READY);
+}

@@ -1,0 +1,417 @@
+/*
+ * Nobody knows the version before it is there. So what is signed is what this node found in its own memory, and only
+ * nodes that found the same are asked to publish. Sources are never written.
+ *
+ * Between the decision and the first node that published, the bytes are nowhere but in memory that dies with those who
+ * lend it. If this node ends in that moment, before its COMMIT has left, all nodes keep what they had; its record holds
+ * a number that nobody serves, and the next push or average takes the one after.
+ */
+#include "server/sync/coordinator/joint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/attempt.h"
+#include "server/sync/participant/share.h"
+#include "server/sync/state/document.h"
+
+static uint64_t time_to_move(const struct agent *a, const struct sync *s)
+{
+	return agent_time_to_move(a, 2 * s->document->n_bytes, s->max_rate);
+}
+
+/* --- What people see ---------------------------------------------------------------------------- */
+
+void joint_progress(const struct sync *s, const struct member *m, struct progress *ret)
+{
+	*ret = (struct progress){.done = m->done,
+				 .expected = m->expected,
+				 .size = joint_of(s)->size,
+				 .n_differ = UINT64_MAX};
+}
+
+void joint_describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
+			  char *ret, size_t size)
+{
+	(void)a, (void)s;
+	if (m->state == MEMBER_MOVING)
+		snprintf(ret, size, " (%ju of %ju MiB)", (uintmax_t)(m->done >> 20),
+			 (uintmax_t)(m->expected >> 20));
+}
+
+static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
+{
+	(void)a;
+	if (s->phase != PHASE_ATTACH)
+		return false;
+	snprintf(ret, size, "while this node prepared");
+	return true;
+}
+
+static void describe_kept(const struct sync *s, char *ret, size_t size)
+{
+	(void)s;
+	snprintf(ret, size, "every node still serves what it had");
+}
+
+/* --- The version -------------------------------------------------------------------------------- */
+
+static bool write_document(struct agent *a, struct sync *s)
+{
+	struct document *d = s->document;
+	char why[WHY_SIZE];
+
+	snprintf(d->buffer, sizeof(d->buffer), "%s", s->head->buffer);
+	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
+	d->time_ns = a->edge->time_ns(a->world);
+	memcpy(d->root, s->us->root, 32);
+	memcpy(d->leaves, s->us->leaves, 32);
+	if (document_sign(a, d, why) == 0 && document_decide(a, d, why) == 0)
+		return true;
+	sync_fail(a, s, "%s", why);
+	return false;
+}
+
+/* Durable before anybody is told: the opening of head.c says why. That this node serves it, its share says. */
+static bool decide(struct agent *a, struct sync *s)
+{
+	int r;
+
+	if (!write_document(a, s))
+		return false;
+	r = head_commit(a, s->head, s->document, 0, HEAD_BEHIND);
+	if (r < 0) {
+		sync_fail(a, s, "the record of %s could not be written: %s", a->config->name,
+			  strerror(-r));
+		return false;
+	}
+	s->decided = true;
+	return true;
+}
+
+static json_t *commit_fields(const struct sync *s, const struct member *m)
+{
+	(void)m;
+	return document_to_json(s->document);
+}
+
+/* Nodes that have to come to the same did so, or are lost. */
+static void judge(struct agent *a, struct sync *s)
+{
+	for (unsigned i = 0; i < s->n_members && joint_of(s)->operation->is_version; i++) {
+		struct member *m = &s->members[i];
+
+		if (m->state == MEMBER_VERIFIED && (memcmp(m->root, s->us->root, 32) != 0 ||
+						    memcmp(m->leaves, s->us->leaves, 32) != 0))
+			member_fail(a, s, m, "came to another result than %s", s->us->name);
+	}
+	if (s->phase == PHASE_VERIFY)
+		sync_commit(a, s);
+}
+
+/* --- Steps -------------------------------------------------------------------------------------- */
+
+void joint_move(struct agent *a, struct sync *s)
+{
+	attempt_begin(a, joint_of(s));
+}
+
+void joint_step(struct agent *a, struct sync *s)
+{
+	struct joint *j = joint_of(s);
+
+	switch (s->phase) {
+	case PHASE_ATTACH:
+		if (s->us->state == MEMBER_READY)
+			sync_prepare(a, s);
+		break;
+	case PHASE_OPEN:
+		if (!sync_count(s, MEMBER_OPENING))
+			attempt_start(a, j);
+		break;
+	case PHASE_BYTES:
+		if (!sync_count(s, MEMBER_MOVING))
+			sync_verify(a, s);
+		break;
+	case PHASE_STOP:
+		if (attempt_is_told(j))
+			attempt_settle(a, j);
+		break;
+	case PHASE_VERIFY:
+		if (!sync_count(s, MEMBER_VERIFYING))
+			judge(a, s);
+		break;
+	default:
+		break;
+	}
+}
+
+void joint_on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was)
+{
+	(void)was;
+	if (m->is_in_epoch)
+		attempt_break(a, joint_of(s));
+}
+
+/*
+ * Without a layout, we say what ours is. Our share has deadlines for all that it does, and ends in one of them; how much
+ * that is, nobody knows here.
+ */
+static void begin(struct agent *a, struct sync *s)
+{
+	s->deadline_ns = s->whole_ns = UINT64_MAX;
+	s->us->state = MEMBER_ASKED;
+	member_tell(a, s, s->us, s->ops->ask, joint_invitation(a, s));
+}
+
+void joint_on_timer(struct agent *a, struct sync *s, uint64_t now)
+{
+	struct joint *j = joint_of(s);
+
+	switch (s->phase) {
+	case PHASE_ATTACH: /* else its deadline is that of the whole */
+		if (s->us->state == MEMBER_AWAITED)
+			begin(a, s);
+		break;
+	case PHASE_OPEN:
+		sync_lose_all_in(a, s, MEMBER_OPENING, a->config->prepare_ns + a->config->stall_ns);
+		break;
+	case PHASE_BYTES:
+		attempt_on_timer(a, j, now);
+		break;
+	case PHASE_STOP:
+		if (j->stops)
+			sync_lose_all_in(a, s, MEMBER_STOPPING, a->config->stall_ns);
+		else
+			attempt_on_timer(a, j, now);
+		break;
+	default:
+		break;
+	}
+}
+
+/* --- What nodes say ----------------------------------------------------------------------------- */
+
+json_t *joint_invitation(const struct agent *a, const struct sync *s)
+{
+	const struct document *d = s->document;
+
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation",
+			 joint_of(s)->operation->name, "group", s->group->name, "buffer",
+			 s->head->buffer, "term", (json_int_t)d->pair.term, "number",
+			 (json_int_t)d->pair.number, "time_ns",
+			 (json_int_t)a->edge->time_ns(a->world), "dry", s->is_dry);
+}
+
+static json_t *ask_fields(const struct agent *a, const struct sync *s)
+{
+	const struct document *d = s->document;
+	json_t *fields = joint_invitation(a, s);
+	char hex[65];
+
+	json_object_set_new(fields, "n_bytes", json_integer((json_int_t)d->n_bytes));
+	json_object_set_new(fields, "layout_bytes", json_integer((json_int_t)d->layout_bytes));
+	json_object_set_new(fields, "layout", json_string(field_hex(d->layout, 32, hex)));
+	return fields;
+}
+
+void joint_on_begun(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	(void)message;
+	if (m->state != MEMBER_ASKED || !m->is_queued) {
+		member_is_wrong(a, s, m, "begun");
+		return;
+	}
+	member_begins(a, s, m);
+}
+
+/* What this node has is what the others are asked for. */
+static int take_ours(struct joint *j, const json_t *message)
+{
+	struct document *d = j->sync.document;
+
+	if (field_number(message, "n_bytes", INT64_MAX / 4, &d->n_bytes) < 0 ||
+	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
+	    field_bytes(message, "layout", d->layout, 32) < 0)
+		return -EBADMSG;
+	j->size = d->n_bytes;
+	return 0;
+}
+
+/* Its tensors are others. With our layout, it says how. */
+static void on_differs(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	const struct document *d = s->document;
+	struct duty *ours;
+
+	(void)message;
+	if (m->state != MEMBER_ASKED || m->is_us || !d->layout_bytes) {
+		member_is_wrong(a, s, m, "differs");
+		return;
+	}
+	list_for_each(ours, &a->duties, link)
+		if (ours->coordinator == AGENT_SELF && strcmp(ours->sync, s->id) == 0 &&
+		    a->edge->send_blob(a->world, m->peer, d->layout, share_of(ours)->layout_fd,
+				       d->layout_bytes) < 0)
+			member_fail(a, s, m, "could not be sent the layout: it hung up,");
+}
+
+bool joint_take_address(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	char why[WHY_SIZE];
+	const char *address;
+
+	if (m->state != MEMBER_ASKED || m->is_queued ||
+	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0) {
+		member_is_wrong(a, s, m, "ready");
+		return false;
+	}
+	/* Otherwise the engines of all others would fail for it. */
+	if (!a->edge->may_dial(a->world, address, m->name, why)) {
+		member_fail(a, s, m, "listens where nobody may dial it (%s)", why);
+		return false;
+	}
+	snprintf(m->address, sizeof(m->address), "%s", address);
+	return true;
+}
+
+static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	if (!joint_take_address(a, s, m, message))
+		return;
+	if (m->is_us && take_ours(joint_of(s), message) < 0)
+		member_is_wrong(a, s, m, "ready");
+	else
+		member_set_state(a, s, m, MEMBER_READY);
+}
+
+static void on_verified(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	if (m->state != MEMBER_VERIFYING || field_bytes(message, "root", m->root, 32) < 0 ||
+	    field_bytes(message, "leaves", m->leaves, 32) < 0)
+		member_is_wrong(a, s, m, "verified");
+	else
+		member_set_state(a, s, m, MEMBER_VERIFIED);
+}
+
+bool joint_is_moved(const struct member *m)
+{
+	return m->is_moved;
+}
+
+/* --- Life --------------------------------------------------------------------------------------- */
+
+void joint_free(struct agent *a, struct sync *s)
+{
+	(void)a;
+	for (unsigned i = 0; i < s->n_members; i++)
+		json_decref(s->members[i].hellos);
+	moves_deinit(&joint_of(s)->flows.plan);
+	sync_deinit(s);
+	free(joint_of(s));
+}
+
+static const struct sync_ops JOINT = {
+	.ask = "join",
+	.ask_fields = ask_fields,
+	.ready = "while the others were waited for",
+	.messages = {{"begun", false, joint_on_begun},
+		     {"differs", false, on_differs},
+		     {"ready", false, on_ready},
+		     {"refuse", false, member_on_refuse},
+		     {"opened", true, attempt_on_opened},
+		     {"progress", true, attempt_on_progress},
+		     {"done", true, attempt_on_done},
+		     {"broken", true, attempt_on_broken},
+		     {"stopped", true, attempt_on_stopped},
+		     {"verified", false, on_verified},
+		     {NULL}},
+	.time_to_move = time_to_move,
+	.move = joint_move,
+	.step = joint_step,
+	.on_timer = joint_on_timer,
+	.on_lost = joint_on_lost,
+	.decide = decide,
+	.commit_fields = commit_fields,
+	.end = sync_end,
+	.free = joint_free,
+	.is_moved = joint_is_moved,
+	.progress = joint_progress,
+	.describe_bytes = joint_describe_bytes,
+	.describe_phase = describe_phase,
+	.describe_kept = describe_kept,
+};
+
+void joint_add_member(struct agent *a, struct sync *s, const char *name)
+{
+	struct member *m = &s->members[s->n_members++];
+
+	m->name = name;
+	m->is_us = strcmp(name, a->config->name) == 0;
+	m->peer = agent_peer_number(a, name);
+	s->us = m->is_us ? m : s->us;
+}
+
+static int add_members(struct agent *a, struct sync *s, const struct operation *op,
+		       char why[WHY_SIZE])
+{
+	for (unsigned i = 0; i < s->group->n_members; i++)
+		joint_add_member(a, s, s->group->members[i]);
+	s->n_least = 2; /* one alone makes nothing together */
+	if (s->us)
+		return 0;
+	snprintf(why, WHY_SIZE,
+		 "%s is no member of the group '%s'; ask for %s on one, which takes part in it",
+		 a->config->name, s->group->name, op->an);
+	return -EPERM;
+}
+
+void joint_arm(struct agent *a, struct sync *s)
+{
+	sync_set_phase(a, s, PHASE_ATTACH, 0);
+	s->whole_ns = s->deadline_ns + agent_time_to_move(a, 0, 0);
+	list_append(&a->syncs, &s->link);
+}
+
+static int check_size(const struct group *g, const struct operation *op, char why[WHY_SIZE])
+{
+	if (g->n_members >= 2 && g->n_members <= OPERATION_NODES_MAX)
+		return 0;
+	snprintf(why, WHY_SIZE, "the group '%s' has %u member%s, and %s is of 2 to %u nodes",
+		 g->name, g->n_members, g->n_members == 1 ? "" : "s", op->an, OPERATION_NODES_MAX);
+	return -EINVAL;
+}
+
+int joint_new(struct agent *a, const struct operation *op, struct head *h, const struct group *g,
+	      struct sync **ret, char why[WHY_SIZE])
+{
+	struct joint *j;
+	struct sync *s;
+	int r = check_size(g, op, why);
+
+	if (r < 0)
+		return r;
+	snprintf(why, WHY_SIZE, "out of memory");
+	j = calloc(1, sizeof(*j));
+	if (!j)
+		return -ENOMEM;
+	s = &j->sync;
+	j->operation = op;
+	r = sync_init(a, s, &JOINT, op->kind, h, g, g->n_members);
+	if (r == 0)
+		r = add_members(a, s, op, why);
+	if (r == 0 && head_next(a, h, g, &s->document->pair) < 0) {
+		snprintf(why, WHY_SIZE, "there are no numbers left after those of %s", h->buffer);
+		r = -EOVERFLOW;
+	}
+	if (r < 0) {
+		joint_free(a, s);
+		return r;
+	}
+	joint_arm(a, s);
+	*ret = s;
+	return 0;
+}

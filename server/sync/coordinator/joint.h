@@ -1,0 +1,59 @@
+/*
+ * Joint syncs
+ *
+ * What several nodes make together, each from a version of its own, as this node coordinates it: a version of all members
+ * of a group here, shards of a model in resharding.h. In it this node is one of them, by a share (share.h) like the
+ * others'.
+ */
+#pragma once
+
+#include "server/sync/coordinator/sync.h"
+#include "server/sync/state/operation.h"
+
+struct joint {
+	struct sync sync; /* of members that this node is one of */
+	const struct operation *operation;
+	uint64_t size; /* bytes of all that comes about; 0: not known yet */
+	struct flows flows; /* of an average, as our engine says */
+	struct resharding *resharding; /* NULL: it is none */
+
+	/* of the epoch */
+	unsigned n_ranks;
+	uint64_t moved_ns; /* when any byte of it did last */
+	bool stops; /* of PHASE_STOP: all were told to */
+};
+
+static inline struct joint *joint_of(const struct sync *s)
+{
+	return container_of(s, struct joint, sync);
+}
+
+/* It begins by the next timer. -errno with a sentence. */
+int joint_new(struct agent *a, const struct operation *op, struct head *h, const struct group *g,
+	      struct sync **ret, char why[WHY_SIZE]);
+
+/* --- For resharding.c ---------------------------------------------------------------------------- */
+
+/*
+ * It begins by the next timer, in PHASE_ATTACH: whoever asked for it knows its name by then, whatever becomes of it at
+ * once.
+ */
+void joint_arm(struct agent *a, struct sync *s);
+/* There is room for it. `name` lives as long as the agent. */
+void joint_add_member(struct agent *a, struct sync *s, const char *name);
+/* The fields that every JOIN has. */
+json_t *joint_invitation(const struct agent *a, const struct sync *s);
+/* Of READY. False: the member was lost for it. */
+bool joint_take_address(struct agent *a, struct sync *s, struct member *m, const json_t *message);
+
+/* Rows of struct sync_ops. */
+void joint_on_begun(struct agent *a, struct sync *s, struct member *m, const json_t *message);
+void joint_move(struct agent *a, struct sync *s);
+void joint_step(struct agent *a, struct sync *s);
+void joint_on_timer(struct agent *a, struct sync *s, uint64_t now);
+void joint_on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was);
+void joint_free(struct agent *a, struct sync *s);
+bool joint_is_moved(const struct member *m);
+void joint_progress(const struct sync *s, const struct member *m, struct progress *ret);
+void joint_describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
+			  char *ret, size_t size);

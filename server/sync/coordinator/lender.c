@@ -1,0 +1,475 @@
+/*
+ * The source job of a transaction lends a version of the local weightd until the sync is over, and reads it once.
+ * Of a push, what it reads is what this node signs; of a repair, it has to be what its publisher signed.
+ *
+ * The job of a push outlives it, as the head's loan: the local weightd has the memory then until the next push was
+ * compared with it, even if newer versions are published meanwhile. That is given back as soon as anybody wants it
+ * there, and whenever what is committed is something else: a patch that begins with it would help nobody.
+ *
+ * A repair takes that over, and gives it back. If it had to read the version itself, the head has the loan for some
+ * seconds more: of many that lack it, each asks when another one was served, and it is read once.
+ */
+#include "server/sync/coordinator/lender.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/delta.h"
+#include "server/sync/coordinator/ring.h"
+#include "server/sync/repair.h"
+#include "server/sync/state/transport.h"
+
+#define KEPT_MAX 32 /* loans of heads: each has a process, and a connection to weightd */
+#define IDLE_MAX 8 /* the same, for repairs only */
+#define IDLE_NS (10 * SECOND) /* as long as who asks may wait between two attempts: see repair.c */
+
+struct loan {
+	struct list link; /* agent::idle_loans */
+	struct work work; /* source */
+	bool is_of_push; /* what is kept of it the next push is compared with */
+	struct transaction *t; /* NULL: it is over */
+	struct head *head;
+	uint64_t version;
+	uint64_t kept_ns; /* since when its head keeps it */
+	uint64_t n_bytes;
+	uint8_t root[32];
+	int layout_fd;
+	int data_fd;
+	int leaves_fd;
+};
+
+static struct loan *loan_free(struct agent *a, struct loan *l)
+{
+	if (!l)
+		return NULL;
+	work_end(a, &l->work);
+	list_remove(&l->link);
+	(void)fd_close(l->layout_fd);
+	(void)fd_close(l->data_fd);
+	(void)fd_close(l->leaves_fd);
+	free(l);
+	return NULL;
+}
+
+/* A repair that has it now leaves nothing behind. */
+static void forget_lent(struct agent *a, const struct head *h)
+{
+	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
+
+	if (t && sync_is_repair(&t->sync))
+		t->is_unwanted = true;
+}
+
+void lender_forget(struct agent *a, struct head *h)
+{
+	h->kept = loan_free(a, h->kept);
+	forget_lent(a, h);
+}
+
+void lender_keep_to(struct agent *a, struct head *h, const uint8_t root[32])
+{
+	if (h->kept && memcmp(h->kept->root, root, sizeof(h->kept->root)) != 0)
+		lender_forget(a, h);
+}
+
+void lender_forget_version(struct agent *a, struct head *h, uint64_t version)
+{
+	if (h->kept && h->kept->version == version)
+		lender_forget(a, h);
+	else if (h->version == version)
+		forget_lent(a, h);
+}
+
+void lender_forget_idle(struct agent *a, struct head *h)
+{
+	struct loan *l, *next;
+
+	list_for_each_safe(l, next, &a->idle_loans, link)
+		if (!h || l->head == h)
+			lender_forget(a, l->head);
+}
+
+uint64_t lender_step(struct agent *a, uint64_t now)
+{
+	struct loan *l;
+
+	while ((l = list_first(&a->idle_loans, struct loan, link)) && now >= l->kept_ns + IDLE_NS)
+		lender_forget(a, l->head);
+	return l ? l->kept_ns + IDLE_NS : 0;
+}
+
+/* The buffer that was pushed longest ago goes without, where there are too many. */
+static void make_room(struct agent *a)
+{
+	struct head *h, *oldest = NULL;
+	unsigned n = 0;
+
+	list_for_each(h, &a->heads, link) {
+		if (!h->kept || !h->kept->is_of_push)
+			continue;
+		n++;
+		if (!oldest || h->kept->kept_ns < oldest->kept->kept_ns)
+			oldest = h;
+	}
+	if (n >= KEPT_MAX)
+		lender_forget(a, oldest);
+}
+
+static bool is_in_host_memory(const struct transaction *t)
+{
+	return strcmp(t->sync.group->device, GROUP_DEVICE_DEFAULT) == 0;
+}
+
+/* Once, with what the transaction has of it. */
+static void keep(struct agent *a, struct transaction *t, struct loan *l)
+{
+	l->t = NULL;
+	l->kept_ns = agent_now(a);
+	l->version = t->sync.version;
+	l->n_bytes = t->sync.document->n_bytes;
+	memcpy(l->root, t->sync.document->root, sizeof(l->root));
+	l->layout_fd = take_fd(t->layout_fd);
+	l->data_fd = take_fd(t->data_fd);
+	l->leaves_fd = take_fd(t->leaves_fd);
+	t->sync.head->kept = l;
+}
+
+void lender_keep(struct agent *a, struct transaction *t)
+{
+	struct loan *l = take_ptr(t->loan);
+
+	/*
+	 * What is lent of a GPU is a copy, and no lease. Memory that weightd means to use again is not sealed, and it
+	 * would have to take other memory for the next version.
+	 */
+	if (!a->config->patches || !l->work.job || t->is_unwanted || !is_in_host_memory(t) ||
+	    !fd_is_sealed(t->data_fd)) {
+		(void)loan_free(a, l);
+		return;
+	}
+	lender_forget(a, t->sync.head);
+	make_room(a);
+	keep(a, t, l);
+	l->is_of_push = true;
+}
+
+/* What came from it was right, as far as the other end says, and it is still what is committed. */
+static bool is_to_be_lent_again(const struct transaction *t, const struct loan *l)
+{
+	const struct head *h = t->sync.head;
+
+	return sync_is_repair(&t->sync) && l->work.job && t->leaves_fd >= 0 && !t->is_unwanted &&
+	       !t->sync.members[0].n_corrupt && !h->kept &&
+	       (l->is_of_push || h->state == HEAD_SERVING) &&
+	       memcmp(t->sync.document->root, h->document->root, sizeof(h->document->root)) == 0;
+}
+
+void lender_end(struct agent *a, struct transaction *t)
+{
+	struct loan *l = take_ptr(t->loan);
+	unsigned n_idle = 0;
+	struct loan *each;
+
+	if (!l)
+		return;
+	if (!is_to_be_lent_again(t, l)) {
+		(void)loan_free(a, l);
+		return;
+	}
+	keep(a, t, l);
+	if (l->is_of_push)
+		return;
+	list_append(&a->idle_loans, &l->link);
+	list_for_each(each, &a->idle_loans, link)
+		n_idle++;
+	if (n_idle > IDLE_MAX)
+		lender_forget(a, list_first(&a->idle_loans, struct loan, link)->head);
+}
+
+void lender_failed(struct agent *a, struct transaction *t, const char *why)
+{
+	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
+		head_set_lost(a, t->sync.head);
+		repair_refuse(a, t->sync.members[0].peer, t->sync.head->buffer, "lost", why);
+		t->sync.members[0].state = MEMBER_ABSENT;
+	}
+	sync_fail(a, &t->sync, "%s", why);
+}
+
+/* The version is here, and no room for what it would be sent from: another node may have some. */
+static void fail_for_room(struct agent *a, struct transaction *t, const char *why)
+{
+	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
+		repair_refuse(a, t->sync.members[0].peer, t->sync.head->buffer, "memory", why);
+		t->sync.members[0].state = MEMBER_ABSENT;
+	}
+	sync_fail(a, &t->sync, "%s", why);
+}
+
+static void on_attached(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+			unsigned n_fds)
+{
+	struct document *d = t->sync.document;
+
+	if (t->sync.phase != PHASE_ATTACH || n_fds != 2 ||
+	    gpu_memory_read(message, &t->ring.memory) < 0 ||
+	    t->ring.is_wanted != (t->ring.memory.gpu[0] != '\0') ||
+	    field_number(message, "version", INT64_MAX, &t->sync.version) < 0 ||
+	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
+	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
+	    field_bytes(message, "layout", d->layout, 32) < 0) {
+		lender_failed(a, t, "the source job answered something else than was asked");
+		return;
+	}
+	if (!d->n_bytes) {
+		sync_fail(a, &t->sync,
+			  "version %ju of it has no bytes, and so there is nothing to push",
+			  (uintmax_t)t->sync.version);
+		return;
+	}
+	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
+		sync_fail(a, &t->sync, "it has %ju bytes, and max-bytes of %s is %ju",
+			  (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)a->config->max_bytes);
+		return;
+	}
+	t->layout_fd = take_fd(fds[0]);
+	t->data_fd = take_fd(fds[1]);
+	sync_set_phase(a, &t->sync, PHASE_DIGEST, agent_time_for(a, d->n_bytes));
+}
+
+static bool is_as_recorded(const struct document *d, const struct document *recorded)
+{
+	return d->n_bytes == recorded->n_bytes && memcmp(d->root, recorded->root, 32) == 0 &&
+	       d->layout_bytes == recorded->layout_bytes &&
+	       memcmp(d->layout, recorded->layout, 32) == 0 &&
+	       memcmp(d->leaves, recorded->leaves, 32) == 0;
+}
+
+/* Takes the document. NULL: there was no memory for it. */
+static void begin_with(struct agent *a, struct transaction *t, struct document *recorded)
+{
+	if (!recorded) {
+		sync_fail(a, &t->sync, "%s ran out of memory", a->config->name);
+		return;
+	}
+	document_free(t->sync.document);
+	t->sync.document = recorded;
+	if (memcmp(t->sync.head->patches.result, recorded->root, 32) == 0)
+		(void)patches_copy(&t->sync.head->patches,
+				   &t->delta.patches); /* else leaves travel */
+	sync_prepare(a, &t->sync);
+}
+
+static void take_recorded(struct agent *a, struct transaction *t)
+{
+	struct document *recorded = t->sync.head->document ? document_copy(t->sync.head->document)
+							   : NULL;
+
+	if (!recorded || !is_as_recorded(t->sync.document, recorded)) {
+		document_free(recorded);
+		lender_failed(a, t, "the local weightd has other bytes than the record says");
+		return;
+	}
+	begin_with(a, t, recorded);
+}
+
+static void write_document(struct agent *a, struct transaction *t)
+{
+	struct document *d = t->sync.document;
+	char why[WHY_SIZE];
+
+	snprintf(d->buffer, sizeof(d->buffer), "%s", t->sync.head->buffer);
+	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
+	d->time_ns = a->edge->time_ns(a->world);
+	if (head_next(a, t->sync.head, t->sync.group, &d->pair) < 0) {
+		sync_fail(a, &t->sync, "there are no numbers left after those of %s",
+			  t->sync.head->buffer);
+	} else if (document_sign(a, d, why) < 0) {
+		sync_fail(a, &t->sync, "%s", why);
+	} else {
+		sync_prepare(a, &t->sync);
+	}
+}
+
+/* From what this node pushed last. Without one all is as before, and leaves travel. */
+static void take_patch(struct transaction *t, const json_t *patch, int *fd)
+{
+	const struct loan *kept = t->sync.head->kept;
+	struct kept_patch k = {0};
+
+	if (!kept || !kept->is_of_push ||
+	    field_number(patch, "size", t->sync.document->n_bytes, &k.size) < 0 || !k.size ||
+	    field_number(patch, "changed", INT64_MAX, &k.changed) < 0 ||
+	    patches_copy(&t->sync.head->patches, &t->delta.patches) < 0)
+		return;
+	k.fd = take_fd(*fd);
+	memcpy(k.base, kept->root, sizeof(k.base));
+	patches_add(&t->delta.patches, &k, t->sync.document->root, t->sync.document->n_bytes);
+}
+
+static void on_root(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+		    unsigned n_fds)
+{
+	struct document *d = t->sync.document;
+
+	if (t->sync.phase != PHASE_DIGEST || !n_fds || n_fds > 2 ||
+	    field_bytes(message, "root", d->root, 32) < 0 ||
+	    field_bytes(message, "leaves", d->leaves, 32) < 0) {
+		lender_failed(a, t, "the source job answered something else than was asked");
+		return;
+	}
+	t->leaves_fd = take_fd(fds[0]);
+	if (n_fds == 2)
+		take_patch(t, json_object_get(message, "patch"), &fds[1]);
+	if (!sync_is_repair(&t->sync) && !t->sync.is_dry)
+		lender_forget(a, t->sync.head);
+	if (sync_is_repair(&t->sync))
+		take_recorded(a, t);
+	else
+		write_document(a, t);
+}
+
+static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct loan *l = container_of(w, struct loan, work);
+	const char *op, *code = "", *why = "the source job did not say why it failed";
+	struct transaction *t = l->t;
+
+	if (!t || t->sync.phase == PHASE_ENDED)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "attached") == 0) {
+		on_attached(a, t, message, fds, n_fds);
+	} else if (strcmp(op, "root") == 0) {
+		on_root(a, t, message, fds, n_fds);
+	} else if (strcmp(op, "staged") == 0) {
+		ring_on_staged(a, t, fds, n_fds);
+	} else if (strcmp(op, "composed") == 0) {
+		delta_on_composed(a, t, message, fds, n_fds);
+	} else {
+		(void)field_string(message, "code", 32, &code);
+		(void)field_string(message, "why", WHY_SIZE - 1, &why);
+		if (sync_is_repair(&t->sync) && strcmp(code, "superseded") == 0)
+			head_set_superseded(a, t->sync.head);
+		if (strcmp(code, "memory") == 0)
+			fail_for_room(a, t, why);
+		else
+			lender_failed(a, t, why);
+	}
+}
+
+static void on_source_end(struct agent *a, struct work *w, const char *how)
+{
+	struct loan *l = container_of(w, struct loan, work);
+	struct transaction *t = l->t;
+	char why[WHY_SIZE];
+
+	if (!t) {
+		lender_forget(a, l->head);
+		return;
+	}
+	if (t->sync.phase == PHASE_ENDED)
+		return;
+	snprintf(why, sizeof(why), "the source process on %s ended (%s)", a->config->name, how);
+	lender_failed(a, t, why);
+}
+
+void lender_compose(struct agent *a, struct transaction *t, const int *fds, unsigned n_fds)
+{
+	work_tell(a, &t->loan->work, json_pack("{s:s}", "op", "compose"), fds, n_fds);
+}
+
+void lender_stage(struct agent *a, struct transaction *t, const struct ranges *ranges)
+{
+	work_tell(a, &t->loan->work,
+		  json_pack("{s:s, s:o}", "op", "stage", "ranges", ranges_to_json(ranges)), NULL, 0);
+}
+
+/* What was pushed last, for a push; or NULL. */
+static const struct loan *base_for(const struct transaction *t)
+{
+	const struct loan *kept = t->sync.head->kept;
+
+	return kept && kept->is_of_push && !sync_is_repair(&t->sync) && is_in_host_memory(t) ? kept
+											     : NULL;
+}
+
+static json_t *describe_base(const struct loan *l)
+{
+	char hex[65];
+
+	return json_pack("{s:I, s:s}", "n_bytes", (json_int_t)l->n_bytes, "root",
+			 field_hex(l->root, 32, hex));
+}
+
+/* Whether the repair can begin with what the head has. */
+static bool take_kept(struct agent *a, struct transaction *t, uint64_t version)
+{
+	struct head *h = t->sync.head;
+	struct loan *l = h->kept;
+
+	if (!sync_is_repair(&t->sync) || !l || l->version != version ||
+	    memcmp(l->root, h->document->root, sizeof(l->root)) != 0)
+		return false;
+	list_remove(&l->link);
+	l->t = t;
+	t->sync.version = l->version;
+	t->layout_fd = take_fd(l->layout_fd);
+	t->data_fd = take_fd(l->data_fd);
+	t->leaves_fd = take_fd(l->leaves_fd);
+	t->loan = take_ptr(h->kept);
+	sync_set_phase(a, &t->sync, PHASE_DIGEST, agent_time_for(a, 0));
+	t->sync.whole_ns = UINT64_MAX;
+	return true;
+}
+
+void lender_go_on(struct agent *a, struct transaction *t)
+{
+	if (t->sync.phase == PHASE_DIGEST)
+		begin_with(a, t, document_copy(t->sync.head->document));
+}
+
+int lender_start(struct agent *a, struct transaction *t, uint64_t version, char why[WHY_SIZE])
+{
+	const struct loan *base = base_for(t);
+	struct loan *l;
+	json_t *message;
+	int r;
+
+	if (take_kept(a, t, version))
+		return 0;
+	if (!is_in_host_memory(t))
+		lender_forget_idle(a, NULL); /* there has to be room for a copy */
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	*l = (struct loan){.work = {.on_message = on_source_message, .on_end = on_source_end},
+			   .t = t,
+			   .head = t->sync.head,
+			   .layout_fd = -1,
+			   .data_fd = -1,
+			   .leaves_fd = -1};
+	list_init(&l->link);
+	t->loan = l;
+	r = work_start(a, &l->work, JOB_SOURCE, t->sync.head->buffer, why);
+	if (r < 0)
+		return r;
+	sync_set_phase(a, &t->sync, PHASE_ATTACH, agent_time_for(a, 0));
+	t->sync.whole_ns = UINT64_MAX;
+	message = json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
+			    a->config->weightd_socket, "buffer", t->sync.head->buffer, "device",
+			    t->sync.group->device, "version", (json_int_t)version);
+	if (base)
+		json_object_set_new(message, "base", describe_base(base));
+	if (t->ring.is_wanted)
+		json_object_set_new(message, "engine", json_string(transport_nccl.name));
+	work_tell(a, &l->work, message, base ? (const int[]){base->data_fd, base->leaves_fd} : NULL,
+		  base ? 2 : 0);
+	return 0;
+}

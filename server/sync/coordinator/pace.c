@@ -1,0 +1,155 @@
+#include "server/sync/coordinator/pace.h"
+
+#include <stdlib.h>
+
+#include "server/sync/coordinator/epoch.h"
+#include "server/sync/state/transport.h"
+
+#define LINK_RATE ((uint64_t)8 << 20) /* bytes/s, of a link that was never measured */
+/* Of an epoch, before any link of it is said to be slow; and of what is left of one, to be worth another one. */
+#define LAG_NS (3 * SECOND)
+#define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
+#define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
+
+static int compare(const void *x, const void *y)
+{
+	const uint64_t *a = x, *b = y;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+/* `ret_n`: of how many. */
+static uint64_t median_of(const struct agent *a, const struct transaction *t, unsigned *ret_n)
+{
+	uint64_t *rates = calloc(t->sync.n_members + 1, sizeof(*rates)), median;
+	unsigned n = 0;
+
+	*ret_n = 0;
+	if (!rates)
+		return 0;
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (t->sync.members[i].peer != NO_PEER && a->peers[t->sync.members[i].peer].rate)
+			rates[n++] = a->peers[t->sync.members[i].peer].rate;
+	qsort(rates, n, sizeof(*rates), compare);
+	median = rates[n / 2];
+	free(rates);
+	*ret_n = n;
+	return median;
+}
+
+uint64_t pace_median(const struct agent *a, const struct transaction *t)
+{
+	unsigned n;
+
+	return median_of(a, t, &n);
+}
+
+/*
+ * Who was as slow as the one before it in the chain was held up by that one: what it could do shows another time, when
+ * it comes before those that were measured.
+ */
+void pace_measure(struct agent *a, const struct transaction *t, struct member *m)
+{
+	struct peer *p = &a->peers[m->peer];
+	uint64_t took = agent_now(a) - t->epoch_ns, rate;
+	const struct member *from = epoch_before(t, m);
+
+	/* A ring is as fast for all as for the slowest of them. */
+	if (m->measured || t->expected < MEASURED_MIN || !took || t->sync.max_rate ||
+	    t->transport->is_ring)
+		return;
+	rate = (uint64_t)((double)t->expected * 1e9 / (double)took);
+	m->measured = rate;
+	if (rate < RATE_MIN)
+		rate = RATE_MIN;
+	if (!from || (from->measured && rate < from->measured / 2))
+		p->rate = rate;
+	else if (p->rate && rate > p->rate)
+		p->rate = rate;
+}
+
+static uint64_t average(const struct agent *a, const struct transaction *t, const struct member *m)
+{
+	return (uint64_t)((double)m->done * 1e9 / (double)(agent_now(a) - t->epoch_ns + 1));
+}
+
+void pace_note(struct agent *a, const struct transaction *t, const struct member *m)
+{
+	uint64_t rate = average(a, t, m);
+
+	if (!t->sync.max_rate && agent_now(a) - t->epoch_ns >= LAG_NS)
+		a->peers[m->peer].rate = rate < RATE_MIN ? RATE_MIN : rate;
+}
+
+/* What could come into the one behind: what this one has, or what goes out of this node. */
+static uint64_t could_get(const struct agent *a, const struct transaction *t,
+			  const struct member *before)
+{
+	uint64_t rate, max = t->sync.max_rate ? t->sync.max_rate : UINT64_MAX;
+	unsigned n;
+
+	if (before)
+		return before->measured ? before->measured : average(a, t, before);
+	rate = median_of(a, t, &n);
+	if (2 * n < t->sync.n_members) /* few, and those perhaps for their slowness */
+		rate = LINK_RATE;
+	return rate < max ? rate : max;
+}
+
+/* Who has all waits to give it on. */
+static bool keeps_waiting(const struct agent *a, const struct transaction *t,
+			  const struct member *before, const struct member *m)
+{
+	uint64_t rate = average(a, t, m), left = t->expected - m->done;
+
+	return before && before->done == t->expected &&
+	       (double)left * 1e9 > (double)rate * (double)LAG_NS;
+}
+
+struct member *pace_laggard(const struct agent *a, const struct transaction *t)
+{
+	struct member *before = NULL;
+
+	if (agent_now(a) - t->epoch_ns < LAG_NS || t->transport->is_ring)
+		return NULL;
+	for (struct member *m = t->first; m; before = m, m = m->next) {
+		if (m->state != MEMBER_MOVING || m->done == t->expected)
+			continue;
+		if (keeps_waiting(a, t, before, m) ||
+		    (m->next && !m->is_late && average(a, t, m) < could_get(a, t, before) / 2))
+			return m;
+	}
+	return NULL;
+}
+
+/*
+ * It gets less than half of what it could, or nothing. It could get what the one before it in the chain got, as that is
+ * what is given on; or, as the first, what members got when they were last measured. Those behind it are as slow, and
+ * only wait.
+ */
+bool pace_is_slow(const struct agent *a, const struct transaction *t, const struct member *m)
+{
+	const struct member *from = epoch_before(t, m);
+	uint64_t could = pace_median(a, t);
+
+	if (m->state != MEMBER_MOVING || m->done == t->expected ||
+	    (from ? from->done : t->expected) <= m->done)
+		return false;
+	if (member_is_stale(a, m))
+		return true;
+	if (from)
+		could = from->measured ? from->measured : member_rate(a, from);
+	else if (t->sync.max_rate && t->sync.max_rate < could)
+		could = t->sync.max_rate;
+	return m->rate && m->rate < could / 2;
+}
+
+const struct member *pace_held_up(const struct transaction *t)
+{
+	uint64_t could = t->expected;
+
+	for (const struct member *m = t->first; m; could = m->done, m = m->next)
+		if (m->state == MEMBER_MOVING && m->done < could)
+			return m;
+	return NULL;
+}

@@ -1,0 +1,146 @@
+#include "server/sync/coordinator/pairing.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/state/transport.h"
+
+#define TORN_MAX 2 /* stripes that may break at a node's address before it does without that */
+
+static unsigned n_addresses(const struct agent *a, const struct member *m)
+{
+	return m ? m->n_ways : a->config->n_data_addresses;
+}
+
+static bool is_torn(const struct transaction *t, const struct member *m, unsigned place)
+{
+	return (m ? m->n_torn : t->n_torn)[place] >= TORN_MAX;
+}
+
+/* Each at a rate that does not look like one that stalls. */
+static unsigned n_at_rate(const struct transaction *t)
+{
+	uint64_t n = t->sync.max_rate / STRIPES_RATE_MIN;
+
+	return !t->sync.max_rate || n > STRIPES_MAX ? STRIPES_MAX : n ? (unsigned)n : 1;
+}
+
+unsigned pairing_of(const struct agent *a, const struct transaction *t, const struct member *from,
+		    const struct member *to, uint8_t ret[STRIPES_MAX])
+{
+	unsigned n_from = n_addresses(a, from), n_to = n_addresses(a, to);
+	unsigned n_both = n_from < n_to ? n_from : n_to, n = 0;
+
+	if (!t->transport->has_stripes)
+		n_both = 1;
+	for (unsigned i = 0; i < n_both && n < n_at_rate(t); i++)
+		if (!is_torn(t, from, i) && !is_torn(t, to, i))
+			ret[n++] = (uint8_t)i;
+	if (n == 0) /* there is no better one */
+		ret[n++] = 0;
+	return n;
+}
+
+unsigned pairing_count(const struct agent *a, const struct transaction *t,
+		       const struct member *from, const struct member *to)
+{
+	uint8_t places[STRIPES_MAX];
+
+	return pairing_of(a, t, from, to, places);
+}
+
+json_t *pairing_tell(const struct agent *a, const struct transaction *t, const struct member *from,
+		     const struct member *to)
+{
+	uint8_t places[STRIPES_MAX];
+	unsigned n = pairing_of(a, t, from, to, places);
+	json_t *all;
+
+	if (n == 1 && places[0] == 0)
+		return NULL;
+	all = json_array();
+	for (unsigned i = 0; i < n; i++) {
+		const struct data_way *way = &to->ways[places[i]];
+
+		json_array_append_new(all,
+				      json_pack("{s:s, s:I, s:i}", "address", way->address, "port",
+						(json_int_t)way->port, "from", (int)places[i]));
+	}
+	return all;
+}
+
+static int read_way(const json_t *from, struct data_way *ret)
+{
+	const char *address;
+
+	if (field_string(from, "address", sizeof(ret->address) - 1, &address) < 0 ||
+	    field_number(from, "port", UINT16_MAX, &ret->port) < 0 || !ret->port)
+		return -EBADMSG;
+	(void)snprintf(ret->address, sizeof(ret->address), "%s", address);
+	return 0;
+}
+
+int pairing_read(struct member *m, const json_t *opened)
+{
+	json_t *all;
+	const json_t *way;
+	size_t i;
+
+	if (field_array(opened, "stripes", STRIPES_MAX, &all) < 0 ||
+	    json_array_size(all) != m->n_ways)
+		return -EBADMSG;
+	json_array_foreach(all, i, way) if (read_way(way, &m->ways[i]) < 0) return -EBADMSG;
+	return 0;
+}
+
+bool pairing_is_sound(const struct agent *a, const json_t *next)
+{
+	json_t *all;
+	const json_t *way;
+	size_t i;
+	struct data_way ignored;
+	uint64_t from;
+
+	if (!json_object_get(next, "stripes"))
+		return true;
+	if (field_array(next, "stripes", STRIPES_MAX, &all) < 0 || !json_array_size(all))
+		return false;
+	json_array_foreach(all, i,
+			   way) if (read_way(way, &ignored) < 0 ||
+				    field_number(way, "from", a->config->n_data_addresses - 1,
+						 &from) < 0) return false;
+	return true;
+}
+
+void pairing_note_broken(struct transaction *t, struct member *from, struct member *to,
+			 const json_t *failed)
+{
+	uint64_t place;
+
+	if (!t->torn.to && field_number(failed, "stripe", STRIPES_MAX - 1, &place) == 0) {
+		t->torn.from = from;
+		t->torn.to = to;
+		t->torn.place = (unsigned)place;
+	}
+}
+
+static void note_torn(struct agent *a, struct transaction *t, struct member *m, unsigned place)
+{
+	uint8_t *n = &(m ? m->n_torn : t->n_torn)[place];
+
+	if (*n < TORN_MAX && ++*n == TORN_MAX)
+		agent_log(a, "warning",
+			  "sync %s: two epochs broke over the address of %s that has the place %u of its "
+			  "data-address; the rest goes without it",
+			  t->sync.id, m ? m->name : a->config->name, place + 1);
+}
+
+void pairing_settle(struct agent *a, struct transaction *t)
+{
+	if (t->torn.to) {
+		note_torn(a, t, t->torn.from, t->torn.place);
+		note_torn(a, t, t->torn.to, t->torn.place);
+	}
+	t->torn.to = NULL;
+}

@@ -1,0 +1,27 @@
+/*
+ * Reshards
+ *
+ * Shards of a model on some nodes become other shards on others, as this node, which has one or gets one, coordinates
+ * it. What comes about is no version of the group: each target has its own, and nobody fetches it from another.
+ */
+#pragma once
+
+#include "server/sync/coordinator/joint.h"
+
+#define RESHARDING_LAYOUTS_MAX ((uint64_t)1 << 30) /* bytes of all sources' */
+
+/* How long a coordinator may take to send plans and layouts of so many bytes together. */
+uint64_t resharding_time_to_send(uint64_t n_bytes);
+
+/*
+ * Of {sources: [{node, buffer, version}], targets: [nodes], split}, each by rank; version 0 is the newest that the node
+ * has, and `h` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a
+ * sentence.
+ */
+int resharding_new(struct agent *a, struct head *h, const struct group *g, const json_t *request,
+		   struct sync **ret, char why[WHY_SIZE]);
+
+/* As agent_blob_limit() and agent_on_blob(). */
+uint64_t resharding_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);
+void resharding_on_blob(struct agent *a, unsigned peer_or_self, const uint8_t hash[32], int fd,
+			uint64_t size);

@@ -1,0 +1,115 @@
+#include "server/sync/coordinator/ring.h"
+
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/sync/coordinator/epoch.h"
+#include "server/sync/coordinator/lender.h"
+#include "server/sync/state/transport.h"
+
+#define CHUNK_MAX (64 * MIB)
+#define CHUNKS_OF_STALL                                                                            \
+	8 /* at the rate that is allowed: a chunk on its way does not look like a stall */
+#define BROKEN_MAX 2 /* rings that may break */
+
+bool ring_is_wanted(const struct agent *a, const struct group *g)
+{
+	return a->config->transport->is_ring && strcmp(g->device, GROUP_DEVICE_DEFAULT) != 0;
+}
+
+uint64_t ring_chunk(const struct agent *a, const struct transaction *t)
+{
+	const double of_stall = (double)t->sync.max_rate * (double)a->config->stall_ns / 1e9;
+	const double chunk = of_stall / CHUNKS_OF_STALL;
+
+	if (!t->sync.max_rate || chunk >= (double)CHUNK_MAX)
+		return CHUNK_MAX;
+	return (uint64_t)chunk / TRANSPORT_CHUNK * TRANSPORT_CHUNK;
+}
+
+static bool is_any_corrupt(const struct sync *s)
+{
+	for (unsigned i = 0; i < s->n_members; i++)
+		if (s->members[i].n_corrupt)
+			return true;
+	return false;
+}
+
+const struct transport *ring_choose(const struct agent *a, const struct transaction *t)
+{
+	if (sync_is_repair(&t->sync) || (!t->ring.is_wanted && a->config->transport->is_ring))
+		return &transport_tcp;
+	if (!t->ring.is_wanted)
+		return a->config->transport;
+	if (t->ring.n_broken >= BROKEN_MAX || is_any_corrupt(&t->sync) || !ring_chunk(a, t))
+		return &transport_tcp;
+	return &transport_nccl;
+}
+
+/* Any of them may dial any other. */
+static json_t *addresses_of(const struct agent *a, const struct transaction *t)
+{
+	json_t *all = json_array();
+
+	json_array_append_new(all, json_string(a->config->data_addresses[0]));
+	for (const struct member *m = t->first; m; m = m->next)
+		json_array_append_new(all, json_string(m->address));
+	return all;
+}
+
+static json_t *place(const struct transaction *t, unsigned rank, unsigned n, json_t *addresses)
+{
+	return json_pack("{s:i, s:i, s:s, s:I, s:O}", "rank", (int)rank, "n_ranks", (int)n, "hello",
+			 t->engine_hello, "max_rate", (json_int_t)t->sync.max_rate, "addresses",
+			 addresses);
+}
+
+void ring_start(struct agent *a, struct transaction *t)
+{
+	cleanup(json_freep) json_t *addresses = addresses_of(a, t);
+	const unsigned n = (unsigned)json_array_size(addresses);
+	json_t *ours = place(t, 0, n, addresses);
+	unsigned rank = 0;
+
+	for (struct member *m = t->first; m; m = m->next) {
+		json_t *theirs = place(t, ++rank, n, addresses);
+
+		json_object_set_new(theirs, "epoch", json_integer((json_int_t)t->sync.epoch));
+		member_tell(a, &t->sync, m, "start", theirs);
+	}
+	json_object_set_new(ours, "op", json_string("start"));
+	work_tell(a, &t->engine, ours, NULL, 0);
+}
+
+/* A member has its time for the engine; what it says of that has to arrive, too. */
+uint64_t ring_time_to_open(const struct agent *a, const struct transaction *t)
+{
+	return transport_time_to_open(a, t->transport) + a->config->stall_ns +
+	       (ring_is_staged(t) ? agent_time_for(a, t->expected) : 0);
+}
+
+uint64_t ring_patience(const struct agent *a, const struct transaction *t)
+{
+	return transport_patience(a, t->transport) + a->config->stall_ns;
+}
+
+void ring_stage(struct agent *a, struct transaction *t)
+{
+	t->ring.n_staging++;
+	lender_stage(a, t, &t->ranges);
+}
+
+void ring_on_staged(struct agent *a, struct transaction *t, int *fds, unsigned n_fds)
+{
+	if (!t->ring.n_staging || n_fds != 1) {
+		lender_failed(a, t, "the source job answered something else than was asked");
+		return;
+	}
+	(void)fd_close(t->ring.staged_fd);
+	t->ring.staged_fd = take_fd(fds[0]);
+	/* An epoch that was stopped meanwhile may have asked before this one. */
+	if (--t->ring.n_staging == 0 && t->sync.phase == PHASE_OPEN && !t->transport->is_ring)
+		epoch_open_ours(a, t);
+}

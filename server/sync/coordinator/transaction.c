@@ -1,0 +1,590 @@
+/*
+ * What this node has goes to members as leaves that they lack, or as a patch, in epochs along a chain (epoch.h). What
+ * they end up with, each finds in its own memory: other bytes than were signed are sent again, and whoever finds those
+ * too often is lost.
+ */
+#include "server/sync/coordinator/transaction.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/delta.h"
+#include "server/sync/coordinator/epoch.h"
+#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/pace.h"
+#include "server/sync/coordinator/ring.h"
+#include "server/sync/repair.h"
+#include "server/sync/state/group.h"
+#include "server/sync/state/transport.h"
+
+static bool is_moved(const struct member *m)
+{
+	return m->missing.n == 0;
+}
+
+/* By the slowest that was ever measured. */
+static uint64_t time_to_move(const struct agent *a, const struct sync *s)
+{
+	uint64_t rate = s->max_rate;
+
+	for (unsigned i = 0; i < s->n_members; i++) {
+		const struct member *m = &s->members[i];
+		uint64_t measured = m->peer == NO_PEER ? 0 : a->peers[m->peer].rate;
+
+		if (measured && (!rate || measured < rate))
+			rate = measured;
+	}
+	return agent_time_to_move(a, s->document->n_bytes, rate);
+}
+
+/* --- What people see ---------------------------------------------------------------------------- */
+
+static const char *from_name(const struct agent *a, const struct transaction *t,
+			     const struct member *m)
+{
+	const struct member *from = epoch_before(t, m);
+
+	return from ? from->name : a->config->name;
+}
+
+static const char *from(const struct agent *a, const struct sync *s, const struct member *m)
+{
+	const struct transaction *t = transaction_of(s);
+
+	return epoch_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
+}
+
+static bool is_slow(const struct agent *a, const struct sync *s, const struct member *m)
+{
+	return pace_is_slow(a, transaction_of(s), m);
+}
+
+static void progress(const struct sync *s, const struct member *m, struct progress *ret)
+{
+	const struct transaction *t = transaction_of(s);
+
+	*ret = (struct progress){.expected = t->expected,
+				 .size = s->document->n_bytes,
+				 .n_differ = UINT64_MAX};
+	if (t->delta.fd >= 0 && (!m || m->by_patch)) {
+		ret->patch = t->delta.size;
+		ret->n_differ = t->delta.changed;
+	}
+	if (m && is_moved(m))
+		ret->done = ret->expected = m->done; /* in its last epoch, whatever others still get */
+	else if (m)
+		ret->done = m->done;
+	else
+		ret->done = t->engine_is_done ? t->expected : t->engine_done;
+}
+
+static void describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
+			   char *ret, size_t size)
+{
+	const struct transaction *t = transaction_of(s);
+
+	snprintf(ret, size, " (%s -> %s, %ju of %ju MiB)", from_name(a, t, m), m->name,
+		 (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+}
+
+static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
+{
+	const struct member *m = s->phase == PHASE_BYTES ? pace_held_up(transaction_of(s)) : NULL;
+
+	if (m)
+		member_describe(a, s, m, ret, size);
+	else if (s->phase <= PHASE_DIGEST)
+		snprintf(ret, size, "while %s %s it", a->config->name,
+			 s->phase == PHASE_ATTACH ? "attached" : "digested");
+	else if (s->phase == PHASE_COMPOSE)
+		snprintf(ret, size, "while a patch was composed");
+	else
+		return false;
+	return true;
+}
+
+/* The publisher serves what its weightd has, the version pushed perhaps: no push changes that. */
+static void describe_kept(const struct sync *s, char *ret, size_t size)
+{
+	const struct transaction *t = transaction_of(s);
+
+	if (sync_is_repair(s))
+		snprintf(ret, size, "%s serves what it had, and will ask again", s->members[0].name);
+	else if (t->before.number)
+		snprintf(ret, size,
+			 "every other node still serves %s %ju.%ju, the publisher what it has",
+			 s->head->buffer, (uintmax_t)t->before.term, (uintmax_t)t->before.number);
+	else
+		snprintf(ret, size, "no node but the publisher serves any version of it");
+}
+
+/* --- The decision and the end ------------------------------------------------------------------- */
+
+/* For whoever comes back with an older version, now or at a later push. */
+static void keep_patches(struct transaction *t)
+{
+	struct head *h = t->sync.head;
+
+	if (!t->delta.patches.n)
+		return;
+	patches_deinit(&h->patches);
+	(void)patches_copy(&t->delta.patches, &h->patches); /* without them leaves travel */
+}
+
+/* Durable before anybody is told: the opening of head.c says why. */
+static bool decide(struct agent *a, struct sync *s)
+{
+	struct transaction *t = transaction_of(s);
+	char why[WHY_SIZE];
+	int r;
+
+	if (sync_is_repair(s))
+		s->decided = true; /* by its publisher, when it was pushed */
+	if (s->decided)
+		return true;
+	if (document_decide(a, s->document, why) < 0) {
+		sync_fail(a, s, "%s", why);
+		return false;
+	}
+	r = head_commit(a, s->head, s->document, s->version,
+			t->is_gone ? HEAD_SUPERSEDED : HEAD_SERVING);
+	if (r < 0) {
+		sync_fail(a, s, "the record of %s could not be written: %s", a->config->name,
+			  strerror(-r));
+		return false;
+	}
+	s->decided = true;
+	head_set_base(s->head, s->version, s->document->n_bytes, s->document->root, t->leaves_fd);
+	keep_patches(t);
+	return true;
+}
+
+static json_t *commit_fields(const struct sync *s, const struct member *m)
+{
+	(void)m;
+	return json_pack("{s:s}", "decision", s->document->decision);
+}
+
+static void end(struct agent *a, struct sync *s, bool committed)
+{
+	struct transaction *t = transaction_of(s);
+
+	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
+	if (sync_is_repair(s) && s->members[0].state == MEMBER_AWAITED)
+		repair_refuse(a, s->members[0].peer, s->head->buffer, "busy",
+			      "it ended before it began");
+	work_end(a, &t->engine);
+	if (committed && !sync_is_repair(s) && t->loan)
+		lender_keep(a, t);
+	lender_end(a, t);
+	sync_end(a, s, committed);
+}
+
+/* --- Steps -------------------------------------------------------------------------------------- */
+
+/*
+ * Those behind it in the chain got their bytes from the first that found other ones, which says nothing of
+ * them: next time it stands behind all of them.
+ */
+static void blame_corrupt(struct agent *a, struct transaction *t)
+{
+	struct sync *s = &t->sync;
+	bool is_first = true;
+
+	for (struct member *m = t->first; m; m = m->next) {
+		m->is_corrupt &= is_first;
+		is_first &= !m->is_corrupt;
+	}
+	for (unsigned i = 0; i < s->n_members && s->phase != PHASE_ENDED; i++) {
+		struct member *m = &s->members[i];
+
+		if (!m->is_corrupt)
+			continue;
+		m->is_corrupt = false;
+		if (++m->n_corrupt < CORRUPT_MAX)
+			continue;
+		m->state = MEMBER_VERIFYING; /* where it showed, for the sentence */
+		member_fail(a, s, m, "got other bytes than were signed %u times, the last from %s,",
+			    CORRUPT_MAX, from_name(a, t, m));
+	}
+}
+
+static void move_or_verify(struct agent *a, struct transaction *t)
+{
+	blame_corrupt(a, t);
+	if (t->sync.phase == PHASE_ENDED)
+		return;
+	if (!t->sync.is_dry && epoch_begin(a, t) == 0)
+		sync_verify(a, &t->sync);
+	else if (t->sync.is_dry && epoch_plan(a, t) == 0)
+		sync_end_planned(a, &t->sync);
+}
+
+static void move(struct agent *a, struct sync *s)
+{
+	struct transaction *t = transaction_of(s);
+
+	if (delta_begin(a, t))
+		sync_set_phase(a, s, PHASE_COMPOSE, sync_time_to_commit(a, s));
+	else
+		move_or_verify(a, t);
+}
+
+/* Nobody who has all waits for those who have not. */
+static void verify_complete(struct agent *a, struct sync *s)
+{
+	for (unsigned i = 0; i < s->n_members; i++)
+		if (s->members[i].state == MEMBER_READY && is_moved(&s->members[i]))
+			member_verify(a, s, &s->members[i]);
+}
+
+static void step(struct agent *a, struct sync *s)
+{
+	struct transaction *t = transaction_of(s);
+
+	if (s->phase >= PHASE_OPEN && s->phase <= PHASE_STOP)
+		verify_complete(a, s);
+	switch (s->phase) {
+	case PHASE_COMPOSE:
+		if (!t->delta.is_composing)
+			move_or_verify(a, t);
+		break;
+	case PHASE_OPEN:
+		if (t->engine_is_open && !sync_count(s, MEMBER_OPENING))
+			epoch_start(a, t);
+		break;
+	case PHASE_BYTES:
+		if (t->engine_is_done && !sync_count(s, MEMBER_MOVING))
+			move_or_verify(a, t);
+		else
+			epoch_leave_slow(a, t);
+		break;
+	case PHASE_STOP:
+		if (!sync_count(s, MEMBER_STOPPING))
+			move_or_verify(a, t);
+		break;
+	case PHASE_VERIFY:
+		if (sync_count(s, MEMBER_VERIFYING))
+			break;
+		if (sync_count(s, MEMBER_READY))
+			move_or_verify(a, t);
+		else
+			sync_commit(a, s);
+		break;
+	default:
+		break;
+	}
+}
+
+static void on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was)
+{
+	(void)m;
+	if (was >= MEMBER_OPENING && was <= MEMBER_STOPPING)
+		epoch_stop(a, transaction_of(s));
+}
+
+/* Who has not got its bytes is lost, and the others go on, where the policy has not all of them wait for each other. */
+static bool on_late(struct agent *a, struct sync *s)
+{
+	struct transaction *t = transaction_of(s);
+	const struct member *slow = s->phase == PHASE_BYTES ? pace_held_up(t) : NULL;
+
+	if (slow)
+		pace_note(a, t, slow);
+	if (s->policy == POLICY_ALL || s->phase < PHASE_OPEN)
+		return false;
+	s->whole_ns = UINT64_MAX; /* the rest moves no bytes */
+	for (unsigned i = 0; i < s->n_members && s->phase != PHASE_ENDED; i++) {
+		struct member *m = &s->members[i];
+
+		if (m->state < MEMBER_READY || m->state > MEMBER_STOPPING || is_moved(m) ||
+		    (m->state == MEMBER_MOVING && m->done == t->expected))
+			continue;
+		member_fail(a, s, m, "took longer than all of it may");
+	}
+	return true;
+}
+
+static void on_timer(struct agent *a, struct sync *s, uint64_t now)
+{
+	struct transaction *t = transaction_of(s);
+	const struct agent_config *c = a->config;
+	const struct member *m;
+
+	(void)now;
+	switch (s->phase) {
+	case PHASE_ATTACH:
+	case PHASE_DIGEST:
+		lender_failed(a, t, "the local weightd did not answer in time");
+		break;
+	case PHASE_COMPOSE:
+		delta_give_up(t);
+		break;
+	case PHASE_OPEN:
+		sync_lose_all_in(a, s, MEMBER_OPENING, ring_time_to_open(a, t));
+		if (s->phase == PHASE_OPEN && !t->engine_is_open) {
+			snprintf(s->broke_why, sizeof(s->broke_why),
+				 "the engine of %s did not open", c->name);
+			epoch_stop(a, t);
+		}
+		break;
+	case PHASE_BYTES:
+		m = pace_held_up(t);
+		snprintf(s->broke_why, sizeof(s->broke_why), "no byte moved for %ju s%s%s%s%s%s",
+			 (uintmax_t)(ring_patience(a, t) / SECOND), m ? " (" : "",
+			 m ? from_name(a, t, m) : "", m ? " -> " : "", m ? m->name : "",
+			 m ? ")" : "");
+		epoch_stop(a, t);
+		break;
+	case PHASE_STOP:
+		sync_lose_all_in(a, s, MEMBER_STOPPING, c->stall_ns);
+		break;
+	default:
+		break;
+	}
+}
+
+/* --- What members say --------------------------------------------------------------------------- */
+
+static json_t *ask_fields(const struct agent *a, const struct sync *s)
+{
+	const struct transaction *t = transaction_of(s);
+	json_t *fields = document_to_json(s->document);
+
+	(void)a;
+	json_object_set_new(fields, "group", json_string(s->group->name));
+	if (s->is_dry)
+		json_object_set_new(fields, "dry", json_true());
+	if (t->ring.is_wanted) {
+		json_object_set_new(fields, "engine", json_string(transport_nccl.name));
+		json_object_set_new(fields, "nccl", json_integer((json_int_t)t->ring.memory.nccl));
+	}
+	return fields;
+}
+
+static void send_blobs(struct agent *a, struct transaction *t, struct member *m,
+		       const json_t *wanted)
+{
+	const struct document *d = t->sync.document;
+	const json_t *row;
+	int r = 0;
+	size_t i;
+
+	json_array_foreach(wanted, i, row)
+	{
+		const char *hex = json_string_value(row);
+		char layout[65], leaves[65];
+
+		if (hex && strcmp(hex, field_hex(d->layout, 32, layout)) == 0)
+			r = a->edge->send_blob(a->world, m->peer, d->layout, t->layout_fd,
+					       d->layout_bytes);
+		else if (hex && strcmp(hex, field_hex(d->leaves, 32, leaves)) == 0)
+			r = a->edge->send_blob(a->world, m->peer, d->leaves, t->leaves_fd,
+					       document_leaves_bytes(d));
+		if (r < 0) {
+			member_fail(a, &t->sync, m, "could not be sent the layout: %s,",
+				    strerror(-r));
+			return;
+		}
+	}
+}
+
+static void on_want(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	json_t *blobs;
+
+	if (m->state != MEMBER_ASKED || field_array(message, "blobs", 2, &blobs) < 0) {
+		member_is_wrong(a, s, m, "want");
+		return;
+	}
+	member_begins(a, s, m);
+	send_blobs(a, transaction_of(s), m, blobs);
+}
+
+static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	uint64_t n_ways;
+	uint8_t root[32];
+
+	if (m->state != MEMBER_ASKED || m->is_queued ||
+	    field_number_or(message, "n_addresses", STRIPES_MAX, 1, &n_ways) < 0 || !n_ways ||
+	    ranges_from_json(json_object_get(message, "missing"), s->document->n_bytes,
+			     &m->missing) < 0) {
+		member_is_wrong(a, s, m, "ready");
+		return;
+	}
+	m->n_ways = (unsigned)n_ways;
+	if (field_bytes(message, "base", root, sizeof(root)) == 0)
+		m->base = patches_find(&transaction_of(s)->delta.patches, root);
+	member_set_state(a, s, m, MEMBER_READY);
+}
+
+static void on_refuse(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	const char *code = "";
+
+	(void)field_string(message, "code", 32, &code);
+	if (m->state != MEMBER_ASKED || strcmp(code, "there") != 0) {
+		member_on_refuse(a, s, m, message);
+		return;
+	}
+	if (json_object_get(message, "heads"))
+		head_on_message(a, m->peer, message);
+	member_set_state(a, s, m, MEMBER_COMMITTED);
+}
+
+static void on_verified(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	uint8_t root[32];
+
+	if (m->state != MEMBER_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
+	    memcmp(root, s->document->root, 32) != 0) {
+		member_is_wrong(a, s, m, "verified");
+		return;
+	}
+	member_set_state(a, s, m, MEMBER_VERIFIED);
+	sync_vote(a, s);
+}
+
+static void on_corrupt(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	struct ranges ranges;
+
+	ranges_init(&ranges);
+	if (m->state != MEMBER_VERIFYING ||
+	    ranges_from_json(json_object_get(message, "ranges"), s->document->n_bytes, &ranges) < 0 ||
+	    !ranges.n) {
+		ranges_deinit(&ranges);
+		member_is_wrong(a, s, m, "corrupt");
+		return;
+	}
+	ranges_deinit(&m->missing);
+	m->missing = ranges;
+	m->is_corrupt = true;
+	agent_log_of(a, sync_about(s, "corrupt", m->name), "warning",
+		     "sync %s: %ju bytes at %s are not those that were signed", s->id,
+		     (uintmax_t)ranges_total(&ranges), m->name);
+	member_set_state(a, s, m, MEMBER_READY);
+}
+
+/* --- Life --------------------------------------------------------------------------------------- */
+
+static void transaction_free(struct agent *a, struct sync *s)
+{
+	struct transaction *t = transaction_of(s);
+
+	work_end(a, &t->engine);
+	lender_end(a, t);
+	delta_deinit(&t->delta);
+	for (unsigned i = 0; i < s->n_members; i++) {
+		ranges_deinit(&s->members[i].missing);
+		ranges_deinit(&s->members[i].patch_missing);
+	}
+	(void)fd_close(t->layout_fd);
+	(void)fd_close(t->data_fd);
+	(void)fd_close(t->ring.staged_fd);
+	(void)fd_close(t->leaves_fd);
+	ranges_deinit(&t->ranges);
+	sync_deinit(s);
+	free(t);
+}
+
+static const struct sync_ops TRANSACTION = {
+	.ask = "prepare",
+	.ask_fields = ask_fields,
+	.ready = "while bytes moved",
+	.messages = {{"want", false, on_want},
+		     {"ready", false, on_ready},
+		     {"refuse", false, on_refuse},
+		     {"opened", true, epoch_on_opened},
+		     {"progress", true, epoch_on_progress},
+		     {"done", true, epoch_on_done},
+		     {"broken", true, epoch_on_broken},
+		     {"stopped", true, epoch_on_stopped},
+		     {"verified", false, on_verified},
+		     {"corrupt", false, on_corrupt},
+		     {NULL}},
+	.time_to_move = time_to_move,
+	.move = move,
+	.step = step,
+	.on_timer = on_timer,
+	.on_late = on_late,
+	.on_lost = on_lost,
+	.decide = decide,
+	.commit_fields = commit_fields,
+	.end = end,
+	.free = transaction_free,
+	.is_moved = is_moved,
+	.progress = progress,
+	.from = from,
+	.is_slow = is_slow,
+	.describe_bytes = describe_bytes,
+	.describe_phase = describe_phase,
+	.describe_kept = describe_kept,
+};
+
+static void add_member(struct sync *s, unsigned peer, const char *name)
+{
+	struct member *m = &s->members[s->n_members++];
+
+	m->peer = peer;
+	m->name = name;
+	m->base = PATCHES_MAX;
+	ranges_init(&m->missing);
+	ranges_init(&m->patch_missing);
+}
+
+static void add_members(struct agent *a, struct sync *s)
+{
+	for (unsigned i = 0; i < s->group->n_members; i++) {
+		const char *name = s->group->members[i];
+
+		if (strcmp(name, a->config->name) == 0)
+			s->counts_us = true;
+		else
+			add_member(s, agent_peer_number(a, name), name);
+	}
+	s->n_least = s->n_members ? 1 : 0;
+}
+
+int transaction_new(struct agent *a, struct head *h, const struct group *g, unsigned repair_of,
+		    uint64_t version, struct sync **ret, char why[WHY_SIZE])
+{
+	enum sync_kind kind = repair_of == NO_PEER ? KIND_PUSH : KIND_REPAIR;
+	struct transaction *t = calloc(1, sizeof(*t));
+	int r;
+
+	snprintf(why, WHY_SIZE, "out of memory");
+	if (!t)
+		return -ENOMEM;
+	t->delta.fd = t->layout_fd = t->data_fd = t->leaves_fd = t->ring.staged_fd = -1;
+	t->ring.is_wanted = kind == KIND_PUSH && ring_is_wanted(a, g);
+	t->before = head_committed(h);
+	ranges_init(&t->ranges);
+	r = sync_init(a, &t->sync, &TRANSACTION, kind, h, g, g->n_members);
+	t->transport = ring_choose(a, t);
+	if (r == 0 && kind == KIND_REPAIR)
+		add_member(&t->sync, repair_of, agent_peer_name(a, repair_of));
+	else if (r == 0)
+		add_members(a, &t->sync);
+	if (r == 0)
+		r = lender_start(a, t, version, why);
+	if (r < 0) {
+		transaction_free(a, &t->sync);
+		return r;
+	}
+	list_append(&a->syncs, &t->sync.link);
+	*ret = &t->sync;
+	return 0;
+}
+
+struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer)
+{
+	struct sync *s = sync_find_of_buffer(a, buffer);
+
+	return s && s->ops == &TRANSACTION ? transaction_of(s) : NULL;
+}

@@ -1,0 +1,97 @@
+/*
+ * Transactions
+ *
+ * One version on its way from this node to members of a group: all of them for a push, a single one for a
+ * repair. This node coordinates it and is the source of its bytes.
+ */
+#pragma once
+
+#include "server/sync/coordinator/sync.h"
+#include "server/sync/state/gpu_memory.h"
+#include "server/sync/state/patches.h"
+
+#define EPOCHS_MAX 8 /* each further one begins with the loss of a member */
+#define BLAMED_MAX 2 /* links that may break at a member before others come first */
+#define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
+
+/* The version as a patch: see delta.h. */
+struct delta {
+	struct patches patches; /* that this node keeps, and that end with the version */
+	unsigned first; /* of those that are needed */
+	bool is_composing;
+	int fd; /* what travels; -1: nothing does, or not yet */
+	uint64_t size;
+	uint64_t changed; /* bytes of elements that it changes */
+};
+
+struct loan;
+
+struct transaction {
+	struct sync sync; /* of members without this node, which has it already */
+	uint64_t share; /* that a repair has of repair_rate now; 0: there is no limit */
+	struct pair before; /* what this node had committed then: what stays after a failure */
+
+	struct loan *loan;
+	bool is_gone; /* which somebody removed on purpose meanwhile; the source still has the memory */
+	bool is_unwanted; /* that memory is wanted back */
+	int layout_fd;
+	int data_fd;
+	int leaves_fd;
+	struct ring {
+		bool is_wanted; /* there are such epochs */
+		struct gpu_memory memory; /* where data_fd is then */
+		unsigned n_broken;
+		unsigned n_staging; /* answers of the source job that are waited for */
+		int staged_fd; /* leaves of it in host memory; -1: none yet */
+	} ring;
+
+	struct delta delta;
+
+	const struct transport *transport; /* of the last epoch */
+	struct work engine;
+	char engine_hello[HELLO_MAX + 1];
+	struct member *first; /* of the last epoch's chain */
+	bool by_patch; /* the epoch carries the patch, and else the version */
+	struct ranges ranges; /* of what it carries */
+	uint64_t expected;
+	bool engine_is_open;
+	bool engine_is_done;
+	uint64_t engine_done; /* bytes */
+	uint64_t epoch_ns; /* when its bytes began to move */
+	uint64_t moved_ns; /* when any did last */
+	uint64_t looked_ns; /* for who is slow, last */
+	bool is_left; /* the epoch ended for that: what neighbours say of each other then means nothing */
+	uint64_t n_left; /* epochs that did */
+	char broke_link[2 * NODE_MAX + 8]; /* "a -> b" */
+	struct culprit {
+		struct member *by; /* who told; NULL: nobody did */
+		bool is_link; /* or itself */
+		struct member *ends[2]; /* NULL: this node */
+		unsigned place; /* of the link in the chain */
+	} culprit; /* of the epoch that broke */
+	struct broken {
+		const struct member *ends[2];
+		unsigned n_times;
+	} broken[EPOCHS_MAX]; /* links, of all epochs */
+	unsigned n_broken;
+	struct {
+		struct member *from, *to; /* `to` NULL: none broke */
+		unsigned place;
+	} torn; /* the stripe over which the epoch broke */
+	uint8_t n_torn[STRIPES_MAX]; /* the same as member::n_torn, of this node */
+};
+
+static inline struct transaction *transaction_of(const struct sync *s)
+{
+	return container_of(s, struct transaction, sync);
+}
+
+/* NULL: there is none, or it is another kind of sync. */
+struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer);
+
+/*
+ * A push, or a repair of the one peer, whose document is the head's. `version` is the local weightd's, 0 the
+ * newest. -errno with a sentence.
+ */
+int transaction_new(struct agent *a, struct head *h, const struct group *g, unsigned repair_of,
+		    uint64_t version, struct sync **ret, char why[WHY_SIZE]);

@@ -1,0 +1,23 @@
+/*
+ * The acceptor
+ *
+ * The port where other agents call. It goes on listening whatever becomes of who called, and also while this
+ * process is out of descriptors.
+ */
+#pragma once
+
+#include "server/base/loop.h"
+#include "server/sync/net/address.h"
+
+struct acceptor {
+	int fd;
+	struct source source;
+	struct timer pause;
+	void *owner;
+	void (*fn)(void *owner, int fd, const struct address *address); /* takes the descriptor */
+};
+
+/* -errno: it cannot listen there. */
+int acceptor_init(struct acceptor *a, struct loop *loop, const struct address *address,
+		  void (*fn)(void *, int, const struct address *), void *owner);
+void acceptor_deinit(struct acceptor *a);

@@ -1,0 +1,101 @@
+/*
+ * Folders are watched, as a file that is renamed over another one is told there; and each time all files are looked at,
+ * as any of them may be a link that goes through any of these folders. A folder that took the place of another one is
+ * watched instead.
+ */
+#include "server/sync/net/files.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define SETTLE_NS 250000000u
+#define FOLDER_EVENTS                                                                              \
+	(IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF)
+
+static int watch_folder(const struct files *f, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char folder[PATH_MAX];
+	size_t size = slash ? (size_t)(slash - path) + 1 : 2;
+
+	if (size >= sizeof(folder))
+		return -ENAMETOOLONG;
+	(void)snprintf(folder, sizeof(folder), "%.*s", (int)size, slash ? path : "./");
+	/* One that is watched already stays so. */
+	return inotify_add_watch(f->source.fd, folder, FOLDER_EVENTS) < 0 ? -errno : 0;
+}
+
+static bool is_another(const struct stat *x, const struct stat *y)
+{
+	return x->st_dev != y->st_dev || x->st_ino != y->st_ino || x->st_size != y->st_size ||
+	       x->st_ctim.tv_sec != y->st_ctim.tv_sec || x->st_ctim.tv_nsec != y->st_ctim.tv_nsec;
+}
+
+static void on_settled(struct timer *timer)
+{
+	struct files *f = container_of(timer, struct files, settle);
+	unsigned changed = 0;
+
+	for (unsigned i = 0; i < f->n; i++) {
+		struct stat is;
+
+		(void)watch_folder(f, f->at[i].path); /* one that is gone tells of nothing */
+		if (stat(f->at[i].path, &is) < 0 || !is_another(&is, &f->at[i].was))
+			continue; /* who took it away is about to put another one there */
+		f->at[i].was = is;
+		changed |= 1u << i;
+	}
+	if (changed)
+		f->on_change(f->world, changed);
+}
+
+static void on_event(struct source *source, uint32_t events)
+{
+	struct files *f = container_of(source, struct files, source);
+	char ignored[4096];
+
+	(void)events;
+	while (read(source->fd, ignored, sizeof(ignored)) > 0)
+		;
+	if (list_empty(&f->settle.link))
+		timer_start(f->loop, &f->settle, num_now_ns() + SETTLE_NS);
+}
+
+int files_init(struct files *f, struct loop *loop, void (*on_change)(void *world, unsigned changed),
+	       void *world)
+{
+	int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), r;
+
+	*f = (struct files){.loop = loop, .source.fd = fd, .on_change = on_change, .world = world};
+	timer_init(&f->settle, on_settled);
+	r = fd < 0 ? -errno : loop_add(loop, &f->source, fd, EPOLLIN, on_event);
+	if (r < 0)
+		f->source.fd = fd_close(fd);
+	return r;
+}
+
+void files_deinit(struct files *f)
+{
+	timer_stop(&f->settle);
+	loop_remove(&f->source);
+	f->source.fd = fd_close(f->source.fd);
+}
+
+int files_add(struct files *f, const char *path)
+{
+	struct file *file = &f->at[f->n];
+
+	assert(f->n < FILES_MAX);
+	*file = (struct file){.path = path};
+	(void)stat(path, &file->was); /* whatever is there later is another one than none */
+	f->n++;
+	return watch_folder(f, path);
+}

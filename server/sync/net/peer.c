@@ -1,0 +1,551 @@
+#include "server/sync/net/peer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/sync/notice.h"
+
+#define LASTING_NS 5000000000u /* a connection that was a good one */
+#define RENEW_NS 1000000000u
+
+static uint64_t realtime_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static struct peer *find(struct peers *p, const char *name)
+{
+	for (unsigned i = 0; i < p->n; i++)
+		if (!strcmp(p->at[i].config->name, name))
+			return &p->at[i];
+	return NULL;
+}
+
+/* Whose connection it is, once that is known. */
+static struct peer *peer_of(const struct connection *c)
+{
+	struct peers *p = c->owner;
+
+	return find(p, c->name);
+}
+
+/* --- Up and down ---------------------------------------------------------------------------------- */
+
+/* What is told by `weightctl nodes`, and in the log where it is news. */
+static void note(struct peer *p, const char *why)
+{
+	char who[NODE_MAX + 32];
+
+	if (!p->up)
+		(void)snprintf(p->why, sizeof(p->why), "%s", why);
+	(void)snprintf(who, sizeof(who), "node %s is down", p->config->name);
+	refusals_log(&p->peers->refusals, who, why);
+}
+
+/* Those that are not of the host that it is connected at, for the log; "": there are none. */
+static void describe_data(const struct connection *c, char *ret, size_t size)
+{
+	char text[ADDRESS_TEXT_SIZE];
+	size_t at = 0;
+
+	ret[0] = '\0';
+	for (unsigned i = 0; i < c->n_data && at < size; i++) {
+		const struct sockaddr *data = (const struct sockaddr *)&c->data[i].at;
+
+		if (!address_same_host(data, (const struct sockaddr *)&c->address.at))
+			at += (size_t)snprintf(ret + at, size - at, "%s%s",
+					       at ? ", " : ", and takes bytes at ",
+					       address_format_host(data, text));
+	}
+}
+
+static void come_up(struct peer *p, struct connection *c)
+{
+	char text[ADDRESS_TEXT_SIZE], data[WHY_SIZE];
+
+	describe_data(c, data, sizeof(data));
+	p->up = c;
+	memcpy(p->data, c->data, sizeof(p->data));
+	p->n_data = c->n_data;
+	p->since_ns = realtime_ns();
+	p->why[0] = '\0';
+	p->peers->n_up++;
+	notice(&(struct notice){NOTICE_UP, .peer = p->config->name, .uid = -1},
+	       "node %s is up at %s%s", p->config->name,
+	       address_format((const struct sockaddr *)&c->address.at, text), data);
+	refusals_forget(&p->peers->refusals);
+	p->peers->events->on_up(p->peers->agent, p->index);
+	p->peers->events->on_change(p->peers->world, p->index);
+	if (c->held)
+		connection_release(c);
+}
+
+static void go_down(struct peer *p, struct connection *c)
+{
+	struct connection *next = take_ptr(p->next);
+
+	p->up = NULL;
+	p->since_ns = realtime_ns();
+	p->peers->n_up--;
+	(void)snprintf(p->why, sizeof(p->why), "%s", c->why);
+	notice(&(struct notice){NOTICE_DOWN, .peer = p->config->name, .uid = -1},
+	       "node %s is down: %s", p->config->name, c->why);
+	if (num_now_ns() - c->opened_ns > LASTING_NS && p->we_dial)
+		dialer_reset(&p->dialer);
+	/* The agent puts the name where we say "it". */
+	p->peers->events->on_down(p->peers->agent, p->index,
+				  strncmp(p->why, "it ", 3) ? p->why : p->why + 3);
+	p->peers->events->on_change(p->peers->world, p->index);
+	if (next)
+		come_up(p, next);
+	else if (p->we_dial)
+		dialer_again(&p->dialer);
+}
+
+/* `c` proved to be the peer, and there is a connection with it: the newer one is right, as a rule. */
+static void supersede(struct peer *p, struct connection *c)
+{
+	struct connection *old = p->up;
+
+	if (old->state != CONNECTION_DOOMED) {
+		if (old->incarnation == c->incarnation && !connection_is_silent(old)) {
+			connection_doom(c, "'%s' is connected already", c->name);
+			return;
+		}
+		connection_doom(old, "%s",
+				old->incarnation == c->incarnation
+					? "it fell silent, and dialled anew"
+					: "it was started anew");
+	}
+	if (p->next)
+		connection_doom(p->next, "it dialled once more");
+	p->next = c;
+	c->held = true; /* what it says comes after the end of the other one */
+}
+
+static bool same_host(const struct connection *a, const struct connection *b)
+{
+	return address_same_host((const struct sockaddr *)&a->address.at,
+				 (const struct sockaddr *)&b->address.at);
+}
+
+static void add_stranger(struct peers *p, struct connection *c)
+{
+	struct connection *other;
+
+	list_append(&p->strangers, &c->link);
+	p->n_strangers++;
+	c->n_alike = 0;
+	list_for_each(other, &p->strangers, link)
+		if (same_host(c, other)) {
+			c->n_alike++;
+			other->n_alike += other != c;
+		}
+}
+
+static void forget_stranger(struct peers *p, struct connection *c)
+{
+	struct connection *other;
+
+	if (c->dialled || list_empty(&c->link))
+		return;
+	list_remove(&c->link);
+	p->n_strangers--;
+	list_for_each(other, &p->strangers, link)
+		other->n_alike -= same_host(c, other);
+}
+
+static void on_hello(struct connection *c)
+{
+	struct peers *peers = c->owner;
+	struct peer *p = peer_of(c);
+
+	forget_stranger(peers, c);
+	if (p->dialled == c)
+		p->dialled = NULL;
+	if (p->up)
+		supersede(p, c);
+	else
+		come_up(p, c);
+}
+
+static void check_dialled(struct connection *c)
+{
+	struct peers *peers = c->owner;
+
+	for (unsigned i = 0; i < peers->n; i++) {
+		const struct peer *p = &peers->at[i];
+
+		if (p->dialled == c && strcmp(p->config->name, c->name) != 0)
+			connection_doom(
+				c,
+				"the node at %s is '%s' by its certificate; correct 'address' of "
+				"[peer %s]",
+				p->config->address, c->name, p->config->name);
+	}
+}
+
+static void on_name(struct connection *c)
+{
+	struct peers *peers = c->owner;
+	struct peer *p = find(peers, c->name);
+	char why[WHY_SIZE];
+
+	if (c->dialled)
+		check_dialled(c);
+	else if (!p)
+		connection_doom(c, "'%s' is no peer of '%s'; add [peer %s] to its sync.conf",
+				c->name, peers->config->name, c->name);
+	else if (p->we_dial)
+		connection_doom(c,
+				"of two nodes the one whose name is lower dials: '%s' is to wait for "
+				"'%s'",
+				c->name, peers->config->name);
+	else if (!config_trusts(peers->config, (const struct sockaddr *)&c->address.at, c->name, why))
+		connection_doom(c, "%s", why);
+}
+
+static void end_stranger(struct peers *peers, struct connection *c)
+{
+	const char *name = c->name[0] ? c->name : c->tls.claimed;
+	char host[ADDRESS_TEXT_SIZE], who[ADDRESS_TEXT_SIZE + NODE_MAX + 48], why[2 * WHY_SIZE];
+	struct peer *p = name[0] ? find(peers, name) : NULL;
+
+	forget_stranger(peers, c);
+	(void)address_format_host((const struct sockaddr *)&c->address.at, host);
+	(void)snprintf(who, sizeof(who),
+		       name[0] ? "who calls from %s as '%s' is refused"
+			       : "who calls from %s is refused",
+		       host, name);
+	refusals_log(&peers->refusals, who, c->why);
+	if (!p || p->up)
+		return;
+	(void)snprintf(why, sizeof(why), "who calls from %s under its name is refused: %s", host,
+		       c->why);
+	(void)snprintf(p->why, sizeof(p->why), "%.*s", (int)sizeof(p->why) - 1, why);
+}
+
+static void on_end(struct connection *c)
+{
+	struct peers *peers = c->owner;
+	bool known = false;
+
+	for (unsigned i = 0; i < peers->n && !known; i++) {
+		struct peer *p = &peers->at[i];
+
+		known = p->up == c || p->next == c || p->dialled == c;
+		if (p->next == c)
+			p->next = NULL;
+		if (p->dialled == c) {
+			p->dialled = NULL;
+			note(p, c->why);
+			dialer_again(&p->dialer);
+		}
+		if (p->up == c)
+			go_down(p, c);
+	}
+	if (!known)
+		end_stranger(peers, c);
+	(void)connection_free(c);
+}
+
+/* --- What comes ----------------------------------------------------------------------------------- */
+
+static void on_message(struct connection *c, const json_t *message)
+{
+	struct peers *p = c->owner;
+
+	p->events->on_message(p->agent, peer_of(c)->index, message);
+}
+
+static uint64_t blob_limit(struct connection *c, const uint8_t hash[32])
+{
+	struct peers *p = c->owner;
+
+	return p->events->blob_limit(p->agent, peer_of(c)->index, hash);
+}
+
+static void on_blob(struct connection *c, const uint8_t hash[32], int fd, uint64_t size)
+{
+	struct peers *p = c->owner;
+
+	p->events->on_blob(p->agent, peer_of(c)->index, hash, fd, size);
+}
+
+static const struct connection_events connection_events = {
+	.on_name = on_name,
+	.on_hello = on_hello,
+	.on_message = on_message,
+	.blob_limit = blob_limit,
+	.on_blob = on_blob,
+	.on_end = on_end,
+};
+
+/* --- Dialling and being dialled ------------------------------------------------------------------- */
+
+static void on_socket(struct dialer *d, int fd, const struct address *address)
+{
+	struct peer *p = container_of(d, struct peer, dialer);
+	int r = connection_new(&p->peers->manner, *p->peers->tls, fd, address, true, p->peers,
+			       &p->dialled);
+
+	if (r < 0) {
+		note(p, strerror(-r));
+		dialer_again(d);
+	}
+}
+
+static void on_failure(struct dialer *d, const char *why)
+{
+	note(container_of(d, struct peer, dialer), why);
+}
+
+static bool may_dial(struct dialer *d, const struct address *address, char why[WHY_SIZE])
+{
+	const struct peer *p = container_of(d, struct peer, dialer);
+
+	return config_trusts(p->peers->config, (const struct sockaddr *)&address->at,
+			     p->config->name, why);
+}
+
+static const struct dialer_events dialer_events = {
+	.on_socket = on_socket,
+	.on_failure = on_failure,
+	.may_dial = may_dial,
+};
+
+/* Of the host that has the most of them, the oldest one goes: who holds many holds up himself. */
+static void make_room(struct peers *p)
+{
+	struct connection *c, *victim = NULL;
+
+	list_for_each(c, &p->strangers, link)
+		if (!victim || c->n_alike > victim->n_alike)
+			victim = c;
+	connection_doom(victim, "it took its time while %u others waited", p->n_strangers);
+	forget_stranger(p, victim);
+}
+
+void peers_accept(struct peers *p, int fd, const struct address *address)
+{
+	struct connection *c;
+	int r;
+
+	if (p->n_strangers == PEERS_STRANGERS_MAX + p->n)
+		make_room(p);
+	r = connection_new(&p->manner, *p->tls, fd, address, false, p, &c);
+	if (r < 0) {
+		refusals_log(&p->refusals, "who calls is refused", strerror(-r));
+		return;
+	}
+	add_stranger(p, c);
+}
+
+/* --- Other certificates --------------------------------------------------------------------------- */
+
+/* The other end dials, or we do. */
+static void on_renew(struct timer *timer)
+{
+	struct peers *p = container_of(timer, struct peers, renew);
+	bool is_idle = agent_is_idle(p->agent);
+
+	for (unsigned i = 0; i < p->n; i++) {
+		struct connection *c = p->at[i].up;
+
+		if (!c || c->state == CONNECTION_DOOMED || tls_is_of(&c->tls, *p->tls))
+			continue;
+		if (is_idle)
+			connection_doom(c, "the certificate of '%s' was replaced: connecting anew",
+					p->config->name);
+		else
+			timer_start(p->manner.loop, timer, num_now_ns() + RENEW_NS);
+	}
+}
+
+/* No sync needs it, and what its handshake believed and showed is of before. */
+static void begin_anew(struct peers *p, struct connection *c)
+{
+	if (c)
+		connection_doom(c, "the certificates of '%s' were replaced: connecting anew",
+				p->config->name);
+}
+
+void peers_recheck(struct peers *p)
+{
+	struct connection *c;
+
+	refusals_forget(&p->refusals);
+	for (unsigned i = 0; i < p->n; i++) {
+		if (p->at[i].up)
+			connection_check(p->at[i].up, *p->tls);
+		begin_anew(p, p->at[i].next);
+		begin_anew(p, p->at[i].dialled);
+	}
+	list_for_each(c, &p->strangers, link)
+		begin_anew(p, c);
+	timer_start(p->manner.loop, &p->renew, num_now_ns());
+}
+
+int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
+	       const struct peer_events *events, void *world)
+{
+	uint64_t now_ns = realtime_ns();
+	int r;
+
+	*p = (struct peers){.config = config, .tls = tls, .events = events, .world = world};
+	list_init(&p->strangers);
+	timer_init(&p->renew, on_renew);
+	p->manner = (struct connection_manner){
+		.loop = loop,
+		.events = &connection_events,
+		.node = config->name,
+		.data_addresses = config->data_addresses,
+		.n_data_addresses = config->n_data_addresses,
+		.heartbeat_ns = config->heartbeat_ns,
+	};
+	if (getrandom(&p->manner.incarnation, sizeof(p->manner.incarnation), 0) < 0)
+		return -errno;
+	p->manner.incarnation &= INT64_MAX;
+	r = resolver_init(&p->resolver, loop);
+	if (r < 0)
+		return r;
+	p->at = calloc(config->n_peers ? config->n_peers : 1, sizeof(*p->at));
+	if (!p->at) {
+		resolver_deinit(&p->resolver);
+		return -ENOMEM;
+	}
+	for (; p->n < config->n_peers; p->n++) {
+		struct peer *peer = &p->at[p->n];
+
+		*peer = (struct peer){
+			.peers = p,
+			.index = p->n,
+			.config = &config->peers[p->n],
+			.we_dial = strcmp(config->name, config->peers[p->n].name) < 0,
+			.since_ns = now_ns,
+		};
+		peer->n_data = address_from_digits(peer->config->host, 0, &peer->data[0]);
+		(void)snprintf(peer->why, sizeof(peer->why), "%s",
+			       peer->we_dial ? "it is being dialled" : "it has not dialled yet");
+		dialer_init(&peer->dialer, loop, &p->resolver, &dialer_events, peer->config);
+	}
+	return 0;
+}
+
+void peers_start(struct peers *p, struct agent *agent)
+{
+	p->agent = agent;
+	for (unsigned i = 0; i < p->n; i++)
+		if (p->at[i].we_dial)
+			dialer_start(&p->at[i].dialer);
+}
+
+static void end(struct connection *c, const char *why)
+{
+	if (c)
+		connection_doom(c, "%s", why);
+	(void)connection_free(c);
+}
+
+void peers_deinit(struct peers *p, const char *why)
+{
+	struct connection *c;
+
+	if (!p->at)
+		return;
+	timer_stop(&p->renew);
+	for (unsigned i = 0; i < p->n; i++) {
+		dialer_deinit(&p->at[i].dialer);
+		end(p->at[i].up, why);
+		end(p->at[i].next, why);
+		end(p->at[i].dialled, why);
+	}
+	while ((c = list_first(&p->strangers, struct connection, link)))
+		end(c, why);
+	free(take_ptr(p->at));
+	resolver_deinit(&p->resolver);
+}
+
+/* --- Where bytes go ------------------------------------------------------------------------------ */
+
+static bool has_host(const struct address *all, unsigned n, const struct sockaddr *at)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (address_same_host((const struct sockaddr *)&all[i].at, at))
+			return true;
+	return false;
+}
+
+static bool is_ours(const struct config *c, const struct sockaddr *at)
+{
+	struct address ours;
+
+	for (unsigned i = 0; i < c->n_data_addresses; i++)
+		if (address_from_digits(c->data_addresses[i], 0, &ours) && has_host(&ours, 1, at))
+			return true;
+	return false;
+}
+
+bool peers_take_bytes_at(const struct peers *p, const char *node, const struct sockaddr *at)
+{
+	if ((!node || !strcmp(node, p->config->name)) && is_ours(p->config, at))
+		return true;
+	for (unsigned i = 0; i < p->n; i++)
+		if ((!node || !strcmp(node, p->at[i].config->name)) &&
+		    has_host(p->at[i].data, p->at[i].n_data, at))
+			return true;
+	return false;
+}
+
+/* --- What goes ------------------------------------------------------------------------------------ */
+
+int peers_send(struct peers *p, unsigned peer, const json_t *message)
+{
+	return p->at[peer].up ? connection_send(p->at[peer].up, message) : -ENOTCONN;
+}
+
+int peers_send_blob(struct peers *p, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	return p->at[peer].up ? connection_send_blob(p->at[peer].up, hash, fd, size) : -ENOTCONN;
+}
+
+void peers_hang_up(struct peers *p, unsigned peer, const char *why)
+{
+	if (p->at[peer].up)
+		connection_doom(p->at[peer].up, "%s", why);
+}
+
+bool peers_are_flushed(const struct peers *p)
+{
+	for (unsigned i = 0; i < p->n; i++)
+		if (p->at[i].up && p->at[i].up->state != CONNECTION_DOOMED &&
+		    !outbox_is_empty(&p->at[i].up->out))
+			return false;
+	return true;
+}
+
+json_t *peer_row(const struct peers *p, unsigned peer)
+{
+	const struct peer *at = &p->at[peer];
+	bool up = at->up && at->up->state != CONNECTION_DOOMED;
+
+	return json_pack("{s:s, s:s, s:s, s:I, s:s?, s:o}", "node", at->config->name, "address",
+			 at->config->address, "state", up ? "up" : "down", "since_ns",
+			 (json_int_t)at->since_ns, "why",
+			 at->up && !up ? at->up->why
+			 : at->why[0]  ? at->why
+				       : NULL,
+			 "rtt_us",
+			 up && at->up->rtt_us ? json_integer((json_int_t)at->up->rtt_us)
+					      : json_null());
+}

@@ -1,0 +1,50 @@
+#include "server/sync/net/refusal.h"
+
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/sync/notice.h"
+
+#define MINUTE_NS 60000000000u
+#define LOGGED_MAX 30 /* in a minute, of whatever causes */
+
+/* FNV-1a: who finds two causes that look alike has silenced nobody but himself. */
+static uint64_t hash(uint64_t h, const char *text)
+{
+	for (; *text; text++)
+		h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+	return h;
+}
+
+static bool is_news(struct refusals *r, uint64_t cause)
+{
+	for (unsigned i = 0; i < REFUSALS_MAX; i++)
+		if (r->seen[i] == cause)
+			return false;
+	r->seen[r->next] = cause;
+	r->next = (r->next + 1) % REFUSALS_MAX;
+	return true;
+}
+
+void refusals_log(struct refusals *r, const char *who, const char *why)
+{
+	uint64_t minute = num_now_ns() / MINUTE_NS;
+
+	if (!is_news(r, hash(hash(0xcbf29ce484222325u, who), why) | 1))
+		return;
+	if (minute != r->minute) {
+		r->minute = minute;
+		r->n_logged = 0;
+	}
+	if (++r->n_logged <= LOGGED_MAX)
+		notice(&(struct notice){NOTICE_REFUSED, .uid = -1}, "%s: %s", who, why);
+	else if (r->n_logged == LOGGED_MAX + 1)
+		log_warning(
+			"more connections fail than the log should hold; the rest of this minute is left out");
+}
+
+void refusals_forget(struct refusals *r)
+{
+	*r = (struct refusals){0};
+}

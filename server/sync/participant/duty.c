@@ -1,0 +1,621 @@
+/*
+ * A member believes its coordinator nothing but whom to talk to. Until there is a decision that it can check, the sink
+ * only lends memory: whatever goes wrong, ending its process gives all back and leaves the old version as it was. From
+ * then on the record has it, and the coordinator is not needed any more.
+ *
+ * A message of the wrong moment ends the connection, as only a broken or hostile coordinator sends it; one of another
+ * sync or of an epoch gone by is dropped, as it may have been under way for long.
+ */
+#include "server/sync/participant/duty.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "ipc/base/utf8.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/sync.h"
+#include "server/sync/history.h"
+#include "server/sync/repair.h"
+#include "server/sync/state/span.h"
+
+#define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
+#define PROGRESS_NS (SECOND / 4)
+#define RECORD_NS (2 * SECOND) /* between attempts to write the record of what is decided */
+#define RECORD_PATIENCE_NS (600 * SECOND)
+
+static const char *const PHASES[] = {
+	[DUTY_QUEUED] = "prepare",   [DUTY_WANT] = "prepare",      [DUTY_CREATE] = "prepare",
+	[DUTY_READY] = "ready",      [DUTY_OPENING] = "open",      [DUTY_OPEN] = "open",
+	[DUTY_MOVING] = "bytes",     [DUTY_VERIFYING] = "verify",  [DUTY_VERIFIED] = "verified",
+	[DUTY_RECORDING] = "commit", [DUTY_PUBLISHING] = "commit",
+};
+
+const char *duty_phase(const struct duty *d)
+{
+	if (d->state == DUTY_ENDED)
+		return d->state_name;
+	return d->state == DUTY_READY && d->is_moved ? "moved" : PHASES[d->state];
+}
+
+const char *duty_ended_in(const struct duty *d)
+{
+	return PHASES[d->ended_in];
+}
+
+struct duty *duty_find_of_buffer(struct agent *a, const char *buffer)
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->state != DUTY_ENDED && strcmp(d->head->buffer, buffer) == 0)
+			return d;
+	return NULL;
+}
+
+bool duty_has_turn(const struct agent *a, const struct duty *d, unsigned max)
+{
+	unsigned n = 0, n_of_same = 0;
+	const struct duty *x;
+
+	list_for_each(x, &a->duties, link) {
+		if (!duty_has_begun(x) || x->ops != d->ops || duty_is_repair(x) != duty_is_repair(d))
+			continue;
+		n++;
+		n_of_same += x->coordinator == d->coordinator;
+	}
+	return n < max && n_of_same < max - n;
+}
+
+int duty_read_sync(struct agent *a, unsigned peer, const json_t *message, const char **ret)
+{
+	uint8_t id[(SYNC_ID_SIZE - 1) / 2];
+	const struct duty *d;
+	const char *sync;
+
+	if (field_bytes(message, "sync", id, sizeof(id)) < 0 ||
+	    field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
+		return -EBADMSG;
+	list_for_each(d, &a->duties, link)
+		if (d->state != DUTY_ENDED && strcmp(d->sync, sync) == 0)
+			return -EBADMSG;
+	/* What this node coordinates, it may have a share in. */
+	if (peer != AGENT_SELF && sync_find(a, sync))
+		return -EBADMSG;
+	*ret = sync;
+	return 0;
+}
+
+int duty_tell(struct agent *a, const struct duty *d, const char *type, json_t *fields)
+{
+	if (!fields)
+		fields = json_object();
+	json_object_set_new(fields, "type", json_string(type));
+	json_object_set_new(fields, "sync", json_string(d->sync));
+	return agent_send(a, d->coordinator, fields);
+}
+
+void duty_set_state(struct agent *a, struct duty *d, enum duty_state state, uint64_t wait_ns)
+{
+	d->state = state;
+	d->deadline_ns = wait_ns ? agent_now(a) + wait_ns : 0;
+	history_duty_event(a, d);
+}
+
+/* A push has nobody else who could bring it: that may take as long as it may as a whole. */
+static bool waits_for_repairer(const struct duty *d)
+{
+	return duty_is_repair(d) &&
+	       (d->state == DUTY_READY || d->state == DUTY_OPEN || d->state == DUTY_VERIFIED);
+}
+
+bool duty_is_under_way(const struct duty *d)
+{
+	return (d->state == DUTY_OPENING || d->state == DUTY_OPEN || d->state == DUTY_MOVING) &&
+	       !d->is_broken;
+}
+
+/* More came, so soon behind what was told that it was kept back. */
+static bool has_more_to_tell(const struct duty *d)
+{
+	return d->state == DUTY_MOVING && !d->is_broken && d->done != d->reported;
+}
+
+static uint64_t next_deadline(const struct duty *d)
+{
+	uint64_t next = waits_for_repairer(d) ? d->idle_ns : d->deadline_ns;
+
+	if (d->state == DUTY_ENDED)
+		return 0;
+	if (d->state == DUTY_PUBLISHING)
+		return d->deadline_ns; /* committed: nothing as a whole can take that back */
+	return next && next < d->whole_ns ? next : d->whole_ns;
+}
+
+uint64_t duty_deadline(const struct duty *d)
+{
+	uint64_t next = next_deadline(d), tell = d->reported_ns + PROGRESS_NS;
+
+	return has_more_to_tell(d) && tell < next ? tell : next;
+}
+
+/* --- The end ------------------------------------------------------------------------------------ */
+
+/* "while bytes moved (a -> b, 312 of 1024 MiB)" */
+static void describe(const struct agent *a, const struct duty *d, char *ret, size_t size)
+{
+	static const char *const WORDS[] = {
+		[DUTY_QUEUED] = "while it waited for its turn",
+		[DUTY_CREATE] = "while it made room",
+		[DUTY_OPENING] = "while links were opened",
+		[DUTY_OPEN] = "while links were opened",
+		[DUTY_MOVING] = "while bytes moved",
+		[DUTY_VERIFYING] = "while it verified",
+		[DUTY_VERIFIED] = "after it had verified",
+		[DUTY_RECORDING] = "while it waited for room on its disk",
+		[DUTY_PUBLISHING] = "while it published",
+	};
+	const char *words = d->state == DUTY_WANT    ? d->ops->want
+			    : d->state == DUTY_READY ? d->ops->ready
+						     : WORDS[d->state];
+
+	if (d->state < DUTY_OPENING || d->state > DUTY_MOVING || !d->from[0])
+		snprintf(ret, size, "%s", words);
+	else
+		snprintf(ret, size, "%s (%s -> %s, %ju of %ju MiB)", words, d->from, a->config->name,
+			 (uintmax_t)(d->done >> 20), (uintmax_t)(d->expected >> 20));
+}
+
+static void describe_kept(const struct agent *a, const struct duty *d, char *ret, size_t size)
+{
+	struct pair held = head_held(d->head);
+
+	if (d->state == DUTY_PUBLISHING && d->is_own)
+		snprintf(ret, size, "ask for it again");
+	else if (d->state == DUTY_PUBLISHING)
+		snprintf(ret, size, "%s will fetch it again", a->config->name);
+	else if (held.number)
+		snprintf(ret, size, "%s still serves %s %ju.%ju", a->config->name, d->head->buffer,
+			 (uintmax_t)held.term, (uintmax_t)held.number);
+	else
+		snprintf(ret, size, "%s serves what it had", a->config->name);
+}
+
+/* The coordinator, who knows more, says all of it by itself. */
+static char *explain(const struct agent *a, const struct duty *d, const char *why)
+{
+	char where[WHY_SIZE / 2] = "", kept[WHY_SIZE / 2 + BUFFER_MAX], version[48] = "", *sentence;
+
+	if (strncmp(why, "sync ", 5) == 0)
+		return strdup(why);
+	if (!strstr(why, " while ") && !strstr(why, " after "))
+		describe(a, d, where, sizeof(where));
+	describe_kept(a, d, kept, sizeof(kept));
+	if (d->pair.number)
+		snprintf(version, sizeof(version), " %ju.%ju", (uintmax_t)d->pair.term,
+			 (uintmax_t)d->pair.number);
+	return asprintf(&sentence, "sync %s: %s%s was not %s on %s: %s%s%s; %s", d->sync,
+			d->head->buffer, version,
+			d->state == DUTY_PUBLISHING ? "published" : "committed", a->config->name,
+			why, where[0] ? ", " : "", where, kept) < 0
+		       ? NULL
+		       : sentence;
+}
+
+void duty_end(struct agent *a, struct duty *d, const char *state_name, const char *why)
+{
+	if (why && !d->why)
+		d->why = explain(a, d, why);
+	if (d->state == DUTY_MOVING)
+		tally_add_broken(&d->tally); /* cut short */
+	work_end(a, &d->engine);
+	work_end(a, &d->sink);
+	d->ended_in = d->state;
+	d->state = DUTY_ENDED;
+	d->state_name = state_name;
+	history_duty_end(a, d);
+	a->look_again = true;
+}
+
+void duty_drop(struct agent *a, struct duty *d, const char *format, ...)
+{
+	char why[WHY_SIZE];
+	va_list args;
+
+	if (d->state == DUTY_PUBLISHING || d->state == DUTY_ENDED)
+		return;
+	va_start(args, format);
+	utf8_vformat(why, sizeof(why), format, args);
+	va_end(args);
+	d->ops->end(a, d, "failed", why);
+}
+
+void duty_give_way(struct agent *a, struct duty *d, unsigned peer)
+{
+	duty_tell(a, d, "aborted", NULL);
+	duty_drop(a, d, "%s began another sync", agent_peer_name(a, peer));
+}
+
+void duty_give_up(struct agent *a, struct duty *d, const char *code, const char *why)
+{
+	duty_tell(a, d, d->state < DUTY_READY ? "refuse" : "failed",
+		  json_pack("{s:s, s:s}", "code", code, "why", why));
+	duty_drop(a, d, "%s", why);
+}
+
+void duty_out_of_order(struct agent *a, struct duty *d, const char *type)
+{
+	char why[WHY_SIZE];
+
+	agent_hang_up(a, d->coordinator, "%s of sync %s came out of order, or of another form",
+		      type, d->sync);
+	snprintf(why, sizeof(why), "%s sent %s out of order", agent_peer_name(a, d->coordinator),
+		 type);
+	duty_give_up(a, d, "order", why);
+}
+
+void duty_refuse(struct agent *a, unsigned peer, const char *sync, const char *code,
+		 const struct head *h, const char *why)
+{
+	json_t *message = json_pack("{s:s, s:s, s:s, s:s}", "type", "refuse", "sync", sync, "code",
+				    code, "why", why);
+
+	if (h && h->document && peer != AGENT_SELF)
+		json_object_set_new(message, "heads", json_pack("[o]", head_to_json(h)));
+	agent_send(a, peer, message);
+}
+
+void duty_init(struct agent *a, struct duty *d, unsigned coordinator, const char *sync,
+	       struct head *h)
+{
+	snprintf(d->sync, sizeof(d->sync), "%s", sync);
+	d->coordinator = coordinator;
+	d->head = h;
+	d->memory_fd = -1;
+	d->changed = UINT64_MAX;
+	d->open_ns = a->config->prepare_ns;
+	d->stall_ns = 2 * a->config->stall_ns; /* it knows better what is wrong, and has to say it */
+	d->started_ns = a->edge->time_ns(a->world);
+	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, d->n_bytes, 0);
+	list_append(&a->duties, &d->link);
+}
+
+void duty_deinit(struct agent *a, struct duty *d)
+{
+	work_end(a, &d->engine);
+	work_end(a, &d->sink);
+	(void)fd_close(d->memory_fd);
+	document_free(d->decided);
+	list_remove(&d->link);
+	free(d->why);
+}
+
+/* --- The sink ----------------------------------------------------------------------------------- */
+
+static void on_published(struct agent *a, struct duty *d, const json_t *message)
+{
+	if (d->state != DUTY_PUBLISHING) {
+		duty_give_up(a, d, "failed", "the sink published what it was not asked to");
+		return;
+	}
+	if (field_number(message, "version", INT64_MAX, &d->version) < 0)
+		d->version = 0; /* that it was published is known all the same */
+	duty_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)d->version));
+	d->ops->end(a, d, "committed", NULL);
+	if (d->is_own)
+		return;
+	d->ops->on_published(a, d);
+	head_set_serving(a, d->head, d->version);
+	if (d->coordinator == AGENT_SELF && sync_find(a, d->sync))
+		return; /* its end tells all */
+	if (d->coordinator == AGENT_SELF || duty_is_repair(d))
+		head_tell_all(a, d->head);
+	else
+		head_tell_few(a, d->head, d->coordinator);
+}
+
+/* Once it publishes, the commit stands, by the record; the bytes will be fetched again. */
+void duty_sink_failed(struct agent *a, struct duty *d, const char *code, const char *why)
+{
+	if (d->state == DUTY_PUBLISHING) {
+		duty_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
+		d->ops->end(a, d, "failed", why);
+		if (!d->is_own)
+			head_set_lost(a, d->head);
+	} else {
+		duty_give_up(a, d, code, why);
+	}
+}
+
+static void on_sink_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			    unsigned n_fds)
+{
+	struct duty *d = container_of(w, struct duty, sink);
+	const char *op, *code = "failed", *why = "the sink did not say why it failed";
+
+	if (d->state == DUTY_ENDED)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "published") == 0) {
+		on_published(a, d, message);
+	} else if (!d->ops->on_sink(a, d, op, message, fds, n_fds)) {
+		(void)field_string(message, "code", 32, &code);
+		(void)field_string(message, "why", WHY_SIZE, &why);
+		duty_sink_failed(a, d, code, why);
+	}
+}
+
+static void on_sink_end(struct agent *a, struct work *w, const char *how)
+{
+	struct duty *d = container_of(w, struct duty, sink);
+	char why[WHY_SIZE];
+
+	if (d->state == DUTY_ENDED)
+		return;
+	snprintf(why, sizeof(why), "the sink process of %s ended (%s)", a->config->name, how);
+	duty_sink_failed(a, d, "failed", why);
+}
+
+void duty_create(struct agent *a, struct duty *d, json_t *message, const int *fds, unsigned n_fds)
+{
+	char why[WHY_SIZE];
+
+	d->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
+	if (work_start(a, &d->sink, JOB_SINK, d->head->buffer, why) < 0) {
+		json_decref(message);
+		duty_give_up(a, d, "failed", why);
+		return;
+	}
+	duty_set_state(a, d, DUTY_CREATE, agent_time_for(a, d->n_bytes));
+	work_tell(a, &d->sink, message, fds, n_fds);
+}
+
+static void publish(struct agent *a, struct duty *d)
+{
+	/* Its old version, which others may have been told of, is not its newest any more. */
+	duty_set_state(a, d, DUTY_PUBLISHING, agent_time_for(a, d->n_bytes));
+	work_tell(a, &d->sink, json_pack("{s:s}", "op", "publish"), NULL, 0);
+}
+
+/* The coordinator does not wait for it, and nobody has to bring it again. */
+static void record_later(struct agent *a, struct duty *d, const struct document *document,
+			 const char *why)
+{
+	d->decided = document_copy(document);
+	if (!d->decided) {
+		duty_give_up(a, d, "record", why);
+		return;
+	}
+	duty_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", "record", "why", why));
+	agent_log(a, "warning",
+		  "sync %s: %s; %s %ju.%ju is here and verified, and served as soon as there is room",
+		  d->sync, why, d->head->buffer, (uintmax_t)d->pair.term, (uintmax_t)d->pair.number);
+	d->whole_ns = agent_now(a) + RECORD_PATIENCE_NS;
+	duty_set_state(a, d, DUTY_RECORDING, RECORD_NS);
+}
+
+static void record_again(struct agent *a, struct duty *d, uint64_t now)
+{
+	char why[WHY_SIZE];
+
+	if (a->edge->may_save(a->world, why) == 0 &&
+	    head_commit(a, d->head, d->decided, 0, HEAD_BEHIND) == 0)
+		publish(a, d);
+	else if (now >= d->whole_ns)
+		duty_give_up(a, d, "record", "there was no room for the record for too long");
+	else
+		d->deadline_ns = now + RECORD_NS;
+}
+
+void duty_publish(struct agent *a, struct duty *d, const struct document *document)
+{
+	char why[WHY_SIZE];
+	int r = 0;
+
+	/* The fence first: the opening of head.c says why. Our own decision wrote it already. */
+	if (document && d->coordinator != AGENT_SELF)
+		r = head_commit(a, d->head, document, 0, HEAD_BEHIND);
+	if (r == 0) {
+		publish(a, d);
+		return;
+	}
+	snprintf(why, sizeof(why), "the record of %s could not be written: %s", a->config->name,
+		 strerror(-r));
+	record_later(a, d, document, why);
+}
+
+/* --- The engine --------------------------------------------------------------------------------- */
+
+/* What a share digests shows in no count: its coordinator has to know that it gets on with it. */
+static bool is_to_tell(const struct agent *a, const struct duty *d, uint64_t since)
+{
+	if (d->done == d->reported)
+		return !d->from[0] && since >= a->config->stall_ns;
+	return since && (since >= PROGRESS_NS || d->done == d->expected);
+}
+
+static void tell_progress(struct agent *a, struct duty *d, uint64_t now)
+{
+	double seconds = (double)(now - d->reported_ns) / 1e9;
+
+	d->rate = (uint64_t)((double)(d->done - d->reported) / seconds);
+	d->reported = d->done;
+	d->reported_ns = now;
+	duty_tell(a, d, "progress",
+		  json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)d->epoch, "done",
+			    (json_int_t)d->done, "rate", (json_int_t)d->rate));
+	history_duty_event(a, d);
+}
+
+static void on_progress(struct agent *a, struct duty *d, const json_t *message)
+{
+	uint64_t now = agent_now(a), done;
+
+	if (d->state != DUTY_MOVING || field_number(message, "done", d->expected, &done) < 0 ||
+	    done < d->done)
+		return;
+	/* An engine may still have to send or digest what it has: its `sent` is progress as well. */
+	d->deadline_ns = now + d->stall_ns;
+	d->done = done;
+	if (is_to_tell(a, d, now - d->reported_ns))
+		tell_progress(a, d, now);
+}
+
+static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct duty *d = container_of(w, struct duty, engine);
+	const char *op;
+
+	(void)fds, (void)n_fds;
+	if (!duty_is_under_way(d))
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "opened") == 0)
+		d->ops->on_opened(a, d, message);
+	else if (strcmp(op, "progress") == 0)
+		on_progress(a, d, message);
+	else if (strcmp(op, "done") == 0)
+		d->ops->on_done(a, d, message);
+	else
+		d->ops->on_broken(a, d, message);
+}
+
+static void on_engine_end(struct agent *a, struct work *w, const char *how)
+{
+	struct duty *d = container_of(w, struct duty, engine);
+	char why[WHY_SIZE];
+
+	if (!duty_is_under_way(d))
+		return;
+	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
+	d->ops->on_engine_end(a, d, why);
+}
+
+void duty_take_epoch(struct duty *d, uint64_t epoch)
+{
+	d->epoch = epoch;
+	d->done = d->reported = d->rate = d->expected = 0;
+	d->is_broken = false;
+}
+
+int duty_start_engine(struct agent *a, struct duty *d, enum job_kind kind, char why[WHY_SIZE])
+{
+	int r;
+
+	d->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
+	r = work_start(a, &d->engine, kind, d->head->buffer, why);
+	if (r < 0)
+		return r;
+	span_begin(a, &d->engine, d->sync, d->pair);
+	duty_set_state(a, d, DUTY_OPENING, d->open_ns);
+	return 0;
+}
+
+/* --- What the coordinator says ------------------------------------------------------------------ */
+
+static void on_abort(struct agent *a, struct duty *d, const json_t *message)
+{
+	bool is_planned;
+	const char *why;
+
+	if (d->state == DUTY_RECORDING || d->state == DUTY_PUBLISHING)
+		return; /* it was decided */
+	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
+		why = "its coordinator gave no reason";
+	duty_tell(a, d, "aborted", NULL);
+	/* Nobody plans a repair: it would be asked again at once. */
+	if (!duty_is_repair(d) && field_bool_or(message, "planned", false, &is_planned) == 0 &&
+	    is_planned)
+		d->ops->end(a, d, "planned", NULL);
+	else
+		duty_drop(a, d, "%s", why);
+}
+
+static const struct duty_message ABORT = {"abort", false, on_abort};
+
+static const struct duty_message *find_message(const struct duty *d, const char *type)
+{
+	if (strcmp(type, ABORT.type) == 0)
+		return &ABORT;
+	for (const struct duty_message *x = d->ops->messages; x->type; x++)
+		if (strcmp(x->type, type) == 0)
+			return x;
+	return NULL;
+}
+
+static struct duty *find(struct agent *a, unsigned coordinator, const char *sync)
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->state != DUTY_ENDED && d->coordinator == coordinator &&
+		    strcmp(d->sync, sync) == 0)
+			return d;
+	return NULL;
+}
+
+bool duty_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
+		     const json_t *message)
+{
+	struct duty *d = find(a, peer, sync);
+	const struct duty_message *x = d ? find_message(d, type) : NULL;
+	uint64_t epoch;
+
+	if (!x)
+		return false;
+	if (x->of_epoch && field_number(message, "epoch", EPOCH_MAX, &epoch) < 0)
+		duty_out_of_order(a, d, type);
+	else if (!x->of_epoch || epoch == d->epoch)
+		x->fn(a, d, message);
+	return true;
+}
+
+void duty_on_peer_down(struct agent *a, struct duty *d, const char *why)
+{
+	if (d->state == DUTY_RECORDING)
+		return;
+	duty_drop(a, d, "its coordinator %s went away: %s", agent_peer_name(a, d->coordinator), why);
+}
+
+void duty_on_timer(struct agent *a, struct duty *d, uint64_t now)
+{
+	char why[WHY_SIZE];
+
+	if (d->state == DUTY_ENDED || now < duty_deadline(d))
+		return;
+	if (now < next_deadline(d)) {
+		tell_progress(a, d, now);
+	} else if (d->state == DUTY_RECORDING) {
+		record_again(a, d, now);
+	} else if (now >= d->whole_ns && d->state != DUTY_PUBLISHING) {
+		duty_give_up(a, d, "deadline", "it took too long as a whole");
+	} else if (waits_for_repairer(d)) {
+		snprintf(why, sizeof(why), "%s brought nothing more for %ju s",
+			 agent_peer_name(a, d->coordinator),
+			 (uintmax_t)(repair_patience(a) / SECOND));
+		duty_give_up(a, d, "deadline", why);
+	} else if (duty_is_under_way(d)) {
+		if (d->state == DUTY_OPENING)
+			snprintf(why, sizeof(why), "the engine of %s did not open for %ju s",
+				 a->config->name, (uintmax_t)(d->open_ns / SECOND));
+		else
+			snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
+				 a->config->name, (uintmax_t)(d->stall_ns / SECOND));
+		d->ops->on_stalled(a, d, why);
+	} else if (d->state == DUTY_WANT && d->ops->wants_of_coordinator) {
+		snprintf(why, sizeof(why), "%s did not send it in time",
+			 agent_peer_name(a, d->coordinator));
+		duty_give_up(a, d, "deadline", why);
+	} else {
+		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
+			 a->config->name, duty_phase(d));
+		duty_sink_failed(a, d, "deadline", why);
+	}
+}

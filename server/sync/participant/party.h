@@ -1,0 +1,56 @@
+/*
+ * Parties
+ *
+ * This node as a member of a transaction, a push or a repair, that another one coordinates: what comes to it, and how
+ * it gets there.
+ */
+#pragma once
+
+#include "server/sync/base/ranges.h"
+#include "server/sync/participant/duty.h"
+#include "server/sync/state/gpu_memory.h"
+
+enum party_blob {
+	BLOB_LAYOUT,
+	BLOB_LEAVES,
+	N_BLOBS
+};
+
+struct party {
+	struct duty duty;
+	struct document *document;
+	int blob_fds[N_BLOBS];
+
+	uint64_t nccl; /* the publisher's version of it, as there are rings; 0: there are none */
+	struct gpu_memory memory; /* where the sink's memory is, then */
+	unsigned n_staging; /* answers of the sink that are waited for */
+	int staged_fd; /* leaves of it in host memory; -1: none yet */
+	uint8_t base[32]; /* the root of what the sink begins with */
+	struct ranges missing;
+	int patch_fd; /* memory for a patch; -1: none was offered */
+	struct ranges patch_missing;
+
+	/* of the epoch */
+	const struct transport *transport;
+	char token[65];
+	uint64_t chunk;
+	unsigned n_stripes_in, n_stripes_out;
+	bool by_patch; /* it carries a patch, and else the version */
+	char to[NODE_MAX + 1]; /* "": the last of the chain */
+	struct ranges ranges; /* what it carries */
+
+	uint64_t begun_ns; /* CLOCK_MONOTONIC */
+	unsigned n_corrupt; /* times that what had come was wrong */
+};
+
+static inline struct party *party_of(struct duty *d)
+{
+	return container_of(d, struct party, duty);
+}
+
+/* Begins those that may, oldest first. */
+void party_begin_next(struct agent *a);
+
+void party_on_prepare(struct agent *a, unsigned peer, const json_t *message);
+void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);

@@ -1,0 +1,238 @@
+/*
+ * The plan is what its coordinator says: our engine carries it out only where it stays within the memory that we give
+ * and make. Before that memory is taken there are bounds on all that is announced.
+ */
+#include "server/sync/participant/shard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ipc/base/fd.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/resharding.h"
+#include "server/sync/participant/share.h"
+
+static struct shard *of(struct share *s)
+{
+	return &s->invitation.shard;
+}
+
+/* --- What is asked of us ------------------------------------------------------------------------ */
+
+static int read_source(const json_t *row, const char *us, struct shard *ret)
+{
+	const char *node, *buffer;
+	uint64_t version;
+
+	if (field_string(row, "node", NODE_MAX, &node) < 0 ||
+	    field_string(row, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_number(row, "version", INT64_MAX, &version) < 0)
+		return -EBADMSG;
+	if (strcmp(node, us) != 0)
+		return 0;
+	if (ret->gives)
+		return -EBADMSG;
+	ret->gives = true;
+	ret->version = version;
+	snprintf(ret->source, sizeof(ret->source), "%s", buffer);
+	return 0;
+}
+
+int shard_read(const struct agent *a, const json_t *message, struct shard *ret)
+{
+	struct shard x = {.plan_fd = -1, .layout_fd = -1};
+	json_t *sources, *targets, *row;
+	size_t i;
+
+	if (field_array(message, "sources", OPERATION_NODES_MAX, &sources) < 0 ||
+	    field_array(message, "targets", OPERATION_NODES_MAX, &targets) < 0)
+		return -EBADMSG;
+	json_array_foreach(sources, i, row)
+	{
+		if (read_source(row, a->config->name, &x) < 0)
+			return -EBADMSG;
+	}
+	json_array_foreach(targets, i, row)
+	{
+		if (!json_is_string(row))
+			return -EBADMSG;
+		x.gets |= strcmp(json_string_value(row), a->config->name) == 0;
+	}
+	if (!x.gives && !x.gets)
+		return -EBADMSG;
+	*ret = x;
+	return 0;
+}
+
+void shard_deinit(struct shard *x)
+{
+	x->plan_fd = fd_close(x->plan_fd);
+	x->layout_fd = fd_close(x->layout_fd);
+}
+
+void shard_offer(struct agent *a, struct share *s)
+{
+	struct duty *d = &s->duty;
+	json_t *fields = json_pack("{s:s}", "address", a->config->data_addresses[0]);
+	char hex[65];
+
+	duty_set_state(a, d, DUTY_READY, 0);
+	if (!of(s)->gives) {
+		duty_tell(a, d, "ready", fields);
+		return;
+	}
+	json_object_update_new(fields, json_pack("{s:I, s:I, s:s, s:I}", "n_bytes",
+						 (json_int_t)of(s)->given_bytes, "version",
+						 (json_int_t)s->lent, "layout",
+						 field_hex(s->layout, 32, hex), "layout_bytes",
+						 (json_int_t)s->layout_bytes));
+	duty_tell(a, d, "ready", fields);
+	if (agent_send_blob(a, d->coordinator, s->layout, s->layout_fd, s->layout_bytes) < 0)
+		duty_give_up(a, d, "failed", "its layout cannot be sent");
+}
+
+/* --- The plan ----------------------------------------------------------------------------------- */
+
+/* What we get, of which nothing is here yet. Returns the code of a refusal, or NULL. */
+static const char *take_result(struct agent *a, struct share *s, const json_t *message,
+			       char why[WHY_SIZE])
+{
+	struct duty *d = &s->duty;
+	struct shard *x = of(s);
+	uint64_t max = a->config->max_bytes;
+
+	if (field_number(message, "n_bytes", MOVES_BYTES_MAX, &d->n_bytes) < 0 || !d->n_bytes ||
+	    field_number(message, "layout_bytes", SHARD_LAYOUT_MAX, &x->layout_bytes) < 0 ||
+	    !x->layout_bytes || field_bytes(message, "layout", x->layout, 32) < 0) {
+		snprintf(why, WHY_SIZE, "its coordinator does not say what it gets");
+		return "order";
+	}
+	if (!max || d->n_bytes <= max)
+		return NULL;
+	snprintf(why, WHY_SIZE, "its shard would have %ju bytes, and max-bytes of %s is %ju",
+		 (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)max);
+	return "size";
+}
+
+void shard_on_plan(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	struct shard *x = of(s);
+	const char *code = NULL;
+	char why[WHY_SIZE];
+
+	if (!d->is_own || d->state != DUTY_READY || x->has_plan ||
+	    field_number(message, "plan_bytes", MOVES_SIZE_MAX, &x->plan_bytes) < 0 ||
+	    !x->plan_bytes || field_bytes(message, "plan", x->plan, 32) < 0) {
+		duty_out_of_order(a, d, "plan");
+		return;
+	}
+	x->has_plan = true;
+	duty_set_state(a, d, DUTY_WANT, 0); /* whatever else comes first: there is the whole */
+	if (x->gets)
+		code = take_result(a, s, message, why);
+	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 0, 0) +
+		      resharding_time_to_send(OPERATION_NODES_MAX *
+					      (x->plan_bytes + x->layout_bytes));
+	if (code)
+		duty_give_up(a, d, code, why);
+}
+
+/* Nodes and links, and what of them is ours. -errno with a sentence. */
+static int read_plan(struct agent *a, struct share *s, char why[MOVES_WHY_SIZE])
+{
+	struct moves *plan = &s->flows.plan;
+	struct shard *x = of(s);
+	void *text = mmap(NULL, x->plan_bytes, PROT_READ, MAP_SHARED, x->plan_fd, 0);
+	int r;
+
+	if (text == MAP_FAILED) {
+		r = -errno;
+		snprintf(why, MOVES_WHY_SIZE, "the plan cannot be mapped: %s", strerror(-r));
+		return r;
+	}
+	r = moves_decode_links(text, x->plan_bytes, plan, why);
+	(void)munmap(text, x->plan_bytes);
+	if (r == 0)
+		s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, operation_most(plan), 0);
+	return r;
+}
+
+static void on_all_there(struct agent *a, struct share *s)
+{
+	char why[MOVES_WHY_SIZE];
+
+	if (read_plan(a, s, why) < 0)
+		duty_give_up(a, &s->duty, "plan", why);
+	else
+		share_prepare(a, s);
+}
+
+/* The descriptor that a blob of this peer is for. NULL: there is none. */
+static int *awaited(const struct agent *a, unsigned peer, const uint8_t hash[32],
+		    struct share **ret, uint64_t *ret_size)
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link) {
+		struct shard *x;
+
+		if (d->kind != KIND_RESHARD || d->state != DUTY_WANT || d->coordinator != peer)
+			continue;
+		*ret = share_of(d);
+		x = of(*ret);
+		if (!x->has_plan)
+			continue;
+		*ret_size = x->plan_bytes;
+		if (x->plan_fd < 0 && memcmp(x->plan, hash, 32) == 0)
+			return &x->plan_fd;
+		*ret_size = x->layout_bytes;
+		if (x->gets && x->layout_fd < 0 && memcmp(x->layout, hash, 32) == 0)
+			return &x->layout_fd;
+	}
+	return NULL;
+}
+
+uint64_t shard_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	struct share *s;
+	uint64_t size;
+
+	return awaited(a, peer, hash, &s, &size) ? size : 0;
+}
+
+void shard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	struct share *s;
+	uint64_t awaited_size;
+	int *ret = awaited(a, peer, hash, &s, &awaited_size);
+
+	if (!ret || size != awaited_size)
+		return;
+	*ret = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (*ret < 0)
+		duty_give_up(a, &s->duty, "memory", "there are no descriptors for its plan");
+	else if (of(s)->plan_fd >= 0 && (!of(s)->gets || of(s)->layout_fd >= 0))
+		on_all_there(a, s);
+}
+
+/* --- The engine --------------------------------------------------------------------------------- */
+
+unsigned shard_open(const struct share *s, json_t *order, int ret_fds[3])
+{
+	const struct shard *x = &s->invitation.shard;
+	unsigned n = 0;
+
+	json_object_set_new(order, "n_bytes", json_integer((json_int_t)x->given_bytes));
+	json_object_set_new(order, "result_bytes",
+			    json_integer((json_int_t)(x->gets ? s->duty.n_bytes : 0)));
+	if (x->gives)
+		ret_fds[n++] = s->data_fd;
+	if (x->gets)
+		ret_fds[n++] = s->duty.memory_fd;
+	ret_fds[n++] = x->plan_fd;
+	return n;
+}

@@ -1,0 +1,44 @@
+/*
+ * Shards
+ *
+ * A share of a reshard: which shard this node gives, if it has one, and which it gets, if it is to have one. Both are
+ * its own.
+ */
+#pragma once
+
+#include "server/sync/participant/duty.h"
+#include "server/sync/state/operation.h"
+
+struct share;
+
+struct shard {
+	bool gives; /* a shard, of this buffer and version; 0: its newest */
+	char source[BUFFER_MAX + 1];
+	uint64_t version;
+	bool gets;
+
+	uint64_t given_bytes;
+	bool has_plan; /* it was told of it; what it was told of comes as blobs */
+	uint8_t plan[32];
+	uint64_t plan_bytes;
+	int plan_fd; /* -1: it has not come yet */
+	uint8_t layout[32]; /* of what it gets */
+	uint64_t layout_bytes; /* 0: it gets nothing */
+	int layout_fd;
+};
+
+/*
+ * From {sources: [{node, buffer, version}], targets: [nodes]}: what is ours of it. -EBADMSG, also where nothing is.
+ */
+int shard_read(const struct agent *a, const json_t *message, struct shard *ret);
+void shard_deinit(struct shard *x);
+
+/* The source has attached what is given, or nothing is: tells the coordinator, and sends it the layout. */
+void shard_offer(struct agent *a, struct share *s);
+void shard_on_plan(struct agent *a, struct duty *d, const json_t *message);
+/* As agent_blob_limit() and agent_on_blob(). */
+uint64_t shard_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);
+void shard_on_blob(struct agent *a, unsigned peer_or_self, const uint8_t hash[32], int fd,
+		   uint64_t size);
+/* What the engine needs beside what every share tells it, and the descriptors, of which there is room for three. */
+unsigned shard_open(const struct share *s, json_t *order, int ret_fds[3]);

@@ -1,0 +1,800 @@
+/*
+ * A share believes its coordinator nothing but whom to talk to. What it gives, it chose itself; what the result is, its
+ * own sink found; and it records and publishes only what its coordinator, a publisher of the group, signed and decided
+ * on, if that is what was found here.
+ *
+ * Engines keep their sockets from done or broken to the next word of the coordinator, so that none of the others takes
+ * us for the cause of what it sees.
+ */
+#include "server/sync/participant/share.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/layout.h"
+#include "server/sync/admission.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/coordinator/lender.h"
+#include "server/sync/state/group.h"
+#include "server/sync/state/span.h"
+
+#define SHARES_MAX 16 /* at a time: each has three processes and memory */
+
+/* `who`: the node that is to blame; NULL: our own engine. */
+static void broken(struct agent *a, struct share *s, const char *code, const char *who,
+		   const char *why)
+{
+	s->duty.is_broken = true;
+	duty_set_state(a, &s->duty, s->duty.state, 0);
+	duty_tell(a, &s->duty, "broken",
+		  json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)s->duty.epoch, "code",
+			    code, "why", why, "who", who));
+}
+
+static void on_opened(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	const struct operation *op = s->invitation.operation;
+	unsigned n = (unsigned)json_array_size(s->nodes);
+	json_t *hellos;
+
+	if (d->state != DUTY_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
+	    op->read(message, n, &s->flows) < 0) {
+		broken(a, s, "failed", NULL, "the engine answered something else than was asked");
+		return;
+	}
+	d->changed = op->changed(&s->flows);
+	d->expected = op->expected(&s->flows, s->rank);
+	duty_set_state(a, d, DUTY_OPEN, 0);
+	duty_tell(a, d, "opened",
+		  json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)d->epoch, "hellos",
+			    hellos, "expected", (json_int_t)d->expected, "shares",
+			    json_object_get(message, "shares"), "n_others",
+			    json_object_get(message, "n_others")));
+}
+
+/* What each of our links carried, beside what was planned for it. */
+static void count(struct agent *a, struct share *s, const json_t *message)
+{
+	const json_t *links = json_object_get(message, "links");
+	const struct operation *op = s->invitation.operation;
+	json_t *node;
+	size_t i;
+
+	json_array_foreach(s->nodes, i, node)
+	{
+		const char *name = json_string_value(json_object_get(node, "node"));
+		const json_t *link = json_object_get(links, name);
+
+		if (!link)
+			continue; /* it is ours, or we have nothing to do with it */
+		metrics_on_received(a, name, op->planned(&s->flows, (unsigned)i, s->rank),
+				    json_object_get(link, "in"));
+		metrics_on_sent(a, name, op->planned(&s->flows, s->rank, (unsigned)i),
+				json_object_get(link, "out"));
+	}
+	tally_add(&s->duty.tally, operation_planned(op, &s->flows, s->rank),
+		  json_object_get(message, "in"));
+}
+
+static void on_done(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+
+	if (d->state != DUTY_MOVING) {
+		broken(a, s, "failed", NULL, "the engine ended before it was started");
+		return;
+	}
+	count(a, s, message);
+	span_end(a, &d->engine, d->coordinator, d->from, message);
+	d->done = d->expected;
+	d->is_moved = true;
+	duty_set_state(a, d, DUTY_READY, 0);
+	duty_tell(a, d, "done",
+		  json_pack("{s:I, s:O?, s:O?, s:O*, s:O*}", "epoch", (json_int_t)d->epoch, "in",
+			    json_object_get(message, "in"), "out", json_object_get(message, "out"),
+			    "gave", json_object_get(message, "gave"), "took",
+			    json_object_get(message, "took")));
+}
+
+static void on_broken(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	const char *why = "its engine failed", *who = NULL, *code = "failed";
+
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
+	(void)field_string(message, "code", 32, &code);
+	(void)field_string_or_null(message, "who", NODE_MAX, &who);
+	broken(a, s, code, who, why);
+}
+
+static const char *name_at(const json_t *nodes, size_t i)
+{
+	return json_string_value(json_object_get(json_array_get(nodes, i), "node"));
+}
+
+/* -EBADMSG; otherwise each has another name, and `*ret_rank` is ours among `nodes`. */
+static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret_rank)
+{
+	const json_t *node;
+	bool is_in = false;
+	size_t i;
+
+	json_array_foreach(nodes, i, node)
+	{
+		const char *name, *address;
+
+		if (field_string(node, "node", NODE_MAX, &name) < 0 ||
+		    field_string(node, "address", 255, &address) < 0)
+			return -EBADMSG;
+		for (size_t before = 0; before < i; before++)
+			if (strcmp(name_at(nodes, before), name) == 0)
+				return -EBADMSG;
+		if (strcmp(name, a->config->name) != 0)
+			continue;
+		*ret_rank = (unsigned)i;
+		is_in = true;
+	}
+	return is_in ? 0 : -EBADMSG;
+}
+
+/* Who is no member of the group, as ours has it: our engine is not linked with it. NULL: all are. */
+static const char *find_stranger(const struct agent *a, const struct share *s)
+{
+	const struct group *group = group_find(a->config, s->invitation.group);
+
+	for (size_t i = 0; i < json_array_size(s->nodes); i++)
+		if (!group || !group_has_member(group, name_at(s->nodes, i)))
+			return name_at(s->nodes, i);
+	return NULL;
+}
+
+static void open_engine(struct agent *a, struct share *s, const char *token)
+{
+	const struct operation *op = s->invitation.operation;
+	int fds[] = {s->data_fd, s->duty.memory_fd, s->tensors_fd};
+	unsigned n_fds = 3;
+	char why[WHY_SIZE];
+	json_t *order;
+
+	if (duty_start_engine(a, &s->duty, op->engine, why) < 0) {
+		duty_give_up(a, &s->duty, "engine", why);
+		return;
+	}
+	order = json_pack("{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:s}", "op",
+			  "open", "operation", op->exchange, "node", a->config->name, "from",
+			  "sync", s->duty.sync, "epoch", (json_int_t)s->duty.epoch, "address",
+			  a->config->data_addresses[0], "token", token, "nodes", s->nodes,
+			  "n_bytes", (json_int_t)s->duty.n_bytes, "chunk",
+			  (json_int_t)OPERATION_CHUNK, "stall_ms",
+			  (json_int_t)(a->config->stall_ns / 1000000), "security", "none");
+	if (s->duty.is_own)
+		n_fds = shard_open(s, order, fds);
+	work_tell(a, &s->duty.engine, order, fds, n_fds);
+}
+
+/* Of a reshard it was ready before, but for the plan. */
+static bool is_prepared(const struct share *s)
+{
+	return !s->duty.is_own || s->invitation.shard.plan_fd >= 0;
+}
+
+/* Bytes that come and go while the engine runs. */
+static uint64_t most(const struct share *s)
+{
+	return s->duty.is_own ? operation_most(&s->flows.plan) : 2 * s->duty.n_bytes;
+}
+
+static void on_open(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	uint8_t token[32];
+	const char *stranger;
+	uint64_t epoch;
+	json_t *nodes;
+	char hex[65], why[WHY_SIZE];
+
+	if (d->state != DUTY_READY || d->is_moved || !is_prepared(s) ||
+	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= d->epoch ||
+	    field_bytes(message, "token", token, sizeof(token)) < 0 ||
+	    field_array(message, "nodes", OPERATION_NODES_MAX, &nodes) < 0 ||
+	    check_nodes(a, nodes, &s->rank) < 0) {
+		duty_out_of_order(a, d, "open");
+		return;
+	}
+	json_decref(s->nodes);
+	s->nodes = json_incref(nodes);
+	stranger = find_stranger(a, s);
+	if (stranger) {
+		snprintf(why, sizeof(why), "%s has no member '%s' in the group '%s'",
+			 a->config->name, stranger, s->invitation.group);
+		duty_give_up(a, d, "group", why);
+		return;
+	}
+	duty_take_epoch(d, epoch);
+	open_engine(a, s, field_hex(token, sizeof(token), hex));
+}
+
+static void on_start(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	uint64_t max_rate, whole_ns;
+	json_t *hellos;
+
+	if (d->is_broken)
+		return; /* it crossed what we said of that */
+	if (d->state != DUTY_OPEN ||
+	    field_array(message, "hellos", json_array_size(s->nodes), &hellos) < 0 ||
+	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
+		duty_out_of_order(a, d, "start");
+		return;
+	}
+	d->reported_ns = agent_now(a);
+	whole_ns = d->reported_ns + 2 * agent_time_to_move(a, most(s), max_rate);
+	d->whole_ns = max_rate && whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
+	duty_set_state(a, d, DUTY_MOVING, 2 * a->config->stall_ns);
+	work_tell(a, &d->engine,
+		  json_pack("{s:s, s:O, s:I}", "op", "start", "hellos", hellos, "max_rate",
+			    (json_int_t)max_rate),
+		  NULL, 0);
+}
+
+/* It may have been under way while we told that the epoch is done or broken. */
+static void on_stop(struct agent *a, struct duty *d, const json_t *message)
+{
+	(void)message;
+	if (!duty_is_under_way(d) && !d->is_broken && d->state != DUTY_READY)
+		return;
+	if (d->state == DUTY_MOVING)
+		tally_add_broken(&d->tally);
+	work_end(a, &d->engine);
+	d->is_moved = d->is_broken = false;
+	duty_set_state(a, d, DUTY_READY, 0);
+	duty_tell(a, d, "stopped", json_pack("{s:I}", "epoch", (json_int_t)d->epoch));
+}
+
+/* --- What we make ------------------------------------------------------------------------------- */
+
+static void tell_ready(struct agent *a, struct share *s)
+{
+	char hex[65];
+
+	duty_tell(a, &s->duty, "ready",
+		  json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)s->lent, "n_bytes",
+			    (json_int_t)s->duty.n_bytes, "layout_bytes",
+			    (json_int_t)s->layout_bytes, "layout", field_hex(s->layout, 32, hex),
+			    "address", a->config->data_addresses[0]));
+}
+
+static void on_made(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+{
+	if (s->duty.state != DUTY_CREATE || n_fds != 1) {
+		duty_give_up(a, &s->duty, "failed",
+			     "the sink answered something else than was asked");
+		return;
+	}
+	s->duty.memory_fd = take_fd(fds[0]);
+	duty_set_state(a, &s->duty, DUTY_READY, 0);
+	tell_ready(a, s);
+}
+
+static void on_verified(struct agent *a, struct share *s, const json_t *message, int *fds,
+			unsigned n_fds)
+{
+	char root[65], leaves[65];
+
+	if (s->duty.state != DUTY_VERIFYING || n_fds != 1 ||
+	    field_bytes(message, "root", s->root, 32) < 0 ||
+	    field_bytes(message, "leaves", s->leaves, 32) < 0) {
+		duty_give_up(a, &s->duty, "failed",
+			     "the sink answered something else than was asked");
+		return;
+	}
+	s->leaves_fd = take_fd(fds[0]);
+	s->duty.memory_fd = fd_close(s->duty.memory_fd); /* of a staging the last that keeps it */
+	duty_set_state(a, &s->duty, DUTY_VERIFIED, 0);
+	duty_tell(a, &s->duty, "verified",
+		  json_pack("{s:s, s:s}", "root", field_hex(s->root, 32, root), "leaves",
+			    field_hex(s->leaves, 32, leaves)));
+}
+
+static bool gives(const struct share *s)
+{
+	return !s->duty.is_own || s->invitation.shard.gives;
+}
+
+/* Who only gives a shard has nothing to verify or to publish. */
+static bool makes(const struct share *s)
+{
+	return !s->duty.is_own || s->invitation.shard.gets;
+}
+
+/* Where all is that it gives and gets. */
+static const char *device_of(const struct agent *a, const struct share *s)
+{
+	return group_device(a->config, s->invitation.group);
+}
+
+static bool is_on_gpu(const struct agent *a, const struct share *s)
+{
+	return strcmp(device_of(a, s), GROUP_DEVICE_DEFAULT) != 0;
+}
+
+static void make(struct agent *a, struct share *s)
+{
+	const struct shard *x = &s->invitation.shard;
+	const struct group *group = group_find(a->config, s->invitation.group);
+	json_t *message;
+	char hex[65];
+
+	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", "make", "socket",
+			    a->config->weightd_socket, "buffer", s->duty.head->buffer, "device",
+			    device_of(a, s), "n_bytes", (json_int_t)s->duty.n_bytes, "layout",
+			    field_hex(s->duty.is_own ? x->layout : s->layout, 32, hex));
+	if (group)
+		rights_add(&group->rights, message);
+	duty_create(a, &s->duty, message, s->duty.is_own ? &x->layout_fd : &s->layout_fd, 1);
+}
+
+/* What a GPU has, to where engines read. The result will be staged beside it. */
+static void copy(struct agent *a, struct share *s)
+{
+	struct duty *d = &s->duty;
+
+	duty_set_state(a, d, DUTY_WANT,
+		       agent_time_for(a, d->is_own ? s->invitation.shard.given_bytes : d->n_bytes));
+	work_tell(a, &s->source,
+		  json_pack("{s:s, s:I}", "op", "copy", "beside", (json_int_t)d->n_bytes), NULL, 0);
+}
+
+void share_prepare(struct agent *a, struct share *s)
+{
+	if (is_on_gpu(a, s))
+		lender_forget_idle(a, NULL); /* there has to be room for copies */
+	if (gives(s) && s->data_fd < 0) {
+		copy(a, s);
+	} else if (makes(s)) {
+		make(a, s);
+	} else {
+		duty_set_state(a, &s->duty, DUTY_READY, 0);
+		tell_ready(a, s);
+	}
+}
+
+static void on_copied(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+{
+	if (s->duty.state != DUTY_WANT || !is_on_gpu(a, s) || s->data_fd >= 0 || n_fds != 1) {
+		duty_give_up(a, &s->duty, "failed",
+			     "the source answered something else than was asked");
+		return;
+	}
+	s->data_fd = take_fd(fds[0]);
+	share_prepare(a, s);
+}
+
+/* --- What we give ------------------------------------------------------------------------------- */
+
+static const char *source_of(const struct share *s)
+{
+	return s->duty.is_own ? s->invitation.shard.source : s->duty.head->buffer;
+}
+
+/* False: nothing can be made of ours, whatever the others have, and the coordinator was told why. */
+static bool is_usable(struct agent *a, struct share *s, uint64_t n_bytes)
+{
+	uint64_t max = s->duty.is_own ? 0 : a->config->max_bytes; /* what is given is here already */
+	char why[WHY_SIZE] = "";
+
+	if (!n_bytes)
+		snprintf(why, sizeof(why), "version %ju of %s has no bytes", (uintmax_t)s->lent,
+			 source_of(s));
+	else if (max && n_bytes > max)
+		snprintf(why, sizeof(why), "it has %ju bytes, and max-bytes of %s is %ju",
+			 (uintmax_t)n_bytes, a->config->name, (uintmax_t)max);
+	if (why[0])
+		duty_give_up(a, &s->duty, "layout", why);
+	return !why[0];
+}
+
+/* `how` is NULL where that is not known. */
+static void give_up_misfit(struct agent *a, struct share *s, const char *how)
+{
+	char why[WHY_SIZE];
+
+	snprintf(why, sizeof(why), "its tensors are not those of %s on %s%s%.300s",
+		 s->invitation.buffer, agent_peer_name(a, s->duty.coordinator), how ? ": " : "",
+		 how ? how : "");
+	duty_give_up(a, &s->duty, "layout", why);
+}
+
+/* Our tensors are others than the coordinator's: with its layout, the source finds how. */
+static void compare(struct agent *a, struct share *s)
+{
+	uint64_t size = s->invitation.layout_bytes;
+
+	if (size == 0 || size > LAYOUT_SIZE_MAX || size > admission_blobs_max(a)) {
+		give_up_misfit(a, s, NULL);
+		return;
+	}
+	s->compares = true;
+	duty_set_state(a, &s->duty, DUTY_WANT, 0);
+	duty_tell(a, &s->duty, "differs", NULL);
+}
+
+static void on_attached(struct agent *a, struct share *s, const json_t *message, int *fds,
+			unsigned n_fds)
+{
+	const bool is_lent = !is_on_gpu(a, s); /* else a copy of it will be */
+	uint64_t n_bytes;
+
+	if (s->duty.state != DUTY_WANT || s->compares || n_fds != 1u + is_lent + !s->duty.is_own ||
+	    field_number(message, "version", INT64_MAX, &s->lent) < 0 ||
+	    field_number(message, "n_bytes", INT64_MAX / 4, &n_bytes) < 0 ||
+	    field_number(message, "layout_bytes", INT64_MAX, &s->layout_bytes) < 0 ||
+	    field_bytes(message, "layout", s->layout, 32) < 0) {
+		duty_give_up(a, &s->duty, "failed",
+			     "the source answered something else than was asked");
+		return;
+	}
+	if (!is_usable(a, s, n_bytes))
+		return;
+	/* The image of a layout has its size in it. */
+	if (s->invitation.has_layout && memcmp(s->layout, s->invitation.layout, 32) != 0) {
+		compare(a, s);
+		return;
+	}
+	s->layout_fd = take_fd(*fds++);
+	if (is_lent)
+		s->data_fd = take_fd(*fds++);
+	if (s->duty.is_own) {
+		s->invitation.shard.given_bytes = n_bytes;
+		shard_offer(a, s);
+		return;
+	}
+	s->duty.n_bytes = n_bytes;
+	s->tensors_fd = take_fd(*fds);
+	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->duty.n_bytes, 0);
+	share_prepare(a, s);
+}
+
+static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct share *s = container_of(w, struct share, source);
+	const char *op, *code = "failed", *why = "the source did not say why it failed";
+
+	if (s->duty.state == DUTY_ENDED || s->duty.state == DUTY_PUBLISHING)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "attached") == 0) {
+		on_attached(a, s, message, fds, n_fds);
+		return;
+	}
+	if (strcmp(op, "copied") == 0) {
+		on_copied(a, s, fds, n_fds);
+		return;
+	}
+	(void)field_string(message, "code", 32, &code);
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
+	if (s->compares)
+		give_up_misfit(a, s, why);
+	else
+		duty_give_up(a, &s->duty, code, why);
+}
+
+static void on_source_end(struct agent *a, struct work *w, const char *how)
+{
+	struct share *s = container_of(w, struct share, source);
+	char why[WHY_SIZE];
+
+	if (s->duty.state == DUTY_ENDED || s->duty.state == DUTY_PUBLISHING)
+		return;
+	snprintf(why, sizeof(why), "the source process of %s ended (%s)", a->config->name, how);
+	duty_give_up(a, &s->duty, "failed", why);
+}
+
+/* --- The end ------------------------------------------------------------------------------------- */
+
+static void end(struct agent *a, struct duty *d, const char *state_name, const char *why)
+{
+	duty_end(a, d, state_name, why);
+	work_end(a, &share_of(d)->source);
+}
+
+/* --- What the coordinator says ------------------------------------------------------------------- */
+
+static void on_verify(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+
+	(void)message;
+	if (d->state != DUTY_READY || !d->is_moved) {
+		duty_out_of_order(a, d, "verify");
+		return;
+	}
+	work_end(a, &d->engine);
+	work_end(a, &s->source); /* what it gave is in the result */
+	s->data_fd = fd_close(s->data_fd);
+	if (!makes(s)) {
+		duty_set_state(a, d, DUTY_VERIFIED, 0);
+		duty_tell(a, d, "verified", NULL);
+		return;
+	}
+	duty_set_state(a, d, DUTY_VERIFYING, agent_time_to_verify(a, d->n_bytes));
+	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
+}
+
+/* Whether it is what was asked for and found here, and newer than what is. -EBADMSG or -EKEYREJECTED. */
+static int check_document(struct agent *a, const struct share *s, const struct document *d,
+			  char why[WHY_SIZE])
+{
+	const struct invitation *i = &s->invitation;
+
+	snprintf(why, WHY_SIZE, "its coordinator signed another version than was verified here");
+	if (!d->decision || strcmp(d->publisher, agent_peer_name(a, s->duty.coordinator)) != 0 ||
+	    strcmp(d->group, i->group) != 0 || strcmp(d->buffer, i->buffer) != 0 ||
+	    pair_compare(d->pair, i->pair) != 0 || d->n_bytes != s->duty.n_bytes ||
+	    d->layout_bytes != s->layout_bytes || memcmp(d->layout, s->layout, 32) != 0 ||
+	    memcmp(d->root, s->root, 32) != 0 || memcmp(d->leaves, s->leaves, 32) != 0)
+		return -EBADMSG;
+	return document_check(a, d, why);
+}
+
+/* What is our own nobody else has to believe: so it is not signed, and is what was found here, or it is not published. */
+static void commit_own(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	uint8_t root[32];
+
+	if (!makes(s)) {
+		duty_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)0));
+		end(a, d, "committed", NULL);
+	} else if (field_bytes(message, "root", root, 32) < 0 || memcmp(root, s->root, 32) != 0) {
+		duty_give_up(a, d, "decision",
+			     "its coordinator decided on something else than was verified here");
+	} else {
+		duty_publish(a, d, NULL);
+	}
+}
+
+static void on_commit(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	cleanup(document_freep) struct document *document = NULL;
+	char why[WHY_SIZE];
+
+	if (d->state == DUTY_VERIFIED && d->is_own) {
+		commit_own(a, d, message);
+		return;
+	}
+	if (d->state != DUTY_VERIFIED || document_parse(message, &document) < 0) {
+		duty_out_of_order(a, d, "commit");
+		return;
+	}
+	if (check_document(a, s, document, why) < 0) {
+		duty_give_up(a, d, "decision", why);
+		return;
+	}
+	duty_publish(a, d, document);
+}
+
+static bool on_sink(struct agent *a, struct duty *d, const char *op, const json_t *message,
+		    int *fds, unsigned n_fds)
+{
+	if (strcmp(op, "created") == 0)
+		on_made(a, share_of(d), fds, n_fds);
+	else if (strcmp(op, "verified") == 0)
+		on_verified(a, share_of(d), message, fds, n_fds);
+	else
+		return false;
+	return true;
+}
+
+static void on_engine_end(struct agent *a, struct duty *d, const char *why)
+{
+	broken(a, share_of(d), "failed", NULL, why);
+}
+
+static void on_published(struct agent *a, struct duty *d)
+{
+	const struct share *s = share_of(d);
+
+	(void)a;
+	if (d->version)
+		head_set_base(d->head, d->version, d->n_bytes, s->root, s->leaves_fd);
+}
+
+static void share_free(struct agent *a, struct duty *d)
+{
+	struct share *s = share_of(d);
+
+	duty_deinit(a, d);
+	work_end(a, &s->source);
+	(void)fd_close(s->layout_fd);
+	(void)fd_close(s->data_fd);
+	(void)fd_close(s->tensors_fd);
+	(void)fd_close(s->leaves_fd);
+	shard_deinit(&s->invitation.shard);
+	moves_deinit(&s->flows.plan);
+	json_decref(s->nodes);
+	free(s);
+}
+
+static const struct duty_ops SHARE = {
+	.want = "while it attached its version",
+	.ready = "while it waited for the others",
+	.messages = {{"open", false, on_open},
+		     {"start", true, on_start},
+		     {"stop", true, on_stop},
+		     {"verify", false, on_verify},
+		     {"commit", false, on_commit},
+		     {"plan", false, shard_on_plan},
+		     {NULL}},
+	.on_sink = on_sink,
+	.on_opened = on_opened,
+	.on_done = on_done,
+	.on_broken = on_broken,
+	.on_engine_end = on_engine_end,
+	.on_stalled = on_engine_end,
+	.on_published = on_published,
+	.end = end,
+	.free = share_free,
+};
+
+/* --- The coordinator's layout ------------------------------------------------------------------- */
+
+static struct share *find_who_compares(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->ops == &SHARE && d->state == DUTY_WANT && d->coordinator == peer &&
+		    share_of(d)->compares && memcmp(share_of(d)->invitation.layout, hash, 32) == 0)
+			return share_of(d);
+	return NULL;
+}
+
+uint64_t share_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	const struct share *s = find_who_compares(a, peer, hash);
+
+	return s ? s->invitation.layout_bytes : 0;
+}
+
+void share_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	struct share *s = find_who_compares(a, peer, hash);
+
+	if (!s || s->invitation.layout_bytes != size)
+		return;
+	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
+	work_tell(a, &s->source,
+		  json_pack("{s:s, s:s, s:s}", "op", "compare", "node", a->config->name, "other",
+			    agent_peer_name(a, peer)),
+		  &fd, 1);
+}
+
+/* --- Joining ------------------------------------------------------------------------------------ */
+
+static void attach(struct agent *a, struct share *s)
+{
+	char why[WHY_SIZE];
+
+	s->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
+	if (work_start(a, &s->source, JOB_SOURCE, s->duty.head->buffer, why) < 0) {
+		duty_give_up(a, &s->duty, "failed", why);
+		return;
+	}
+	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
+	work_tell(a, &s->source,
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.operation->lend,
+			    "socket", a->config->weightd_socket, "buffer", source_of(s), "device",
+			    device_of(a, s), "version", (json_int_t)s->invitation.shard.version),
+		  NULL, 0);
+}
+
+static void begin(struct agent *a, struct share *s)
+{
+	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->invitation.n_bytes, 0);
+	if (s->had_to_wait)
+		duty_tell(a, &s->duty, "begun", NULL);
+	if (s->duty.is_own && !s->invitation.shard.gives)
+		shard_offer(a, s);
+	else
+		attach(a, s);
+}
+
+void share_begin_next(struct agent *a)
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->ops == &SHARE && d->state == DUTY_QUEUED && duty_has_turn(a, d, SHARES_MAX))
+			begin(a, share_of(d));
+}
+
+static int read_invitation(struct agent *a, unsigned peer, const json_t *message,
+			   struct invitation *ret)
+{
+	const char *sync, *operation, *group, *buffer;
+
+	*ret = (struct invitation){0};
+	if (duty_read_sync(a, peer, message, &sync) < 0 ||
+	    field_string(message, "operation", 32, &operation) < 0 ||
+	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
+	    field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_number(message, "term", INT64_MAX, &ret->pair.term) < 0 ||
+	    field_number(message, "number", INT64_MAX, &ret->pair.number) < 0 ||
+	    field_number(message, "time_ns", INT64_MAX, &ret->time_ns) < 0 ||
+	    field_bool_or(message, "dry", false, &ret->is_dry) < 0 ||
+	    field_number_or(message, "n_bytes", INT64_MAX / 4, 0, &ret->n_bytes) < 0 ||
+	    field_number_or(message, "layout_bytes", INT64_MAX, 0, &ret->layout_bytes) < 0)
+		return -EBADMSG;
+	ret->has_layout = json_object_get(message, "layout");
+	if (ret->has_layout && field_bytes(message, "layout", ret->layout, 32) < 0)
+		return -EBADMSG;
+	ret->operation = operation_find(operation);
+	ret->shard = (struct shard){.plan_fd = -1, .layout_fd = -1};
+	if (ret->operation && !ret->operation->is_version && shard_read(a, message, &ret->shard) < 0)
+		return -EBADMSG;
+	snprintf(ret->sync, sizeof(ret->sync), "%s", sync);
+	snprintf(ret->group, sizeof(ret->group), "%s", group);
+	snprintf(ret->buffer, sizeof(ret->buffer), "%s", buffer);
+	return 0;
+}
+
+static struct share *share_new(struct agent *a, unsigned peer, const struct invitation *i,
+			       struct head *h)
+{
+	struct share *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->invitation = *i;
+	s->layout_fd = s->data_fd = s->tensors_fd = s->leaves_fd = -1;
+	s->duty.ops = &SHARE;
+	s->duty.kind = i->operation->kind;
+	s->duty.is_own = !i->operation->is_version;
+	s->duty.group = s->invitation.group;
+	s->duty.pair = i->pair;
+	duty_init(a, &s->duty, peer, i->sync, h);
+	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
+	return s;
+}
+
+/* Whatever we have is what the others are asked for, and of a reshard everybody has another one. */
+static bool has_layout(const struct invitation *i)
+{
+	return i->has_layout || (i->operation && !i->operation->is_version);
+}
+
+void share_on_join(struct agent *a, unsigned peer, const json_t *message)
+{
+	struct invitation i;
+	char why[WHY_SIZE] = "";
+	struct head *h = NULL;
+	const char *code;
+	struct share *s;
+
+	if (read_invitation(a, peer, message, &i) < 0 || (!has_layout(&i) && peer != AGENT_SELF)) {
+		agent_hang_up(a, peer, "JOIN of another form, or of a sync that there is already");
+		return;
+	}
+	code = admission_refusal_of_share(a, peer, &i, &h, why);
+	s = code ? NULL : share_new(a, peer, &i, h);
+	if (!s) {
+		duty_refuse(a, peer, i.sync, code ? code : "memory", h,
+			    code ? why : "out of memory");
+		return;
+	}
+	head_set_asked(a, h, NO_PEER);
+	share_begin_next(a);
+	if (s->duty.state == DUTY_QUEUED) {
+		s->had_to_wait = true;
+		duty_tell(a, &s->duty, "queued", NULL);
+	}
+}

@@ -1,0 +1,67 @@
+/*
+ * Shares
+ *
+ * This node's part in a version that several make together, by a joint sync: the version that it gives, the memory that
+ * the result comes to, and the engine between them. Who coordinates has one as well, and talks to it like to any other.
+ */
+#pragma once
+
+#include "server/sync/participant/duty.h"
+#include "server/sync/participant/shard.h"
+#include "server/sync/state/operation.h"
+
+/* What a coordinator asks to take part in. */
+struct invitation {
+	char sync[SYNC_ID_SIZE];
+	const struct operation *operation;
+	char group[GROUP_MAX + 1];
+	char buffer[BUFFER_MAX + 1];
+	struct pair pair; /* of the version to be */
+	uint64_t time_ns;
+	bool is_dry; /* it ends once it is planned */
+	bool has_layout; /* false: whatever we have is what the others are asked for */
+	uint64_t n_bytes;
+	uint64_t layout_bytes;
+	uint8_t layout[32];
+	struct shard shard; /* of a reshard */
+};
+
+struct share {
+	struct duty duty;
+	struct invitation invitation;
+	bool had_to_wait; /* for its turn, and said so */
+
+	struct work source;
+	bool compares; /* our tensors are not the coordinator's, and how is to be found */
+	uint64_t lent; /* version of the local weightd */
+	uint64_t layout_bytes;
+	uint8_t layout[32];
+	int layout_fd, data_fd, tensors_fd;
+
+	uint8_t root[32], leaves[32]; /* of the result, once it is verified */
+	int leaves_fd;
+
+	/* of the epoch */
+	json_t *nodes; /* by rank */
+	unsigned rank;
+	struct flows flows;
+};
+
+static inline struct share *share_of(struct duty *d)
+{
+	return container_of(d, struct share, duty);
+}
+
+/* Begins those that may, oldest first. */
+void share_begin_next(struct agent *a);
+
+/* As those of a party. */
+uint64_t share_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+void share_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+
+void share_on_join(struct agent *a, unsigned peer_or_self, const json_t *message);
+
+/* --- For shard.c --------------------------------------------------------------------------------- */
+
+/* Whatever it gives and gets is known: has it copied and made, as far as there is something to, and tells READY. */
+void share_prepare(struct agent *a, struct share *s);

@@ -1,0 +1,139 @@
+/*
+ * What an agent is made of, for its own files. The opening of agent.c says how they work together.
+ */
+#pragma once
+
+#include "ipc/base/list.h"
+#include "server/sync/agent.h"
+#include "server/sync/base/talk.h"
+#include "server/sync/state/edge.h"
+#include "server/sync/state/metrics.h"
+
+#define BUFFER_MAX 255 /* bytes of a buffer's name */
+#define DEVICE_MAX 63 /* and of a device's */
+#define MEMORY_NAME_MAX 15 /* and of a kind of memory: "host" */
+#define HEADS_MAX 1024 /* rows in one message */
+#define NO_PEER UINT_MAX
+
+#define SECOND ((uint64_t)1000000000)
+
+/* How a version is ordered: by term, then by number. 0, 0 is before all of them. */
+struct pair {
+	uint64_t term;
+	uint64_t number;
+};
+
+static inline int pair_compare(struct pair a, struct pair b)
+{
+	if (a.term != b.term)
+		return a.term < b.term ? -1 : 1;
+	return a.number < b.number ? -1 : a.number > b.number;
+}
+
+/* A process that works for something here. */
+struct work {
+	struct job *job; /* NULL: none runs */
+	enum job_kind kind; /* of it */
+	struct {
+		struct list link; /* agent::spans */
+		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
+		uint64_t version;
+		unsigned n_sockets; /* that were told of */
+		bool is_resumed; /* weightd-trace did not see all of it */
+	} span; /* of span.h */
+	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
+			   unsigned n_fds);
+	void (*on_end)(struct agent *a, struct work *w, const char *how);
+};
+
+/* What a peer said that it holds. */
+struct claim {
+	struct head *head; /* ours of the same buffer; a head that is freed takes its claims along */
+	const struct group *group; /* to which that was pushed: it may be in several with this one */
+	struct pair pair; /* 0, 0 once it is down, or has lost it */
+	struct pair told; /* what we said that we hold; 0, 0: nothing, since it is up */
+	struct pair forked; /* of which the journal has that it says to have another version than we */
+	uint8_t root[32];
+	bool is_invited; /* was asked for it, and did neither bring it nor say that it cannot */
+	unsigned n_vain; /* attempts to get it from there that came to nothing, weighed; kept while it is down */
+};
+
+struct peer {
+	bool up;
+	uint64_t since_ns;
+	uint64_t rate; /* bytes/s into it, as last measured; 0: never */
+	struct claim *claims;
+	unsigned n_claims;
+	unsigned n_asked; /* heads that it is to bring */
+};
+
+struct agent {
+	const struct edge *edge;
+	void *world;
+	const struct agent_config *config;
+	struct peer *peers;
+	bool *knows; /* per group and peer, this node as the last: see agent_knows() */
+	struct list heads;
+	unsigned n_heads;
+	struct list syncs;
+	struct list duties;
+	struct list spans; /* struct work: engines that weightd-trace is told of */
+	struct list to_self; /* struct word of agent.c: what this node says to itself */
+	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
+	struct list idle_loans; /* struct loan of lender.c: kept for the next repair, oldest first */
+	uint64_t timer_ns; /* as the world has it; 0: none */
+	struct work watch; /* of the local weightd */
+	uint64_t watch_ns; /* when to start it again */
+	unsigned n_watches; /* that came to nothing, in a row */
+	bool look_again; /* somebody may have what we lack */
+	struct metrics metrics;
+	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */
+	unsigned n_unsaved; /* of the last of them, that the record has not yet */
+	uint64_t save_ns; /* when the record has to have all of this; 0: it has */
+};
+
+static inline uint64_t agent_now(const struct agent *a)
+{
+	return a->edge->now_ns(a->world);
+}
+
+/*
+ * Steals `message`, which may be NULL where memory ran out. What is for AGENT_SELF comes at the end of what happens now,
+ * as if from a peer.
+ */
+int agent_send(struct agent *a, unsigned peer, json_t *message);
+/* The same of a blob, behind the message that announces it; `fd` is borrowed. */
+int agent_send_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+/* Steals `event`. */
+void agent_event(struct agent *a, json_t *event);
+void agent_log(struct agent *a, const char *level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/*
+ * The same of something in particular, which the journal has in fields: {what, sync, buffer, term, number, peer, phase}, of
+ * which each may be missing; notice.h has what "what" may be. Steals `about`.
+ */
+void agent_log_of(struct agent *a, json_t *about, const char *level, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE]);
+const char *agent_peer_name(const struct agent *a, unsigned peer_or_self);
+/* NO_PEER: not configured; AGENT_SELF is NO_PEER, too, which callers tell apart by the name. */
+unsigned agent_peer_number(const struct agent *a, const char *name);
+
+/* Whether it is a member or a publisher of the group: who may know what the group has, and bring it. */
+bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self);
+
+/* `buffer`: as of struct edge. */
+int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
+	       char why[WHY_SIZE]);
+/* Steals `message`. */
+void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds);
+void work_end(struct agent *a, struct work *w);
+
+/* How long something may take that reads, writes or makes this many bytes here: 256 MiB/s and an answer. */
+uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes);
+/* How long a member may verify: it may have to copy first what did not travel. */
+uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes);
+/* How long bytes may move, at `rate` bytes per second where that is known; a sync as a whole, too. */
+uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate);

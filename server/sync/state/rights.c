@@ -1,0 +1,59 @@
+#include "server/sync/state/rights.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "server/base/log.h"
+
+#define MODE_OWNER 0600u /* an agent that may not read a version cannot check it, nor hand it on */
+#define MODE_MAX 0666u
+
+int rights_parse_mode(const char *value, uint32_t *ret)
+{
+	size_t n = strspn(value, "01234567");
+	uint32_t mode;
+
+	if (n < 3 || n > 4 || value[n])
+		return -EINVAL;
+	mode = (uint32_t)strtoul(value, NULL, 8);
+	if (mode & ~MODE_MAX || (mode & MODE_OWNER) != MODE_OWNER)
+		return -EINVAL;
+	*ret = mode;
+	return 0;
+}
+
+void rights_add(const struct rights *rights, json_t *message)
+{
+	if (rights->mode)
+		json_object_set_new(message, "mode", json_integer(rights->mode));
+	if (rights->unix_group)
+		json_object_set_new(message, "unix_group",
+				    json_pack("{s:s, s:I}", "name", rights->unix_group, "gid",
+					      (json_int_t)rights->gid));
+}
+
+static bool is_ours(gid_t gid)
+{
+	int n = getgroups(0, NULL);
+	cleanup(freep) gid_t *groups = n > 0 ? calloc((size_t)n, sizeof(*groups)) : NULL;
+
+	n = groups ? getgroups(n, groups) : 0;
+	for (int i = 0; i < n; i++)
+		if (groups[i] == gid)
+			return true;
+	return gid == getegid() || geteuid() == 0;
+}
+
+void rights_warn(const struct rights *rights, const char *group)
+{
+	if (rights->unix_group && !is_ours(rights->gid))
+		log_warning(
+			"[group %s] group = %s: uid %u, which this runs as, is not in that group, and a "
+			"weightd that is not its own will refuse it; add the user to it (usermod -aG) "
+			"and start this anew",
+			group, rights->unix_group, geteuid());
+}

@@ -1,0 +1,270 @@
+#include "server/sync/state/span.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/history.h"
+#include "server/sync/state/transport.h"
+
+#define SOCKETS_MAX 256 /* of one engine: it has fewer, unless it is hostile */
+
+static void ask(struct agent *a, json_t *request, int fd)
+{
+	if (request)
+		a->edge->trace(a->world, request, fd);
+	json_decref(request);
+}
+
+/*
+ * NCCL makes its connections where nobody can ask for them, and says of none whom it leads to: all that it carries over
+ * TCP is of one row, which is for people. The agent reads nothing of it, as engines of this kind tell of no sockets.
+ */
+static void watch(struct agent *a, const struct work *engine)
+{
+	json_t *request = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "watch", "sync",
+				    engine->span.sync, "version", (json_int_t)engine->span.version,
+				    "peer", "*", "role", "payload", "transport",
+				    transport_nccl.name);
+
+	if (request)
+		a->edge->trace_job(a->world, request, engine->job);
+	json_decref(request);
+}
+
+static void begin(struct agent *a, struct work *engine)
+{
+	engine->span.n_sockets = 0;
+	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", engine->span.sync), -1);
+	if (engine->kind == JOB_NCCL)
+		watch(a, engine);
+}
+
+void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair)
+{
+	(void)strcpy(engine->span.sync, sync);
+	engine->span.version = pair.number;
+	engine->span.is_resumed = false;
+	list_append(&a->spans, &engine->span.link);
+	begin(a, engine);
+}
+
+void span_resume(struct agent *a, const char *sync)
+{
+	struct work *engine;
+
+	list_for_each(engine, &a->spans, span.link) {
+		if (strcmp(engine->span.sync, sync) != 0)
+			continue;
+		engine->span.is_resumed = true;
+		begin(a, engine);
+		if (engine->kind != JOB_NCCL)
+			work_tell(a, engine, json_pack("{s:s}", "op", "sockets"), NULL, 0);
+	}
+}
+
+/* Nothing of its engine is told any more. */
+static void forget(struct work *engine)
+{
+	list_remove(&engine->span.link);
+	engine->span.sync[0] = '\0';
+}
+
+/* What its engine speaks over TCP, for people. */
+static const char *speaks(const struct agent *a, const struct work *engine)
+{
+	if (engine->kind == JOB_GLOO)
+		return transport_gloo.name;
+	return a->config->tls ? "tls" : transport_tcp.name;
+}
+
+bool span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
+		 unsigned n_fds)
+{
+	const char *op = json_string_value(json_object_get(message, "op")), *node;
+	bool dialled;
+	uint64_t expected;
+	json_t *tag;
+
+	if (!op || strcmp(op, "socket") != 0)
+		return false;
+	if (!w->span.sync[0] || w->span.n_sockets == SOCKETS_MAX || n_fds != 1 ||
+	    field_string(message, "node", NODE_MAX, &node) < 0 ||
+	    field_bool_or(message, "dialled", false, &dialled) < 0 ||
+	    field_number(message, "expected", INT64_MAX, &expected) < 0)
+		return true; /* what it carries is missing in the end, and that is seen */
+	w->span.n_sockets++;
+	tag = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "tag", "sync", w->span.sync,
+			"version", (json_int_t)w->span.version, "peer", node, "role", "payload",
+			"transport", speaks(a, w));
+	if (!w->span.is_resumed) /* else it is counted from now on */
+		(void)json_object_update_new(tag, json_pack("{s:b, s:I}", "dialled", dialled,
+							    "expected", (json_int_t)expected));
+	ask(a, tag, fds[0]);
+	return true;
+}
+
+/* Those with whom it had a link that had bytes to carry this way: what else goes over it are answers. */
+static json_t *others(const json_t *done, const char *way)
+{
+	json_t *names = json_array(), *link;
+	const char *name;
+
+	json_object_foreach(json_object_get(done, "links"), name, link)
+	{
+		if (json_is_object(json_object_get(link, way)))
+			json_array_append_new(names, json_string(name));
+	}
+	return names;
+}
+
+void span_end(struct agent *a, struct work *engine, unsigned coordinator, const char *from,
+	      const json_t *done)
+{
+	const char *sync = engine->span.sync;
+	bool is_mesh = from && !from[0];
+	json_t *note;
+
+	if (!sync[0])
+		return;
+	/* Of what was begun anew not all is known, however many there are. */
+	note = json_pack("{s:O*, s:b, s:I}", "sockets",
+			 engine->span.is_resumed ? NULL : json_object_get(done, "sockets"),
+			 "receives", json_is_object(json_object_get(done, "in")), "coordinator",
+			 (json_int_t)coordinator);
+	json_object_set_new(note, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
+	if (is_mesh)
+		json_object_set_new(note, "to", others(done, "out"));
+	ask(a, json_pack("{s:s, s:s, s:o}", "op", "end", "sync", sync, "note", note), -1);
+	ask(a, json_pack("{s:s, s:s}", "op", "forget", "sync", sync), -1);
+	forget(engine);
+}
+
+void span_drop(struct agent *a, struct work *engine)
+{
+	if (!engine->span.sync[0])
+		return;
+	a->edge->trace_drop(a->world, engine->span.sync);
+	forget(engine);
+}
+
+void span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
+		uint64_t began_ns, uint64_t ended_ns)
+{
+	ask(a,
+	    json_pack("{s:s, s:s, s:[{s:s, s:s, s:s, s:s, s:I, s:I}]}", "op", "tell", "source",
+		      "sync", "acts", "act", "sync_phase", "sync", sync, "role", role, "phase", phase,
+		      "ns", (json_int_t)ended_ns, "took_ns", (json_int_t)(ended_ns - began_ns)),
+	    -1);
+}
+
+/* What one link carried. */
+struct carried {
+	const char *peer;
+	uint64_t sockets, received, submitted;
+};
+
+/* A connection that weightd-trace saw but in part, or from too far, is none that it knows. -EBADMSG. */
+static int read_row(const json_t *row, struct carried *ret)
+{
+	const json_t *quality = json_object_get(row, "quality");
+	const char *received, *submitted;
+	bool partial;
+
+	if (field_string(row, "peer", NODE_MAX, &ret->peer) < 0 ||
+	    field_string(quality, "received", 16, &received) < 0 ||
+	    field_string(quality, "submitted", 16, &submitted) < 0 ||
+	    strcmp(received, "exact") != 0 || strcmp(submitted, "exact") != 0 ||
+	    field_bool_or(row, "partial", true, &partial) < 0 || partial)
+		return -EBADMSG;
+	if (field_number(row, "sockets", UINT32_MAX, &ret->sockets) < 0 ||
+	    field_number(row, "received", INT64_MAX, &ret->received) < 0 ||
+	    field_number(row, "submitted", INT64_MAX, &ret->submitted) < 0)
+		return -EBADMSG;
+	return 0;
+}
+
+/* Whether all of it is known. */
+static bool is_whole(const json_t *rows, uint64_t n_sockets)
+{
+	struct carried c;
+	uint64_t n = 0;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		if (read_row(row, &c) < 0)
+			return false;
+		n += c.sockets;
+	}
+	return n == n_sockets;
+}
+
+static bool is_among(const json_t *names, const char *name)
+{
+	json_t *one;
+	size_t i;
+
+	json_array_foreach(names, i, one)
+	{
+		if (strcmp(json_string_value(one), name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Returns what came. Where nobody said to whom it went, that was to all from whom it did not come. */
+static uint64_t count_links(struct agent *a, const json_t *note, const json_t *rows)
+{
+	const json_t *from = json_object_get(note, "from"), *to = json_object_get(note, "to");
+	uint64_t sum = 0;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		struct carried c = {0};
+		bool is_in;
+
+		(void)read_row(row, &c); /* it could before */
+		is_in = is_among(from, c.peer);
+		if (is_in)
+			metrics_on_received_traced(a, c.peer, c.received);
+		if (to ? is_among(to, c.peer) : !is_in)
+			metrics_on_sent_traced(a, c.peer, c.submitted);
+		sum += is_in ? c.received : 0;
+	}
+	return sum;
+}
+
+void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
+{
+	const char *sync = json_string_value(json_object_get(request, "sync"));
+	const json_t *note = json_object_get(request, "note");
+	unsigned coordinator = (unsigned)json_integer_value(json_object_get(note, "coordinator"));
+	uint64_t n_sockets, received;
+
+	if (field_number(note, "sockets", UINT32_MAX, &n_sockets) < 0 || !is_whole(rows, n_sockets))
+		return;
+	received = count_links(a, note, rows);
+	if (!json_is_true(json_object_get(note, "receives")))
+		return;
+	history_traced(a, coordinator == AGENT_SELF ? ROLE_PUBLISHER : ROLE_MEMBER, sync, received);
+	if (coordinator != AGENT_SELF)
+		(void)agent_send(a, coordinator,
+				 json_pack("{s:s, s:s, s:I}", "type", "traced", "sync", sync, "bytes",
+					   (json_int_t)received)); /* who is down learns nothing */
+}
+
+void span_on_message(struct agent *a, unsigned peer, const json_t *message)
+{
+	const char *sync;
+	uint64_t n;
+
+	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0 ||
+	    field_number(message, "bytes", INT64_MAX, &n) < 0)
+		agent_hang_up(a, peer, "'traced' without a sync or bytes");
+	else
+		history_traced(a, ROLE_PUBLISHER, sync, n);
+}

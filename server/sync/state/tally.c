@@ -1,0 +1,81 @@
+#include "server/sync/state/tally.h"
+
+#include <stdbool.h>
+
+#include "server/sync/base/fields.h"
+
+static void add(uint64_t *sum, uint64_t n)
+{
+	if (__builtin_add_overflow(*sum, n, sum) || *sum > INT64_MAX)
+		*sum = TALLY_UNKNOWN; /* as it is once one of them was */
+}
+
+/* Others said so: nonsense is as good as nothing. */
+static uint64_t said(const json_t *in, const char *key)
+{
+	uint64_t n;
+
+	if (json_is_null(in))
+		return 0;
+	return field_number(in, key, INT64_MAX, &n) < 0 ? TALLY_UNKNOWN : n;
+}
+
+void tally_add(struct tally *t, uint64_t planned, const json_t *in)
+{
+	/* Without TLS nobody says it twice. */
+	const char *payload = json_object_get(in, "payload") ? "payload" : "bytes";
+
+	add(&t->planned, planned);
+	add(&t->payload, said(in, payload));
+	add(&t->bytes, said(in, "bytes"));
+	add(&t->kernel, said(in, "kernel"));
+	t->n_untraced += json_is_object(in);
+}
+
+void tally_add_traced(struct tally *t, uint64_t n_bytes)
+{
+	if (!t->n_untraced)
+		return; /* nobody says it twice who is in his senses */
+	t->n_untraced--;
+	t->n_traced++;
+	add(&t->traced, n_bytes);
+}
+
+void tally_add_broken(struct tally *t)
+{
+	t->n_broken++;
+}
+
+static void show(json_t *row, const char *key, uint64_t n)
+{
+	json_object_set_new(row, key,
+			    n == TALLY_UNKNOWN ? json_null() : json_integer((json_int_t)n));
+}
+
+void tally_show(const struct tally *t, json_t *row)
+{
+	const bool is_lost = t->n_broken && !t->bytes;
+
+	show(row, "planned", is_lost ? TALLY_UNKNOWN : t->planned);
+	show(row, "payload", is_lost ? TALLY_UNKNOWN : t->payload);
+	show(row, "bytes", is_lost ? TALLY_UNKNOWN : t->bytes);
+	show(row, "kernel", is_lost ? TALLY_UNKNOWN : t->kernel);
+	show(row, "broken", t->n_broken);
+	show(row, "traced", t->n_traced ? t->traced : TALLY_UNKNOWN);
+	show(row, "untraced", t->n_untraced);
+}
+
+void tally_amend(json_t *row, uint64_t n_bytes)
+{
+	json_int_t before = json_integer_value(json_object_get(row, "traced"));
+	struct tally t = {
+		.traced = (uint64_t)before,
+		.n_untraced = (uint64_t)json_integer_value(json_object_get(row, "untraced")),
+	};
+
+	if (!t.n_untraced)
+		return;
+	tally_add_traced(&t, n_bytes);
+	show(row, "traced", t.traced);
+	show(row, "untraced", t.n_untraced);
+}
