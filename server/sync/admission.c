@@ -85,7 +85,7 @@ static const char *refuse_size(const struct agent *a, uint64_t n_bytes, char why
 static const char *refuse_time(struct agent *a, const char *sender, uint64_t time_ns,
 			       char why[WHY_SIZE])
 {
-	uint64_t now = a->edge->time_ns(a->world);
+	uint64_t now = a->env->time_ns(a->userdata);
 	uint64_t age = now > time_ns ? now - time_ns : time_ns - now;
 
 	if (age <= PUSH_AGE_MAX)
@@ -112,7 +112,7 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 }
 
 /* Of the other members, how many say to have it, each over its own connection. */
-static unsigned n_that_have(struct agent *a, const struct group *g, const struct head *h,
+static unsigned n_that_have(struct agent *a, const struct group *g, const struct replica *h,
 			    const struct document *d, unsigned *ret_n_others)
 {
 	unsigned n = 0;
@@ -124,8 +124,8 @@ static unsigned n_that_have(struct agent *a, const struct group *g, const struct
 		if (!group_has_member(g, a->config->peers[i]))
 			continue;
 		++*ret_n_others;
-		c = a->peers[i].up ? head_claim(a, i, h) : NULL;
-		n += c && c->group == g && pair_compare(c->pair, d->pair) == 0 &&
+		c = a->peers[i].up ? replica_claim(a, i, h) : NULL;
+		n += c && c->group == g && version_id_compare(c->version_id, d->version_id) == 0 &&
 		     memcmp(c->root, d->root, 32) == 0;
 	}
 	return n;
@@ -134,12 +134,12 @@ static unsigned n_that_have(struct agent *a, const struct group *g, const struct
 static bool was_committed_before(struct agent *a, const struct document *d, char why[WHY_SIZE])
 {
 	const struct group *g = group_find(a->config, d->group);
-	const struct head *h = head_find(a, d->buffer);
+	const struct replica *h = replica_find(a, d->buffer);
 	unsigned n, n_others;
 
 	if (!h)
 		return false;
-	if (pair_compare(d->pair, head_committed(h)) == 0 &&
+	if (version_id_compare(d->version_id, replica_committed(h)) == 0 &&
 	    memcmp(d->root, h->document->root, 32) == 0)
 		return true;
 	n = n_that_have(a, g, h, d, &n_others);
@@ -163,9 +163,9 @@ static const char *refuse_signature(struct agent *a, const struct document *d, c
 	return "signature";
 }
 
-static const char *refuse_older(struct agent *a, const struct head *h, char why[WHY_SIZE])
+static const char *refuse_older(struct agent *a, const struct replica *h, char why[WHY_SIZE])
 {
-	struct pair committed = head_committed(h);
+	struct version_id committed = replica_committed(h);
 
 	snprintf(why, WHY_SIZE, "%s has term %ju, number %ju of %s, which is not older",
 		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number, h->buffer);
@@ -173,31 +173,31 @@ static const char *refuse_older(struct agent *a, const struct head *h, char why[
 }
 
 /* Numbers of what failed are used again, those of what was committed never: by nobody who has his key and his record. */
-static const char *refuse_twin(struct agent *a, unsigned peer, const struct head *h,
+static const char *refuse_twin(struct agent *a, unsigned peer, const struct replica *h,
 			       const struct document *d, char why[WHY_SIZE])
 {
 	snprintf(why, WHY_SIZE,
 		 "%s has term %ju, number %ju of %s as %s signed it, and %s signed another version "
 		 "with these",
-		 a->config->name, (uintmax_t)d->pair.term, (uintmax_t)d->pair.number, h->buffer,
-		 h->document->publisher, d->publisher);
-	agent_log_of(a, head_about_fork(h, agent_peer_name(a, peer)), "warning",
+		 a->config->name, (uintmax_t)d->version_id.term, (uintmax_t)d->version_id.number,
+		 h->buffer, h->document->publisher, d->publisher);
+	agent_log_of(a, replica_about_fork(h, agent_peer_name(a, peer)), "warning",
 		     "%s, which %s brought and which is refused", why, agent_peer_name(a, peer));
 	return "fenced";
 }
 
-static const char *refuse_order(struct agent *a, unsigned peer, const struct head *h,
+static const char *refuse_order(struct agent *a, unsigned peer, const struct replica *h,
 				const struct document *d, char why[WHY_SIZE])
 {
-	struct pair committed = head_committed(h);
-	int order = pair_compare(d->pair, committed);
+	struct version_id committed = replica_committed(h);
+	int order = version_id_compare(d->version_id, committed);
 
 	if (order == 0 && memcmp(d->root, h->document->root, 32) == 0) {
-		if (!head_done_with(h).number)
+		if (!replica_done_with(h).number)
 			return NULL;
 		snprintf(why, WHY_SIZE, "%s %s", a->config->name,
-			 h->state == HEAD_SERVING ? "serves it already"
-						  : "had it, and let go of it");
+			 h->state == REPLICA_SERVING ? "serves it already"
+						     : "had it, and let go of it");
 		return "there";
 	}
 	if (order == 0)
@@ -220,8 +220,8 @@ static const char *sync_under_way(struct agent *a, const char *buffer, const cha
  * A push is more urgent than a repair, and only what is no more than a plan ends none. A coordinator that prepares again
  * has forgotten what it prepared before.
  */
-static const char *refuse_busy(struct agent *a, unsigned peer, const struct head *h, bool is_urgent,
-			       const char *sync, char why[WHY_SIZE])
+static const char *refuse_busy(struct agent *a, unsigned peer, const struct replica *h,
+			       bool is_urgent, const char *sync, char why[WHY_SIZE])
 {
 	struct duty *d = duty_find_of_buffer(a, h->buffer);
 	struct sync *s = sync_find_of_buffer(a, h->buffer);
@@ -242,7 +242,7 @@ static const char *refuse_busy(struct agent *a, unsigned peer, const struct head
 /* What could not be committed is not fetched. */
 static const char *refuse_disk(const struct agent *a, char why[WHY_SIZE])
 {
-	return a->edge->may_save(a->world, why) < 0 ? "disk" : NULL;
+	return a->env->may_save(a->userdata, why) < 0 ? "disk" : NULL;
 }
 
 static bool is_queue_full(const struct agent *a, unsigned coordinator)
@@ -265,10 +265,10 @@ static const char *refuse_queue(const struct agent *a, unsigned peer, char why[W
 }
 
 const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d, bool is_dry,
-			      struct head **ret_head, char why[WHY_SIZE])
+			      struct replica **ret_replica, char why[WHY_SIZE])
 {
 	const char *code = refuse_sender(a, peer, d, why);
-	struct head *h;
+	struct replica *h;
 
 	if (!code)
 		code = refuse_size_or_time(a, d, why);
@@ -279,7 +279,7 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 		repair_on_worthless(a, peer, d->buffer);
 		return code;
 	}
-	h = *ret_head = head_get(a, d->buffer, d->group);
+	h = *ret_replica = replica_get(a, d->buffer, d->group);
 	snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
 	code = h ? refuse_order(a, peer, h, d, why) : "buffers";
 	if (!code && d->decision && !repair_take_invitation(a, h, peer)) {
@@ -313,7 +313,7 @@ static const char *refuse_coordinator(struct agent *a, unsigned peer, const stru
 			 g->name, us);
 		return "publisher";
 	}
-	if (!i->operation) {
+	if (!i->op) {
 		snprintf(why, WHY_SIZE, "%s knows nothing of what it was asked to take part in", us);
 		return "operation";
 	}
@@ -323,17 +323,17 @@ static const char *refuse_coordinator(struct agent *a, unsigned peer, const stru
 		snprintf(why, WHY_SIZE,
 			 "%s goes over Gloo, which carries weights in the clear, and %s has "
 			 "security = tls under [data] in sync.conf",
-			 i->operation->an, us);
+			 i->op->an, us);
 		return "security";
 	}
 	return NULL;
 }
 
 const char *admission_refusal_of_share(struct agent *a, unsigned peer, const struct invitation *i,
-				       struct head **ret_head, char why[WHY_SIZE])
+				       struct replica **ret_replica, char why[WHY_SIZE])
 {
 	const char *code = refuse_coordinator(a, peer, i, why);
-	struct head *h;
+	struct replica *h;
 
 	if (!code)
 		code = refuse_size(a, i->n_bytes, why);
@@ -341,17 +341,17 @@ const char *admission_refusal_of_share(struct agent *a, unsigned peer, const str
 		code = refuse_time(a, agent_peer_name(a, peer), i->time_ns, why);
 	if (code)
 		return code;
-	h = *ret_head = head_get(a, i->buffer, i->group);
+	h = *ret_replica = replica_get(a, i->buffer, i->group);
 	if (!h) {
 		snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
 		return "buffers";
 	}
-	if (!i->operation->is_version && head_is_version(h)) {
+	if (!i->op->is_version && replica_is_version(h)) {
 		snprintf(why, WHY_SIZE, "'%s' is a version of the group '%s' on %s", i->buffer,
 			 h->group, a->config->name);
 		return "version";
 	}
-	if (i->operation->is_version && pair_compare(i->pair, head_committed(h)) <= 0)
+	if (i->op->is_version && version_id_compare(i->version_id, replica_committed(h)) <= 0)
 		return refuse_older(a, h, why);
 	code = refuse_disk(a, why);
 	if (!code)

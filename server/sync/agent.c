@@ -1,7 +1,7 @@
 /*
  * What happens comes in here and goes to the noun that it is about:
  *
- *	heads		what is committed, here and elsewhere; the record
+ *	replicas		what is committed, here and elsewhere; the record
  *	syncs		that this node coordinates: transactions, which bring what it has, and joint syncs, in which
  *			several nodes make a version together
  *	duties		of it in syncs, whoever coordinates: parties of transactions, shares in joint syncs
@@ -32,8 +32,8 @@
 #include "server/sync/participant/share.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
-#include "server/sync/state/span.h"
-#include "server/sync/state/word.h"
+#include "server/sync/state/loopback.h"
+#include "server/sync/state/trace_span.h"
 #include "server/sync/watch.h"
 
 #define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
@@ -50,22 +50,22 @@ int agent_send(struct agent *a, unsigned peer, json_t *message)
 	int r = -ENOMEM;
 
 	if (message)
-		r = peer == AGENT_SELF ? word_say(&a->to_self, message)
-				       : a->edge->send(a->world, peer, message);
+		r = peer == AGENT_SELF ? loopback_send(&a->loopback, message)
+				       : a->env->send(a->userdata, peer, message);
 	json_decref(message);
 	return r;
 }
 
 int agent_send_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	return peer == AGENT_SELF ? word_say_blob(&a->to_self, hash, fd, size)
-				  : a->edge->send_blob(a->world, peer, hash, fd, size);
+	return peer == AGENT_SELF ? loopback_send_blob(&a->loopback, hash, fd, size)
+				  : a->env->send_blob(a->userdata, peer, hash, fd, size);
 }
 
 void agent_event(struct agent *a, json_t *event)
 {
 	if (event)
-		a->edge->event(a->world, event);
+		a->env->event(a->userdata, event);
 	json_decref(event);
 }
 
@@ -110,14 +110,14 @@ void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
 	if (peer == AGENT_SELF)
 		agent_log(a, "error", "%s", why);
 	else
-		a->edge->hang_up(a->world, peer, why);
+		a->env->hang_up(a->userdata, peer, why);
 }
 
 void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE])
 {
 	uint8_t id[(SYNC_ID_SIZE - 1) / 2];
 
-	a->edge->random(a->world, id, sizeof(id));
+	a->env->random(a->userdata, id, sizeof(id));
 	field_hex(id, sizeof(id), ret);
 }
 
@@ -175,41 +175,41 @@ int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *
 	       char why[WHY_SIZE])
 {
 	w->kind = kind;
-	return a->edge->job_start(a->world, kind, buffer, w, &w->job, why);
+	return a->env->job_start(a->userdata, kind, buffer, w, &w->job, why);
 }
 
 void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds)
 {
 	if (w->job && message)
-		a->edge->job_tell(a->world, w->job, message, fds, n_fds);
+		a->env->job_tell(a->userdata, w->job, message, fds, n_fds);
 	json_decref(message);
 }
 
 void work_end(struct agent *a, struct work *w)
 {
-	span_drop(a, w);
+	trace_span_drop(a, w);
 	if (w->job)
-		a->edge->job_end(a->world, w->job);
+		a->env->job_end(a->userdata, w->job);
 	w->job = NULL;
 }
 
 /* --- Life --------------------------------------------------------------------------------------- */
 
-int agent_new(const struct edge *edge, void *world, const struct agent_config *config,
+int agent_new(const struct env *env, void *userdata, const struct agent_config *config,
 	      struct agent **ret)
 {
 	cleanup(agent_freep) struct agent *a = calloc(1, sizeof(*a));
 
 	if (!a)
 		return -ENOMEM;
-	a->edge = edge;
-	a->world = world;
+	a->env = env;
+	a->userdata = userdata;
 	a->config = config;
-	list_init(&a->heads);
+	list_init(&a->replicas);
 	list_init(&a->syncs);
 	list_init(&a->duties);
-	list_init(&a->spans);
-	list_init(&a->to_self);
+	list_init(&a->trace_spans);
+	list_init(&a->loopback);
 	list_init(&a->catch_ups);
 	list_init(&a->idle_loans);
 	a->history = json_array();
@@ -231,8 +231,8 @@ struct agent *agent_free(struct agent *a)
 {
 	struct sync *s, *next_s;
 	struct duty *d, *next_d;
-	struct word *w, *next_w;
-	struct head *h, *next_h;
+	struct loopback *w, *next_w;
+	struct replica *h, *next_h;
 
 	if (!a)
 		return NULL;
@@ -241,10 +241,10 @@ struct agent *agent_free(struct agent *a)
 		s->ops->free(a, s);
 	list_for_each_safe(d, next_d, &a->duties, link)
 		d->ops->free(a, d);
-	list_for_each_safe(w, next_w, &a->to_self, link)
-		word_free(w);
-	list_for_each_safe(h, next_h, &a->heads, link)
-		head_free(a, h);
+	list_for_each_safe(w, next_w, &a->loopback, link)
+		loopback_free(w);
+	list_for_each_safe(h, next_h, &a->replicas, link)
+		replica_free(a, h);
 	repair_forget(a, NO_PEER);
 	for (unsigned i = 0; a->peers && i < a->config->n_peers; i++)
 		free(a->peers[i].claims);
@@ -289,7 +289,7 @@ static void settle(struct agent *a)
 	reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
 	earlier(&timer, lender_step(a, agent_now(a)));
-	earlier(&timer, heads_step(a, agent_now(a)));
+	earlier(&timer, replicas_step(a, agent_now(a)));
 	repair_serve_next(a);
 	repair_share_rate(a);
 	party_begin_next(a);
@@ -306,13 +306,13 @@ static void settle(struct agent *a)
 	if (a->look_again)
 		timer = agent_now(a);
 	if (timer != a->timer_ns)
-		a->edge->set_timer(a->world, timer);
+		a->env->set_timer(a->userdata, timer);
 	a->timer_ns = timer;
 }
 
 int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 {
-	int r = record ? heads_load(a, record, why) : 0;
+	int r = record ? replicas_load(a, record, why) : 0;
 
 	if (r < 0)
 		return r;
@@ -323,7 +323,7 @@ int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 
 int agent_flush(struct agent *a)
 {
-	return a->save_ns ? heads_save(a) : 0;
+	return a->save_ns ? replicas_save(a) : 0;
 }
 
 /* --- Operators ---------------------------------------------------------------------------------- */
@@ -342,7 +342,7 @@ static unsigned n_pushes(const struct agent *a)
  * A repair makes room for what an operator asks for, and what only goes on for who is slow; nothing else does. For a dry
  * run nothing ends.
  */
-static int make_room(struct agent *a, const struct head *h, const char *what, bool is_dry,
+static int make_room(struct agent *a, const struct replica *h, const char *what, bool is_dry,
 		     char why[WHY_SIZE])
 {
 	struct sync *s = sync_find_of_buffer(a, h->buffer);
@@ -374,7 +374,7 @@ static int make_room(struct agent *a, const struct head *h, const char *what, bo
 /* What operators ask for has in common. */
 struct wish {
 	const struct group *group;
-	struct head *head;
+	struct replica *replica;
 	enum policy policy;
 	uint64_t max_rate;
 	bool is_dry;
@@ -422,12 +422,12 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 			 a->config->name, g->name, g->publishers[0]);
 		return -EPERM;
 	}
-	ret->head = head_get(a, buffer, g->name);
-	if (!ret->head) {
+	ret->replica = replica_get(a, buffer, g->name);
+	if (!ret->replica) {
 		snprintf(why, WHY_SIZE, "there are too many buffers");
 		return -ENOMEM;
 	}
-	return a->edge->may_save(a->world, why) < 0 ? -ENOSPC : 0;
+	return a->env->may_save(a->userdata, why) < 0 ? -ENOSPC : 0;
 }
 
 static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sync[SYNC_ID_SIZE],
@@ -444,9 +444,9 @@ static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sy
 	}
 	r = read_wish(a, request, "a push", &w, why);
 	if (r == 0)
-		r = make_room(a, w.head, "a push", is_dry, why);
+		r = make_room(a, w.replica, "a push", is_dry, why);
 	if (r == 0)
-		r = transaction_new(a, w.head, w.group, NO_PEER, version, &s, why);
+		r = transaction_new(a, w.replica, w.group, NO_PEER, version, &s, why);
 	if (r == 0)
 		grant(s, &w, ret_sync);
 	settle(a);
@@ -466,7 +466,7 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 }
 
 /* Whether it can be had at all, and at that rate by so many nodes. -errno with a sentence. */
-static int check_joint(const struct agent *a, const struct operation *op, const struct wish *w,
+static int check_joint(const struct agent *a, const struct collective_op *op, const struct wish *w,
 		       uint64_t n, char why[WHY_SIZE])
 {
 	if (a->config->tls) {
@@ -503,17 +503,17 @@ static int check_shards(const struct wish *w, char why[WHY_SIZE])
 			 policy_name(w->policy));
 		return -EBADMSG;
 	}
-	if (!head_is_version(w->head))
+	if (!replica_is_version(w->replica))
 		return 0;
 	snprintf(why, WHY_SIZE,
 		 "'%s' is a version of the group '%s', the same on all nodes; give the shards "
 		 "another name",
-		 w->head->buffer, w->group->name);
+		 w->replica->buffer, w->group->name);
 	return -EEXIST;
 }
 
 /* The nodes that engines run on. */
-static uint64_t n_nodes(const struct operation *op, const struct wish *w, const json_t *request)
+static uint64_t n_nodes(const struct collective_op *op, const struct wish *w, const json_t *request)
 {
 	if (op->is_version)
 		return w->group->n_members;
@@ -521,14 +521,14 @@ static uint64_t n_nodes(const struct operation *op, const struct wish *w, const 
 	       json_array_size(json_object_get(request, "targets"));
 }
 
-static int begin_joint(struct agent *a, const struct operation *op, const struct wish *w,
+static int begin_joint(struct agent *a, const struct collective_op *op, const struct wish *w,
 		       const json_t *request, struct sync **ret, char why[WHY_SIZE])
 {
-	return op->is_version ? joint_new(a, op, w->head, w->group, ret, why)
-			      : resharding_new(a, w->head, w->group, request, ret, why);
+	return op->is_version ? joint_new(a, op, w->replica, w->group, ret, why)
+			      : resharding_new(a, w->replica, w->group, request, ret, why);
 }
 
-static int make_together(struct agent *a, const struct operation *op, const json_t *request,
+static int make_together(struct agent *a, const struct collective_op *op, const json_t *request,
 			 char ret_sync[SYNC_ID_SIZE], char why[WHY_SIZE])
 {
 	struct sync *s;
@@ -544,7 +544,7 @@ static int make_together(struct agent *a, const struct operation *op, const json
 	if (r == 0)
 		r = check_joint(a, op, &w, n_nodes(op, &w, request), why);
 	if (r == 0)
-		r = make_room(a, w.head, op->an, w.is_dry, why);
+		r = make_room(a, w.replica, op->an, w.is_dry, why);
 	if (r == 0)
 		r = begin_joint(a, op, &w, request, &s, why);
 	if (r == 0)
@@ -556,13 +556,13 @@ static int make_together(struct agent *a, const struct operation *op, const json
 int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE])
 {
-	return make_together(a, operation_find("average"), request, ret_sync, why);
+	return make_together(a, collective_op_find("average"), request, ret_sync, why);
 }
 
 int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE])
 {
-	return make_together(a, operation_find("reshard"), request, ret_sync, why);
+	return make_together(a, collective_op_find("reshard"), request, ret_sync, why);
 }
 
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
@@ -603,18 +603,18 @@ const char *agent_sync_group(const struct agent *a, const char *sync)
 	return NULL;
 }
 
-static json_t *own_heads(const struct agent *a)
+static json_t *own_replicas(const struct agent *a)
 {
 	static const char *const STATES[] = {
-		[HEAD_BEHIND] = "behind",
-		[HEAD_UNVERIFIED] = "unverified",
-		[HEAD_SERVING] = "serving",
-		[HEAD_SUPERSEDED] = "superseded",
+		[REPLICA_BEHIND] = "behind",
+		[REPLICA_UNVERIFIED] = "unverified",
+		[REPLICA_SERVING] = "serving",
+		[REPLICA_SUPERSEDED] = "superseded",
 	};
 	json_t *rows = json_array();
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		char root[65] = "";
 
 		if (!h->document)
@@ -622,32 +622,32 @@ static json_t *own_heads(const struct agent *a)
 		json_array_append_new(rows,
 				      json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:s}", "buffer",
 						h->buffer, "group", h->group, "term",
-						(json_int_t)h->document->pair.term, "number",
-						(json_int_t)h->document->pair.number, "root",
+						(json_int_t)h->document->version_id.term, "number",
+						(json_int_t)h->document->version_id.number, "root",
 						field_hex(h->document->root, 32, root), "version",
 						(json_int_t)h->version, "state", STATES[h->state]));
 	}
 	return rows;
 }
 
-json_t *agent_heads(const struct agent *a, unsigned peer_or_self)
+json_t *agent_replicas(const struct agent *a, unsigned peer_or_self)
 {
 	json_t *rows;
 
 	if (peer_or_self == AGENT_SELF)
-		return own_heads(a);
+		return own_replicas(a);
 	rows = json_array();
 	for (unsigned i = 0; i < a->peers[peer_or_self].n_claims; i++) {
 		const struct claim *c = &a->peers[peer_or_self].claims[i];
 		char root[65];
 
-		if (!c->pair.number)
+		if (!c->version_id.number)
 			continue;
 		json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:I, s:s}", "buffer",
-						      c->head->buffer, "group", c->group->name,
-						      "term", (json_int_t)c->pair.term, "number",
-						      (json_int_t)c->pair.number, "root",
-						      field_hex(c->root, 32, root)));
+						      c->replica->buffer, "group", c->group->name,
+						      "term", (json_int_t)c->version_id.term,
+						      "number", (json_int_t)c->version_id.number,
+						      "root", field_hex(c->root, 32, root)));
 	}
 	return rows;
 }
@@ -660,7 +660,7 @@ void agent_on_peer_up(struct agent *a, unsigned peer)
 
 	a->peers[peer].up = true;
 	a->peers[peer].since_ns = agent_now(a);
-	heads_tell(a, peer);
+	replicas_tell(a, peer);
 	list_for_each(s, &a->syncs, link)
 		sync_on_peer_up(a, s, peer);
 	settle(a);
@@ -675,7 +675,7 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 		return;
 	a->peers[peer].up = false;
 	a->peers[peer].since_ns = agent_now(a);
-	heads_forget_claims(a, peer);
+	replicas_forget_claims(a, peer);
 	list_for_each(s, &a->syncs, link)
 		sync_on_peer_down(a, s, peer, why);
 	list_for_each(d, &a->duties, link)
@@ -712,9 +712,9 @@ static void on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int 
 /* As it comes, and so in no order but its own: what is said while it is heard comes behind it. */
 static void hear_self(struct agent *a)
 {
-	struct word *w;
+	struct loopback *w;
 
-	while ((w = list_first(&a->to_self, struct word, link))) {
+	while ((w = list_first(&a->loopback, struct loopback, link))) {
 		const char *type = json_string_value(json_object_get(w->message, "type"));
 
 		if (!w->message)
@@ -723,7 +723,7 @@ static void hear_self(struct agent *a)
 			share_on_join(a, AGENT_SELF, w->message);
 		else
 			on_sync_message(a, AGENT_SELF, type, w->message);
-		word_free(w);
+		loopback_free(w);
 	}
 }
 
@@ -733,12 +733,12 @@ void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
 		const char *type;
 		void (*fn)(struct agent *a, unsigned peer, const json_t *message);
 	} MESSAGES[] = {
-		{"heads", head_on_message},
+		{"heads", replica_on_message},
 		{"prepare", party_on_prepare},
 		{"join", share_on_join},
 		{"catch-up", repair_on_catch_up},
 		{"cannot-repair", repair_on_refused},
-		{"traced", span_on_message},
+		{"traced", trace_span_on_message},
 	};
 	const char *type;
 	unsigned i;
@@ -796,7 +796,7 @@ void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds,
 {
 	struct work *w = owner;
 
-	if (!span_on_job(a, w, message, fds, n_fds))
+	if (!trace_span_on_job(a, w, message, fds, n_fds))
 		w->on_message(a, w, message, fds, n_fds);
 	settle(a);
 }
@@ -806,19 +806,19 @@ void agent_on_job_end(struct agent *a, void *owner, const char *how)
 	struct work *w = owner;
 
 	w->job = NULL;
-	span_drop(a, w);
+	trace_span_drop(a, w);
 	w->on_end(a, w, how);
 	settle(a);
 }
 
 void agent_on_untraced(struct agent *a, const char *sync)
 {
-	span_resume(a, sync);
+	trace_span_resume(a, sync);
 	settle(a);
 }
 
 void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows)
 {
-	span_on_rows(a, request, rows);
+	trace_span_on_rows(a, request, rows);
 	settle(a);
 }

@@ -3,9 +3,9 @@
  *
  * What one node knows of the others and does with them: pushes versions to the members of a group, takes
  * versions that others push, and catches up with what it missed. A state machine: all that it needs of the
- * world is struct edge, all that happens comes through agent_on_...() there, and nothing here blocks.
+ * environment is struct env, all that happens comes through agent_on_...() there, and nothing here blocks.
  *
- * Events (edge.event), each an object:
+ * Events (env.event), each an object:
  *
  *	{"event":"phase", "sync", "kind":"push"|"repair"|"average"|"reshard", "buffer", "group",
  *	 "role":"publisher"|"member",
@@ -18,7 +18,7 @@
  *	 "links":[{"from", "to", "stripes", "bytes", "planned"}]}
  *		before an epoch, and once before those of a dry run: of the version's `size` bytes `changed` are missing
  *		somewhere, or a patch has as many, and go over each link;
- *		`total` over all of them, `planned` with what engines add, see tally.h; about how long, where rates were measured
+ *		`total` over all of them, `planned` with what engines add, see byte_count.h; about how long, where rates were measured
  *		or limited. Several interfaces carry a stripe of a link's bytes each. Links of a chain come from this
  *		node on, in one event or, where they are many, in several. Of an average, `changed` is what has a mean,
  *		the links carry terms and results, and there is no `engine`, no `by` and no `stripes`. Of a reshard, `size`
@@ -26,8 +26,8 @@
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
  *	 "size"|null, "changed"|null (bytes of leaves that somebody lacked), "by":"full"|"leaves"|"patch"|null,
  *	 "patch"|null (its bytes), "differ"|null (bytes of elements that it changes),
- *	 "phase"|null (in which it failed), "planned"|null, "payload"|null, "bytes"|null, "kernel"|null (see tally.h), "broken"
- *	 (epochs, whose bytes are in none of these), "traced"|null, "untraced" (see tally.h; both change later, too), "started_ns", "ended_ns",
+ *	 "phase"|null (in which it failed), "planned"|null, "payload"|null, "bytes"|null, "kernel"|null (see byte_count.h), "broken"
+ *	 (epochs, whose bytes are in none of these), "traced"|null, "untraced" (see byte_count.h; both change later, too), "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
@@ -45,8 +45,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/state/edge.h"
-#include "server/sync/state/rights.h"
+#include "server/sync/state/env.h"
+#include "server/sync/state/ownership.h"
 
 #define NODE_MAX 63 /* bytes of a node's name */
 #define GROUP_MAX 63 /* and of a group's */
@@ -77,13 +77,13 @@ struct group {
 	const char *buffers; /* a pattern of fnmatch() */
 	enum policy policy;
 	const char *device; /* where its buffers are on this node, as weightd.h names devices */
-	struct rights rights; /* of what it receives */
+	struct ownership ownership; /* of what it receives */
 };
 
 /* Lives at least as long as the agent. */
 struct agent_config {
 	const char *name; /* of this node */
-	const char *const *peers; /* names: the index is the peer's number in struct edge */
+	const char *const *peers; /* names: the index is the peer's number in struct env */
 	unsigned n_peers;
 	const char *const *peer_addresses; /* as configured, for agent_status() and sentences */
 	const struct group *groups;
@@ -102,20 +102,20 @@ struct agent_config {
 };
 
 /* -ENOMEM. */
-int agent_new(const struct edge *edge, void *world, const struct agent_config *config,
+int agent_new(const struct env *env, void *userdata, const struct agent_config *config,
 	      struct agent **ret);
 /* Ends its jobs. NULL is fine. */
 struct agent *agent_free(struct agent *a);
 CLEANUP_POINTER(struct agent, agent_free);
 
 /*
- * Once, before anything else happens: an array of what edge.save() was given since all of it, or NULL where there is no
+ * Once, before anything else happens: an array of what env.save() was given since all of it, or NULL where there is no
  * record yet.
  * -EBADMSG with a sentence: it is none of ours, and whoever repairs it by hand should look at it first.
  */
 int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);
 
-/* Writes what may be written late, what the last seconds were, now: before the end. -errno of edge.save(). */
+/* Writes what may be written late, what the last seconds were, now: before the end. -errno of env.save(). */
 int agent_flush(struct agent *a);
 
 /* --- What operators ask ------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
 json_t *agent_status(const struct agent *a, const char *sync);
 
 /* The last `n` syncs, youngest first: {sync, kind, buffer, group, term, number, started_ns, ended_ns, state,
- * nodes, planned, payload, bytes, kernel, traced (each |null, see tally.h), untraced, phase|null, why}. */
+ * nodes, planned, payload, bytes, kernel, traced (each |null, see byte_count.h), untraced, phase|null, why}. */
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*
@@ -192,4 +192,4 @@ json_t *agent_metrics(const struct agent *a);
  * The newest committed version of each buffer that a node told of: {buffer, group, term, number, root}; ours
  * also {version, state:"serving"|"behind"|"unverified"|"superseded"}.
  */
-json_t *agent_heads(const struct agent *a, unsigned peer_or_self);
+json_t *agent_replicas(const struct agent *a, unsigned peer_or_self);

@@ -316,7 +316,7 @@ static void set_policy(struct settings *s, const struct setting *key, const char
 
 static void set_mode(struct settings *s, const struct setting *key, const char *value)
 {
-	if (rights_parse_mode(value, &last_group(s)->rights.mode) < 0)
+	if (ownership_parse_mode(value, &last_group(s)->ownership.mode) < 0)
 		settings_report(
 			s,
 			"'%s' does not take '%s'; it takes octal digits of r and w, with both for the owner, "
@@ -326,12 +326,12 @@ static void set_mode(struct settings *s, const struct setting *key, const char *
 
 static void set_unix_group(struct settings *s, const struct setting *key, const char *value)
 {
-	struct rights *rights = &last_group(s)->rights;
+	struct ownership *ownership = &last_group(s)->ownership;
 
-	if (nss_find_group(value, &rights->gid) < 0)
+	if (nss_find_group(value, &ownership->gid) < 0)
 		report_no_unix_group(s, key, value);
 	else
-		rights->unix_group = keep(s, value);
+		ownership->unix_group = keep(s, value);
 }
 
 /* Whether there is such a GPU, weightd says. */

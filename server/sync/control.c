@@ -16,7 +16,7 @@
 #include "server/sync/base/talk.h"
 #include "server/sync/notice.h"
 #include "server/sync/operators.h"
-#include "server/sync/state/parts.h"
+#include "server/sync/state/event_pages.h"
 
 #define CLIENTS_MAX 256
 #define CLIENTS_OF_ROOT 16 /* that all others leave it: they could keep out who is to mend that */
@@ -193,7 +193,7 @@ static void answer_nodes(struct client *c, const json_t *request)
 }
 
 /* Those of one node, of which a row of the nodes has no room for all. */
-static void answer_heads(struct client *c, const json_t *request)
+static void answer_replicas(struct client *c, const json_t *request)
 {
 	const char *node;
 	json_t *rows;
@@ -202,7 +202,7 @@ static void answer_heads(struct client *c, const json_t *request)
 		refuse(c, "request", "'node' names the node whose versions are asked for");
 		return;
 	}
-	rows = c->control->options->heads(c->control->options->userdata, node);
+	rows = c->control->options->replicas(c->control->options->userdata, node);
 	if (rows)
 		say_rows(c, rows);
 	else
@@ -358,7 +358,7 @@ static const struct {
 	const char *op;
 	void (*answer)(struct client *c, const json_t *request);
 } requests[] = {
-	{"nodes", answer_nodes},     {"heads", answer_heads},     {"push", answer_push},
+	{"nodes", answer_nodes},     {"heads", answer_replicas},  {"push", answer_push},
 	{"plan", answer_plan},       {"cancel", answer_cancel},   {"status", answer_status},
 	{"history", answer_history}, {"watch", answer_watch},     {"metrics", answer_metrics},
 	{"average", answer_average}, {"reshard", answer_reshard},
@@ -589,7 +589,7 @@ static bool may_make_room(const json_t *event)
 }
 
 /* Of an event that was cut into several. */
-static void tell_part(struct control *c, const json_t *event, const json_t *part)
+static void tell_page(struct control *c, const json_t *event, const json_t *page)
 {
 	const char *sync = json_string_value(json_object_get(event, "sync"));
 	struct client *client;
@@ -601,8 +601,8 @@ static void tell_part(struct control *c, const json_t *event, const json_t *part
 
 		if (client->doomed || (!waits && !client->watches))
 			continue;
-		copy = json_copy((json_t *)part); /* shallow: the end is this client's alone */
-		if (waits && (is_end(part) || is_left(part)) && copy) {
+		copy = json_copy((json_t *)page); /* shallow: the end is this client's alone */
+		if (waits && (is_end(page) || is_left(page)) && copy) {
 			(void)json_object_set_new(copy, "end", json_true());
 			client->sync[0] = '\0';
 		}
@@ -612,14 +612,15 @@ static void tell_part(struct control *c, const json_t *event, const json_t *part
 
 void control_tell(struct control *c, const json_t *event)
 {
-	cleanup(json_freep) json_t *parts = list_empty(&c->clients) ? NULL : parts_of(event);
-	json_t *part;
+	cleanup(json_freep) json_t *pages = list_empty(&c->clients) ? NULL
+								    : event_pages_split(event);
+	json_t *page;
 	size_t i;
 
 	if (may_make_room(event)) /* the agent is in the middle of it */
 		timer_start(c->loop, &c->turn, num_now_ns());
 	/* Without memory those who wait for its end are told at least that. */
-	if (!parts)
-		tell_part(c, event, event);
-	json_array_foreach(parts, i, part) tell_part(c, event, part);
+	if (!pages)
+		tell_page(c, event, event);
+	json_array_foreach(pages, i, page) tell_page(c, event, page);
 }

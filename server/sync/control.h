@@ -20,8 +20,8 @@ struct control_options {
 	gid_t operators_gid; /* -1: none */
 	struct agent *agent;
 	json_t *(*nodes)(void *userdata); /* an array of rows, the caller's */
-	json_t *(*heads)(void *userdata,
-			 const char *node); /* the same; NULL: there is no such node */
+	json_t *(*replicas)(void *userdata,
+			    const char *node); /* the same; NULL: there is no such node */
 	void *userdata;
 };
 

@@ -17,7 +17,7 @@ struct about {
 	enum sync_kind kind;
 	const char *buffer;
 	const char *group;
-	struct pair pair;
+	struct version_id version_id;
 	uint64_t n_bytes; /* 0: not known yet */
 	const char *role;
 	uint64_t changed;
@@ -35,9 +35,9 @@ static struct about about_sync(const struct sync *s, const struct progress *p)
 
 	return (struct about){.sync = s->id,
 			      .kind = s->kind,
-			      .buffer = s->head->buffer,
+			      .buffer = s->replica->buffer,
 			      .group = d->group,
-			      .pair = d->pair,
+			      .version_id = d->version_id,
 			      .n_bytes = p->size,
 			      .role = "publisher",
 			      .changed = s->changed,
@@ -52,9 +52,9 @@ static struct about about_duty(const struct duty *d)
 {
 	return (struct about){.sync = d->sync,
 			      .kind = d->kind,
-			      .buffer = d->head->buffer,
+			      .buffer = d->replica->buffer,
 			      .group = d->group,
-			      .pair = d->pair,
+			      .version_id = d->version_id,
 			      .n_bytes = d->n_bytes,
 			      .role = "member",
 			      .changed = d->changed,
@@ -75,8 +75,8 @@ static json_t *row_of(const struct about *x)
 {
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:s?, s:o, s:o}", "sync",
 			 x->sync, "kind", metrics_kind(x->kind), "buffer", x->buffer, "group",
-			 x->group, "term", (json_int_t)x->pair.term, "number",
-			 (json_int_t)x->pair.number, "role", x->role, "size",
+			 x->group, "term", (json_int_t)x->version_id.term, "number",
+			 (json_int_t)x->version_id.number, "role", x->role, "size",
 			 number_or_null(x->n_bytes, x->n_bytes), "changed",
 			 number_or_null(x->changed, x->changed != UINT64_MAX), "by",
 			 x->kind == KIND_AVERAGE || x->kind == KIND_RESHARD
@@ -258,7 +258,7 @@ static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 
 	append(a, row, rows);
 	a->n_unsaved++;
-	heads_save_later(a);
+	replicas_save_later(a);
 	size = json_array_size(a->history);
 	if (size > HISTORY_WITH_NODES)
 		json_object_set_new(json_array_get(a->history, size - 1 - HISTORY_WITH_NODES),
@@ -268,14 +268,14 @@ static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 }
 
 static json_t *ended_row(struct agent *a, const struct about *x, const char *state,
-			 uint64_t started_ns, const struct tally *tally, const char *why)
+			 uint64_t started_ns, const struct byte_count *byte_count, const char *why)
 {
 	json_t *row = row_of(x);
 
 	set_number(row, "started_ns", started_ns);
-	set_number(row, "ended_ns", a->edge->time_ns(a->world));
+	set_number(row, "ended_ns", a->env->time_ns(a->userdata));
 	set_text(row, "state", state);
-	tally_show(tally, row);
+	byte_count_show(byte_count, row);
 	set_text(row, "phase", strcmp(state, "failed") == 0 ? x->ended_in : NULL);
 	set_text(row, "why", why);
 	return row;
@@ -322,10 +322,10 @@ static json_t *outcome_rows(const struct agent *a, const struct sync *s, const c
 
 void history_sync_left(struct agent *a, struct sync *s)
 {
-	static const struct tally UNKNOWN = {.planned = TALLY_UNKNOWN,
-					     .payload = TALLY_UNKNOWN,
-					     .bytes = TALLY_UNKNOWN,
-					     .kernel = TALLY_UNKNOWN};
+	static const struct byte_count UNKNOWN = {.planned = BYTE_COUNT_UNKNOWN,
+						  .payload = BYTE_COUNT_UNKNOWN,
+						  .bytes = BYTE_COUNT_UNKNOWN,
+						  .kernel = BYTE_COUNT_UNKNOWN};
 	char why[64];
 	unsigned n = 0;
 	json_t *row, *event;
@@ -356,7 +356,7 @@ void history_sync_end(struct agent *a, const struct sync *s, bool committed)
 	s->ops->progress(s, s->us, &p);
 	x = about_sync(s, &p);
 	x.ended_in = s->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[s->ended_in];
-	row = ended_row(a, &x, state, s->started_ns, &s->tally, s->why);
+	row = ended_row(a, &x, state, s->started_ns, &s->byte_count, s->why);
 	metrics_on_end(a, ROLE_PUBLISHER, x.kind, state);
 	event = end_event(row, outcome_rows(a, s, state), state, s->why);
 	set_number(row, "nodes", s->n_members + !s->us);
@@ -372,7 +372,7 @@ void history_duty_end(struct agent *a, const struct duty *d)
 	if (is_told_of(d))
 		return;
 	x.ended_in = duty_ended_in(d);
-	row = ended_row(a, &x, d->state_name, d->started_ns, &d->tally, d->why);
+	row = ended_row(a, &x, d->state_name, d->started_ns, &d->byte_count, d->why);
 	event = end_event(row,
 			  json_pack("[o]",
 				    outcome_row(a->config->name, d->state_name, d->version, d->why)),
@@ -382,16 +382,16 @@ void history_duty_end(struct agent *a, const struct duty *d)
 	remember(a, row, json_pack("[o]", duty_row(a, d)), event);
 }
 
-static struct tally *tally_of(struct agent *a, enum metrics_role role, const char *sync)
+static struct byte_count *byte_count_of(struct agent *a, enum metrics_role role, const char *sync)
 {
 	struct sync *s = role == ROLE_PUBLISHER ? sync_find(a, sync) : NULL;
 	struct duty *d;
 
 	if (s)
-		return &s->tally;
+		return &s->byte_count;
 	list_for_each(d, &a->duties, link)
 		if (role == ROLE_MEMBER && !is_told_of(d) && strcmp(d->sync, sync) == 0)
-			return &d->tally;
+			return &d->byte_count;
 	return NULL;
 }
 
@@ -407,12 +407,12 @@ static bool is_row_of(const json_t *row, enum metrics_role role, const char *syn
 /* Also where the row was told of, and is in the record: who asks later is told better. */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes)
 {
-	struct tally *tally = tally_of(a, role, sync);
+	struct byte_count *byte_count = byte_count_of(a, role, sync);
 	json_t *entry;
 	size_t i;
 
-	if (tally) {
-		tally_add_traced(tally, n_bytes);
+	if (byte_count) {
+		byte_count_add_traced(byte_count, n_bytes);
 		return;
 	}
 	json_array_foreach(a->history, i, entry)
@@ -420,7 +420,7 @@ void history_traced(struct agent *a, enum metrics_role role, const char *sync, u
 		json_t *row = json_object_get(entry, "row");
 
 		if (is_row_of(row, role, sync))
-			tally_amend(row, n_bytes);
+			byte_count_amend(row, n_bytes);
 	}
 }
 

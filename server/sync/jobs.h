@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 #include "server/base/loop.h"
-#include "server/sync/state/edge.h"
+#include "server/sync/state/env.h"
 
 struct jobs_events {
 	/* Descriptors that are kept are set to -1. */

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "server/sync/state/edge.h"
+#include "server/sync/state/env.h"
 
 struct record {
 	const char *folder;
@@ -32,5 +32,5 @@ int record_load(struct record *r, json_t **ret, char why[WHY_SIZE]);
 /* Whether there is room for another piece. -errno with a sentence. */
 int record_may_save(const struct record *r, char why[WHY_SIZE]);
 
-/* As edge.save(). Waits for the disk, which is why it is asked for at decisions only. */
+/* As env.save(). Waits for the disk, which is why it is asked for at decisions only. */
 int record_save(struct record *r, const json_t *piece, bool is_all);

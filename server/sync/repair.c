@@ -1,5 +1,5 @@
 /*
- * A head that is not served is, at any time, one of: looked at by a source job, asked for and waited for, about
+ * A replica that is not served is, at any time, one of: looked at by a source job, asked for and waited for, about
  * to be retried, or without anybody who has it. All of these end by a deadline, an answer, or news of a
  * peer. Retries double from a fifth of a second to ten, with a random part, as a thousand nodes may lack the
  * same; whoever is served serves the next, one at a time.
@@ -28,37 +28,37 @@ _Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ORDER_RATE_MIN, "all take
 #define RETRY_MAX (10 * SECOND)
 #define RETRY_BUSY SECOND
 #define LOOKS_MAX 2 /* at a time: each reads all bytes of a version */
-#define PAIR_MAX ((uint64_t)1 << 53)
-#define ASKED_MAX 8 /* heads that one peer is to bring at a time */
+#define VERSION_ID_MAX ((uint64_t)1 << 53)
+#define ASKED_MAX 8 /* replicas that one peer is to bring at a time */
 #define VAIN_STEP 4 /* as bad as so many answers that it is busy */
 #define VAIN_MAX (16 * VAIN_STEP) /* with more, all that were asked for it are half as bad */
 
-void repair_retry_later(struct agent *a, struct head *h)
+void repair_retry_later(struct agent *a, struct replica *h)
 {
 	uint64_t wait = RETRY_MIN << (h->n_retries < 6 ? h->n_retries : 6);
 	uint32_t part;
 
-	a->edge->random(a->world, &part, sizeof(part));
+	a->env->random(a->userdata, &part, sizeof(part));
 	wait = wait > RETRY_MAX ? RETRY_MAX : wait;
 	h->n_retries++;
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 	h->retry_ns = agent_now(a) + wait / 2 + wait / 2 * (part % 1024) / 1024;
 }
 
 /* --- Looking ------------------------------------------------------------------------------------ */
 
-static void look_failed(struct agent *a, struct head *h, bool is_vain)
+static void look_failed(struct agent *a, struct replica *h, bool is_vain)
 {
 	work_end(a, &h->look);
 	h->look_ns = 0;
 	h->look_is_vain = is_vain;
-	head_set_lost(a, h);
+	replica_set_lost(a, h);
 }
 
 static void on_look_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			    unsigned n_fds)
 {
-	struct head *h = container_of(w, struct head, look);
+	struct replica *h = container_of(w, struct replica, look);
 	uint64_t n_bytes, version;
 	const char *op, *code = "";
 	uint8_t root[32];
@@ -78,17 +78,17 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
 		/* Of the recorded version or another one that is as large. */
 		if (n_fds == 1)
-			head_set_base(h, h->look_version, h->document->n_bytes, root, fds[0]);
+			replica_set_base(h, h->look_version, h->document->n_bytes, root, fds[0]);
 		if (memcmp(root, h->document->root, 32) != 0) {
 			look_failed(a, h, true);
 			return;
 		}
 		work_end(a, w);
 		h->look_ns = 0;
-		head_set_serving(a, h, h->look_version);
-		head_tell_all(a, h);
+		replica_set_serving(a, h, h->look_version);
+		replica_tell_all(a, h);
 	} else if (strcmp(op, "failed") == 0 && strcmp(code, "superseded") == 0) {
-		head_set_superseded(a, h);
+		replica_set_superseded(a, h);
 	} else {
 		look_failed(a, h, false);
 	}
@@ -97,21 +97,21 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 static void on_look_end(struct agent *a, struct work *w, const char *how)
 {
 	(void)how;
-	look_failed(a, container_of(w, struct head, look), false);
+	look_failed(a, container_of(w, struct replica, look), false);
 }
 
 static unsigned n_looks(struct agent *a)
 {
-	struct head *h;
+	struct replica *h;
 	unsigned n = 0;
 
-	list_for_each(h, &a->heads, link)
+	list_for_each(h, &a->replicas, link)
 		n += h->look_ns != 0;
 	return n;
 }
 
 /* Whether the local weightd has what the record says, or had published it when we died. */
-static bool look(struct agent *a, struct head *h)
+static bool look(struct agent *a, struct replica *h)
 {
 	char why[WHY_SIZE];
 
@@ -133,9 +133,9 @@ static bool look(struct agent *a, struct head *h)
 
 /* --- Asking ------------------------------------------------------------------------------------- */
 
-static void note_vain(struct agent *a, struct head *h, unsigned peer, unsigned weight)
+static void note_vain(struct agent *a, struct replica *h, unsigned peer, unsigned weight)
 {
-	struct claim *c = head_claim(a, peer, h);
+	struct claim *c = replica_claim(a, peer, h);
 
 	if (!c)
 		return;
@@ -144,29 +144,29 @@ static void note_vain(struct agent *a, struct head *h, unsigned peer, unsigned w
 		return;
 	/* Trouble of our own is laid to all in turn: at a bound that each of them reaches, they would be equal. */
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *each = head_claim(a, i, h);
+		struct claim *each = replica_claim(a, i, h);
 
 		if (each)
 			each->n_vain /= 2;
 	}
 }
 
-void repair_in_vain(struct agent *a, struct head *h, unsigned peer)
+void repair_in_vain(struct agent *a, struct replica *h, unsigned peer)
 {
 	note_vain(a, h, peer, VAIN_STEP);
 }
 
-void repair_kept_word(struct agent *a, struct head *h, unsigned peer)
+void repair_kept_word(struct agent *a, struct replica *h, unsigned peer)
 {
-	struct claim *c = head_claim(a, peer, h);
+	struct claim *c = replica_claim(a, peer, h);
 
 	if (c)
 		c->n_vain = 0;
 }
 
-bool repair_take_invitation(struct agent *a, struct head *h, unsigned peer)
+bool repair_take_invitation(struct agent *a, struct replica *h, unsigned peer)
 {
-	struct claim *c = head_claim(a, peer, h);
+	struct claim *c = replica_claim(a, peer, h);
 	bool is_invited = c && c->is_invited;
 
 	if (c)
@@ -186,26 +186,26 @@ static int compare_claims(const struct claim *x, const struct claim *y)
 
 	if (vain_x != vain_y)
 		return vain_x < vain_y ? 1 : -1;
-	return pair_compare(x->pair, y->pair);
+	return version_id_compare(x->version_id, y->version_id);
 }
 
 /*
  * One of those that claim what is newer than what we hold or let go of, and not older than the record: the
  * newest, of those that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
  */
-static unsigned choose(struct agent *a, const struct head *h, bool *ret_is_one_busy)
+static unsigned choose(struct agent *a, const struct replica *h, bool *ret_is_one_busy)
 {
 	const struct claim *best = NULL;
 	unsigned n = 0, chosen = NO_PEER;
 	uint32_t random;
 
-	a->edge->random(a->world, &random, sizeof(random));
+	a->env->random(a->userdata, &random, sizeof(random));
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *c = a->peers[i].up ? head_claim(a, i, h) : NULL;
+		struct claim *c = a->peers[i].up ? replica_claim(a, i, h) : NULL;
 		int order;
 
-		if (!c || pair_compare(c->pair, head_committed(h)) < 0 ||
-		    pair_compare(c->pair, head_done_with(h)) <= 0)
+		if (!c || version_id_compare(c->version_id, replica_committed(h)) < 0 ||
+		    version_id_compare(c->version_id, replica_done_with(h)) <= 0)
 			continue;
 		if (a->peers[i].n_asked >= ASKED_MAX) {
 			*ret_is_one_busy = true;
@@ -224,12 +224,12 @@ static unsigned choose(struct agent *a, const struct head *h, bool *ret_is_one_b
 	return chosen;
 }
 
-static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
+static void ask(struct agent *a, struct replica *h, unsigned peer, uint64_t now)
 {
-	struct claim *c = head_claim(a, peer, h);
-	struct pair held = head_held(h);
+	struct claim *c = replica_claim(a, peer, h);
+	struct version_id held = replica_held(h);
 
-	head_set_asked(a, h, peer);
+	replica_set_asked(a, h, peer);
 	c->is_invited = true;
 	/* It digests the version before it prepares. */
 	h->asked_ns = now + repair_patience(a);
@@ -240,13 +240,13 @@ static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
 }
 
 /* Whether somebody is there who did not fail as often as whom we wait for. */
-static bool is_another_better(struct agent *a, const struct head *h)
+static bool is_another_better(struct agent *a, const struct replica *h)
 {
-	const struct claim *asked = head_claim(a, h->asked, h), *c;
+	const struct claim *asked = replica_claim(a, h->asked, h), *c;
 	bool is_one_busy = false; /* one that is no better choice now */
 	unsigned peer = choose(a, h, &is_one_busy);
 
-	c = peer == NO_PEER ? NULL : head_claim(a, peer, h);
+	c = peer == NO_PEER ? NULL : replica_claim(a, peer, h);
 	return asked && c && c->n_vain / VAIN_STEP < asked->n_vain / VAIN_STEP;
 }
 
@@ -255,25 +255,25 @@ static bool is_in_sync(struct agent *a, const char *buffer)
 	return duty_find_of_buffer(a, buffer) || sync_find_of_buffer(a, buffer);
 }
 
-static bool is_ours(const struct agent *a, const struct head *h)
+static bool is_ours(const struct agent *a, const struct replica *h)
 {
 	const struct group *g = group_find(a->config, h->group);
 
 	return g && agent_knows(a, g, AGENT_SELF) && group_has_buffer(g, h->buffer);
 }
 
-void repair_look_again(struct agent *a, struct head *h)
+void repair_look_again(struct agent *a, struct replica *h)
 {
 	work_end(a, &h->look);
-	head_ask_nobody(a, h);
-	h->state = HEAD_UNVERIFIED;
+	replica_ask_nobody(a, h);
+	h->state = REPLICA_UNVERIFIED;
 	h->look_is_vain = false;
 	h->look_ns = h->retry_ns = 0;
 	h->n_retries = 0;
 	a->look_again = true;
 }
 
-static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looking)
+static void step(struct agent *a, struct replica *h, uint64_t now, unsigned n_looking)
 {
 	bool is_one_busy = false;
 	char why[WHY_SIZE];
@@ -290,18 +290,18 @@ static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looki
 	} else if (h->asked != NO_PEER && !is_another_better(a, h)) {
 		return;
 	}
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 	if (h->retry_ns > now)
 		return;
 	h->retry_ns = 0;
 	/* Their ends come back here. */
 	if (!is_ours(a, h) || is_in_sync(a, h->buffer))
 		return;
-	if (h->state == HEAD_UNVERIFIED && (n_looking >= LOOKS_MAX || look(a, h)))
+	if (h->state == REPLICA_UNVERIFIED && (n_looking >= LOOKS_MAX || look(a, h)))
 		return;
-	h->state = h->state == HEAD_UNVERIFIED ? HEAD_BEHIND : h->state;
+	h->state = h->state == REPLICA_UNVERIFIED ? REPLICA_BEHIND : h->state;
 	peer = choose(a, h, &is_one_busy);
-	if (peer != NO_PEER && a->edge->may_save(a->world, why) < 0) {
+	if (peer != NO_PEER && a->env->may_save(a->userdata, why) < 0) {
 		agent_log(a, "debug", "%s is not fetched, yet: %s", h->buffer, why);
 		repair_retry_later(a, h);
 		return;
@@ -315,9 +315,9 @@ static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looki
 		return;
 	}
 	/* Nobody has it: a weightd that was away may come back with it. */
-	if (h->state == HEAD_BEHIND && h->document && !h->look_is_vain) {
+	if (h->state == REPLICA_BEHIND && h->document && !h->look_is_vain) {
 		repair_retry_later(a, h);
-		h->state = HEAD_UNVERIFIED;
+		h->state = REPLICA_UNVERIFIED;
 	}
 }
 
@@ -325,11 +325,11 @@ uint64_t repair_step(struct agent *a, uint64_t now)
 {
 	uint64_t next = 0;
 	bool all = a->look_again;
-	unsigned n = n_looks(a); /* counted once: there may be thousands of heads */
-	struct head *h;
+	unsigned n = n_looks(a); /* counted once: there may be thousands of replicas */
+	struct replica *h;
 
 	a->look_again = false;
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		uint64_t at = h->look_ns            ? h->look_ns
 			      : h->asked != NO_PEER ? h->asked_ns
 						    : h->retry_ns;
@@ -350,7 +350,7 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 {
 	const char *buffer, *code, *why;
 	struct claim *c;
-	struct head *h;
+	struct replica *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "code", 32, &code) < 0 ||
@@ -358,8 +358,8 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		agent_hang_up(a, peer, "cannot-repair of another form");
 		return;
 	}
-	h = head_find(a, buffer);
-	c = h ? head_claim(a, peer, h) : NULL;
+	h = replica_find(a, buffer);
+	c = h ? replica_claim(a, peer, h) : NULL;
 	if (!c || !c->is_invited)
 		return;
 	/* Who is busy may be so with what we asked for, as when it digests for long, and bring it yet. */
@@ -374,7 +374,7 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer)
 {
-	struct head *h = head_find(a, buffer);
+	struct replica *h = replica_find(a, buffer);
 
 	if (!h || !repair_take_invitation(a, h, peer))
 		return;
@@ -385,10 +385,10 @@ void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer)
 
 void repair_on_peer_down(struct agent *a, unsigned peer)
 {
-	struct head *h;
+	struct replica *h;
 
 	repair_forget(a, peer);
-	list_for_each(h, &a->heads, link)
+	list_for_each(h, &a->replicas, link)
 		if (h->asked == peer) {
 			repair_in_vain(a, h, peer);
 			repair_retry_later(a, h);
@@ -410,7 +410,7 @@ struct catch_up {
 	unsigned peer;
 	const struct group *group;
 	char buffer[BUFFER_MAX + 1];
-	struct pair pair; /* what the peer has */
+	struct version_id version_id; /* what the peer has */
 };
 
 static void catch_up_free(struct catch_up *c)
@@ -440,12 +440,12 @@ void repair_forget(struct agent *a, unsigned peer_or_none)
 
 static void serve(struct agent *a, const struct catch_up *c)
 {
-	struct head *h = head_find(a, c->buffer);
+	struct replica *h = replica_find(a, c->buffer);
 	char why[WHY_SIZE];
 	struct sync *s;
 
 	if (!agent_knows(a, c->group, c->peer) || !h || strcmp(h->group, c->group->name) != 0 ||
-	    pair_compare(head_held(h), c->pair) <= 0) {
+	    version_id_compare(replica_held(h), c->version_id) <= 0) {
 		repair_refuse(a, c->peer, c->buffer, "nothing", "nothing newer is here");
 		return;
 	}
@@ -534,12 +534,12 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 	const char *buffer, *group_name;
 	const struct group *g;
 	struct catch_up *c;
-	struct pair pair;
+	struct version_id version_id;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group_name) < 0 ||
-	    field_number(message, "term", PAIR_MAX, &pair.term) < 0 ||
-	    field_number(message, "number", PAIR_MAX, &pair.number) < 0) {
+	    field_number(message, "term", VERSION_ID_MAX, &version_id.term) < 0 ||
+	    field_number(message, "number", VERSION_ID_MAX, &version_id.number) < 0) {
 		agent_hang_up(a, peer, "catch-up of another form");
 		return;
 	}
@@ -550,7 +550,7 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	}
 	if (c) {
-		c->pair = pair; /* it asks again, and keeps its place */
+		c->version_id = version_id; /* it asks again, and keeps its place */
 		c->group = g;
 		return;
 	}
@@ -563,7 +563,7 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 		repair_refuse(a, peer, buffer, "failed", "out of memory");
 		return;
 	}
-	*c = (struct catch_up){.peer = peer, .group = g, .pair = pair};
+	*c = (struct catch_up){.peer = peer, .group = g, .version_id = version_id};
 	snprintf(c->buffer, sizeof(c->buffer), "%s", buffer);
 	list_append(&a->catch_ups, &c->link);
 	repair_serve_next(a);

@@ -6,13 +6,13 @@
  */
 #pragma once
 
-#include "server/sync/state/head.h"
+#include "server/sync/state/replica.h"
 
 /* Whether anything should be looked at or asked for now, and when to come again; 0: there is no need. */
 uint64_t repair_step(struct agent *a, uint64_t now);
 
 /* The local weightd may have it, after all or no more: that is looked at before anybody is asked for it. */
-void repair_look_again(struct agent *a, struct head *h);
+void repair_look_again(struct agent *a, struct replica *h);
 
 /* Serves those that wait, oldest first, as many as may be served at a time. */
 void repair_serve_next(struct agent *a);
@@ -26,12 +26,12 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
 /* What a peer brought is nothing that its publisher signed: if it was asked for it, others are asked before it is again. */
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer);
 /* Something came to nothing: a while, longer each time, before the next attempt. */
-void repair_retry_later(struct agent *a, struct head *h);
+void repair_retry_later(struct agent *a, struct replica *h);
 /* What this peer was asked for came to nothing: others are asked before it is asked again. */
-void repair_in_vain(struct agent *a, struct head *h, unsigned peer);
-void repair_kept_word(struct agent *a, struct head *h, unsigned peer);
+void repair_in_vain(struct agent *a, struct replica *h, unsigned peer);
+void repair_kept_word(struct agent *a, struct replica *h, unsigned peer);
 /* Whether it was asked for it; from now on it was not, as one invitation is for one PREPARE. */
-bool repair_take_invitation(struct agent *a, struct head *h, unsigned peer);
+bool repair_take_invitation(struct agent *a, struct replica *h, unsigned peer);
 /* How long whom we ask may take over anything but bytes. */
 uint64_t repair_patience(const struct agent *a);
 void repair_on_peer_down(struct agent *a, unsigned peer);

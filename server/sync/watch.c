@@ -1,6 +1,6 @@
 /*
- * What it hears makes a head unverified, no more: whether the bytes are there, a look at them says. What happened
- * while nobody listened is not known, so all heads are looked at once a watch is in place: those that are served, and
+ * What it hears makes a replica unverified, no more: whether the bytes are there, a look at them says. What happened
+ * while nobody listened is not known, so all replicas are looked at once a watch is in place: those that are served, and
  * those whose bytes could not be found in a weightd that was away.
  */
 #include "server/sync/watch.h"
@@ -12,22 +12,22 @@
 #include "server/sync/coordinator/transaction.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
-#include "server/sync/state/head.h"
+#include "server/sync/state/replica.h"
 
 #define RETRY_MIN SECOND
 #define RETRY_SHIFT_MAX 3 /* 8 s */
 
-static void doubt(struct agent *a, struct head *h)
+static void doubt(struct agent *a, struct replica *h)
 {
-	if (h->document && h->state != HEAD_SUPERSEDED)
+	if (h->document && h->state != REPLICA_SUPERSEDED)
 		repair_look_again(a, h);
 }
 
 static void doubt_all(struct agent *a)
 {
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		doubt(a, h);
 		lender_forget(a, h); /* a weightd that was started anew knows of no loan */
 	}
@@ -41,13 +41,13 @@ static void on_gone(struct agent *a, const json_t *message)
 	bool is_unwanted = json_is_true(json_object_get(message, "unwanted"));
 	struct transaction *t;
 	uint64_t version;
-	struct head *h;
+	struct replica *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "device", DEVICE_MAX, &device) < 0 ||
 	    field_number(message, "version", INT64_MAX, &version) < 0)
 		return;
-	h = head_find(a, buffer);
+	h = replica_find(a, buffer);
 	if (!h || strcmp(group_device(a->config, h->group), device) != 0)
 		return;
 	t = transaction_find_of_buffer(a, buffer);
@@ -62,7 +62,7 @@ static void on_gone(struct agent *a, const json_t *message)
 	if (is_lost)
 		doubt(a, h);
 	else
-		head_set_superseded(a, h);
+		replica_set_superseded(a, h);
 }
 
 /* With all its versions, the one that is kept for the next push among them. */
@@ -70,15 +70,15 @@ static void on_removed(struct agent *a, const json_t *message)
 {
 	const char *buffer;
 	struct transaction *t;
-	struct head *h;
+	struct replica *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0)
 		return;
-	h = head_find(a, buffer);
+	h = replica_find(a, buffer);
 	t = transaction_find_of_buffer(a, buffer);
 	if (h) {
 		lender_forget(a, h);
-		patches_deinit(&h->patches);
+		patch_chain_deinit(&h->patch_chain);
 	}
 	if (t && !sync_is_repair(&t->sync))
 		t->is_unwanted = true;

@@ -69,25 +69,25 @@ static uint64_t clock_ns(clockid_t clock)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* --- The edge ------------------------------------------------------------------------------------- */
+/* --- The environment ------------------------------------------------------------------------------------- */
 
-static uint64_t edge_now_ns(void *world)
+static uint64_t env_now_ns(void *userdata)
 {
-	(void)world;
+	(void)userdata;
 	return num_now_ns();
 }
 
-static uint64_t edge_time_ns(void *world)
+static uint64_t env_time_ns(void *userdata)
 {
-	(void)world;
+	(void)userdata;
 	return clock_ns(CLOCK_REALTIME);
 }
 
-static void edge_random(void *world, void *ret, size_t size)
+static void env_random(void *userdata, void *ret, size_t size)
 {
 	ssize_t n = getrandom(ret, size, 0);
 
-	(void)world;
+	(void)userdata;
 	assert(n == (ssize_t)size); /* up to 256 bytes it gives all, once it gives any */
 }
 
@@ -96,9 +96,9 @@ static void on_agent_timer(struct timer *timer)
 	agent_on_timer(container_of(timer, struct world, agent_timer)->agent);
 }
 
-static void edge_set_timer(void *world, uint64_t deadline_ns)
+static void env_set_timer(void *userdata, uint64_t deadline_ns)
 {
-	struct world *w = world;
+	struct world *w = userdata;
 
 	if (deadline_ns)
 		timer_start(&w->loop, &w->agent_timer, deadline_ns);
@@ -106,23 +106,24 @@ static void edge_set_timer(void *world, uint64_t deadline_ns)
 		timer_stop(&w->agent_timer);
 }
 
-static int edge_send(void *world, unsigned peer, const json_t *message)
+static int env_send(void *userdata, unsigned peer, const json_t *message)
 {
-	return peers_send(&((struct world *)world)->peers, peer, message);
+	return peers_send(&((struct world *)userdata)->peers, peer, message);
 }
 
-static int edge_send_blob(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+static int env_send_blob(void *userdata, unsigned peer, const uint8_t hash[32], int fd,
+			 uint64_t size)
 {
-	return peers_send_blob(&((struct world *)world)->peers, peer, hash, fd, size);
+	return peers_send_blob(&((struct world *)userdata)->peers, peer, hash, fd, size);
 }
 
-static void edge_hang_up(void *world, unsigned peer, const char *why)
+static void env_hang_up(void *userdata, unsigned peer, const char *why)
 {
-	peers_hang_up(&((struct world *)world)->peers, peer, why);
+	peers_hang_up(&((struct world *)userdata)->peers, peer, why);
 }
 
-static int edge_job_start(void *world, enum job_kind kind, const char *buffer, void *owner,
-			  struct job **ret, char why[WHY_SIZE])
+static int env_job_start(void *userdata, enum job_kind kind, const char *buffer, void *owner,
+			 struct job **ret, char why[WHY_SIZE])
 {
 	static const struct {
 		const char *program;
@@ -136,7 +137,7 @@ static int edge_job_start(void *world, enum job_kind kind, const char *buffer, v
 		[JOB_GLOO] = {"weightd-sync-gloo", NULL},
 		[JOB_NCCL] = {"weightd-sync-nccl", NULL},
 	};
-	struct world *w = world;
+	struct world *w = userdata;
 
 	return job_start(&w->jobs, kinds[kind].program, kinds[kind].argument, buffer, owner, ret,
 			 why);
@@ -150,9 +151,9 @@ static bool is_op(const json_t *message, const char *op)
 }
 
 /* Else a publisher could have any host dialled, and learn from how that fails who is there. */
-static bool edge_may_dial(void *world, const char *address, const char *node, char why[WHY_SIZE])
+static bool env_may_dial(void *userdata, const char *address, const char *node, char why[WHY_SIZE])
 {
-	const struct world *w = world;
+	const struct world *w = userdata;
 	const char *whose = node ? node : "another node";
 	struct address at;
 
@@ -175,7 +176,7 @@ static bool may_dial_of(struct world *w, const json_t *o, const char *node, char
 {
 	const char *address = json_string_value(json_object_get(o, "address"));
 
-	return !address || edge_may_dial(w, address, node, why);
+	return !address || env_may_dial(w, address, node, why);
 }
 
 /*
@@ -191,7 +192,7 @@ static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 
 	json_array_foreach(json_object_get(start, "addresses"), i, one)
 	{
-		if (json_is_string(one) && !edge_may_dial(w, json_string_value(one), NULL, why))
+		if (json_is_string(one) && !env_may_dial(w, json_string_value(one), NULL, why))
 			return false;
 	}
 	json_array_foreach(json_object_get(next, "stripes"), i, one)
@@ -199,7 +200,7 @@ static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 		if (!may_dial_of(w, one, node, why))
 			return false;
 	}
-	return may_dial_of(w, next, node, why) && (!from || edge_may_dial(w, from, NULL, why));
+	return may_dial_of(w, next, node, why) && (!from || env_may_dial(w, from, NULL, why));
 }
 
 /* The same of an engine that is linked with all others. */
@@ -217,10 +218,10 @@ static bool may_open(struct world *w, const json_t *open, char why[WHY_SIZE])
 }
 
 /* Only engines open and start; under TLS they need to be who we are. */
-static void edge_job_tell(void *world, struct job *job, const json_t *message, const int *fds,
-			  unsigned n_fds)
+static void env_job_tell(void *userdata, struct job *job, const json_t *message, const int *fds,
+			 unsigned n_fds)
 {
-	struct world *w = world;
+	struct world *w = userdata;
 	cleanup(json_freep) json_t *traced = NULL;
 	int all[TALK_FDS_MAX];
 	char why[WHY_SIZE];
@@ -244,22 +245,22 @@ static void edge_job_tell(void *world, struct job *job, const json_t *message, c
 	job_tell(job, traced ? traced : message, all, n_fds);
 }
 
-static void edge_job_end(void *world, struct job *job)
+static void env_job_end(void *userdata, struct job *job)
 {
-	(void)world;
+	(void)userdata;
 	job_end(job);
 }
 
-static int edge_may_save(void *world, char why[WHY_SIZE])
+static int env_may_save(void *userdata, char why[WHY_SIZE])
 {
-	struct world *w = world;
+	struct world *w = userdata;
 
 	return record_may_save(&w->record, why);
 }
 
-static int edge_save(void *world, const json_t *piece, bool is_all)
+static int env_save(void *userdata, const json_t *piece, bool is_all)
 {
-	struct world *w = world;
+	struct world *w = userdata;
 	int r = record_save(&w->record, piece, is_all);
 
 	if (r < 0)
@@ -268,84 +269,84 @@ static int edge_save(void *world, const json_t *piece, bool is_all)
 	return r;
 }
 
-static int edge_sign(void *world, const char *text, char *ret_signature, size_t size)
+static int env_sign(void *userdata, const char *text, char *ret_signature, size_t size)
 {
-	return trust_sign(&((struct world *)world)->trust, text, ret_signature, size);
+	return trust_sign(&((struct world *)userdata)->trust, text, ret_signature, size);
 }
 
-static const char *edge_certificate(void *world)
+static const char *env_certificate(void *userdata)
 {
-	return ((struct world *)world)->trust.certificate_pem;
+	return ((struct world *)userdata)->trust.certificate_pem;
 }
 
-static int edge_check(void *world, const char *text, const char *signature, const char *certificate,
-		      const char *name, uint64_t time_ns, char why[WHY_SIZE])
+static int env_check(void *userdata, const char *text, const char *signature,
+		     const char *certificate, const char *name, uint64_t time_ns, char why[WHY_SIZE])
 {
-	return trust_check(&((struct world *)world)->trust, text, signature, certificate, name,
+	return trust_check(&((struct world *)userdata)->trust, text, signature, certificate, name,
 			   time_ns, why);
 }
 
-static void edge_trace(void *world, const json_t *request, int fd)
+static void env_trace(void *userdata, const json_t *request, int fd)
 {
-	tracing_ask(&((struct world *)world)->tracing, request, fd);
+	tracing_ask(&((struct world *)userdata)->tracing, request, fd);
 }
 
-static void edge_trace_job(void *world, const json_t *request, struct job *job)
+static void env_trace_job(void *userdata, const json_t *request, struct job *job)
 {
 	cleanup(json_freep) json_t *of_job = json_copy((json_t *)request);
 
 	if (of_job && json_object_set_new(of_job, "pid", json_integer(job_pid(job))) == 0)
-		edge_trace(world, of_job, -1);
+		env_trace(userdata, of_job, -1);
 }
 
-static void edge_trace_drop(void *world, const char *sync)
+static void env_trace_drop(void *userdata, const char *sync)
 {
-	tracing_drop(&((struct world *)world)->tracing, sync);
+	tracing_drop(&((struct world *)userdata)->tracing, sync);
 }
 
-static void edge_event(void *world, const json_t *event)
+static void env_event(void *userdata, const json_t *event)
 {
 	const char *what = json_string_value(json_object_get(event, "event"));
-	struct world *w = world;
+	struct world *w = userdata;
 
 	notice_event(event);
 	if (!what || strcmp(what, "log") != 0)
 		control_tell(&w->control, event);
 }
 
-static const struct edge edge = {
-	.now_ns = edge_now_ns,
-	.time_ns = edge_time_ns,
-	.random = edge_random,
-	.set_timer = edge_set_timer,
-	.send = edge_send,
-	.send_blob = edge_send_blob,
-	.hang_up = edge_hang_up,
-	.job_start = edge_job_start,
-	.job_tell = edge_job_tell,
-	.job_end = edge_job_end,
-	.may_dial = edge_may_dial,
-	.may_save = edge_may_save,
-	.save = edge_save,
-	.sign = edge_sign,
-	.certificate = edge_certificate,
-	.check = edge_check,
-	.trace = edge_trace,
-	.trace_job = edge_trace_job,
-	.trace_drop = edge_trace_drop,
-	.event = edge_event,
+static const struct env env = {
+	.now_ns = env_now_ns,
+	.time_ns = env_time_ns,
+	.random = env_random,
+	.set_timer = env_set_timer,
+	.send = env_send,
+	.send_blob = env_send_blob,
+	.hang_up = env_hang_up,
+	.job_start = env_job_start,
+	.job_tell = env_job_tell,
+	.job_end = env_job_end,
+	.may_dial = env_may_dial,
+	.may_save = env_may_save,
+	.save = env_save,
+	.sign = env_sign,
+	.certificate = env_certificate,
+	.check = env_check,
+	.trace = env_trace,
+	.trace_job = env_trace_job,
+	.trace_drop = env_trace_drop,
+	.event = env_event,
 };
 
 /* --- What happens --------------------------------------------------------------------------------- */
 
-static void on_said(void *world, void *owner, const json_t *message, int *fds, unsigned n_fds)
+static void on_said(void *userdata, void *owner, const json_t *message, int *fds, unsigned n_fds)
 {
-	agent_on_job(((struct world *)world)->agent, owner, message, fds, n_fds);
+	agent_on_job(((struct world *)userdata)->agent, owner, message, fds, n_fds);
 }
 
-static void on_job_end(void *world, void *owner, const char *how)
+static void on_job_end(void *userdata, void *owner, const char *how)
 {
-	agent_on_job_end(((struct world *)world)->agent, owner, how);
+	agent_on_job_end(((struct world *)userdata)->agent, owner, how);
 }
 
 static const struct jobs_events jobs_events = {.on_said = on_said, .on_end = on_job_end};
@@ -370,22 +371,22 @@ static void trace_peer(struct world *w, unsigned peer)
 		tracing_ask(&w->tracing, tag, c->fd);
 }
 
-static void on_tracer(void *world)
+static void on_tracer(void *userdata)
 {
-	struct world *w = world;
+	struct world *w = userdata;
 
 	for (unsigned i = 0; i < w->peers.n; i++)
 		trace_peer(w, i);
 }
 
-static void on_missing(void *world, const char *sync)
+static void on_missing(void *userdata, const char *sync)
 {
-	agent_on_untraced(((struct world *)world)->agent, sync);
+	agent_on_untraced(((struct world *)userdata)->agent, sync);
 }
 
-static void on_traced(void *world, const json_t *request, const json_t *rows)
+static void on_traced(void *userdata, const json_t *request, const json_t *rows)
 {
-	agent_on_traced(((struct world *)world)->agent, request, rows);
+	agent_on_traced(((struct world *)userdata)->agent, request, rows);
 }
 
 static const struct tracing_events tracing_events = {
@@ -394,9 +395,9 @@ static const struct tracing_events tracing_events = {
 	.on_rows = on_traced,
 };
 
-static void on_change(void *world, unsigned peer)
+static void on_change(void *userdata, unsigned peer)
 {
-	struct world *w = world;
+	struct world *w = userdata;
 	char status[64], text[80];
 
 	format_status(w, status, sizeof(status));
@@ -414,31 +415,31 @@ static const struct peer_events peer_events = {
 	.on_change = on_change,
 };
 
-static void on_call(void *world, int fd, const struct address *address)
+static void on_call(void *userdata, int fd, const struct address *address)
 {
-	peers_accept(&((struct world *)world)->peers, fd, address);
+	peers_accept(&((struct world *)userdata)->peers, fd, address);
 }
 
 /* Takes both. What would not fit into a packet is left out, and that is said: heads() has it. */
-static void append_row(json_t *rows, json_t *row, json_t *heads)
+static void append_row(json_t *rows, json_t *row, json_t *replicas)
 {
-	size_t n = json_array_size(heads);
+	size_t n = json_array_size(replicas);
 
-	if (row && heads) {
-		(void)json_object_set(row, "heads", heads);
+	if (row && replicas) {
+		(void)json_object_set(row, "heads", replicas);
 		if (json_dumpb(row, NULL, 0, JSON_COMPACT) > ROW_SIZE_MAX) {
 			(void)json_object_set_new(row, "heads", json_array());
 			(void)json_object_set_new(row, "n_heads", json_integer((json_int_t)n));
 		}
 	}
-	json_decref(heads);
+	json_decref(replicas);
 	if (row)
 		(void)json_array_append_new(rows, row);
 }
 
-static json_t *nodes(void *world)
+static json_t *nodes(void *userdata)
 {
-	const struct world *w = world;
+	const struct world *w = userdata;
 	json_t *rows = json_array();
 	char why[WHY_SIZE];
 	bool warn = trust_warn(&w->trust, why);
@@ -447,21 +448,21 @@ static json_t *nodes(void *world)
 		   json_pack("{s:s, s:s, s:s, s:I, s:s?, s:n}", "node", w->config->name, "address",
 			     w->config->listen, "state", "self", "since_ns",
 			     (json_int_t)w->since_ns, "why", warn ? why : NULL, "rtt_us"),
-		   agent_heads(w->agent, AGENT_SELF));
+		   agent_replicas(w->agent, AGENT_SELF));
 	for (unsigned i = 0; i < w->peers.n; i++)
-		append_row(rows, peer_row(&w->peers, i), agent_heads(w->agent, i));
+		append_row(rows, peer_row(&w->peers, i), agent_replicas(w->agent, i));
 	return rows;
 }
 
-static json_t *heads(void *world, const char *node)
+static json_t *replicas(void *userdata, const char *node)
 {
-	const struct world *w = world;
+	const struct world *w = userdata;
 
 	if (!strcmp(node, w->config->name))
-		return agent_heads(w->agent, AGENT_SELF);
+		return agent_replicas(w->agent, AGENT_SELF);
 	for (unsigned i = 0; i < w->peers.n; i++)
 		if (!strcmp(node, w->peers.at[i].config->name))
-			return agent_heads(w->agent, i);
+			return agent_replicas(w->agent, i);
 	return NULL;
 }
 
@@ -568,9 +569,9 @@ static void reload(struct world *w)
 	warn_of_certificate(w);
 }
 
-static void on_files(void *world, unsigned changed)
+static void on_files(void *userdata, unsigned changed)
 {
-	struct world *w = world;
+	struct world *w = userdata;
 
 	if (changed & 1) /* reading it may wait for who knows its groups of users */
 		log_warning("%s was changed, and is read at the start only: weightd-sync --check says "
@@ -676,7 +677,7 @@ static int start_agent(struct world *w, char why[WHY_SIZE])
 	(void)snprintf(why, WHY_SIZE, "out of memory");
 	r = fill_agent_config(w);
 	if (r == 0)
-		r = agent_new(&edge, w, &w->agent_config, &w->agent);
+		r = agent_new(&env, w, &w->agent_config, &w->agent);
 	if (r == 0)
 		r = agent_load(w->agent, record, why);
 	json_decref(record);
@@ -701,7 +702,7 @@ static int open_control(struct world *w, char why[WHY_SIZE])
 		.operators_gid = w->config->operators_gid,
 		.agent = w->agent,
 		.nodes = nodes,
-		.heads = heads,
+		.replicas = replicas,
 		.userdata = w,
 	};
 	return control_init(&w->control, &w->loop, &w->control_options, why);
@@ -797,7 +798,7 @@ static void warn_of(const struct config *config)
 			"with engine = tcp it goes over all %u",
 			t->name, config->name, config->data_addresses[0], config->n_data_addresses);
 	for (unsigned i = 0; i < config->n_groups; i++)
-		rights_warn(&config->groups[i].rights, config->groups[i].name);
+		ownership_warn(&config->groups[i].ownership, config->groups[i].name);
 }
 
 int world_run(const struct config *config)

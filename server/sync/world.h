@@ -2,7 +2,7 @@
  * The world
  *
  * All that is real about an agent: one loop, the connections, the processes, the record and the control socket, and
- * struct edge over them. Started once, and ended by a signal.
+ * struct env over them. Started once, and ended by a signal.
  */
 #pragma once
 

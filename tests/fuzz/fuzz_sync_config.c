@@ -17,7 +17,7 @@ static void check_group(const struct config *c, const struct group *g)
 {
 	MUST(strlen(g->name) <= CONFIG_NAME_MAX && g->buffers[0] && g->device[0]);
 	MUST(g->n_members > 0 && g->n_members <= MEMBERS_MAX && g->n_publishers > 0);
-	MUST(g->policy <= POLICY_EACH && g->rights.mode <= 0666);
+	MUST(g->policy <= POLICY_EACH && g->ownership.mode <= 0666);
 	for (unsigned i = 0; i < g->n_members; i++)
 		MUST(is_node(c, g->members[i]));
 	for (unsigned i = 0; i < g->n_publishers; i++)

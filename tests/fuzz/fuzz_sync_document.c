@@ -11,7 +11,8 @@ static void check_bounds(const struct document *d)
 	MUST(strlen(d->text) <= DOCUMENT_SIZE_MAX && strlen(d->signature) <= SIGNATURE_SIZE_MAX);
 	MUST(strlen(d->certificate) <= CERTIFICATE_SIZE_MAX);
 	MUST(!d->decision || strlen(d->decision) <= SIGNATURE_SIZE_MAX);
-	MUST(d->group[0] && d->buffer[0] && d->publisher[0] && d->pair.term && d->pair.number);
+	MUST(d->group[0] && d->buffer[0] && d->publisher[0] && d->version_id.term &&
+	     d->version_id.number);
 	MUST(d->n_bytes && d->layout_bytes && d->layout_bytes <= LAYOUT_SIZE_MAX);
 	MUST(document_leaves_bytes(d) / 32 <= d->n_bytes); /* nothing overflowed */
 }
@@ -21,8 +22,8 @@ static bool is_same(const struct document *x, const struct document *y)
 	return !strcmp(x->text, y->text) && !strcmp(x->signature, y->signature) &&
 	       !strcmp(x->certificate, y->certificate) && !x->decision == !y->decision &&
 	       (!x->decision || !strcmp(x->decision, y->decision)) &&
-	       !memcmp(&x->pair, &y->pair, sizeof(x->pair)) && x->n_bytes == y->n_bytes &&
-	       !memcmp(x->root, y->root, sizeof(x->root));
+	       !memcmp(&x->version_id, &y->version_id, sizeof(x->version_id)) &&
+	       x->n_bytes == y->n_bytes && !memcmp(x->root, y->root, sizeof(x->root));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,9 +1,9 @@
 /* Any bytes as what says what links carry, an engine or a plan: what is taken can be added up, for every link. */
 #include "server/sync/base/talk.h"
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 #include "tests/fuzz/fuzz.h"
 
-static void check_links(const struct operation *op, const struct flows *f)
+static void check_links(const struct collective_op *op, const struct flows *f)
 {
 	for (unsigned i = 0; i < f->n; i++) {
 		uint64_t links = 0;
@@ -11,15 +11,15 @@ static void check_links(const struct operation *op, const struct flows *f)
 		for (unsigned j = 0; j < f->n; j++) {
 			if (i == j)
 				continue;
-			MUST(op->planned(f, i, j) <= (uint64_t)INT64_MAX / OPERATION_NODES_MAX);
+			MUST(op->planned(f, i, j) <= (uint64_t)INT64_MAX / COLLECTIVE_OP_NODES_MAX);
 			MUST(op->planned(f, i, j) >= op->bytes(f, i, j));
 			links += op->planned(f, j, i);
 		}
-		MUST(operation_planned(op, f, i) == links);
+		MUST(collective_op_planned(op, f, i) == links);
 	}
 }
 
-static void check_average(const struct operation *op, const struct flows *f)
+static void check_average(const struct collective_op *op, const struct flows *f)
 {
 	uint64_t total = 0;
 
@@ -31,9 +31,9 @@ static void check_average(const struct operation *op, const struct flows *f)
 	check_links(op, f);
 }
 
-static void check_reshard(const struct operation *op, struct flows *f)
+static void check_reshard(const struct collective_op *op, struct flows *f)
 {
-	uint64_t total = 0, most = operation_most(&f->plan);
+	uint64_t total = 0, most = collective_op_most(&f->plan);
 
 	MUST(op->read(NULL, f->plan.n_nodes, f) == 0);
 	for (unsigned i = 0; i < f->n; i++) {
@@ -47,7 +47,7 @@ static void check_reshard(const struct operation *op, struct flows *f)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	const struct operation *average = operation_find("average");
+	const struct collective_op *average = collective_op_find("average");
 	cleanup(json_freep) json_t *opened = NULL;
 	char why[MOVES_WHY_SIZE];
 	struct flows f = {0};
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size == 0)
 		return 0;
 	if (moves_decode_links(data, size, &f.plan, why) == 0) {
-		check_reshard(operation_find("reshard"), &f);
+		check_reshard(collective_op_find("reshard"), &f);
 		moves_deinit(&f.plan);
 		return 0;
 	}

@@ -45,31 +45,31 @@ uint64_t sim_jitter(struct sim *s, uint64_t ns)
 	return s->options.is_quiet ? ns / 2 : 1 + sim_random(s, ns);
 }
 
-/* --- The edge ----------------------------------------------------------------------------------- */
+/* --- The environment ----------------------------------------------------------------------------------- */
 
-static uint64_t edge_now(void *world)
+static uint64_t env_now(void *userdata)
 {
-	return ((struct sim_node *)world)->sim->now_ns;
+	return ((struct sim_node *)userdata)->sim->now_ns;
 }
 
-static uint64_t edge_time(void *world)
+static uint64_t env_time(void *userdata)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 
 	return EPOCH_NS + n->sim->now_ns + n->clock_skew_ns;
 }
 
-static void edge_random(void *world, void *ret, size_t size)
+static void env_random(void *userdata, void *ret, size_t size)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 
 	for (size_t i = 0; i < size; i++)
 		((uint8_t *)ret)[i] = (uint8_t)(sim_random(n->sim, 1 << 20) >> 5);
 }
 
-static void edge_set_timer(void *world, uint64_t deadline)
+static void env_set_timer(void *userdata, uint64_t deadline)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 
 	n->timer_ns = deadline;
 	if (deadline)
@@ -81,19 +81,19 @@ static void edge_set_timer(void *world, uint64_t deadline)
 					      .id = deadline});
 }
 
-static void edge_hang_up(void *world, unsigned peer, const char *why)
+static void env_hang_up(void *userdata, unsigned peer, const char *why)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 
 	(void)why;
 	if (!n->is_dying)
 		sim_link_drop(n->sim, n->index, sim_link_to(n, peer));
 }
 
-static int edge_job_start(void *world, enum job_kind kind, const char *buffer, void *owner,
-			  struct job **ret, char why[WHY_SIZE])
+static int env_job_start(void *userdata, enum job_kind kind, const char *buffer, void *owner,
+			 struct job **ret, char why[WHY_SIZE])
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 	struct job *j = calloc(1, sizeof(*j));
 
 	(void)buffer, (void)why;
@@ -116,10 +116,10 @@ static int edge_job_start(void *world, enum job_kind kind, const char *buffer, v
 	return 0;
 }
 
-static void edge_job_tell(void *world, struct job *j, const json_t *message, const int *fds,
-			  unsigned n_fds)
+static void env_job_tell(void *userdata, struct job *j, const json_t *message, const int *fds,
+			 unsigned n_fds)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 
 	if (n->is_dying || j->hangs || n->jobs_hang || j->kind == JOB_WATCH)
 		return;
@@ -135,9 +135,9 @@ static void edge_job_tell(void *world, struct job *j, const json_t *message, con
 		sim_engine_told(j, message, fds, n_fds);
 }
 
-static void edge_job_end(void *world, struct job *j)
+static void env_job_end(void *userdata, struct job *j)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 
 	if (j == n->watch)
 		n->watch = NULL;
@@ -171,32 +171,32 @@ static void note_decided(struct sim_node *n, const json_t *piece)
 }
 
 /* There is none. */
-static void edge_trace(void *world, const json_t *request, int fd)
+static void env_trace(void *userdata, const json_t *request, int fd)
 {
-	(void)world, (void)request, (void)fd;
+	(void)userdata, (void)request, (void)fd;
 }
 
-static void edge_trace_job(void *world, const json_t *request, struct job *job)
+static void env_trace_job(void *userdata, const json_t *request, struct job *job)
 {
-	(void)world, (void)request, (void)job;
+	(void)userdata, (void)request, (void)job;
 }
 
-static void edge_trace_drop(void *world, const char *sync)
+static void env_trace_drop(void *userdata, const char *sync)
 {
-	(void)world, (void)sync;
+	(void)userdata, (void)sync;
 }
 
-static int edge_may_save(void *world, char why[WHY_SIZE])
+static int env_may_save(void *userdata, char why[WHY_SIZE])
 {
-	const struct sim_node *n = world;
+	const struct sim_node *n = userdata;
 
 	snprintf(why, WHY_SIZE, "what it commits cannot be written: the disk is full");
 	return n->disk_is_full ? -ENOSPC : 0;
 }
 
-static int edge_save(void *world, const json_t *piece, bool is_all)
+static int env_save(void *userdata, const json_t *piece, bool is_all)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 	bool dies;
 
 	if (!is_all && json_array_size(n->record) % PIECES_MAX == 0)
@@ -227,9 +227,9 @@ static uint64_t checksum(const char *text, const char *name)
 	return h;
 }
 
-static bool edge_may_dial(void *world, const char *address, const char *whose, char why[WHY_SIZE])
+static bool env_may_dial(void *userdata, const char *address, const char *whose, char why[WHY_SIZE])
 {
-	const struct sim *s = ((struct sim_node *)world)->sim;
+	const struct sim *s = ((struct sim_node *)userdata)->sim;
 
 	if (!s->untrusted || strcmp(address, s->untrusted) != 0)
 		return true;
@@ -237,29 +237,29 @@ static bool edge_may_dial(void *world, const char *address, const char *whose, c
 	return false;
 }
 
-static int edge_sign(void *world, const char *text, char *ret, size_t size)
+static int env_sign(void *userdata, const char *text, char *ret, size_t size)
 {
-	snprintf(ret, size, "%016jx", (uintmax_t)checksum(text, ((struct sim_node *)world)->name));
+	snprintf(ret, size, "%016jx",
+		 (uintmax_t)checksum(text, ((struct sim_node *)userdata)->name));
 	return 0;
 }
 
-static const char *edge_certificate(void *world)
+static const char *env_certificate(void *userdata)
 {
-	const struct sim_node *n = world;
+	const struct sim_node *n = userdata;
 
 	return n->is_renewed ? n->renewed : n->name;
 }
 
 static bool is_over(struct sim_node *n, const struct sim_node *of, uint64_t time_ns)
 {
-	return of->over_ns &&
-	       (time_ns == EDGE_NOW ? edge_time(n) : time_ns) > EPOCH_NS + of->over_ns;
+	return of->over_ns && (time_ns == ENV_NOW ? env_time(n) : time_ns) > EPOCH_NS + of->over_ns;
 }
 
-static int edge_check(void *world, const char *text, const char *signature, const char *certificate,
-		      const char *name, uint64_t time_ns, char why[WHY_SIZE])
+static int env_check(void *userdata, const char *text, const char *signature,
+		     const char *certificate, const char *name, uint64_t time_ns, char why[WHY_SIZE])
 {
-	const struct sim *s = ((struct sim_node *)world)->sim;
+	const struct sim *s = ((struct sim_node *)userdata)->sim;
 	char expected[32];
 
 	snprintf(expected, sizeof(expected), "%016jx", (uintmax_t)checksum(text, name));
@@ -271,7 +271,7 @@ static int edge_check(void *world, const char *text, const char *signature, cons
 			continue;
 		if (strcmp(certificate, of->renewed) == 0)
 			return 0;
-		if (strcmp(certificate, of->name) == 0 && !is_over(world, of, time_ns))
+		if (strcmp(certificate, of->name) == 0 && !is_over(userdata, of, time_ns))
 			return 0;
 		snprintf(why, WHY_SIZE, "the certificate of %s is over", name);
 	}
@@ -292,9 +292,9 @@ static void take_plan(struct sim_node *n, const json_t *event)
 	n->plan = json_deep_copy(event);
 }
 
-static void edge_event(void *world, const json_t *event)
+static void env_event(void *userdata, const json_t *event)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 	const char *why;
 	uint64_t took;
 
@@ -315,27 +315,27 @@ static void edge_event(void *world, const json_t *event)
 	snprintf(n->outcome, sizeof(n->outcome), "%s", sim_text(event, "state"));
 }
 
-static const struct edge EDGE = {
-	.now_ns = edge_now,
-	.time_ns = edge_time,
-	.random = edge_random,
-	.set_timer = edge_set_timer,
+static const struct env ENV = {
+	.now_ns = env_now,
+	.time_ns = env_time,
+	.random = env_random,
+	.set_timer = env_set_timer,
 	.send = sim_link_send,
 	.send_blob = sim_link_send_blob,
-	.hang_up = edge_hang_up,
-	.job_start = edge_job_start,
-	.job_tell = edge_job_tell,
-	.job_end = edge_job_end,
-	.may_dial = edge_may_dial,
-	.trace = edge_trace,
-	.trace_job = edge_trace_job,
-	.trace_drop = edge_trace_drop,
-	.may_save = edge_may_save,
-	.save = edge_save,
-	.sign = edge_sign,
-	.certificate = edge_certificate,
-	.check = edge_check,
-	.event = edge_event,
+	.hang_up = env_hang_up,
+	.job_start = env_job_start,
+	.job_tell = env_job_tell,
+	.job_end = env_job_end,
+	.may_dial = env_may_dial,
+	.trace = env_trace,
+	.trace_job = env_trace_job,
+	.trace_drop = env_trace_drop,
+	.may_save = env_may_save,
+	.save = env_save,
+	.sign = env_sign,
+	.certificate = env_certificate,
+	.check = env_check,
+	.event = env_event,
 };
 
 /* --- Nodes -------------------------------------------------------------------------------------- */
@@ -353,7 +353,7 @@ void sim_start(struct sim *s, unsigned node)
 
 	assert_null(n->agent);
 	n->is_dying = false;
-	assert_int_equal(agent_new(&EDGE, n, &n->config, &n->agent), 0);
+	assert_int_equal(agent_new(&ENV, n, &n->config, &n->agent), 0);
 	assert_int_equal(agent_load(n->agent, n->record, why), 0);
 	sim_settle_death(n);
 	sim_link_dial_all(s, node);

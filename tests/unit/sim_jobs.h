@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 #include "sim.h"
 
 #define MS ((uint64_t)1000000)
@@ -55,7 +55,7 @@ struct job {
 	uint8_t plan_hash[32];
 
 	/* of a planner: bytes of the sources, by rank */
-	uint64_t given[OPERATION_NODES_MAX];
+	uint64_t given[COLLECTIVE_OP_NODES_MAX];
 	unsigned n_given;
 };
 

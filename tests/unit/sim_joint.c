@@ -80,11 +80,11 @@ static const char *hello(const struct job *j, unsigned from, unsigned to, char r
 
 static void read_order(struct job *j, const json_t *order)
 {
-	static const struct sim_operation *const OPERATIONS[] = {&sim_averages, &sim_exchanges};
+	static const struct sim_operation *const COLLECTIVE_OPS[] = {&sim_averages, &sim_exchanges};
 
-	for (unsigned i = 0; i < ARRAY_LEN(OPERATIONS); i++)
-		if (strcmp(OPERATIONS[i]->name, sim_text(order, "operation")) == 0)
-			j->operation = OPERATIONS[i];
+	for (unsigned i = 0; i < ARRAY_LEN(COLLECTIVE_OPS); i++)
+		if (strcmp(COLLECTIVE_OPS[i]->name, sim_text(order, "operation")) == 0)
+			j->operation = COLLECTIVE_OPS[i];
 	assert_non_null(j->operation);
 	j->n_bytes = sim_number(order, "n_bytes");
 	j->stall_ns = sim_number(order, "stall_ms") * MS;

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 #include "sim_jobs.h"
 
 /*
@@ -19,7 +19,7 @@ struct sim_made {
 	unsigned rank; /* of who has it, if it is a shard */
 	unsigned n_shards; /* that there are; 0: it is the same everywhere */
 	bool is_verified; /* by the sink of a node that has it */
-	uint64_t terms[OPERATION_NODES_MAX];
+	uint64_t terms[COLLECTIVE_OP_NODES_MAX];
 	unsigned n_terms;
 };
 

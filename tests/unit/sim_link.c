@@ -104,9 +104,9 @@ static json_t *decode(const struct event *e)
 	return message;
 }
 
-int sim_link_send(void *world, unsigned peer, const json_t *message)
+int sim_link_send(void *userdata, unsigned peer, const json_t *message)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 	struct sim *s = n->sim;
 	struct event e = {.kind = EVENT_MESSAGE, .from = n->index, .to = sim_link_to(n, peer)};
 	const struct sim_link *l = link_at(s, e.from, e.to);
@@ -126,9 +126,9 @@ int sim_link_send(void *world, unsigned peer, const json_t *message)
 	return 0;
 }
 
-int sim_link_send_blob(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+int sim_link_send_blob(void *userdata, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	struct sim_node *n = world;
+	struct sim_node *n = userdata;
 	struct sim *s = n->sim;
 	struct event e = {.kind = EVENT_BLOB,
 			  .from = n->index,

@@ -29,10 +29,10 @@ void sim_link_drop(struct sim *s, unsigned i, unsigned j);
 void sim_link_dial_all(struct sim *s, unsigned node);
 void sim_link_drop_all(struct sim *s, unsigned node);
 
-/* For struct edge. */
+/* For struct env. */
 unsigned sim_link_to(const struct sim_node *n, unsigned peer);
-int sim_link_send(void *world, unsigned peer, const json_t *message);
-int sim_link_send_blob(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+int sim_link_send(void *userdata, unsigned peer, const json_t *message);
+int sim_link_send_blob(void *userdata, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
 
 /* What happens. */
 void sim_link_on_message(struct sim *s, struct event *e);

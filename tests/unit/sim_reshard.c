@@ -163,7 +163,7 @@ void sim_planner_told(struct job *j, const json_t *message, const int *fds, unsi
 
 	assert_int_equal(n_fds, 1);
 	if (strcmp(sim_text(message, "op"), "layout") == 0) {
-		assert_true(j->n_given < OPERATION_NODES_MAX);
+		assert_true(j->n_given < COLLECTIVE_OP_NODES_MAX);
 		j->given[j->n_given++] = (uintptr_t)sim_pointer_of(fds[0]);
 		return;
 	}
@@ -230,7 +230,7 @@ static bool is_linked(const struct job *j, unsigned rank)
 
 static uint64_t n_pieces(const struct moves_link *l)
 {
-	return l ? (l->n_bytes + OPERATION_CHUNK - 1) / OPERATION_CHUNK : 0;
+	return l ? (l->n_bytes + COLLECTIVE_OP_CHUNK - 1) / COLLECTIVE_OP_CHUNK : 0;
 }
 
 static uint64_t planned(const struct job *j, unsigned from, unsigned to)

@@ -83,7 +83,7 @@ static bool all_ended(struct sim *s)
 
 static unsigned n_serving(struct sim *s, unsigned node)
 {
-	cleanup(json_freep) json_t *rows = agent_heads(s->nodes[node].agent, AGENT_SELF);
+	cleanup(json_freep) json_t *rows = agent_replicas(s->nodes[node].agent, AGENT_SELF);
 	unsigned n = 0;
 	json_t *row;
 	size_t i;

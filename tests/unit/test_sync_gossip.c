@@ -39,7 +39,7 @@ static void push_and_wait(struct sim *s)
 /* The number of the version that node `i` takes node `j` to have; 0: none. */
 static uint64_t known(struct sim *s, unsigned i, unsigned j)
 {
-	cleanup(json_freep) json_t *rows = agent_heads(s->nodes[i].agent, j < i ? j : j - 1);
+	cleanup(json_freep) json_t *rows = agent_replicas(s->nodes[i].agent, j < i ? j : j - 1);
 	const json_t *row = json_array_get(rows, 0);
 
 	return row ? sim_number(row, "number") : 0;
@@ -57,7 +57,7 @@ static void assert_known(struct sim *s, uint64_t number, unsigned except, uint64
 	}
 }
 
-static bool count_heads(struct sim *s, unsigned from, unsigned to, const json_t *message)
+static bool count_replicas(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	(void)from, (void)to;
 	*(unsigned *)s->userdata += strcmp(sim_text(message, "type"), "heads") == 0;
@@ -70,7 +70,7 @@ static void test_all_know_of_all_what_they_have(void **state)
 	unsigned n = 0;
 
 	(void)state;
-	s->on_message = count_heads;
+	s->on_message = count_replicas;
 	s->userdata = &n;
 	push_and_wait(s);
 	sim_run(s, S);
@@ -106,7 +106,7 @@ static void test_who_publishes_after_the_end_is_heard(void **state)
 	sim_free(s);
 }
 
-/* What the publisher says of heads does not arrive. */
+/* What the publisher says of replicas does not arrive. */
 struct silence {
 	bool says_all_have_it; /* it is a lie instead */
 };

@@ -1,5 +1,5 @@
 /*
- * Heads: the order of versions, and what peers claim to have.
+ * Replicas: the order of versions, and what peers claim to have.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -122,7 +122,7 @@ static void push_buffer(struct sim *s, const char *buffer)
 static json_t *known(struct sim *s, unsigned node)
 {
 	cleanup(json_freep) json_t *history = agent_history(s->nodes[node].agent, 1000);
-	json_t *rows = agent_heads(s->nodes[node].agent, AGENT_SELF), *row;
+	json_t *rows = agent_replicas(s->nodes[node].agent, AGENT_SELF), *row;
 	size_t i;
 
 	json_array_foreach(rows, i, row) json_object_del(row, "state");
@@ -164,7 +164,7 @@ static void test_a_record_in_pieces_is_as_good_as_one_that_is_whole(void **state
 
 /* --- What peers claim --------------------------------------------------------------------------- */
 
-/* As if node `from` had said so: `n` buffers of these names, from `first` on, at this pair. */
+/* As if node `from` had said so: `n` buffers of these names, from `first` on, at this version_id. */
 static void claim(struct sim *s, unsigned to, unsigned from, const char *name, unsigned n,
 		  unsigned number)
 {
@@ -187,7 +187,7 @@ static void claim(struct sim *s, unsigned to, unsigned from, const char *name, u
 static size_t n_claims(struct sim *s, unsigned of, unsigned from)
 {
 	cleanup(json_freep)
-		json_t *rows = agent_heads(s->nodes[of].agent, from < of ? from : from - 1);
+		json_t *rows = agent_replicas(s->nodes[of].agent, from < of ? from : from - 1);
 
 	return json_array_size(rows);
 }
@@ -308,7 +308,7 @@ static void test_who_pushes_waits_no_more_for_what_it_had_asked_for(void **state
 		.n_nodes = 3, .n_publishers = 1, .policy = POLICY_QUORUM, .seed = 5});
 	struct liar liar = {.node = 2};
 	const struct agent *a = s->nodes[0].agent;
-	const struct head *h;
+	const struct replica *h;
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
@@ -317,7 +317,7 @@ static void test_who_pushes_waits_no_more_for_what_it_had_asked_for(void **state
 	s->userdata = &liar;
 	claim(s, 0, 2, SIM_BUFFER, 1, 1000);
 	sim_run(s, S);
-	h = head_find(s->nodes[0].agent, SIM_BUFFER);
+	h = replica_find(s->nodes[0].agent, SIM_BUFFER);
 	assert_non_null(h);
 	assert_int_equal(h->asked, 1);
 	assert_int_equal(sim_push(s, 0, sync), 0);
@@ -325,7 +325,7 @@ static void test_who_pushes_waits_no_more_for_what_it_had_asked_for(void **state
 	assert_true(has_outcome(&s->nodes[0], "committed"));
 	assert_int_equal(h->asked, NO_PEER);
 	assert_int_equal(a->peers[1].n_asked, 0);
-	assert_false(head_claim(s->nodes[0].agent, 1, h)->is_invited);
+	assert_false(replica_claim(s->nodes[0].agent, 1, h)->is_invited);
 	sim_free(s);
 }
 
@@ -752,7 +752,7 @@ static void test_no_shard_is_named_as_a_version_that_was_only_heard_of(void **st
 	join = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:[], s:[s]}", "type", "join",
 			 "sync", "00112233445566aa", "operation", "reshard", "group", "main",
 			 "buffer", SIM_BUFFER, "term", 0, "number", 0, "time_ns",
-			 (json_int_t)s->nodes[1].agent->edge->time_ns(s->nodes[1].agent->world),
+			 (json_int_t)s->nodes[1].agent->env->time_ns(s->nodes[1].agent->userdata),
 			 "sources", "targets", "n0001");
 	agent_on_message(s->nodes[1].agent, 0, join);
 	sim_run(s, S);

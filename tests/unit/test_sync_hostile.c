@@ -285,7 +285,7 @@ static void push_many(struct sim *s)
 
 static unsigned n_served(struct sim *s)
 {
-	cleanup(json_freep) json_t *rows = agent_heads(s->nodes[1].agent, AGENT_SELF);
+	cleanup(json_freep) json_t *rows = agent_replicas(s->nodes[1].agent, AGENT_SELF);
 	const json_t *row;
 	unsigned n = 0;
 	size_t i;

@@ -102,7 +102,7 @@ static void deliver_forged(struct sim *s, unsigned to, const json_t *message, en
 	d->leaves[9] ^= what == FORGED_LEAVES;
 	d->layout[9] ^= what == FORGED_LAYOUT;
 	d->n_bytes += what == FORGED_SIZE;
-	d->pair.number += what == FORGED_NUMBER;
+	d->version_id.number += what == FORGED_NUMBER;
 	d->buffer[0] ^= what == FORGED_BUFFER;
 	d->time_ns += what == FORGED_TIME;
 	assert_int_equal(document_sign(a, d, why), 0);

@@ -12,19 +12,19 @@
 #include "server/sync/coordinator/pace.h"
 #include "server/sync/state/transport.h"
 
-static uint64_t now_ns(void *world)
+static uint64_t now_ns(void *userdata)
 {
-	(void)world;
+	(void)userdata;
 	return 100 * SECOND;
 }
 
-static const struct edge edge = {.now_ns = now_ns};
+static const struct env env = {.now_ns = now_ns};
 
 /* Who is in front moves next to nothing, after a long while. */
 static struct member *laggard(const struct transport *transport, struct member members[2])
 {
 	struct peer peers[2] = {{.up = true}, {.up = true}};
-	const struct agent a = {.edge = &edge, .peers = peers};
+	const struct agent a = {.env = &env, .peers = peers};
 	const struct transaction t = {
 		.sync = {.members = members, .n_members = 2},
 		.transport = transport,

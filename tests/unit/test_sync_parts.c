@@ -13,8 +13,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/state/edge.h"
-#include "server/sync/state/parts.h"
+#include "server/sync/state/env.h"
+#include "server/sync/state/event_pages.h"
 
 static json_t *end_of(size_t n)
 {
@@ -39,35 +39,35 @@ static void test_the_nodes_of_an_end_have_room_and_none_is_lost(void **state)
 	for (size_t i = 0; i < sizeof(NUMBERS) / sizeof(NUMBERS[0]); i++) {
 		cleanup(json_freep) json_t *event = end_of(NUMBERS[i]);
 		cleanup(json_freep) json_t *before = json_deep_copy(event);
-		cleanup(json_freep) json_t *parts = parts_of(event);
+		cleanup(json_freep) json_t *pages = event_pages_split(event);
 		cleanup(json_freep) json_t *all = json_array();
-		size_t n = json_array_size(parts), j;
-		json_t *part;
+		size_t n = json_array_size(pages), j;
+		json_t *page;
 
-		json_array_foreach(parts, j, part)
+		json_array_foreach(pages, j, page)
 		{
-			const char *kind = json_string_value(json_object_get(part, "event"));
+			const char *kind = json_string_value(json_object_get(page, "event"));
 
 			assert_string_equal(kind, j + 1 < n ? "nodes" : "end");
-			assert_true(json_dumpb(part, NULL, 0, JSON_COMPACT) < TALK_SIZE_MAX);
-			assert_string_equal(json_string_value(json_object_get(part, "sync")),
+			assert_true(json_dumpb(page, NULL, 0, JSON_COMPACT) < TALK_SIZE_MAX);
+			assert_string_equal(json_string_value(json_object_get(page, "sync")),
 					    "0123456789abcdef");
-			json_array_extend(all, json_object_get(part, "nodes"));
+			json_array_extend(all, json_object_get(page, "nodes"));
 		}
 		assert_true(json_equal(all, json_object_get(before, "nodes")));
 		assert_true(json_equal(event, before));
-		assert_non_null(json_object_get(json_array_get(parts, n - 1), "error"));
+		assert_non_null(json_object_get(json_array_get(pages, n - 1), "error"));
 	}
 }
 
 static void test_an_event_without_nodes_is_one_part(void **state)
 {
 	cleanup(json_freep) json_t *event = json_pack("{s:s}", "event", "phase");
-	cleanup(json_freep) json_t *parts = parts_of(event);
+	cleanup(json_freep) json_t *pages = event_pages_split(event);
 
 	(void)state;
-	assert_int_equal(json_array_size(parts), 1);
-	assert_true(json_equal(json_array_get(parts, 0), event));
+	assert_int_equal(json_array_size(pages), 1);
+	assert_true(json_equal(json_array_get(pages, 0), event));
 }
 
 int main(void)

@@ -162,7 +162,7 @@ static void test_a_rate_that_is_low_is_not_split(void **state)
 	sim_free(s);
 }
 
-/* What was written of heads, ever. */
+/* What was written of replicas, ever. */
 static char *dump_recorded(const json_t *record)
 {
 	cleanup(json_freep) json_t *rows = json_array();

@@ -145,12 +145,12 @@ static void test_a_weightd_that_comes_back_is_looked_at_before_others_are_asked(
 static const char *state_at_n1(struct sim *s)
 {
 	static char state[16];
-	json_t *heads = agent_heads(s->nodes[1].agent, AGENT_SELF);
+	json_t *replicas = agent_replicas(s->nodes[1].agent, AGENT_SELF);
 
-	assert_int_equal(json_array_size(heads), 1);
-	strncpy(state, json_string_value(json_object_get(json_array_get(heads, 0), "state")),
+	assert_int_equal(json_array_size(replicas), 1);
+	strncpy(state, json_string_value(json_object_get(json_array_get(replicas, 0), "state")),
 		sizeof(state) - 1);
-	json_decref(heads);
+	json_decref(replicas);
 	return state;
 }
 
@@ -159,13 +159,13 @@ static bool n1_is_sure(struct sim *s)
 	return strcmp(state_at_n1(s), "serving") == 0;
 }
 
-/* Whether n2 has heard of any head of n1's. */
+/* Whether n2 has heard of any replica of n1's. */
 static bool n1_claims_one(struct sim *s)
 {
-	json_t *heads = agent_heads(s->nodes[2].agent, 1);
-	size_t n = json_array_size(heads);
+	json_t *replicas = agent_replicas(s->nodes[2].agent, 1);
+	size_t n = json_array_size(replicas);
 
-	json_decref(heads);
+	json_decref(replicas);
 	return n > 0;
 }
 

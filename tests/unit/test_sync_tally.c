@@ -10,21 +10,21 @@
 #include <jansson.h>
 
 #include "server/sync/base/talk.h"
-#include "server/sync/state/tally.h"
+#include "server/sync/state/byte_count.h"
 
 /* The number, or -1 for null. */
-static json_int_t shown(const struct tally *t, const char *key)
+static json_int_t shown(const struct byte_count *t, const char *key)
 {
 	cleanup(json_freep) json_t *row = json_object();
 	const json_t *n;
 
-	tally_show(t, row);
+	byte_count_show(t, row);
 	n = json_object_get(row, key);
 	assert_true(json_is_null(n) || json_is_integer(n));
 	return json_is_null(n) ? -1 : json_integer_value(n);
 }
 
-static void assert_shown(const struct tally *t, json_int_t planned, json_int_t bytes,
+static void assert_shown(const struct byte_count *t, json_int_t planned, json_int_t bytes,
 			 json_int_t kernel)
 {
 	assert_int_equal(shown(t, "planned"), planned);
@@ -32,15 +32,15 @@ static void assert_shown(const struct tally *t, json_int_t planned, json_int_t b
 	assert_int_equal(shown(t, "kernel"), kernel);
 }
 
-static void add(struct tally *t, uint64_t planned, json_t *in)
+static void add(struct byte_count *t, uint64_t planned, json_t *in)
 {
-	tally_add(t, planned, in);
+	byte_count_add(t, planned, in);
 	json_decref(in);
 }
 
 static void test_nothing_that_moved_is_none(void **state)
 {
-	struct tally t = {0};
+	struct byte_count t = {0};
 
 	(void)state;
 	assert_shown(&t, 0, 0, 0);
@@ -51,7 +51,7 @@ static void test_nothing_that_moved_is_none(void **state)
 
 static void test_what_engines_say_adds_up(void **state)
 {
-	struct tally t = {0};
+	struct byte_count t = {0};
 
 	(void)state;
 	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
@@ -62,7 +62,7 @@ static void test_what_engines_say_adds_up(void **state)
 /* Which it says to be less where there is TLS. */
 static void test_the_payload_is_what_an_engine_says_or_all(void **state)
 {
-	struct tally t = {0};
+	struct byte_count t = {0};
 
 	(void)state;
 	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
@@ -78,7 +78,7 @@ static void test_the_payload_is_what_an_engine_says_or_all(void **state)
 /* However much is known of the rest. */
 static void test_what_nobody_knows_of_some_is_not_known_of_all(void **state)
 {
-	struct tally nccl = {0}, nonsense = {0};
+	struct byte_count nccl = {0}, nonsense = {0};
 
 	(void)state;
 	add(&nccl, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
@@ -92,10 +92,10 @@ static void test_what_nobody_knows_of_some_is_not_known_of_all(void **state)
 
 static void test_bytes_of_epochs_that_broke_are_not_none(void **state)
 {
-	struct tally t = {0};
+	struct byte_count t = {0};
 
 	(void)state;
-	tally_add_broken(&t);
+	byte_count_add_broken(&t);
 	assert_shown(&t, -1, -1, -1);
 	assert_int_equal(shown(&t, "payload"), -1);
 	assert_int_equal(shown(&t, "broken"), 1);
@@ -106,23 +106,23 @@ static void test_bytes_of_epochs_that_broke_are_not_none(void **state)
 
 static void test_what_was_traced_comes_late_and_once(void **state)
 {
-	struct tally t = {0};
+	struct byte_count t = {0};
 
 	(void)state;
 	assert_int_equal(shown(&t, "traced"), -1);
 	assert_int_equal(shown(&t, "untraced"), 0);
-	tally_add_traced(&t, 7); /* of nothing that was counted */
+	byte_count_add_traced(&t, 7); /* of nothing that was counted */
 	assert_int_equal(shown(&t, "traced"), -1);
 	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
 	add(&t, 0, json_null());
 	add(&t, 5, json_pack("{s:i, s:i}", "bytes", 5, "kernel", 5));
 	assert_int_equal(shown(&t, "traced"), -1);
 	assert_int_equal(shown(&t, "untraced"), 2);
-	tally_add_traced(&t, 5);
+	byte_count_add_traced(&t, 5);
 	assert_int_equal(shown(&t, "traced"), 5);
 	assert_int_equal(shown(&t, "untraced"), 1);
-	tally_add_traced(&t, 7);
-	tally_add_traced(&t, 9);
+	byte_count_add_traced(&t, 7);
+	byte_count_add_traced(&t, 9);
 	assert_int_equal(shown(&t, "traced"), 12);
 	assert_int_equal(shown(&t, "untraced"), 0);
 }
@@ -130,14 +130,14 @@ static void test_what_was_traced_comes_late_and_once(void **state)
 static void test_a_row_that_was_shown_is_amended_alike(void **state)
 {
 	cleanup(json_freep) json_t *row = json_object();
-	struct tally t = {0};
+	struct byte_count t = {0};
 
 	(void)state;
 	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
 	add(&t, 5, json_pack("{s:i, s:i}", "bytes", 5, "kernel", 5));
-	tally_show(&t, row);
+	byte_count_show(&t, row);
 	for (unsigned i = 0; i < 3; i++)
-		tally_amend(row, 6);
+		byte_count_amend(row, 6);
 	assert_int_equal(json_integer_value(json_object_get(row, "traced")), 12);
 	assert_int_equal(json_integer_value(json_object_get(row, "untraced")), 0);
 }

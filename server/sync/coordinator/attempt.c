@@ -59,7 +59,7 @@ void attempt_begin(struct agent *a, struct joint *j)
 		return;
 	}
 	nodes = take_ranks(j);
-	a->edge->random(a->world, token, sizeof(token));
+	a->env->random(a->userdata, token, sizeof(token));
 	field_hex(token, sizeof(token), hex);
 	j->sync.epoch++;
 	a->metrics.n_epochs++;
@@ -81,8 +81,8 @@ void attempt_begin(struct agent *a, struct joint *j)
 /* All are, but in a reshard those that give each other nothing. */
 static bool are_linked(const struct joint *j, unsigned x, unsigned y)
 {
-	return j->operation->is_version || j->operation->bytes(&j->flows, x, y) > 0 ||
-	       j->operation->bytes(&j->flows, y, x) > 0;
+	return j->op->is_version || j->op->bytes(&j->flows, x, y) > 0 ||
+	       j->op->bytes(&j->flows, y, x) > 0;
 }
 
 /* One for each rank, null where it is its own or has nothing for it. */
@@ -111,13 +111,13 @@ void attempt_on_opened(struct agent *a, struct sync *s, struct member *m, const 
 	if (m->state != MEMBER_OPENING || field_array(message, "hellos", j->n_ranks, &hellos) < 0 ||
 	    !are_hellos(j, m, hellos) ||
 	    field_number(message, "expected", INT64_MAX, &m->expected) < 0 ||
-	    (m->is_us && j->operation->read(message, j->n_ranks, &j->flows) < 0)) {
+	    (m->is_us && j->op->read(message, j->n_ranks, &j->flows) < 0)) {
 		member_is_wrong(a, s, m, "opened");
 		return;
 	}
 	m->hellos = json_incref(hellos);
 	if (m->is_us)
-		s->changed = j->operation->changed(&j->flows);
+		s->changed = j->op->changed(&j->flows);
 	member_set_state(a, s, m, MEMBER_OPEN);
 }
 
@@ -188,8 +188,8 @@ void attempt_on_done(struct agent *a, struct sync *s, struct member *m, const js
 	}
 	m->done = m->expected;
 	m->is_moved = m->has_told = true;
-	tally_add(&s->tally, operation_planned(j->operation, &j->flows, m->rank),
-		  json_object_get(message, "in"));
+	byte_count_add(&s->byte_count, collective_op_planned(j->op, &j->flows, m->rank),
+		       json_object_get(message, "in"));
 	j->moved_ns = agent_now(a);
 	if (s->phase == PHASE_BYTES)
 		s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
@@ -242,7 +242,7 @@ void attempt_break(struct agent *a, struct joint *j)
 {
 	if (j->sync.phase == PHASE_OPEN || j->sync.phase == PHASE_BYTES) {
 		if (j->sync.phase == PHASE_BYTES)
-			tally_add_broken(&j->sync.tally);
+			byte_count_add_broken(&j->sync.byte_count);
 		j->sync.phase = PHASE_STOP;
 		j->stops = false;
 		j->sync.deadline_ns = agent_now(a) + a->config->stall_ns;

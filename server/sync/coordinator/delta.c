@@ -14,7 +14,7 @@
 static bool is_from(const struct member *m, const struct transaction *t, unsigned first)
 {
 	return m->state == MEMBER_READY && m->missing.n && m->base >= first &&
-	       m->base < t->delta.patches.n;
+	       m->base < t->delta.patch_chain.n;
 }
 
 /* Bytes that those lack who get a patch that begins there. */
@@ -36,10 +36,10 @@ static uint64_t lacked_from(const struct transaction *t, unsigned first)
 /* The oldest one is for most members, and takes the most bytes. */
 static unsigned choose(const struct transaction *t)
 {
-	const struct patches *p = &t->delta.patches;
+	const struct patch_chain *p = &t->delta.patch_chain;
 	unsigned first = 0;
 
-	while (first < p->n && patches_size(p, first) > lacked_from(t, first) / DELTA_WORTH)
+	while (first < p->n && patch_chain_size(p, first) > lacked_from(t, first) / DELTA_WORTH)
 		first++;
 	return first;
 }
@@ -47,7 +47,7 @@ static unsigned choose(const struct transaction *t)
 /* Nobody needs what is older than the oldest version that any of them has. */
 static unsigned oldest(const struct transaction *t, unsigned first)
 {
-	unsigned found = t->delta.patches.n;
+	unsigned found = t->delta.patch_chain.n;
 
 	for (unsigned i = 0; i < t->sync.n_members; i++)
 		if (is_from(&t->sync.members[i], t, first) && t->sync.members[i].base < found)
@@ -72,8 +72,8 @@ static void take(struct transaction *t, int fd, uint64_t size, uint64_t changed)
 
 static void compose(struct agent *a, struct transaction *t)
 {
-	const struct patches *p = &t->delta.patches;
-	int fds[PATCHES_MAX];
+	const struct patch_chain *p = &t->delta.patch_chain;
+	int fds[PATCH_CHAIN_MAX];
 	unsigned n = 0;
 
 	for (unsigned i = t->delta.first; i < p->n; i++)
@@ -89,13 +89,13 @@ bool delta_begin(struct agent *a, struct transaction *t)
 	int fd;
 
 	d->first = oldest(t, choose(t));
-	if (d->first >= d->patches.n)
+	if (d->first >= d->patch_chain.n)
 		return false;
-	if (d->first + 1 < d->patches.n) {
+	if (d->first + 1 < d->patch_chain.n) {
 		compose(a, t);
 		return true;
 	}
-	last = &d->patches.at[d->first];
+	last = &d->patch_chain.at[d->first];
 	fd = fcntl(last->fd, F_DUPFD_CLOEXEC, 3);
 	if (fd >= 0)
 		take(t, fd, last->size, last->changed);
@@ -119,7 +119,7 @@ void delta_on_composed(struct agent *a, struct transaction *t, const json_t *mes
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
 		agent_log(a, "warning", "sync %s: %s goes without a patch: %s", t->sync.id,
-			  t->sync.head->buffer, why);
+			  t->sync.replica->buffer, why);
 	}
 	sync_step(a, &t->sync);
 }
@@ -133,7 +133,7 @@ void delta_give_up(struct transaction *t)
 
 void delta_deinit(struct delta *d)
 {
-	patches_deinit(&d->patches);
+	patch_chain_deinit(&d->patch_chain);
 	d->fd = fd_close(d->fd);
 }
 

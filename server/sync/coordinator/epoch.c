@@ -25,7 +25,7 @@
 #include "server/sync/coordinator/plan.h"
 #include "server/sync/coordinator/ring.h"
 #include "server/sync/history.h"
-#include "server/sync/state/span.h"
+#include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
 
 #define LOOK_NS (SECOND / 2) /* how often, while bytes move, for who is slow */
@@ -68,7 +68,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 				t->transport->planned(&t->ranges,
 						      pairing_count(a, t, NULL, t->first)),
 				json_object_get(message, "out"));
-		span_end(a, &t->engine, AGENT_SELF, NULL, message);
+		trace_span_end(a, &t->engine, AGENT_SELF, NULL, message);
 		work_end(a, &t->engine);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -266,12 +266,12 @@ int epoch_open_ours(struct agent *a, struct transaction *t)
 	char why[WHY_SIZE];
 
 	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	if (work_start(a, &t->engine, t->transport->job, t->sync.head->buffer, why) < 0) {
+	if (work_start(a, &t->engine, t->transport->job, t->sync.replica->buffer, why) < 0) {
 		sync_fail(a, &t->sync, "the engine of %s could not be started: %s", a->config->name,
 			  why);
 		return -1;
 	}
-	span_begin(a, &t->engine, t->sync.id, t->sync.document->pair);
+	trace_span_begin(a, &t->engine, t->sync.id, t->sync.document->version_id);
 	work_tell(a, &t->engine, transport_open(a, &c), data_of(t), 1);
 	return 0;
 }
@@ -285,7 +285,7 @@ static void open_all(struct agent *a, struct transaction *t)
 	for (struct member *m = t->first; m && t->sync.phase == PHASE_OPEN; m = m->next) {
 		uint8_t token[32];
 
-		a->edge->random(a->world, token, sizeof(token));
+		a->env->random(a->userdata, token, sizeof(token));
 		field_hex(token, sizeof(token), m->token);
 		m->done = m->rate = m->measured = m->moved_ns = 0;
 		member_set_state(a, &t->sync, m, MEMBER_OPENING);
@@ -503,7 +503,7 @@ static void stop_all(struct agent *a, struct transaction *t)
 	struct sync *s = &t->sync;
 
 	if (s->phase == PHASE_BYTES)
-		tally_add_broken(&s->tally);
+		byte_count_add_broken(&s->byte_count);
 	sync_set_phase(a, s, PHASE_STOP, a->config->stall_ns);
 	work_end(a, &t->engine);
 	for (unsigned i = 0; i < s->n_members; i++) {
@@ -591,7 +591,7 @@ static bool may_dial_all(const struct agent *a, const struct transaction *t, con
 			 char why[WHY_SIZE])
 {
 	for (unsigned i = 0; m->n_ways > 1 && t->transport->has_stripes && i < m->n_ways; i++)
-		if (!a->edge->may_dial(a->world, m->ways[i].address, m->name, why))
+		if (!a->env->may_dial(a->userdata, m->ways[i].address, m->name, why))
 			return false;
 	return true;
 }
@@ -615,7 +615,7 @@ void epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const js
 		return;
 	}
 	/* Otherwise whoever is before it in the chain would fail for it. */
-	if (!a->edge->may_dial(a->world, address, m->name, why) || !may_dial_all(a, t, m, why)) {
+	if (!a->env->may_dial(a->userdata, address, m->name, why) || !may_dial_all(a, t, m, why)) {
 		member_fail(a, s, m, "listens where nobody may dial it (%s)", why);
 		return;
 	}
@@ -670,9 +670,9 @@ void epoch_on_done(struct agent *a, struct sync *s, struct member *m, const json
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
 	s->deadline_ns = t->moved_ns + ring_patience(a, t);
-	tally_add(&s->tally,
-		  t->transport->planned(&t->ranges, pairing_count(a, t, epoch_before(t, m), m)),
-		  json_object_get(message, "in"));
+	byte_count_add(&s->byte_count,
+		       t->transport->planned(&t->ranges, pairing_count(a, t, epoch_before(t, m), m)),
+		       json_object_get(message, "in"));
 	pace_measure(a, t, m);
 	member_set_state(a, s, m, MEMBER_READY);
 }

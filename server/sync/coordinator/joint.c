@@ -64,9 +64,9 @@ static bool write_document(struct agent *a, struct sync *s)
 	struct document *d = s->document;
 	char why[WHY_SIZE];
 
-	snprintf(d->buffer, sizeof(d->buffer), "%s", s->head->buffer);
+	snprintf(d->buffer, sizeof(d->buffer), "%s", s->replica->buffer);
 	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
-	d->time_ns = a->edge->time_ns(a->world);
+	d->time_ns = a->env->time_ns(a->userdata);
 	memcpy(d->root, s->us->root, 32);
 	memcpy(d->leaves, s->us->leaves, 32);
 	if (document_sign(a, d, why) == 0 && document_decide(a, d, why) == 0)
@@ -75,14 +75,14 @@ static bool write_document(struct agent *a, struct sync *s)
 	return false;
 }
 
-/* Durable before anybody is told: the opening of head.c says why. That this node serves it, its share says. */
+/* Durable before anybody is told: the opening of replica.c says why. That this node serves it, its share says. */
 static bool decide(struct agent *a, struct sync *s)
 {
 	int r;
 
 	if (!write_document(a, s))
 		return false;
-	r = head_commit(a, s->head, s->document, 0, HEAD_BEHIND);
+	r = replica_commit(a, s->replica, s->document, 0, REPLICA_BEHIND);
 	if (r < 0) {
 		sync_fail(a, s, "the record of %s could not be written: %s", a->config->name,
 			  strerror(-r));
@@ -101,7 +101,7 @@ static json_t *commit_fields(const struct sync *s, const struct member *m)
 /* Nodes that have to come to the same did so, or are lost. */
 static void judge(struct agent *a, struct sync *s)
 {
-	for (unsigned i = 0; i < s->n_members && joint_of(s)->operation->is_version; i++) {
+	for (unsigned i = 0; i < s->n_members && joint_of(s)->op->is_version; i++) {
 		struct member *m = &s->members[i];
 
 		if (m->state == MEMBER_VERIFIED && (memcmp(m->root, s->us->root, 32) != 0 ||
@@ -199,11 +199,10 @@ json_t *joint_invitation(const struct agent *a, const struct sync *s)
 {
 	const struct document *d = s->document;
 
-	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation",
-			 joint_of(s)->operation->name, "group", s->group->name, "buffer",
-			 s->head->buffer, "term", (json_int_t)d->pair.term, "number",
-			 (json_int_t)d->pair.number, "time_ns",
-			 (json_int_t)a->edge->time_ns(a->world), "dry", s->is_dry);
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation", joint_of(s)->op->name,
+			 "group", s->group->name, "buffer", s->replica->buffer, "term",
+			 (json_int_t)d->version_id.term, "number", (json_int_t)d->version_id.number,
+			 "time_ns", (json_int_t)a->env->time_ns(a->userdata), "dry", s->is_dry);
 }
 
 static json_t *ask_fields(const struct agent *a, const struct sync *s)
@@ -254,8 +253,8 @@ static void on_differs(struct agent *a, struct sync *s, struct member *m, const 
 	}
 	list_for_each(ours, &a->duties, link)
 		if (ours->coordinator == AGENT_SELF && strcmp(ours->sync, s->id) == 0 &&
-		    a->edge->send_blob(a->world, m->peer, d->layout, share_of(ours)->layout_fd,
-				       d->layout_bytes) < 0)
+		    a->env->send_blob(a->userdata, m->peer, d->layout, share_of(ours)->layout_fd,
+				      d->layout_bytes) < 0)
 			member_fail(a, s, m, "could not be sent the layout: it hung up,");
 }
 
@@ -270,7 +269,7 @@ bool joint_take_address(struct agent *a, struct sync *s, struct member *m, const
 		return false;
 	}
 	/* Otherwise the engines of all others would fail for it. */
-	if (!a->edge->may_dial(a->world, address, m->name, why)) {
+	if (!a->env->may_dial(a->userdata, address, m->name, why)) {
 		member_fail(a, s, m, "listens where nobody may dial it (%s)", why);
 		return false;
 	}
@@ -355,7 +354,7 @@ void joint_add_member(struct agent *a, struct sync *s, const char *name)
 	s->us = m->is_us ? m : s->us;
 }
 
-static int add_members(struct agent *a, struct sync *s, const struct operation *op,
+static int add_members(struct agent *a, struct sync *s, const struct collective_op *op,
 		       char why[WHY_SIZE])
 {
 	for (unsigned i = 0; i < s->group->n_members; i++)
@@ -376,17 +375,18 @@ void joint_arm(struct agent *a, struct sync *s)
 	list_append(&a->syncs, &s->link);
 }
 
-static int check_size(const struct group *g, const struct operation *op, char why[WHY_SIZE])
+static int check_size(const struct group *g, const struct collective_op *op, char why[WHY_SIZE])
 {
-	if (g->n_members >= 2 && g->n_members <= OPERATION_NODES_MAX)
+	if (g->n_members >= 2 && g->n_members <= COLLECTIVE_OP_NODES_MAX)
 		return 0;
 	snprintf(why, WHY_SIZE, "the group '%s' has %u member%s, and %s is of 2 to %u nodes",
-		 g->name, g->n_members, g->n_members == 1 ? "" : "s", op->an, OPERATION_NODES_MAX);
+		 g->name, g->n_members, g->n_members == 1 ? "" : "s", op->an,
+		 COLLECTIVE_OP_NODES_MAX);
 	return -EINVAL;
 }
 
-int joint_new(struct agent *a, const struct operation *op, struct head *h, const struct group *g,
-	      struct sync **ret, char why[WHY_SIZE])
+int joint_new(struct agent *a, const struct collective_op *op, struct replica *h,
+	      const struct group *g, struct sync **ret, char why[WHY_SIZE])
 {
 	struct joint *j;
 	struct sync *s;
@@ -399,11 +399,11 @@ int joint_new(struct agent *a, const struct operation *op, struct head *h, const
 	if (!j)
 		return -ENOMEM;
 	s = &j->sync;
-	j->operation = op;
+	j->op = op;
 	r = sync_init(a, s, &JOINT, op->kind, h, g, g->n_members);
 	if (r == 0)
 		r = add_members(a, s, op, why);
-	if (r == 0 && head_next(a, h, g, &s->document->pair) < 0) {
+	if (r == 0 && replica_next(a, h, g, &s->document->version_id) < 0) {
 		snprintf(why, WHY_SIZE, "there are no numbers left after those of %s", h->buffer);
 		r = -EOVERFLOW;
 	}

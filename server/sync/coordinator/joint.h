@@ -8,11 +8,11 @@
 #pragma once
 
 #include "server/sync/coordinator/sync.h"
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 
 struct joint {
 	struct sync sync; /* of members that this node is one of */
-	const struct operation *operation;
+	const struct collective_op *op;
 	uint64_t size; /* bytes of all that comes about; 0: not known yet */
 	struct flows flows; /* of an average, as our engine says */
 	struct resharding *resharding; /* NULL: it is none */
@@ -29,8 +29,8 @@ static inline struct joint *joint_of(const struct sync *s)
 }
 
 /* It begins by the next timer. -errno with a sentence. */
-int joint_new(struct agent *a, const struct operation *op, struct head *h, const struct group *g,
-	      struct sync **ret, char why[WHY_SIZE]);
+int joint_new(struct agent *a, const struct collective_op *op, struct replica *h,
+	      const struct group *g, struct sync **ret, char why[WHY_SIZE]);
 
 /* --- For resharding.c ---------------------------------------------------------------------------- */
 

@@ -2,11 +2,11 @@
  * The source job of a transaction lends a version of the local weightd until the sync is over, and reads it once.
  * Of a push, what it reads is what this node signs; of a repair, it has to be what its publisher signed.
  *
- * The job of a push outlives it, as the head's loan: the local weightd has the memory then until the next push was
+ * The job of a push outlives it, as the replica's loan: the local weightd has the memory then until the next push was
  * compared with it, even if newer versions are published meanwhile. That is given back as soon as anybody wants it
  * there, and whenever what is committed is something else: a patch that begins with it would help nobody.
  *
- * A repair takes that over, and gives it back. If it had to read the version itself, the head has the loan for some
+ * A repair takes that over, and gives it back. If it had to read the version itself, the replica has the loan for some
  * seconds more: of many that lack it, each asks when another one was served, and it is read once.
  */
 #include "server/sync/coordinator/lender.h"
@@ -23,7 +23,7 @@
 #include "server/sync/repair.h"
 #include "server/sync/state/transport.h"
 
-#define KEPT_MAX 32 /* loans of heads: each has a process, and a connection to weightd */
+#define KEPT_MAX 32 /* loans of replicas: each has a process, and a connection to weightd */
 #define IDLE_MAX 8 /* the same, for repairs only */
 #define IDLE_NS (10 * SECOND) /* as long as who asks may wait between two attempts: see repair.c */
 
@@ -32,9 +32,9 @@ struct loan {
 	struct work work; /* source */
 	bool is_of_push; /* what is kept of it the next push is compared with */
 	struct transaction *t; /* NULL: it is over */
-	struct head *head;
+	struct replica *replica;
 	uint64_t version;
-	uint64_t kept_ns; /* since when its head keeps it */
+	uint64_t kept_ns; /* since when its replica keeps it */
 	uint64_t n_bytes;
 	uint8_t root[32];
 	int layout_fd;
@@ -56,7 +56,7 @@ static struct loan *loan_free(struct agent *a, struct loan *l)
 }
 
 /* A repair that has it now leaves nothing behind. */
-static void forget_lent(struct agent *a, const struct head *h)
+static void forget_lent(struct agent *a, const struct replica *h)
 {
 	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
 
@@ -64,19 +64,19 @@ static void forget_lent(struct agent *a, const struct head *h)
 		t->is_unwanted = true;
 }
 
-void lender_forget(struct agent *a, struct head *h)
+void lender_forget(struct agent *a, struct replica *h)
 {
 	h->kept = loan_free(a, h->kept);
 	forget_lent(a, h);
 }
 
-void lender_keep_to(struct agent *a, struct head *h, const uint8_t root[32])
+void lender_keep_to(struct agent *a, struct replica *h, const uint8_t root[32])
 {
 	if (h->kept && memcmp(h->kept->root, root, sizeof(h->kept->root)) != 0)
 		lender_forget(a, h);
 }
 
-void lender_forget_version(struct agent *a, struct head *h, uint64_t version)
+void lender_forget_version(struct agent *a, struct replica *h, uint64_t version)
 {
 	if (h->kept && h->kept->version == version)
 		lender_forget(a, h);
@@ -84,13 +84,13 @@ void lender_forget_version(struct agent *a, struct head *h, uint64_t version)
 		forget_lent(a, h);
 }
 
-void lender_forget_idle(struct agent *a, struct head *h)
+void lender_forget_idle(struct agent *a, struct replica *h)
 {
 	struct loan *l, *next;
 
 	list_for_each_safe(l, next, &a->idle_loans, link)
-		if (!h || l->head == h)
-			lender_forget(a, l->head);
+		if (!h || l->replica == h)
+			lender_forget(a, l->replica);
 }
 
 uint64_t lender_step(struct agent *a, uint64_t now)
@@ -98,17 +98,17 @@ uint64_t lender_step(struct agent *a, uint64_t now)
 	struct loan *l;
 
 	while ((l = list_first(&a->idle_loans, struct loan, link)) && now >= l->kept_ns + IDLE_NS)
-		lender_forget(a, l->head);
+		lender_forget(a, l->replica);
 	return l ? l->kept_ns + IDLE_NS : 0;
 }
 
 /* The buffer that was pushed longest ago goes without, where there are too many. */
 static void make_room(struct agent *a)
 {
-	struct head *h, *oldest = NULL;
+	struct replica *h, *oldest = NULL;
 	unsigned n = 0;
 
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		if (!h->kept || !h->kept->is_of_push)
 			continue;
 		n++;
@@ -135,7 +135,7 @@ static void keep(struct agent *a, struct transaction *t, struct loan *l)
 	l->layout_fd = take_fd(t->layout_fd);
 	l->data_fd = take_fd(t->data_fd);
 	l->leaves_fd = take_fd(t->leaves_fd);
-	t->sync.head->kept = l;
+	t->sync.replica->kept = l;
 }
 
 void lender_keep(struct agent *a, struct transaction *t)
@@ -151,7 +151,7 @@ void lender_keep(struct agent *a, struct transaction *t)
 		(void)loan_free(a, l);
 		return;
 	}
-	lender_forget(a, t->sync.head);
+	lender_forget(a, t->sync.replica);
 	make_room(a);
 	keep(a, t, l);
 	l->is_of_push = true;
@@ -160,11 +160,11 @@ void lender_keep(struct agent *a, struct transaction *t)
 /* What came from it was right, as far as the other end says, and it is still what is committed. */
 static bool is_to_be_lent_again(const struct transaction *t, const struct loan *l)
 {
-	const struct head *h = t->sync.head;
+	const struct replica *h = t->sync.replica;
 
 	return sync_is_repair(&t->sync) && l->work.job && t->leaves_fd >= 0 && !t->is_unwanted &&
 	       !t->sync.members[0].n_corrupt && !h->kept &&
-	       (l->is_of_push || h->state == HEAD_SERVING) &&
+	       (l->is_of_push || h->state == REPLICA_SERVING) &&
 	       memcmp(t->sync.document->root, h->document->root, sizeof(h->document->root)) == 0;
 }
 
@@ -187,14 +187,14 @@ void lender_end(struct agent *a, struct transaction *t)
 	list_for_each(each, &a->idle_loans, link)
 		n_idle++;
 	if (n_idle > IDLE_MAX)
-		lender_forget(a, list_first(&a->idle_loans, struct loan, link)->head);
+		lender_forget(a, list_first(&a->idle_loans, struct loan, link)->replica);
 }
 
 void lender_failed(struct agent *a, struct transaction *t, const char *why)
 {
 	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
-		head_set_lost(a, t->sync.head);
-		repair_refuse(a, t->sync.members[0].peer, t->sync.head->buffer, "lost", why);
+		replica_set_lost(a, t->sync.replica);
+		repair_refuse(a, t->sync.members[0].peer, t->sync.replica->buffer, "lost", why);
 		t->sync.members[0].state = MEMBER_ABSENT;
 	}
 	sync_fail(a, &t->sync, "%s", why);
@@ -204,7 +204,7 @@ void lender_failed(struct agent *a, struct transaction *t, const char *why)
 static void fail_for_room(struct agent *a, struct transaction *t, const char *why)
 {
 	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
-		repair_refuse(a, t->sync.members[0].peer, t->sync.head->buffer, "memory", why);
+		repair_refuse(a, t->sync.members[0].peer, t->sync.replica->buffer, "memory", why);
 		t->sync.members[0].state = MEMBER_ABSENT;
 	}
 	sync_fail(a, &t->sync, "%s", why);
@@ -258,16 +258,17 @@ static void begin_with(struct agent *a, struct transaction *t, struct document *
 	}
 	document_free(t->sync.document);
 	t->sync.document = recorded;
-	if (memcmp(t->sync.head->patches.result, recorded->root, 32) == 0)
-		(void)patches_copy(&t->sync.head->patches,
-				   &t->delta.patches); /* else leaves travel */
+	if (memcmp(t->sync.replica->patch_chain.result, recorded->root, 32) == 0)
+		(void)patch_chain_copy(&t->sync.replica->patch_chain,
+				       &t->delta.patch_chain); /* else leaves travel */
 	sync_prepare(a, &t->sync);
 }
 
 static void take_recorded(struct agent *a, struct transaction *t)
 {
-	struct document *recorded = t->sync.head->document ? document_copy(t->sync.head->document)
-							   : NULL;
+	struct document *recorded = t->sync.replica->document
+					    ? document_copy(t->sync.replica->document)
+					    : NULL;
 
 	if (!recorded || !is_as_recorded(t->sync.document, recorded)) {
 		document_free(recorded);
@@ -282,12 +283,12 @@ static void write_document(struct agent *a, struct transaction *t)
 	struct document *d = t->sync.document;
 	char why[WHY_SIZE];
 
-	snprintf(d->buffer, sizeof(d->buffer), "%s", t->sync.head->buffer);
+	snprintf(d->buffer, sizeof(d->buffer), "%s", t->sync.replica->buffer);
 	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
-	d->time_ns = a->edge->time_ns(a->world);
-	if (head_next(a, t->sync.head, t->sync.group, &d->pair) < 0) {
+	d->time_ns = a->env->time_ns(a->userdata);
+	if (replica_next(a, t->sync.replica, t->sync.group, &d->version_id) < 0) {
 		sync_fail(a, &t->sync, "there are no numbers left after those of %s",
-			  t->sync.head->buffer);
+			  t->sync.replica->buffer);
 	} else if (document_sign(a, d, why) < 0) {
 		sync_fail(a, &t->sync, "%s", why);
 	} else {
@@ -298,17 +299,18 @@ static void write_document(struct agent *a, struct transaction *t)
 /* From what this node pushed last. Without one all is as before, and leaves travel. */
 static void take_patch(struct transaction *t, const json_t *patch, int *fd)
 {
-	const struct loan *kept = t->sync.head->kept;
+	const struct loan *kept = t->sync.replica->kept;
 	struct kept_patch k = {0};
 
 	if (!kept || !kept->is_of_push ||
 	    field_number(patch, "size", t->sync.document->n_bytes, &k.size) < 0 || !k.size ||
 	    field_number(patch, "changed", INT64_MAX, &k.changed) < 0 ||
-	    patches_copy(&t->sync.head->patches, &t->delta.patches) < 0)
+	    patch_chain_copy(&t->sync.replica->patch_chain, &t->delta.patch_chain) < 0)
 		return;
 	k.fd = take_fd(*fd);
 	memcpy(k.base, kept->root, sizeof(k.base));
-	patches_add(&t->delta.patches, &k, t->sync.document->root, t->sync.document->n_bytes);
+	patch_chain_add(&t->delta.patch_chain, &k, t->sync.document->root,
+			t->sync.document->n_bytes);
 }
 
 static void on_root(struct agent *a, struct transaction *t, const json_t *message, int *fds,
@@ -326,7 +328,7 @@ static void on_root(struct agent *a, struct transaction *t, const json_t *messag
 	if (n_fds == 2)
 		take_patch(t, json_object_get(message, "patch"), &fds[1]);
 	if (!sync_is_repair(&t->sync) && !t->sync.is_dry)
-		lender_forget(a, t->sync.head);
+		lender_forget(a, t->sync.replica);
 	if (sync_is_repair(&t->sync))
 		take_recorded(a, t);
 	else
@@ -356,7 +358,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
 		if (sync_is_repair(&t->sync) && strcmp(code, "superseded") == 0)
-			head_set_superseded(a, t->sync.head);
+			replica_set_superseded(a, t->sync.replica);
 		if (strcmp(code, "memory") == 0)
 			fail_for_room(a, t, why);
 		else
@@ -371,7 +373,7 @@ static void on_source_end(struct agent *a, struct work *w, const char *how)
 	char why[WHY_SIZE];
 
 	if (!t) {
-		lender_forget(a, l->head);
+		lender_forget(a, l->replica);
 		return;
 	}
 	if (t->sync.phase == PHASE_ENDED)
@@ -394,7 +396,7 @@ void lender_stage(struct agent *a, struct transaction *t, const struct ranges *r
 /* What was pushed last, for a push; or NULL. */
 static const struct loan *base_for(const struct transaction *t)
 {
-	const struct loan *kept = t->sync.head->kept;
+	const struct loan *kept = t->sync.replica->kept;
 
 	return kept && kept->is_of_push && !sync_is_repair(&t->sync) && is_in_host_memory(t) ? kept
 											     : NULL;
@@ -408,10 +410,10 @@ static json_t *describe_base(const struct loan *l)
 			 field_hex(l->root, 32, hex));
 }
 
-/* Whether the repair can begin with what the head has. */
+/* Whether the repair can begin with what the replica has. */
 static bool take_kept(struct agent *a, struct transaction *t, uint64_t version)
 {
-	struct head *h = t->sync.head;
+	struct replica *h = t->sync.replica;
 	struct loan *l = h->kept;
 
 	if (!sync_is_repair(&t->sync) || !l || l->version != version ||
@@ -432,7 +434,7 @@ static bool take_kept(struct agent *a, struct transaction *t, uint64_t version)
 void lender_go_on(struct agent *a, struct transaction *t)
 {
 	if (t->sync.phase == PHASE_DIGEST)
-		begin_with(a, t, document_copy(t->sync.head->document));
+		begin_with(a, t, document_copy(t->sync.replica->document));
 }
 
 int lender_start(struct agent *a, struct transaction *t, uint64_t version, char why[WHY_SIZE])
@@ -451,19 +453,19 @@ int lender_start(struct agent *a, struct transaction *t, uint64_t version, char 
 		return -ENOMEM;
 	*l = (struct loan){.work = {.on_message = on_source_message, .on_end = on_source_end},
 			   .t = t,
-			   .head = t->sync.head,
+			   .replica = t->sync.replica,
 			   .layout_fd = -1,
 			   .data_fd = -1,
 			   .leaves_fd = -1};
 	list_init(&l->link);
 	t->loan = l;
-	r = work_start(a, &l->work, JOB_SOURCE, t->sync.head->buffer, why);
+	r = work_start(a, &l->work, JOB_SOURCE, t->sync.replica->buffer, why);
 	if (r < 0)
 		return r;
 	sync_set_phase(a, &t->sync, PHASE_ATTACH, agent_time_for(a, 0));
 	t->sync.whole_ns = UINT64_MAX;
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
-			    a->config->weightd_socket, "buffer", t->sync.head->buffer, "device",
+			    a->config->weightd_socket, "buffer", t->sync.replica->buffer, "device",
 			    t->sync.group->device, "version", (json_int_t)version);
 	if (base)
 		json_object_set_new(message, "base", describe_base(base));

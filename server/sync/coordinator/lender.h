@@ -22,16 +22,16 @@ void lender_compose(struct agent *a, struct transaction *t, const int *fds, unsi
 /* Asks for these bytes in host memory: ring_on_staged() gets the answer. */
 void lender_stage(struct agent *a, struct transaction *t, const struct ranges *ranges);
 
-/* The transaction needs it no more; of a repair, the head has it for a while for the next one. */
+/* The transaction needs it no more; of a repair, the replica has it for a while for the next one. */
 void lender_end(struct agent *a, struct transaction *t);
-/* The same, but the head keeps what was pushed, if this node makes patches. */
+/* The same, but the replica keeps what was pushed, if this node makes patches. */
 void lender_keep(struct agent *a, struct transaction *t);
 
-/* What a head keeps is given back: whatever it is, all but this root, or this version. */
-void lender_forget(struct agent *a, struct head *h);
-void lender_keep_to(struct agent *a, struct head *h, const uint8_t root[32]);
-void lender_forget_version(struct agent *a, struct head *h, uint64_t version);
-/* What is kept for repairs only, of one head, or of all that is NULL. */
-void lender_forget_idle(struct agent *a, struct head *h);
+/* What a replica keeps is given back: whatever it is, all but this root, or this version. */
+void lender_forget(struct agent *a, struct replica *h);
+void lender_keep_to(struct agent *a, struct replica *h, const uint8_t root[32]);
+void lender_forget_version(struct agent *a, struct replica *h, uint64_t version);
+/* What is kept for repairs only, of one replica, or of all that is NULL. */
+void lender_forget_idle(struct agent *a, struct replica *h);
 /* What nobody repaired with for a while is given back; when to come again, 0: there is no need. */
 uint64_t lender_step(struct agent *a, uint64_t now);

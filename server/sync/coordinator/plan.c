@@ -1,6 +1,6 @@
 /*
  * A plan is told in pieces, as the links of a large group do not fit into one packet; each has the sums of all.
- * What is planned is the payload that the tally of each receiver will have to say, if nothing breaks.
+ * What is planned is the payload that the byte count of each receiver will have to say, if nothing breaks.
  */
 #include "server/sync/coordinator/plan.h"
 
@@ -48,12 +48,12 @@ static json_t *piece(const struct transaction *t, const struct plan *p)
 	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, "
 			 "s:I, s:o, s:i, s:[]}",
 			 "event", "plan", "sync", t->sync.id, "kind", metrics_kind(t->sync.kind),
-			 "buffer", t->sync.head->buffer, "group", d->group, "role", "publisher",
-			 "term", (json_int_t)d->pair.term, "number", (json_int_t)d->pair.number,
-			 "epoch", (json_int_t)t->sync.epoch, "schedule",
-			 t->transport->is_ring ? "ring" : "chain", "engine", t->transport->name,
-			 "by", delta_way(p->has_patch, p->bytes, d->n_bytes), "size",
-			 (json_int_t)d->n_bytes, "changed", (json_int_t)p->bytes, "total",
+			 "buffer", t->sync.replica->buffer, "group", d->group, "role", "publisher",
+			 "term", (json_int_t)d->version_id.term, "number",
+			 (json_int_t)d->version_id.number, "epoch", (json_int_t)t->sync.epoch,
+			 "schedule", t->transport->is_ring ? "ring" : "chain", "engine",
+			 t->transport->name, "by", delta_way(p->has_patch, p->bytes, d->n_bytes),
+			 "size", (json_int_t)d->n_bytes, "changed", (json_int_t)p->bytes, "total",
 			 (json_int_t)p->total, "planned", (json_int_t)p->planned, "takes_ns",
 			 number_or_null(takes_known ? (uint64_t)p->takes_ns : 0, takes_known),
 			 "n_links", (int)json_array_size(p->links), "links");
@@ -111,7 +111,7 @@ struct link {
 
 static uint64_t over(const struct joint *j, const struct link *l)
 {
-	return j->operation->planned(&j->flows, l->from->rank, l->to->rank);
+	return j->op->planned(&j->flows, l->from->rank, l->to->rank);
 }
 
 static bool is_link(const struct joint *j, const struct link *l)
@@ -140,7 +140,7 @@ static struct link first_link(const struct joint *j)
 
 static uint64_t bytes_of(const struct joint *j, const struct link *l)
 {
-	return j->operation->bytes(&j->flows, l->from->rank, l->to->rank);
+	return j->op->bytes(&j->flows, l->from->rank, l->to->rank);
 }
 
 /* Of all links. */
@@ -153,7 +153,7 @@ struct sums {
 
 static struct sums sum_up(const struct joint *j)
 {
-	uint64_t out[OPERATION_NODES_MAX] = {0};
+	uint64_t out[COLLECTIVE_OP_NODES_MAX] = {0};
 	struct sums s = {0};
 
 	for (struct link l = first_link(j); l.from; l = next_link(j, l)) {
@@ -176,12 +176,12 @@ static json_t *joint_piece(const struct joint *j, const struct sums *s)
 	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:o, "
 			 "s:I, s:[]}",
 			 "event", "plan", "sync", j->sync.id, "kind", metrics_kind(j->sync.kind),
-			 "buffer", j->sync.head->buffer, "group", d->group, "role", "publisher",
-			 "term", (json_int_t)d->pair.term, "number", (json_int_t)d->pair.number,
-			 "epoch", (json_int_t)j->sync.epoch, "schedule", j->operation->schedule,
-			 "size", (json_int_t)j->size, "changed",
-			 (json_int_t)j->operation->changed(&j->flows), "total",
-			 (json_int_t)s->total, "planned", (json_int_t)s->planned, "takes_ns",
+			 "buffer", j->sync.replica->buffer, "group", d->group, "role", "publisher",
+			 "term", (json_int_t)d->version_id.term, "number",
+			 (json_int_t)d->version_id.number, "epoch", (json_int_t)j->sync.epoch,
+			 "schedule", j->op->schedule, "size", (json_int_t)j->size, "changed",
+			 (json_int_t)j->op->changed(&j->flows), "total", (json_int_t)s->total,
+			 "planned", (json_int_t)s->planned, "takes_ns",
 			 number_or_null((uint64_t)takes, takes < 9e18), "n_links",
 			 (json_int_t)s->n_links, "links");
 }

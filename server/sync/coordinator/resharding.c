@@ -42,9 +42,9 @@ struct digests {
 };
 
 struct resharding {
-	struct shard sources[OPERATION_NODES_MAX]; /* by rank */
+	struct shard sources[COLLECTIVE_OP_NODES_MAX]; /* by rank */
 	unsigned n_sources;
-	struct shard results[OPERATION_NODES_MAX]; /* by rank */
+	struct shard results[COLLECTIVE_OP_NODES_MAX]; /* by rank */
 	unsigned n_results;
 	json_t *split;
 
@@ -237,7 +237,7 @@ static void take_sizes(struct joint *j)
 {
 	const struct moves *plan = &j->flows.plan;
 
-	j->sync.changed = j->operation->changed(&j->flows);
+	j->sync.changed = j->op->changed(&j->flows);
 	for (unsigned i = 0; i < plan->n_nodes; i++) {
 		const uint64_t *size = plan->nodes[i].size;
 		uint64_t most = size[MOVES_FROM] > size[MOVES_TO] ? size[MOVES_FROM]
@@ -531,7 +531,7 @@ static void end(struct agent *a, struct sync *s, bool committed)
 		if (asprintf(&why,
 			     "sync %s: %s was not committed everywhere: %s; the other nodes serve "
 			     "theirs, so ask for it again",
-			     s->id, s->head->buffer, m->why ? m->why : m->name) < 0)
+			     s->id, s->replica->buffer, m->why ? m->why : m->name) < 0)
 			break;
 		free(s->why);
 		s->why = why;
@@ -542,7 +542,7 @@ static void end(struct agent *a, struct sync *s, bool committed)
 
 static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 {
-	return agent_time_to_move(a, operation_most(&joint_of(s)->flows.plan), s->max_rate);
+	return agent_time_to_move(a, collective_op_most(&joint_of(s)->flows.plan), s->max_rate);
 }
 
 static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
@@ -701,9 +701,9 @@ static int add_shards(struct agent *a, struct sync *s, const json_t *sources, co
 	json_array_foreach(targets, i, row) if (e == 0) e = add_target(a, s, row, why);
 	if (e < 0)
 		return e;
-	if (s->n_members > OPERATION_NODES_MAX) {
+	if (s->n_members > COLLECTIVE_OP_NODES_MAX) {
 		snprintf(why, WHY_SIZE, "%u nodes are more than the %d that can take part",
-			 s->n_members, OPERATION_NODES_MAX);
+			 s->n_members, COLLECTIVE_OP_NODES_MAX);
 		return -EINVAL;
 	}
 	if (s->us)
@@ -715,8 +715,8 @@ static int add_shards(struct agent *a, struct sync *s, const json_t *sources, co
 	return -EPERM;
 }
 
-/* Its pair stays 0, 0: it has no place in the order of versions. */
-int resharding_new(struct agent *a, struct head *h, const struct group *g, const json_t *request,
+/* Its version_id stays 0, 0: it has no place in the order of versions. */
+int resharding_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
 		   struct sync **ret, char why[WHY_SIZE])
 {
 	json_t *sources, *targets, *split = json_object_get(request, "split");
@@ -724,11 +724,11 @@ int resharding_new(struct agent *a, struct head *h, const struct group *g, const
 	struct sync *s;
 	int e;
 
-	if (field_array(request, "sources", OPERATION_NODES_MAX, &sources) < 0 ||
-	    field_array(request, "targets", OPERATION_NODES_MAX, &targets) < 0 ||
+	if (field_array(request, "sources", COLLECTIVE_OP_NODES_MAX, &sources) < 0 ||
+	    field_array(request, "targets", COLLECTIVE_OP_NODES_MAX, &targets) < 0 ||
 	    !json_array_size(sources) || !json_array_size(targets) || !json_is_object(split)) {
 		snprintf(why, WHY_SIZE, "a reshard has 1 to %d sources and targets, and a split",
-			 OPERATION_NODES_MAX);
+			 COLLECTIVE_OP_NODES_MAX);
 		return -EBADMSG;
 	}
 	snprintf(why, WHY_SIZE, "out of memory");
@@ -736,7 +736,7 @@ int resharding_new(struct agent *a, struct head *h, const struct group *g, const
 	if (!j)
 		return -ENOMEM;
 	s = &j->sync;
-	j->operation = operation_find("reshard");
+	j->op = collective_op_find("reshard");
 	j->resharding = calloc(1, sizeof(*j->resharding));
 	if (!j->resharding) {
 		free(j);

@@ -18,7 +18,7 @@ uint64_t resharding_time_to_send(uint64_t n_bytes);
  * has, and `h` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a
  * sentence.
  */
-int resharding_new(struct agent *a, struct head *h, const struct group *g, const json_t *request,
+int resharding_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
 		   struct sync **ret, char why[WHY_SIZE]);
 
 /* As agent_blob_limit() and agent_on_blob(). */

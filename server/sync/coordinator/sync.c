@@ -38,7 +38,7 @@ struct sync *sync_find_of_buffer(struct agent *a, const char *buffer)
 	struct sync *s;
 
 	list_for_each(s, &a->syncs, link)
-		if (s->phase != PHASE_ENDED && strcmp(s->head->buffer, buffer) == 0)
+		if (s->phase != PHASE_ENDED && strcmp(s->replica->buffer, buffer) == 0)
 			return s;
 	return NULL;
 }
@@ -106,8 +106,8 @@ struct member *sync_find_member(struct sync *s, const char *name)
 json_t *sync_about(const struct sync *s, const char *what, const char *peer)
 {
 	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:s?}", "what", what, "sync", s->id, "buffer",
-			 s->head->buffer, "term", (json_int_t)s->document->pair.term, "number",
-			 (json_int_t)s->document->pair.number, "peer", peer);
+			 s->replica->buffer, "term", (json_int_t)s->document->version_id.term,
+			 "number", (json_int_t)s->document->version_id.number, "peer", peer);
 }
 
 /* --- Members ------------------------------------------------------------------------------------ */
@@ -230,7 +230,7 @@ void member_is_wrong(struct agent *a, struct sync *s, struct member *m, const ch
 static void tell_who_has_it(struct agent *a, struct sync *s)
 {
 	if (s->kind == KIND_PUSH || s->kind == KIND_AVERAGE)
-		head_tell_who_has_it(a, s->head);
+		replica_tell_who_has_it(a, s->replica);
 }
 
 void sync_end(struct agent *a, struct sync *s, bool committed)
@@ -247,7 +247,7 @@ void sync_end(struct agent *a, struct sync *s, bool committed)
 		m->state = s->is_planned ? MEMBER_PLANNED : lost_state(m);
 	}
 	if (s->phase == PHASE_BYTES)
-		tally_add_broken(&s->tally); /* cut short */
+		byte_count_add_broken(&s->byte_count); /* cut short */
 	if (committed)
 		tell_who_has_it(a, s);
 	s->ended_in = s->phase;
@@ -268,12 +268,13 @@ static void fail_by(struct agent *a, struct sync *s, const char *cause)
 	bool decided = s->decided && !sync_is_repair(s);
 	char version[48] = "", kept[WHY_SIZE] = "whoever missed it will fetch it", *why;
 
-	if (s->document->pair.number)
-		snprintf(version, sizeof(version), " %ju.%ju", (uintmax_t)s->document->pair.term,
-			 (uintmax_t)s->document->pair.number);
+	if (s->document->version_id.number)
+		snprintf(version, sizeof(version), " %ju.%ju",
+			 (uintmax_t)s->document->version_id.term,
+			 (uintmax_t)s->document->version_id.number);
 	if (!decided)
 		s->ops->describe_kept(s, kept, sizeof(kept));
-	if (asprintf(&why, "sync %s: %s%s was not committed%s: %s; %s", s->id, s->head->buffer,
+	if (asprintf(&why, "sync %s: %s%s was not committed%s: %s; %s", s->id, s->replica->buffer,
 		     version, decided ? " everywhere" : "", cause, kept) >= 0) {
 		free(s->why);
 		s->why = why;
@@ -499,7 +500,7 @@ void member_on_refuse(struct agent *a, struct sync *s, struct member *m, const j
 		return;
 	}
 	if (json_object_get(message, "heads") && !m->is_us)
-		head_on_message(a, m->peer, message);
+		replica_on_message(a, m->peer, message);
 	member_fail(a, s, m, "refused: %s,", why);
 }
 
@@ -511,7 +512,7 @@ static void on_committed(struct agent *a, struct sync *s, struct member *m, cons
 		return;
 	}
 	if (!m->is_us && s->kind != KIND_RESHARD)
-		head_note_held(a, m->peer, s->head, s->group, s->document);
+		replica_note_held(a, m->peer, s->replica, s->group, s->document);
 	member_set_state(a, s, m, MEMBER_COMMITTED);
 	if (sync_is_only_slow(s) && !s->has_told) {
 		s->has_told = true; /* its end may take long */
@@ -652,17 +653,17 @@ void sync_on_peer_down(struct agent *a, struct sync *s, unsigned peer, const cha
 /* --- Life --------------------------------------------------------------------------------------- */
 
 int sync_init(struct agent *a, struct sync *s, const struct sync_ops *ops, enum sync_kind kind,
-	      struct head *h, const struct group *g, unsigned n_members)
+	      struct replica *h, const struct group *g, unsigned n_members)
 {
 	list_init(&s->link);
 	s->ops = ops;
 	s->kind = kind;
-	s->head = h;
+	s->replica = h;
 	s->group = g;
 	s->policy = kind == KIND_REPAIR ? POLICY_ALL : g->policy;
 	s->changed = UINT64_MAX;
 	agent_new_id(a, s->id);
-	s->started_ns = a->edge->time_ns(a->world);
+	s->started_ns = a->env->time_ns(a->userdata);
 	s->members = calloc(n_members + 1, sizeof(*s->members));
 	s->document = calloc(1, sizeof(*s->document));
 	if (!s->members || !s->document)

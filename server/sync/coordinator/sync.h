@@ -9,8 +9,8 @@
 
 #include "server/sync/base/ranges.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/state/head.h"
-#include "server/sync/state/tally.h"
+#include "server/sync/state/byte_count.h"
+#include "server/sync/state/replica.h"
 
 enum phase {
 	PHASE_ATTACH, /* the source job borrows the version */
@@ -67,7 +67,7 @@ struct member {
 
 	/* Of a transaction. */
 	struct ranges missing;
-	unsigned base; /* of the kept patches, the first that it needs; PATCHES_MAX: what it has none begins with */
+	unsigned base; /* of the kept patches, the first that it needs; PATCH_CHAIN_MAX: what it has none begins with */
 	bool by_patch; /* it gets one */
 	struct ranges patch_missing; /* of that; empty: it has all, or gets none */
 	bool is_corrupt; /* has found other bytes, for which nobody was blamed yet */
@@ -110,7 +110,7 @@ struct sync {
 	bool is_planned; /* and did */
 	enum phase phase;
 	enum phase ended_in;
-	struct head *head;
+	struct replica *replica;
 	const struct group *group;
 	enum policy policy;
 	unsigned n_least; /* members that have to commit, where each may */
@@ -129,7 +129,7 @@ struct sync {
 	uint64_t changed; /* bytes that had to come to any of them; UINT64_MAX: not known yet */
 	char broke_why[2 * WHY_SIZE]; /* the last epoch */
 
-	struct tally tally; /* of all members */
+	struct byte_count byte_count; /* of all members */
 	struct metrics_stay stay;
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t deadline_ns; /* of the phase */
@@ -205,7 +205,7 @@ struct sync *sync_find_of_buffer(struct agent *a, const char *buffer);
 
 /* One of `n_members` to come, of which the caller fills in the names. Without a document and lists: -ENOMEM. */
 int sync_init(struct agent *a, struct sync *s, const struct sync_ops *ops, enum sync_kind kind,
-	      struct head *h, const struct group *g, unsigned n_members);
+	      struct replica *h, const struct group *g, unsigned n_members);
 /* All that members do not hold for their kind. */
 void sync_deinit(struct sync *s);
 

@@ -117,7 +117,7 @@ static void describe_kept(const struct sync *s, char *ret, size_t size)
 	else if (t->before.number)
 		snprintf(ret, size,
 			 "every other node still serves %s %ju.%ju, the publisher what it has",
-			 s->head->buffer, (uintmax_t)t->before.term, (uintmax_t)t->before.number);
+			 s->replica->buffer, (uintmax_t)t->before.term, (uintmax_t)t->before.number);
 	else
 		snprintf(ret, size, "no node but the publisher serves any version of it");
 }
@@ -125,17 +125,18 @@ static void describe_kept(const struct sync *s, char *ret, size_t size)
 /* --- The decision and the end ------------------------------------------------------------------- */
 
 /* For whoever comes back with an older version, now or at a later push. */
-static void keep_patches(struct transaction *t)
+static void keep_patch_chain(struct transaction *t)
 {
-	struct head *h = t->sync.head;
+	struct replica *h = t->sync.replica;
 
-	if (!t->delta.patches.n)
+	if (!t->delta.patch_chain.n)
 		return;
-	patches_deinit(&h->patches);
-	(void)patches_copy(&t->delta.patches, &h->patches); /* without them leaves travel */
+	patch_chain_deinit(&h->patch_chain);
+	(void)patch_chain_copy(&t->delta.patch_chain,
+			       &h->patch_chain); /* without them leaves travel */
 }
 
-/* Durable before anybody is told: the opening of head.c says why. */
+/* Durable before anybody is told: the opening of replica.c says why. */
 static bool decide(struct agent *a, struct sync *s)
 {
 	struct transaction *t = transaction_of(s);
@@ -150,16 +151,17 @@ static bool decide(struct agent *a, struct sync *s)
 		sync_fail(a, s, "%s", why);
 		return false;
 	}
-	r = head_commit(a, s->head, s->document, s->version,
-			t->is_gone ? HEAD_SUPERSEDED : HEAD_SERVING);
+	r = replica_commit(a, s->replica, s->document, s->version,
+			   t->is_gone ? REPLICA_SUPERSEDED : REPLICA_SERVING);
 	if (r < 0) {
 		sync_fail(a, s, "the record of %s could not be written: %s", a->config->name,
 			  strerror(-r));
 		return false;
 	}
 	s->decided = true;
-	head_set_base(s->head, s->version, s->document->n_bytes, s->document->root, t->leaves_fd);
-	keep_patches(t);
+	replica_set_base(s->replica, s->version, s->document->n_bytes, s->document->root,
+			 t->leaves_fd);
+	keep_patch_chain(t);
 	return true;
 }
 
@@ -175,7 +177,7 @@ static void end(struct agent *a, struct sync *s, bool committed)
 
 	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
 	if (sync_is_repair(s) && s->members[0].state == MEMBER_AWAITED)
-		repair_refuse(a, s->members[0].peer, s->head->buffer, "busy",
+		repair_refuse(a, s->members[0].peer, s->replica->buffer, "busy",
 			      "it ended before it began");
 	work_end(a, &t->engine);
 	if (committed && !sync_is_repair(s) && t->loan)
@@ -380,11 +382,11 @@ static void send_blobs(struct agent *a, struct transaction *t, struct member *m,
 		char layout[65], leaves[65];
 
 		if (hex && strcmp(hex, field_hex(d->layout, 32, layout)) == 0)
-			r = a->edge->send_blob(a->world, m->peer, d->layout, t->layout_fd,
-					       d->layout_bytes);
+			r = a->env->send_blob(a->userdata, m->peer, d->layout, t->layout_fd,
+					      d->layout_bytes);
 		else if (hex && strcmp(hex, field_hex(d->leaves, 32, leaves)) == 0)
-			r = a->edge->send_blob(a->world, m->peer, d->leaves, t->leaves_fd,
-					       document_leaves_bytes(d));
+			r = a->env->send_blob(a->userdata, m->peer, d->leaves, t->leaves_fd,
+					      document_leaves_bytes(d));
 		if (r < 0) {
 			member_fail(a, &t->sync, m, "could not be sent the layout: %s,",
 				    strerror(-r));
@@ -419,7 +421,7 @@ static void on_ready(struct agent *a, struct sync *s, struct member *m, const js
 	}
 	m->n_ways = (unsigned)n_ways;
 	if (field_bytes(message, "base", root, sizeof(root)) == 0)
-		m->base = patches_find(&transaction_of(s)->delta.patches, root);
+		m->base = patch_chain_find(&transaction_of(s)->delta.patch_chain, root);
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
@@ -433,7 +435,7 @@ static void on_refuse(struct agent *a, struct sync *s, struct member *m, const j
 		return;
 	}
 	if (json_object_get(message, "heads"))
-		head_on_message(a, m->peer, message);
+		replica_on_message(a, m->peer, message);
 	member_set_state(a, s, m, MEMBER_COMMITTED);
 }
 
@@ -533,7 +535,7 @@ static void add_member(struct sync *s, unsigned peer, const char *name)
 
 	m->peer = peer;
 	m->name = name;
-	m->base = PATCHES_MAX;
+	m->base = PATCH_CHAIN_MAX;
 	ranges_init(&m->missing);
 	ranges_init(&m->patch_missing);
 }
@@ -551,7 +553,7 @@ static void add_members(struct agent *a, struct sync *s)
 	s->n_least = s->n_members ? 1 : 0;
 }
 
-int transaction_new(struct agent *a, struct head *h, const struct group *g, unsigned repair_of,
+int transaction_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
 		    uint64_t version, struct sync **ret, char why[WHY_SIZE])
 {
 	enum sync_kind kind = repair_of == NO_PEER ? KIND_PUSH : KIND_REPAIR;
@@ -563,7 +565,7 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 		return -ENOMEM;
 	t->delta.fd = t->layout_fd = t->data_fd = t->leaves_fd = t->ring.staged_fd = -1;
 	t->ring.is_wanted = kind == KIND_PUSH && ring_is_wanted(a, g);
-	t->before = head_committed(h);
+	t->before = replica_committed(h);
 	ranges_init(&t->ranges);
 	r = sync_init(a, &t->sync, &TRANSACTION, kind, h, g, g->n_members);
 	t->transport = ring_choose(a, t);

@@ -8,7 +8,7 @@
 
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/state/gpu_memory.h"
-#include "server/sync/state/patches.h"
+#include "server/sync/state/patch_chain.h"
 
 #define EPOCHS_MAX 8 /* each further one begins with the loss of a member */
 #define BLAMED_MAX 2 /* links that may break at a member before others come first */
@@ -16,7 +16,7 @@
 
 /* The version as a patch: see delta.h. */
 struct delta {
-	struct patches patches; /* that this node keeps, and that end with the version */
+	struct patch_chain patch_chain; /* that this node keeps, and that end with the version */
 	unsigned first; /* of those that are needed */
 	bool is_composing;
 	int fd; /* what travels; -1: nothing does, or not yet */
@@ -29,7 +29,7 @@ struct loan;
 struct transaction {
 	struct sync sync; /* of members without this node, which has it already */
 	uint64_t share; /* that a repair has of repair_rate now; 0: there is no limit */
-	struct pair before; /* what this node had committed then: what stays after a failure */
+	struct version_id before; /* what this node had committed then: what stays after a failure */
 
 	struct loan *loan;
 	bool is_gone; /* which somebody removed on purpose meanwhile; the source still has the memory */
@@ -90,8 +90,8 @@ static inline struct transaction *transaction_of(const struct sync *s)
 struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer);
 
 /*
- * A push, or a repair of the one peer, whose document is the head's. `version` is the local weightd's, 0 the
+ * A push, or a repair of the one peer, whose document is the replica's. `version` is the local weightd's, 0 the
  * newest. -errno with a sentence.
  */
-int transaction_new(struct agent *a, struct head *h, const struct group *g, unsigned repair_of,
+int transaction_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
 		    uint64_t version, struct sync **ret, char why[WHY_SIZE]);

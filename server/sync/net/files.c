@@ -54,7 +54,7 @@ static void on_settled(struct timer *timer)
 		changed |= 1u << i;
 	}
 	if (changed)
-		f->on_change(f->world, changed);
+		f->on_change(f->userdata, changed);
 }
 
 static void on_event(struct source *source, uint32_t events)
@@ -69,12 +69,13 @@ static void on_event(struct source *source, uint32_t events)
 		timer_start(f->loop, &f->settle, num_now_ns() + SETTLE_NS);
 }
 
-int files_init(struct files *f, struct loop *loop, void (*on_change)(void *world, unsigned changed),
-	       void *world)
+int files_init(struct files *f, struct loop *loop,
+	       void (*on_change)(void *userdata, unsigned changed), void *userdata)
 {
 	int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), r;
 
-	*f = (struct files){.loop = loop, .source.fd = fd, .on_change = on_change, .world = world};
+	*f = (struct files){
+		.loop = loop, .source.fd = fd, .on_change = on_change, .userdata = userdata};
 	timer_init(&f->settle, on_settled);
 	r = fd < 0 ? -errno : loop_add(loop, &f->source, fd, EPOLLIN, on_event);
 	if (r < 0)

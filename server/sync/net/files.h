@@ -22,13 +22,13 @@ struct files {
 	} at[FILES_MAX];
 	unsigned n;
 	/* `changed` has a bit for each, in the order in which they were added. */
-	void (*on_change)(void *world, unsigned changed);
-	void *world;
+	void (*on_change)(void *userdata, unsigned changed);
+	void *userdata;
 };
 
 /* Before it, a `source.fd` of -1 and a timer that is set are enough for files_deinit(). -errno. */
-int files_init(struct files *f, struct loop *loop, void (*on_change)(void *world, unsigned changed),
-	       void *world);
+int files_init(struct files *f, struct loop *loop,
+	       void (*on_change)(void *userdata, unsigned changed), void *userdata);
 void files_deinit(struct files *f);
 
 /* From now on. -errno: its folder cannot be watched. */

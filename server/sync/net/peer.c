@@ -85,7 +85,7 @@ static void come_up(struct peer *p, struct connection *c)
 	       address_format((const struct sockaddr *)&c->address.at, text), data);
 	refusals_forget(&p->peers->refusals);
 	p->peers->events->on_up(p->peers->agent, p->index);
-	p->peers->events->on_change(p->peers->world, p->index);
+	p->peers->events->on_change(p->peers->userdata, p->index);
 	if (c->held)
 		connection_release(c);
 }
@@ -105,7 +105,7 @@ static void go_down(struct peer *p, struct connection *c)
 	/* The agent puts the name where we say "it". */
 	p->peers->events->on_down(p->peers->agent, p->index,
 				  strncmp(p->why, "it ", 3) ? p->why : p->why + 3);
-	p->peers->events->on_change(p->peers->world, p->index);
+	p->peers->events->on_change(p->peers->userdata, p->index);
 	if (next)
 		come_up(p, next);
 	else if (p->we_dial)
@@ -397,12 +397,12 @@ void peers_recheck(struct peers *p)
 }
 
 int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
-	       const struct peer_events *events, void *world)
+	       const struct peer_events *events, void *userdata)
 {
 	uint64_t now_ns = realtime_ns();
 	int r;
 
-	*p = (struct peers){.config = config, .tls = tls, .events = events, .world = world};
+	*p = (struct peers){.config = config, .tls = tls, .events = events, .userdata = userdata};
 	list_init(&p->strangers);
 	timer_init(&p->renew, on_renew);
 	p->manner = (struct connection_manner){

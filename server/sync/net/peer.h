@@ -19,7 +19,7 @@
 
 #define PEERS_STRANGERS_MAX 64 /* beside one for each peer: all of them may call at once */
 
-/* As in server/sync/state/edge.h. */
+/* As in server/sync/state/env.h. */
 struct peer_events {
 	void (*on_up)(struct agent *a, unsigned peer);
 	void (*on_down)(struct agent *a, unsigned peer, const char *why);
@@ -28,7 +28,7 @@ struct peer_events {
 			uint64_t size);
 	uint64_t (*blob_limit)(const struct agent *a, unsigned peer, const uint8_t hash[32]);
 	/* This one is up, or is not any more. */
-	void (*on_change)(void *world, unsigned peer);
+	void (*on_change)(void *userdata, unsigned peer);
 };
 
 struct peers;
@@ -53,7 +53,7 @@ struct peers {
 	SSL_CTX *const *tls; /* of today's certificate */
 	const struct peer_events *events;
 	struct agent *agent;
-	void *world;
+	void *userdata;
 	struct connection_manner manner;
 	struct resolver resolver;
 	struct peer *at;
@@ -65,7 +65,7 @@ struct peers {
 };
 
 int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
-	       const struct peer_events *events, void *world);
+	       const struct peer_events *events, void *userdata);
 /* Hangs up on all of them, for what `why` says; the agent hears nothing of it. */
 void peers_deinit(struct peers *p, const char *why);
 
@@ -84,7 +84,7 @@ void peers_recheck(struct peers *p);
 /* Whether this node, which may be ours, takes bytes at an address by its own word; NULL: whether any of them does. */
 bool peers_take_bytes_at(const struct peers *p, const char *node, const struct sockaddr *at);
 
-/* As in server/sync/state/edge.h. */
+/* As in server/sync/state/env.h. */
 int peers_send(struct peers *p, unsigned peer, const json_t *message);
 int peers_send_blob(struct peers *p, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
 void peers_hang_up(struct peers *p, unsigned peer, const char *why);

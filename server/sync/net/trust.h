@@ -54,6 +54,6 @@ int trust_verify(X509_STORE *store, X509 *certificate, char why[WHY_SIZE]);
 
 int trust_sign(const struct trust *t, const char *text, char *ret, size_t size);
 
-/* See edge.check(). */
+/* See env.check(). */
 int trust_check(const struct trust *t, const char *text, const char *signature,
 		const char *certificate, const char *name, uint64_t time_ns, char why[WHY_SIZE]);

@@ -21,7 +21,7 @@
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/history.h"
 #include "server/sync/repair.h"
-#include "server/sync/state/span.h"
+#include "server/sync/state/trace_span.h"
 
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
 #define PROGRESS_NS (SECOND / 4)
@@ -52,7 +52,7 @@ struct duty *duty_find_of_buffer(struct agent *a, const char *buffer)
 	struct duty *d;
 
 	list_for_each(d, &a->duties, link)
-		if (d->state != DUTY_ENDED && strcmp(d->head->buffer, buffer) == 0)
+		if (d->state != DUTY_ENDED && strcmp(d->replica->buffer, buffer) == 0)
 			return d;
 	return NULL;
 }
@@ -172,15 +172,15 @@ static void describe(const struct agent *a, const struct duty *d, char *ret, siz
 
 static void describe_kept(const struct agent *a, const struct duty *d, char *ret, size_t size)
 {
-	struct pair held = head_held(d->head);
+	struct version_id held = replica_held(d->replica);
 
 	if (d->state == DUTY_PUBLISHING && d->is_own)
 		snprintf(ret, size, "ask for it again");
 	else if (d->state == DUTY_PUBLISHING)
 		snprintf(ret, size, "%s will fetch it again", a->config->name);
 	else if (held.number)
-		snprintf(ret, size, "%s still serves %s %ju.%ju", a->config->name, d->head->buffer,
-			 (uintmax_t)held.term, (uintmax_t)held.number);
+		snprintf(ret, size, "%s still serves %s %ju.%ju", a->config->name,
+			 d->replica->buffer, (uintmax_t)held.term, (uintmax_t)held.number);
 	else
 		snprintf(ret, size, "%s serves what it had", a->config->name);
 }
@@ -195,11 +195,11 @@ static char *explain(const struct agent *a, const struct duty *d, const char *wh
 	if (!strstr(why, " while ") && !strstr(why, " after "))
 		describe(a, d, where, sizeof(where));
 	describe_kept(a, d, kept, sizeof(kept));
-	if (d->pair.number)
-		snprintf(version, sizeof(version), " %ju.%ju", (uintmax_t)d->pair.term,
-			 (uintmax_t)d->pair.number);
+	if (d->version_id.number)
+		snprintf(version, sizeof(version), " %ju.%ju", (uintmax_t)d->version_id.term,
+			 (uintmax_t)d->version_id.number);
 	return asprintf(&sentence, "sync %s: %s%s was not %s on %s: %s%s%s; %s", d->sync,
-			d->head->buffer, version,
+			d->replica->buffer, version,
 			d->state == DUTY_PUBLISHING ? "published" : "committed", a->config->name,
 			why, where[0] ? ", " : "", where, kept) < 0
 		       ? NULL
@@ -211,7 +211,7 @@ void duty_end(struct agent *a, struct duty *d, const char *state_name, const cha
 	if (why && !d->why)
 		d->why = explain(a, d, why);
 	if (d->state == DUTY_MOVING)
-		tally_add_broken(&d->tally); /* cut short */
+		byte_count_add_broken(&d->byte_count); /* cut short */
 	work_end(a, &d->engine);
 	work_end(a, &d->sink);
 	d->ended_in = d->state;
@@ -259,27 +259,27 @@ void duty_out_of_order(struct agent *a, struct duty *d, const char *type)
 }
 
 void duty_refuse(struct agent *a, unsigned peer, const char *sync, const char *code,
-		 const struct head *h, const char *why)
+		 const struct replica *h, const char *why)
 {
 	json_t *message = json_pack("{s:s, s:s, s:s, s:s}", "type", "refuse", "sync", sync, "code",
 				    code, "why", why);
 
 	if (h && h->document && peer != AGENT_SELF)
-		json_object_set_new(message, "heads", json_pack("[o]", head_to_json(h)));
+		json_object_set_new(message, "heads", json_pack("[o]", replica_to_json(h)));
 	agent_send(a, peer, message);
 }
 
 void duty_init(struct agent *a, struct duty *d, unsigned coordinator, const char *sync,
-	       struct head *h)
+	       struct replica *h)
 {
 	snprintf(d->sync, sizeof(d->sync), "%s", sync);
 	d->coordinator = coordinator;
-	d->head = h;
+	d->replica = h;
 	d->memory_fd = -1;
 	d->changed = UINT64_MAX;
 	d->open_ns = a->config->prepare_ns;
 	d->stall_ns = 2 * a->config->stall_ns; /* it knows better what is wrong, and has to say it */
-	d->started_ns = a->edge->time_ns(a->world);
+	d->started_ns = a->env->time_ns(a->userdata);
 	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, d->n_bytes, 0);
 	list_append(&a->duties, &d->link);
 }
@@ -309,13 +309,13 @@ static void on_published(struct agent *a, struct duty *d, const json_t *message)
 	if (d->is_own)
 		return;
 	d->ops->on_published(a, d);
-	head_set_serving(a, d->head, d->version);
+	replica_set_serving(a, d->replica, d->version);
 	if (d->coordinator == AGENT_SELF && sync_find(a, d->sync))
 		return; /* its end tells all */
 	if (d->coordinator == AGENT_SELF || duty_is_repair(d))
-		head_tell_all(a, d->head);
+		replica_tell_all(a, d->replica);
 	else
-		head_tell_few(a, d->head, d->coordinator);
+		replica_tell_few(a, d->replica, d->coordinator);
 }
 
 /* Once it publishes, the commit stands, by the record; the bytes will be fetched again. */
@@ -325,7 +325,7 @@ void duty_sink_failed(struct agent *a, struct duty *d, const char *code, const c
 		duty_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
 		d->ops->end(a, d, "failed", why);
 		if (!d->is_own)
-			head_set_lost(a, d->head);
+			replica_set_lost(a, d->replica);
 	} else {
 		duty_give_up(a, d, code, why);
 	}
@@ -366,7 +366,7 @@ void duty_create(struct agent *a, struct duty *d, json_t *message, const int *fd
 	char why[WHY_SIZE];
 
 	d->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
-	if (work_start(a, &d->sink, JOB_SINK, d->head->buffer, why) < 0) {
+	if (work_start(a, &d->sink, JOB_SINK, d->replica->buffer, why) < 0) {
 		json_decref(message);
 		duty_give_up(a, d, "failed", why);
 		return;
@@ -394,7 +394,8 @@ static void record_later(struct agent *a, struct duty *d, const struct document 
 	duty_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", "record", "why", why));
 	agent_log(a, "warning",
 		  "sync %s: %s; %s %ju.%ju is here and verified, and served as soon as there is room",
-		  d->sync, why, d->head->buffer, (uintmax_t)d->pair.term, (uintmax_t)d->pair.number);
+		  d->sync, why, d->replica->buffer, (uintmax_t)d->version_id.term,
+		  (uintmax_t)d->version_id.number);
 	d->whole_ns = agent_now(a) + RECORD_PATIENCE_NS;
 	duty_set_state(a, d, DUTY_RECORDING, RECORD_NS);
 }
@@ -403,8 +404,8 @@ static void record_again(struct agent *a, struct duty *d, uint64_t now)
 {
 	char why[WHY_SIZE];
 
-	if (a->edge->may_save(a->world, why) == 0 &&
-	    head_commit(a, d->head, d->decided, 0, HEAD_BEHIND) == 0)
+	if (a->env->may_save(a->userdata, why) == 0 &&
+	    replica_commit(a, d->replica, d->decided, 0, REPLICA_BEHIND) == 0)
 		publish(a, d);
 	else if (now >= d->whole_ns)
 		duty_give_up(a, d, "record", "there was no room for the record for too long");
@@ -417,9 +418,9 @@ void duty_publish(struct agent *a, struct duty *d, const struct document *docume
 	char why[WHY_SIZE];
 	int r = 0;
 
-	/* The fence first: the opening of head.c says why. Our own decision wrote it already. */
+	/* The fence first: the opening of replica.c says why. Our own decision wrote it already. */
 	if (document && d->coordinator != AGENT_SELF)
-		r = head_commit(a, d->head, document, 0, HEAD_BEHIND);
+		r = replica_commit(a, d->replica, document, 0, REPLICA_BEHIND);
 	if (r == 0) {
 		publish(a, d);
 		return;
@@ -510,10 +511,10 @@ int duty_start_engine(struct agent *a, struct duty *d, enum job_kind kind, char 
 	int r;
 
 	d->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	r = work_start(a, &d->engine, kind, d->head->buffer, why);
+	r = work_start(a, &d->engine, kind, d->replica->buffer, why);
 	if (r < 0)
 		return r;
-	span_begin(a, &d->engine, d->sync, d->pair);
+	trace_span_begin(a, &d->engine, d->sync, d->version_id);
 	duty_set_state(a, d, DUTY_OPENING, d->open_ns);
 	return 0;
 }

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "server/sync/state/head.h"
-#include "server/sync/state/tally.h"
+#include "server/sync/state/byte_count.h"
+#include "server/sync/state/replica.h"
 
 #define EPOCH_MAX ((uint64_t)1 << 32)
 
@@ -37,11 +37,11 @@ struct duty {
 	unsigned coordinator; /* a peer, or AGENT_SELF */
 	enum duty_state state;
 	enum duty_state ended_in;
-	struct head *head;
+	struct replica *replica;
 	const char *group;
-	struct pair pair; /* of the version, or of what it is going to be */
+	struct version_id version_id; /* of the version, or of what it is going to be */
 	uint64_t n_bytes; /* 0: not known yet */
-	bool is_own; /* it is this node's alone, and no version of the group: the head does not hear of it */
+	bool is_own; /* it is this node's alone, and no version of the group: the replica does not hear of it */
 
 	struct work sink;
 	int memory_fd;
@@ -60,7 +60,7 @@ struct duty {
 	uint64_t rate;
 	uint64_t reported; /* of done, to the coordinator */
 	uint64_t reported_ns;
-	struct tally tally;
+	struct byte_count byte_count;
 	struct metrics_stay stay;
 
 	uint64_t started_ns; /* CLOCK_REALTIME */
@@ -145,9 +145,9 @@ const char *duty_ended_in(const struct duty *d);
 
 /* --- For its kinds ------------------------------------------------------------------------------ */
 
-/* Of a new one, which is zeroed. Its ops, `group`, `pair` and `n_bytes` are the caller's. */
+/* Of a new one, which is zeroed. Its ops, `group`, `version_id` and `n_bytes` are the caller's. */
 void duty_init(struct agent *a, struct duty *d, unsigned coordinator, const char *sync,
-	       struct head *h);
+	       struct replica *h);
 void duty_deinit(struct agent *a, struct duty *d);
 void duty_end(struct agent *a, struct duty *d, const char *state_name, const char *why);
 /* Drops it and tells the coordinator: before READY by a refusal, and later by `failed`. */
@@ -156,7 +156,7 @@ void duty_give_up(struct agent *a, struct duty *d, const char *code, const char 
 void duty_out_of_order(struct agent *a, struct duty *d, const char *type);
 /* Refuses a sync before there is a duty, with what this node knows of the buffer: `h` may be NULL. */
 void duty_refuse(struct agent *a, unsigned peer_or_self, const char *sync, const char *code,
-		 const struct head *h, const char *why);
+		 const struct replica *h, const char *why);
 /* Tells the coordinator; steals `fields`, which may be NULL. */
 int duty_tell(struct agent *a, const struct duty *d, const char *type, json_t *fields);
 /* 0: no deadline. */

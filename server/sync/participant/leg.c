@@ -18,7 +18,7 @@
 #include "server/sync/coordinator/transaction.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
-#include "server/sync/state/span.h"
+#include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
 
 #define CHUNK_MAX ((uint64_t)1 << 30)
@@ -62,7 +62,7 @@ static void tell_broken(struct agent *a, struct party *p, uint64_t done, const c
 			const char *to, const char *why, json_t *stripe)
 {
 	if (p->duty.state == DUTY_MOVING)
-		tally_add_broken(&p->duty.tally);
+		byte_count_add_broken(&p->duty.byte_count);
 	engine_over(a, p, done);
 	duty_tell(a, &p->duty, "broken",
 		  json_pack("{s:I, s:s, s:s?, s:s?, s:o, s:O*}", "epoch", (json_int_t)p->duty.epoch,
@@ -132,11 +132,11 @@ void leg_on_done(struct agent *a, struct duty *d, const json_t *message)
 	}
 	d->done = d->expected;
 	planned = p->transport->planned(&p->ranges, p->n_stripes_in);
-	tally_add(&d->tally, planned, in);
+	byte_count_add(&d->byte_count, planned, in);
 	metrics_on_received(a, d->from, planned, in);
 	if (p->to[0])
 		metrics_on_sent(a, p->to, p->transport->planned(&p->ranges, p->n_stripes_out), out);
-	span_end(a, &d->engine, d->coordinator, d->from, message);
+	trace_span_end(a, &d->engine, d->coordinator, d->from, message);
 	engine_over(a, p, d->expected);
 	duty_tell(a, d, "done",
 		  json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)d->epoch, "in", in, "out",
@@ -374,10 +374,10 @@ static bool may_dial_next(const struct agent *a, const json_t *next, const char 
 	{
 		const char *at = json_string_value(json_object_get(stripe, "address"));
 
-		if (!a->edge->may_dial(a->world, at, node, why))
+		if (!a->env->may_dial(a->userdata, at, node, why))
 			return false;
 	}
-	return a->edge->may_dial(a->world, address, node, why);
+	return a->env->may_dial(a->userdata, address, node, why);
 }
 
 static void begin_to_move(struct agent *a, struct party *p, uint64_t max_rate)
@@ -472,7 +472,7 @@ void leg_on_stop(struct agent *a, struct duty *d, const json_t *message)
 	if (!duty_is_under_way(d))
 		return;
 	if (d->state == DUTY_MOVING)
-		tally_add_broken(&d->tally);
+		byte_count_add_broken(&d->byte_count);
 	engine_over(a, p, d->done);
 	duty_tell(a, d, "stopped",
 		  json_pack("{s:I, s:o}", "epoch", (json_int_t)d->epoch, "missing",

@@ -32,9 +32,9 @@ static void end(struct agent *a, struct duty *d, const char *state_name, const c
 {
 	duty_end(a, d, state_name, why);
 	if (strcmp(state_name, "failed") == 0 && duty_is_repair(d) && d->ended_in != DUTY_QUEUED)
-		repair_in_vain(a, d->head, d->coordinator);
+		repair_in_vain(a, d->replica, d->coordinator);
 	if (strcmp(state_name, "failed") == 0)
-		repair_retry_later(a, d->head);
+		repair_retry_later(a, d->replica);
 }
 
 static void party_free(struct agent *a, struct duty *d)
@@ -69,7 +69,7 @@ static void on_created(struct agent *a, struct party *p, const json_t *message, 
 		return;
 	}
 	if (field_string(message, "why", WHY_SIZE, &why) == 0)
-		agent_log(a, "debug", "sync %s: all of %s travels: %s", d->sync, d->head->buffer,
+		agent_log(a, "debug", "sync %s: all of %s travels: %s", d->sync, d->replica->buffer,
 			  why);
 	d->memory_fd = take_fd(fds[0]);
 	d->changed = ranges_total(&p->missing);
@@ -139,7 +139,7 @@ static void on_patched(struct agent *a, const struct party *p, const json_t *mes
 
 	if (field_string(message, "why", WHY_SIZE, &why) == 0)
 		agent_log(a, "warning", "sync %s: the patch of %s is of no use: %s", p->duty.sync,
-			  p->duty.head->buffer, why);
+			  p->duty.replica->buffer, why);
 }
 
 static bool on_sink(struct agent *a, struct duty *d, const char *op, const json_t *message,
@@ -166,20 +166,20 @@ static void on_published(struct agent *a, struct duty *d)
 {
 	struct party *p = party_of(d);
 
-	repair_kept_word(a, d->head, d->coordinator);
+	repair_kept_word(a, d->replica, d->coordinator);
 	if (d->version)
-		head_set_base(d->head, d->version, d->n_bytes, p->document->root,
-			      p->blob_fds[BLOB_LEAVES]);
+		replica_set_base(d->replica, d->version, d->n_bytes, p->document->root,
+				 p->blob_fds[BLOB_LEAVES]);
 }
 
 static void create(struct agent *a, struct party *p)
 {
 	const struct document *d = p->document;
-	const struct base *base = &p->duty.head->base;
+	const struct base *base = &p->duty.replica->base;
 	const struct group *group = group_find(a->config, d->group);
 	const char *device = group_device(a->config, d->group);
 	const bool has_base = base->version &&
-			      strcmp(device, group_device(a->config, p->duty.head->group)) == 0;
+			      strcmp(device, group_device(a->config, p->duty.replica->group)) == 0;
 	int fds[] = {p->blob_fds[BLOB_LAYOUT], p->blob_fds[BLOB_LEAVES], base->leaves_fd};
 	char root[65], layout[65];
 	json_t *message;
@@ -191,7 +191,7 @@ static void create(struct agent *a, struct party *p)
 			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),
 			    "layout", field_hex(d->layout, 32, layout));
 	if (group)
-		rights_add(&group->rights, message);
+		ownership_add(&group->ownership, message);
 	if (p->nccl) {
 		json_object_set_new(message, "engine", json_string(transport_nccl.name));
 		json_object_set_new(message, "nccl", json_integer((json_int_t)p->nccl));
@@ -312,7 +312,7 @@ void party_begin_next(struct agent *a)
 }
 
 /* Keeps the document. */
-static struct party *party_new(struct agent *a, unsigned peer, const char *sync, struct head *h,
+static struct party *party_new(struct agent *a, unsigned peer, const char *sync, struct replica *h,
 			       struct document *document)
 {
 	struct party *p = calloc(1, sizeof(*p));
@@ -330,7 +330,7 @@ static struct party *party_new(struct agent *a, unsigned peer, const char *sync,
 	d->ops = &PARTY;
 	d->kind = document->decision ? KIND_REPAIR : KIND_PUSH;
 	d->group = document->group;
-	d->pair = document->pair;
+	d->version_id = document->version_id;
 	d->n_bytes = document->n_bytes;
 	duty_init(a, d, peer, sync, h);
 	p->begun_ns = agent_now(a);
@@ -369,7 +369,7 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	const char *sync, *group, *code;
 	uint64_t nccl;
 	char why[WHY_SIZE] = "";
-	struct head *h = NULL;
+	struct replica *h = NULL;
 	struct party *p;
 	bool is_dry;
 
@@ -395,7 +395,7 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	}
 	take_ptr(d);
 	p->nccl = nccl;
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 	party_begin_next(a);
 	if (p->duty.state == DUTY_QUEUED)
 		duty_tell(a, &p->duty, "queued", NULL);

@@ -47,8 +47,8 @@ int shard_read(const struct agent *a, const json_t *message, struct shard *ret)
 	json_t *sources, *targets, *row;
 	size_t i;
 
-	if (field_array(message, "sources", OPERATION_NODES_MAX, &sources) < 0 ||
-	    field_array(message, "targets", OPERATION_NODES_MAX, &targets) < 0)
+	if (field_array(message, "sources", COLLECTIVE_OP_NODES_MAX, &sources) < 0 ||
+	    field_array(message, "targets", COLLECTIVE_OP_NODES_MAX, &targets) < 0)
 		return -EBADMSG;
 	json_array_foreach(sources, i, row)
 	{
@@ -135,7 +135,7 @@ void shard_on_plan(struct agent *a, struct duty *d, const json_t *message)
 	if (x->gets)
 		code = take_result(a, s, message, why);
 	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 0, 0) +
-		      resharding_time_to_send(OPERATION_NODES_MAX *
+		      resharding_time_to_send(COLLECTIVE_OP_NODES_MAX *
 					      (x->plan_bytes + x->layout_bytes));
 	if (code)
 		duty_give_up(a, d, code, why);
@@ -157,7 +157,8 @@ static int read_plan(struct agent *a, struct share *s, char why[MOVES_WHY_SIZE])
 	r = moves_decode_links(text, x->plan_bytes, plan, why);
 	(void)munmap(text, x->plan_bytes);
 	if (r == 0)
-		s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, operation_most(plan), 0);
+		s->duty.whole_ns = agent_now(a) +
+				   2 * agent_time_to_move(a, collective_op_most(plan), 0);
 	return r;
 }
 

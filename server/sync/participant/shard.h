@@ -7,7 +7,7 @@
 #pragma once
 
 #include "server/sync/participant/duty.h"
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 
 struct share;
 

@@ -19,7 +19,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/coordinator/lender.h"
 #include "server/sync/state/group.h"
-#include "server/sync/state/span.h"
+#include "server/sync/state/trace_span.h"
 
 #define SHARES_MAX 16 /* at a time: each has three processes and memory */
 
@@ -37,7 +37,7 @@ static void broken(struct agent *a, struct share *s, const char *code, const cha
 static void on_opened(struct agent *a, struct duty *d, const json_t *message)
 {
 	struct share *s = share_of(d);
-	const struct operation *op = s->invitation.operation;
+	const struct collective_op *op = s->invitation.op;
 	unsigned n = (unsigned)json_array_size(s->nodes);
 	json_t *hellos;
 
@@ -60,7 +60,7 @@ static void on_opened(struct agent *a, struct duty *d, const json_t *message)
 static void count(struct agent *a, struct share *s, const json_t *message)
 {
 	const json_t *links = json_object_get(message, "links");
-	const struct operation *op = s->invitation.operation;
+	const struct collective_op *op = s->invitation.op;
 	json_t *node;
 	size_t i;
 
@@ -76,8 +76,8 @@ static void count(struct agent *a, struct share *s, const json_t *message)
 		metrics_on_sent(a, name, op->planned(&s->flows, s->rank, (unsigned)i),
 				json_object_get(link, "out"));
 	}
-	tally_add(&s->duty.tally, operation_planned(op, &s->flows, s->rank),
-		  json_object_get(message, "in"));
+	byte_count_add(&s->duty.byte_count, collective_op_planned(op, &s->flows, s->rank),
+		       json_object_get(message, "in"));
 }
 
 static void on_done(struct agent *a, struct duty *d, const json_t *message)
@@ -89,7 +89,7 @@ static void on_done(struct agent *a, struct duty *d, const json_t *message)
 		return;
 	}
 	count(a, s, message);
-	span_end(a, &d->engine, d->coordinator, d->from, message);
+	trace_span_end(a, &d->engine, d->coordinator, d->from, message);
 	d->done = d->expected;
 	d->is_moved = true;
 	duty_set_state(a, d, DUTY_READY, 0);
@@ -154,7 +154,7 @@ static const char *find_stranger(const struct agent *a, const struct share *s)
 
 static void open_engine(struct agent *a, struct share *s, const char *token)
 {
-	const struct operation *op = s->invitation.operation;
+	const struct collective_op *op = s->invitation.op;
 	int fds[] = {s->data_fd, s->duty.memory_fd, s->tensors_fd};
 	unsigned n_fds = 3;
 	char why[WHY_SIZE];
@@ -169,7 +169,7 @@ static void open_engine(struct agent *a, struct share *s, const char *token)
 			  "sync", s->duty.sync, "epoch", (json_int_t)s->duty.epoch, "address",
 			  a->config->data_addresses[0], "token", token, "nodes", s->nodes,
 			  "n_bytes", (json_int_t)s->duty.n_bytes, "chunk",
-			  (json_int_t)OPERATION_CHUNK, "stall_ms",
+			  (json_int_t)COLLECTIVE_OP_CHUNK, "stall_ms",
 			  (json_int_t)(a->config->stall_ns / 1000000), "security", "none");
 	if (s->duty.is_own)
 		n_fds = shard_open(s, order, fds);
@@ -185,7 +185,7 @@ static bool is_prepared(const struct share *s)
 /* Bytes that come and go while the engine runs. */
 static uint64_t most(const struct share *s)
 {
-	return s->duty.is_own ? operation_most(&s->flows.plan) : 2 * s->duty.n_bytes;
+	return s->duty.is_own ? collective_op_most(&s->flows.plan) : 2 * s->duty.n_bytes;
 }
 
 static void on_open(struct agent *a, struct duty *d, const json_t *message)
@@ -200,7 +200,7 @@ static void on_open(struct agent *a, struct duty *d, const json_t *message)
 	if (d->state != DUTY_READY || d->is_moved || !is_prepared(s) ||
 	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= d->epoch ||
 	    field_bytes(message, "token", token, sizeof(token)) < 0 ||
-	    field_array(message, "nodes", OPERATION_NODES_MAX, &nodes) < 0 ||
+	    field_array(message, "nodes", COLLECTIVE_OP_NODES_MAX, &nodes) < 0 ||
 	    check_nodes(a, nodes, &s->rank) < 0) {
 		duty_out_of_order(a, d, "open");
 		return;
@@ -249,7 +249,7 @@ static void on_stop(struct agent *a, struct duty *d, const json_t *message)
 	if (!duty_is_under_way(d) && !d->is_broken && d->state != DUTY_READY)
 		return;
 	if (d->state == DUTY_MOVING)
-		tally_add_broken(&d->tally);
+		byte_count_add_broken(&d->byte_count);
 	work_end(a, &d->engine);
 	d->is_moved = d->is_broken = false;
 	duty_set_state(a, d, DUTY_READY, 0);
@@ -331,11 +331,11 @@ static void make(struct agent *a, struct share *s)
 	char hex[65];
 
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", "make", "socket",
-			    a->config->weightd_socket, "buffer", s->duty.head->buffer, "device",
+			    a->config->weightd_socket, "buffer", s->duty.replica->buffer, "device",
 			    device_of(a, s), "n_bytes", (json_int_t)s->duty.n_bytes, "layout",
 			    field_hex(s->duty.is_own ? x->layout : s->layout, 32, hex));
 	if (group)
-		rights_add(&group->rights, message);
+		ownership_add(&group->ownership, message);
 	duty_create(a, &s->duty, message, s->duty.is_own ? &x->layout_fd : &s->layout_fd, 1);
 }
 
@@ -379,7 +379,7 @@ static void on_copied(struct agent *a, struct share *s, int *fds, unsigned n_fds
 
 static const char *source_of(const struct share *s)
 {
-	return s->duty.is_own ? s->invitation.shard.source : s->duty.head->buffer;
+	return s->duty.is_own ? s->invitation.shard.source : s->duty.replica->buffer;
 }
 
 /* False: nothing can be made of ours, whatever the others have, and the coordinator was told why. */
@@ -537,7 +537,7 @@ static int check_document(struct agent *a, const struct share *s, const struct d
 	snprintf(why, WHY_SIZE, "its coordinator signed another version than was verified here");
 	if (!d->decision || strcmp(d->publisher, agent_peer_name(a, s->duty.coordinator)) != 0 ||
 	    strcmp(d->group, i->group) != 0 || strcmp(d->buffer, i->buffer) != 0 ||
-	    pair_compare(d->pair, i->pair) != 0 || d->n_bytes != s->duty.n_bytes ||
+	    version_id_compare(d->version_id, i->version_id) != 0 || d->n_bytes != s->duty.n_bytes ||
 	    d->layout_bytes != s->layout_bytes || memcmp(d->layout, s->layout, 32) != 0 ||
 	    memcmp(d->root, s->root, 32) != 0 || memcmp(d->leaves, s->leaves, 32) != 0)
 		return -EBADMSG;
@@ -605,7 +605,7 @@ static void on_published(struct agent *a, struct duty *d)
 
 	(void)a;
 	if (d->version)
-		head_set_base(d->head, d->version, d->n_bytes, s->root, s->leaves_fd);
+		replica_set_base(d->replica, d->version, d->n_bytes, s->root, s->leaves_fd);
 }
 
 static void share_free(struct agent *a, struct duty *d)
@@ -685,14 +685,14 @@ static void attach(struct agent *a, struct share *s)
 	char why[WHY_SIZE];
 
 	s->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
-	if (work_start(a, &s->source, JOB_SOURCE, s->duty.head->buffer, why) < 0) {
+	if (work_start(a, &s->source, JOB_SOURCE, s->duty.replica->buffer, why) < 0) {
 		duty_give_up(a, &s->duty, "failed", why);
 		return;
 	}
 	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
 	work_tell(a, &s->source,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.operation->lend,
-			    "socket", a->config->weightd_socket, "buffer", source_of(s), "device",
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.op->lend, "socket",
+			    a->config->weightd_socket, "buffer", source_of(s), "device",
 			    device_of(a, s), "version", (json_int_t)s->invitation.shard.version),
 		  NULL, 0);
 }
@@ -727,8 +727,8 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 	    field_string(message, "operation", 32, &operation) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
 	    field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
-	    field_number(message, "term", INT64_MAX, &ret->pair.term) < 0 ||
-	    field_number(message, "number", INT64_MAX, &ret->pair.number) < 0 ||
+	    field_number(message, "term", INT64_MAX, &ret->version_id.term) < 0 ||
+	    field_number(message, "number", INT64_MAX, &ret->version_id.number) < 0 ||
 	    field_number(message, "time_ns", INT64_MAX, &ret->time_ns) < 0 ||
 	    field_bool_or(message, "dry", false, &ret->is_dry) < 0 ||
 	    field_number_or(message, "n_bytes", INT64_MAX / 4, 0, &ret->n_bytes) < 0 ||
@@ -737,9 +737,9 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 	ret->has_layout = json_object_get(message, "layout");
 	if (ret->has_layout && field_bytes(message, "layout", ret->layout, 32) < 0)
 		return -EBADMSG;
-	ret->operation = operation_find(operation);
+	ret->op = collective_op_find(operation);
 	ret->shard = (struct shard){.plan_fd = -1, .layout_fd = -1};
-	if (ret->operation && !ret->operation->is_version && shard_read(a, message, &ret->shard) < 0)
+	if (ret->op && !ret->op->is_version && shard_read(a, message, &ret->shard) < 0)
 		return -EBADMSG;
 	snprintf(ret->sync, sizeof(ret->sync), "%s", sync);
 	snprintf(ret->group, sizeof(ret->group), "%s", group);
@@ -748,7 +748,7 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 }
 
 static struct share *share_new(struct agent *a, unsigned peer, const struct invitation *i,
-			       struct head *h)
+			       struct replica *h)
 {
 	struct share *s = calloc(1, sizeof(*s));
 
@@ -757,10 +757,10 @@ static struct share *share_new(struct agent *a, unsigned peer, const struct invi
 	s->invitation = *i;
 	s->layout_fd = s->data_fd = s->tensors_fd = s->leaves_fd = -1;
 	s->duty.ops = &SHARE;
-	s->duty.kind = i->operation->kind;
-	s->duty.is_own = !i->operation->is_version;
+	s->duty.kind = i->op->kind;
+	s->duty.is_own = !i->op->is_version;
 	s->duty.group = s->invitation.group;
-	s->duty.pair = i->pair;
+	s->duty.version_id = i->version_id;
 	duty_init(a, &s->duty, peer, i->sync, h);
 	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
 	return s;
@@ -769,14 +769,14 @@ static struct share *share_new(struct agent *a, unsigned peer, const struct invi
 /* Whatever we have is what the others are asked for, and of a reshard everybody has another one. */
 static bool has_layout(const struct invitation *i)
 {
-	return i->has_layout || (i->operation && !i->operation->is_version);
+	return i->has_layout || (i->op && !i->op->is_version);
 }
 
 void share_on_join(struct agent *a, unsigned peer, const json_t *message)
 {
 	struct invitation i;
 	char why[WHY_SIZE] = "";
-	struct head *h = NULL;
+	struct replica *h = NULL;
 	const char *code;
 	struct share *s;
 
@@ -791,7 +791,7 @@ void share_on_join(struct agent *a, unsigned peer, const json_t *message)
 			    code ? why : "out of memory");
 		return;
 	}
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 	share_begin_next(a);
 	if (s->duty.state == DUTY_QUEUED) {
 		s->had_to_wait = true;

@@ -8,15 +8,15 @@
 
 #include "server/sync/participant/duty.h"
 #include "server/sync/participant/shard.h"
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 
 /* What a coordinator asks to take part in. */
 struct invitation {
 	char sync[SYNC_ID_SIZE];
-	const struct operation *operation;
+	const struct collective_op *op;
 	char group[GROUP_MAX + 1];
 	char buffer[BUFFER_MAX + 1];
-	struct pair pair; /* of the version to be */
+	struct version_id version_id; /* of the version to be */
 	uint64_t time_ns;
 	bool is_dry; /* it ends once it is planned */
 	bool has_layout; /* false: whatever we have is what the others are asked for */

@@ -6,24 +6,24 @@
 #include "ipc/base/list.h"
 #include "server/sync/agent.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/state/edge.h"
+#include "server/sync/state/env.h"
 #include "server/sync/state/metrics.h"
 
 #define BUFFER_MAX 255 /* bytes of a buffer's name */
 #define DEVICE_MAX 63 /* and of a device's */
 #define MEMORY_NAME_MAX 15 /* and of a kind of memory: "host" */
-#define HEADS_MAX 1024 /* rows in one message */
+#define REPLICAS_MAX 1024 /* rows in one message */
 #define NO_PEER UINT_MAX
 
 #define SECOND ((uint64_t)1000000000)
 
 /* How a version is ordered: by term, then by number. 0, 0 is before all of them. */
-struct pair {
+struct version_id {
 	uint64_t term;
 	uint64_t number;
 };
 
-static inline int pair_compare(struct pair a, struct pair b)
+static inline int version_id_compare(struct version_id a, struct version_id b)
 {
 	if (a.term != b.term)
 		return a.term < b.term ? -1 : 1;
@@ -35,12 +35,12 @@ struct work {
 	struct job *job; /* NULL: none runs */
 	enum job_kind kind; /* of it */
 	struct {
-		struct list link; /* agent::spans */
+		struct list link; /* agent::trace_spans */
 		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
 		uint64_t version;
 		unsigned n_sockets; /* that were told of */
 		bool is_resumed; /* weightd-trace did not see all of it */
-	} span; /* of span.h */
+	} trace_span; /* of trace_span.h */
 	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
 			   unsigned n_fds);
 	void (*on_end)(struct agent *a, struct work *w, const char *how);
@@ -48,11 +48,11 @@ struct work {
 
 /* What a peer said that it holds. */
 struct claim {
-	struct head *head; /* ours of the same buffer; a head that is freed takes its claims along */
+	struct replica *replica; /* ours of the same buffer; a replica that is freed takes its claims along */
 	const struct group *group; /* to which that was pushed: it may be in several with this one */
-	struct pair pair; /* 0, 0 once it is down, or has lost it */
-	struct pair told; /* what we said that we hold; 0, 0: nothing, since it is up */
-	struct pair forked; /* of which the journal has that it says to have another version than we */
+	struct version_id version_id; /* 0, 0 once it is down, or has lost it */
+	struct version_id told; /* what we said that we hold; 0, 0: nothing, since it is up */
+	struct version_id forked; /* of which the journal has that it says to have another version than we */
 	uint8_t root[32];
 	bool is_invited; /* was asked for it, and did neither bring it nor say that it cannot */
 	unsigned n_vain; /* attempts to get it from there that came to nothing, weighed; kept while it is down */
@@ -64,21 +64,21 @@ struct peer {
 	uint64_t rate; /* bytes/s into it, as last measured; 0: never */
 	struct claim *claims;
 	unsigned n_claims;
-	unsigned n_asked; /* heads that it is to bring */
+	unsigned n_asked; /* replicas that it is to bring */
 };
 
 struct agent {
-	const struct edge *edge;
-	void *world;
+	const struct env *env;
+	void *userdata;
 	const struct agent_config *config;
 	struct peer *peers;
 	bool *knows; /* per group and peer, this node as the last: see agent_knows() */
-	struct list heads;
-	unsigned n_heads;
+	struct list replicas;
+	unsigned n_replicas;
 	struct list syncs;
 	struct list duties;
-	struct list spans; /* struct work: engines that weightd-trace is told of */
-	struct list to_self; /* struct word of agent.c: what this node says to itself */
+	struct list trace_spans; /* struct work: engines that weightd-trace is told of */
+	struct list loopback; /* struct loopback of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	struct list idle_loans; /* struct loan of lender.c: kept for the next repair, oldest first */
 	uint64_t timer_ns; /* as the world has it; 0: none */
@@ -94,7 +94,7 @@ struct agent {
 
 static inline uint64_t agent_now(const struct agent *a)
 {
-	return a->edge->now_ns(a->world);
+	return a->env->now_ns(a->userdata);
 }
 
 /*
@@ -124,7 +124,7 @@ unsigned agent_peer_number(const struct agent *a, const char *name);
 /* Whether it is a member or a publisher of the group: who may know what the group has, and bring it. */
 bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self);
 
-/* `buffer`: as of struct edge. */
+/* `buffer`: as of struct env. */
 int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
 	       char why[WHY_SIZE]);
 /* Steals `message`. */

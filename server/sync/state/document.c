@@ -16,7 +16,7 @@
 
 #define PROTOCOL 1
 #define N_BYTES_MAX ((uint64_t)1 << 50)
-#define PAIR_MAX ((uint64_t)1 << 53)
+#define VERSION_ID_MAX ((uint64_t)1 << 53)
 #define DECISION "commit "
 
 uint64_t document_leaves_bytes(const struct document *d)
@@ -61,8 +61,8 @@ static char *write_text(const struct document *d)
 	cleanup(json_freep) json_t *o = json_pack(
 		"{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:I, s:s, s:b}", "protocol",
 		PROTOCOL, "group", d->group, "buffer", d->buffer, "publisher", d->publisher, "term",
-		(json_int_t)d->pair.term, "number", (json_int_t)d->pair.number, "time_ns",
-		(json_int_t)d->time_ns, "n_bytes", (json_int_t)d->n_bytes, "root",
+		(json_int_t)d->version_id.term, "number", (json_int_t)d->version_id.number,
+		"time_ns", (json_int_t)d->time_ns, "n_bytes", (json_int_t)d->n_bytes, "root",
 		field_hex(d->root, 32, root), "layout", field_hex(d->layout, 32, layout),
 		"layout_bytes", (json_int_t)d->layout_bytes, "leaves",
 		field_hex(d->leaves, 32, leaves), "exclusive", d->exclusive);
@@ -73,7 +73,7 @@ static char *write_text(const struct document *d)
 static int sign(struct agent *a, const char *text, char **ret, char why[WHY_SIZE])
 {
 	char signature[SIGNATURE_SIZE_MAX + 1];
-	int r = a->edge->sign(a->world, text, signature, sizeof(signature));
+	int r = a->env->sign(a->userdata, text, signature, sizeof(signature));
 
 	if (r < 0) {
 		snprintf(why, WHY_SIZE, "this node's key does not sign: %s", strerror(-r));
@@ -87,7 +87,7 @@ int document_sign(struct agent *a, struct document *d, char why[WHY_SIZE])
 {
 	snprintf(why, WHY_SIZE, "out of memory");
 	d->text = write_text(d);
-	d->certificate = strdup(a->edge->certificate(a->world));
+	d->certificate = strdup(a->env->certificate(a->userdata));
 	if (!d->text || !d->certificate)
 		return -ENOMEM;
 	return sign(a, d->text, &d->signature, why);
@@ -129,8 +129,8 @@ static int read_text(struct document *d)
 	    protocol != PROTOCOL || copy_name(o, "group", GROUP_MAX, d->group) < 0 ||
 	    copy_name(o, "buffer", BUFFER_MAX, d->buffer) < 0 ||
 	    copy_name(o, "publisher", NODE_MAX, d->publisher) < 0 ||
-	    field_number(o, "term", PAIR_MAX, &d->pair.term) < 0 ||
-	    field_number(o, "number", PAIR_MAX, &d->pair.number) < 0 ||
+	    field_number(o, "term", VERSION_ID_MAX, &d->version_id.term) < 0 ||
+	    field_number(o, "number", VERSION_ID_MAX, &d->version_id.number) < 0 ||
 	    field_number(o, "time_ns", INT64_MAX, &d->time_ns) < 0 ||
 	    field_number(o, "n_bytes", N_BYTES_MAX, &d->n_bytes) < 0 ||
 	    field_number(o, "layout_bytes", LAYOUT_SIZE_MAX, &d->layout_bytes) < 0 ||
@@ -138,7 +138,9 @@ static int read_text(struct document *d)
 	    field_bytes(o, "leaves", d->leaves, 32) < 0 ||
 	    field_bool_or(o, "exclusive", false, &d->exclusive) < 0)
 		return -EBADMSG;
-	return d->n_bytes && d->layout_bytes && d->pair.term && d->pair.number ? 0 : -EBADMSG;
+	return d->n_bytes && d->layout_bytes && d->version_id.term && d->version_id.number
+		       ? 0
+		       : -EBADMSG;
 }
 
 /* A string that may have many lines. */
@@ -189,22 +191,22 @@ static int check_decision(struct agent *a, const struct document *d, const char 
 	cleanup(freep) char *text = decision_text(d);
 
 	snprintf(why, WHY_SIZE, "out of memory");
-	return text ? a->edge->check(a->world, text, decision, d->certificate, d->publisher,
-				     time_ns, why)
+	return text ? a->env->check(a->userdata, text, decision, d->certificate, d->publisher,
+				    time_ns, why)
 		    : -ENOMEM;
 }
 
 static int check_at(struct agent *a, const struct document *d, uint64_t time_ns, char why[WHY_SIZE])
 {
-	int r = a->edge->check(a->world, d->text, d->signature, d->certificate, d->publisher,
-			       time_ns, why);
+	int r = a->env->check(a->userdata, d->text, d->signature, d->certificate, d->publisher,
+			      time_ns, why);
 
 	return r == 0 && d->decision ? check_decision(a, d, d->decision, time_ns, why) : r;
 }
 
 int document_check(struct agent *a, const struct document *d, char why[WHY_SIZE])
 {
-	return check_at(a, d, EDGE_NOW, why);
+	return check_at(a, d, ENV_NOW, why);
 }
 
 int document_check_then(struct agent *a, const struct document *d, char why[WHY_SIZE])
@@ -224,7 +226,7 @@ int document_take_decision(struct agent *a, struct document *d, const json_t *me
 	}
 	if (d->decision && strcmp(d->decision, decision) == 0)
 		return 0; /* it was checked with the document */
-	r = check_decision(a, d, decision, EDGE_NOW, why);
+	r = check_decision(a, d, decision, ENV_NOW, why);
 	if (r < 0)
 		return r;
 	free(d->decision);

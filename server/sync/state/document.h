@@ -27,7 +27,7 @@ struct document {
 	char group[GROUP_MAX + 1];
 	char buffer[BUFFER_MAX + 1];
 	char publisher[NODE_MAX + 1];
-	struct pair pair;
+	struct version_id version_id;
 	uint64_t time_ns;
 	uint64_t n_bytes;
 	uint8_t root[32];

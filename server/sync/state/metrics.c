@@ -14,7 +14,7 @@
 
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/participant/duty.h"
-#include "server/sync/state/span.h"
+#include "server/sync/state/trace_span.h"
 
 #define SAMPLES_MAX 24 /* in a packet: each may have a buffer's name and a group's, escaped */
 
@@ -61,10 +61,11 @@ static const char *const PHASES[N_ROLES][METRICS_PHASES] = {
 
 int metrics_init(struct agent *a)
 {
-	a->metrics.started_ns = a->edge->time_ns(a->world);
+	a->metrics.started_ns = a->env->time_ns(a->userdata);
 	a->metrics.links = calloc(a->config->n_peers + 1, sizeof(*a->metrics.links));
 	for (unsigned i = 0; a->metrics.links && i <= a->config->n_peers; i++)
-		a->metrics.links[i].sent_traced = a->metrics.links[i].received_traced = TALLY_UNKNOWN;
+		a->metrics.links[i].sent_traced = a->metrics.links[i].received_traced =
+			BYTE_COUNT_UNKNOWN;
 	return a->metrics.links ? 0 : -ENOMEM;
 }
 
@@ -81,7 +82,8 @@ static void stay(struct agent *a, enum metrics_role role, const char *sync, stru
 	if (s->since_ns) {
 		a->metrics.phase_ns[role][s->phase] += now - s->since_ns;
 		if (PHASES[role][s->phase])
-			span_phase(a, sync, ROLES[role], PHASES[role][s->phase], s->since_ns, now);
+			trace_span_phase(a, sync, ROLES[role], PHASES[role][s->phase], s->since_ns,
+					 now);
 	}
 	*s = (struct metrics_stay){.phase = phase, .since_ns = now};
 }
@@ -123,17 +125,17 @@ static struct metrics_links *links_of(struct agent *a, const char *name)
 
 void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const json_t *out)
 {
-	tally_add(&links_of(a, to)->sent, planned, out);
+	byte_count_add(&links_of(a, to)->sent, planned, out);
 }
 
 void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in)
 {
-	tally_add(&links_of(a, from)->received, planned, in);
+	byte_count_add(&links_of(a, from)->received, planned, in);
 }
 
 static void add_traced(uint64_t *sum, uint64_t n)
 {
-	*sum = *sum == TALLY_UNKNOWN ? n : *sum + n;
+	*sum = *sum == BYTE_COUNT_UNKNOWN ? n : *sum + n;
 }
 
 void metrics_on_sent_traced(struct agent *a, const char *to, uint64_t n_bytes)
@@ -155,7 +157,7 @@ struct family {
 	const char *help;
 	void (*append)(const struct agent *a, const struct family *f, json_t *rows);
 	size_t offset; /* in struct metrics or metrics_links, where `append` wants one */
-	uint64_t (*of_head)(const struct head *h);
+	uint64_t (*of_replica)(const struct replica *h);
 };
 
 /* The samples of the last packet, if it is of this family and has room. */
@@ -237,7 +239,7 @@ static void append_links(const struct agent *a, const struct family *f, json_t *
 		const void *at = (const char *)&a->metrics.links[i] + f->offset;
 		uint64_t value = *(const uint64_t *)at;
 
-		if (value != TALLY_UNKNOWN && (i < a->config->n_peers || value))
+		if (value != BYTE_COUNT_UNKNOWN && (i < a->config->n_peers || value))
 			append(f, rows,
 			       json_pack("{s:s}", "peer",
 					 i < a->config->n_peers ? a->config->peers[i] : "(other)"),
@@ -251,38 +253,38 @@ static void append_up(const struct agent *a, const struct family *f, json_t *row
 		append(f, rows, json_pack("{s:s}", "peer", a->config->peers[i]), a->peers[i].up);
 }
 
-static void append_heads(const struct agent *a, const struct family *f, json_t *rows)
+static void append_replicas(const struct agent *a, const struct family *f, json_t *rows)
 {
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link)
+	list_for_each(h, &a->replicas, link)
 		if (h->document)
 			append(f, rows,
 			       json_pack("{s:s, s:s}", "buffer", h->buffer, "group", h->group),
-			       f->of_head(h));
+			       f->of_replica(h));
 }
 
-static uint64_t head_term(const struct head *h)
+static uint64_t replica_term(const struct replica *h)
 {
-	return h->document->pair.term;
+	return h->document->version_id.term;
 }
 
-static uint64_t head_number(const struct head *h)
+static uint64_t replica_number(const struct replica *h)
 {
-	return h->document->pair.number;
+	return h->document->version_id.number;
 }
 
-static uint64_t head_serving(const struct head *h)
+static uint64_t replica_serving(const struct replica *h)
 {
-	return head_done_with(h).number != 0;
+	return replica_done_with(h).number != 0;
 }
 
-static uint64_t head_bytes(const struct head *h)
+static uint64_t replica_bytes(const struct replica *h)
 {
 	return h->document->n_bytes;
 }
 
-static uint64_t head_signed_ns(const struct head *h)
+static uint64_t replica_signed_ns(const struct replica *h)
 {
 	return h->document->time_ns;
 }
@@ -315,12 +317,12 @@ static const struct family FAMILIES[] = {
 	COUNTER("received_planned_bytes", "bytes", "The payload as computed before.", append_links, OF_LINKS(received.planned)),
 	COUNTER("received_traced_bytes", "bytes", "Bytes from them as weightd-trace saw them.", append_links, OF_LINKS(received_traced)),
 	GAUGE("peer_up", NULL, "Whether the agent of a peer is connected.", append_up),
-	GAUGE("head_term", NULL, "Term of the version that is committed here.", append_heads, .of_head = head_term),
-	GAUGE("head_number", NULL, "Number of the version that is committed here.", append_heads, .of_head = head_number),
-	GAUGE("head_serving", NULL, "Whether the local weightd serves it.", append_heads, .of_head = head_serving),
-	GAUGE("head_size_bytes", "bytes", "Bytes of it.", append_heads, .of_head = head_bytes),
-	GAUGE("head_timestamp_seconds", "seconds", "When its publisher signed it, since 1970.", append_heads,
-	      .of_head = head_signed_ns),
+	GAUGE("head_term", NULL, "Term of the version that is committed here.", append_replicas, .of_replica = replica_term),
+	GAUGE("head_number", NULL, "Number of the version that is committed here.", append_replicas, .of_replica = replica_number),
+	GAUGE("head_serving", NULL, "Whether the local weightd serves it.", append_replicas, .of_replica = replica_serving),
+	GAUGE("head_size_bytes", "bytes", "Bytes of it.", append_replicas, .of_replica = replica_bytes),
+	GAUGE("head_timestamp_seconds", "seconds", "When its publisher signed it, since 1970.", append_replicas,
+	      .of_replica = replica_signed_ns),
 };
 /* clang-format on */
 

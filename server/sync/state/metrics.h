@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "server/sync/state/tally.h"
+#include "server/sync/state/byte_count.h"
 
 struct agent;
 
@@ -37,9 +37,9 @@ enum metrics_result {
 
 /* Of one peer. */
 struct metrics_links {
-	struct tally sent;
-	struct tally received;
-	uint64_t sent_traced; /* by weightd-trace; TALLY_UNKNOWN: nothing ever was */
+	struct byte_count sent;
+	struct byte_count received;
+	uint64_t sent_traced; /* by weightd-trace; BYTE_COUNT_UNKNOWN: nothing ever was */
 	uint64_t received_traced;
 };
 

@@ -1,5 +1,5 @@
 /*
- * Joint operations
+ * Collective operations
  *
  * What nodes make versions of together, each from one of its own: what is special to an operation is a row of a
  * table, and how its engines come about is the same for all.
@@ -9,9 +9,9 @@
 #include "ipc/reshard/moves.h"
 #include "server/sync/state/agent_state.h"
 
-#define OPERATION_NODES_MAX 64 /* as many as an engine has links to */
+#define COLLECTIVE_OP_NODES_MAX 64 /* as many as an engine has links to */
 #define SHARD_LAYOUT_MAX ((uint64_t)64 << 20) /* bytes of one: as many as a planner takes */
-#define OPERATION_CHUNK ((uint64_t)1 << 20) /* bytes that engines send in one piece */
+#define COLLECTIVE_OP_CHUNK ((uint64_t)1 << 20) /* bytes that engines send in one piece */
 
 /* What the links between the ranks of an engine carry. */
 struct flows {
@@ -22,13 +22,13 @@ struct flows {
 	struct {
 		uint64_t n_pieces;
 		uint64_t n_bytes;
-	} at[OPERATION_NODES_MAX];
+	} at[COLLECTIVE_OP_NODES_MAX];
 
 	/* Of a reshard: its plan, without the moves, whose nodes are the ranks. */
 	struct moves plan;
 };
 
-struct operation {
+struct collective_op {
 	const char *name; /* of the request, and of the kind of sync */
 	const char *an; /* "an average", for sentences */
 	const char *exchange; /* what an engine calls it */
@@ -50,9 +50,9 @@ struct operation {
 };
 
 /* NULL: there is none of that name. */
-const struct operation *operation_find(const char *name);
+const struct collective_op *collective_op_find(const char *name);
 
 /* The most bytes that come to a node of a plan and go from it, together. */
-uint64_t operation_most(const struct moves *plan);
+uint64_t collective_op_most(const struct moves *plan);
 /* What all links of a rank carry towards it, on the wire. */
-uint64_t operation_planned(const struct operation *op, const struct flows *t, unsigned rank);
+uint64_t collective_op_planned(const struct collective_op *op, const struct flows *t, unsigned rank);

@@ -1,4 +1,4 @@
-#include "server/sync/state/tally.h"
+#include "server/sync/state/byte_count.h"
 
 #include <stdbool.h>
 
@@ -7,7 +7,7 @@
 static void add(uint64_t *sum, uint64_t n)
 {
 	if (__builtin_add_overflow(*sum, n, sum) || *sum > INT64_MAX)
-		*sum = TALLY_UNKNOWN; /* as it is once one of them was */
+		*sum = BYTE_COUNT_UNKNOWN; /* as it is once one of them was */
 }
 
 /* Others said so: nonsense is as good as nothing. */
@@ -17,10 +17,10 @@ static uint64_t said(const json_t *in, const char *key)
 
 	if (json_is_null(in))
 		return 0;
-	return field_number(in, key, INT64_MAX, &n) < 0 ? TALLY_UNKNOWN : n;
+	return field_number(in, key, INT64_MAX, &n) < 0 ? BYTE_COUNT_UNKNOWN : n;
 }
 
-void tally_add(struct tally *t, uint64_t planned, const json_t *in)
+void byte_count_add(struct byte_count *t, uint64_t planned, const json_t *in)
 {
 	/* Without TLS nobody says it twice. */
 	const char *payload = json_object_get(in, "payload") ? "payload" : "bytes";
@@ -32,7 +32,7 @@ void tally_add(struct tally *t, uint64_t planned, const json_t *in)
 	t->n_untraced += json_is_object(in);
 }
 
-void tally_add_traced(struct tally *t, uint64_t n_bytes)
+void byte_count_add_traced(struct byte_count *t, uint64_t n_bytes)
 {
 	if (!t->n_untraced)
 		return; /* nobody says it twice who is in his senses */
@@ -41,7 +41,7 @@ void tally_add_traced(struct tally *t, uint64_t n_bytes)
 	add(&t->traced, n_bytes);
 }
 
-void tally_add_broken(struct tally *t)
+void byte_count_add_broken(struct byte_count *t)
 {
 	t->n_broken++;
 }
@@ -49,33 +49,33 @@ void tally_add_broken(struct tally *t)
 static void show(json_t *row, const char *key, uint64_t n)
 {
 	json_object_set_new(row, key,
-			    n == TALLY_UNKNOWN ? json_null() : json_integer((json_int_t)n));
+			    n == BYTE_COUNT_UNKNOWN ? json_null() : json_integer((json_int_t)n));
 }
 
-void tally_show(const struct tally *t, json_t *row)
+void byte_count_show(const struct byte_count *t, json_t *row)
 {
 	const bool is_lost = t->n_broken && !t->bytes;
 
-	show(row, "planned", is_lost ? TALLY_UNKNOWN : t->planned);
-	show(row, "payload", is_lost ? TALLY_UNKNOWN : t->payload);
-	show(row, "bytes", is_lost ? TALLY_UNKNOWN : t->bytes);
-	show(row, "kernel", is_lost ? TALLY_UNKNOWN : t->kernel);
+	show(row, "planned", is_lost ? BYTE_COUNT_UNKNOWN : t->planned);
+	show(row, "payload", is_lost ? BYTE_COUNT_UNKNOWN : t->payload);
+	show(row, "bytes", is_lost ? BYTE_COUNT_UNKNOWN : t->bytes);
+	show(row, "kernel", is_lost ? BYTE_COUNT_UNKNOWN : t->kernel);
 	show(row, "broken", t->n_broken);
-	show(row, "traced", t->n_traced ? t->traced : TALLY_UNKNOWN);
+	show(row, "traced", t->n_traced ? t->traced : BYTE_COUNT_UNKNOWN);
 	show(row, "untraced", t->n_untraced);
 }
 
-void tally_amend(json_t *row, uint64_t n_bytes)
+void byte_count_amend(json_t *row, uint64_t n_bytes)
 {
 	json_int_t before = json_integer_value(json_object_get(row, "traced"));
-	struct tally t = {
+	struct byte_count t = {
 		.traced = (uint64_t)before,
 		.n_untraced = (uint64_t)json_integer_value(json_object_get(row, "untraced")),
 	};
 
 	if (!t.n_untraced)
 		return;
-	tally_add_traced(&t, n_bytes);
+	byte_count_add_traced(&t, n_bytes);
 	show(row, "traced", t.traced);
 	show(row, "untraced", t.n_untraced);
 }

@@ -1,5 +1,5 @@
 /*
- * Rights
+ * Ownership
  *
  * Who may use what a group brings to this node. The agent makes its buffers, and owns them: which Unix group they
  * belong to and what that one and everybody else may do, sync.conf says. Its sinks ask weightd for it.
@@ -11,17 +11,17 @@
 #include <sys/types.h>
 
 /* Zero: what weightd gives to anything new. */
-struct rights {
+struct ownership {
 	uint32_t mode; /* 0: no other than that */
 	const char *unix_group; /* as it was written; NULL: no other than that */
 	gid_t gid; /* of that group */
 };
 
 /* Octal digits of r and w, with both for the owner. -EINVAL. */
-int rights_parse_mode(const char *value, uint32_t *ret);
+int ownership_parse_mode(const char *value, uint32_t *ret);
 
 /* Adds to a message for a sink what is not as weightd has it. */
-void rights_add(const struct rights *rights, json_t *message);
+void ownership_add(const struct ownership *ownership, json_t *message);
 
 /* Says of a group that has a Unix group which the user we run as cannot give to anything. */
-void rights_warn(const struct rights *rights, const char *group);
+void ownership_warn(const struct ownership *ownership, const char *group);

@@ -1,5 +1,5 @@
 /*
- * The record of a node is its heads, with the documents. It is the fence: what is not newer than the record is
+ * The record of a node is its replicas, with the documents. It is the fence: what is not newer than the record is
  * refused. So it is written first, before anything can be read that it speaks of:
  *
  * - A member writes it between COMMIT and the sink's publish. A crash there leaves a record that is ahead of the
@@ -7,21 +7,21 @@
  *   fetched if they are not there. The other order could forget the fence of a version that is served, and take
  *   an older one. Nothing that was not committed is ever served, as COMMIT came before both.
  * - A publisher writes it between its decision and the first COMMIT, having the bytes. After a crash it tells
- *   everybody by its heads, and whoever was not told fetches the version as one that is behind.
+ *   everybody by its replicas, and whoever was not told fetches the version as one that is behind.
  *
  * A record says what was committed, never what is here: a weightd that was started anew may have lost all and
- * may use a number again. Until a source job found the root among the bytes, a head is unverified and nobody
+ * may use a number again. Until a source job found the root among the bytes, a replica is unverified and nobody
  * is told that we have it.
  *
  * After a sync nearly all have the same, and would say it to all. So each says it at random to a few, and who coordinated
  * it says to all who lacks it still: the others tell those. Where that word does not come, as its sender died, they tell
  * all who did not say themselves that they have it. Who says of something that it has less than we have is told.
  *
- * What peers say of their heads is a claim without proof. It makes us ask, and it makes the next number that
+ * What peers say of their replicas is a claim without proof. It makes us ask, and it makes the next number that
  * we mint; so that nobody exhausts the numbers, a leap is not believed, and so that nobody fills the table with names
  * that it invents, each peer has a share of it, and what was only heard of makes room for what was signed.
  */
-#include "server/sync/state/head.h"
+#include "server/sync/state/replica.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,24 +37,24 @@
 #include "server/sync/participant/duty.h"
 #include "server/sync/state/group.h"
 
-#define N_HEADS_MAX 4096
+#define N_REPLICAS_MAX 4096
 #define FEW 8 /* of a thousand, one in three thousand hears of nobody's version by such a chance */
 #define SAVE_NS (5 * SECOND)
-#define N_HEARD_MAX 1024 /* heads of which nothing was committed here, by what one peer claims */
+#define N_HEARD_MAX 1024 /* replicas of which nothing was committed here, by what one peer claims */
 #define LEAP_MAX ((uint64_t)1 << 20)
-#define PAIR_MAX ((uint64_t)1 << 53)
+#define VERSION_ID_MAX ((uint64_t)1 << 53)
 
-struct head *head_find(struct agent *a, const char *buffer)
+struct replica *replica_find(struct agent *a, const char *buffer)
 {
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link)
+	list_for_each(h, &a->replicas, link)
 		if (strcmp(h->buffer, buffer) == 0)
 			return h;
 	return NULL;
 }
 
-static bool is_used(const struct agent *a, const struct head *h)
+static bool is_used(const struct agent *a, const struct replica *h)
 {
 	struct duty *d;
 	struct sync *s;
@@ -62,18 +62,18 @@ static bool is_used(const struct agent *a, const struct head *h)
 	if (h->document)
 		return true;
 	list_for_each(s, &a->syncs, link)
-		if (s->head == h)
+		if (s->replica == h)
 			return true;
 	list_for_each(d, &a->duties, link)
-		if (d->head == h)
+		if (d->replica == h)
 			return true;
 	return false;
 }
 
-static void drop_claims(struct agent *a, const struct head *h)
+static void drop_claims(struct agent *a, const struct replica *h)
 {
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *c = head_claim(a, i, h);
+		struct claim *c = replica_claim(a, i, h);
 
 		if (c)
 			*c = a->peers[i].claims[--a->peers[i].n_claims];
@@ -83,26 +83,26 @@ static void drop_claims(struct agent *a, const struct head *h)
 /* The one that was heard of first. */
 static void make_room(struct agent *a)
 {
-	struct head *h, *next;
+	struct replica *h, *next;
 
-	list_for_each_safe(h, next, &a->heads, link) {
+	list_for_each_safe(h, next, &a->replicas, link) {
 		if (is_used(a, h))
 			continue;
 		drop_claims(a, h);
-		head_free(a, h);
+		replica_free(a, h);
 		return;
 	}
 }
 
-struct head *head_get(struct agent *a, const char *buffer, const char *group)
+struct replica *replica_get(struct agent *a, const char *buffer, const char *group)
 {
-	struct head *h = head_find(a, buffer);
+	struct replica *h = replica_find(a, buffer);
 
 	if (h)
 		return h;
-	if (a->n_heads == N_HEADS_MAX)
+	if (a->n_replicas == N_REPLICAS_MAX)
 		make_room(a);
-	if (a->n_heads == N_HEADS_MAX)
+	if (a->n_replicas == N_REPLICAS_MAX)
 		return NULL;
 	h = calloc(1, sizeof(*h));
 	if (!h)
@@ -111,73 +111,74 @@ struct head *head_get(struct agent *a, const char *buffer, const char *group)
 	snprintf(h->group, sizeof(h->group), "%s", group);
 	h->asked = NO_PEER;
 	h->base.leaves_fd = -1;
-	list_append(&a->heads, &h->link);
-	a->n_heads++;
+	list_append(&a->replicas, &h->link);
+	a->n_replicas++;
 	return h;
 }
 
-static void forget_base(struct head *h)
+static void forget_base(struct replica *h)
 {
 	(void)fd_close(h->base.leaves_fd);
 	h->base = (struct base){.leaves_fd = -1};
 }
 
-void head_free(struct agent *a, struct head *h)
+void replica_free(struct agent *a, struct replica *h)
 {
 	work_end(a, &h->look);
 	lender_forget(a, h);
-	patches_deinit(&h->patches);
-	head_set_asked(a, h, NO_PEER);
+	patch_chain_deinit(&h->patch_chain);
+	replica_set_asked(a, h, NO_PEER);
 	list_remove(&h->link);
-	a->n_heads--;
+	a->n_replicas--;
 	document_free(h->document);
 	forget_base(h);
 	free(h);
 }
 
-struct pair head_committed(const struct head *h)
+struct version_id replica_committed(const struct replica *h)
 {
-	return h->document ? h->document->pair : (struct pair){0};
+	return h->document ? h->document->version_id : (struct version_id){0};
 }
 
-struct pair head_held(const struct head *h)
+struct version_id replica_held(const struct replica *h)
 {
-	return h->state == HEAD_SERVING ? head_committed(h) : (struct pair){0};
+	return h->state == REPLICA_SERVING ? replica_committed(h) : (struct version_id){0};
 }
 
-struct pair head_done_with(const struct head *h)
+struct version_id replica_done_with(const struct replica *h)
 {
-	return h->state == HEAD_SUPERSEDED ? head_committed(h) : head_held(h);
+	return h->state == REPLICA_SUPERSEDED ? replica_committed(h) : replica_held(h);
 }
 
-bool head_is_version(const struct head *h)
+bool replica_is_version(const struct replica *h)
 {
 	return h->document || h->seen.number;
 }
 
-int head_next(const struct agent *a, const struct head *h, const struct group *g, struct pair *ret)
+int replica_next(const struct agent *a, const struct replica *h, const struct group *g,
+		 struct version_id *ret)
 {
-	struct pair highest = head_committed(h);
+	struct version_id highest = replica_committed(h);
 	bool ours = h->document && strcmp(h->document->publisher, a->config->name) == 0;
 
-	if (pair_compare(h->seen, highest) > 0) {
+	if (version_id_compare(h->seen, highest) > 0) {
 		highest = h->seen;
 		ours = false;
 	}
-	/* Two publishers that do not see each other must not mint one pair for two versions. */
+	/* Two publishers that do not see each other must not mint one version_id for two versions. */
 	highest.term = group_term(g, a->config->name, ours ? highest.term : highest.term + 1);
 	highest.number++;
-	if (highest.term > PAIR_MAX || highest.number > PAIR_MAX)
+	if (highest.term > VERSION_ID_MAX || highest.number > VERSION_ID_MAX)
 		return -EOVERFLOW;
 	*ret = highest;
 	return 0;
 }
 
-int head_commit(struct agent *a, struct head *h, const struct document *document, uint64_t version,
-		enum head_state state)
+int replica_commit(struct agent *a, struct replica *h, const struct document *document,
+		   uint64_t version, enum replica_state state)
 {
 	struct document *copy = document_copy(document), *before = h->document;
-	enum head_state state_before = h->state;
+	enum replica_state state_before = h->state;
 	uint64_t version_before = h->version;
 	int r;
 
@@ -186,7 +187,7 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 	h->document = copy;
 	h->version = version;
 	h->state = state;
-	r = heads_save(a);
+	r = replicas_save(a);
 	if (r < 0) {
 		h->document = before;
 		h->version = version_before;
@@ -195,7 +196,7 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 		return r;
 	}
 	document_free(before);
-	patches_keep_to(&h->patches, document->root);
+	patch_chain_keep_to(&h->patch_chain, document->root);
 	lender_keep_to(a, h, document->root);
 	if (strcmp(group_device(a->config, h->group), group_device(a->config, document->group)) != 0)
 		forget_base(h);
@@ -203,51 +204,51 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 	work_end(a, &h->look);
 	h->look_ns = 0;
 	h->look_is_vain = false;
-	head_ask_nobody(a, h);
+	replica_ask_nobody(a, h);
 	return 0;
 }
 
-void head_set_serving(struct agent *a, struct head *h, uint64_t version)
+void replica_set_serving(struct agent *a, struct replica *h, uint64_t version)
 {
 	bool changed = h->version != version;
 
-	h->state = HEAD_SERVING;
+	h->state = REPLICA_SERVING;
 	h->version = version;
 	h->n_retries = 0;
 	h->retry_ns = 0;
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 	/* Its number only saves us from looking at another version after a restart. */
 	if (changed)
-		heads_save_later(a);
+		replicas_save_later(a);
 	a->look_again = true;
 }
 
-void head_set_lost(struct agent *a, struct head *h)
+void replica_set_lost(struct agent *a, struct replica *h)
 {
-	if (h->state == HEAD_SUPERSEDED)
+	if (h->state == REPLICA_SUPERSEDED)
 		return;
-	h->state = HEAD_BEHIND;
+	h->state = REPLICA_BEHIND;
 	a->look_again = true;
-	head_tell_all(a, h);
+	replica_tell_all(a, h);
 }
 
-void head_set_superseded(struct agent *a, struct head *h)
+void replica_set_superseded(struct agent *a, struct replica *h)
 {
-	if (h->state == HEAD_SUPERSEDED)
+	if (h->state == REPLICA_SUPERSEDED)
 		return;
 	work_end(a, &h->look);
 	h->look_ns = h->retry_ns = 0;
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 	a->look_again = true; /* others wait for a look */
-	h->state = HEAD_SUPERSEDED;
+	h->state = REPLICA_SUPERSEDED;
 	lender_forget_idle(a, h);
 	/* After a start of ours a look would not tell it from a version that was lost. */
-	if (heads_save(a) < 0)
+	if (replicas_save(a) < 0)
 		agent_log(a, "warning", "%s: the record could not be written", h->buffer);
-	head_tell_all(a, h);
+	replica_tell_all(a, h);
 }
 
-void head_set_asked(struct agent *a, struct head *h, unsigned peer)
+void replica_set_asked(struct agent *a, struct replica *h, unsigned peer)
 {
 	if (h->asked != NO_PEER)
 		a->peers[h->asked].n_asked--;
@@ -256,17 +257,17 @@ void head_set_asked(struct agent *a, struct head *h, unsigned peer)
 	h->asked = peer;
 }
 
-void head_ask_nobody(struct agent *a, struct head *h)
+void replica_ask_nobody(struct agent *a, struct replica *h)
 {
-	struct claim *c = h->asked == NO_PEER ? NULL : head_claim(a, h->asked, h);
+	struct claim *c = h->asked == NO_PEER ? NULL : replica_claim(a, h->asked, h);
 
 	if (c)
 		c->is_invited = false;
-	head_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, h, NO_PEER);
 }
 
-void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
-		   int leaves_fd)
+void replica_set_base(struct replica *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
+		      int leaves_fd)
 {
 	forget_base(h);
 	h->base.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3);
@@ -279,35 +280,38 @@ void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, const uin
 
 /* --- Peers -------------------------------------------------------------------------------------- */
 
-void head_seen(struct agent *a, struct head *h, struct pair pair)
+void replica_seen(struct agent *a, struct replica *h, struct version_id version_id)
 {
-	struct pair committed = head_committed(h);
+	struct version_id committed = replica_committed(h);
 
-	if (pair_compare(pair, committed) <= 0 || pair_compare(pair, h->seen) <= 0)
+	if (version_id_compare(version_id, committed) <= 0 ||
+	    version_id_compare(version_id, h->seen) <= 0)
 		return;
 	/* From what was signed: from what was only heard, many small leaps would come as far. */
-	if (pair.term > committed.term + LEAP_MAX || pair.number > committed.number + LEAP_MAX) {
+	if (version_id.term > committed.term + LEAP_MAX ||
+	    version_id.number > committed.number + LEAP_MAX) {
 		agent_log(a, "warning", "%s: nobody is at term %ju, number %ju; not believed",
-			  h->buffer, (uintmax_t)pair.term, (uintmax_t)pair.number);
+			  h->buffer, (uintmax_t)version_id.term, (uintmax_t)version_id.number);
 		return;
 	}
-	h->seen = pair;
+	h->seen = version_id;
 }
 
-struct claim *head_claim(struct agent *a, unsigned peer, const struct head *h)
+struct claim *replica_claim(struct agent *a, unsigned peer, const struct replica *h)
 {
 	struct peer *p = &a->peers[peer];
 
 	for (unsigned i = 0; i < p->n_claims; i++)
-		if (p->claims[i].head == h)
+		if (p->claims[i].replica == h)
 			return &p->claims[i];
 	return NULL;
 }
 
 /* NULL: no memory. */
-static struct claim *get_claim(struct agent *a, unsigned peer, struct head *h, const struct group *g)
+static struct claim *get_claim(struct agent *a, unsigned peer, struct replica *h,
+			       const struct group *g)
 {
-	struct claim *c = head_claim(a, peer, h), *more;
+	struct claim *c = replica_claim(a, peer, h), *more;
 	struct peer *p = &a->peers[peer];
 
 	if (c)
@@ -317,13 +321,13 @@ static struct claim *get_claim(struct agent *a, unsigned peer, struct head *h, c
 		return NULL;
 	p->claims = more;
 	c = &more[p->n_claims++];
-	*c = (struct claim){.head = h, .group = g};
+	*c = (struct claim){.replica = h, .group = g};
 	return c;
 }
 
-json_t *head_about_fork(const struct head *h, const char *peer)
+json_t *replica_about_fork(const struct replica *h, const char *peer)
 {
-	struct pair committed = head_committed(h);
+	struct version_id committed = replica_committed(h);
 
 	return json_pack("{s:s, s:s, s:I, s:I, s:s}", "what", "forked", "buffer", h->buffer, "term",
 			 (json_int_t)committed.term, "number", (json_int_t)committed.number, "peer",
@@ -331,57 +335,58 @@ json_t *head_about_fork(const struct head *h, const char *peer)
 }
 
 /* Nothing here proves it, and both stay what they are until the next version. */
-static void warn_of_fork(struct agent *a, unsigned peer, const struct head *h)
+static void warn_of_fork(struct agent *a, unsigned peer, const struct replica *h)
 {
-	struct pair committed = head_committed(h);
+	struct version_id committed = replica_committed(h);
 	const char *name = agent_peer_name(a, peer);
 
-	agent_log_of(a, head_about_fork(h, name), "warning",
+	agent_log_of(a, replica_about_fork(h, name), "warning",
 		     "%s says to have another version of %s with term %ju, number %ju than %s, which "
 		     "has that of %s: push it anew, and see who signed two",
 		     name, h->buffer, (uintmax_t)committed.term, (uintmax_t)committed.number,
 		     a->config->name, h->document->publisher);
 }
 
-static void set_claim(struct agent *a, unsigned peer, struct head *h, const struct group *g,
-		      struct pair pair, const uint8_t root[32])
+static void set_claim(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
+		      struct version_id version_id, const uint8_t root[32])
 {
 	struct claim *c = get_claim(a, peer, h, g);
 
 	if (!c)
 		return;
 	/* Once, or a peer that changes its mind in each row could fill the journal. */
-	if (pair.number && pair_compare(pair, head_committed(h)) == 0 &&
-	    memcmp(root, h->document->root, 32) != 0 && pair_compare(pair, c->forked) != 0) {
+	if (version_id.number && version_id_compare(version_id, replica_committed(h)) == 0 &&
+	    memcmp(root, h->document->root, 32) != 0 &&
+	    version_id_compare(version_id, c->forked) != 0) {
 		warn_of_fork(a, peer, h);
-		c->forked = pair;
+		c->forked = version_id;
 	}
 	c->group = g;
-	c->pair = pair;
+	c->version_id = version_id;
 	memcpy(c->root, root, 32);
 }
 
-void head_note_held(struct agent *a, unsigned peer, struct head *h, const struct group *g,
-		    const struct document *d)
+void replica_note_held(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
+		       const struct document *d)
 {
-	set_claim(a, peer, h, g, d->pair, d->root);
+	set_claim(a, peer, h, g, d->version_id, d->root);
 }
 
-void heads_forget_claims(struct agent *a, unsigned peer)
+void replicas_forget_claims(struct agent *a, unsigned peer)
 {
 	struct peer *p = &a->peers[peer];
 
 	for (unsigned i = 0; i < p->n_claims; i++)
-		p->claims[i].pair = p->claims[i].told = (struct pair){0};
+		p->claims[i].version_id = p->claims[i].told = (struct version_id){0};
 }
 
 /* --- Telling them ------------------------------------------------------------------------------- */
 
 /* What it has the bytes of, and, behind it, what it refuses to take anything older than. */
-json_t *head_to_json(const struct head *h)
+json_t *replica_to_json(const struct replica *h)
 {
 	static const uint8_t NOTHING[32];
-	struct pair held = head_held(h), fence = head_committed(h);
+	struct version_id held = replica_held(h), fence = replica_committed(h);
 	char root[65];
 
 	return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "buffer", h->buffer, "group",
@@ -391,56 +396,56 @@ json_t *head_to_json(const struct head *h)
 			 (json_int_t)fence.number);
 }
 
-static bool concerns(const struct agent *a, const struct head *h, unsigned peer)
+static bool concerns(const struct agent *a, const struct replica *h, unsigned peer)
 {
 	const struct group *g = group_find(a->config, h->group);
 
 	return g && agent_knows(a, g, peer) && agent_knows(a, g, AGENT_SELF);
 }
 
-static void note_told(struct agent *a, unsigned peer, struct head *h)
+static void note_told(struct agent *a, unsigned peer, struct replica *h)
 {
 	struct claim *c = get_claim(a, peer, h, group_find(a->config, h->group));
 
 	if (c)
-		c->told = head_held(h);
+		c->told = replica_held(h);
 }
 
-static bool was_told(struct agent *a, unsigned peer, const struct head *h)
+static bool was_told(struct agent *a, unsigned peer, const struct replica *h)
 {
-	const struct claim *c = head_claim(a, peer, h);
+	const struct claim *c = replica_claim(a, peer, h);
 
-	return c && pair_compare(c->told, head_held(h)) == 0;
+	return c && version_id_compare(c->told, replica_held(h)) == 0;
 }
 
 /* It said so, or somebody who has to know. */
-static bool is_known_to_have(struct agent *a, unsigned peer, const struct head *h)
+static bool is_known_to_have(struct agent *a, unsigned peer, const struct replica *h)
 {
-	const struct claim *c = head_claim(a, peer, h);
+	const struct claim *c = replica_claim(a, peer, h);
 
-	return c && pair_compare(c->pair, head_held(h)) >= 0;
+	return c && version_id_compare(c->version_id, replica_held(h)) >= 0;
 }
 
-static bool is_there(struct agent *a, unsigned peer, const struct head *h)
+static bool is_there(struct agent *a, unsigned peer, const struct replica *h)
 {
 	return a->peers[peer].up && concerns(a, h, peer);
 }
 
-static bool is_untold(struct agent *a, unsigned peer, const struct head *h)
+static bool is_untold(struct agent *a, unsigned peer, const struct replica *h)
 {
 	return is_there(a, peer, h) && !was_told(a, peer, h);
 }
 
-static bool could_lack(struct agent *a, unsigned peer, const struct head *h)
+static bool could_lack(struct agent *a, unsigned peer, const struct replica *h)
 {
 	return is_untold(a, peer, h) && !is_known_to_have(a, peer, h);
 }
 
-static void put_row(struct agent *a, unsigned peer, struct head *h, json_t *rows)
+static void put_row(struct agent *a, unsigned peer, struct replica *h, json_t *rows)
 {
 	if (!concerns(a, h, peer))
 		return;
-	json_array_append_new(rows, head_to_json(h));
+	json_array_append_new(rows, replica_to_json(h));
 	note_told(a, peer, h);
 }
 
@@ -453,15 +458,15 @@ static void tell_rows(struct agent *a, unsigned peer, json_t *rows)
 		json_decref(rows);
 }
 
-void heads_tell(struct agent *a, unsigned peer)
+void replicas_tell(struct agent *a, unsigned peer)
 {
 	json_t *rows = json_array();
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		if (!h->document)
 			continue;
-		if (json_array_size(rows) == HEADS_MAX) {
+		if (json_array_size(rows) == REPLICAS_MAX) {
 			tell_rows(a, peer, rows);
 			rows = json_array();
 		}
@@ -471,8 +476,8 @@ void heads_tell(struct agent *a, unsigned peer)
 }
 
 /* The same to each peer of which `is_to_hear` is true. Steals `row`. */
-static void tell(struct agent *a, struct head *h, json_t *row,
-		 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct head *h))
+static void tell(struct agent *a, struct replica *h, json_t *row,
+		 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct replica *h))
 {
 	cleanup(json_freep)
 		json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", row);
@@ -486,27 +491,27 @@ static void tell(struct agent *a, struct head *h, json_t *row,
 	}
 }
 
-void head_tell_all(struct agent *a, struct head *h)
+void replica_tell_all(struct agent *a, struct replica *h)
 {
-	tell(a, h, head_to_json(h), is_there);
+	tell(a, h, replica_to_json(h), is_there);
 }
 
-void head_tell_few(struct agent *a, struct head *h, unsigned coordinator)
+void replica_tell_few(struct agent *a, struct replica *h, unsigned coordinator)
 {
 	unsigned n = 0, n_peers = a->config->n_peers;
 	cleanup(json_freep) json_t *message = NULL;
 
 	/* It is over for who coordinates it, and without us; or they are few. */
 	if (is_known_to_have(a, coordinator, h) || n_peers <= FEW) {
-		head_tell_all(a, h);
+		replica_tell_all(a, h);
 		return;
 	}
-	message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", head_to_json(h));
+	message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", replica_to_json(h));
 	for (unsigned tries = 0; n < FEW && tries < 4 * FEW; tries++) {
 		uint32_t random;
 		unsigned peer;
 
-		a->edge->random(a->world, &random, sizeof(random));
+		a->env->random(a->userdata, &random, sizeof(random));
 		peer = random % n_peers;
 		if (!could_lack(a, peer, h))
 			continue;
@@ -528,9 +533,9 @@ static unsigned n_knowing(const struct agent *a, const struct group *g)
 	return n;
 }
 
-void head_tell_who_has_it(struct agent *a, struct head *h)
+void replica_tell_who_has_it(struct agent *a, struct replica *h)
 {
-	json_t *row = head_to_json(h), *lacks = json_array();
+	json_t *row = replica_to_json(h), *lacks = json_array();
 
 	for (unsigned i = 0; i < a->config->n_peers; i++)
 		if (concerns(a, h, i) && !is_known_to_have(a, i, h))
@@ -540,14 +545,14 @@ void head_tell_who_has_it(struct agent *a, struct head *h)
 	tell(a, h, row, is_there);
 }
 
-uint64_t heads_step(struct agent *a, uint64_t now)
+uint64_t replicas_step(struct agent *a, uint64_t now)
 {
 	uint64_t next = 0;
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		if (h->tell_ns && now >= h->tell_ns)
-			tell(a, h, head_to_json(h), could_lack);
+			tell(a, h, replica_to_json(h), could_lack);
 		if (h->tell_ns && (!next || h->tell_ns < next))
 			next = h->tell_ns;
 	}
@@ -561,22 +566,23 @@ static unsigned n_heard(const struct peer *p)
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < p->n_claims; i++)
-		n += !p->claims[i].head->document;
+		n += !p->claims[i].replica->document;
 	return n;
 }
 
-/* What says nothing, or too much, makes no head. */
-static struct head *head_of_claim(struct agent *a, unsigned peer, const char *buffer,
-				  const char *group, bool is_of_none)
+/* What says nothing, or too much, makes no replica. */
+static struct replica *replica_of_claim(struct agent *a, unsigned peer, const char *buffer,
+					const char *group, bool is_of_none)
 {
-	struct head *h = head_find(a, buffer);
+	struct replica *h = replica_find(a, buffer);
 
-	if (h && !h->document && !head_claim(a, peer, h) && n_heard(&a->peers[peer]) >= N_HEARD_MAX)
+	if (h && !h->document && !replica_claim(a, peer, h) &&
+	    n_heard(&a->peers[peer]) >= N_HEARD_MAX)
 		return NULL;
 	if (h || is_of_none)
 		return h;
-	if (a->n_heads < N_HEADS_MAX && n_heard(&a->peers[peer]) < N_HEARD_MAX)
-		return head_get(a, buffer, group);
+	if (a->n_replicas < N_REPLICAS_MAX && n_heard(&a->peers[peer]) < N_HEARD_MAX)
+		return replica_get(a, buffer, group);
 	agent_log(a, "debug", "%s tells of more buffers than are listened to; the first is %s",
 		  agent_peer_name(a, peer), buffer);
 	return NULL;
@@ -598,34 +604,34 @@ static bool is_listed(const json_t *names, const char *name)
 }
 
 /* What the publisher of a version says of who has it: `lacks` are those of `of` nodes that do not. */
-static void take_word(struct agent *a, unsigned peer, struct head *h, const struct group *g,
+static void take_word(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
 		      const json_t *lacks, uint64_t of)
 {
-	struct pair pair = head_committed(h);
+	struct version_id version_id = replica_committed(h);
 
 	if (of != n_knowing(a, g))
 		return; /* it has another list of them */
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		const struct claim *c = head_claim(a, i, h);
+		const struct claim *c = replica_claim(a, i, h);
 
 		if (i != peer && a->peers[i].up && agent_knows(a, g, i) &&
-		    (!c || pair_compare(c->pair, pair) < 0) &&
+		    (!c || version_id_compare(c->version_id, version_id) < 0) &&
 		    !is_listed(lacks, a->config->peers[i]))
-			head_note_held(a, i, h, g, h->document);
+			replica_note_held(a, i, h, g, h->document);
 	}
-	if (!head_held(h).number)
+	if (!replica_held(h).number)
 		return;
 	/* Of us it heard nothing, and says so to all. */
 	if (is_listed(lacks, a->config->name))
-		tell(a, h, head_to_json(h), is_untold);
+		tell(a, h, replica_to_json(h), is_untold);
 	else if (h->tell_ns)
-		tell(a, h, head_to_json(h), could_lack);
+		tell(a, h, replica_to_json(h), could_lack);
 }
 
-static bool is_its_own(const struct agent *a, unsigned peer, const struct head *h, struct pair pair,
-		       const uint8_t root[32])
+static bool is_its_own(const struct agent *a, unsigned peer, const struct replica *h,
+		       struct version_id version_id, const uint8_t root[32])
 {
-	return h->document && pair_compare(pair, h->document->pair) == 0 &&
+	return h->document && version_id_compare(version_id, h->document->version_id) == 0 &&
 	       memcmp(root, h->document->root, 32) == 0 &&
 	       strcmp(h->document->publisher, agent_peer_name(a, peer)) == 0;
 }
@@ -638,43 +644,44 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *a
 	const char *buffer, *group_name;
 	const struct group *g;
 	uint8_t root[32];
-	struct pair pair, fence;
-	struct head *h;
+	struct version_id version_id, fence;
+	struct replica *h;
 
 	if (field_string(row, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(row, "group", GROUP_MAX, &group_name) < 0 ||
-	    field_number(row, "term", PAIR_MAX, &pair.term) < 0 ||
-	    field_number(row, "number", PAIR_MAX, &pair.number) < 0 ||
-	    field_number_or(row, "fence_term", PAIR_MAX, pair.term, &fence.term) < 0 ||
-	    field_number_or(row, "fence_number", PAIR_MAX, pair.number, &fence.number) < 0 ||
+	    field_number(row, "term", VERSION_ID_MAX, &version_id.term) < 0 ||
+	    field_number(row, "number", VERSION_ID_MAX, &version_id.number) < 0 ||
+	    field_number_or(row, "fence_term", VERSION_ID_MAX, version_id.term, &fence.term) < 0 ||
+	    field_number_or(row, "fence_number", VERSION_ID_MAX, version_id.number, &fence.number) <
+		    0 ||
 	    field_bytes(row, "root", root, 32) < 0)
 		return -EBADMSG;
 	g = group_find(a->config, group_name);
 	if (!g || !group_has_buffer(g, buffer) || !agent_knows(a, g, peer) ||
 	    !agent_knows(a, g, AGENT_SELF))
 		return 0; /* no business of ours */
-	h = head_of_claim(a, peer, buffer, group_name, !pair.number && !fence.number);
+	h = replica_of_claim(a, peer, buffer, group_name, !version_id.number && !fence.number);
 	if (!h)
 		return 0;
-	set_claim(a, peer, h, g, pair, root);
-	head_seen(a, h, fence);
-	if (pair_compare(pair, head_held(h)) > 0)
+	set_claim(a, peer, h, g, version_id, root);
+	replica_seen(a, h, fence);
+	if (version_id_compare(version_id, replica_held(h)) > 0)
 		a->look_again = true;
-	else if (pair_compare(pair, head_held(h)) < 0 && !was_told(a, peer, h))
+	else if (version_id_compare(version_id, replica_held(h)) < 0 && !was_told(a, peer, h))
 		put_row(a, peer, h, answers);
-	if (is_its_own(a, peer, h, pair, root) &&
+	if (is_its_own(a, peer, h, version_id, root) &&
 	    field_array(row, "lacks", MEMBERS_MAX, &lacks) == 0 &&
 	    field_number(row, "of", INT64_MAX, &of) == 0)
 		take_word(a, peer, h, g, lacks, of);
 	return 0;
 }
 
-void head_on_message(struct agent *a, unsigned peer, const json_t *message)
+void replica_on_message(struct agent *a, unsigned peer, const json_t *message)
 {
 	json_t *rows, *row, *answers;
 	size_t i;
 
-	if (field_array(message, "heads", HEADS_MAX, &rows) < 0) {
+	if (field_array(message, "heads", REPLICAS_MAX, &rows) < 0) {
 		agent_hang_up(a, peer, "heads without its rows");
 		return;
 	}
@@ -691,18 +698,18 @@ void head_on_message(struct agent *a, unsigned peer, const json_t *message)
 
 /* --- The record --------------------------------------------------------------------------------- */
 
-static void note_saved(struct head *h)
+static void note_saved(struct replica *h)
 {
-	h->saved.pair = head_committed(h);
+	h->saved.version_id = replica_committed(h);
 	h->saved.version = h->version;
-	h->saved.is_superseded = h->state == HEAD_SUPERSEDED;
+	h->saved.is_superseded = h->state == REPLICA_SUPERSEDED;
 }
 
-static bool is_saved(const struct head *h)
+static bool is_saved(const struct replica *h)
 {
-	return pair_compare(h->saved.pair, head_committed(h)) == 0 &&
+	return version_id_compare(h->saved.version_id, replica_committed(h)) == 0 &&
 	       h->saved.version == h->version &&
-	       h->saved.is_superseded == (h->state == HEAD_SUPERSEDED);
+	       h->saved.is_superseded == (h->state == REPLICA_SUPERSEDED);
 }
 
 static int save(struct agent *a, bool is_all)
@@ -712,9 +719,9 @@ static int save(struct agent *a, bool is_all)
 					  a->config->name, "heads", "history",
 					  history_to_json(a, is_all ? HISTORY_MAX : a->n_unsaved));
 	json_t *rows = json_object_get(piece, "heads");
-	struct head *h;
+	struct replica *h;
 
-	list_for_each(h, &a->heads, link) {
+	list_for_each(h, &a->replicas, link) {
 		json_t *row;
 
 		if (!h->document || (is_saved(h) && !is_all))
@@ -722,30 +729,30 @@ static int save(struct agent *a, bool is_all)
 		row = document_to_json(h->document);
 		if (json_object_set_new(row, "version", json_integer((json_int_t)h->version)) < 0 ||
 		    json_object_set_new(row, "superseded",
-					json_boolean(h->state == HEAD_SUPERSEDED)) < 0 ||
+					json_boolean(h->state == REPLICA_SUPERSEDED)) < 0 ||
 		    json_array_append_new(rows, row) < 0)
 			return -ENOMEM;
 	}
-	return piece ? a->edge->save(a->world, piece, is_all) : -ENOMEM;
+	return piece ? a->env->save(a->userdata, piece, is_all) : -ENOMEM;
 }
 
-int heads_save(struct agent *a)
+int replicas_save(struct agent *a)
 {
-	struct head *h;
+	struct replica *h;
 	int r = save(a, false);
 
 	if (r == SAVE_ALL)
 		r = save(a, true);
 	if (r < 0)
 		return r;
-	list_for_each(h, &a->heads, link)
+	list_for_each(h, &a->replicas, link)
 		note_saved(h);
 	a->n_unsaved = 0;
 	a->save_ns = 0;
 	return 0;
 }
 
-void heads_save_later(struct agent *a)
+void replicas_save_later(struct agent *a)
 {
 	if (!a->save_ns)
 		a->save_ns = agent_now(a) + SAVE_NS;
@@ -756,20 +763,20 @@ static int load_row(struct agent *a, const json_t *row)
 	cleanup(document_freep) struct document *d = NULL;
 	bool is_superseded;
 	uint64_t version;
-	struct head *h;
+	struct replica *h;
 
 	if (field_number(row, "version", INT64_MAX, &version) < 0 ||
 	    field_bool_or(row, "superseded", false, &is_superseded) < 0 ||
 	    document_parse(row, &d) < 0 || !d->decision)
 		return -EBADMSG;
-	h = head_get(a, d->buffer, d->group);
+	h = replica_get(a, d->buffer, d->group);
 	if (!h)
 		return -ENOMEM;
 	document_free(h->document);
 	h->document = take_ptr(d);
 	snprintf(h->group, sizeof(h->group), "%s", h->document->group);
 	h->version = version;
-	h->state = is_superseded ? HEAD_SUPERSEDED : HEAD_UNVERIFIED;
+	h->state = is_superseded ? REPLICA_SUPERSEDED : REPLICA_UNVERIFIED;
 	note_saved(h);
 	return 0;
 }
@@ -783,7 +790,7 @@ static int load_piece(struct agent *a, const json_t *piece, char why[WHY_SIZE])
 
 	if (field_number(piece, "protocol", 1, &protocol) < 0 || protocol != 1 ||
 	    field_string(piece, "node", NODE_MAX, &node) < 0 ||
-	    field_array(piece, "heads", N_HEADS_MAX, &rows) < 0) {
+	    field_array(piece, "heads", N_REPLICAS_MAX, &rows) < 0) {
 		snprintf(why, WHY_SIZE, "it is no record of weightd-sync");
 		return -EBADMSG;
 	}
@@ -805,7 +812,7 @@ static int load_piece(struct agent *a, const json_t *piece, char why[WHY_SIZE])
 	return 0;
 }
 
-int heads_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
+int replicas_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 {
 	json_t *piece;
 	size_t i;

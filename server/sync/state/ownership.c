@@ -1,4 +1,4 @@
-#include "server/sync/state/rights.h"
+#include "server/sync/state/ownership.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #define MODE_OWNER 0600u /* an agent that may not read a version cannot check it, nor hand it on */
 #define MODE_MAX 0666u
 
-int rights_parse_mode(const char *value, uint32_t *ret)
+int ownership_parse_mode(const char *value, uint32_t *ret)
 {
 	size_t n = strspn(value, "01234567");
 	uint32_t mode;
@@ -26,14 +26,14 @@ int rights_parse_mode(const char *value, uint32_t *ret)
 	return 0;
 }
 
-void rights_add(const struct rights *rights, json_t *message)
+void ownership_add(const struct ownership *ownership, json_t *message)
 {
-	if (rights->mode)
-		json_object_set_new(message, "mode", json_integer(rights->mode));
-	if (rights->unix_group)
+	if (ownership->mode)
+		json_object_set_new(message, "mode", json_integer(ownership->mode));
+	if (ownership->unix_group)
 		json_object_set_new(message, "unix_group",
-				    json_pack("{s:s, s:I}", "name", rights->unix_group, "gid",
-					      (json_int_t)rights->gid));
+				    json_pack("{s:s, s:I}", "name", ownership->unix_group, "gid",
+					      (json_int_t)ownership->gid));
 }
 
 static bool is_ours(gid_t gid)
@@ -48,12 +48,12 @@ static bool is_ours(gid_t gid)
 	return gid == getegid() || geteuid() == 0;
 }
 
-void rights_warn(const struct rights *rights, const char *group)
+void ownership_warn(const struct ownership *ownership, const char *group)
 {
-	if (rights->unix_group && !is_ours(rights->gid))
+	if (ownership->unix_group && !is_ours(ownership->gid))
 		log_warning(
 			"[group %s] group = %s: uid %u, which this runs as, is not in that group, and a "
 			"weightd that is not its own will refuse it; add the user to it (usermod -aG) "
 			"and start this anew",
-			group, rights->unix_group, geteuid());
+			group, ownership->unix_group, geteuid());
 }

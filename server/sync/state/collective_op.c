@@ -1,4 +1,4 @@
-#include "server/sync/state/operation.h"
+#include "server/sync/state/collective_op.h"
 
 #include <errno.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static int read_average(const json_t *opened, unsigned n, struct flows *ret)
 	struct flows t = {.n = n};
 	json_t *shares;
 
-	if (n > OPERATION_NODES_MAX || field_array(opened, "shares", n, &shares) < 0 ||
+	if (n > COLLECTIVE_OP_NODES_MAX || field_array(opened, "shares", n, &shares) < 0 ||
 	    json_array_size(shares) != n ||
 	    field_number(opened, "n_others", N_OTHERS_MAX, &t.n_others) < 0)
 		return -EBADMSG;
@@ -81,7 +81,7 @@ static uint64_t bytes_of_reshard(const struct flows *t, unsigned from, unsigned 
 
 static uint64_t n_pieces(uint64_t n_bytes)
 {
-	return n_bytes / OPERATION_CHUNK + (n_bytes % OPERATION_CHUNK != 0);
+	return n_bytes / COLLECTIVE_OP_CHUNK + (n_bytes % COLLECTIVE_OP_CHUNK != 0);
 }
 
 static uint64_t planned_reshard(const struct flows *t, unsigned from, unsigned to)
@@ -111,7 +111,7 @@ static uint64_t changed_by_reshard(const struct flows *t)
 
 /* --- All of them -------------------------------------------------------------------------------- */
 
-static const struct operation OPERATIONS[] = {
+static const struct collective_op COLLECTIVE_OPS[] = {
 	{.name = "average",
 	 .an = "an average",
 	 .exchange = "average",
@@ -139,15 +139,15 @@ static const struct operation OPERATIONS[] = {
 	 .changed = changed_by_reshard},
 };
 
-const struct operation *operation_find(const char *name)
+const struct collective_op *collective_op_find(const char *name)
 {
-	for (unsigned i = 0; i < ARRAY_LEN(OPERATIONS); i++)
-		if (strcmp(OPERATIONS[i].name, name) == 0)
-			return &OPERATIONS[i];
+	for (unsigned i = 0; i < ARRAY_LEN(COLLECTIVE_OPS); i++)
+		if (strcmp(COLLECTIVE_OPS[i].name, name) == 0)
+			return &COLLECTIVE_OPS[i];
 	return NULL;
 }
 
-uint64_t operation_planned(const struct operation *op, const struct flows *t, unsigned rank)
+uint64_t collective_op_planned(const struct collective_op *op, const struct flows *t, unsigned rank)
 {
 	uint64_t n = 0;
 
@@ -156,7 +156,7 @@ uint64_t operation_planned(const struct operation *op, const struct flows *t, un
 	return n;
 }
 
-uint64_t operation_most(const struct moves *plan)
+uint64_t collective_op_most(const struct moves *plan)
 {
 	uint64_t n[MOVES_NODES_MAX] = {0}, most = 0;
 

@@ -1,4 +1,4 @@
-#include "server/sync/state/span.h"
+#include "server/sync/state/trace_span.h"
 
 #include <errno.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 static void ask(struct agent *a, json_t *request, int fd)
 {
 	if (request)
-		a->edge->trace(a->world, request, fd);
+		a->env->trace(a->userdata, request, fd);
 	json_decref(request);
 }
 
@@ -23,40 +23,41 @@ static void ask(struct agent *a, json_t *request, int fd)
 static void watch(struct agent *a, const struct work *engine)
 {
 	json_t *request = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "watch", "sync",
-				    engine->span.sync, "version", (json_int_t)engine->span.version,
-				    "peer", "*", "role", "payload", "transport",
-				    transport_nccl.name);
+				    engine->trace_span.sync, "version",
+				    (json_int_t)engine->trace_span.version, "peer", "*", "role",
+				    "payload", "transport", transport_nccl.name);
 
 	if (request)
-		a->edge->trace_job(a->world, request, engine->job);
+		a->env->trace_job(a->userdata, request, engine->job);
 	json_decref(request);
 }
 
 static void begin(struct agent *a, struct work *engine)
 {
-	engine->span.n_sockets = 0;
-	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", engine->span.sync), -1);
+	engine->trace_span.n_sockets = 0;
+	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", engine->trace_span.sync), -1);
 	if (engine->kind == JOB_NCCL)
 		watch(a, engine);
 }
 
-void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair)
+void trace_span_begin(struct agent *a, struct work *engine, const char *sync,
+		      struct version_id version_id)
 {
-	(void)strcpy(engine->span.sync, sync);
-	engine->span.version = pair.number;
-	engine->span.is_resumed = false;
-	list_append(&a->spans, &engine->span.link);
+	(void)strcpy(engine->trace_span.sync, sync);
+	engine->trace_span.version = version_id.number;
+	engine->trace_span.is_resumed = false;
+	list_append(&a->trace_spans, &engine->trace_span.link);
 	begin(a, engine);
 }
 
-void span_resume(struct agent *a, const char *sync)
+void trace_span_resume(struct agent *a, const char *sync)
 {
 	struct work *engine;
 
-	list_for_each(engine, &a->spans, span.link) {
-		if (strcmp(engine->span.sync, sync) != 0)
+	list_for_each(engine, &a->trace_spans, trace_span.link) {
+		if (strcmp(engine->trace_span.sync, sync) != 0)
 			continue;
-		engine->span.is_resumed = true;
+		engine->trace_span.is_resumed = true;
 		begin(a, engine);
 		if (engine->kind != JOB_NCCL)
 			work_tell(a, engine, json_pack("{s:s}", "op", "sockets"), NULL, 0);
@@ -66,8 +67,8 @@ void span_resume(struct agent *a, const char *sync)
 /* Nothing of its engine is told any more. */
 static void forget(struct work *engine)
 {
-	list_remove(&engine->span.link);
-	engine->span.sync[0] = '\0';
+	list_remove(&engine->trace_span.link);
+	engine->trace_span.sync[0] = '\0';
 }
 
 /* What its engine speaks over TCP, for people. */
@@ -78,8 +79,8 @@ static const char *speaks(const struct agent *a, const struct work *engine)
 	return a->config->tls ? "tls" : transport_tcp.name;
 }
 
-bool span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
-		 unsigned n_fds)
+bool trace_span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
+		       unsigned n_fds)
 {
 	const char *op = json_string_value(json_object_get(message, "op")), *node;
 	bool dialled;
@@ -88,16 +89,16 @@ bool span_on_job(struct agent *a, struct work *w, const json_t *message, const i
 
 	if (!op || strcmp(op, "socket") != 0)
 		return false;
-	if (!w->span.sync[0] || w->span.n_sockets == SOCKETS_MAX || n_fds != 1 ||
+	if (!w->trace_span.sync[0] || w->trace_span.n_sockets == SOCKETS_MAX || n_fds != 1 ||
 	    field_string(message, "node", NODE_MAX, &node) < 0 ||
 	    field_bool_or(message, "dialled", false, &dialled) < 0 ||
 	    field_number(message, "expected", INT64_MAX, &expected) < 0)
 		return true; /* what it carries is missing in the end, and that is seen */
-	w->span.n_sockets++;
-	tag = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "tag", "sync", w->span.sync,
-			"version", (json_int_t)w->span.version, "peer", node, "role", "payload",
-			"transport", speaks(a, w));
-	if (!w->span.is_resumed) /* else it is counted from now on */
+	w->trace_span.n_sockets++;
+	tag = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "tag", "sync", w->trace_span.sync,
+			"version", (json_int_t)w->trace_span.version, "peer", node, "role",
+			"payload", "transport", speaks(a, w));
+	if (!w->trace_span.is_resumed) /* else it is counted from now on */
 		(void)json_object_update_new(tag, json_pack("{s:b, s:I}", "dialled", dialled,
 							    "expected", (json_int_t)expected));
 	ask(a, tag, fds[0]);
@@ -118,10 +119,10 @@ static json_t *others(const json_t *done, const char *way)
 	return names;
 }
 
-void span_end(struct agent *a, struct work *engine, unsigned coordinator, const char *from,
-	      const json_t *done)
+void trace_span_end(struct agent *a, struct work *engine, unsigned coordinator, const char *from,
+		    const json_t *done)
 {
-	const char *sync = engine->span.sync;
+	const char *sync = engine->trace_span.sync;
 	bool is_mesh = from && !from[0];
 	json_t *note;
 
@@ -129,7 +130,7 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 		return;
 	/* Of what was begun anew not all is known, however many there are. */
 	note = json_pack("{s:O*, s:b, s:I}", "sockets",
-			 engine->span.is_resumed ? NULL : json_object_get(done, "sockets"),
+			 engine->trace_span.is_resumed ? NULL : json_object_get(done, "sockets"),
 			 "receives", json_is_object(json_object_get(done, "in")), "coordinator",
 			 (json_int_t)coordinator);
 	json_object_set_new(note, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
@@ -140,16 +141,16 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 	forget(engine);
 }
 
-void span_drop(struct agent *a, struct work *engine)
+void trace_span_drop(struct agent *a, struct work *engine)
 {
-	if (!engine->span.sync[0])
+	if (!engine->trace_span.sync[0])
 		return;
-	a->edge->trace_drop(a->world, engine->span.sync);
+	a->env->trace_drop(a->userdata, engine->trace_span.sync);
 	forget(engine);
 }
 
-void span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
-		uint64_t began_ns, uint64_t ended_ns)
+void trace_span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
+		      uint64_t began_ns, uint64_t ended_ns)
 {
 	ask(a,
 	    json_pack("{s:s, s:s, s:[{s:s, s:s, s:s, s:s, s:I, s:I}]}", "op", "tell", "source",
@@ -238,7 +239,7 @@ static uint64_t count_links(struct agent *a, const json_t *note, const json_t *r
 	return sum;
 }
 
-void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
+void trace_span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
 {
 	const char *sync = json_string_value(json_object_get(request, "sync"));
 	const json_t *note = json_object_get(request, "note");
@@ -257,7 +258,7 @@ void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
 					   (json_int_t)received)); /* who is down learns nothing */
 }
 
-void span_on_message(struct agent *a, unsigned peer, const json_t *message)
+void trace_span_on_message(struct agent *a, unsigned peer, const json_t *message)
 {
 	const char *sync;
 	uint64_t n;

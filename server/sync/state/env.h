@@ -1,5 +1,5 @@
 /*
- * The edge
+ * The environment
  *
  * All that an agent needs of the world, as functions, and all that the world tells an agent. The agent itself
  * is a state machine without a clock, a socket, a process or a file, so that a thousand of them run in one
@@ -27,77 +27,79 @@ enum job_kind {
 };
 
 #define WHY_SIZE 512 /* of a sentence for people */
-#define SAVE_ALL 1 /* what edge.save() may return */
-#define EDGE_NOW UINT64_MAX /* of a time */
+#define SAVE_ALL 1 /* what env.save() may return */
+#define ENV_NOW UINT64_MAX /* of a time */
 
-struct edge {
-	uint64_t (*now_ns)(void *world); /* CLOCK_MONOTONIC */
-	uint64_t (*time_ns)(void *world); /* CLOCK_REALTIME */
-	void (*random)(void *world, void *ret, size_t size);
+struct env {
+	uint64_t (*now_ns)(void *userdata); /* CLOCK_MONOTONIC */
+	uint64_t (*time_ns)(void *userdata); /* CLOCK_REALTIME */
+	void (*random)(void *userdata, void *ret, size_t size);
 
 	/* agent_on_timer() comes then, once; a later call replaces it, 0 forgets it. */
-	void (*set_timer)(void *world, uint64_t deadline_ns);
+	void (*set_timer)(void *userdata, uint64_t deadline_ns);
 
 	/* Queues a message. -ENOTCONN; -ENOBUFS: the peer does not read, and is hung up on. */
-	int (*send)(void *world, unsigned peer, const json_t *message);
+	int (*send)(void *userdata, unsigned peer, const json_t *message);
 	/* Queues `size` bytes of `fd`, which is duplicated, as the blob that this hash names. */
-	int (*send_blob)(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+	int (*send_blob)(void *userdata, unsigned peer, const uint8_t hash[32], int fd,
+			 uint64_t size);
 	/* Hangs up, for what it said: agent_on_peer_down() follows later. */
-	void (*hang_up)(void *world, unsigned peer, const char *why);
+	void (*hang_up)(void *userdata, unsigned peer, const char *why);
 
 	/*
 	 * Starts a process, whose messages come with `owner`, to work for a buffer; NULL: for none. -errno with a
 	 * sentence.
 	 */
-	int (*job_start)(void *world, enum job_kind kind, const char *buffer, void *owner,
+	int (*job_start)(void *userdata, enum job_kind kind, const char *buffer, void *owner,
 			 struct job **ret, char why[WHY_SIZE]);
 	/*
 	 * Once all of the same buffer that were ended are gone, and write no more. Descriptors are duplicated. A
 	 * failure shows as the job's end.
 	 */
-	void (*job_tell)(void *world, struct job *job, const json_t *message, const int *fds,
+	void (*job_tell)(void *userdata, struct job *job, const json_t *message, const int *fds,
 			 unsigned n_fds);
 	/* Kills it; nothing of it is heard any more, and `job` is gone. */
-	void (*job_end)(void *world, struct job *job);
+	void (*job_end)(void *userdata, struct job *job);
 
 	/*
 	 * Whether engines may dial an address in digits, which somebody says to be that of `node`; NULL: of one that we
 	 * know. False with a sentence.
 	 */
-	bool (*may_dial)(void *world, const char *address, const char *node, char why[WHY_SIZE]);
+	bool (*may_dial)(void *userdata, const char *address, const char *node, char why[WHY_SIZE]);
 
 	/* Whether there is room to write another piece of the record. -errno with a sentence. */
-	int (*may_save)(void *world, char why[WHY_SIZE]);
+	int (*may_save)(void *userdata, char why[WHY_SIZE]);
 	/*
 	 * Writes a piece of the record of this node, durably, before it returns: what changed since the last one, or
 	 * all, with which those before are forgotten. -errno; SAVE_ALL: nothing was written, and it has to be all.
 	 */
-	int (*save)(void *world, const json_t *piece, bool is_all);
+	int (*save)(void *userdata, const json_t *piece, bool is_all);
 
 	/* Signs a document with this node's key: base64. -errno. */
-	int (*sign)(void *world, const char *text, char *ret_signature, size_t size);
+	int (*sign)(void *userdata, const char *text, char *ret_signature, size_t size);
 	/* This node's certificate, PEM. */
-	const char *(*certificate)(void *world);
+	const char *(*certificate)(void *userdata);
 	/*
 	 * Whether `signature` over `text` is of the owner of `certificate` (PEM), whose name is `name` and which
-	 * our CA issued and which was valid at `time_ns`; EDGE_NOW: is valid, and was not revoked. -EKEYREJECTED
+	 * our CA issued and which was valid at `time_ns`; ENV_NOW: is valid, and was not revoked. -EKEYREJECTED
 	 * with a sentence.
 	 */
-	int (*check)(void *world, const char *text, const char *signature, const char *certificate,
-		     const char *name, uint64_t time_ns, char why[WHY_SIZE]);
+	int (*check)(void *userdata, const char *text, const char *signature,
+		     const char *certificate, const char *name, uint64_t time_ns,
+		     char why[WHY_SIZE]);
 
 	/*
 	 * Asks weightd-trace, whose requests these are, if there is one: nobody hears whether. `fd` goes along and is
 	 * duplicated; -1: none. Their "note" is for us, and stays here. What it answers an "end" with comes by agent_on_traced(), if it comes.
 	 */
-	void (*trace)(void *world, const json_t *request, int fd);
+	void (*trace)(void *userdata, const json_t *request, int fd);
 	/* Likewise of all connections of a job, which it makes itself and cannot tell of. */
-	void (*trace_job)(void *world, const json_t *request, struct job *job);
+	void (*trace_job)(void *userdata, const json_t *request, struct job *job);
 	/* Forgets what it was told of a sync, whose engine is ended. */
-	void (*trace_drop)(void *world, const char *sync);
+	void (*trace_drop)(void *userdata, const char *sync);
 
 	/* Something for weightctl sync watch, history and the journal: see `event` in the agent's opening. */
-	void (*event)(void *world, const json_t *event);
+	void (*event)(void *userdata, const json_t *event);
 };
 
 /* --- What the world tells ---------------------------------------------------------------------- */

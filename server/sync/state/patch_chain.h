@@ -1,5 +1,5 @@
 /*
- * Patches
+ * Patch chain
  *
  * What this node keeps of how the last versions of a buffer, which it pushed, came to be out of each other: a row of
  * patches, each from where the one before it ends, the last to the version that is committed. Whoever has any of these
@@ -9,36 +9,36 @@
 
 #include <stdint.h>
 
-#define PATCHES_MAX 8 /* descriptors in one packet */
+#define PATCH_CHAIN_MAX 8 /* descriptors in one packet */
 
-struct patches {
+struct patch_chain {
 	struct kept_patch {
 		int fd; /* a sealed memfd */
 		uint64_t size;
 		uint64_t changed; /* bytes of elements that it changes */
 		uint8_t base[32]; /* the root of what it begins with */
-	} at[PATCHES_MAX];
+	} at[PATCH_CHAIN_MAX];
 	unsigned n;
 	uint8_t result[32]; /* the root of what the last one ends with */
 };
 
-void patches_deinit(struct patches *p);
+void patch_chain_deinit(struct patch_chain *p);
 
 /* Empties it, if what it ends with is something else. */
-void patches_keep_to(struct patches *p, const uint8_t root[32]);
+void patch_chain_keep_to(struct patch_chain *p, const uint8_t root[32]);
 
 /*
  * One more, which takes the descriptor. What does not end where it begins goes, and so do the oldest ones, where there
  * are too many or all take more than a part of a version of `n_bytes`.
  */
-void patches_add(struct patches *p, struct kept_patch *patch, const uint8_t result[32],
-		 uint64_t n_bytes);
+void patch_chain_add(struct patch_chain *p, struct kept_patch *patch, const uint8_t result[32],
+		     uint64_t n_bytes);
 
 /* From another one, whose last it ends with, with descriptors of its own. -errno: it is empty. */
-int patches_copy(const struct patches *from, struct patches *ret);
+int patch_chain_copy(const struct patch_chain *from, struct patch_chain *ret);
 
 /* The first that is needed by who has the version of this root; `n`: none begins there. */
-unsigned patches_find(const struct patches *p, const uint8_t root[32]);
+unsigned patch_chain_find(const struct patch_chain *p, const uint8_t root[32]);
 
 /* Bytes of those from `first` on, which is as many as they take as one, or more. */
-uint64_t patches_size(const struct patches *p, unsigned first);
+uint64_t patch_chain_size(const struct patch_chain *p, unsigned first);

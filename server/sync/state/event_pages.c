@@ -1,19 +1,19 @@
-#include "server/sync/state/parts.h"
+#include "server/sync/state/event_pages.h"
 
 #include "server/sync/base/talk.h"
 
 #define NODES_BYTES_MAX                                                                            \
 	(TALK_SIZE_MAX / 2) /* in one packet; the other half is for all else that it says */
 
-static json_t *part_of(const json_t *event, const json_t *nodes)
+static json_t *page_of(const json_t *event, const json_t *nodes)
 {
 	return json_pack("{s:s, s:O?, s:O}", "event", "nodes", "sync",
 			 json_object_get(event, "sync"), "nodes", nodes);
 }
 
-json_t *parts_of(const json_t *event)
+json_t *event_pages_split(const json_t *event)
 {
-	cleanup(json_freep) json_t *parts = json_array();
+	cleanup(json_freep) json_t *pages = json_array();
 	cleanup(json_freep) json_t *nodes = json_array();
 	cleanup(json_freep) json_t *last = json_copy((json_t *)event);
 	size_t i, n_bytes = 0;
@@ -24,7 +24,7 @@ json_t *parts_of(const json_t *event)
 		size_t n = json_dumpb(node, NULL, 0, JSON_COMPACT) + 1;
 
 		if (json_array_size(nodes) && n_bytes + n > NODES_BYTES_MAX) {
-			if (json_array_append_new(parts, part_of(event, nodes)) < 0)
+			if (json_array_append_new(pages, page_of(event, nodes)) < 0)
 				return NULL;
 			json_decref(nodes);
 			nodes = json_array();
@@ -34,7 +34,7 @@ json_t *parts_of(const json_t *event)
 		if (json_array_append(nodes, node) < 0)
 			return NULL;
 	}
-	if (json_array_size(parts) && json_object_set(last, "nodes", nodes) < 0)
+	if (json_array_size(pages) && json_object_set(last, "nodes", nodes) < 0)
 		return NULL;
-	return json_array_append(parts, last) < 0 ? NULL : take_ptr(parts);
+	return json_array_append(pages, last) < 0 ? NULL : take_ptr(pages);
 }

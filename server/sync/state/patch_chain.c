@@ -1,5 +1,5 @@
 /* A row of patches is only worth its memory while it is shorter than what it saves: hence both limits. */
-#include "server/sync/state/patches.h"
+#include "server/sync/state/patch_chain.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #define SHARE 4 /* of the version: all of them together take one part of so many */
 
 /* The oldest ones, so many. */
-static void drop(struct patches *p, unsigned n)
+static void drop(struct patch_chain *p, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		(void)fd_close(p->at[i].fd);
@@ -18,39 +18,39 @@ static void drop(struct patches *p, unsigned n)
 	memmove(p->at, p->at + n, p->n * sizeof(p->at[0]));
 }
 
-void patches_deinit(struct patches *p)
+void patch_chain_deinit(struct patch_chain *p)
 {
 	drop(p, p->n);
 }
 
-void patches_keep_to(struct patches *p, const uint8_t root[32])
+void patch_chain_keep_to(struct patch_chain *p, const uint8_t root[32])
 {
 	if (memcmp(p->result, root, sizeof(p->result)) != 0)
 		drop(p, p->n);
 }
 
-void patches_add(struct patches *p, struct kept_patch *patch, const uint8_t result[32],
-		 uint64_t n_bytes)
+void patch_chain_add(struct patch_chain *p, struct kept_patch *patch, const uint8_t result[32],
+		     uint64_t n_bytes)
 {
-	patches_keep_to(p, patch->base);
-	if (p->n == PATCHES_MAX)
+	patch_chain_keep_to(p, patch->base);
+	if (p->n == PATCH_CHAIN_MAX)
 		drop(p, 1);
 	p->at[p->n++] = *patch;
 	patch->fd = -1;
 	memcpy(p->result, result, sizeof(p->result));
-	while (p->n > 1 && patches_size(p, 0) > n_bytes / SHARE)
+	while (p->n > 1 && patch_chain_size(p, 0) > n_bytes / SHARE)
 		drop(p, 1);
 }
 
-int patches_copy(const struct patches *from, struct patches *ret)
+int patch_chain_copy(const struct patch_chain *from, struct patch_chain *ret)
 {
-	struct patches copy = *from;
+	struct patch_chain copy = *from;
 
 	for (copy.n = 0; copy.n < from->n; copy.n++) {
 		int fd = fcntl(from->at[copy.n].fd, F_DUPFD_CLOEXEC, 3), r = -errno;
 
 		if (fd < 0) {
-			patches_deinit(&copy);
+			patch_chain_deinit(&copy);
 			return r;
 		}
 		copy.at[copy.n].fd = fd;
@@ -59,7 +59,7 @@ int patches_copy(const struct patches *from, struct patches *ret)
 	return 0;
 }
 
-unsigned patches_find(const struct patches *p, const uint8_t root[32])
+unsigned patch_chain_find(const struct patch_chain *p, const uint8_t root[32])
 {
 	unsigned i = 0;
 
@@ -68,7 +68,7 @@ unsigned patches_find(const struct patches *p, const uint8_t root[32])
 	return i;
 }
 
-uint64_t patches_size(const struct patches *p, unsigned first)
+uint64_t patch_chain_size(const struct patch_chain *p, unsigned first)
 {
 	uint64_t size = 0;
 

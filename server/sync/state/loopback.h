@@ -1,5 +1,5 @@
 /*
- * Words
+ * Loopback
  *
  * What this node says to itself, as it would to a peer: a message or a blob, kept until it is heard.
  */
@@ -10,8 +10,8 @@
 
 #include "ipc/base/list.h"
 
-struct word {
-	struct list link; /* agent::to_self */
+struct loopback {
+	struct list link; /* agent::loopback */
 	json_t *message; /* NULL: it is a blob */
 	uint8_t hash[32];
 	int fd;
@@ -19,6 +19,6 @@ struct word {
 };
 
 /* As the last of these. What is said is kept by another reference or descriptor. -errno. */
-int word_say(struct list *words, json_t *message);
-int word_say_blob(struct list *words, const uint8_t hash[32], int fd, uint64_t size);
-void word_free(struct word *w);
+int loopback_send(struct list *queue, json_t *message);
+int loopback_send_blob(struct list *queue, const uint8_t hash[32], int fd, uint64_t size);
+void loopback_free(struct loopback *w);
