@@ -2,9 +2,9 @@
  * What happens comes in here and goes to the noun that it is about:
  *
  *	replicas		what is committed, here and elsewhere; the record
- *	syncs		that this node coordinates: transactions, which bring what it has, and joint syncs, in which
+ *	syncs		that this node coordinates: broadcasts, which bring what it has, and collectives, in which
  *			several nodes make a version together
- *	duties		of it in syncs, whoever coordinates: parties of transactions, shares in joint syncs
+ *	duties		of it in syncs, whoever coordinates: parties of broadcasts, shares in collectives
  *	repair		how it comes to what it lacks
  *
  * They change states and never wait. What ended is freed, and what became possible is begun, in settle(), at
@@ -22,10 +22,10 @@
 #include "ipc/base/utf8.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/order.h"
-#include "server/sync/coordinator/joint.h"
-#include "server/sync/coordinator/lender.h"
-#include "server/sync/coordinator/resharding.h"
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
+#include "server/sync/coordinator/broadcast_source.h"
+#include "server/sync/coordinator/collective.h"
+#include "server/sync/coordinator/reshard.h"
 #include "server/sync/history.h"
 #include "server/sync/participant/party.h"
 #include "server/sync/participant/shard.h"
@@ -288,7 +288,7 @@ static void settle(struct agent *a)
 	metrics_step(a);
 	reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
-	earlier(&timer, lender_step(a, agent_now(a)));
+	earlier(&timer, broadcast_source_step(a, agent_now(a)));
 	earlier(&timer, replicas_step(a, agent_now(a)));
 	repair_serve_next(a);
 	repair_share_rate(a);
@@ -446,7 +446,7 @@ static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sy
 	if (r == 0)
 		r = make_room(a, w.replica, "a push", is_dry, why);
 	if (r == 0)
-		r = transaction_new(a, w.replica, w.group, NO_PEER, version, &s, why);
+		r = broadcast_new(a, w.replica, w.group, NO_PEER, version, &s, why);
 	if (r == 0)
 		grant(s, &w, ret_sync);
 	settle(a);
@@ -466,8 +466,8 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 }
 
 /* Whether it can be had at all, and at that rate by so many nodes. -errno with a sentence. */
-static int check_joint(const struct agent *a, const struct collective_op *op, const struct wish *w,
-		       uint64_t n, char why[WHY_SIZE])
+static int check_collective(const struct agent *a, const struct collective_op *op,
+			    const struct wish *w, uint64_t n, char why[WHY_SIZE])
 {
 	if (a->config->tls) {
 		snprintf(why, WHY_SIZE,
@@ -521,11 +521,11 @@ static uint64_t n_nodes(const struct collective_op *op, const struct wish *w, co
 	       json_array_size(json_object_get(request, "targets"));
 }
 
-static int begin_joint(struct agent *a, const struct collective_op *op, const struct wish *w,
-		       const json_t *request, struct sync **ret, char why[WHY_SIZE])
+static int begin_collective(struct agent *a, const struct collective_op *op, const struct wish *w,
+			    const json_t *request, struct sync **ret, char why[WHY_SIZE])
 {
-	return op->is_version ? joint_new(a, op, w->replica, w->group, ret, why)
-			      : resharding_new(a, w->replica, w->group, request, ret, why);
+	return op->is_version ? collective_new(a, op, w->replica, w->group, ret, why)
+			      : reshard_new(a, w->replica, w->group, request, ret, why);
 }
 
 static int make_together(struct agent *a, const struct collective_op *op, const json_t *request,
@@ -542,11 +542,11 @@ static int make_together(struct agent *a, const struct collective_op *op, const 
 	if (r == 0 && !op->is_version)
 		r = check_shards(&w, why);
 	if (r == 0)
-		r = check_joint(a, op, &w, n_nodes(op, &w, request), why);
+		r = check_collective(a, op, &w, n_nodes(op, &w, request), why);
 	if (r == 0)
 		r = make_room(a, w.replica, op->an, w.is_dry, why);
 	if (r == 0)
-		r = begin_joint(a, op, &w, request, &s, why);
+		r = begin_collective(a, op, &w, request, &s, why);
 	if (r == 0)
 		grant(s, &w, ret_sync);
 	settle(a);
@@ -706,7 +706,7 @@ static void on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int 
 	else if (shard_blob_limit(a, peer, hash))
 		shard_on_blob(a, peer, hash, fd, size);
 	else
-		resharding_on_blob(a, peer, hash, fd, size);
+		reshard_on_blob(a, peer, hash, fd, size);
 }
 
 /* As it comes, and so in no order but its own: what is said while it is heard comes behind it. */
@@ -773,7 +773,7 @@ uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t ha
 		limit = share_blob_limit(a, peer, hash);
 	if (!limit)
 		limit = shard_blob_limit(a, peer, hash);
-	return limit ? limit : resharding_blob_limit(a, peer, hash);
+	return limit ? limit : reshard_blob_limit(a, peer, hash);
 }
 
 void agent_on_timer(struct agent *a)

@@ -152,7 +152,7 @@ int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_
 		  char why[WHY_SIZE]);
 
 /*
- * Makes shards {buffer, group|null, max_rate, dry, sources, targets, split} of others, as resharding_new() has the last
+ * Makes shards {buffer, group|null, max_rate, dry, sources, targets, split} of others, as reshard_new() has the last
  * three: at all targets or at none. With a sentence, as agent_push(), and -EEXIST for a buffer that is a version of the group.
  */
 int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],

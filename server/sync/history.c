@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/coordinator/delta.h"
+#include "server/sync/coordinator/patch_policy.h"
 
 #define HISTORY_WITH_NODES 8
 #define LATE "it is slow, and still gets it"
@@ -81,7 +81,7 @@ static json_t *row_of(const struct about *x)
 			 number_or_null(x->changed, x->changed != UINT64_MAX), "by",
 			 x->kind == KIND_AVERAGE || x->kind == KIND_RESHARD
 				 ? NULL
-				 : delta_way(x->patch, x->changed, x->n_bytes),
+				 : patch_policy_way(x->patch, x->changed, x->n_bytes),
 			 "patch", number_or_null(x->patch, x->patch), "differ",
 			 number_or_null(x->n_differ, x->n_differ != UINT64_MAX));
 }

@@ -17,8 +17,8 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/base/order.h"
-#include "server/sync/coordinator/lender.h"
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
+#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/duty.h"
 #include "server/sync/state/group.h"
 
@@ -453,12 +453,12 @@ static void serve(struct agent *a, const struct catch_up *c)
 		repair_refuse(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
 		return;
 	}
-	if (transaction_new(a, h, c->group, c->peer, h->version, &s, why) < 0) {
+	if (broadcast_new(a, h, c->group, c->peer, h->version, &s, why) < 0) {
 		repair_refuse(a, c->peer, c->buffer, "failed", why);
 		return;
 	}
 	s->max_rate = a->config->repair_rate / REPAIRS_SERVED_MAX;
-	lender_go_on(a, transaction_of(s));
+	broadcast_source_go_on(a, broadcast_of(s));
 }
 
 static bool is_moving(const struct sync *s)
@@ -477,7 +477,7 @@ void repair_share_rate(struct agent *a)
 	list_for_each(s, &a->syncs, link)
 		n += is_moving(s);
 	list_for_each(s, &a->syncs, link) {
-		struct transaction *t = is_moving(s) ? transaction_of(s) : NULL;
+		struct broadcast *t = is_moving(s) ? broadcast_of(s) : NULL;
 		uint64_t share = n ? a->config->repair_rate / n : 0;
 
 		if (!t || t->share == share)

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/lender.h"
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
+#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/replica.h"
@@ -29,7 +29,7 @@ static void doubt_all(struct agent *a)
 
 	list_for_each(h, &a->replicas, link) {
 		doubt(a, h);
-		lender_forget(a, h); /* a weightd that was started anew knows of no loan */
+		broadcast_source_forget(a, h); /* a weightd that was started anew knows of no loan */
 	}
 }
 
@@ -39,7 +39,7 @@ static void on_gone(struct agent *a, const json_t *message)
 	const char *buffer, *device;
 	bool is_lost = json_is_true(json_object_get(message, "lost"));
 	bool is_unwanted = json_is_true(json_object_get(message, "unwanted"));
-	struct transaction *t;
+	struct broadcast *t;
 	uint64_t version;
 	struct replica *h;
 
@@ -50,13 +50,13 @@ static void on_gone(struct agent *a, const json_t *message)
 	h = replica_find(a, buffer);
 	if (!h || strcmp(group_device(a->config, h->group), device) != 0)
 		return;
-	t = transaction_find_of_buffer(a, buffer);
+	t = broadcast_find_of_buffer(a, buffer);
 	if (t && !sync_is_repair(&t->sync) && t->sync.version == version && !is_lost) {
 		t->is_gone = true;
 		t->is_unwanted |= is_unwanted;
 	}
 	if (is_lost || is_unwanted)
-		lender_forget_version(a, h, version);
+		broadcast_source_forget_version(a, h, version);
 	if (version != h->version)
 		return;
 	if (is_lost)
@@ -69,15 +69,15 @@ static void on_gone(struct agent *a, const json_t *message)
 static void on_removed(struct agent *a, const json_t *message)
 {
 	const char *buffer;
-	struct transaction *t;
+	struct broadcast *t;
 	struct replica *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0)
 		return;
 	h = replica_find(a, buffer);
-	t = transaction_find_of_buffer(a, buffer);
+	t = broadcast_find_of_buffer(a, buffer);
 	if (h) {
-		lender_forget(a, h);
+		broadcast_source_forget(a, h);
 		patch_chain_deinit(&h->patch_chain);
 	}
 	if (t && !sync_is_repair(&t->sync))

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/coordinator/pace.h"
+#include "server/sync/coordinator/link_rate.h"
 #include "server/sync/state/transport.h"
 
 static uint64_t now_ns(void *userdata)
@@ -25,7 +25,7 @@ static struct member *laggard(const struct transport *transport, struct member m
 {
 	struct peer peers[2] = {{.up = true}, {.up = true}};
 	const struct agent a = {.env = &env, .peers = peers};
-	const struct transaction t = {
+	const struct broadcast t = {
 		.sync = {.members = members, .n_members = 2},
 		.transport = transport,
 		.first = &members[0],
@@ -35,7 +35,7 @@ static struct member *laggard(const struct transport *transport, struct member m
 	members[0] =
 		(struct member){.peer = 0, .state = MEMBER_MOVING, .done = MIB, .next = &members[1]};
 	members[1] = (struct member){.peer = 1, .state = MEMBER_MOVING};
-	return pace_laggard(&a, &t);
+	return link_rate_laggard(&a, &t);
 }
 
 static void test_in_a_chain_it_is_who_holds_up_those_behind(void **state)

@@ -3,7 +3,7 @@
  *
  * A version that members of a group are to have, all of them or as the policy says, as this node coordinates it: phases,
  * the states of members, deadlines, the decision and the end. How its bytes come about is the matter of those that are
- * made of one: a transaction (transaction.h) brings what this node has, a joint sync (joint.h) makes something new.
+ * made of one: a broadcast (broadcast.h) brings what this node has, a collective (collective.h) makes something new.
  */
 #pragma once
 
@@ -65,7 +65,7 @@ struct member {
 	uint64_t moved_ns; /* when that grew; 0: it was not told to start */
 	uint64_t rate;
 
-	/* Of a transaction. */
+	/* Of a broadcast. */
 	struct ranges missing;
 	unsigned base; /* of the kept patches, the first that it needs; PATCH_CHAIN_MAX: what it has none begins with */
 	bool by_patch; /* it gets one */
@@ -87,7 +87,7 @@ struct member {
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 
-	/* Of a joint sync. */
+	/* Of a collective. */
 	uint8_t root[32], leaves[32]; /* of its result */
 	/* and of its epoch */
 	bool is_in_epoch;

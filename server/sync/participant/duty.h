@@ -3,7 +3,7 @@
  *
  * What this node does as a member of a sync, whoever coordinates it: how far it is, the sink that has the memory for
  * the version, the engine that fills it, and the end. What it has to do depends on the sync: it is a party (party.h) of
- * a transaction, or has a share (share.h) in a joint sync.
+ * a broadcast, or has a share (share.h) in a collective.
  */
 #pragma once
 

@@ -12,10 +12,10 @@
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/order.h"
-#include "server/sync/coordinator/delta.h"
-#include "server/sync/coordinator/epoch.h"
-#include "server/sync/coordinator/pairing.h"
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
+#include "server/sync/coordinator/chain_epoch.h"
+#include "server/sync/coordinator/patch_policy.h"
+#include "server/sync/coordinator/stripe_pairing.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/trace_span.h"
@@ -106,7 +106,7 @@ void leg_on_opened(struct agent *a, struct duty *d, const json_t *message)
 	uint64_t port;
 
 	if (d->state != DUTY_OPENING || field_number_or(message, "port", 65535, 0, &port) < 0 ||
-	    (!port && !p->transport->is_ring) ||
+	    (!port && !p->transport->is_nccl) ||
 	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
 	    describe_ports(a, p, message, &stripes) < 0) {
 		leg_break(a, p, 0, NULL, NULL, "the engine answered something else than was asked");
@@ -187,12 +187,12 @@ static int read_open(const struct party *p, const json_t *message, struct openin
 	    field_string(message, "engine", TRANSPORT_NAME_MAX, &ret->engine) < 0 ||
 	    field_number_or(message, "chunk", CHUNK_MAX, TRANSPORT_CHUNK, &ret->chunk) < 0 ||
 	    !ret->chunk || ret->chunk % TRANSPORT_CHUNK ||
-	    field_number_or(message, "patch", n_bytes / DELTA_WORTH, 0, &ret->patch) < 0)
+	    field_number_or(message, "patch", n_bytes / PATCH_POLICY_WORTH, 0, &ret->patch) < 0)
 		return -EBADMSG;
 	if (ranges_from_json(json_object_get(message, "ranges"), ret->patch ? ret->patch : n_bytes,
 			     &ret->ranges) < 0)
 		return -EBADMSG;
-	return ret->ranges.n && ret->ranges.n <= EPOCH_RANGES_MAX ? 0 : -EBADMSG;
+	return ret->ranges.n && ret->ranges.n <= CHAIN_EPOCH_RANGES_MAX ? 0 : -EBADMSG;
 }
 
 /*
@@ -221,7 +221,7 @@ static int make_room(struct party *p, uint64_t size)
 /* Leaves of a GPU's memory that a chain brings are staged before. */
 static bool is_staged(const struct party *p)
 {
-	return p->memory.gpu[0] && !p->transport->is_ring && !p->by_patch;
+	return p->memory.gpu[0] && !p->transport->is_nccl && !p->by_patch;
 }
 
 static const int *memory_of(const struct party *p)
@@ -316,7 +316,7 @@ void leg_on_open(struct agent *a, struct duty *d, const json_t *message)
 			 strerror(-r));
 	else if (!transport)
 		snprintf(why, sizeof(why), "%s knows no engine '%s'", a->config->name, o.engine);
-	else if (transport->is_ring && (!p->memory.gpu[0] || o.patch))
+	else if (transport->is_nccl && (!p->memory.gpu[0] || o.patch))
 		snprintf(why, sizeof(why), "%s was not asked to have memory of a GPU for NCCL",
 			 a->config->name);
 	if (why[0]) {
@@ -343,7 +343,7 @@ static int check_next(const struct agent *a, const json_t *next, const char **re
 	if (field_string(next, "node", NODE_MAX, ret_node) < 0 ||
 	    field_string(next, "address", 255, &address) < 0 ||
 	    field_number(next, "port", 65535, &port) < 0 || !port ||
-	    field_bytes(next, "token", token, 32) < 0 || !pairing_is_sound(a, next))
+	    field_bytes(next, "token", token, 32) < 0 || !stripe_pairing_is_sound(a, next))
 		return -EBADMSG;
 	return 0;
 }
@@ -393,7 +393,7 @@ static void begin_to_move(struct agent *a, struct party *p, uint64_t max_rate)
 }
 
 /* What else is wrong with its place, the engine says. */
-static void start_ring(struct agent *a, struct party *p, const json_t *message)
+static void start_nccl(struct agent *a, struct party *p, const json_t *message)
 {
 	struct duty *d = &p->duty;
 	uint64_t rank, n_ranks, max_rate;
@@ -428,8 +428,8 @@ void leg_on_start(struct agent *a, struct duty *d, const json_t *message)
 
 	if (d->state == DUTY_READY)
 		return; /* it crossed what we said of an engine that ended */
-	if (p->transport && p->transport->is_ring) {
-		start_ring(a, p, message);
+	if (p->transport && p->transport->is_nccl) {
+		start_nccl(a, p, message);
 		return;
 	}
 	if (d->state != DUTY_OPEN || !next || check_next(a, next, &to) < 0 ||

@@ -14,8 +14,8 @@
 #include "ipc/base/fd.h"
 #include "server/sync/admission.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/lender.h"
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
+#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/leg.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
@@ -185,7 +185,7 @@ static void create(struct agent *a, struct party *p)
 	json_t *message;
 
 	if (strcmp(device, GROUP_DEVICE_DEFAULT) != 0)
-		lender_forget_idle(a, NULL); /* there has to be room for a copy */
+		broadcast_source_forget_idle(a, NULL); /* there has to be room for a copy */
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s}", "op", "create", "socket",
 			    a->config->weightd_socket, "buffer", d->buffer, "device", device,
 			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),

@@ -1,7 +1,7 @@
 /*
  * Parties
  *
- * This node as a member of a transaction, a push or a repair, that another one coordinates: what comes to it, and how
+ * This node as a member of a broadcast, a push or a repair, that another one coordinates: what comes to it, and how
  * it gets there.
  */
 #pragma once

@@ -12,7 +12,7 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/resharding.h"
+#include "server/sync/coordinator/reshard.h"
 #include "server/sync/participant/share.h"
 
 static struct shard *of(struct share *s)
@@ -135,8 +135,8 @@ void shard_on_plan(struct agent *a, struct duty *d, const json_t *message)
 	if (x->gets)
 		code = take_result(a, s, message, why);
 	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 0, 0) +
-		      resharding_time_to_send(COLLECTIVE_OP_NODES_MAX *
-					      (x->plan_bytes + x->layout_bytes));
+		      reshard_time_to_send(COLLECTIVE_OP_NODES_MAX *
+					   (x->plan_bytes + x->layout_bytes));
 	if (code)
 		duty_give_up(a, d, code, why);
 }

@@ -17,7 +17,7 @@
 #include "ipc/layout.h"
 #include "server/sync/admission.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/trace_span.h"
 
@@ -353,7 +353,7 @@ static void copy(struct agent *a, struct share *s)
 void share_prepare(struct agent *a, struct share *s)
 {
 	if (is_on_gpu(a, s))
-		lender_forget_idle(a, NULL); /* there has to be room for copies */
+		broadcast_source_forget_idle(a, NULL); /* there has to be room for copies */
 	if (gives(s) && s->data_fd < 0) {
 		copy(a, s);
 	} else if (makes(s)) {

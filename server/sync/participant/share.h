@@ -1,7 +1,7 @@
 /*
  * Shares
  *
- * This node's part in a version that several make together, by a joint sync: the version that it gives, the memory that
+ * This node's part in a version that several make together, by a collective: the version that it gives, the memory that
  * the result comes to, and the engine between them. Who coordinates has one as well, and talks to it like to any other.
  */
 #pragma once

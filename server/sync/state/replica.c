@@ -31,7 +31,7 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/history.h"
 #include "server/sync/participant/duty.h"
@@ -125,7 +125,7 @@ static void forget_base(struct replica *h)
 void replica_free(struct agent *a, struct replica *h)
 {
 	work_end(a, &h->look);
-	lender_forget(a, h);
+	broadcast_source_forget(a, h);
 	patch_chain_deinit(&h->patch_chain);
 	replica_set_asked(a, h, NO_PEER);
 	list_remove(&h->link);
@@ -197,7 +197,7 @@ int replica_commit(struct agent *a, struct replica *h, const struct document *do
 	}
 	document_free(before);
 	patch_chain_keep_to(&h->patch_chain, document->root);
-	lender_keep_to(a, h, document->root);
+	broadcast_source_keep_to(a, h, document->root);
 	if (strcmp(group_device(a->config, h->group), group_device(a->config, document->group)) != 0)
 		forget_base(h);
 	snprintf(h->group, sizeof(h->group), "%s", document->group);
@@ -241,7 +241,7 @@ void replica_set_superseded(struct agent *a, struct replica *h)
 	replica_set_asked(a, h, NO_PEER);
 	a->look_again = true; /* others wait for a look */
 	h->state = REPLICA_SUPERSEDED;
-	lender_forget_idle(a, h);
+	broadcast_source_forget_idle(a, h);
 	/* After a start of ours a look would not tell it from a version that was lost. */
 	if (replicas_save(a) < 0)
 		agent_log(a, "warning", "%s: the record could not be written", h->buffer);

@@ -46,7 +46,7 @@ const struct transport transport_gloo = {
 const struct transport transport_nccl = {
 	.name = "nccl",
 	.job = JOB_NCCL,
-	.is_ring = true,
+	.is_nccl = true,
 	.n_stalls = 4,
 	.planned = planned_nccl,
 };
@@ -74,10 +74,10 @@ json_t *transport_open(const struct agent *a, const struct carriage *c)
 			  "epoch", (json_int_t)c->epoch, "address", config->data_addresses[0],
 			  "addresses", addresses, "token", c->token, "n_bytes",
 			  (json_int_t)c->n_bytes, "ranges", ranges_to_json(c->ranges), "chunk",
-			  (json_int_t)(c->transport->is_ring ? c->chunk : TRANSPORT_CHUNK),
+			  (json_int_t)(c->transport->is_nccl ? c->chunk : TRANSPORT_CHUNK),
 			  "stall_ms", (json_int_t)(config->stall_ns / 1000000), "security",
 			  config->tls ? "tls" : "none");
-	if (c->transport->is_ring)
+	if (c->transport->is_nccl)
 		gpu_memory_tell(c->memory, order);
 	return order;
 }
@@ -85,7 +85,7 @@ json_t *transport_open(const struct agent *a, const struct carriage *c)
 uint64_t transport_time_to_open(const struct agent *a, const struct transport *t)
 {
 	/* A driver and NCCL may take as long as their engine lets them. */
-	return a->config->prepare_ns + (t->is_ring ? 5 * a->config->stall_ns : 0);
+	return a->config->prepare_ns + (t->is_nccl ? 5 * a->config->stall_ns : 0);
 }
 
 uint64_t transport_patience(const struct agent *a, const struct transport *t)

@@ -1,5 +1,5 @@
 /*
- * The source job of a transaction lends a version of the local weightd until the sync is over, and reads it once.
+ * The source job of a broadcast lends a version of the local weightd until the sync is over, and reads it once.
  * Of a push, what it reads is what this node signs; of a repair, it has to be what its publisher signed.
  *
  * The job of a push outlives it, as the replica's loan: the local weightd has the memory then until the next push was
@@ -9,7 +9,7 @@
  * A repair takes that over, and gives it back. If it had to read the version itself, the replica has the loan for some
  * seconds more: of many that lack it, each asks when another one was served, and it is read once.
  */
-#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/broadcast_source.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/delta.h"
-#include "server/sync/coordinator/ring.h"
+#include "server/sync/coordinator/nccl_epoch.h"
+#include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/transport.h"
 
@@ -31,7 +31,7 @@ struct loan {
 	struct list link; /* agent::idle_loans */
 	struct work work; /* source */
 	bool is_of_push; /* what is kept of it the next push is compared with */
-	struct transaction *t; /* NULL: it is over */
+	struct broadcast *t; /* NULL: it is over */
 	struct replica *replica;
 	uint64_t version;
 	uint64_t kept_ns; /* since when its replica keeps it */
@@ -58,47 +58,47 @@ static struct loan *loan_free(struct agent *a, struct loan *l)
 /* A repair that has it now leaves nothing behind. */
 static void forget_lent(struct agent *a, const struct replica *h)
 {
-	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
+	struct broadcast *t = broadcast_find_of_buffer(a, h->buffer);
 
 	if (t && sync_is_repair(&t->sync))
 		t->is_unwanted = true;
 }
 
-void lender_forget(struct agent *a, struct replica *h)
+void broadcast_source_forget(struct agent *a, struct replica *h)
 {
 	h->kept = loan_free(a, h->kept);
 	forget_lent(a, h);
 }
 
-void lender_keep_to(struct agent *a, struct replica *h, const uint8_t root[32])
+void broadcast_source_keep_to(struct agent *a, struct replica *h, const uint8_t root[32])
 {
 	if (h->kept && memcmp(h->kept->root, root, sizeof(h->kept->root)) != 0)
-		lender_forget(a, h);
+		broadcast_source_forget(a, h);
 }
 
-void lender_forget_version(struct agent *a, struct replica *h, uint64_t version)
+void broadcast_source_forget_version(struct agent *a, struct replica *h, uint64_t version)
 {
 	if (h->kept && h->kept->version == version)
-		lender_forget(a, h);
+		broadcast_source_forget(a, h);
 	else if (h->version == version)
 		forget_lent(a, h);
 }
 
-void lender_forget_idle(struct agent *a, struct replica *h)
+void broadcast_source_forget_idle(struct agent *a, struct replica *h)
 {
 	struct loan *l, *next;
 
 	list_for_each_safe(l, next, &a->idle_loans, link)
 		if (!h || l->replica == h)
-			lender_forget(a, l->replica);
+			broadcast_source_forget(a, l->replica);
 }
 
-uint64_t lender_step(struct agent *a, uint64_t now)
+uint64_t broadcast_source_step(struct agent *a, uint64_t now)
 {
 	struct loan *l;
 
 	while ((l = list_first(&a->idle_loans, struct loan, link)) && now >= l->kept_ns + IDLE_NS)
-		lender_forget(a, l->replica);
+		broadcast_source_forget(a, l->replica);
 	return l ? l->kept_ns + IDLE_NS : 0;
 }
 
@@ -116,16 +116,16 @@ static void make_room(struct agent *a)
 			oldest = h;
 	}
 	if (n >= KEPT_MAX)
-		lender_forget(a, oldest);
+		broadcast_source_forget(a, oldest);
 }
 
-static bool is_in_host_memory(const struct transaction *t)
+static bool is_in_host_memory(const struct broadcast *t)
 {
 	return strcmp(t->sync.group->device, GROUP_DEVICE_DEFAULT) == 0;
 }
 
-/* Once, with what the transaction has of it. */
-static void keep(struct agent *a, struct transaction *t, struct loan *l)
+/* Once, with what the broadcast has of it. */
+static void keep(struct agent *a, struct broadcast *t, struct loan *l)
 {
 	l->t = NULL;
 	l->kept_ns = agent_now(a);
@@ -138,7 +138,7 @@ static void keep(struct agent *a, struct transaction *t, struct loan *l)
 	t->sync.replica->kept = l;
 }
 
-void lender_keep(struct agent *a, struct transaction *t)
+void broadcast_source_keep(struct agent *a, struct broadcast *t)
 {
 	struct loan *l = take_ptr(t->loan);
 
@@ -151,14 +151,14 @@ void lender_keep(struct agent *a, struct transaction *t)
 		(void)loan_free(a, l);
 		return;
 	}
-	lender_forget(a, t->sync.replica);
+	broadcast_source_forget(a, t->sync.replica);
 	make_room(a);
 	keep(a, t, l);
 	l->is_of_push = true;
 }
 
 /* What came from it was right, as far as the other end says, and it is still what is committed. */
-static bool is_to_be_lent_again(const struct transaction *t, const struct loan *l)
+static bool is_to_be_lent_again(const struct broadcast *t, const struct loan *l)
 {
 	const struct replica *h = t->sync.replica;
 
@@ -168,7 +168,7 @@ static bool is_to_be_lent_again(const struct transaction *t, const struct loan *
 	       memcmp(t->sync.document->root, h->document->root, sizeof(h->document->root)) == 0;
 }
 
-void lender_end(struct agent *a, struct transaction *t)
+void broadcast_source_end(struct agent *a, struct broadcast *t)
 {
 	struct loan *l = take_ptr(t->loan);
 	unsigned n_idle = 0;
@@ -187,10 +187,10 @@ void lender_end(struct agent *a, struct transaction *t)
 	list_for_each(each, &a->idle_loans, link)
 		n_idle++;
 	if (n_idle > IDLE_MAX)
-		lender_forget(a, list_first(&a->idle_loans, struct loan, link)->replica);
+		broadcast_source_forget(a, list_first(&a->idle_loans, struct loan, link)->replica);
 }
 
-void lender_failed(struct agent *a, struct transaction *t, const char *why)
+void broadcast_source_failed(struct agent *a, struct broadcast *t, const char *why)
 {
 	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
 		replica_set_lost(a, t->sync.replica);
@@ -201,7 +201,7 @@ void lender_failed(struct agent *a, struct transaction *t, const char *why)
 }
 
 /* The version is here, and no room for what it would be sent from: another node may have some. */
-static void fail_for_room(struct agent *a, struct transaction *t, const char *why)
+static void fail_for_room(struct agent *a, struct broadcast *t, const char *why)
 {
 	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
 		repair_refuse(a, t->sync.members[0].peer, t->sync.replica->buffer, "memory", why);
@@ -210,19 +210,20 @@ static void fail_for_room(struct agent *a, struct transaction *t, const char *wh
 	sync_fail(a, &t->sync, "%s", why);
 }
 
-static void on_attached(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+static void on_attached(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
 			unsigned n_fds)
 {
 	struct document *d = t->sync.document;
 
 	if (t->sync.phase != PHASE_ATTACH || n_fds != 2 ||
-	    gpu_memory_read(message, &t->ring.memory) < 0 ||
-	    t->ring.is_wanted != (t->ring.memory.gpu[0] != '\0') ||
+	    gpu_memory_read(message, &t->nccl.memory) < 0 ||
+	    t->nccl.is_wanted != (t->nccl.memory.gpu[0] != '\0') ||
 	    field_number(message, "version", INT64_MAX, &t->sync.version) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", d->layout, 32) < 0) {
-		lender_failed(a, t, "the source job answered something else than was asked");
+		broadcast_source_failed(a, t,
+					"the source job answered something else than was asked");
 		return;
 	}
 	if (!d->n_bytes) {
@@ -250,7 +251,7 @@ static bool is_as_recorded(const struct document *d, const struct document *reco
 }
 
 /* Takes the document. NULL: there was no memory for it. */
-static void begin_with(struct agent *a, struct transaction *t, struct document *recorded)
+static void begin_with(struct agent *a, struct broadcast *t, struct document *recorded)
 {
 	if (!recorded) {
 		sync_fail(a, &t->sync, "%s ran out of memory", a->config->name);
@@ -260,11 +261,11 @@ static void begin_with(struct agent *a, struct transaction *t, struct document *
 	t->sync.document = recorded;
 	if (memcmp(t->sync.replica->patch_chain.result, recorded->root, 32) == 0)
 		(void)patch_chain_copy(&t->sync.replica->patch_chain,
-				       &t->delta.patch_chain); /* else leaves travel */
+				       &t->patch_policy.patch_chain); /* else leaves travel */
 	sync_prepare(a, &t->sync);
 }
 
-static void take_recorded(struct agent *a, struct transaction *t)
+static void take_recorded(struct agent *a, struct broadcast *t)
 {
 	struct document *recorded = t->sync.replica->document
 					    ? document_copy(t->sync.replica->document)
@@ -272,13 +273,14 @@ static void take_recorded(struct agent *a, struct transaction *t)
 
 	if (!recorded || !is_as_recorded(t->sync.document, recorded)) {
 		document_free(recorded);
-		lender_failed(a, t, "the local weightd has other bytes than the record says");
+		broadcast_source_failed(a, t,
+					"the local weightd has other bytes than the record says");
 		return;
 	}
 	begin_with(a, t, recorded);
 }
 
-static void write_document(struct agent *a, struct transaction *t)
+static void write_document(struct agent *a, struct broadcast *t)
 {
 	struct document *d = t->sync.document;
 	char why[WHY_SIZE];
@@ -297,7 +299,7 @@ static void write_document(struct agent *a, struct transaction *t)
 }
 
 /* From what this node pushed last. Without one all is as before, and leaves travel. */
-static void take_patch(struct transaction *t, const json_t *patch, int *fd)
+static void take_patch(struct broadcast *t, const json_t *patch, int *fd)
 {
 	const struct loan *kept = t->sync.replica->kept;
 	struct kept_patch k = {0};
@@ -305,15 +307,15 @@ static void take_patch(struct transaction *t, const json_t *patch, int *fd)
 	if (!kept || !kept->is_of_push ||
 	    field_number(patch, "size", t->sync.document->n_bytes, &k.size) < 0 || !k.size ||
 	    field_number(patch, "changed", INT64_MAX, &k.changed) < 0 ||
-	    patch_chain_copy(&t->sync.replica->patch_chain, &t->delta.patch_chain) < 0)
+	    patch_chain_copy(&t->sync.replica->patch_chain, &t->patch_policy.patch_chain) < 0)
 		return;
 	k.fd = take_fd(*fd);
 	memcpy(k.base, kept->root, sizeof(k.base));
-	patch_chain_add(&t->delta.patch_chain, &k, t->sync.document->root,
+	patch_chain_add(&t->patch_policy.patch_chain, &k, t->sync.document->root,
 			t->sync.document->n_bytes);
 }
 
-static void on_root(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+static void on_root(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
 		    unsigned n_fds)
 {
 	struct document *d = t->sync.document;
@@ -321,14 +323,15 @@ static void on_root(struct agent *a, struct transaction *t, const json_t *messag
 	if (t->sync.phase != PHASE_DIGEST || !n_fds || n_fds > 2 ||
 	    field_bytes(message, "root", d->root, 32) < 0 ||
 	    field_bytes(message, "leaves", d->leaves, 32) < 0) {
-		lender_failed(a, t, "the source job answered something else than was asked");
+		broadcast_source_failed(a, t,
+					"the source job answered something else than was asked");
 		return;
 	}
 	t->leaves_fd = take_fd(fds[0]);
 	if (n_fds == 2)
 		take_patch(t, json_object_get(message, "patch"), &fds[1]);
 	if (!sync_is_repair(&t->sync) && !t->sync.is_dry)
-		lender_forget(a, t->sync.replica);
+		broadcast_source_forget(a, t->sync.replica);
 	if (sync_is_repair(&t->sync))
 		take_recorded(a, t);
 	else
@@ -340,7 +343,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 {
 	struct loan *l = container_of(w, struct loan, work);
 	const char *op, *code = "", *why = "the source job did not say why it failed";
-	struct transaction *t = l->t;
+	struct broadcast *t = l->t;
 
 	if (!t || t->sync.phase == PHASE_ENDED)
 		return;
@@ -351,9 +354,9 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 	} else if (strcmp(op, "root") == 0) {
 		on_root(a, t, message, fds, n_fds);
 	} else if (strcmp(op, "staged") == 0) {
-		ring_on_staged(a, t, fds, n_fds);
+		nccl_epoch_on_staged(a, t, fds, n_fds);
 	} else if (strcmp(op, "composed") == 0) {
-		delta_on_composed(a, t, message, fds, n_fds);
+		patch_policy_on_composed(a, t, message, fds, n_fds);
 	} else {
 		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -362,39 +365,39 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 		if (strcmp(code, "memory") == 0)
 			fail_for_room(a, t, why);
 		else
-			lender_failed(a, t, why);
+			broadcast_source_failed(a, t, why);
 	}
 }
 
 static void on_source_end(struct agent *a, struct work *w, const char *how)
 {
 	struct loan *l = container_of(w, struct loan, work);
-	struct transaction *t = l->t;
+	struct broadcast *t = l->t;
 	char why[WHY_SIZE];
 
 	if (!t) {
-		lender_forget(a, l->replica);
+		broadcast_source_forget(a, l->replica);
 		return;
 	}
 	if (t->sync.phase == PHASE_ENDED)
 		return;
 	snprintf(why, sizeof(why), "the source process on %s ended (%s)", a->config->name, how);
-	lender_failed(a, t, why);
+	broadcast_source_failed(a, t, why);
 }
 
-void lender_compose(struct agent *a, struct transaction *t, const int *fds, unsigned n_fds)
+void broadcast_source_compose(struct agent *a, struct broadcast *t, const int *fds, unsigned n_fds)
 {
 	work_tell(a, &t->loan->work, json_pack("{s:s}", "op", "compose"), fds, n_fds);
 }
 
-void lender_stage(struct agent *a, struct transaction *t, const struct ranges *ranges)
+void broadcast_source_stage(struct agent *a, struct broadcast *t, const struct ranges *ranges)
 {
 	work_tell(a, &t->loan->work,
 		  json_pack("{s:s, s:o}", "op", "stage", "ranges", ranges_to_json(ranges)), NULL, 0);
 }
 
 /* What was pushed last, for a push; or NULL. */
-static const struct loan *base_for(const struct transaction *t)
+static const struct loan *base_for(const struct broadcast *t)
 {
 	const struct loan *kept = t->sync.replica->kept;
 
@@ -411,7 +414,7 @@ static json_t *describe_base(const struct loan *l)
 }
 
 /* Whether the repair can begin with what the replica has. */
-static bool take_kept(struct agent *a, struct transaction *t, uint64_t version)
+static bool take_kept(struct agent *a, struct broadcast *t, uint64_t version)
 {
 	struct replica *h = t->sync.replica;
 	struct loan *l = h->kept;
@@ -431,13 +434,14 @@ static bool take_kept(struct agent *a, struct transaction *t, uint64_t version)
 	return true;
 }
 
-void lender_go_on(struct agent *a, struct transaction *t)
+void broadcast_source_go_on(struct agent *a, struct broadcast *t)
 {
 	if (t->sync.phase == PHASE_DIGEST)
 		begin_with(a, t, document_copy(t->sync.replica->document));
 }
 
-int lender_start(struct agent *a, struct transaction *t, uint64_t version, char why[WHY_SIZE])
+int broadcast_source_start(struct agent *a, struct broadcast *t, uint64_t version,
+			   char why[WHY_SIZE])
 {
 	const struct loan *base = base_for(t);
 	struct loan *l;
@@ -447,7 +451,7 @@ int lender_start(struct agent *a, struct transaction *t, uint64_t version, char 
 	if (take_kept(a, t, version))
 		return 0;
 	if (!is_in_host_memory(t))
-		lender_forget_idle(a, NULL); /* there has to be room for a copy */
+		broadcast_source_forget_idle(a, NULL); /* there has to be room for a copy */
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
@@ -469,7 +473,7 @@ int lender_start(struct agent *a, struct transaction *t, uint64_t version, char 
 			    t->sync.group->device, "version", (json_int_t)version);
 	if (base)
 		json_object_set_new(message, "base", describe_base(base));
-	if (t->ring.is_wanted)
+	if (t->nccl.is_wanted)
 		json_object_set_new(message, "engine", json_string(transport_nccl.name));
 	work_tell(a, &l->work, message, base ? (const int[]){base->data_fd, base->leaves_fd} : NULL,
 		  base ? 2 : 0);

@@ -1,5 +1,5 @@
 /*
- * Pairing
+ * Stripe pairing
  *
  * Over which addresses the bytes of a link go: the first of one node to the first of the other, the second to the
  * second, as far as both have some. Each pair carries a stripe of the stream, see base/stripes.h. Whoever broke
@@ -8,24 +8,25 @@
 #pragma once
 
 #include "server/sync/base/stripes.h"
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
 
 /* Places of addresses; `from` and `to` NULL: this node. How many: at least one. */
-unsigned pairing_of(const struct agent *a, const struct transaction *t, const struct member *from,
-		    const struct member *to, uint8_t ret[STRIPES_MAX]);
-unsigned pairing_count(const struct agent *a, const struct transaction *t,
-		       const struct member *from, const struct member *to);
+unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *t,
+			   const struct member *from, const struct member *to,
+			   uint8_t ret[STRIPES_MAX]);
+unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *t,
+			      const struct member *from, const struct member *to);
 
 /* What the sender's engine is told of the receiver's addresses; NULL: it needs the first alone. */
-json_t *pairing_tell(const struct agent *a, const struct transaction *t, const struct member *from,
-		     const struct member *to);
+json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *t,
+			    const struct member *from, const struct member *to);
 /* Where the engine of a member listens, behind its first address. -EBADMSG. */
-int pairing_read(struct member *m, const json_t *opened);
+int stripe_pairing_read(struct member *m, const json_t *opened);
 /* Whether these are stripes that a node could be told of. */
-bool pairing_is_sound(const struct agent *a, const json_t *next);
+bool stripe_pairing_is_sound(const struct agent *a, const json_t *next);
 
 /* A link broke that an engine of `m`, or of this node if that is NULL, tells of: which stripe, if it says. */
-void pairing_note_broken(struct transaction *t, struct member *from, struct member *to,
-			 const json_t *failed);
+void stripe_pairing_note_broken(struct broadcast *t, struct member *from, struct member *to,
+				const json_t *failed);
 /* Before the next epoch: once for each that broke, however many told of it. */
-void pairing_settle(struct agent *a, struct transaction *t);
+void stripe_pairing_settle(struct agent *a, struct broadcast *t);

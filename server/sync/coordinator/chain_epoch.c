@@ -11,7 +11,7 @@
  * last, in done, broken or stopped, replaces what we thought that it lacks; lying hurts the liar alone, as its
  * own digest decides.
  */
-#include "server/sync/coordinator/epoch.h"
+#include "server/sync/coordinator/chain_epoch.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -19,11 +19,11 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/delta.h"
-#include "server/sync/coordinator/pace.h"
-#include "server/sync/coordinator/pairing.h"
-#include "server/sync/coordinator/plan.h"
-#include "server/sync/coordinator/ring.h"
+#include "server/sync/coordinator/link_rate.h"
+#include "server/sync/coordinator/nccl_epoch.h"
+#include "server/sync/coordinator/patch_policy.h"
+#include "server/sync/coordinator/stripe_pairing.h"
+#include "server/sync/coordinator/traffic_plan.h"
 #include "server/sync/history.h"
 #include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
@@ -33,18 +33,18 @@
 
 /* --- Our own engine ----------------------------------------------------------------------------- */
 
-static void engine_failed(struct agent *a, struct transaction *t, const char *why)
+static void engine_failed(struct agent *a, struct broadcast *t, const char *why)
 {
 	if (!t->sync.broke_why[0])
 		snprintf(t->sync.broke_why, sizeof(t->sync.broke_why), "%s", why);
-	epoch_stop(a, t);
+	chain_epoch_stop(a, t);
 	sync_step(a, &t->sync);
 }
 
 static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			      unsigned n_fds)
 {
-	struct transaction *t = container_of(w, struct transaction, engine);
+	struct broadcast *t = container_of(w, struct broadcast, engine);
 	const char *op, *hello, *why = "its engine did not say why it failed";
 	uint64_t done;
 
@@ -66,13 +66,13 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		t->engine_is_done = true;
 		metrics_on_sent(a, t->first->name,
 				t->transport->planned(&t->ranges,
-						      pairing_count(a, t, NULL, t->first)),
+						      stripe_pairing_count(a, t, NULL, t->first)),
 				json_object_get(message, "out"));
 		trace_span_end(a, &t->engine, AGENT_SELF, NULL, message);
 		work_end(a, &t->engine);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
-		pairing_note_broken(t, NULL, t->first, message);
+		stripe_pairing_note_broken(t, NULL, t->first, message);
 		engine_failed(a, t, why);
 		return;
 	}
@@ -81,7 +81,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 
 static void on_engine_end(struct agent *a, struct work *w, const char *how)
 {
-	struct transaction *t = container_of(w, struct transaction, engine);
+	struct broadcast *t = container_of(w, struct broadcast, engine);
 	char why[WHY_SIZE];
 
 	if (t->sync.phase != PHASE_OPEN && t->sync.phase != PHASE_BYTES)
@@ -115,7 +115,7 @@ static bool comes_before(const struct agent *a, const struct member *x, const st
 }
 
 /* How often the link between these two broke, whichever way. */
-static unsigned n_breaks(const struct transaction *t, const struct member *x, const struct member *y)
+static unsigned n_breaks(const struct broadcast *t, const struct member *x, const struct member *y)
 {
 	for (unsigned i = 0; i < t->n_broken; i++) {
 		const struct broken *b = &t->broken[i];
@@ -126,7 +126,7 @@ static unsigned n_breaks(const struct transaction *t, const struct member *x, co
 	return 0;
 }
 
-static unsigned n_breaks_of(const struct transaction *t, const struct member *m)
+static unsigned n_breaks_of(const struct broadcast *t, const struct member *m)
 {
 	unsigned n = 0;
 
@@ -137,7 +137,7 @@ static unsigned n_breaks_of(const struct transaction *t, const struct member *m)
 }
 
 /* The last place between two that it can talk to, the end being one; NULL: there is none. */
-static struct member **find_place(struct transaction *t, const struct member *m)
+static struct member **find_place(struct broadcast *t, const struct member *m)
 {
 	struct member **place = NULL, *before = NULL;
 
@@ -151,7 +151,7 @@ static struct member **find_place(struct transaction *t, const struct member *m)
 }
 
 /* Puts the chain into an order in which nobody is behind whom it could not talk to. */
-static void go_around_broken(struct transaction *t)
+static void go_around_broken(struct broadcast *t)
 {
 	struct member *rest = t->first, *last = NULL, **at;
 
@@ -183,13 +183,13 @@ static void go_around_broken(struct transaction *t)
 }
 
 /* With what this epoch carries. */
-static bool is_behind(const struct transaction *t, struct member *m)
+static bool is_behind(const struct broadcast *t, struct member *m)
 {
-	return m->state == MEMBER_READY && delta_missing(t, m)->n;
+	return m->state == MEMBER_READY && patch_policy_missing(t, m)->n;
 }
 
 /* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
-static unsigned most_blamed(const struct transaction *t)
+static unsigned most_blamed(const struct broadcast *t)
 {
 	unsigned least = UINT_MAX;
 
@@ -200,9 +200,9 @@ static unsigned most_blamed(const struct transaction *t)
 }
 
 /* Links those that lack something. */
-static void link_chain(struct agent *a, struct transaction *t)
+static void link_chain(struct agent *a, struct broadcast *t)
 {
-	uint64_t median = pace_median(a, t);
+	uint64_t median = link_rate_median(a, t);
 	unsigned max = most_blamed(t);
 
 	t->first = NULL;
@@ -221,16 +221,16 @@ static void link_chain(struct agent *a, struct transaction *t)
 }
 
 /* What those in the chain lack. */
-static int add_ranges(struct transaction *t)
+static int add_ranges(struct broadcast *t)
 {
 	ranges_deinit(&t->ranges);
 	ranges_init(&t->ranges);
 	for (struct member *m = t->first; m; m = m->next)
-		if (ranges_add_all(&t->ranges, delta_missing(t, m)) < 0)
+		if (ranges_add_all(&t->ranges, patch_policy_missing(t, m)) < 0)
 			return -1;
 	/* What lies between the last ones goes along. */
-	if (t->ranges.n > EPOCH_RANGES_MAX) {
-		const struct range *from = &t->ranges.at[EPOCH_RANGES_MAX - 1];
+	if (t->ranges.n > CHAIN_EPOCH_RANGES_MAX) {
+		const struct range *from = &t->ranges.at[CHAIN_EPOCH_RANGES_MAX - 1];
 		const struct range *last = &t->ranges.at[t->ranges.n - 1];
 
 		if (ranges_add(&t->ranges, from->offset, last->offset + last->size - from->offset) <
@@ -240,19 +240,19 @@ static int add_ranges(struct transaction *t)
 	return 0;
 }
 
-static uint64_t payload_size(const struct transaction *t)
+static uint64_t payload_size(const struct broadcast *t)
 {
-	return t->by_patch ? t->delta.size : t->sync.document->n_bytes;
+	return t->by_patch ? t->patch_policy.size : t->sync.document->n_bytes;
 }
 
-static const int *data_of(const struct transaction *t)
+static const int *data_of(const struct broadcast *t)
 {
 	if (t->by_patch)
-		return &t->delta.fd;
-	return ring_is_staged(t) ? &t->ring.staged_fd : &t->data_fd;
+		return &t->patch_policy.fd;
+	return nccl_epoch_is_staged(t) ? &t->nccl.staged_fd : &t->data_fd;
 }
 
-int epoch_open_ours(struct agent *a, struct transaction *t)
+int chain_epoch_open_ours(struct agent *a, struct broadcast *t)
 {
 	const struct carriage c = {
 		.transport = t->transport,
@@ -260,8 +260,8 @@ int epoch_open_ours(struct agent *a, struct transaction *t)
 		.epoch = t->sync.epoch,
 		.n_bytes = payload_size(t),
 		.ranges = &t->ranges,
-		.memory = &t->ring.memory,
-		.chunk = ring_chunk(a, t),
+		.memory = &t->nccl.memory,
+		.chunk = nccl_epoch_chunk(a, t),
 	};
 	char why[WHY_SIZE];
 
@@ -276,7 +276,7 @@ int epoch_open_ours(struct agent *a, struct transaction *t)
 	return 0;
 }
 
-static void open_all(struct agent *a, struct transaction *t)
+static void open_all(struct agent *a, struct broadcast *t)
 {
 	cleanup(json_freep) json_t *ranges = ranges_to_json(&t->ranges);
 	const char *from = a->config->name;
@@ -293,16 +293,17 @@ static void open_all(struct agent *a, struct transaction *t)
 			    json_pack("{s:I, s:s, s:s, s:O, s:s, s:o*, s:o*}", "epoch",
 				      (json_int_t)t->sync.epoch, "token", m->token, "from", from,
 				      "ranges", ranges, "engine", t->transport->name, "patch",
-				      t->by_patch ? json_integer((json_int_t)t->delta.size) : NULL,
+				      t->by_patch ? json_integer((json_int_t)t->patch_policy.size)
+						  : NULL,
 				      "chunk",
-				      t->transport->is_ring
-					      ? json_integer((json_int_t)ring_chunk(a, t))
+				      t->transport->is_nccl
+					      ? json_integer((json_int_t)nccl_epoch_chunk(a, t))
 					      : NULL));
 		from = m->name;
 	}
 }
 
-static bool is_anybody_behind(const struct transaction *t)
+static bool is_anybody_behind(const struct broadcast *t)
 {
 	for (unsigned i = 0; i < t->sync.n_members; i++)
 		if (is_behind(t, &t->sync.members[i]))
@@ -311,7 +312,7 @@ static bool is_anybody_behind(const struct transaction *t)
 }
 
 /* Of those that are behind: the others get on without them. The policy says what their loss means. */
-static void lose_worst(struct agent *a, struct transaction *t)
+static void lose_worst(struct agent *a, struct broadcast *t)
 {
 	unsigned worst = 0;
 
@@ -327,7 +328,7 @@ static void lose_worst(struct agent *a, struct transaction *t)
 				t->sync.broke_why[0] ? t->sync.broke_why : "they were corrupt");
 }
 
-static void note_broken(struct transaction *t, const struct member *from, const struct member *to)
+static void note_broken(struct broadcast *t, const struct member *from, const struct member *to)
 {
 	struct broken *b = t->broken;
 
@@ -340,7 +341,7 @@ static void note_broken(struct transaction *t, const struct member *from, const 
 }
 
 /* Once all have told what they know of the epoch that broke; which link of a ring it was, they do not. */
-static void settle_blame(struct agent *a, struct transaction *t)
+static void settle_blame(struct agent *a, struct broadcast *t)
 {
 	struct culprit c = t->culprit;
 
@@ -349,11 +350,11 @@ static void settle_blame(struct agent *a, struct transaction *t)
 		c.by->n_blamed++;
 		c.by->n_faults++;
 		if (t->by_patch && c.by->n_faults > 1)
-			delta_leave(c.by);
+			patch_policy_leave(c.by);
 		if (c.by->n_faults == FAULTS_MAX)
 			member_fail(a, &t->sync, c.by, "broke %u epochs by itself; the last: %s,",
 				    FAULTS_MAX, t->sync.broke_why);
-	} else if (c.by && !t->transport->is_ring) {
+	} else if (c.by && !t->transport->is_nccl) {
 		c.ends[1]->n_blamed++;
 		if (c.ends[0])
 			c.ends[0]->n_blamed += c.ends[0]->n_accused++;
@@ -362,7 +363,7 @@ static void settle_blame(struct agent *a, struct transaction *t)
 }
 
 /* What any member lacks once all have prepared, however it gets there. */
-static int count_changed(struct transaction *t)
+static int count_changed(struct broadcast *t)
 {
 	struct ranges all;
 	int r = 0;
@@ -378,7 +379,7 @@ static int count_changed(struct transaction *t)
 }
 
 /* Who gets what in the next epoch. */
-static int choose(struct agent *a, struct transaction *t)
+static int choose(struct agent *a, struct broadcast *t)
 {
 	link_chain(a, t);
 	if ((t->sync.changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
@@ -390,19 +391,19 @@ static int choose(struct agent *a, struct transaction *t)
 	return 0;
 }
 
-int epoch_begin(struct agent *a, struct transaction *t)
+int chain_epoch_begin(struct agent *a, struct broadcast *t)
 {
-	struct plan plan = {0};
+	struct traffic_plan plan = {0};
 
 	settle_blame(a, t);
-	pairing_settle(a, t);
+	stripe_pairing_settle(a, t);
 	if (t->sync.epoch - t->n_left >= EPOCHS_MAX &&
 	    t->sync.phase != PHASE_BYTES) /* that went well: who waited has its turn */
 		lose_worst(a, t);
 	if (t->sync.phase == PHASE_ENDED)
 		return -1;
-	t->transport = ring_choose(a, t);
-	t->by_patch = delta_is_wanted(t);
+	t->transport = nccl_epoch_choose(a, t);
+	t->by_patch = patch_policy_is_wanted(t);
 	if (!is_anybody_behind(t)) {
 		t->sync.changed = t->sync.changed == UINT64_MAX ? 0 : t->sync.changed;
 		return 0;
@@ -413,55 +414,56 @@ int epoch_begin(struct agent *a, struct transaction *t)
 	t->engine_is_open = t->engine_is_done = t->is_left = false;
 	t->engine_done = 0;
 	t->sync.broke_why[0] = t->broke_link[0] = '\0';
-	plan_add(a, t, &plan);
-	plan_tell(a, t, &plan);
+	traffic_plan_add(a, t, &plan);
+	traffic_plan_tell(a, t, &plan);
 	t->sync.phase = PHASE_OPEN;
-	t->sync.deadline_ns = agent_now(a) + ring_time_to_open(a, t);
-	if (ring_is_staged(t))
-		ring_stage(a, t);
-	else if (epoch_open_ours(a, t) < 0)
+	t->sync.deadline_ns = agent_now(a) + nccl_epoch_time_to_open(a, t);
+	if (nccl_epoch_is_staged(t))
+		nccl_epoch_stage(a, t);
+	else if (chain_epoch_open_ours(a, t) < 0)
 		return -1;
 	open_all(a, t);
 	return 1;
 }
 
-static void has_all(const struct transaction *t, struct member *m)
+static void has_all(const struct broadcast *t, struct member *m)
 {
-	ranges_deinit(delta_missing(t, m));
-	ranges_init(delta_missing(t, m));
-	delta_settle(t, m);
+	ranges_deinit(patch_policy_missing(t, m));
+	ranges_init(patch_policy_missing(t, m));
+	patch_policy_settle(t, m);
 }
 
-int epoch_plan(struct agent *a, struct transaction *t)
+int chain_epoch_plan(struct agent *a, struct broadcast *t)
 {
-	struct plan plan = {0};
+	struct traffic_plan plan = {0};
 
-	t->transport = ring_choose(a, t);
-	t->by_patch = delta_is_wanted(t);
+	t->transport = nccl_epoch_choose(a, t);
+	t->by_patch = patch_policy_is_wanted(t);
 	do {
 		if (choose(a, t) < 0) {
-			plan_deinit(&plan);
+			traffic_plan_deinit(&plan);
 			return -1;
 		}
-		plan_add(a, t, &plan);
+		traffic_plan_add(a, t, &plan);
 		for (struct member *m = t->first; m; m = m->next)
 			has_all(t, m);
-		t->by_patch = delta_is_wanted(t);
+		t->by_patch = patch_policy_is_wanted(t);
 	} while (is_anybody_behind(t));
-	plan_tell(a, t, &plan);
+	traffic_plan_tell(a, t, &plan);
 	return 0;
 }
 
-static json_t *next_of(const struct agent *a, const struct transaction *t,
-		       const struct member *from, const struct member *m)
+static json_t *next_of(const struct agent *a, const struct broadcast *t, const struct member *from,
+		       const struct member *m)
 {
 	return m ? json_pack("{s:s, s:s, s:I, s:s, s:s*, s:o*}", "node", m->name, "address",
 			     m->address, "port", (json_int_t)m->port, "token", m->token, "hello",
-			     m->hello[0] ? m->hello : NULL, "stripes", pairing_tell(a, t, from, m))
+			     m->hello[0] ? m->hello : NULL, "stripes",
+			     stripe_pairing_tell(a, t, from, m))
 		 : json_null();
 }
 
-void epoch_start(struct agent *a, struct transaction *t)
+void chain_epoch_start(struct agent *a, struct broadcast *t)
 {
 	const char *from = a->config->name, *hello = t->engine_hello;
 	const char *address = a->config->data_addresses[0];
@@ -469,13 +471,13 @@ void epoch_start(struct agent *a, struct transaction *t)
 
 	t->sync.phase = PHASE_BYTES;
 	t->epoch_ns = t->moved_ns = agent_now(a);
-	t->sync.deadline_ns = t->moved_ns + ring_patience(a, t);
+	t->sync.deadline_ns = t->moved_ns + nccl_epoch_patience(a, t);
 	for (struct member *m = t->first; m; m = m->next) {
 		m->moved_ns = t->epoch_ns;
 		member_set_state(a, &t->sync, m, MEMBER_MOVING);
 	}
-	if (t->transport->is_ring) {
-		ring_start(a, t);
+	if (t->transport->is_nccl) {
+		nccl_epoch_start(a, t);
 		return;
 	}
 	for (struct member *m = t->first; m; m = m->next) {
@@ -483,9 +485,9 @@ void epoch_start(struct agent *a, struct transaction *t)
 			    json_pack("{s:I, s:o, s:s, s:I, s:s*, s:I, s:s*}", "epoch",
 				      (json_int_t)t->sync.epoch, "next", next_of(a, t, m, m->next),
 				      "from", from, "from_stripes",
-				      (json_int_t)pairing_count(a, t, before, m), "from_address",
-				      t->transport->has_hello ? address : NULL, "max_rate",
-				      (json_int_t)t->sync.max_rate, "from_hello",
+				      (json_int_t)stripe_pairing_count(a, t, before, m),
+				      "from_address", t->transport->has_hello ? address : NULL,
+				      "max_rate", (json_int_t)t->sync.max_rate, "from_hello",
 				      hello[0] ? hello : NULL));
 		from = m->name;
 		address = m->address;
@@ -498,7 +500,7 @@ void epoch_start(struct agent *a, struct transaction *t)
 		  NULL, 0);
 }
 
-static void stop_all(struct agent *a, struct transaction *t)
+static void stop_all(struct agent *a, struct broadcast *t)
 {
 	struct sync *s = &t->sync;
 
@@ -517,20 +519,20 @@ static void stop_all(struct agent *a, struct transaction *t)
 	}
 }
 
-void epoch_stop(struct agent *a, struct transaction *t)
+void chain_epoch_stop(struct agent *a, struct broadcast *t)
 {
 	struct sync *s = &t->sync;
 
 	if (s->phase != PHASE_OPEN && s->phase != PHASE_BYTES)
 		return;
 	a->metrics.n_broken++;
-	t->ring.n_broken += t->transport->is_ring;
+	t->nccl.n_broken += t->transport->is_nccl;
 	stop_all(a, t);
 	agent_log_of(a, sync_about(s, "broken", NULL), "warning", "sync %s: epoch %ju broke%s%s",
 		     s->id, (uintmax_t)s->epoch, s->broke_why[0] ? ": " : "", s->broke_why);
 }
 
-void epoch_leave_slow(struct agent *a, struct transaction *t)
+void chain_epoch_leave_slow(struct agent *a, struct broadcast *t)
 {
 	struct sync *s = &t->sync;
 	struct member *m;
@@ -538,10 +540,10 @@ void epoch_leave_slow(struct agent *a, struct transaction *t)
 	if (s->policy == POLICY_ALL || agent_now(a) - t->looked_ns < LOOK_NS)
 		return;
 	t->looked_ns = agent_now(a);
-	m = pace_laggard(a, t);
+	m = link_rate_laggard(a, t);
 	if (!m)
 		return;
-	pace_note(a, t, m);
+	link_rate_note(a, t, m);
 	m->is_late = t->is_left = true;
 	t->n_left++;
 	agent_log(a, "info", "sync %s: the others do not wait for %s, which has %ju of %ju MiB",
@@ -551,7 +553,7 @@ void epoch_leave_slow(struct agent *a, struct transaction *t)
 
 /* --- What members say --------------------------------------------------------------------------- */
 
-static int take_missing(struct transaction *t, struct member *m, const json_t *message)
+static int take_missing(struct broadcast *t, struct member *m, const json_t *message)
 {
 	struct ranges missing;
 
@@ -560,9 +562,9 @@ static int take_missing(struct transaction *t, struct member *m, const json_t *m
 		ranges_deinit(&missing);
 		return -1;
 	}
-	ranges_deinit(delta_missing(t, m));
-	*delta_missing(t, m) = missing;
-	delta_settle(t, m);
+	ranges_deinit(patch_policy_missing(t, m));
+	*patch_policy_missing(t, m) = missing;
+	patch_policy_settle(t, m);
 	return 0;
 }
 
@@ -575,11 +577,11 @@ static bool is_in_digits(const char *address)
 	       inet_pton(AF_INET6, address, &ignored) == 1;
 }
 
-static int read_ways(const struct transaction *t, struct member *m, const json_t *message)
+static int read_ways(const struct broadcast *t, struct member *m, const json_t *message)
 {
 	if (m->n_ways < 2 || !t->transport->has_stripes)
 		return 0;
-	if (pairing_read(m, message) < 0)
+	if (stripe_pairing_read(m, message) < 0)
 		return -1;
 	for (unsigned i = 0; i < m->n_ways; i++)
 		if (!is_in_digits(m->ways[i].address))
@@ -587,7 +589,7 @@ static int read_ways(const struct transaction *t, struct member *m, const json_t
 	return 0;
 }
 
-static bool may_dial_all(const struct agent *a, const struct transaction *t, const struct member *m,
+static bool may_dial_all(const struct agent *a, const struct broadcast *t, const struct member *m,
 			 char why[WHY_SIZE])
 {
 	for (unsigned i = 0; m->n_ways > 1 && t->transport->has_stripes && i < m->n_ways; i++)
@@ -596,9 +598,9 @@ static bool may_dial_all(const struct agent *a, const struct transaction *t, con
 	return true;
 }
 
-void epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void chain_epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	const char *address, *hello;
 	char why[WHY_SIZE];
 
@@ -607,7 +609,7 @@ void epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const js
 	if (m->state != MEMBER_OPENING ||
 	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
 	    !is_in_digits(address) || field_number_or(message, "port", 65535, 0, &m->port) < 0 ||
-	    (!m->port && !t->transport->is_ring) ||
+	    (!m->port && !t->transport->is_nccl) ||
 	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
 	    (t->transport->has_hello && !hello) || read_ways(t, m, message) < 0 ||
 	    take_missing(t, m, message) < 0) {
@@ -624,7 +626,7 @@ void epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const js
 	member_set_state(a, s, m, MEMBER_OPEN);
 }
 
-struct member *epoch_before(const struct transaction *t, const struct member *m)
+struct member *chain_epoch_before(const struct broadcast *t, const struct member *m)
 {
 	struct member *at = t->first;
 
@@ -633,9 +635,10 @@ struct member *epoch_before(const struct transaction *t, const struct member *m)
 	return at;
 }
 
-void epoch_on_progress(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void chain_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,
+			     const json_t *message)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	uint64_t done, rate;
 
 	if (m->state == MEMBER_STOPPING)
@@ -647,38 +650,39 @@ void epoch_on_progress(struct agent *a, struct sync *s, struct member *m, const 
 	}
 	if (done > m->done)
 		m->moved_ns = t->moved_ns = agent_now(a);
-	s->deadline_ns = t->moved_ns + ring_patience(a, t);
+	s->deadline_ns = t->moved_ns + nccl_epoch_patience(a, t);
 	m->done = done;
 	m->rate = rate;
 	if (done == t->expected)
-		pace_measure(a, t, m);
+		link_rate_measure(a, t, m);
 	history_member_event(a, s, m);
 }
 
-void epoch_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void chain_epoch_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	if (m->state != MEMBER_MOVING && m->state != MEMBER_STOPPING) {
 		member_is_wrong(a, s, m, "done");
 		return;
 	}
-	if (ranges_remove_all(delta_missing(t, m), &t->ranges) < 0) {
+	if (ranges_remove_all(patch_policy_missing(t, m), &t->ranges) < 0) {
 		member_fail(a, s, m, "is lost, as %s ran out of memory,", a->config->name);
 		return;
 	}
-	delta_settle(t, m);
+	patch_policy_settle(t, m);
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
-	s->deadline_ns = t->moved_ns + ring_patience(a, t);
+	s->deadline_ns = t->moved_ns + nccl_epoch_patience(a, t);
 	byte_count_add(&s->byte_count,
-		       t->transport->planned(&t->ranges, pairing_count(a, t, epoch_before(t, m), m)),
+		       t->transport->planned(
+			       &t->ranges, stripe_pairing_count(a, t, chain_epoch_before(t, m), m)),
 		       json_object_get(message, "in"));
-	pace_measure(a, t, m);
+	link_rate_measure(a, t, m);
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
 /* Whether nothing comes from the sender because it has nothing more itself. */
-static bool is_starved(const struct agent *a, const struct transaction *t,
+static bool is_starved(const struct agent *a, const struct broadcast *t,
 		       const struct member *sender, const struct member *receiver)
 {
 	uint64_t lag;
@@ -694,7 +698,7 @@ static bool is_starved(const struct agent *a, const struct transaction *t,
  * What a member says of a link of its own, once that was to be made; of any other, or of none, it has only itself
  * to blame: nobody may make us learn of links that were never there.
  */
-static struct culprit culprit_of(struct agent *a, struct transaction *t, struct member *m,
+static struct culprit culprit_of(struct agent *a, struct broadcast *t, struct member *m,
 				 const char *from, const char *to)
 {
 	struct member *sender = sync_find_member(&t->sync, from),
@@ -704,11 +708,12 @@ static struct culprit culprit_of(struct agent *a, struct transaction *t, struct 
 	receiver = !to && from ? m : receiver;
 	sender = !from && to ? m : sender;
 	if (!m->moved_ns || !receiver || (receiver != m && sender != m) ||
-	    (!sender && strcmp(from, a->config->name) != 0) || epoch_before(t, receiver) != sender)
+	    (!sender && strcmp(from, a->config->name) != 0) ||
+	    chain_epoch_before(t, receiver) != sender)
 		return c;
 	while (is_starved(a, t, sender, receiver)) {
 		receiver = sender;
-		sender = epoch_before(t, receiver);
+		sender = chain_epoch_before(t, receiver);
 	}
 	c.is_link = true;
 	c.ends[0] = sender;
@@ -722,7 +727,7 @@ static struct culprit culprit_of(struct agent *a, struct transaction *t, struct 
  * Several tell of the same break, in any order. Whose own engine failed is the cause of what its neighbours say, this
  * node among them, and a link is that of what those behind it say.
  */
-static void blame(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+static void blame(struct agent *a, struct broadcast *t, struct member *m, const json_t *message)
 {
 	const char *why = "it did not say why", *from = NULL, *to = NULL;
 	struct culprit c;
@@ -732,7 +737,7 @@ static void blame(struct agent *a, struct transaction *t, struct member *m, cons
 	(void)field_string_or_null(message, "to", NODE_MAX, &to);
 	c = culprit_of(a, t, m, from, to);
 	if (c.is_link && (c.ends[0] == m || c.ends[1] == m))
-		pairing_note_broken(t, c.ends[0], c.ends[1], message);
+		stripe_pairing_note_broken(t, c.ends[0], c.ends[1], message);
 	if (t->culprit.by ? !t->culprit.is_link || (c.is_link && c.place >= t->culprit.place)
 			  : t->sync.broke_why[0] && c.is_link)
 		return;
@@ -745,9 +750,9 @@ static void blame(struct agent *a, struct transaction *t, struct member *m, cons
 		 why);
 }
 
-void epoch_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void chain_epoch_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING ||
 	    take_missing(t, m, message) < 0) {
 		member_is_wrong(a, s, m, "broken");
@@ -756,12 +761,12 @@ void epoch_on_broken(struct agent *a, struct sync *s, struct member *m, const js
 	if (!t->is_left)
 		blame(a, t, m, message);
 	member_set_state(a, s, m, MEMBER_READY);
-	epoch_stop(a, t);
+	chain_epoch_stop(a, t);
 }
 
-void epoch_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void chain_epoch_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	if (m->state != MEMBER_STOPPING || take_missing(t, m, message) < 0)
 		member_is_wrong(a, s, m, "stopped");
 	else

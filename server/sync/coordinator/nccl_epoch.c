@@ -1,12 +1,12 @@
-#include "server/sync/coordinator/ring.h"
+#include "server/sync/coordinator/nccl_epoch.h"
 
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/coordinator/epoch.h"
-#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/broadcast_source.h"
+#include "server/sync/coordinator/chain_epoch.h"
 #include "server/sync/state/transport.h"
 
 #define CHUNK_MAX (64 * MIB)
@@ -14,12 +14,12 @@
 	8 /* at the rate that is allowed: a chunk on its way does not look like a stall */
 #define BROKEN_MAX 2 /* rings that may break */
 
-bool ring_is_wanted(const struct agent *a, const struct group *g)
+bool nccl_epoch_is_wanted(const struct agent *a, const struct group *g)
 {
-	return a->config->transport->is_ring && strcmp(g->device, GROUP_DEVICE_DEFAULT) != 0;
+	return a->config->transport->is_nccl && strcmp(g->device, GROUP_DEVICE_DEFAULT) != 0;
 }
 
-uint64_t ring_chunk(const struct agent *a, const struct transaction *t)
+uint64_t nccl_epoch_chunk(const struct agent *a, const struct broadcast *t)
 {
 	const double of_stall = (double)t->sync.max_rate * (double)a->config->stall_ns / 1e9;
 	const double chunk = of_stall / CHUNKS_OF_STALL;
@@ -37,19 +37,19 @@ static bool is_any_corrupt(const struct sync *s)
 	return false;
 }
 
-const struct transport *ring_choose(const struct agent *a, const struct transaction *t)
+const struct transport *nccl_epoch_choose(const struct agent *a, const struct broadcast *t)
 {
-	if (sync_is_repair(&t->sync) || (!t->ring.is_wanted && a->config->transport->is_ring))
+	if (sync_is_repair(&t->sync) || (!t->nccl.is_wanted && a->config->transport->is_nccl))
 		return &transport_tcp;
-	if (!t->ring.is_wanted)
+	if (!t->nccl.is_wanted)
 		return a->config->transport;
-	if (t->ring.n_broken >= BROKEN_MAX || is_any_corrupt(&t->sync) || !ring_chunk(a, t))
+	if (t->nccl.n_broken >= BROKEN_MAX || is_any_corrupt(&t->sync) || !nccl_epoch_chunk(a, t))
 		return &transport_tcp;
 	return &transport_nccl;
 }
 
 /* Any of them may dial any other. */
-static json_t *addresses_of(const struct agent *a, const struct transaction *t)
+static json_t *addresses_of(const struct agent *a, const struct broadcast *t)
 {
 	json_t *all = json_array();
 
@@ -59,14 +59,14 @@ static json_t *addresses_of(const struct agent *a, const struct transaction *t)
 	return all;
 }
 
-static json_t *place(const struct transaction *t, unsigned rank, unsigned n, json_t *addresses)
+static json_t *place(const struct broadcast *t, unsigned rank, unsigned n, json_t *addresses)
 {
 	return json_pack("{s:i, s:i, s:s, s:I, s:O}", "rank", (int)rank, "n_ranks", (int)n, "hello",
 			 t->engine_hello, "max_rate", (json_int_t)t->sync.max_rate, "addresses",
 			 addresses);
 }
 
-void ring_start(struct agent *a, struct transaction *t)
+void nccl_epoch_start(struct agent *a, struct broadcast *t)
 {
 	cleanup(json_freep) json_t *addresses = addresses_of(a, t);
 	const unsigned n = (unsigned)json_array_size(addresses);
@@ -84,32 +84,33 @@ void ring_start(struct agent *a, struct transaction *t)
 }
 
 /* A member has its time for the engine; what it says of that has to arrive, too. */
-uint64_t ring_time_to_open(const struct agent *a, const struct transaction *t)
+uint64_t nccl_epoch_time_to_open(const struct agent *a, const struct broadcast *t)
 {
 	return transport_time_to_open(a, t->transport) + a->config->stall_ns +
-	       (ring_is_staged(t) ? agent_time_for(a, t->expected) : 0);
+	       (nccl_epoch_is_staged(t) ? agent_time_for(a, t->expected) : 0);
 }
 
-uint64_t ring_patience(const struct agent *a, const struct transaction *t)
+uint64_t nccl_epoch_patience(const struct agent *a, const struct broadcast *t)
 {
 	return transport_patience(a, t->transport) + a->config->stall_ns;
 }
 
-void ring_stage(struct agent *a, struct transaction *t)
+void nccl_epoch_stage(struct agent *a, struct broadcast *t)
 {
-	t->ring.n_staging++;
-	lender_stage(a, t, &t->ranges);
+	t->nccl.n_staging++;
+	broadcast_source_stage(a, t, &t->ranges);
 }
 
-void ring_on_staged(struct agent *a, struct transaction *t, int *fds, unsigned n_fds)
+void nccl_epoch_on_staged(struct agent *a, struct broadcast *t, int *fds, unsigned n_fds)
 {
-	if (!t->ring.n_staging || n_fds != 1) {
-		lender_failed(a, t, "the source job answered something else than was asked");
+	if (!t->nccl.n_staging || n_fds != 1) {
+		broadcast_source_failed(a, t,
+					"the source job answered something else than was asked");
 		return;
 	}
-	(void)fd_close(t->ring.staged_fd);
-	t->ring.staged_fd = take_fd(fds[0]);
+	(void)fd_close(t->nccl.staged_fd);
+	t->nccl.staged_fd = take_fd(fds[0]);
 	/* An epoch that was stopped meanwhile may have asked before this one. */
-	if (--t->ring.n_staging == 0 && t->sync.phase == PHASE_OPEN && !t->transport->is_ring)
-		epoch_open_ours(a, t);
+	if (--t->nccl.n_staging == 0 && t->sync.phase == PHASE_OPEN && !t->transport->is_nccl)
+		chain_epoch_open_ours(a, t);
 }

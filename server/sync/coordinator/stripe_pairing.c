@@ -1,4 +1,4 @@
-#include "server/sync/coordinator/pairing.h"
+#include "server/sync/coordinator/stripe_pairing.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,21 +13,22 @@ static unsigned n_addresses(const struct agent *a, const struct member *m)
 	return m ? m->n_ways : a->config->n_data_addresses;
 }
 
-static bool is_torn(const struct transaction *t, const struct member *m, unsigned place)
+static bool is_torn(const struct broadcast *t, const struct member *m, unsigned place)
 {
 	return (m ? m->n_torn : t->n_torn)[place] >= TORN_MAX;
 }
 
 /* Each at a rate that does not look like one that stalls. */
-static unsigned n_at_rate(const struct transaction *t)
+static unsigned n_at_rate(const struct broadcast *t)
 {
 	uint64_t n = t->sync.max_rate / STRIPES_RATE_MIN;
 
 	return !t->sync.max_rate || n > STRIPES_MAX ? STRIPES_MAX : n ? (unsigned)n : 1;
 }
 
-unsigned pairing_of(const struct agent *a, const struct transaction *t, const struct member *from,
-		    const struct member *to, uint8_t ret[STRIPES_MAX])
+unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *t,
+			   const struct member *from, const struct member *to,
+			   uint8_t ret[STRIPES_MAX])
 {
 	unsigned n_from = n_addresses(a, from), n_to = n_addresses(a, to);
 	unsigned n_both = n_from < n_to ? n_from : n_to, n = 0;
@@ -42,19 +43,19 @@ unsigned pairing_of(const struct agent *a, const struct transaction *t, const st
 	return n;
 }
 
-unsigned pairing_count(const struct agent *a, const struct transaction *t,
-		       const struct member *from, const struct member *to)
+unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *t,
+			      const struct member *from, const struct member *to)
 {
 	uint8_t places[STRIPES_MAX];
 
-	return pairing_of(a, t, from, to, places);
+	return stripe_pairing_of(a, t, from, to, places);
 }
 
-json_t *pairing_tell(const struct agent *a, const struct transaction *t, const struct member *from,
-		     const struct member *to)
+json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *t,
+			    const struct member *from, const struct member *to)
 {
 	uint8_t places[STRIPES_MAX];
-	unsigned n = pairing_of(a, t, from, to, places);
+	unsigned n = stripe_pairing_of(a, t, from, to, places);
 	json_t *all;
 
 	if (n == 1 && places[0] == 0)
@@ -81,7 +82,7 @@ static int read_way(const json_t *from, struct data_way *ret)
 	return 0;
 }
 
-int pairing_read(struct member *m, const json_t *opened)
+int stripe_pairing_read(struct member *m, const json_t *opened)
 {
 	json_t *all;
 	const json_t *way;
@@ -94,7 +95,7 @@ int pairing_read(struct member *m, const json_t *opened)
 	return 0;
 }
 
-bool pairing_is_sound(const struct agent *a, const json_t *next)
+bool stripe_pairing_is_sound(const struct agent *a, const json_t *next)
 {
 	json_t *all;
 	const json_t *way;
@@ -113,8 +114,8 @@ bool pairing_is_sound(const struct agent *a, const json_t *next)
 	return true;
 }
 
-void pairing_note_broken(struct transaction *t, struct member *from, struct member *to,
-			 const json_t *failed)
+void stripe_pairing_note_broken(struct broadcast *t, struct member *from, struct member *to,
+				const json_t *failed)
 {
 	uint64_t place;
 
@@ -125,7 +126,7 @@ void pairing_note_broken(struct transaction *t, struct member *from, struct memb
 	}
 }
 
-static void note_torn(struct agent *a, struct transaction *t, struct member *m, unsigned place)
+static void note_torn(struct agent *a, struct broadcast *t, struct member *m, unsigned place)
 {
 	uint8_t *n = &(m ? m->n_torn : t->n_torn)[place];
 
@@ -136,7 +137,7 @@ static void note_torn(struct agent *a, struct transaction *t, struct member *m, 
 			  t->sync.id, m ? m->name : a->config->name, place + 1);
 }
 
-void pairing_settle(struct agent *a, struct transaction *t)
+void stripe_pairing_settle(struct agent *a, struct broadcast *t)
 {
 	if (t->torn.to) {
 		note_torn(a, t, t->torn.from, t->torn.place);

@@ -2,23 +2,23 @@
  * A patch has to be worth its trouble: it takes reading and writing at both ends, and what it replaces would be right
  * by itself. Whoever cannot do with it, for want of the version that it begins with or of memory, gets leaves.
  */
-#include "server/sync/coordinator/delta.h"
+#include "server/sync/coordinator/patch_policy.h"
 
 #include <fcntl.h>
 #include <string.h>
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/lender.h"
+#include "server/sync/coordinator/broadcast_source.h"
 
-static bool is_from(const struct member *m, const struct transaction *t, unsigned first)
+static bool is_from(const struct member *m, const struct broadcast *t, unsigned first)
 {
 	return m->state == MEMBER_READY && m->missing.n && m->base >= first &&
-	       m->base < t->delta.patch_chain.n;
+	       m->base < t->patch_policy.patch_chain.n;
 }
 
 /* Bytes that those lack who get a patch that begins there. */
-static uint64_t lacked_from(const struct transaction *t, unsigned first)
+static uint64_t lacked_from(const struct broadcast *t, unsigned first)
 {
 	struct ranges all;
 	uint64_t n_bytes;
@@ -34,20 +34,21 @@ static uint64_t lacked_from(const struct transaction *t, unsigned first)
 }
 
 /* The oldest one is for most members, and takes the most bytes. */
-static unsigned choose(const struct transaction *t)
+static unsigned choose(const struct broadcast *t)
 {
-	const struct patch_chain *p = &t->delta.patch_chain;
+	const struct patch_chain *p = &t->patch_policy.patch_chain;
 	unsigned first = 0;
 
-	while (first < p->n && patch_chain_size(p, first) > lacked_from(t, first) / DELTA_WORTH)
+	while (first < p->n &&
+	       patch_chain_size(p, first) > lacked_from(t, first) / PATCH_POLICY_WORTH)
 		first++;
 	return first;
 }
 
 /* Nobody needs what is older than the oldest version that any of them has. */
-static unsigned oldest(const struct transaction *t, unsigned first)
+static unsigned oldest(const struct broadcast *t, unsigned first)
 {
-	unsigned found = t->delta.patch_chain.n;
+	unsigned found = t->patch_policy.patch_chain.n;
 
 	for (unsigned i = 0; i < t->sync.n_members; i++)
 		if (is_from(&t->sync.members[i], t, first) && t->sync.members[i].base < found)
@@ -55,9 +56,9 @@ static unsigned oldest(const struct transaction *t, unsigned first)
 	return found;
 }
 
-static void take(struct transaction *t, int fd, uint64_t size, uint64_t changed)
+static void take(struct broadcast *t, int fd, uint64_t size, uint64_t changed)
 {
-	struct delta *d = &t->delta;
+	struct patch_policy *d = &t->patch_policy;
 
 	d->fd = fd;
 	d->size = size;
@@ -70,21 +71,21 @@ static void take(struct transaction *t, int fd, uint64_t size, uint64_t changed)
 	}
 }
 
-static void compose(struct agent *a, struct transaction *t)
+static void compose(struct agent *a, struct broadcast *t)
 {
-	const struct patch_chain *p = &t->delta.patch_chain;
+	const struct patch_chain *p = &t->patch_policy.patch_chain;
 	int fds[PATCH_CHAIN_MAX];
 	unsigned n = 0;
 
-	for (unsigned i = t->delta.first; i < p->n; i++)
+	for (unsigned i = t->patch_policy.first; i < p->n; i++)
 		fds[n++] = p->at[i].fd;
-	t->delta.is_composing = true;
-	lender_compose(a, t, fds, n);
+	t->patch_policy.is_composing = true;
+	broadcast_source_compose(a, t, fds, n);
 }
 
-bool delta_begin(struct agent *a, struct transaction *t)
+bool patch_policy_begin(struct agent *a, struct broadcast *t)
 {
-	struct delta *d = &t->delta;
+	struct patch_policy *d = &t->patch_policy;
 	const struct kept_patch *last;
 	int fd;
 
@@ -102,18 +103,19 @@ bool delta_begin(struct agent *a, struct transaction *t)
 	return false;
 }
 
-void delta_on_composed(struct agent *a, struct transaction *t, const json_t *message, int *fds,
-		       unsigned n_fds)
+void patch_policy_on_composed(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
+			      unsigned n_fds)
 {
 	const char *why = "it would be too long";
 	uint64_t size, changed;
 
-	if (!t->delta.is_composing)
+	if (!t->patch_policy.is_composing)
 		return; /* for too long */
-	t->delta.is_composing = false;
+	t->patch_policy.is_composing = false;
 	/* One that is as long as its parts together, or longer, may be more than members make room for. */
 	if (n_fds == 1 &&
-	    field_number(message, "size", t->sync.document->n_bytes / DELTA_WORTH, &size) == 0 &&
+	    field_number(message, "size", t->sync.document->n_bytes / PATCH_POLICY_WORTH, &size) ==
+		    0 &&
 	    size && field_number(message, "changed", INT64_MAX, &changed) == 0) {
 		take(t, take_fd(fds[0]), size, changed);
 	} else {
@@ -124,20 +126,20 @@ void delta_on_composed(struct agent *a, struct transaction *t, const json_t *mes
 	sync_step(a, &t->sync);
 }
 
-void delta_give_up(struct transaction *t)
+void patch_policy_give_up(struct broadcast *t)
 {
-	t->delta.is_composing = false;
+	t->patch_policy.is_composing = false;
 	for (unsigned i = 0; i < t->sync.n_members; i++)
-		delta_leave(&t->sync.members[i]);
+		patch_policy_leave(&t->sync.members[i]);
 }
 
-void delta_deinit(struct delta *d)
+void patch_policy_deinit(struct patch_policy *d)
 {
 	patch_chain_deinit(&d->patch_chain);
 	d->fd = fd_close(d->fd);
 }
 
-bool delta_is_wanted(const struct transaction *t)
+bool patch_policy_is_wanted(const struct broadcast *t)
 {
 	for (unsigned i = 0; i < t->sync.n_members; i++)
 		if (t->sync.members[i].state == MEMBER_READY && t->sync.members[i].patch_missing.n)
@@ -145,12 +147,12 @@ bool delta_is_wanted(const struct transaction *t)
 	return false;
 }
 
-struct ranges *delta_missing(const struct transaction *t, struct member *m)
+struct ranges *patch_policy_missing(const struct broadcast *t, struct member *m)
 {
 	return t->by_patch ? &m->patch_missing : &m->missing;
 }
 
-void delta_settle(const struct transaction *t, struct member *m)
+void patch_policy_settle(const struct broadcast *t, struct member *m)
 {
 	if (!t->by_patch || m->patch_missing.n)
 		return;
@@ -158,14 +160,14 @@ void delta_settle(const struct transaction *t, struct member *m)
 	ranges_init(&m->missing);
 }
 
-void delta_leave(struct member *m)
+void patch_policy_leave(struct member *m)
 {
 	ranges_deinit(&m->patch_missing);
 	ranges_init(&m->patch_missing);
 	m->by_patch = false;
 }
 
-const char *delta_way(bool is_patch, uint64_t changed, uint64_t n_bytes)
+const char *patch_policy_way(bool is_patch, uint64_t changed, uint64_t n_bytes)
 {
 	if (changed == UINT64_MAX)
 		return NULL;

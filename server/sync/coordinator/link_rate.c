@@ -1,8 +1,8 @@
-#include "server/sync/coordinator/pace.h"
+#include "server/sync/coordinator/link_rate.h"
 
 #include <stdlib.h>
 
-#include "server/sync/coordinator/epoch.h"
+#include "server/sync/coordinator/chain_epoch.h"
 #include "server/sync/state/transport.h"
 
 #define LINK_RATE ((uint64_t)8 << 20) /* bytes/s, of a link that was never measured */
@@ -19,7 +19,7 @@ static int compare(const void *x, const void *y)
 }
 
 /* `ret_n`: of how many. */
-static uint64_t median_of(const struct agent *a, const struct transaction *t, unsigned *ret_n)
+static uint64_t median_of(const struct agent *a, const struct broadcast *t, unsigned *ret_n)
 {
 	uint64_t *rates = calloc(t->sync.n_members + 1, sizeof(*rates)), median;
 	unsigned n = 0;
@@ -37,7 +37,7 @@ static uint64_t median_of(const struct agent *a, const struct transaction *t, un
 	return median;
 }
 
-uint64_t pace_median(const struct agent *a, const struct transaction *t)
+uint64_t link_rate_median(const struct agent *a, const struct broadcast *t)
 {
 	unsigned n;
 
@@ -48,15 +48,15 @@ uint64_t pace_median(const struct agent *a, const struct transaction *t)
  * Who was as slow as the one before it in the chain was held up by that one: what it could do shows another time, when
  * it comes before those that were measured.
  */
-void pace_measure(struct agent *a, const struct transaction *t, struct member *m)
+void link_rate_measure(struct agent *a, const struct broadcast *t, struct member *m)
 {
 	struct peer *p = &a->peers[m->peer];
 	uint64_t took = agent_now(a) - t->epoch_ns, rate;
-	const struct member *from = epoch_before(t, m);
+	const struct member *from = chain_epoch_before(t, m);
 
 	/* A ring is as fast for all as for the slowest of them. */
 	if (m->measured || t->expected < MEASURED_MIN || !took || t->sync.max_rate ||
-	    t->transport->is_ring)
+	    t->transport->is_nccl)
 		return;
 	rate = (uint64_t)((double)t->expected * 1e9 / (double)took);
 	m->measured = rate;
@@ -68,12 +68,12 @@ void pace_measure(struct agent *a, const struct transaction *t, struct member *m
 		p->rate = rate;
 }
 
-static uint64_t average(const struct agent *a, const struct transaction *t, const struct member *m)
+static uint64_t average(const struct agent *a, const struct broadcast *t, const struct member *m)
 {
 	return (uint64_t)((double)m->done * 1e9 / (double)(agent_now(a) - t->epoch_ns + 1));
 }
 
-void pace_note(struct agent *a, const struct transaction *t, const struct member *m)
+void link_rate_note(struct agent *a, const struct broadcast *t, const struct member *m)
 {
 	uint64_t rate = average(a, t, m);
 
@@ -82,7 +82,7 @@ void pace_note(struct agent *a, const struct transaction *t, const struct member
 }
 
 /* What could come into the one behind: what this one has, or what goes out of this node. */
-static uint64_t could_get(const struct agent *a, const struct transaction *t,
+static uint64_t could_get(const struct agent *a, const struct broadcast *t,
 			  const struct member *before)
 {
 	uint64_t rate, max = t->sync.max_rate ? t->sync.max_rate : UINT64_MAX;
@@ -97,7 +97,7 @@ static uint64_t could_get(const struct agent *a, const struct transaction *t,
 }
 
 /* Who has all waits to give it on. */
-static bool keeps_waiting(const struct agent *a, const struct transaction *t,
+static bool keeps_waiting(const struct agent *a, const struct broadcast *t,
 			  const struct member *before, const struct member *m)
 {
 	uint64_t rate = average(a, t, m), left = t->expected - m->done;
@@ -106,11 +106,11 @@ static bool keeps_waiting(const struct agent *a, const struct transaction *t,
 	       (double)left * 1e9 > (double)rate * (double)LAG_NS;
 }
 
-struct member *pace_laggard(const struct agent *a, const struct transaction *t)
+struct member *link_rate_laggard(const struct agent *a, const struct broadcast *t)
 {
 	struct member *before = NULL;
 
-	if (agent_now(a) - t->epoch_ns < LAG_NS || t->transport->is_ring)
+	if (agent_now(a) - t->epoch_ns < LAG_NS || t->transport->is_nccl)
 		return NULL;
 	for (struct member *m = t->first; m; before = m, m = m->next) {
 		if (m->state != MEMBER_MOVING || m->done == t->expected)
@@ -127,10 +127,10 @@ struct member *pace_laggard(const struct agent *a, const struct transaction *t)
  * what is given on; or, as the first, what members got when they were last measured. Those behind it are as slow, and
  * only wait.
  */
-bool pace_is_slow(const struct agent *a, const struct transaction *t, const struct member *m)
+bool link_rate_is_slow(const struct agent *a, const struct broadcast *t, const struct member *m)
 {
-	const struct member *from = epoch_before(t, m);
-	uint64_t could = pace_median(a, t);
+	const struct member *from = chain_epoch_before(t, m);
+	uint64_t could = link_rate_median(a, t);
 
 	if (m->state != MEMBER_MOVING || m->done == t->expected ||
 	    (from ? from->done : t->expected) <= m->done)
@@ -144,7 +144,7 @@ bool pace_is_slow(const struct agent *a, const struct transaction *t, const stru
 	return m->rate && m->rate < could / 2;
 }
 
-const struct member *pace_held_up(const struct transaction *t)
+const struct member *link_rate_held_up(const struct broadcast *t)
 {
 	uint64_t could = t->expected;
 

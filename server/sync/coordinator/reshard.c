@@ -1,12 +1,12 @@
 /*
  * Members are asked twice. First each source says what it gives, and sends its layout; a planner makes of those, and of
  * the split, what has to move and what each target will have. Then each gets the plan, and a target its layout and makes
- * room. From there on it is a joint sync, of all of them or of none.
+ * room. From there on it is a collective, of all of them or of none.
  *
  * No root can be signed before: what is verified is that each link has given the very bytes that came, by digests of
  * the memory at both ends, and that a target publishes what it said to have found.
  */
-#include "server/sync/coordinator/resharding.h"
+#include "server/sync/coordinator/reshard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/attempt.h"
+#include "server/sync/coordinator/collective_epoch.h"
 #include "server/sync/state/group.h"
 
 #define SEND_RATE ((uint64_t)8 << 20) /* bytes a second; so slow is no link */
@@ -41,7 +41,7 @@ struct digests {
 	uint8_t root[MOVES_SIDES][32];
 };
 
-struct resharding {
+struct reshard {
 	struct shard sources[COLLECTIVE_OP_NODES_MAX]; /* by rank */
 	unsigned n_sources;
 	struct shard results[COLLECTIVE_OP_NODES_MAX]; /* by rank */
@@ -56,9 +56,9 @@ struct resharding {
 	struct digests *digests; /* by link of it */
 };
 
-static struct resharding *of(const struct sync *s)
+static struct reshard *of(const struct sync *s)
 {
-	return joint_of(s)->resharding;
+	return collective_of(s)->reshard;
 }
 
 static struct shard *find_shard(struct shard *shards, unsigned n, const struct member *m)
@@ -88,8 +88,9 @@ static unsigned place_of(const struct sync *s, const struct member *m)
 
 static json_t *ask_fields(const struct agent *a, const struct sync *s)
 {
-	const struct resharding *r = of(s);
-	json_t *fields = joint_invitation(a, s), *sources = json_array(), *targets = json_array();
+	const struct reshard *r = of(s);
+	json_t *fields = collective_invitation(a, s), *sources = json_array(),
+	       *targets = json_array();
 
 	for (unsigned i = 0; i < r->n_sources; i++) {
 		const struct shard *x = &r->sources[i];
@@ -118,20 +119,20 @@ static json_t *places(const struct sync *s, const struct shard *shards, unsigned
 
 static bool are_layouts_few(struct agent *a, struct sync *s)
 {
-	const struct resharding *r = of(s);
+	const struct reshard *r = of(s);
 	uint64_t n = 0;
 
 	for (unsigned i = 0; i < r->n_sources; i++)
 		n += r->sources[i].layout_bytes;
-	if (n <= RESHARDING_LAYOUTS_MAX)
+	if (n <= RESHARD_LAYOUTS_MAX)
 		return true;
 	sync_fail(a, s,
 		  "the layouts of the sources have %ju MiB together, and %ju can be planned with",
-		  (uintmax_t)(n >> 20), (uintmax_t)(RESHARDING_LAYOUTS_MAX >> 20));
+		  (uintmax_t)(n >> 20), (uintmax_t)(RESHARD_LAYOUTS_MAX >> 20));
 	return false;
 }
 
-static int write_split(const struct resharding *r, int *ret_fd)
+static int write_split(const struct reshard *r, int *ret_fd)
 {
 	char *text = json_dumps(r->split, JSON_COMPACT);
 	int e = text ? fd_sealed_copy("weightd-sync-split", text, strlen(text), ret_fd) : -ENOMEM;
@@ -146,7 +147,7 @@ static void on_planner_end(struct agent *a, struct work *w, const char *how);
 
 static void plan(struct agent *a, struct sync *s)
 {
-	struct resharding *r = of(s);
+	struct reshard *r = of(s);
 	cleanup(fd_closep) int split_fd = -1;
 	char why[WHY_SIZE];
 	int e;
@@ -180,11 +181,11 @@ static void move(struct agent *a, struct sync *s)
 	if (of(s)->plan_fd < 0)
 		plan(a, s);
 	else
-		joint_move(a, s);
+		collective_move(a, s);
 }
 
 /* The layout of a result. */
-static int take_result(struct resharding *r, const json_t *message, int *fds, unsigned n_fds)
+static int take_result(struct reshard *r, const json_t *message, int *fds, unsigned n_fds)
 {
 	struct shard *x = &r->results[r->n_planned];
 	uint64_t rank;
@@ -200,9 +201,9 @@ static int take_result(struct resharding *r, const json_t *message, int *fds, un
 	return 0;
 }
 
-static int take_plan(struct joint *j, const json_t *message, int *fds, unsigned n_fds)
+static int take_plan(struct collective *j, const json_t *message, int *fds, unsigned n_fds)
 {
-	struct resharding *r = j->resharding;
+	struct reshard *r = j->reshard;
 	char why[MOVES_WHY_SIZE];
 	uint64_t held;
 	void *text;
@@ -233,7 +234,7 @@ static int take_plan(struct joint *j, const json_t *message, int *fds, unsigned 
 }
 
 /* Deadlines are of the largest; what comes about is all of it. */
-static void take_sizes(struct joint *j)
+static void take_sizes(struct collective *j)
 {
 	const struct moves *plan = &j->flows.plan;
 
@@ -251,7 +252,7 @@ static void take_sizes(struct joint *j)
 
 static void tell_plan(struct agent *a, struct sync *s, struct member *m)
 {
-	const struct resharding *r = of(s);
+	const struct reshard *r = of(s);
 	const struct shard *x = result_of(s, m);
 	unsigned peer = m->is_us ? AGENT_SELF : m->peer;
 	char plan[65], layout[65];
@@ -274,7 +275,7 @@ static void tell_plan(struct agent *a, struct sync *s, struct member *m)
 		member_fail(a, s, m, "could not be sent the plan: %s,", strerror(-e));
 }
 
-uint64_t resharding_time_to_send(uint64_t n_bytes)
+uint64_t reshard_time_to_send(uint64_t n_bytes)
 {
 	return n_bytes * SECOND / SEND_RATE;
 }
@@ -282,7 +283,7 @@ uint64_t resharding_time_to_send(uint64_t n_bytes)
 /* To all of them, one after the other. */
 static uint64_t bytes_to_send(const struct sync *s)
 {
-	const struct resharding *r = of(s);
+	const struct reshard *r = of(s);
 	uint64_t n = r->plan_bytes * s->n_members;
 
 	for (unsigned i = 0; i < r->n_results; i++)
@@ -293,9 +294,9 @@ static uint64_t bytes_to_send(const struct sync *s)
 static void on_planned(struct agent *a, struct sync *s)
 {
 	work_end(a, &of(s)->planner);
-	take_sizes(joint_of(s));
+	take_sizes(collective_of(s));
 	sync_set_phase(a, s, PHASE_PREPARE,
-		       sync_time_to_prepare(a, s) + resharding_time_to_send(bytes_to_send(s)));
+		       sync_time_to_prepare(a, s) + reshard_time_to_send(bytes_to_send(s)));
 	s->whole_ns = s->deadline_ns + s->ops->time_to_move(a, s);
 	for (unsigned i = 0; i < s->n_members && s->phase == PHASE_PREPARE; i++)
 		tell_plan(a, s, &s->members[i]);
@@ -329,7 +330,7 @@ static void on_planner_message(struct agent *a, struct work *w, const json_t *me
 	if (strcmp(op, "target") == 0)
 		e = take_result(of(s), message, fds, n_fds);
 	else if (strcmp(op, "planned") == 0)
-		e = take_plan(joint_of(s), message, fds, n_fds);
+		e = take_plan(collective_of(s), message, fds, n_fds);
 	if (e < 0)
 		sync_fail(a, s, "what the planner says cannot be used: %s", strerror(-e));
 	else if (of(s)->plan_fd >= 0)
@@ -362,7 +363,7 @@ static void on_ready(struct agent *a, struct sync *s, struct member *m, const js
 {
 	struct shard *x = of(s)->plan_fd < 0 ? source_of(s, m) : NULL;
 
-	if (!joint_take_address(a, s, m, message))
+	if (!collective_take_address(a, s, m, message))
 		return;
 	if (x && (x->n_bytes || take_given(x, message) < 0))
 		member_is_wrong(a, s, m, "ready");
@@ -394,7 +395,7 @@ static struct shard *awaited(const struct agent *a, unsigned peer, const uint8_t
 	return NULL;
 }
 
-uint64_t resharding_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+uint64_t reshard_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
 	struct sync *s;
 	const struct shard *x = awaited(a, peer, hash, &s);
@@ -402,8 +403,7 @@ uint64_t resharding_blob_limit(const struct agent *a, unsigned peer, const uint8
 	return x ? x->layout_bytes : 0;
 }
 
-void resharding_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
-			uint64_t size)
+void reshard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
 	struct sync *s;
 	struct shard *x = awaited(a, peer, hash, &s);
@@ -423,8 +423,8 @@ void resharding_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], 
 static int take_digests(const struct sync *s, const struct member *m, enum moves_side side,
 			const json_t *message)
 {
-	const struct moves *plan = &joint_of(s)->flows.plan;
-	struct resharding *r = of(s);
+	const struct moves *plan = &collective_of(s)->flows.plan;
+	struct reshard *r = of(s);
 	size_t n = 0, i;
 	json_t *rows, *row;
 
@@ -461,13 +461,13 @@ static void on_done(struct agent *a, struct sync *s, struct member *m, const jso
 					  take_digests(s, m, MOVES_TO, message) < 0))
 		member_is_wrong(a, s, m, "done");
 	else
-		attempt_on_done(a, s, m, message);
+		collective_epoch_on_done(a, s, m, message);
 }
 
 /* Whether the bytes that came are those that were given, link by link; one that has other ones is lost. */
 static void compare(struct agent *a, struct sync *s)
 {
-	const struct moves *plan = &joint_of(s)->flows.plan;
+	const struct moves *plan = &collective_of(s)->flows.plan;
 
 	for (size_t i = 0; i < plan->n_links && s->phase == PHASE_BYTES; i++) {
 		const struct moves_link *l = &plan->links[i];
@@ -486,7 +486,7 @@ static void step(struct agent *a, struct sync *s)
 	if (s->phase == PHASE_BYTES && !sync_count(s, MEMBER_MOVING))
 		compare(a, s);
 	if (s->phase != PHASE_ENDED)
-		joint_step(a, s);
+		collective_step(a, s);
 }
 
 /* Who only gave has nothing to verify. */
@@ -542,7 +542,7 @@ static void end(struct agent *a, struct sync *s, bool committed)
 
 static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 {
-	return agent_time_to_move(a, collective_op_most(&joint_of(s)->flows.plan), s->max_rate);
+	return agent_time_to_move(a, collective_op_most(&collective_of(s)->flows.plan), s->max_rate);
 }
 
 static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
@@ -578,12 +578,12 @@ static void on_timer(struct agent *a, struct sync *s, uint64_t now)
 		sync_fail(a, s, "the planner took longer than %ju s",
 			  (uintmax_t)(PLAN_TIME / SECOND));
 	else
-		joint_on_timer(a, s, now);
+		collective_on_timer(a, s, now);
 }
 
-static void resharding_free(struct agent *a, struct sync *s)
+static void reshard_free(struct agent *a, struct sync *s)
 {
-	struct resharding *r = of(s);
+	struct reshard *r = of(s);
 
 	work_end(a, &r->planner);
 	for (unsigned i = 0; i < r->n_sources; i++)
@@ -594,35 +594,35 @@ static void resharding_free(struct agent *a, struct sync *s)
 	json_decref(r->split);
 	free(r->digests);
 	free(r);
-	joint_free(a, s);
+	collective_free(a, s);
 }
 
 static const struct sync_ops RESHARD = {
 	.ask = "join",
 	.ask_fields = ask_fields,
 	.ready = "while the others were waited for",
-	.messages = {{"begun", false, joint_on_begun},
+	.messages = {{"begun", false, collective_on_begun},
 		     {"ready", false, on_ready},
 		     {"refuse", false, member_on_refuse},
-		     {"opened", true, attempt_on_opened},
-		     {"progress", true, attempt_on_progress},
+		     {"opened", true, collective_epoch_on_opened},
+		     {"progress", true, collective_epoch_on_progress},
 		     {"done", true, on_done},
-		     {"broken", true, attempt_on_broken},
-		     {"stopped", true, attempt_on_stopped},
+		     {"broken", true, collective_epoch_on_broken},
+		     {"stopped", true, collective_epoch_on_stopped},
 		     {"verified", false, on_verified},
 		     {NULL}},
 	.time_to_move = time_to_move,
 	.move = move,
 	.step = step,
 	.on_timer = on_timer,
-	.on_lost = joint_on_lost,
+	.on_lost = collective_on_lost,
 	.decide = decide,
 	.commit_fields = commit_fields,
 	.end = end,
-	.free = resharding_free,
-	.is_moved = joint_is_moved,
-	.progress = joint_progress,
-	.describe_bytes = joint_describe_bytes,
+	.free = reshard_free,
+	.is_moved = collective_is_moved,
+	.progress = collective_progress,
+	.describe_bytes = collective_describe_bytes,
 	.describe_phase = describe_phase,
 	.describe_kept = describe_kept,
 };
@@ -638,7 +638,7 @@ static struct member *take_member(struct agent *a, struct sync *s, const char *n
 
 	for (unsigned i = 0; !m && i < g->n_members; i++)
 		if (strcmp(g->members[i], name) == 0) {
-			joint_add_member(a, s, g->members[i]);
+			collective_add_member(a, s, g->members[i]);
 			m = &s->members[s->n_members - 1];
 		}
 	if (!m)
@@ -648,7 +648,7 @@ static struct member *take_member(struct agent *a, struct sync *s, const char *n
 
 static int add_source(struct agent *a, struct sync *s, const json_t *row, char why[WHY_SIZE])
 {
-	struct resharding *r = of(s);
+	struct reshard *r = of(s);
 	struct shard x = {.layout_fd = -1};
 	const char *node, *buffer;
 
@@ -676,7 +676,7 @@ static int add_source(struct agent *a, struct sync *s, const json_t *row, char w
 
 static int add_target(struct agent *a, struct sync *s, const json_t *row, char why[WHY_SIZE])
 {
-	struct resharding *r = of(s);
+	struct reshard *r = of(s);
 	const char *node = json_is_string(row) ? json_string_value(row) : "";
 	struct member *m = take_member(a, s, node, why);
 
@@ -716,11 +716,11 @@ static int add_shards(struct agent *a, struct sync *s, const json_t *sources, co
 }
 
 /* Its version_id stays 0, 0: it has no place in the order of versions. */
-int resharding_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
-		   struct sync **ret, char why[WHY_SIZE])
+int reshard_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
+		struct sync **ret, char why[WHY_SIZE])
 {
 	json_t *sources, *targets, *split = json_object_get(request, "split");
-	struct joint *j;
+	struct collective *j;
 	struct sync *s;
 	int e;
 
@@ -737,23 +737,23 @@ int resharding_new(struct agent *a, struct replica *h, const struct group *g, co
 		return -ENOMEM;
 	s = &j->sync;
 	j->op = collective_op_find("reshard");
-	j->resharding = calloc(1, sizeof(*j->resharding));
-	if (!j->resharding) {
+	j->reshard = calloc(1, sizeof(*j->reshard));
+	if (!j->reshard) {
 		free(j);
 		return -ENOMEM;
 	}
-	j->resharding->plan_fd = -1;
-	j->resharding->split = json_incref(split);
+	j->reshard->plan_fd = -1;
+	j->reshard->split = json_incref(split);
 	e = sync_init(a, s, &RESHARD, KIND_RESHARD, h, g,
 		      (unsigned)(json_array_size(sources) + json_array_size(targets)));
 	if (e == 0)
 		e = add_shards(a, s, sources, targets, why);
 	if (e < 0) {
-		resharding_free(a, s);
+		reshard_free(a, s);
 		return e;
 	}
 	s->policy = POLICY_ALL;
-	joint_arm(a, s);
+	collective_arm(a, s);
 	*ret = s;
 	return 0;
 }

@@ -2,13 +2,13 @@
  * A plan is told in pieces, as the links of a large group do not fit into one packet; each has the sums of all.
  * What is planned is the payload that the byte count of each receiver will have to say, if nothing breaks.
  */
-#include "server/sync/coordinator/plan.h"
+#include "server/sync/coordinator/traffic_plan.h"
 
 #include <math.h>
 
-#include "server/sync/coordinator/delta.h"
-#include "server/sync/coordinator/epoch.h"
-#include "server/sync/coordinator/pairing.h"
+#include "server/sync/coordinator/chain_epoch.h"
+#include "server/sync/coordinator/patch_policy.h"
+#include "server/sync/coordinator/stripe_pairing.h"
 #include "server/sync/state/transport.h"
 
 #define LINKS_OF_PIECE                                                                             \
@@ -18,7 +18,7 @@
  * By the slowest of those that were measured; UINT64_MAX: nobody was. Who never was cannot be told apart from
  * the one before it in a chain, which was faster than that.
  */
-static uint64_t slowest(const struct agent *a, const struct transaction *t)
+static uint64_t slowest(const struct agent *a, const struct broadcast *t)
 {
 	uint64_t rate = t->sync.max_rate ? t->sync.max_rate : UINT64_MAX;
 
@@ -33,14 +33,14 @@ static json_t *number_or_null(uint64_t n, bool is_known)
 	return is_known ? json_integer((json_int_t)n) : json_null();
 }
 
-static uint64_t over_link(const struct agent *a, const struct transaction *t,
+static uint64_t over_link(const struct agent *a, const struct broadcast *t,
 			  const struct member *from, const struct member *to)
 {
-	return t->transport->planned(&t->ranges, pairing_count(a, t, from, to));
+	return t->transport->planned(&t->ranges, stripe_pairing_count(a, t, from, to));
 }
 
 /* Without links. */
-static json_t *piece(const struct transaction *t, const struct plan *p)
+static json_t *piece(const struct broadcast *t, const struct traffic_plan *p)
 {
 	const struct document *d = t->sync.document;
 	const bool takes_known = p->takes_ns < 9e18;
@@ -51,15 +51,16 @@ static json_t *piece(const struct transaction *t, const struct plan *p)
 			 "buffer", t->sync.replica->buffer, "group", d->group, "role", "publisher",
 			 "term", (json_int_t)d->version_id.term, "number",
 			 (json_int_t)d->version_id.number, "epoch", (json_int_t)t->sync.epoch,
-			 "schedule", t->transport->is_ring ? "ring" : "chain", "engine",
-			 t->transport->name, "by", delta_way(p->has_patch, p->bytes, d->n_bytes),
-			 "size", (json_int_t)d->n_bytes, "changed", (json_int_t)p->bytes, "total",
+			 "schedule", t->transport->is_nccl ? "ring" : "chain", "engine",
+			 t->transport->name, "by",
+			 patch_policy_way(p->has_patch, p->bytes, d->n_bytes), "size",
+			 (json_int_t)d->n_bytes, "changed", (json_int_t)p->bytes, "total",
 			 (json_int_t)p->total, "planned", (json_int_t)p->planned, "takes_ns",
 			 number_or_null(takes_known ? (uint64_t)p->takes_ns : 0, takes_known),
 			 "n_links", (int)json_array_size(p->links), "links");
 }
 
-void plan_add(const struct agent *a, const struct transaction *t, struct plan *p)
+void traffic_plan_add(const struct agent *a, const struct broadcast *t, struct traffic_plan *p)
 {
 	const struct member *before = NULL;
 	uint64_t rate = slowest(a, t);
@@ -73,23 +74,24 @@ void plan_add(const struct agent *a, const struct transaction *t, struct plan *p
 		const char *from = before ? before->name : a->config->name;
 		uint64_t planned = over_link(a, t, before, m);
 
-		json_array_append_new(p->links, json_pack("{s:s, s:s, s:I, s:I, s:I}", "from", from,
-							  "to", m->name, "stripes",
-							  (json_int_t)pairing_count(a, t, before, m),
-							  "bytes", (json_int_t)t->expected,
-							  "planned", (json_int_t)planned));
+		json_array_append_new(p->links,
+				      json_pack("{s:s, s:s, s:I, s:I, s:I}", "from", from, "to",
+						m->name, "stripes",
+						(json_int_t)stripe_pairing_count(a, t, before, m),
+						"bytes", (json_int_t)t->expected, "planned",
+						(json_int_t)planned));
 		p->total += t->expected;
 		p->planned += planned;
 	}
 }
 
-void plan_deinit(struct plan *p)
+void traffic_plan_deinit(struct traffic_plan *p)
 {
 	json_decref(p->links);
-	*p = (struct plan){0};
+	*p = (struct traffic_plan){0};
 }
 
-void plan_tell(struct agent *a, const struct transaction *t, struct plan *p)
+void traffic_plan_tell(struct agent *a, const struct broadcast *t, struct traffic_plan *p)
 {
 	size_t n = json_array_size(p->links), i = 0;
 
@@ -100,27 +102,27 @@ void plan_tell(struct agent *a, const struct transaction *t, struct plan *p)
 			json_array_append(links, json_array_get(p->links, i));
 		agent_event(a, event);
 	} while (i < n);
-	plan_deinit(p);
+	traffic_plan_deinit(p);
 }
 
-/* --- Joint syncs -------------------------------------------------------------------------------- */
+/* --- Collectives -------------------------------------------------------------------------------- */
 
 struct link {
 	const struct member *from, *to;
 };
 
-static uint64_t over(const struct joint *j, const struct link *l)
+static uint64_t over(const struct collective *j, const struct link *l)
 {
 	return j->op->planned(&j->flows, l->from->rank, l->to->rank);
 }
 
-static bool is_link(const struct joint *j, const struct link *l)
+static bool is_link(const struct collective *j, const struct link *l)
 {
 	return l->from != l->to && l->from->is_in_epoch && l->to->is_in_epoch && over(j, l) > 0;
 }
 
 /* From one to each other one that it gives anything, then from the next; NULL ends: there are no more. */
-static struct link next_link(const struct joint *j, struct link l)
+static struct link next_link(const struct collective *j, struct link l)
 {
 	const struct member *end = j->sync.members + j->sync.n_members;
 
@@ -133,12 +135,12 @@ static struct link next_link(const struct joint *j, struct link l)
 	return l.from < end ? l : (struct link){0};
 }
 
-static struct link first_link(const struct joint *j)
+static struct link first_link(const struct collective *j)
 {
 	return next_link(j, (struct link){j->sync.members, j->sync.members});
 }
 
-static uint64_t bytes_of(const struct joint *j, const struct link *l)
+static uint64_t bytes_of(const struct collective *j, const struct link *l)
 {
 	return j->op->bytes(&j->flows, l->from->rank, l->to->rank);
 }
@@ -151,7 +153,7 @@ struct sums {
 	uint64_t most; /* out of one node */
 };
 
-static struct sums sum_up(const struct joint *j)
+static struct sums sum_up(const struct collective *j)
 {
 	uint64_t out[COLLECTIVE_OP_NODES_MAX] = {0};
 	struct sums s = {0};
@@ -168,7 +170,7 @@ static struct sums sum_up(const struct joint *j)
 	return s;
 }
 
-static json_t *joint_piece(const struct joint *j, const struct sums *s)
+static json_t *collective_piece(const struct collective *j, const struct sums *s)
 {
 	const struct document *d = j->sync.document;
 	double takes = j->sync.max_rate ? (double)s->most / (double)j->sync.max_rate * 1e9 : 9e18;
@@ -186,19 +188,19 @@ static json_t *joint_piece(const struct joint *j, const struct sums *s)
 			 (json_int_t)s->n_links, "links");
 }
 
-static json_t *link_row(const struct joint *j, const struct link *l)
+static json_t *link_row(const struct collective *j, const struct link *l)
 {
 	return json_pack("{s:s, s:s, s:I, s:I}", "from", l->from->name, "to", l->to->name, "bytes",
 			 (json_int_t)bytes_of(j, l), "planned", (json_int_t)over(j, l));
 }
 
-void plan_tell_joint(struct agent *a, const struct joint *j)
+void traffic_plan_tell_collective(struct agent *a, const struct collective *j)
 {
 	const struct sums s = sum_up(j);
 	struct link l = first_link(j);
 
 	do { /* a plan without links is one */
-		json_t *event = joint_piece(j, &s), *links = json_object_get(event, "links");
+		json_t *event = collective_piece(j, &s), *links = json_object_get(event, "links");
 
 		for (unsigned i = 0; l.from && i < LINKS_OF_PIECE; i++, l = next_link(j, l))
 			json_array_append_new(links, link_row(j, &l));

@@ -6,22 +6,22 @@
  */
 #pragma once
 
-#include "server/sync/coordinator/joint.h"
+#include "server/sync/coordinator/collective.h"
 
-#define RESHARDING_LAYOUTS_MAX ((uint64_t)1 << 30) /* bytes of all sources' */
+#define RESHARD_LAYOUTS_MAX ((uint64_t)1 << 30) /* bytes of all sources' */
 
 /* How long a coordinator may take to send plans and layouts of so many bytes together. */
-uint64_t resharding_time_to_send(uint64_t n_bytes);
+uint64_t reshard_time_to_send(uint64_t n_bytes);
 
 /*
  * Of {sources: [{node, buffer, version}], targets: [nodes], split}, each by rank; version 0 is the newest that the node
  * has, and `h` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a
  * sentence.
  */
-int resharding_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
-		   struct sync **ret, char why[WHY_SIZE]);
+int reshard_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
+		struct sync **ret, char why[WHY_SIZE]);
 
 /* As agent_blob_limit() and agent_on_blob(). */
-uint64_t resharding_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);
-void resharding_on_blob(struct agent *a, unsigned peer_or_self, const uint8_t hash[32], int fd,
-			uint64_t size);
+uint64_t reshard_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);
+void reshard_on_blob(struct agent *a, unsigned peer_or_self, const uint8_t hash[32], int fd,
+		     uint64_t size);

@@ -1,9 +1,9 @@
 /*
- * What this node has goes to members as leaves that they lack, or as a patch, in epochs along a chain (epoch.h). What
+ * What this node has goes to members as leaves that they lack, or as a patch, in epochs along a chain (chain_epoch.h). What
  * they end up with, each finds in its own memory: other bytes than were signed are sent again, and whoever finds those
  * too often is lost.
  */
-#include "server/sync/coordinator/transaction.h"
+#include "server/sync/coordinator/broadcast.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,11 +12,11 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/delta.h"
-#include "server/sync/coordinator/epoch.h"
-#include "server/sync/coordinator/lender.h"
-#include "server/sync/coordinator/pace.h"
-#include "server/sync/coordinator/ring.h"
+#include "server/sync/coordinator/broadcast_source.h"
+#include "server/sync/coordinator/chain_epoch.h"
+#include "server/sync/coordinator/link_rate.h"
+#include "server/sync/coordinator/nccl_epoch.h"
+#include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/transport.h"
@@ -43,36 +43,36 @@ static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 
 /* --- What people see ---------------------------------------------------------------------------- */
 
-static const char *from_name(const struct agent *a, const struct transaction *t,
+static const char *from_name(const struct agent *a, const struct broadcast *t,
 			     const struct member *m)
 {
-	const struct member *from = epoch_before(t, m);
+	const struct member *from = chain_epoch_before(t, m);
 
 	return from ? from->name : a->config->name;
 }
 
 static const char *from(const struct agent *a, const struct sync *s, const struct member *m)
 {
-	const struct transaction *t = transaction_of(s);
+	const struct broadcast *t = broadcast_of(s);
 
-	return epoch_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
+	return chain_epoch_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
 }
 
 static bool is_slow(const struct agent *a, const struct sync *s, const struct member *m)
 {
-	return pace_is_slow(a, transaction_of(s), m);
+	return link_rate_is_slow(a, broadcast_of(s), m);
 }
 
 static void progress(const struct sync *s, const struct member *m, struct progress *ret)
 {
-	const struct transaction *t = transaction_of(s);
+	const struct broadcast *t = broadcast_of(s);
 
 	*ret = (struct progress){.expected = t->expected,
 				 .size = s->document->n_bytes,
 				 .n_differ = UINT64_MAX};
-	if (t->delta.fd >= 0 && (!m || m->by_patch)) {
-		ret->patch = t->delta.size;
-		ret->n_differ = t->delta.changed;
+	if (t->patch_policy.fd >= 0 && (!m || m->by_patch)) {
+		ret->patch = t->patch_policy.size;
+		ret->n_differ = t->patch_policy.changed;
 	}
 	if (m && is_moved(m))
 		ret->done = ret->expected = m->done; /* in its last epoch, whatever others still get */
@@ -85,7 +85,7 @@ static void progress(const struct sync *s, const struct member *m, struct progre
 static void describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
 			   char *ret, size_t size)
 {
-	const struct transaction *t = transaction_of(s);
+	const struct broadcast *t = broadcast_of(s);
 
 	snprintf(ret, size, " (%s -> %s, %ju of %ju MiB)", from_name(a, t, m), m->name,
 		 (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
@@ -93,7 +93,7 @@ static void describe_bytes(const struct agent *a, const struct sync *s, const st
 
 static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
 {
-	const struct member *m = s->phase == PHASE_BYTES ? pace_held_up(transaction_of(s)) : NULL;
+	const struct member *m = s->phase == PHASE_BYTES ? link_rate_held_up(broadcast_of(s)) : NULL;
 
 	if (m)
 		member_describe(a, s, m, ret, size);
@@ -110,7 +110,7 @@ static bool describe_phase(const struct agent *a, const struct sync *s, char *re
 /* The publisher serves what its weightd has, the version pushed perhaps: no push changes that. */
 static void describe_kept(const struct sync *s, char *ret, size_t size)
 {
-	const struct transaction *t = transaction_of(s);
+	const struct broadcast *t = broadcast_of(s);
 
 	if (sync_is_repair(s))
 		snprintf(ret, size, "%s serves what it had, and will ask again", s->members[0].name);
@@ -125,21 +125,21 @@ static void describe_kept(const struct sync *s, char *ret, size_t size)
 /* --- The decision and the end ------------------------------------------------------------------- */
 
 /* For whoever comes back with an older version, now or at a later push. */
-static void keep_patch_chain(struct transaction *t)
+static void keep_patch_chain(struct broadcast *t)
 {
 	struct replica *h = t->sync.replica;
 
-	if (!t->delta.patch_chain.n)
+	if (!t->patch_policy.patch_chain.n)
 		return;
 	patch_chain_deinit(&h->patch_chain);
-	(void)patch_chain_copy(&t->delta.patch_chain,
+	(void)patch_chain_copy(&t->patch_policy.patch_chain,
 			       &h->patch_chain); /* without them leaves travel */
 }
 
 /* Durable before anybody is told: the opening of replica.c says why. */
 static bool decide(struct agent *a, struct sync *s)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	char why[WHY_SIZE];
 	int r;
 
@@ -173,7 +173,7 @@ static json_t *commit_fields(const struct sync *s, const struct member *m)
 
 static void end(struct agent *a, struct sync *s, bool committed)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 
 	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
 	if (sync_is_repair(s) && s->members[0].state == MEMBER_AWAITED)
@@ -181,8 +181,8 @@ static void end(struct agent *a, struct sync *s, bool committed)
 			      "it ended before it began");
 	work_end(a, &t->engine);
 	if (committed && !sync_is_repair(s) && t->loan)
-		lender_keep(a, t);
-	lender_end(a, t);
+		broadcast_source_keep(a, t);
+	broadcast_source_end(a, t);
 	sync_end(a, s, committed);
 }
 
@@ -192,7 +192,7 @@ static void end(struct agent *a, struct sync *s, bool committed)
  * Those behind it in the chain got their bytes from the first that found other ones, which says nothing of
  * them: next time it stands behind all of them.
  */
-static void blame_corrupt(struct agent *a, struct transaction *t)
+static void blame_corrupt(struct agent *a, struct broadcast *t)
 {
 	struct sync *s = &t->sync;
 	bool is_first = true;
@@ -215,22 +215,22 @@ static void blame_corrupt(struct agent *a, struct transaction *t)
 	}
 }
 
-static void move_or_verify(struct agent *a, struct transaction *t)
+static void move_or_verify(struct agent *a, struct broadcast *t)
 {
 	blame_corrupt(a, t);
 	if (t->sync.phase == PHASE_ENDED)
 		return;
-	if (!t->sync.is_dry && epoch_begin(a, t) == 0)
+	if (!t->sync.is_dry && chain_epoch_begin(a, t) == 0)
 		sync_verify(a, &t->sync);
-	else if (t->sync.is_dry && epoch_plan(a, t) == 0)
+	else if (t->sync.is_dry && chain_epoch_plan(a, t) == 0)
 		sync_end_planned(a, &t->sync);
 }
 
 static void move(struct agent *a, struct sync *s)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 
-	if (delta_begin(a, t))
+	if (patch_policy_begin(a, t))
 		sync_set_phase(a, s, PHASE_COMPOSE, sync_time_to_commit(a, s));
 	else
 		move_or_verify(a, t);
@@ -246,24 +246,24 @@ static void verify_complete(struct agent *a, struct sync *s)
 
 static void step(struct agent *a, struct sync *s)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 
 	if (s->phase >= PHASE_OPEN && s->phase <= PHASE_STOP)
 		verify_complete(a, s);
 	switch (s->phase) {
 	case PHASE_COMPOSE:
-		if (!t->delta.is_composing)
+		if (!t->patch_policy.is_composing)
 			move_or_verify(a, t);
 		break;
 	case PHASE_OPEN:
 		if (t->engine_is_open && !sync_count(s, MEMBER_OPENING))
-			epoch_start(a, t);
+			chain_epoch_start(a, t);
 		break;
 	case PHASE_BYTES:
 		if (t->engine_is_done && !sync_count(s, MEMBER_MOVING))
 			move_or_verify(a, t);
 		else
-			epoch_leave_slow(a, t);
+			chain_epoch_leave_slow(a, t);
 		break;
 	case PHASE_STOP:
 		if (!sync_count(s, MEMBER_STOPPING))
@@ -286,17 +286,17 @@ static void on_lost(struct agent *a, struct sync *s, struct member *m, enum memb
 {
 	(void)m;
 	if (was >= MEMBER_OPENING && was <= MEMBER_STOPPING)
-		epoch_stop(a, transaction_of(s));
+		chain_epoch_stop(a, broadcast_of(s));
 }
 
 /* Who has not got its bytes is lost, and the others go on, where the policy has not all of them wait for each other. */
 static bool on_late(struct agent *a, struct sync *s)
 {
-	struct transaction *t = transaction_of(s);
-	const struct member *slow = s->phase == PHASE_BYTES ? pace_held_up(t) : NULL;
+	struct broadcast *t = broadcast_of(s);
+	const struct member *slow = s->phase == PHASE_BYTES ? link_rate_held_up(t) : NULL;
 
 	if (slow)
-		pace_note(a, t, slow);
+		link_rate_note(a, t, slow);
 	if (s->policy == POLICY_ALL || s->phase < PHASE_OPEN)
 		return false;
 	s->whole_ns = UINT64_MAX; /* the rest moves no bytes */
@@ -313,7 +313,7 @@ static bool on_late(struct agent *a, struct sync *s)
 
 static void on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 	const struct agent_config *c = a->config;
 	const struct member *m;
 
@@ -321,26 +321,26 @@ static void on_timer(struct agent *a, struct sync *s, uint64_t now)
 	switch (s->phase) {
 	case PHASE_ATTACH:
 	case PHASE_DIGEST:
-		lender_failed(a, t, "the local weightd did not answer in time");
+		broadcast_source_failed(a, t, "the local weightd did not answer in time");
 		break;
 	case PHASE_COMPOSE:
-		delta_give_up(t);
+		patch_policy_give_up(t);
 		break;
 	case PHASE_OPEN:
-		sync_lose_all_in(a, s, MEMBER_OPENING, ring_time_to_open(a, t));
+		sync_lose_all_in(a, s, MEMBER_OPENING, nccl_epoch_time_to_open(a, t));
 		if (s->phase == PHASE_OPEN && !t->engine_is_open) {
 			snprintf(s->broke_why, sizeof(s->broke_why),
 				 "the engine of %s did not open", c->name);
-			epoch_stop(a, t);
+			chain_epoch_stop(a, t);
 		}
 		break;
 	case PHASE_BYTES:
-		m = pace_held_up(t);
+		m = link_rate_held_up(t);
 		snprintf(s->broke_why, sizeof(s->broke_why), "no byte moved for %ju s%s%s%s%s%s",
-			 (uintmax_t)(ring_patience(a, t) / SECOND), m ? " (" : "",
+			 (uintmax_t)(nccl_epoch_patience(a, t) / SECOND), m ? " (" : "",
 			 m ? from_name(a, t, m) : "", m ? " -> " : "", m ? m->name : "",
 			 m ? ")" : "");
-		epoch_stop(a, t);
+		chain_epoch_stop(a, t);
 		break;
 	case PHASE_STOP:
 		sync_lose_all_in(a, s, MEMBER_STOPPING, c->stall_ns);
@@ -354,22 +354,21 @@ static void on_timer(struct agent *a, struct sync *s, uint64_t now)
 
 static json_t *ask_fields(const struct agent *a, const struct sync *s)
 {
-	const struct transaction *t = transaction_of(s);
+	const struct broadcast *t = broadcast_of(s);
 	json_t *fields = document_to_json(s->document);
 
 	(void)a;
 	json_object_set_new(fields, "group", json_string(s->group->name));
 	if (s->is_dry)
 		json_object_set_new(fields, "dry", json_true());
-	if (t->ring.is_wanted) {
+	if (t->nccl.is_wanted) {
 		json_object_set_new(fields, "engine", json_string(transport_nccl.name));
-		json_object_set_new(fields, "nccl", json_integer((json_int_t)t->ring.memory.nccl));
+		json_object_set_new(fields, "nccl", json_integer((json_int_t)t->nccl.memory.nccl));
 	}
 	return fields;
 }
 
-static void send_blobs(struct agent *a, struct transaction *t, struct member *m,
-		       const json_t *wanted)
+static void send_blobs(struct agent *a, struct broadcast *t, struct member *m, const json_t *wanted)
 {
 	const struct document *d = t->sync.document;
 	const json_t *row;
@@ -404,7 +403,7 @@ static void on_want(struct agent *a, struct sync *s, struct member *m, const jso
 		return;
 	}
 	member_begins(a, s, m);
-	send_blobs(a, transaction_of(s), m, blobs);
+	send_blobs(a, broadcast_of(s), m, blobs);
 }
 
 static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
@@ -421,7 +420,7 @@ static void on_ready(struct agent *a, struct sync *s, struct member *m, const js
 	}
 	m->n_ways = (unsigned)n_ways;
 	if (field_bytes(message, "base", root, sizeof(root)) == 0)
-		m->base = patch_chain_find(&transaction_of(s)->delta.patch_chain, root);
+		m->base = patch_chain_find(&broadcast_of(s)->patch_policy.patch_chain, root);
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
@@ -475,38 +474,38 @@ static void on_corrupt(struct agent *a, struct sync *s, struct member *m, const 
 
 /* --- Life --------------------------------------------------------------------------------------- */
 
-static void transaction_free(struct agent *a, struct sync *s)
+static void broadcast_free(struct agent *a, struct sync *s)
 {
-	struct transaction *t = transaction_of(s);
+	struct broadcast *t = broadcast_of(s);
 
 	work_end(a, &t->engine);
-	lender_end(a, t);
-	delta_deinit(&t->delta);
+	broadcast_source_end(a, t);
+	patch_policy_deinit(&t->patch_policy);
 	for (unsigned i = 0; i < s->n_members; i++) {
 		ranges_deinit(&s->members[i].missing);
 		ranges_deinit(&s->members[i].patch_missing);
 	}
 	(void)fd_close(t->layout_fd);
 	(void)fd_close(t->data_fd);
-	(void)fd_close(t->ring.staged_fd);
+	(void)fd_close(t->nccl.staged_fd);
 	(void)fd_close(t->leaves_fd);
 	ranges_deinit(&t->ranges);
 	sync_deinit(s);
 	free(t);
 }
 
-static const struct sync_ops TRANSACTION = {
+static const struct sync_ops BROADCAST = {
 	.ask = "prepare",
 	.ask_fields = ask_fields,
 	.ready = "while bytes moved",
 	.messages = {{"want", false, on_want},
 		     {"ready", false, on_ready},
 		     {"refuse", false, on_refuse},
-		     {"opened", true, epoch_on_opened},
-		     {"progress", true, epoch_on_progress},
-		     {"done", true, epoch_on_done},
-		     {"broken", true, epoch_on_broken},
-		     {"stopped", true, epoch_on_stopped},
+		     {"opened", true, chain_epoch_on_opened},
+		     {"progress", true, chain_epoch_on_progress},
+		     {"done", true, chain_epoch_on_done},
+		     {"broken", true, chain_epoch_on_broken},
+		     {"stopped", true, chain_epoch_on_stopped},
 		     {"verified", false, on_verified},
 		     {"corrupt", false, on_corrupt},
 		     {NULL}},
@@ -519,7 +518,7 @@ static const struct sync_ops TRANSACTION = {
 	.decide = decide,
 	.commit_fields = commit_fields,
 	.end = end,
-	.free = transaction_free,
+	.free = broadcast_free,
 	.is_moved = is_moved,
 	.progress = progress,
 	.from = from,
@@ -553,30 +552,30 @@ static void add_members(struct agent *a, struct sync *s)
 	s->n_least = s->n_members ? 1 : 0;
 }
 
-int transaction_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
-		    uint64_t version, struct sync **ret, char why[WHY_SIZE])
+int broadcast_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
+		  uint64_t version, struct sync **ret, char why[WHY_SIZE])
 {
 	enum sync_kind kind = repair_of == NO_PEER ? KIND_PUSH : KIND_REPAIR;
-	struct transaction *t = calloc(1, sizeof(*t));
+	struct broadcast *t = calloc(1, sizeof(*t));
 	int r;
 
 	snprintf(why, WHY_SIZE, "out of memory");
 	if (!t)
 		return -ENOMEM;
-	t->delta.fd = t->layout_fd = t->data_fd = t->leaves_fd = t->ring.staged_fd = -1;
-	t->ring.is_wanted = kind == KIND_PUSH && ring_is_wanted(a, g);
+	t->patch_policy.fd = t->layout_fd = t->data_fd = t->leaves_fd = t->nccl.staged_fd = -1;
+	t->nccl.is_wanted = kind == KIND_PUSH && nccl_epoch_is_wanted(a, g);
 	t->before = replica_committed(h);
 	ranges_init(&t->ranges);
-	r = sync_init(a, &t->sync, &TRANSACTION, kind, h, g, g->n_members);
-	t->transport = ring_choose(a, t);
+	r = sync_init(a, &t->sync, &BROADCAST, kind, h, g, g->n_members);
+	t->transport = nccl_epoch_choose(a, t);
 	if (r == 0 && kind == KIND_REPAIR)
 		add_member(&t->sync, repair_of, agent_peer_name(a, repair_of));
 	else if (r == 0)
 		add_members(a, &t->sync);
 	if (r == 0)
-		r = lender_start(a, t, version, why);
+		r = broadcast_source_start(a, t, version, why);
 	if (r < 0) {
-		transaction_free(a, &t->sync);
+		broadcast_free(a, &t->sync);
 		return r;
 	}
 	list_append(&a->syncs, &t->sync.link);
@@ -584,9 +583,9 @@ int transaction_new(struct agent *a, struct replica *h, const struct group *g, u
 	return 0;
 }
 
-struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer)
+struct broadcast *broadcast_find_of_buffer(struct agent *a, const char *buffer)
 {
 	struct sync *s = sync_find_of_buffer(a, buffer);
 
-	return s && s->ops == &TRANSACTION ? transaction_of(s) : NULL;
+	return s && s->ops == &BROADCAST ? broadcast_of(s) : NULL;
 }

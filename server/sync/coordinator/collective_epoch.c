@@ -9,21 +9,21 @@
  * What nodes disagree about, another epoch would find again. This node's engine met all others, so its word counts:
  * whoever differs from it is lost at once.
  */
-#include "server/sync/coordinator/attempt.h"
+#include "server/sync/coordinator/collective_epoch.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/plan.h"
+#include "server/sync/coordinator/traffic_plan.h"
 #include "server/sync/history.h"
 
 #define HELLO_DIGITS_MAX 1024 /* of one engine for one other */
 
 /* --- Opening ------------------------------------------------------------------------------------ */
 
-static json_t *take_ranks(struct joint *j)
+static json_t *take_ranks(struct collective *j)
 {
 	json_t *nodes = json_array();
 
@@ -47,15 +47,15 @@ static json_t *take_ranks(struct joint *j)
 	return nodes;
 }
 
-void attempt_begin(struct agent *a, struct joint *j)
+void collective_epoch_begin(struct agent *a, struct collective *j)
 {
 	cleanup(json_freep) json_t *nodes = NULL;
 	uint8_t token[32];
 	char hex[65];
 
-	if (j->sync.epoch >= ATTEMPTS_MAX) {
-		sync_fail(a, &j->sync, "%u epochs broke, the last by this: %s", ATTEMPTS_MAX,
-			  j->sync.broke_why);
+	if (j->sync.epoch >= COLLECTIVE_EPOCHS_MAX) {
+		sync_fail(a, &j->sync, "%u epochs broke, the last by this: %s",
+			  COLLECTIVE_EPOCHS_MAX, j->sync.broke_why);
 		return;
 	}
 	nodes = take_ranks(j);
@@ -79,14 +79,14 @@ void attempt_begin(struct agent *a, struct joint *j)
 }
 
 /* All are, but in a reshard those that give each other nothing. */
-static bool are_linked(const struct joint *j, unsigned x, unsigned y)
+static bool are_linked(const struct collective *j, unsigned x, unsigned y)
 {
 	return j->op->is_version || j->op->bytes(&j->flows, x, y) > 0 ||
 	       j->op->bytes(&j->flows, y, x) > 0;
 }
 
 /* One for each rank, null where it is its own or has nothing for it. */
-static bool are_hellos(const struct joint *j, const struct member *m, const json_t *hellos)
+static bool are_hellos(const struct collective *j, const struct member *m, const json_t *hellos)
 {
 	if (json_array_size(hellos) != j->n_ranks)
 		return false;
@@ -101,9 +101,10 @@ static bool are_hellos(const struct joint *j, const struct member *m, const json
 	return true;
 }
 
-void attempt_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *m,
+				const json_t *message)
 {
-	struct joint *j = joint_of(s);
+	struct collective *j = collective_of(s);
 	json_t *hellos;
 
 	if (s->phase == PHASE_STOP)
@@ -122,7 +123,7 @@ void attempt_on_opened(struct agent *a, struct sync *s, struct member *m, const 
 }
 
 /* What all others' engines say to this one's. */
-static json_t *hellos_for(const struct joint *j, const struct member *m)
+static json_t *hellos_for(const struct collective *j, const struct member *m)
 {
 	json_t *hellos = json_array();
 
@@ -133,9 +134,9 @@ static json_t *hellos_for(const struct joint *j, const struct member *m)
 	return hellos;
 }
 
-void attempt_start(struct agent *a, struct joint *j)
+void collective_epoch_start(struct agent *a, struct collective *j)
 {
-	plan_tell_joint(a, j);
+	traffic_plan_tell_collective(a, j);
 	if (j->sync.is_dry) {
 		sync_end_planned(a, &j->sync);
 		return;
@@ -155,9 +156,10 @@ void attempt_start(struct agent *a, struct joint *j)
 	}
 }
 
-void attempt_on_progress(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,
+				  const json_t *message)
 {
-	struct joint *j = joint_of(s);
+	struct collective *j = collective_of(s);
 	uint64_t done, rate;
 
 	if (m->state == MEMBER_STOPPING || s->phase == PHASE_STOP)
@@ -176,9 +178,10 @@ void attempt_on_progress(struct agent *a, struct sync *s, struct member *m, cons
 	history_member_event(a, s, m);
 }
 
-void attempt_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void collective_epoch_on_done(struct agent *a, struct sync *s, struct member *m,
+			      const json_t *message)
 {
-	struct joint *j = joint_of(s);
+	struct collective *j = collective_of(s);
 
 	if (m->state == MEMBER_STOPPING)
 		return; /* others have not got it all, and it will make it again */
@@ -195,18 +198,18 @@ void attempt_on_done(struct agent *a, struct sync *s, struct member *m, const js
 		s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
 	member_set_state(a, s, m, MEMBER_READY);
 	if (s->phase == PHASE_STOP)
-		attempt_break(a, j); /* it may be the last to be heard */
+		collective_epoch_break(a, j); /* it may be the last to be heard */
 }
 
 /* --- Breaking ----------------------------------------------------------------------------------- */
 
-static bool is_own_fault(const struct joint *j, const struct member *m)
+static bool is_own_fault(const struct collective *j, const struct member *m)
 {
 	return m->n_accused >= j->sync.n_members;
 }
 
 /* Somebody was lost or owned up, or there is nobody left to hear. */
-static bool is_cause_known(const struct joint *j)
+static bool is_cause_known(const struct collective *j)
 {
 	bool all = true;
 
@@ -222,7 +225,7 @@ static bool is_cause_known(const struct joint *j)
 	return all;
 }
 
-static void stop_all(struct agent *a, struct joint *j)
+static void stop_all(struct agent *a, struct collective *j)
 {
 	j->stops = true;
 	j->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
@@ -238,7 +241,7 @@ static void stop_all(struct agent *a, struct joint *j)
 	}
 }
 
-void attempt_break(struct agent *a, struct joint *j)
+void collective_epoch_break(struct agent *a, struct collective *j)
 {
 	if (j->sync.phase == PHASE_OPEN || j->sync.phase == PHASE_BYTES) {
 		if (j->sync.phase == PHASE_BYTES)
@@ -253,7 +256,7 @@ void attempt_break(struct agent *a, struct joint *j)
 }
 
 /* Of two others this node's engine will say which of them it is. */
-static void settle_difference(struct agent *a, struct joint *j, struct member *m,
+static void settle_difference(struct agent *a, struct collective *j, struct member *m,
 			      struct member *who, const char *why)
 {
 	if (m->is_us)
@@ -262,9 +265,10 @@ static void settle_difference(struct agent *a, struct joint *j, struct member *m
 		member_fail(a, &j->sync, m, "does not fit to %s: %s,", who->name, why);
 }
 
-void attempt_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void collective_epoch_on_broken(struct agent *a, struct sync *s, struct member *m,
+				const json_t *message)
 {
-	struct joint *j = joint_of(s);
+	struct collective *j = collective_of(s);
 	const char *why = "it did not say why", *name = NULL, *code = "failed";
 	struct member *who;
 
@@ -290,10 +294,11 @@ void attempt_on_broken(struct agent *a, struct sync *s, struct member *m, const 
 	}
 	if (s->phase != PHASE_STOP || !who)
 		snprintf(s->broke_why, sizeof(s->broke_why), "%s: %s", m->name, why);
-	attempt_break(a, j);
+	collective_epoch_break(a, j);
 }
 
-void attempt_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void collective_epoch_on_stopped(struct agent *a, struct sync *s, struct member *m,
+				 const json_t *message)
 {
 	(void)message;
 	if (m->state != MEMBER_STOPPING) {
@@ -303,13 +308,13 @@ void attempt_on_stopped(struct agent *a, struct sync *s, struct member *m, const
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
-bool attempt_is_told(const struct joint *j)
+bool collective_epoch_is_told(const struct collective *j)
 {
 	return j->stops && sync_count(&j->sync, MEMBER_STOPPING) == 0;
 }
 
 /* NULL: nobody was named, or somebody was lost, who is enough of a cause. */
-static struct member *most_accused(struct joint *j)
+static struct member *most_accused(struct collective *j)
 {
 	struct member *found = NULL;
 
@@ -329,7 +334,7 @@ static struct member *most_accused(struct joint *j)
 	return found;
 }
 
-static void blame(struct agent *a, struct joint *j, struct member *m)
+static void blame(struct agent *a, struct collective *j, struct member *m)
 {
 	struct member *by = m->n_accused == 1 && m->accuser && !m->accuser->is_us ? m->accuser
 										  : NULL;
@@ -348,7 +353,7 @@ static void blame(struct agent *a, struct joint *j, struct member *m)
 	}
 }
 
-void attempt_settle(struct agent *a, struct joint *j)
+void collective_epoch_settle(struct agent *a, struct collective *j)
 {
 	struct member *m = most_accused(j);
 
@@ -361,15 +366,15 @@ void attempt_settle(struct agent *a, struct joint *j)
 	agent_log_of(a, sync_about(&j->sync, "broken", NULL), "warning",
 		     "sync %s: epoch %ju broke: %s", j->sync.id, (uintmax_t)j->sync.epoch,
 		     j->sync.broke_why);
-	attempt_begin(a, j);
+	collective_epoch_begin(a, j);
 }
 
-void attempt_on_timer(struct agent *a, struct joint *j, uint64_t now)
+void collective_epoch_on_timer(struct agent *a, struct collective *j, uint64_t now)
 {
 	if (j->sync.phase == PHASE_BYTES) {
 		snprintf(j->sync.broke_why, sizeof(j->sync.broke_why), "no byte moved for %ju s",
 			 (uintmax_t)((now - j->moved_ns) / SECOND));
-		attempt_break(a, j);
+		collective_epoch_break(a, j);
 	}
 	if (j->sync.phase == PHASE_STOP && !j->stops)
 		stop_all(a, j);

@@ -1,5 +1,5 @@
 /*
- * Transactions
+ * Broadcasts
  *
  * One version on its way from this node to members of a group: all of them for a push, a single one for a
  * repair. This node coordinates it and is the source of its bytes.
@@ -14,8 +14,8 @@
 #define BLAMED_MAX 2 /* links that may break at a member before others come first */
 #define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
 
-/* The version as a patch: see delta.h. */
-struct delta {
+/* The version as a patch: see patch_policy.h. */
+struct patch_policy {
 	struct patch_chain patch_chain; /* that this node keeps, and that end with the version */
 	unsigned first; /* of those that are needed */
 	bool is_composing;
@@ -26,7 +26,7 @@ struct delta {
 
 struct loan;
 
-struct transaction {
+struct broadcast {
 	struct sync sync; /* of members without this node, which has it already */
 	uint64_t share; /* that a repair has of repair_rate now; 0: there is no limit */
 	struct version_id before; /* what this node had committed then: what stays after a failure */
@@ -37,15 +37,15 @@ struct transaction {
 	int layout_fd;
 	int data_fd;
 	int leaves_fd;
-	struct ring {
+	struct nccl_epoch {
 		bool is_wanted; /* there are such epochs */
 		struct gpu_memory memory; /* where data_fd is then */
 		unsigned n_broken;
 		unsigned n_staging; /* answers of the source job that are waited for */
 		int staged_fd; /* leaves of it in host memory; -1: none yet */
-	} ring;
+	} nccl;
 
-	struct delta delta;
+	struct patch_policy patch_policy;
 
 	const struct transport *transport; /* of the last epoch */
 	struct work engine;
@@ -81,17 +81,17 @@ struct transaction {
 	uint8_t n_torn[STRIPES_MAX]; /* the same as member::n_torn, of this node */
 };
 
-static inline struct transaction *transaction_of(const struct sync *s)
+static inline struct broadcast *broadcast_of(const struct sync *s)
 {
-	return container_of(s, struct transaction, sync);
+	return container_of(s, struct broadcast, sync);
 }
 
 /* NULL: there is none, or it is another kind of sync. */
-struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer);
+struct broadcast *broadcast_find_of_buffer(struct agent *a, const char *buffer);
 
 /*
  * A push, or a repair of the one peer, whose document is the replica's. `version` is the local weightd's, 0 the
  * newest. -errno with a sentence.
  */
-int transaction_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
-		    uint64_t version, struct sync **ret, char why[WHY_SIZE]);
+int broadcast_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
+		  uint64_t version, struct sync **ret, char why[WHY_SIZE]);

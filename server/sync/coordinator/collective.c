@@ -6,7 +6,7 @@
  * lend it. If this node ends in that moment, before its COMMIT has left, all nodes keep what they had; its record holds
  * a number that nobody serves, and the next push or average takes the one after.
  */
-#include "server/sync/coordinator/joint.h"
+#include "server/sync/coordinator/collective.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/coordinator/attempt.h"
+#include "server/sync/coordinator/collective_epoch.h"
 #include "server/sync/participant/share.h"
 #include "server/sync/state/document.h"
 
@@ -25,16 +25,16 @@ static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 
 /* --- What people see ---------------------------------------------------------------------------- */
 
-void joint_progress(const struct sync *s, const struct member *m, struct progress *ret)
+void collective_progress(const struct sync *s, const struct member *m, struct progress *ret)
 {
 	*ret = (struct progress){.done = m->done,
 				 .expected = m->expected,
-				 .size = joint_of(s)->size,
+				 .size = collective_of(s)->size,
 				 .n_differ = UINT64_MAX};
 }
 
-void joint_describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
-			  char *ret, size_t size)
+void collective_describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
+			       char *ret, size_t size)
 {
 	(void)a, (void)s;
 	if (m->state == MEMBER_MOVING)
@@ -101,7 +101,7 @@ static json_t *commit_fields(const struct sync *s, const struct member *m)
 /* Nodes that have to come to the same did so, or are lost. */
 static void judge(struct agent *a, struct sync *s)
 {
-	for (unsigned i = 0; i < s->n_members && joint_of(s)->op->is_version; i++) {
+	for (unsigned i = 0; i < s->n_members && collective_of(s)->op->is_version; i++) {
 		struct member *m = &s->members[i];
 
 		if (m->state == MEMBER_VERIFIED && (memcmp(m->root, s->us->root, 32) != 0 ||
@@ -114,14 +114,14 @@ static void judge(struct agent *a, struct sync *s)
 
 /* --- Steps -------------------------------------------------------------------------------------- */
 
-void joint_move(struct agent *a, struct sync *s)
+void collective_move(struct agent *a, struct sync *s)
 {
-	attempt_begin(a, joint_of(s));
+	collective_epoch_begin(a, collective_of(s));
 }
 
-void joint_step(struct agent *a, struct sync *s)
+void collective_step(struct agent *a, struct sync *s)
 {
-	struct joint *j = joint_of(s);
+	struct collective *j = collective_of(s);
 
 	switch (s->phase) {
 	case PHASE_ATTACH:
@@ -130,15 +130,15 @@ void joint_step(struct agent *a, struct sync *s)
 		break;
 	case PHASE_OPEN:
 		if (!sync_count(s, MEMBER_OPENING))
-			attempt_start(a, j);
+			collective_epoch_start(a, j);
 		break;
 	case PHASE_BYTES:
 		if (!sync_count(s, MEMBER_MOVING))
 			sync_verify(a, s);
 		break;
 	case PHASE_STOP:
-		if (attempt_is_told(j))
-			attempt_settle(a, j);
+		if (collective_epoch_is_told(j))
+			collective_epoch_settle(a, j);
 		break;
 	case PHASE_VERIFY:
 		if (!sync_count(s, MEMBER_VERIFYING))
@@ -149,11 +149,11 @@ void joint_step(struct agent *a, struct sync *s)
 	}
 }
 
-void joint_on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was)
+void collective_on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was)
 {
 	(void)was;
 	if (m->is_in_epoch)
-		attempt_break(a, joint_of(s));
+		collective_epoch_break(a, collective_of(s));
 }
 
 /*
@@ -164,12 +164,12 @@ static void begin(struct agent *a, struct sync *s)
 {
 	s->deadline_ns = s->whole_ns = UINT64_MAX;
 	s->us->state = MEMBER_ASKED;
-	member_tell(a, s, s->us, s->ops->ask, joint_invitation(a, s));
+	member_tell(a, s, s->us, s->ops->ask, collective_invitation(a, s));
 }
 
-void joint_on_timer(struct agent *a, struct sync *s, uint64_t now)
+void collective_on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
-	struct joint *j = joint_of(s);
+	struct collective *j = collective_of(s);
 
 	switch (s->phase) {
 	case PHASE_ATTACH: /* else its deadline is that of the whole */
@@ -180,13 +180,13 @@ void joint_on_timer(struct agent *a, struct sync *s, uint64_t now)
 		sync_lose_all_in(a, s, MEMBER_OPENING, a->config->prepare_ns + a->config->stall_ns);
 		break;
 	case PHASE_BYTES:
-		attempt_on_timer(a, j, now);
+		collective_epoch_on_timer(a, j, now);
 		break;
 	case PHASE_STOP:
 		if (j->stops)
 			sync_lose_all_in(a, s, MEMBER_STOPPING, a->config->stall_ns);
 		else
-			attempt_on_timer(a, j, now);
+			collective_epoch_on_timer(a, j, now);
 		break;
 	default:
 		break;
@@ -195,20 +195,21 @@ void joint_on_timer(struct agent *a, struct sync *s, uint64_t now)
 
 /* --- What nodes say ----------------------------------------------------------------------------- */
 
-json_t *joint_invitation(const struct agent *a, const struct sync *s)
+json_t *collective_invitation(const struct agent *a, const struct sync *s)
 {
 	const struct document *d = s->document;
 
-	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation", joint_of(s)->op->name,
-			 "group", s->group->name, "buffer", s->replica->buffer, "term",
-			 (json_int_t)d->version_id.term, "number", (json_int_t)d->version_id.number,
-			 "time_ns", (json_int_t)a->env->time_ns(a->userdata), "dry", s->is_dry);
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation",
+			 collective_of(s)->op->name, "group", s->group->name, "buffer",
+			 s->replica->buffer, "term", (json_int_t)d->version_id.term, "number",
+			 (json_int_t)d->version_id.number, "time_ns",
+			 (json_int_t)a->env->time_ns(a->userdata), "dry", s->is_dry);
 }
 
 static json_t *ask_fields(const struct agent *a, const struct sync *s)
 {
 	const struct document *d = s->document;
-	json_t *fields = joint_invitation(a, s);
+	json_t *fields = collective_invitation(a, s);
 	char hex[65];
 
 	json_object_set_new(fields, "n_bytes", json_integer((json_int_t)d->n_bytes));
@@ -217,7 +218,7 @@ static json_t *ask_fields(const struct agent *a, const struct sync *s)
 	return fields;
 }
 
-void joint_on_begun(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+void collective_on_begun(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	(void)message;
 	if (m->state != MEMBER_ASKED || !m->is_queued) {
@@ -228,7 +229,7 @@ void joint_on_begun(struct agent *a, struct sync *s, struct member *m, const jso
 }
 
 /* What this node has is what the others are asked for. */
-static int take_ours(struct joint *j, const json_t *message)
+static int take_ours(struct collective *j, const json_t *message)
 {
 	struct document *d = j->sync.document;
 
@@ -258,7 +259,8 @@ static void on_differs(struct agent *a, struct sync *s, struct member *m, const 
 			member_fail(a, s, m, "could not be sent the layout: it hung up,");
 }
 
-bool joint_take_address(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+bool collective_take_address(struct agent *a, struct sync *s, struct member *m,
+			     const json_t *message)
 {
 	char why[WHY_SIZE];
 	const char *address;
@@ -279,9 +281,9 @@ bool joint_take_address(struct agent *a, struct sync *s, struct member *m, const
 
 static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
-	if (!joint_take_address(a, s, m, message))
+	if (!collective_take_address(a, s, m, message))
 		return;
-	if (m->is_us && take_ours(joint_of(s), message) < 0)
+	if (m->is_us && take_ours(collective_of(s), message) < 0)
 		member_is_wrong(a, s, m, "ready");
 	else
 		member_set_state(a, s, m, MEMBER_READY);
@@ -296,55 +298,55 @@ static void on_verified(struct agent *a, struct sync *s, struct member *m, const
 		member_set_state(a, s, m, MEMBER_VERIFIED);
 }
 
-bool joint_is_moved(const struct member *m)
+bool collective_is_moved(const struct member *m)
 {
 	return m->is_moved;
 }
 
 /* --- Life --------------------------------------------------------------------------------------- */
 
-void joint_free(struct agent *a, struct sync *s)
+void collective_free(struct agent *a, struct sync *s)
 {
 	(void)a;
 	for (unsigned i = 0; i < s->n_members; i++)
 		json_decref(s->members[i].hellos);
-	moves_deinit(&joint_of(s)->flows.plan);
+	moves_deinit(&collective_of(s)->flows.plan);
 	sync_deinit(s);
-	free(joint_of(s));
+	free(collective_of(s));
 }
 
-static const struct sync_ops JOINT = {
+static const struct sync_ops COLLECTIVE = {
 	.ask = "join",
 	.ask_fields = ask_fields,
 	.ready = "while the others were waited for",
-	.messages = {{"begun", false, joint_on_begun},
+	.messages = {{"begun", false, collective_on_begun},
 		     {"differs", false, on_differs},
 		     {"ready", false, on_ready},
 		     {"refuse", false, member_on_refuse},
-		     {"opened", true, attempt_on_opened},
-		     {"progress", true, attempt_on_progress},
-		     {"done", true, attempt_on_done},
-		     {"broken", true, attempt_on_broken},
-		     {"stopped", true, attempt_on_stopped},
+		     {"opened", true, collective_epoch_on_opened},
+		     {"progress", true, collective_epoch_on_progress},
+		     {"done", true, collective_epoch_on_done},
+		     {"broken", true, collective_epoch_on_broken},
+		     {"stopped", true, collective_epoch_on_stopped},
 		     {"verified", false, on_verified},
 		     {NULL}},
 	.time_to_move = time_to_move,
-	.move = joint_move,
-	.step = joint_step,
-	.on_timer = joint_on_timer,
-	.on_lost = joint_on_lost,
+	.move = collective_move,
+	.step = collective_step,
+	.on_timer = collective_on_timer,
+	.on_lost = collective_on_lost,
 	.decide = decide,
 	.commit_fields = commit_fields,
 	.end = sync_end,
-	.free = joint_free,
-	.is_moved = joint_is_moved,
-	.progress = joint_progress,
-	.describe_bytes = joint_describe_bytes,
+	.free = collective_free,
+	.is_moved = collective_is_moved,
+	.progress = collective_progress,
+	.describe_bytes = collective_describe_bytes,
 	.describe_phase = describe_phase,
 	.describe_kept = describe_kept,
 };
 
-void joint_add_member(struct agent *a, struct sync *s, const char *name)
+void collective_add_member(struct agent *a, struct sync *s, const char *name)
 {
 	struct member *m = &s->members[s->n_members++];
 
@@ -358,7 +360,7 @@ static int add_members(struct agent *a, struct sync *s, const struct collective_
 		       char why[WHY_SIZE])
 {
 	for (unsigned i = 0; i < s->group->n_members; i++)
-		joint_add_member(a, s, s->group->members[i]);
+		collective_add_member(a, s, s->group->members[i]);
 	s->n_least = 2; /* one alone makes nothing together */
 	if (s->us)
 		return 0;
@@ -368,7 +370,7 @@ static int add_members(struct agent *a, struct sync *s, const struct collective_
 	return -EPERM;
 }
 
-void joint_arm(struct agent *a, struct sync *s)
+void collective_arm(struct agent *a, struct sync *s)
 {
 	sync_set_phase(a, s, PHASE_ATTACH, 0);
 	s->whole_ns = s->deadline_ns + agent_time_to_move(a, 0, 0);
@@ -385,10 +387,10 @@ static int check_size(const struct group *g, const struct collective_op *op, cha
 	return -EINVAL;
 }
 
-int joint_new(struct agent *a, const struct collective_op *op, struct replica *h,
-	      const struct group *g, struct sync **ret, char why[WHY_SIZE])
+int collective_new(struct agent *a, const struct collective_op *op, struct replica *h,
+		   const struct group *g, struct sync **ret, char why[WHY_SIZE])
 {
-	struct joint *j;
+	struct collective *j;
 	struct sync *s;
 	int r = check_size(g, op, why);
 
@@ -400,7 +402,7 @@ int joint_new(struct agent *a, const struct collective_op *op, struct replica *h
 		return -ENOMEM;
 	s = &j->sync;
 	j->op = op;
-	r = sync_init(a, s, &JOINT, op->kind, h, g, g->n_members);
+	r = sync_init(a, s, &COLLECTIVE, op->kind, h, g, g->n_members);
 	if (r == 0)
 		r = add_members(a, s, op, why);
 	if (r == 0 && replica_next(a, h, g, &s->document->version_id) < 0) {
@@ -408,10 +410,10 @@ int joint_new(struct agent *a, const struct collective_op *op, struct replica *h
 		r = -EOVERFLOW;
 	}
 	if (r < 0) {
-		joint_free(a, s);
+		collective_free(a, s);
 		return r;
 	}
-	joint_arm(a, s);
+	collective_arm(a, s);
 	*ret = s;
 	return 0;
 }

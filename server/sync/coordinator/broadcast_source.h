@@ -1,0 +1,38 @@
+/*
+ * Broadcast sources
+ *
+ * Where a broadcast has its bytes from: a version of the local weightd, and what it is called.
+ */
+#pragma once
+
+#include "server/sync/coordinator/broadcast.h"
+
+/* `version` is the local weightd's, 0 the newest. -errno with a sentence. */
+int broadcast_source_start(struct agent *a, struct broadcast *t, uint64_t version,
+			   char why[WHY_SIZE]);
+
+/* What the last repair left is lent already: its member prepares at once. */
+void broadcast_source_go_on(struct agent *a, struct broadcast *t);
+
+/* The version cannot be lent: ends the broadcast. */
+void broadcast_source_failed(struct agent *a, struct broadcast *t, const char *why);
+
+/* Asks for one patch instead of several: patch_policy_on_composed() gets the answer. */
+void broadcast_source_compose(struct agent *a, struct broadcast *t, const int *fds, unsigned n_fds);
+
+/* Asks for these bytes in host memory: nccl_epoch_on_staged() gets the answer. */
+void broadcast_source_stage(struct agent *a, struct broadcast *t, const struct ranges *ranges);
+
+/* The broadcast needs it no more; of a repair, the replica has it for a while for the next one. */
+void broadcast_source_end(struct agent *a, struct broadcast *t);
+/* The same, but the replica keeps what was pushed, if this node makes patches. */
+void broadcast_source_keep(struct agent *a, struct broadcast *t);
+
+/* What a replica keeps is given back: whatever it is, all but this root, or this version. */
+void broadcast_source_forget(struct agent *a, struct replica *h);
+void broadcast_source_keep_to(struct agent *a, struct replica *h, const uint8_t root[32]);
+void broadcast_source_forget_version(struct agent *a, struct replica *h, uint64_t version);
+/* What is kept for repairs only, of one replica, or of all that is NULL. */
+void broadcast_source_forget_idle(struct agent *a, struct replica *h);
+/* What nobody repaired with for a while is given back; when to come again, 0: there is no need. */
+uint64_t broadcast_source_step(struct agent *a, uint64_t now);

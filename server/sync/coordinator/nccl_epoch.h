@@ -1,0 +1,35 @@
+/*
+ * NCCL epochs
+ *
+ * Epochs of a push in which NCCL brings the bytes, from the memory of this node's GPU to that of the members': they take
+ * part in one communicator instead of a chain of links, and nobody's host memory has the bytes. What rings that broke
+ * did not bring, and what one brought wrong, goes down the chain: the leaves of that through host memory.
+ */
+#pragma once
+
+#include "server/sync/coordinator/broadcast.h"
+#include "server/sync/state/transport.h"
+
+/* Whether a push to this group begins with them. */
+bool nccl_epoch_is_wanted(const struct agent *a, const struct group *g);
+/* What carries the next epoch. */
+const struct transport *nccl_epoch_choose(const struct agent *a, const struct broadcast *t);
+/* Bytes that engines of the next ring move at a time. */
+uint64_t nccl_epoch_chunk(const struct agent *a, const struct broadcast *t);
+/* All have opened: tells everybody who takes part. */
+void nccl_epoch_start(struct agent *a, struct broadcast *t);
+
+/* Whether an epoch is none, though there are rings: what it carries has to be staged. */
+static inline bool nccl_epoch_is_staged(const struct broadcast *t)
+{
+	return t->nccl.is_wanted && !t->transport->is_nccl;
+}
+
+/* How long members may take to open, and to move anything once they did, in an epoch of either kind. */
+uint64_t nccl_epoch_time_to_open(const struct agent *a, const struct broadcast *t);
+uint64_t nccl_epoch_patience(const struct agent *a, const struct broadcast *t);
+
+/* Has the source job stage what the epoch carries, as it is not a ring; chain_epoch_open_ours() follows. */
+void nccl_epoch_stage(struct agent *a, struct broadcast *t);
+/* It did. */
+void nccl_epoch_on_staged(struct agent *a, struct broadcast *t, int *fds, unsigned n_fds);

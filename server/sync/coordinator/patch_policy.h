@@ -1,0 +1,36 @@
+/*
+ * Patch policy
+ *
+ * A version that goes to members as a patch of what they have, instead of as its leaves that differ. The patch is one
+ * for all of them: of those that this node keeps, from the oldest version on that any of them has. It travels as any
+ * bytes do, and whoever has it all makes the version of it; whether it is that version, its digest of all bytes says.
+ */
+#pragma once
+
+#include "server/sync/coordinator/broadcast.h"
+
+#define PATCH_POLICY_WORTH 2 /* times fewer bytes than of the leaves, or else those travel */
+
+/*
+ * Members are ready: decides who gets a patch. True: it has to be composed first, and broadcast_step() comes when
+ * it is, or cannot be.
+ */
+bool patch_policy_begin(struct agent *a, struct broadcast *t);
+/* What the source job says of the patch. */
+void patch_policy_on_composed(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
+			      unsigned n_fds);
+/* There will be none: leaves travel. */
+void patch_policy_give_up(struct broadcast *t);
+void patch_policy_deinit(struct patch_policy *d);
+
+/* Whether anybody is ready who gets a patch and has not all of it. */
+bool patch_policy_is_wanted(const struct broadcast *t);
+/* What a member lacks of what the epoch carries. */
+struct ranges *patch_policy_missing(const struct broadcast *t, struct member *m);
+/* It has got some: with all of a patch it lacks nothing, until it says so. */
+void patch_policy_settle(const struct broadcast *t, struct member *m);
+/* Leaves travel to it. */
+void patch_policy_leave(struct member *m);
+
+/* How versions get to members: "patch", "leaves", those that differ, or "full". NULL: that is not known yet. */
+const char *patch_policy_way(bool is_patch, uint64_t changed, uint64_t n_bytes);
