@@ -17,7 +17,7 @@
 #include "server/sync/state/group.h"
 
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
-#define BLOBS_SHARE                                                                                \
+#define BLOBS_PART                                                                                 \
 	8 /* of max-bytes, for what a version has before weightd admits anything: one part of so many */
 #define QUEUED_MAX 64 /* of one coordinator: a document each */
 
@@ -28,7 +28,7 @@ uint64_t admission_blobs_size(const struct document *d)
 
 uint64_t admission_blobs_max(const struct agent *a)
 {
-	return a->config->max_bytes ? a->config->max_bytes / BLOBS_SHARE : UINT64_MAX / 4;
+	return a->config->max_bytes ? a->config->max_bytes / BLOBS_PART : UINT64_MAX / 4;
 }
 
 /* The group, if it has the buffer and this node is in it. */
@@ -208,7 +208,7 @@ static const char *refuse_order(struct agent *a, unsigned peer, const struct rep
 /* Of syncs of all kinds: NULL, where none of a buffer is under way that `except`, one of ours, is not. */
 static const char *sync_under_way(struct agent *a, const char *buffer, const char *except)
 {
-	const struct duty *d = duty_find_of_buffer(a, buffer);
+	const struct participant *d = participant_find_of_buffer(a, buffer);
 	const struct sync *s = sync_find_of_buffer(a, buffer);
 
 	if (d)
@@ -223,13 +223,13 @@ static const char *sync_under_way(struct agent *a, const char *buffer, const cha
 static const char *refuse_busy(struct agent *a, unsigned peer, const struct replica *h,
 			       bool is_urgent, const char *sync, char why[WHY_SIZE])
 {
-	struct duty *d = duty_find_of_buffer(a, h->buffer);
+	struct participant *d = participant_find_of_buffer(a, h->buffer);
 	struct sync *s = sync_find_of_buffer(a, h->buffer);
 	const char *other;
 
-	if (d && d->state != DUTY_PUBLISHING &&
-	    (d->coordinator == peer || (duty_is_repair(d) && is_urgent)))
-		duty_give_way(a, d, peer);
+	if (d && d->state != PARTICIPANT_PUBLISHING &&
+	    (d->coordinator == peer || (participant_is_repair(d) && is_urgent)))
+		participant_give_way(a, d, peer);
 	if (s && (sync_is_repair(s) || sync_is_only_slow(s)) && is_urgent)
 		sync_fail(a, s, "a push of %s began", h->buffer);
 	other = sync_under_way(a, h->buffer, sync);
@@ -247,11 +247,11 @@ static const char *refuse_disk(const struct agent *a, char why[WHY_SIZE])
 
 static bool is_queue_full(const struct agent *a, unsigned coordinator)
 {
-	const struct duty *d;
+	const struct participant *d;
 	unsigned n = 0;
 
-	list_for_each(d, &a->duties, link)
-		n += d->state == DUTY_QUEUED && d->coordinator == coordinator;
+	list_for_each(d, &a->participants, link)
+		n += d->state == PARTICIPANT_QUEUED && d->coordinator == coordinator;
 	return n >= QUEUED_MAX;
 }
 
@@ -329,8 +329,9 @@ static const char *refuse_coordinator(struct agent *a, unsigned peer, const stru
 	return NULL;
 }
 
-const char *admission_refusal_of_share(struct agent *a, unsigned peer, const struct invitation *i,
-				       struct replica **ret_replica, char why[WHY_SIZE])
+const char *admission_refusal_of_contributor(struct agent *a, unsigned peer,
+					     const struct invitation *i,
+					     struct replica **ret_replica, char why[WHY_SIZE])
 {
 	const char *code = refuse_coordinator(a, peer, i, why);
 	struct replica *h;

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/sync/participant/share.h"
+#include "server/sync/participant/contributor.h"
 
 /*
  * The code of the refusal, with a sentence, or NULL. `*ret_replica`, which has to be NULL, is the buffer's replica once its
@@ -16,9 +16,9 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 			      struct replica **ret_replica, char why[WHY_SIZE]);
 
 /* The same of a part in a version that is made together; the coordinator, a publisher, may be this node. */
-const char *admission_refusal_of_share(struct agent *a, unsigned peer_or_self,
-				       const struct invitation *i, struct replica **ret_replica,
-				       char why[WHY_SIZE]);
+const char *admission_refusal_of_contributor(struct agent *a, unsigned peer_or_self,
+					     const struct invitation *i,
+					     struct replica **ret_replica, char why[WHY_SIZE]);
 
 /* Bytes of the layout and the leaves of a version, and how many one may have: of all there may be twice as many here. */
 uint64_t admission_blobs_size(const struct document *d);

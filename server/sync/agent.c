@@ -4,7 +4,7 @@
  *	replicas		what is committed, here and elsewhere; the record
  *	syncs		that this node coordinates: broadcasts, which bring what it has, and collectives, in which
  *			several nodes make a version together
- *	duties		of it in syncs, whoever coordinates: parties of broadcasts, shares in collectives
+ *	participants		of it in syncs, whoever coordinates: receivers of broadcasts, contributors to collectives
  *	repair		how it comes to what it lacks
  *
  * They change states and never wait. What ended is freed, and what became possible is begun, in settle(), at
@@ -27,9 +27,9 @@
 #include "server/sync/coordinator/collective.h"
 #include "server/sync/coordinator/reshard.h"
 #include "server/sync/history.h"
-#include "server/sync/participant/party.h"
+#include "server/sync/participant/contributor.h"
+#include "server/sync/participant/receiver.h"
 #include "server/sync/participant/shard.h"
-#include "server/sync/participant/share.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/loopback.h"
@@ -207,7 +207,7 @@ int agent_new(const struct env *env, void *userdata, const struct agent_config *
 	a->config = config;
 	list_init(&a->replicas);
 	list_init(&a->syncs);
-	list_init(&a->duties);
+	list_init(&a->participants);
 	list_init(&a->trace_spans);
 	list_init(&a->loopback);
 	list_init(&a->catch_ups);
@@ -230,7 +230,7 @@ int agent_new(const struct env *env, void *userdata, const struct agent_config *
 struct agent *agent_free(struct agent *a)
 {
 	struct sync *s, *next_s;
-	struct duty *d, *next_d;
+	struct participant *d, *next_d;
 	struct loopback *w, *next_w;
 	struct replica *h, *next_h;
 
@@ -239,7 +239,7 @@ struct agent *agent_free(struct agent *a)
 	watch_end(a);
 	list_for_each_safe(s, next_s, &a->syncs, link)
 		s->ops->free(a, s);
-	list_for_each_safe(d, next_d, &a->duties, link)
+	list_for_each_safe(d, next_d, &a->participants, link)
 		d->ops->free(a, d);
 	list_for_each_safe(w, next_w, &a->loopback, link)
 		loopback_free(w);
@@ -259,13 +259,13 @@ struct agent *agent_free(struct agent *a)
 static void reap(struct agent *a)
 {
 	struct sync *s, *next_s;
-	struct duty *d, *next_d;
+	struct participant *d, *next_d;
 
 	list_for_each_safe(s, next_s, &a->syncs, link)
 		if (s->phase == PHASE_ENDED)
 			s->ops->free(a, s);
-	list_for_each_safe(d, next_d, &a->duties, link)
-		if (d->state == DUTY_ENDED)
+	list_for_each_safe(d, next_d, &a->participants, link)
+		if (d->state == PARTICIPANT_ENDED)
 			d->ops->free(a, d);
 }
 
@@ -280,7 +280,7 @@ static void hear_self(struct agent *a);
 static void settle(struct agent *a)
 {
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 	uint64_t timer;
 
 	hear_self(a);
@@ -292,16 +292,16 @@ static void settle(struct agent *a)
 	earlier(&timer, replicas_step(a, agent_now(a)));
 	repair_serve_next(a);
 	repair_share_rate(a);
-	party_begin_next(a);
-	share_begin_next(a);
+	receiver_begin_next(a);
+	contributor_begin_next(a);
 	hear_self(a);
 	list_for_each(s, &a->syncs, link) {
 		if (!s->is_left && sync_is_left_to_late(s))
 			history_sync_left(a, s);
 		earlier(&timer, sync_deadline(s));
 	}
-	list_for_each(d, &a->duties, link)
-		earlier(&timer, duty_deadline(d));
+	list_for_each(d, &a->participants, link)
+		earlier(&timer, participant_deadline(d));
 	earlier(&timer, a->save_ns);
 	if (a->look_again)
 		timer = agent_now(a);
@@ -346,9 +346,9 @@ static int make_room(struct agent *a, const struct replica *h, const char *what,
 		     char why[WHY_SIZE])
 {
 	struct sync *s = sync_find_of_buffer(a, h->buffer);
-	struct duty *d = duty_find_of_buffer(a, h->buffer);
+	struct participant *d = participant_find_of_buffer(a, h->buffer);
 	bool s_stays = s && !sync_is_repair(s) && !sync_is_only_slow(s),
-	     d_stays = d && (!duty_is_repair(d) || d->state == DUTY_PUBLISHING);
+	     d_stays = d && (!participant_is_repair(d) || d->state == PARTICIPANT_PUBLISHING);
 
 	if (s_stays || d_stays) {
 		snprintf(why, WHY_SIZE, "sync %s of %s is under way", s_stays ? s->id : d->sync,
@@ -367,7 +367,7 @@ static int make_room(struct agent *a, const struct replica *h, const char *what,
 	if (s)
 		sync_fail(a, s, "%s of %s began", what, h->buffer);
 	if (d)
-		duty_drop(a, d, "%s of %s began", what, h->buffer);
+		participant_drop(a, d, "%s of %s began", what, h->buffer);
 	return 0;
 }
 
@@ -586,18 +586,18 @@ int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
 
 bool agent_is_idle(const struct agent *a)
 {
-	return list_empty(&a->syncs) && list_empty(&a->duties);
+	return list_empty(&a->syncs) && list_empty(&a->participants);
 }
 
 const char *agent_sync_group(const struct agent *a, const char *sync)
 {
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 
 	list_for_each(s, &a->syncs, link)
 		if (strcmp(s->id, sync) == 0)
 			return s->group->name;
-	list_for_each(d, &a->duties, link)
+	list_for_each(d, &a->participants, link)
 		if (strcmp(d->sync, sync) == 0)
 			return d->group;
 	return NULL;
@@ -669,7 +669,7 @@ void agent_on_peer_up(struct agent *a, unsigned peer)
 void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 {
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 
 	if (!a->peers[peer].up)
 		return;
@@ -678,9 +678,9 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 	replicas_forget_claims(a, peer);
 	list_for_each(s, &a->syncs, link)
 		sync_on_peer_down(a, s, peer, why);
-	list_for_each(d, &a->duties, link)
+	list_for_each(d, &a->participants, link)
 		if (d->coordinator == peer)
-			duty_on_peer_down(a, d, why);
+			participant_on_peer_down(a, d, why);
 	repair_on_peer_down(a, peer);
 	settle(a);
 }
@@ -691,7 +691,7 @@ static void on_sync_message(struct agent *a, unsigned peer, const char *type, co
 
 	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
 		agent_hang_up(a, peer, "'%.32s' without a sync", type);
-	else if (!duty_on_message(a, peer, sync, type, message) &&
+	else if (!participant_on_message(a, peer, sync, type, message) &&
 		 !sync_on_message(a, peer, sync, type, message))
 		agent_log(a, "debug", "%s: '%.32s' of sync %s, which is over",
 			  agent_peer_name(a, peer), type, sync);
@@ -699,10 +699,10 @@ static void on_sync_message(struct agent *a, unsigned peer, const char *type, co
 
 static void on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	if (party_blob_limit(a, peer, hash))
-		party_on_blob(a, peer, hash, fd, size);
-	else if (share_blob_limit(a, peer, hash))
-		share_on_blob(a, peer, hash, fd, size);
+	if (receiver_blob_limit(a, peer, hash))
+		receiver_on_blob(a, peer, hash, fd, size);
+	else if (contributor_blob_limit(a, peer, hash))
+		contributor_on_blob(a, peer, hash, fd, size);
 	else if (shard_blob_limit(a, peer, hash))
 		shard_on_blob(a, peer, hash, fd, size);
 	else
@@ -720,7 +720,7 @@ static void hear_self(struct agent *a)
 		if (!w->message)
 			on_blob(a, AGENT_SELF, w->hash, w->fd, w->size);
 		else if (strcmp(type, "join") == 0)
-			share_on_join(a, AGENT_SELF, w->message);
+			contributor_on_join(a, AGENT_SELF, w->message);
 		else
 			on_sync_message(a, AGENT_SELF, type, w->message);
 		loopback_free(w);
@@ -733,12 +733,9 @@ void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
 		const char *type;
 		void (*fn)(struct agent *a, unsigned peer, const json_t *message);
 	} MESSAGES[] = {
-		{"heads", replica_on_message},
-		{"prepare", party_on_prepare},
-		{"join", share_on_join},
-		{"catch-up", repair_on_catch_up},
-		{"cannot-repair", repair_on_refused},
-		{"traced", trace_span_on_message},
+		{"heads", replica_on_message},        {"prepare", receiver_on_prepare},
+		{"join", contributor_on_join},        {"catch-up", repair_on_catch_up},
+		{"cannot-repair", repair_on_refused}, {"traced", trace_span_on_message},
 	};
 	const char *type;
 	unsigned i;
@@ -767,10 +764,10 @@ void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int f
 
 uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	uint64_t limit = party_blob_limit(a, peer, hash);
+	uint64_t limit = receiver_blob_limit(a, peer, hash);
 
 	if (!limit)
-		limit = share_blob_limit(a, peer, hash);
+		limit = contributor_blob_limit(a, peer, hash);
 	if (!limit)
 		limit = shard_blob_limit(a, peer, hash);
 	return limit ? limit : reshard_blob_limit(a, peer, hash);
@@ -780,15 +777,15 @@ void agent_on_timer(struct agent *a)
 {
 	uint64_t now = agent_now(a);
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 
 	a->timer_ns = 0;
 	if (a->save_ns && now >= a->save_ns && agent_flush(a) < 0)
 		a->save_ns = now + SAVE_AGAIN_NS;
 	list_for_each(s, &a->syncs, link)
 		sync_on_timer(a, s, now);
-	list_for_each(d, &a->duties, link)
-		duty_on_timer(a, d, now);
+	list_for_each(d, &a->participants, link)
+		participant_on_timer(a, d, now);
 	settle(a);
 }
 

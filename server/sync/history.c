@@ -48,7 +48,7 @@ static struct about about_sync(const struct sync *s, const struct progress *p)
 			      .epoch = s->epoch};
 }
 
-static struct about about_duty(const struct duty *d)
+static struct about about_participant(const struct participant *d)
 {
 	return (struct about){.sync = d->sync,
 			      .kind = d->kind,
@@ -172,18 +172,19 @@ static void append_sync(const struct agent *a, const struct sync *s, json_t *row
 	}
 }
 
-static json_t *duty_row(const struct agent *a, const struct duty *d)
+static json_t *participant_row(const struct agent *a, const struct participant *d)
 {
-	bool moves = d->state == DUTY_MOVING && agent_now(a) - d->reported_ns < SYNC_STALE_NS;
-	struct about x = about_duty(d);
-	json_t *row = node_row(&x, a->config->name, duty_phase(d), moves ? d->rate : 0, d->why);
+	bool moves = d->state == PARTICIPANT_MOVING && agent_now(a) - d->reported_ns < SYNC_STALE_NS;
+	struct about x = about_participant(d);
+	json_t *row = node_row(&x, a->config->name, participant_phase(d), moves ? d->rate : 0,
+			       d->why);
 
 	set_way(row, d->from, false);
 	return row;
 }
 
 /* Of what this node coordinates, it is a member that is told of already. */
-static bool is_told_of(const struct duty *d)
+static bool is_told_of(const struct participant *d)
 {
 	return d->coordinator == AGENT_SELF;
 }
@@ -192,7 +193,7 @@ json_t *agent_status(const struct agent *a, const char *sync)
 {
 	json_t *rows = json_array(), *entry;
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 	size_t i;
 
 	json_array_foreach(a->history, i, entry)
@@ -206,9 +207,10 @@ json_t *agent_status(const struct agent *a, const char *sync)
 	list_for_each(s, &a->syncs, link)
 		if (s->phase != PHASE_ENDED && (!sync || strcmp(sync, s->id) == 0))
 			append_sync(a, s, rows);
-	list_for_each(d, &a->duties, link)
-		if (d->state != DUTY_ENDED && !is_told_of(d) && (!sync || strcmp(sync, d->sync) == 0))
-			json_array_append_new(rows, duty_row(a, d));
+	list_for_each(d, &a->participants, link)
+		if (d->state != PARTICIPANT_ENDED && !is_told_of(d) &&
+		    (!sync || strcmp(sync, d->sync) == 0))
+			json_array_append_new(rows, participant_row(a, d));
 	return rows;
 }
 
@@ -233,13 +235,13 @@ void history_member_event(struct agent *a, const struct sync *s, const struct me
 	agent_event(a, event);
 }
 
-void history_duty_event(struct agent *a, const struct duty *d)
+void history_participant_event(struct agent *a, const struct participant *d)
 {
 	json_t *event;
 
 	if (is_told_of(d))
 		return;
-	event = duty_row(a, d);
+	event = participant_row(a, d);
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);
 }
@@ -364,14 +366,14 @@ void history_sync_end(struct agent *a, const struct sync *s, bool committed)
 	remember(a, row, rows, event);
 }
 
-void history_duty_end(struct agent *a, const struct duty *d)
+void history_participant_end(struct agent *a, const struct participant *d)
 {
-	struct about x = about_duty(d);
+	struct about x = about_participant(d);
 	json_t *row, *event;
 
 	if (is_told_of(d))
 		return;
-	x.ended_in = duty_ended_in(d);
+	x.ended_in = participant_ended_in(d);
 	row = ended_row(a, &x, d->state_name, d->started_ns, &d->byte_count, d->why);
 	event = end_event(row,
 			  json_pack("[o]",
@@ -379,17 +381,17 @@ void history_duty_end(struct agent *a, const struct duty *d)
 			  d->state_name, d->why);
 	set_number(row, "nodes", 1);
 	metrics_on_end(a, ROLE_MEMBER, x.kind, d->state_name);
-	remember(a, row, json_pack("[o]", duty_row(a, d)), event);
+	remember(a, row, json_pack("[o]", participant_row(a, d)), event);
 }
 
 static struct byte_count *byte_count_of(struct agent *a, enum metrics_role role, const char *sync)
 {
 	struct sync *s = role == ROLE_PUBLISHER ? sync_find(a, sync) : NULL;
-	struct duty *d;
+	struct participant *d;
 
 	if (s)
 		return &s->byte_count;
-	list_for_each(d, &a->duties, link)
+	list_for_each(d, &a->participants, link)
 		if (role == ROLE_MEMBER && !is_told_of(d) && strcmp(d->sync, sync) == 0)
 			return &d->byte_count;
 	return NULL;

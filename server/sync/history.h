@@ -6,7 +6,7 @@
 #pragma once
 
 #include "server/sync/coordinator/sync.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 
 #define HISTORY_MAX 256
 
@@ -23,5 +23,5 @@ void history_sync_end(struct agent *a, const struct sync *s, bool committed);
  * node coordinates. Of one that nobody remembers, nothing.
  */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes);
-void history_duty_event(struct agent *a, const struct duty *d);
-void history_duty_end(struct agent *a, const struct duty *d);
+void history_participant_event(struct agent *a, const struct participant *d);
+void history_participant_end(struct agent *a, const struct participant *d);

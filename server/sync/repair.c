@@ -19,7 +19,7 @@
 #include "server/sync/base/order.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "server/sync/state/group.h"
 
 _Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ORDER_RATE_MIN, "all take such a share");
@@ -252,7 +252,7 @@ static bool is_another_better(struct agent *a, const struct replica *h)
 
 static bool is_in_sync(struct agent *a, const char *buffer)
 {
-	return duty_find_of_buffer(a, buffer) || sync_find_of_buffer(a, buffer);
+	return participant_find_of_buffer(a, buffer) || sync_find_of_buffer(a, buffer);
 }
 
 static bool is_ours(const struct agent *a, const struct replica *h)

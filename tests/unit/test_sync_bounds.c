@@ -17,7 +17,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/config.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "server/sync/state/agent_state.h"
 #include "sim.h"
 #include "sim_jobs.h"
@@ -321,35 +321,35 @@ static void test_max_bytes_is_the_memory_of_the_machine_if_nothing_is_said(void 
 
 /* --- Turns -------------------------------------------------------------------------------------- */
 
-static struct duty *queue_one(struct agent *a, unsigned coordinator)
+static struct participant *queue_one(struct agent *a, unsigned coordinator)
 {
-	struct duty *d = calloc(1, sizeof(*d));
+	struct participant *d = calloc(1, sizeof(*d));
 
 	assert_non_null(d);
 	d->coordinator = coordinator;
-	list_append(&a->duties, &d->link);
+	list_append(&a->participants, &d->link);
 	return d;
 }
 
 /* As those do that begin what is queued: oldest first. */
 static void begin_next(struct agent *a, unsigned max, unsigned n_begun[])
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link) {
-		if (d->state != DUTY_QUEUED || !duty_has_turn(a, d, max))
+	list_for_each(d, &a->participants, link) {
+		if (d->state != PARTICIPANT_QUEUED || !participant_has_turn(a, d, max))
 			continue;
-		d->state = DUTY_WANT;
+		d->state = PARTICIPANT_WANT;
 		n_begun[d->coordinator]++;
 	}
 }
 
 static void end_one(struct agent *a, unsigned coordinator)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link)
-		if (d->coordinator == coordinator && d->state == DUTY_WANT)
+	list_for_each(d, &a->participants, link)
+		if (d->coordinator == coordinator && d->state == PARTICIPANT_WANT)
 			break;
 	list_remove(&d->link);
 	free(d);
@@ -363,10 +363,10 @@ static void test_a_sixth_coordinator_has_the_turn_that_is_free_next(void **state
 	(void)state;
 	for (unsigned ends = 0; ends < 5; ends++) {
 		struct agent a = {0};
-		struct duty *d, *next;
+		struct participant *d, *next;
 		unsigned n[6] = {0};
 
-		list_init(&a.duties);
+		list_init(&a.participants);
 		for (unsigned c = 0; c < 6; c++)
 			for (unsigned i = 0; i < 16; i++)
 				queue_one(&a, c);
@@ -377,7 +377,7 @@ static void test_a_sixth_coordinator_has_the_turn_that_is_free_next(void **state
 		begin_next(&a, 16, n);
 		for (unsigned c = 0; c < 6; c++)
 			assert_int_equal(n[c], BEGUN[c] + (c == (BEGUN[ends] == 1 ? ends : 5)));
-		list_for_each_safe(d, next, &a.duties, link)
+		list_for_each_safe(d, next, &a.participants, link)
 			free(d);
 	}
 }

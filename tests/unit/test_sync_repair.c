@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "sim.h"
 
 #define S SIM_SECOND
@@ -206,9 +206,9 @@ static void test_who_starts_anew_is_ready_when_it_has_verified_what_it_has(void 
 
 static bool is_repaired(struct sim *s, unsigned node)
 {
-	const struct duty *d = duty_find_of_buffer(s->nodes[node].agent, SIM_BUFFER);
+	const struct participant *d = participant_find_of_buffer(s->nodes[node].agent, SIM_BUFFER);
 
-	return d && duty_is_repair(d) && d->state == DUTY_MOVING;
+	return d && participant_is_repair(d) && d->state == PARTICIPANT_MOVING;
 }
 
 static bool n1_is_repaired(struct sim *s)

@@ -15,7 +15,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/coordinator/collective_epoch.h"
-#include "server/sync/participant/share.h"
+#include "server/sync/participant/contributor.h"
 #include "server/sync/state/document.h"
 
 static uint64_t time_to_move(const struct agent *a, const struct sync *s)
@@ -75,7 +75,7 @@ static bool write_document(struct agent *a, struct sync *s)
 	return false;
 }
 
-/* Durable before anybody is told: the opening of replica.c says why. That this node serves it, its share says. */
+/* Durable before anybody is told: the opening of replica.c says why. That this node serves it, its contributor says. */
 static bool decide(struct agent *a, struct sync *s)
 {
 	int r;
@@ -157,7 +157,7 @@ void collective_on_lost(struct agent *a, struct sync *s, struct member *m, enum 
 }
 
 /*
- * Without a layout, we say what ours is. Our share has deadlines for all that it does, and ends in one of them; how much
+ * Without a layout, we say what ours is. Our contributor has deadlines for all that it does, and ends in one of them; how much
  * that is, nobody knows here.
  */
 static void begin(struct agent *a, struct sync *s)
@@ -245,17 +245,17 @@ static int take_ours(struct collective *j, const json_t *message)
 static void on_differs(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	const struct document *d = s->document;
-	struct duty *ours;
+	struct participant *ours;
 
 	(void)message;
 	if (m->state != MEMBER_ASKED || m->is_us || !d->layout_bytes) {
 		member_is_wrong(a, s, m, "differs");
 		return;
 	}
-	list_for_each(ours, &a->duties, link)
+	list_for_each(ours, &a->participants, link)
 		if (ours->coordinator == AGENT_SELF && strcmp(ours->sync, s->id) == 0 &&
-		    a->env->send_blob(a->userdata, m->peer, d->layout, share_of(ours)->layout_fd,
-				      d->layout_bytes) < 0)
+		    a->env->send_blob(a->userdata, m->peer, d->layout,
+				      contributor_of(ours)->layout_fd, d->layout_bytes) < 0)
 			member_fail(a, s, m, "could not be sent the layout: it hung up,");
 }
 

@@ -2,7 +2,7 @@
  * Collectives
  *
  * What several nodes make together, each from a version of its own, as this node coordinates it: a version of all members
- * of a group here, shards of a model in reshard.h. In it this node is one of them, by a share (share.h) like the
+ * of a group here, shards of a model in reshard.h. In it this node is one of them, as a contributor (contributor.h) like the
  * others'.
  */
 #pragma once

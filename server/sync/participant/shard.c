@@ -13,9 +13,9 @@
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/coordinator/reshard.h"
-#include "server/sync/participant/share.h"
+#include "server/sync/participant/contributor.h"
 
-static struct shard *of(struct share *s)
+static struct shard *of(struct contributor *s)
 {
 	return &s->invitation.shard;
 }
@@ -73,15 +73,15 @@ void shard_deinit(struct shard *x)
 	x->layout_fd = fd_close(x->layout_fd);
 }
 
-void shard_offer(struct agent *a, struct share *s)
+void shard_offer(struct agent *a, struct contributor *s)
 {
-	struct duty *d = &s->duty;
+	struct participant *d = &s->participant;
 	json_t *fields = json_pack("{s:s}", "address", a->config->data_addresses[0]);
 	char hex[65];
 
-	duty_set_state(a, d, DUTY_READY, 0);
+	participant_set_state(a, d, PARTICIPANT_READY, 0);
 	if (!of(s)->gives) {
-		duty_tell(a, d, "ready", fields);
+		participant_tell(a, d, "ready", fields);
 		return;
 	}
 	json_object_update_new(fields, json_pack("{s:I, s:I, s:s, s:I}", "n_bytes",
@@ -89,18 +89,18 @@ void shard_offer(struct agent *a, struct share *s)
 						 (json_int_t)s->lent, "layout",
 						 field_hex(s->layout, 32, hex), "layout_bytes",
 						 (json_int_t)s->layout_bytes));
-	duty_tell(a, d, "ready", fields);
+	participant_tell(a, d, "ready", fields);
 	if (agent_send_blob(a, d->coordinator, s->layout, s->layout_fd, s->layout_bytes) < 0)
-		duty_give_up(a, d, "failed", "its layout cannot be sent");
+		participant_give_up(a, d, "failed", "its layout cannot be sent");
 }
 
 /* --- The plan ----------------------------------------------------------------------------------- */
 
 /* What we get, of which nothing is here yet. Returns the code of a refusal, or NULL. */
-static const char *take_result(struct agent *a, struct share *s, const json_t *message,
+static const char *take_result(struct agent *a, struct contributor *s, const json_t *message,
 			       char why[WHY_SIZE])
 {
-	struct duty *d = &s->duty;
+	struct participant *d = &s->participant;
 	struct shard *x = of(s);
 	uint64_t max = a->config->max_bytes;
 
@@ -117,32 +117,33 @@ static const char *take_result(struct agent *a, struct share *s, const json_t *m
 	return "size";
 }
 
-void shard_on_plan(struct agent *a, struct duty *d, const json_t *message)
+void shard_on_plan(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	struct shard *x = of(s);
 	const char *code = NULL;
 	char why[WHY_SIZE];
 
-	if (!d->is_own || d->state != DUTY_READY || x->has_plan ||
+	if (!d->is_own || d->state != PARTICIPANT_READY || x->has_plan ||
 	    field_number(message, "plan_bytes", MOVES_SIZE_MAX, &x->plan_bytes) < 0 ||
 	    !x->plan_bytes || field_bytes(message, "plan", x->plan, 32) < 0) {
-		duty_out_of_order(a, d, "plan");
+		participant_out_of_order(a, d, "plan");
 		return;
 	}
 	x->has_plan = true;
-	duty_set_state(a, d, DUTY_WANT, 0); /* whatever else comes first: there is the whole */
+	participant_set_state(a, d, PARTICIPANT_WANT,
+			      0); /* whatever else comes first: there is the whole */
 	if (x->gets)
 		code = take_result(a, s, message, why);
 	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 0, 0) +
 		      reshard_time_to_send(COLLECTIVE_OP_NODES_MAX *
 					   (x->plan_bytes + x->layout_bytes));
 	if (code)
-		duty_give_up(a, d, code, why);
+		participant_give_up(a, d, code, why);
 }
 
 /* Nodes and links, and what of them is ours. -errno with a sentence. */
-static int read_plan(struct agent *a, struct share *s, char why[MOVES_WHY_SIZE])
+static int read_plan(struct agent *a, struct contributor *s, char why[MOVES_WHY_SIZE])
 {
 	struct moves *plan = &s->flows.plan;
 	struct shard *x = of(s);
@@ -157,33 +158,34 @@ static int read_plan(struct agent *a, struct share *s, char why[MOVES_WHY_SIZE])
 	r = moves_decode_links(text, x->plan_bytes, plan, why);
 	(void)munmap(text, x->plan_bytes);
 	if (r == 0)
-		s->duty.whole_ns = agent_now(a) +
-				   2 * agent_time_to_move(a, collective_op_most(plan), 0);
+		s->participant.whole_ns = agent_now(a) +
+					  2 * agent_time_to_move(a, collective_op_most(plan), 0);
 	return r;
 }
 
-static void on_all_there(struct agent *a, struct share *s)
+static void on_all_there(struct agent *a, struct contributor *s)
 {
 	char why[MOVES_WHY_SIZE];
 
 	if (read_plan(a, s, why) < 0)
-		duty_give_up(a, &s->duty, "plan", why);
+		participant_give_up(a, &s->participant, "plan", why);
 	else
-		share_prepare(a, s);
+		contributor_prepare(a, s);
 }
 
 /* The descriptor that a blob of this peer is for. NULL: there is none. */
 static int *awaited(const struct agent *a, unsigned peer, const uint8_t hash[32],
-		    struct share **ret, uint64_t *ret_size)
+		    struct contributor **ret, uint64_t *ret_size)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link) {
+	list_for_each(d, &a->participants, link) {
 		struct shard *x;
 
-		if (d->kind != KIND_RESHARD || d->state != DUTY_WANT || d->coordinator != peer)
+		if (d->kind != KIND_RESHARD || d->state != PARTICIPANT_WANT ||
+		    d->coordinator != peer)
 			continue;
-		*ret = share_of(d);
+		*ret = contributor_of(d);
 		x = of(*ret);
 		if (!x->has_plan)
 			continue;
@@ -199,7 +201,7 @@ static int *awaited(const struct agent *a, unsigned peer, const uint8_t hash[32]
 
 uint64_t shard_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	struct share *s;
+	struct contributor *s;
 	uint64_t size;
 
 	return awaited(a, peer, hash, &s, &size) ? size : 0;
@@ -207,7 +209,7 @@ uint64_t shard_blob_limit(const struct agent *a, unsigned peer, const uint8_t ha
 
 void shard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	struct share *s;
+	struct contributor *s;
 	uint64_t awaited_size;
 	int *ret = awaited(a, peer, hash, &s, &awaited_size);
 
@@ -215,25 +217,26 @@ void shard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int f
 		return;
 	*ret = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (*ret < 0)
-		duty_give_up(a, &s->duty, "memory", "there are no descriptors for its plan");
+		participant_give_up(a, &s->participant, "memory",
+				    "there are no descriptors for its plan");
 	else if (of(s)->plan_fd >= 0 && (!of(s)->gets || of(s)->layout_fd >= 0))
 		on_all_there(a, s);
 }
 
 /* --- The engine --------------------------------------------------------------------------------- */
 
-unsigned shard_open(const struct share *s, json_t *order, int ret_fds[3])
+unsigned shard_open(const struct contributor *s, json_t *order, int ret_fds[3])
 {
 	const struct shard *x = &s->invitation.shard;
 	unsigned n = 0;
 
 	json_object_set_new(order, "n_bytes", json_integer((json_int_t)x->given_bytes));
 	json_object_set_new(order, "result_bytes",
-			    json_integer((json_int_t)(x->gets ? s->duty.n_bytes : 0)));
+			    json_integer((json_int_t)(x->gets ? s->participant.n_bytes : 0)));
 	if (x->gives)
 		ret_fds[n++] = s->data_fd;
 	if (x->gets)
-		ret_fds[n++] = s->duty.memory_fd;
+		ret_fds[n++] = s->participant.memory_fd;
 	ret_fds[n++] = x->plan_fd;
 	return n;
 }

@@ -76,7 +76,7 @@ struct agent {
 	struct list replicas;
 	unsigned n_replicas;
 	struct list syncs;
-	struct list duties;
+	struct list participants;
 	struct list trace_spans; /* struct work: engines that weightd-trace is told of */
 	struct list loopback; /* struct loopback of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */

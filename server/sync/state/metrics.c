@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "server/sync/coordinator/sync.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "server/sync/state/trace_span.h"
 
 #define SAMPLES_MAX 24 /* in a packet: each may have a buffer's name and a group's, escaped */
@@ -45,16 +45,16 @@ static const char *const PHASES[N_ROLES][METRICS_PHASES] = {
 			    [PHASE_STOP] = "stop",
 			    [PHASE_VERIFY] = "verify",
 			    [PHASE_COMMIT] = "commit"},
-	[ROLE_MEMBER] = {[DUTY_WANT] = "want",
-			 [DUTY_CREATE] = "create",
-			 [DUTY_READY] = "ready",
-			 [DUTY_OPENING] = "opening",
-			 [DUTY_OPEN] = "open",
-			 [DUTY_MOVING] = "bytes",
-			 [DUTY_VERIFYING] = "verify",
-			 [DUTY_VERIFIED] = "verified",
-			 [DUTY_RECORDING] = "record",
-			 [DUTY_PUBLISHING] = "commit"},
+	[ROLE_MEMBER] = {[PARTICIPANT_WANT] = "want",
+			 [PARTICIPANT_CREATE] = "create",
+			 [PARTICIPANT_READY] = "ready",
+			 [PARTICIPANT_OPENING] = "opening",
+			 [PARTICIPANT_OPEN] = "open",
+			 [PARTICIPANT_MOVING] = "bytes",
+			 [PARTICIPANT_VERIFYING] = "verify",
+			 [PARTICIPANT_VERIFIED] = "verified",
+			 [PARTICIPANT_RECORDING] = "record",
+			 [PARTICIPANT_PUBLISHING] = "commit"},
 };
 
 /* --- Counting ----------------------------------------------------------------------------------- */
@@ -92,11 +92,11 @@ void metrics_step(struct agent *a)
 {
 	uint64_t now = agent_now(a);
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 
 	list_for_each(s, &a->syncs, link)
 		stay(a, ROLE_PUBLISHER, s->id, &s->stay, s->phase, now);
-	list_for_each(d, &a->duties, link)
+	list_for_each(d, &a->participants, link)
 		if (d->coordinator != AGENT_SELF)
 			stay(a, ROLE_MEMBER, d->sync, &d->stay, d->state, now);
 }
@@ -209,12 +209,13 @@ static void append_active(const struct agent *a, const struct family *f, json_t 
 {
 	uint64_t n[N_ROLES][N_KINDS] = {};
 	struct sync *s;
-	struct duty *d;
+	struct participant *d;
 
 	list_for_each(s, &a->syncs, link)
 		n[ROLE_PUBLISHER][s->kind] += s->phase != PHASE_ENDED;
-	list_for_each(d, &a->duties, link)
-		n[ROLE_MEMBER][d->kind] += d->coordinator != AGENT_SELF && d->state != DUTY_ENDED;
+	list_for_each(d, &a->participants, link)
+		n[ROLE_MEMBER][d->kind] += d->coordinator != AGENT_SELF &&
+					   d->state != PARTICIPANT_ENDED;
 	for (unsigned i = 0; i < N_ROLES * N_KINDS; i++)
 		append(f, rows,
 		       json_pack("{s:s, s:s}", "role", ROLES[i / N_KINDS], "kind",

@@ -34,7 +34,7 @@
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/history.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "server/sync/state/group.h"
 
 #define N_REPLICAS_MAX 4096
@@ -56,7 +56,7 @@ struct replica *replica_find(struct agent *a, const char *buffer)
 
 static bool is_used(const struct agent *a, const struct replica *h)
 {
-	struct duty *d;
+	struct participant *d;
 	struct sync *s;
 
 	if (h->document)
@@ -64,7 +64,7 @@ static bool is_used(const struct agent *a, const struct replica *h)
 	list_for_each(s, &a->syncs, link)
 		if (s->replica == h)
 			return true;
-	list_for_each(d, &a->duties, link)
+	list_for_each(d, &a->participants, link)
 		if (d->replica == h)
 			return true;
 	return false;

@@ -1,5 +1,5 @@
 /*
- * Parties
+ * Receivers
  *
  * This node as a member of a broadcast, a push or a repair, that another one coordinates: what comes to it, and how
  * it gets there.
@@ -7,17 +7,17 @@
 #pragma once
 
 #include "server/sync/base/ranges.h"
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "server/sync/state/gpu_memory.h"
 
-enum party_blob {
+enum receiver_blob {
 	BLOB_LAYOUT,
 	BLOB_LEAVES,
 	N_BLOBS
 };
 
-struct party {
-	struct duty duty;
+struct receiver {
+	struct participant participant;
 	struct document *document;
 	int blob_fds[N_BLOBS];
 
@@ -43,14 +43,14 @@ struct party {
 	unsigned n_corrupt; /* times that what had come was wrong */
 };
 
-static inline struct party *party_of(struct duty *d)
+static inline struct receiver *receiver_of(struct participant *d)
 {
-	return container_of(d, struct party, duty);
+	return container_of(d, struct receiver, participant);
 }
 
 /* Begins those that may, oldest first. */
-void party_begin_next(struct agent *a);
+void receiver_begin_next(struct agent *a);
 
-void party_on_prepare(struct agent *a, unsigned peer, const json_t *message);
-void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
-uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message);
+void receiver_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+uint64_t receiver_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);

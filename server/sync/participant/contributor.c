@@ -1,12 +1,12 @@
 /*
- * A share believes its coordinator nothing but whom to talk to. What it gives, it chose itself; what the result is, its
+ * A contributor believes its coordinator nothing but whom to talk to. What it gives, it chose itself; what the result is, its
  * own sink found; and it records and publishes only what its coordinator, a publisher of the group, signed and decided
  * on, if that is what was found here.
  *
  * Engines keep their sockets from done or broken to the next word of the coordinator, so that none of the others takes
  * us for the cause of what it sees.
  */
-#include "server/sync/participant/share.h"
+#include "server/sync/participant/contributor.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,43 +21,43 @@
 #include "server/sync/state/group.h"
 #include "server/sync/state/trace_span.h"
 
-#define SHARES_MAX 16 /* at a time: each has three processes and memory */
+#define CONTRIBUTORS_MAX 16 /* at a time: each has three processes and memory */
 
 /* `who`: the node that is to blame; NULL: our own engine. */
-static void broken(struct agent *a, struct share *s, const char *code, const char *who,
+static void broken(struct agent *a, struct contributor *s, const char *code, const char *who,
 		   const char *why)
 {
-	s->duty.is_broken = true;
-	duty_set_state(a, &s->duty, s->duty.state, 0);
-	duty_tell(a, &s->duty, "broken",
-		  json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)s->duty.epoch, "code",
-			    code, "why", why, "who", who));
+	s->participant.is_broken = true;
+	participant_set_state(a, &s->participant, s->participant.state, 0);
+	participant_tell(a, &s->participant, "broken",
+			 json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)s->participant.epoch,
+				   "code", code, "why", why, "who", who));
 }
 
-static void on_opened(struct agent *a, struct duty *d, const json_t *message)
+static void on_opened(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	const struct collective_op *op = s->invitation.op;
 	unsigned n = (unsigned)json_array_size(s->nodes);
 	json_t *hellos;
 
-	if (d->state != DUTY_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
+	if (d->state != PARTICIPANT_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
 	    op->read(message, n, &s->flows) < 0) {
 		broken(a, s, "failed", NULL, "the engine answered something else than was asked");
 		return;
 	}
 	d->changed = op->changed(&s->flows);
 	d->expected = op->expected(&s->flows, s->rank);
-	duty_set_state(a, d, DUTY_OPEN, 0);
-	duty_tell(a, d, "opened",
-		  json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)d->epoch, "hellos",
-			    hellos, "expected", (json_int_t)d->expected, "shares",
-			    json_object_get(message, "shares"), "n_others",
-			    json_object_get(message, "n_others")));
+	participant_set_state(a, d, PARTICIPANT_OPEN, 0);
+	participant_tell(a, d, "opened",
+			 json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)d->epoch,
+				   "hellos", hellos, "expected", (json_int_t)d->expected, "shares",
+				   json_object_get(message, "shares"), "n_others",
+				   json_object_get(message, "n_others")));
 }
 
 /* What each of our links carried, beside what was planned for it. */
-static void count(struct agent *a, struct share *s, const json_t *message)
+static void count(struct agent *a, struct contributor *s, const json_t *message)
 {
 	const json_t *links = json_object_get(message, "links");
 	const struct collective_op *op = s->invitation.op;
@@ -76,15 +76,15 @@ static void count(struct agent *a, struct share *s, const json_t *message)
 		metrics_on_sent(a, name, op->planned(&s->flows, s->rank, (unsigned)i),
 				json_object_get(link, "out"));
 	}
-	byte_count_add(&s->duty.byte_count, collective_op_planned(op, &s->flows, s->rank),
+	byte_count_add(&s->participant.byte_count, collective_op_planned(op, &s->flows, s->rank),
 		       json_object_get(message, "in"));
 }
 
-static void on_done(struct agent *a, struct duty *d, const json_t *message)
+static void on_done(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 
-	if (d->state != DUTY_MOVING) {
+	if (d->state != PARTICIPANT_MOVING) {
 		broken(a, s, "failed", NULL, "the engine ended before it was started");
 		return;
 	}
@@ -92,17 +92,18 @@ static void on_done(struct agent *a, struct duty *d, const json_t *message)
 	trace_span_end(a, &d->engine, d->coordinator, d->from, message);
 	d->done = d->expected;
 	d->is_moved = true;
-	duty_set_state(a, d, DUTY_READY, 0);
-	duty_tell(a, d, "done",
-		  json_pack("{s:I, s:O?, s:O?, s:O*, s:O*}", "epoch", (json_int_t)d->epoch, "in",
-			    json_object_get(message, "in"), "out", json_object_get(message, "out"),
-			    "gave", json_object_get(message, "gave"), "took",
-			    json_object_get(message, "took")));
+	participant_set_state(a, d, PARTICIPANT_READY, 0);
+	participant_tell(a, d, "done",
+			 json_pack("{s:I, s:O?, s:O?, s:O*, s:O*}", "epoch", (json_int_t)d->epoch,
+				   "in", json_object_get(message, "in"), "out",
+				   json_object_get(message, "out"), "gave",
+				   json_object_get(message, "gave"), "took",
+				   json_object_get(message, "took")));
 }
 
-static void on_broken(struct agent *a, struct duty *d, const json_t *message)
+static void on_broken(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	const char *why = "its engine failed", *who = NULL, *code = "failed";
 
 	(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -142,7 +143,7 @@ static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret
 }
 
 /* Who is no member of the group, as ours has it: our engine is not linked with it. NULL: all are. */
-static const char *find_stranger(const struct agent *a, const struct share *s)
+static const char *find_stranger(const struct agent *a, const struct contributor *s)
 {
 	const struct group *group = group_find(a->config, s->invitation.group);
 
@@ -152,57 +153,58 @@ static const char *find_stranger(const struct agent *a, const struct share *s)
 	return NULL;
 }
 
-static void open_engine(struct agent *a, struct share *s, const char *token)
+static void open_engine(struct agent *a, struct contributor *s, const char *token)
 {
 	const struct collective_op *op = s->invitation.op;
-	int fds[] = {s->data_fd, s->duty.memory_fd, s->tensors_fd};
+	int fds[] = {s->data_fd, s->participant.memory_fd, s->tensors_fd};
 	unsigned n_fds = 3;
 	char why[WHY_SIZE];
 	json_t *order;
 
-	if (duty_start_engine(a, &s->duty, op->engine, why) < 0) {
-		duty_give_up(a, &s->duty, "engine", why);
+	if (participant_start_engine(a, &s->participant, op->engine, why) < 0) {
+		participant_give_up(a, &s->participant, "engine", why);
 		return;
 	}
 	order = json_pack("{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:s}", "op",
 			  "open", "operation", op->exchange, "node", a->config->name, "from",
-			  "sync", s->duty.sync, "epoch", (json_int_t)s->duty.epoch, "address",
-			  a->config->data_addresses[0], "token", token, "nodes", s->nodes,
-			  "n_bytes", (json_int_t)s->duty.n_bytes, "chunk",
+			  "sync", s->participant.sync, "epoch", (json_int_t)s->participant.epoch,
+			  "address", a->config->data_addresses[0], "token", token, "nodes",
+			  s->nodes, "n_bytes", (json_int_t)s->participant.n_bytes, "chunk",
 			  (json_int_t)COLLECTIVE_OP_CHUNK, "stall_ms",
 			  (json_int_t)(a->config->stall_ns / 1000000), "security", "none");
-	if (s->duty.is_own)
+	if (s->participant.is_own)
 		n_fds = shard_open(s, order, fds);
-	work_tell(a, &s->duty.engine, order, fds, n_fds);
+	work_tell(a, &s->participant.engine, order, fds, n_fds);
 }
 
 /* Of a reshard it was ready before, but for the plan. */
-static bool is_prepared(const struct share *s)
+static bool is_prepared(const struct contributor *s)
 {
-	return !s->duty.is_own || s->invitation.shard.plan_fd >= 0;
+	return !s->participant.is_own || s->invitation.shard.plan_fd >= 0;
 }
 
 /* Bytes that come and go while the engine runs. */
-static uint64_t most(const struct share *s)
+static uint64_t most(const struct contributor *s)
 {
-	return s->duty.is_own ? collective_op_most(&s->flows.plan) : 2 * s->duty.n_bytes;
+	return s->participant.is_own ? collective_op_most(&s->flows.plan)
+				     : 2 * s->participant.n_bytes;
 }
 
-static void on_open(struct agent *a, struct duty *d, const json_t *message)
+static void on_open(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	uint8_t token[32];
 	const char *stranger;
 	uint64_t epoch;
 	json_t *nodes;
 	char hex[65], why[WHY_SIZE];
 
-	if (d->state != DUTY_READY || d->is_moved || !is_prepared(s) ||
+	if (d->state != PARTICIPANT_READY || d->is_moved || !is_prepared(s) ||
 	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= d->epoch ||
 	    field_bytes(message, "token", token, sizeof(token)) < 0 ||
 	    field_array(message, "nodes", COLLECTIVE_OP_NODES_MAX, &nodes) < 0 ||
 	    check_nodes(a, nodes, &s->rank) < 0) {
-		duty_out_of_order(a, d, "open");
+		participant_out_of_order(a, d, "open");
 		return;
 	}
 	json_decref(s->nodes);
@@ -211,31 +213,31 @@ static void on_open(struct agent *a, struct duty *d, const json_t *message)
 	if (stranger) {
 		snprintf(why, sizeof(why), "%s has no member '%s' in the group '%s'",
 			 a->config->name, stranger, s->invitation.group);
-		duty_give_up(a, d, "group", why);
+		participant_give_up(a, d, "group", why);
 		return;
 	}
-	duty_take_epoch(d, epoch);
+	participant_take_epoch(d, epoch);
 	open_engine(a, s, field_hex(token, sizeof(token), hex));
 }
 
-static void on_start(struct agent *a, struct duty *d, const json_t *message)
+static void on_start(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	uint64_t max_rate, whole_ns;
 	json_t *hellos;
 
 	if (d->is_broken)
 		return; /* it crossed what we said of that */
-	if (d->state != DUTY_OPEN ||
+	if (d->state != PARTICIPANT_OPEN ||
 	    field_array(message, "hellos", json_array_size(s->nodes), &hellos) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
-		duty_out_of_order(a, d, "start");
+		participant_out_of_order(a, d, "start");
 		return;
 	}
 	d->reported_ns = agent_now(a);
 	whole_ns = d->reported_ns + 2 * agent_time_to_move(a, most(s), max_rate);
 	d->whole_ns = max_rate && whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
-	duty_set_state(a, d, DUTY_MOVING, 2 * a->config->stall_ns);
+	participant_set_state(a, d, PARTICIPANT_MOVING, 2 * a->config->stall_ns);
 	work_tell(a, &d->engine,
 		  json_pack("{s:s, s:O, s:I}", "op", "start", "hellos", hellos, "max_rate",
 			    (json_int_t)max_rate),
@@ -243,87 +245,89 @@ static void on_start(struct agent *a, struct duty *d, const json_t *message)
 }
 
 /* It may have been under way while we told that the epoch is done or broken. */
-static void on_stop(struct agent *a, struct duty *d, const json_t *message)
+static void on_stop(struct agent *a, struct participant *d, const json_t *message)
 {
 	(void)message;
-	if (!duty_is_under_way(d) && !d->is_broken && d->state != DUTY_READY)
+	if (!participant_is_under_way(d) && !d->is_broken && d->state != PARTICIPANT_READY)
 		return;
-	if (d->state == DUTY_MOVING)
+	if (d->state == PARTICIPANT_MOVING)
 		byte_count_add_broken(&d->byte_count);
 	work_end(a, &d->engine);
 	d->is_moved = d->is_broken = false;
-	duty_set_state(a, d, DUTY_READY, 0);
-	duty_tell(a, d, "stopped", json_pack("{s:I}", "epoch", (json_int_t)d->epoch));
+	participant_set_state(a, d, PARTICIPANT_READY, 0);
+	participant_tell(a, d, "stopped", json_pack("{s:I}", "epoch", (json_int_t)d->epoch));
 }
 
 /* --- What we make ------------------------------------------------------------------------------- */
 
-static void tell_ready(struct agent *a, struct share *s)
+static void tell_ready(struct agent *a, struct contributor *s)
 {
 	char hex[65];
 
-	duty_tell(a, &s->duty, "ready",
-		  json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)s->lent, "n_bytes",
-			    (json_int_t)s->duty.n_bytes, "layout_bytes",
-			    (json_int_t)s->layout_bytes, "layout", field_hex(s->layout, 32, hex),
-			    "address", a->config->data_addresses[0]));
+	participant_tell(a, &s->participant, "ready",
+			 json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)s->lent,
+				   "n_bytes", (json_int_t)s->participant.n_bytes, "layout_bytes",
+				   (json_int_t)s->layout_bytes, "layout",
+				   field_hex(s->layout, 32, hex), "address",
+				   a->config->data_addresses[0]));
 }
 
-static void on_made(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+static void on_made(struct agent *a, struct contributor *s, int *fds, unsigned n_fds)
 {
-	if (s->duty.state != DUTY_CREATE || n_fds != 1) {
-		duty_give_up(a, &s->duty, "failed",
-			     "the sink answered something else than was asked");
+	if (s->participant.state != PARTICIPANT_CREATE || n_fds != 1) {
+		participant_give_up(a, &s->participant, "failed",
+				    "the sink answered something else than was asked");
 		return;
 	}
-	s->duty.memory_fd = take_fd(fds[0]);
-	duty_set_state(a, &s->duty, DUTY_READY, 0);
+	s->participant.memory_fd = take_fd(fds[0]);
+	participant_set_state(a, &s->participant, PARTICIPANT_READY, 0);
 	tell_ready(a, s);
 }
 
-static void on_verified(struct agent *a, struct share *s, const json_t *message, int *fds,
+static void on_verified(struct agent *a, struct contributor *s, const json_t *message, int *fds,
 			unsigned n_fds)
 {
 	char root[65], leaves[65];
 
-	if (s->duty.state != DUTY_VERIFYING || n_fds != 1 ||
+	if (s->participant.state != PARTICIPANT_VERIFYING || n_fds != 1 ||
 	    field_bytes(message, "root", s->root, 32) < 0 ||
 	    field_bytes(message, "leaves", s->leaves, 32) < 0) {
-		duty_give_up(a, &s->duty, "failed",
-			     "the sink answered something else than was asked");
+		participant_give_up(a, &s->participant, "failed",
+				    "the sink answered something else than was asked");
 		return;
 	}
 	s->leaves_fd = take_fd(fds[0]);
-	s->duty.memory_fd = fd_close(s->duty.memory_fd); /* of a staging the last that keeps it */
-	duty_set_state(a, &s->duty, DUTY_VERIFIED, 0);
-	duty_tell(a, &s->duty, "verified",
-		  json_pack("{s:s, s:s}", "root", field_hex(s->root, 32, root), "leaves",
-			    field_hex(s->leaves, 32, leaves)));
+	s->participant.memory_fd = fd_close(
+		s->participant.memory_fd); /* of a staging the last that keeps it */
+	participant_set_state(a, &s->participant, PARTICIPANT_VERIFIED, 0);
+	participant_tell(a, &s->participant, "verified",
+			 json_pack("{s:s, s:s}", "root", field_hex(s->root, 32, root), "leaves",
+				   field_hex(s->leaves, 32, leaves)));
 }
 
-static bool gives(const struct share *s)
+static bool gives(const struct contributor *s)
 {
-	return !s->duty.is_own || s->invitation.shard.gives;
+	return !s->participant.is_own || s->invitation.shard.gives;
 }
 
 /* Who only gives a shard has nothing to verify or to publish. */
-static bool makes(const struct share *s)
+static bool makes(const struct contributor *s)
 {
-	return !s->duty.is_own || s->invitation.shard.gets;
+	return !s->participant.is_own || s->invitation.shard.gets;
 }
 
 /* Where all is that it gives and gets. */
-static const char *device_of(const struct agent *a, const struct share *s)
+static const char *device_of(const struct agent *a, const struct contributor *s)
 {
 	return group_device(a->config, s->invitation.group);
 }
 
-static bool is_on_gpu(const struct agent *a, const struct share *s)
+static bool is_on_gpu(const struct agent *a, const struct contributor *s)
 {
 	return strcmp(device_of(a, s), GROUP_DEVICE_DEFAULT) != 0;
 }
 
-static void make(struct agent *a, struct share *s)
+static void make(struct agent *a, struct contributor *s)
 {
 	const struct shard *x = &s->invitation.shard;
 	const struct group *group = group_find(a->config, s->invitation.group);
@@ -331,26 +335,29 @@ static void make(struct agent *a, struct share *s)
 	char hex[65];
 
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", "make", "socket",
-			    a->config->weightd_socket, "buffer", s->duty.replica->buffer, "device",
-			    device_of(a, s), "n_bytes", (json_int_t)s->duty.n_bytes, "layout",
-			    field_hex(s->duty.is_own ? x->layout : s->layout, 32, hex));
+			    a->config->weightd_socket, "buffer", s->participant.replica->buffer,
+			    "device", device_of(a, s), "n_bytes",
+			    (json_int_t)s->participant.n_bytes, "layout",
+			    field_hex(s->participant.is_own ? x->layout : s->layout, 32, hex));
 	if (group)
 		ownership_add(&group->ownership, message);
-	duty_create(a, &s->duty, message, s->duty.is_own ? &x->layout_fd : &s->layout_fd, 1);
+	participant_create(a, &s->participant, message,
+			   s->participant.is_own ? &x->layout_fd : &s->layout_fd, 1);
 }
 
 /* What a GPU has, to where engines read. The result will be staged beside it. */
-static void copy(struct agent *a, struct share *s)
+static void copy(struct agent *a, struct contributor *s)
 {
-	struct duty *d = &s->duty;
+	struct participant *d = &s->participant;
 
-	duty_set_state(a, d, DUTY_WANT,
-		       agent_time_for(a, d->is_own ? s->invitation.shard.given_bytes : d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_WANT,
+			      agent_time_for(a, d->is_own ? s->invitation.shard.given_bytes
+							  : d->n_bytes));
 	work_tell(a, &s->source,
 		  json_pack("{s:s, s:I}", "op", "copy", "beside", (json_int_t)d->n_bytes), NULL, 0);
 }
 
-void share_prepare(struct agent *a, struct share *s)
+void contributor_prepare(struct agent *a, struct contributor *s)
 {
 	if (is_on_gpu(a, s))
 		broadcast_source_forget_idle(a, NULL); /* there has to be room for copies */
@@ -359,33 +366,36 @@ void share_prepare(struct agent *a, struct share *s)
 	} else if (makes(s)) {
 		make(a, s);
 	} else {
-		duty_set_state(a, &s->duty, DUTY_READY, 0);
+		participant_set_state(a, &s->participant, PARTICIPANT_READY, 0);
 		tell_ready(a, s);
 	}
 }
 
-static void on_copied(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+static void on_copied(struct agent *a, struct contributor *s, int *fds, unsigned n_fds)
 {
-	if (s->duty.state != DUTY_WANT || !is_on_gpu(a, s) || s->data_fd >= 0 || n_fds != 1) {
-		duty_give_up(a, &s->duty, "failed",
-			     "the source answered something else than was asked");
+	if (s->participant.state != PARTICIPANT_WANT || !is_on_gpu(a, s) || s->data_fd >= 0 ||
+	    n_fds != 1) {
+		participant_give_up(a, &s->participant, "failed",
+				    "the source answered something else than was asked");
 		return;
 	}
 	s->data_fd = take_fd(fds[0]);
-	share_prepare(a, s);
+	contributor_prepare(a, s);
 }
 
 /* --- What we give ------------------------------------------------------------------------------- */
 
-static const char *source_of(const struct share *s)
+static const char *source_of(const struct contributor *s)
 {
-	return s->duty.is_own ? s->invitation.shard.source : s->duty.replica->buffer;
+	return s->participant.is_own ? s->invitation.shard.source : s->participant.replica->buffer;
 }
 
 /* False: nothing can be made of ours, whatever the others have, and the coordinator was told why. */
-static bool is_usable(struct agent *a, struct share *s, uint64_t n_bytes)
+static bool is_usable(struct agent *a, struct contributor *s, uint64_t n_bytes)
 {
-	uint64_t max = s->duty.is_own ? 0 : a->config->max_bytes; /* what is given is here already */
+	uint64_t max = s->participant.is_own
+			       ? 0
+			       : a->config->max_bytes; /* what is given is here already */
 	char why[WHY_SIZE] = "";
 
 	if (!n_bytes)
@@ -395,23 +405,23 @@ static bool is_usable(struct agent *a, struct share *s, uint64_t n_bytes)
 		snprintf(why, sizeof(why), "it has %ju bytes, and max-bytes of %s is %ju",
 			 (uintmax_t)n_bytes, a->config->name, (uintmax_t)max);
 	if (why[0])
-		duty_give_up(a, &s->duty, "layout", why);
+		participant_give_up(a, &s->participant, "layout", why);
 	return !why[0];
 }
 
 /* `how` is NULL where that is not known. */
-static void give_up_misfit(struct agent *a, struct share *s, const char *how)
+static void give_up_misfit(struct agent *a, struct contributor *s, const char *how)
 {
 	char why[WHY_SIZE];
 
 	snprintf(why, sizeof(why), "its tensors are not those of %s on %s%s%.300s",
-		 s->invitation.buffer, agent_peer_name(a, s->duty.coordinator), how ? ": " : "",
-		 how ? how : "");
-	duty_give_up(a, &s->duty, "layout", why);
+		 s->invitation.buffer, agent_peer_name(a, s->participant.coordinator),
+		 how ? ": " : "", how ? how : "");
+	participant_give_up(a, &s->participant, "layout", why);
 }
 
 /* Our tensors are others than the coordinator's: with its layout, the source finds how. */
-static void compare(struct agent *a, struct share *s)
+static void compare(struct agent *a, struct contributor *s)
 {
 	uint64_t size = s->invitation.layout_bytes;
 
@@ -420,23 +430,24 @@ static void compare(struct agent *a, struct share *s)
 		return;
 	}
 	s->compares = true;
-	duty_set_state(a, &s->duty, DUTY_WANT, 0);
-	duty_tell(a, &s->duty, "differs", NULL);
+	participant_set_state(a, &s->participant, PARTICIPANT_WANT, 0);
+	participant_tell(a, &s->participant, "differs", NULL);
 }
 
-static void on_attached(struct agent *a, struct share *s, const json_t *message, int *fds,
+static void on_attached(struct agent *a, struct contributor *s, const json_t *message, int *fds,
 			unsigned n_fds)
 {
 	const bool is_lent = !is_on_gpu(a, s); /* else a copy of it will be */
 	uint64_t n_bytes;
 
-	if (s->duty.state != DUTY_WANT || s->compares || n_fds != 1u + is_lent + !s->duty.is_own ||
+	if (s->participant.state != PARTICIPANT_WANT || s->compares ||
+	    n_fds != 1u + is_lent + !s->participant.is_own ||
 	    field_number(message, "version", INT64_MAX, &s->lent) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX / 4, &n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &s->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", s->layout, 32) < 0) {
-		duty_give_up(a, &s->duty, "failed",
-			     "the source answered something else than was asked");
+		participant_give_up(a, &s->participant, "failed",
+				    "the source answered something else than was asked");
 		return;
 	}
 	if (!is_usable(a, s, n_bytes))
@@ -449,24 +460,26 @@ static void on_attached(struct agent *a, struct share *s, const json_t *message,
 	s->layout_fd = take_fd(*fds++);
 	if (is_lent)
 		s->data_fd = take_fd(*fds++);
-	if (s->duty.is_own) {
+	if (s->participant.is_own) {
 		s->invitation.shard.given_bytes = n_bytes;
 		shard_offer(a, s);
 		return;
 	}
-	s->duty.n_bytes = n_bytes;
+	s->participant.n_bytes = n_bytes;
 	s->tensors_fd = take_fd(*fds);
-	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->duty.n_bytes, 0);
-	share_prepare(a, s);
+	s->participant.whole_ns = agent_now(a) +
+				  2 * agent_time_to_move(a, 2 * s->participant.n_bytes, 0);
+	contributor_prepare(a, s);
 }
 
 static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			      unsigned n_fds)
 {
-	struct share *s = container_of(w, struct share, source);
+	struct contributor *s = container_of(w, struct contributor, source);
 	const char *op, *code = "failed", *why = "the source did not say why it failed";
 
-	if (s->duty.state == DUTY_ENDED || s->duty.state == DUTY_PUBLISHING)
+	if (s->participant.state == PARTICIPANT_ENDED ||
+	    s->participant.state == PARTICIPANT_PUBLISHING)
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
@@ -483,136 +496,140 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 	if (s->compares)
 		give_up_misfit(a, s, why);
 	else
-		duty_give_up(a, &s->duty, code, why);
+		participant_give_up(a, &s->participant, code, why);
 }
 
 static void on_source_end(struct agent *a, struct work *w, const char *how)
 {
-	struct share *s = container_of(w, struct share, source);
+	struct contributor *s = container_of(w, struct contributor, source);
 	char why[WHY_SIZE];
 
-	if (s->duty.state == DUTY_ENDED || s->duty.state == DUTY_PUBLISHING)
+	if (s->participant.state == PARTICIPANT_ENDED ||
+	    s->participant.state == PARTICIPANT_PUBLISHING)
 		return;
 	snprintf(why, sizeof(why), "the source process of %s ended (%s)", a->config->name, how);
-	duty_give_up(a, &s->duty, "failed", why);
+	participant_give_up(a, &s->participant, "failed", why);
 }
 
 /* --- The end ------------------------------------------------------------------------------------- */
 
-static void end(struct agent *a, struct duty *d, const char *state_name, const char *why)
+static void end(struct agent *a, struct participant *d, const char *state_name, const char *why)
 {
-	duty_end(a, d, state_name, why);
-	work_end(a, &share_of(d)->source);
+	participant_end(a, d, state_name, why);
+	work_end(a, &contributor_of(d)->source);
 }
 
 /* --- What the coordinator says ------------------------------------------------------------------- */
 
-static void on_verify(struct agent *a, struct duty *d, const json_t *message)
+static void on_verify(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 
 	(void)message;
-	if (d->state != DUTY_READY || !d->is_moved) {
-		duty_out_of_order(a, d, "verify");
+	if (d->state != PARTICIPANT_READY || !d->is_moved) {
+		participant_out_of_order(a, d, "verify");
 		return;
 	}
 	work_end(a, &d->engine);
 	work_end(a, &s->source); /* what it gave is in the result */
 	s->data_fd = fd_close(s->data_fd);
 	if (!makes(s)) {
-		duty_set_state(a, d, DUTY_VERIFIED, 0);
-		duty_tell(a, d, "verified", NULL);
+		participant_set_state(a, d, PARTICIPANT_VERIFIED, 0);
+		participant_tell(a, d, "verified", NULL);
 		return;
 	}
-	duty_set_state(a, d, DUTY_VERIFYING, agent_time_to_verify(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_VERIFYING, agent_time_to_verify(a, d->n_bytes));
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
 /* Whether it is what was asked for and found here, and newer than what is. -EBADMSG or -EKEYREJECTED. */
-static int check_document(struct agent *a, const struct share *s, const struct document *d,
+static int check_document(struct agent *a, const struct contributor *s, const struct document *d,
 			  char why[WHY_SIZE])
 {
 	const struct invitation *i = &s->invitation;
 
 	snprintf(why, WHY_SIZE, "its coordinator signed another version than was verified here");
-	if (!d->decision || strcmp(d->publisher, agent_peer_name(a, s->duty.coordinator)) != 0 ||
+	if (!d->decision ||
+	    strcmp(d->publisher, agent_peer_name(a, s->participant.coordinator)) != 0 ||
 	    strcmp(d->group, i->group) != 0 || strcmp(d->buffer, i->buffer) != 0 ||
-	    version_id_compare(d->version_id, i->version_id) != 0 || d->n_bytes != s->duty.n_bytes ||
-	    d->layout_bytes != s->layout_bytes || memcmp(d->layout, s->layout, 32) != 0 ||
-	    memcmp(d->root, s->root, 32) != 0 || memcmp(d->leaves, s->leaves, 32) != 0)
+	    version_id_compare(d->version_id, i->version_id) != 0 ||
+	    d->n_bytes != s->participant.n_bytes || d->layout_bytes != s->layout_bytes ||
+	    memcmp(d->layout, s->layout, 32) != 0 || memcmp(d->root, s->root, 32) != 0 ||
+	    memcmp(d->leaves, s->leaves, 32) != 0)
 		return -EBADMSG;
 	return document_check(a, d, why);
 }
 
 /* What is our own nobody else has to believe: so it is not signed, and is what was found here, or it is not published. */
-static void commit_own(struct agent *a, struct duty *d, const json_t *message)
+static void commit_own(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	uint8_t root[32];
 
 	if (!makes(s)) {
-		duty_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)0));
+		participant_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)0));
 		end(a, d, "committed", NULL);
 	} else if (field_bytes(message, "root", root, 32) < 0 || memcmp(root, s->root, 32) != 0) {
-		duty_give_up(a, d, "decision",
-			     "its coordinator decided on something else than was verified here");
+		participant_give_up(
+			a, d, "decision",
+			"its coordinator decided on something else than was verified here");
 	} else {
-		duty_publish(a, d, NULL);
+		participant_publish(a, d, NULL);
 	}
 }
 
-static void on_commit(struct agent *a, struct duty *d, const json_t *message)
+static void on_commit(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 	cleanup(document_freep) struct document *document = NULL;
 	char why[WHY_SIZE];
 
-	if (d->state == DUTY_VERIFIED && d->is_own) {
+	if (d->state == PARTICIPANT_VERIFIED && d->is_own) {
 		commit_own(a, d, message);
 		return;
 	}
-	if (d->state != DUTY_VERIFIED || document_parse(message, &document) < 0) {
-		duty_out_of_order(a, d, "commit");
+	if (d->state != PARTICIPANT_VERIFIED || document_parse(message, &document) < 0) {
+		participant_out_of_order(a, d, "commit");
 		return;
 	}
 	if (check_document(a, s, document, why) < 0) {
-		duty_give_up(a, d, "decision", why);
+		participant_give_up(a, d, "decision", why);
 		return;
 	}
-	duty_publish(a, d, document);
+	participant_publish(a, d, document);
 }
 
-static bool on_sink(struct agent *a, struct duty *d, const char *op, const json_t *message,
+static bool on_sink(struct agent *a, struct participant *d, const char *op, const json_t *message,
 		    int *fds, unsigned n_fds)
 {
 	if (strcmp(op, "created") == 0)
-		on_made(a, share_of(d), fds, n_fds);
+		on_made(a, contributor_of(d), fds, n_fds);
 	else if (strcmp(op, "verified") == 0)
-		on_verified(a, share_of(d), message, fds, n_fds);
+		on_verified(a, contributor_of(d), message, fds, n_fds);
 	else
 		return false;
 	return true;
 }
 
-static void on_engine_end(struct agent *a, struct duty *d, const char *why)
+static void on_engine_end(struct agent *a, struct participant *d, const char *why)
 {
-	broken(a, share_of(d), "failed", NULL, why);
+	broken(a, contributor_of(d), "failed", NULL, why);
 }
 
-static void on_published(struct agent *a, struct duty *d)
+static void on_published(struct agent *a, struct participant *d)
 {
-	const struct share *s = share_of(d);
+	const struct contributor *s = contributor_of(d);
 
 	(void)a;
 	if (d->version)
 		replica_set_base(d->replica, d->version, d->n_bytes, s->root, s->leaves_fd);
 }
 
-static void share_free(struct agent *a, struct duty *d)
+static void contributor_free(struct agent *a, struct participant *d)
 {
-	struct share *s = share_of(d);
+	struct contributor *s = contributor_of(d);
 
-	duty_deinit(a, d);
+	participant_deinit(a, d);
 	work_end(a, &s->source);
 	(void)fd_close(s->layout_fd);
 	(void)fd_close(s->data_fd);
@@ -624,7 +641,7 @@ static void share_free(struct agent *a, struct duty *d)
 	free(s);
 }
 
-static const struct duty_ops SHARE = {
+static const struct participant_ops CONTRIBUTOR = {
 	.want = "while it attached its version",
 	.ready = "while it waited for the others",
 	.messages = {{"open", false, on_open},
@@ -642,36 +659,39 @@ static const struct duty_ops SHARE = {
 	.on_stalled = on_engine_end,
 	.on_published = on_published,
 	.end = end,
-	.free = share_free,
+	.free = contributor_free,
 };
 
 /* --- The coordinator's layout ------------------------------------------------------------------- */
 
-static struct share *find_who_compares(const struct agent *a, unsigned peer, const uint8_t hash[32])
+static struct contributor *find_who_compares(const struct agent *a, unsigned peer,
+					     const uint8_t hash[32])
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link)
-		if (d->ops == &SHARE && d->state == DUTY_WANT && d->coordinator == peer &&
-		    share_of(d)->compares && memcmp(share_of(d)->invitation.layout, hash, 32) == 0)
-			return share_of(d);
+	list_for_each(d, &a->participants, link)
+		if (d->ops == &CONTRIBUTOR && d->state == PARTICIPANT_WANT &&
+		    d->coordinator == peer && contributor_of(d)->compares &&
+		    memcmp(contributor_of(d)->invitation.layout, hash, 32) == 0)
+			return contributor_of(d);
 	return NULL;
 }
 
-uint64_t share_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+uint64_t contributor_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	const struct share *s = find_who_compares(a, peer, hash);
+	const struct contributor *s = find_who_compares(a, peer, hash);
 
 	return s ? s->invitation.layout_bytes : 0;
 }
 
-void share_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
+			 uint64_t size)
 {
-	struct share *s = find_who_compares(a, peer, hash);
+	struct contributor *s = find_who_compares(a, peer, hash);
 
 	if (!s || s->invitation.layout_bytes != size)
 		return;
-	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
+	participant_set_state(a, &s->participant, PARTICIPANT_WANT, agent_time_for(a, 0));
 	work_tell(a, &s->source,
 		  json_pack("{s:s, s:s, s:s}", "op", "compare", "node", a->config->name, "other",
 			    agent_peer_name(a, peer)),
@@ -680,16 +700,16 @@ void share_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int f
 
 /* --- Joining ------------------------------------------------------------------------------------ */
 
-static void attach(struct agent *a, struct share *s)
+static void attach(struct agent *a, struct contributor *s)
 {
 	char why[WHY_SIZE];
 
 	s->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
-	if (work_start(a, &s->source, JOB_SOURCE, s->duty.replica->buffer, why) < 0) {
-		duty_give_up(a, &s->duty, "failed", why);
+	if (work_start(a, &s->source, JOB_SOURCE, s->participant.replica->buffer, why) < 0) {
+		participant_give_up(a, &s->participant, "failed", why);
 		return;
 	}
-	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
+	participant_set_state(a, &s->participant, PARTICIPANT_WANT, agent_time_for(a, 0));
 	work_tell(a, &s->source,
 		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.op->lend, "socket",
 			    a->config->weightd_socket, "buffer", source_of(s), "device",
@@ -697,24 +717,26 @@ static void attach(struct agent *a, struct share *s)
 		  NULL, 0);
 }
 
-static void begin(struct agent *a, struct share *s)
+static void begin(struct agent *a, struct contributor *s)
 {
-	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->invitation.n_bytes, 0);
+	s->participant.whole_ns = agent_now(a) +
+				  2 * agent_time_to_move(a, 2 * s->invitation.n_bytes, 0);
 	if (s->had_to_wait)
-		duty_tell(a, &s->duty, "begun", NULL);
-	if (s->duty.is_own && !s->invitation.shard.gives)
+		participant_tell(a, &s->participant, "begun", NULL);
+	if (s->participant.is_own && !s->invitation.shard.gives)
 		shard_offer(a, s);
 	else
 		attach(a, s);
 }
 
-void share_begin_next(struct agent *a)
+void contributor_begin_next(struct agent *a)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link)
-		if (d->ops == &SHARE && d->state == DUTY_QUEUED && duty_has_turn(a, d, SHARES_MAX))
-			begin(a, share_of(d));
+	list_for_each(d, &a->participants, link)
+		if (d->ops == &CONTRIBUTOR && d->state == PARTICIPANT_QUEUED &&
+		    participant_has_turn(a, d, CONTRIBUTORS_MAX))
+			begin(a, contributor_of(d));
 }
 
 static int read_invitation(struct agent *a, unsigned peer, const json_t *message,
@@ -723,7 +745,7 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 	const char *sync, *operation, *group, *buffer;
 
 	*ret = (struct invitation){0};
-	if (duty_read_sync(a, peer, message, &sync) < 0 ||
+	if (participant_read_sync(a, peer, message, &sync) < 0 ||
 	    field_string(message, "operation", 32, &operation) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
 	    field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
@@ -747,22 +769,22 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 	return 0;
 }
 
-static struct share *share_new(struct agent *a, unsigned peer, const struct invitation *i,
-			       struct replica *h)
+static struct contributor *contributor_new(struct agent *a, unsigned peer,
+					   const struct invitation *i, struct replica *h)
 {
-	struct share *s = calloc(1, sizeof(*s));
+	struct contributor *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
 	s->invitation = *i;
 	s->layout_fd = s->data_fd = s->tensors_fd = s->leaves_fd = -1;
-	s->duty.ops = &SHARE;
-	s->duty.kind = i->op->kind;
-	s->duty.is_own = !i->op->is_version;
-	s->duty.group = s->invitation.group;
-	s->duty.version_id = i->version_id;
-	duty_init(a, &s->duty, peer, i->sync, h);
-	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
+	s->participant.ops = &CONTRIBUTOR;
+	s->participant.kind = i->op->kind;
+	s->participant.is_own = !i->op->is_version;
+	s->participant.group = s->invitation.group;
+	s->participant.version_id = i->version_id;
+	participant_init(a, &s->participant, peer, i->sync, h);
+	s->participant.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
 	return s;
 }
 
@@ -772,29 +794,29 @@ static bool has_layout(const struct invitation *i)
 	return i->has_layout || (i->op && !i->op->is_version);
 }
 
-void share_on_join(struct agent *a, unsigned peer, const json_t *message)
+void contributor_on_join(struct agent *a, unsigned peer, const json_t *message)
 {
 	struct invitation i;
 	char why[WHY_SIZE] = "";
 	struct replica *h = NULL;
 	const char *code;
-	struct share *s;
+	struct contributor *s;
 
 	if (read_invitation(a, peer, message, &i) < 0 || (!has_layout(&i) && peer != AGENT_SELF)) {
 		agent_hang_up(a, peer, "JOIN of another form, or of a sync that there is already");
 		return;
 	}
-	code = admission_refusal_of_share(a, peer, &i, &h, why);
-	s = code ? NULL : share_new(a, peer, &i, h);
+	code = admission_refusal_of_contributor(a, peer, &i, &h, why);
+	s = code ? NULL : contributor_new(a, peer, &i, h);
 	if (!s) {
-		duty_refuse(a, peer, i.sync, code ? code : "memory", h,
-			    code ? why : "out of memory");
+		participant_refuse(a, peer, i.sync, code ? code : "memory", h,
+				   code ? why : "out of memory");
 		return;
 	}
 	replica_set_asked(a, h, NO_PEER);
-	share_begin_next(a);
-	if (s->duty.state == DUTY_QUEUED) {
+	contributor_begin_next(a);
+	if (s->participant.state == PARTICIPANT_QUEUED) {
 		s->had_to_wait = true;
-		duty_tell(a, &s->duty, "queued", NULL);
+		participant_tell(a, &s->participant, "queued", NULL);
 	}
 }

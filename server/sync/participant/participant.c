@@ -6,7 +6,7 @@
  * A message of the wrong moment ends the connection, as only a broken or hostile coordinator sends it; one of another
  * sync or of an epoch gone by is dropped, as it may have been under way for long.
  */
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -29,41 +29,44 @@
 #define RECORD_PATIENCE_NS (600 * SECOND)
 
 static const char *const PHASES[] = {
-	[DUTY_QUEUED] = "prepare",   [DUTY_WANT] = "prepare",      [DUTY_CREATE] = "prepare",
-	[DUTY_READY] = "ready",      [DUTY_OPENING] = "open",      [DUTY_OPEN] = "open",
-	[DUTY_MOVING] = "bytes",     [DUTY_VERIFYING] = "verify",  [DUTY_VERIFIED] = "verified",
-	[DUTY_RECORDING] = "commit", [DUTY_PUBLISHING] = "commit",
+	[PARTICIPANT_QUEUED] = "prepare",    [PARTICIPANT_WANT] = "prepare",
+	[PARTICIPANT_CREATE] = "prepare",    [PARTICIPANT_READY] = "ready",
+	[PARTICIPANT_OPENING] = "open",      [PARTICIPANT_OPEN] = "open",
+	[PARTICIPANT_MOVING] = "bytes",      [PARTICIPANT_VERIFYING] = "verify",
+	[PARTICIPANT_VERIFIED] = "verified", [PARTICIPANT_RECORDING] = "commit",
+	[PARTICIPANT_PUBLISHING] = "commit",
 };
 
-const char *duty_phase(const struct duty *d)
+const char *participant_phase(const struct participant *d)
 {
-	if (d->state == DUTY_ENDED)
+	if (d->state == PARTICIPANT_ENDED)
 		return d->state_name;
-	return d->state == DUTY_READY && d->is_moved ? "moved" : PHASES[d->state];
+	return d->state == PARTICIPANT_READY && d->is_moved ? "moved" : PHASES[d->state];
 }
 
-const char *duty_ended_in(const struct duty *d)
+const char *participant_ended_in(const struct participant *d)
 {
 	return PHASES[d->ended_in];
 }
 
-struct duty *duty_find_of_buffer(struct agent *a, const char *buffer)
+struct participant *participant_find_of_buffer(struct agent *a, const char *buffer)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link)
-		if (d->state != DUTY_ENDED && strcmp(d->replica->buffer, buffer) == 0)
+	list_for_each(d, &a->participants, link)
+		if (d->state != PARTICIPANT_ENDED && strcmp(d->replica->buffer, buffer) == 0)
 			return d;
 	return NULL;
 }
 
-bool duty_has_turn(const struct agent *a, const struct duty *d, unsigned max)
+bool participant_has_turn(const struct agent *a, const struct participant *d, unsigned max)
 {
 	unsigned n = 0, n_of_same = 0;
-	const struct duty *x;
+	const struct participant *x;
 
-	list_for_each(x, &a->duties, link) {
-		if (!duty_has_begun(x) || x->ops != d->ops || duty_is_repair(x) != duty_is_repair(d))
+	list_for_each(x, &a->participants, link) {
+		if (!participant_has_begun(x) || x->ops != d->ops ||
+		    participant_is_repair(x) != participant_is_repair(d))
 			continue;
 		n++;
 		n_of_same += x->coordinator == d->coordinator;
@@ -71,26 +74,26 @@ bool duty_has_turn(const struct agent *a, const struct duty *d, unsigned max)
 	return n < max && n_of_same < max - n;
 }
 
-int duty_read_sync(struct agent *a, unsigned peer, const json_t *message, const char **ret)
+int participant_read_sync(struct agent *a, unsigned peer, const json_t *message, const char **ret)
 {
 	uint8_t id[(SYNC_ID_SIZE - 1) / 2];
-	const struct duty *d;
+	const struct participant *d;
 	const char *sync;
 
 	if (field_bytes(message, "sync", id, sizeof(id)) < 0 ||
 	    field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
 		return -EBADMSG;
-	list_for_each(d, &a->duties, link)
-		if (d->state != DUTY_ENDED && strcmp(d->sync, sync) == 0)
+	list_for_each(d, &a->participants, link)
+		if (d->state != PARTICIPANT_ENDED && strcmp(d->sync, sync) == 0)
 			return -EBADMSG;
-	/* What this node coordinates, it may have a share in. */
+	/* What this node coordinates, it may contribute to. */
 	if (peer != AGENT_SELF && sync_find(a, sync))
 		return -EBADMSG;
 	*ret = sync;
 	return 0;
 }
 
-int duty_tell(struct agent *a, const struct duty *d, const char *type, json_t *fields)
+int participant_tell(struct agent *a, const struct participant *d, const char *type, json_t *fields)
 {
 	if (!fields)
 		fields = json_object();
@@ -99,44 +102,47 @@ int duty_tell(struct agent *a, const struct duty *d, const char *type, json_t *f
 	return agent_send(a, d->coordinator, fields);
 }
 
-void duty_set_state(struct agent *a, struct duty *d, enum duty_state state, uint64_t wait_ns)
+void participant_set_state(struct agent *a, struct participant *d, enum participant_state state,
+			   uint64_t wait_ns)
 {
 	d->state = state;
 	d->deadline_ns = wait_ns ? agent_now(a) + wait_ns : 0;
-	history_duty_event(a, d);
+	history_participant_event(a, d);
 }
 
 /* A push has nobody else who could bring it: that may take as long as it may as a whole. */
-static bool waits_for_repairer(const struct duty *d)
+static bool waits_for_repairer(const struct participant *d)
 {
-	return duty_is_repair(d) &&
-	       (d->state == DUTY_READY || d->state == DUTY_OPEN || d->state == DUTY_VERIFIED);
+	return participant_is_repair(d) &&
+	       (d->state == PARTICIPANT_READY || d->state == PARTICIPANT_OPEN ||
+		d->state == PARTICIPANT_VERIFIED);
 }
 
-bool duty_is_under_way(const struct duty *d)
+bool participant_is_under_way(const struct participant *d)
 {
-	return (d->state == DUTY_OPENING || d->state == DUTY_OPEN || d->state == DUTY_MOVING) &&
+	return (d->state == PARTICIPANT_OPENING || d->state == PARTICIPANT_OPEN ||
+		d->state == PARTICIPANT_MOVING) &&
 	       !d->is_broken;
 }
 
 /* More came, so soon behind what was told that it was kept back. */
-static bool has_more_to_tell(const struct duty *d)
+static bool has_more_to_tell(const struct participant *d)
 {
-	return d->state == DUTY_MOVING && !d->is_broken && d->done != d->reported;
+	return d->state == PARTICIPANT_MOVING && !d->is_broken && d->done != d->reported;
 }
 
-static uint64_t next_deadline(const struct duty *d)
+static uint64_t next_deadline(const struct participant *d)
 {
 	uint64_t next = waits_for_repairer(d) ? d->idle_ns : d->deadline_ns;
 
-	if (d->state == DUTY_ENDED)
+	if (d->state == PARTICIPANT_ENDED)
 		return 0;
-	if (d->state == DUTY_PUBLISHING)
+	if (d->state == PARTICIPANT_PUBLISHING)
 		return d->deadline_ns; /* committed: nothing as a whole can take that back */
 	return next && next < d->whole_ns ? next : d->whole_ns;
 }
 
-uint64_t duty_deadline(const struct duty *d)
+uint64_t participant_deadline(const struct participant *d)
 {
 	uint64_t next = next_deadline(d), tell = d->reported_ns + PROGRESS_NS;
 
@@ -146,37 +152,37 @@ uint64_t duty_deadline(const struct duty *d)
 /* --- The end ------------------------------------------------------------------------------------ */
 
 /* "while bytes moved (a -> b, 312 of 1024 MiB)" */
-static void describe(const struct agent *a, const struct duty *d, char *ret, size_t size)
+static void describe(const struct agent *a, const struct participant *d, char *ret, size_t size)
 {
 	static const char *const WORDS[] = {
-		[DUTY_QUEUED] = "while it waited for its turn",
-		[DUTY_CREATE] = "while it made room",
-		[DUTY_OPENING] = "while links were opened",
-		[DUTY_OPEN] = "while links were opened",
-		[DUTY_MOVING] = "while bytes moved",
-		[DUTY_VERIFYING] = "while it verified",
-		[DUTY_VERIFIED] = "after it had verified",
-		[DUTY_RECORDING] = "while it waited for room on its disk",
-		[DUTY_PUBLISHING] = "while it published",
+		[PARTICIPANT_QUEUED] = "while it waited for its turn",
+		[PARTICIPANT_CREATE] = "while it made room",
+		[PARTICIPANT_OPENING] = "while links were opened",
+		[PARTICIPANT_OPEN] = "while links were opened",
+		[PARTICIPANT_MOVING] = "while bytes moved",
+		[PARTICIPANT_VERIFYING] = "while it verified",
+		[PARTICIPANT_VERIFIED] = "after it had verified",
+		[PARTICIPANT_RECORDING] = "while it waited for room on its disk",
+		[PARTICIPANT_PUBLISHING] = "while it published",
 	};
-	const char *words = d->state == DUTY_WANT    ? d->ops->want
-			    : d->state == DUTY_READY ? d->ops->ready
-						     : WORDS[d->state];
+	const char *words = d->state == PARTICIPANT_WANT    ? d->ops->want
+			    : d->state == PARTICIPANT_READY ? d->ops->ready
+							    : WORDS[d->state];
 
-	if (d->state < DUTY_OPENING || d->state > DUTY_MOVING || !d->from[0])
+	if (d->state < PARTICIPANT_OPENING || d->state > PARTICIPANT_MOVING || !d->from[0])
 		snprintf(ret, size, "%s", words);
 	else
 		snprintf(ret, size, "%s (%s -> %s, %ju of %ju MiB)", words, d->from, a->config->name,
 			 (uintmax_t)(d->done >> 20), (uintmax_t)(d->expected >> 20));
 }
 
-static void describe_kept(const struct agent *a, const struct duty *d, char *ret, size_t size)
+static void describe_kept(const struct agent *a, const struct participant *d, char *ret, size_t size)
 {
 	struct version_id held = replica_held(d->replica);
 
-	if (d->state == DUTY_PUBLISHING && d->is_own)
+	if (d->state == PARTICIPANT_PUBLISHING && d->is_own)
 		snprintf(ret, size, "ask for it again");
-	else if (d->state == DUTY_PUBLISHING)
+	else if (d->state == PARTICIPANT_PUBLISHING)
 		snprintf(ret, size, "%s will fetch it again", a->config->name);
 	else if (held.number)
 		snprintf(ret, size, "%s still serves %s %ju.%ju", a->config->name,
@@ -186,7 +192,7 @@ static void describe_kept(const struct agent *a, const struct duty *d, char *ret
 }
 
 /* The coordinator, who knows more, says all of it by itself. */
-static char *explain(const struct agent *a, const struct duty *d, const char *why)
+static char *explain(const struct agent *a, const struct participant *d, const char *why)
 {
 	char where[WHY_SIZE / 2] = "", kept[WHY_SIZE / 2 + BUFFER_MAX], version[48] = "", *sentence;
 
@@ -200,33 +206,33 @@ static char *explain(const struct agent *a, const struct duty *d, const char *wh
 			 (uintmax_t)d->version_id.number);
 	return asprintf(&sentence, "sync %s: %s%s was not %s on %s: %s%s%s; %s", d->sync,
 			d->replica->buffer, version,
-			d->state == DUTY_PUBLISHING ? "published" : "committed", a->config->name,
-			why, where[0] ? ", " : "", where, kept) < 0
+			d->state == PARTICIPANT_PUBLISHING ? "published" : "committed",
+			a->config->name, why, where[0] ? ", " : "", where, kept) < 0
 		       ? NULL
 		       : sentence;
 }
 
-void duty_end(struct agent *a, struct duty *d, const char *state_name, const char *why)
+void participant_end(struct agent *a, struct participant *d, const char *state_name, const char *why)
 {
 	if (why && !d->why)
 		d->why = explain(a, d, why);
-	if (d->state == DUTY_MOVING)
+	if (d->state == PARTICIPANT_MOVING)
 		byte_count_add_broken(&d->byte_count); /* cut short */
 	work_end(a, &d->engine);
 	work_end(a, &d->sink);
 	d->ended_in = d->state;
-	d->state = DUTY_ENDED;
+	d->state = PARTICIPANT_ENDED;
 	d->state_name = state_name;
-	history_duty_end(a, d);
+	history_participant_end(a, d);
 	a->look_again = true;
 }
 
-void duty_drop(struct agent *a, struct duty *d, const char *format, ...)
+void participant_drop(struct agent *a, struct participant *d, const char *format, ...)
 {
 	char why[WHY_SIZE];
 	va_list args;
 
-	if (d->state == DUTY_PUBLISHING || d->state == DUTY_ENDED)
+	if (d->state == PARTICIPANT_PUBLISHING || d->state == PARTICIPANT_ENDED)
 		return;
 	va_start(args, format);
 	utf8_vformat(why, sizeof(why), format, args);
@@ -234,20 +240,20 @@ void duty_drop(struct agent *a, struct duty *d, const char *format, ...)
 	d->ops->end(a, d, "failed", why);
 }
 
-void duty_give_way(struct agent *a, struct duty *d, unsigned peer)
+void participant_give_way(struct agent *a, struct participant *d, unsigned peer)
 {
-	duty_tell(a, d, "aborted", NULL);
-	duty_drop(a, d, "%s began another sync", agent_peer_name(a, peer));
+	participant_tell(a, d, "aborted", NULL);
+	participant_drop(a, d, "%s began another sync", agent_peer_name(a, peer));
 }
 
-void duty_give_up(struct agent *a, struct duty *d, const char *code, const char *why)
+void participant_give_up(struct agent *a, struct participant *d, const char *code, const char *why)
 {
-	duty_tell(a, d, d->state < DUTY_READY ? "refuse" : "failed",
-		  json_pack("{s:s, s:s}", "code", code, "why", why));
-	duty_drop(a, d, "%s", why);
+	participant_tell(a, d, d->state < PARTICIPANT_READY ? "refuse" : "failed",
+			 json_pack("{s:s, s:s}", "code", code, "why", why));
+	participant_drop(a, d, "%s", why);
 }
 
-void duty_out_of_order(struct agent *a, struct duty *d, const char *type)
+void participant_out_of_order(struct agent *a, struct participant *d, const char *type)
 {
 	char why[WHY_SIZE];
 
@@ -255,11 +261,11 @@ void duty_out_of_order(struct agent *a, struct duty *d, const char *type)
 		      type, d->sync);
 	snprintf(why, sizeof(why), "%s sent %s out of order", agent_peer_name(a, d->coordinator),
 		 type);
-	duty_give_up(a, d, "order", why);
+	participant_give_up(a, d, "order", why);
 }
 
-void duty_refuse(struct agent *a, unsigned peer, const char *sync, const char *code,
-		 const struct replica *h, const char *why)
+void participant_refuse(struct agent *a, unsigned peer, const char *sync, const char *code,
+			const struct replica *h, const char *why)
 {
 	json_t *message = json_pack("{s:s, s:s, s:s, s:s}", "type", "refuse", "sync", sync, "code",
 				    code, "why", why);
@@ -269,8 +275,8 @@ void duty_refuse(struct agent *a, unsigned peer, const char *sync, const char *c
 	agent_send(a, peer, message);
 }
 
-void duty_init(struct agent *a, struct duty *d, unsigned coordinator, const char *sync,
-	       struct replica *h)
+void participant_init(struct agent *a, struct participant *d, unsigned coordinator,
+		      const char *sync, struct replica *h)
 {
 	snprintf(d->sync, sizeof(d->sync), "%s", sync);
 	d->coordinator = coordinator;
@@ -281,10 +287,10 @@ void duty_init(struct agent *a, struct duty *d, unsigned coordinator, const char
 	d->stall_ns = 2 * a->config->stall_ns; /* it knows better what is wrong, and has to say it */
 	d->started_ns = a->env->time_ns(a->userdata);
 	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, d->n_bytes, 0);
-	list_append(&a->duties, &d->link);
+	list_append(&a->participants, &d->link);
 }
 
-void duty_deinit(struct agent *a, struct duty *d)
+void participant_deinit(struct agent *a, struct participant *d)
 {
 	work_end(a, &d->engine);
 	work_end(a, &d->sink);
@@ -296,15 +302,15 @@ void duty_deinit(struct agent *a, struct duty *d)
 
 /* --- The sink ----------------------------------------------------------------------------------- */
 
-static void on_published(struct agent *a, struct duty *d, const json_t *message)
+static void on_published(struct agent *a, struct participant *d, const json_t *message)
 {
-	if (d->state != DUTY_PUBLISHING) {
-		duty_give_up(a, d, "failed", "the sink published what it was not asked to");
+	if (d->state != PARTICIPANT_PUBLISHING) {
+		participant_give_up(a, d, "failed", "the sink published what it was not asked to");
 		return;
 	}
 	if (field_number(message, "version", INT64_MAX, &d->version) < 0)
 		d->version = 0; /* that it was published is known all the same */
-	duty_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)d->version));
+	participant_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)d->version));
 	d->ops->end(a, d, "committed", NULL);
 	if (d->is_own)
 		return;
@@ -312,32 +318,33 @@ static void on_published(struct agent *a, struct duty *d, const json_t *message)
 	replica_set_serving(a, d->replica, d->version);
 	if (d->coordinator == AGENT_SELF && sync_find(a, d->sync))
 		return; /* its end tells all */
-	if (d->coordinator == AGENT_SELF || duty_is_repair(d))
+	if (d->coordinator == AGENT_SELF || participant_is_repair(d))
 		replica_tell_all(a, d->replica);
 	else
 		replica_tell_few(a, d->replica, d->coordinator);
 }
 
 /* Once it publishes, the commit stands, by the record; the bytes will be fetched again. */
-void duty_sink_failed(struct agent *a, struct duty *d, const char *code, const char *why)
+void participant_sink_failed(struct agent *a, struct participant *d, const char *code,
+			     const char *why)
 {
-	if (d->state == DUTY_PUBLISHING) {
-		duty_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
+	if (d->state == PARTICIPANT_PUBLISHING) {
+		participant_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
 		d->ops->end(a, d, "failed", why);
 		if (!d->is_own)
 			replica_set_lost(a, d->replica);
 	} else {
-		duty_give_up(a, d, code, why);
+		participant_give_up(a, d, code, why);
 	}
 }
 
 static void on_sink_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			    unsigned n_fds)
 {
-	struct duty *d = container_of(w, struct duty, sink);
+	struct participant *d = container_of(w, struct participant, sink);
 	const char *op, *code = "failed", *why = "the sink did not say why it failed";
 
-	if (d->state == DUTY_ENDED)
+	if (d->state == PARTICIPANT_ENDED)
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
@@ -346,61 +353,62 @@ static void on_sink_message(struct agent *a, struct work *w, const json_t *messa
 	} else if (!d->ops->on_sink(a, d, op, message, fds, n_fds)) {
 		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE, &why);
-		duty_sink_failed(a, d, code, why);
+		participant_sink_failed(a, d, code, why);
 	}
 }
 
 static void on_sink_end(struct agent *a, struct work *w, const char *how)
 {
-	struct duty *d = container_of(w, struct duty, sink);
+	struct participant *d = container_of(w, struct participant, sink);
 	char why[WHY_SIZE];
 
-	if (d->state == DUTY_ENDED)
+	if (d->state == PARTICIPANT_ENDED)
 		return;
 	snprintf(why, sizeof(why), "the sink process of %s ended (%s)", a->config->name, how);
-	duty_sink_failed(a, d, "failed", why);
+	participant_sink_failed(a, d, "failed", why);
 }
 
-void duty_create(struct agent *a, struct duty *d, json_t *message, const int *fds, unsigned n_fds)
+void participant_create(struct agent *a, struct participant *d, json_t *message, const int *fds,
+			unsigned n_fds)
 {
 	char why[WHY_SIZE];
 
 	d->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
 	if (work_start(a, &d->sink, JOB_SINK, d->replica->buffer, why) < 0) {
 		json_decref(message);
-		duty_give_up(a, d, "failed", why);
+		participant_give_up(a, d, "failed", why);
 		return;
 	}
-	duty_set_state(a, d, DUTY_CREATE, agent_time_for(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_CREATE, agent_time_for(a, d->n_bytes));
 	work_tell(a, &d->sink, message, fds, n_fds);
 }
 
-static void publish(struct agent *a, struct duty *d)
+static void publish(struct agent *a, struct participant *d)
 {
 	/* Its old version, which others may have been told of, is not its newest any more. */
-	duty_set_state(a, d, DUTY_PUBLISHING, agent_time_for(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_PUBLISHING, agent_time_for(a, d->n_bytes));
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "publish"), NULL, 0);
 }
 
 /* The coordinator does not wait for it, and nobody has to bring it again. */
-static void record_later(struct agent *a, struct duty *d, const struct document *document,
+static void record_later(struct agent *a, struct participant *d, const struct document *document,
 			 const char *why)
 {
 	d->decided = document_copy(document);
 	if (!d->decided) {
-		duty_give_up(a, d, "record", why);
+		participant_give_up(a, d, "record", why);
 		return;
 	}
-	duty_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", "record", "why", why));
+	participant_tell(a, d, "failed", json_pack("{s:s, s:s}", "code", "record", "why", why));
 	agent_log(a, "warning",
 		  "sync %s: %s; %s %ju.%ju is here and verified, and served as soon as there is room",
 		  d->sync, why, d->replica->buffer, (uintmax_t)d->version_id.term,
 		  (uintmax_t)d->version_id.number);
 	d->whole_ns = agent_now(a) + RECORD_PATIENCE_NS;
-	duty_set_state(a, d, DUTY_RECORDING, RECORD_NS);
+	participant_set_state(a, d, PARTICIPANT_RECORDING, RECORD_NS);
 }
 
-static void record_again(struct agent *a, struct duty *d, uint64_t now)
+static void record_again(struct agent *a, struct participant *d, uint64_t now)
 {
 	char why[WHY_SIZE];
 
@@ -408,12 +416,12 @@ static void record_again(struct agent *a, struct duty *d, uint64_t now)
 	    replica_commit(a, d->replica, d->decided, 0, REPLICA_BEHIND) == 0)
 		publish(a, d);
 	else if (now >= d->whole_ns)
-		duty_give_up(a, d, "record", "there was no room for the record for too long");
+		participant_give_up(a, d, "record", "there was no room for the record for too long");
 	else
 		d->deadline_ns = now + RECORD_NS;
 }
 
-void duty_publish(struct agent *a, struct duty *d, const struct document *document)
+void participant_publish(struct agent *a, struct participant *d, const struct document *document)
 {
 	char why[WHY_SIZE];
 	int r = 0;
@@ -432,33 +440,33 @@ void duty_publish(struct agent *a, struct duty *d, const struct document *docume
 
 /* --- The engine --------------------------------------------------------------------------------- */
 
-/* What a share digests shows in no count: its coordinator has to know that it gets on with it. */
-static bool is_to_tell(const struct agent *a, const struct duty *d, uint64_t since)
+/* What a contributor digests shows in no count: its coordinator has to know that it gets on with it. */
+static bool is_to_tell(const struct agent *a, const struct participant *d, uint64_t since)
 {
 	if (d->done == d->reported)
 		return !d->from[0] && since >= a->config->stall_ns;
 	return since && (since >= PROGRESS_NS || d->done == d->expected);
 }
 
-static void tell_progress(struct agent *a, struct duty *d, uint64_t now)
+static void tell_progress(struct agent *a, struct participant *d, uint64_t now)
 {
 	double seconds = (double)(now - d->reported_ns) / 1e9;
 
 	d->rate = (uint64_t)((double)(d->done - d->reported) / seconds);
 	d->reported = d->done;
 	d->reported_ns = now;
-	duty_tell(a, d, "progress",
-		  json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)d->epoch, "done",
-			    (json_int_t)d->done, "rate", (json_int_t)d->rate));
-	history_duty_event(a, d);
+	participant_tell(a, d, "progress",
+			 json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)d->epoch, "done",
+				   (json_int_t)d->done, "rate", (json_int_t)d->rate));
+	history_participant_event(a, d);
 }
 
-static void on_progress(struct agent *a, struct duty *d, const json_t *message)
+static void on_progress(struct agent *a, struct participant *d, const json_t *message)
 {
 	uint64_t now = agent_now(a), done;
 
-	if (d->state != DUTY_MOVING || field_number(message, "done", d->expected, &done) < 0 ||
-	    done < d->done)
+	if (d->state != PARTICIPANT_MOVING ||
+	    field_number(message, "done", d->expected, &done) < 0 || done < d->done)
 		return;
 	/* An engine may still have to send or digest what it has: its `sent` is progress as well. */
 	d->deadline_ns = now + d->stall_ns;
@@ -470,11 +478,11 @@ static void on_progress(struct agent *a, struct duty *d, const json_t *message)
 static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			      unsigned n_fds)
 {
-	struct duty *d = container_of(w, struct duty, engine);
+	struct participant *d = container_of(w, struct participant, engine);
 	const char *op;
 
 	(void)fds, (void)n_fds;
-	if (!duty_is_under_way(d))
+	if (!participant_is_under_way(d))
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
@@ -490,23 +498,24 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 
 static void on_engine_end(struct agent *a, struct work *w, const char *how)
 {
-	struct duty *d = container_of(w, struct duty, engine);
+	struct participant *d = container_of(w, struct participant, engine);
 	char why[WHY_SIZE];
 
-	if (!duty_is_under_way(d))
+	if (!participant_is_under_way(d))
 		return;
 	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
 	d->ops->on_engine_end(a, d, why);
 }
 
-void duty_take_epoch(struct duty *d, uint64_t epoch)
+void participant_take_epoch(struct participant *d, uint64_t epoch)
 {
 	d->epoch = epoch;
 	d->done = d->reported = d->rate = d->expected = 0;
 	d->is_broken = false;
 }
 
-int duty_start_engine(struct agent *a, struct duty *d, enum job_kind kind, char why[WHY_SIZE])
+int participant_start_engine(struct agent *a, struct participant *d, enum job_kind kind,
+			     char why[WHY_SIZE])
 {
 	int r;
 
@@ -515,108 +524,109 @@ int duty_start_engine(struct agent *a, struct duty *d, enum job_kind kind, char 
 	if (r < 0)
 		return r;
 	trace_span_begin(a, &d->engine, d->sync, d->version_id);
-	duty_set_state(a, d, DUTY_OPENING, d->open_ns);
+	participant_set_state(a, d, PARTICIPANT_OPENING, d->open_ns);
 	return 0;
 }
 
 /* --- What the coordinator says ------------------------------------------------------------------ */
 
-static void on_abort(struct agent *a, struct duty *d, const json_t *message)
+static void on_abort(struct agent *a, struct participant *d, const json_t *message)
 {
 	bool is_planned;
 	const char *why;
 
-	if (d->state == DUTY_RECORDING || d->state == DUTY_PUBLISHING)
+	if (d->state == PARTICIPANT_RECORDING || d->state == PARTICIPANT_PUBLISHING)
 		return; /* it was decided */
 	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
 		why = "its coordinator gave no reason";
-	duty_tell(a, d, "aborted", NULL);
+	participant_tell(a, d, "aborted", NULL);
 	/* Nobody plans a repair: it would be asked again at once. */
-	if (!duty_is_repair(d) && field_bool_or(message, "planned", false, &is_planned) == 0 &&
-	    is_planned)
+	if (!participant_is_repair(d) &&
+	    field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
 		d->ops->end(a, d, "planned", NULL);
 	else
-		duty_drop(a, d, "%s", why);
+		participant_drop(a, d, "%s", why);
 }
 
-static const struct duty_message ABORT = {"abort", false, on_abort};
+static const struct participant_message ABORT = {"abort", false, on_abort};
 
-static const struct duty_message *find_message(const struct duty *d, const char *type)
+static const struct participant_message *find_message(const struct participant *d, const char *type)
 {
 	if (strcmp(type, ABORT.type) == 0)
 		return &ABORT;
-	for (const struct duty_message *x = d->ops->messages; x->type; x++)
+	for (const struct participant_message *x = d->ops->messages; x->type; x++)
 		if (strcmp(x->type, type) == 0)
 			return x;
 	return NULL;
 }
 
-static struct duty *find(struct agent *a, unsigned coordinator, const char *sync)
+static struct participant *find(struct agent *a, unsigned coordinator, const char *sync)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link)
-		if (d->state != DUTY_ENDED && d->coordinator == coordinator &&
+	list_for_each(d, &a->participants, link)
+		if (d->state != PARTICIPANT_ENDED && d->coordinator == coordinator &&
 		    strcmp(d->sync, sync) == 0)
 			return d;
 	return NULL;
 }
 
-bool duty_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
-		     const json_t *message)
+bool participant_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
+			    const json_t *message)
 {
-	struct duty *d = find(a, peer, sync);
-	const struct duty_message *x = d ? find_message(d, type) : NULL;
+	struct participant *d = find(a, peer, sync);
+	const struct participant_message *x = d ? find_message(d, type) : NULL;
 	uint64_t epoch;
 
 	if (!x)
 		return false;
 	if (x->of_epoch && field_number(message, "epoch", EPOCH_MAX, &epoch) < 0)
-		duty_out_of_order(a, d, type);
+		participant_out_of_order(a, d, type);
 	else if (!x->of_epoch || epoch == d->epoch)
 		x->fn(a, d, message);
 	return true;
 }
 
-void duty_on_peer_down(struct agent *a, struct duty *d, const char *why)
+void participant_on_peer_down(struct agent *a, struct participant *d, const char *why)
 {
-	if (d->state == DUTY_RECORDING)
+	if (d->state == PARTICIPANT_RECORDING)
 		return;
-	duty_drop(a, d, "its coordinator %s went away: %s", agent_peer_name(a, d->coordinator), why);
+	participant_drop(a, d, "its coordinator %s went away: %s",
+			 agent_peer_name(a, d->coordinator), why);
 }
 
-void duty_on_timer(struct agent *a, struct duty *d, uint64_t now)
+void participant_on_timer(struct agent *a, struct participant *d, uint64_t now)
 {
 	char why[WHY_SIZE];
 
-	if (d->state == DUTY_ENDED || now < duty_deadline(d))
+	if (d->state == PARTICIPANT_ENDED || now < participant_deadline(d))
 		return;
 	if (now < next_deadline(d)) {
 		tell_progress(a, d, now);
-	} else if (d->state == DUTY_RECORDING) {
+	} else if (d->state == PARTICIPANT_RECORDING) {
 		record_again(a, d, now);
-	} else if (now >= d->whole_ns && d->state != DUTY_PUBLISHING) {
-		duty_give_up(a, d, "deadline", "it took too long as a whole");
+	} else if (now >= d->whole_ns && d->state != PARTICIPANT_PUBLISHING) {
+		participant_give_up(a, d, "deadline", "it took too long as a whole");
 	} else if (waits_for_repairer(d)) {
 		snprintf(why, sizeof(why), "%s brought nothing more for %ju s",
 			 agent_peer_name(a, d->coordinator),
 			 (uintmax_t)(repair_patience(a) / SECOND));
-		duty_give_up(a, d, "deadline", why);
-	} else if (duty_is_under_way(d)) {
-		if (d->state == DUTY_OPENING)
+		participant_give_up(a, d, "deadline", why);
+	} else if (participant_is_under_way(d)) {
+		if (d->state == PARTICIPANT_OPENING)
 			snprintf(why, sizeof(why), "the engine of %s did not open for %ju s",
 				 a->config->name, (uintmax_t)(d->open_ns / SECOND));
 		else
 			snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
 				 a->config->name, (uintmax_t)(d->stall_ns / SECOND));
 		d->ops->on_stalled(a, d, why);
-	} else if (d->state == DUTY_WANT && d->ops->wants_of_coordinator) {
+	} else if (d->state == PARTICIPANT_WANT && d->ops->wants_of_coordinator) {
 		snprintf(why, sizeof(why), "%s did not send it in time",
 			 agent_peer_name(a, d->coordinator));
-		duty_give_up(a, d, "deadline", why);
+		participant_give_up(a, d, "deadline", why);
 	} else {
 		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
-			 a->config->name, duty_phase(d));
-		duty_sink_failed(a, d, "deadline", why);
+			 a->config->name, participant_phase(d));
+		participant_sink_failed(a, d, "deadline", why);
 	}
 }

@@ -1,12 +1,12 @@
 /*
- * Shares
+ * Contributors
  *
  * This node's part in a version that several make together, by a collective: the version that it gives, the memory that
  * the result comes to, and the engine between them. Who coordinates has one as well, and talks to it like to any other.
  */
 #pragma once
 
-#include "server/sync/participant/duty.h"
+#include "server/sync/participant/participant.h"
 #include "server/sync/participant/shard.h"
 #include "server/sync/state/collective_op.h"
 
@@ -26,8 +26,8 @@ struct invitation {
 	struct shard shard; /* of a reshard */
 };
 
-struct share {
-	struct duty duty;
+struct contributor {
+	struct participant participant;
 	struct invitation invitation;
 	bool had_to_wait; /* for its turn, and said so */
 
@@ -47,21 +47,22 @@ struct share {
 	struct flows flows;
 };
 
-static inline struct share *share_of(struct duty *d)
+static inline struct contributor *contributor_of(struct participant *d)
 {
-	return container_of(d, struct share, duty);
+	return container_of(d, struct contributor, participant);
 }
 
 /* Begins those that may, oldest first. */
-void share_begin_next(struct agent *a);
+void contributor_begin_next(struct agent *a);
 
-/* As those of a party. */
-uint64_t share_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
-void share_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+/* As those of a receiver. */
+uint64_t contributor_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
+			 uint64_t size);
 
-void share_on_join(struct agent *a, unsigned peer_or_self, const json_t *message);
+void contributor_on_join(struct agent *a, unsigned peer_or_self, const json_t *message);
 
 /* --- For shard.c --------------------------------------------------------------------------------- */
 
 /* Whatever it gives and gets is known: has it copied and made, as far as there is something to, and tells READY. */
-void share_prepare(struct agent *a, struct share *s);
+void contributor_prepare(struct agent *a, struct contributor *s);

@@ -2,7 +2,7 @@
  * An engine of this node lives for one epoch, and what it says counts while that lasts. However it ends, what came is
  * kept, and the coordinator is told what is still missing.
  */
-#include "server/sync/participant/leg.h"
+#include "server/sync/participant/receiver_epoch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,60 +24,60 @@
 #define CHUNK_MAX ((uint64_t)1 << 30)
 
 /* What is missing of what the epoch carries. */
-static struct ranges *missing(struct party *p)
+static struct ranges *missing(struct receiver *p)
 {
 	return p->by_patch ? &p->patch_missing : &p->missing;
 }
 
 /* All of it came: with that nothing is missing, until verify says so. */
-static void apply_patch(struct agent *a, struct party *p)
+static void apply_patch(struct agent *a, struct receiver *p)
 {
-	work_tell(a, &p->duty.sink, json_pack("{s:s}", "op", "patch"), &p->patch_fd, 1);
+	work_tell(a, &p->participant.sink, json_pack("{s:s}", "op", "patch"), &p->patch_fd, 1);
 	p->patch_fd = fd_close(p->patch_fd);
 	ranges_deinit(&p->missing);
 	ranges_init(&p->missing);
 }
 
 /* What came is there, and the engine is gone. */
-static void engine_over(struct agent *a, struct party *p, uint64_t done)
+static void engine_over(struct agent *a, struct receiver *p, uint64_t done)
 {
 	uint64_t before = ranges_total(missing(p));
 	struct ranges came;
 
-	work_end(a, &p->duty.engine);
+	work_end(a, &p->participant.engine);
 	ranges_init(&came);
 	/* Without memory, what came is asked for again. */
-	if (done <= p->duty.expected && ranges_prefix(&p->ranges, done, &came) == 0)
+	if (done <= p->participant.expected && ranges_prefix(&p->ranges, done, &came) == 0)
 		(void)ranges_remove_all(missing(p), &came);
 	ranges_deinit(&came);
 	if (p->by_patch && before && !p->patch_missing.n)
 		apply_patch(a, p);
 	if (ranges_total(missing(p)) < before)
-		p->duty.idle_ns = agent_now(a) + repair_patience(a);
-	duty_set_state(a, &p->duty, DUTY_READY, 0);
+		p->participant.idle_ns = agent_now(a) + repair_patience(a);
+	participant_set_state(a, &p->participant, PARTICIPANT_READY, 0);
 }
 
 /* `stripe` may be NULL. */
-static void tell_broken(struct agent *a, struct party *p, uint64_t done, const char *from,
+static void tell_broken(struct agent *a, struct receiver *p, uint64_t done, const char *from,
 			const char *to, const char *why, json_t *stripe)
 {
-	if (p->duty.state == DUTY_MOVING)
-		byte_count_add_broken(&p->duty.byte_count);
+	if (p->participant.state == PARTICIPANT_MOVING)
+		byte_count_add_broken(&p->participant.byte_count);
 	engine_over(a, p, done);
-	duty_tell(a, &p->duty, "broken",
-		  json_pack("{s:I, s:s, s:s?, s:s?, s:o, s:O*}", "epoch", (json_int_t)p->duty.epoch,
-			    "why", why, "from", from, "to", to, "missing",
-			    ranges_to_json(missing(p)), "stripe", stripe));
+	participant_tell(a, &p->participant, "broken",
+			 json_pack("{s:I, s:s, s:s?, s:s?, s:o, s:O*}", "epoch",
+				   (json_int_t)p->participant.epoch, "why", why, "from", from, "to",
+				   to, "missing", ranges_to_json(missing(p)), "stripe", stripe));
 }
 
-static void leg_break(struct agent *a, struct party *p, uint64_t done, const char *from,
-		      const char *to, const char *why)
+static void receiver_epoch_break(struct agent *a, struct receiver *p, uint64_t done,
+				 const char *from, const char *to, const char *why)
 {
 	tell_broken(a, p, done, from, to, why, NULL);
 }
 
 /* Where its engine listens, if at several addresses. -EBADMSG. */
-static int describe_ports(const struct agent *a, const struct party *p, const json_t *opened,
+static int describe_ports(const struct agent *a, const struct receiver *p, const json_t *opened,
 			  json_t **ret)
 {
 	unsigned n = a->config->n_data_addresses;
@@ -98,36 +98,38 @@ static int describe_ports(const struct agent *a, const struct party *p, const js
 	return 0;
 }
 
-void leg_on_opened(struct agent *a, struct duty *d, const json_t *message)
+void receiver_epoch_on_opened(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 	const char *hello;
 	json_t *stripes;
 	uint64_t port;
 
-	if (d->state != DUTY_OPENING || field_number_or(message, "port", 65535, 0, &port) < 0 ||
+	if (d->state != PARTICIPANT_OPENING ||
+	    field_number_or(message, "port", 65535, 0, &port) < 0 ||
 	    (!port && !p->transport->is_nccl) ||
 	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
 	    describe_ports(a, p, message, &stripes) < 0) {
-		leg_break(a, p, 0, NULL, NULL, "the engine answered something else than was asked");
+		receiver_epoch_break(a, p, 0, NULL, NULL,
+				     "the engine answered something else than was asked");
 		return;
 	}
-	duty_set_state(a, d, DUTY_OPEN, 0);
-	duty_tell(a, d, "opened",
-		  json_pack("{s:I, s:s, s:I, s:o*, s:o, s:s*}", "epoch", (json_int_t)d->epoch,
-			    "address", a->config->data_addresses[0], "port", (json_int_t)port,
-			    "stripes", stripes, "missing", ranges_to_json(missing(p)), "hello",
-			    hello));
+	participant_set_state(a, d, PARTICIPANT_OPEN, 0);
+	participant_tell(a, d, "opened",
+			 json_pack("{s:I, s:s, s:I, s:o*, s:o, s:s*}", "epoch",
+				   (json_int_t)d->epoch, "address", a->config->data_addresses[0],
+				   "port", (json_int_t)port, "stripes", stripes, "missing",
+				   ranges_to_json(missing(p)), "hello", hello));
 }
 
-void leg_on_done(struct agent *a, struct duty *d, const json_t *message)
+void receiver_epoch_on_done(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 	json_t *in = json_object_get(message, "in"), *out = json_object_get(message, "out");
 	uint64_t planned;
 
-	if (d->state != DUTY_MOVING) {
-		leg_break(a, p, 0, NULL, NULL, "the engine ended before it was started");
+	if (d->state != PARTICIPANT_MOVING) {
+		receiver_epoch_break(a, p, 0, NULL, NULL, "the engine ended before it was started");
 		return;
 	}
 	d->done = d->expected;
@@ -138,14 +140,14 @@ void leg_on_done(struct agent *a, struct duty *d, const json_t *message)
 		metrics_on_sent(a, p->to, p->transport->planned(&p->ranges, p->n_stripes_out), out);
 	trace_span_end(a, &d->engine, d->coordinator, d->from, message);
 	engine_over(a, p, d->expected);
-	duty_tell(a, d, "done",
-		  json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)d->epoch, "in", in, "out",
-			    out));
+	participant_tell(a, d, "done",
+			 json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)d->epoch, "in", in,
+				   "out", out));
 }
 
-void leg_on_broken(struct agent *a, struct duty *d, const json_t *message)
+void receiver_epoch_on_broken(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 	const char *why = "its engine failed", *from = NULL, *to = NULL;
 	uint64_t done;
 
@@ -157,17 +159,19 @@ void leg_on_broken(struct agent *a, struct duty *d, const json_t *message)
 	tell_broken(a, p, done, from, to, why, json_object_get(message, "stripe"));
 }
 
-void leg_on_engine_end(struct agent *a, struct duty *d, const char *why)
+void receiver_epoch_on_engine_end(struct agent *a, struct participant *d, const char *why)
 {
-	leg_break(a, party_of(d), d->done, NULL, NULL, why);
+	receiver_epoch_break(a, receiver_of(d), d->done, NULL, NULL, why);
 }
 
-void leg_on_stalled(struct agent *a, struct duty *d, const char *why)
+void receiver_epoch_on_stalled(struct agent *a, struct participant *d, const char *why)
 {
-	struct party *p = party_of(d);
-	bool opens = d->state == DUTY_OPENING; /* there is no link yet that could be at fault */
+	struct receiver *p = receiver_of(d);
+	bool opens = d->state ==
+		     PARTICIPANT_OPENING; /* there is no link yet that could be at fault */
 
-	leg_break(a, p, d->done, opens ? NULL : d->from, !opens && p->to[0] ? p->to : NULL, why);
+	receiver_epoch_break(a, p, d->done, opens ? NULL : d->from,
+			     !opens && p->to[0] ? p->to : NULL, why);
 }
 
 struct opening {
@@ -177,12 +181,12 @@ struct opening {
 	struct ranges ranges;
 };
 
-static int read_open(const struct party *p, const json_t *message, struct opening *ret)
+static int read_open(const struct receiver *p, const json_t *message, struct opening *ret)
 {
 	const uint64_t n_bytes = p->document->n_bytes;
 
 	if (field_number(message, "epoch", EPOCH_MAX, &ret->epoch) < 0 ||
-	    ret->epoch <= p->duty.epoch || field_bytes(message, "token", ret->token, 32) < 0 ||
+	    ret->epoch <= p->participant.epoch || field_bytes(message, "token", ret->token, 32) < 0 ||
 	    field_string(message, "from", NODE_MAX, &ret->from) < 0 ||
 	    field_string(message, "engine", TRANSPORT_NAME_MAX, &ret->engine) < 0 ||
 	    field_number_or(message, "chunk", CHUNK_MAX, TRANSPORT_CHUNK, &ret->chunk) < 0 ||
@@ -199,13 +203,13 @@ static int read_open(const struct party *p, const json_t *message, struct openin
  * Memory for a patch, which was never one of the version's: what is sent of it comes to nothing but time. -errno; of
  * another size than the one before, -EBADMSG.
  */
-static int make_room(struct party *p, uint64_t size)
+static int make_room(struct receiver *p, uint64_t size)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r;
 
-	if (p->duty.patch_size)
-		return p->duty.patch_size == size && p->patch_fd >= 0 ? 0 : -EBADMSG;
+	if (p->participant.patch_size)
+		return p->participant.patch_size == size && p->patch_fd >= 0 ? 0 : -EBADMSG;
 	r = ranges_add(&p->patch_missing, 0, size);
 	if (r == 0)
 		r = fd_memfd("weightd-sync-patch", size, &fd);
@@ -214,26 +218,26 @@ static int make_room(struct party *p, uint64_t size)
 	if (r < 0)
 		return r; /* all of it stays missing */
 	p->patch_fd = take_fd(fd);
-	p->duty.patch_size = size;
+	p->participant.patch_size = size;
 	return 0;
 }
 
 /* Leaves of a GPU's memory that a chain brings are staged before. */
-static bool is_staged(const struct party *p)
+static bool is_staged(const struct receiver *p)
 {
 	return p->memory.gpu[0] && !p->transport->is_nccl && !p->by_patch;
 }
 
-static const int *memory_of(const struct party *p)
+static const int *memory_of(const struct receiver *p)
 {
 	if (p->by_patch)
 		return &p->patch_fd;
-	return is_staged(p) ? &p->staged_fd : &p->duty.memory_fd;
+	return is_staged(p) ? &p->staged_fd : &p->participant.memory_fd;
 }
 
-static void open_engine(struct agent *a, struct party *p)
+static void open_engine(struct agent *a, struct receiver *p)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 	const struct carriage c = {
 		.transport = p->transport,
 		.sync = d->sync,
@@ -249,63 +253,63 @@ static void open_engine(struct agent *a, struct party *p)
 
 	d->open_ns = transport_time_to_open(a, p->transport);
 	d->stall_ns = transport_patience(a, p->transport);
-	if (duty_start_engine(a, d, p->transport->job, why) < 0)
-		leg_break(a, p, 0, NULL, NULL, why);
+	if (participant_start_engine(a, d, p->transport->job, why) < 0)
+		receiver_epoch_break(a, p, 0, NULL, NULL, why);
 	else
 		work_tell(a, &d->engine, transport_open(a, &c), memory_of(p), 1);
 }
 
 /* What it has on the GPU, it has there, too: whatever comes is looked for there alone. */
-static void stage(struct agent *a, struct party *p)
+static void stage(struct agent *a, struct receiver *p)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 
 	p->n_staging++;
 	d->open_ns = agent_time_for(a, d->expected);
-	duty_set_state(a, d, DUTY_OPENING, d->open_ns);
+	participant_set_state(a, d, PARTICIPANT_OPENING, d->open_ns);
 	work_tell(a, &d->sink,
 		  json_pack("{s:s, s:o}", "op", "stage", "ranges", ranges_to_json(&p->ranges)),
 		  NULL, 0);
 }
 
-void leg_on_staged(struct agent *a, struct party *p, int *fds, unsigned n_fds)
+void receiver_epoch_on_staged(struct agent *a, struct receiver *p, int *fds, unsigned n_fds)
 {
 	if (!p->n_staging || n_fds != 1) {
-		duty_give_up(a, &p->duty, "failed",
-			     "the sink answered something else than was asked");
+		participant_give_up(a, &p->participant, "failed",
+				    "the sink answered something else than was asked");
 		return;
 	}
 	(void)fd_close(p->staged_fd);
 	p->staged_fd = take_fd(fds[0]);
 	/* An epoch that was stopped meanwhile may have asked before this one. */
-	if (--p->n_staging == 0 && p->duty.state == DUTY_OPENING && is_staged(p))
+	if (--p->n_staging == 0 && p->participant.state == PARTICIPANT_OPENING && is_staged(p))
 		open_engine(a, p);
 }
 
-static void take_open(struct party *p, struct opening *o)
+static void take_open(struct receiver *p, struct opening *o)
 {
-	duty_take_epoch(&p->duty, o->epoch);
+	participant_take_epoch(&p->participant, o->epoch);
 	ranges_deinit(&p->ranges);
 	p->ranges = o->ranges;
-	p->duty.expected = ranges_total(&p->ranges);
-	snprintf(p->duty.from, sizeof(p->duty.from), "%s", o->from);
+	p->participant.expected = ranges_total(&p->ranges);
+	snprintf(p->participant.from, sizeof(p->participant.from), "%s", o->from);
 	field_hex(o->token, sizeof(o->token), p->token);
 	p->to[0] = '\0';
 	p->chunk = o->chunk;
 	p->by_patch = o->patch;
 }
 
-void leg_on_open(struct agent *a, struct duty *d, const json_t *message)
+void receiver_epoch_on_open(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 	const struct transport *transport;
 	struct opening o = {0};
 	char why[WHY_SIZE] = "";
 	int r;
 
-	if (d->state != DUTY_READY || read_open(p, message, &o) < 0) {
+	if (d->state != PARTICIPANT_READY || read_open(p, message, &o) < 0) {
 		ranges_deinit(&o.ranges);
-		duty_out_of_order(a, d, "open");
+		participant_out_of_order(a, d, "open");
 		return;
 	}
 	take_open(p, &o);
@@ -320,7 +324,7 @@ void leg_on_open(struct agent *a, struct duty *d, const json_t *message)
 		snprintf(why, sizeof(why), "%s was not asked to have memory of a GPU for NCCL",
 			 a->config->name);
 	if (why[0]) {
-		leg_break(a, p, 0, NULL, NULL, why);
+		receiver_epoch_break(a, p, 0, NULL, NULL, why);
 		return;
 	}
 	p->transport = transport;
@@ -349,14 +353,14 @@ static int check_next(const struct agent *a, const json_t *next, const char **re
 }
 
 /* They have the bytes: who has others dial one of them for a push wants to know what is there. */
-static bool has_it_already(const struct agent *a, const struct duty *d, const char *node)
+static bool has_it_already(const struct agent *a, const struct participant *d, const char *node)
 {
 	return strcmp(node, a->config->name) == 0 ||
 	       strcmp(node, agent_peer_name(a, d->coordinator)) == 0;
 }
 
 /* Nobody else is dialled for a coordinator, whatever it says of where that is. */
-static bool is_of_group(const struct agent *a, const struct duty *d, const char *node)
+static bool is_of_group(const struct agent *a, const struct participant *d, const char *node)
 {
 	const struct group *g = group_find(a->config, d->group);
 
@@ -380,33 +384,33 @@ static bool may_dial_next(const struct agent *a, const json_t *next, const char 
 	return a->env->may_dial(a->userdata, address, node, why);
 }
 
-static void begin_to_move(struct agent *a, struct party *p, uint64_t max_rate)
+static void begin_to_move(struct agent *a, struct receiver *p, uint64_t max_rate)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 	uint64_t whole_ns = 0;
 
 	if (max_rate)
 		whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, max_rate);
 	d->whole_ns = whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
 	d->reported_ns = agent_now(a);
-	duty_set_state(a, d, DUTY_MOVING, d->stall_ns);
+	participant_set_state(a, d, PARTICIPANT_MOVING, d->stall_ns);
 }
 
 /* What else is wrong with its place, the engine says. */
-static void start_nccl(struct agent *a, struct party *p, const json_t *message)
+static void start_nccl(struct agent *a, struct receiver *p, const json_t *message)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 	uint64_t rank, n_ranks, max_rate;
 	json_t *addresses;
 	const char *hello;
 
-	if (d->state != DUTY_OPEN || field_number(message, "rank", MEMBERS_MAX, &rank) < 0 ||
+	if (d->state != PARTICIPANT_OPEN || field_number(message, "rank", MEMBERS_MAX, &rank) < 0 ||
 	    field_number(message, "n_ranks", MEMBERS_MAX + 1, &n_ranks) < 0 ||
 	    field_string(message, "hello", HELLO_MAX, &hello) < 0 ||
 	    field_array(message, "addresses", MEMBERS_MAX + 1, &addresses) < 0 ||
 	    json_array_size(addresses) != n_ranks ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
-		duty_out_of_order(a, d, "start");
+		participant_out_of_order(a, d, "start");
 		return;
 	}
 	p->n_stripes_in = 1;
@@ -418,39 +422,39 @@ static void start_nccl(struct agent *a, struct party *p, const json_t *message)
 		  NULL, 0);
 }
 
-void leg_on_start(struct agent *a, struct duty *d, const json_t *message)
+void receiver_epoch_on_start(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 	json_t *next = json_object_get(message, "next");
 	const char *to = NULL, *hello, *from_address;
 	uint64_t max_rate, n_stripes;
 	char why[WHY_SIZE];
 
-	if (d->state == DUTY_READY)
+	if (d->state == PARTICIPANT_READY)
 		return; /* it crossed what we said of an engine that ended */
 	if (p->transport && p->transport->is_nccl) {
 		start_nccl(a, p, message);
 		return;
 	}
-	if (d->state != DUTY_OPEN || !next || check_next(a, next, &to) < 0 ||
+	if (d->state != PARTICIPANT_OPEN || !next || check_next(a, next, &to) < 0 ||
 	    (to && has_it_already(a, d, to)) ||
 	    field_number_or(message, "from_stripes", STRIPES_MAX, 1, &n_stripes) < 0 ||
 	    !n_stripes || field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
 	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
 	    (max_rate && max_rate < ORDER_RATE_MIN)) {
-		duty_out_of_order(a, d, "start");
+		participant_out_of_order(a, d, "start");
 		return;
 	}
 	if (to && !is_of_group(a, d, to)) {
 		snprintf(why, sizeof(why), "%s has no node '%s' in the group '%s'", a->config->name,
 			 to, d->group);
-		leg_break(a, p, 0, a->config->name, to, why);
+		receiver_epoch_break(a, p, 0, a->config->name, to, why);
 		return;
 	}
 	/* It owns up to that before others hear that its engine ended, and comes behind them. */
 	if (to && !may_dial_next(a, next, to, why)) {
-		leg_break(a, p, 0, NULL, NULL, why);
+		receiver_epoch_break(a, p, 0, NULL, NULL, why);
 		return;
 	}
 	snprintf(p->to, sizeof(p->to), "%s", to ? to : "");
@@ -463,18 +467,18 @@ void leg_on_start(struct agent *a, struct duty *d, const json_t *message)
 		  NULL, 0);
 }
 
-void leg_on_stop(struct agent *a, struct duty *d, const json_t *message)
+void receiver_epoch_on_stop(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 
 	(void)message;
 	/* It may have been under way while we told that the epoch is done or broken. */
-	if (!duty_is_under_way(d))
+	if (!participant_is_under_way(d))
 		return;
-	if (d->state == DUTY_MOVING)
+	if (d->state == PARTICIPANT_MOVING)
 		byte_count_add_broken(&d->byte_count);
 	engine_over(a, p, d->done);
-	duty_tell(a, d, "stopped",
-		  json_pack("{s:I, s:o}", "epoch", (json_int_t)d->epoch, "missing",
-			    ranges_to_json(missing(p))));
+	participant_tell(a, d, "stopped",
+			 json_pack("{s:I, s:o}", "epoch", (json_int_t)d->epoch, "missing",
+				   ranges_to_json(missing(p))));
 }

@@ -1,9 +1,9 @@
 /*
- * A party believes its coordinator nothing but where the bytes come from. What the version is, the publisher
+ * A receiver believes its coordinator nothing but where the bytes come from. What the version is, the publisher
  * signed; that it is newer, the record says; that the bytes are right, the sink's own digest; that it may be
  * read, the publisher's decision.
  */
-#include "server/sync/participant/party.h"
+#include "server/sync/participant/receiver.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
-#include "server/sync/participant/leg.h"
+#include "server/sync/participant/receiver_epoch.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/transport.h"
@@ -28,20 +28,21 @@
 #define PUSHES_MAX 16
 #define REPAIRS_MAX 8
 
-static void end(struct agent *a, struct duty *d, const char *state_name, const char *why)
+static void end(struct agent *a, struct participant *d, const char *state_name, const char *why)
 {
-	duty_end(a, d, state_name, why);
-	if (strcmp(state_name, "failed") == 0 && duty_is_repair(d) && d->ended_in != DUTY_QUEUED)
+	participant_end(a, d, state_name, why);
+	if (strcmp(state_name, "failed") == 0 && participant_is_repair(d) &&
+	    d->ended_in != PARTICIPANT_QUEUED)
 		repair_in_vain(a, d->replica, d->coordinator);
 	if (strcmp(state_name, "failed") == 0)
 		repair_retry_later(a, d->replica);
 }
 
-static void party_free(struct agent *a, struct duty *d)
+static void receiver_free(struct agent *a, struct participant *d)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 
-	duty_deinit(a, d);
+	participant_deinit(a, d);
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		(void)fd_close(p->blob_fds[i]);
 	(void)fd_close(p->patch_fd);
@@ -55,17 +56,19 @@ static void party_free(struct agent *a, struct duty *d)
 
 /* --- The sink ----------------------------------------------------------------------------------- */
 
-static void on_created(struct agent *a, struct party *p, const json_t *message, int *fds,
+static void on_created(struct agent *a, struct receiver *p, const json_t *message, int *fds,
 		       unsigned n_fds)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 	char base[65] = "";
 	const char *why = NULL;
 
-	if (d->state != DUTY_CREATE || n_fds != 1 || gpu_memory_read(message, &p->memory) < 0 ||
+	if (d->state != PARTICIPANT_CREATE || n_fds != 1 ||
+	    gpu_memory_read(message, &p->memory) < 0 ||
 	    (p->nccl != 0) != (p->memory.gpu[0] != '\0') ||
 	    ranges_from_json(json_object_get(message, "missing"), d->n_bytes, &p->missing) < 0) {
-		duty_give_up(a, d, "failed", "the sink answered something else than was asked");
+		participant_give_up(a, d, "failed",
+				    "the sink answered something else than was asked");
 		return;
 	}
 	if (field_string(message, "why", WHY_SIZE, &why) == 0)
@@ -74,27 +77,27 @@ static void on_created(struct agent *a, struct party *p, const json_t *message, 
 	d->memory_fd = take_fd(fds[0]);
 	d->changed = ranges_total(&p->missing);
 	d->idle_ns = agent_now(a) + repair_patience(a);
-	duty_set_state(a, d, DUTY_READY, 0);
+	participant_set_state(a, d, PARTICIPANT_READY, 0);
 	if (json_is_true(json_object_get(message, "has_base")))
 		field_hex(p->base, sizeof(p->base), base);
-	duty_tell(a, d, "ready",
-		  json_pack("{s:I, s:o, s:o*, s:s*}", "n_missing", (json_int_t)d->changed,
-			    "missing", ranges_to_json(&p->missing), "n_addresses",
-			    a->config->n_data_addresses > 1
-				    ? json_integer(a->config->n_data_addresses)
-				    : NULL,
-			    "base", base[0] ? base : NULL));
+	participant_tell(a, d, "ready",
+			 json_pack("{s:I, s:o, s:o*, s:s*}", "n_missing", (json_int_t)d->changed,
+				   "missing", ranges_to_json(&p->missing), "n_addresses",
+				   a->config->n_data_addresses > 1
+					   ? json_integer(a->config->n_data_addresses)
+					   : NULL,
+				   "base", base[0] ? base : NULL));
 }
 
-static void on_verified(struct agent *a, struct party *p, const json_t *message)
+static void on_verified(struct agent *a, struct receiver *p, const json_t *message)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 	uint8_t root[32];
 	char hex[65];
 
-	if (d->state != DUTY_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
+	if (d->state != PARTICIPANT_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
 	    memcmp(root, p->document->root, 32) != 0) {
-		duty_give_up(a, d, "root", "the sink verified another version");
+		participant_give_up(a, d, "root", "the sink verified another version");
 		return;
 	}
 	ranges_deinit(&p->missing);
@@ -103,49 +106,51 @@ static void on_verified(struct agent *a, struct party *p, const json_t *message)
 	d->memory_fd = fd_close(d->memory_fd);
 	p->staged_fd = fd_close(p->staged_fd);
 	d->idle_ns = agent_now(a) + repair_patience(a);
-	duty_set_state(a, d, DUTY_VERIFIED, 0);
-	duty_tell(a, d, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
+	participant_set_state(a, d, PARTICIPANT_VERIFIED, 0);
+	participant_tell(a, d, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
 }
 
-static void on_corrupt(struct agent *a, struct party *p, const json_t *message)
+static void on_corrupt(struct agent *a, struct receiver *p, const json_t *message)
 {
-	struct duty *d = &p->duty;
+	struct participant *d = &p->participant;
 	struct ranges corrupt;
 
 	ranges_init(&corrupt);
-	if (d->state != DUTY_VERIFYING ||
+	if (d->state != PARTICIPANT_VERIFYING ||
 	    ranges_from_json(json_object_get(message, "ranges"), d->n_bytes, &corrupt) < 0 ||
 	    corrupt.n == 0) {
 		ranges_deinit(&corrupt);
-		duty_give_up(a, d, "failed", "the sink answered something else than was asked");
+		participant_give_up(a, d, "failed",
+				    "the sink answered something else than was asked");
 		return;
 	}
 	ranges_deinit(&p->missing);
 	p->missing = corrupt;
 	a->metrics.corrupt_bytes += ranges_total(&corrupt);
 	/* Of a push, its coordinator counts. */
-	if (++p->n_corrupt >= CORRUPT_MAX && duty_is_repair(d)) {
-		duty_give_up(a, d, "root", "other bytes came than were signed, again and again");
+	if (++p->n_corrupt >= CORRUPT_MAX && participant_is_repair(d)) {
+		participant_give_up(a, d, "root",
+				    "other bytes came than were signed, again and again");
 		return;
 	}
 	d->idle_ns = agent_now(a) + repair_patience(a);
-	duty_set_state(a, d, DUTY_READY, 0);
-	duty_tell(a, d, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
+	participant_set_state(a, d, PARTICIPANT_READY, 0);
+	participant_tell(a, d, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
 }
 
-static void on_patched(struct agent *a, const struct party *p, const json_t *message)
+static void on_patched(struct agent *a, const struct receiver *p, const json_t *message)
 {
 	const char *why;
 
 	if (field_string(message, "why", WHY_SIZE, &why) == 0)
-		agent_log(a, "warning", "sync %s: the patch of %s is of no use: %s", p->duty.sync,
-			  p->duty.replica->buffer, why);
+		agent_log(a, "warning", "sync %s: the patch of %s is of no use: %s",
+			  p->participant.sync, p->participant.replica->buffer, why);
 }
 
-static bool on_sink(struct agent *a, struct duty *d, const char *op, const json_t *message,
+static bool on_sink(struct agent *a, struct participant *d, const char *op, const json_t *message,
 		    int *fds, unsigned n_fds)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 
 	if (strcmp(op, "created") == 0)
 		on_created(a, p, message, fds, n_fds);
@@ -156,15 +161,15 @@ static bool on_sink(struct agent *a, struct duty *d, const char *op, const json_
 	else if (strcmp(op, "patched") == 0)
 		on_patched(a, p, message);
 	else if (strcmp(op, "staged") == 0)
-		leg_on_staged(a, p, fds, n_fds);
+		receiver_epoch_on_staged(a, p, fds, n_fds);
 	else
 		return false;
 	return true;
 }
 
-static void on_published(struct agent *a, struct duty *d)
+static void on_published(struct agent *a, struct participant *d)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 
 	repair_kept_word(a, d->replica, d->coordinator);
 	if (d->version)
@@ -172,14 +177,15 @@ static void on_published(struct agent *a, struct duty *d)
 				 p->blob_fds[BLOB_LEAVES]);
 }
 
-static void create(struct agent *a, struct party *p)
+static void create(struct agent *a, struct receiver *p)
 {
 	const struct document *d = p->document;
-	const struct base *base = &p->duty.replica->base;
+	const struct base *base = &p->participant.replica->base;
 	const struct group *group = group_find(a->config, d->group);
 	const char *device = group_device(a->config, d->group);
 	const bool has_base = base->version &&
-			      strcmp(device, group_device(a->config, p->duty.replica->group)) == 0;
+			      strcmp(device,
+				     group_device(a->config, p->participant.replica->group)) == 0;
 	int fds[] = {p->blob_fds[BLOB_LAYOUT], p->blob_fds[BLOB_LEAVES], base->leaves_fd};
 	char root[65], layout[65];
 	json_t *message;
@@ -201,69 +207,69 @@ static void create(struct agent *a, struct party *p)
 		json_object_set_new(message, "base",
 				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,
 					      "n_bytes", (json_int_t)base->n_bytes));
-	duty_create(a, &p->duty, message, fds, has_base ? 3 : 2);
+	participant_create(a, &p->participant, message, fds, has_base ? 3 : 2);
 }
 
 /* --- What the coordinator says ------------------------------------------------------------------ */
 
-static void on_verify(struct agent *a, struct duty *d, const json_t *message)
+static void on_verify(struct agent *a, struct participant *d, const json_t *message)
 {
 	(void)message;
-	if (d->state != DUTY_READY) {
-		duty_out_of_order(a, d, "verify");
+	if (d->state != PARTICIPANT_READY) {
+		participant_out_of_order(a, d, "verify");
 		return;
 	}
-	duty_set_state(a, d, DUTY_VERIFYING, agent_time_to_verify(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_VERIFYING, agent_time_to_verify(a, d->n_bytes));
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
-static void on_commit(struct agent *a, struct duty *d, const json_t *message)
+static void on_commit(struct agent *a, struct participant *d, const json_t *message)
 {
-	struct party *p = party_of(d);
+	struct receiver *p = receiver_of(d);
 	char why[WHY_SIZE];
 
-	if (d->state != DUTY_VERIFIED)
-		duty_out_of_order(a, d, "commit");
+	if (d->state != PARTICIPANT_VERIFIED)
+		participant_out_of_order(a, d, "commit");
 	else if (document_take_decision(a, p->document, message, why) < 0)
-		duty_give_up(a, d, "decision", why);
+		participant_give_up(a, d, "decision", why);
 	else
-		duty_publish(a, d, p->document);
+		participant_publish(a, d, p->document);
 }
 
-static const struct duty_ops PARTY = {
+static const struct participant_ops RECEIVER = {
 	.want = "while it waited for the layout",
 	.wants_of_coordinator = true,
 	.ready = "while it waited for its bytes",
-	.messages = {{"open", false, leg_on_open},
-		     {"start", true, leg_on_start},
-		     {"stop", true, leg_on_stop},
+	.messages = {{"open", false, receiver_epoch_on_open},
+		     {"start", true, receiver_epoch_on_start},
+		     {"stop", true, receiver_epoch_on_stop},
 		     {"verify", false, on_verify},
 		     {"commit", false, on_commit},
 		     {NULL}},
 	.on_sink = on_sink,
-	.on_opened = leg_on_opened,
-	.on_done = leg_on_done,
-	.on_broken = leg_on_broken,
-	.on_engine_end = leg_on_engine_end,
-	.on_stalled = leg_on_stalled,
+	.on_opened = receiver_epoch_on_opened,
+	.on_done = receiver_epoch_on_done,
+	.on_broken = receiver_epoch_on_broken,
+	.on_engine_end = receiver_epoch_on_engine_end,
+	.on_stalled = receiver_epoch_on_stalled,
 	.on_published = on_published,
 	.end = end,
-	.free = party_free,
+	.free = receiver_free,
 };
 
 /* --- Prepare ------------------------------------------------------------------------------------ */
 
-static const uint8_t *blob_hash(const struct document *d, enum party_blob blob)
+static const uint8_t *blob_hash(const struct document *d, enum receiver_blob blob)
 {
 	return blob == BLOB_LAYOUT ? d->layout : d->leaves;
 }
 
-static uint64_t blob_size(const struct document *d, enum party_blob blob)
+static uint64_t blob_size(const struct document *d, enum receiver_blob blob)
 {
 	return blob == BLOB_LAYOUT ? d->layout_bytes : document_leaves_bytes(d);
 }
 
-static void want(struct agent *a, struct party *p)
+static void want(struct agent *a, struct receiver *p)
 {
 	json_t *blobs = json_array();
 	char hex[65];
@@ -271,52 +277,53 @@ static void want(struct agent *a, struct party *p)
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		json_array_append_new(blobs,
 				      json_string(field_hex(blob_hash(p->document, i), 32, hex)));
-	duty_set_state(a, &p->duty, DUTY_WANT, agent_time_for(a, p->document->n_bytes));
-	duty_tell(a, &p->duty, "want", json_pack("{s:o}", "blobs", blobs));
+	participant_set_state(a, &p->participant, PARTICIPANT_WANT,
+			      agent_time_for(a, p->document->n_bytes));
+	participant_tell(a, &p->participant, "want", json_pack("{s:o}", "blobs", blobs));
 }
 
 /* Bytes of the blobs of those that are under way. */
 static uint64_t count_blobs(struct agent *a, unsigned coordinator_or_none)
 {
 	uint64_t n = 0;
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link)
-		if (d->ops == &PARTY && duty_has_begun(d) &&
+	list_for_each(d, &a->participants, link)
+		if (d->ops == &RECEIVER && participant_has_begun(d) &&
 		    (coordinator_or_none == NO_PEER || d->coordinator == coordinator_or_none))
-			n += admission_blobs_size(party_of(d)->document);
+			n += admission_blobs_size(receiver_of(d)->document);
 	return n;
 }
 
-/* As for duty_has_turn(): whoever has some leaves room for as many bytes to others. */
-static bool has_room(struct agent *a, const struct party *p)
+/* As for participant_has_turn(): whoever has some leaves room for as many bytes to others. */
+static bool has_room(struct agent *a, const struct receiver *p)
 {
 	uint64_t size = admission_blobs_size(p->document), all = count_blobs(a, NO_PEER) + size;
 
-	return all + count_blobs(a, p->duty.coordinator) + size <= 2 * admission_blobs_max(a);
+	return all + count_blobs(a, p->participant.coordinator) + size <= 2 * admission_blobs_max(a);
 }
 
-void party_begin_next(struct agent *a)
+void receiver_begin_next(struct agent *a)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link) {
-		if (d->ops != &PARTY || d->state != DUTY_QUEUED ||
-		    !duty_has_turn(a, d, duty_is_repair(d) ? REPAIRS_MAX : PUSHES_MAX) ||
-		    !has_room(a, party_of(d)))
+	list_for_each(d, &a->participants, link) {
+		if (d->ops != &RECEIVER || d->state != PARTICIPANT_QUEUED ||
+		    !participant_has_turn(a, d, participant_is_repair(d) ? REPAIRS_MAX : PUSHES_MAX) ||
+		    !has_room(a, receiver_of(d)))
 			continue;
-		party_of(d)->begun_ns = agent_now(a);
+		receiver_of(d)->begun_ns = agent_now(a);
 		d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, d->n_bytes, 0);
-		want(a, party_of(d));
+		want(a, receiver_of(d));
 	}
 }
 
 /* Keeps the document. */
-static struct party *party_new(struct agent *a, unsigned peer, const char *sync, struct replica *h,
-			       struct document *document)
+static struct receiver *receiver_new(struct agent *a, unsigned peer, const char *sync,
+				     struct replica *h, struct document *document)
 {
-	struct party *p = calloc(1, sizeof(*p));
-	struct duty *d = &p->duty;
+	struct receiver *p = calloc(1, sizeof(*p));
+	struct participant *d = &p->participant;
 
 	if (!p)
 		return NULL;
@@ -327,12 +334,12 @@ static struct party *party_new(struct agent *a, unsigned peer, const char *sync,
 	ranges_init(&p->missing);
 	ranges_init(&p->patch_missing);
 	ranges_init(&p->ranges);
-	d->ops = &PARTY;
+	d->ops = &RECEIVER;
 	d->kind = document->decision ? KIND_REPAIR : KIND_PUSH;
 	d->group = document->group;
 	d->version_id = document->version_id;
 	d->n_bytes = document->n_bytes;
-	duty_init(a, d, peer, sync, h);
+	participant_init(a, d, peer, sync, h);
 	p->begun_ns = agent_now(a);
 	return p;
 }
@@ -363,17 +370,17 @@ static const char *read_engine(const struct agent *a, const json_t *message, uin
 	return "security";
 }
 
-void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
+void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 {
 	cleanup(document_freep) struct document *d = NULL;
 	const char *sync, *group, *code;
 	uint64_t nccl;
 	char why[WHY_SIZE] = "";
 	struct replica *h = NULL;
-	struct party *p;
+	struct receiver *p;
 	bool is_dry;
 
-	if (duty_read_sync(a, peer, message, &sync) < 0 ||
+	if (participant_read_sync(a, peer, message, &sync) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
 	    field_bool_or(message, "dry", false, &is_dry) < 0 || document_parse(message, &d) < 0 ||
 	    strcmp(group, d->group) != 0) {
@@ -385,33 +392,33 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	if (!code)
 		code = read_engine(a, message, &nccl, why);
 	if (code) {
-		duty_refuse(a, peer, sync, code, h, why);
+		participant_refuse(a, peer, sync, code, h, why);
 		return;
 	}
-	p = party_new(a, peer, sync, h, d);
+	p = receiver_new(a, peer, sync, h, d);
 	if (!p) {
-		duty_refuse(a, peer, sync, "memory", NULL, "out of memory");
+		participant_refuse(a, peer, sync, "memory", NULL, "out of memory");
 		return;
 	}
 	take_ptr(d);
 	p->nccl = nccl;
 	replica_set_asked(a, h, NO_PEER);
-	party_begin_next(a);
-	if (p->duty.state == DUTY_QUEUED)
-		duty_tell(a, &p->duty, "queued", NULL);
+	receiver_begin_next(a);
+	if (p->participant.state == PARTICIPANT_QUEUED)
+		participant_tell(a, &p->participant, "queued", NULL);
 }
 
-static bool waits_for_blobs(const struct duty *d, unsigned peer)
+static bool waits_for_blobs(const struct participant *d, unsigned peer)
 {
-	return d->ops == &PARTY && d->coordinator == peer && d->state == DUTY_WANT;
+	return d->ops == &RECEIVER && d->coordinator == peer && d->state == PARTICIPANT_WANT;
 }
 
-uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+uint64_t receiver_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link) {
-		const struct party *p = party_of(d);
+	list_for_each(d, &a->participants, link) {
+		const struct receiver *p = receiver_of(d);
 
 		for (unsigned i = 0; waits_for_blobs(d, peer) && i < N_BLOBS; i++)
 			if (p->blob_fds[i] < 0 && memcmp(blob_hash(p->document, i), hash, 32) == 0)
@@ -424,7 +431,7 @@ uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t ha
  * Two syncs may want the same layout, and each is sent its own: the first that lacks it takes it. 1: it has; 0: it is
  * none that it lacks; -errno.
  */
-static int take_blob(struct party *p, const uint8_t hash[32], int fd, uint64_t size)
+static int take_blob(struct receiver *p, const uint8_t hash[32], int fd, uint64_t size)
 {
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		if (p->blob_fds[i] < 0 && blob_size(p->document, i) == size &&
@@ -435,18 +442,19 @@ static int take_blob(struct party *p, const uint8_t hash[32], int fd, uint64_t s
 	return 0;
 }
 
-void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+void receiver_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	struct duty *d;
+	struct participant *d;
 
-	list_for_each(d, &a->duties, link) {
-		struct party *p = party_of(d);
+	list_for_each(d, &a->participants, link) {
+		struct receiver *p = receiver_of(d);
 		int r = waits_for_blobs(d, peer) ? take_blob(p, hash, fd, size) : 0;
 
 		if (r == 0)
 			continue;
 		if (r < 0)
-			duty_give_up(a, d, "memory", "there are no descriptors for its layout");
+			participant_give_up(a, d, "memory",
+					    "there are no descriptors for its layout");
 		else if (p->blob_fds[BLOB_LAYOUT] >= 0 && p->blob_fds[BLOB_LEAVES] >= 0)
 			create(a, p);
 		return;
