@@ -5,7 +5,7 @@
  *
  * What was committed long ago may have been signed with a certificate that is over by now. So may what a thief of
  * its key signs today, with a date of then: with somebody who brings it, nothing in it tells these apart. But others
- * tell: it was committed before if our record has it, or if more than half of the others in the group do.
+ * tell: it was committed before if our commit log has it, or if more than half of the others in the group do.
  */
 #include "server/sync/admission.h"
 
@@ -172,7 +172,7 @@ static const char *refuse_older(struct agent *a, const struct replica *h, char w
 	return "fenced";
 }
 
-/* Numbers of what failed are used again, those of what was committed never: by nobody who has his key and his record. */
+/* Numbers of what failed are used again, those of what was committed never: by nobody who has his key and his commit log. */
 static const char *refuse_twin(struct agent *a, unsigned peer, const struct replica *h,
 			       const struct document *d, char why[WHY_SIZE])
 {

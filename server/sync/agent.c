@@ -1,7 +1,7 @@
 /*
  * What happens comes in here and goes to the noun that it is about:
  *
- *	replicas		what is committed, here and elsewhere; the record
+ *	replicas		what is committed, here and elsewhere; the commit log
  *	syncs		that this node coordinates: broadcasts, which bring what it has, and collectives, in which
  *			several nodes make a version together
  *	participants		of it in syncs, whoever coordinates: receivers of broadcasts, contributors to collectives
@@ -38,7 +38,8 @@
 
 #define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
-#define SAVE_AGAIN_NS (60 * SECOND) /* after the record could not be written, which was logged */
+#define SAVE_AGAIN_NS                                                                              \
+	(60 * SECOND) /* after the commit log could not be written, which was logged */
 #define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
 #define FOREVER ((uint64_t)1 << 58) /* ns: nine years; some of them are a deadline still */
 #define PUSHES_MAX 32 /* at a time: each has two processes */
@@ -310,9 +311,9 @@ static void settle(struct agent *a)
 	a->timer_ns = timer;
 }
 
-int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
+int agent_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE])
 {
-	int r = record ? replicas_load(a, record, why) : 0;
+	int r = commit_log ? replicas_load(a, commit_log, why) : 0;
 
 	if (r < 0)
 		return r;

@@ -34,7 +34,7 @@
  *		"unknown" or "planned"
  *		on the control socket {"event":"nodes", "sync", "nodes":[...]} comes before, where there are many
  *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
- *		a sentence for the journal; with "what", a kind of notice.h, and what it is about
+ *		a sentence for the journal; with "what", a kind of log_fields.h, and what it is about
  */
 #pragma once
 
@@ -91,7 +91,7 @@ struct agent_config {
 	const char *weightd_socket; /* NULL: where libweightd finds it */
 	const char *data_addresses[STRIPES_MAX]; /* where our engines listen; one per interface */
 	unsigned n_data_addresses;
-	bool tls; /* of engines; the world adds the descriptors to what an engine's open has */
+	bool tls; /* of engines; the daemon adds the descriptors to what an engine's open has */
 	const struct transport *
 		transport; /* of what we push; what we repair goes over tcp, what others do, as they say */
 	bool patches; /* what we pushed last is kept in memory, so that the next one travels as a patch of it */
@@ -113,7 +113,7 @@ CLEANUP_POINTER(struct agent, agent_free);
  * record yet.
  * -EBADMSG with a sentence: it is none of ours, and whoever repairs it by hand should look at it first.
  */
-int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);
+int agent_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE]);
 
 /* Writes what may be written late, what the last seconds were, now: before the end. -errno of env.save(). */
 int agent_flush(struct agent *a);

@@ -14,7 +14,7 @@
 #include "server/base/log.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/notice.h"
+#include "server/sync/log_fields.h"
 #include "server/sync/operators.h"
 #include "server/sync/state/event_pages.h"
 
@@ -248,8 +248,10 @@ static void begin(struct client *c, const json_t *request, const struct beginnin
 		return;
 	}
 	buffer = json_string_value(json_object_get(request, "buffer"));
-	notice(&(struct notice){NOTICE_ASKED, .sync = sync, .buffer = buffer, .uid = c->uid},
-	       "sync %s: %s %s of '%s' was asked for by uid %u", sync, an, b->what, buffer, c->uid);
+	log_fields_write(&(struct log_fields){LOG_FIELDS_ASKED, .sync = sync, .buffer = buffer,
+					      .uid = c->uid},
+			 "sync %s: %s %s of '%s' was asked for by uid %u", sync, an, b->what,
+			 buffer, c->uid);
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
 	c->waits_for_slow = slow;
@@ -316,8 +318,8 @@ static void answer_cancel(struct client *c, const json_t *request)
 		refuse(c, code_of(r), why);
 		return;
 	}
-	notice(&(struct notice){NOTICE_CANCELLED, .sync = sync, .uid = c->uid},
-	       "sync %s: cancelled by uid %u", sync, c->uid);
+	log_fields_write(&(struct log_fields){LOG_FIELDS_CANCELLED, .sync = sync, .uid = c->uid},
+			 "sync %s: cancelled by uid %u", sync, c->uid);
 	say_end(c);
 }
 

@@ -406,7 +406,7 @@ static bool is_row_of(const json_t *row, enum metrics_role role, const char *syn
 	       strcmp(name, role == ROLE_PUBLISHER ? "publisher" : "member") == 0;
 }
 
-/* Also where the row was told of, and is in the record: who asks later is told better. */
+/* Also where the row was told of, and is in the commit log: who asks later is told better. */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes)
 {
 	struct byte_count *byte_count = byte_count_of(a, role, sync);
@@ -426,7 +426,7 @@ void history_traced(struct agent *a, enum metrics_role role, const char *sync, u
 	}
 }
 
-/* --- The record --------------------------------------------------------------------------------- */
+/* --- The commit log --------------------------------------------------------------------------------- */
 
 json_t *history_to_json(const struct agent *a, size_t n)
 {

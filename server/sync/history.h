@@ -10,7 +10,7 @@
 
 #define HISTORY_MAX 256
 
-/* For the record: an array of the last `n` rows, oldest first. What is no such row is left out when it is read. */
+/* For the commit log: an array of the last `n` rows, oldest first. What is no such row is left out when it is read. */
 json_t *history_to_json(const struct agent *a, size_t n);
 void history_load(struct agent *a, const json_t *rows);
 

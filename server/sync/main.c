@@ -9,7 +9,7 @@
 #include "server/base/log.h"
 #include "server/base/program.h"
 #include "server/sync/config.h"
-#include "server/sync/world.h"
+#include "server/sync/daemon.h"
 
 static const char usage[] =
 	"Usage: weightd-sync [OPTIONS]\n"
@@ -76,10 +76,10 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	log_set_level(config.log_level);
 	if (a.check) {
-		r = world_check(&config) < 0 ? EXIT_USAGE : EXIT_SUCCESS;
+		r = daemon_check(&config) < 0 ? EXIT_USAGE : EXIT_SUCCESS;
 	} else {
 		program_raise_descriptor_limit();
-		r = world_run(&config) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+		r = daemon_run(&config) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 	}
 	config_deinit(&config);
 	return r;

@@ -110,7 +110,7 @@ static unsigned n_looks(struct agent *a)
 	return n;
 }
 
-/* Whether the local weightd has what the record says, or had published it when we died. */
+/* Whether the local weightd has what the commit log says, or had published it when we died. */
 static bool look(struct agent *a, struct replica *h)
 {
 	char why[WHY_SIZE];
@@ -190,7 +190,7 @@ static int compare_claims(const struct claim *x, const struct claim *y)
 }
 
 /*
- * One of those that claim what is newer than what we hold or let go of, and not older than the record: the
+ * One of those that claim what is newer than what we hold or let go of, and not older than the commit log: the
  * newest, of those that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
  */
 static unsigned choose(struct agent *a, const struct replica *h, bool *ret_is_one_busy)

@@ -199,17 +199,17 @@ static int env_save(void *userdata, const json_t *piece, bool is_all)
 	struct sim_node *n = userdata;
 	bool dies;
 
-	if (!is_all && json_array_size(n->record) % PIECES_MAX == 0)
+	if (!is_all && json_array_size(n->commit_log) % PIECES_MAX == 0)
 		return SAVE_ALL;
 	dies = ++n->n_saves == n->die_at_save;
 	if (n->is_dying || n->saves_fail || n->disk_is_full)
 		return -ENOSPC;
 	if (!dies || !n->die_before_it) {
 		if (is_all) {
-			json_decref(n->record);
-			n->record = json_array();
+			json_decref(n->commit_log);
+			n->commit_log = json_array();
 		}
-		json_array_append_new(n->record, json_deep_copy(piece));
+		json_array_append_new(n->commit_log, json_deep_copy(piece));
 		note_decided(n, piece);
 	}
 	n->is_dying = dies;
@@ -354,7 +354,7 @@ void sim_start(struct sim *s, unsigned node)
 	assert_null(n->agent);
 	n->is_dying = false;
 	assert_int_equal(agent_new(&ENV, n, &n->config, &n->agent), 0);
-	assert_int_equal(agent_load(n->agent, n->record, why), 0);
+	assert_int_equal(agent_load(n->agent, n->commit_log, why), 0);
 	sim_settle_death(n);
 	sim_link_dial_all(s, node);
 }
@@ -700,7 +700,7 @@ void sim_free(struct sim *s)
 {
 	for (unsigned i = 0; i < s->options.n_nodes; i++) {
 		sim_kill(s, i);
-		json_decref(s->nodes[i].record);
+		json_decref(s->nodes[i].commit_log);
 		json_decref(s->nodes[i].end);
 		json_decref(s->nodes[i].left);
 		json_decref(s->nodes[i].plan);

@@ -34,7 +34,7 @@ struct sim_node {
 	struct agent_config config;
 	const char **peers;
 	struct agent *agent; /* NULL: it is dead */
-	json_t *record; /* what it saved, in pieces; NULL: nothing yet */
+	json_t *commit_log; /* what it saved, in pieces; NULL: nothing yet */
 	uint64_t clock_skew_ns; /* its clock is ahead */
 	uint64_t over_ns; /* until when its first certificate is good, of sim::now_ns; 0: for ever */
 	bool is_renewed; /* it signs with its second one, which has the same key */

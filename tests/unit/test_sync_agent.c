@@ -281,8 +281,8 @@ static void test_a_publisher_that_forgot_everything_learns_it_from_others(void *
 	push_and_wait(s, "committed");
 	push_and_wait(s, "committed");
 	sim_kill(s, 0);
-	json_decref(s->nodes[0].record);
-	s->nodes[0].record = NULL;
+	json_decref(s->nodes[0].commit_log);
+	s->nodes[0].commit_log = NULL;
 	sim_start(s, 0);
 	sim_run(s, 5 * S);
 	push_and_wait(s, "committed");

@@ -145,11 +145,11 @@ static void test_a_record_in_pieces_is_as_good_as_one_that_is_whole(void **state
 		const json_t *piece;
 
 		push_buffer(s, BUFFERS[i]);
-		piece = json_array_get(s->nodes[1].record, 1);
+		piece = json_array_get(s->nodes[1].commit_log, 1);
 		if (piece)
 			assert_in_range(json_array_size(json_object_get(piece, "heads")), 0, 1);
-		n_most = json_array_size(s->nodes[1].record) > n_most
-				 ? json_array_size(s->nodes[1].record)
+		n_most = json_array_size(s->nodes[1].commit_log) > n_most
+				 ? json_array_size(s->nodes[1].commit_log)
 				 : n_most;
 		before = known(s, 1);
 		sim_kill(s, 1);
@@ -596,7 +596,7 @@ static void test_who_is_to_repair_and_pushes_instead_keeps_nobody_waiting(void *
 /* A node that has committed a version of each of as many buffers. */
 static void record_many(struct sim_node *n)
 {
-	json_t *rows = json_object_get(json_array_get(n->record, 0), "heads");
+	json_t *rows = json_object_get(json_array_get(n->commit_log, 0), "heads");
 	const json_t *row = json_array_get(rows, 0);
 
 	for (unsigned i = 1; i < N_MANY; i++) {

@@ -163,13 +163,13 @@ static void test_a_rate_that_is_low_is_not_split(void **state)
 }
 
 /* What was written of replicas, ever. */
-static char *dump_recorded(const json_t *record)
+static char *dump_recorded(const json_t *commit_log)
 {
 	cleanup(json_freep) json_t *rows = json_array();
 	const json_t *piece;
 	size_t i;
 
-	json_array_foreach(record, i, piece)
+	json_array_foreach(commit_log, i, piece)
 		json_array_extend(rows, json_object_get(piece, "heads"));
 	return json_dumps(rows, 0);
 }
@@ -182,7 +182,7 @@ static void test_a_plan_is_that_of_the_push_and_moves_nothing(void **state)
 	(void)state;
 	push_and_wait(s, "committed");
 	assert_true(sim_run_until(s, sim_is_converged, 60 * S));
-	before = dump_recorded(s->nodes[0].record);
+	before = dump_recorded(s->nodes[0].commit_log);
 	plan_and_wait(s, "planned");
 	assert_is_chain(s, s->options.n_bytes);
 	told = json_dumps(json_object_get(s->nodes[0].plan, "links"), 0);
@@ -192,7 +192,7 @@ static void test_a_plan_is_that_of_the_push_and_moves_nothing(void **state)
 	assert_null(json_object_get(s->nodes[0].end, "error"));
 	sim_run(s, 30 * S);
 	assert_true(sim_is_idle(s));
-	after = dump_recorded(s->nodes[0].record);
+	after = dump_recorded(s->nodes[0].commit_log);
 	assert_string_equal(before, after);
 	for (unsigned i = 1; i < 4; i++) {
 		assert_string_equal(s->nodes[i].outcome, "planned");

@@ -21,7 +21,7 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/talk.h"
-#include "server/sync/record.h"
+#include "server/sync/commit_log.h"
 
 #define N 4 /* pieces of most records here */
 #define BIG_TEXT (15 << 10)
@@ -61,15 +61,15 @@ static int tear_down(void **state)
 	return rmdir(folder);
 }
 
-static int save(struct record *r, unsigned number, const char *text, bool is_all)
+static int save(struct commit_log *r, unsigned number, const char *text, bool is_all)
 {
 	cleanup(json_freep) json_t *piece = json_pack("{s:i, s:s}", "number", number, "text", text);
 
-	return record_save(r, piece, is_all);
+	return commit_log_save(r, piece, is_all);
 }
 
-/* -errno of record_load(); else how many pieces there are, which are the first ones. */
-static int load(struct record *r)
+/* -errno of commit_log_load(); else how many pieces there are, which are the first ones. */
+static int load(struct commit_log *r)
 {
 	cleanup(json_freep) json_t *pieces = NULL;
 	json_t *piece;
@@ -77,8 +77,8 @@ static int load(struct record *r)
 	int res;
 	size_t i;
 
-	*r = (struct record){.folder = folder};
-	res = record_load(r, &pieces, why);
+	*r = (struct commit_log){.folder = folder};
+	res = commit_log_load(r, &pieces, why);
 	if (res < 0)
 		return res;
 	json_array_foreach(pieces, i, piece)
@@ -87,9 +87,9 @@ static int load(struct record *r)
 }
 
 /* Of which `ends` has where each ends. */
-static void write_pieces(struct record *r, size_t ends[N])
+static void write_pieces(struct commit_log *r, size_t ends[N])
 {
-	*r = (struct record){.folder = folder};
+	*r = (struct commit_log){.folder = folder};
 	for (unsigned i = 0; i < N; i++) {
 		assert_int_equal(save(r, i, "a line\nand another", i == 0), 0);
 		ends[i] = r->size;
@@ -124,7 +124,7 @@ static void write_file(const char *data, size_t size)
 
 static void test_what_was_written_is_there(void **state)
 {
-	struct record r, again;
+	struct commit_log r, again;
 	size_t ends[N];
 
 	(void)state;
@@ -143,7 +143,7 @@ static void test_what_was_written_is_there(void **state)
 static void test_a_record_that_ends_anywhere_has_what_is_whole(void **state)
 {
 	char data[1024];
-	struct record r;
+	struct commit_log r;
 	size_t ends[N], size;
 
 	(void)state;
@@ -173,7 +173,7 @@ static void test_a_record_that_ends_anywhere_has_what_is_whole(void **state)
 static void test_damage_is_not_taken_for_what_was_written(void **state)
 {
 	char data[1024];
-	struct record r;
+	struct commit_log r;
 	size_t ends[N], size;
 
 	(void)state;
@@ -193,7 +193,7 @@ static void test_damage_is_not_taken_for_what_was_written(void **state)
 }
 
 /* The kernel ends it in the middle of a write: after so many bytes of the file. */
-static void die_in_a_save(struct record r, size_t size, unsigned number, bool is_all)
+static void die_in_a_save(struct commit_log r, size_t size, unsigned number, bool is_all)
 {
 	struct rlimit limit = {.rlim_cur = size, .rlim_max = size};
 	int status;
@@ -212,7 +212,7 @@ static void die_in_a_save(struct record r, size_t size, unsigned number, bool is
 
 static void test_a_death_in_the_middle_of_a_write_costs_only_what_it_wrote(void **state)
 {
-	struct record r, after;
+	struct commit_log r, after;
 	size_t ends[N], size;
 
 	(void)state;
@@ -229,11 +229,11 @@ static void test_a_death_in_the_middle_of_a_write_costs_only_what_it_wrote(void 
 
 static void test_a_death_while_all_is_written_anew_leaves_what_was_there(void **state)
 {
-	struct record r, after;
+	struct commit_log r, after;
 	size_t ends[N], size;
 
 	(void)state;
-	r = (struct record){.folder = folder};
+	r = (struct commit_log){.folder = folder};
 	assert_int_equal(save(&r, 0, "", true), 0);
 	size = r.size;
 	for (size_t end = 0; end <= size; end++) {
@@ -248,7 +248,7 @@ static void test_a_death_while_all_is_written_anew_leaves_what_was_there(void **
 static void test_what_cannot_be_written_leaves_nothing(void **state)
 {
 	struct rlimit limit, before;
-	struct record r, after;
+	struct commit_log r, after;
 	size_t ends[N];
 
 	(void)state;
@@ -275,7 +275,7 @@ static void test_what_cannot_be_written_leaves_nothing(void **state)
 /* What the kernel could not write it forgets, and says so once. */
 static void test_after_a_failure_of_the_disk_another_file_is_written(void **state)
 {
-	struct record r, after;
+	struct commit_log r, after;
 	size_t ends[N];
 
 	(void)state;
@@ -294,7 +294,7 @@ static void test_after_a_failure_of_the_disk_another_file_is_written(void **stat
 static void test_where_all_has_to_be_written_there_has_to_be_room_for_all(void **state)
 {
 	char *text = calloc(1, 5 * BIG_TEXT + 1), data[8 * BIG_TEXT], why[WHY_SIZE];
-	struct record r = {.folder = folder};
+	struct commit_log r = {.folder = folder};
 	struct rlimit limit, before;
 	size_t size;
 
@@ -308,16 +308,16 @@ static void test_where_all_has_to_be_written_there_has_to_be_room_for_all(void *
 	(void)signal(SIGXFSZ, SIG_IGN);
 	limit = (struct rlimit){.rlim_cur = size, .rlim_max = before.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-	assert_int_equal(record_may_save(&r, why), 0); /* another piece is small */
+	assert_int_equal(commit_log_may_save(&r, why), 0); /* another piece is small */
 	limit.rlim_cur = size / 2;
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	assert_int_equal(save(&r, 0, text, true), -EFBIG);
-	assert_int_equal(record_may_save(&r, why), -EFBIG);
+	assert_int_equal(commit_log_may_save(&r, why), -EFBIG);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 	write_file(data, size - 1);
 	assert_int_equal(load(&r), 1);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-	assert_int_equal(record_may_save(&r, why), -EFBIG);
+	assert_int_equal(commit_log_may_save(&r, why), -EFBIG);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 	(void)signal(SIGXFSZ, SIG_DFL);
 	free(text);
@@ -327,7 +327,7 @@ static void test_where_all_has_to_be_written_there_has_to_be_room_for_all(void *
 static void test_a_record_that_grew_is_written_anew(void **state)
 {
 	char *text = calloc(1, BIG_TEXT + 1);
-	struct record r = {.folder = folder}, again;
+	struct commit_log r = {.folder = folder}, again;
 	unsigned n = 1;
 
 	(void)state;
@@ -354,7 +354,7 @@ static void test_a_record_that_grew_is_written_anew(void **state)
 static void test_a_record_that_somebody_took_away_or_changed_is_written_anew(void **state)
 {
 	char path[128], other[128], data[1024];
-	struct record r;
+	struct commit_log r;
 	size_t ends[N], size;
 
 	(void)state;

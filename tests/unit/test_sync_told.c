@@ -514,12 +514,13 @@ static void test_the_history_survives_the_agent(void **state)
 }
 
 /* Rows of all pieces. */
-static size_t n_recorded(const json_t *record)
+static size_t n_recorded(const json_t *commit_log)
 {
 	const json_t *piece;
 	size_t i, n = 0;
 
-	json_array_foreach(record, i, piece) n += json_array_size(json_object_get(piece, "history"));
+	json_array_foreach(commit_log, i, piece)
+		n += json_array_size(json_object_get(piece, "history"));
 	return n;
 }
 
@@ -534,7 +535,7 @@ static void test_the_history_has_a_bound_and_loses_the_oldest(void **state)
 		sim_forget_end(s, 0);
 	}
 	assert_int_equal(agent_flush(s->nodes[0].agent), 0);
-	assert_in_range(n_recorded(s->nodes[0].record), 256, 260);
+	assert_in_range(n_recorded(s->nodes[0].commit_log), 256, 260);
 	restart(s, 0);
 	push_and_wait(s, "committed");
 	history = agent_history(s->nodes[0].agent, 1000);
@@ -555,7 +556,7 @@ static void test_a_history_that_is_damaged_costs_no_record(void **state)
 	assert_int_equal(agent_flush(s->nodes[0].agent), 0);
 	whole = agent_history(s->nodes[0].agent, 1000);
 	sim_kill(s, 0);
-	rows = json_object_get(s->nodes[0].record, "history");
+	rows = json_object_get(s->nodes[0].commit_log, "history");
 	json_array_append_new(rows, json_integer(1));
 	json_array_append_new(rows, json_pack("{s:i}", "sync", 3));
 	json_array_append_new(rows, json_pack("{s:s}", "sync", "short"));
@@ -563,7 +564,8 @@ static void test_a_history_that_is_damaged_costs_no_record(void **state)
 	assert_remembers(s, 0, whole);
 	json_decref(agent_status(s->nodes[0].agent, "0123456789abcdef"));
 	sim_kill(s, 0);
-	json_object_del(s->nodes[0].record, "history"); /* as one of an earlier release has none */
+	json_object_del(s->nodes[0].commit_log,
+			"history"); /* as one of an earlier release has none */
 	sim_start(s, 0);
 	sim_run(s, S);
 	push_and_wait(s, "committed");

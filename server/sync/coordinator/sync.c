@@ -3,7 +3,7 @@
  * whether the phase is over: nobody is waited for who has no deadline, as each phase has one, at which those that it
  * waits for are lost to the sync. What a loss means, the policy says, at once.
  *
- * The point of no return is the decision: before it, ending the sync leaves every node as it was; after it, the record
+ * The point of no return is the decision: before it, ending the sync leaves every node as it was; after it, the commit log
  * of this node holds the version and nothing takes it back, however long the rest takes. Members that miss COMMIT then
  * are repaired.
  */

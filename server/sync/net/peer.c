@@ -10,7 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/notice.h"
+#include "server/sync/log_fields.h"
 
 #define LASTING_NS 5000000000u /* a connection that was a good one */
 #define RENEW_NS 1000000000u
@@ -49,7 +49,7 @@ static void note(struct peer *p, const char *why)
 	if (!p->up)
 		(void)snprintf(p->why, sizeof(p->why), "%s", why);
 	(void)snprintf(who, sizeof(who), "node %s is down", p->config->name);
-	refusals_log(&p->peers->refusals, who, why);
+	refusal_log_add(&p->peers->refusal_log, who, why);
 }
 
 /* Those that are not of the host that it is connected at, for the log; "": there are none. */
@@ -80,10 +80,10 @@ static void come_up(struct peer *p, struct connection *c)
 	p->since_ns = realtime_ns();
 	p->why[0] = '\0';
 	p->peers->n_up++;
-	notice(&(struct notice){NOTICE_UP, .peer = p->config->name, .uid = -1},
-	       "node %s is up at %s%s", p->config->name,
-	       address_format((const struct sockaddr *)&c->address.at, text), data);
-	refusals_forget(&p->peers->refusals);
+	log_fields_write(&(struct log_fields){LOG_FIELDS_UP, .peer = p->config->name, .uid = -1},
+			 "node %s is up at %s%s", p->config->name,
+			 address_format((const struct sockaddr *)&c->address.at, text), data);
+	refusal_log_forget(&p->peers->refusal_log);
 	p->peers->events->on_up(p->peers->agent, p->index);
 	p->peers->events->on_change(p->peers->userdata, p->index);
 	if (c->held)
@@ -98,8 +98,8 @@ static void go_down(struct peer *p, struct connection *c)
 	p->since_ns = realtime_ns();
 	p->peers->n_up--;
 	(void)snprintf(p->why, sizeof(p->why), "%s", c->why);
-	notice(&(struct notice){NOTICE_DOWN, .peer = p->config->name, .uid = -1},
-	       "node %s is down: %s", p->config->name, c->why);
+	log_fields_write(&(struct log_fields){LOG_FIELDS_DOWN, .peer = p->config->name, .uid = -1},
+			 "node %s is down: %s", p->config->name, c->why);
 	if (num_now_ns() - c->opened_ns > LASTING_NS && p->we_dial)
 		dialer_reset(&p->dialer);
 	/* The agent puts the name where we say "it". */
@@ -227,7 +227,7 @@ static void end_stranger(struct peers *peers, struct connection *c)
 		       name[0] ? "who calls from %s as '%s' is refused"
 			       : "who calls from %s is refused",
 		       host, name);
-	refusals_log(&peers->refusals, who, c->why);
+	refusal_log_add(&peers->refusal_log, who, c->why);
 	if (!p || p->up)
 		return;
 	(void)snprintf(why, sizeof(why), "who calls from %s under its name is refused: %s", host,
@@ -345,7 +345,7 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 		make_room(p);
 	r = connection_new(&p->manner, *p->tls, fd, address, false, p, &c);
 	if (r < 0) {
-		refusals_log(&p->refusals, "who calls is refused", strerror(-r));
+		refusal_log_add(&p->refusal_log, "who calls is refused", strerror(-r));
 		return;
 	}
 	add_stranger(p, c);
@@ -384,7 +384,7 @@ void peers_recheck(struct peers *p)
 {
 	struct connection *c;
 
-	refusals_forget(&p->refusals);
+	refusal_log_forget(&p->refusal_log);
 	for (unsigned i = 0; i < p->n; i++) {
 		if (p->at[i].up)
 			connection_check(p->at[i].up, *p->tls);

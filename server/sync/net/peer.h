@@ -14,7 +14,7 @@
 #include "server/sync/config.h"
 #include "server/sync/net/connection.h"
 #include "server/sync/net/dialer.h"
-#include "server/sync/net/refusal.h"
+#include "server/sync/net/refusal_log.h"
 #include "server/sync/net/resolver.h"
 
 #define PEERS_STRANGERS_MAX 64 /* beside one for each peer: all of them may call at once */
@@ -60,7 +60,7 @@ struct peers {
 	unsigned n, n_up;
 	struct list strangers; /* connections, oldest first */
 	unsigned n_strangers;
-	struct refusals refusals;
+	struct refusal_log refusal_log;
 	struct timer renew; /* of connections that show a certificate of before */
 };
 

@@ -1,7 +1,7 @@
 /*
  * A member believes its coordinator nothing but whom to talk to. Until there is a decision that it can check, the sink
  * only lends memory: whatever goes wrong, ending its process gives all back and leaves the old version as it was. From
- * then on the record has it, and the coordinator is not needed any more.
+ * then on the commit log has it, and the coordinator is not needed any more.
  *
  * A message of the wrong moment ends the connection, as only a broken or hostile coordinator sends it; one of another
  * sync or of an epoch gone by is dropped, as it may have been under way for long.
@@ -25,7 +25,7 @@
 
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
 #define PROGRESS_NS (SECOND / 4)
-#define RECORD_NS (2 * SECOND) /* between attempts to write the record of what is decided */
+#define RECORD_NS (2 * SECOND) /* between attempts to write the commit log of what is decided */
 #define RECORD_PATIENCE_NS (600 * SECOND)
 
 static const char *const PHASES[] = {
@@ -324,7 +324,7 @@ static void on_published(struct agent *a, struct participant *d, const json_t *m
 		replica_tell_few(a, d->replica, d->coordinator);
 }
 
-/* Once it publishes, the commit stands, by the record; the bytes will be fetched again. */
+/* Once it publishes, the commit stands, by the commit log; the bytes will be fetched again. */
 void participant_sink_failed(struct agent *a, struct participant *d, const char *code,
 			     const char *why)
 {

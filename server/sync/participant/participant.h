@@ -23,7 +23,7 @@ enum participant_state {
 	PARTICIPANT_VERIFYING,
 	PARTICIPANT_VERIFIED,
 	PARTICIPANT_RECORDING, /* it is decided, and cannot be recorded: that is tried again, with the bytes as they are */
-	PARTICIPANT_PUBLISHING, /* the record has it: the coordinator is not needed any more */
+	PARTICIPANT_PUBLISHING, /* the commit log has it: the coordinator is not needed any more */
 	PARTICIPANT_ENDED,
 };
 

@@ -1,6 +1,6 @@
 /*
  * A receiver believes its coordinator nothing but where the bytes come from. What the version is, the publisher
- * signed; that it is newer, the record says; that the bytes are right, the sink's own digest; that it may be
+ * signed; that it is newer, the commit log says; that the bytes are right, the sink's own digest; that it may be
  * read, the publisher's decision.
  */
 #include "server/sync/participant/receiver.h"

@@ -81,15 +81,15 @@ struct agent {
 	struct list loopback; /* struct loopback of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	struct list idle_loans; /* struct loan of broadcast_source.c: kept for the next repair, oldest first */
-	uint64_t timer_ns; /* as the world has it; 0: none */
+	uint64_t timer_ns; /* as the daemon has it; 0: none */
 	struct work watch; /* of the local weightd */
 	uint64_t watch_ns; /* when to start it again */
 	unsigned n_watches; /* that came to nothing, in a row */
 	bool look_again; /* somebody may have what we lack */
 	struct metrics metrics;
 	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */
-	unsigned n_unsaved; /* of the last of them, that the record has not yet */
-	uint64_t save_ns; /* when the record has to have all of this; 0: it has */
+	unsigned n_unsaved; /* of the last of them, that the commit log has not yet */
+	uint64_t save_ns; /* when the commit log has to have all of this; 0: it has */
 };
 
 static inline uint64_t agent_now(const struct agent *a)
@@ -110,7 +110,7 @@ void agent_log(struct agent *a, const char *level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /*
  * The same of something in particular, which the journal has in fields: {what, sync, buffer, term, number, peer, phase}, of
- * which each may be missing; notice.h has what "what" may be. Steals `about`.
+ * which each may be missing; log_fields.h has what "what" may be. Steals `about`.
  */
 void agent_log_of(struct agent *a, json_t *about, const char *level, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));

@@ -1,7 +1,7 @@
 /*
  * The environment
  *
- * All that an agent needs of the world, as functions, and all that the world tells an agent. The agent itself
+ * All that an agent needs of the daemon, as functions, and all that the daemon tells an agent. The agent itself
  * is a state machine without a clock, a socket, a process or a file, so that a thousand of them run in one
  * test. Peers are known by their index in the configuration; nothing here blocks, and nothing calls back into
  * the agent before it returned.
@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 struct agent;
-struct job; /* a process that works for the agent; the world's */
+struct job; /* a process that works for the agent; the daemon's */
 
 enum job_kind {
 	JOB_SOURCE, /* weightd-sync-local: lends a version of the local weightd, and digests it */
@@ -67,10 +67,10 @@ struct env {
 	 */
 	bool (*may_dial)(void *userdata, const char *address, const char *node, char why[WHY_SIZE]);
 
-	/* Whether there is room to write another piece of the record. -errno with a sentence. */
+	/* Whether there is room to write another piece of the commit log. -errno with a sentence. */
 	int (*may_save)(void *userdata, char why[WHY_SIZE]);
 	/*
-	 * Writes a piece of the record of this node, durably, before it returns: what changed since the last one, or
+	 * Writes a piece of the commit log of this node, durably, before it returns: what changed since the last one, or
 	 * all, with which those before are forgotten. -errno; SAVE_ALL: nothing was written, and it has to be all.
 	 */
 	int (*save)(void *userdata, const json_t *piece, bool is_all);
@@ -102,7 +102,7 @@ struct env {
 	void (*event)(void *userdata, const json_t *event);
 };
 
-/* --- What the world tells ---------------------------------------------------------------------- */
+/* --- What the daemon tells --------------------------------------------------------------------- */
 
 /* The peer proved its name; messages of an earlier connection do not come any more. */
 void agent_on_peer_up(struct agent *a, unsigned peer);

@@ -1,15 +1,15 @@
 /*
- * The record of a node is its replicas, with the documents. It is the fence: what is not newer than the record is
+ * The commit log of a node is its replicas, with the documents. It is the fence: what is not newer than the commit log is
  * refused. So it is written first, before anything can be read that it speaks of:
  *
- * - A member writes it between COMMIT and the sink's publish. A crash there leaves a record that is ahead of the
+ * - A member writes it between COMMIT and the sink's publish. A crash there leaves a commit log that is ahead of the
  *   local weightd: the fence stands, and the bytes, published or not, are looked at after the restart and
  *   fetched if they are not there. The other order could forget the fence of a version that is served, and take
  *   an older one. Nothing that was not committed is ever served, as COMMIT came before both.
  * - A publisher writes it between its decision and the first COMMIT, having the bytes. After a crash it tells
  *   everybody by its replicas, and whoever was not told fetches the version as one that is behind.
  *
- * A record says what was committed, never what is here: a weightd that was started anew may have lost all and
+ * A commit log says what was committed, never what is here: a weightd that was started anew may have lost all and
  * may use a number again. Until a source job found the root among the bytes, a replica is unverified and nobody
  * is told that we have it.
  *
@@ -696,7 +696,7 @@ void replica_on_message(struct agent *a, unsigned peer, const json_t *message)
 	tell_rows(a, peer, answers);
 }
 
-/* --- The record --------------------------------------------------------------------------------- */
+/* --- The commit log --------------------------------------------------------------------------------- */
 
 static void note_saved(struct replica *h)
 {
@@ -812,12 +812,12 @@ static int load_piece(struct agent *a, const json_t *piece, char why[WHY_SIZE])
 	return 0;
 }
 
-int replicas_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
+int replicas_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE])
 {
 	json_t *piece;
 	size_t i;
 
-	json_array_foreach(record, i, piece)
+	json_array_foreach(commit_log, i, piece)
 	{
 		int r = load_piece(a, piece, why);
 

@@ -11,7 +11,7 @@
 
 enum replica_state {
 	REPLICA_BEHIND, /* the local weightd has not the bytes, or nothing was ever committed here */
-	REPLICA_UNVERIFIED, /* the record says that it has them: they are looked at */
+	REPLICA_UNVERIFIED, /* the commit log says that it has them: they are looked at */
 	REPLICA_SERVING,
 	REPLICA_SUPERSEDED, /* it let go of them, for a newer version or for whoever said so: nobody wants them back */
 };
@@ -45,7 +45,7 @@ struct replica {
 		struct version_id version_id;
 		uint64_t version;
 		bool is_superseded;
-	} saved; /* what the record has of it */
+	} saved; /* what the commit log has of it */
 
 	struct work look; /* source: whether the bytes are there */
 	uint64_t look_ns; /* its deadline, 0: none runs */
@@ -79,7 +79,7 @@ int replica_next(const struct agent *a, const struct replica *h, const struct gr
 		 struct version_id *ret);
 
 /*
- * A version is committed, and the record says so, durably, once this returned. Of `document` a copy is kept.
+ * A version is committed, and the commit log says so, durably, once this returned. Of `document` a copy is kept.
  * After a failure all is as before.
  */
 int replica_commit(struct agent *a, struct replica *h, const struct document *document,
@@ -129,4 +129,4 @@ json_t *replica_to_json(const struct replica *h);
 int replicas_save(struct agent *a);
 /* What a crash may lose: within 5 seconds, so that whoever makes syncs fail does not keep the disk busy. */
 void replicas_save_later(struct agent *a);
-int replicas_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);
+int replicas_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE]);

@@ -1,4 +1,4 @@
-#include "server/sync/world.h"
+#include "server/sync/daemon.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -19,15 +19,15 @@
 #include "server/base/notify.h"
 #include "server/sync/agent.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/commit_log.h"
 #include "server/sync/control.h"
 #include "server/sync/jobs.h"
+#include "server/sync/log_fields.h"
 #include "server/sync/net/acceptor.h"
-#include "server/sync/net/files.h"
+#include "server/sync/net/file_watch.h"
 #include "server/sync/net/peer.h"
 #include "server/sync/net/tls.h"
 #include "server/sync/net/trust.h"
-#include "server/sync/notice.h"
-#include "server/sync/record.h"
 #include "server/sync/state/transport.h"
 #include "server/sync/tracing.h"
 
@@ -36,7 +36,7 @@
 #define WARN_NS 3600000000000u /* between two warnings of a certificate whose time is over soon */
 #define ROW_SIZE_MAX (TALK_SIZE_MAX - 1024)
 
-struct world {
+struct daemon {
 	const struct config *config;
 	struct loop loop;
 	struct notify notify;
@@ -52,12 +52,12 @@ struct world {
 	struct agent_config agent_config;
 	struct timer agent_timer;
 	struct source signals;
-	struct files files; /* sync.conf first, and then what trust has */
+	struct file_watch file_watch; /* sync.conf first, and then what trust has */
 	struct timer warn; /* of the certificate */
 	struct timer stop; /* looks whether all has been said */
 	uint64_t stop_ns; /* when that has to be; 0: we do not stop */
 	uint64_t since_ns; /* CLOCK_REALTIME */
-	struct record record;
+	struct commit_log commit_log;
 	int lock_fd; /* of that */
 };
 
@@ -93,12 +93,12 @@ static void env_random(void *userdata, void *ret, size_t size)
 
 static void on_agent_timer(struct timer *timer)
 {
-	agent_on_timer(container_of(timer, struct world, agent_timer)->agent);
+	agent_on_timer(container_of(timer, struct daemon, agent_timer)->agent);
 }
 
 static void env_set_timer(void *userdata, uint64_t deadline_ns)
 {
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 
 	if (deadline_ns)
 		timer_start(&w->loop, &w->agent_timer, deadline_ns);
@@ -108,18 +108,18 @@ static void env_set_timer(void *userdata, uint64_t deadline_ns)
 
 static int env_send(void *userdata, unsigned peer, const json_t *message)
 {
-	return peers_send(&((struct world *)userdata)->peers, peer, message);
+	return peers_send(&((struct daemon *)userdata)->peers, peer, message);
 }
 
 static int env_send_blob(void *userdata, unsigned peer, const uint8_t hash[32], int fd,
 			 uint64_t size)
 {
-	return peers_send_blob(&((struct world *)userdata)->peers, peer, hash, fd, size);
+	return peers_send_blob(&((struct daemon *)userdata)->peers, peer, hash, fd, size);
 }
 
 static void env_hang_up(void *userdata, unsigned peer, const char *why)
 {
-	peers_hang_up(&((struct world *)userdata)->peers, peer, why);
+	peers_hang_up(&((struct daemon *)userdata)->peers, peer, why);
 }
 
 static int env_job_start(void *userdata, enum job_kind kind, const char *buffer, void *owner,
@@ -137,7 +137,7 @@ static int env_job_start(void *userdata, enum job_kind kind, const char *buffer,
 		[JOB_GLOO] = {"weightd-sync-gloo", NULL},
 		[JOB_NCCL] = {"weightd-sync-nccl", NULL},
 	};
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 
 	return job_start(&w->jobs, kinds[kind].program, kinds[kind].argument, buffer, owner, ret,
 			 why);
@@ -153,7 +153,7 @@ static bool is_op(const json_t *message, const char *op)
 /* Else a publisher could have any host dialled, and learn from how that fails who is there. */
 static bool env_may_dial(void *userdata, const char *address, const char *node, char why[WHY_SIZE])
 {
-	const struct world *w = userdata;
+	const struct daemon *w = userdata;
 	const char *whose = node ? node : "another node";
 	struct address at;
 
@@ -172,7 +172,7 @@ static bool env_may_dial(void *userdata, const char *address, const char *node, 
 }
 
 /* Where `o` says that the node is, if it does. */
-static bool may_dial_of(struct world *w, const json_t *o, const char *node, char why[WHY_SIZE])
+static bool may_dial_of(struct daemon *w, const json_t *o, const char *node, char why[WHY_SIZE])
 {
 	const char *address = json_string_value(json_object_get(o, "address"));
 
@@ -183,7 +183,7 @@ static bool may_dial_of(struct world *w, const json_t *o, const char *node, char
  * Whatever a coordinator told the agent to have dialled. One of Gloo's may dial the node before it, too, and one of
  * NCCL's any of those in its ring.
  */
-static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
+static bool may_start(struct daemon *w, const json_t *start, char why[WHY_SIZE])
 {
 	const json_t *next = json_object_get(start, "next"), *one;
 	const char *node = json_string_value(json_object_get(next, "node"));
@@ -204,7 +204,7 @@ static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 }
 
 /* The same of an engine that is linked with all others. */
-static bool may_open(struct world *w, const json_t *open, char why[WHY_SIZE])
+static bool may_open(struct daemon *w, const json_t *open, char why[WHY_SIZE])
 {
 	const json_t *one;
 	size_t i;
@@ -221,7 +221,7 @@ static bool may_open(struct world *w, const json_t *open, char why[WHY_SIZE])
 static void env_job_tell(void *userdata, struct job *job, const json_t *message, const int *fds,
 			 unsigned n_fds)
 {
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 	cleanup(json_freep) json_t *traced = NULL;
 	int all[TALK_FDS_MAX];
 	char why[WHY_SIZE];
@@ -253,15 +253,15 @@ static void env_job_end(void *userdata, struct job *job)
 
 static int env_may_save(void *userdata, char why[WHY_SIZE])
 {
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 
-	return record_may_save(&w->record, why);
+	return commit_log_may_save(&w->commit_log, why);
 }
 
 static int env_save(void *userdata, const json_t *piece, bool is_all)
 {
-	struct world *w = userdata;
-	int r = record_save(&w->record, piece, is_all);
+	struct daemon *w = userdata;
+	int r = commit_log_save(&w->commit_log, piece, is_all);
 
 	if (r < 0)
 		log_error("what this node commits cannot be written to %s: %s", w->config->state,
@@ -271,24 +271,24 @@ static int env_save(void *userdata, const json_t *piece, bool is_all)
 
 static int env_sign(void *userdata, const char *text, char *ret_signature, size_t size)
 {
-	return trust_sign(&((struct world *)userdata)->trust, text, ret_signature, size);
+	return trust_sign(&((struct daemon *)userdata)->trust, text, ret_signature, size);
 }
 
 static const char *env_certificate(void *userdata)
 {
-	return ((struct world *)userdata)->trust.certificate_pem;
+	return ((struct daemon *)userdata)->trust.certificate_pem;
 }
 
 static int env_check(void *userdata, const char *text, const char *signature,
 		     const char *certificate, const char *name, uint64_t time_ns, char why[WHY_SIZE])
 {
-	return trust_check(&((struct world *)userdata)->trust, text, signature, certificate, name,
+	return trust_check(&((struct daemon *)userdata)->trust, text, signature, certificate, name,
 			   time_ns, why);
 }
 
 static void env_trace(void *userdata, const json_t *request, int fd)
 {
-	tracing_ask(&((struct world *)userdata)->tracing, request, fd);
+	tracing_ask(&((struct daemon *)userdata)->tracing, request, fd);
 }
 
 static void env_trace_job(void *userdata, const json_t *request, struct job *job)
@@ -301,15 +301,15 @@ static void env_trace_job(void *userdata, const json_t *request, struct job *job
 
 static void env_trace_drop(void *userdata, const char *sync)
 {
-	tracing_drop(&((struct world *)userdata)->tracing, sync);
+	tracing_drop(&((struct daemon *)userdata)->tracing, sync);
 }
 
 static void env_event(void *userdata, const json_t *event)
 {
 	const char *what = json_string_value(json_object_get(event, "event"));
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 
-	notice_event(event);
+	log_fields_write_event(event);
 	if (!what || strcmp(what, "log") != 0)
 		control_tell(&w->control, event);
 }
@@ -341,23 +341,23 @@ static const struct env env = {
 
 static void on_said(void *userdata, void *owner, const json_t *message, int *fds, unsigned n_fds)
 {
-	agent_on_job(((struct world *)userdata)->agent, owner, message, fds, n_fds);
+	agent_on_job(((struct daemon *)userdata)->agent, owner, message, fds, n_fds);
 }
 
 static void on_job_end(void *userdata, void *owner, const char *how)
 {
-	agent_on_job_end(((struct world *)userdata)->agent, owner, how);
+	agent_on_job_end(((struct daemon *)userdata)->agent, owner, how);
 }
 
 static const struct jobs_events jobs_events = {.on_said = on_said, .on_end = on_job_end};
 
-static void format_status(const struct world *w, char *buf, size_t size)
+static void format_status(const struct daemon *w, char *buf, size_t size)
 {
 	(void)snprintf(buf, size, "%u of %u peers are up", w->peers.n_up, w->peers.n);
 }
 
 /* Connections between agents are of no sync: all that they carry is under one name. */
-static void trace_peer(struct world *w, unsigned peer)
+static void trace_peer(struct daemon *w, unsigned peer)
 {
 	const struct connection *c = w->peers.at[peer].up;
 	cleanup(json_freep) json_t *tag = NULL;
@@ -373,7 +373,7 @@ static void trace_peer(struct world *w, unsigned peer)
 
 static void on_tracer(void *userdata)
 {
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 
 	for (unsigned i = 0; i < w->peers.n; i++)
 		trace_peer(w, i);
@@ -381,12 +381,12 @@ static void on_tracer(void *userdata)
 
 static void on_missing(void *userdata, const char *sync)
 {
-	agent_on_untraced(((struct world *)userdata)->agent, sync);
+	agent_on_untraced(((struct daemon *)userdata)->agent, sync);
 }
 
 static void on_traced(void *userdata, const json_t *request, const json_t *rows)
 {
-	agent_on_traced(((struct world *)userdata)->agent, request, rows);
+	agent_on_traced(((struct daemon *)userdata)->agent, request, rows);
 }
 
 static const struct tracing_events tracing_events = {
@@ -397,7 +397,7 @@ static const struct tracing_events tracing_events = {
 
 static void on_change(void *userdata, unsigned peer)
 {
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 	char status[64], text[80];
 
 	format_status(w, status, sizeof(status));
@@ -417,7 +417,7 @@ static const struct peer_events peer_events = {
 
 static void on_call(void *userdata, int fd, const struct address *address)
 {
-	peers_accept(&((struct world *)userdata)->peers, fd, address);
+	peers_accept(&((struct daemon *)userdata)->peers, fd, address);
 }
 
 /* Takes both. What would not fit into a packet is left out, and that is said: heads() has it. */
@@ -439,7 +439,7 @@ static void append_row(json_t *rows, json_t *row, json_t *replicas)
 
 static json_t *nodes(void *userdata)
 {
-	const struct world *w = userdata;
+	const struct daemon *w = userdata;
 	json_t *rows = json_array();
 	char why[WHY_SIZE];
 	bool warn = trust_warn(&w->trust, why);
@@ -456,7 +456,7 @@ static json_t *nodes(void *userdata)
 
 static json_t *replicas(void *userdata, const char *node)
 {
-	const struct world *w = userdata;
+	const struct daemon *w = userdata;
 
 	if (!strcmp(node, w->config->name))
 		return agent_replicas(w->agent, AGENT_SELF);
@@ -469,7 +469,7 @@ static json_t *replicas(void *userdata, const char *node)
 /* --- Signals -------------------------------------------------------------------------------------- */
 
 /* Of those that we coordinate, whoever waits is told why they end; members see it by themselves. */
-static bool cancel_pushes(struct world *w)
+static bool cancel_pushes(struct daemon *w)
 {
 	json_t *rows = agent_status(w->agent, NULL), *row;
 	bool some = false;
@@ -494,7 +494,7 @@ static bool cancel_pushes(struct world *w)
 
 static void on_stop(struct timer *timer)
 {
-	struct world *w = container_of(timer, struct world, stop);
+	struct daemon *w = container_of(timer, struct daemon, stop);
 	bool busy = cancel_pushes(w) || !peers_are_flushed(&w->peers);
 
 	if (busy && num_now_ns() < w->stop_ns)
@@ -503,7 +503,7 @@ static void on_stop(struct timer *timer)
 		loop_quit(&w->loop);
 }
 
-static void stop(struct world *w)
+static void stop(struct daemon *w)
 {
 	if (w->stop_ns) {
 		loop_quit(&w->loop); /* asked for twice */
@@ -536,7 +536,7 @@ static int load_trust(const struct config *c, struct trust *ret, SSL_CTX **ret_t
 	return r;
 }
 
-static void warn_of_certificate(struct world *w)
+static void warn_of_certificate(struct daemon *w)
 {
 	char why[WHY_SIZE];
 
@@ -547,10 +547,10 @@ static void warn_of_certificate(struct world *w)
 
 static void on_warn(struct timer *timer)
 {
-	warn_of_certificate(container_of(timer, struct world, warn));
+	warn_of_certificate(container_of(timer, struct daemon, warn));
 }
 
-static void reload(struct world *w)
+static void reload(struct daemon *w)
 {
 	char why[WHY_SIZE];
 	struct trust t;
@@ -569,9 +569,9 @@ static void reload(struct world *w)
 	warn_of_certificate(w);
 }
 
-static void on_files(void *userdata, unsigned changed)
+static void on_files_changed(void *userdata, unsigned changed)
 {
-	struct world *w = userdata;
+	struct daemon *w = userdata;
 
 	if (changed & 1) /* reading it may wait for who knows its groups of users */
 		log_warning("%s was changed, and is read at the start only: weightd-sync --check says "
@@ -581,14 +581,14 @@ static void on_files(void *userdata, unsigned changed)
 		reload(w);
 }
 
-static void watch_files(struct world *w)
+static void watch_files(struct daemon *w)
 {
 	const struct config *c = w->config;
 	const char *const paths[] = {c->path, c->ca, c->certificate, c->key, c->crl};
-	int r = files_init(&w->files, &w->loop, on_files, w);
+	int r = file_watch_init(&w->file_watch, &w->loop, on_files_changed, w);
 
 	for (unsigned i = 0; i < ARRAY_LEN(paths) && r == 0; i++)
-		r = paths[i] ? files_add(&w->files, paths[i]) : 0;
+		r = paths[i] ? file_watch_add(&w->file_watch, paths[i]) : 0;
 	if (r < 0)
 		log_warning("nobody tells of changes of sync.conf and of certificates (%s): after those, "
 			    "systemctl reload weightd-sync",
@@ -597,7 +597,7 @@ static void watch_files(struct world *w)
 
 static void on_signal(struct source *source, uint32_t events)
 {
-	struct world *w = container_of(source, struct world, signals);
+	struct daemon *w = container_of(source, struct daemon, signals);
 	struct signalfd_siginfo info;
 
 	(void)events;
@@ -610,7 +610,7 @@ static void on_signal(struct source *source, uint32_t events)
 }
 
 /* Before there is a thread: it would take signals, too. */
-static int watch_signals(struct world *w)
+static int watch_signals(struct daemon *w)
 {
 	sigset_t set;
 	int fd, r;
@@ -629,7 +629,7 @@ static int watch_signals(struct world *w)
 
 /* --- Beginning and end ---------------------------------------------------------------------------- */
 
-static int fill_agent_config(struct world *w)
+static int fill_agent_config(struct daemon *w)
 {
 	const struct config *c = w->config;
 	size_t n = c->n_peers ? c->n_peers : 1;
@@ -660,31 +660,31 @@ static int fill_agent_config(struct world *w)
 	return names && addresses ? 0 : -ENOMEM;
 }
 
-static int start_agent(struct world *w, char why[WHY_SIZE])
+static int start_agent(struct daemon *w, char why[WHY_SIZE])
 {
-	json_t *record = NULL;
-	int r = record_lock(w->config->state, &w->lock_fd, why);
+	json_t *pieces = NULL;
+	int r = commit_log_lock(w->config->state, &w->lock_fd, why);
 
-	w->record.folder = w->config->state;
+	w->commit_log.folder = w->config->state;
 	if (r == 0)
-		r = record_load(&w->record, &record, why);
+		r = commit_log_load(&w->commit_log, &pieces, why);
 	if (r < 0)
 		return r;
-	if (w->record.n_torn)
+	if (w->commit_log.n_torn)
 		log_warning("the last %ju bytes of the record in %s were not written whole, as by a "
 			    "loss of power, and are left out: nobody was told of what they said",
-			    (uintmax_t)w->record.n_torn, w->record.folder);
+			    (uintmax_t)w->commit_log.n_torn, w->commit_log.folder);
 	(void)snprintf(why, WHY_SIZE, "out of memory");
 	r = fill_agent_config(w);
 	if (r == 0)
 		r = agent_new(&env, w, &w->agent_config, &w->agent);
 	if (r == 0)
-		r = agent_load(w->agent, record, why);
-	json_decref(record);
+		r = agent_load(w->agent, pieces, why);
+	json_decref(pieces);
 	return r;
 }
 
-static int listen_for_nodes(struct world *w, char why[WHY_SIZE])
+static int listen_for_nodes(struct daemon *w, char why[WHY_SIZE])
 {
 	int r = acceptor_init(&w->acceptor, &w->loop, &w->config->listen_at, on_call, w);
 
@@ -694,7 +694,7 @@ static int listen_for_nodes(struct world *w, char why[WHY_SIZE])
 	return r;
 }
 
-static int open_control(struct world *w, char why[WHY_SIZE])
+static int open_control(struct daemon *w, char why[WHY_SIZE])
 {
 	w->control_options = (struct control_options){
 		.path = w->config->socket,
@@ -708,9 +708,9 @@ static int open_control(struct world *w, char why[WHY_SIZE])
 	return control_init(&w->control, &w->loop, &w->control_options, why);
 }
 
-static void init(struct world *w, const struct config *config)
+static void init(struct daemon *w, const struct config *config)
 {
-	*w = (struct world){.config = config, .lock_fd = -1, .since_ns = clock_ns(CLOCK_REALTIME)};
+	*w = (struct daemon){.config = config, .lock_fd = -1, .since_ns = clock_ns(CLOCK_REALTIME)};
 	w->loop.epoll_fd = -1;
 	list_init(&w->loop.timers);
 	w->notify.source.fd = -1;
@@ -720,8 +720,8 @@ static void init(struct world *w, const struct config *config)
 	list_init(&w->control.clients);
 	trust_init(&w->trust);
 	timer_init(&w->agent_timer, on_agent_timer);
-	w->files.source.fd = -1;
-	timer_init(&w->files.settle, NULL);
+	w->file_watch.source.fd = -1;
+	timer_init(&w->file_watch.settle, NULL);
 	timer_init(&w->warn, on_warn);
 	timer_init(&w->stop, on_stop);
 	timer_init(&w->acceptor.pause, NULL);
@@ -734,7 +734,7 @@ static void init(struct world *w, const struct config *config)
 }
 
 /* All that must succeed; what did is undone by deinit(). */
-static int start(struct world *w, char why[WHY_SIZE])
+static int start(struct daemon *w, char why[WHY_SIZE])
 {
 	int r;
 
@@ -761,7 +761,7 @@ static int start(struct world *w, char why[WHY_SIZE])
 	return r;
 }
 
-static void deinit(struct world *w)
+static void deinit(struct daemon *w)
 {
 	if (w->control.options)
 		control_deinit(&w->control);
@@ -775,7 +775,7 @@ static void deinit(struct world *w)
 	timer_stop(&w->agent_timer);
 	timer_stop(&w->stop);
 	timer_stop(&w->warn);
-	files_deinit(&w->files);
+	file_watch_deinit(&w->file_watch);
 	notify_deinit(&w->notify);
 	loop_remove(&w->signals);
 	(void)fd_close(w->signals.fd);
@@ -801,13 +801,13 @@ static void warn_of(const struct config *config)
 		ownership_warn(&config->groups[i].ownership, config->groups[i].name);
 }
 
-int world_run(const struct config *config)
+int daemon_run(const struct config *config)
 {
 	char why[WHY_SIZE], status[64];
-	struct world w;
+	struct daemon w;
 	int r;
 
-	notice_init(config->name);
+	log_fields_init(config->name);
 	init(&w, config);
 	r = start(&w, why);
 	if (r < 0) {
@@ -828,7 +828,7 @@ int world_run(const struct config *config)
 	return r;
 }
 
-int world_check(const struct config *config)
+int daemon_check(const struct config *config)
 {
 	char why[WHY_SIZE];
 	struct trust trust;

@@ -3,7 +3,7 @@
  * as any of them may be a link that goes through any of these folders. A folder that took the place of another one is
  * watched instead.
  */
-#include "server/sync/net/files.h"
+#include "server/sync/net/file_watch.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 #define FOLDER_EVENTS                                                                              \
 	(IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF)
 
-static int watch_folder(const struct files *f, const char *path)
+static int watch_folder(const struct file_watch *f, const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	char folder[PATH_MAX];
@@ -41,7 +41,7 @@ static bool is_another(const struct stat *x, const struct stat *y)
 
 static void on_settled(struct timer *timer)
 {
-	struct files *f = container_of(timer, struct files, settle);
+	struct file_watch *f = container_of(timer, struct file_watch, settle);
 	unsigned changed = 0;
 
 	for (unsigned i = 0; i < f->n; i++) {
@@ -59,7 +59,7 @@ static void on_settled(struct timer *timer)
 
 static void on_event(struct source *source, uint32_t events)
 {
-	struct files *f = container_of(source, struct files, source);
+	struct file_watch *f = container_of(source, struct file_watch, source);
 	char ignored[4096];
 
 	(void)events;
@@ -69,12 +69,12 @@ static void on_event(struct source *source, uint32_t events)
 		timer_start(f->loop, &f->settle, num_now_ns() + SETTLE_NS);
 }
 
-int files_init(struct files *f, struct loop *loop,
-	       void (*on_change)(void *userdata, unsigned changed), void *userdata)
+int file_watch_init(struct file_watch *f, struct loop *loop,
+		    void (*on_change)(void *userdata, unsigned changed), void *userdata)
 {
 	int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), r;
 
-	*f = (struct files){
+	*f = (struct file_watch){
 		.loop = loop, .source.fd = fd, .on_change = on_change, .userdata = userdata};
 	timer_init(&f->settle, on_settled);
 	r = fd < 0 ? -errno : loop_add(loop, &f->source, fd, EPOLLIN, on_event);
@@ -83,19 +83,19 @@ int files_init(struct files *f, struct loop *loop,
 	return r;
 }
 
-void files_deinit(struct files *f)
+void file_watch_deinit(struct file_watch *f)
 {
 	timer_stop(&f->settle);
 	loop_remove(&f->source);
 	f->source.fd = fd_close(f->source.fd);
 }
 
-int files_add(struct files *f, const char *path)
+int file_watch_add(struct file_watch *f, const char *path)
 {
-	struct file *file = &f->at[f->n];
+	struct watched_file *file = &f->at[f->n];
 
-	assert(f->n < FILES_MAX);
-	*file = (struct file){.path = path};
+	assert(f->n < FILE_WATCH_MAX);
+	*file = (struct watched_file){.path = path};
 	(void)stat(path, &file->was); /* whatever is there later is another one than none */
 	f->n++;
 	return watch_folder(f, path);

@@ -2,7 +2,7 @@
  * Each piece is a line: the checksum of its JSON, a space, and that. What was not written whole is shorter, or its
  * checksum is another. A write that failed is taken back.
  */
-#include "server/sync/record.h"
+#include "server/sync/commit_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -71,7 +71,7 @@ static int check_writable(int folder, off_t size)
 	return unlinkat(folder, NAME_NEW, 0) < 0 && r == 0 ? -errno : r;
 }
 
-int record_lock(const char *folder, int *ret_fd, char why[WHY_SIZE])
+int commit_log_lock(const char *folder, int *ret_fd, char why[WHY_SIZE])
 {
 	cleanup(fd_closep) int fd = -1;
 	struct stat st;
@@ -141,7 +141,7 @@ static uint64_t size_max(uint64_t size_of_all)
 }
 
 /* -EBADMSG with the line: something good is behind it, or nothing before. */
-static int read_pieces(struct record *r, FILE *file, json_t **ret, unsigned *ret_line)
+static int read_pieces(struct commit_log *r, FILE *file, json_t **ret, unsigned *ret_line)
 {
 	cleanup(json_freep) json_t *pieces = json_array();
 	unsigned n = 0, bad = 0;
@@ -173,7 +173,7 @@ static int read_pieces(struct record *r, FILE *file, json_t **ret, unsigned *ret
 	return 0;
 }
 
-static int open_record(struct record *r, FILE **ret, char why[WHY_SIZE])
+static int open_record(struct commit_log *r, FILE **ret, char why[WHY_SIZE])
 {
 	cleanup(fd_closep) int folder_fd = -1;
 	cleanup(fd_closep) int fd = -1;
@@ -219,7 +219,7 @@ static int open_record(struct record *r, FILE **ret, char why[WHY_SIZE])
 	return 0;
 }
 
-int record_load(struct record *r, json_t **ret, char why[WHY_SIZE])
+int commit_log_load(struct commit_log *r, json_t **ret, char why[WHY_SIZE])
 {
 	unsigned line = 0;
 	FILE *file = NULL;
@@ -243,12 +243,12 @@ int record_load(struct record *r, json_t **ret, char why[WHY_SIZE])
 
 /* --- Writing ------------------------------------------------------------------------------------ */
 
-static bool needs_all(const struct record *r, uint64_t more)
+static bool needs_all(const struct commit_log *r, uint64_t more)
 {
 	return r->size + more > r->size_max;
 }
 
-int record_may_save(const struct record *r, char why[WHY_SIZE])
+int commit_log_may_save(const struct commit_log *r, char why[WHY_SIZE])
 {
 	cleanup(fd_closep) int folder_fd = -1;
 	int res = open_folder(r->folder, &folder_fd);
@@ -281,7 +281,7 @@ static int format(const json_t *piece, char **ret_line, size_t *ret_size)
  * SAVE_ALL, too, where the file is not the one that we left. After a failure of the disk itself nobody knows what is on
  * it, and to ask again is answered with success: then another file is written.
  */
-static int append(struct record *r, int folder, const char *line, size_t size)
+static int append(struct commit_log *r, int folder, const char *line, size_t size)
 {
 	cleanup(fd_closep) int fd =
 		openat(folder, NAME, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -304,7 +304,7 @@ static int append(struct record *r, int folder, const char *line, size_t size)
 }
 
 /* There is the old file or the new one, whenever it ends. */
-static int replace(struct record *r, int folder, const char *line, size_t size)
+static int replace(struct commit_log *r, int folder, const char *line, size_t size)
 {
 	cleanup(fd_closep) int fd = -1;
 	int res = open_new(folder, &fd);
@@ -325,7 +325,7 @@ static int replace(struct record *r, int folder, const char *line, size_t size)
 	return 0;
 }
 
-int record_save(struct record *r, const json_t *piece, bool is_all)
+int commit_log_save(struct commit_log *r, const json_t *piece, bool is_all)
 {
 	cleanup(fd_closep) int folder_fd = -1;
 	char *line = NULL;

@@ -1,5 +1,5 @@
 /*
- * The record
+ * The commit log
  *
  * What a node may not forget: which versions are committed, and what it decided as a publisher. A file of pieces: the
  * first has all there was, and each further one what changed since. One is added at the end, until they are twice as
@@ -13,7 +13,7 @@
 
 #include "server/sync/state/env.h"
 
-struct record {
+struct commit_log {
 	const char *folder;
 	uint64_t size; /* of the pieces that are there */
 	uint64_t size_max; /* of them, until the next one has to have all; 0: it has to */
@@ -24,13 +24,13 @@ struct record {
  * Takes the folder for this process alone, for as long as the descriptor is open: of two agents, each would forget
  * what the other one wrote. -errno with a sentence. Makes the folder if its parent is there.
  */
-int record_lock(const char *folder, int *ret_fd, char why[WHY_SIZE]);
+int commit_log_lock(const char *folder, int *ret_fd, char why[WHY_SIZE]);
 
 /* Its pieces, oldest first; NULL where there is none yet. -errno with a sentence. */
-int record_load(struct record *r, json_t **ret, char why[WHY_SIZE]);
+int commit_log_load(struct commit_log *r, json_t **ret, char why[WHY_SIZE]);
 
 /* Whether there is room for another piece. -errno with a sentence. */
-int record_may_save(const struct record *r, char why[WHY_SIZE]);
+int commit_log_may_save(const struct commit_log *r, char why[WHY_SIZE]);
 
 /* As env.save(). Waits for the disk, which is why it is asked for at decisions only. */
-int record_save(struct record *r, const json_t *piece, bool is_all);
+int commit_log_save(struct commit_log *r, const json_t *piece, bool is_all);

@@ -1,10 +1,10 @@
-#include "server/sync/net/refusal.h"
+#include "server/sync/net/refusal_log.h"
 
 #include <string.h>
 
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/notice.h"
+#include "server/sync/log_fields.h"
 
 #define MINUTE_NS 60000000000u
 #define LOGGED_MAX 30 /* in a minute, of whatever causes */
@@ -17,17 +17,17 @@ static uint64_t hash(uint64_t h, const char *text)
 	return h;
 }
 
-static bool is_news(struct refusals *r, uint64_t cause)
+static bool is_news(struct refusal_log *r, uint64_t cause)
 {
-	for (unsigned i = 0; i < REFUSALS_MAX; i++)
+	for (unsigned i = 0; i < REFUSAL_LOG_MAX; i++)
 		if (r->seen[i] == cause)
 			return false;
 	r->seen[r->next] = cause;
-	r->next = (r->next + 1) % REFUSALS_MAX;
+	r->next = (r->next + 1) % REFUSAL_LOG_MAX;
 	return true;
 }
 
-void refusals_log(struct refusals *r, const char *who, const char *why)
+void refusal_log_add(struct refusal_log *r, const char *who, const char *why)
 {
 	uint64_t minute = num_now_ns() / MINUTE_NS;
 
@@ -38,13 +38,14 @@ void refusals_log(struct refusals *r, const char *who, const char *why)
 		r->n_logged = 0;
 	}
 	if (++r->n_logged <= LOGGED_MAX)
-		notice(&(struct notice){NOTICE_REFUSED, .uid = -1}, "%s: %s", who, why);
+		log_fields_write(&(struct log_fields){LOG_FIELDS_REFUSED, .uid = -1}, "%s: %s", who,
+				 why);
 	else if (r->n_logged == LOGGED_MAX + 1)
 		log_warning(
 			"more connections fail than the log should hold; the rest of this minute is left out");
 }
 
-void refusals_forget(struct refusals *r)
+void refusal_log_forget(struct refusal_log *r)
 {
-	*r = (struct refusals){0};
+	*r = (struct refusal_log){0};
 }

@@ -1,8 +1,8 @@
 /*
- * A notice is logged where it is decided. The agent, which knows no log, says its own by events: the name of a kind
- * in "what" makes a notice of a line.
+ * A line is logged where it is decided. The agent, which knows no log, says its own by events: the name of a kind
+ * in "what" gives a line its fields.
  */
-#include "server/sync/notice.h"
+#include "server/sync/log_fields.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -20,28 +20,28 @@ static const struct {
 	const char *name;
 	const char *message_id; /* for ever the same */
 	enum log_level level;
-} kinds[NOTICE_KINDS] = {
-	[NOTICE_ASKED] = {"asked", "2a9a55a1633a45209250fb6bf11178a5", LOG_LEVEL_INFO},
-	[NOTICE_CANCELLED] = {"cancelled", "37c2ff2efe5d4b58a8bcdef18d8b7d32", LOG_LEVEL_INFO},
-	[NOTICE_COMMITTED] = {"committed", "bfcaccc16475484cb4e99367178b6ded", LOG_LEVEL_INFO},
-	[NOTICE_PLANNED] = {"planned", "556ed10187c04c03a88dd80ce5e95b42", LOG_LEVEL_INFO},
-	[NOTICE_FAILED] = {"failed", "7bd868880edf4cd8914a865404922890", LOG_LEVEL_WARNING},
-	[NOTICE_BROKEN] = {"broken", "5f5afa491a6e4cfa87976ba04d634b80", LOG_LEVEL_WARNING},
-	[NOTICE_CORRUPT] = {"corrupt", "75242109269c4b3fac2d871117fd3754", LOG_LEVEL_WARNING},
-	[NOTICE_FORKED] = {"forked", "efc32c3b725e448f91e1f39aa3b7b52e", LOG_LEVEL_WARNING},
-	[NOTICE_UP] = {"up", "a1f296058eeb40acb06ab7462ffe0e16", LOG_LEVEL_INFO},
-	[NOTICE_DOWN] = {"down", "5c6b0bd54ff24d7f8ac39b286782f081", LOG_LEVEL_WARNING},
-	[NOTICE_REFUSED] = {"refused", "7e2f8ce768ed4fe0ab869d3e4c0462a2", LOG_LEVEL_WARNING},
+} kinds[LOG_FIELDS_KINDS] = {
+	[LOG_FIELDS_ASKED] = {"asked", "2a9a55a1633a45209250fb6bf11178a5", LOG_LEVEL_INFO},
+	[LOG_FIELDS_CANCELLED] = {"cancelled", "37c2ff2efe5d4b58a8bcdef18d8b7d32", LOG_LEVEL_INFO},
+	[LOG_FIELDS_COMMITTED] = {"committed", "bfcaccc16475484cb4e99367178b6ded", LOG_LEVEL_INFO},
+	[LOG_FIELDS_PLANNED] = {"planned", "556ed10187c04c03a88dd80ce5e95b42", LOG_LEVEL_INFO},
+	[LOG_FIELDS_FAILED] = {"failed", "7bd868880edf4cd8914a865404922890", LOG_LEVEL_WARNING},
+	[LOG_FIELDS_BROKEN] = {"broken", "5f5afa491a6e4cfa87976ba04d634b80", LOG_LEVEL_WARNING},
+	[LOG_FIELDS_CORRUPT] = {"corrupt", "75242109269c4b3fac2d871117fd3754", LOG_LEVEL_WARNING},
+	[LOG_FIELDS_FORKED] = {"forked", "efc32c3b725e448f91e1f39aa3b7b52e", LOG_LEVEL_WARNING},
+	[LOG_FIELDS_UP] = {"up", "a1f296058eeb40acb06ab7462ffe0e16", LOG_LEVEL_INFO},
+	[LOG_FIELDS_DOWN] = {"down", "5c6b0bd54ff24d7f8ac39b286782f081", LOG_LEVEL_WARNING},
+	[LOG_FIELDS_REFUSED] = {"refused", "7e2f8ce768ed4fe0ab869d3e4c0462a2", LOG_LEVEL_WARNING},
 };
 
 static const char *own_name = "?";
 
-void notice_init(const char *node)
+void log_fields_init(const char *node)
 {
 	own_name = node;
 }
 
-static size_t write_fields(const struct notice *n, const char *message, char buf[FIELDS_SIZE])
+static size_t write_fields(const struct log_fields *n, const char *message, char buf[FIELDS_SIZE])
 {
 	const size_t size = FIELDS_SIZE;
 	size_t at = 0;
@@ -62,7 +62,7 @@ static size_t write_fields(const struct notice *n, const char *message, char buf
 	return at;
 }
 
-void notice(const struct notice *n, const char *format, ...)
+void log_fields_write(const struct log_fields *n, const char *format, ...)
 {
 	char message[MESSAGE_SIZE], fields[FIELDS_SIZE];
 	va_list args;
@@ -85,19 +85,19 @@ static const char *text(const json_t *event, const char *key)
 
 static int find_kind(const char *name)
 {
-	for (int i = 0; name && i < NOTICE_KINDS; i++)
+	for (int i = 0; name && i < LOG_FIELDS_KINDS; i++)
 		if (strcmp(kinds[i].name, name) == 0)
 			return i;
 	return -1;
 }
 
-static struct notice notice_of(const json_t *event, enum notice_kind kind, char version[48])
+static struct log_fields notice_of(const json_t *event, enum log_fields_kind kind, char version[48])
 {
 	json_int_t number = json_integer_value(json_object_get(event, "number"));
 	json_int_t term = json_integer_value(json_object_get(event, "term"));
 
 	(void)snprintf(version, 48, "%" JSON_INTEGER_FORMAT ".%" JSON_INTEGER_FORMAT, term, number);
-	return (struct notice){
+	return (struct log_fields){
 		.kind = kind,
 		.sync = text(event, "sync"),
 		.buffer = text(event, "buffer"),
@@ -114,16 +114,16 @@ static void on_end(const json_t *event)
 	const char *kind = text(event, "kind"), *buffer = text(event, "buffer");
 	int found = find_kind(state);
 	char version[48];
-	struct notice n;
+	struct log_fields n;
 
 	if (found < 0)
 		return;
-	n = notice_of(event, (enum notice_kind)found, version);
+	n = notice_of(event, (enum log_fields_kind)found, version);
 	if (text(event, "error"))
-		notice(&n, "%s", text(event, "error"));
+		log_fields_write(&n, "%s", text(event, "error"));
 	else
-		notice(&n, "sync %s: %s of %s: %s", sync ? sync : "?", kind ? kind : "?",
-		       buffer ? buffer : "?", state);
+		log_fields_write(&n, "sync %s: %s of %s: %s", sync ? sync : "?", kind ? kind : "?",
+				 buffer ? buffer : "?", state);
 }
 
 static void on_log(const json_t *event)
@@ -132,7 +132,7 @@ static void on_log(const json_t *event)
 	int found = find_kind(text(event, "what"));
 	enum log_level level;
 	char version[48];
-	struct notice n;
+	struct log_fields n;
 
 	if (!name || !line || log_parse_level(name, &level) < 0)
 		return;
@@ -140,11 +140,11 @@ static void on_log(const json_t *event)
 		log_line(level, "%s", line);
 		return;
 	}
-	n = notice_of(event, (enum notice_kind)found, version);
-	notice(&n, "%s", line);
+	n = notice_of(event, (enum log_fields_kind)found, version);
+	log_fields_write(&n, "%s", line);
 }
 
-void notice_event(const json_t *event)
+void log_fields_write_event(const json_t *event)
 {
 	const char *what = text(event, "event");
 

@@ -1,5 +1,5 @@
 /*
- * Files
+ * File watch
  *
  * Tells when one of some files is another one than before: written anew, renamed over, or given other rights. What
  * belongs together is written one after the other, so that is told a moment later, at once.
@@ -10,26 +10,26 @@
 
 #include "server/base/loop.h"
 
-#define FILES_MAX 5
+#define FILE_WATCH_MAX 5
 
-struct files {
+struct file_watch {
 	struct loop *loop;
 	struct source source; /* inotify */
 	struct timer settle;
-	struct file {
+	struct watched_file {
 		const char *path; /* borrowed */
 		struct stat was;
-	} at[FILES_MAX];
+	} at[FILE_WATCH_MAX];
 	unsigned n;
 	/* `changed` has a bit for each, in the order in which they were added. */
 	void (*on_change)(void *userdata, unsigned changed);
 	void *userdata;
 };
 
-/* Before it, a `source.fd` of -1 and a timer that is set are enough for files_deinit(). -errno. */
-int files_init(struct files *f, struct loop *loop,
-	       void (*on_change)(void *userdata, unsigned changed), void *userdata);
-void files_deinit(struct files *f);
+/* Before it, a `source.fd` of -1 and a timer that is set are enough for file_watch_deinit(). -errno. */
+int file_watch_init(struct file_watch *f, struct loop *loop,
+		    void (*on_change)(void *userdata, unsigned changed), void *userdata);
+void file_watch_deinit(struct file_watch *f);
 
 /* From now on. -errno: its folder cannot be watched. */
-int files_add(struct files *f, const char *path);
+int file_watch_add(struct file_watch *f, const char *path);

@@ -1,5 +1,5 @@
 /*
- * Refusals
+ * Refusal log
  *
  * Who was turned away and why, in the log once for each cause: who knocks every second must not fill it.
  */
@@ -8,17 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REFUSALS_MAX 64 /* causes that are remembered */
+#define REFUSAL_LOG_MAX 64 /* causes that are remembered */
 
-struct refusals {
-	uint64_t seen[REFUSALS_MAX]; /* hashes of causes; 0: none */
+struct refusal_log {
+	uint64_t seen[REFUSAL_LOG_MAX]; /* hashes of causes; 0: none */
 	unsigned next;
 	uint64_t minute; /* in which ... */
 	unsigned n_logged; /* ... so many were logged */
 };
 
 /* Logs it, unless it was logged before and not forgotten since. `who`: a clause, "node b is down". */
-void refusals_log(struct refusals *r, const char *who, const char *why);
+void refusal_log_add(struct refusal_log *r, const char *who, const char *why);
 
 /* All of them are news again. */
-void refusals_forget(struct refusals *r);
+void refusal_log_forget(struct refusal_log *r);
