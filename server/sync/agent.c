@@ -20,8 +20,8 @@
 #include <string.h>
 
 #include "ipc/base/utf8.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/collective.h"
@@ -403,10 +403,10 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 		snprintf(why, WHY_SIZE, "%s has buffer, group, policy and max_rate", what);
 		return -EBADMSG;
 	}
-	if (ret->max_rate && ret->max_rate < ORDER_RATE_MIN) {
+	if (ret->max_rate && ret->max_rate < ENGINE_ORDER_RATE_MIN) {
 		snprintf(why, WHY_SIZE,
 			 "%ju bytes a second are too few for %s: %ju are the least, or none is given",
-			 (uintmax_t)ret->max_rate, what, (uintmax_t)ORDER_RATE_MIN);
+			 (uintmax_t)ret->max_rate, what, (uintmax_t)ENGINE_ORDER_RATE_MIN);
 		return -EBADMSG;
 	}
 	g = ret->group = agent_group(a, buffer, group_name, why);
@@ -477,11 +477,11 @@ static int check_collective(const struct agent *a, const struct collective_op *o
 			 op->an, a->config->name);
 		return -EPERM;
 	}
-	if (w->max_rate && w->max_rate < n * ORDER_RATE_MIN) {
+	if (w->max_rate && w->max_rate < n * ENGINE_ORDER_RATE_MIN) {
 		snprintf(why, WHY_SIZE,
 			 "%ju bytes a second are too few for %s of %ju nodes: %ju are the least",
 			 (uintmax_t)w->max_rate, op->an, (uintmax_t)n,
-			 (uintmax_t)(n * ORDER_RATE_MIN));
+			 (uintmax_t)(n * ENGINE_ORDER_RATE_MIN));
 		return -EBADMSG;
 	}
 	return 0;

@@ -12,8 +12,8 @@
 #include "ipc/base/num.h"
 #include "ipc/channel.h"
 #include "server/base/log.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/log_fields.h"
 #include "server/sync/operators.h"
 #include "server/sync/state/event_pages.h"
@@ -85,7 +85,7 @@ static void flush(struct client *c)
 	struct packet *p, *next;
 
 	list_for_each_safe(p, next, &c->queue, link) {
-		int r = talk_send(c->source.fd, p->json, NULL, 0);
+		int r = json_packet_send(c->source.fd, p->json, NULL, 0);
 
 		if (r == -EAGAIN)
 			break;
@@ -394,16 +394,16 @@ static void answer(struct client *c, const json_t *request)
 static void on_client(struct source *source, uint32_t events)
 {
 	struct client *c = container_of(source, struct client, source);
-	struct talk t;
+	struct json_packet t;
 	int r;
 
 	if (!c->doomed && events & EPOLLOUT)
 		flush(c);
 	if (!c->doomed && c->n_queue == 0 && events & (EPOLLIN | EPOLLHUP)) {
-		r = talk_receive_plain(source->fd, MSG_DONTWAIT, &t);
+		r = json_packet_receive_plain(source->fd, MSG_DONTWAIT, &t);
 		if (r == 0) {
 			answer(c, t.message);
-			talk_deinit(&t);
+			json_packet_deinit(&t);
 		} else if (r != -EAGAIN) {
 			c->doomed = true;
 		}

@@ -2,7 +2,7 @@
  * The control socket
  *
  * Where people and scripts ask this node's agent, with weightctl: requests and rows are JSON objects, one a
- * packet (talk.h), and the last packet of an answer has "end". Everyone who reaches the socket may look;
+ * packet (json_packet.h), and the last packet of an answer has "end". Everyone who reaches the socket may look;
  * pushing and cancelling is the operators'. Who wants to push what is busy may wait for his turn, which he has after
  * those who wait for longer, and loses when he hangs up. A client that does not read is hung up on, and holds up nobody.
  */

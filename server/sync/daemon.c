@@ -18,7 +18,7 @@
 #include "server/base/loop.h"
 #include "server/base/notify.h"
 #include "server/sync/agent.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/commit_log.h"
 #include "server/sync/control.h"
 #include "server/sync/jobs.h"
@@ -34,7 +34,7 @@
 #define STOP_NS 2000000000u /* for the others to hear that we stop */
 #define STOP_LOOK_NS 10000000u
 #define WARN_NS 3600000000000u /* between two warnings of a certificate whose time is over soon */
-#define ROW_SIZE_MAX (TALK_SIZE_MAX - 1024)
+#define ROW_SIZE_MAX (JSON_PACKET_SIZE_MAX - 1024)
 
 struct daemon {
 	const struct config *config;
@@ -223,7 +223,7 @@ static void env_job_tell(void *userdata, struct job *job, const json_t *message,
 {
 	struct daemon *w = userdata;
 	cleanup(json_freep) json_t *traced = NULL;
-	int all[TALK_FDS_MAX];
+	int all[JSON_PACKET_FDS_MAX];
 	char why[WHY_SIZE];
 
 	if ((is_op(message, "start") && !may_start(w, message, why)) ||
@@ -231,11 +231,11 @@ static void env_job_tell(void *userdata, struct job *job, const json_t *message,
 		job_fail(job, why);
 		return;
 	}
-	assert(n_fds <= TALK_FDS_MAX);
+	assert(n_fds <= JSON_PACKET_FDS_MAX);
 	if (n_fds > 0)
 		memcpy(all, fds, n_fds * sizeof(*fds));
 	if (w->config->data_tls && is_op(message, "open")) {
-		assert(n_fds + 3 <= TALK_FDS_MAX);
+		assert(n_fds + 3 <= JSON_PACKET_FDS_MAX);
 		memcpy(all + n_fds, w->trust.fds, sizeof(w->trust.fds));
 		n_fds += 3;
 	}

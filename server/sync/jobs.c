@@ -11,7 +11,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/child.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 #define QUEUE_MAX 256 /* messages that a process has not taken */
 #define BATCH 16 /* messages of one that are heard before others have their turn */
@@ -19,7 +19,7 @@
 struct message {
 	struct list link; /* job::queue */
 	json_t *json;
-	int fds[TALK_FDS_MAX]; /* ours */
+	int fds[JSON_PACKET_FDS_MAX]; /* ours */
 	unsigned n_fds;
 };
 
@@ -108,7 +108,7 @@ static void send_queue(struct job *job)
 		return;
 	}
 	list_for_each_safe(m, next, &job->queue, link) {
-		int r = talk_send(job->child.fd, m->json, m->fds, m->n_fds);
+		int r = json_packet_send(job->child.fd, m->json, m->fds, m->n_fds);
 
 		if (r == -EAGAIN)
 			return;
@@ -127,8 +127,8 @@ static void send_queue(struct job *job)
 static bool hear(struct job *job)
 {
 	struct jobs *j = job->jobs;
-	struct talk t;
-	int r = talk_receive(job->child.fd, MSG_DONTWAIT, &t);
+	struct json_packet t;
+	int r = json_packet_receive(job->child.fd, MSG_DONTWAIT, &t);
 
 	if (r < 0) {
 		if (r != -EAGAIN)
@@ -136,7 +136,7 @@ static bool hear(struct job *job)
 		return false;
 	}
 	j->events->on_said(j->userdata, job->owner, t.message, t.fds, t.n_fds);
-	talk_deinit(&t);
+	json_packet_deinit(&t);
 	return !job->forgotten && job->socket.loop;
 }
 
@@ -235,7 +235,7 @@ static int queue(struct job *job, const json_t *message, const int *fds, unsigne
 {
 	cleanup(message_freep) struct message *m = calloc(1, sizeof(*m));
 
-	if (!m || job->n_queue >= QUEUE_MAX || n_fds > TALK_FDS_MAX)
+	if (!m || job->n_queue >= QUEUE_MAX || n_fds > JSON_PACKET_FDS_MAX)
 		return -ENOBUFS;
 	for (unsigned i = 0; i < n_fds; i++) {
 		m->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
@@ -265,7 +265,7 @@ void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n
 	if (!job->socket.loop)
 		return; /* it is over, and that is told soon */
 	if (job->n_queue == 0 && !is_held(job))
-		r = talk_send(job->child.fd, message, fds, n_fds);
+		r = json_packet_send(job->child.fd, message, fds, n_fds);
 	if (r == -EAGAIN)
 		r = queue(job, message, fds, n_fds);
 	if (r < 0)

@@ -15,14 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/state/group.h"
 
-_Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ORDER_RATE_MIN, "all take such a share");
+_Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ENGINE_ORDER_RATE_MIN,
+	       "all take such a share");
 
 #define RETRY_MIN (SECOND / 5)
 #define RETRY_MAX (10 * SECOND)

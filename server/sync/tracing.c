@@ -16,7 +16,7 @@
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 #define RETRY_NS 1000000000u
 #define RETRY_MAX_NS 32000000000u
@@ -98,7 +98,7 @@ static void send_next(struct tracing *t)
 		return;
 	json = json_copy(q->json);
 	(void)json_object_del(json, "note"); /* which may be longer than what it takes */
-	r = talk_send(t->source.fd, json, &q->fd, q->fd >= 0);
+	r = json_packet_send(t->source.fd, json, &q->fd, q->fd >= 0);
 	if (r < 0) { /* there is room for one, always */
 		lose(t, "is gone");
 		return;
@@ -142,8 +142,8 @@ static void on_answer(struct tracing *t, const json_t *end)
 static void on_packet(struct source *source, uint32_t events)
 {
 	struct tracing *t = container_of(source, struct tracing, source);
-	struct talk said;
-	int r = talk_receive_plain(source->fd, MSG_DONTWAIT, &said);
+	struct json_packet said;
+	int r = json_packet_receive_plain(source->fd, MSG_DONTWAIT, &said);
 
 	(void)events;
 	if (r == -EAGAIN)
@@ -151,14 +151,14 @@ static void on_packet(struct source *source, uint32_t events)
 	if (r < 0 || !t->is_asked) {
 		lose(t, r < 0 ? "is gone" : "speaks unasked");
 		if (r == 0)
-			talk_deinit(&said);
+			json_packet_deinit(&said);
 		return;
 	}
 	if (json_is_true(json_object_get(said.message, "end")))
 		on_answer(t, said.message);
 	else
 		(void)json_array_append(t->rows, said.message);
-	talk_deinit(&said);
+	json_packet_deinit(&said);
 }
 
 /* That there is none is as usual. */

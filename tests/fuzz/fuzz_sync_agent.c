@@ -26,7 +26,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/sim.h"
 #include "tests/unit/sim_average.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "ipc/layout.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/document.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 /* Any bytes as what says what links carry, an engine or a plan: what is taken can be added up, for every link. */
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/collective_op.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -8,7 +8,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
 #include "tests/fuzz/fuzz.h"
 
 #define MEMORY_SIZE (2 * MIB)
@@ -21,7 +21,7 @@ static int memory(void)
 	return fd;
 }
 
-static void check_order(const struct order *o)
+static void check_order(const struct engine_order *o)
 {
 	uint64_t total = 0;
 
@@ -35,16 +35,16 @@ static void check_order(const struct order *o)
 		total += o->ranges.at[i].size;
 	}
 	MUST(total == o->total &&
-	     (o->pem_fds[2] >= 0) == (o->operation == ORDER_BROADCAST && o->tls));
+	     (o->pem_fds[2] >= 0) == (o->operation == ENGINE_ORDER_BROADCAST && o->tls));
 }
 
 static void check_start(const json_t *message)
 {
-	char why[ORDER_WHY_SIZE] = "";
+	char why[ENGINE_ORDER_WHY_SIZE] = "";
 	struct next next;
 	struct place place;
 
-	if (order_read_next(message, &next, why) == 0) {
+	if (engine_order_read_next(message, &next, why) == 0) {
 		MUST(!next.node[0] || preamble_is_name(next.node));
 		MUST(next.n_ways <= STRIPES_MAX);
 		for (unsigned i = 0; i < next.n_ways; i++)
@@ -52,18 +52,18 @@ static void check_start(const json_t *message)
 	} else {
 		MUST(why[0]);
 	}
-	if (order_read_place(message, &place, why) == 0)
+	if (engine_order_read_place(message, &place, why) == 0)
 		MUST(place.rank < place.n_ranks && place.n_ranks >= 2);
 }
 
-static void check(struct talk *t)
+static void check(struct json_packet *t)
 {
-	char why[ORDER_WHY_SIZE] = "";
-	struct order o;
+	char why[ENGINE_ORDER_WHY_SIZE] = "";
+	struct engine_order o;
 
-	if (order_read(t, &o, why) == 0) {
+	if (engine_order_read(t, &o, why) == 0) {
 		check_order(&o);
-		order_deinit(&o);
+		engine_order_deinit(&o);
 	} else {
 		MUST(why[0]);
 	}
@@ -72,15 +72,15 @@ static void check(struct talk *t)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct talk t = {.message = NULL};
+	struct json_packet t = {.message = NULL};
 
 	if (size == 0)
 		return 0;
 	t.message = json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES, NULL);
-	while (t.n_fds < data[0] % (TALK_FDS_MAX + 1u))
+	while (t.n_fds < data[0] % (JSON_PACKET_FDS_MAX + 1u))
 		t.fds[t.n_fds++] = memory();
-	if (json_is_object(t.message)) /* talk.c takes nothing else */
+	if (json_is_object(t.message)) /* json_packet.c takes nothing else */
 		check(&t);
-	talk_deinit(&t);
+	json_packet_deinit(&t);
 	return 0;
 }

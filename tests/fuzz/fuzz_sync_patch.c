@@ -15,8 +15,8 @@ static int apply(const struct patch *p, uint8_t *to)
 {
 	int r = 0;
 
-	for (uint64_t i = 0; r == 0 && i < tree_n_leaves(p->n_bytes); i++)
-		r = patch_apply(p, i, to + i * TREE_LEAF_SIZE);
+	for (uint64_t i = 0; r == 0 && i < merkle_n_leaves(p->n_bytes); i++)
+		r = patch_apply(p, i, to + i * MERKLE_LEAF_SIZE);
 	return r;
 }
 

@@ -14,8 +14,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/reshard/reshard.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/local/planner.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -69,17 +69,17 @@ static struct weightd_layout *draw_layout(struct input *in, uint32_t n_tensors)
 }
 
 /* Steals `message` and the descriptor. */
-static int tell(struct errand *e, json_t *message, int fd, struct fault *f)
+static int tell(struct task *e, json_t *message, int fd, struct fault *f)
 {
-	struct talk t = {.message = message, .fds = {fd}, .n_fds = 1};
+	struct json_packet t = {.message = message, .fds = {fd}, .n_fds = 1};
 	int r = planner_take(e, &t, f);
 
 	MUST((r < 0) == (f->code && f->why[0]));
-	talk_deinit(&t);
+	json_packet_deinit(&t);
 	return r;
 }
 
-static int tell_layout(struct errand *e, struct input *in, uint32_t n_tensors, struct fault *f)
+static int tell_layout(struct task *e, struct input *in, uint32_t n_tensors, struct fault *f)
 {
 	struct weightd_layout *l = draw_layout(in, n_tensors);
 	void *image = NULL;
@@ -109,7 +109,7 @@ static json_t *draw_nodes(struct input *in, unsigned n)
 
 /* --- What it answers ---------------------------------------------------------------------------- */
 
-static void *map(const struct talk *t, uint64_t *ret_size)
+static void *map(const struct json_packet *t, uint64_t *ret_size)
 {
 	void *data;
 
@@ -121,7 +121,7 @@ static void *map(const struct talk *t, uint64_t *ret_size)
 }
 
 /* Bytes of its data. */
-static uint64_t check_target(const struct talk *t, unsigned rank)
+static uint64_t check_target(const struct json_packet *t, unsigned rank)
 {
 	struct weightd_layout *l;
 	uint64_t size, n_bytes;
@@ -136,7 +136,7 @@ static uint64_t check_target(const struct talk *t, unsigned rank)
 	return n_bytes;
 }
 
-static void check_plan(const struct talk *t, const json_t *targets, const uint64_t *n_bytes)
+static void check_plan(const struct json_packet *t, const json_t *targets, const uint64_t *n_bytes)
 {
 	char why[MOVES_WHY_SIZE];
 	struct moves m;
@@ -158,23 +158,23 @@ static void check_answers(const json_t *targets, bool is_planned)
 {
 	uint64_t n_bytes[RANKS];
 	unsigned n = 0;
-	struct talk t;
+	struct json_packet t;
 
-	while (talk_receive(agent_fd, MSG_DONTWAIT, &t) == 0) {
+	while (json_packet_receive(agent_fd, MSG_DONTWAIT, &t) == 0) {
 		MUST(n <= json_array_size(targets));
 		if (n < json_array_size(targets))
 			n_bytes[n] = check_target(&t, n);
 		else
 			check_plan(&t, targets, n_bytes);
 		n++;
-		talk_deinit(&t);
+		json_packet_deinit(&t);
 	}
 	MUST(!is_planned || n == json_array_size(targets) + 1);
 }
 
 static void plan(const void *split, size_t split_size, struct input *in)
 {
-	struct errand e = {.staging = STAGING_NONE};
+	struct task e = {.staging = STAGING_NONE};
 	struct fault f = {0};
 	unsigned n_sources = 1 + draw(in) % RANKS, n_targets = 1 + draw(in) % RANKS;
 	json_t *targets = draw_nodes(in, n_targets), *sources = draw_nodes(in, n_sources);
@@ -191,7 +191,7 @@ static void plan(const void *split, size_t split_size, struct input *in)
 			 fd, &f);
 		check_answers(targets, r == 0);
 	}
-	errand_end(&e);
+	task_end(&e);
 	json_decref(sources);
 	json_decref(targets);
 }
@@ -203,8 +203,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 	(void)argc, (void)argv;
 	MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-	agent_fd = fcntl(ends[0], F_DUPFD_CLOEXEC, TALK_FD + 1);
-	MUST(agent_fd > TALK_FD && dup2(ends[1], TALK_FD) == TALK_FD);
+	agent_fd = fcntl(ends[0], F_DUPFD_CLOEXEC, JSON_PACKET_FD + 1);
+	MUST(agent_fd > JSON_PACKET_FD && dup2(ends[1], JSON_PACKET_FD) == JSON_PACKET_FD);
 	return 0;
 }
 

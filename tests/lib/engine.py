@@ -27,7 +27,7 @@ from lib import features
 
 PATIENCE_S = 60
 PREAMBLE, WORD, HEADER = 192, 8, 16
-PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned.h
+PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned_bytes.h
 CHUNK = 1 << 20
 HUGE, MAP_FIXED, MADV_COLLAPSE = 2 << 20, 0x10, 25
 
@@ -37,7 +37,7 @@ def program(engine):
 
 
 def planned(n_bytes):
-    """tcp_planned() of server/sync/base/planned.h."""
+    """tcp_planned() of server/sync/base/planned_bytes.h."""
     return PREAMBLE + n_bytes + WORD
 
 

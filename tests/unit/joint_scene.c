@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "sim_jobs.h"
 
 #define S SIM_SECOND

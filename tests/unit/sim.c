@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/transport.h"
 #include "sim_jobs.h"
 #include "sim_joint.h"

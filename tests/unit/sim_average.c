@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/planned.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
+#include "server/sync/base/planned_bytes.h"
 
 bool sim_train(struct sim *s, unsigned node, const char *buffer)
 {

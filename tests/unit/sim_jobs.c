@@ -18,8 +18,8 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
 #include "sim_joint.h"
 #include "sim_link.h"
 #include "sim_reshard.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "sim_link.h"
 
 #define WINDOW (8 * MIB)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/net/frame.h"
 #include "server/sync/net/outbox.h"
 #include "sim_jobs.h"

@@ -10,10 +10,10 @@
 #include <cmocka.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
-#include "server/sync/base/talk.h"
-#include "server/sync/base/tree.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
+#include "server/sync/base/merkle.h"
+#include "server/sync/base/planned_bytes.h"
 
 int sim_reshard(struct sim *s, unsigned node, unsigned sources, unsigned targets,
 		char ret_sync[SYNC_ID_SIZE])
@@ -129,7 +129,7 @@ static void say_blob(struct job *j, uint64_t delay, json_t *message, const void 
 	char hex[65];
 	int fd;
 
-	tree_hash(data, size, hash);
+	merkle_hash(data, size, hash);
 	assert_int_equal(fd_sealed_copy("sim-plan", data, size, &fd), 0);
 	json_object_set_new(message, "size", json_integer((json_int_t)size));
 	json_object_set_new(message, "hash", json_string(field_hex(hash, 32, hex)));
@@ -191,7 +191,7 @@ static const char *read_plan(struct job *j, int fd)
 	assert_int_equal(fd_size(fd, &size), 0);
 	text = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 	assert_true(text != MAP_FAILED);
-	tree_hash(text, size, j->plan_hash);
+	merkle_hash(text, size, j->plan_hash);
 	r = moves_decode(text, size, &j->plan, why);
 	assert_int_equal(munmap(text, size), 0);
 	return r < 0 ? "the plan is none" : NULL;
@@ -256,7 +256,7 @@ static json_t *digest(const struct job *j, const struct moves_link *l, enum move
 	uint8_t root[32];
 	char hex[65];
 
-	tree_hash(of, sizeof(of), root);
+	merkle_hash(of, sizeof(of), root);
 	return json_pack("{s:s, s:I, s:s}", "node",
 			 sim_node_at(j, side == MOVES_FROM ? l->to : l->from), "bytes",
 			 (json_int_t)l->n_bytes, "root", field_hex(root, 32, hex));

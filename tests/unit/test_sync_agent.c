@@ -17,7 +17,7 @@
 
 #include "ipc/base/num.h"
 #include "push_scene.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 #define S SIM_SECOND
 

@@ -14,7 +14,7 @@
 #include "ipc/base/num.h"
 #include "push_scene.h"
 #include "scene.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "sim_trouble.h"
 
 #define S SIM_SECOND

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/config.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/state/agent_state.h"

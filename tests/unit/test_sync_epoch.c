@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "sim.h"
 #include "sim_jobs.h"
 

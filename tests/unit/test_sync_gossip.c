@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/agent_state.h"
 #include "sim.h"
 #include "sim_jobs.h"

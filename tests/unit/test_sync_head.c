@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/state/group.h"
 #include "sim_jobs.h"

@@ -17,7 +17,7 @@
 
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/jobs.h"
 
 #define PATIENCE_MS 30000
@@ -34,13 +34,13 @@ struct scene {
 
 static int child(void)
 {
-	struct talk t;
+	struct json_packet t;
 
-	while (talk_receive(TALK_FD, 0, &t) == 0) {
+	while (json_packet_receive(JSON_PACKET_FD, 0, &t) == 0) {
 		for (unsigned i = 0; i < t.n_fds; i++)
 			if (write(t.fds[i], "", 1) != 1)
 				return 1;
-		talk_deinit(&t);
+		json_packet_deinit(&t);
 	}
 	return 0;
 }

@@ -16,7 +16,7 @@
 
 #include "ipc/base/num.h"
 #include "joint_scene.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/group.h"
 #include "sim_jobs.h"
 

@@ -12,7 +12,7 @@
 
 #include "ipc/base/num.h"
 #include "joint_scene.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 #define S SIM_SECOND
 

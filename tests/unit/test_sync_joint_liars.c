@@ -14,7 +14,7 @@
 
 #include "ipc/base/num.h"
 #include "joint_scene.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/document.h"
 
 #define S SIM_SECOND
@@ -154,7 +154,7 @@ static void test_a_coordinator_cannot_have_published_what_was_not_verified(void 
 }
 
 /* Beside each message of a member, another one of it that makes no sense. */
-static bool talk_nonsense(struct sim *s, unsigned from, unsigned to, const json_t *message)
+static bool json_packet_nonsense(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	const char *const *type = s->userdata;
 	cleanup(json_freep) json_t *nonsense = NULL;
@@ -181,7 +181,7 @@ static void test_messages_without_sense_cost_nobody_but_who_says_them(void **sta
 		const char *type = TYPES[i];
 
 		snprintf(scene, sizeof(scene), "%s", type);
-		s->on_message = talk_nonsense;
+		s->on_message = json_packet_nonsense;
 		s->userdata = &type;
 		average_and_wait(s, "committed");
 		assert_true(sim_average_of(s, sim_serves(s, 0))->n_terms >= 3);

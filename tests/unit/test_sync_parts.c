@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/env.h"
 #include "server/sync/state/event_pages.h"
 
@@ -49,7 +49,7 @@ static void test_the_nodes_of_an_end_have_room_and_none_is_lost(void **state)
 			const char *kind = json_string_value(json_object_get(page, "event"));
 
 			assert_string_equal(kind, j + 1 < n ? "nodes" : "end");
-			assert_true(json_dumpb(page, NULL, 0, JSON_COMPACT) < TALK_SIZE_MAX);
+			assert_true(json_dumpb(page, NULL, 0, JSON_COMPACT) < JSON_PACKET_SIZE_MAX);
 			assert_string_equal(json_string_value(json_object_get(page, "sync")),
 					    "0123456789abcdef");
 			json_array_extend(all, json_object_get(page, "nodes"));

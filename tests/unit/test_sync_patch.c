@@ -47,9 +47,9 @@ static uint8_t *copy_of(const uint8_t *from, uint64_t n)
 	return p;
 }
 
-static void hash_of(const uint8_t *data, uint64_t n, uint8_t ret[TREE_HASH_SIZE])
+static void hash_of(const uint8_t *data, uint64_t n, uint8_t ret[MERKLE_HASH_SIZE])
 {
-	tree_hash(data, n, ret);
+	merkle_hash(data, n, ret);
 }
 
 static void whole(uint64_t n_bytes, struct ranges *ret)
@@ -60,7 +60,7 @@ static void whole(uint64_t n_bytes, struct ranges *ret)
 
 static struct file write_draft(struct patch_draft *d, const uint8_t *from, const uint8_t *to)
 {
-	uint8_t base[TREE_HASH_SIZE], result[TREE_HASH_SIZE];
+	uint8_t base[MERKLE_HASH_SIZE], result[MERKLE_HASH_SIZE];
 	struct file f = {.size = d->size};
 
 	hash_of(from, d->n_bytes, base);
@@ -97,8 +97,8 @@ static int apply(const struct patch *p, uint8_t *to)
 {
 	int r = 0;
 
-	for (uint64_t i = 0; i < tree_n_leaves(p->n_bytes) && r == 0; i++)
-		r = patch_apply(p, i, to + i * TREE_LEAF_SIZE);
+	for (uint64_t i = 0; i < merkle_n_leaves(p->n_bytes) && r == 0; i++)
+		r = patch_apply(p, i, to + i * MERKLE_LEAF_SIZE);
 	return r;
 }
 

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/planned.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
+#include "server/sync/base/planned_bytes.h"
 #include "sim.h"
 #include "sim_jobs.h"
 
@@ -338,7 +338,7 @@ static void test_links_of_many_nodes_come_in_pieces_that_fit(void **state)
 				  "to",
 				  "a-name-that-is-63-bytes-long-and-no-node-can-have-a-longer-one.",
 				  "bytes", (json_int_t)INT64_MAX, "planned", (json_int_t)INT64_MAX));
-	assert_true(json_dumpb(piece, NULL, 0, JSON_COMPACT) < TALK_SIZE_MAX - 4096);
+	assert_true(json_dumpb(piece, NULL, 0, JSON_COMPACT) < JSON_PACKET_SIZE_MAX - 4096);
 	json_decref(piece);
 	sim_free(s);
 }

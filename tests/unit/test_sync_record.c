@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/commit_log.h"
 
 #define N 4 /* pieces of most records here */

@@ -18,7 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "joint_scene.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "sim_reshard.h"
 
 #define S SIM_SECOND

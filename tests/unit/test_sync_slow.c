@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "sim.h"
 
 #define S SIM_SECOND

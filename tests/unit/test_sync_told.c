@@ -16,8 +16,8 @@
 
 #include "ipc/base/num.h"
 #include "push_scene.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
 
 #define S SIM_SECOND
 #define MIB ((uint64_t)1 << 20)
@@ -253,7 +253,7 @@ static void test_a_thousand_peers_fit_into_packets(void **state)
 	{
 		if (strcmp(text(row, "metric"), "weightd_sync_peer_up") == 0)
 			n_up += json_array_size(json_object_get(row, "samples"));
-		assert_in_range(json_dumpb(row, NULL, 0, JSON_COMPACT), 1, TALK_SIZE_MAX / 8);
+		assert_in_range(json_dumpb(row, NULL, 0, JSON_COMPACT), 1, JSON_PACKET_SIZE_MAX / 8);
 	}
 	assert_int_equal(n_up, 999);
 	sim_free(s);

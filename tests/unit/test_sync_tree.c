@@ -14,8 +14,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/tree.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/merkle.h"
 
 /*
  * Of bytes (31 i + 7 (i >> 8) + 13 (i >> 20)) mod 256, by
@@ -55,21 +55,21 @@ static uint8_t *pattern(uint64_t n_bytes)
 	return p;
 }
 
-static void expect_hash(const uint8_t hash[TREE_HASH_SIZE], const char *wanted)
+static void expect_hash(const uint8_t hash[MERKLE_HASH_SIZE], const char *wanted)
 {
-	char found[2 * TREE_HASH_SIZE + 1];
+	char found[2 * MERKLE_HASH_SIZE + 1];
 
-	assert_string_equal(field_hex(hash, TREE_HASH_SIZE, found), wanted);
+	assert_string_equal(field_hex(hash, MERKLE_HASH_SIZE, found), wanted);
 }
 
 static void a_blob_has_its_sha256(void **state)
 {
-	uint8_t hash[TREE_HASH_SIZE];
+	uint8_t hash[MERKLE_HASH_SIZE];
 
 	(void)state;
-	tree_hash("", 0, hash);
+	merkle_hash("", 0, hash);
 	expect_hash(hash, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-	tree_hash("abc", 3, hash);
+	merkle_hash("abc", 3, hash);
 	expect_hash(hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
@@ -77,18 +77,18 @@ static void leaves_and_root_are_those_of_hashlib(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		uint64_t n_bytes = known[i].n_bytes, n = tree_n_leaves(n_bytes);
+		uint64_t n_bytes = known[i].n_bytes, n = merkle_n_leaves(n_bytes);
 		cleanup(freep) uint8_t *data = pattern(n_bytes);
-		cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
-		uint8_t hash[TREE_HASH_SIZE];
+		cleanup(freep) uint8_t(*leaves)[MERKLE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
+		uint8_t hash[MERKLE_HASH_SIZE];
 
-		tree_leaves(data, n_bytes, leaves, NULL, NULL);
-		tree_root(n_bytes, (const void *)leaves, hash);
+		merkle_leaves(data, n_bytes, leaves, NULL, NULL);
+		merkle_root(n_bytes, (const void *)leaves, hash);
 		expect_hash(hash, known[i].root);
 		if (n == 0)
 			continue;
 		expect_hash(leaves[n - 1], known[i].last_leaf);
-		tree_leaf(data, n_bytes, n - 1, hash);
+		merkle_leaf(data, n_bytes, n - 1, hash);
 		expect_hash(hash, known[i].last_leaf);
 	}
 }
@@ -96,27 +96,27 @@ static void leaves_and_root_are_those_of_hashlib(void **state)
 static void as_many_leaves_as_bytes_need(void **state)
 {
 	(void)state;
-	assert_int_equal(tree_n_leaves(0), 0);
-	assert_int_equal(tree_n_leaves(1), 1);
-	assert_int_equal(tree_n_leaves(TREE_LEAF_SIZE), 1);
-	assert_int_equal(tree_n_leaves(TREE_LEAF_SIZE + 1), 2);
-	assert_int_equal(tree_n_leaves(UINT64_MAX), (uint64_t)1 << 44);
+	assert_int_equal(merkle_n_leaves(0), 0);
+	assert_int_equal(merkle_n_leaves(1), 1);
+	assert_int_equal(merkle_n_leaves(MERKLE_LEAF_SIZE), 1);
+	assert_int_equal(merkle_n_leaves(MERKLE_LEAF_SIZE + 1), 2);
+	assert_int_equal(merkle_n_leaves(UINT64_MAX), (uint64_t)1 << 44);
 }
 
 /* Neither bytes for leaves, nor bytes that end elsewhere, are mistaken for one another. */
 static void what_is_cut_otherwise_has_another_root(void **state)
 {
-	uint8_t leaf[2][TREE_HASH_SIZE], a[TREE_HASH_SIZE], b[TREE_HASH_SIZE];
+	uint8_t leaf[2][MERKLE_HASH_SIZE], a[MERKLE_HASH_SIZE], b[MERKLE_HASH_SIZE];
 
 	(void)state;
-	tree_leaf("x", 1, 0, leaf[0]);
-	tree_root(1, (const void *)leaf, a);
-	tree_root(2, (const void *)leaf, b);
-	assert_memory_not_equal(a, b, TREE_HASH_SIZE);
-	tree_hash("x", 1, b);
-	assert_memory_not_equal(leaf[0], b, TREE_HASH_SIZE);
-	tree_leaf(leaf, TREE_HASH_SIZE, 0, b);
-	assert_memory_not_equal(a, b, TREE_HASH_SIZE);
+	merkle_leaf("x", 1, 0, leaf[0]);
+	merkle_root(1, (const void *)leaf, a);
+	merkle_root(2, (const void *)leaf, b);
+	assert_memory_not_equal(a, b, MERKLE_HASH_SIZE);
+	merkle_hash("x", 1, b);
+	assert_memory_not_equal(leaf[0], b, MERKLE_HASH_SIZE);
+	merkle_leaf(leaf, MERKLE_HASH_SIZE, 0, b);
+	assert_memory_not_equal(a, b, MERKLE_HASH_SIZE);
 }
 
 #define N_EACH 100
@@ -130,13 +130,13 @@ static void count(void *userdata, uint64_t leaf)
 
 static void each_leaf_is_told_once(void **state)
 {
-	cleanup(freep) uint8_t *data = calloc(N_EACH, TREE_LEAF_SIZE);
-	static uint8_t leaves[N_EACH][TREE_HASH_SIZE];
+	cleanup(freep) uint8_t *data = calloc(N_EACH, MERKLE_LEAF_SIZE);
+	static uint8_t leaves[N_EACH][MERKLE_HASH_SIZE];
 	static _Atomic unsigned n[N_EACH + 1]; /* the last one: of leaves that there are not */
 
 	(void)state;
 	assert_non_null(data);
-	tree_leaves(data, N_EACH * TREE_LEAF_SIZE - 1, leaves, count, n);
+	merkle_leaves(data, N_EACH * MERKLE_LEAF_SIZE - 1, leaves, count, n);
 	for (uint64_t i = 0; i < N_EACH; i++)
 		if (n[i] != 1)
 			fail_msg("leaf %" PRIu64 " was told %u times", i, n[i]);
@@ -146,25 +146,25 @@ static void each_leaf_is_told_once(void **state)
 /* --- Differences ---------------------------------------------------------------------------------- */
 
 #define N_CUT 10
-#define CUT_BYTES (N_CUT * TREE_LEAF_SIZE - 1000) /* the last leaf is short */
+#define CUT_BYTES (N_CUT * MERKLE_LEAF_SIZE - 1000) /* the last leaf is short */
 
 /* `bad`: digits of leaves that differ; `n_others`: leaves of the other one. */
 static void difference_of_cut_is(const char *bad, uint64_t n_others, const char *wanted)
 {
-	static const uint8_t good[2 * N_CUT][TREE_HASH_SIZE];
-	uint8_t found[N_CUT][TREE_HASH_SIZE] = {0};
+	static const uint8_t good[2 * N_CUT][MERKLE_HASH_SIZE];
+	uint8_t found[N_CUT][MERKLE_HASH_SIZE] = {0};
 	cleanup(ranges_deinit) struct ranges ranges = {0};
 	char text[512] = "";
 	size_t n = 0;
 
 	for (const char *c = bad; *c; c++)
-		found[*c - '0'][TREE_HASH_SIZE - 1] = 1;
-	assert_int_equal(tree_difference(CUT_BYTES, (const void *)found, n_others, good, &ranges),
+		found[*c - '0'][MERKLE_HASH_SIZE - 1] = 1;
+	assert_int_equal(merkle_difference(CUT_BYTES, (const void *)found, n_others, good, &ranges),
 			 0);
 	for (size_t i = 0; i < ranges.n; i++)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%g+%g", i ? " " : "",
-				      (double)ranges.at[i].offset / (double)TREE_LEAF_SIZE,
-				      (double)((ranges.at[i].size + 1000) / TREE_LEAF_SIZE));
+				      (double)ranges.at[i].offset / (double)MERKLE_LEAF_SIZE,
+				      (double)((ranges.at[i].size + 1000) / MERKLE_LEAF_SIZE));
 	if (strcmp(text, wanted) != 0)
 		fail_msg("of leaves %s beside %" PRIu64 " others: '%s', not '%s'", bad, n_others,
 			 text, wanted);
@@ -198,10 +198,10 @@ static void leaves_that_the_other_one_has_not_differ(void **state)
 static void of_very_many_leaves_the_nearest_become_one(void **state)
 {
 	const uint64_t n_near = 2 * RANGES_MAX, n_far = 100, n = 2 * n_near + 4 * n_far;
-	cleanup(freep) uint8_t(*a)[TREE_HASH_SIZE] = calloc(n, sizeof(*a));
-	cleanup(freep) uint8_t(*b)[TREE_HASH_SIZE] = calloc(n, sizeof(*b));
+	cleanup(freep) uint8_t(*a)[MERKLE_HASH_SIZE] = calloc(n, sizeof(*a));
+	cleanup(freep) uint8_t(*b)[MERKLE_HASH_SIZE] = calloc(n, sizeof(*b));
 	cleanup(ranges_deinit) struct ranges ranges = {0};
-	uint64_t bytes = n * TREE_LEAF_SIZE, lost = 0;
+	uint64_t bytes = n * MERKLE_LEAF_SIZE, lost = 0;
 	size_t at = 0;
 
 	(void)state;
@@ -209,20 +209,20 @@ static void of_very_many_leaves_the_nearest_become_one(void **state)
 	assert_non_null(b);
 	for (uint64_t i = 1; i < n; i += i < 2 * n_near ? 2 : 4)
 		a[i][0] = 1;
-	assert_int_equal(tree_difference(bytes, (const void *)a, n, (const void *)b, &ranges), 0);
+	assert_int_equal(merkle_difference(bytes, (const void *)a, n, (const void *)b, &ranges), 0);
 	assert_int_equal(ranges.n, RANGES_MAX);
 	for (uint64_t i = 0; i < n; i++) {
 		while (at < ranges.n &&
-		       ranges.at[at].offset + ranges.at[at].size <= i * TREE_LEAF_SIZE)
+		       ranges.at[at].offset + ranges.at[at].size <= i * MERKLE_LEAF_SIZE)
 			at++;
-		lost += a[i][0] && (at == ranges.n || ranges.at[at].offset > i * TREE_LEAF_SIZE);
+		lost += a[i][0] && (at == ranges.n || ranges.at[at].offset > i * MERKLE_LEAF_SIZE);
 	}
 	assert_int_equal(lost, 0);
 	for (size_t i = RANGES_MAX - n_far; i < RANGES_MAX; i++)
-		assert_int_equal(ranges.at[i].size, TREE_LEAF_SIZE);
+		assert_int_equal(ranges.at[i].size, MERKLE_LEAF_SIZE);
 	/* Each gap that had to be closed is of one leaf. */
 	assert_int_equal(ranges_total(&ranges),
-			 (2 * (n_near + n_far) - RANGES_MAX) * TREE_LEAF_SIZE);
+			 (2 * (n_near + n_far) - RANGES_MAX) * MERKLE_LEAF_SIZE);
 }
 
 int main(void)

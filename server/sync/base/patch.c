@@ -20,7 +20,7 @@
 #define UNITS_OF_MARK 64
 #define N_MARKS (PATCH_BLOCK_SIZE / UNIT / UNITS_OF_MARK)
 #define BYTES_OF_MARK ((size_t)(UNITS_OF_MARK * UNIT))
-#define BLOCKS_OF_LEAF (TREE_LEAF_SIZE / PATCH_BLOCK_SIZE)
+#define BLOCKS_OF_LEAF (MERKLE_LEAF_SIZE / PATCH_BLOCK_SIZE)
 #define EVERY_OTHER 0x5555555555555555u
 #define SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -38,8 +38,8 @@ struct header {
 	uint64_t n_bytes;
 	uint64_t n_blocks;
 	uint64_t n_changed;
-	uint8_t base[TREE_HASH_SIZE];
-	uint8_t result[TREE_HASH_SIZE];
+	uint8_t base[MERKLE_HASH_SIZE];
+	uint8_t result[MERKLE_HASH_SIZE];
 	uint8_t zero[32];
 };
 static_assert(sizeof(struct header) == PATCH_HEADER_SIZE, "no padding");
@@ -344,7 +344,7 @@ static void measure_leaf(void *userdata, uint64_t leaf)
 	struct view v;
 	int r = 0;
 
-	if (d->differ && !is_in(d->differ, leaf * TREE_LEAF_SIZE))
+	if (d->differ && !is_in(d->differ, leaf * MERKLE_LEAF_SIZE))
 		return;
 	for (uint64_t i = first; r == 0 && i < all && i < first + BLOCKS_OF_LEAF; i++) {
 		d->blocks[i].index = i;
@@ -386,7 +386,7 @@ static int draft(struct patch_draft *d)
 	d->blocks = calloc(n_blocks_of(d->n_bytes) + 1, sizeof(*d->blocks));
 	if (!d->blocks)
 		return -ENOMEM;
-	tree_each_leaf(d->n_bytes, measure_leaf, d);
+	merkle_each_leaf(d->n_bytes, measure_leaf, d);
 	r = d->r;
 	if (r < 0)
 		patch_draft_deinit(d);
@@ -477,8 +477,8 @@ static void write_leaf(void *userdata, uint64_t leaf)
 	}
 }
 
-static int write_all(struct patch_draft *d, const uint8_t base[TREE_HASH_SIZE],
-		     const uint8_t result[TREE_HASH_SIZE], int fd)
+static int write_all(struct patch_draft *d, const uint8_t base[MERKLE_HASH_SIZE],
+		     const uint8_t result[MERKLE_HASH_SIZE], int fd)
 {
 	struct header h = {.n_bytes = htole64(d->n_bytes),
 			   .n_blocks = htole64(d->n_blocks),
@@ -493,13 +493,13 @@ static int write_all(struct patch_draft *d, const uint8_t base[TREE_HASH_SIZE],
 	memcpy(h.base, base, sizeof(h.base));
 	memcpy(h.result, result, sizeof(h.result));
 	memcpy(map, &h, sizeof(h));
-	tree_each_leaf(d->n_bytes, write_leaf, &w);
+	merkle_each_leaf(d->n_bytes, write_leaf, &w);
 	(void)munmap(map, d->size);
 	return d->r;
 }
 
-int patch_draft_write(struct patch_draft *d, const uint8_t base[TREE_HASH_SIZE],
-		      const uint8_t result[TREE_HASH_SIZE], int *ret_fd)
+int patch_draft_write(struct patch_draft *d, const uint8_t base[MERKLE_HASH_SIZE],
+		      const uint8_t result[MERKLE_HASH_SIZE], int *ret_fd)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r = fd_memfd("weightd-sync-patch", d->size, &fd);

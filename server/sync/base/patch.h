@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
 
 #define PATCH_BLOCK_SIZE ((uint64_t)1 << 17)
 #define PATCH_HEADER_SIZE 128
@@ -32,8 +32,8 @@ struct patch_block {
 struct patch {
 	uint64_t n_bytes; /* of the version */
 	uint64_t n_changed; /* bytes of elements that change, as it says */
-	uint8_t base[TREE_HASH_SIZE]; /* roots */
-	uint8_t result[TREE_HASH_SIZE];
+	uint8_t base[MERKLE_HASH_SIZE]; /* roots */
+	uint8_t result[MERKLE_HASH_SIZE];
 	const uint8_t *data; /* borrowed */
 	struct patch_block *blocks;
 	uint64_t n_blocks;
@@ -70,6 +70,6 @@ int patch_draft_difference(const void *from, const void *to, uint64_t n_bytes,
 /* All of these patches of a version of one size, one after the other. -ENOMEM, -EBADMSG. */
 int patch_draft_union(const struct patch *patches, unsigned n, struct patch_draft *ret);
 /* Into a memfd that is sealed then. -errno */
-int patch_draft_write(struct patch_draft *d, const uint8_t base[TREE_HASH_SIZE],
-		      const uint8_t result[TREE_HASH_SIZE], int *ret_fd);
+int patch_draft_write(struct patch_draft *d, const uint8_t base[MERKLE_HASH_SIZE],
+		      const uint8_t result[MERKLE_HASH_SIZE], int *ret_fd);
 void patch_draft_deinit(struct patch_draft *d);

@@ -13,7 +13,7 @@
 
 /*
  * In a set; one that would need more is widened until it fits. In JSON a range takes 42 bytes at most, and so
- * any set fits into one packet of talk.h.
+ * any set fits into one packet of json_packet.h.
  */
 #define RANGES_MAX 1024
 

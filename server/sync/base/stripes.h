@@ -17,7 +17,7 @@
 
 #define STRIPES_MAX 8 /* connections */
 #define STRIPES_HEADER_SIZE 16
-#define STRIPES_RATE_MIN 65536 /* bytes a second; see ORDER_RATE_MIN */
+#define STRIPES_RATE_MIN 65536 /* bytes a second; see ENGINE_ORDER_RATE_MIN */
 
 struct stripes {
 	const struct ranges *ranges; /* borrowed */

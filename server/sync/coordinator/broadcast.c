@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/chain_epoch.h"
 #include "server/sync/coordinator/link_rate.h"

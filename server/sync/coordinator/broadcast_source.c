@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/repair.h"

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/link_rate.h"
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"

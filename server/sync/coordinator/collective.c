@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/collective_epoch.h"
 #include "server/sync/participant/contributor.h"
 #include "server/sync/state/document.h"

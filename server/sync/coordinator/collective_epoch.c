@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/traffic_plan.h"
 #include "server/sync/history.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
 
 static bool is_from(const struct member *m, const struct broadcast *t, unsigned first)

@@ -17,7 +17,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/collective_epoch.h"
 #include "server/sync/state/group.h"
 

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/state/transport.h"
 
 #define TORN_MAX 2 /* stripes that may break at a node's address before it does without that */

@@ -12,7 +12,7 @@
 #include "server/sync/state/transport.h"
 
 #define LINKS_OF_PIECE                                                                             \
-	128 /* of 370 bytes at most, beside what the event has else: below TALK_SIZE_MAX */
+	128 /* of 370 bytes at most, beside what the event has else: below JSON_PACKET_SIZE_MAX */
 
 /*
  * By the slowest of those that were measured; UINT64_MAX: nobody was. Who never was cannot be told apart from

@@ -70,12 +70,13 @@ int traffic_count(int fd, bool is_dialled, struct traffic *ret)
 	return 0;
 }
 
-int traffic_check(const struct traffic *t, const struct planned *planned, char why[ORDER_WHY_SIZE])
+int traffic_check(const struct traffic *t, const struct planned_bytes *planned,
+		  char why[ENGINE_ORDER_WHY_SIZE])
 {
 	if (t->received == t->kernel_received && t->sent == t->kernel_sent &&
 	    t->payload_received == planned->received && t->payload_sent == planned->sent)
 		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE,
+	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE,
 		       "%llu bytes received and %llu sent were counted, by the kernel %llu and %llu; of "
 		       "them %llu and %llu were payload, and planned were %llu and %llu",
 		       (unsigned long long)t->received, (unsigned long long)t->sent,

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
 
 struct traffic {
 	uint64_t received;
@@ -23,7 +23,7 @@ struct traffic {
 };
 
 /* The payload that has to go over a connection, both ways. */
-struct planned {
+struct planned_bytes {
 	uint64_t received;
 	uint64_t sent;
 };
@@ -41,7 +41,8 @@ bool traffic_is_queued(int fd);
 /* What the kernel counted of what was read and written so far; we dialled, or were dialled. -errno. */
 int traffic_count(int fd, bool is_dialled, struct traffic *ret);
 /* -EPROTO with a sentence. */
-int traffic_check(const struct traffic *t, const struct planned *planned, char why[ORDER_WHY_SIZE]);
+int traffic_check(const struct traffic *t, const struct planned_bytes *planned,
+		  char why[ENGINE_ORDER_WHY_SIZE]);
 
 void traffic_add(struct traffic *sum, const struct traffic *t);
 /* Of one direction, for the agent: {bytes, kernel}, and `payload` where that is not all of them. */

@@ -8,8 +8,8 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/planned.h"
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
+#include "server/sync/base/planned_bytes.h"
 #include "server/sync/gloo/mesh.h"
 #include "server/sync/gloo/pieces.h"
 
@@ -26,7 +26,7 @@ enum {
 
 struct party {
 	struct wire *wire;
-	uint8_t digests[GLOO_DIGESTS][TREE_HASH_SIZE]; /* its own of a batch */
+	uint8_t digests[GLOO_DIGESTS][MERKLE_HASH_SIZE]; /* its own of a batch */
 	uint8_t *terms; /* DEPTH chunks: what it sent for a round of ours */
 	struct transfer *come[N_KINDS][WINDOW];
 	struct transfer *go[N_KINDS][WINDOW];
@@ -37,7 +37,7 @@ struct average {
 	struct mesh mesh;
 	struct party parties[ENGINE_NODES_MAX];
 	struct pieces pieces;
-	uint8_t digests[GLOO_DIGESTS][TREE_HASH_SIZE]; /* of a batch */
+	uint8_t digests[GLOO_DIGESTS][MERKLE_HASH_SIZE]; /* of a batch */
 	float *sums; /* of one piece */
 };
 
@@ -71,7 +71,7 @@ static void digest(struct average *a, uint64_t batch)
 	for (size_t i = 0; i < batch_size(a, batch); i++) {
 		const struct other *o = &a->pieces.others[batch * GLOO_DIGESTS + i];
 
-		tree_hash(a->mesh.source + o->offset, o->size, a->digests[i]);
+		merkle_hash(a->mesh.source + o->offset, o->size, a->digests[i]);
 		memcpy(a->mesh.result + o->offset, a->mesh.source + o->offset, o->size);
 		atomic_fetch_add(&a->engine->digested, o->size);
 	}
@@ -83,7 +83,7 @@ static bool is_equal(struct average *a, const struct party *p, uint64_t batch)
 		const struct other *o = &a->pieces.others[batch * GLOO_DIGESTS + i];
 		const char *name = a->pieces.tensors[o->tensor].name;
 
-		if (memcmp(a->digests[i], p->digests[i], TREE_HASH_SIZE) == 0)
+		if (memcmp(a->digests[i], p->digests[i], MERKLE_HASH_SIZE) == 0)
 			continue;
 		engine_differ(a->engine, p->wire,
 			      "tensor '%.*s' is of no type that has a mean, and %s has other "
@@ -96,7 +96,7 @@ static bool is_equal(struct average *a, const struct party *p, uint64_t batch)
 
 static bool compare_batch(struct average *a, uint64_t batch)
 {
-	size_t size = batch_size(a, batch) * TREE_HASH_SIZE;
+	size_t size = batch_size(a, batch) * MERKLE_HASH_SIZE;
 	struct engine *e = a->engine;
 
 	digest(a, batch);
@@ -141,7 +141,7 @@ static const struct piece *piece_of(const struct average *a, unsigned owner, uin
 
 static uint8_t *term_of(const struct average *a, unsigned peer, uint64_t round)
 {
-	return a->parties[peer].terms + round % DEPTH * a->engine->stint.order.chunk;
+	return a->parties[peer].terms + round % DEPTH * a->engine->engine_loop.order.chunk;
 }
 
 /* Sends our terms of the others' pieces of a round, and asks for the others' terms of ours and for their results. */
@@ -302,22 +302,22 @@ static void *work(void *arg)
 
 /* --- The operation ----------------------------------------------------------------------------- */
 
-static int read_table(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE])
+static int read_table(struct mesh *m, const void *text, size_t size, char why[ENGINE_ORDER_WHY_SIZE])
 {
-	const struct order *o = &m->engine->stint.order;
+	const struct engine_order *o = &m->engine->engine_loop.order;
 
 	return pieces_init(&container_of(m, struct average, mesh)->pieces, text, size, o->n_bytes,
 			   o->chunk, m->n_nodes, why);
 }
 
-static int open_parties(struct average *a, char why[ORDER_WHY_SIZE])
+static int open_parties(struct average *a, char why[ENGINE_ORDER_WHY_SIZE])
 {
-	uint64_t chunk = a->engine->stint.order.chunk;
+	uint64_t chunk = a->engine->engine_loop.order.chunk;
 	int r = 0;
 
 	a->sums = calloc(chunk / 2, sizeof(*a->sums));
 	if (!a->sums)
-		return order_no_memory(why);
+		return engine_order_no_memory(why);
 	for (unsigned j = 0; r == 0 && j < a->mesh.n_nodes; j++) {
 		struct party *p = &a->parties[j];
 
@@ -327,13 +327,13 @@ static int open_parties(struct average *a, char why[ORDER_WHY_SIZE])
 		r = mesh_open(&a->mesh, j, why);
 		p->terms = malloc(DEPTH * chunk);
 		if (r == 0 && !p->terms)
-			r = order_no_memory(why);
+			r = engine_order_no_memory(why);
 	}
 	return r;
 }
 
 /* What each rank owns, from which follows what each link carries: the agent tells it before anything moves. */
-static int tell_shares(const struct average *a, json_t *opened, char why[ORDER_WHY_SIZE])
+static int tell_shares(const struct average *a, json_t *opened, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	json_t *shares = json_array();
 	int r = 0;
@@ -345,27 +345,27 @@ static int tell_shares(const struct average *a, json_t *opened, char why[ORDER_W
 	r |= json_object_set_new(opened, "shares", shares);
 	r |= json_object_set_new(opened, "n_others", json_integer((json_int_t)a->pieces.n_others));
 	if (r != 0)
-		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "no memory");
 	return r == 0 ? 0 : -ENOMEM;
 }
 
 static int open_average(struct engine *e, const json_t *order, json_t *opened,
-			char why[ORDER_WHY_SIZE])
+			char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct average *a = calloc(1, sizeof(*a));
 	int r;
 
 	if (!a)
-		return order_no_memory(why);
+		return engine_order_no_memory(why);
 	a->engine = e;
 	e->work = a;
 	a->mesh.what = "table of tensors";
-	a->mesh.n_bytes = e->stint.order.n_bytes;
+	a->mesh.n_bytes = e->engine_loop.order.n_bytes;
 	r = mesh_init(&a->mesh, e, order, why);
 	if (r == 0)
-		r = mesh_read(&a->mesh, e->stint.order.tensors_fd, TABLE_MAX, read_table, why);
+		r = mesh_read(&a->mesh, e->engine_loop.order.tensors_fd, TABLE_MAX, read_table, why);
 	if (r == 0)
-		r = mesh_map(&a->mesh, e->stint.order.n_bytes, why);
+		r = mesh_map(&a->mesh, e->engine_loop.order.n_bytes, why);
 	if (r == 0)
 		r = open_parties(a, why);
 	if (r == 0)
@@ -375,7 +375,7 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	return r;
 }
 
-static int start_average(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+static int start_average(struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct average *a = e->work;
 	bool is_met;
@@ -392,7 +392,7 @@ static bool is_owed(struct engine *e, const struct wire *w)
 	return true;
 }
 
-static struct planned plan(const struct engine *e, const struct wire *w)
+static struct planned_bytes plan(const struct engine *e, const struct wire *w)
 {
 	const struct average *a = e->work;
 	const struct share *ours = &a->pieces.shares[a->mesh.rank];
@@ -400,7 +400,7 @@ static struct planned plan(const struct engine *e, const struct wire *w)
 	uint64_t each = gloo_planned_average(a->pieces.n_others, ours->n_pieces + theirs->n_pieces,
 					     ours->n_bytes + theirs->n_bytes);
 
-	return (struct planned){.received = each, .sent = each};
+	return (struct planned_bytes){.received = each, .sent = each};
 }
 
 const struct operation average_operation = {

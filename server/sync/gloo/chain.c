@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "server/sync/base/cursor.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/planned_bytes.h"
 #include "server/sync/base/preamble.h"
 
 #define DEPTH 8 /* pieces under way, in each direction */
@@ -53,7 +53,7 @@ static struct chain *chain_of(const struct engine *e)
 	return e->work;
 }
 
-static uint64_t count_pieces(const struct order *o)
+static uint64_t count_pieces(const struct engine_order *o)
 {
 	struct cursor c;
 	uint64_t n = 0, size, offset;
@@ -70,7 +70,7 @@ static uint64_t count_pieces(const struct order *o)
 
 static bool is_welcome(struct engine *e, const struct wire *w, const struct greeting *g)
 {
-	const struct order *o = &e->stint.order;
+	const struct engine_order *o = &e->engine_loop.order;
 	uint8_t proof[PREAMBLE_TOKEN_SIZE];
 	const char *wrong = NULL;
 	struct preamble p;
@@ -98,7 +98,7 @@ static bool ask(struct engine *e, struct cursor *c, uint64_t i, struct transfer 
 	uint64_t offset, size;
 
 	for (unsigned j = 0; j < BATCH; j++) {
-		size = cursor_piece(c, e->stint.order.chunk, &offset);
+		size = cursor_piece(c, e->engine_loop.order.chunk, &offset);
 		if (size == 0)
 			break;
 		cursor_advance(c, size);
@@ -116,15 +116,15 @@ static bool take_stream(struct engine *e)
 	struct cursor asked, there;
 	uint64_t offset;
 
-	cursor_init(&asked, &e->stint.order.ranges);
-	cursor_init(&there, &e->stint.order.ranges);
+	cursor_init(&asked, &e->engine_loop.order.ranges);
+	cursor_init(&there, &e->engine_loop.order.ranges);
 	for (unsigned i = 0; i < DEPTH; i += BATCH)
 		if (!ask(e, &asked, i, &transfers[i]))
 			return false;
 	for (uint64_t i = 0; i < chain->n_pieces; i++) {
 		if (!wire_finish(e, &chain->wires[IN], &transfers[i % DEPTH]))
 			return false;
-		cursor_advance(&there, cursor_piece(&there, e->stint.order.chunk, &offset));
+		cursor_advance(&there, cursor_piece(&there, e->engine_loop.order.chunk, &offset));
 		engine_arrived(e, there.at);
 		if ((i + 1) % BATCH == 0 &&
 		    !ask(e, &asked, i + 1 - BATCH + DEPTH, &transfers[(i + 1 - BATCH) % DEPTH]))
@@ -140,7 +140,8 @@ static void *take(void *arg)
 	uint8_t answer[PREAMBLE_TOKEN_SIZE];
 	struct greeting greeting = {0}; /* of which fewer bytes may come */
 
-	wire_prove(e->stint.order.token, e->stint.order.node, e->stint.order.from, answer);
+	wire_prove(e->engine_loop.order.token, e->engine_loop.order.node, e->engine_loop.order.from,
+		   answer);
 	if (!wire_connect(e, in, &chain_of(e)->from, 0) ||
 	    !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !is_welcome(e, in, &greeting) || !wire_say(e, in, SLOT_ANSWER, answer, sizeof(answer)) ||
@@ -155,14 +156,15 @@ static void *take(void *arg)
 
 static void greet(const struct engine *e, struct greeting *ret)
 {
-	struct preamble p = {.epoch = e->stint.order.epoch, .n_bytes = e->stint.order.total};
+	struct preamble p = {.epoch = e->engine_loop.order.epoch,
+			     .n_bytes = e->engine_loop.order.total};
 
-	memcpy(p.sync, e->stint.order.sync, sizeof(p.sync));
-	wire_prove(e->next.token, e->stint.order.node, e->next.node, p.token);
-	memcpy(p.from, e->stint.order.node, sizeof(p.from));
+	memcpy(p.sync, e->engine_loop.order.sync, sizeof(p.sync));
+	wire_prove(e->next.token, e->engine_loop.order.node, e->next.node, p.token);
+	memcpy(p.from, e->engine_loop.order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, ret->preamble);
-	ret->chunk = htobe64(e->stint.order.chunk);
+	ret->chunk = htobe64(e->engine_loop.order.chunk);
 	ret->n_pieces = htobe64(chain_of(e)->n_pieces);
 }
 
@@ -190,7 +192,7 @@ static bool give_stream(struct engine *e)
 	struct going going[DEPTH] = {0};
 	struct cursor c;
 
-	cursor_init(&c, &e->stint.order.ranges);
+	cursor_init(&c, &e->engine_loop.order.ranges);
 	/* DEPTH turns more than there are pieces: they only wait. */
 	for (uint64_t i = 0; i < chain->n_pieces + DEPTH; i++) {
 		struct going *g = &going[i % DEPTH];
@@ -203,7 +205,7 @@ static bool give_stream(struct engine *e)
 						 : UINT64_MAX);
 		if (i % BATCH == 0 && !finish(e, g))
 			return false;
-		g->size = cursor_piece(&c, e->stint.order.chunk, &offset);
+		g->size = cursor_piece(&c, e->engine_loop.order.chunk, &offset);
 		if (g->size == 0)
 			continue;
 		cursor_advance(&c, g->size);
@@ -224,7 +226,7 @@ static void *give(void *arg)
 	char word[STREAM_WORD_SIZE] = {0};
 
 	greet(e, &greeting);
-	wire_prove(e->next.token, e->next.node, e->stint.order.node, expected);
+	wire_prove(e->next.token, e->next.node, e->engine_loop.order.node, expected);
 	if (!wire_connect(e, out, &e->next.address, e->next.max_rate) ||
 	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !wire_hear(e, out, SLOT_ANSWER, answer, sizeof(answer)))
@@ -272,31 +274,33 @@ static int take_hello(const json_t *from, const char *key, struct wire *w)
 	return 0;
 }
 
-static int open_wire(const struct engine *e, struct wire *w, char why[ORDER_WHY_SIZE])
+static int open_wire(const struct engine *e, struct wire *w, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	char reason[LINK_WHY_SIZE];
 
-	if (link_new(&e->stint.order.address.at, w->way == WIRE_OUT, &w->link, reason) == 0)
+	if (link_new(&e->engine_loop.order.address.at, w->way == WIRE_OUT, &w->link, reason) == 0)
 		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", e->stint.order.node, reason);
+	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "%s cannot listen: %s",
+		       e->engine_loop.order.node, reason);
 	return -EIO;
 }
 
 static int open_chain(struct engine *e, const json_t *order, json_t *opened,
-		      char why[ORDER_WHY_SIZE])
+		      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct chain *chain = calloc(1, sizeof(*chain));
-	bool is_source = !e->stint.order.from[0];
+	bool is_source = !e->engine_loop.order.from[0];
 	uint8_t hello[HELLO_SIZE];
 	char hex[2 * HELLO_SIZE + 1];
 	size_t size;
-	int r = chain ? memory_init(&e->memory, e->stint.order.memory_fd, e->stint.order.n_bytes,
-				    is_source, true)
+	int r = chain ? memory_init(&e->memory, e->engine_loop.order.memory_fd,
+				    e->engine_loop.order.n_bytes, is_source, true)
 		      : -ENOMEM;
 
 	(void)order;
 	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the memory cannot be mapped: %s",
+			       strerror(-r));
 		free(chain);
 		return r;
 	}
@@ -305,13 +309,13 @@ static int open_chain(struct engine *e, const json_t *order, json_t *opened,
 	e->n_wires = N_WIRES;
 	chain->wires[IN].way = WIRE_IN;
 	chain->wires[OUT].way = WIRE_OUT;
-	chain->n_pieces = count_pieces(&e->stint.order);
+	chain->n_pieces = count_pieces(&e->engine_loop.order);
 	chain->owed = UINT64_MAX;
-	memcpy(chain->wires[IN].node, e->stint.order.from, sizeof(chain->wires[IN].node));
-	if (e->stint.order.address.size == 0)
-		return order_wrong(why, "`address` is missing");
+	memcpy(chain->wires[IN].node, e->engine_loop.order.from, sizeof(chain->wires[IN].node));
+	if (e->engine_loop.order.address.size == 0)
+		return engine_order_wrong(why, "`address` is missing");
 	if (is_source)
-		e->arrived = e->stint.order.total;
+		e->arrived = e->engine_loop.order.total;
 	else
 		r = open_wire(e, &chain->wires[IN], why);
 	if (r == 0)
@@ -323,12 +327,12 @@ static int open_chain(struct engine *e, const json_t *order, json_t *opened,
 	if (json_object_set_new(opened, "hello", json_string(field_hex(hello, size, hex))) < 0 ||
 	    json_object_set_new(opened, "port",
 				json_integer(is_source ? 0 : link_port(chain->wires[IN].link))) < 0)
-		return order_no_memory(why);
+		return engine_order_no_memory(why);
 	return 0;
 }
 
 static int start_wire(struct engine *e, struct wire *w, void *(*fn)(void *),
-		      char why[ORDER_WHY_SIZE])
+		      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	atomic_store(&w->state, WIRE_CONNECTING);
 	return engine_run(e, fn, e, why);
@@ -341,18 +345,19 @@ static int refuse_hello(struct engine *e, const struct wire *w)
 	return 0;
 }
 
-static int start_chain(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+static int start_chain(struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct chain *chain = chain_of(e);
 	struct wire *in = &chain->wires[IN], *out = &chain->wires[OUT];
 	bool is_source = !in->link, is_last;
-	int r = order_read_next(order, &e->next, why);
+	int r = engine_order_read_next(order, &e->next, why);
 
 	if (r < 0)
 		return r;
 	is_last = !e->next.node[0];
-	if (!is_source && order_read_address(order, "from_address", 0, &chain->from) < 0)
-		return order_wrong(why, "`from_address` has to be one of IPv4 or IPv6, in digits");
+	if (!is_source && engine_order_read_address(order, "from_address", 0, &chain->from) < 0)
+		return engine_order_wrong(why,
+					  "`from_address` has to be one of IPv4 or IPv6, in digits");
 	memcpy(out->node, e->next.node, sizeof(out->node));
 	if (!is_source && take_hello(order, "from_hello", in) < 0)
 		return refuse_hello(e, in);
@@ -370,14 +375,14 @@ static bool is_owed(struct engine *e, const struct wire *w)
 	return w->way == WIRE_IN || wire_acknowledged(w) < atomic_load(&chain_of(e)->owed);
 }
 
-static struct planned plan(const struct engine *e, const struct wire *w)
+static struct planned_bytes plan(const struct engine *e, const struct wire *w)
 {
-	const struct order *o = &e->stint.order;
+	const struct engine_order *o = &e->engine_loop.order;
 	uint64_t stream = gloo_planned_stream(&o->ranges, o->chunk);
 	uint64_t back = gloo_planned_stream_back(&o->ranges, o->chunk);
 
-	return w->way == WIRE_IN ? (struct planned){.received = stream, .sent = back}
-				 : (struct planned){.received = back, .sent = stream};
+	return w->way == WIRE_IN ? (struct planned_bytes){.received = stream, .sent = back}
+				 : (struct planned_bytes){.received = back, .sent = stream};
 }
 
 const struct operation chain_operation = {

@@ -13,15 +13,15 @@
 #define GONE_NS                                                                                    \
 	1000000000u /* in which a thread that is well has seen itself that its link is done, or broken */
 
-static struct engine *engine_of(struct stint *d)
+static struct engine *engine_of(struct engine_loop *d)
 {
-	return container_of(d, struct engine, stint);
+	return container_of(d, struct engine, engine_loop);
 }
 
 /* Of a wire, or of this node if it is NULL. */
 static struct blame blame_of(const struct engine *e, const char *code, const struct wire *w)
 {
-	const char *here = e->stint.order.node;
+	const char *here = e->engine_loop.order.node;
 
 	if (!w)
 		return (struct blame){.code = code};
@@ -38,13 +38,13 @@ __attribute__((format(printf, 3, 4))) static void fail(struct engine *e, const s
 	va_list args;
 
 	va_start(args, fmt);
-	stint_vfail(&e->stint, &blame, fmt, args);
+	engine_loop_vfail(&e->engine_loop, &blame, fmt, args);
 	va_end(args);
 }
 
-static void count(const struct stint *d, uint64_t *ret_done, uint64_t *ret_sent)
+static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
 {
-	const struct engine *e = container_of(d, const struct engine, stint);
+	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
 	*ret_done = atomic_load(&e->arrived);
 	*ret_sent = atomic_load(&e->sent) + atomic_load(&e->digested);
@@ -55,8 +55,8 @@ static void count(const struct stint *d, uint64_t *ret_done, uint64_t *ret_sent)
 /* Compares what a wire carried with the plan and with the kernel. False: the engine failed. */
 static bool check(struct engine *e, const struct wire *w, struct traffic *ret)
 {
-	const struct planned planned = e->operation->plan(e, w);
-	char why[ORDER_WHY_SIZE];
+	const struct planned_bytes planned = e->operation->plan(e, w);
+	char why[ENGINE_ORDER_WHY_SIZE];
 	struct traffic t;
 	int r = wire_traffic(w, &t);
 
@@ -86,7 +86,7 @@ static void tell_done(struct engine *e)
 			json_decref(links);
 			return;
 		}
-		if (e->stint.order.operation != ORDER_BROADCAST)
+		if (e->engine_loop.order.operation != ENGINE_ORDER_BROADCAST)
 			(void)json_object_set_new(
 				links, w->node,
 				json_pack("{so so}", "in",
@@ -109,10 +109,10 @@ static void tell_done(struct engine *e)
 			 goes ? traffic_describe(&out, false) : json_null(), "links", links);
 	if (done && e->operation->report)
 		e->operation->report(e, done);
-	stint_end(&e->stint, done);
+	engine_loop_end(&e->engine_loop, done);
 }
 
-static void look(struct stint *d)
+static void look(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 	bool is_running;
@@ -132,7 +132,7 @@ void engine_break(struct engine *e, const struct wire *w, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	stint_break(&e->stint, &blame, fmt, args);
+	engine_loop_break(&e->engine_loop, &blame, fmt, args);
 	va_end(args);
 }
 
@@ -142,45 +142,45 @@ void engine_differ(struct engine *e, const struct wire *w, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	stint_break(&e->stint, &blame, fmt, args);
+	engine_loop_break(&e->engine_loop, &blame, fmt, args);
 	va_end(args);
 }
 
 void engine_thread_is_done(struct engine *e)
 {
-	(void)pthread_mutex_lock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	e->n_running--;
-	(void)pthread_mutex_unlock(&e->stint.lock);
-	stint_wake(&e->stint);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
+	engine_loop_wake(&e->engine_loop);
 }
 
 void engine_arrived(struct engine *e, uint64_t n_bytes)
 {
-	(void)pthread_mutex_lock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	atomic_store(&e->arrived, n_bytes);
-	(void)pthread_cond_broadcast(&e->stint.more);
-	(void)pthread_mutex_unlock(&e->stint.lock);
+	(void)pthread_cond_broadcast(&e->engine_loop.more);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
 }
 
 void engine_await(struct engine *e, uint64_t n_bytes)
 {
-	(void)pthread_mutex_lock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	while (atomic_load(&e->arrived) < n_bytes)
-		(void)pthread_cond_wait(&e->stint.more, &e->stint.lock);
-	(void)pthread_mutex_unlock(&e->stint.lock);
+		(void)pthread_cond_wait(&e->engine_loop.more, &e->engine_loop.lock);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
 }
 
-int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ORDER_WHY_SIZE])
+int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	pthread_t thread;
 	int r;
 
-	(void)pthread_mutex_lock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	e->n_running++;
-	(void)pthread_mutex_unlock(&e->stint.lock);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
 	r = pthread_create(&thread, NULL, fn, arg);
 	if (r != 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(r));
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "no thread: %s", strerror(r));
 		return -r;
 	}
 	(void)pthread_detach(thread);
@@ -191,7 +191,7 @@ int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ORD
 
 static uint64_t patience_ns(const struct engine *e, const struct wire *w)
 {
-	uint64_t stall_ns = e->stint.order.stall_ns;
+	uint64_t stall_ns = e->engine_loop.order.stall_ns;
 
 	/* A little more than at the other end, which, if it lives, knows better who is to blame. */
 	return w->way == WIRE_IN ? stall_ns + stall_ns / 4 : stall_ns;
@@ -216,7 +216,7 @@ static bool watch_end(struct engine *e, struct wire *w, uint64_t now_ns)
 }
 
 /* Of several that are silent, the one that was silent first: the others may wait for it, as we do. */
-static void watch(struct stint *d, uint64_t now_ns)
+static void watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 	const struct wire *worst = NULL;
@@ -245,7 +245,7 @@ static void watch(struct stint *d, uint64_t now_ns)
 
 /* --- What the agent says ----------------------------------------------------------------------- */
 
-static const char *refuse(const struct order *o)
+static const char *refuse(const struct engine_order *o)
 {
 	if (o->tls)
 		return "Gloo carries weights in the clear, and `security` is \"tls\"; use the "
@@ -253,27 +253,27 @@ static const char *refuse(const struct order *o)
 	return o->gpu[0] ? "Gloo carries host memory only; use the engine \"nccl\"" : NULL;
 }
 
-static int open_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE])
+static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	static const struct operation *const operations[] = {
-		[ORDER_BROADCAST] = &chain_operation,
-		[ORDER_AVERAGE] = &average_operation,
-		[ORDER_EXCHANGE] = &exchange_operation,
+		[ENGINE_ORDER_BROADCAST] = &chain_operation,
+		[ENGINE_ORDER_AVERAGE] = &average_operation,
+		[ENGINE_ORDER_EXCHANGE] = &exchange_operation,
 	};
 	struct engine *e = engine_of(d);
 	cleanup(json_freep) json_t *opened = json_object();
 	int r;
 
 	if (!opened)
-		return order_no_memory(why);
+		return engine_order_no_memory(why);
 	e->operation = operations[d->order.operation];
 	r = e->operation->open(e, order, opened, why);
 	if (r == 0)
-		stint_opened(d, take_ptr(opened));
+		engine_loop_opened(d, take_ptr(opened));
 	return r;
 }
 
-static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE])
+static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
 
@@ -282,7 +282,7 @@ static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_
 	return e->operation->start(e, order, why);
 }
 
-static void tell_sockets(struct stint *d)
+static void tell_sockets(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 
@@ -292,7 +292,7 @@ static void tell_sockets(struct stint *d)
 
 int engine_init(struct engine *e)
 {
-	static const struct stint_kind kind = {
+	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-gloo",
 		.refuse = refuse,
 		.open = open_epoch,
@@ -304,5 +304,5 @@ int engine_init(struct engine *e)
 	};
 
 	*e = (struct engine){0};
-	return stint_init(&e->stint, &kind);
+	return engine_loop_init(&e->engine_loop, &kind);
 }

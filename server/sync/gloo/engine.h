@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "server/sync/base/memory.h"
-#include "server/sync/engine/stint.h"
+#include "server/sync/engine/engine_loop.h"
 #include "server/sync/gloo/wire.h"
 
 #define ENGINE_NODES_MAX 64
@@ -21,18 +21,19 @@ struct engine;
 
 struct operation {
 	/* Makes the wires, and adds what the agent has to pass on to "opened". -EBADMSG with a sentence. */
-	int (*open)(struct engine *e, const json_t *order, json_t *opened, char why[ORDER_WHY_SIZE]);
-	int (*start)(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE]);
+	int (*open)(struct engine *e, const json_t *order, json_t *opened,
+		    char why[ENGINE_ORDER_WHY_SIZE]);
+	int (*start)(struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE]);
 	/* Whether a node has something to do for us that it has not done. */
 	bool (*is_owed)(struct engine *e, const struct wire *w);
 	/* What has to go over a wire, both ways, once it is done. */
-	struct planned (*plan)(const struct engine *e, const struct wire *w);
+	struct planned_bytes (*plan)(const struct engine *e, const struct wire *w);
 	/* Adds to "done" what else it has to tell; NULL: nothing. */
 	void (*report)(const struct engine *e, json_t *done);
 };
 
 struct engine {
-	struct stint stint;
+	struct engine_loop engine_loop;
 	const struct operation *operation; /* NULL: not open */
 	struct next next;
 	struct memory memory;
@@ -42,7 +43,7 @@ struct engine {
 
 	/* Between the threads and the loop. */
 	atomic_uint_fast64_t
-		arrived; /* bytes of the stream in memory; threads wait for it with the stint's lock */
+		arrived; /* bytes of the stream in memory; threads wait for it with the engine loop's lock */
 	atomic_uint_fast64_t sent;
 	atomic_uint_fast64_t digested; /* who has all of it has this to do yet */
 	unsigned n_running; /* threads; with that lock */
@@ -51,7 +52,7 @@ struct engine {
 int engine_init(struct engine *e);
 
 /* For operations, in the loop: starts a thread on `arg`. -errno with a sentence. */
-int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ORDER_WHY_SIZE]);
+int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ENGINE_ORDER_WHY_SIZE]);
 
 /* For threads: that a wire broke, which of several is first counts; and that this thread has nothing left to do. */
 __attribute__((format(printf, 3, 4))) void engine_break(struct engine *e, const struct wire *w,

@@ -8,9 +8,9 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/reshard/moves.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
-#include "server/sync/base/tree.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/merkle.h"
+#include "server/sync/base/planned_bytes.h"
 #include "server/sync/gloo/mesh.h"
 
 #define DEPTH 4 /* pieces under way, in each direction */
@@ -22,7 +22,7 @@ struct lane {
 	struct stream stream; /* where the next piece is in memory */
 	uint8_t *pieces; /* DEPTH chunks */
 	struct transfer *transfers[DEPTH];
-	uint8_t root[TREE_HASH_SIZE]; /* once all is there */
+	uint8_t root[MERKLE_HASH_SIZE]; /* once all is there */
 };
 
 struct party {
@@ -40,14 +40,14 @@ struct exchange {
 
 static uint64_t piece_size(const struct exchange *x, const struct lane *l, uint64_t i)
 {
-	uint64_t chunk = x->engine->stint.order.chunk, left = l->link->n_bytes - i * chunk;
+	uint64_t chunk = x->engine->engine_loop.order.chunk, left = l->link->n_bytes - i * chunk;
 
 	return left < chunk ? left : chunk;
 }
 
 static uint8_t *piece_of(const struct exchange *x, const struct lane *l, uint64_t i)
 {
-	return l->pieces + i % DEPTH * x->engine->stint.order.chunk;
+	return l->pieces + i % DEPTH * x->engine->engine_loop.order.chunk;
 }
 
 /* --- Digests ----------------------------------------------------------------------------------- */
@@ -55,9 +55,9 @@ static uint8_t *piece_of(const struct exchange *x, const struct lane *l, uint64_
 /* The root of the tree over a stream, of what is in memory now, whatever went over the wire. */
 static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
 {
-	uint64_t n_bytes = l->link->n_bytes, n_leaves = tree_n_leaves(n_bytes);
-	cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n_leaves, sizeof(*leaves));
-	cleanup(freep) uint8_t *leaf = malloc(TREE_LEAF_SIZE);
+	uint64_t n_bytes = l->link->n_bytes, n_leaves = merkle_n_leaves(n_bytes);
+	cleanup(freep) uint8_t(*leaves)[MERKLE_HASH_SIZE] = calloc(n_leaves, sizeof(*leaves));
+	cleanup(freep) uint8_t *leaf = malloc(MERKLE_LEAF_SIZE);
 	struct stream s;
 
 	if (!leaves || !leaf) {
@@ -66,15 +66,15 @@ static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
 	}
 	stream_init(&s, &x->moves, l->link);
 	for (uint64_t i = 0; i < n_leaves; i++) {
-		uint64_t left = n_bytes - i * TREE_LEAF_SIZE;
-		size_t size = left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+		uint64_t left = n_bytes - i * MERKLE_LEAF_SIZE;
+		size_t size = left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE;
 
 		stream_read(&s, side, side == MOVES_FROM ? x->mesh.source : x->mesh.result, leaf,
 			    size);
-		tree_leaf(leaf, size, 0, leaves[i]);
+		merkle_leaf(leaf, size, 0, leaves[i]);
 		atomic_fetch_add(&x->engine->digested, size);
 	}
-	tree_root(n_bytes, (const void *)leaves, l->root);
+	merkle_root(n_bytes, (const void *)leaves, l->root);
 	return true;
 }
 
@@ -211,29 +211,30 @@ static void *work(void *arg)
 
 /* --- The operation ----------------------------------------------------------------------------- */
 
-static int read_plan(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE])
+static int read_plan(struct mesh *m, const void *text, size_t size, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct exchange *x = container_of(m, struct exchange, mesh);
-	const struct order *o = &m->engine->stint.order;
+	const struct engine_order *o = &m->engine->engine_loop.order;
 	char reason[MOVES_WHY_SIZE];
 	int r = moves_decode(text, size, &x->moves, reason);
 
 	m->n_bytes = size;
 	if (r < 0) {
-		(void)order_wrong(why, reason);
+		(void)engine_order_wrong(why, reason);
 		return r;
 	}
 	if (x->moves.n_nodes != m->n_nodes ||
 	    x->moves.nodes[m->rank].size[MOVES_FROM] != o->n_bytes ||
 	    x->moves.nodes[m->rank].size[MOVES_TO] != o->result_bytes)
-		return order_wrong(why, "the plan is of other `nodes`, `n_bytes` or `result_bytes`");
+		return engine_order_wrong(
+			why, "the plan is of other `nodes`, `n_bytes` or `result_bytes`");
 	return 0;
 }
 
 static int open_lane(struct exchange *x, struct lane *l, unsigned from, unsigned to,
-		     char why[ORDER_WHY_SIZE])
+		     char why[ENGINE_ORDER_WHY_SIZE])
 {
-	uint64_t chunk = x->engine->stint.order.chunk;
+	uint64_t chunk = x->engine->engine_loop.order.chunk;
 
 	l->link = moves_link(&x->moves, from, to);
 	if (!l->link)
@@ -241,10 +242,10 @@ static int open_lane(struct exchange *x, struct lane *l, unsigned from, unsigned
 	l->n_pieces = l->link->n_bytes / chunk + (l->link->n_bytes % chunk != 0);
 	stream_init(&l->stream, &x->moves, l->link);
 	l->pieces = malloc((l->n_pieces < DEPTH ? l->n_pieces : DEPTH) * chunk);
-	return l->pieces ? 0 : order_no_memory(why);
+	return l->pieces ? 0 : engine_order_no_memory(why);
 }
 
-static int open_party(struct exchange *x, unsigned rank, char why[ORDER_WHY_SIZE])
+static int open_party(struct exchange *x, unsigned rank, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct party *p = &x->parties[rank];
 	struct wire *w = &x->mesh.wires[rank];
@@ -260,29 +261,30 @@ static int open_party(struct exchange *x, unsigned rank, char why[ORDER_WHY_SIZE
 }
 
 static int open_exchange(struct engine *e, const json_t *order, json_t *opened,
-			 char why[ORDER_WHY_SIZE])
+			 char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct exchange *x = calloc(1, sizeof(*x));
 	int r;
 
 	if (!x)
-		return order_no_memory(why);
+		return engine_order_no_memory(why);
 	x->engine = e;
 	e->work = x;
 	x->mesh.what = "plan";
 	r = mesh_init(&x->mesh, e, order, why);
-	if (r == 0 && !fd_is_sealed(e->stint.order.plan_fd))
-		r = order_wrong(why, "the plan has to be sealed");
+	if (r == 0 && !fd_is_sealed(e->engine_loop.order.plan_fd))
+		r = engine_order_wrong(why, "the plan has to be sealed");
 	if (r == 0)
-		r = mesh_read(&x->mesh, e->stint.order.plan_fd, MOVES_SIZE_MAX, read_plan, why);
+		r = mesh_read(&x->mesh, e->engine_loop.order.plan_fd, MOVES_SIZE_MAX, read_plan,
+			      why);
 	if (r == 0)
-		r = mesh_map(&x->mesh, e->stint.order.result_bytes, why);
+		r = mesh_map(&x->mesh, e->engine_loop.order.result_bytes, why);
 	for (unsigned rank = 0; r == 0 && rank < x->mesh.n_nodes; rank++)
 		r = open_party(x, rank, why);
 	return r == 0 ? mesh_add_hellos(&x->mesh, opened, why) : r;
 }
 
-static int start_exchange(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+static int start_exchange(struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct exchange *x = e->work;
 	bool is_met;
@@ -299,13 +301,13 @@ static bool is_owed(struct engine *e, const struct wire *w)
 	return true;
 }
 
-static struct planned plan(const struct engine *e, const struct wire *w)
+static struct planned_bytes plan(const struct engine *e, const struct wire *w)
 {
 	const struct exchange *x = e->work;
 	const struct lane *in = &x->parties[w - x->mesh.wires].in;
 	const struct lane *out = &x->parties[w - x->mesh.wires].out;
 
-	return (struct planned){
+	return (struct planned_bytes){
 		.received = gloo_planned_mesh(in->n_pieces, out->n_pieces,
 					      in->link ? in->link->n_bytes : 0),
 		.sent = gloo_planned_mesh(out->n_pieces, in->n_pieces,
@@ -315,7 +317,7 @@ static struct planned plan(const struct engine *e, const struct wire *w)
 
 static json_t *describe(const struct lane *l, const char *node)
 {
-	char hex[2 * TREE_HASH_SIZE + 1];
+	char hex[2 * MERKLE_HASH_SIZE + 1];
 
 	return json_pack("{ss sI ss}", "node", node, "bytes", (json_int_t)l->link->n_bytes, "root",
 			 field_hex(l->root, sizeof(l->root), hex));

@@ -25,7 +25,7 @@
 
 extern "C" {
 #include "server/base/log.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/planned_bytes.h"
 }
 
 using gloo::transport::tcp::Address;

@@ -13,5 +13,5 @@ int main(void)
 {
 	static struct engine e;
 
-	_exit(engine_init(&e) < 0 || loop_run(&e.stint.loop) < 0);
+	_exit(engine_init(&e) < 0 || loop_run(&e.engine_loop.loop) < 0);
 }

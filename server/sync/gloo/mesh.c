@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/planned_bytes.h"
 
 /* Both ends say it first. */
 struct greeting {
@@ -16,7 +16,7 @@ struct greeting {
 	uint64_t rank; /* numbers are big-endian */
 	uint64_t n_nodes;
 	uint64_t chunk;
-	uint8_t hash[TREE_HASH_SIZE];
+	uint8_t hash[MERKLE_HASH_SIZE];
 };
 _Static_assert(sizeof(struct greeting) == GLOO_MESH_GREETING_SIZE, "it goes over the wire");
 
@@ -88,7 +88,7 @@ bool mesh_each(struct mesh *m, bool (*fn)(struct mesh *m, unsigned peer))
 
 static void say_greeting(const struct mesh *m, unsigned peer, struct greeting *ret)
 {
-	const struct order *o = &m->engine->stint.order;
+	const struct engine_order *o = &m->engine->engine_loop.order;
 	struct preamble p = {.epoch = o->epoch, .n_bytes = m->n_bytes};
 
 	memcpy(p.sync, o->sync, sizeof(p.sync));
@@ -104,7 +104,7 @@ static void say_greeting(const struct mesh *m, unsigned peer, struct greeting *r
 
 static bool is_welcome(const struct mesh *m, unsigned peer, const struct greeting *g)
 {
-	const struct order *o = &m->engine->stint.order;
+	const struct engine_order *o = &m->engine->engine_loop.order;
 	const struct wire *w = &m->wires[peer];
 	uint8_t proof[PREAMBLE_TOKEN_SIZE];
 	const char *wrong_thing = NULL, *what = "";
@@ -151,16 +151,16 @@ bool mesh_part(struct mesh *m, unsigned peer)
 
 /* --- For the loop ------------------------------------------------------------------------------ */
 
-int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	json_t *nodes;
 
 	m->engine = e;
 	e->wires = m->wires;
-	if (e->stint.order.address.size == 0)
-		return order_wrong(why, "`address` is missing");
+	if (e->engine_loop.order.address.size == 0)
+		return engine_order_wrong(why, "`address` is missing");
 	if (field_array(order, "nodes", ENGINE_NODES_MAX, &nodes) < 0)
-		return order_wrong(why, "`nodes` has to be an array of at most 64");
+		return engine_order_wrong(why, "`nodes` has to be an array of at most 64");
 	m->n_nodes = (unsigned)json_array_size(nodes);
 	m->rank = m->n_nodes;
 	for (unsigned j = 0; j < m->n_nodes; j++) {
@@ -171,30 +171,31 @@ int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[OR
 		w->way = WIRE_BOTH;
 		if (field_string(node, "node", PREAMBLE_NAME_SIZE - 1, &name) < 0 ||
 		    !preamble_is_name(name) ||
-		    order_read_address(node, "address", 0, &m->addresses[j]) < 0)
-			return order_wrong(why,
-					   "each of `nodes` has to have a `node` and an `address`");
+		    engine_order_read_address(node, "address", 0, &m->addresses[j]) < 0)
+			return engine_order_wrong(
+				why, "each of `nodes` has to have a `node` and an `address`");
 		(void)snprintf(w->node, sizeof(w->node), "%s", name);
 		for (unsigned i = 0; i < j; i++)
 			if (!strcmp(m->wires[i].node, name))
-				return order_wrong(why, "one of `nodes` is there twice");
-		if (!strcmp(name, e->stint.order.node))
+				return engine_order_wrong(why, "one of `nodes` is there twice");
+		if (!strcmp(name, e->engine_loop.order.node))
 			m->rank = j;
 	}
 	e->n_wires = m->n_nodes;
-	return m->rank < m->n_nodes ? 0 : order_wrong(why, "`node` has to be one of `nodes`");
+	return m->rank < m->n_nodes ? 0 : engine_order_wrong(why, "`node` has to be one of `nodes`");
 }
 
 int mesh_read(struct mesh *m, int fd, uint64_t max,
-	      int (*read)(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE]),
-	      char why[ORDER_WHY_SIZE])
+	      int (*read)(struct mesh *m, const void *text, size_t size,
+			  char why[ENGINE_ORDER_WHY_SIZE]),
+	      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	uint64_t size;
 	void *text;
 	int r;
 
 	if (fd_size(fd, &size) < 0 || size == 0 || size > max) {
-		(void)snprintf(why, ORDER_WHY_SIZE,
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE,
 			       "the order is wrong: the %s has to have 1 to %llu bytes", m->what,
 			       (unsigned long long)max);
 		return -EBADMSG;
@@ -202,26 +203,27 @@ int mesh_read(struct mesh *m, int fd, uint64_t max,
 	text = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (text == MAP_FAILED) {
 		r = -errno;
-		(void)snprintf(why, ORDER_WHY_SIZE, "the %s cannot be mapped: %s", m->what,
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the %s cannot be mapped: %s", m->what,
 			       strerror(-r));
 		return r;
 	}
-	tree_hash(text, size, m->hash);
+	merkle_hash(text, size, m->hash);
 	r = read(m, text, size, why);
 	(void)munmap(text, size);
 	return r;
 }
 
-int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ORDER_WHY_SIZE])
+int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ENGINE_ORDER_WHY_SIZE])
 {
-	const struct order *o = &m->engine->stint.order;
+	const struct engine_order *o = &m->engine->engine_loop.order;
 	struct memory source, result;
 	int r = memory_init(&source, o->memory_fd, o->n_bytes, true, true);
 
 	if (r == 0)
 		r = memory_init(&result, o->result_fd, result_bytes, false, true);
 	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the memory cannot be mapped: %s",
+			       strerror(-r));
 		return r;
 	}
 	m->source = source.map;
@@ -229,18 +231,18 @@ int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ORDER_WHY_SIZE])
 	return 0;
 }
 
-int mesh_open(struct mesh *m, unsigned peer, char why[ORDER_WHY_SIZE])
+int mesh_open(struct mesh *m, unsigned peer, char why[ENGINE_ORDER_WHY_SIZE])
 {
-	const struct order *o = &m->engine->stint.order;
+	const struct engine_order *o = &m->engine->engine_loop.order;
 	char reason[LINK_WHY_SIZE];
 
 	if (link_new(&o->address.at, m->rank < peer, &m->wires[peer].link, reason) == 0)
 		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", o->node, reason);
+	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "%s cannot listen: %s", o->node, reason);
 	return -EIO;
 }
 
-int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ORDER_WHY_SIZE])
+int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	json_t *hellos = json_array();
 	bool fits = true;
@@ -256,7 +258,7 @@ int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ORDER_WHY_SIZ
 					 : json_null()) == 0;
 	}
 	fits = json_object_set_new(opened, "hellos", hellos) == 0 && fits;
-	return fits ? 0 : order_no_memory(why);
+	return fits ? 0 : engine_order_no_memory(why);
 }
 
 static int take_hello(const json_t *hello, struct wire *w)
@@ -270,20 +272,20 @@ static int take_hello(const json_t *hello, struct wire *w)
 	return 0;
 }
 
-int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WHY_SIZE])
+int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	unsigned n_wires = 0;
 	uint64_t max_rate;
 	json_t *hellos;
 
 	if (field_number_or(order, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
-	    (max_rate && max_rate / m->n_nodes < ORDER_RATE_MIN))
-		return order_wrong(why,
-				   "`max_rate` has to be 0 or at least 65536 bytes a second for each "
-				   "of `nodes`");
+	    (max_rate && max_rate / m->n_nodes < ENGINE_ORDER_RATE_MIN))
+		return engine_order_wrong(
+			why, "`max_rate` has to be 0 or at least 65536 bytes a second for each "
+			     "of `nodes`");
 	if (field_array(order, "hellos", m->n_nodes, &hellos) < 0 ||
 	    json_array_size(hellos) != m->n_nodes)
-		return order_wrong(why, "`hellos` has to have one of each of `nodes`");
+		return engine_order_wrong(why, "`hellos` has to have one of each of `nodes`");
 	for (unsigned j = 0; j < m->n_nodes; j++)
 		n_wires += m->wires[j].link != NULL;
 	m->max_rate = n_wires ? max_rate / n_wires : 0;
@@ -296,7 +298,7 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WH
 		if (take_hello(json_array_get(hellos, j), w) < 0) {
 			/* Our agent only passed it on: it is the link that fails. */
 			engine_break(m->engine, w, "%s said no hello of Gloo's in `hellos` for %s",
-				     w->node, m->engine->stint.order.node);
+				     w->node, m->engine->engine_loop.order.node);
 			return 0;
 		}
 		atomic_store(&w->state, WIRE_CONNECTING);

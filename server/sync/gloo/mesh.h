@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
 #include "server/sync/gloo/engine.h"
 
 /* What goes over a wire; the slot says which end sent it, too. */
@@ -29,7 +29,7 @@ struct mesh {
 	uint64_t max_rate; /* over each wire */
 	/* What all have to have alike, for who has another would cut other pieces out of it. */
 	const char *what; /* "plan" */
-	uint8_t hash[TREE_HASH_SIZE];
+	uint8_t hash[MERKLE_HASH_SIZE];
 	uint64_t n_bytes;
 	const uint8_t *source; /* the order's memory */
 	uint8_t *result;
@@ -38,19 +38,21 @@ struct mesh {
 /* --- For the loop ------------------------------------------------------------------------------ */
 
 /* Reads who they are, of whom this node is one. -EBADMSG with a sentence. */
-int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE]);
+int mesh_init(struct mesh *m, struct engine *e, const json_t *order,
+	      char why[ENGINE_ORDER_WHY_SIZE]);
 /* What all have to have alike, of 1 to `max` bytes: hashes it, and has it read while it is mapped. With a sentence. */
 int mesh_read(struct mesh *m, int fd, uint64_t max,
-	      int (*read)(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE]),
-	      char why[ORDER_WHY_SIZE]);
+	      int (*read)(struct mesh *m, const void *text, size_t size,
+			  char why[ENGINE_ORDER_WHY_SIZE]),
+	      char why[ENGINE_ORDER_WHY_SIZE]);
 /* Maps the order's memory, and the result's so many bytes. -errno with a sentence. */
-int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ORDER_WHY_SIZE]);
+int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ENGINE_ORDER_WHY_SIZE]);
 /* Makes the wire to a rank; those without one stay NULL. -EIO with a sentence. */
-int mesh_open(struct mesh *m, unsigned peer, char why[ORDER_WHY_SIZE]);
+int mesh_open(struct mesh *m, unsigned peer, char why[ENGINE_ORDER_WHY_SIZE]);
 /* Adds a hello for each rank, in their order, to "opened"; null where there is no wire. */
-int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ORDER_WHY_SIZE]);
+int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ENGINE_ORDER_WHY_SIZE]);
 /* Takes those of the others out of "start". -EBADMSG with a sentence. False: a wire failed, which the engine was told. */
-int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WHY_SIZE]);
+int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ENGINE_ORDER_WHY_SIZE]);
 
 /* --- For threads, which are told no more than that: the engine knows why not ------------------- */
 

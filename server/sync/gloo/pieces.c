@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
 
 #define PADDING_MAX 4096 /* bytes that are carried to no end, because another transfer costs more */
 #define TYPE_FIT 20
@@ -66,7 +66,7 @@ static int read_tensors(struct pieces *p, uint64_t n_bytes, char why[PIECES_WHY_
 		if (r < 0)
 			return r;
 		end = t->offset + t->size;
-		p->n_others += t->type == MEAN_TYPES ? tree_n_leaves(t->size) : 0;
+		p->n_others += t->type == MEAN_TYPES ? merkle_n_leaves(t->size) : 0;
 	}
 	return 0;
 }
@@ -126,7 +126,7 @@ static int cut_others(struct pieces *p)
 		for (; t->type == MEAN_TYPES && (left = t->size - done) > 0; done += at++->size)
 			*at = (struct other){
 				.offset = t->offset + done,
-				.size = left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE,
+				.size = left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE,
 				.tensor = i,
 			};
 	}

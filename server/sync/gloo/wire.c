@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
 #include "server/sync/gloo/engine.h"
 
 static int read_info(const struct wire *w, struct tcp_info *ret)
@@ -60,11 +60,12 @@ static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_stor
 
 static void tell_socket(struct engine *e, const struct wire *w)
 {
-	const struct planned planned = e->operation->plan(e, w);
+	const struct planned_bytes planned = e->operation->plan(e, w);
 	bool dialled;
 
 	if (is_dialled(w, &dialled) == 0)
-		stint_tell_socket(&e->stint, link_fd(w->link), w->node, dialled, &planned);
+		engine_loop_tell_socket(&e->engine_loop, link_fd(w->link), w->node, dialled,
+					&planned);
 }
 
 /* The agent trusts the network of this address; the hello could lead into another, and it is what Gloo dials. */
@@ -135,11 +136,11 @@ void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, cons
 {
 	uint8_t all[PREAMBLE_TOKEN_SIZE + 2 * PREAMBLE_NAME_SIZE] = {0};
 
-	_Static_assert(PREAMBLE_TOKEN_SIZE == TREE_HASH_SIZE, "it is a hash");
+	_Static_assert(PREAMBLE_TOKEN_SIZE == MERKLE_HASH_SIZE, "it is a hash");
 	memcpy(all, token, PREAMBLE_TOKEN_SIZE);
 	memcpy(all + PREAMBLE_TOKEN_SIZE, from, strlen(from));
 	memcpy(all + PREAMBLE_TOKEN_SIZE + PREAMBLE_NAME_SIZE, to, strlen(to));
-	tree_hash(all, sizeof(all), ret);
+	merkle_hash(all, sizeof(all), ret);
 }
 
 /* --- For the loop ------------------------------------------------------------------------------ */

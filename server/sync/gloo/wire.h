@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
 #include "server/sync/engine/traffic.h"
 #include "server/sync/gloo/link.h"
 

@@ -14,7 +14,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/base/patch.h"
 
 struct copy {
@@ -33,7 +33,7 @@ static void blob_deinitp(struct blob *b)
 }
 
 /* {version, n_bytes} and the table: 1. 0: there is no base. */
-static int take_named(const struct talk *t, uint64_t *ret_version, uint64_t *ret_n_bytes,
+static int take_named(const struct json_packet *t, uint64_t *ret_version, uint64_t *ret_n_bytes,
 		      struct blob *ret_leaves, struct fault *f)
 {
 	const json_t *named = json_object_get(t->message, "base");
@@ -44,14 +44,14 @@ static int take_named(const struct talk *t, uint64_t *ret_version, uint64_t *ret
 	if (t->n_fds != 3 || field_number(named, "version", INT64_MAX, ret_version) < 0 ||
 	    field_number(named, "n_bytes", N_BYTES_MAX, ret_n_bytes) < 0)
 		return fault_set_message(f, t, "misses a base in it, or its table");
-	size = tree_n_leaves(*ret_n_bytes) * TREE_HASH_SIZE;
+	size = merkle_n_leaves(*ret_n_bytes) * MERKLE_HASH_SIZE;
 	if (blob_map(t->fds[2], size, ret_leaves) < 0 || ret_leaves->size != size)
 		return fault_set_message(f, t, "gets no sealed table of the base's leaves");
 	return 1;
 }
 
 /* Whoever removed it, or started weightd anew, takes nothing but time. */
-static void attach(const struct errand *e, const struct target *target, uint64_t version,
+static void attach(const struct task *e, const struct target *target, uint64_t version,
 		   uint64_t n_bytes, struct base *b)
 {
 	const struct weightd_attach_options o = {
@@ -75,7 +75,7 @@ static void attach(const struct errand *e, const struct target *target, uint64_t
 		       (uintmax_t)version);
 }
 
-int base_new(const struct errand *e, const struct talk *t, const struct target *target,
+int base_new(const struct task *e, const struct json_packet *t, const struct target *target,
 	     struct base **ret, struct fault *f)
 {
 	cleanup(base_freep) struct base *b = calloc(1, sizeof(*b));
@@ -88,8 +88,8 @@ int base_new(const struct errand *e, const struct talk *t, const struct target *
 		return r;
 	if (r > 0)
 		attach(e, target, version, n_bytes, b);
-	r = tree_difference(e->n_bytes, e->leaves.data, b->buffer ? tree_n_leaves(n_bytes) : 0,
-			    leaves.data, &b->missing);
+	r = merkle_difference(e->n_bytes, e->leaves.data, b->buffer ? merkle_n_leaves(n_bytes) : 0,
+			      leaves.data, &b->missing);
 	if (r < 0)
 		return fault_set(f, r, "out of memory");
 	*ret = take_ptr(b);
@@ -141,37 +141,37 @@ static void copy_bytes(struct copy *c, uint64_t offset, uint64_t size)
 static void copy_leaf(void *userdata, uint64_t leaf)
 {
 	struct copy *c = userdata;
-	uint64_t offset = leaf * TREE_LEAF_SIZE, left = c->n_bytes - offset;
+	uint64_t offset = leaf * MERKLE_LEAF_SIZE, left = c->n_bytes - offset;
 
 	if (is_missing(&c->base->missing, offset) != (c->patch != NULL))
 		return;
-	copy_bytes(c, offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	copy_bytes(c, offset, left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE);
 	if (c->patch) /* what it says nowhere verify finds */
 		(void)patch_apply(c->patch, leaf, (uint8_t *)c->to + offset);
 }
 
-static void each_leaf(const struct errand *e, const struct base *b, const struct patch *patch)
+static void each_leaf(const struct task *e, const struct base *b, const struct patch *patch)
 {
 	struct copy c = {.base = b, .patch = patch, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-	c.to = errand_data(e);
+	c.to = task_data(e);
 	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
 	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
 	if (e->staging.data || e->gpu[0])
 		c.from = NULL; /* an address of the GPU's */
 	if (e->gpu[0])
 		c.writer = e->writer;
-	tree_each_leaf(c.n_bytes, copy_leaf, &c);
+	merkle_each_leaf(c.n_bytes, copy_leaf, &c);
 }
 
-void base_copy(const struct errand *e, const struct base *b)
+void base_copy(const struct task *e, const struct base *b)
 {
 	if (b->buffer)
 		each_leaf(e, b, NULL);
 }
 
 /* Whether it is of this version, and of a base as large. */
-static bool is_for(const struct patch *p, const struct errand *e, const struct base *b)
+static bool is_for(const struct patch *p, const struct task *e, const struct base *b)
 {
 	uint64_t n_bytes;
 
@@ -180,7 +180,7 @@ static bool is_for(const struct patch *p, const struct errand *e, const struct b
 	       memcmp(p->result, e->root, sizeof(e->root)) == 0;
 }
 
-static int apply(const struct errand *e, const struct base *b, const void *data, uint64_t size)
+static int apply(const struct task *e, const struct base *b, const void *data, uint64_t size)
 {
 	struct patch p;
 	int r = patch_open(data, size, &p);
@@ -196,7 +196,7 @@ static int apply(const struct errand *e, const struct base *b, const void *data,
 }
 
 /* Its memory was the agent's, which an engine that is not gone yet may map: it is never believed to stay as it is. */
-void base_patch(const struct errand *e, const struct base *b, int fd, char *why)
+void base_patch(const struct task *e, const struct base *b, int fd, char *why)
 {
 	uint64_t size;
 	void *data = MAP_FAILED;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/base/preamble.h"
 
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
@@ -118,14 +118,14 @@ static void tell_first(const struct sides *s, char *ret, size_t size)
 		(void)snprintf(ret, size, "their tensors are the same, and aligned otherwise");
 }
 
-static int read_sides(const struct talk *t, struct sides *ret)
+static int read_sides(const struct json_packet *t, struct sides *ret)
 {
 	int r = field_string(t->message, "node", PREAMBLE_NAME_SIZE - 1, &ret->us);
 
 	return r < 0 ? r : field_string(t->message, "other", PREAMBLE_NAME_SIZE - 1, &ret->them);
 }
 
-int difference_tell(const struct weightd_buffer *b, const struct talk *t, struct fault *f)
+int difference_tell(const struct weightd_buffer *b, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *theirs = NULL;
 	cleanup(blob_deinit) struct blob image = {0};

@@ -5,10 +5,10 @@
  */
 #pragma once
 
-#include "server/sync/local/errand.h"
+#include "server/sync/local/task.h"
 
 /*
  * Reads the other layout, whose sealed image comes with the message, and the names of both nodes. The outcome is a
  * failure always: -EPROTOTYPE with the first tensor that differs, if nothing else is wrong.
  */
-int difference_tell(const struct weightd_buffer *b, const struct talk *t, struct fault *f);
+int difference_tell(const struct weightd_buffer *b, const struct json_packet *t, struct fault *f);

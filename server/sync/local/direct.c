@@ -6,13 +6,13 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/nccl/nccl.h"
 
 #define ENGINE_NAME_MAX 15
 
 /* The engine will open the same library, in the same environment. */
-static int check_library(struct errand *e, uint64_t wanted, struct fault *f)
+static int check_library(struct task *e, uint64_t wanted, struct fault *f)
 {
 	char why[NCCL_WHY_SIZE], ours[NCCL_VERSION_SIZE], theirs[NCCL_VERSION_SIZE];
 	struct nccl nccl;
@@ -29,7 +29,8 @@ static int check_library(struct errand *e, uint64_t wanted, struct fault *f)
 			 nccl_format_version((int)wanted, theirs));
 }
 
-int direct_read(struct errand *e, const struct talk *t, const struct target *target, struct fault *f)
+int direct_read(struct task *e, const struct json_packet *t, const struct target *target,
+		struct fault *f)
 {
 	const char *engine;
 	uint64_t version;
@@ -50,7 +51,7 @@ int direct_read(struct errand *e, const struct talk *t, const struct target *tar
 	return r < 0 ? fault_set_weightd(f, r, e->w) : check_library(e, version, f);
 }
 
-int direct_refuse(const struct errand *e, int r, struct fault *f)
+int direct_refuse(const struct task *e, int r, struct fault *f)
 {
 	return fault_set(f, r,
 			 "%.300s; let the buffer be made anew (weightctl rm --device %s), or set engine "
@@ -63,7 +64,7 @@ static void set(json_t *message, const char *key, json_t *value)
 	(void)json_object_set_new(message, key, value); /* without memory the agent misses it */
 }
 
-void direct_describe(const struct errand *e, json_t *message)
+void direct_describe(const struct task *e, json_t *message)
 {
 	struct weightd_location at = {.size = sizeof(at)};
 
@@ -77,16 +78,16 @@ void direct_describe(const struct errand *e, json_t *message)
 	set(message, "nccl", json_integer(e->nccl_version));
 }
 
-bool direct_is_staged(const struct errand *e, uint64_t leaf)
+bool direct_is_staged(const struct task *e, uint64_t leaf)
 {
 	return e->staging.data && (!e->is_staged || e->is_staged[leaf]);
 }
 
-static int read_leaf(struct errand *e, uint64_t leaf, struct fault *f)
+static int read_leaf(struct task *e, uint64_t leaf, struct fault *f)
 {
-	uint64_t offset = leaf * TREE_LEAF_SIZE, left = e->n_bytes - offset;
-	uint64_t size = left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
-	int r = errand_read(e, offset, e->staging.data + offset, size);
+	uint64_t offset = leaf * MERKLE_LEAF_SIZE, left = e->n_bytes - offset;
+	uint64_t size = left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE;
+	int r = task_read(e, offset, e->staging.data + offset, size);
 
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
@@ -95,7 +96,7 @@ static int read_leaf(struct errand *e, uint64_t leaf, struct fault *f)
 }
 
 /* Up to which leaf, before `end`, all are staged, or none is, as this one. */
-static uint64_t end_of_run(const struct errand *e, uint64_t leaf, uint64_t end)
+static uint64_t end_of_run(const struct task *e, uint64_t leaf, uint64_t end)
 {
 	const bool is_staged = e->is_staged[leaf];
 
@@ -104,10 +105,10 @@ static uint64_t end_of_run(const struct errand *e, uint64_t leaf, uint64_t end)
 	return leaf;
 }
 
-static int stage_leaves(struct errand *e, uint64_t leaf, uint64_t end, struct fault *f)
+static int stage_leaves(struct task *e, uint64_t leaf, uint64_t end, struct fault *f)
 {
-	uint64_t left = e->n_bytes - leaf * TREE_LEAF_SIZE, size = (end - leaf) * TREE_LEAF_SIZE;
-	uint64_t at = leaf * TREE_LEAF_SIZE;
+	uint64_t left = e->n_bytes - leaf * MERKLE_LEAF_SIZE, size = (end - leaf) * MERKLE_LEAF_SIZE;
+	uint64_t at = leaf * MERKLE_LEAF_SIZE;
 	int r = staging_take(&e->staging, at, at + (size < left ? size : left), f);
 
 	for (; r == 0 && leaf < end; leaf++)
@@ -116,12 +117,12 @@ static int stage_leaves(struct errand *e, uint64_t leaf, uint64_t end, struct fa
 }
 
 /* What is staged already has its memory. */
-static int stage_range(struct errand *e, const struct range *range, struct fault *f)
+static int stage_range(struct task *e, const struct range *range, struct fault *f)
 {
-	uint64_t end = tree_n_leaves(range->offset + range->size), run;
+	uint64_t end = merkle_n_leaves(range->offset + range->size), run;
 	int r = 0;
 
-	for (uint64_t leaf = range->offset / TREE_LEAF_SIZE; r == 0 && leaf < end; leaf = run) {
+	for (uint64_t leaf = range->offset / MERKLE_LEAF_SIZE; r == 0 && leaf < end; leaf = run) {
 		run = end_of_run(e, leaf, end);
 		if (!e->is_staged[leaf])
 			r = stage_leaves(e, leaf, run, f);
@@ -129,28 +130,27 @@ static int stage_range(struct errand *e, const struct range *range, struct fault
 	return r;
 }
 
-static int open_staging(struct errand *e, struct fault *f)
+static int open_staging(struct task *e, struct fault *f)
 {
 	if (e->staging.data)
 		return 0;
-	e->is_staged = calloc(tree_n_leaves(e->n_bytes) + 1, sizeof(*e->is_staged));
+	e->is_staged = calloc(merkle_n_leaves(e->n_bytes) + 1, sizeof(*e->is_staged));
 	return e->is_staged ? staging_open(e->n_bytes, &e->staging, f)
 			    : fault_set(f, -ENOMEM, "out of memory");
 }
 
 /* Whoever lends a version has it read only. */
-static int say_staged(const struct errand *e, struct fault *f)
+static int say_staged(const struct task *e, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r = e->writer ? 0 : fd_reopen_readonly(e->staging.fd, &fd);
 
 	if (r < 0)
 		return fault_set(f, r, "the copy cannot be lent: %s", strerror(-r));
-	return errand_say(json_pack("{s:s}", "op", "staged"), e->writer ? &e->staging.fd : &fd, 1,
-			  f);
+	return task_say(json_pack("{s:s}", "op", "staged"), e->writer ? &e->staging.fd : &fd, 1, f);
 }
 
-int direct_stage(struct errand *e, const struct talk *t, struct fault *f)
+int direct_stage(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(ranges_deinit) struct ranges ranges = {0};
 	int r;

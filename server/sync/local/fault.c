@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 static const char *code_of(int r)
 {
@@ -48,7 +48,7 @@ int fault_set_weightd(struct fault *f, int r, const struct weightd *w)
 	return fault_set(f, r, "%s", weightd_error(w));
 }
 
-int fault_set_message(struct fault *f, const struct talk *t, const char *what)
+int fault_set_message(struct fault *f, const struct json_packet *t, const char *what)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 

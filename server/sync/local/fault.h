@@ -1,7 +1,7 @@
 /*
  * Faults
  *
- * Why an errand cannot go on: a word for the agent, of the errno or "superseded", and a sentence for people.
+ * Why a task cannot go on: a word for the agent, of the errno or "superseded", and a sentence for people.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #define FAULT_WHY_SIZE 512
 
-struct talk;
+struct json_packet;
 
 struct fault {
 	const char *code;
@@ -21,4 +21,4 @@ __attribute__((format(printf, 3, 4))) int fault_set(struct fault *f, int r, cons
 /* With what libweightd says of its last failure. */
 int fault_set_weightd(struct fault *f, int r, const struct weightd *w);
 /* -EBADMSG: the agent has sent something that this process does not understand, or not now. */
-int fault_set_message(struct fault *f, const struct talk *t, const char *what);
+int fault_set_message(struct fault *f, const struct json_packet *t, const char *what);

@@ -1,5 +1,5 @@
 /*
- * weightd-sync-local: the part of weightd-sync that knows weightd. Each process does one errand (errand.h) for the
+ * weightd-sync-local: the part of weightd-sync that knows weightd. Each process does one task (task.h) for the
  * agent at the other end of descriptor 3, and calls of libweightd, which block, never hold the agent up. When the
  * agent hangs up nothing is wanted any more, whatever is under way: the process ends, and weightd, which sees its
  * connection end, drops what was not published.
@@ -14,12 +14,12 @@
 
 #include "ipc/base/num.h"
 #include "server/base/headroom.h"
-#include "server/sync/local/errand.h"
 #include "server/sync/local/planner.h"
+#include "server/sync/local/task.h"
 
 static const struct role {
 	const char *name;
-	int (*take)(struct errand *e, const struct talk *t, struct fault *f);
+	int (*take)(struct task *e, const struct json_packet *t, struct fault *f);
 } roles[] = {
 	{"source", source_take},
 	{"sink", sink_take},
@@ -29,7 +29,7 @@ static const struct role {
 
 static void *end_with_agent(void *unused)
 {
-	struct pollfd p = {.fd = TALK_FD, .events = POLLRDHUP};
+	struct pollfd p = {.fd = JSON_PACKET_FD, .events = POLLRDHUP};
 
 	(void)unused;
 	while (poll(&p, 1, -1) < 0 && errno == EINTR)
@@ -42,31 +42,32 @@ static bool has_agent(void)
 	int type = 0;
 	socklen_t size = sizeof(type);
 
-	return getsockopt(TALK_FD, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
+	return getsockopt(JSON_PACKET_FD, SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
+	       type == SOCK_SEQPACKET;
 }
 
 /* What it had is gone before the agent hears of it. */
-static int fail(struct errand *e, const struct fault *f)
+static int fail(struct task *e, const struct fault *f)
 {
 	struct fault ignored;
 
-	errand_end(e);
-	return errand_say(json_pack("{s:s, s:s, s:s%}", "op", "failed", "code", f->code, "why",
-				    f->why, strlen(f->why)),
-			  NULL, 0, &ignored);
+	task_end(e);
+	return task_say(json_pack("{s:s, s:s, s:s%}", "op", "failed", "code", f->code, "why",
+				  f->why, strlen(f->why)),
+			NULL, 0, &ignored);
 }
 
 static int serve(const struct role *role)
 {
-	struct errand e = {.staging = STAGING_NONE};
+	struct task e = {.staging = STAGING_NONE};
 	int r = 0;
 
 	headroom_init(HEADROOM_RESERVE_DEFAULT);
 	while (r == 0) {
 		struct fault f = {0};
-		struct talk t;
+		struct json_packet t;
 
-		r = talk_receive(TALK_FD, 0, &t);
+		r = json_packet_receive(JSON_PACKET_FD, 0, &t);
 		if (r == -EBADMSG)
 			r = fault_set(&f, r,
 				      "weightd-sync said to weightd-sync-local what is no message");
@@ -74,9 +75,9 @@ static int serve(const struct role *role)
 			r = role->take(&e, &t, &f);
 		if (r < 0 && f.code)
 			r = fail(&e, &f);
-		talk_deinit(&t);
+		json_packet_deinit(&t);
 	}
-	errand_end(&e);
+	task_end(&e);
 	return r == -EPIPE ? 0 : 1;
 }
 

@@ -12,7 +12,7 @@
 
 #include "ipc/base/fd.h"
 #include "libclient/reshard/tensor.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
 
@@ -50,7 +50,7 @@ static int add_source(struct planning *p, const struct weightd_layout *l, struct
 	return 0;
 }
 
-static int take_layout(struct planning *p, const struct talk *t, struct fault *f)
+static int take_layout(struct planning *p, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	cleanup(blob_deinit) struct blob image = {0};
@@ -70,7 +70,7 @@ static int take_layout(struct planning *p, const struct talk *t, struct fault *f
 }
 
 /* Where ranks are. */
-static int take_nodes(const struct talk *t, const char *key, uint64_t n_nodes,
+static int take_nodes(const struct json_packet *t, const char *key, uint64_t n_nodes,
 		      unsigned ret[RESHARD_RANKS_MAX], unsigned *ret_n)
 {
 	json_t *nodes, *node;
@@ -102,7 +102,7 @@ static void asked_deinit(struct asked *a)
 	split_deinit(&a->split);
 }
 
-static int take_asked(const struct planning *p, const struct talk *t, struct asked *ret,
+static int take_asked(const struct planning *p, const struct json_packet *t, struct asked *ret,
 		      struct fault *f)
 {
 	cleanup(blob_deinit) struct blob text = {0};
@@ -159,18 +159,18 @@ static int make_layout(const struct planning *p, const struct reshard *r, unsign
 static int say_blob(json_t *message, const void *data, size_t size, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
-	uint8_t hash[TREE_HASH_SIZE];
-	char hex[2 * TREE_HASH_SIZE + 1];
+	uint8_t hash[MERKLE_HASH_SIZE];
+	char hex[2 * MERKLE_HASH_SIZE + 1];
 	int r = fd_sealed_copy("weightd-sync-plan", data, size, &fd);
 
 	if (r < 0) {
 		json_decref(message);
 		return fault_set(f, r, "what is planned cannot be written down: %s", strerror(-r));
 	}
-	tree_hash(data, size, hash);
+	merkle_hash(data, size, hash);
 	json_object_set_new(message, "size", json_integer((json_int_t)size));
 	json_object_set_new(message, "hash", json_string(field_hex(hash, sizeof(hash), hex)));
-	return errand_say(message, &fd, 1, f);
+	return task_say(message, &fd, 1, f);
 }
 
 static int say_target(const struct planning *p, const struct reshard *r, unsigned target,
@@ -213,7 +213,7 @@ static int say_moves(const struct reshard *r, const struct asked *a, struct faul
 	return say_blob(json_pack("{s:s}", "op", "planned"), text, size, f);
 }
 
-static int plan(const struct planning *p, const struct talk *t, struct fault *f)
+static int plan(const struct planning *p, const struct json_packet *t, struct fault *f)
 {
 	cleanup(asked_deinit) struct asked a = {0};
 	cleanup(reshard_deinit) struct reshard r = {0};
@@ -230,7 +230,7 @@ static int plan(const struct planning *p, const struct talk *t, struct fault *f)
 	return e < 0 ? e : say_moves(&r, &a, f);
 }
 
-int planner_take(struct errand *e, const struct talk *t, struct fault *f)
+int planner_take(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 

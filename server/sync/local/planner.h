@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/sync/local/errand.h"
+#include "server/sync/local/task.h"
 
 #define PLANNER_LAYOUT_MAX                                                                         \
 	((uint64_t)64 << 20) /* bytes of a layout, for the quarter of a million tensors there can be */
@@ -15,4 +15,4 @@ struct planning;
 /* NULL is fine. */
 struct planning *planning_free(struct planning *p);
 
-int planner_take(struct errand *e, const struct talk *t, struct fault *f);
+int planner_take(struct task *e, const struct json_packet *t, struct fault *f);

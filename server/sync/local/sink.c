@@ -16,10 +16,10 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/local/acl.h"
 #include "server/sync/local/base.h"
 #include "server/sync/local/direct.h"
-#include "server/sync/local/grant.h"
 #include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
 
@@ -35,36 +35,36 @@ static void blob_deinitp(struct blob *b)
 	blob_deinit(b);
 }
 
-static bool is_hash_of(const struct blob *b, const uint8_t wanted[TREE_HASH_SIZE])
+static bool is_hash_of(const struct blob *b, const uint8_t wanted[MERKLE_HASH_SIZE])
 {
-	uint8_t found[TREE_HASH_SIZE];
+	uint8_t found[MERKLE_HASH_SIZE];
 
-	tree_hash(b->data, b->size, found);
+	merkle_hash(b->data, b->size, found);
 	return !memcmp(found, wanted, sizeof(found));
 }
 
 /* The table is of the root that was signed: what it says about a leaf is then true. */
-static int take_leaves(struct errand *e, const struct talk *t, struct fault *f)
+static int take_leaves(struct task *e, const struct json_packet *t, struct fault *f)
 {
-	uint64_t size = tree_n_leaves(e->n_bytes) * TREE_HASH_SIZE;
-	uint8_t root[TREE_HASH_SIZE];
+	uint64_t size = merkle_n_leaves(e->n_bytes) * MERKLE_HASH_SIZE;
+	uint8_t root[MERKLE_HASH_SIZE];
 	int r = blob_map(t->fds[1], size, &e->leaves);
 
 	if (r < 0 || e->leaves.size != size)
 		return fault_set_message(f, t, "gets no sealed table of so many leaves");
-	tree_root(e->n_bytes, e->leaves.data, root);
+	merkle_root(e->n_bytes, e->leaves.data, root);
 	if (memcmp(root, e->root, sizeof(root)) != 0)
 		return fault_set(f, -EILSEQ,
 				 "the table of leaves is not the one that the root was made of");
 	return 0;
 }
 
-static int take_layout(const struct errand *e, const struct talk *t, struct weightd_layout **ret,
-		       struct fault *f)
+static int take_layout(const struct task *e, const struct json_packet *t,
+		       struct weightd_layout **ret, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	cleanup(blob_deinitp) struct blob image = {0};
-	uint8_t hash[TREE_HASH_SIZE];
+	uint8_t hash[MERKLE_HASH_SIZE];
 	int r;
 
 	if (field_bytes(t->message, "layout", hash, sizeof(hash)) < 0 ||
@@ -85,26 +85,26 @@ static int take_layout(const struct errand *e, const struct talk *t, struct weig
 }
 
 /* What is there now, which is nowhere signed yet. */
-static int say_found(struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE], struct fault *f)
+static int say_found(struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE], struct fault *f)
 {
-	size_t size = tree_n_leaves(e->n_bytes) * TREE_HASH_SIZE;
-	char root[2 * TREE_HASH_SIZE + 1], table[2 * TREE_HASH_SIZE + 1];
-	uint8_t hash_of_table[TREE_HASH_SIZE];
+	size_t size = merkle_n_leaves(e->n_bytes) * MERKLE_HASH_SIZE;
+	char root[2 * MERKLE_HASH_SIZE + 1], table[2 * MERKLE_HASH_SIZE + 1];
+	uint8_t hash_of_table[MERKLE_HASH_SIZE];
 	cleanup(fd_closep) int fd = -1;
 	int r = fd_sealed_copy("weightd-sync-leaves", found, size, &fd);
 
 	if (r < 0)
 		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
-	tree_root(e->n_bytes, found, e->root);
-	tree_hash(found, size, hash_of_table);
+	merkle_root(e->n_bytes, found, e->root);
+	merkle_hash(found, size, hash_of_table);
 	e->stage = STAGE_VERIFIED;
-	return errand_say(json_pack("{s:s, s:s, s:s}", "op", "verified", "root",
-				    field_hex(e->root, sizeof(e->root), root), "leaves",
-				    field_hex(hash_of_table, sizeof(hash_of_table), table)),
-			  &fd, 1, f);
+	return task_say(json_pack("{s:s, s:s, s:s}", "op", "verified", "root",
+				  field_hex(e->root, sizeof(e->root), root), "leaves",
+				  field_hex(hash_of_table, sizeof(hash_of_table), table)),
+			&fd, 1, f);
 }
 
-static int take_announced(struct errand *e, const struct talk *t, struct fault *f)
+static int take_announced(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	if (t->n_fds < 2 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0 ||
 	    field_bytes(t->message, "root", e->root, sizeof(e->root)) < 0)
@@ -113,7 +113,7 @@ static int take_announced(struct errand *e, const struct talk *t, struct fault *
 }
 
 /* What is there must stay until the new version is whole: an exclusive buffer would be written in place. */
-static int check_target(const struct errand *e, const struct target *target, struct fault *f)
+static int check_target(const struct task *e, const struct target *target, struct fault *f)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_buffer_info *b;
@@ -135,7 +135,7 @@ static int check_target(const struct errand *e, const struct target *target, str
 	return 0;
 }
 
-static bool is_on_host(const struct errand *e)
+static bool is_on_host(const struct task *e)
 {
 	struct weightd_location location = {.size = sizeof(location)};
 
@@ -144,7 +144,7 @@ static bool is_on_host(const struct errand *e)
 }
 
 /* What engines write to: the staging, or weightd's memory itself. Takes the reference to the message. */
-static int say_created(const struct errand *e, json_t *message, struct fault *f)
+static int say_created(const struct task *e, json_t *message, struct fault *f)
 {
 	cleanup(json_freep) json_t *m = message;
 	cleanup(fd_closep) int own = -1;
@@ -155,7 +155,7 @@ static int say_created(const struct errand *e, json_t *message, struct fault *f)
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	direct_describe(e, m);
-	return errand_say(take_ptr(m), own >= 0 ? &own : &e->staging.fd, 1, f);
+	return task_say(take_ptr(m), own >= 0 ? &own : &e->staging.fd, 1, f);
 }
 
 static json_t *describe(const struct base *b)
@@ -166,7 +166,8 @@ static json_t *describe(const struct base *b)
 }
 
 /* What is missing moves while the rest is copied; verify comes after both. */
-static int fill(struct errand *e, const struct talk *t, const struct target *target, struct fault *f)
+static int fill(struct task *e, const struct json_packet *t, const struct target *target,
+		struct fault *f)
 {
 	int r = base_new(e, t, target, &e->base, f);
 
@@ -178,16 +179,16 @@ static int fill(struct errand *e, const struct talk *t, const struct target *tar
 }
 
 /* All of the rest came as a patch. */
-static int patch(struct errand *e, const struct talk *t, struct fault *f)
+static int patch(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	char why[FAULT_WHY_SIZE];
 
 	base_patch(e, e->base, t->fds[0], why);
-	return errand_say(json_pack("{s:s, s:s*}", "op", "patched", "why", why[0] ? why : NULL),
-			  NULL, 0, f);
+	return task_say(json_pack("{s:s, s:s*}", "op", "patched", "why", why[0] ? why : NULL), NULL,
+			0, f);
 }
 
-static int refused(const struct errand *e, const struct target *target, int r, struct fault *f)
+static int refused(const struct task *e, const struct target *target, int r, struct fault *f)
 {
 	if (r != -EACCES)
 		return fault_set_weightd(f, r, e->w);
@@ -202,59 +203,58 @@ static int refused(const struct errand *e, const struct target *target, int r, s
  * The next version of the buffer. Rights come first: while a writer has memory that is used again, weightd distrusts
  * it for a change of them. A buffer that is new gets its own before anybody can attach it.
  */
-static int begin_version(struct errand *e, const struct target *target,
-			 const struct weightd_layout *layout, const struct grant *grant,
-			 struct fault *f)
+static int begin_version(struct task *e, const struct target *target,
+			 const struct weightd_layout *layout, const struct acl *acl, struct fault *f)
 {
 	const struct weightd_create_options o = {
 		.size = sizeof(o),
 		.device = target->device,
 		.new_layout = true,
 	};
-	int r = grant_apply(grant, e, target, f);
+	int r = acl_apply(acl, e, target, f);
 
 	if (r < 0)
 		return r;
 	r = weightd_create(e->w, target->buffer, layout, &o, &e->writer);
 	if (r < 0)
 		return refused(e, target, r, f);
-	return grant_apply(grant, e, target, f);
+	return acl_apply(acl, e, target, f);
 }
 
 /* The version's memory, and a way to it. What there is no room for is refused before anything is made. */
-static int make_room(struct errand *e, const struct target *target,
-		     const struct weightd_layout *layout, const struct grant *grant, struct fault *f)
+static int make_room(struct task *e, const struct target *target,
+		     const struct weightd_layout *layout, const struct acl *acl, struct fault *f)
 {
 	const bool is_staged = !target_is_host(target) && !e->gpu[0];
 	int r = is_staged ? staging_check(e->n_bytes, f) : 0;
 
 	if (r == 0)
-		r = begin_version(e, target, layout, grant, f);
+		r = begin_version(e, target, layout, acl, f);
 	if (r < 0 || !is_staged)
 		return r;
 	r = staging_open(e->n_bytes, &e->staging, f);
 	return r < 0 ? r : staging_fill(&e->staging, f);
 }
 
-static int create(struct errand *e, const struct talk *t, struct fault *f)
+static int create(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
-	struct grant grant;
+	struct acl acl;
 	int r = take_announced(e, t, f);
 
 	if (r == 0)
-		r = grant_read(t, &grant, f);
+		r = acl_read(t, &acl, f);
 	if (r == 0)
 		r = take_layout(e, t, &layout, f);
 	if (r == 0)
-		r = errand_begin(e, t, &target, f);
+		r = task_begin(e, t, &target, f);
 	if (r == 0)
 		r = direct_read(e, t, &target, f);
 	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
-		r = make_room(e, &target, layout, &grant, f);
+		r = make_room(e, &target, layout, &acl, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
@@ -262,25 +262,25 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 }
 
 /* The same without a root, for memory that others fill with what they compute. */
-static int make(struct errand *e, const struct talk *t, struct fault *f)
+static int make(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
-	struct grant grant;
+	struct acl acl;
 	int r;
 
 	if (t->n_fds != 1 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0)
 		return fault_set_message(f, t, "misses a size or a descriptor in it");
 	e->is_computed = true;
-	r = grant_read(t, &grant, f);
+	r = acl_read(t, &acl, f);
 	if (r == 0)
 		r = take_layout(e, t, &layout, f);
 	if (r == 0)
-		r = errand_begin(e, t, &target, f);
+		r = task_begin(e, t, &target, f);
 	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
-		r = make_room(e, &target, layout, &grant, f);
+		r = make_room(e, &target, layout, &acl, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
@@ -295,51 +295,52 @@ static void digest_leaf(void *writer, uint64_t leaf)
 }
 
 /* Whether the memory is a GPU's, and read by calls. */
-static bool is_on_gpu(const struct errand *e)
+static bool is_on_gpu(const struct task *e)
 {
 	return e->staging.data || e->gpu[0];
 }
 
 /* The leaves that the memory has now; those of a staging are on the GPU then, too, where they are right. */
-static int hash(struct errand *e, uint8_t (**ret)[TREE_HASH_SIZE], struct fault *f)
+static int hash(struct task *e, uint8_t (**ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
-	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = calloc(tree_n_leaves(e->n_bytes) + 1,
-								sizeof(*found));
+	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = calloc(merkle_n_leaves(e->n_bytes) + 1,
+								  sizeof(*found));
 	int r = found ? 0 : fault_set(f, -ENOMEM, "out of memory");
 
 	if (r == 0 && is_on_gpu(e))
 		r = transfer_write(e, found, f);
 	else if (r == 0)
-		tree_leaves(errand_data(e), e->n_bytes, found, digest_leaf, e->writer);
+		merkle_leaves(task_data(e), e->n_bytes, found, digest_leaf, e->writer);
 	if (r == 0)
 		*ret = take_ptr(found);
 	return r;
 }
 
-static bool is_right(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE])
+static bool is_right(const struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE])
 {
-	uint8_t root[TREE_HASH_SIZE];
+	uint8_t root[MERKLE_HASH_SIZE];
 
-	tree_root(e->n_bytes, found, root);
+	merkle_root(e->n_bytes, found, root);
 	return !memcmp(root, e->root, sizeof(root));
 }
 
-static int say_corrupt(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE],
+static int say_corrupt(const struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE],
 		       struct fault *f)
 {
 	cleanup(ranges_deinit) struct ranges bad = {0};
-	int r = tree_difference(e->n_bytes, found, tree_n_leaves(e->n_bytes), e->leaves.data, &bad);
+	int r = merkle_difference(e->n_bytes, found, merkle_n_leaves(e->n_bytes), e->leaves.data,
+				  &bad);
 
 	if (r < 0)
 		return fault_set(f, r, "out of memory");
-	return errand_say(json_pack("{s:s, s:o}", "op", "corrupt", "ranges", ranges_to_json(&bad)),
-			  NULL, 0, f);
+	return task_say(json_pack("{s:s, s:o}", "op", "corrupt", "ranges", ranges_to_json(&bad)),
+			NULL, 0, f);
 }
 
 /* What is on the GPU is published, not what went there. Nobody needs the staging once it is the same. */
-static int verify_gpu(struct errand *e, struct fault *f)
+static int verify_gpu(struct task *e, struct fault *f)
 {
-	int r = weightd_writer_verify(e->writer, 0, tree_n_leaves(e->n_bytes));
+	int r = weightd_writer_verify(e->writer, 0, merkle_n_leaves(e->n_bytes));
 
 	if (r < 0)
 		return fault_set(
@@ -352,7 +353,7 @@ static int verify_gpu(struct errand *e, struct fault *f)
 }
 
 /* Who could not publish it must not be counted among those who have it: others would serve it, and we would not. */
-static int check_weightd(const struct errand *e, struct fault *f)
+static int check_weightd(const struct task *e, struct fault *f)
 {
 	struct weightd_server server = {.size = sizeof(server)};
 	int r = weightd_ping(e->w, &server);
@@ -360,10 +361,10 @@ static int check_weightd(const struct errand *e, struct fault *f)
 	return r < 0 ? fault_set_weightd(f, r, e->w) : 0;
 }
 
-static int verify(struct errand *e, struct fault *f)
+static int verify(struct task *e, struct fault *f)
 {
-	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
-	char hex[2 * TREE_HASH_SIZE + 1];
+	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = NULL;
+	char hex[2 * MERKLE_HASH_SIZE + 1];
 	int r;
 
 	e->stage = STAGE_AT_WORK;
@@ -381,15 +382,15 @@ static int verify(struct errand *e, struct fault *f)
 	if (e->is_computed)
 		return say_found(e, (const void *)found, f);
 	e->stage = STAGE_VERIFIED;
-	return errand_say(json_pack("{s:s, s:s}", "op", "verified", "root",
-				    field_hex(e->root, sizeof(e->root), hex)),
-			  NULL, 0, f);
+	return task_say(json_pack("{s:s, s:s}", "op", "verified", "root",
+				  field_hex(e->root, sizeof(e->root), hex)),
+			NULL, 0, f);
 }
 
 /* Whoever was in the way may have written: what is published then must be verified once more. */
-static int verify_again(struct errand *e, struct fault *f)
+static int verify_again(struct task *e, struct fault *f)
 {
-	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
+	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = NULL;
 	int r = hash(e, &found, f);
 
 	if (r < 0 || is_right(e, (const void *)found))
@@ -399,7 +400,7 @@ static int verify_again(struct errand *e, struct fault *f)
 }
 
 /* Nobody else is in the way on a GPU. */
-static int publish(struct errand *e, struct fault *f)
+static int publish(struct task *e, struct fault *f)
 {
 	uint64_t version;
 	int r = weightd_writer_publish(e->writer, &version);
@@ -412,12 +413,12 @@ static int publish(struct errand *e, struct fault *f)
 	}
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
-	errand_end(e);
-	return errand_say(json_pack("{s:s, s:I}", "op", "published", "version", (json_int_t)version),
-			  NULL, 0, f);
+	task_end(e);
+	return task_say(json_pack("{s:s, s:I}", "op", "published", "version", (json_int_t)version),
+			NULL, 0, f);
 }
 
-int sink_take(struct errand *e, const struct talk *t, struct fault *f)
+int sink_take(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 

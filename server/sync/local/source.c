@@ -14,7 +14,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/base/patch.h"
 #include "server/sync/local/difference.h"
 #include "server/sync/local/direct.h"
@@ -24,7 +24,7 @@
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
 /* Whether somebody dropped it or published over it, so that it is no loss. */
-static bool was_let_go(const struct errand *e, const struct target *target, uint64_t version)
+static bool was_let_go(const struct task *e, const struct target *target, uint64_t version)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_version_info *v;
@@ -38,7 +38,7 @@ static bool was_let_go(const struct errand *e, const struct target *target, uint
 	return false;
 }
 
-static int fail_to_attach(const struct errand *e, const struct target *target, uint64_t version,
+static int fail_to_attach(const struct task *e, const struct target *target, uint64_t version,
 			  int r, struct fault *f)
 {
 	if (r == -EOPNOTSUPP && e->gpu[0])
@@ -59,7 +59,7 @@ static int fail_to_attach(const struct errand *e, const struct target *target, u
 #define WORTH 2 /* times fewer bytes than the leaves that differ */
 
 /* `*ret_fd` is left alone where there is nothing to lend but by a copy. */
-static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, int *ret_fd,
+static int attach(struct task *e, const struct json_packet *t, bool *ret_is_on_gpu, int *ret_fd,
 		  struct fault *f)
 {
 	struct weightd_attach_options o = {.size = sizeof(o)};
@@ -68,7 +68,7 @@ static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, i
 
 	if (field_number_or(t->message, "version", INT64_MAX, 0, &o.version) < 0)
 		return fault_set_message(f, t, "misses a version in it");
-	r = errand_begin(e, t, &target, f);
+	r = task_begin(e, t, &target, f);
 	if (r < 0)
 		return r;
 	r = direct_read(e, t, &target, f);
@@ -91,7 +91,7 @@ static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, i
 }
 
 /* The copy that is lent, with nothing in it yet. `beside`: bytes that are staged next. */
-static int stage(struct errand *e, uint64_t beside, int *ret_fd, struct fault *f)
+static int stage(struct task *e, uint64_t beside, int *ret_fd, struct fault *f)
 {
 	int r = staging_check(e->n_bytes + beside, f);
 
@@ -104,20 +104,20 @@ static int stage(struct errand *e, uint64_t beside, int *ret_fd, struct fault *f
 }
 
 /* `data_fd` and `table_fd` are -1 where nobody wants them, or a copy is still to be asked for. */
-static int say_attached(const struct errand *e, int data_fd, int table_fd, struct fault *f)
+static int say_attached(const struct task *e, int data_fd, int table_fd, struct fault *f)
 {
 	uint64_t layout_size;
 	const void *image = weightd_buffer_layout_image(e->buffer, &layout_size);
 	cleanup(fd_closep) int layout_fd = -1;
 	int fds[3], r = fd_sealed_copy("weightd-sync-layout", image, layout_size, &layout_fd);
-	uint8_t hash[TREE_HASH_SIZE];
-	char hex[2 * TREE_HASH_SIZE + 1];
+	uint8_t hash[MERKLE_HASH_SIZE];
+	char hex[2 * MERKLE_HASH_SIZE + 1];
 	unsigned n_fds = 0;
 	json_t *message;
 
 	if (r < 0)
 		return fault_set(f, r, "the layout cannot be copied: %s", strerror(-r));
-	tree_hash(image, layout_size, hash);
+	merkle_hash(image, layout_size, hash);
 	message = json_pack("{s:s, s:I, s:I, s:I, s:s}", "op", "attached", "version",
 			    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
 			    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
@@ -129,7 +129,7 @@ static int say_attached(const struct errand *e, int data_fd, int table_fd, struc
 		fds[n_fds++] = data_fd;
 	if (table_fd >= 0)
 		fds[n_fds++] = table_fd;
-	return errand_say(message, fds, n_fds, f);
+	return task_say(message, fds, n_fds, f);
 }
 
 /* --- Patches ------------------------------------------------------------------------------------ */
@@ -137,7 +137,7 @@ static int say_attached(const struct errand *e, int data_fd, int table_fd, struc
 /* What the agent lends of an older version. */
 struct older {
 	uint64_t n_bytes;
-	uint8_t root[TREE_HASH_SIZE];
+	uint8_t root[MERKLE_HASH_SIZE];
 	struct blob data;
 	struct blob leaves;
 };
@@ -148,7 +148,7 @@ static void older_deinit(struct older *o)
 	blob_deinit(&o->leaves);
 }
 
-static int take_older(const struct talk *t, struct older *ret, struct fault *f)
+static int take_older(const struct json_packet *t, struct older *ret, struct fault *f)
 {
 	const json_t *named = json_object_get(t->message, "base");
 	uint64_t size;
@@ -158,7 +158,7 @@ static int take_older(const struct talk *t, struct older *ret, struct fault *f)
 	if (t->n_fds != 2 || field_number(named, "n_bytes", N_BYTES_MAX, &ret->n_bytes) < 0 ||
 	    field_bytes(named, "root", ret->root, sizeof(ret->root)) < 0)
 		return fault_set_message(f, t, "misses a base in it, or its bytes");
-	size = tree_n_leaves(ret->n_bytes) * TREE_HASH_SIZE;
+	size = merkle_n_leaves(ret->n_bytes) * MERKLE_HASH_SIZE;
 	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 || ret->data.size < ret->n_bytes ||
 	    blob_map(t->fds[1], size, &ret->leaves) < 0 || ret->leaves.size != size)
 		return fault_set_message(f, t, "gets no sealed base with its leaves");
@@ -172,19 +172,19 @@ struct made {
 };
 
 /* What differs, by leaves and then by elements. That there is no patch is no failure. */
-static void make_patch(const struct errand *e, const struct older *o,
-		       const uint8_t (*leaves)[TREE_HASH_SIZE], const uint8_t root[TREE_HASH_SIZE],
-		       struct made *ret)
+static void make_patch(const struct task *e, const struct older *o,
+		       const uint8_t (*leaves)[MERKLE_HASH_SIZE],
+		       const uint8_t root[MERKLE_HASH_SIZE], struct made *ret)
 {
 	cleanup(ranges_deinit) struct ranges differ = {0};
 	cleanup(patch_draft_deinit) struct patch_draft d = {0};
 
 	if (o->n_bytes != e->n_bytes || !o->n_bytes ||
-	    tree_difference(e->n_bytes, leaves, tree_n_leaves(o->n_bytes), o->leaves.data,
-			    &differ) < 0 ||
+	    merkle_difference(e->n_bytes, leaves, merkle_n_leaves(o->n_bytes), o->leaves.data,
+			      &differ) < 0 ||
 	    !differ.n)
 		return;
-	if (patch_draft_difference(o->data.data, errand_data(e), e->n_bytes, &differ, &d) < 0 ||
+	if (patch_draft_difference(o->data.data, task_data(e), e->n_bytes, &differ, &d) < 0 ||
 	    d.size > ranges_total(&differ) / WORTH)
 		return;
 	ret->size = d.size;
@@ -194,8 +194,8 @@ static void make_patch(const struct errand *e, const struct older *o,
 }
 
 /* The patches that came, each from where the one before it ends. */
-static int open_row(const struct talk *t, struct blob blobs[TALK_FDS_MAX],
-		    struct patch patches[TALK_FDS_MAX])
+static int open_row(const struct json_packet *t, struct blob blobs[JSON_PACKET_FDS_MAX],
+		    struct patch patches[JSON_PACKET_FDS_MAX])
 {
 	for (unsigned i = 0; i < t->n_fds; i++) {
 		int r = blob_map(t->fds[i], N_BYTES_MAX, &blobs[i]);
@@ -204,7 +204,7 @@ static int open_row(const struct talk *t, struct blob blobs[TALK_FDS_MAX],
 			r = patch_open(blobs[i].data, blobs[i].size, &patches[i]);
 		if (r < 0)
 			return r;
-		if (i > 0 && memcmp(patches[i - 1].result, patches[i].base, TREE_HASH_SIZE) != 0)
+		if (i > 0 && memcmp(patches[i - 1].result, patches[i].base, MERKLE_HASH_SIZE) != 0)
 			return -EBADMSG;
 	}
 	return 0;
@@ -222,10 +222,10 @@ static int make_one(const struct patch *patches, unsigned n, struct made *ret)
 	return patch_draft_write(&d, patches[0].base, patches[n - 1].result, &ret->fd);
 }
 
-static int compose(const struct talk *t, struct fault *f)
+static int compose(const struct json_packet *t, struct fault *f)
 {
-	struct patch patches[TALK_FDS_MAX] = {0};
-	struct blob blobs[TALK_FDS_MAX] = {0};
+	struct patch patches[JSON_PACKET_FDS_MAX] = {0};
+	struct blob blobs[JSON_PACKET_FDS_MAX] = {0};
 	struct made made = {.fd = -1};
 	int r = open_row(t, blobs, patches);
 
@@ -236,69 +236,68 @@ static int compose(const struct talk *t, struct fault *f)
 		blob_deinit(&blobs[i]);
 	}
 	if (r < 0)
-		return errand_say(json_pack("{s:s, s:s}", "op", "composed", "why", strerror(-r)),
-				  NULL, 0, f);
-	r = errand_say(json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)made.size,
-				 "changed", (json_int_t)made.changed),
-		       &made.fd, 1, f);
+		return task_say(json_pack("{s:s, s:s}", "op", "composed", "why", strerror(-r)),
+				NULL, 0, f);
+	r = task_say(json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)made.size,
+			       "changed", (json_int_t)made.changed),
+		     &made.fd, 1, f);
 	(void)fd_close(made.fd);
 	return r;
 }
 
 /* --- The version -------------------------------------------------------------------------------- */
 
-static int hash(struct errand *e, bool is_on_gpu, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
+static int hash(struct task *e, bool is_on_gpu, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	int r = e->staging.data ? staging_fill(&e->staging, f) : 0;
 
 	if (r == 0 && is_on_gpu)
 		r = transfer_read(e, ret, f);
 	else if (r == 0)
-		tree_leaves(errand_data(e), e->n_bytes, ret, NULL, NULL);
+		merkle_leaves(task_data(e), e->n_bytes, ret, NULL, NULL);
 	return r;
 }
 
 /* Once it is copied, or known: of a GPU's version that no engine reads there nothing more is needed. */
-static int let_go(struct errand *e, struct fault *f)
+static int let_go(struct task *e, struct fault *f)
 {
 	weightd_detach(e->buffer);
 	e->buffer = NULL;
 	return e->staging.data ? staging_seal(&e->staging, f) : 0;
 }
 
-static int say_root(struct errand *e, bool is_on_gpu, const struct older *o, struct fault *f)
+static int say_root(struct task *e, bool is_on_gpu, const struct older *o, struct fault *f)
 {
-	uint64_t n = tree_n_leaves(e->n_bytes);
-	cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
+	uint64_t n = merkle_n_leaves(e->n_bytes);
+	cleanup(freep) uint8_t(*leaves)[MERKLE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
 	cleanup(fd_closep) int fd = -1, patch_fd = -1;
 	struct made made = {.fd = -1};
-	uint8_t root[TREE_HASH_SIZE], table[TREE_HASH_SIZE];
-	char root_hex[2 * TREE_HASH_SIZE + 1], table_hex[2 * TREE_HASH_SIZE + 1];
+	uint8_t root[MERKLE_HASH_SIZE], table[MERKLE_HASH_SIZE];
+	char root_hex[2 * MERKLE_HASH_SIZE + 1], table_hex[2 * MERKLE_HASH_SIZE + 1];
 	int r = leaves ? hash(e, is_on_gpu, leaves, f) : fault_set(f, -ENOMEM, "out of memory");
 
 	if (r == 0 && is_on_gpu && !e->gpu[0])
 		r = let_go(e, f);
 	if (r < 0)
 		return r;
-	tree_root(e->n_bytes, (const void *)leaves, root);
-	tree_hash(leaves, n * sizeof(*leaves), table);
+	merkle_root(e->n_bytes, (const void *)leaves, root);
+	merkle_hash(leaves, n * sizeof(*leaves), table);
 	r = fd_sealed_copy("weightd-sync-leaves", leaves, n * sizeof(*leaves), &fd);
 	if (r < 0)
 		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
 	if (!is_on_gpu) /* of that nothing is mapped any more */
 		make_patch(e, o, (const void *)leaves, root, &made);
 	patch_fd = made.fd;
-	return errand_say(json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
-				    field_hex(root, sizeof(root), root_hex), "leaves",
-				    field_hex(table, sizeof(table), table_hex), "patch",
-				    made.fd < 0
-					    ? NULL
-					    : json_pack("{s:I, s:I}", "size", (json_int_t)made.size,
-							"changed", (json_int_t)made.changed)),
-			  (const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
+	return task_say(json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
+				  field_hex(root, sizeof(root), root_hex), "leaves",
+				  field_hex(table, sizeof(table), table_hex), "patch",
+				  made.fd < 0 ? NULL
+					      : json_pack("{s:I, s:I}", "size", (json_int_t)made.size,
+							  "changed", (json_int_t)made.changed)),
+			(const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
 }
 
-static int lend(struct errand *e, const struct talk *t, const char *op, struct fault *f)
+static int lend(struct task *e, const struct json_packet *t, const char *op, struct fault *f)
 {
 	bool has_table = !strcmp(op, "lend"), has_tree = !has_table && strcmp(op, "give") != 0;
 	bool is_lent = strcmp(op, "look") != 0, is_on_gpu = false;
@@ -321,7 +320,7 @@ static int lend(struct errand *e, const struct talk *t, const char *op, struct f
 }
 
 /* What nothing was copied of yet, as no tree was asked for. */
-static bool is_to_copy(const struct errand *e)
+static bool is_to_copy(const struct task *e)
 {
 	struct weightd_location at = {.size = sizeof(at)};
 
@@ -329,7 +328,7 @@ static bool is_to_copy(const struct errand *e)
 	       at.memory != WEIGHTD_MEMORY_HOST;
 }
 
-static int copy(struct errand *e, const struct talk *t, struct fault *f)
+static int copy(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
 	uint64_t beside;
@@ -342,11 +341,11 @@ static int copy(struct errand *e, const struct talk *t, struct fault *f)
 		r = staging_fill(&e->staging, f);
 	if (r < 0)
 		return r;
-	r = errand_read(e, 0, e->staging.data, e->n_bytes);
+	r = task_read(e, 0, e->staging.data, e->n_bytes);
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	r = let_go(e, f);
-	return r < 0 ? r : errand_say(json_pack("{s:s}", "op", "copied"), &fd, 1, f);
+	return r < 0 ? r : task_say(json_pack("{s:s}", "op", "copied"), &fd, 1, f);
 }
 
 static bool is_to_lend(const char *op)
@@ -355,7 +354,7 @@ static bool is_to_lend(const char *op)
 	       !strcmp(op, "look");
 }
 
-int source_take(struct errand *e, const struct talk *t, struct fault *f)
+int source_take(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 

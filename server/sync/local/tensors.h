@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/sync/local/errand.h"
+#include "server/sync/local/task.h"
 
 /*
  * A sealed memfd of [[name, dtype, offset, size], ...] in JSON, ascending and disjoint: other names of a tensor's bytes

@@ -9,18 +9,18 @@
 #include "server/sync/local/direct.h"
 
 struct transfer {
-	struct errand *e;
-	uint8_t (*hashes)[TREE_HASH_SIZE];
+	struct task *e;
+	uint8_t (*hashes)[MERKLE_HASH_SIZE];
 	struct fault *fault;
-	pthread_mutex_t lock; /* protects the connection of the errand, and what follows */
+	pthread_mutex_t lock; /* protects the connection of the task, and what follows */
 	int result; /* of the first copy that failed */
 };
 
 static uint64_t size_of(const struct transfer *t, uint64_t leaf)
 {
-	uint64_t left = t->e->n_bytes - leaf * TREE_LEAF_SIZE;
+	uint64_t left = t->e->n_bytes - leaf * MERKLE_LEAF_SIZE;
 
-	return left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+	return left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE;
 }
 
 static void note(struct transfer *t, int r)
@@ -36,7 +36,7 @@ static bool read_leaf(struct transfer *t, uint64_t leaf, void *to)
 
 	(void)pthread_mutex_lock(&t->lock);
 	if (t->result == 0)
-		note(t, errand_read(t->e, leaf * TREE_LEAF_SIZE, to, size_of(t, leaf)));
+		note(t, task_read(t->e, leaf * MERKLE_LEAF_SIZE, to, size_of(t, leaf)));
 	is_there = t->result == 0;
 	(void)pthread_mutex_unlock(&t->lock);
 	return is_there;
@@ -45,17 +45,17 @@ static bool read_leaf(struct transfer *t, uint64_t leaf, void *to)
 static void read_and_hash(void *userdata, uint64_t leaf)
 {
 	struct transfer *t = userdata;
-	const struct errand *e = t->e;
+	const struct task *e = t->e;
 	const bool is_staged = direct_is_staged(e, leaf);
-	cleanup(freep) void *window = is_staged ? NULL : malloc(TREE_LEAF_SIZE);
-	void *to = is_staged ? e->staging.data + leaf * TREE_LEAF_SIZE : window;
+	cleanup(freep) void *window = is_staged ? NULL : malloc(MERKLE_LEAF_SIZE);
+	void *to = is_staged ? e->staging.data + leaf * MERKLE_LEAF_SIZE : window;
 
 	if (!to) {
 		(void)pthread_mutex_lock(&t->lock);
 		t->result = fault_set(t->fault, -ENOMEM, "out of memory");
 		(void)pthread_mutex_unlock(&t->lock);
 	} else if (read_leaf(t, leaf, to)) {
-		tree_leaf(to, size_of(t, leaf), 0, t->hashes[leaf]);
+		merkle_leaf(to, size_of(t, leaf), 0, t->hashes[leaf]);
 		if (e->writer)
 			weightd_writer_digest_bytes(e->writer, leaf, to);
 	}
@@ -64,42 +64,42 @@ static void read_and_hash(void *userdata, uint64_t leaf)
 static void hash_and_write(void *userdata, uint64_t leaf)
 {
 	struct transfer *t = userdata;
-	const struct errand *e = t->e;
-	const char *from = e->staging.data + leaf * TREE_LEAF_SIZE;
-	const uint8_t(*wanted)[TREE_HASH_SIZE] = e->leaves.data;
+	const struct task *e = t->e;
+	const char *from = e->staging.data + leaf * MERKLE_LEAF_SIZE;
+	const uint8_t(*wanted)[MERKLE_HASH_SIZE] = e->leaves.data;
 
 	if (!direct_is_staged(e, leaf)) {
 		read_and_hash(t, leaf);
 		return;
 	}
-	tree_leaf(from, size_of(t, leaf), 0, t->hashes[leaf]);
-	if (!e->is_computed && memcmp(t->hashes[leaf], wanted[leaf], TREE_HASH_SIZE) != 0)
+	merkle_leaf(from, size_of(t, leaf), 0, t->hashes[leaf]);
+	if (!e->is_computed && memcmp(t->hashes[leaf], wanted[leaf], MERKLE_HASH_SIZE) != 0)
 		return;
 	weightd_writer_digest_bytes(e->writer, leaf, from);
 	(void)pthread_mutex_lock(&t->lock);
 	if (t->result == 0)
-		note(t,
-		     weightd_writer_write(e->writer, leaf * TREE_LEAF_SIZE, from, size_of(t, leaf)));
+		note(t, weightd_writer_write(e->writer, leaf * MERKLE_LEAF_SIZE, from,
+					     size_of(t, leaf)));
 	(void)pthread_mutex_unlock(&t->lock);
 }
 
-static int run(struct errand *e, void (*each)(void *userdata, uint64_t leaf),
-	       uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
+static int run(struct task *e, void (*each)(void *userdata, uint64_t leaf),
+	       uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	struct transfer t = {.e = e, .hashes = ret, .fault = f};
 
 	(void)pthread_mutex_init(&t.lock, NULL);
-	tree_each_leaf(e->n_bytes, each, &t);
+	merkle_each_leaf(e->n_bytes, each, &t);
 	(void)pthread_mutex_destroy(&t.lock);
 	return t.result;
 }
 
-int transfer_read(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
+int transfer_read(struct task *e, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	return run(e, read_and_hash, ret, f);
 }
 
-int transfer_write(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
+int transfer_write(struct task *e, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	return run(e, hash_and_write, ret, f);
 }

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "server/sync/base/fields.h"
-#include "server/sync/local/errand.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/local/task.h"
 
 /* Looked up each time: a GPU that there is not yet has no name. */
 static bool is_device(struct weightd *w, const char *spelling, const char *name)
@@ -17,8 +17,8 @@ static bool is_device(struct weightd *w, const char *spelling, const char *name)
 	       (weightd_device_name(w, spelling, found) == 0 && !strcmp(found, name));
 }
 
-static int tell_gone(const struct errand *e, const json_t *devices,
-		     const struct weightd_event *event, struct fault *f)
+static int tell_gone(const struct task *e, const json_t *devices, const struct weightd_event *event,
+		     struct fault *f)
 {
 	json_t *device;
 	int r = 0;
@@ -28,25 +28,25 @@ static int tell_gone(const struct errand *e, const json_t *devices,
 	{
 		if (r < 0 || !is_device(e->w, json_string_value(device), event->device))
 			continue;
-		r = errand_say(json_pack("{s:s, s:s, s:O, s:I, s:b, s:b}", "op", "gone", "buffer",
-					 event->name, "device", device, "version",
-					 (json_int_t)event->version, "lost",
-					 event->end == WEIGHTD_END_LOST, "unwanted",
-					 event->end == WEIGHTD_END_DROPPED ||
-						 event->end == WEIGHTD_END_MEMORY),
-			       NULL, 0, f);
+		r = task_say(json_pack("{s:s, s:s, s:O, s:I, s:b, s:b}", "op", "gone", "buffer",
+				       event->name, "device", device, "version",
+				       (json_int_t)event->version, "lost",
+				       event->end == WEIGHTD_END_LOST, "unwanted",
+				       event->end == WEIGHTD_END_DROPPED ||
+					       event->end == WEIGHTD_END_MEMORY),
+			     NULL, 0, f);
 	}
 	return r;
 }
 
-static int tell(const struct errand *e, const json_t *devices, const struct weightd_event *event,
+static int tell(const struct task *e, const json_t *devices, const struct weightd_event *event,
 		struct fault *f)
 {
 	if (event->kind == WEIGHTD_EVENT_MISSED || event->kind == WEIGHTD_EVENT_RESTARTED)
-		return errand_say(json_pack("{s:s}", "op", "missed"), NULL, 0, f);
+		return task_say(json_pack("{s:s}", "op", "missed"), NULL, 0, f);
 	if (event->kind == WEIGHTD_EVENT_REMOVED && !strcmp(event->device, "host"))
-		return errand_say(json_pack("{s:s, s:s}", "op", "removed", "buffer", event->name),
-				  NULL, 0, f);
+		return task_say(json_pack("{s:s, s:s}", "op", "removed", "buffer", event->name),
+				NULL, 0, f);
 	return event->kind == WEIGHTD_EVENT_VERSION_GONE ? tell_gone(e, devices, event, f) : 0;
 }
 
@@ -63,7 +63,7 @@ static bool are_devices(const json_t *devices)
 	return true;
 }
 
-int watch_take(struct errand *e, const struct talk *t, struct fault *f)
+int watch_take(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 	struct weightd_watch *watch;
@@ -73,17 +73,18 @@ int watch_take(struct errand *e, const struct talk *t, struct fault *f)
 
 	if (!op || strcmp(op, "watch") != 0 || t->n_fds || e->stage != STAGE_NEW)
 		return fault_set_message(f, t, "expects nothing but one watch");
-	if (field_string_or_null(t->message, "socket", TALK_SIZE_MAX, &socket) < 0 ||
-	    field_array(t->message, "devices", TALK_SIZE_MAX, &devices) < 0 || !are_devices(devices))
+	if (field_string_or_null(t->message, "socket", JSON_PACKET_SIZE_MAX, &socket) < 0 ||
+	    field_array(t->message, "devices", JSON_PACKET_SIZE_MAX, &devices) < 0 ||
+	    !are_devices(devices))
 		return fault_set_message(f, t, "misses a socket or devices in it");
-	r = errand_connect(e, socket, f);
+	r = task_connect(e, socket, f);
 	if (r < 0)
 		return r;
 	r = weightd_watch_new(e->w, &watch);
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	e->stage = STAGE_AT_WORK;
-	r = errand_say(json_pack("{s:s}", "op", "watching"), NULL, 0, f);
+	r = task_say(json_pack("{s:s}", "op", "watching"), NULL, 0, f);
 	while (r == 0) {
 		struct weightd_event event = {.size = sizeof(event)};
 

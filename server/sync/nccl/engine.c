@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/nccl/surroundings.h"
 #include "server/sync/nccl/worker.h"
 
@@ -15,9 +15,9 @@
 #define START_STALLS                                                                               \
 	4 /* how many stalls the driver and NCCL may take to start: longer than anything later */
 
-static struct engine *engine_of(struct stint *d)
+static struct engine *engine_of(struct engine_loop *d)
 {
-	return container_of(d, struct engine, stint);
+	return container_of(d, struct engine, engine_loop);
 }
 
 /* --- What the agent hears ---------------------------------------------------------------------- */
@@ -28,21 +28,24 @@ static void tell_open(struct engine *e)
 	char hello[2 * NCCL_ID_SIZE + 1];
 
 	field_hex(e->id.bytes, sizeof(e->id.bytes), hello);
-	stint_opened(&e->stint, json_pack("{ss*}", "hello", e->stint.order.from[0] ? NULL : hello));
+	engine_loop_opened(&e->engine_loop,
+			   json_pack("{ss*}", "hello", e->engine_loop.order.from[0] ? NULL : hello));
 }
 
 /* What was carried is what was planned, as NCCL carries no bytes that it was not told to; nobody else counts them. */
 static void tell_done(struct engine *e)
 {
-	json_t *bytes = json_pack("{sI sn}", "bytes", (json_int_t)e->stint.order.total, "kernel");
-	bool is_source = !e->stint.order.from[0];
+	json_t *bytes = json_pack("{sI sn}", "bytes", (json_int_t)e->engine_loop.order.total,
+				  "kernel");
+	bool is_source = !e->engine_loop.order.from[0];
 
-	stint_end(&e->stint, json_pack("{ss sO? sO?}", "op", "done", "in", is_source ? NULL : bytes,
-				       "out", is_source ? bytes : NULL));
+	engine_loop_end(&e->engine_loop,
+			json_pack("{ss sO? sO?}", "op", "done", "in", is_source ? NULL : bytes,
+				  "out", is_source ? bytes : NULL));
 	json_decref(bytes);
 }
 
-static void look(struct stint *d)
+static void look(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 	bool is_open, is_done;
@@ -53,16 +56,16 @@ static void look(struct stint *d)
 	(void)pthread_mutex_unlock(&d->lock);
 	/* At once: of an engine that is ended before the next tick nobody would know what it has. */
 	if (d->is_started)
-		stint_tell_progress(d);
+		engine_loop_tell_progress(d);
 	if (is_done)
 		tell_done(e);
 	else if (is_open && !d->is_open)
 		tell_open(e);
 }
 
-static void count(const struct stint *d, uint64_t *ret_done, uint64_t *ret_sent)
+static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
 {
-	const struct engine *e = container_of(d, const struct engine, stint);
+	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
 	*ret_done = *ret_sent = atomic_load(&e->done);
 }
@@ -77,24 +80,24 @@ void engine_does(struct engine *e, const char *what)
 
 bool engine_break(struct engine *e, bool is_at_link, const char *fmt, ...)
 {
-	const struct order *o = &e->stint.order;
+	const struct engine_order *o = &e->engine_loop.order;
 	struct blame blame = {0};
 	va_list args;
 
 	if (is_at_link && o->from[0])
 		blame = (struct blame){.from = o->from, .to = o->node, .who = o->from};
 	va_start(args, fmt);
-	stint_break(&e->stint, &blame, fmt, args);
+	engine_loop_break(&e->engine_loop, &blame, fmt, args);
 	va_end(args);
 	return false;
 }
 
 static void say(struct engine *e, bool *what)
 {
-	(void)pthread_mutex_lock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	*what = true;
-	(void)pthread_mutex_unlock(&e->stint.lock);
-	stint_wake(&e->stint);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
+	engine_loop_wake(&e->engine_loop);
 }
 
 void engine_is_open(struct engine *e)
@@ -110,10 +113,10 @@ void engine_is_done(struct engine *e)
 void engine_await_start(struct engine *e)
 {
 	engine_does(e, NULL);
-	(void)pthread_mutex_lock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	while (!e->has_started)
-		(void)pthread_cond_wait(&e->stint.more, &e->stint.lock);
-	(void)pthread_mutex_unlock(&e->stint.lock);
+		(void)pthread_cond_wait(&e->engine_loop.more, &e->engine_loop.lock);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
 }
 
 void engine_pause(struct engine *e)
@@ -127,19 +130,19 @@ void engine_pause(struct engine *e)
 		until.tv_sec++;
 	}
 	atomic_store(&e->alive_ns, num_now_ns());
-	(void)pthread_mutex_lock(&e->stint.lock);
-	(void)pthread_cond_timedwait(&e->stint.more, &e->stint.lock, &until);
-	(void)pthread_mutex_unlock(&e->stint.lock);
+	(void)pthread_mutex_lock(&e->engine_loop.lock);
+	(void)pthread_cond_timedwait(&e->engine_loop.more, &e->engine_loop.lock, &until);
+	(void)pthread_mutex_unlock(&e->engine_loop.lock);
 }
 
 void engine_arrived(struct engine *e, uint64_t n_bytes)
 {
 	atomic_store(&e->done, n_bytes);
-	stint_wake(&e->stint);
+	engine_loop_wake(&e->engine_loop);
 }
 
 /* The worker looks after NCCL; this looks after the worker. A little later, as it knows better what is wrong. */
-static void watch(struct stint *d, uint64_t now_ns)
+static void watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 	uint64_t alive_ns = atomic_load(&e->alive_ns), stall_ns = d->order.stall_ns;
@@ -147,18 +150,18 @@ static void watch(struct stint *d, uint64_t now_ns)
 	const char *doing = atomic_load(&e->doing);
 
 	if (alive_ns && doing && now_ns > alive_ns + patience_ns)
-		stint_fail(d, NULL, "%s hangs: a call has not returned for %.1f s", doing,
-			   (double)(now_ns - alive_ns) / 1e9);
+		engine_loop_fail(d, NULL, "%s hangs: a call has not returned for %.1f s", doing,
+				 (double)(now_ns - alive_ns) / 1e9);
 }
 
 /* --- What the agent says ----------------------------------------------------------------------- */
 
-static const char *refuse(const struct order *o)
+static const char *refuse(const struct engine_order *o)
 {
 	if (o->tls)
 		return "NCCL carries weights in the clear, and `security` is \"tls\"; use the "
 		       "engine \"tcp\"";
-	if (o->operation != ORDER_BROADCAST)
+	if (o->operation != ENGINE_ORDER_BROADCAST)
 		return "NCCL averages nothing here; use the engine \"gloo\"";
 	if (!o->gpu[0])
 		return "NCCL carries memory of GPUs only; use the engine \"tcp\" or \"gloo\"";
@@ -166,7 +169,7 @@ static const char *refuse(const struct order *o)
 }
 
 /* While there is one thread: the environment is everybody's. */
-static int open_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE])
+static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	int r = surroundings_set(&d->order, why);
 
@@ -174,17 +177,17 @@ static int open_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_S
 	return r < 0 ? r : worker_start(engine_of(d), why);
 }
 
-static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE])
+static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
 	bool is_source = !d->order.from[0];
-	int r = order_read_place(order, &e->place, why);
+	int r = engine_order_read_place(order, &e->place, why);
 
 	if (r < 0)
 		return r;
 	if (is_source != (e->place.rank == 0) ||
 	    (is_source && memcmp(e->place.id, e->id.bytes, sizeof(e->place.id)) != 0))
-		return order_wrong(why, "`rank` 0 is the source, which said the `hello`");
+		return engine_order_wrong(why, "`rank` 0 is the source, which said the `hello`");
 	(void)pthread_mutex_lock(&d->lock);
 	e->has_started = true;
 	(void)pthread_cond_broadcast(&d->more);
@@ -194,7 +197,7 @@ static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_
 
 int engine_init(struct engine *e)
 {
-	static const struct stint_kind kind = {
+	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-nccl",
 		.refuse = refuse,
 		.open = open_epoch,
@@ -205,5 +208,5 @@ int engine_init(struct engine *e)
 	};
 
 	*e = (struct engine){0};
-	return stint_init(&e->stint, &kind);
+	return engine_loop_init(&e->engine_loop, &kind);
 }

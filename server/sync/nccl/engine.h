@@ -12,12 +12,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/sync/engine/stint.h"
+#include "server/sync/engine/engine_loop.h"
 #include "server/sync/nccl/gpu.h"
 #include "server/sync/nccl/nccl.h"
 
 struct engine {
-	struct stint stint; /* its order is the worker's, too, once that runs */
+	struct engine_loop engine_loop; /* its order is the worker's, too, once that runs */
 	struct place place; /* the worker's, once it has started; it does not change */
 
 	/* The worker's. */
@@ -29,7 +29,7 @@ struct engine {
 	atomic_uint_fast64_t done; /* bytes of the stream that are where they belong */
 	atomic_uint_fast64_t alive_ns; /* when the worker last came back from a call; 0: it makes none */
 	_Atomic(const char *) doing; /* what it makes calls for */
-	/* With the stint's lock. */
+	/* With the engine loop's lock. */
 	bool is_open;
 	bool has_started;
 	bool is_done;

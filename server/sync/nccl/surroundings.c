@@ -32,12 +32,12 @@ static bool has_address(const struct ifaddrs *i, const struct address *a)
 
 /* "=eth0": that one, and none that begins like it. */
 static int name_interface(const struct address *a, char ret[IF_NAMESIZE + 1],
-			  char why[ORDER_WHY_SIZE])
+			  char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct ifaddrs *all, *i;
 
 	if (getifaddrs(&all) < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the interfaces cannot be listed: %s",
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the interfaces cannot be listed: %s",
 			       strerror(errno));
 		return -errno;
 	}
@@ -48,13 +48,13 @@ static int name_interface(const struct address *a, char ret[IF_NAMESIZE + 1],
 	freeifaddrs(all);
 	if (i)
 		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE,
+	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE,
 		       "no interface of this machine has the data address; set data-address in the "
 		       "section [node] of sync.conf");
 	return -EADDRNOTAVAIL;
 }
 
-int surroundings_set(const struct order *o, char why[ORDER_WHY_SIZE])
+int surroundings_set(const struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	char interface[IF_NAMESIZE + 1];
 	const bool is_v4 = o->address.at.ss_family == AF_INET;

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
 
 /* Before anything else runs in this process. -errno with a sentence. */
-int surroundings_set(const struct order *o, char why[ORDER_WHY_SIZE]);
+int surroundings_set(const struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE]);

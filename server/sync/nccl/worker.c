@@ -9,7 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/cursor.h"
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
 
 #define DEPTH 4 /* buckets that are queued on the GPU */
 #define AT_GREETING 0 /* in the scratch memory */
@@ -25,7 +25,7 @@ struct bucket {
  * may block until the work queued before it is done, and after the death of a peer that work never ends.
  */
 struct pinned {
-	uint8_t ours[TREE_HASH_SIZE], theirs[TREE_HASH_SIZE];
+	uint8_t ours[MERKLE_HASH_SIZE], theirs[MERKLE_HASH_SIZE];
 	uint32_t one, count;
 };
 _Static_assert(sizeof(struct pinned) <= GPU_SCRATCH_SIZE, "gpu_open() pins as much");
@@ -90,7 +90,7 @@ static bool is_late(struct worker *w)
 {
 	uint64_t silent_ns = num_now_ns() - w->moved_ns;
 
-	if (silent_ns <= w->e->stint.order.stall_ns)
+	if (silent_ns <= w->e->engine_loop.order.stall_ns)
 		return false;
 	return !engine_break(w->e, true, "%s did not get on for %.1f s", atomic_load(&w->e->doing),
 			     (double)silent_ns / 1e9);
@@ -173,9 +173,9 @@ static bool form(struct worker *w)
 }
 
 /* What this epoch is about: NCCL would write whatever comes, of whatever size its other end thinks it is. */
-static bool digest_order(const struct engine *e, uint8_t ret[TREE_HASH_SIZE])
+static bool digest_order(const struct engine *e, uint8_t ret[MERKLE_HASH_SIZE])
 {
-	const struct order *o = &e->stint.order;
+	const struct engine_order *o = &e->engine_loop.order;
 	const size_t n = 4 + 2 * o->ranges.n;
 	cleanup(freep) uint64_t *words = calloc(n + 1, sizeof(*words));
 	uint64_t *at = words;
@@ -190,7 +190,7 @@ static bool digest_order(const struct engine *e, uint8_t ret[TREE_HASH_SIZE])
 		*at++ = htobe64(o->ranges.at[i].offset);
 		*at++ = htobe64(o->ranges.at[i].size);
 	}
-	tree_hash(words, n * sizeof(*words), ret);
+	merkle_hash(words, n * sizeof(*words), ret);
 	return true;
 }
 _Static_assert(PREAMBLE_SYNC_SIZE == sizeof(uint64_t), "it is one of the words");
@@ -259,7 +259,7 @@ static bool queue_bucket(struct worker *w)
 {
 	struct engine *e = w->e;
 	struct bucket *b = &w->buckets[(w->first + w->n) % DEPTH];
-	uint64_t room = e->stint.order.chunk, n, offset;
+	uint64_t room = e->engine_loop.order.chunk, n, offset;
 	cu_result result;
 
 	while (room > 0 && (n = cursor_piece(&w->queued, room, &offset)) > 0) {
@@ -283,7 +283,7 @@ static bool may_queue(const struct worker *w, uint64_t begun_ns)
 	const struct place *p = &w->e->place;
 	double ns;
 
-	if (w->n == DEPTH || w->queued.at == w->e->stint.order.total)
+	if (w->n == DEPTH || w->queued.at == w->e->engine_loop.order.total)
 		return false;
 	if (p->rank != 0 || p->max_rate == 0)
 		return true;
@@ -312,9 +312,10 @@ static bool wait_for_some(struct worker *w)
 /* While a bucket goes at this rate, nobody may take it for a stall. */
 static bool is_fast_enough(struct engine *e)
 {
-	const uint64_t size = e->stint.order.chunk < e->stint.order.total ? e->stint.order.chunk
-									  : e->stint.order.total;
-	const double min = (double)size * 2e9 / (double)e->stint.order.stall_ns;
+	const uint64_t size = e->engine_loop.order.chunk < e->engine_loop.order.total
+				      ? e->engine_loop.order.chunk
+				      : e->engine_loop.order.total;
+	const double min = (double)size * 2e9 / (double)e->engine_loop.order.stall_ns;
 
 	return !e->place.max_rate || (double)e->place.max_rate >= min ||
 	       engine_break(e, false,
@@ -330,8 +331,8 @@ static bool carry(struct worker *w)
 
 	engine_does(e, "NCCL's broadcast");
 	moved(w);
-	cursor_init(&w->queued, &e->stint.order.ranges);
-	while (w->n > 0 || w->queued.at < e->stint.order.total)
+	cursor_init(&w->queued, &e->engine_loop.order.ranges);
+	while (w->n > 0 || w->queued.at < e->engine_loop.order.total)
 		if (!(may_queue(w, begun_ns) ? queue_bucket(w) : wait_for_some(w)))
 			return false;
 	return true;
@@ -347,7 +348,7 @@ static void say(void *userdata, const char *what)
 static bool open_all(struct worker *w)
 {
 	struct engine *e = w->e;
-	const struct order *o = &e->stint.order;
+	const struct engine_order *o = &e->engine_loop.order;
 	const bool is_source = !o->from[0];
 	char why[GPU_WHY_SIZE];
 	cu_result result = CU_OK;
@@ -390,13 +391,13 @@ static void *work(void *arg)
 	return NULL;
 }
 
-int worker_start(struct engine *e, char why[ORDER_WHY_SIZE])
+int worker_start(struct engine *e, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	pthread_t thread;
 	int r = pthread_create(&thread, NULL, work, e);
 
 	if (r != 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "no thread to work: %s", strerror(r));
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "no thread to work: %s", strerror(r));
 		return -r;
 	}
 	(void)pthread_detach(thread);

@@ -10,4 +10,4 @@
 
 #include "server/sync/nccl/engine.h"
 
-int worker_start(struct engine *e, char why[ORDER_WHY_SIZE]);
+int worker_start(struct engine *e, char why[ENGINE_ORDER_WHY_SIZE]);

@@ -14,8 +14,8 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/json_packet.h"
 
 #define PROTOCOL 1
 #define ROUND_SIZE (1 * MIB) /* moved before others have their turn */

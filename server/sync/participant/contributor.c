@@ -16,7 +16,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/layout.h"
 #include "server/sync/admission.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/trace_span.h"

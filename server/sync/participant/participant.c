@@ -17,7 +17,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/base/utf8.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/history.h"
 #include "server/sync/repair.h"

@@ -13,7 +13,7 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/admission.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/receiver_epoch.h"

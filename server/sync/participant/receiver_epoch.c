@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/chain_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
@@ -442,7 +442,7 @@ void receiver_epoch_on_start(struct agent *a, struct participant *d, const json_
 	    !n_stripes || field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
 	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
-	    (max_rate && max_rate < ORDER_RATE_MIN)) {
+	    (max_rate && max_rate < ENGINE_ORDER_RATE_MIN)) {
 		participant_out_of_order(a, d, "start");
 		return;
 	}

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/reshard.h"
 #include "server/sync/participant/contributor.h"
 

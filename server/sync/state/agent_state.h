@@ -5,7 +5,7 @@
 
 #include "ipc/base/list.h"
 #include "server/sync/agent.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/state/env.h"
 #include "server/sync/state/metrics.h"
 

@@ -2,7 +2,7 @@
 
 #include <stdbool.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 
 static void add(uint64_t *sum, uint64_t n)
 {

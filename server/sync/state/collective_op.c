@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/planned_bytes.h"
 
 #define N_BYTES_MAX ((uint64_t)1 << 50)
 #define N_OTHERS_MAX ((uint64_t)1 << 32)

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "ipc/layout.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/tree.h"
+#include "server/sync/base/json_fields.h"
+#include "server/sync/base/merkle.h"
 
 #define PROTOCOL 1
 #define N_BYTES_MAX ((uint64_t)1 << 50)
@@ -21,7 +21,7 @@
 
 uint64_t document_leaves_bytes(const struct document *d)
 {
-	return tree_n_leaves(d->n_bytes) * TREE_HASH_SIZE;
+	return merkle_n_leaves(d->n_bytes) * MERKLE_HASH_SIZE;
 }
 
 struct document *document_free(struct document *d)

@@ -1,9 +1,9 @@
 #include "server/sync/state/event_pages.h"
 
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 #define NODES_BYTES_MAX                                                                            \
-	(TALK_SIZE_MAX / 2) /* in one packet; the other half is for all else that it says */
+	(JSON_PACKET_SIZE_MAX / 2) /* in one packet; the other half is for all else that it says */
 
 static json_t *page_of(const json_t *event, const json_t *nodes)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 
 int gpu_memory_read(const json_t *said, struct gpu_memory *ret)
 {

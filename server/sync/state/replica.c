@@ -30,7 +30,7 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/history.h"

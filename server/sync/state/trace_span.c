@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/history.h"
 #include "server/sync/state/transport.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/planned_bytes.h"
 #include "server/sync/state/agent_state.h"
 #include "server/sync/state/gpu_memory.h"
 

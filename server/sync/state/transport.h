@@ -22,7 +22,7 @@ struct transport {
 	bool has_hello; /* what neighbours' engines have to know of each other, beside where they listen */
 	bool is_nccl; /* of all nodes at once, and of memory of GPUs: see nccl_epoch.h */
 	unsigned n_stalls; /* without a byte, after which an agent ends one that should have done so by itself */
-	/* Payload of one link for these ranges in so many stripes, towards the receiver, see planned.h. */
+	/* Payload of one link for these ranges in so many stripes, towards the receiver, see planned_bytes.h. */
 	uint64_t (*planned)(const struct ranges *ranges, unsigned n_stripes);
 };
 

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/tcp/tls.h"
 
-static struct engine *engine_of(struct stint *d)
+static struct engine *engine_of(struct engine_loop *d)
 {
-	return container_of(d, struct engine, stint);
+	return container_of(d, struct engine, engine_loop);
 }
 
 /* --- What the agent hears ---------------------------------------------------------------------- */
@@ -21,7 +21,7 @@ bool engine_is_awaiting(const struct engine *e)
 {
 	unsigned n_came = 0;
 
-	if (!e->stint.order.from[0])
+	if (!e->engine_loop.order.from[0])
 		return false;
 	for (unsigned i = 0; i < e->n_in; i++)
 		n_came += e->in[i].state != INBOUND_NONE;
@@ -32,7 +32,7 @@ const char *engine_over(const struct engine *e, enum engine_side side, unsigned 
 			char ret[ENGINE_OVER_SIZE])
 {
 	bool is_in = side == ENGINE_IN;
-	const struct address *a = is_in ? &e->stint.order.addresses[i] : &e->next.ways[i].to;
+	const struct address *a = is_in ? &e->engine_loop.order.addresses[i] : &e->next.ways[i].to;
 	char digits[INET6_ADDRSTRLEN];
 
 	ret[0] = '\0';
@@ -47,14 +47,15 @@ __attribute__((format(printf, 4, 0))) static void fail(struct engine *e, enum en
 						       const unsigned *stripe, const char *fmt,
 						       va_list args)
 {
-	const char *here = e->stint.order.node, *before = e->stint.order.from, *next = e->next.node;
+	const char *here = e->engine_loop.order.node, *before = e->engine_loop.order.from,
+		   *next = e->next.node;
 	const struct blame blames[] = {
 		[ENGINE_HERE] = {0},
 		[ENGINE_IN] = {.from = before, .to = here, .who = before, .stripe = stripe},
 		[ENGINE_OUT] = {.from = here, .to = next, .who = next, .stripe = stripe},
 	};
 
-	stint_vfail(&e->stint, &blames[side], fmt, args);
+	engine_loop_vfail(&e->engine_loop, &blames[side], fmt, args);
 }
 
 void engine_fail(struct engine *e, enum engine_side side, const char *fmt, ...)
@@ -77,9 +78,9 @@ void engine_fail_stripe(struct engine *e, enum engine_side side, unsigned place,
 	va_end(args);
 }
 
-static void count(const struct stint *d, uint64_t *ret_done, uint64_t *ret_sent)
+static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
 {
-	const struct engine *e = container_of(d, const struct engine, stint);
+	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
 	*ret_done = stripes_done(&e->stripes);
 	*ret_sent = 0;
@@ -121,7 +122,7 @@ static json_t *describe_link(const struct engine *e, bool is_in)
 
 static bool is_done(const struct engine *e)
 {
-	if (!e->stint.is_started || engine_is_awaiting(e))
+	if (!e->engine_loop.is_started || engine_is_awaiting(e))
 		return false;
 	for (unsigned i = 0; i < e->n_in; i++)
 		if (e->in[i].state != INBOUND_DONE)
@@ -134,20 +135,21 @@ static bool is_done(const struct engine *e)
 
 void engine_look(struct engine *e)
 {
-	if (e->stint.is_over || !is_done(e))
+	if (e->engine_loop.is_over || !is_done(e))
 		return;
 	/* Each stripe may say that no more comes over it. */
-	if (stripes_done(&e->stripes) < e->stint.order.total) {
+	if (stripes_done(&e->stripes) < e->engine_loop.order.total) {
 		engine_fail(e, ENGINE_IN, "%s says that all was sent, and some of it did not come",
-			    e->stint.order.from);
+			    e->engine_loop.order.from);
 		return;
 	}
 	sending_cpus_flush(&e->sending_cpus);
-	stint_end(&e->stint, json_pack("{ss so so}", "op", "done", "in", describe_link(e, true),
-				       "out", describe_link(e, false)));
+	engine_loop_end(&e->engine_loop,
+			json_pack("{ss so so}", "op", "done", "in", describe_link(e, true), "out",
+				  describe_link(e, false)));
 }
 
-static void look(struct stint *d)
+static void look(struct engine_loop *d)
 {
 	engine_look(engine_of(d));
 }
@@ -156,14 +158,14 @@ static void look(struct stint *d)
 
 void engine_arrived(struct engine *e)
 {
-	for (unsigned i = 0; i < e->n_out && !e->stint.is_over; i++)
+	for (unsigned i = 0; i < e->n_out && !e->engine_loop.is_over; i++)
 		outbound_push(&e->out[i]);
 }
 
 bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
-		  const struct planned *planned, struct traffic *ret)
+		  const struct planned_bytes *planned, struct traffic *ret)
 {
-	char why[ORDER_WHY_SIZE];
+	char why[ENGINE_ORDER_WHY_SIZE];
 	struct traffic t;
 	int r = link_traffic(l, &t);
 
@@ -176,7 +178,7 @@ bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
 	return r == 0;
 }
 
-static void watch(struct stint *d, uint64_t now_ns)
+static void watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 
@@ -188,7 +190,7 @@ static void watch(struct stint *d, uint64_t now_ns)
 }
 
 /* Nobody hears or says anything any more. */
-static void end(struct stint *d)
+static void end(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 
@@ -215,28 +217,28 @@ static json_t *describe_ports(const uint16_t *ports, unsigned n)
 	return message;
 }
 
-static const char *refuse(const struct order *o)
+static const char *refuse(const struct engine_order *o)
 {
-	if (o->operation != ORDER_BROADCAST)
+	if (o->operation != ENGINE_ORDER_BROADCAST)
 		return "TCP carries broadcasts only; use the engine \"gloo\"";
 	return o->gpu[0] ? "TCP carries host memory only; use the engine \"nccl\"" : NULL;
 }
 
 /* The stream, the memory, and where it comes in. */
-static int open_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE])
+static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
-	const struct order *o = &d->order;
+	const struct engine_order *o = &d->order;
 	bool is_source = !o->from[0];
 	uint16_t ports[STRIPES_MAX] = {0};
-	int r = o->tls ? tls_new(o->pem_fds, &e->tls, why, ORDER_WHY_SIZE) : 0;
+	int r = o->tls ? tls_new(o->pem_fds, &e->tls, why, ENGINE_ORDER_WHY_SIZE) : 0;
 
 	(void)order;
 	if (r < 0)
 		return r;
 	r = stripes_init(&e->stripes, &o->ranges, o->chunk, is_source);
 	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE,
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE,
 			       "%llu bytes cannot be cut into pieces of %llu: %s",
 			       (unsigned long long)o->total, (unsigned long long)o->chunk,
 			       strerror(-r));
@@ -244,30 +246,32 @@ static int open_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_S
 	}
 	r = memory_init(&e->memory, o->memory_fd, o->n_bytes, is_source, o->tls);
 	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the memory cannot be mapped: %s",
+			       strerror(-r));
 		return r;
 	}
 	r = is_source ? 0 : gate_open(e, ports);
 	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", o->node, strerror(-r));
+		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "%s cannot listen: %s", o->node,
+			       strerror(-r));
 		return r;
 	}
-	stint_opened(d, describe_ports(ports, is_source ? 0 : o->n_addresses));
+	engine_loop_opened(d, describe_ports(ports, is_source ? 0 : o->n_addresses));
 	return 0;
 }
 
-static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE])
+static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
-	int r = order_read_next(order, &e->next, why);
+	int r = engine_order_read_next(order, &e->next, why);
 
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; i < e->next.n_ways; i++)
 		if (e->next.ways[i].from >= d->order.n_addresses)
-			return order_wrong(why,
-					   "`next.stripes` leave from an address that this node has "
-					   "not");
+			return engine_order_wrong(
+				why, "`next.stripes` leave from an address that this node has "
+				     "not");
 	e->started_ns = num_now_ns();
 	if (e->next.node[0])
 		e->n_out = e->next.n_ways ? e->next.n_ways : 1;
@@ -276,7 +280,7 @@ static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_
 	return 0;
 }
 
-static void tell_sockets(struct stint *d)
+static void tell_sockets(struct engine_loop *d)
 {
 	const struct engine *e = engine_of(d);
 
@@ -288,7 +292,7 @@ static void tell_sockets(struct stint *d)
 }
 
 /* Also before the next one can be connected to. */
-static void limit(struct stint *d, uint64_t max_rate)
+static void limit(struct engine_loop *d, uint64_t max_rate)
 {
 	struct engine *e = engine_of(d);
 
@@ -299,7 +303,7 @@ static void limit(struct stint *d, uint64_t max_rate)
 
 int engine_init(struct engine *e)
 {
-	static const struct stint_kind kind = {
+	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-tcp",
 		.refuse = refuse,
 		.open = open_epoch,
@@ -318,7 +322,7 @@ int engine_init(struct engine *e)
 		inbound_init(&e->in[i], e);
 		outbound_init(&e->out[i], e, i);
 	}
-	return stint_init(&e->stint, &kind);
+	return engine_loop_init(&e->engine_loop, &kind);
 }
 
 void engine_deinit(struct engine *e)
@@ -331,5 +335,5 @@ void engine_deinit(struct engine *e)
 	stripes_deinit(&e->stripes);
 	memory_deinit(&e->memory);
 	SSL_CTX_free(e->tls);
-	stint_deinit(&e->stint);
+	engine_loop_deinit(&e->engine_loop);
 }

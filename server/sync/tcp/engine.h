@@ -11,7 +11,7 @@
 
 #include "server/sync/base/memory.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/engine/stint.h"
+#include "server/sync/engine/engine_loop.h"
 #include "server/sync/tcp/gate.h"
 #include "server/sync/tcp/inbound.h"
 #include "server/sync/tcp/outbound.h"
@@ -25,7 +25,7 @@ enum engine_side {
 };
 
 struct engine {
-	struct stint stint;
+	struct engine_loop engine_loop;
 	uint64_t started_ns;
 	struct next next;
 	struct memory memory;
@@ -65,4 +65,4 @@ void engine_look(struct engine *e);
 
 /* Compares what a link carried with the plan and with the kernel. False: the engine failed. */
 bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
-		  const struct planned *planned, struct traffic *ret);
+		  const struct planned_bytes *planned, struct traffic *ret);

@@ -62,8 +62,8 @@ static void refuse(struct guest *g, const char *why)
 	(void)snprintf(gate->last, sizeof(gate->last), "%s", why);
 	if (gate->n_refused++ < LOGGED_MAX) {
 		name_guest(g, who, sizeof(who));
-		log_warning("%s: the stream of %s is refused: %s", g->engine->stint.order.node, who,
-			    why);
+		log_warning("%s: the stream of %s is refused: %s",
+			    g->engine->engine_loop.order.node, who, why);
 	}
 	if (g->is_secured)
 		(void)link_write(&g->link, &refused, 1); /* it hears it, or that we hung up */
@@ -78,7 +78,7 @@ static unsigned n_stripes_of(const struct preamble *p)
 /* What is wrong with this preamble; NULL: nothing. The token first, which must not be guessed in pieces. */
 static const char *judge(const struct engine *e, const struct preamble *p)
 {
-	const struct order *o = &e->stint.order;
+	const struct engine_order *o = &e->engine_loop.order;
 
 	if (CRYPTO_memcmp(p->token, o->token, sizeof(o->token)) != 0)
 		return "it has another token";
@@ -207,11 +207,11 @@ static void on_connection(struct source *source, uint32_t events)
 	(void)events;
 	if (fd < 0)
 		return; /* it is gone again */
-	if (e->tls && !(tls = tls_session(e->tls, fd, true, e->stint.order.from))) {
+	if (e->tls && !(tls = tls_session(e->tls, fd, true, e->engine_loop.order.from))) {
 		(void)fd_close(fd);
 		return;
 	}
-	link_tune(fd, e->stint.order.stall_ns, 0);
+	link_tune(fd, e->engine_loop.order.stall_ns, 0);
 	g = find_room(&e->gate);
 	*g = (struct guest){
 		.engine = e,
@@ -221,7 +221,7 @@ static void on_connection(struct source *source, uint32_t events)
 		.is_secured = !tls,
 	};
 	link_open(&g->link, fd, tls, false);
-	if (loop_add(&e->stint.loop, &g->source, fd, EPOLLIN, on_guest) < 0)
+	if (loop_add(&e->engine_loop.loop, &g->source, fd, EPOLLIN, on_guest) < 0)
 		send_away(g);
 }
 
@@ -244,7 +244,7 @@ static int open_door(struct engine *e, struct door *door, const struct address *
 	    listen(door->fd, BACKLOG) < 0 || getsockname(door->fd, &at.any, &size) < 0)
 		r = -errno;
 	if (r == 0)
-		r = loop_add(&e->stint.loop, &door->source, door->fd, EPOLLIN, on_connection);
+		r = loop_add(&e->engine_loop.loop, &door->source, door->fd, EPOLLIN, on_connection);
 	if (r == 0)
 		*ret_port = ntohs(at.any.sa_family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
 	return r;
@@ -254,8 +254,9 @@ int gate_open(struct engine *e, uint16_t ret_ports[STRIPES_MAX])
 {
 	int r = 0;
 
-	for (unsigned i = 0; r == 0 && i < e->stint.order.n_addresses; i++)
-		r = open_door(e, &e->gate.doors[i], &e->stint.order.addresses[i], &ret_ports[i]);
+	for (unsigned i = 0; r == 0 && i < e->engine_loop.order.n_addresses; i++)
+		r = open_door(e, &e->gate.doors[i], &e->engine_loop.order.addresses[i],
+			      &ret_ports[i]);
 	return r;
 }
 
@@ -264,7 +265,7 @@ void gate_look(struct engine *e, uint64_t now_ns)
 	for (size_t i = 0; i < GATE_GUESTS; i++) {
 		struct guest *g = &e->gate.guests[i];
 
-		if (g->link.fd >= 0 && now_ns > g->since_ns + e->stint.order.stall_ns)
+		if (g->link.fd >= 0 && now_ns > g->since_ns + e->engine_loop.order.stall_ns)
 			refuse(g, "it did not say in time what it brings");
 	}
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/planned_bytes.h"
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
 
@@ -34,7 +34,7 @@ static bool is_stripe(const struct inbound *in)
 		char over[ENGINE_OVER_SIZE];                                                       \
                                                                                                    \
 		engine_fail_stripe((in)->engine, ENGINE_IN, (in)->place, "%s%s" fmt,               \
-				   (in)->engine->stint.order.from,                                 \
+				   (in)->engine->engine_loop.order.from,                           \
 				   engine_over((in)->engine, ENGINE_IN, (in)->place, over),        \
 				   ##__VA_ARGS__);                                                 \
 	} while (0)
@@ -136,7 +136,7 @@ static ssize_t read_piece(struct inbound *in, uint64_t *room)
 static ssize_t read_body(struct inbound *in)
 {
 	struct engine *e = in->engine;
-	uint64_t room = e->stint.order.chunk;
+	uint64_t room = e->engine_loop.order.chunk;
 	ssize_t r = 0;
 
 	while (r == 0 && room > 0 && in->state != INBOUND_END)
@@ -144,7 +144,7 @@ static ssize_t read_body(struct inbound *in)
 	if (r == 0 && in->state == INBOUND_NEXT && !is_stripe(in) && in->n_pieces == e->stripes.n)
 		in->state = INBOUND_END;
 	if (r == 0 && room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
-		timer_start(&e->stint.loop, &in->again, num_now_ns());
+		timer_start(&e->engine_loop.loop, &in->again, num_now_ns());
 	return r;
 }
 
@@ -166,7 +166,7 @@ static ssize_t read_end(struct inbound *in)
 static void finish(struct inbound *in)
 {
 	struct engine *e = in->engine;
-	const struct planned planned = {
+	const struct planned_bytes planned = {
 		.received = is_stripe(in) ? tcp_planned_stripe(in->n_bytes, in->n_pieces)
 					  : tcp_planned(in->n_bytes),
 		.sent = tcp_planned_back(),
@@ -175,7 +175,8 @@ static void finish(struct inbound *in)
 
 	if (!is_stripe(in) && memcmp(in->end, STREAM_END, STREAM_WORD_SIZE) != 0) {
 		engine_fail(e, ENGINE_IN, "%s sends more than the %llu bytes that it announced",
-			    e->stint.order.from, (unsigned long long)e->stint.order.total);
+			    e->engine_loop.order.from,
+			    (unsigned long long)e->engine_loop.order.total);
 		return;
 	}
 	n = link_write(&in->link, STREAM_THERE, STREAM_WORD_SIZE);
@@ -204,7 +205,7 @@ static void take(struct inbound *in)
 		in->heard_ns = num_now_ns();
 		engine_arrived(e);
 	}
-	if (r == 0 && in->state == INBOUND_END && !e->stint.is_over) {
+	if (r == 0 && in->state == INBOUND_END && !e->engine_loop.is_over) {
 		r = read_end(in);
 		if (r == 0) {
 			finish(in);
@@ -232,13 +233,13 @@ static void on_again(struct timer *timer)
 void inbound_tell_socket(const struct inbound *in)
 {
 	struct engine *e = in->engine;
-	const struct order *o = &e->stint.order;
-	const struct planned planned = {
+	const struct engine_order *o = &e->engine_loop.order;
+	const struct planned_bytes planned = {
 		.received = tcp_planned_striped(o->total, o->chunk, e->n_in),
 		.sent = e->n_in * tcp_planned_back(),
 	};
 
-	stint_tell_socket(&e->stint, in->link.fd, o->from, false, &planned);
+	engine_loop_tell_socket(&e->engine_loop, in->link.fd, o->from, false, &planned);
 }
 
 void inbound_accept(struct inbound *in, struct link link, unsigned place)
@@ -257,7 +258,7 @@ void inbound_accept(struct inbound *in, struct link link, unsigned place)
 		fail(in, n < 0 ? n : -EIO);
 		return;
 	}
-	r = loop_add(&in->engine->stint.loop, &in->source, in->link.fd, EPOLLIN, on_event);
+	r = loop_add(&in->engine->engine_loop.loop, &in->source, in->link.fd, EPOLLIN, on_event);
 	if (r < 0)
 		fail(in, r);
 	else
@@ -281,7 +282,7 @@ static unsigned find_absent(const struct engine *e)
 
 static void look_for_absent(struct engine *e, uint64_t now_ns)
 {
-	uint64_t patience_ns = e->stint.order.stall_ns;
+	uint64_t patience_ns = e->engine_loop.order.stall_ns;
 	double seconds = (double)patience_ns / 1e9;
 	char over[ENGINE_OVER_SIZE];
 
@@ -289,15 +290,15 @@ static void look_for_absent(struct engine *e, uint64_t now_ns)
 		/* Its other stripes came, so it lives. */
 		if (now_ns > e->started_ns + patience_ns + patience_ns / 4)
 			engine_fail_stripe(e, ENGINE_IN, find_absent(e),
-					   "%s%s did not come for %.1f s", e->stint.order.from,
+					   "%s%s did not come for %.1f s", e->engine_loop.order.from,
 					   engine_over(e, ENGINE_IN, find_absent(e), over), seconds);
 	} else if (now_ns <= e->started_ns + patience_ns) {
 		return;
 	} else if (e->gate.last[0]) {
 		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s; somebody was refused: %s",
-			    e->stint.order.from, seconds, e->gate.last);
+			    e->engine_loop.order.from, seconds, e->gate.last);
 	} else {
-		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s", e->stint.order.from,
+		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s", e->engine_loop.order.from,
 			    seconds);
 	}
 }
@@ -316,13 +317,13 @@ static uint64_t heard_ns(const struct inbound *in)
 
 void inbound_look(struct engine *e, uint64_t now_ns)
 {
-	uint64_t patience_ns = e->stint.order.stall_ns;
+	uint64_t patience_ns = e->engine_loop.order.stall_ns;
 
 	if (engine_is_awaiting(e)) {
-		if (e->stint.is_started)
+		if (e->engine_loop.is_started)
 			look_for_absent(e, now_ns);
 	}
-	for (unsigned i = 0; i < e->n_in && !e->stint.is_over; i++) {
+	for (unsigned i = 0; i < e->n_in && !e->engine_loop.is_over; i++) {
 		struct inbound *in = &e->in[i];
 
 		if (in->state == INBOUND_NONE || in->state == INBOUND_DONE)

@@ -10,7 +10,7 @@ int main(void)
 {
 	static struct engine e;
 
-	if (engine_init(&e) < 0 || loop_run(&e.stint.loop) < 0)
+	if (engine_init(&e) < 0 || loop_run(&e.engine_loop.loop) < 0)
 		return 1;
 	engine_deinit(&e);
 	return 0;

@@ -8,7 +8,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/base/planned.h"
+#include "server/sync/base/planned_bytes.h"
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
 
@@ -66,7 +66,7 @@ static void fail(struct outbound *out, ssize_t error)
 		fail_out(out, " hung up");
 	} else if (error == -ETIMEDOUT) {
 		fail_out(out, " took nothing for %.1f s",
-			 (double)out->engine->stint.order.stall_ns / 1e9);
+			 (double)out->engine->engine_loop.order.stall_ns / 1e9);
 	} else if (error == -EPROTO) {
 		tls_explain(out->link.tls, why, sizeof(why));
 		fail_out(out, " is not who it should be, or refused us: %s", why);
@@ -89,7 +89,7 @@ static void try_again(struct outbound *out, int error)
 	loop_remove(&out->source);
 	link_close(&out->link);
 	if (may_heal(error))
-		timer_start(&out->engine->stint.loop, &out->retry, num_now_ns() + RETRY_NS);
+		timer_start(&out->engine->engine_loop.loop, &out->retry, num_now_ns() + RETRY_NS);
 	else
 		fail(out, error);
 }
@@ -98,7 +98,7 @@ static void try_again(struct outbound *out, int error)
 static int bind_ours(const struct outbound *out, int fd)
 {
 	const struct engine *e = out->engine;
-	const struct address *ours = &e->stint.order.addresses[place_of(out)];
+	const struct address *ours = &e->engine_loop.order.addresses[place_of(out)];
 	int on = 1;
 
 	if (!e->next.n_ways)
@@ -127,7 +127,7 @@ static int open_socket(struct outbound *out)
 		(void)fd_close(fd);
 		return -ENOMEM;
 	}
-	link_tune(fd, e->stint.order.stall_ns, rate_of(out));
+	link_tune(fd, e->engine_loop.order.stall_ns, rate_of(out));
 	if (is_stripe(out))
 		link_keep_short(fd, NOT_SENT_MAX);
 	link_open(&out->link, fd, tls, true);
@@ -136,7 +136,7 @@ static int open_socket(struct outbound *out)
 		return r;
 	if (connect(fd, (const struct sockaddr *)&a->at, a->size) < 0 && errno != EINPROGRESS)
 		return -errno;
-	return loop_add(&e->stint.loop, &out->source, fd, EPOLLIN | EPOLLOUT, on_event);
+	return loop_add(&e->engine_loop.loop, &out->source, fd, EPOLLIN | EPOLLOUT, on_event);
 }
 
 static void on_retry(struct timer *timer)
@@ -152,15 +152,15 @@ void outbound_start(struct outbound *out)
 {
 	const struct engine *e = out->engine;
 	struct preamble p = {
-		.epoch = e->stint.order.epoch,
-		.n_bytes = e->stint.order.total,
+		.epoch = e->engine_loop.order.epoch,
+		.n_bytes = e->engine_loop.order.total,
 		.stripe = out->stripe,
 		.n_stripes = is_stripe(out) ? e->n_out : 0,
 	};
 
-	memcpy(p.sync, e->stint.order.sync, sizeof(p.sync));
+	memcpy(p.sync, e->engine_loop.order.sync, sizeof(p.sync));
 	memcpy(p.token, e->next.token, sizeof(p.token));
-	memcpy(p.from, e->stint.order.node, sizeof(p.from));
+	memcpy(p.from, e->engine_loop.order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, out->preamble);
 	out->moved_ns = num_now_ns();
@@ -172,13 +172,13 @@ void outbound_start(struct outbound *out)
 static void tell_socket(const struct outbound *out)
 {
 	struct engine *e = out->engine;
-	const struct order *o = &e->stint.order;
-	const struct planned planned = {
+	const struct engine_order *o = &e->engine_loop.order;
+	const struct planned_bytes planned = {
 		.sent = tcp_planned_striped(o->total, o->chunk, e->n_out),
 		.received = e->n_out * tcp_planned_back(),
 	};
 
-	stint_tell_socket(&e->stint, out->link.fd, e->next.node, true, &planned);
+	engine_loop_tell_socket(&e->engine_loop, out->link.fd, e->next.node, true, &planned);
 }
 
 /* --- The stream -------------------------------------------------------------------------------- */
@@ -227,7 +227,7 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 		n = link_write_memory(&out->link, &e->memory, offset, size);
 		if (n < 0)
 			return n;
-		if (e->stint.order.from[0])
+		if (e->engine_loop.order.from[0])
 			sending_cpus_add(&e->sending_cpus);
 		cursor_advance(&out->cursor, (uint64_t)n);
 		out->at += (uint64_t)n;
@@ -241,7 +241,7 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 /* One turn: up to a chunk of what is in memory. 0: all of it is written, or the turn is over. */
 static ssize_t write_body(struct outbound *out)
 {
-	uint64_t room = out->engine->stint.order.chunk;
+	uint64_t room = out->engine->engine_loop.order.chunk;
 	ssize_t r = 0;
 
 	while (room > 0 && (out->has_piece || take_piece(out))) {
@@ -296,7 +296,7 @@ static ssize_t send_more(struct outbound *out)
 static void finish(struct outbound *out)
 {
 	struct engine *e = out->engine;
-	const struct planned planned = {
+	const struct planned_bytes planned = {
 		.received = tcp_planned_back(),
 		.sent = is_stripe(out) ? tcp_planned_stripe(out->n_bytes, out->n_pieces)
 				       : tcp_planned(out->n_bytes),
@@ -371,7 +371,7 @@ static int handshake(struct outbound *out)
 	if (r == 0)
 		out->state = OUTBOUND_PREAMBLE;
 	if (out->link.is_kernel_sending)
-		log_info("%s: the kernel does TLS towards %s", out->engine->stint.order.node,
+		log_info("%s: the kernel does TLS towards %s", out->engine->engine_loop.order.node,
 			 out->engine->next.node);
 	out->is_full = r == -EAGAIN && SSL_want_write(out->link.tls);
 	return r;
@@ -401,9 +401,9 @@ static void advance(struct outbound *out, bool is_readable)
 		r = read_more(out);
 		r = r == -EAGAIN ? 0 : r;
 	}
-	if (r == 0 && !e->stint.is_over && out->state != OUTBOUND_DONE)
+	if (r == 0 && !e->engine_loop.is_over && out->state != OUTBOUND_DONE)
 		r = send_more(out);
-	if (e->stint.is_over || out->state == OUTBOUND_DONE)
+	if (e->engine_loop.is_over || out->state == OUTBOUND_DONE)
 		return;
 	if (r < 0 && r != -EAGAIN)
 		fail(out, r);
@@ -467,7 +467,7 @@ void outbound_look(struct outbound *out, uint64_t now_ns)
 		out->seen_at = out->n_bytes;
 		out->seen_acknowledged = acknowledged;
 		out->moved_ns = now_ns;
-	} else if (now_ns > out->moved_ns + out->engine->stint.order.stall_ns) {
+	} else if (now_ns > out->moved_ns + out->engine->engine_loop.order.stall_ns) {
 		if (out->state == OUTBOUND_CONNECTING)
 			fail_out(out, " could not be connected to for %.1f s", seconds);
 		else

@@ -145,7 +145,7 @@ def program(daemon, uid):
 
 
 class Tree:
-    """The tree of server/sync/base/tree.h, by hashlib."""
+    """The tree of server/sync/base/merkle.h, by hashlib."""
 
     def __init__(self, data):
         self.leaves = b"".join(hashlib.sha256(b"\0" + data[at:at + LEAF]).digest() for at in range(0, len(data), LEAF))

@@ -153,7 +153,7 @@ LEAF, DIGESTS = 1 << 20, 16
 
 
 def planned(n_leaves, n_pieces, n_bytes):
-    """gloo_planned_average() of server/sync/base/planned.h."""
+    """gloo_planned_average() of server/sync/base/planned_bytes.h."""
     n = -(-n_leaves // DIGESTS) + n_pieces + 2
     return 96 * n + 248 + WORD + 32 * n_leaves + n_bytes + 48 * n
 

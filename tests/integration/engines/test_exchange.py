@@ -127,13 +127,13 @@ class Case:
 
 
 def root(data):
-    """server/sync/base/tree.h"""
+    """server/sync/base/merkle.h"""
     leaves = b"".join(hashlib.sha256(b"\0" + data[i:i + LEAF]).digest() for i in range(0, len(data), LEAF))
     return hashlib.sha256(b"\1" + struct.pack(">Q", len(data)) + leaves).hexdigest()
 
 
 def planned(sent, received, chunk):
-    """The bytes that a node sends over a wire: gloo_planned_mesh() of server/sync/base/planned.h."""
+    """The bytes that a node sends over a wire: gloo_planned_mesh() of server/sync/base/planned_bytes.h."""
     n_sent, n_received = -(-sent // chunk), -(-received // chunk)
     return 96 * (n_sent + 2) + PREAMBLE + 24 + 32 + WORD + sent + 48 * (n_received + 2)
 

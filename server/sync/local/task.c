@@ -1,17 +1,17 @@
-/* Beginning, answering, failing and ending: what both kinds of errands do alike. */
-#include "server/sync/local/errand.h"
+/* Beginning, answering, failing and ending: what both kinds of tasks do alike. */
+#include "server/sync/local/task.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 #include "server/sync/local/base.h"
 #include "server/sync/local/planner.h"
 
-static int read_target(const struct talk *t, struct target *ret)
+static int read_target(const struct json_packet *t, struct target *ret)
 {
-	int r = field_string_or_null(t->message, "socket", TALK_SIZE_MAX, &ret->socket);
+	int r = field_string_or_null(t->message, "socket", JSON_PACKET_SIZE_MAX, &ret->socket);
 
 	if (r == 0)
 		r = field_string(t->message, "buffer", WEIGHTD_NAME_MAX, &ret->buffer);
@@ -25,14 +25,14 @@ bool target_is_host(const struct target *t)
 	return !strcmp(t->device, "host");
 }
 
-int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f)
+int task_begin(struct task *e, const struct json_packet *t, struct target *ret, struct fault *f)
 {
 	if (read_target(t, ret) < 0)
 		return fault_set_message(f, t, "misses a buffer, a device or a socket in it");
-	return errand_connect(e, ret->socket, f);
+	return task_connect(e, ret->socket, f);
 }
 
-int errand_connect(struct errand *e, const char *socket, struct fault *f)
+int task_connect(struct task *e, const char *socket, struct fault *f)
 {
 	int r = weightd_new(&e->w);
 
@@ -46,7 +46,7 @@ int errand_connect(struct errand *e, const char *socket, struct fault *f)
 	return r;
 }
 
-void *errand_data(const struct errand *e)
+void *task_data(const struct task *e)
 {
 	if (e->staging.data)
 		return e->staging.data;
@@ -54,13 +54,13 @@ void *errand_data(const struct errand *e)
 			 : (void *)weightd_buffer_data(e->buffer, NULL);
 }
 
-int errand_read(const struct errand *e, uint64_t offset, void *to, uint64_t n)
+int task_read(const struct task *e, uint64_t offset, void *to, uint64_t n)
 {
 	return e->writer ? weightd_writer_read(e->writer, offset, to, n)
 			 : weightd_buffer_read(e->buffer, offset, to, n);
 }
 
-void errand_end(struct errand *e)
+void task_end(struct task *e)
 {
 	e->base = base_free(e->base);
 	e->planning = planning_free(e->planning);
@@ -70,13 +70,13 @@ void errand_end(struct errand *e)
 	staging_deinit(&e->staging);
 	free(e->is_staged);
 	blob_deinit(&e->leaves);
-	*e = (struct errand){.stage = STAGE_OVER, .staging = STAGING_NONE};
+	*e = (struct task){.stage = STAGE_OVER, .staging = STAGING_NONE};
 }
 
-int errand_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f)
+int task_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f)
 {
 	cleanup(json_freep) json_t *m = message;
-	int r = m ? talk_send_wait(TALK_FD, m, fds, n_fds) : -ENOMEM;
+	int r = m ? json_packet_send_wait(JSON_PACKET_FD, m, fds, n_fds) : -ENOMEM;
 
 	return r < 0 ? fault_set(f, r, "weightd-sync cannot be answered: %s", strerror(-r)) : 0;
 }

@@ -1,5 +1,5 @@
 /*
- * What is planned
+ * Planned bytes
  *
  * Bytes that an engine sends over one link, known before it runs: TCP's payload, without its headers. Where TLS is
  * around them, this is what is inside it: what it adds depends on how bytes come to be cut into records.

@@ -2,7 +2,7 @@
  * SHA-256 by OpenSSL, which uses what the processor has. It fails for two reasons only, an OpenSSL without SHA-256
  * and a machine without a few hundred bytes: neither has anything to go on with.
  */
-#include "server/sync/base/tree.h"
+#include "server/sync/base/merkle.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -26,7 +26,7 @@ struct walk {
 struct hashing {
 	const void *data;
 	uint64_t n_bytes;
-	uint8_t (*leaves)[TREE_HASH_SIZE];
+	uint8_t (*leaves)[MERKLE_HASH_SIZE];
 	void (*each)(void *userdata, uint64_t leaf);
 	void *userdata;
 };
@@ -47,16 +47,16 @@ static void put(EVP_MD_CTX *c, const void *data, size_t size)
 	assert(r == 1);
 }
 
-static void end(EVP_MD_CTX *c, uint8_t ret[TREE_HASH_SIZE])
+static void end(EVP_MD_CTX *c, uint8_t ret[MERKLE_HASH_SIZE])
 {
 	unsigned size = 0;
 	int r = EVP_DigestFinal_ex(c, ret, &size);
 
-	assert(r == 1 && size == TREE_HASH_SIZE);
+	assert(r == 1 && size == MERKLE_HASH_SIZE);
 	EVP_MD_CTX_free(c);
 }
 
-void tree_hash(const void *data, size_t size, uint8_t ret[TREE_HASH_SIZE])
+void merkle_hash(const void *data, size_t size, uint8_t ret[MERKLE_HASH_SIZE])
 {
 	EVP_MD_CTX *c = begin();
 
@@ -64,26 +64,26 @@ void tree_hash(const void *data, size_t size, uint8_t ret[TREE_HASH_SIZE])
 	end(c, ret);
 }
 
-void tree_leaf(const void *data, uint64_t n_bytes, uint64_t leaf, uint8_t ret[TREE_HASH_SIZE])
+void merkle_leaf(const void *data, uint64_t n_bytes, uint64_t leaf, uint8_t ret[MERKLE_HASH_SIZE])
 {
-	uint64_t offset = leaf * TREE_LEAF_SIZE, left = n_bytes - offset;
+	uint64_t offset = leaf * MERKLE_LEAF_SIZE, left = n_bytes - offset;
 	EVP_MD_CTX *c = begin();
 
-	assert(leaf < tree_n_leaves(n_bytes));
+	assert(leaf < merkle_n_leaves(n_bytes));
 	put(c, "\0", 1);
-	put(c, (const char *)data + offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	put(c, (const char *)data + offset, left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE);
 	end(c, ret);
 }
 
-void tree_root(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE],
-	       uint8_t ret[TREE_HASH_SIZE])
+void merkle_root(uint64_t n_bytes, const uint8_t (*leaves)[MERKLE_HASH_SIZE],
+		 uint8_t ret[MERKLE_HASH_SIZE])
 {
 	uint64_t n = htobe64(n_bytes);
 	EVP_MD_CTX *c = begin();
 
 	put(c, "\1", 1);
 	put(c, &n, sizeof(n));
-	put(c, leaves, tree_n_leaves(n_bytes) * TREE_HASH_SIZE);
+	put(c, leaves, merkle_n_leaves(n_bytes) * MERKLE_HASH_SIZE);
 	end(c, ret);
 }
 
@@ -105,9 +105,9 @@ static unsigned n_cores(void)
 	return sched_getaffinity(0, sizeof(ours), &ours) == 0 ? (unsigned)CPU_COUNT(&ours) : 1;
 }
 
-void tree_each_leaf(uint64_t n_bytes, void (*each)(void *userdata, uint64_t leaf), void *userdata)
+void merkle_each_leaf(uint64_t n_bytes, void (*each)(void *userdata, uint64_t leaf), void *userdata)
 {
-	struct walk w = {.n = tree_n_leaves(n_bytes), .each = each, .userdata = userdata};
+	struct walk w = {.n = merkle_n_leaves(n_bytes), .each = each, .userdata = userdata};
 	pthread_t others[THREADS_MAX - 1];
 	unsigned n = n_cores() < THREADS_MAX ? n_cores() : THREADS_MAX, n_others = 0;
 
@@ -123,39 +123,39 @@ static void hash_leaf(void *userdata, uint64_t leaf)
 {
 	const struct hashing *h = userdata;
 
-	tree_leaf(h->data, h->n_bytes, leaf, h->leaves[leaf]);
+	merkle_leaf(h->data, h->n_bytes, leaf, h->leaves[leaf]);
 	if (h->each)
 		h->each(h->userdata, leaf);
 }
 
-void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE],
-		 void (*each)(void *userdata, uint64_t leaf), void *userdata)
+void merkle_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[MERKLE_HASH_SIZE],
+		   void (*each)(void *userdata, uint64_t leaf), void *userdata)
 {
-	tree_each_leaf(n_bytes, hash_leaf,
-		       &(struct hashing){.data = data,
-					 .n_bytes = n_bytes,
-					 .leaves = ret,
-					 .each = each,
-					 .userdata = userdata});
+	merkle_each_leaf(n_bytes, hash_leaf,
+			 &(struct hashing){.data = data,
+					   .n_bytes = n_bytes,
+					   .leaves = ret,
+					   .each = each,
+					   .userdata = userdata});
 }
 
-int tree_difference(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE], uint64_t n_others,
-		    const uint8_t (*others)[TREE_HASH_SIZE], struct ranges *ret)
+int merkle_difference(uint64_t n_bytes, const uint8_t (*leaves)[MERKLE_HASH_SIZE], uint64_t n_others,
+		      const uint8_t (*others)[MERKLE_HASH_SIZE], struct ranges *ret)
 {
-	uint64_t n = tree_n_leaves(n_bytes), before = UINT64_MAX - 1;
+	uint64_t n = merkle_n_leaves(n_bytes), before = UINT64_MAX - 1;
 	struct ranges all = {.at = calloc(n / 2 + 1, sizeof(*all.at))};
 	int r;
 
 	if (!all.at)
 		return -ENOMEM;
 	for (uint64_t i = 0; i < n; i++) {
-		uint64_t offset = i * TREE_LEAF_SIZE, left = n_bytes - offset;
+		uint64_t offset = i * MERKLE_LEAF_SIZE, left = n_bytes - offset;
 
-		if (i < n_others && !memcmp(leaves[i], others[i], TREE_HASH_SIZE))
+		if (i < n_others && !memcmp(leaves[i], others[i], MERKLE_HASH_SIZE))
 			continue;
 		if (i != before + 1)
 			all.at[all.n++].offset = offset;
-		all.at[all.n - 1].size += left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+		all.at[all.n - 1].size += left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE;
 		before = i;
 	}
 	r = ranges_add_all(ret, &all);

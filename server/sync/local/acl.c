@@ -1,10 +1,10 @@
-#include "server/sync/local/grant.h"
+#include "server/sync/local/acl.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 
 #define MODE_MAX 0666
 #define ID_MAX (UINT32_MAX - 1) /* the last one means none */
@@ -12,10 +12,10 @@
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
-int grant_read(const struct talk *t, struct grant *ret, struct fault *f)
+int acl_read(const struct json_packet *t, struct acl *ret, struct fault *f)
 {
 	const json_t *group = json_object_get(t->message, "unix_group");
-	struct grant g = {-1, -1, NULL};
+	struct acl g = {-1, -1, NULL};
 	uint64_t mode = 0, gid = 0;
 
 	if (json_object_get(t->message, "mode")) {
@@ -33,8 +33,8 @@ int grant_read(const struct talk *t, struct grant *ret, struct fault *f)
 	return 0;
 }
 
-static int refused(const struct grant *g, const struct errand *e, const struct target *target,
-		   int r, struct fault *f)
+static int refused(const struct acl *g, const struct task *e, const struct target *target, int r,
+		   struct fault *f)
 {
 	if (r != -EPERM)
 		return fault_set_weightd(f, r, e->w);
@@ -46,13 +46,13 @@ static int refused(const struct grant *g, const struct errand *e, const struct t
 		target->buffer, g->unix_group, weightd_error(e->w));
 }
 
-static bool differs(const struct grant *g, const struct weightd_buffer_info *b)
+static bool differs(const struct acl *g, const struct weightd_buffer_info *b)
 {
 	return (g->mode >= 0 && g->mode != b->mode) || (g->gid >= 0 && g->gid != b->gid);
 }
 
-int grant_apply(const struct grant *g, const struct errand *e, const struct target *target,
-		struct fault *f)
+int acl_apply(const struct acl *g, const struct task *e, const struct target *target,
+	      struct fault *f)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_buffer_info *b;

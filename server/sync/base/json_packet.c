@@ -1,4 +1,4 @@
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -9,12 +9,12 @@
 
 #include "ipc/base/fd.h"
 
-int talk_send(int fd, const json_t *message, const int *fds, unsigned n_fds)
+int json_packet_send(int fd, const json_t *message, const int *fds, unsigned n_fds)
 {
 	cleanup(freep) char *text = json_dumps(message, JSON_COMPACT);
 	union {
 		struct cmsghdr header;
-		char room[CMSG_SPACE(TALK_FDS_MAX * sizeof(int))];
+		char room[CMSG_SPACE(JSON_PACKET_FDS_MAX * sizeof(int))];
 	} control = {0};
 	struct iovec bytes;
 	struct msghdr m = {.msg_iov = &bytes, .msg_iovlen = 1};
@@ -22,7 +22,7 @@ int talk_send(int fd, const json_t *message, const int *fds, unsigned n_fds)
 	if (!text)
 		return -ENOMEM;
 	bytes = (struct iovec){.iov_base = text, .iov_len = strlen(text)};
-	if (bytes.iov_len > TALK_SIZE_MAX || n_fds > TALK_FDS_MAX)
+	if (bytes.iov_len > JSON_PACKET_SIZE_MAX || n_fds > JSON_PACKET_FDS_MAX)
 		return -EMSGSIZE;
 	if (n_fds > 0) {
 		control.header.cmsg_level = SOL_SOCKET;
@@ -35,18 +35,18 @@ int talk_send(int fd, const json_t *message, const int *fds, unsigned n_fds)
 	return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-int talk_send_wait(int fd, const json_t *message, const int *fds, unsigned n_fds)
+int json_packet_send_wait(int fd, const json_t *message, const int *fds, unsigned n_fds)
 {
 	struct pollfd p = {.fd = fd, .events = POLLOUT};
 	int r;
 
-	while ((r = talk_send(fd, message, fds, n_fds)) == -EAGAIN)
+	while ((r = json_packet_send(fd, message, fds, n_fds)) == -EAGAIN)
 		if (poll(&p, 1, -1) < 0 && errno != EINTR)
 			return -errno;
 	return r;
 }
 
-static void take_fds(struct msghdr *m, struct talk *ret)
+static void take_fds(struct msghdr *m, struct json_packet *ret)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -56,14 +56,14 @@ static void take_fds(struct msghdr *m, struct talk *ret)
 	}
 }
 
-static int receive(int fd, int flags, bool with_fds, struct talk *ret)
+static int receive(int fd, int flags, bool with_fds, struct json_packet *ret)
 {
-	cleanup(freep) char *text = malloc(TALK_SIZE_MAX);
+	cleanup(freep) char *text = malloc(JSON_PACKET_SIZE_MAX);
 	union {
 		struct cmsghdr header;
-		char room[CMSG_SPACE(TALK_FDS_MAX * sizeof(int))];
+		char room[CMSG_SPACE(JSON_PACKET_FDS_MAX * sizeof(int))];
 	} control;
-	struct iovec bytes = {.iov_base = text, .iov_len = TALK_SIZE_MAX};
+	struct iovec bytes = {.iov_base = text, .iov_len = JSON_PACKET_SIZE_MAX};
 	struct msghdr m = {
 		.msg_iov = &bytes,
 		.msg_iovlen = 1,
@@ -72,7 +72,7 @@ static int receive(int fd, int flags, bool with_fds, struct talk *ret)
 	};
 	ssize_t n;
 
-	*ret = (struct talk){0};
+	*ret = (struct json_packet){0};
 	if (!text)
 		return -ENOMEM;
 	do
@@ -87,21 +87,21 @@ static int receive(int fd, int flags, bool with_fds, struct talk *ret)
 		ret->message = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
 	if (json_is_object(ret->message))
 		return 0;
-	talk_deinit(ret);
+	json_packet_deinit(ret);
 	return -EBADMSG;
 }
 
-int talk_receive(int fd, int flags, struct talk *ret)
+int json_packet_receive(int fd, int flags, struct json_packet *ret)
 {
 	return receive(fd, flags, true, ret);
 }
 
-int talk_receive_plain(int fd, int flags, struct talk *ret)
+int json_packet_receive_plain(int fd, int flags, struct json_packet *ret)
 {
 	return receive(fd, flags, false, ret);
 }
 
-void talk_deinit(struct talk *t)
+void json_packet_deinit(struct json_packet *t)
 {
 	json_decref(t->message);
 	t->message = NULL;

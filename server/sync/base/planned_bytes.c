@@ -1,8 +1,8 @@
-#include "server/sync/base/planned.h"
+#include "server/sync/base/planned_bytes.h"
 
+#include "server/sync/base/merkle.h"
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/base/tree.h"
 
 #define GLOO_HEADER_SIZE 48
 
@@ -72,5 +72,5 @@ uint64_t gloo_planned_average(uint64_t n_others, uint64_t n_pieces, uint64_t n_b
 {
 	uint64_t n = n_others / GLOO_DIGESTS + (n_others % GLOO_DIGESTS != 0) + n_pieces;
 
-	return gloo_planned_mesh(n, n, n_others * TREE_HASH_SIZE + n_bytes);
+	return gloo_planned_mesh(n, n, n_others * MERKLE_HASH_SIZE + n_bytes);
 }

@@ -1,5 +1,5 @@
 /*
- * Orders
+ * Engine orders
  *
  * What the agent tells an engine: which epoch it is, which memory, who is before it, and, later, who is next.
  */
@@ -8,15 +8,15 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "server/sync/base/json_packet.h"
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/ranges.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/base/talk.h"
 
-#define ORDER_WHY_SIZE 512
-#define ORDER_GPU_SIZE 64
-#define ORDER_ID_SIZE 128
-#define ORDER_RATE_MIN                                                                             \
+#define ENGINE_ORDER_WHY_SIZE 512
+#define ENGINE_ORDER_GPU_SIZE 64
+#define ENGINE_ORDER_ID_SIZE 128
+#define ENGINE_ORDER_RATE_MIN                                                                      \
 	65536 /* slower than this, a stream at its rate would look like one that stalls */
 
 struct address {
@@ -24,15 +24,15 @@ struct address {
 	socklen_t size;
 };
 
-enum order_operation {
-	ORDER_BROADCAST, /* the ranges go from one node to others */
-	ORDER_AVERAGE, /* of tensors, by all nodes */
-	ORDER_EXCHANGE, /* of what a plan says, between any nodes */
-	ORDER_OPERATIONS,
+enum engine_order_operation {
+	ENGINE_ORDER_BROADCAST, /* the ranges go from one node to others */
+	ENGINE_ORDER_AVERAGE, /* of tensors, by all nodes */
+	ENGINE_ORDER_EXCHANGE, /* of what a plan says, between any nodes */
+	ENGINE_ORDER_OPERATIONS,
 };
 
-struct order {
-	enum order_operation operation;
+struct engine_order {
+	enum engine_order_operation operation;
 	char node[PREAMBLE_NAME_SIZE];
 	char from[PREAMBLE_NAME_SIZE]; /* "": the source, or no broadcast */
 	uint8_t sync[PREAMBLE_SYNC_SIZE];
@@ -43,7 +43,7 @@ struct order {
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
 	uint64_t n_bytes; /* of the memory */
 	uint64_t result_bytes; /* of that of an exchange's result */
-	char gpu[ORDER_GPU_SIZE]; /* "": host memory; else the memory is an allocation of this GPU's */
+	char gpu[ENGINE_ORDER_GPU_SIZE]; /* "": host memory; else the memory is an allocation of this GPU's */
 	uint64_t map_size; /* of that, all of it */
 	struct ranges ranges;
 	uint64_t total; /* bytes in the ranges */
@@ -74,24 +74,26 @@ struct next {
 struct place {
 	unsigned rank; /* 0: the source */
 	unsigned n_ranks;
-	uint8_t id[ORDER_ID_SIZE]; /* what the source said as its hello */
+	uint8_t id[ENGINE_ORDER_ID_SIZE]; /* what the source said as its hello */
 	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
 };
 
-void order_init(struct order *o);
-void order_deinit(struct order *o);
+void engine_order_init(struct engine_order *o);
+void engine_order_deinit(struct engine_order *o);
 
 /* Why an engine does not do what it was told: these are its sentences. -EBADMSG, -ENOMEM. */
-int order_wrong(char why[ORDER_WHY_SIZE], const char *what);
-int order_no_memory(char why[ORDER_WHY_SIZE]);
+int engine_order_wrong(char why[ENGINE_ORDER_WHY_SIZE], const char *what);
+int engine_order_no_memory(char why[ENGINE_ORDER_WHY_SIZE]);
 
 /* Reads "open", and takes the descriptors. -EBADMSG with a sentence. */
-int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE]);
+int engine_order_read(struct json_packet *t, struct engine_order *ret,
+		      char why[ENGINE_ORDER_WHY_SIZE]);
 /* Digits in a field of an object. -EBADMSG. */
-int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret);
+int engine_order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret);
 /* Reads "start". */
-int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE]);
+int engine_order_read_next(const json_t *message, struct next *ret, char why[ENGINE_ORDER_WHY_SIZE]);
 /* The same, of an engine without a chain. */
-int order_read_place(const json_t *message, struct place *ret, char why[ORDER_WHY_SIZE]);
+int engine_order_read_place(const json_t *message, struct place *ret,
+			    char why[ENGINE_ORDER_WHY_SIZE]);
 /* Reads "rate", and that of a "start". */
-int order_read_rate(const json_t *message, uint64_t *ret, char why[ORDER_WHY_SIZE]);
+int engine_order_read_rate(const json_t *message, uint64_t *ret, char why[ENGINE_ORDER_WHY_SIZE]);

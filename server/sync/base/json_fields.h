@@ -1,5 +1,5 @@
 /*
- * Fields
+ * JSON fields
  *
  * What a JSON object from somebody else says, taken with bounds: -EBADMSG for what is missing, of another
  * type, or out of them. Outputs are written on success only; strings belong to the object.

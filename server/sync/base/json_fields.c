@@ -1,4 +1,4 @@
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 
 #include <errno.h>
 #include <string.h>

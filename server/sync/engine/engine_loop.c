@@ -1,4 +1,4 @@
-#include "server/sync/engine/stint.h"
+#include "server/sync/engine/engine_loop.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/base/talk.h"
+#include "server/sync/base/json_packet.h"
 #include "server/sync/engine/traffic.h"
 
 #define TICK_NS 100000000u
@@ -18,9 +18,9 @@
 /* --- What the agent hears ---------------------------------------------------------------------- */
 
 /* Again at the next tick if its socket is full. A message that cannot be made never ends: it kills us. */
-static void tell_end(struct stint *d)
+static void tell_end(struct engine_loop *d)
 {
-	int r = talk_send(TALK_FD, d->end, NULL, 0);
+	int r = json_packet_send(JSON_PACKET_FD, d->end, NULL, 0);
 
 	if (r == -EAGAIN)
 		return;
@@ -30,8 +30,8 @@ static void tell_end(struct stint *d)
 }
 
 /* It waits for room: what is not told would look as if it had carried nothing. */
-void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialled,
-		       const struct planned *planned)
+void engine_loop_tell_socket(struct engine_loop *d, int fd, const char *node, bool is_dialled,
+			     const struct planned_bytes *planned)
 {
 	cleanup(json_freep) json_t *message = NULL;
 
@@ -41,11 +41,12 @@ void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialle
 	message = json_pack("{ss ss sb sI}", "op", "socket", "node", node, "dialled", is_dialled,
 			    "expected", (json_int_t)(planned->sent + planned->received));
 	if (message)
-		(void)talk_send_wait(TALK_FD, message, &fd, 1); /* without the agent we end soon */
+		(void)json_packet_send_wait(JSON_PACKET_FD, message, &fd,
+					    1); /* without the agent we end soon */
 }
 
 /* How many it has to know of. */
-static void add_sockets(const struct stint *d, json_t *message)
+static void add_sockets(const struct engine_loop *d, json_t *message)
 {
 	unsigned n = atomic_load(&d->n_sockets);
 
@@ -53,7 +54,7 @@ static void add_sockets(const struct stint *d, json_t *message)
 		(void)json_object_set_new(message, "sockets", json_integer(n));
 }
 
-void stint_end(struct stint *d, json_t *message)
+void engine_loop_end(struct engine_loop *d, json_t *message)
 {
 	if (d->is_over) {
 		json_decref(message);
@@ -70,52 +71,53 @@ void stint_end(struct stint *d, json_t *message)
 		loop_quit(&d->loop); /* no memory: the agent sees that we are gone */
 }
 
-static void fail(struct stint *d, const struct blame *b, const char *why)
+static void fail(struct engine_loop *d, const struct blame *b, const char *why)
 {
 	static const struct blame here;
 	uint64_t done, sent;
 
 	b = b ? b : &here;
 	d->kind->count(d, &done, &sent);
-	stint_end(d, json_pack("{ss ss ss ss? ss? ss? sI so*}", "op", "failed", "code",
-			       b->code ? b->code : "stream", "why", why, "from", b->from, "to",
-			       b->to, "who", b->who, "done", (json_int_t)done, "stripe",
-			       b->stripe ? json_integer(*b->stripe) : NULL));
+	engine_loop_end(d, json_pack("{ss ss ss ss? ss? ss? sI so*}", "op", "failed", "code",
+				     b->code ? b->code : "stream", "why", why, "from", b->from,
+				     "to", b->to, "who", b->who, "done", (json_int_t)done, "stripe",
+				     b->stripe ? json_integer(*b->stripe) : NULL));
 }
 
-void stint_vfail(struct stint *d, const struct blame *b, const char *fmt, va_list args)
+void engine_loop_vfail(struct engine_loop *d, const struct blame *b, const char *fmt, va_list args)
 {
-	char why[ORDER_WHY_SIZE];
+	char why[ENGINE_ORDER_WHY_SIZE];
 
 	(void)vsnprintf(why, sizeof(why), fmt, args);
 	fail(d, b, why);
 }
 
-void stint_fail(struct stint *d, const struct blame *b, const char *fmt, ...)
+void engine_loop_fail(struct engine_loop *d, const struct blame *b, const char *fmt, ...)
 {
 	va_list args;
 
 	va_start(args, fmt);
-	stint_vfail(d, b, fmt, args);
+	engine_loop_vfail(d, b, fmt, args);
 	va_end(args);
 }
 
-void stint_opened(struct stint *d, json_t *message)
+void engine_loop_opened(struct engine_loop *d, json_t *message)
 {
 	int r = -ENOMEM;
 
 	if (message && json_object_set_new(message, "op", json_string("opened")) == 0)
-		r = talk_send(TALK_FD, message, NULL, 0);
+		r = json_packet_send(JSON_PACKET_FD, message, NULL, 0);
 	json_decref(message);
 	if (r < 0) {
-		stint_fail(d, NULL, "the agent cannot be told that all is ready: %s", strerror(-r));
+		engine_loop_fail(d, NULL, "the agent cannot be told that all is ready: %s",
+				 strerror(-r));
 		return;
 	}
 	d->kind->count(d, &d->told_done, &d->told_sent);
 	d->is_open = true;
 }
 
-void stint_tell_progress(struct stint *d)
+void engine_loop_tell_progress(struct engine_loop *d)
 {
 	uint64_t done, sent;
 	json_t *message;
@@ -126,7 +128,7 @@ void stint_tell_progress(struct stint *d)
 	message = json_pack("{ss sI sI}", "op", "progress", "done", (json_int_t)done, "sent",
 			    (json_int_t)sent);
 	/* One that the agent has no room for is replaced by the next. */
-	if (message && talk_send(TALK_FD, message, NULL, 0) == 0) {
+	if (message && json_packet_send(JSON_PACKET_FD, message, NULL, 0) == 0) {
 		d->told_done = done;
 		d->told_sent = sent;
 	}
@@ -135,12 +137,12 @@ void stint_tell_progress(struct stint *d)
 
 /* --- Threads ----------------------------------------------------------------------------------- */
 
-void stint_wake(struct stint *d)
+void engine_loop_wake(struct engine_loop *d)
 {
 	(void)eventfd_write(d->wake.fd, 1); /* it fails only where it is awake anyway */
 }
 
-void stint_break(struct stint *d, const struct blame *b, const char *fmt, va_list args)
+void engine_loop_break(struct engine_loop *d, const struct blame *b, const char *fmt, va_list args)
 {
 	(void)pthread_mutex_lock(&d->lock);
 	if (!d->why[0]) {
@@ -148,13 +150,13 @@ void stint_break(struct stint *d, const struct blame *b, const char *fmt, va_lis
 		d->blame = *b;
 	}
 	(void)pthread_mutex_unlock(&d->lock);
-	stint_wake(d);
+	engine_loop_wake(d);
 }
 
-static void look(struct stint *d)
+static void look(struct engine_loop *d)
 {
 	struct blame blame;
-	char why[ORDER_WHY_SIZE];
+	char why[ENGINE_ORDER_WHY_SIZE];
 
 	if (d->is_over)
 		return;
@@ -174,16 +176,16 @@ static void on_wake(struct source *source, uint32_t events)
 
 	(void)events;
 	(void)eventfd_read(source->fd, &n);
-	look(container_of(source, struct stint, wake));
+	look(container_of(source, struct engine_loop, wake));
 }
 
 static void on_tick(struct timer *timer)
 {
-	struct stint *d = container_of(timer, struct stint, tick);
+	struct engine_loop *d = container_of(timer, struct engine_loop, tick);
 	uint64_t now = num_now_ns();
 
 	if (!d->is_over && d->is_open)
-		stint_tell_progress(d);
+		engine_loop_tell_progress(d);
 	if (!d->is_over && d->is_asked)
 		d->kind->watch(d, now);
 	if (d->end && !d->is_end_told)
@@ -193,12 +195,12 @@ static void on_tick(struct timer *timer)
 
 /* --- What the agent says ----------------------------------------------------------------------- */
 
-static void open_epoch(struct stint *d, struct talk *t)
+static void open_epoch(struct engine_loop *d, struct json_packet *t)
 {
-	char why[ORDER_WHY_SIZE];
+	char why[ENGINE_ORDER_WHY_SIZE];
 	const char *never;
 
-	if (order_read(t, &d->order, why) < 0) {
+	if (engine_order_read(t, &d->order, why) < 0) {
 		fail(d, NULL, why);
 		return;
 	}
@@ -207,14 +209,14 @@ static void open_epoch(struct stint *d, struct talk *t)
 	d->is_asked = true;
 	never = d->kind->refuse(&d->order);
 	if (never)
-		stint_fail(d, NULL, "the order is wrong: %s", never);
+		engine_loop_fail(d, NULL, "the order is wrong: %s", never);
 	else if (d->kind->open(d, t->message, why) < 0)
 		fail(d, NULL, why);
 }
 
-static void start_epoch(struct stint *d, const json_t *order)
+static void start_epoch(struct engine_loop *d, const json_t *order)
 {
-	char why[ORDER_WHY_SIZE];
+	char why[ENGINE_ORDER_WHY_SIZE];
 
 	d->is_started = true;
 	if (d->kind->start(d, order, why) < 0)
@@ -223,19 +225,19 @@ static void start_epoch(struct stint *d, const json_t *order)
 		look(d); /* there may be nothing to do */
 }
 
-static void change_rate(struct stint *d, const json_t *order)
+static void change_rate(struct engine_loop *d, const json_t *order)
 {
-	char why[ORDER_WHY_SIZE];
+	char why[ENGINE_ORDER_WHY_SIZE];
 	uint64_t max_rate;
 
-	if (order_read_rate(order, &max_rate, why) < 0)
+	if (engine_order_read_rate(order, &max_rate, why) < 0)
 		fail(d, NULL, why);
 	else
 		d->kind->limit(d, max_rate);
 }
 
 /* Who counts what they carry lost sight of all of them. */
-static void tell_sockets(struct stint *d)
+static void tell_sockets(struct engine_loop *d)
 {
 	atomic_store(&d->n_sockets, 0);
 	atomic_store(&d->is_traced, true);
@@ -243,7 +245,7 @@ static void tell_sockets(struct stint *d)
 		d->kind->tell_sockets(d);
 }
 
-static void obey(struct stint *d, struct talk *t)
+static void obey(struct engine_loop *d, struct json_packet *t)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
@@ -256,22 +258,23 @@ static void obey(struct stint *d, struct talk *t)
 	else if (op && !strcmp(op, "rate") && d->is_started && d->kind->limit)
 		change_rate(d, t->message);
 	else
-		stint_fail(d, NULL,
-			   "the order is wrong: `op` has to be \"open\" once, then \"start\" once%s",
-			   d->kind->limit ? ", and then nothing but \"rate\" and \"sockets\"" : "");
+		engine_loop_fail(
+			d, NULL,
+			"the order is wrong: `op` has to be \"open\" once, then \"start\" once%s",
+			d->kind->limit ? ", and then nothing but \"rate\" and \"sockets\"" : "");
 }
 
 static void on_agent(struct source *source, uint32_t events)
 {
-	struct stint *d = container_of(source, struct stint, agent);
-	struct talk t;
-	int r = talk_receive(TALK_FD, MSG_DONTWAIT, &t);
+	struct engine_loop *d = container_of(source, struct engine_loop, agent);
+	struct json_packet t;
+	int r = json_packet_receive(JSON_PACKET_FD, MSG_DONTWAIT, &t);
 
 	(void)events;
 	if (r == -EAGAIN)
 		return;
 	if (r == -EBADMSG) {
-		stint_fail(d, NULL, "the order is wrong: it is no JSON object");
+		engine_loop_fail(d, NULL, "the order is wrong: it is no JSON object");
 		return;
 	}
 	if (r < 0) {
@@ -280,21 +283,21 @@ static void on_agent(struct source *source, uint32_t events)
 	}
 	if (!d->is_over)
 		obey(d, &t);
-	talk_deinit(&t);
+	json_packet_deinit(&t);
 }
 
 /* --- From the first to the last ---------------------------------------------------------------- */
 
-int stint_init(struct stint *d, const struct stint_kind *kind)
+int engine_loop_init(struct engine_loop *d, const struct engine_loop_kind *kind)
 {
 	pthread_condattr_t monotonic;
 	int wake_fd, r;
 
-	*d = (struct stint){.kind = kind};
+	*d = (struct engine_loop){.kind = kind};
 	log_set_name(kind->name);
 	log_init(LOG_LEVEL_INFO);
 	(void)signal(SIGPIPE, SIG_IGN); /* sendfile() has no flag against it */
-	order_init(&d->order);
+	engine_order_init(&d->order);
 	timer_init(&d->tick, on_tick);
 	(void)pthread_mutex_init(&d->lock, NULL);
 	(void)pthread_condattr_init(&monotonic);
@@ -302,7 +305,7 @@ int stint_init(struct stint *d, const struct stint_kind *kind)
 	(void)pthread_cond_init(&d->more, &monotonic);
 	r = loop_init(&d->loop);
 	if (r == 0)
-		r = loop_add(&d->loop, &d->agent, TALK_FD, EPOLLIN, on_agent);
+		r = loop_add(&d->loop, &d->agent, JSON_PACKET_FD, EPOLLIN, on_agent);
 	if (r < 0) {
 		log_error("weightd-sync starts this program, with a socket as descriptor 3: %s",
 			  strerror(-r));
@@ -318,13 +321,13 @@ int stint_init(struct stint *d, const struct stint_kind *kind)
 	return 0;
 }
 
-void stint_deinit(struct stint *d)
+void engine_loop_deinit(struct engine_loop *d)
 {
 	timer_stop(&d->tick);
 	loop_remove(&d->agent);
 	loop_remove(&d->wake);
 	(void)fd_close(d->wake.fd);
-	order_deinit(&d->order);
+	engine_order_deinit(&d->order);
 	json_decref(d->end);
 	loop_deinit(&d->loop);
 }

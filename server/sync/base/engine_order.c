@@ -1,4 +1,4 @@
-#include "server/sync/base/order.h"
+#include "server/sync/base/engine_order.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,23 +7,23 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
+#include "server/sync/base/json_fields.h"
 
 #define CHUNK_MIN (64 * KIB)
 #define CHUNK_MAX GIB
 #define STALL_MAX_MS 3600000
 #define RANKS_MAX 65536
 
-void order_init(struct order *o)
+void engine_order_init(struct engine_order *o)
 {
-	*o = (struct order){.memory_fd = -1,
-			    .result_fd = -1,
-			    .tensors_fd = -1,
-			    .plan_fd = -1,
-			    .pem_fds = {-1, -1, -1}};
+	*o = (struct engine_order){.memory_fd = -1,
+				   .result_fd = -1,
+				   .tensors_fd = -1,
+				   .plan_fd = -1,
+				   .pem_fds = {-1, -1, -1}};
 }
 
-void order_deinit(struct order *o)
+void engine_order_deinit(struct engine_order *o)
 {
 	ranges_deinit(&o->ranges);
 	o->memory_fd = fd_close(o->memory_fd);
@@ -34,15 +34,15 @@ void order_deinit(struct order *o)
 		o->pem_fds[i] = fd_close(o->pem_fds[i]);
 }
 
-int order_wrong(char why[ORDER_WHY_SIZE], const char *what)
+int engine_order_wrong(char why[ENGINE_ORDER_WHY_SIZE], const char *what)
 {
-	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
+	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the order is wrong: %s", what);
 	return -EBADMSG;
 }
 
-int order_no_memory(char why[ORDER_WHY_SIZE])
+int engine_order_no_memory(char why[ENGINE_ORDER_WHY_SIZE])
 {
-	(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "no memory");
 	return -ENOMEM;
 }
 
@@ -76,7 +76,7 @@ static int from_digits(const char *text, uint64_t port, struct address *ret)
 	return 0;
 }
 
-int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret)
+int engine_order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret)
 {
 	const char *text;
 
@@ -85,7 +85,7 @@ int order_read_address(const json_t *o, const char *key, uint64_t port, struct a
 	return from_digits(text, port, ret);
 }
 
-static int read_addresses(const json_t *m, struct order *o)
+static int read_addresses(const json_t *m, struct engine_order *o)
 {
 	json_t *all = NULL;
 	const json_t *text;
@@ -93,7 +93,7 @@ static int read_addresses(const json_t *m, struct order *o)
 
 	if (!json_object_get(m, "address"))
 		return o->from[0] ? -EBADMSG : 0;
-	if (order_read_address(m, "address", 0, &o->address) < 0)
+	if (engine_order_read_address(m, "address", 0, &o->address) < 0)
 		return -EBADMSG;
 	o->addresses[0] = o->address;
 	o->n_addresses = 1;
@@ -108,120 +108,125 @@ static int read_addresses(const json_t *m, struct order *o)
 	return 0;
 }
 
-static int read_operation(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+static int read_operation(const json_t *m, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	static const char *const names[] = {"broadcast", "average", "exchange"};
 	const char *operation = NULL;
 	unsigned i = 0;
 
-	_Static_assert(ARRAY_LEN(names) == ORDER_OPERATIONS, "each has one");
+	_Static_assert(ARRAY_LEN(names) == ENGINE_ORDER_OPERATIONS, "each has one");
 	if (field_string_or_null(m, "operation", 9, &operation) < 0)
-		i = ORDER_OPERATIONS;
-	while (operation && i < ORDER_OPERATIONS && strcmp(operation, names[i]) != 0)
+		i = ENGINE_ORDER_OPERATIONS;
+	while (operation && i < ENGINE_ORDER_OPERATIONS && strcmp(operation, names[i]) != 0)
 		i++;
-	if (i == ORDER_OPERATIONS)
-		return order_wrong(
+	if (i == ENGINE_ORDER_OPERATIONS)
+		return engine_order_wrong(
 			why, "`operation` has to be \"broadcast\", \"average\" or \"exchange\"");
-	o->operation = (enum order_operation)i;
+	o->operation = (enum engine_order_operation)i;
 	return 0;
 }
 
-static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+static int read_names(const json_t *m, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	if (read_name(m, "node", o->node) < 0 || !o->node[0])
-		return order_wrong(why, "`node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+		return engine_order_wrong(why, "`node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (read_name(m, "from", o->from) < 0)
-		return order_wrong(why, "`from` has to be the name of a node, or null");
+		return engine_order_wrong(why, "`from` has to be the name of a node, or null");
 	if (!strcmp(o->node, o->from))
-		return order_wrong(why, "a node cannot send to itself");
+		return engine_order_wrong(why, "a node cannot send to itself");
 	if (field_bytes(m, "sync", o->sync, sizeof(o->sync)) < 0)
-		return order_wrong(why, "`sync` has to be 16 hexadecimal digits");
+		return engine_order_wrong(why, "`sync` has to be 16 hexadecimal digits");
 	if (field_number(m, "epoch", INT64_MAX, &o->epoch) < 0)
-		return order_wrong(why, "`epoch` has to be a number");
-	if ((o->from[0] || o->operation != ORDER_BROADCAST) &&
+		return engine_order_wrong(why, "`epoch` has to be a number");
+	if ((o->from[0] || o->operation != ENGINE_ORDER_BROADCAST) &&
 	    field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
-		return order_wrong(why, "`token` has to be 64 hexadecimal digits");
+		return engine_order_wrong(why, "`token` has to be 64 hexadecimal digits");
 	if (read_addresses(m, o) < 0)
-		return order_wrong(
+		return engine_order_wrong(
 			why, "`address` has to be one of IPv4 or IPv6, in digits, and `addresses` up "
 			     "to 8 of them");
 	return 0;
 }
 
-static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+static int read_numbers(const json_t *m, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	const char *security;
 	uint64_t stall_ms;
 
 	if (field_number(m, "n_bytes", INT64_MAX, &o->n_bytes) < 0)
-		return order_wrong(why, "`n_bytes` has to be a number");
-	if (o->operation == ORDER_EXCHANGE &&
+		return engine_order_wrong(why, "`n_bytes` has to be a number");
+	if (o->operation == ENGINE_ORDER_EXCHANGE &&
 	    field_number(m, "result_bytes", INT64_MAX, &o->result_bytes) < 0)
-		return order_wrong(why, "`result_bytes` has to be a number");
-	if (o->operation == ORDER_BROADCAST &&
+		return engine_order_wrong(why, "`result_bytes` has to be a number");
+	if (o->operation == ENGINE_ORDER_BROADCAST &&
 	    ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
-		return order_wrong(why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
+		return engine_order_wrong(
+			why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
 	o->total = ranges_total(&o->ranges);
 	if (field_number(m, "chunk", CHUNK_MAX, &o->chunk) < 0 || o->chunk < CHUNK_MIN)
-		return order_wrong(why, "`chunk` has to be 64 KiB to 1 GiB");
+		return engine_order_wrong(why, "`chunk` has to be 64 KiB to 1 GiB");
 	if (field_number(m, "stall_ms", STALL_MAX_MS, &stall_ms) < 0 || stall_ms == 0)
-		return order_wrong(why, "`stall_ms` has to be 1 to 3600000");
+		return engine_order_wrong(why, "`stall_ms` has to be 1 to 3600000");
 	o->stall_ns = stall_ms * 1000000;
 	if (field_string(m, "security", 4, &security) < 0 ||
 	    (strcmp(security, "none") != 0 && strcmp(security, "tls") != 0))
-		return order_wrong(why, "`security` has to be \"none\" or \"tls\"");
+		return engine_order_wrong(why, "`security` has to be \"none\" or \"tls\"");
 	o->tls = !strcmp(security, "tls");
 	if (field_bool_or(m, "traced", false, &o->is_traced) < 0)
-		return order_wrong(why, "`traced` has to be true or false");
+		return engine_order_wrong(why, "`traced` has to be true or false");
 	return 0;
 }
 
-static int read_memory(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+static int read_memory(const json_t *m, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	const char *kind, *gpu;
 
 	if (field_string_or_null(m, "memory", 4, &kind) < 0 ||
 	    (kind && strcmp(kind, "host") != 0 && strcmp(kind, "cuda") != 0))
-		return order_wrong(why, "`memory` has to be \"host\" or \"cuda\"");
+		return engine_order_wrong(why, "`memory` has to be \"host\" or \"cuda\"");
 	if (!kind || strcmp(kind, "cuda") != 0)
 		return 0;
 	if (field_string(m, "gpu", sizeof(o->gpu) - 1, &gpu) < 0)
-		return order_wrong(why, "`gpu` has to say on which GPU the memory is");
+		return engine_order_wrong(why, "`gpu` has to say on which GPU the memory is");
 	if (field_number(m, "map_size", INT64_MAX, &o->map_size) < 0 || o->map_size < o->n_bytes)
-		return order_wrong(why, "`map_size` has to be a number, and `n_bytes` at least");
+		return engine_order_wrong(why,
+					  "`map_size` has to be a number, and `n_bytes` at least");
 	(void)snprintf(o->gpu, sizeof(o->gpu), "%s", gpu);
 	return 0;
 }
 
 /* An allocation of a GPU's does not say its size. */
-static int check_size(const struct order *o, int fd, uint64_t n_bytes, char why[ORDER_WHY_SIZE])
+static int check_size(const struct engine_order *o, int fd, uint64_t n_bytes,
+		      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	uint64_t size;
 
 	if (!o->gpu[0] && (fd_size(fd, &size) < 0 || size < n_bytes))
-		return order_wrong(why, "the memory is smaller than `n_bytes`");
+		return engine_order_wrong(why, "the memory is smaller than `n_bytes`");
 	return 0;
 }
 
-static int take_broadcast_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+static int take_broadcast_fds(struct json_packet *t, struct engine_order *o,
+			      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	if (t->n_fds != (o->tls ? 4 : 1))
-		return order_wrong(why,
-				   o->tls ? "memory, CA, certificate and key have to come with it"
-					  : "the memory has to come with it, and nothing else");
+		return engine_order_wrong(
+			why, o->tls ? "memory, CA, certificate and key have to come with it"
+				    : "the memory has to come with it, and nothing else");
 	o->memory_fd = take_fd(t->fds[0]);
 	for (unsigned i = 1; i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
 	return check_size(o, o->memory_fd, o->n_bytes, why);
 }
 
-static int take_average_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+static int take_average_fds(struct json_packet *t, struct engine_order *o,
+			    char why[ENGINE_ORDER_WHY_SIZE])
 {
 	int r;
 
 	if (t->n_fds != 3)
-		return order_wrong(why,
-				   "source, result and the table of tensors have to come with it");
+		return engine_order_wrong(
+			why, "source, result and the table of tensors have to come with it");
 	o->memory_fd = take_fd(t->fds[0]);
 	o->result_fd = take_fd(t->fds[1]);
 	o->tensors_fd = take_fd(t->fds[2]);
@@ -230,13 +235,14 @@ static int take_average_fds(struct talk *t, struct order *o, char why[ORDER_WHY_
 }
 
 /* A source of no bytes is none, and a result likewise. */
-static int take_exchange_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+static int take_exchange_fds(struct json_packet *t, struct engine_order *o,
+			     char why[ENGINE_ORDER_WHY_SIZE])
 {
 	unsigned n = 0;
 	int r = 0;
 
 	if (t->n_fds != 1u + (o->n_bytes > 0) + (o->result_bytes > 0))
-		return order_wrong(
+		return engine_order_wrong(
 			why, "a source of `n_bytes`, a result of `result_bytes`, where there are "
 			     "any, and the plan have to come with it");
 	if (o->n_bytes > 0) {
@@ -251,23 +257,25 @@ static int take_exchange_fds(struct talk *t, struct order *o, char why[ORDER_WHY
 	return r;
 }
 
-static int take_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+static int take_fds(struct json_packet *t, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
-	static int (*const take[])(struct talk *, struct order *, char[ORDER_WHY_SIZE]) = {
-		[ORDER_BROADCAST] = take_broadcast_fds,
-		[ORDER_AVERAGE] = take_average_fds,
-		[ORDER_EXCHANGE] = take_exchange_fds,
+	static int (*const take[])(struct json_packet *, struct engine_order *,
+				   char[ENGINE_ORDER_WHY_SIZE]) = {
+		[ENGINE_ORDER_BROADCAST] = take_broadcast_fds,
+		[ENGINE_ORDER_AVERAGE] = take_average_fds,
+		[ENGINE_ORDER_EXCHANGE] = take_exchange_fds,
 	};
 
 	return take[o->operation](t, o, why);
 }
 
-int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])
+int engine_order_read(struct json_packet *t, struct engine_order *ret,
+		      char why[ENGINE_ORDER_WHY_SIZE])
 {
-	struct order o;
+	struct engine_order o;
 	int r;
 
-	order_init(&o);
+	engine_order_init(&o);
 	r = read_operation(t->message, &o, why);
 	if (r == 0)
 		r = read_names(t->message, &o, why);
@@ -278,7 +286,7 @@ int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])
 	if (r == 0)
 		r = take_fds(t, &o, why);
 	if (r < 0) {
-		order_deinit(&o);
+		engine_order_deinit(&o);
 		return r;
 	}
 	*ret = o;
@@ -299,7 +307,7 @@ static int read_ways(const json_t *to, struct next *n)
 	json_array_foreach(all, i, way)
 	{
 		if (field_number(way, "port", UINT16_MAX, &port) < 0 || port == 0 ||
-		    order_read_address(way, "address", port, &n->ways[i].to) < 0 ||
+		    engine_order_read_address(way, "address", port, &n->ways[i].to) < 0 ||
 		    field_number(way, "from", STRIPES_MAX - 1, &from) < 0)
 			return -EBADMSG;
 		n->ways[i].from = (unsigned)from;
@@ -308,61 +316,66 @@ static int read_ways(const json_t *to, struct next *n)
 	return 0;
 }
 
-int order_read_rate(const json_t *message, uint64_t *ret, char why[ORDER_WHY_SIZE])
+int engine_order_read_rate(const json_t *message, uint64_t *ret, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	uint64_t rate;
 
 	if (field_number_or(message, "max_rate", INT64_MAX, 0, &rate) < 0 ||
-	    (rate && rate < ORDER_RATE_MIN))
-		return order_wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second");
+	    (rate && rate < ENGINE_ORDER_RATE_MIN))
+		return engine_order_wrong(why,
+					  "`max_rate` has to be 0 or at least 65536 bytes a second");
 	*ret = rate;
 	return 0;
 }
 
-int order_read_place(const json_t *message, struct place *ret, char why[ORDER_WHY_SIZE])
+int engine_order_read_place(const json_t *message, struct place *ret,
+			    char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct place p = {0};
 	uint64_t rank, n_ranks;
 
-	if (order_read_rate(message, &p.max_rate, why) < 0)
+	if (engine_order_read_rate(message, &p.max_rate, why) < 0)
 		return -EBADMSG;
 	if (field_number(message, "n_ranks", RANKS_MAX, &n_ranks) < 0 || n_ranks < 2)
-		return order_wrong(why, "`n_ranks` has to be 2 to 65536");
+		return engine_order_wrong(why, "`n_ranks` has to be 2 to 65536");
 	if (field_number(message, "rank", n_ranks - 1, &rank) < 0)
-		return order_wrong(why, "`rank` has to be less than `n_ranks`");
+		return engine_order_wrong(why, "`rank` has to be less than `n_ranks`");
 	if (field_bytes(message, "hello", p.id, sizeof(p.id)) < 0)
-		return order_wrong(why,
-				   "`hello` has to be what the source said, 256 hexadecimal digits");
+		return engine_order_wrong(
+			why, "`hello` has to be what the source said, 256 hexadecimal digits");
 	p.rank = (unsigned)rank;
 	p.n_ranks = (unsigned)n_ranks;
 	*ret = p;
 	return 0;
 }
 
-int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE])
+int engine_order_read_next(const json_t *message, struct next *ret, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	const json_t *to = json_object_get(message, "next");
 	struct next n = {0};
 	uint64_t port;
 
-	if (order_read_rate(message, &n.max_rate, why) < 0)
+	if (engine_order_read_rate(message, &n.max_rate, why) < 0)
 		return -EBADMSG;
 	if (!to)
-		return order_wrong(why, "`next` has to be there, or null");
+		return engine_order_wrong(why, "`next` has to be there, or null");
 	if (json_is_null(to)) {
 		*ret = n;
 		return 0;
 	}
 	if (read_name(to, "node", n.node) < 0 || !n.node[0])
-		return order_wrong(why, "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+		return engine_order_wrong(why,
+					  "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (field_number(to, "port", UINT16_MAX, &port) < 0 || port == 0)
-		return order_wrong(why, "`next.port` has to be 1 to 65535");
-	if (order_read_address(to, "address", port, &n.address) < 0)
-		return order_wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
+		return engine_order_wrong(why, "`next.port` has to be 1 to 65535");
+	if (engine_order_read_address(to, "address", port, &n.address) < 0)
+		return engine_order_wrong(why,
+					  "`next.address` has to be one of IPv4 or IPv6, in digits");
 	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
-		return order_wrong(why, "`next.token` has to be 64 hexadecimal digits");
+		return engine_order_wrong(why, "`next.token` has to be 64 hexadecimal digits");
 	if (read_ways(to, &n) < 0)
-		return order_wrong(why, "`next.stripes` has to be up to 8 of {address, port, from}");
+		return engine_order_wrong(
+			why, "`next.stripes` has to be up to 8 of {address, port, from}");
 	*ret = n;
 	return 0;
 }
