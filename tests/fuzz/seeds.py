@@ -330,7 +330,7 @@ CONFIGS = {
     "twice": NODE + "[peer b]\n[peer b]\n[group b]\n[group b]\n", "nobody": NODE + GROUP, "no-name": NODE + "[peer ]\n[group A]\n",
 }
 
-# --- sync_document, sync_operation and sync_order: server/sync/state/document.h, operation.h, base/order.h ---
+# --- sync_document, sync_collective_op and sync_engine_order: server/sync/state/document.h, collective_op.h, base/engine_order.h ---
 
 
 def compact(o):
@@ -477,7 +477,7 @@ def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
-                          "sync_document": DOCUMENTS, "sync_operation": OWNED, "sync_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS}.items():
+                          "sync_document": DOCUMENTS, "sync_collective_op": OWNED, "sync_engine_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

@@ -22,8 +22,8 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/json_packet.h"
 #include "server/sync/state/transport.h"
+#include "sim_collective.h"
 #include "sim_jobs.h"
-#include "sim_joint.h"
 #include "sim_link.h"
 #include "sim_reshard.h"
 

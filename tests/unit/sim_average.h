@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "sim_joint.h"
+#include "sim_collective.h"
 
 /* A node's weightd has a version of its own, which nobody pushed; false: somebody makes one just now. */
 bool sim_train(struct sim *s, unsigned node, const char *buffer);

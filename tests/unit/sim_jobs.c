@@ -20,7 +20,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/json_packet.h"
-#include "sim_joint.h"
+#include "sim_collective.h"
 #include "sim_link.h"
 #include "sim_reshard.h"
 

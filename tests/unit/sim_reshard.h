@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "sim_joint.h"
+#include "sim_collective.h"
 
 #define SIM_SHARDS "shards" /* the buffer of those that come about */
 

@@ -15,9 +15,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "collective_scene.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "joint_scene.h"
 #include "server/sync/base/json_packet.h"
 #include "sim_reshard.h"
 

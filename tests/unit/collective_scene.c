@@ -1,4 +1,4 @@
-#include "joint_scene.h"
+#include "collective_scene.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

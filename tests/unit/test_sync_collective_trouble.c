@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
+#include "collective_scene.h"
 #include "ipc/base/num.h"
-#include "joint_scene.h"
 #include "sim_reshard.h"
 #include "sim_trouble.h"
 

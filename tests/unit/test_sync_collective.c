@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective_scene.h"
 #include "ipc/base/num.h"
-#include "joint_scene.h"
 #include "server/sync/base/json_packet.h"
 #include "server/sync/state/group.h"
 #include "sim_jobs.h"

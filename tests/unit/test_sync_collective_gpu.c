@@ -10,8 +10,8 @@
 
 #include <string.h>
 
+#include "collective_scene.h"
 #include "ipc/base/num.h"
-#include "joint_scene.h"
 #include "server/sync/base/json_packet.h"
 
 #define S SIM_SECOND

@@ -1,4 +1,4 @@
-#include "sim_joint.h"
+#include "sim_collective.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
