@@ -30,169 +30,16 @@
 #include "server/sync/participant/contributor.h"
 #include "server/sync/participant/receiver.h"
 #include "server/sync/participant/shard.h"
+#include "server/sync/phase_time.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/loopback.h"
 #include "server/sync/state/trace_span.h"
 #include "server/sync/watch.h"
 
-#define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
-#define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
 #define SAVE_AGAIN_NS                                                                              \
 	(60 * SECOND) /* after the commit log could not be written, which was logged */
-#define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
-#define FOREVER ((uint64_t)1 << 58) /* ns: nine years; some of them are a deadline still */
 #define PUSHES_MAX 32 /* at a time: each has two processes */
-
-/* --- What its parts use -------------------------------------------------------------------------- */
-
-int agent_send(struct agent *a, unsigned peer, json_t *message)
-{
-	int r = -ENOMEM;
-
-	if (message)
-		r = peer == AGENT_SELF ? loopback_send(&a->loopback, message)
-				       : a->env->send(a->userdata, peer, message);
-	json_decref(message);
-	return r;
-}
-
-int agent_send_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
-{
-	return peer == AGENT_SELF ? loopback_send_blob(&a->loopback, hash, fd, size)
-				  : a->env->send_blob(a->userdata, peer, hash, fd, size);
-}
-
-void agent_event(struct agent *a, json_t *event)
-{
-	if (event)
-		a->env->event(a->userdata, event);
-	json_decref(event);
-}
-
-static void log_of(struct agent *a, json_t *event, const char *level, const char *format,
-		   va_list args)
-{
-	char text[3 * WHY_SIZE];
-
-	utf8_vformat(text, sizeof(text), format, args);
-	json_object_set_new(event, "event", json_string("log"));
-	json_object_set_new(event, "level", json_string(level));
-	json_object_set_new(event, "text", json_string(text));
-	agent_event(a, event);
-}
-
-void agent_log(struct agent *a, const char *level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	log_of(a, json_object(), level, format, args);
-	va_end(args);
-}
-
-void agent_log_of(struct agent *a, json_t *about, const char *level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	log_of(a, about, level, format, args);
-	va_end(args);
-}
-
-void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
-{
-	char why[WHY_SIZE];
-	va_list args;
-
-	va_start(args, format);
-	utf8_vformat(why, sizeof(why), format, args);
-	va_end(args);
-	if (peer == AGENT_SELF)
-		agent_log(a, "error", "%s", why);
-	else
-		a->env->hang_up(a->userdata, peer, why);
-}
-
-void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE])
-{
-	uint8_t id[(SYNC_ID_SIZE - 1) / 2];
-
-	a->env->random(a->userdata, id, sizeof(id));
-	field_hex(id, sizeof(id), ret);
-}
-
-const char *agent_peer_name(const struct agent *a, unsigned peer_or_self)
-{
-	return peer_or_self == AGENT_SELF ? a->config->name : a->config->peers[peer_or_self];
-}
-
-unsigned agent_peer_number(const struct agent *a, const char *name)
-{
-	for (unsigned i = 0; i < a->config->n_peers; i++)
-		if (strcmp(a->config->peers[i], name) == 0)
-			return i;
-	return NO_PEER;
-}
-
-/* Any number of bytes at any rate. */
-static uint64_t time_of(double n_bytes, uint64_t rate)
-{
-	double ns = n_bytes / (double)rate * 1e9;
-
-	return ns < (double)FOREVER ? (uint64_t)ns : FOREVER;
-}
-
-uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes)
-{
-	uint64_t answer = a->config->prepare_ns > LOCAL_MIN ? a->config->prepare_ns : LOCAL_MIN;
-
-	return answer + time_of((double)n_bytes, DIGEST_RATE);
-}
-
-uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes)
-{
-	return agent_time_for(a, 2 * n_bytes);
-}
-
-uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate)
-{
-	uint64_t move = time_of(3 * (double)n_bytes, rate ? rate : MOVE_RATE);
-
-	if (move < 60 * SECOND)
-		move = 60 * SECOND;
-	return move + a->config->stall_ns + 4 * agent_time_for(a, n_bytes);
-}
-
-bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self)
-{
-	size_t width = a->config->n_peers + 1;
-	size_t row = (size_t)(g - a->config->groups);
-
-	return a->knows[row * width + (peer_or_self == AGENT_SELF ? width - 1 : peer_or_self)];
-}
-
-int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
-	       char why[WHY_SIZE])
-{
-	w->kind = kind;
-	return a->env->job_start(a->userdata, kind, buffer, w, &w->job, why);
-}
-
-void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds)
-{
-	if (w->job && message)
-		a->env->job_tell(a->userdata, w->job, message, fds, n_fds);
-	json_decref(message);
-}
-
-void work_end(struct agent *a, struct work *w)
-{
-	trace_span_drop(a, w);
-	if (w->job)
-		a->env->job_end(a->userdata, w->job);
-	w->job = NULL;
-}
 
 /* --- Life --------------------------------------------------------------------------------------- */
 
@@ -286,7 +133,7 @@ static void settle(struct agent *a)
 
 	hear_self(a);
 	timer = repair_step(a, agent_now(a));
-	metrics_step(a);
+	phase_time_step(a);
 	reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
 	earlier(&timer, broadcast_source_step(a, agent_now(a)));
@@ -409,7 +256,7 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 			 (uintmax_t)ret->max_rate, what, (uintmax_t)ENGINE_ORDER_RATE_MIN);
 		return -EBADMSG;
 	}
-	g = ret->group = agent_group(a, buffer, group_name, why);
+	g = ret->group = group_of_buffer(a->config, buffer, group_name, why);
 	if (!g)
 		return -ENOENT;
 	ret->policy = g->policy;

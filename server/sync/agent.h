@@ -39,67 +39,12 @@
 #pragma once
 
 #include <jansson.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "ipc/base/cleanup.h"
-#include "server/sync/base/stripes.h"
+#include "server/sync/state/agent_config.h"
 #include "server/sync/state/env.h"
-#include "server/sync/state/ownership.h"
-
-#define NODE_MAX 63 /* bytes of a node's name */
-#define GROUP_MAX 63 /* and of a group's */
-#define SYNC_ID_SIZE 17 /* 16 hexadecimal digits and a NUL */
-#define MEMBERS_MAX 1024 /* of a group */
-#define AGENT_SELF UINT_MAX /* where a peer is asked for: this node */
-
-enum policy {
-	POLICY_ALL, /* every member has it, or none does */
-	POLICY_QUORUM, /* more than half of the members, the publisher among them */
-	POLICY_EACH, /* whoever verified it serves it */
-};
-
-#define GROUP_DEVICE_DEFAULT "host"
-
-#define REPAIRS_SERVED_MAX 8 /* at a time: each has two processes */
-#define REPAIR_RATE_MIN                                                                            \
-	((uint64_t)REPAIRS_SERVED_MAX << 16) /* no share of it is too little for an engine */
-
-struct transport;
-
-struct group {
-	const char *name;
-	const char *const *members;
-	unsigned n_members;
-	const char *const *publishers; /* who may push */
-	unsigned n_publishers;
-	const char *buffers; /* a pattern of fnmatch() */
-	enum policy policy;
-	const char *device; /* where its buffers are on this node, as weightd.h names devices */
-	struct ownership ownership; /* of what it receives */
-};
-
-/* Lives at least as long as the agent. */
-struct agent_config {
-	const char *name; /* of this node */
-	const char *const *peers; /* names: the index is the peer's number in struct env */
-	unsigned n_peers;
-	const char *const *peer_addresses; /* as configured, for agent_status() and sentences */
-	const struct group *groups;
-	unsigned n_groups;
-	const char *weightd_socket; /* NULL: where libweightd finds it */
-	const char *data_addresses[STRIPES_MAX]; /* where our engines listen; one per interface */
-	unsigned n_data_addresses;
-	bool tls; /* of engines; the daemon adds the descriptors to what an engine's open has */
-	const struct transport *
-		transport; /* of what we push; what we repair goes over tcp, what others do, as they say */
-	bool patches; /* what we pushed last is kept in memory, so that the next one travels as a patch of it */
-	uint64_t prepare_ns; /* to answer PREPARE, and for any other answer that moves no bytes */
-	uint64_t stall_ns; /* without a byte, or without an answer of a connected peer */
-	uint64_t max_bytes; /* of one version; 0: as many as weightd admits */
-	uint64_t repair_rate; /* bytes/s of all repairs that this node serves; 0: as many as there can be */
-};
 
 /* -ENOMEM. */
 int agent_new(const struct env *env, void *userdata, const struct agent_config *config,
@@ -119,13 +64,6 @@ int agent_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE]);
 int agent_flush(struct agent *a);
 
 /* --- What operators ask ------------------------------------------------------------------------- */
-
-/*
- * The group of a buffer: the one of that name, or, where `name` is NULL, the only one whose pattern fits.
- * NULL with a sentence.
- */
-const struct group *agent_group(const struct agent *a, const char *buffer, const char *name,
-				char why[WHY_SIZE]);
 
 /*
  * Pushes {buffer, group|null, version, policy|null, max_rate} and returns at once: the outcome is the event
@@ -193,3 +131,23 @@ json_t *agent_metrics(const struct agent *a);
  * also {version, state:"serving"|"behind"|"unverified"|"superseded"}.
  */
 json_t *agent_replicas(const struct agent *a, unsigned peer_or_self);
+
+/* --- What the daemon tells --------------------------------------------------------------------- */
+
+/* The peer proved its name; messages of an earlier connection do not come any more. */
+void agent_on_peer_up(struct agent *a, unsigned peer);
+void agent_on_peer_down(struct agent *a, unsigned peer, const char *why);
+void agent_on_message(struct agent *a, unsigned peer, const json_t *message);
+/* A blob came whole and its hash is right; `fd` is a sealed memfd, borrowed. */
+void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+/* How large a blob of this hash may be that the peer sends next; 0: none is expected, and what comes is thrown away. */
+uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+void agent_on_timer(struct agent *a);
+/* A job said something; the descriptors it takes it sets to -1. */
+void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds);
+/* A job ended by itself, or could not be told something; `how`: "signal 9". The handle is gone. */
+void agent_on_job_end(struct agent *a, void *owner, const char *how);
+/* weightd-trace can be asked again, and knows nothing of this sync, which it was told had begun. */
+void agent_on_untraced(struct agent *a, const char *sync);
+/* What weightd-trace answered to an "end"; both are borrowed. */
+void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/sync/agent.h"
 #include "server/sync/coordinator/patch_policy.h"
 
 #define HISTORY_WITH_NODES 8

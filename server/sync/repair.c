@@ -21,6 +21,7 @@
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 
 _Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ENGINE_ORDER_RATE_MIN,
 	       "all take such a share");
@@ -75,7 +76,7 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 			return;
 		}
 		h->look_version = version;
-		h->look_ns = agent_now(a) + agent_time_for(a, n_bytes);
+		h->look_ns = agent_now(a) + time_limit_for(a, n_bytes);
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
 		/* Of the recorded version or another one that is as large. */
 		if (n_fds == 1)
@@ -123,7 +124,7 @@ static bool look(struct agent *a, struct replica *h)
 		agent_log(a, "error", "%s", why);
 		return false;
 	}
-	h->look_ns = agent_now(a) + agent_time_for(a, 0);
+	h->look_ns = agent_now(a) + time_limit_for(a, 0);
 	work_tell(a, &h->look,
 		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "look", "socket",
 			    a->config->weightd_socket, "buffer", h->buffer, "device",

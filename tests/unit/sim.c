@@ -253,7 +253,7 @@ static const char *env_certificate(void *userdata)
 
 static bool is_over(struct sim_node *n, const struct sim_node *of, uint64_t time_ns)
 {
-	return of->over_ns && (time_ns == ENV_NOW ? env_time(n) : time_ns) > EPOCH_NS + of->over_ns;
+	return of->over_ns && (time_ns == TIME_NOW ? env_time(n) : time_ns) > EPOCH_NS + of->over_ns;
 }
 
 static int env_check(void *userdata, const char *text, const char *signature,

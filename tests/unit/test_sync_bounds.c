@@ -19,6 +19,7 @@
 #include "server/sync/config.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/state/agent_state.h"
+#include "server/sync/state/time_limit.h"
 #include "sim.h"
 #include "sim_jobs.h"
 
@@ -226,7 +227,7 @@ static void test_a_deadline_is_one_whatever_the_bytes_and_the_rate(void **state)
 
 	(void)state;
 	for (unsigned shift = 0; shift < 64; shift++) {
-		uint64_t ns = agent_time_to_move(a, (uint64_t)1 << shift, 1);
+		uint64_t ns = time_limit_to_move(a, (uint64_t)1 << shift, 1);
 
 		assert_in_range(ns, before, UINT64_MAX / 4);
 		before = ns;

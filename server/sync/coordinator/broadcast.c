@@ -19,6 +19,7 @@
 #include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
 static bool is_moved(const struct member *m)
@@ -38,7 +39,7 @@ static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 		if (measured && (!rate || measured < rate))
 			rate = measured;
 	}
-	return agent_time_to_move(a, s->document->n_bytes, rate);
+	return time_limit_to_move(a, s->document->n_bytes, rate);
 }
 
 /* --- What people see ---------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/repair.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
 #define KEPT_MAX 32 /* loans of replicas: each has a process, and a connection to weightd */
@@ -239,7 +240,7 @@ static void on_attached(struct agent *a, struct broadcast *t, const json_t *mess
 	}
 	t->layout_fd = take_fd(fds[0]);
 	t->data_fd = take_fd(fds[1]);
-	sync_set_phase(a, &t->sync, PHASE_DIGEST, agent_time_for(a, d->n_bytes));
+	sync_set_phase(a, &t->sync, PHASE_DIGEST, time_limit_for(a, d->n_bytes));
 }
 
 static bool is_as_recorded(const struct document *d, const struct document *recorded)
@@ -429,7 +430,7 @@ static bool take_kept(struct agent *a, struct broadcast *t, uint64_t version)
 	t->data_fd = take_fd(l->data_fd);
 	t->leaves_fd = take_fd(l->leaves_fd);
 	t->loan = take_ptr(h->kept);
-	sync_set_phase(a, &t->sync, PHASE_DIGEST, agent_time_for(a, 0));
+	sync_set_phase(a, &t->sync, PHASE_DIGEST, time_limit_for(a, 0));
 	t->sync.whole_ns = UINT64_MAX;
 	return true;
 }
@@ -466,7 +467,7 @@ int broadcast_source_start(struct agent *a, struct broadcast *t, uint64_t versio
 	r = work_start(a, &l->work, JOB_SOURCE, t->sync.replica->buffer, why);
 	if (r < 0)
 		return r;
-	sync_set_phase(a, &t->sync, PHASE_ATTACH, agent_time_for(a, 0));
+	sync_set_phase(a, &t->sync, PHASE_ATTACH, time_limit_for(a, 0));
 	t->sync.whole_ns = UINT64_MAX;
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
 			    a->config->weightd_socket, "buffer", t->sync.replica->buffer, "device",

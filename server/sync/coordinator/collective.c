@@ -17,10 +17,11 @@
 #include "server/sync/coordinator/collective_epoch.h"
 #include "server/sync/participant/contributor.h"
 #include "server/sync/state/document.h"
+#include "server/sync/state/time_limit.h"
 
 static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 {
-	return agent_time_to_move(a, 2 * s->document->n_bytes, s->max_rate);
+	return time_limit_to_move(a, 2 * s->document->n_bytes, s->max_rate);
 }
 
 /* --- What people see ---------------------------------------------------------------------------- */
@@ -373,7 +374,7 @@ static int add_members(struct agent *a, struct sync *s, const struct collective_
 void collective_arm(struct agent *a, struct sync *s)
 {
 	sync_set_phase(a, s, PHASE_ATTACH, 0);
-	s->whole_ns = s->deadline_ns + agent_time_to_move(a, 0, 0);
+	s->whole_ns = s->deadline_ns + time_limit_to_move(a, 0, 0);
 	list_append(&a->syncs, &s->link);
 }
 

@@ -7,6 +7,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/chain_epoch.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
 #define CHUNK_MAX (64 * MIB)
@@ -87,7 +88,7 @@ void nccl_epoch_start(struct agent *a, struct broadcast *t)
 uint64_t nccl_epoch_time_to_open(const struct agent *a, const struct broadcast *t)
 {
 	return transport_time_to_open(a, t->transport) + a->config->stall_ns +
-	       (nccl_epoch_is_staged(t) ? agent_time_for(a, t->expected) : 0);
+	       (nccl_epoch_is_staged(t) ? time_limit_for(a, t->expected) : 0);
 }
 
 uint64_t nccl_epoch_patience(const struct agent *a, const struct broadcast *t)

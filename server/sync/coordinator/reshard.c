@@ -20,6 +20,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/collective_epoch.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 
 #define SEND_RATE ((uint64_t)8 << 20) /* bytes a second; so slow is no link */
 #define PLAN_TIME (120 * SECOND) /* for the largest; most take none that could be told */
@@ -542,7 +543,7 @@ static void end(struct agent *a, struct sync *s, bool committed)
 
 static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 {
-	return agent_time_to_move(a, collective_op_most(&collective_of(s)->flows.plan), s->max_rate);
+	return time_limit_to_move(a, collective_op_most(&collective_of(s)->flows.plan), s->max_rate);
 }
 
 static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)

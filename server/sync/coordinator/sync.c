@@ -20,6 +20,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/history.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 
 static void settle_votes(struct agent *a, struct sync *s);
 
@@ -72,18 +73,18 @@ void sync_set_phase(struct agent *a, struct sync *s, enum phase phase, uint64_t 
 /* A member may have to copy what it gives, beside making room for what it gets. */
 uint64_t sync_time_to_prepare(const struct agent *a, const struct sync *s)
 {
-	return a->config->stall_ns + agent_time_for(a, 0) +
-	       2 * agent_time_for(a, s->document->n_bytes);
+	return a->config->stall_ns + time_limit_for(a, 0) +
+	       2 * time_limit_for(a, s->document->n_bytes);
 }
 
 static uint64_t time_to_verify(const struct agent *a, const struct sync *s)
 {
-	return agent_time_to_verify(a, s->document->n_bytes) + a->config->stall_ns;
+	return time_limit_to_verify(a, s->document->n_bytes) + a->config->stall_ns;
 }
 
 uint64_t sync_time_to_commit(const struct agent *a, const struct sync *s)
 {
-	return agent_time_for(a, s->document->n_bytes) + a->config->stall_ns;
+	return time_limit_for(a, s->document->n_bytes) + a->config->stall_ns;
 }
 
 unsigned sync_count(const struct sync *s, enum member_state state)

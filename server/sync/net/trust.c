@@ -598,7 +598,7 @@ int trust_check(const struct trust *t, const char *text, const char *signature,
 		wrong = clause;
 	else if (strcmp(found, name) != 0)
 		wrong = "is of another node";
-	if (!wrong && verify(t->store, x, time_ns == ENV_NOW ? NULL : &then, clause) < 0)
+	if (!wrong && verify(t->store, x, time_ns == TIME_NOW ? NULL : &then, clause) < 0)
 		wrong = clause;
 	if (!wrong)
 		wrong = check_signature(x, text, signature);

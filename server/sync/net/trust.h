@@ -8,10 +8,11 @@
 
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
-#include "server/sync/agent.h"
+#include "server/sync/base/limits.h"
 
 #define TRUST_SIGNATURE_SIZE 89 /* of Ed25519, in base64, with a NUL */
 #define TRUST_PEM_MAX ((size_t)512 << 10) /* bytes of a file, or of somebody's certificate */

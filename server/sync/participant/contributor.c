@@ -19,6 +19,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 
 #define CONTRIBUTORS_MAX 16 /* at a time: each has three processes and memory */
@@ -235,7 +236,7 @@ static void on_start(struct agent *a, struct participant *d, const json_t *messa
 		return;
 	}
 	d->reported_ns = agent_now(a);
-	whole_ns = d->reported_ns + 2 * agent_time_to_move(a, most(s), max_rate);
+	whole_ns = d->reported_ns + 2 * time_limit_to_move(a, most(s), max_rate);
 	d->whole_ns = max_rate && whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
 	participant_set_state(a, d, PARTICIPANT_MOVING, 2 * a->config->stall_ns);
 	work_tell(a, &d->engine,
@@ -351,7 +352,7 @@ static void copy(struct agent *a, struct contributor *s)
 	struct participant *d = &s->participant;
 
 	participant_set_state(a, d, PARTICIPANT_WANT,
-			      agent_time_for(a, d->is_own ? s->invitation.shard.given_bytes
+			      time_limit_for(a, d->is_own ? s->invitation.shard.given_bytes
 							  : d->n_bytes));
 	work_tell(a, &s->source,
 		  json_pack("{s:s, s:I}", "op", "copy", "beside", (json_int_t)d->n_bytes), NULL, 0);
@@ -468,7 +469,7 @@ static void on_attached(struct agent *a, struct contributor *s, const json_t *me
 	s->participant.n_bytes = n_bytes;
 	s->tensors_fd = take_fd(*fds);
 	s->participant.whole_ns = agent_now(a) +
-				  2 * agent_time_to_move(a, 2 * s->participant.n_bytes, 0);
+				  2 * time_limit_to_move(a, 2 * s->participant.n_bytes, 0);
 	contributor_prepare(a, s);
 }
 
@@ -538,7 +539,7 @@ static void on_verify(struct agent *a, struct participant *d, const json_t *mess
 		participant_tell(a, d, "verified", NULL);
 		return;
 	}
-	participant_set_state(a, d, PARTICIPANT_VERIFYING, agent_time_to_verify(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_VERIFYING, time_limit_to_verify(a, d->n_bytes));
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
@@ -691,7 +692,7 @@ void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32],
 
 	if (!s || s->invitation.layout_bytes != size)
 		return;
-	participant_set_state(a, &s->participant, PARTICIPANT_WANT, agent_time_for(a, 0));
+	participant_set_state(a, &s->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
 	work_tell(a, &s->source,
 		  json_pack("{s:s, s:s, s:s}", "op", "compare", "node", a->config->name, "other",
 			    agent_peer_name(a, peer)),
@@ -709,7 +710,7 @@ static void attach(struct agent *a, struct contributor *s)
 		participant_give_up(a, &s->participant, "failed", why);
 		return;
 	}
-	participant_set_state(a, &s->participant, PARTICIPANT_WANT, agent_time_for(a, 0));
+	participant_set_state(a, &s->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
 	work_tell(a, &s->source,
 		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.op->lend, "socket",
 			    a->config->weightd_socket, "buffer", source_of(s), "device",
@@ -720,7 +721,7 @@ static void attach(struct agent *a, struct contributor *s)
 static void begin(struct agent *a, struct contributor *s)
 {
 	s->participant.whole_ns = agent_now(a) +
-				  2 * agent_time_to_move(a, 2 * s->invitation.n_bytes, 0);
+				  2 * time_limit_to_move(a, 2 * s->invitation.n_bytes, 0);
 	if (s->had_to_wait)
 		participant_tell(a, &s->participant, "begun", NULL);
 	if (s->participant.is_own && !s->invitation.shard.gives)
@@ -784,7 +785,7 @@ static struct contributor *contributor_new(struct agent *a, unsigned peer,
 	s->participant.group = s->invitation.group;
 	s->participant.version_id = i->version_id;
 	participant_init(a, &s->participant, peer, i->sync, h);
-	s->participant.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
+	s->participant.whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 2 * i->n_bytes, 0);
 	return s;
 }
 

@@ -21,6 +21,7 @@
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/history.h"
 #include "server/sync/repair.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
@@ -286,7 +287,7 @@ void participant_init(struct agent *a, struct participant *d, unsigned coordinat
 	d->open_ns = a->config->prepare_ns;
 	d->stall_ns = 2 * a->config->stall_ns; /* it knows better what is wrong, and has to say it */
 	d->started_ns = a->env->time_ns(a->userdata);
-	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, d->n_bytes, 0);
+	d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, d->n_bytes, 0);
 	list_append(&a->participants, &d->link);
 }
 
@@ -379,14 +380,14 @@ void participant_create(struct agent *a, struct participant *d, json_t *message,
 		participant_give_up(a, d, "failed", why);
 		return;
 	}
-	participant_set_state(a, d, PARTICIPANT_CREATE, agent_time_for(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_CREATE, time_limit_for(a, d->n_bytes));
 	work_tell(a, &d->sink, message, fds, n_fds);
 }
 
 static void publish(struct agent *a, struct participant *d)
 {
 	/* Its old version, which others may have been told of, is not its newest any more. */
-	participant_set_state(a, d, PARTICIPANT_PUBLISHING, agent_time_for(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_PUBLISHING, time_limit_for(a, d->n_bytes));
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "publish"), NULL, 0);
 }
 

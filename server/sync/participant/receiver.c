@@ -19,6 +19,7 @@
 #include "server/sync/participant/receiver_epoch.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
 /*
@@ -219,7 +220,7 @@ static void on_verify(struct agent *a, struct participant *d, const json_t *mess
 		participant_out_of_order(a, d, "verify");
 		return;
 	}
-	participant_set_state(a, d, PARTICIPANT_VERIFYING, agent_time_to_verify(a, d->n_bytes));
+	participant_set_state(a, d, PARTICIPANT_VERIFYING, time_limit_to_verify(a, d->n_bytes));
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
@@ -278,7 +279,7 @@ static void want(struct agent *a, struct receiver *p)
 		json_array_append_new(blobs,
 				      json_string(field_hex(blob_hash(p->document, i), 32, hex)));
 	participant_set_state(a, &p->participant, PARTICIPANT_WANT,
-			      agent_time_for(a, p->document->n_bytes));
+			      time_limit_for(a, p->document->n_bytes));
 	participant_tell(a, &p->participant, "want", json_pack("{s:o}", "blobs", blobs));
 }
 
@@ -313,7 +314,7 @@ void receiver_begin_next(struct agent *a)
 		    !has_room(a, receiver_of(d)))
 			continue;
 		receiver_of(d)->begun_ns = agent_now(a);
-		d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, d->n_bytes, 0);
+		d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, d->n_bytes, 0);
 		want(a, receiver_of(d));
 	}
 }

@@ -18,6 +18,7 @@
 #include "server/sync/coordinator/stripe_pairing.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
 
@@ -265,7 +266,7 @@ static void stage(struct agent *a, struct receiver *p)
 	struct participant *d = &p->participant;
 
 	p->n_staging++;
-	d->open_ns = agent_time_for(a, d->expected);
+	d->open_ns = time_limit_for(a, d->expected);
 	participant_set_state(a, d, PARTICIPANT_OPENING, d->open_ns);
 	work_tell(a, &d->sink,
 		  json_pack("{s:s, s:o}", "op", "stage", "ranges", ranges_to_json(&p->ranges)),
@@ -390,7 +391,7 @@ static void begin_to_move(struct agent *a, struct receiver *p, uint64_t max_rate
 	uint64_t whole_ns = 0;
 
 	if (max_rate)
-		whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, max_rate);
+		whole_ns = p->begun_ns + 2 * time_limit_to_move(a, p->document->n_bytes, max_rate);
 	d->whole_ns = whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
 	d->reported_ns = agent_now(a);
 	participant_set_state(a, d, PARTICIPANT_MOVING, d->stall_ns);

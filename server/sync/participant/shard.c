@@ -14,6 +14,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/reshard.h"
 #include "server/sync/participant/contributor.h"
+#include "server/sync/state/time_limit.h"
 
 static struct shard *of(struct contributor *s)
 {
@@ -135,7 +136,7 @@ void shard_on_plan(struct agent *a, struct participant *d, const json_t *message
 			      0); /* whatever else comes first: there is the whole */
 	if (x->gets)
 		code = take_result(a, s, message, why);
-	d->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 0, 0) +
+	d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 0, 0) +
 		      reshard_time_to_send(COLLECTIVE_OP_NODES_MAX *
 					   (x->plan_bytes + x->layout_bytes));
 	if (code)
@@ -159,7 +160,7 @@ static int read_plan(struct agent *a, struct contributor *s, char why[MOVES_WHY_
 	(void)munmap(text, x->plan_bytes);
 	if (r == 0)
 		s->participant.whole_ns = agent_now(a) +
-					  2 * agent_time_to_move(a, collective_op_most(plan), 0);
+					  2 * time_limit_to_move(a, collective_op_most(plan), 0);
 	return r;
 }
 

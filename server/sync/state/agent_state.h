@@ -4,10 +4,11 @@
 #pragma once
 
 #include "ipc/base/list.h"
-#include "server/sync/agent.h"
 #include "server/sync/base/json_packet.h"
+#include "server/sync/state/agent_config.h"
 #include "server/sync/state/env.h"
 #include "server/sync/state/metrics.h"
+#include "server/sync/state/work.h"
 
 #define BUFFER_MAX 255 /* bytes of a buffer's name */
 #define DEVICE_MAX 63 /* and of a device's */
@@ -29,22 +30,6 @@ static inline int version_id_compare(struct version_id a, struct version_id b)
 		return a.term < b.term ? -1 : 1;
 	return a.number < b.number ? -1 : a.number > b.number;
 }
-
-/* A process that works for something here. */
-struct work {
-	struct job *job; /* NULL: none runs */
-	enum job_kind kind; /* of it */
-	struct {
-		struct list link; /* agent::trace_spans */
-		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
-		uint64_t version;
-		unsigned n_sockets; /* that were told of */
-		bool is_resumed; /* weightd-trace did not see all of it */
-	} trace_span; /* of trace_span.h */
-	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
-			   unsigned n_fds);
-	void (*on_end)(struct agent *a, struct work *w, const char *how);
-};
 
 /* What a peer said that it holds. */
 struct claim {
@@ -123,17 +108,3 @@ unsigned agent_peer_number(const struct agent *a, const char *name);
 
 /* Whether it is a member or a publisher of the group: who may know what the group has, and bring it. */
 bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self);
-
-/* `buffer`: as of struct env. */
-int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
-	       char why[WHY_SIZE]);
-/* Steals `message`. */
-void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds);
-void work_end(struct agent *a, struct work *w);
-
-/* How long something may take that reads, writes or makes this many bytes here: 256 MiB/s and an answer. */
-uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes);
-/* How long a member may verify: it may have to copy first what did not travel. */
-uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes);
-/* How long bytes may move, at `rate` bytes per second where that is known; a sync as a whole, too. */
-uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate);

@@ -206,7 +206,7 @@ static int check_at(struct agent *a, const struct document *d, uint64_t time_ns,
 
 int document_check(struct agent *a, const struct document *d, char why[WHY_SIZE])
 {
-	return check_at(a, d, ENV_NOW, why);
+	return check_at(a, d, TIME_NOW, why);
 }
 
 int document_check_then(struct agent *a, const struct document *d, char why[WHY_SIZE])
@@ -226,7 +226,7 @@ int document_take_decision(struct agent *a, struct document *d, const json_t *me
 	}
 	if (d->decision && strcmp(d->decision, decision) == 0)
 		return 0; /* it was checked with the document */
-	r = check_decision(a, d, decision, ENV_NOW, why);
+	r = check_decision(a, d, decision, TIME_NOW, why);
 	if (r < 0)
 		return r;
 	free(d->decision);

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/sync/base/limits.h"
+
 struct agent;
 struct job; /* a process that works for the agent; the daemon's */
 
@@ -26,9 +28,7 @@ enum job_kind {
 	JOB_NCCL, /* weightd-sync-nccl: the same */
 };
 
-#define WHY_SIZE 512 /* of a sentence for people */
 #define SAVE_ALL 1 /* what env.save() may return */
-#define ENV_NOW UINT64_MAX /* of a time */
 
 struct env {
 	uint64_t (*now_ns)(void *userdata); /* CLOCK_MONOTONIC */
@@ -81,7 +81,7 @@ struct env {
 	const char *(*certificate)(void *userdata);
 	/*
 	 * Whether `signature` over `text` is of the owner of `certificate` (PEM), whose name is `name` and which
-	 * our CA issued and which was valid at `time_ns`; ENV_NOW: is valid, and was not revoked. -EKEYREJECTED
+	 * our CA issued and which was valid at `time_ns`; TIME_NOW: is valid, and was not revoked. -EKEYREJECTED
 	 * with a sentence.
 	 */
 	int (*check)(void *userdata, const char *text, const char *signature,
@@ -101,23 +101,3 @@ struct env {
 	/* Something for weightctl sync watch, history and the journal: see `event` in the agent's opening. */
 	void (*event)(void *userdata, const json_t *event);
 };
-
-/* --- What the daemon tells --------------------------------------------------------------------- */
-
-/* The peer proved its name; messages of an earlier connection do not come any more. */
-void agent_on_peer_up(struct agent *a, unsigned peer);
-void agent_on_peer_down(struct agent *a, unsigned peer, const char *why);
-void agent_on_message(struct agent *a, unsigned peer, const json_t *message);
-/* A blob came whole and its hash is right; `fd` is a sealed memfd, borrowed. */
-void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
-/* How large a blob of this hash may be that the peer sends next; 0: none is expected, and what comes is thrown away. */
-uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
-void agent_on_timer(struct agent *a);
-/* A job said something; the descriptors it takes it sets to -1. */
-void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds);
-/* A job ended by itself, or could not be told something; `how`: "signal 9". The handle is gone. */
-void agent_on_job_end(struct agent *a, void *owner, const char *how);
-/* weightd-trace can be asked again, and knows nothing of this sync, which it was told had begun. */
-void agent_on_untraced(struct agent *a, const char *sync);
-/* What weightd-trace answered to an "end"; both are borrowed. */
-void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows);

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "server/sync/state/agent_state.h"
 
 static const char *const POLICIES[] = {
 	[POLICY_ALL] = "all",
@@ -108,10 +108,9 @@ const char *group_device(const struct agent_config *config, const char *name)
 	return g ? g->device : GROUP_DEVICE_DEFAULT;
 }
 
-const struct group *agent_group(const struct agent *a, const char *buffer, const char *name,
-				char why[WHY_SIZE])
+const struct group *group_of_buffer(const struct agent_config *config, const char *buffer,
+				    const char *name, char why[WHY_SIZE])
 {
-	const struct agent_config *config = a->config;
 	const struct group *found = NULL;
 
 	if (name) {

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "server/sync/agent.h"
+#include "server/sync/state/agent_config.h"
 
 const struct group *group_find(const struct agent_config *config, const char *name);
 bool group_has_member(const struct group *g, const char *node);
@@ -13,6 +13,12 @@ uint64_t group_term(const struct group *g, const char *node, uint64_t least);
 /* A row of one bool per peer, and one for this node: who is a member or a publisher. -ENOMEM. */
 int group_fill_row(const struct group *g, const struct agent_config *config, bool *ret);
 bool group_has_buffer(const struct group *g, const char *buffer);
+/*
+ * The group of a buffer: the one of that name, or, where `name` is NULL, the only one whose pattern fits.
+ * NULL with a sentence.
+ */
+const struct group *group_of_buffer(const struct agent_config *config, const char *buffer,
+				    const char *name, char why[WHY_SIZE]);
 /* Where the buffers of a group are on this node; of one that is no more, as of one that says nothing. */
 const char *group_device(const struct agent_config *config, const char *name);
 

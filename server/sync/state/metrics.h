@@ -63,12 +63,12 @@ struct metrics_stay {
 int metrics_init(struct agent *a);
 void metrics_deinit(struct agent *a);
 
-/* After each thing that happened: adds up how long syncs were in phases that they left. */
-void metrics_step(struct agent *a);
 /* `state` is that of the end event. */
 void metrics_on_end(struct agent *a, enum metrics_role role, enum sync_kind kind, const char *state);
-/* "push" */
+/* "publisher", "push", "committed" */
+const char *metrics_role(enum metrics_role role);
 const char *metrics_kind(enum sync_kind kind);
+const char *metrics_result(enum metrics_result result);
 /* An engine of ours was done with an epoch of `n_bytes` bytes: what it said of the socket to or from that node. */
 void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const json_t *out);
 void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in);

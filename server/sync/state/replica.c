@@ -36,6 +36,7 @@
 #include "server/sync/history.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/time_limit.h"
 
 #define N_REPLICAS_MAX 4096
 #define FEW 8 /* of a thousand, one in three thousand hears of nobody's version by such a chance */
@@ -519,7 +520,7 @@ void replica_tell_few(struct agent *a, struct replica *h, unsigned coordinator)
 		note_told(a, peer, h);
 		n++;
 	}
-	h->tell_ns = agent_now(a) + agent_time_for(a, h->document->n_bytes) +
+	h->tell_ns = agent_now(a) + time_limit_for(a, h->document->n_bytes) +
 		     2 * a->config->stall_ns;
 }
 

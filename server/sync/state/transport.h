@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "server/sync/agent.h"
 #include "server/sync/base/ranges.h"
+#include "server/sync/state/env.h"
 
 #define TRANSPORT_NAME_MAX 15
 #define TRANSPORT_CHUNK ((uint64_t)1 << 20) /* what all but rings move at a time: a leaf */
