@@ -15,21 +15,10 @@
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/retry.h"
 
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
-#define BLOBS_PART                                                                                 \
-	8 /* of max-bytes, for what a version has before weightd admits anything: one part of so many */
 #define QUEUED_MAX 64 /* of one coordinator: a document each */
-
-uint64_t admission_blobs_size(const struct document *d)
-{
-	return d->layout_bytes + document_leaves_bytes(d);
-}
-
-uint64_t admission_blobs_max(const struct agent *a)
-{
-	return a->config->max_bytes ? a->config->max_bytes / BLOBS_PART : UINT64_MAX / 4;
-}
 
 /* The group, if it has the buffer and this node is in it. */
 static const struct group *find_group(const struct agent *a, const char *group, const char *buffer,
@@ -101,11 +90,11 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 
 	if (code)
 		return code;
-	if (admission_blobs_size(d) > admission_blobs_max(a)) {
+	if (document_blobs_bytes(d) > participant_blobs_max(a)) {
 		snprintf(why, WHY_SIZE,
 			 "its layout has %ju bytes, and max-bytes of %s leaves %ju for those",
 			 (uintmax_t)d->layout_bytes, a->config->name,
-			 (uintmax_t)admission_blobs_max(a));
+			 (uintmax_t)participant_blobs_max(a));
 		return "size";
 	}
 	return d->decision ? NULL : refuse_time(a, d->publisher, d->time_ns, why);
@@ -282,7 +271,7 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 	h = *ret_replica = replica_get(a, d->buffer, d->group);
 	snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
 	code = h ? refuse_order(a, peer, h, d, why) : "buffers";
-	if (!code && d->decision && !repair_take_invitation(a, h, peer)) {
+	if (!code && d->decision && !retry_take_invitation(a, h, peer)) {
 		snprintf(why, WHY_SIZE, "%s did not ask %s for it", a->config->name,
 			 agent_peer_name(a, peer));
 		code = "unasked";

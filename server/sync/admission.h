@@ -19,7 +19,3 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 const char *admission_refusal_of_contributor(struct agent *a, unsigned peer_or_self,
 					     const struct invitation *i,
 					     struct replica **ret_replica, char why[WHY_SIZE]);
-
-/* Bytes of the layout and the leaves of a version, and how many one may have: of all there may be twice as many here. */
-uint64_t admission_blobs_size(const struct document *d);
-uint64_t admission_blobs_max(const struct agent *a);

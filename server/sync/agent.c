@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "ipc/base/utf8.h"
+#include "server/sync/admission.h"
 #include "server/sync/base/engine_order.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
@@ -32,6 +33,7 @@
 #include "server/sync/participant/shard.h"
 #include "server/sync/phase_time.h"
 #include "server/sync/repair.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/loopback.h"
 #include "server/sync/state/trace_span.h"
@@ -40,6 +42,62 @@
 #define SAVE_AGAIN_NS                                                                              \
 	(60 * SECOND) /* after the commit log could not be written, which was logged */
 #define PUSHES_MAX 32 /* at a time: each has two processes */
+
+/* --- Hooks -------------------------------------------------------------------------------------- */
+
+static bool agent_coordinates(struct agent *a, const char *sync)
+{
+	return sync_find(a, sync) != NULL;
+}
+
+static bool agent_has_sync_of(const struct agent *a, const struct replica *h)
+{
+	const struct participant *d;
+	const struct sync *s;
+
+	list_for_each(s, &a->syncs, link)
+		if (s->replica == h)
+			return true;
+	list_for_each(d, &a->participants, link)
+		if (d->replica == h)
+			return true;
+	return false;
+}
+
+static bool agent_find_layout(const struct agent *a, const char *sync, int *ret_fd)
+{
+	struct participant *d;
+
+	list_for_each(d, &a->participants, link)
+		if (d->coordinator == AGENT_SELF && strcmp(d->sync, sync) == 0) {
+			*ret_fd = contributor_of(d)->layout_fd;
+			return true;
+		}
+	return false;
+}
+
+/* A repair that has it now leaves nothing behind. */
+static void agent_on_loan_unwanted(struct agent *a, const struct replica *h)
+{
+	struct broadcast *t = broadcast_find_of_buffer(a, h->buffer);
+
+	if (t && sync_is_repair(&t->sync))
+		t->is_unwanted = true;
+}
+
+static const struct agent_hooks HOOKS = {
+	.on_member = history_member_event,
+	.on_participant = history_participant_event,
+	.on_sync_end = history_sync_end,
+	.on_participant_end = history_participant_end,
+	.on_traced = history_traced,
+	.refuse_receiver = admission_refusal,
+	.refuse_contributor = admission_refusal_of_contributor,
+	.coordinates = agent_coordinates,
+	.is_in_sync = agent_has_sync_of,
+	.find_layout = agent_find_layout,
+	.on_loan_unwanted = agent_on_loan_unwanted,
+};
 
 /* --- Life --------------------------------------------------------------------------------------- */
 
@@ -50,6 +108,7 @@ int agent_new(const struct env *env, void *userdata, const struct agent_config *
 
 	if (!a)
 		return -ENOMEM;
+	a->hooks = &HOOKS;
 	a->env = env;
 	a->userdata = userdata;
 	a->config = config;

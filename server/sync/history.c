@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "server/sync/agent.h"
-#include "server/sync/coordinator/patch_policy.h"
+#include "server/sync/state/ended_syncs.h"
+#include "server/sync/state/patch_chain.h"
 
-#define HISTORY_WITH_NODES 8
 #define LATE "it is slow, and still gets it"
 
 struct about {
@@ -82,7 +82,7 @@ static json_t *row_of(const struct about *x)
 			 number_or_null(x->changed, x->changed != UINT64_MAX), "by",
 			 x->kind == KIND_AVERAGE || x->kind == KIND_RESHARD
 				 ? NULL
-				 : patch_policy_way(x->patch, x->changed, x->n_bytes),
+				 : patch_chain_way(x->patch, x->changed, x->n_bytes),
 			 "patch", number_or_null(x->patch, x->patch), "differ",
 			 number_or_null(x->n_differ, x->n_differ != UINT64_MAX));
 }
@@ -247,25 +247,11 @@ void history_participant_event(struct agent *a, const struct participant *d)
 	agent_event(a, event);
 }
 
-static void append(struct agent *a, json_t *row, json_t *rows)
-{
-	json_array_append_new(a->history, json_pack("{s:o, s:o}", "row", row, "nodes", rows));
-	if (json_array_size(a->history) > HISTORY_MAX)
-		json_array_remove(a->history, 0);
-}
-
 /* Steals all three. */
 static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 {
-	size_t size;
-
-	append(a, row, rows);
-	a->n_unsaved++;
+	ended_syncs_add(a, row, rows);
 	replicas_save_later(a);
-	size = json_array_size(a->history);
-	if (size > HISTORY_WITH_NODES)
-		json_object_set_new(json_array_get(a->history, size - 1 - HISTORY_WITH_NODES),
-				    "nodes", json_array());
 	json_object_set_new(event, "event", json_string("end"));
 	agent_event(a, event);
 }
@@ -398,57 +384,13 @@ static struct byte_count *byte_count_of(struct agent *a, enum metrics_role role,
 	return NULL;
 }
 
-static bool is_row_of(const json_t *row, enum metrics_role role, const char *sync)
-{
-	const char *id = json_string_value(json_object_get(row, "sync"));
-	const char *name = json_string_value(json_object_get(row, "role"));
-
-	return id && name && strcmp(id, sync) == 0 &&
-	       strcmp(name, role == ROLE_PUBLISHER ? "publisher" : "member") == 0;
-}
-
 /* Also where the row was told of, and is in the commit log: who asks later is told better. */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes)
 {
 	struct byte_count *byte_count = byte_count_of(a, role, sync);
-	json_t *entry;
-	size_t i;
 
-	if (byte_count) {
+	if (byte_count)
 		byte_count_add_traced(byte_count, n_bytes);
-		return;
-	}
-	json_array_foreach(a->history, i, entry)
-	{
-		json_t *row = json_object_get(entry, "row");
-
-		if (is_row_of(row, role, sync))
-			byte_count_amend(row, n_bytes);
-	}
-}
-
-/* --- The commit log --------------------------------------------------------------------------------- */
-
-json_t *history_to_json(const struct agent *a, size_t n)
-{
-	json_t *rows = json_array();
-	size_t size = json_array_size(a->history);
-
-	for (size_t i = n < size ? size - n : 0; i < size; i++)
-		json_array_append(rows, json_object_get(json_array_get(a->history, i), "row"));
-	return rows;
-}
-
-void history_load(struct agent *a, const json_t *rows)
-{
-	json_t *row;
-	size_t i;
-
-	json_array_foreach(rows, i, row)
-	{
-		const char *sync = json_string_value(json_object_get(row, "sync"));
-
-		if (sync && strlen(sync) == SYNC_ID_SIZE - 1)
-			append(a, json_incref(row), json_array());
-	}
+	else
+		ended_syncs_amend(a, role, sync, n_bytes);
 }

@@ -8,12 +8,6 @@
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/participant/participant.h"
 
-#define HISTORY_MAX 256
-
-/* For the commit log: an array of the last `n` rows, oldest first. What is no such row is left out when it is read. */
-json_t *history_to_json(const struct agent *a, size_t n);
-void history_load(struct agent *a, const json_t *rows);
-
 void history_member_event(struct agent *a, const struct sync *s, const struct member *m);
 /* As its end, once: it is committed, and goes on for those who are late. */
 void history_sync_left(struct agent *a, struct sync *s);

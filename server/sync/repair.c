@@ -19,33 +19,18 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
+#include "server/sync/coordinator/repair_refusal.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/retry.h"
 #include "server/sync/state/time_limit.h"
 
 _Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ENGINE_ORDER_RATE_MIN,
 	       "all take such a share");
 
-#define RETRY_MIN (SECOND / 5)
-#define RETRY_MAX (10 * SECOND)
 #define RETRY_BUSY SECOND
 #define LOOKS_MAX 2 /* at a time: each reads all bytes of a version */
-#define VERSION_ID_MAX ((uint64_t)1 << 53)
 #define ASKED_MAX 8 /* replicas that one peer is to bring at a time */
-#define VAIN_STEP 4 /* as bad as so many answers that it is busy */
-#define VAIN_MAX (16 * VAIN_STEP) /* with more, all that were asked for it are half as bad */
-
-void repair_retry_later(struct agent *a, struct replica *h)
-{
-	uint64_t wait = RETRY_MIN << (h->n_retries < 6 ? h->n_retries : 6);
-	uint32_t part;
-
-	a->env->random(a->userdata, &part, sizeof(part));
-	wait = wait > RETRY_MAX ? RETRY_MAX : wait;
-	h->n_retries++;
-	replica_set_asked(a, h, NO_PEER);
-	h->retry_ns = agent_now(a) + wait / 2 + wait / 2 * (part % 1024) / 1024;
-}
 
 /* --- Looking ------------------------------------------------------------------------------------ */
 
@@ -135,56 +120,10 @@ static bool look(struct agent *a, struct replica *h)
 
 /* --- Asking ------------------------------------------------------------------------------------- */
 
-static void note_vain(struct agent *a, struct replica *h, unsigned peer, unsigned weight)
-{
-	struct claim *c = replica_claim(a, peer, h);
-
-	if (!c)
-		return;
-	c->n_vain += weight;
-	if (c->n_vain <= VAIN_MAX)
-		return;
-	/* Trouble of our own is laid to all in turn: at a bound that each of them reaches, they would be equal. */
-	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *each = replica_claim(a, i, h);
-
-		if (each)
-			each->n_vain /= 2;
-	}
-}
-
-void repair_in_vain(struct agent *a, struct replica *h, unsigned peer)
-{
-	note_vain(a, h, peer, VAIN_STEP);
-}
-
-void repair_kept_word(struct agent *a, struct replica *h, unsigned peer)
-{
-	struct claim *c = replica_claim(a, peer, h);
-
-	if (c)
-		c->n_vain = 0;
-}
-
-bool repair_take_invitation(struct agent *a, struct replica *h, unsigned peer)
-{
-	struct claim *c = replica_claim(a, peer, h);
-	bool is_invited = c && c->is_invited;
-
-	if (c)
-		c->is_invited = false;
-	return is_invited;
-}
-
-uint64_t repair_patience(const struct agent *a)
-{
-	return 3 * a->config->prepare_ns + 60 * SECOND;
-}
-
 /* Positive: x is to be asked before y. */
 static int compare_claims(const struct claim *x, const struct claim *y)
 {
-	unsigned vain_x = x->n_vain / VAIN_STEP, vain_y = y->n_vain / VAIN_STEP;
+	unsigned vain_x = x->n_vain / RETRY_VAIN_STEP, vain_y = y->n_vain / RETRY_VAIN_STEP;
 
 	if (vain_x != vain_y)
 		return vain_x < vain_y ? 1 : -1;
@@ -234,7 +173,7 @@ static void ask(struct agent *a, struct replica *h, unsigned peer, uint64_t now)
 	replica_set_asked(a, h, peer);
 	c->is_invited = true;
 	/* It digests the version before it prepares. */
-	h->asked_ns = now + repair_patience(a);
+	h->asked_ns = now + retry_patience(a);
 	agent_send(a, peer,
 		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", h->buffer,
 			     "group", c->group->name, "term", (json_int_t)held.term, "number",
@@ -249,7 +188,7 @@ static bool is_another_better(struct agent *a, const struct replica *h)
 	unsigned peer = choose(a, h, &is_one_busy);
 
 	c = peer == NO_PEER ? NULL : replica_claim(a, peer, h);
-	return asked && c && c->n_vain / VAIN_STEP < asked->n_vain / VAIN_STEP;
+	return asked && c && c->n_vain / RETRY_VAIN_STEP < asked->n_vain / RETRY_VAIN_STEP;
 }
 
 static bool is_in_sync(struct agent *a, const char *buffer)
@@ -287,8 +226,8 @@ static void step(struct agent *a, struct replica *h, uint64_t now, unsigned n_lo
 		look_failed(a, h, false);
 	}
 	if (h->asked != NO_PEER && now >= h->asked_ns) {
-		repair_in_vain(a, h, h->asked);
-		repair_retry_later(a, h);
+		retry_in_vain(a, h, h->asked);
+		retry_later(a, h);
 	} else if (h->asked != NO_PEER && !is_another_better(a, h)) {
 		return;
 	}
@@ -305,7 +244,7 @@ static void step(struct agent *a, struct replica *h, uint64_t now, unsigned n_lo
 	peer = choose(a, h, &is_one_busy);
 	if (peer != NO_PEER && a->env->may_save(a->userdata, why) < 0) {
 		agent_log(a, "debug", "%s is not fetched, yet: %s", h->buffer, why);
-		repair_retry_later(a, h);
+		retry_later(a, h);
 		return;
 	}
 	if (peer != NO_PEER) {
@@ -318,7 +257,7 @@ static void step(struct agent *a, struct replica *h, uint64_t now, unsigned n_lo
 	}
 	/* Nobody has it: a weightd that was away may come back with it. */
 	if (h->state == REPLICA_BEHIND && h->document && !h->look_is_vain) {
-		repair_retry_later(a, h);
+		retry_later(a, h);
 		h->state = REPLICA_UNVERIFIED;
 	}
 }
@@ -370,19 +309,19 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	agent_log(a, "debug", "%s: %s does not repair it: %s", buffer, agent_peer_name(a, peer),
 		  why);
-	note_vain(a, h, peer, strcmp(code, "busy") == 0 ? 1 : VAIN_STEP);
-	repair_retry_later(a, h);
+	retry_note_vain(a, h, peer, strcmp(code, "busy") == 0 ? 1 : RETRY_VAIN_STEP);
+	retry_later(a, h);
 }
 
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer)
 {
 	struct replica *h = replica_find(a, buffer);
 
-	if (!h || !repair_take_invitation(a, h, peer))
+	if (!h || !retry_take_invitation(a, h, peer))
 		return;
-	repair_in_vain(a, h, peer);
+	retry_in_vain(a, h, peer);
 	if (h->asked == peer)
-		repair_retry_later(a, h);
+		retry_later(a, h);
 }
 
 void repair_on_peer_down(struct agent *a, unsigned peer)
@@ -392,20 +331,12 @@ void repair_on_peer_down(struct agent *a, unsigned peer)
 	repair_forget(a, peer);
 	list_for_each(h, &a->replicas, link)
 		if (h->asked == peer) {
-			repair_in_vain(a, h, peer);
-			repair_retry_later(a, h);
+			retry_in_vain(a, h, peer);
+			retry_later(a, h);
 		}
 }
 
 /* --- Being asked -------------------------------------------------------------------------------- */
-
-void repair_refuse(struct agent *a, unsigned peer, const char *buffer, const char *code,
-		   const char *why)
-{
-	agent_send(a, peer,
-		   json_pack("{s:s, s:s, s:s, s:s}", "type", "cannot-repair", "buffer", buffer,
-			     "code", code, "why", why));
-}
 
 struct catch_up {
 	struct list link; /* agent::catch_ups */
@@ -448,15 +379,15 @@ static void serve(struct agent *a, const struct catch_up *c)
 
 	if (!agent_knows(a, c->group, c->peer) || !h || strcmp(h->group, c->group->name) != 0 ||
 	    version_id_compare(replica_held(h), c->version_id) <= 0) {
-		repair_refuse(a, c->peer, c->buffer, "nothing", "nothing newer is here");
+		repair_refusal_send(a, c->peer, c->buffer, "nothing", "nothing newer is here");
 		return;
 	}
 	if (is_in_sync(a, c->buffer)) {
-		repair_refuse(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
+		repair_refusal_send(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
 		return;
 	}
 	if (broadcast_new(a, h, c->group, c->peer, h->version, &s, why) < 0) {
-		repair_refuse(a, c->peer, c->buffer, "failed", why);
+		repair_refusal_send(a, c->peer, c->buffer, "failed", why);
 		return;
 	}
 	s->max_rate = a->config->repair_rate / REPAIRS_SERVED_MAX;
@@ -548,7 +479,7 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 	g = group_find(a->config, group_name);
 	c = find_catch_up(a, peer, buffer);
 	if (!g) {
-		repair_refuse(a, peer, buffer, "nothing", "nothing newer is here");
+		repair_refusal_send(a, peer, buffer, "nothing", "nothing newer is here");
 		return;
 	}
 	if (c) {
@@ -557,12 +488,12 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	}
 	if (n_waiting(a, peer) >= ASKED_MAX) {
-		repair_refuse(a, peer, buffer, "busy", "it asked for enough already");
+		repair_refusal_send(a, peer, buffer, "busy", "it asked for enough already");
 		return;
 	}
 	c = calloc(1, sizeof(*c));
 	if (!c) {
-		repair_refuse(a, peer, buffer, "failed", "out of memory");
+		repair_refusal_send(a, peer, buffer, "failed", "out of memory");
 		return;
 	}
 	*c = (struct catch_up){.peer = peer, .group = g, .version_id = version_id};

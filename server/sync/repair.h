@@ -25,16 +25,4 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message);
 void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
 /* What a peer brought is nothing that its publisher signed: if it was asked for it, others are asked before it is again. */
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer);
-/* Something came to nothing: a while, longer each time, before the next attempt. */
-void repair_retry_later(struct agent *a, struct replica *h);
-/* What this peer was asked for came to nothing: others are asked before it is asked again. */
-void repair_in_vain(struct agent *a, struct replica *h, unsigned peer);
-void repair_kept_word(struct agent *a, struct replica *h, unsigned peer);
-/* Whether it was asked for it; from now on it was not, as one invitation is for one PREPARE. */
-bool repair_take_invitation(struct agent *a, struct replica *h, unsigned peer);
-/* How long whom we ask may take over anything but bytes. */
-uint64_t repair_patience(const struct agent *a);
 void repair_on_peer_down(struct agent *a, unsigned peer);
-/* Answers a catch-up that comes to nothing. */
-void repair_refuse(struct agent *a, unsigned peer, const char *buffer, const char *code,
-		   const char *why);

@@ -17,7 +17,7 @@
 #include "server/sync/coordinator/link_rate.h"
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
-#include "server/sync/repair.h"
+#include "server/sync/coordinator/repair_refusal.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
@@ -178,8 +178,8 @@ static void end(struct agent *a, struct sync *s, bool committed)
 
 	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
 	if (sync_is_repair(s) && s->members[0].state == MEMBER_AWAITED)
-		repair_refuse(a, s->members[0].peer, s->replica->buffer, "busy",
-			      "it ended before it began");
+		repair_refusal_send(a, s->members[0].peer, s->replica->buffer, "busy",
+				    "it ended before it began");
 	work_end(a, &t->engine);
 	if (committed && !sync_is_repair(s) && t->loan)
 		broadcast_source_keep(a, t);

@@ -12,7 +12,6 @@
 
 #define EPOCHS_MAX 8 /* each further one begins with the loss of a member */
 #define BLAMED_MAX 2 /* links that may break at a member before others come first */
-#define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
 
 /* The version as a patch: see patch_policy.h. */
 struct patch_policy {
@@ -49,7 +48,7 @@ struct broadcast {
 
 	const struct transport *transport; /* of the last epoch */
 	struct work engine;
-	char engine_hello[HELLO_MAX + 1];
+	char engine_hello[TRANSPORT_HELLO_MAX + 1];
 	struct member *first; /* of the last epoch's chain */
 	bool by_patch; /* the epoch carries the patch, and else the version */
 	struct ranges ranges; /* of what it carries */

@@ -20,7 +20,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
-#include "server/sync/repair.h"
+#include "server/sync/coordinator/repair_refusal.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
@@ -195,7 +195,8 @@ void broadcast_source_failed(struct agent *a, struct broadcast *t, const char *w
 {
 	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
 		replica_set_lost(a, t->sync.replica);
-		repair_refuse(a, t->sync.members[0].peer, t->sync.replica->buffer, "lost", why);
+		repair_refusal_send(a, t->sync.members[0].peer, t->sync.replica->buffer, "lost",
+				    why);
 		t->sync.members[0].state = MEMBER_ABSENT;
 	}
 	sync_fail(a, &t->sync, "%s", why);
@@ -205,7 +206,8 @@ void broadcast_source_failed(struct agent *a, struct broadcast *t, const char *w
 static void fail_for_room(struct agent *a, struct broadcast *t, const char *why)
 {
 	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
-		repair_refuse(a, t->sync.members[0].peer, t->sync.replica->buffer, "memory", why);
+		repair_refusal_send(a, t->sync.members[0].peer, t->sync.replica->buffer, "memory",
+				    why);
 		t->sync.members[0].state = MEMBER_ABSENT;
 	}
 	sync_fail(a, &t->sync, "%s", why);

@@ -24,7 +24,7 @@
 #include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/coordinator/stripe_pairing.h"
 #include "server/sync/coordinator/traffic_plan.h"
-#include "server/sync/history.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
 
@@ -54,7 +54,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "opened") == 0 && t->sync.phase == PHASE_OPEN &&
-	    field_string_or_null(message, "hello", HELLO_MAX, &hello) == 0) {
+	    field_string_or_null(message, "hello", TRANSPORT_HELLO_MAX, &hello) == 0) {
 		snprintf(t->engine_hello, sizeof(t->engine_hello), "%s", hello ? hello : "");
 		t->engine_is_open = true;
 	} else if (strcmp(op, "progress") == 0 && t->sync.phase == PHASE_BYTES) {
@@ -229,8 +229,8 @@ static int add_ranges(struct broadcast *t)
 		if (ranges_add_all(&t->ranges, patch_policy_missing(t, m)) < 0)
 			return -1;
 	/* What lies between the last ones goes along. */
-	if (t->ranges.n > CHAIN_EPOCH_RANGES_MAX) {
-		const struct range *from = &t->ranges.at[CHAIN_EPOCH_RANGES_MAX - 1];
+	if (t->ranges.n > TRANSPORT_RANGES_MAX) {
+		const struct range *from = &t->ranges.at[TRANSPORT_RANGES_MAX - 1];
 		const struct range *last = &t->ranges.at[t->ranges.n - 1];
 
 		if (ranges_add(&t->ranges, from->offset, last->offset + last->size - from->offset) <
@@ -610,7 +610,7 @@ void chain_epoch_on_opened(struct agent *a, struct sync *s, struct member *m, co
 	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
 	    !is_in_digits(address) || field_number_or(message, "port", 65535, 0, &m->port) < 0 ||
 	    (!m->port && !t->transport->is_nccl) ||
-	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
+	    field_string_or_null(message, "hello", TRANSPORT_HELLO_MAX, &hello) < 0 ||
 	    (t->transport->has_hello && !hello) || read_ways(t, m, message) < 0 ||
 	    take_missing(t, m, message) < 0) {
 		member_is_wrong(a, s, m, "opened");
@@ -655,7 +655,7 @@ void chain_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,
 	m->rate = rate;
 	if (done == t->expected)
 		link_rate_measure(a, t, m);
-	history_member_event(a, s, m);
+	a->hooks->on_member(a, s, m);
 }
 
 void chain_epoch_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)

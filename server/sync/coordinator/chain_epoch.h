@@ -8,8 +8,6 @@
 
 #include "server/sync/coordinator/broadcast.h"
 
-#define CHAIN_EPOCH_RANGES_MAX 1024 /* of one epoch, so that an engine is told in one packet */
-
 /* Begins the next one, if anybody lacks anything: 0 nobody does, 1 it began. Or the broadcast failed: -1. */
 int chain_epoch_begin(struct agent *a, struct broadcast *t);
 /* Only tells what it would send. Or the broadcast failed: -1. */

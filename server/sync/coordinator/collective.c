@@ -15,7 +15,7 @@
 
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/collective_epoch.h"
-#include "server/sync/participant/contributor.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/document.h"
 #include "server/sync/state/time_limit.h"
 
@@ -246,18 +246,16 @@ static int take_ours(struct collective *j, const json_t *message)
 static void on_differs(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	const struct document *d = s->document;
-	struct participant *ours;
+	int layout_fd;
 
 	(void)message;
 	if (m->state != MEMBER_ASKED || m->is_us || !d->layout_bytes) {
 		member_is_wrong(a, s, m, "differs");
 		return;
 	}
-	list_for_each(ours, &a->participants, link)
-		if (ours->coordinator == AGENT_SELF && strcmp(ours->sync, s->id) == 0 &&
-		    a->env->send_blob(a->userdata, m->peer, d->layout,
-				      contributor_of(ours)->layout_fd, d->layout_bytes) < 0)
-			member_fail(a, s, m, "could not be sent the layout: it hung up,");
+	if (a->hooks->find_layout(a, s->id, &layout_fd) &&
+	    a->env->send_blob(a->userdata, m->peer, d->layout, layout_fd, d->layout_bytes) < 0)
+		member_fail(a, s, m, "could not be sent the layout: it hung up,");
 }
 
 bool collective_take_address(struct agent *a, struct sync *s, struct member *m,

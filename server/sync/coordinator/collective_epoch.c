@@ -17,7 +17,7 @@
 
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/traffic_plan.h"
-#include "server/sync/history.h"
+#include "server/sync/state/agent_hooks.h"
 
 #define HELLO_DIGITS_MAX 1024 /* of one engine for one other */
 
@@ -175,7 +175,7 @@ void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member
 	s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
 	m->done = done;
 	m->rate = rate;
-	history_member_event(a, s, m);
+	a->hooks->on_member(a, s, m);
 }
 
 void collective_epoch_on_done(struct agent *a, struct sync *s, struct member *m,

@@ -39,8 +39,7 @@ static unsigned choose(const struct broadcast *t)
 	const struct patch_chain *p = &t->patch_policy.patch_chain;
 	unsigned first = 0;
 
-	while (first < p->n &&
-	       patch_chain_size(p, first) > lacked_from(t, first) / PATCH_POLICY_WORTH)
+	while (first < p->n && patch_chain_size(p, first) > lacked_from(t, first) / PATCH_CHAIN_WORTH)
 		first++;
 	return first;
 }
@@ -114,8 +113,7 @@ void patch_policy_on_composed(struct agent *a, struct broadcast *t, const json_t
 	t->patch_policy.is_composing = false;
 	/* One that is as long as its parts together, or longer, may be more than members make room for. */
 	if (n_fds == 1 &&
-	    field_number(message, "size", t->sync.document->n_bytes / PATCH_POLICY_WORTH, &size) ==
-		    0 &&
+	    field_number(message, "size", t->sync.document->n_bytes / PATCH_CHAIN_WORTH, &size) == 0 &&
 	    size && field_number(message, "changed", INT64_MAX, &changed) == 0) {
 		take(t, take_fd(fds[0]), size, changed);
 	} else {
@@ -165,11 +163,4 @@ void patch_policy_leave(struct member *m)
 	ranges_deinit(&m->patch_missing);
 	ranges_init(&m->patch_missing);
 	m->by_patch = false;
-}
-
-const char *patch_policy_way(bool is_patch, uint64_t changed, uint64_t n_bytes)
-{
-	if (changed == UINT64_MAX)
-		return NULL;
-	return is_patch ? "patch" : changed < n_bytes ? "leaves" : "full";
 }

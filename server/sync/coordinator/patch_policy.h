@@ -9,8 +9,6 @@
 
 #include "server/sync/coordinator/broadcast.h"
 
-#define PATCH_POLICY_WORTH 2 /* times fewer bytes than of the leaves, or else those travel */
-
 /*
  * Members are ready: decides who gets a patch. True: it has to be composed first, and broadcast_step() comes when
  * it is, or cannot be.
@@ -31,6 +29,3 @@ struct ranges *patch_policy_missing(const struct broadcast *t, struct member *m)
 void patch_policy_settle(const struct broadcast *t, struct member *m);
 /* Leaves travel to it. */
 void patch_policy_leave(struct member *m);
-
-/* How versions get to members: "patch", "leaves", those that differ, or "full". NULL: that is not known yet. */
-const char *patch_policy_way(bool is_patch, uint64_t changed, uint64_t n_bytes);

@@ -22,7 +22,6 @@
 #include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 
-#define SEND_RATE ((uint64_t)8 << 20) /* bytes a second; so slow is no link */
 #define PLAN_TIME (120 * SECOND) /* for the largest; most take none that could be told */
 
 /* What a source gives, or a target gets. */
@@ -276,11 +275,6 @@ static void tell_plan(struct agent *a, struct sync *s, struct member *m)
 		member_fail(a, s, m, "could not be sent the plan: %s,", strerror(-e));
 }
 
-uint64_t reshard_time_to_send(uint64_t n_bytes)
-{
-	return n_bytes * SECOND / SEND_RATE;
-}
-
 /* To all of them, one after the other. */
 static uint64_t bytes_to_send(const struct sync *s)
 {
@@ -297,7 +291,7 @@ static void on_planned(struct agent *a, struct sync *s)
 	work_end(a, &of(s)->planner);
 	take_sizes(collective_of(s));
 	sync_set_phase(a, s, PHASE_PREPARE,
-		       sync_time_to_prepare(a, s) + reshard_time_to_send(bytes_to_send(s)));
+		       sync_time_to_prepare(a, s) + time_limit_to_send(bytes_to_send(s)));
 	s->whole_ns = s->deadline_ns + s->ops->time_to_move(a, s);
 	for (unsigned i = 0; i < s->n_members && s->phase == PHASE_PREPARE; i++)
 		tell_plan(a, s, &s->members[i]);

@@ -10,9 +10,6 @@
 
 #define RESHARD_LAYOUTS_MAX ((uint64_t)1 << 30) /* bytes of all sources' */
 
-/* How long a coordinator may take to send plans and layouts of so many bytes together. */
-uint64_t reshard_time_to_send(uint64_t n_bytes);
-
 /*
  * Of {sources: [{node, buffer, version}], targets: [nodes], split}, each by rank; version 0 is the newest that the node
  * has, and `h` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a

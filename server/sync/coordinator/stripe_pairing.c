@@ -71,17 +71,6 @@ json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *t,
 	return all;
 }
 
-static int read_way(const json_t *from, struct data_way *ret)
-{
-	const char *address;
-
-	if (field_string(from, "address", sizeof(ret->address) - 1, &address) < 0 ||
-	    field_number(from, "port", UINT16_MAX, &ret->port) < 0 || !ret->port)
-		return -EBADMSG;
-	(void)snprintf(ret->address, sizeof(ret->address), "%s", address);
-	return 0;
-}
-
 int stripe_pairing_read(struct member *m, const json_t *opened)
 {
 	json_t *all;
@@ -91,27 +80,8 @@ int stripe_pairing_read(struct member *m, const json_t *opened)
 	if (field_array(opened, "stripes", STRIPES_MAX, &all) < 0 ||
 	    json_array_size(all) != m->n_ways)
 		return -EBADMSG;
-	json_array_foreach(all, i, way) if (read_way(way, &m->ways[i]) < 0) return -EBADMSG;
+	json_array_foreach(all, i, way) if (data_way_read(way, &m->ways[i]) < 0) return -EBADMSG;
 	return 0;
-}
-
-bool stripe_pairing_is_sound(const struct agent *a, const json_t *next)
-{
-	json_t *all;
-	const json_t *way;
-	size_t i;
-	struct data_way ignored;
-	uint64_t from;
-
-	if (!json_object_get(next, "stripes"))
-		return true;
-	if (field_array(next, "stripes", STRIPES_MAX, &all) < 0 || !json_array_size(all))
-		return false;
-	json_array_foreach(all, i,
-			   way) if (read_way(way, &ignored) < 0 ||
-				    field_number(way, "from", a->config->n_data_addresses - 1,
-						 &from) < 0) return false;
-	return true;
 }
 
 void stripe_pairing_note_broken(struct broadcast *t, struct member *from, struct member *to,

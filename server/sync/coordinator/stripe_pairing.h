@@ -22,9 +22,6 @@ json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *t,
 			    const struct member *from, const struct member *to);
 /* Where the engine of a member listens, behind its first address. -EBADMSG. */
 int stripe_pairing_read(struct member *m, const json_t *opened);
-/* Whether these are stripes that a node could be told of. */
-bool stripe_pairing_is_sound(const struct agent *a, const json_t *next);
-
 /* A link broke that an engine of `m`, or of this node if that is NULL, tells of: which stripe, if it says. */
 void stripe_pairing_note_broken(struct broadcast *t, struct member *from, struct member *to,
 				const json_t *failed);

@@ -18,7 +18,7 @@
 #include "ipc/base/num.h"
 #include "ipc/base/utf8.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/history.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 
@@ -152,7 +152,7 @@ bool member_is_lost(const struct member *m)
 void member_set_state(struct agent *a, struct sync *s, struct member *m, enum member_state state)
 {
 	m->state = state;
-	history_member_event(a, s, m);
+	a->hooks->on_member(a, s, m);
 }
 
 int member_tell(struct agent *a, struct sync *s, struct member *m, const char *type, json_t *fields)
@@ -253,7 +253,7 @@ void sync_end(struct agent *a, struct sync *s, bool committed)
 		tell_who_has_it(a, s);
 	s->ended_in = s->phase;
 	s->phase = PHASE_ENDED;
-	history_sync_end(a, s, committed);
+	a->hooks->on_sync_end(a, s, committed);
 	a->look_again = true;
 }
 

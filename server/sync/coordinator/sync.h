@@ -10,7 +10,9 @@
 #include "server/sync/base/ranges.h"
 #include "server/sync/base/stripes.h"
 #include "server/sync/state/byte_count.h"
+#include "server/sync/state/data_way.h"
 #include "server/sync/state/replica.h"
+#include "server/sync/state/transport.h"
 
 enum phase {
 	PHASE_ATTACH, /* the source job borrows the version */
@@ -45,7 +47,6 @@ enum member_state {
 };
 
 #define FAULTS_MAX 3 /* epochs that a member may break by itself */
-#define HELLO_MAX 1024 /* of what engines have to know of each other, beside the address */
 
 struct member {
 	unsigned peer; /* NO_PEER: no configured one, unless it is us */
@@ -78,12 +79,10 @@ struct member {
 	uint8_t n_torn[STRIPES_MAX]; /* epochs that broke over one of them */
 	/* and of its epoch */
 	uint64_t port;
-	struct data_way {
-		char address[46];
-		uint64_t port;
-	} ways[STRIPES_MAX]; /* if it has more than that one: all */
+	struct data_way ways[STRIPES_MAX]; /* if it has more than that one: all */
 	char token[65];
-	char hello[HELLO_MAX + 1]; /* what its neighbours' engines have to know of its one; "": nothing */
+	char hello[TRANSPORT_HELLO_MAX +
+		   1]; /* what its neighbours' engines have to know of its one; "": nothing */
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 

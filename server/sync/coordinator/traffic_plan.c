@@ -53,7 +53,7 @@ static json_t *piece(const struct broadcast *t, const struct traffic_plan *p)
 			 (json_int_t)d->version_id.number, "epoch", (json_int_t)t->sync.epoch,
 			 "schedule", t->transport->is_nccl ? "ring" : "chain", "engine",
 			 t->transport->name, "by",
-			 patch_policy_way(p->has_patch, p->bytes, d->n_bytes), "size",
+			 patch_chain_way(p->has_patch, p->bytes, d->n_bytes), "size",
 			 (json_int_t)d->n_bytes, "changed", (json_int_t)p->bytes, "total",
 			 (json_int_t)p->total, "planned", (json_int_t)p->planned, "takes_ns",
 			 number_or_null(takes_known ? (uint64_t)p->takes_ns : 0, takes_known),

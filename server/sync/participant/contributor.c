@@ -15,9 +15,9 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/layout.h"
-#include "server/sync/admission.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
@@ -426,7 +426,7 @@ static void compare(struct agent *a, struct contributor *s)
 {
 	uint64_t size = s->invitation.layout_bytes;
 
-	if (size == 0 || size > LAYOUT_SIZE_MAX || size > admission_blobs_max(a)) {
+	if (size == 0 || size > LAYOUT_SIZE_MAX || size > participant_blobs_max(a)) {
 		give_up_misfit(a, s, NULL);
 		return;
 	}
@@ -807,7 +807,7 @@ void contributor_on_join(struct agent *a, unsigned peer, const json_t *message)
 		agent_hang_up(a, peer, "JOIN of another form, or of a sync that there is already");
 		return;
 	}
-	code = admission_refusal_of_contributor(a, peer, &i, &h, why);
+	code = a->hooks->refuse_contributor(a, peer, &i, &h, why);
 	s = code ? NULL : contributor_new(a, peer, &i, h);
 	if (!s) {
 		participant_refuse(a, peer, i.sync, code ? code : "memory", h,

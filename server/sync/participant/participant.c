@@ -18,12 +18,13 @@
 #include "ipc/base/num.h"
 #include "ipc/base/utf8.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/sync.h"
-#include "server/sync/history.h"
-#include "server/sync/repair.h"
+#include "server/sync/state/agent_hooks.h"
+#include "server/sync/state/retry.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 
+#define BLOBS_PART                                                                                 \
+	8 /* of max-bytes, for what a version has before weightd admits anything: one part of so many */
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
 #define PROGRESS_NS (SECOND / 4)
 #define RECORD_NS (2 * SECOND) /* between attempts to write the commit log of what is decided */
@@ -48,6 +49,11 @@ const char *participant_phase(const struct participant *d)
 const char *participant_ended_in(const struct participant *d)
 {
 	return PHASES[d->ended_in];
+}
+
+uint64_t participant_blobs_max(const struct agent *a)
+{
+	return a->config->max_bytes ? a->config->max_bytes / BLOBS_PART : UINT64_MAX / 4;
 }
 
 struct participant *participant_find_of_buffer(struct agent *a, const char *buffer)
@@ -88,7 +94,7 @@ int participant_read_sync(struct agent *a, unsigned peer, const json_t *message,
 		if (d->state != PARTICIPANT_ENDED && strcmp(d->sync, sync) == 0)
 			return -EBADMSG;
 	/* What this node coordinates, it may contribute to. */
-	if (peer != AGENT_SELF && sync_find(a, sync))
+	if (peer != AGENT_SELF && a->hooks->coordinates(a, sync))
 		return -EBADMSG;
 	*ret = sync;
 	return 0;
@@ -108,7 +114,7 @@ void participant_set_state(struct agent *a, struct participant *d, enum particip
 {
 	d->state = state;
 	d->deadline_ns = wait_ns ? agent_now(a) + wait_ns : 0;
-	history_participant_event(a, d);
+	a->hooks->on_participant(a, d);
 }
 
 /* A push has nobody else who could bring it: that may take as long as it may as a whole. */
@@ -224,7 +230,7 @@ void participant_end(struct agent *a, struct participant *d, const char *state_n
 	d->ended_in = d->state;
 	d->state = PARTICIPANT_ENDED;
 	d->state_name = state_name;
-	history_participant_end(a, d);
+	a->hooks->on_participant_end(a, d);
 	a->look_again = true;
 }
 
@@ -317,7 +323,7 @@ static void on_published(struct agent *a, struct participant *d, const json_t *m
 		return;
 	d->ops->on_published(a, d);
 	replica_set_serving(a, d->replica, d->version);
-	if (d->coordinator == AGENT_SELF && sync_find(a, d->sync))
+	if (d->coordinator == AGENT_SELF && a->hooks->coordinates(a, d->sync))
 		return; /* its end tells all */
 	if (d->coordinator == AGENT_SELF || participant_is_repair(d))
 		replica_tell_all(a, d->replica);
@@ -459,7 +465,7 @@ static void tell_progress(struct agent *a, struct participant *d, uint64_t now)
 	participant_tell(a, d, "progress",
 			 json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)d->epoch, "done",
 				   (json_int_t)d->done, "rate", (json_int_t)d->rate));
-	history_participant_event(a, d);
+	a->hooks->on_participant(a, d);
 }
 
 static void on_progress(struct agent *a, struct participant *d, const json_t *message)
@@ -611,7 +617,7 @@ void participant_on_timer(struct agent *a, struct participant *d, uint64_t now)
 	} else if (waits_for_repairer(d)) {
 		snprintf(why, sizeof(why), "%s brought nothing more for %ju s",
 			 agent_peer_name(a, d->coordinator),
-			 (uintmax_t)(repair_patience(a) / SECOND));
+			 (uintmax_t)(retry_patience(a) / SECOND));
 		participant_give_up(a, d, "deadline", why);
 	} else if (participant_is_under_way(d)) {
 		if (d->state == PARTICIPANT_OPENING)

@@ -107,6 +107,9 @@ static inline bool participant_is_repair(const struct participant *d)
 	return d->kind == KIND_REPAIR;
 }
 
+/* How many bytes the layout and the leaves of a version may have: of all there may be twice as many here. */
+uint64_t participant_blobs_max(const struct agent *a);
+
 struct participant *participant_find_of_buffer(struct agent *a, const char *buffer);
 
 /* Any message with a sync: whether it was of one that this node has a participant in. */

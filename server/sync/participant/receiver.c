@@ -12,13 +12,12 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
-#include "server/sync/admission.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/receiver_epoch.h"
-#include "server/sync/repair.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/retry.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
@@ -34,9 +33,9 @@ static void end(struct agent *a, struct participant *d, const char *state_name, 
 	participant_end(a, d, state_name, why);
 	if (strcmp(state_name, "failed") == 0 && participant_is_repair(d) &&
 	    d->ended_in != PARTICIPANT_QUEUED)
-		repair_in_vain(a, d->replica, d->coordinator);
+		retry_in_vain(a, d->replica, d->coordinator);
 	if (strcmp(state_name, "failed") == 0)
-		repair_retry_later(a, d->replica);
+		retry_later(a, d->replica);
 }
 
 static void receiver_free(struct agent *a, struct participant *d)
@@ -77,7 +76,7 @@ static void on_created(struct agent *a, struct receiver *p, const json_t *messag
 			  why);
 	d->memory_fd = take_fd(fds[0]);
 	d->changed = ranges_total(&p->missing);
-	d->idle_ns = agent_now(a) + repair_patience(a);
+	d->idle_ns = agent_now(a) + retry_patience(a);
 	participant_set_state(a, d, PARTICIPANT_READY, 0);
 	if (json_is_true(json_object_get(message, "has_base")))
 		field_hex(p->base, sizeof(p->base), base);
@@ -106,7 +105,7 @@ static void on_verified(struct agent *a, struct receiver *p, const json_t *messa
 	/* No engine writes it any more, and of a staging it is the last that keeps the memory. */
 	d->memory_fd = fd_close(d->memory_fd);
 	p->staged_fd = fd_close(p->staged_fd);
-	d->idle_ns = agent_now(a) + repair_patience(a);
+	d->idle_ns = agent_now(a) + retry_patience(a);
 	participant_set_state(a, d, PARTICIPANT_VERIFIED, 0);
 	participant_tell(a, d, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
 }
@@ -134,7 +133,7 @@ static void on_corrupt(struct agent *a, struct receiver *p, const json_t *messag
 				    "other bytes came than were signed, again and again");
 		return;
 	}
-	d->idle_ns = agent_now(a) + repair_patience(a);
+	d->idle_ns = agent_now(a) + retry_patience(a);
 	participant_set_state(a, d, PARTICIPANT_READY, 0);
 	participant_tell(a, d, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
 }
@@ -172,7 +171,7 @@ static void on_published(struct agent *a, struct participant *d)
 {
 	struct receiver *p = receiver_of(d);
 
-	repair_kept_word(a, d->replica, d->coordinator);
+	retry_kept_word(a, d->replica, d->coordinator);
 	if (d->version)
 		replica_set_base(d->replica, d->version, d->n_bytes, p->document->root,
 				 p->blob_fds[BLOB_LEAVES]);
@@ -292,16 +291,17 @@ static uint64_t count_blobs(struct agent *a, unsigned coordinator_or_none)
 	list_for_each(d, &a->participants, link)
 		if (d->ops == &RECEIVER && participant_has_begun(d) &&
 		    (coordinator_or_none == NO_PEER || d->coordinator == coordinator_or_none))
-			n += admission_blobs_size(receiver_of(d)->document);
+			n += document_blobs_bytes(receiver_of(d)->document);
 	return n;
 }
 
 /* As for participant_has_turn(): whoever has some leaves room for as many bytes to others. */
 static bool has_room(struct agent *a, const struct receiver *p)
 {
-	uint64_t size = admission_blobs_size(p->document), all = count_blobs(a, NO_PEER) + size;
+	uint64_t size = document_blobs_bytes(p->document), all = count_blobs(a, NO_PEER) + size;
 
-	return all + count_blobs(a, p->participant.coordinator) + size <= 2 * admission_blobs_max(a);
+	return all + count_blobs(a, p->participant.coordinator) + size <=
+	       2 * participant_blobs_max(a);
 }
 
 void receiver_begin_next(struct agent *a)
@@ -389,7 +389,7 @@ void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 			      "PREPARE of another form, or of a sync that there is already");
 		return;
 	}
-	code = admission_refusal(a, peer, d, is_dry, &h, why);
+	code = a->hooks->refuse_receiver(a, peer, d, is_dry, &h, why);
 	if (!code)
 		code = read_engine(a, message, &nccl, why);
 	if (code) {

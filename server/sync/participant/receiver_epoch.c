@@ -12,12 +12,10 @@
 #include "ipc/base/fd.h"
 #include "server/sync/base/engine_order.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/broadcast.h"
-#include "server/sync/coordinator/chain_epoch.h"
-#include "server/sync/coordinator/patch_policy.h"
-#include "server/sync/coordinator/stripe_pairing.h"
-#include "server/sync/repair.h"
+#include "server/sync/state/data_way.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/patch_chain.h"
+#include "server/sync/state/retry.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
@@ -54,7 +52,7 @@ static void engine_over(struct agent *a, struct receiver *p, uint64_t done)
 	if (p->by_patch && before && !p->patch_missing.n)
 		apply_patch(a, p);
 	if (ranges_total(missing(p)) < before)
-		p->participant.idle_ns = agent_now(a) + repair_patience(a);
+		p->participant.idle_ns = agent_now(a) + retry_patience(a);
 	participant_set_state(a, &p->participant, PARTICIPANT_READY, 0);
 }
 
@@ -109,7 +107,7 @@ void receiver_epoch_on_opened(struct agent *a, struct participant *d, const json
 	if (d->state != PARTICIPANT_OPENING ||
 	    field_number_or(message, "port", 65535, 0, &port) < 0 ||
 	    (!port && !p->transport->is_nccl) ||
-	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
+	    field_string_or_null(message, "hello", TRANSPORT_HELLO_MAX, &hello) < 0 ||
 	    describe_ports(a, p, message, &stripes) < 0) {
 		receiver_epoch_break(a, p, 0, NULL, NULL,
 				     "the engine answered something else than was asked");
@@ -192,12 +190,12 @@ static int read_open(const struct receiver *p, const json_t *message, struct ope
 	    field_string(message, "engine", TRANSPORT_NAME_MAX, &ret->engine) < 0 ||
 	    field_number_or(message, "chunk", CHUNK_MAX, TRANSPORT_CHUNK, &ret->chunk) < 0 ||
 	    !ret->chunk || ret->chunk % TRANSPORT_CHUNK ||
-	    field_number_or(message, "patch", n_bytes / PATCH_POLICY_WORTH, 0, &ret->patch) < 0)
+	    field_number_or(message, "patch", n_bytes / PATCH_CHAIN_WORTH, 0, &ret->patch) < 0)
 		return -EBADMSG;
 	if (ranges_from_json(json_object_get(message, "ranges"), ret->patch ? ret->patch : n_bytes,
 			     &ret->ranges) < 0)
 		return -EBADMSG;
-	return ret->ranges.n && ret->ranges.n <= CHAIN_EPOCH_RANGES_MAX ? 0 : -EBADMSG;
+	return ret->ranges.n && ret->ranges.n <= TRANSPORT_RANGES_MAX ? 0 : -EBADMSG;
 }
 
 /*
@@ -348,7 +346,7 @@ static int check_next(const struct agent *a, const json_t *next, const char **re
 	if (field_string(next, "node", NODE_MAX, ret_node) < 0 ||
 	    field_string(next, "address", 255, &address) < 0 ||
 	    field_number(next, "port", 65535, &port) < 0 || !port ||
-	    field_bytes(next, "token", token, 32) < 0 || !stripe_pairing_is_sound(a, next))
+	    field_bytes(next, "token", token, 32) < 0 || !data_ways_are_sound(a, next))
 		return -EBADMSG;
 	return 0;
 }
@@ -407,7 +405,7 @@ static void start_nccl(struct agent *a, struct receiver *p, const json_t *messag
 
 	if (d->state != PARTICIPANT_OPEN || field_number(message, "rank", MEMBERS_MAX, &rank) < 0 ||
 	    field_number(message, "n_ranks", MEMBERS_MAX + 1, &n_ranks) < 0 ||
-	    field_string(message, "hello", HELLO_MAX, &hello) < 0 ||
+	    field_string(message, "hello", TRANSPORT_HELLO_MAX, &hello) < 0 ||
 	    field_array(message, "addresses", MEMBERS_MAX + 1, &addresses) < 0 ||
 	    json_array_size(addresses) != n_ranks ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
@@ -439,8 +437,8 @@ void receiver_epoch_on_start(struct agent *a, struct participant *d, const json_
 	}
 	if (d->state != PARTICIPANT_OPEN || !next || check_next(a, next, &to) < 0 ||
 	    (to && has_it_already(a, d, to)) ||
-	    field_number_or(message, "from_stripes", STRIPES_MAX, 1, &n_stripes) < 0 ||
-	    !n_stripes || field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
+	    field_number_or(message, "from_stripes", STRIPES_MAX, 1, &n_stripes) < 0 || !n_stripes ||
+	    field_string_or_null(message, "from_hello", TRANSPORT_HELLO_MAX, &hello) < 0 ||
 	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
 	    (max_rate && max_rate < ENGINE_ORDER_RATE_MIN)) {

@@ -12,7 +12,6 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/reshard.h"
 #include "server/sync/participant/contributor.h"
 #include "server/sync/state/time_limit.h"
 
@@ -137,8 +136,7 @@ void shard_on_plan(struct agent *a, struct participant *d, const json_t *message
 	if (x->gets)
 		code = take_result(a, s, message, why);
 	d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 0, 0) +
-		      reshard_time_to_send(COLLECTIVE_OP_NODES_MAX *
-					   (x->plan_bytes + x->layout_bytes));
+		      time_limit_to_send(COLLECTIVE_OP_NODES_MAX * (x->plan_bytes + x->layout_bytes));
 	if (code)
 		participant_give_up(a, d, code, why);
 }

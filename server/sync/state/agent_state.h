@@ -8,6 +8,7 @@
 #include "server/sync/state/agent_config.h"
 #include "server/sync/state/env.h"
 #include "server/sync/state/metrics.h"
+#include "server/sync/state/version_id.h"
 #include "server/sync/state/work.h"
 
 #define BUFFER_MAX 255 /* bytes of a buffer's name */
@@ -17,19 +18,6 @@
 #define NO_PEER UINT_MAX
 
 #define SECOND ((uint64_t)1000000000)
-
-/* How a version is ordered: by term, then by number. 0, 0 is before all of them. */
-struct version_id {
-	uint64_t term;
-	uint64_t number;
-};
-
-static inline int version_id_compare(struct version_id a, struct version_id b)
-{
-	if (a.term != b.term)
-		return a.term < b.term ? -1 : 1;
-	return a.number < b.number ? -1 : a.number > b.number;
-}
 
 /* What a peer said that it holds. */
 struct claim {
@@ -52,7 +40,10 @@ struct peer {
 	unsigned n_asked; /* replicas that it is to bring */
 };
 
+struct agent_hooks;
+
 struct agent {
+	const struct agent_hooks *hooks;
 	const struct env *env;
 	void *userdata;
 	const struct agent_config *config;

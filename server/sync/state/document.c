@@ -16,7 +16,6 @@
 
 #define PROTOCOL 1
 #define N_BYTES_MAX ((uint64_t)1 << 50)
-#define VERSION_ID_MAX ((uint64_t)1 << 53)
 #define DECISION "commit "
 
 uint64_t document_leaves_bytes(const struct document *d)
@@ -34,6 +33,11 @@ struct document *document_free(struct document *d)
 	free(d->decision);
 	free(d);
 	return NULL;
+}
+
+uint64_t document_blobs_bytes(const struct document *d)
+{
+	return d->layout_bytes + document_leaves_bytes(d);
 }
 
 struct document *document_copy(const struct document *d)

@@ -17,6 +17,7 @@
 #define DOCUMENT_SIZE_MAX 4096
 #define SIGNATURE_SIZE_MAX 256
 #define CERTIFICATE_SIZE_MAX 16384
+#define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
 
 struct document {
 	char *text; /* exactly what was signed */
@@ -61,6 +62,8 @@ int document_take_decision(struct agent *a, struct document *d, const json_t *me
 			   char why[WHY_SIZE]);
 
 uint64_t document_leaves_bytes(const struct document *d);
+/* Of the layout and the leaves. */
+uint64_t document_blobs_bytes(const struct document *d);
 
 struct document *document_copy(const struct document *d);
 struct document *document_free(struct document *d);

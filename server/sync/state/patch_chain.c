@@ -76,3 +76,10 @@ uint64_t patch_chain_size(const struct patch_chain *p, unsigned first)
 		size += p->at[i].size;
 	return size;
 }
+
+const char *patch_chain_way(bool is_patch, uint64_t changed, uint64_t n_bytes)
+{
+	if (changed == UINT64_MAX)
+		return NULL;
+	return is_patch ? "patch" : changed < n_bytes ? "leaves" : "full";
+}

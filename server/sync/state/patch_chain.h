@@ -7,9 +7,11 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define PATCH_CHAIN_MAX 8 /* descriptors in one packet */
+#define PATCH_CHAIN_WORTH 2 /* times fewer bytes than of the leaves, or else those travel */
 
 struct patch_chain {
 	struct kept_patch {
@@ -42,3 +44,6 @@ unsigned patch_chain_find(const struct patch_chain *p, const uint8_t root[32]);
 
 /* Bytes of those from `first` on, which is as many as they take as one, or more. */
 uint64_t patch_chain_size(const struct patch_chain *p, unsigned first);
+
+/* How versions get to members: "patch", "leaves", those that differ, or "full". NULL: that is not known yet. */
+const char *patch_chain_way(bool is_patch, uint64_t changed, uint64_t n_bytes);

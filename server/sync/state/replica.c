@@ -32,9 +32,8 @@
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
-#include "server/sync/coordinator/sync.h"
-#include "server/sync/history.h"
-#include "server/sync/participant/participant.h"
+#include "server/sync/state/agent_hooks.h"
+#include "server/sync/state/ended_syncs.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 
@@ -43,7 +42,6 @@
 #define SAVE_NS (5 * SECOND)
 #define N_HEARD_MAX 1024 /* replicas of which nothing was committed here, by what one peer claims */
 #define LEAP_MAX ((uint64_t)1 << 20)
-#define VERSION_ID_MAX ((uint64_t)1 << 53)
 
 struct replica *replica_find(struct agent *a, const char *buffer)
 {
@@ -53,22 +51,6 @@ struct replica *replica_find(struct agent *a, const char *buffer)
 		if (strcmp(h->buffer, buffer) == 0)
 			return h;
 	return NULL;
-}
-
-static bool is_used(const struct agent *a, const struct replica *h)
-{
-	struct participant *d;
-	struct sync *s;
-
-	if (h->document)
-		return true;
-	list_for_each(s, &a->syncs, link)
-		if (s->replica == h)
-			return true;
-	list_for_each(d, &a->participants, link)
-		if (d->replica == h)
-			return true;
-	return false;
 }
 
 static void drop_claims(struct agent *a, const struct replica *h)
@@ -87,7 +69,7 @@ static void make_room(struct agent *a)
 	struct replica *h, *next;
 
 	list_for_each_safe(h, next, &a->replicas, link) {
-		if (is_used(a, h))
+		if (h->document || a->hooks->is_in_sync(a, h))
 			continue;
 		drop_claims(a, h);
 		replica_free(a, h);
@@ -715,10 +697,9 @@ static bool is_saved(const struct replica *h)
 
 static int save(struct agent *a, bool is_all)
 {
-	cleanup(json_freep)
-		json_t *piece = json_pack("{s:i, s:s, s:[], s:o}", "protocol", 1, "node",
-					  a->config->name, "heads", "history",
-					  history_to_json(a, is_all ? HISTORY_MAX : a->n_unsaved));
+	cleanup(json_freep) json_t *piece = json_pack(
+		"{s:i, s:s, s:[], s:o}", "protocol", 1, "node", a->config->name, "heads", "history",
+		ended_syncs_to_json(a, is_all ? ENDED_SYNCS_MAX : a->n_unsaved));
 	json_t *rows = json_object_get(piece, "heads");
 	struct replica *h;
 
@@ -809,7 +790,7 @@ static int load_piece(struct agent *a, const json_t *piece, char why[WHY_SIZE])
 			return r;
 		}
 	}
-	history_load(a, json_object_get(piece, "history"));
+	ended_syncs_load(a, json_object_get(piece, "history"));
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 #define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
 #define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
+#define SEND_RATE ((uint64_t)8 << 20) /* bytes a second; so slow is no link */
 #define FOREVER ((uint64_t)1 << 58) /* ns: nine years; some of them are a deadline still */
 
 /* Any number of bytes at any rate. */
@@ -32,4 +33,9 @@ uint64_t time_limit_to_move(const struct agent *a, uint64_t n_bytes, uint64_t ra
 	if (move < 60 * SECOND)
 		move = 60 * SECOND;
 	return move + a->config->stall_ns + 4 * time_limit_for(a, n_bytes);
+}
+
+uint64_t time_limit_to_send(uint64_t n_bytes)
+{
+	return n_bytes * SECOND / SEND_RATE;
 }

@@ -13,3 +13,5 @@ uint64_t time_limit_for(const struct agent *a, uint64_t n_bytes);
 uint64_t time_limit_to_verify(const struct agent *a, uint64_t n_bytes);
 /* How long bytes may move, at `rate` bytes per second where that is known; a sync as a whole, too. */
 uint64_t time_limit_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate);
+/* How long a coordinator may take to send plans and layouts of so many bytes together. */
+uint64_t time_limit_to_send(uint64_t n_bytes);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "server/sync/base/json_fields.h"
-#include "server/sync/history.h"
+#include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/transport.h"
 
 #define SOCKETS_MAX 256 /* of one engine: it has fewer, unless it is hostile */
@@ -251,7 +251,8 @@ void trace_span_on_rows(struct agent *a, const json_t *request, const json_t *ro
 	received = count_links(a, note, rows);
 	if (!json_is_true(json_object_get(note, "receives")))
 		return;
-	history_traced(a, coordinator == AGENT_SELF ? ROLE_PUBLISHER : ROLE_MEMBER, sync, received);
+	a->hooks->on_traced(a, coordinator == AGENT_SELF ? ROLE_PUBLISHER : ROLE_MEMBER, sync,
+			    received);
 	if (coordinator != AGENT_SELF)
 		(void)agent_send(a, coordinator,
 				 json_pack("{s:s, s:s, s:I}", "type", "traced", "sync", sync, "bytes",
@@ -267,5 +268,5 @@ void trace_span_on_message(struct agent *a, unsigned peer, const json_t *message
 	    field_number(message, "bytes", INT64_MAX, &n) < 0)
 		agent_hang_up(a, peer, "'traced' without a sync or bytes");
 	else
-		history_traced(a, ROLE_PUBLISHER, sync, n);
+		a->hooks->on_traced(a, ROLE_PUBLISHER, sync, n);
 }

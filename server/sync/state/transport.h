@@ -10,6 +10,9 @@
 #include "server/sync/state/env.h"
 
 #define TRANSPORT_NAME_MAX 15
+#define TRANSPORT_HELLO_MAX                                                                        \
+	1024 /* of what engines have to know of each other, beside the address */
+#define TRANSPORT_RANGES_MAX 1024 /* of one epoch, so that an engine is told in one packet */
 #define TRANSPORT_CHUNK ((uint64_t)1 << 20) /* what all but rings move at a time: a leaf */
 
 struct gpu_memory;

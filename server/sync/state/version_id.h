@@ -1,0 +1,22 @@
+/*
+ * Version ids
+ *
+ * How versions of a buffer are ordered: by term, then by number. 0, 0 is before all of them.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#define VERSION_ID_MAX ((uint64_t)1 << 53) /* of a term, and of a number */
+
+struct version_id {
+	uint64_t term;
+	uint64_t number;
+};
+
+static inline int version_id_compare(struct version_id a, struct version_id b)
+{
+	if (a.term != b.term)
+		return a.term < b.term ? -1 : 1;
+	return a.number < b.number ? -1 : a.number > b.number;
+}
