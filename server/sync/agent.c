@@ -24,7 +24,6 @@
 #include "server/sync/base/engine_order.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
-#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/collective.h"
 #include "server/sync/coordinator/reshard.h"
 #include "server/sync/history.h"
@@ -35,6 +34,7 @@
 #include "server/sync/repair.h"
 #include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/loan.h"
 #include "server/sync/state/loopback.h"
 #include "server/sync/state/trace_span.h"
 #include "server/sync/watch.h"
@@ -195,7 +195,7 @@ static void settle(struct agent *a)
 	phase_time_step(a);
 	reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
-	earlier(&timer, broadcast_source_step(a, agent_now(a)));
+	earlier(&timer, loan_step(a, agent_now(a)));
 	earlier(&timer, replicas_step(a, agent_now(a)));
 	repair_serve_next(a);
 	repair_share_rate(a);

@@ -9,9 +9,9 @@
 
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
-#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/loan.h"
 #include "server/sync/state/replica.h"
 
 #define RETRY_MIN SECOND
@@ -29,7 +29,7 @@ static void doubt_all(struct agent *a)
 
 	list_for_each(h, &a->replicas, link) {
 		doubt(a, h);
-		broadcast_source_forget(a, h); /* a weightd that was started anew knows of no loan */
+		loan_forget(a, h); /* a weightd that was started anew knows of no loan */
 	}
 }
 
@@ -56,7 +56,7 @@ static void on_gone(struct agent *a, const json_t *message)
 		t->is_unwanted |= is_unwanted;
 	}
 	if (is_lost || is_unwanted)
-		broadcast_source_forget_version(a, h, version);
+		loan_forget_version(a, h, version);
 	if (version != h->version)
 		return;
 	if (is_lost)
@@ -77,7 +77,7 @@ static void on_removed(struct agent *a, const json_t *message)
 	h = replica_find(a, buffer);
 	t = broadcast_find_of_buffer(a, buffer);
 	if (h) {
-		broadcast_source_forget(a, h);
+		loan_forget(a, h);
 		patch_chain_deinit(&h->patch_chain);
 	}
 	if (t && !sync_is_repair(&t->sync))

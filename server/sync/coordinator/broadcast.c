@@ -13,6 +13,7 @@
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast_source.h"
+#include "server/sync/coordinator/chain.h"
 #include "server/sync/coordinator/chain_epoch.h"
 #include "server/sync/coordinator/link_rate.h"
 #include "server/sync/coordinator/nccl_epoch.h"
@@ -47,7 +48,7 @@ static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 static const char *from_name(const struct agent *a, const struct broadcast *t,
 			     const struct member *m)
 {
-	const struct member *from = chain_epoch_before(t, m);
+	const struct member *from = chain_before(t, m);
 
 	return from ? from->name : a->config->name;
 }
@@ -56,7 +57,7 @@ static const char *from(const struct agent *a, const struct sync *s, const struc
 {
 	const struct broadcast *t = broadcast_of(s);
 
-	return chain_epoch_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
+	return chain_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
 }
 
 static bool is_slow(const struct agent *a, const struct sync *s, const struct member *m)

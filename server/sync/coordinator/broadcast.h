@@ -85,6 +85,12 @@ static inline struct broadcast *broadcast_of(const struct sync *s)
 	return container_of(s, struct broadcast, sync);
 }
 
+/* What a member lacks of what the epoch carries. */
+static inline struct ranges *broadcast_missing(const struct broadcast *t, struct member *m)
+{
+	return t->by_patch ? &m->patch_missing : &m->missing;
+}
+
 /* NULL: there is none, or it is another kind of sync. */
 struct broadcast *broadcast_find_of_buffer(struct agent *a, const char *buffer);
 

@@ -21,104 +21,9 @@
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/coordinator/repair_refusal.h"
+#include "server/sync/state/loan.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
-
-#define KEPT_MAX 32 /* loans of replicas: each has a process, and a connection to weightd */
-#define IDLE_MAX 8 /* the same, for repairs only */
-#define IDLE_NS (10 * SECOND) /* as long as who asks may wait between two attempts: see repair.c */
-
-struct loan {
-	struct list link; /* agent::idle_loans */
-	struct work work; /* source */
-	bool is_of_push; /* what is kept of it the next push is compared with */
-	struct broadcast *t; /* NULL: it is over */
-	struct replica *replica;
-	uint64_t version;
-	uint64_t kept_ns; /* since when its replica keeps it */
-	uint64_t n_bytes;
-	uint8_t root[32];
-	int layout_fd;
-	int data_fd;
-	int leaves_fd;
-};
-
-static struct loan *loan_free(struct agent *a, struct loan *l)
-{
-	if (!l)
-		return NULL;
-	work_end(a, &l->work);
-	list_remove(&l->link);
-	(void)fd_close(l->layout_fd);
-	(void)fd_close(l->data_fd);
-	(void)fd_close(l->leaves_fd);
-	free(l);
-	return NULL;
-}
-
-/* A repair that has it now leaves nothing behind. */
-static void forget_lent(struct agent *a, const struct replica *h)
-{
-	struct broadcast *t = broadcast_find_of_buffer(a, h->buffer);
-
-	if (t && sync_is_repair(&t->sync))
-		t->is_unwanted = true;
-}
-
-void broadcast_source_forget(struct agent *a, struct replica *h)
-{
-	h->kept = loan_free(a, h->kept);
-	forget_lent(a, h);
-}
-
-void broadcast_source_keep_to(struct agent *a, struct replica *h, const uint8_t root[32])
-{
-	if (h->kept && memcmp(h->kept->root, root, sizeof(h->kept->root)) != 0)
-		broadcast_source_forget(a, h);
-}
-
-void broadcast_source_forget_version(struct agent *a, struct replica *h, uint64_t version)
-{
-	if (h->kept && h->kept->version == version)
-		broadcast_source_forget(a, h);
-	else if (h->version == version)
-		forget_lent(a, h);
-}
-
-void broadcast_source_forget_idle(struct agent *a, struct replica *h)
-{
-	struct loan *l, *next;
-
-	list_for_each_safe(l, next, &a->idle_loans, link)
-		if (!h || l->replica == h)
-			broadcast_source_forget(a, l->replica);
-}
-
-uint64_t broadcast_source_step(struct agent *a, uint64_t now)
-{
-	struct loan *l;
-
-	while ((l = list_first(&a->idle_loans, struct loan, link)) && now >= l->kept_ns + IDLE_NS)
-		broadcast_source_forget(a, l->replica);
-	return l ? l->kept_ns + IDLE_NS : 0;
-}
-
-/* The buffer that was pushed longest ago goes without, where there are too many. */
-static void make_room(struct agent *a)
-{
-	struct replica *h, *oldest = NULL;
-	unsigned n = 0;
-
-	list_for_each(h, &a->replicas, link) {
-		if (!h->kept || !h->kept->is_of_push)
-			continue;
-		n++;
-		if (!oldest || h->kept->kept_ns < oldest->kept->kept_ns)
-			oldest = h;
-	}
-	if (n >= KEPT_MAX)
-		broadcast_source_forget(a, oldest);
-}
 
 static bool is_in_host_memory(const struct broadcast *t)
 {
@@ -128,7 +33,7 @@ static bool is_in_host_memory(const struct broadcast *t)
 /* Once, with what the broadcast has of it. */
 static void keep(struct agent *a, struct broadcast *t, struct loan *l)
 {
-	l->t = NULL;
+	l->broadcast = NULL;
 	l->kept_ns = agent_now(a);
 	l->version = t->sync.version;
 	l->n_bytes = t->sync.document->n_bytes;
@@ -136,7 +41,6 @@ static void keep(struct agent *a, struct broadcast *t, struct loan *l)
 	l->layout_fd = take_fd(t->layout_fd);
 	l->data_fd = take_fd(t->data_fd);
 	l->leaves_fd = take_fd(t->leaves_fd);
-	t->sync.replica->kept = l;
 }
 
 void broadcast_source_keep(struct agent *a, struct broadcast *t)
@@ -152,10 +56,8 @@ void broadcast_source_keep(struct agent *a, struct broadcast *t)
 		(void)loan_free(a, l);
 		return;
 	}
-	broadcast_source_forget(a, t->sync.replica);
-	make_room(a);
 	keep(a, t, l);
-	l->is_of_push = true;
+	loan_keep(a, l);
 }
 
 /* What came from it was right, as far as the other end says, and it is still what is committed. */
@@ -172,8 +74,6 @@ static bool is_to_be_lent_again(const struct broadcast *t, const struct loan *l)
 void broadcast_source_end(struct agent *a, struct broadcast *t)
 {
 	struct loan *l = take_ptr(t->loan);
-	unsigned n_idle = 0;
-	struct loan *each;
 
 	if (!l)
 		return;
@@ -182,13 +82,7 @@ void broadcast_source_end(struct agent *a, struct broadcast *t)
 		return;
 	}
 	keep(a, t, l);
-	if (l->is_of_push)
-		return;
-	list_append(&a->idle_loans, &l->link);
-	list_for_each(each, &a->idle_loans, link)
-		n_idle++;
-	if (n_idle > IDLE_MAX)
-		broadcast_source_forget(a, list_first(&a->idle_loans, struct loan, link)->replica);
+	loan_keep_for_repairs(a, l);
 }
 
 void broadcast_source_failed(struct agent *a, struct broadcast *t, const char *why)
@@ -334,7 +228,7 @@ static void on_root(struct agent *a, struct broadcast *t, const json_t *message,
 	if (n_fds == 2)
 		take_patch(t, json_object_get(message, "patch"), &fds[1]);
 	if (!sync_is_repair(&t->sync) && !t->sync.is_dry)
-		broadcast_source_forget(a, t->sync.replica);
+		loan_forget(a, t->sync.replica);
 	if (sync_is_repair(&t->sync))
 		take_recorded(a, t);
 	else
@@ -346,7 +240,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 {
 	struct loan *l = container_of(w, struct loan, work);
 	const char *op, *code = "", *why = "the source job did not say why it failed";
-	struct broadcast *t = l->t;
+	struct broadcast *t = l->broadcast;
 
 	if (!t || t->sync.phase == PHASE_ENDED)
 		return;
@@ -375,11 +269,11 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 static void on_source_end(struct agent *a, struct work *w, const char *how)
 {
 	struct loan *l = container_of(w, struct loan, work);
-	struct broadcast *t = l->t;
+	struct broadcast *t = l->broadcast;
 	char why[WHY_SIZE];
 
 	if (!t) {
-		broadcast_source_forget(a, l->replica);
+		loan_forget(a, l->replica);
 		return;
 	}
 	if (t->sync.phase == PHASE_ENDED)
@@ -426,7 +320,7 @@ static bool take_kept(struct agent *a, struct broadcast *t, uint64_t version)
 	    memcmp(l->root, h->document->root, sizeof(l->root)) != 0)
 		return false;
 	list_remove(&l->link);
-	l->t = t;
+	l->broadcast = t;
 	t->sync.version = l->version;
 	t->layout_fd = take_fd(l->layout_fd);
 	t->data_fd = take_fd(l->data_fd);
@@ -454,12 +348,12 @@ int broadcast_source_start(struct agent *a, struct broadcast *t, uint64_t versio
 	if (take_kept(a, t, version))
 		return 0;
 	if (!is_in_host_memory(t))
-		broadcast_source_forget_idle(a, NULL); /* there has to be room for a copy */
+		loan_forget_idle(a, NULL); /* there has to be room for a copy */
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
 	*l = (struct loan){.work = {.on_message = on_source_message, .on_end = on_source_end},
-			   .t = t,
+			   .broadcast = t,
 			   .replica = t->sync.replica,
 			   .layout_fd = -1,
 			   .data_fd = -1,

@@ -27,12 +27,3 @@ void broadcast_source_stage(struct agent *a, struct broadcast *t, const struct r
 void broadcast_source_end(struct agent *a, struct broadcast *t);
 /* The same, but the replica keeps what was pushed, if this node makes patches. */
 void broadcast_source_keep(struct agent *a, struct broadcast *t);
-
-/* What a replica keeps is given back: whatever it is, all but this root, or this version. */
-void broadcast_source_forget(struct agent *a, struct replica *h);
-void broadcast_source_keep_to(struct agent *a, struct replica *h, const uint8_t root[32]);
-void broadcast_source_forget_version(struct agent *a, struct replica *h, uint64_t version);
-/* What is kept for repairs only, of one replica, or of all that is NULL. */
-void broadcast_source_forget_idle(struct agent *a, struct replica *h);
-/* What nobody repaired with for a while is given back; when to come again, 0: there is no need. */
-uint64_t broadcast_source_step(struct agent *a, uint64_t now);

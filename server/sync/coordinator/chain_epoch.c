@@ -1,12 +1,4 @@
 /*
- * The chain goes from this node to those that lack something, in the order of the group; whoever stood at a link
- * that broke, or was slow when last measured, comes last. A link's two ends accuse each other and nobody else
- * saw it: the receiver is blamed, and a sender that is accused again. Two that a link broke between are not
- * neighbours again where there is any other order; where there is none, and it broke twice, one of them waits for
- * the next epoch. Whoever was blamed too often waits until those that were less have their bytes, and after too many
- * epochs the most blamed are lost, one after the other: a few that break whatever they are in do not keep a version
- * from the rest.
- *
  * Engines count bytes of the epoch's ranges as a stream, so one number says what a member has. What it says at
  * last, in done, broken or stopped, replaces what we thought that it lacks; lying hurts the liar alone, as its
  * own digest decides.
@@ -19,6 +11,7 @@
 #include <string.h>
 
 #include "server/sync/base/json_fields.h"
+#include "server/sync/coordinator/chain.h"
 #include "server/sync/coordinator/link_rate.h"
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
@@ -92,141 +85,13 @@ static void on_engine_end(struct agent *a, struct work *w, const char *how)
 
 /* --- The chain ---------------------------------------------------------------------------------- */
 
-static unsigned n_bad(const struct member *m)
-{
-	return m->n_blamed + m->n_corrupt;
-}
-
-/* Larger comes later. */
-static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
-{
-	uint64_t rate = a->peers[m->peer].rate;
-
-	return 3 * n_bad(m) + (m->is_late || (rate && rate * 2 < median) ? 2 : rate ? 1 : 0);
-}
-
-/* Of those that were measured the slowest is the last: nobody is behind a slower one. */
-static bool comes_before(const struct agent *a, const struct member *x, const struct member *y,
-			 uint64_t median)
-{
-	unsigned of_x = rank(a, x, median), of_y = rank(a, y, median);
-
-	return of_x < of_y || (of_x == of_y && a->peers[x->peer].rate > a->peers[y->peer].rate);
-}
-
-/* How often the link between these two broke, whichever way. */
-static unsigned n_breaks(const struct broadcast *t, const struct member *x, const struct member *y)
-{
-	for (unsigned i = 0; i < t->n_broken; i++) {
-		const struct broken *b = &t->broken[i];
-
-		if ((b->ends[0] == x && b->ends[1] == y) || (b->ends[0] == y && b->ends[1] == x))
-			return b->n_times;
-	}
-	return 0;
-}
-
-static unsigned n_breaks_of(const struct broadcast *t, const struct member *m)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < t->n_broken; i++)
-		if (t->broken[i].ends[0] == m || t->broken[i].ends[1] == m)
-			n += t->broken[i].n_times;
-	return n;
-}
-
-/* The last place between two that it can talk to, the end being one; NULL: there is none. */
-static struct member **find_place(struct broadcast *t, const struct member *m)
-{
-	struct member **place = NULL, *before = NULL;
-
-	for (struct member **at = &t->first;; at = &before->next) {
-		if (!n_breaks(t, before, m) && (!*at || !n_breaks(t, m, *at)))
-			place = at;
-		if (!*at)
-			return place;
-		before = *at;
-	}
-}
-
-/* Puts the chain into an order in which nobody is behind whom it could not talk to. */
-static void go_around_broken(struct broadcast *t)
-{
-	struct member *rest = t->first, *last = NULL, **at;
-
-	t->first = NULL;
-	for (struct member **end = &t->first; rest; end = &last->next) {
-		for (at = &rest; *at && n_breaks(t, last, *at);)
-			at = &(*at)->next;
-		if (!*at)
-			break;
-		last = *at;
-		*at = last->next;
-		last->next = NULL;
-		*end = last;
-	}
-	while (rest) {
-		struct member *m = rest;
-
-		rest = m->next;
-		at = find_place(t, m);
-		if (!at && last && n_breaks_of(t, m) > 1)
-			continue; /* it waits */
-		if (!at)
-			at = last ? &last->next : &t->first;
-		m->next = *at;
-		*at = m;
-		for (last = m; last->next;)
-			last = last->next;
-	}
-}
-
-/* With what this epoch carries. */
-static bool is_behind(const struct broadcast *t, struct member *m)
-{
-	return m->state == MEMBER_READY && patch_policy_missing(t, m)->n;
-}
-
-/* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
-static unsigned most_blamed(const struct broadcast *t)
-{
-	unsigned least = UINT_MAX;
-
-	for (unsigned i = 0; i < t->sync.n_members; i++)
-		if (is_behind(t, &t->sync.members[i]) && t->sync.members[i].n_blamed < least)
-			least = t->sync.members[i].n_blamed;
-	return least > BLAMED_MAX ? least : BLAMED_MAX;
-}
-
-/* Links those that lack something. */
-static void link_chain(struct agent *a, struct broadcast *t)
-{
-	uint64_t median = link_rate_median(a, t);
-	unsigned max = most_blamed(t);
-
-	t->first = NULL;
-	for (unsigned i = 0; i < t->sync.n_members; i++) {
-		struct member *m = &t->sync.members[i], **at = &t->first;
-
-		if (!is_behind(t, m) || m->n_blamed > max)
-			continue;
-		while (*at && !comes_before(a, m, *at, median))
-			at = &(*at)->next;
-		m->next = *at;
-		*at = m;
-	}
-	if (t->n_broken)
-		go_around_broken(t);
-}
-
 /* What those in the chain lack. */
 static int add_ranges(struct broadcast *t)
 {
 	ranges_deinit(&t->ranges);
 	ranges_init(&t->ranges);
 	for (struct member *m = t->first; m; m = m->next)
-		if (ranges_add_all(&t->ranges, patch_policy_missing(t, m)) < 0)
+		if (ranges_add_all(&t->ranges, broadcast_missing(t, m)) < 0)
 			return -1;
 	/* What lies between the last ones goes along. */
 	if (t->ranges.n > TRANSPORT_RANGES_MAX) {
@@ -306,7 +171,7 @@ static void open_all(struct agent *a, struct broadcast *t)
 static bool is_anybody_behind(const struct broadcast *t)
 {
 	for (unsigned i = 0; i < t->sync.n_members; i++)
-		if (is_behind(t, &t->sync.members[i]))
+		if (chain_is_behind(t, &t->sync.members[i]))
 			return true;
 	return false;
 }
@@ -317,10 +182,12 @@ static void lose_worst(struct agent *a, struct broadcast *t)
 	unsigned worst = 0;
 
 	for (unsigned i = 0; i < t->sync.n_members; i++)
-		if (is_behind(t, &t->sync.members[i]) && n_bad(&t->sync.members[i]) > worst)
-			worst = n_bad(&t->sync.members[i]);
+		if (chain_is_behind(t, &t->sync.members[i]) &&
+		    chain_n_faults(&t->sync.members[i]) > worst)
+			worst = chain_n_faults(&t->sync.members[i]);
 	for (unsigned i = 0; i < t->sync.n_members && t->sync.phase != PHASE_ENDED; i++)
-		if (is_behind(t, &t->sync.members[i]) && n_bad(&t->sync.members[i]) == worst)
+		if (chain_is_behind(t, &t->sync.members[i]) &&
+		    chain_n_faults(&t->sync.members[i]) == worst)
 			member_fail(
 				a, &t->sync, &t->sync.members[i],
 				"did not get its bytes in %ju epochs, of which the last broke: %s,",
@@ -381,7 +248,7 @@ static int count_changed(struct broadcast *t)
 /* Who gets what in the next epoch. */
 static int choose(struct agent *a, struct broadcast *t)
 {
-	link_chain(a, t);
+	chain_order(a, t, link_rate_median(a, t));
 	if ((t->sync.changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
 		sync_fail(a, &t->sync, "%s ran out of memory", a->config->name);
 		return -1;
@@ -428,8 +295,8 @@ int chain_epoch_begin(struct agent *a, struct broadcast *t)
 
 static void has_all(const struct broadcast *t, struct member *m)
 {
-	ranges_deinit(patch_policy_missing(t, m));
-	ranges_init(patch_policy_missing(t, m));
+	ranges_deinit(broadcast_missing(t, m));
+	ranges_init(broadcast_missing(t, m));
 	patch_policy_settle(t, m);
 }
 
@@ -562,8 +429,8 @@ static int take_missing(struct broadcast *t, struct member *m, const json_t *mes
 		ranges_deinit(&missing);
 		return -1;
 	}
-	ranges_deinit(patch_policy_missing(t, m));
-	*patch_policy_missing(t, m) = missing;
+	ranges_deinit(broadcast_missing(t, m));
+	*broadcast_missing(t, m) = missing;
 	patch_policy_settle(t, m);
 	return 0;
 }
@@ -626,15 +493,6 @@ void chain_epoch_on_opened(struct agent *a, struct sync *s, struct member *m, co
 	member_set_state(a, s, m, MEMBER_OPEN);
 }
 
-struct member *chain_epoch_before(const struct broadcast *t, const struct member *m)
-{
-	struct member *at = t->first;
-
-	while (at && at->next != m)
-		at = at->next;
-	return at;
-}
-
 void chain_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,
 			     const json_t *message)
 {
@@ -665,7 +523,7 @@ void chain_epoch_on_done(struct agent *a, struct sync *s, struct member *m, cons
 		member_is_wrong(a, s, m, "done");
 		return;
 	}
-	if (ranges_remove_all(patch_policy_missing(t, m), &t->ranges) < 0) {
+	if (ranges_remove_all(broadcast_missing(t, m), &t->ranges) < 0) {
 		member_fail(a, s, m, "is lost, as %s ran out of memory,", a->config->name);
 		return;
 	}
@@ -674,8 +532,8 @@ void chain_epoch_on_done(struct agent *a, struct sync *s, struct member *m, cons
 	t->moved_ns = agent_now(a);
 	s->deadline_ns = t->moved_ns + nccl_epoch_patience(a, t);
 	byte_count_add(&s->byte_count,
-		       t->transport->planned(
-			       &t->ranges, stripe_pairing_count(a, t, chain_epoch_before(t, m), m)),
+		       t->transport->planned(&t->ranges,
+					     stripe_pairing_count(a, t, chain_before(t, m), m)),
 		       json_object_get(message, "in"));
 	link_rate_measure(a, t, m);
 	member_set_state(a, s, m, MEMBER_READY);
@@ -708,12 +566,11 @@ static struct culprit culprit_of(struct agent *a, struct broadcast *t, struct me
 	receiver = !to && from ? m : receiver;
 	sender = !from && to ? m : sender;
 	if (!m->moved_ns || !receiver || (receiver != m && sender != m) ||
-	    (!sender && strcmp(from, a->config->name) != 0) ||
-	    chain_epoch_before(t, receiver) != sender)
+	    (!sender && strcmp(from, a->config->name) != 0) || chain_before(t, receiver) != sender)
 		return c;
 	while (is_starved(a, t, sender, receiver)) {
 		receiver = sender;
-		sender = chain_epoch_before(t, receiver);
+		sender = chain_before(t, receiver);
 	}
 	c.is_link = true;
 	c.ends[0] = sender;

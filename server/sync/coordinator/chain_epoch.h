@@ -28,6 +28,3 @@ void chain_epoch_on_done(struct agent *a, struct sync *s, struct member *m, cons
 void chain_epoch_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message);
 void chain_epoch_on_stopped(struct agent *a, struct sync *s, struct member *m,
 			    const json_t *message);
-
-/* The one before it in the chain; NULL: this node, or it is in none. */
-struct member *chain_epoch_before(const struct broadcast *t, const struct member *m);

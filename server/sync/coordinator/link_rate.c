@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "server/sync/coordinator/chain_epoch.h"
+#include "server/sync/coordinator/chain.h"
 #include "server/sync/state/transport.h"
 
 #define LINK_RATE ((uint64_t)8 << 20) /* bytes/s, of a link that was never measured */
@@ -52,7 +52,7 @@ void link_rate_measure(struct agent *a, const struct broadcast *t, struct member
 {
 	struct peer *p = &a->peers[m->peer];
 	uint64_t took = agent_now(a) - t->epoch_ns, rate;
-	const struct member *from = chain_epoch_before(t, m);
+	const struct member *from = chain_before(t, m);
 
 	/* A ring is as fast for all as for the slowest of them. */
 	if (m->measured || t->expected < MEASURED_MIN || !took || t->sync.max_rate ||
@@ -129,7 +129,7 @@ struct member *link_rate_laggard(const struct agent *a, const struct broadcast *
  */
 bool link_rate_is_slow(const struct agent *a, const struct broadcast *t, const struct member *m)
 {
-	const struct member *from = chain_epoch_before(t, m);
+	const struct member *from = chain_before(t, m);
 	uint64_t could = link_rate_median(a, t);
 
 	if (m->state != MEMBER_MOVING || m->done == t->expected ||

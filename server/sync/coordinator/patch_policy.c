@@ -145,11 +145,6 @@ bool patch_policy_is_wanted(const struct broadcast *t)
 	return false;
 }
 
-struct ranges *patch_policy_missing(const struct broadcast *t, struct member *m)
-{
-	return t->by_patch ? &m->patch_missing : &m->missing;
-}
-
 void patch_policy_settle(const struct broadcast *t, struct member *m)
 {
 	if (!t->by_patch || m->patch_missing.n)

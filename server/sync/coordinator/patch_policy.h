@@ -23,8 +23,6 @@ void patch_policy_deinit(struct patch_policy *d);
 
 /* Whether anybody is ready who gets a patch and has not all of it. */
 bool patch_policy_is_wanted(const struct broadcast *t);
-/* What a member lacks of what the epoch carries. */
-struct ranges *patch_policy_missing(const struct broadcast *t, struct member *m);
 /* It has got some: with all of a patch it lacks nothing, until it says so. */
 void patch_policy_settle(const struct broadcast *t, struct member *m);
 /* Leaves travel to it. */

@@ -16,9 +16,9 @@
 #include "ipc/base/fd.h"
 #include "ipc/layout.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/loan.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 
@@ -361,7 +361,7 @@ static void copy(struct agent *a, struct contributor *s)
 void contributor_prepare(struct agent *a, struct contributor *s)
 {
 	if (is_on_gpu(a, s))
-		broadcast_source_forget_idle(a, NULL); /* there has to be room for copies */
+		loan_forget_idle(a, NULL); /* there has to be room for copies */
 	if (gives(s) && s->data_fd < 0) {
 		copy(a, s);
 	} else if (makes(s)) {

@@ -13,10 +13,10 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/participant/receiver_epoch.h"
 #include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/loan.h"
 #include "server/sync/state/retry.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
@@ -191,7 +191,7 @@ static void create(struct agent *a, struct receiver *p)
 	json_t *message;
 
 	if (strcmp(device, GROUP_DEVICE_DEFAULT) != 0)
-		broadcast_source_forget_idle(a, NULL); /* there has to be room for a copy */
+		loan_forget_idle(a, NULL); /* there has to be room for a copy */
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s}", "op", "create", "socket",
 			    a->config->weightd_socket, "buffer", d->buffer, "device", device,
 			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),

@@ -56,7 +56,7 @@ struct agent {
 	struct list trace_spans; /* struct work: engines that weightd-trace is told of */
 	struct list loopback; /* struct loopback of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
-	struct list idle_loans; /* struct loan of broadcast_source.c: kept for the next repair, oldest first */
+	struct list idle_loans; /* struct loan: kept for the next repair, oldest first */
 	uint64_t timer_ns; /* as the daemon has it; 0: none */
 	struct work watch; /* of the local weightd */
 	uint64_t watch_ns; /* when to start it again */

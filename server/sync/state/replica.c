@@ -31,10 +31,10 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/ended_syncs.h"
 #include "server/sync/state/group.h"
+#include "server/sync/state/loan.h"
 #include "server/sync/state/time_limit.h"
 
 #define N_REPLICAS_MAX 4096
@@ -108,7 +108,7 @@ static void forget_base(struct replica *h)
 void replica_free(struct agent *a, struct replica *h)
 {
 	work_end(a, &h->look);
-	broadcast_source_forget(a, h);
+	loan_forget(a, h);
 	patch_chain_deinit(&h->patch_chain);
 	replica_set_asked(a, h, NO_PEER);
 	list_remove(&h->link);
@@ -180,7 +180,7 @@ int replica_commit(struct agent *a, struct replica *h, const struct document *do
 	}
 	document_free(before);
 	patch_chain_keep_to(&h->patch_chain, document->root);
-	broadcast_source_keep_to(a, h, document->root);
+	loan_keep_to(a, h, document->root);
 	if (strcmp(group_device(a->config, h->group), group_device(a->config, document->group)) != 0)
 		forget_base(h);
 	snprintf(h->group, sizeof(h->group), "%s", document->group);
@@ -224,7 +224,7 @@ void replica_set_superseded(struct agent *a, struct replica *h)
 	replica_set_asked(a, h, NO_PEER);
 	a->look_again = true; /* others wait for a look */
 	h->state = REPLICA_SUPERSEDED;
-	broadcast_source_forget_idle(a, h);
+	loan_forget_idle(a, h);
 	/* After a start of ours a look would not tell it from a version that was lost. */
 	if (replicas_save(a) < 0)
 		agent_log(a, "warning", "%s: the record could not be written", h->buffer);

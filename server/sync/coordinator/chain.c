@@ -1,0 +1,148 @@
+/*
+ * The chain goes from this node to those that lack something, in the order of the group; whoever stood at a link
+ * that broke, or was slow when last measured, comes last. A link's two ends accuse each other and nobody else
+ * saw it: the receiver is blamed, and a sender that is accused again. Two that a link broke between are not
+ * neighbours again where there is any other order; where there is none, and it broke twice, one of them waits for
+ * the next epoch. Whoever was blamed too often waits until those that were less have their bytes, and after too many
+ * epochs the most blamed are lost, one after the other: a few that break whatever they are in do not keep a version
+ * from the rest.
+ */
+#include "server/sync/coordinator/chain.h"
+
+#include <limits.h>
+
+unsigned chain_n_faults(const struct member *m)
+{
+	return m->n_blamed + m->n_corrupt;
+}
+
+/* Larger comes later. */
+static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
+{
+	uint64_t rate = a->peers[m->peer].rate;
+
+	return 3 * chain_n_faults(m) + (m->is_late || (rate && rate * 2 < median) ? 2
+					: rate                                    ? 1
+										  : 0);
+}
+
+/* Of those that were measured the slowest is the last: nobody is behind a slower one. */
+static bool comes_before(const struct agent *a, const struct member *x, const struct member *y,
+			 uint64_t median)
+{
+	unsigned of_x = rank(a, x, median), of_y = rank(a, y, median);
+
+	return of_x < of_y || (of_x == of_y && a->peers[x->peer].rate > a->peers[y->peer].rate);
+}
+
+/* How often the link between these two broke, whichever way. */
+static unsigned n_breaks(const struct broadcast *t, const struct member *x, const struct member *y)
+{
+	for (unsigned i = 0; i < t->n_broken; i++) {
+		const struct broken *b = &t->broken[i];
+
+		if ((b->ends[0] == x && b->ends[1] == y) || (b->ends[0] == y && b->ends[1] == x))
+			return b->n_times;
+	}
+	return 0;
+}
+
+static unsigned n_breaks_of(const struct broadcast *t, const struct member *m)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < t->n_broken; i++)
+		if (t->broken[i].ends[0] == m || t->broken[i].ends[1] == m)
+			n += t->broken[i].n_times;
+	return n;
+}
+
+/* The last place between two that it can talk to, the end being one; NULL: there is none. */
+static struct member **find_place(struct broadcast *t, const struct member *m)
+{
+	struct member **place = NULL, *before = NULL;
+
+	for (struct member **at = &t->first;; at = &before->next) {
+		if (!n_breaks(t, before, m) && (!*at || !n_breaks(t, m, *at)))
+			place = at;
+		if (!*at)
+			return place;
+		before = *at;
+	}
+}
+
+/* Puts the chain into an order in which nobody is behind whom it could not talk to. */
+static void go_around_broken(struct broadcast *t)
+{
+	struct member *rest = t->first, *last = NULL, **at;
+
+	t->first = NULL;
+	for (struct member **end = &t->first; rest; end = &last->next) {
+		for (at = &rest; *at && n_breaks(t, last, *at);)
+			at = &(*at)->next;
+		if (!*at)
+			break;
+		last = *at;
+		*at = last->next;
+		last->next = NULL;
+		*end = last;
+	}
+	while (rest) {
+		struct member *m = rest;
+
+		rest = m->next;
+		at = find_place(t, m);
+		if (!at && last && n_breaks_of(t, m) > 1)
+			continue; /* it waits */
+		if (!at)
+			at = last ? &last->next : &t->first;
+		m->next = *at;
+		*at = m;
+		for (last = m; last->next;)
+			last = last->next;
+	}
+}
+
+bool chain_is_behind(const struct broadcast *t, struct member *m)
+{
+	return m->state == MEMBER_READY && broadcast_missing(t, m)->n;
+}
+
+/* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
+static unsigned most_blamed(const struct broadcast *t)
+{
+	unsigned least = UINT_MAX;
+
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (chain_is_behind(t, &t->sync.members[i]) && t->sync.members[i].n_blamed < least)
+			least = t->sync.members[i].n_blamed;
+	return least > BLAMED_MAX ? least : BLAMED_MAX;
+}
+
+void chain_order(struct agent *a, struct broadcast *t, uint64_t median)
+{
+	unsigned max = most_blamed(t);
+
+	t->first = NULL;
+	for (unsigned i = 0; i < t->sync.n_members; i++) {
+		struct member *m = &t->sync.members[i], **at = &t->first;
+
+		if (!chain_is_behind(t, m) || m->n_blamed > max)
+			continue;
+		while (*at && !comes_before(a, m, *at, median))
+			at = &(*at)->next;
+		m->next = *at;
+		*at = m;
+	}
+	if (t->n_broken)
+		go_around_broken(t);
+}
+
+struct member *chain_before(const struct broadcast *t, const struct member *m)
+{
+	struct member *at = t->first;
+
+	while (at && at->next != m)
+		at = at->next;
+	return at;
+}

@@ -1,0 +1,40 @@
+/*
+ * Loans
+ *
+ * A version of the local weightd that a source job holds: a broadcast has it, or the replica keeps it for the next one.
+ */
+#pragma once
+
+#include "server/sync/state/replica.h"
+
+struct broadcast;
+
+struct loan {
+	struct list link; /* agent::idle_loans */
+	struct work work; /* source */
+	bool is_of_push; /* what is kept of it the next push is compared with */
+	struct broadcast *broadcast; /* that has it now; NULL: its replica keeps it */
+	struct replica *replica;
+	uint64_t version;
+	uint64_t kept_ns; /* since when its replica keeps it */
+	uint64_t n_bytes;
+	uint8_t root[32];
+	int layout_fd;
+	int data_fd;
+	int leaves_fd;
+};
+
+struct loan *loan_free(struct agent *a, struct loan *l);
+
+/* From now on the replica keeps it, for the next push, or for the next repair if a push has not kept it already. */
+void loan_keep(struct agent *a, struct loan *l);
+void loan_keep_for_repairs(struct agent *a, struct loan *l);
+
+/* What a replica keeps is given back: whatever it is, all but this root, or this version. */
+void loan_forget(struct agent *a, struct replica *h);
+void loan_keep_to(struct agent *a, struct replica *h, const uint8_t root[32]);
+void loan_forget_version(struct agent *a, struct replica *h, uint64_t version);
+/* What is kept for repairs only, of one replica, or of all that is NULL. */
+void loan_forget_idle(struct agent *a, struct replica *h);
+/* What nobody repaired with for a while is given back; when to come again, 0: there is no need. */
+uint64_t loan_step(struct agent *a, uint64_t now);
