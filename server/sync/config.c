@@ -86,7 +86,7 @@ static bool is_name(const char *name)
 
 static const char name_rule[] = "a name has 1 to 42 of a-z, 0-9, '.' and '-'";
 
-static const struct config_peer *find_peer(const struct config *c, const char *name)
+static const struct peer_config *find_peer(const struct config *c, const char *name)
 {
 	for (unsigned i = 0; i < c->n_peers; i++)
 		if (!strcmp(c->peers[i].name, name))
@@ -217,7 +217,7 @@ static void set_trusted(struct settings *s, const struct setting *key, const cha
 static void set_address(struct settings *s, const struct setting *key, const char *value)
 {
 	struct config *c = s->values;
-	struct config_peer *peer = &c->peers[c->n_peers - 1];
+	struct peer_config *peer = &c->peers[c->n_peers - 1];
 
 	if (address_split(value, peer->host, &peer->port) < 0)
 		settings_report(s,
@@ -409,8 +409,8 @@ static void begin_peer(struct settings *s, const char *name)
 {
 	struct parser *p = parser_of(s);
 	struct config *c = s->values;
-	const struct config_peer *other = find_peer(c, name);
-	struct config_peer *peer;
+	const struct peer_config *other = find_peer(c, name);
+	struct peer_config *peer;
 	unsigned n = c->n_peers, *line;
 
 	if (other) {
@@ -533,7 +533,7 @@ static void check_peer(struct settings *s, unsigned i)
 {
 	struct parser *p = parser_of(s);
 	struct config *c = s->values;
-	const struct config_peer *peer = &c->peers[i];
+	const struct peer_config *peer = &c->peers[i];
 	char why[WHY_SIZE];
 	struct address at;
 

@@ -13,18 +13,11 @@
 #include "server/base/log.h"
 #include "server/sync/agent.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/net/address.h"
+#include "server/sync/net/net_config.h"
 
 #define CONFIG_PATH "/etc/weightd/sync.conf"
 #define CONFIG_NAME_MAX                                                                            \
 	42 /* bytes of the name of a node or group: what [group NAME] has room for */
-
-struct config_peer {
-	const char *name;
-	const char *address; /* as it was written */
-	char host[ADDRESS_HOST_MAX + 1];
-	uint16_t port;
-};
 
 struct config {
 	char **strings; /* all that is pointed to below */
@@ -53,7 +46,7 @@ struct config {
 	struct network *trusted; /* with bytes in the clear */
 	unsigned n_trusted;
 
-	struct config_peer *peers;
+	struct peer_config *peers;
 	unsigned n_peers;
 	struct group *groups;
 	unsigned n_groups;

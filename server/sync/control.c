@@ -14,7 +14,7 @@
 #include "server/base/log.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/json_packet.h"
-#include "server/sync/log_fields.h"
+#include "server/sync/net/log_fields.h"
 #include "server/sync/operators.h"
 #include "server/sync/state/event_pages.h"
 

@@ -22,9 +22,9 @@
 #include "server/sync/commit_log.h"
 #include "server/sync/control.h"
 #include "server/sync/jobs.h"
-#include "server/sync/log_fields.h"
 #include "server/sync/net/acceptor.h"
 #include "server/sync/net/file_watch.h"
+#include "server/sync/net/log_fields.h"
 #include "server/sync/net/peer.h"
 #include "server/sync/net/tls.h"
 #include "server/sync/net/trust.h"
@@ -406,13 +406,21 @@ static void on_change(void *userdata, unsigned peer)
 	trace_peer(w, peer);
 }
 
+static bool may_trust(void *userdata, const struct sockaddr *at, const char *whose,
+		      char why[WHY_SIZE])
+{
+	return config_trusts(((struct daemon *)userdata)->config, at, whose, why);
+}
+
 static const struct peer_events peer_events = {
 	.on_up = agent_on_peer_up,
 	.on_down = agent_on_peer_down,
 	.on_message = agent_on_message,
 	.on_blob = agent_on_blob,
 	.blob_limit = agent_blob_limit,
+	.is_idle = agent_is_idle,
 	.on_change = on_change,
+	.may_trust = may_trust,
 };
 
 static void on_call(void *userdata, int fd, const struct address *address)
@@ -734,6 +742,21 @@ static void init(struct daemon *w, const struct config *config)
 }
 
 /* All that must succeed; what did is undone by deinit(). */
+static int init_peers(struct daemon *w)
+{
+	const struct config *c = w->config;
+	const struct net_config net = {
+		.name = c->name,
+		.data_addresses = c->data_addresses,
+		.n_data_addresses = c->n_data_addresses,
+		.peers = c->peers,
+		.n_peers = c->n_peers,
+		.heartbeat_ns = c->heartbeat_ns,
+	};
+
+	return peers_init(&w->peers, &w->loop, &net, &w->tls, &peer_events, w);
+}
+
 static int start(struct daemon *w, char why[WHY_SIZE])
 {
 	int r;
@@ -753,7 +776,7 @@ static int start(struct daemon *w, char why[WHY_SIZE])
 	if (r < 0)
 		return r;
 	(void)snprintf(why, WHY_SIZE, "cannot start");
-	r = peers_init(&w->peers, &w->loop, w->config, &w->tls, &peer_events, w);
+	r = init_peers(w);
 	if (r == 0)
 		r = listen_for_nodes(w, why);
 	if (r == 0)

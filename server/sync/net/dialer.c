@@ -96,7 +96,7 @@ static void on_found(struct lookup *lookup, int error, const struct addrinfo *fo
 }
 
 void dialer_init(struct dialer *d, struct loop *loop, struct resolver *resolver,
-		 const struct dialer_events *events, const struct config_peer *peer)
+		 const struct dialer_events *events, const struct peer_config *peer)
 {
 	*d = (struct dialer){
 		.loop = loop,

@@ -7,8 +7,9 @@
 #pragma once
 
 #include "server/base/loop.h"
-#include "server/sync/config.h"
+#include "server/sync/base/limits.h"
 #include "server/sync/net/address.h"
+#include "server/sync/net/net_config.h"
 #include "server/sync/net/resolver.h"
 
 #define DIALER_ADDRESSES_MAX 8
@@ -27,7 +28,7 @@ struct dialer {
 	struct loop *loop;
 	struct resolver *resolver;
 	const struct dialer_events *events;
-	const struct config_peer *peer;
+	const struct peer_config *peer;
 	struct timer timer;
 	struct lookup lookup;
 	struct address addresses[DIALER_ADDRESSES_MAX]; /* of this round */
@@ -36,7 +37,7 @@ struct dialer {
 };
 
 void dialer_init(struct dialer *d, struct loop *loop, struct resolver *resolver,
-		 const struct dialer_events *events, const struct config_peer *peer);
+		 const struct dialer_events *events, const struct peer_config *peer);
 void dialer_deinit(struct dialer *d);
 
 /* Begins, soon. */

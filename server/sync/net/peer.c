@@ -10,7 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/log_fields.h"
+#include "server/sync/net/log_fields.h"
 
 #define LASTING_NS 5000000000u /* a connection that was a good one */
 #define RENEW_NS 1000000000u
@@ -205,13 +205,14 @@ static void on_name(struct connection *c)
 		check_dialled(c);
 	else if (!p)
 		connection_doom(c, "'%s' is no peer of '%s'; add [peer %s] to its sync.conf",
-				c->name, peers->config->name, c->name);
+				c->name, peers->config.name, c->name);
 	else if (p->we_dial)
 		connection_doom(c,
 				"of two nodes the one whose name is lower dials: '%s' is to wait for "
 				"'%s'",
-				c->name, peers->config->name);
-	else if (!config_trusts(peers->config, (const struct sockaddr *)&c->address.at, c->name, why))
+				c->name, peers->config.name);
+	else if (!peers->events->may_trust(peers->userdata, (const struct sockaddr *)&c->address.at,
+					   c->name, why))
 		connection_doom(c, "%s", why);
 }
 
@@ -314,8 +315,8 @@ static bool may_dial(struct dialer *d, const struct address *address, char why[W
 {
 	const struct peer *p = container_of(d, struct peer, dialer);
 
-	return config_trusts(p->peers->config, (const struct sockaddr *)&address->at,
-			     p->config->name, why);
+	return p->peers->events->may_trust(p->peers->userdata, (const struct sockaddr *)&address->at,
+					   p->config->name, why);
 }
 
 static const struct dialer_events dialer_events = {
@@ -357,7 +358,7 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 static void on_renew(struct timer *timer)
 {
 	struct peers *p = container_of(timer, struct peers, renew);
-	bool is_idle = agent_is_idle(p->agent);
+	bool is_idle = p->events->is_idle(p->agent);
 
 	for (unsigned i = 0; i < p->n; i++) {
 		struct connection *c = p->at[i].up;
@@ -366,7 +367,7 @@ static void on_renew(struct timer *timer)
 			continue;
 		if (is_idle)
 			connection_doom(c, "the certificate of '%s' was replaced: connecting anew",
-					p->config->name);
+					p->config.name);
 		else
 			timer_start(p->manner.loop, timer, num_now_ns() + RENEW_NS);
 	}
@@ -377,7 +378,7 @@ static void begin_anew(struct peers *p, struct connection *c)
 {
 	if (c)
 		connection_doom(c, "the certificates of '%s' were replaced: connecting anew",
-				p->config->name);
+				p->config.name);
 }
 
 void peers_recheck(struct peers *p)
@@ -396,13 +397,13 @@ void peers_recheck(struct peers *p)
 	timer_start(p->manner.loop, &p->renew, num_now_ns());
 }
 
-int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
-	       const struct peer_events *events, void *userdata)
+int peers_init(struct peers *p, struct loop *loop, const struct net_config *config,
+	       SSL_CTX *const *tls, const struct peer_events *events, void *userdata)
 {
 	uint64_t now_ns = realtime_ns();
 	int r;
 
-	*p = (struct peers){.config = config, .tls = tls, .events = events, .userdata = userdata};
+	*p = (struct peers){.config = *config, .tls = tls, .events = events, .userdata = userdata};
 	list_init(&p->strangers);
 	timer_init(&p->renew, on_renew);
 	p->manner = (struct connection_manner){
@@ -486,7 +487,7 @@ static bool has_host(const struct address *all, unsigned n, const struct sockadd
 	return false;
 }
 
-static bool is_ours(const struct config *c, const struct sockaddr *at)
+static bool is_ours(const struct net_config *c, const struct sockaddr *at)
 {
 	struct address ours;
 
@@ -498,7 +499,7 @@ static bool is_ours(const struct config *c, const struct sockaddr *at)
 
 bool peers_take_bytes_at(const struct peers *p, const char *node, const struct sockaddr *at)
 {
-	if ((!node || !strcmp(node, p->config->name)) && is_ours(p->config, at))
+	if ((!node || !strcmp(node, p->config.name)) && is_ours(&p->config, at))
 		return true;
 	for (unsigned i = 0; i < p->n; i++)
 		if ((!node || !strcmp(node, p->at[i].config->name)) &&

@@ -11,15 +11,18 @@
 #include <openssl/ssl.h>
 
 #include "server/base/loop.h"
-#include "server/sync/config.h"
+#include "server/sync/base/limits.h"
 #include "server/sync/net/connection.h"
 #include "server/sync/net/dialer.h"
+#include "server/sync/net/net_config.h"
 #include "server/sync/net/refusal_log.h"
 #include "server/sync/net/resolver.h"
 
 #define PEERS_STRANGERS_MAX 64 /* beside one for each peer: all of them may call at once */
 
-/* As in server/sync/state/env.h. */
+struct agent;
+
+/* As in server/sync/agent.h. */
 struct peer_events {
 	void (*on_up)(struct agent *a, unsigned peer);
 	void (*on_down)(struct agent *a, unsigned peer, const char *why);
@@ -27,8 +30,12 @@ struct peer_events {
 	void (*on_blob)(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
 			uint64_t size);
 	uint64_t (*blob_limit)(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+	bool (*is_idle)(const struct agent *a);
 	/* This one is up, or is not any more. */
 	void (*on_change)(void *userdata, unsigned peer);
+	/* Whether bytes may go to this address, of this node or peer. False with a sentence. */
+	bool (*may_trust)(void *userdata, const struct sockaddr *at, const char *whose,
+			  char why[WHY_SIZE]);
 };
 
 struct peers;
@@ -36,7 +43,7 @@ struct peers;
 struct peer {
 	struct peers *peers;
 	unsigned index;
-	const struct config_peer *config;
+	const struct peer_config *config;
 	bool we_dial;
 	struct dialer dialer;
 	struct connection *dialled; /* on its way to a hello */
@@ -49,7 +56,7 @@ struct peer {
 };
 
 struct peers {
-	const struct config *config;
+	struct net_config config;
 	SSL_CTX *const *tls; /* of today's certificate */
 	const struct peer_events *events;
 	struct agent *agent;
@@ -64,8 +71,8 @@ struct peers {
 	struct timer renew; /* of connections that show a certificate of before */
 };
 
-int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
-	       const struct peer_events *events, void *userdata);
+int peers_init(struct peers *p, struct loop *loop, const struct net_config *config,
+	       SSL_CTX *const *tls, const struct peer_events *events, void *userdata);
 /* Hangs up on all of them, for what `why` says; the agent hears nothing of it. */
 void peers_deinit(struct peers *p, const char *why);
 

@@ -4,7 +4,7 @@
 
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/log_fields.h"
+#include "server/sync/net/log_fields.h"
 
 #define MINUTE_NS 60000000000u
 #define LOGGED_MAX 30 /* in a minute, of whatever causes */

@@ -14,7 +14,7 @@ from lib.tracing import inside
 
 from integration.server.test_audit import make_journal  # noqa: F401: a fixture
 
-KINDS = dict(re.findall(r'\[LOG_FIELDS_\w+\] = \{"(\w+)",\s*"([0-9a-f]{32})"', (ROOT / "server/sync/log_fields.c").read_text()))
+KINDS = dict(re.findall(r'\[LOG_FIELDS_\w+\] = \{"(\w+)",\s*"([0-9a-f]{32})"', (ROOT / "server/sync/net/log_fields.c").read_text()))
 
 
 @pytest.fixture(autouse=True)

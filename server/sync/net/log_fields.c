@@ -2,7 +2,7 @@
  * A line is logged where it is decided. The agent, which knows no log, says its own by events: the name of a kind
  * in "what" gives a line its fields.
  */
-#include "server/sync/log_fields.h"
+#include "server/sync/net/log_fields.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
