@@ -163,7 +163,7 @@ struct agent *agent_free(struct agent *a)
 	return NULL;
 }
 
-static void reap(struct agent *a)
+static void agent_reap(struct agent *a)
 {
 	struct sync *s, *next_s;
 	struct participant *d, *next_d;
@@ -184,7 +184,7 @@ static void earlier(uint64_t *timer, uint64_t deadline)
 
 static void hear_self(struct agent *a);
 
-static void settle(struct agent *a)
+static void agent_settle(struct agent *a)
 {
 	struct sync *s;
 	struct participant *d;
@@ -193,7 +193,7 @@ static void settle(struct agent *a)
 	hear_self(a);
 	timer = repair_step(a, agent_now(a));
 	phase_time_step(a);
-	reap(a);
+	agent_reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
 	earlier(&timer, loan_step(a, agent_now(a)));
 	earlier(&timer, replicas_step(a, agent_now(a)));
@@ -224,7 +224,7 @@ int agent_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE])
 	if (r < 0)
 		return r;
 	a->look_again = true;
-	settle(a);
+	agent_settle(a);
 	return 0;
 }
 
@@ -249,8 +249,8 @@ static unsigned n_pushes(const struct agent *a)
  * A repair makes room for what an operator asks for, and what only goes on for who is slow; nothing else does. For a dry
  * run nothing ends.
  */
-static int make_room(struct agent *a, const struct replica *h, const char *what, bool is_dry,
-		     char why[WHY_SIZE])
+static int agent_make_room(struct agent *a, const struct replica *h, const char *what, bool is_dry,
+			   char why[WHY_SIZE])
 {
 	struct sync *s = sync_find_of_buffer(a, h->buffer);
 	struct participant *d = participant_find_of_buffer(a, h->buffer);
@@ -287,7 +287,7 @@ struct wish {
 	bool is_dry;
 };
 
-static void grant(struct sync *s, const struct wish *w, char ret_sync[SYNC_ID_SIZE])
+static void wish_grant(struct sync *s, const struct wish *w, char ret_sync[SYNC_ID_SIZE])
 {
 	s->policy = w->policy;
 	s->max_rate = w->max_rate;
@@ -337,8 +337,8 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 	return a->env->may_save(a->userdata, why) < 0 ? -ENOSPC : 0;
 }
 
-static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sync[SYNC_ID_SIZE],
-		char why[WHY_SIZE])
+static int agent_begin_push(struct agent *a, const json_t *request, bool is_dry,
+			    char ret_sync[SYNC_ID_SIZE], char why[WHY_SIZE])
 {
 	struct wish w = {.is_dry = is_dry};
 	struct sync *s;
@@ -351,25 +351,25 @@ static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sy
 	}
 	r = read_wish(a, request, "a push", &w, why);
 	if (r == 0)
-		r = make_room(a, w.replica, "a push", is_dry, why);
+		r = agent_make_room(a, w.replica, "a push", is_dry, why);
 	if (r == 0)
 		r = broadcast_new(a, w.replica, w.group, NO_PEER, version, &s, why);
 	if (r == 0)
-		grant(s, &w, ret_sync);
-	settle(a);
+		wish_grant(s, &w, ret_sync);
+	agent_settle(a);
 	return r;
 }
 
 int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE])
 {
-	return push(a, request, false, ret_sync, why);
+	return agent_begin_push(a, request, false, ret_sync, why);
 }
 
 int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE])
 {
-	return push(a, request, true, ret_sync, why);
+	return agent_begin_push(a, request, true, ret_sync, why);
 }
 
 /* Whether it can be had at all, and at that rate by so many nodes. -errno with a sentence. */
@@ -451,12 +451,12 @@ static int make_together(struct agent *a, const struct collective_op *op, const 
 	if (r == 0)
 		r = check_collective(a, op, &w, n_nodes(op, &w, request), why);
 	if (r == 0)
-		r = make_room(a, w.replica, op->an, w.is_dry, why);
+		r = agent_make_room(a, w.replica, op->an, w.is_dry, why);
 	if (r == 0)
 		r = begin_collective(a, op, &w, request, &s, why);
 	if (r == 0)
-		grant(s, &w, ret_sync);
-	settle(a);
+		wish_grant(s, &w, ret_sync);
+	agent_settle(a);
 	return r;
 }
 
@@ -487,7 +487,7 @@ int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
 		return -EALREADY;
 	}
 	sync_fail(a, s, "it was cancelled");
-	settle(a);
+	agent_settle(a);
 	return 0;
 }
 
@@ -570,7 +570,7 @@ void agent_on_peer_up(struct agent *a, unsigned peer)
 	replicas_tell(a, peer);
 	list_for_each(s, &a->syncs, link)
 		sync_on_peer_up(a, s, peer);
-	settle(a);
+	agent_settle(a);
 }
 
 void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
@@ -589,7 +589,7 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 		if (d->coordinator == peer)
 			participant_on_peer_down(a, d, why);
 	repair_on_peer_down(a, peer);
-	settle(a);
+	agent_settle(a);
 }
 
 static void on_sync_message(struct agent *a, unsigned peer, const char *type, const json_t *message)
@@ -660,13 +660,13 @@ void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
 		MESSAGES[i].fn(a, peer, message);
 	else
 		on_sync_message(a, peer, type, message);
-	settle(a);
+	agent_settle(a);
 }
 
 void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
 	on_blob(a, peer, hash, fd, size);
-	settle(a);
+	agent_settle(a);
 }
 
 uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
@@ -693,7 +693,7 @@ void agent_on_timer(struct agent *a)
 		sync_on_timer(a, s, now);
 	list_for_each(d, &a->participants, link)
 		participant_on_timer(a, d, now);
-	settle(a);
+	agent_settle(a);
 }
 
 void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds)
@@ -702,7 +702,7 @@ void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds,
 
 	if (!trace_span_on_job(a, w, message, fds, n_fds))
 		w->on_message(a, w, message, fds, n_fds);
-	settle(a);
+	agent_settle(a);
 }
 
 void agent_on_job_end(struct agent *a, void *owner, const char *how)
@@ -712,17 +712,17 @@ void agent_on_job_end(struct agent *a, void *owner, const char *how)
 	w->job = NULL;
 	trace_span_drop(a, w);
 	w->on_end(a, w, how);
-	settle(a);
+	agent_settle(a);
 }
 
 void agent_on_untraced(struct agent *a, const char *sync)
 {
 	trace_span_resume(a, sync);
-	settle(a);
+	agent_settle(a);
 }
 
 void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows)
 {
 	trace_span_on_rows(a, request, rows);
-	settle(a);
+	agent_settle(a);
 }

@@ -281,7 +281,7 @@ static int format(const json_t *piece, char **ret_line, size_t *ret_size)
  * SAVE_ALL, too, where the file is not the one that we left. After a failure of the disk itself nobody knows what is on
  * it, and to ask again is answered with success: then another file is written.
  */
-static int append(struct commit_log *r, int folder, const char *line, size_t size)
+static int commit_log_append(struct commit_log *r, int folder, const char *line, size_t size)
 {
 	cleanup(fd_closep) int fd =
 		openat(folder, NAME, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -335,7 +335,8 @@ int commit_log_save(struct commit_log *r, const json_t *piece, bool is_all)
 	if (res == 0)
 		res = format(piece, &line, &size);
 	if (res == 0)
-		res = is_all ? replace(r, folder_fd, line, size) : append(r, folder_fd, line, size);
+		res = is_all ? replace(r, folder_fd, line, size)
+			     : commit_log_append(r, folder_fd, line, size);
 	free(line);
 	return res;
 }

@@ -48,7 +48,7 @@ static void *grow(struct settings *s, void *array, unsigned *n, size_t size)
 }
 
 /* A copy that lives as long as the configuration. */
-static const char *keep(struct settings *s, const char *text)
+static const char *config_keep(struct settings *s, const char *text)
 {
 	struct config *c = s->values;
 	char **slot = grow(s, &c->strings, &c->n_strings, sizeof(*slot));
@@ -106,7 +106,7 @@ static const char **text_of(struct settings *s, const struct setting *key)
 static void set_name(struct settings *s, const struct setting *key, const char *value)
 {
 	if (is_name(value))
-		*text_of(s, key) = keep(s, value);
+		*text_of(s, key) = config_keep(s, value);
 	else
 		settings_report(s, "'%s' is no name of a node: %s", value, name_rule);
 }
@@ -124,7 +124,7 @@ static void set_listen(struct settings *s, const struct setting *key, const char
 			"port: 10.0.0.1:7400, [fd00::1]:7400, 0.0.0.0:7400",
 			value);
 	else
-		*text_of(s, key) = keep(s, value);
+		*text_of(s, key) = config_keep(s, value);
 }
 
 static void add_data_address(struct settings *s, const struct setting *key, const char *value)
@@ -145,7 +145,7 @@ static void add_data_address(struct settings *s, const struct setting *key, cons
 	else if (c->n_data_addresses == STRIPES_MAX)
 		settings_report(s, "'%s' has more than %d addresses", key->name, STRIPES_MAX);
 	else
-		c->data_addresses[c->n_data_addresses++] = keep(s, value);
+		c->data_addresses[c->n_data_addresses++] = config_keep(s, value);
 }
 
 /* One for each interface, between blanks or commas. */
@@ -169,7 +169,7 @@ static void set_data_addresses(struct settings *s, const struct setting *key, co
 static void set_path(struct settings *s, const struct setting *key, const char *value)
 {
 	if (value[0] == '/')
-		*text_of(s, key) = keep(s, value);
+		*text_of(s, key) = config_keep(s, value);
 	else
 		settings_report(s, "'%s' does not take '%s'; it takes a path that begins with /",
 				key->name, value);
@@ -225,7 +225,7 @@ static void set_address(struct settings *s, const struct setting *key, const cha
 				"10.0.0.2:7400, [fd00::2]:7400, or the name of a host and a port",
 				key->name, value, peer->name);
 	else
-		peer->address = keep(s, value);
+		peer->address = config_keep(s, value);
 }
 
 static void report_no_unix_group(struct settings *s, const struct setting *key, const char *value)
@@ -269,7 +269,7 @@ static void add_names(struct settings *s, const struct setting *key, const char 
 			return;
 		} else {
 			slot = grow(s, list, n, sizeof(*slot));
-			if (slot && !(*slot = keep(s, name)))
+			if (slot && !(*slot = config_keep(s, name)))
 				(*n)--;
 		}
 	}
@@ -294,7 +294,7 @@ static void set_buffers(struct settings *s, const struct setting *key, const cha
 	if (!*value)
 		settings_report(s, "'%s' is empty; it takes a pattern, such as llama-*", key->name);
 	else
-		last_group(s)->buffers = keep(s, value);
+		last_group(s)->buffers = config_keep(s, value);
 }
 
 static void set_policy(struct settings *s, const struct setting *key, const char *value)
@@ -331,7 +331,7 @@ static void set_unix_group(struct settings *s, const struct setting *key, const 
 	if (nss_find_group(value, &ownership->gid) < 0)
 		report_no_unix_group(s, key, value);
 	else
-		ownership->unix_group = keep(s, value);
+		ownership->unix_group = config_keep(s, value);
 }
 
 /* Whether there is such a GPU, weightd says. */
@@ -346,7 +346,7 @@ static void set_device(struct settings *s, const struct setting *key, const char
 			"cuda:GPU-<uuid> or cuda:MIG-<uuid>; weightctl devices lists them",
 			key->name, value);
 	else
-		last_group(s)->device = keep(s, value);
+		last_group(s)->device = config_keep(s, value);
 }
 
 static void set_operators(struct settings *s, const struct setting *key, const char *value)
@@ -356,7 +356,7 @@ static void set_operators(struct settings *s, const struct setting *key, const c
 	if (nss_find_group(value, &c->operators_gid) < 0)
 		report_no_unix_group(s, key, value);
 	else
-		*text_of(s, key) = keep(s, value);
+		*text_of(s, key) = config_keep(s, value);
 }
 
 #define FIELD(member) .offset = offsetof(struct config, member)
@@ -423,7 +423,7 @@ static void begin_peer(struct settings *s, const char *name)
 	if (!peer)
 		return;
 	*line = s->line;
-	peer->name = keep(s, name);
+	peer->name = config_keep(s, name);
 	if (!peer->name)
 		c->n_peers--;
 	else
@@ -448,7 +448,7 @@ static void begin_group(struct settings *s, const char *name)
 	if (!group)
 		return;
 	*line = s->line;
-	group->name = keep(s, name);
+	group->name = config_keep(s, name);
 	group->buffers = "*";
 	group->device = GROUP_DEVICE_DEFAULT;
 	if (!group->name)
@@ -577,7 +577,7 @@ static void choose_data_addresses(struct settings *s)
 		return;
 	(void)address_format_host((struct sockaddr *)&c->listen_at.at, host);
 	if (!c->n_data_addresses)
-		c->data_addresses[c->n_data_addresses++] = keep(s, host);
+		c->data_addresses[c->n_data_addresses++] = config_keep(s, host);
 	for (unsigned i = 0; i < c->n_data_addresses; i++)
 		if (c->data_addresses[i])
 			check_data_address(s, c->data_addresses[i]);
@@ -631,18 +631,19 @@ static void fill_in(struct settings *s)
 	const char *weightd = socket_path_given(NULL);
 
 	if (!c->state)
-		c->state = keep(s, environment_or("STATE_DIRECTORY", "/var/lib/weightd-sync"));
+		c->state = config_keep(s,
+				       environment_or("STATE_DIRECTORY", "/var/lib/weightd-sync"));
 	if (!c->socket)
-		c->socket = keep(s, environment_or("WEIGHTD_SYNC_SOCKET",
-						   "/run/weightd-sync/sync.sock"));
+		c->socket = config_keep(s, environment_or("WEIGHTD_SYNC_SOCKET",
+							  "/run/weightd-sync/sync.sock"));
 	if (!c->weightd && weightd) /* the processes that we start do not see it */
-		c->weightd = keep(s, weightd);
+		c->weightd = config_keep(s, weightd);
 	if (!c->trace)
-		c->trace = keep(s, environment_or("WEIGHTD_TRACE_SOCKET",
-						  "/run/weightd-trace/trace.sock"));
+		c->trace = config_keep(s, environment_or("WEIGHTD_TRACE_SOCKET",
+							 "/run/weightd-trace/trace.sock"));
 	if (c->max_bytes == UINT64_MAX)
 		c->max_bytes = 0;
-	c->path = keep(s, s->path);
+	c->path = config_keep(s, s->path);
 }
 
 /* No version that is larger is ever admitted, and what comes before it asks weightd is in proportion to it. */
@@ -651,7 +652,7 @@ static uint64_t memory_of_all(void)
 	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void check(struct settings *s)
+static void config_check(struct settings *s)
 {
 	check_all(s);
 	fill_in(s);
@@ -664,7 +665,7 @@ static const struct settings_form form = {
 	.sections = "[node], [tls], [data], [peer NAME], [group NAME], [limits] and [access]",
 	.splits = "; 'members', 'publishers' and 'trusted' may be given several times",
 	.open = open_section,
-	.check = check,
+	.check = config_check,
 };
 
 int config_parse(const char *path, const char *text, size_t size, struct config *ret)
@@ -709,7 +710,7 @@ int config_load(const char *path, const char *socket, struct config *ret)
 		r = config_parse(path, text, size, &c);
 	if (r < 0)
 		return r;
-	if (socket && !(c.socket = keep(&s, socket))) {
+	if (socket && !(c.socket = config_keep(&s, socket))) {
 		config_deinit(&c);
 		return -ENOMEM;
 	}

@@ -102,7 +102,7 @@ static void flush(struct client *c)
 }
 
 /* Takes `json`. */
-static void say(struct client *c, json_t *json)
+static void control_say(struct client *c, json_t *json)
 {
 	bool is_full = c->n_queue >= (c->watches ? WATCHED_MAX : QUEUE_MAX);
 	struct packet *p = c->doomed || !json || is_full ? NULL : malloc(sizeof(*p));
@@ -120,12 +120,12 @@ static void say(struct client *c, json_t *json)
 
 static void say_end(struct client *c)
 {
-	say(c, json_pack("{sb}", "end", 1));
+	control_say(c, json_pack("{sb}", "end", 1));
 }
 
-static void refuse(struct client *c, const char *code, const char *why)
+static void control_refuse(struct client *c, const char *code, const char *why)
 {
-	say(c, json_pack("{sbssss}", "end", 1, "code", code, "error", why));
+	control_say(c, json_pack("{sbssss}", "end", 1, "code", code, "error", why));
 }
 
 /* Takes `rows`. */
@@ -138,7 +138,7 @@ static void say_rows(struct client *c, json_t *rows)
 		doom(c);
 		return;
 	}
-	json_array_foreach(rows, i, row) say(c, json_incref(row));
+	json_array_foreach(rows, i, row) control_say(c, json_incref(row));
 	json_decref(rows);
 	say_end(c);
 }
@@ -180,7 +180,7 @@ static bool may_operate(struct client *c)
 			"uid %u may look, not push: only root and the agent's own user may, and members "
 			"of the group that sync.conf names by operators under [access]",
 			c->uid);
-	refuse(c, "permission", why);
+	control_refuse(c, "permission", why);
 	return false;
 }
 
@@ -199,14 +199,14 @@ static void answer_replicas(struct client *c, const json_t *request)
 	json_t *rows;
 
 	if (field_string(request, "node", NODE_MAX, &node) < 0) {
-		refuse(c, "request", "'node' names the node whose versions are asked for");
+		control_refuse(c, "request", "'node' names the node whose versions are asked for");
 		return;
 	}
 	rows = c->control->options->replicas(c->control->options->userdata, node);
 	if (rows)
 		say_rows(c, rows);
 	else
-		refuse(c, "unknown", "there is no such node");
+		control_refuse(c, "unknown", "there is no such node");
 }
 
 /* Keeps its turn, or has one from now on. */
@@ -214,12 +214,12 @@ static void wait_for_turn(struct client *c, const json_t *request, const struct 
 			  const char *why)
 {
 	if (!c->queued_as)
-		say(c, json_pack("{ssss}", "event", "queued", "why", why));
+		control_say(c, json_pack("{ssss}", "event", "queued", "why", why));
 	c->queued = json_incref((json_t *)request);
 	c->queued_as = b;
 }
 
-static void begin(struct client *c, const json_t *request, const struct beginning *b)
+static void control_begin(struct client *c, const json_t *request, const struct beginning *b)
 {
 	const char *buffer, *an = strchr("aeiou", *b->what) ? "an" : "a";
 	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
@@ -231,7 +231,7 @@ static void begin(struct client *c, const json_t *request, const struct beginnin
 	if (field_bool_or(request, "wait", true, &wait) < 0 ||
 	    field_bool_or(request, "queue", false, &queue) < 0 ||
 	    field_bool_or(request, "slow", true, &slow) < 0) {
-		refuse(c, "request", "'wait', 'queue' and 'slow' are true or false");
+		control_refuse(c, "request", "'wait', 'queue' and 'slow' are true or false");
 		return;
 	}
 	r = b->fn(c->control->options->agent, request, sync, why);
@@ -244,7 +244,7 @@ static void begin(struct client *c, const json_t *request, const struct beginnin
 		char said[WHY_SIZE + sizeof(WAY_OUT)];
 
 		(void)snprintf(said, sizeof(said), "%s%s", why, r == -EBUSY ? WAY_OUT : "");
-		refuse(c, code_of(r), said);
+		control_refuse(c, code_of(r), said);
 		return;
 	}
 	buffer = json_string_value(json_object_get(request, "buffer"));
@@ -255,11 +255,12 @@ static void begin(struct client *c, const json_t *request, const struct beginnin
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
 	c->waits_for_slow = slow;
-	say(c, wait ? json_pack("{ss}", "sync", sync) : json_pack("{sssb}", "sync", sync, "end", 1));
+	control_say(c, wait ? json_pack("{ss}", "sync", sync)
+			    : json_pack("{sssb}", "sync", sync, "end", 1));
 }
 
 /* Oldest first; whoever comes too late stays where he was. */
-static void on_turn(struct timer *timer)
+static void control_on_turn(struct timer *timer)
 {
 	struct control *control = container_of(timer, struct control, turn);
 	struct client *c;
@@ -268,7 +269,7 @@ static void on_turn(struct timer *timer)
 		if (c->queued && !c->doomed) {
 			cleanup(json_freep) json_t *request = take_ptr(c->queued);
 
-			begin(c, request, c->queued_as);
+			control_begin(c, request, c->queued_as);
 		}
 }
 
@@ -276,7 +277,7 @@ static void answer_push(struct client *c, const json_t *request)
 {
 	static const struct beginning push = {"push", agent_push};
 
-	begin(c, request, &push);
+	control_begin(c, request, &push);
 }
 
 /* A request of its own: an agent that does not know it must not push instead. */
@@ -284,21 +285,21 @@ static void answer_plan(struct client *c, const json_t *request)
 {
 	static const struct beginning plan = {"plan", agent_plan};
 
-	begin(c, request, &plan);
+	control_begin(c, request, &plan);
 }
 
 static void answer_average(struct client *c, const json_t *request)
 {
 	static const struct beginning average = {"average", agent_average};
 
-	begin(c, request, &average);
+	control_begin(c, request, &average);
 }
 
 static void answer_reshard(struct client *c, const json_t *request)
 {
 	static const struct beginning reshard = {"reshard", agent_reshard};
 
-	begin(c, request, &reshard);
+	control_begin(c, request, &reshard);
 }
 
 static void answer_cancel(struct client *c, const json_t *request)
@@ -310,12 +311,12 @@ static void answer_cancel(struct client *c, const json_t *request)
 	if (!may_operate(c))
 		return;
 	if (field_string(request, "sync", SYNC_ID_SIZE - 1, &sync) < 0) {
-		refuse(c, "request", "'sync' names the sync to cancel, by its 16 digits");
+		control_refuse(c, "request", "'sync' names the sync to cancel, by its 16 digits");
 		return;
 	}
 	r = agent_cancel(c->control->options->agent, sync, why);
 	if (r < 0) {
-		refuse(c, code_of(r), why);
+		control_refuse(c, code_of(r), why);
 		return;
 	}
 	log_fields_write(&(struct log_fields){LOG_FIELDS_CANCELLED, .sync = sync, .uid = c->uid},
@@ -328,7 +329,7 @@ static void answer_status(struct client *c, const json_t *request)
 	const char *sync;
 
 	if (field_string_or_null(request, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
-		refuse(c, "request", "'sync' names a sync, by its 16 digits");
+		control_refuse(c, "request", "'sync' names a sync, by its 16 digits");
 	else
 		say_rows(c, agent_status(c->control->options->agent, sync));
 }
@@ -338,7 +339,7 @@ static void answer_history(struct client *c, const json_t *request)
 	uint64_t n;
 
 	if (field_number_or(request, "n", HISTORY_MAX, HISTORY_MAX, &n) < 0)
-		refuse(c, "request", "'n' is a number of syncs, 256 at most");
+		control_refuse(c, "request", "'n' is a number of syncs, 256 at most");
 	else
 		say_rows(c, agent_history(c->control->options->agent, (unsigned)n));
 }
@@ -353,7 +354,7 @@ static void answer_watch(struct client *c, const json_t *request)
 {
 	(void)request;
 	c->watches = true;
-	say(c, json_pack("{ss}", "event", "watching")); /* what comes from here on is seen */
+	control_say(c, json_pack("{ss}", "event", "watching")); /* what comes from here on is seen */
 }
 
 static const struct {
@@ -372,11 +373,11 @@ static void answer(struct client *c, const json_t *request)
 	const char *op;
 
 	if (c->queued) {
-		refuse(c, "request", "it waits for its turn, and asks for something else");
+		control_refuse(c, "request", "it waits for its turn, and asks for something else");
 		return;
 	}
 	if (field_string(request, "op", 32, &op) < 0) {
-		refuse(c, "request", "a request names what it wants by 'op'");
+		control_refuse(c, "request", "a request names what it wants by 'op'");
 		return;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(requests); i++)
@@ -385,13 +386,13 @@ static void answer(struct client *c, const json_t *request)
 			return;
 		}
 	(void)snprintf(why, sizeof(why), "this agent knows no request '%s'", op);
-	refuse(c, "request", why);
+	control_refuse(c, "request", why);
 }
 
 /* --- Clients --------------------------------------------------------------------------------------- */
 
 /* One request a round; while it has not read the answer to one, no other is taken. */
-static void on_client(struct source *source, uint32_t events)
+static void control_on_client(struct source *source, uint32_t events)
 {
 	struct client *c = container_of(source, struct client, source);
 	struct json_packet t;
@@ -440,7 +441,7 @@ static void client_new(struct control *control, int fd)
 		c->is_operator = operators_have(control->options->operators_gid, &peer);
 		channel_peer_deinit(&peer);
 		list_init(&c->queue);
-		r = loop_add(control->loop, &c->source, fd, EPOLLIN, on_client);
+		r = loop_add(control->loop, &c->source, fd, EPOLLIN, control_on_client);
 	}
 	if (r < 0) {
 		log_warning("a client of the control socket is turned away: %s", strerror(-r));
@@ -452,7 +453,7 @@ static void client_new(struct control *control, int fd)
 	c = NULL;
 }
 
-static void on_connection(struct source *source, uint32_t events)
+static void control_on_connection(struct source *source, uint32_t events)
 {
 	struct control *c = container_of(source, struct control, listener);
 	int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -475,7 +476,7 @@ static void on_connection(struct source *source, uint32_t events)
 	timer_start(c->loop, &c->pause, num_now_ns() + PAUSE_NS);
 }
 
-static void on_pause_over(struct timer *timer)
+static void control_on_pause_over(struct timer *timer)
 {
 	loop_modify(&container_of(timer, struct control, pause)->listener, EPOLLIN);
 }
@@ -528,11 +529,11 @@ int control_init(struct control *c, struct loop *l, const struct control_options
 
 	*c = (struct control){.options = options, .loop = l, .listener.fd = -1};
 	list_init(&c->clients);
-	timer_init(&c->pause, on_pause_over);
-	timer_init(&c->turn, on_turn);
+	timer_init(&c->pause, control_on_pause_over);
+	timer_init(&c->turn, control_on_turn);
 	r = listen_at(options->path, &fd);
 	if (r == 0)
-		r = loop_add(l, &c->listener, fd, EPOLLIN, on_connection);
+		r = loop_add(l, &c->listener, fd, EPOLLIN, control_on_connection);
 	if (r < 0) {
 		(void)fd_close(fd);
 		(void)snprintf(why, WHY_SIZE, "cannot listen on %s: %s%s", options->path,
@@ -608,7 +609,7 @@ static void tell_page(struct control *c, const json_t *event, const json_t *page
 			(void)json_object_set_new(copy, "end", json_true());
 			client->sync[0] = '\0';
 		}
-		say(client, copy);
+		control_say(client, copy);
 	}
 }
 

@@ -91,7 +91,7 @@ static void env_random(void *userdata, void *ret, size_t size)
 	assert(n == (ssize_t)size); /* up to 256 bytes it gives all, once it gives any */
 }
 
-static void on_agent_timer(struct timer *timer)
+static void daemon_on_agent_timer(struct timer *timer)
 {
 	agent_on_timer(container_of(timer, struct daemon, agent_timer)->agent);
 }
@@ -339,17 +339,19 @@ static const struct env env = {
 
 /* --- What happens --------------------------------------------------------------------------------- */
 
-static void on_said(void *userdata, void *owner, const json_t *message, int *fds, unsigned n_fds)
+static void daemon_on_said(void *userdata, void *owner, const json_t *message, int *fds,
+			   unsigned n_fds)
 {
 	agent_on_job(((struct daemon *)userdata)->agent, owner, message, fds, n_fds);
 }
 
-static void on_job_end(void *userdata, void *owner, const char *how)
+static void daemon_on_job_end(void *userdata, void *owner, const char *how)
 {
 	agent_on_job_end(((struct daemon *)userdata)->agent, owner, how);
 }
 
-static const struct jobs_events jobs_events = {.on_said = on_said, .on_end = on_job_end};
+static const struct jobs_events jobs_events = {.on_said = daemon_on_said,
+					       .on_end = daemon_on_job_end};
 
 static void format_status(const struct daemon *w, char *buf, size_t size)
 {
@@ -371,7 +373,7 @@ static void trace_peer(struct daemon *w, unsigned peer)
 		tracing_ask(&w->tracing, tag, c->fd);
 }
 
-static void on_tracer(void *userdata)
+static void daemon_on_tracer(void *userdata)
 {
 	struct daemon *w = userdata;
 
@@ -379,23 +381,23 @@ static void on_tracer(void *userdata)
 		trace_peer(w, i);
 }
 
-static void on_missing(void *userdata, const char *sync)
+static void daemon_on_missing(void *userdata, const char *sync)
 {
 	agent_on_untraced(((struct daemon *)userdata)->agent, sync);
 }
 
-static void on_traced(void *userdata, const json_t *request, const json_t *rows)
+static void daemon_on_traced(void *userdata, const json_t *request, const json_t *rows)
 {
 	agent_on_traced(((struct daemon *)userdata)->agent, request, rows);
 }
 
 static const struct tracing_events tracing_events = {
-	.on_connect = on_tracer,
-	.on_missing = on_missing,
-	.on_rows = on_traced,
+	.on_connect = daemon_on_tracer,
+	.on_missing = daemon_on_missing,
+	.on_rows = daemon_on_traced,
 };
 
-static void on_change(void *userdata, unsigned peer)
+static void daemon_on_change(void *userdata, unsigned peer)
 {
 	struct daemon *w = userdata;
 	char status[64], text[80];
@@ -406,8 +408,8 @@ static void on_change(void *userdata, unsigned peer)
 	trace_peer(w, peer);
 }
 
-static bool may_trust(void *userdata, const struct sockaddr *at, const char *whose,
-		      char why[WHY_SIZE])
+static bool daemon_may_trust(void *userdata, const struct sockaddr *at, const char *whose,
+			     char why[WHY_SIZE])
 {
 	return config_trusts(((struct daemon *)userdata)->config, at, whose, why);
 }
@@ -419,11 +421,11 @@ static const struct peer_events peer_events = {
 	.on_blob = agent_on_blob,
 	.blob_limit = agent_blob_limit,
 	.is_idle = agent_is_idle,
-	.on_change = on_change,
-	.may_trust = may_trust,
+	.on_change = daemon_on_change,
+	.may_trust = daemon_may_trust,
 };
 
-static void on_call(void *userdata, int fd, const struct address *address)
+static void daemon_on_call(void *userdata, int fd, const struct address *address)
 {
 	peers_accept(&((struct daemon *)userdata)->peers, fd, address);
 }
@@ -500,7 +502,7 @@ static bool cancel_pushes(struct daemon *w)
 	return some;
 }
 
-static void on_stop(struct timer *timer)
+static void daemon_on_stop(struct timer *timer)
 {
 	struct daemon *w = container_of(timer, struct daemon, stop);
 	bool busy = cancel_pushes(w) || !peers_are_flushed(&w->peers);
@@ -511,7 +513,7 @@ static void on_stop(struct timer *timer)
 		loop_quit(&w->loop);
 }
 
-static void stop(struct daemon *w)
+static void daemon_stop(struct daemon *w)
 {
 	if (w->stop_ns) {
 		loop_quit(&w->loop); /* asked for twice */
@@ -519,7 +521,7 @@ static void stop(struct daemon *w)
 	}
 	(void)notify_send(&w->notify, "STOPPING=1", -1);
 	w->stop_ns = num_now_ns() + STOP_NS;
-	on_stop(&w->stop);
+	daemon_on_stop(&w->stop);
 }
 
 static int load_trust(const struct config *c, struct trust *ret, SSL_CTX **ret_tls,
@@ -553,12 +555,12 @@ static void warn_of_certificate(struct daemon *w)
 	timer_start(&w->loop, &w->warn, num_now_ns() + WARN_NS);
 }
 
-static void on_warn(struct timer *timer)
+static void daemon_on_warn(struct timer *timer)
 {
 	warn_of_certificate(container_of(timer, struct daemon, warn));
 }
 
-static void reload(struct daemon *w)
+static void daemon_reload(struct daemon *w)
 {
 	char why[WHY_SIZE];
 	struct trust t;
@@ -577,7 +579,7 @@ static void reload(struct daemon *w)
 	warn_of_certificate(w);
 }
 
-static void on_files_changed(void *userdata, unsigned changed)
+static void daemon_on_files_changed(void *userdata, unsigned changed)
 {
 	struct daemon *w = userdata;
 
@@ -586,14 +588,14 @@ static void on_files_changed(void *userdata, unsigned changed)
 			    "what is wrong with it, and a restart takes it",
 			    w->config->path);
 	if (changed & ~1u)
-		reload(w);
+		daemon_reload(w);
 }
 
 static void watch_files(struct daemon *w)
 {
 	const struct config *c = w->config;
 	const char *const paths[] = {c->path, c->ca, c->certificate, c->key, c->crl};
-	int r = file_watch_init(&w->file_watch, &w->loop, on_files_changed, w);
+	int r = file_watch_init(&w->file_watch, &w->loop, daemon_on_files_changed, w);
 
 	for (unsigned i = 0; i < ARRAY_LEN(paths) && r == 0; i++)
 		r = paths[i] ? file_watch_add(&w->file_watch, paths[i]) : 0;
@@ -603,7 +605,7 @@ static void watch_files(struct daemon *w)
 			    strerror(-r));
 }
 
-static void on_signal(struct source *source, uint32_t events)
+static void daemon_on_signal(struct source *source, uint32_t events)
 {
 	struct daemon *w = container_of(source, struct daemon, signals);
 	struct signalfd_siginfo info;
@@ -612,9 +614,9 @@ static void on_signal(struct source *source, uint32_t events)
 	if (read(source->fd, &info, sizeof(info)) != sizeof(info))
 		return;
 	if (info.ssi_signo == SIGHUP)
-		reload(w);
+		daemon_reload(w);
 	else
-		stop(w);
+		daemon_stop(w);
 }
 
 /* Before there is a thread: it would take signals, too. */
@@ -629,7 +631,7 @@ static int watch_signals(struct daemon *w)
 	(void)sigaddset(&set, SIGHUP);
 	(void)sigprocmask(SIG_BLOCK, &set, NULL);
 	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	r = fd < 0 ? -errno : loop_add(&w->loop, &w->signals, fd, EPOLLIN, on_signal);
+	r = fd < 0 ? -errno : loop_add(&w->loop, &w->signals, fd, EPOLLIN, daemon_on_signal);
 	if (r < 0)
 		(void)fd_close(fd);
 	return r;
@@ -694,7 +696,7 @@ static int start_agent(struct daemon *w, char why[WHY_SIZE])
 
 static int listen_for_nodes(struct daemon *w, char why[WHY_SIZE])
 {
-	int r = acceptor_init(&w->acceptor, &w->loop, &w->config->listen_at, on_call, w);
+	int r = acceptor_init(&w->acceptor, &w->loop, &w->config->listen_at, daemon_on_call, w);
 
 	if (r < 0)
 		(void)snprintf(why, WHY_SIZE, "cannot listen on %s ([node] listen): %s",
@@ -716,7 +718,7 @@ static int open_control(struct daemon *w, char why[WHY_SIZE])
 	return control_init(&w->control, &w->loop, &w->control_options, why);
 }
 
-static void init(struct daemon *w, const struct config *config)
+static void daemon_init(struct daemon *w, const struct config *config)
 {
 	*w = (struct daemon){.config = config, .lock_fd = -1, .since_ns = clock_ns(CLOCK_REALTIME)};
 	w->loop.epoll_fd = -1;
@@ -727,11 +729,11 @@ static void init(struct daemon *w, const struct config *config)
 	w->signals.fd = -1;
 	list_init(&w->control.clients);
 	trust_init(&w->trust);
-	timer_init(&w->agent_timer, on_agent_timer);
+	timer_init(&w->agent_timer, daemon_on_agent_timer);
 	w->file_watch.source.fd = -1;
 	timer_init(&w->file_watch.settle, NULL);
-	timer_init(&w->warn, on_warn);
-	timer_init(&w->stop, on_stop);
+	timer_init(&w->warn, daemon_on_warn);
+	timer_init(&w->stop, daemon_on_stop);
 	timer_init(&w->acceptor.pause, NULL);
 	timer_init(&w->control.pause, NULL);
 	timer_init(&w->control.turn, NULL);
@@ -757,7 +759,7 @@ static int init_peers(struct daemon *w)
 	return peers_init(&w->peers, &w->loop, &net, &w->tls, &peer_events, w);
 }
 
-static int start(struct daemon *w, char why[WHY_SIZE])
+static int daemon_start(struct daemon *w, char why[WHY_SIZE])
 {
 	int r;
 
@@ -784,7 +786,7 @@ static int start(struct daemon *w, char why[WHY_SIZE])
 	return r;
 }
 
-static void deinit(struct daemon *w)
+static void daemon_deinit(struct daemon *w)
 {
 	if (w->control.options)
 		control_deinit(&w->control);
@@ -831,8 +833,8 @@ int daemon_run(const struct config *config)
 	int r;
 
 	log_fields_init(config->name);
-	init(&w, config);
-	r = start(&w, why);
+	daemon_init(&w, config);
+	r = daemon_start(&w, why);
 	if (r < 0) {
 		log_error("%s", why);
 	} else {
@@ -847,7 +849,7 @@ int daemon_run(const struct config *config)
 		r = loop_run(&w.loop);
 		log_info("node %s stops", config->name);
 	}
-	deinit(&w);
+	daemon_deinit(&w);
 	return r;
 }
 

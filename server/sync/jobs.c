@@ -163,7 +163,7 @@ static void bury(struct job *job)
 	release_held(j);
 }
 
-static void on_socket(struct source *source, uint32_t events)
+static void job_on_socket(struct source *source, uint32_t events)
 {
 	struct job *job = container_of(source, struct job, socket);
 
@@ -174,7 +174,7 @@ static void on_socket(struct source *source, uint32_t events)
 }
 
 /* What it said before it ended comes first. */
-static void on_over(struct source *source, uint32_t events)
+static void job_on_over(struct source *source, uint32_t events)
 {
 	struct job *job = container_of(source, struct job, end);
 
@@ -216,9 +216,9 @@ int job_start(struct jobs *j, const char *program, const char *argument, const c
 		(void)snprintf(why, WHY_SIZE, "%s", reason);
 		return r;
 	}
-	r = loop_add(j->loop, &job->end, job->child.pidfd, EPOLLIN, on_over);
+	r = loop_add(j->loop, &job->end, job->child.pidfd, EPOLLIN, job_on_over);
 	if (r == 0)
-		r = loop_add(j->loop, &job->socket, job->child.fd, EPOLLIN, on_socket);
+		r = loop_add(j->loop, &job->socket, job->child.fd, EPOLLIN, job_on_socket);
 	if (r < 0) {
 		(void)snprintf(why, WHY_SIZE, "cannot watch %s: %s", program, strerror(-r));
 		loop_remove(&job->end);
@@ -231,7 +231,7 @@ int job_start(struct jobs *j, const char *program, const char *argument, const c
 	return 0;
 }
 
-static int queue(struct job *job, const json_t *message, const int *fds, unsigned n_fds)
+static int job_queue(struct job *job, const json_t *message, const int *fds, unsigned n_fds)
 {
 	cleanup(message_freep) struct message *m = calloc(1, sizeof(*m));
 
@@ -267,7 +267,7 @@ void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n
 	if (job->n_queue == 0 && !is_held(job))
 		r = json_packet_send(job->child.fd, message, fds, n_fds);
 	if (r == -EAGAIN)
-		r = queue(job, message, fds, n_fds);
+		r = job_queue(job, message, fds, n_fds);
 	if (r < 0)
 		stop_talking(job);
 }

@@ -43,7 +43,7 @@ static json_t *samples_for(const struct family *f, json_t *rows)
 }
 
 /* Takes `labels`. A sample of seconds is told in nanoseconds. */
-static void append(const struct family *f, json_t *rows, json_t *labels, uint64_t value)
+static void sample_append(const struct family *f, json_t *rows, json_t *labels, uint64_t value)
 {
 	const char *key = f->unit && strcmp(f->unit, "seconds") == 0 ? "value_ns" : "value";
 
@@ -55,7 +55,7 @@ static void append_one(const struct agent *a, const struct family *f, json_t *ro
 {
 	const void *at = (const char *)&a->metrics + f->offset;
 
-	append(f, rows, json_object(), *(const uint64_t *)at);
+	sample_append(f, rows, json_object(), *(const uint64_t *)at);
 }
 
 static void append_ended(const struct agent *a, const struct family *f, json_t *rows)
@@ -64,10 +64,10 @@ static void append_ended(const struct agent *a, const struct family *f, json_t *
 		unsigned role = i / N_KINDS / N_RESULTS, kind = i / N_RESULTS % N_KINDS;
 		unsigned result = i % N_RESULTS;
 
-		append(f, rows,
-		       json_pack("{s:s, s:s, s:s}", "role", metrics_role(role), "kind",
-				 metrics_kind(kind), "result", metrics_result(result)),
-		       a->metrics.n_ended[role][kind][result]);
+		sample_append(f, rows,
+			      json_pack("{s:s, s:s, s:s}", "role", metrics_role(role), "kind",
+					metrics_kind(kind), "result", metrics_result(result)),
+			      a->metrics.n_ended[role][kind][result]);
 	}
 }
 
@@ -83,10 +83,10 @@ static void append_active(const struct agent *a, const struct family *f, json_t 
 		n[ROLE_MEMBER][d->kind] += d->coordinator != AGENT_SELF &&
 					   d->state != PARTICIPANT_ENDED;
 	for (unsigned i = 0; i < N_ROLES * N_KINDS; i++)
-		append(f, rows,
-		       json_pack("{s:s, s:s}", "role", metrics_role(i / N_KINDS), "kind",
-				 metrics_kind(i % N_KINDS)),
-		       n[i / N_KINDS][i % N_KINDS]);
+		sample_append(f, rows,
+			      json_pack("{s:s, s:s}", "role", metrics_role(i / N_KINDS), "kind",
+					metrics_kind(i % N_KINDS)),
+			      n[i / N_KINDS][i % N_KINDS]);
 }
 
 static void append_phases(const struct agent *a, const struct family *f, json_t *rows)
@@ -94,10 +94,10 @@ static void append_phases(const struct agent *a, const struct family *f, json_t 
 	for (unsigned role = 0; role < N_ROLES; role++)
 		for (unsigned i = 0; i < METRICS_PHASES; i++)
 			if (phase_time_name(role, i))
-				append(f, rows,
-				       json_pack("{s:s, s:s}", "role", metrics_role(role), "phase",
-						 phase_time_name(role, i)),
-				       a->metrics.phase_ns[role][i]);
+				sample_append(f, rows,
+					      json_pack("{s:s, s:s}", "role", metrics_role(role),
+							"phase", phase_time_name(role, i)),
+					      a->metrics.phase_ns[role][i]);
 }
 
 static void append_links(const struct agent *a, const struct family *f, json_t *rows)
@@ -107,17 +107,19 @@ static void append_links(const struct agent *a, const struct family *f, json_t *
 		uint64_t value = *(const uint64_t *)at;
 
 		if (value != BYTE_COUNT_UNKNOWN && (i < a->config->n_peers || value))
-			append(f, rows,
-			       json_pack("{s:s}", "peer",
-					 i < a->config->n_peers ? a->config->peers[i] : "(other)"),
-			       value);
+			sample_append(f, rows,
+				      json_pack("{s:s}", "peer",
+						i < a->config->n_peers ? a->config->peers[i]
+								       : "(other)"),
+				      value);
 	}
 }
 
 static void append_up(const struct agent *a, const struct family *f, json_t *rows)
 {
 	for (unsigned i = 0; i < a->config->n_peers; i++)
-		append(f, rows, json_pack("{s:s}", "peer", a->config->peers[i]), a->peers[i].up);
+		sample_append(f, rows, json_pack("{s:s}", "peer", a->config->peers[i]),
+			      a->peers[i].up);
 }
 
 static void append_replicas(const struct agent *a, const struct family *f, json_t *rows)
@@ -126,9 +128,9 @@ static void append_replicas(const struct agent *a, const struct family *f, json_
 
 	list_for_each(h, &a->replicas, link)
 		if (h->document)
-			append(f, rows,
-			       json_pack("{s:s, s:s}", "buffer", h->buffer, "group", h->group),
-			       f->of_replica(h));
+			sample_append(f, rows,
+				      json_pack("{s:s, s:s}", "buffer", h->buffer, "group", h->group),
+				      f->of_replica(h));
 }
 
 static uint64_t replica_term(const struct replica *h)

@@ -42,8 +42,8 @@ static void look_failed(struct agent *a, struct replica *h, bool is_vain)
 	replica_set_lost(a, h);
 }
 
-static void on_look_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			    unsigned n_fds)
+static void repair_on_look_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+				   unsigned n_fds)
 {
 	struct replica *h = container_of(w, struct replica, look);
 	uint64_t n_bytes, version;
@@ -81,7 +81,7 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 	}
 }
 
-static void on_look_end(struct agent *a, struct work *w, const char *how)
+static void repair_on_look_end(struct agent *a, struct work *w, const char *how)
 {
 	(void)how;
 	look_failed(a, container_of(w, struct replica, look), false);
@@ -98,13 +98,13 @@ static unsigned n_looks(struct agent *a)
 }
 
 /* Whether the local weightd has what the commit log says, or had published it when we died. */
-static bool look(struct agent *a, struct replica *h)
+static bool repair_look(struct agent *a, struct replica *h)
 {
 	char why[WHY_SIZE];
 
 	if (!h->document || h->look_is_vain)
 		return false;
-	h->look = (struct work){.on_message = on_look_message, .on_end = on_look_end};
+	h->look = (struct work){.on_message = repair_on_look_message, .on_end = repair_on_look_end};
 	if (work_start(a, &h->look, JOB_SOURCE, h->buffer, why) < 0) {
 		agent_log(a, "error", "%s", why);
 		return false;
@@ -134,7 +134,7 @@ static int compare_claims(const struct claim *x, const struct claim *y)
  * One of those that claim what is newer than what we hold or let go of, and not older than the commit log: the
  * newest, of those that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
  */
-static unsigned choose(struct agent *a, const struct replica *h, bool *ret_is_one_busy)
+static unsigned repair_choose(struct agent *a, const struct replica *h, bool *ret_is_one_busy)
 {
 	const struct claim *best = NULL;
 	unsigned n = 0, chosen = NO_PEER;
@@ -165,7 +165,7 @@ static unsigned choose(struct agent *a, const struct replica *h, bool *ret_is_on
 	return chosen;
 }
 
-static void ask(struct agent *a, struct replica *h, unsigned peer, uint64_t now)
+static void repair_ask(struct agent *a, struct replica *h, unsigned peer, uint64_t now)
 {
 	struct claim *c = replica_claim(a, peer, h);
 	struct version_id held = replica_held(h);
@@ -185,7 +185,7 @@ static bool is_another_better(struct agent *a, const struct replica *h)
 {
 	const struct claim *asked = replica_claim(a, h->asked, h), *c;
 	bool is_one_busy = false; /* one that is no better choice now */
-	unsigned peer = choose(a, h, &is_one_busy);
+	unsigned peer = repair_choose(a, h, &is_one_busy);
 
 	c = peer == NO_PEER ? NULL : replica_claim(a, peer, h);
 	return asked && c && c->n_vain / RETRY_VAIN_STEP < asked->n_vain / RETRY_VAIN_STEP;
@@ -214,7 +214,7 @@ void repair_look_again(struct agent *a, struct replica *h)
 	a->look_again = true;
 }
 
-static void step(struct agent *a, struct replica *h, uint64_t now, unsigned n_looking)
+static void repair_step_replica(struct agent *a, struct replica *h, uint64_t now, unsigned n_looking)
 {
 	bool is_one_busy = false;
 	char why[WHY_SIZE];
@@ -238,17 +238,17 @@ static void step(struct agent *a, struct replica *h, uint64_t now, unsigned n_lo
 	/* Their ends come back here. */
 	if (!is_ours(a, h) || is_in_sync(a, h->buffer))
 		return;
-	if (h->state == REPLICA_UNVERIFIED && (n_looking >= LOOKS_MAX || look(a, h)))
+	if (h->state == REPLICA_UNVERIFIED && (n_looking >= LOOKS_MAX || repair_look(a, h)))
 		return;
 	h->state = h->state == REPLICA_UNVERIFIED ? REPLICA_BEHIND : h->state;
-	peer = choose(a, h, &is_one_busy);
+	peer = repair_choose(a, h, &is_one_busy);
 	if (peer != NO_PEER && a->env->may_save(a->userdata, why) < 0) {
 		agent_log(a, "debug", "%s is not fetched, yet: %s", h->buffer, why);
 		retry_later(a, h);
 		return;
 	}
 	if (peer != NO_PEER) {
-		ask(a, h, peer, now);
+		repair_ask(a, h, peer, now);
 		return;
 	}
 	if (is_one_busy) {
@@ -277,7 +277,7 @@ uint64_t repair_step(struct agent *a, uint64_t now)
 
 		if (all || (at && now >= at)) {
 			n -= h->look_ns != 0;
-			step(a, h, now, n);
+			repair_step_replica(a, h, now, n);
 			n += h->look_ns != 0;
 		}
 		at = h->look_ns ? h->look_ns : h->asked != NO_PEER ? h->asked_ns : h->retry_ns;
@@ -371,7 +371,7 @@ void repair_forget(struct agent *a, unsigned peer_or_none)
 			catch_up_free(c);
 }
 
-static void serve(struct agent *a, const struct catch_up *c)
+static void repair_serve(struct agent *a, const struct catch_up *c)
 {
 	struct replica *h = replica_find(a, c->buffer);
 	char why[WHY_SIZE];
@@ -446,7 +446,7 @@ void repair_serve_next(struct agent *a)
 		/* Whoever has some leaves as many to others, however long its own take. */
 		if (n_served(a, c->peer) >= REPAIRS_SERVED_MAX - n)
 			continue;
-		serve(a, c);
+		repair_serve(a, c);
 		n = n_served(a, NO_PEER);
 		catch_up_free(c);
 	}

@@ -75,7 +75,7 @@ static void lose(struct tracing *t, const char *why)
 		retry_later(t);
 }
 
-static void on_silence(struct timer *timer)
+static void tracing_on_silence(struct timer *timer)
 {
 	lose(container_of(timer, struct tracing, patience), "does not answer");
 }
@@ -139,7 +139,7 @@ static void on_answer(struct tracing *t, const json_t *end)
 		send_next(t);
 }
 
-static void on_packet(struct source *source, uint32_t events)
+static void tracing_on_packet(struct source *source, uint32_t events)
 {
 	struct tracing *t = container_of(source, struct tracing, source);
 	struct json_packet said;
@@ -189,7 +189,7 @@ static void connect_to_it(struct tracing *t)
 	int fd = -1, r = open_socket(t->path, &fd);
 
 	if (r == 0)
-		r = loop_add(t->loop, &t->source, fd, EPOLLIN, on_packet);
+		r = loop_add(t->loop, &t->source, fd, EPOLLIN, tracing_on_packet);
 	note_error(t, r);
 	if (r < 0) {
 		(void)fd_close(fd);
@@ -229,7 +229,7 @@ static const char *find_missing(const struct tracing *t)
 	return NULL;
 }
 
-static void on_retry(struct timer *timer)
+static void tracing_on_retry(struct timer *timer)
 {
 	struct tracing *t = container_of(timer, struct tracing, retry);
 	const char *sync;
@@ -249,7 +249,7 @@ static void on_retry(struct timer *timer)
 }
 
 /* What nobody was there for from the start is not missed. */
-static void note(struct tracing *t, const char *op, const json_t *request)
+static void tracing_note(struct tracing *t, const char *op, const json_t *request)
 {
 	const char *sync = json_string_value(json_object_get(request, "sync"));
 	bool is_known = tracing_is_on(t) || !t->is_lost;
@@ -278,7 +278,7 @@ void tracing_ask(struct tracing *t, const json_t *request, int fd)
 	if (t->path && !tracing_is_on(t) && begins(t, op))
 		connect_to_it(t);
 	if (t->path)
-		note(t, op, request);
+		tracing_note(t, op, request);
 	if (!tracing_is_on(t))
 		return;
 	enqueue(t, request, fd);
@@ -316,8 +316,8 @@ void tracing_init(struct tracing *t, struct loop *loop, const char *path,
 	};
 	list_init(&t->queue);
 	t->begun = json_object();
-	timer_init(&t->patience, on_silence);
-	timer_init(&t->retry, on_retry);
+	timer_init(&t->patience, tracing_on_silence);
+	timer_init(&t->retry, tracing_on_retry);
 }
 
 void tracing_deinit(struct tracing *t)

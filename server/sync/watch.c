@@ -93,8 +93,8 @@ static void again_later(struct agent *a)
 	a->watch_ns = agent_now(a) + (RETRY_MIN << shift);
 }
 
-static void on_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-		       unsigned n_fds)
+static void watch_on_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			     unsigned n_fds)
 {
 	const char *op;
 
@@ -115,7 +115,7 @@ static void on_message(struct agent *a, struct work *w, const json_t *message, i
 	}
 }
 
-static void on_end(struct agent *a, struct work *w, const char *how)
+static void watch_on_end(struct agent *a, struct work *w, const char *how)
 {
 	(void)w, (void)how;
 	again_later(a);
@@ -143,7 +143,7 @@ uint64_t watch_step(struct agent *a, uint64_t now)
 		return 0;
 	if (now < a->watch_ns)
 		return a->watch_ns;
-	a->watch = (struct work){.on_message = on_message, .on_end = on_end};
+	a->watch = (struct work){.on_message = watch_on_message, .on_end = watch_on_end};
 	if (work_start(a, &a->watch, JOB_WATCH, NULL, why) < 0) {
 		agent_log(a, "warning", "%s", why);
 		again_later(a);

@@ -23,13 +23,13 @@
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
-static bool is_moved(const struct member *m)
+static bool broadcast_is_moved(const struct member *m)
 {
 	return m->missing.n == 0;
 }
 
 /* By the slowest that was ever measured. */
-static uint64_t time_to_move(const struct agent *a, const struct sync *s)
+static uint64_t broadcast_time_to_move(const struct agent *a, const struct sync *s)
 {
 	uint64_t rate = s->max_rate;
 
@@ -53,19 +53,20 @@ static const char *from_name(const struct agent *a, const struct broadcast *t,
 	return from ? from->name : a->config->name;
 }
 
-static const char *from(const struct agent *a, const struct sync *s, const struct member *m)
+static const char *broadcast_from(const struct agent *a, const struct sync *s,
+				  const struct member *m)
 {
 	const struct broadcast *t = broadcast_of(s);
 
 	return chain_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
 }
 
-static bool is_slow(const struct agent *a, const struct sync *s, const struct member *m)
+static bool broadcast_is_slow(const struct agent *a, const struct sync *s, const struct member *m)
 {
 	return link_rate_is_slow(a, broadcast_of(s), m);
 }
 
-static void progress(const struct sync *s, const struct member *m, struct progress *ret)
+static void broadcast_progress(const struct sync *s, const struct member *m, struct progress *ret)
 {
 	const struct broadcast *t = broadcast_of(s);
 
@@ -76,7 +77,7 @@ static void progress(const struct sync *s, const struct member *m, struct progre
 		ret->patch = t->patch_policy.size;
 		ret->n_differ = t->patch_policy.changed;
 	}
-	if (m && is_moved(m))
+	if (m && broadcast_is_moved(m))
 		ret->done = ret->expected = m->done; /* in its last epoch, whatever others still get */
 	else if (m)
 		ret->done = m->done;
@@ -84,8 +85,8 @@ static void progress(const struct sync *s, const struct member *m, struct progre
 		ret->done = t->engine_is_done ? t->expected : t->engine_done;
 }
 
-static void describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
-			   char *ret, size_t size)
+static void broadcast_describe_bytes(const struct agent *a, const struct sync *s,
+				     const struct member *m, char *ret, size_t size)
 {
 	const struct broadcast *t = broadcast_of(s);
 
@@ -93,7 +94,8 @@ static void describe_bytes(const struct agent *a, const struct sync *s, const st
 		 (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
 }
 
-static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
+static bool broadcast_describe_phase(const struct agent *a, const struct sync *s, char *ret,
+				     size_t size)
 {
 	const struct member *m = s->phase == PHASE_BYTES ? link_rate_held_up(broadcast_of(s)) : NULL;
 
@@ -110,7 +112,7 @@ static bool describe_phase(const struct agent *a, const struct sync *s, char *re
 }
 
 /* The publisher serves what its weightd has, the version pushed perhaps: no push changes that. */
-static void describe_kept(const struct sync *s, char *ret, size_t size)
+static void broadcast_describe_kept(const struct sync *s, char *ret, size_t size)
 {
 	const struct broadcast *t = broadcast_of(s);
 
@@ -139,7 +141,7 @@ static void keep_patch_chain(struct broadcast *t)
 }
 
 /* Durable before anybody is told: the opening of replica.c says why. */
-static bool decide(struct agent *a, struct sync *s)
+static bool broadcast_decide(struct agent *a, struct sync *s)
 {
 	struct broadcast *t = broadcast_of(s);
 	char why[WHY_SIZE];
@@ -167,13 +169,13 @@ static bool decide(struct agent *a, struct sync *s)
 	return true;
 }
 
-static json_t *commit_fields(const struct sync *s, const struct member *m)
+static json_t *broadcast_commit_fields(const struct sync *s, const struct member *m)
 {
 	(void)m;
 	return json_pack("{s:s}", "decision", s->document->decision);
 }
 
-static void end(struct agent *a, struct sync *s, bool committed)
+static void broadcast_end(struct agent *a, struct sync *s, bool committed)
 {
 	struct broadcast *t = broadcast_of(s);
 
@@ -228,7 +230,7 @@ static void move_or_verify(struct agent *a, struct broadcast *t)
 		sync_end_planned(a, &t->sync);
 }
 
-static void move(struct agent *a, struct sync *s)
+static void broadcast_move(struct agent *a, struct sync *s)
 {
 	struct broadcast *t = broadcast_of(s);
 
@@ -242,11 +244,11 @@ static void move(struct agent *a, struct sync *s)
 static void verify_complete(struct agent *a, struct sync *s)
 {
 	for (unsigned i = 0; i < s->n_members; i++)
-		if (s->members[i].state == MEMBER_READY && is_moved(&s->members[i]))
+		if (s->members[i].state == MEMBER_READY && broadcast_is_moved(&s->members[i]))
 			member_verify(a, s, &s->members[i]);
 }
 
-static void step(struct agent *a, struct sync *s)
+static void broadcast_step(struct agent *a, struct sync *s)
 {
 	struct broadcast *t = broadcast_of(s);
 
@@ -284,7 +286,8 @@ static void step(struct agent *a, struct sync *s)
 	}
 }
 
-static void on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was)
+static void broadcast_on_lost(struct agent *a, struct sync *s, struct member *m,
+			      enum member_state was)
 {
 	(void)m;
 	if (was >= MEMBER_OPENING && was <= MEMBER_STOPPING)
@@ -292,7 +295,7 @@ static void on_lost(struct agent *a, struct sync *s, struct member *m, enum memb
 }
 
 /* Who has not got its bytes is lost, and the others go on, where the policy has not all of them wait for each other. */
-static bool on_late(struct agent *a, struct sync *s)
+static bool broadcast_on_late(struct agent *a, struct sync *s)
 {
 	struct broadcast *t = broadcast_of(s);
 	const struct member *slow = s->phase == PHASE_BYTES ? link_rate_held_up(t) : NULL;
@@ -305,15 +308,15 @@ static bool on_late(struct agent *a, struct sync *s)
 	for (unsigned i = 0; i < s->n_members && s->phase != PHASE_ENDED; i++) {
 		struct member *m = &s->members[i];
 
-		if (m->state < MEMBER_READY || m->state > MEMBER_STOPPING || is_moved(m) ||
-		    (m->state == MEMBER_MOVING && m->done == t->expected))
+		if (m->state < MEMBER_READY || m->state > MEMBER_STOPPING ||
+		    broadcast_is_moved(m) || (m->state == MEMBER_MOVING && m->done == t->expected))
 			continue;
 		member_fail(a, s, m, "took longer than all of it may");
 	}
 	return true;
 }
 
-static void on_timer(struct agent *a, struct sync *s, uint64_t now)
+static void broadcast_on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
 	struct broadcast *t = broadcast_of(s);
 	const struct agent_config *c = a->config;
@@ -354,7 +357,7 @@ static void on_timer(struct agent *a, struct sync *s, uint64_t now)
 
 /* --- What members say --------------------------------------------------------------------------- */
 
-static json_t *ask_fields(const struct agent *a, const struct sync *s)
+static json_t *broadcast_ask_fields(const struct agent *a, const struct sync *s)
 {
 	const struct broadcast *t = broadcast_of(s);
 	json_t *fields = document_to_json(s->document);
@@ -396,7 +399,8 @@ static void send_blobs(struct agent *a, struct broadcast *t, struct member *m, c
 	}
 }
 
-static void on_want(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void broadcast_on_want(struct agent *a, struct sync *s, struct member *m,
+			      const json_t *message)
 {
 	json_t *blobs;
 
@@ -408,7 +412,8 @@ static void on_want(struct agent *a, struct sync *s, struct member *m, const jso
 	send_blobs(a, broadcast_of(s), m, blobs);
 }
 
-static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void broadcast_on_ready(struct agent *a, struct sync *s, struct member *m,
+			       const json_t *message)
 {
 	uint64_t n_ways;
 	uint8_t root[32];
@@ -426,7 +431,8 @@ static void on_ready(struct agent *a, struct sync *s, struct member *m, const js
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
-static void on_refuse(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void broadcast_on_refuse(struct agent *a, struct sync *s, struct member *m,
+				const json_t *message)
 {
 	const char *code = "";
 
@@ -440,7 +446,8 @@ static void on_refuse(struct agent *a, struct sync *s, struct member *m, const j
 	member_set_state(a, s, m, MEMBER_COMMITTED);
 }
 
-static void on_verified(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void broadcast_on_verified(struct agent *a, struct sync *s, struct member *m,
+				  const json_t *message)
 {
 	uint8_t root[32];
 
@@ -453,7 +460,8 @@ static void on_verified(struct agent *a, struct sync *s, struct member *m, const
 	sync_vote(a, s);
 }
 
-static void on_corrupt(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void broadcast_on_corrupt(struct agent *a, struct sync *s, struct member *m,
+				 const json_t *message)
 {
 	struct ranges ranges;
 
@@ -498,36 +506,36 @@ static void broadcast_free(struct agent *a, struct sync *s)
 
 static const struct sync_ops BROADCAST = {
 	.ask = "prepare",
-	.ask_fields = ask_fields,
+	.ask_fields = broadcast_ask_fields,
 	.ready = "while bytes moved",
-	.messages = {{"want", false, on_want},
-		     {"ready", false, on_ready},
-		     {"refuse", false, on_refuse},
+	.messages = {{"want", false, broadcast_on_want},
+		     {"ready", false, broadcast_on_ready},
+		     {"refuse", false, broadcast_on_refuse},
 		     {"opened", true, chain_epoch_on_opened},
 		     {"progress", true, chain_epoch_on_progress},
 		     {"done", true, chain_epoch_on_done},
 		     {"broken", true, chain_epoch_on_broken},
 		     {"stopped", true, chain_epoch_on_stopped},
-		     {"verified", false, on_verified},
-		     {"corrupt", false, on_corrupt},
+		     {"verified", false, broadcast_on_verified},
+		     {"corrupt", false, broadcast_on_corrupt},
 		     {NULL}},
-	.time_to_move = time_to_move,
-	.move = move,
-	.step = step,
-	.on_timer = on_timer,
-	.on_late = on_late,
-	.on_lost = on_lost,
-	.decide = decide,
-	.commit_fields = commit_fields,
-	.end = end,
+	.time_to_move = broadcast_time_to_move,
+	.move = broadcast_move,
+	.step = broadcast_step,
+	.on_timer = broadcast_on_timer,
+	.on_late = broadcast_on_late,
+	.on_lost = broadcast_on_lost,
+	.decide = broadcast_decide,
+	.commit_fields = broadcast_commit_fields,
+	.end = broadcast_end,
 	.free = broadcast_free,
-	.is_moved = is_moved,
-	.progress = progress,
-	.from = from,
-	.is_slow = is_slow,
-	.describe_bytes = describe_bytes,
-	.describe_phase = describe_phase,
-	.describe_kept = describe_kept,
+	.is_moved = broadcast_is_moved,
+	.progress = broadcast_progress,
+	.from = broadcast_from,
+	.is_slow = broadcast_is_slow,
+	.describe_bytes = broadcast_describe_bytes,
+	.describe_phase = broadcast_describe_phase,
+	.describe_kept = broadcast_describe_kept,
 };
 
 static void add_member(struct sync *s, unsigned peer, const char *name)

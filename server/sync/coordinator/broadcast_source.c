@@ -31,7 +31,7 @@ static bool is_in_host_memory(const struct broadcast *t)
 }
 
 /* Once, with what the broadcast has of it. */
-static void keep(struct agent *a, struct broadcast *t, struct loan *l)
+static void broadcast_source_fill_loan(struct agent *a, struct broadcast *t, struct loan *l)
 {
 	l->broadcast = NULL;
 	l->kept_ns = agent_now(a);
@@ -56,7 +56,7 @@ void broadcast_source_keep(struct agent *a, struct broadcast *t)
 		(void)loan_free(a, l);
 		return;
 	}
-	keep(a, t, l);
+	broadcast_source_fill_loan(a, t, l);
 	loan_keep(a, l);
 }
 
@@ -81,7 +81,7 @@ void broadcast_source_end(struct agent *a, struct broadcast *t)
 		(void)loan_free(a, l);
 		return;
 	}
-	keep(a, t, l);
+	broadcast_source_fill_loan(a, t, l);
 	loan_keep_for_repairs(a, l);
 }
 
@@ -235,8 +235,8 @@ static void on_root(struct agent *a, struct broadcast *t, const json_t *message,
 		write_document(a, t);
 }
 
-static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
+static void broadcast_source_on_source_message(struct agent *a, struct work *w,
+					       const json_t *message, int *fds, unsigned n_fds)
 {
 	struct loan *l = container_of(w, struct loan, work);
 	const char *op, *code = "", *why = "the source job did not say why it failed";
@@ -266,7 +266,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 	}
 }
 
-static void on_source_end(struct agent *a, struct work *w, const char *how)
+static void broadcast_source_on_source_end(struct agent *a, struct work *w, const char *how)
 {
 	struct loan *l = container_of(w, struct loan, work);
 	struct broadcast *t = l->broadcast;
@@ -352,7 +352,8 @@ int broadcast_source_start(struct agent *a, struct broadcast *t, uint64_t versio
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
-	*l = (struct loan){.work = {.on_message = on_source_message, .on_end = on_source_end},
+	*l = (struct loan){.work = {.on_message = broadcast_source_on_source_message,
+				    .on_end = broadcast_source_on_source_end},
 			   .broadcast = t,
 			   .replica = t->sync.replica,
 			   .layout_fd = -1,

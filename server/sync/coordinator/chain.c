@@ -17,7 +17,7 @@ unsigned chain_n_faults(const struct member *m)
 }
 
 /* Larger comes later. */
-static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
+static unsigned chain_rank(const struct agent *a, const struct member *m, uint64_t median)
 {
 	uint64_t rate = a->peers[m->peer].rate;
 
@@ -30,7 +30,7 @@ static unsigned rank(const struct agent *a, const struct member *m, uint64_t med
 static bool comes_before(const struct agent *a, const struct member *x, const struct member *y,
 			 uint64_t median)
 {
-	unsigned of_x = rank(a, x, median), of_y = rank(a, y, median);
+	unsigned of_x = chain_rank(a, x, median), of_y = chain_rank(a, y, median);
 
 	return of_x < of_y || (of_x == of_y && a->peers[x->peer].rate > a->peers[y->peer].rate);
 }

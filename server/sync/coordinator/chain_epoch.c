@@ -34,8 +34,8 @@ static void engine_failed(struct agent *a, struct broadcast *t, const char *why)
 	sync_step(a, &t->sync);
 }
 
-static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
+static void chain_epoch_on_engine_message(struct agent *a, struct work *w, const json_t *message,
+					  int *fds, unsigned n_fds)
 {
 	struct broadcast *t = container_of(w, struct broadcast, engine);
 	const char *op, *hello, *why = "its engine did not say why it failed";
@@ -72,7 +72,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 	sync_step(a, &t->sync);
 }
 
-static void on_engine_end(struct agent *a, struct work *w, const char *how)
+static void chain_epoch_on_engine_end(struct agent *a, struct work *w, const char *how)
 {
 	struct broadcast *t = container_of(w, struct broadcast, engine);
 	char why[WHY_SIZE];
@@ -130,7 +130,8 @@ int chain_epoch_open_ours(struct agent *a, struct broadcast *t)
 	};
 	char why[WHY_SIZE];
 
-	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
+	t->engine = (struct work){.on_message = chain_epoch_on_engine_message,
+				  .on_end = chain_epoch_on_engine_end};
 	if (work_start(a, &t->engine, t->transport->job, t->sync.replica->buffer, why) < 0) {
 		sync_fail(a, &t->sync, "the engine of %s could not be started: %s", a->config->name,
 			  why);
@@ -246,7 +247,7 @@ static int count_changed(struct broadcast *t)
 }
 
 /* Who gets what in the next epoch. */
-static int choose(struct agent *a, struct broadcast *t)
+static int chain_epoch_choose(struct agent *a, struct broadcast *t)
 {
 	chain_order(a, t, link_rate_median(a, t));
 	if ((t->sync.changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
@@ -275,7 +276,7 @@ int chain_epoch_begin(struct agent *a, struct broadcast *t)
 		t->sync.changed = t->sync.changed == UINT64_MAX ? 0 : t->sync.changed;
 		return 0;
 	}
-	if (choose(a, t) < 0)
+	if (chain_epoch_choose(a, t) < 0)
 		return -1;
 	a->metrics.n_epochs++;
 	t->engine_is_open = t->engine_is_done = t->is_left = false;
@@ -307,7 +308,7 @@ int chain_epoch_plan(struct agent *a, struct broadcast *t)
 	t->transport = nccl_epoch_choose(a, t);
 	t->by_patch = patch_policy_is_wanted(t);
 	do {
-		if (choose(a, t) < 0) {
+		if (chain_epoch_choose(a, t) < 0) {
 			traffic_plan_deinit(&plan);
 			return -1;
 		}

@@ -19,7 +19,7 @@
 #include "server/sync/state/document.h"
 #include "server/sync/state/time_limit.h"
 
-static uint64_t time_to_move(const struct agent *a, const struct sync *s)
+static uint64_t collective_time_to_move(const struct agent *a, const struct sync *s)
 {
 	return time_limit_to_move(a, 2 * s->document->n_bytes, s->max_rate);
 }
@@ -43,7 +43,8 @@ void collective_describe_bytes(const struct agent *a, const struct sync *s, cons
 			 (uintmax_t)(m->expected >> 20));
 }
 
-static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
+static bool collective_describe_phase(const struct agent *a, const struct sync *s, char *ret,
+				      size_t size)
 {
 	(void)a;
 	if (s->phase != PHASE_ATTACH)
@@ -52,7 +53,7 @@ static bool describe_phase(const struct agent *a, const struct sync *s, char *re
 	return true;
 }
 
-static void describe_kept(const struct sync *s, char *ret, size_t size)
+static void collective_describe_kept(const struct sync *s, char *ret, size_t size)
 {
 	(void)s;
 	snprintf(ret, size, "every node still serves what it had");
@@ -77,7 +78,7 @@ static bool write_document(struct agent *a, struct sync *s)
 }
 
 /* Durable before anybody is told: the opening of replica.c says why. That this node serves it, its contributor says. */
-static bool decide(struct agent *a, struct sync *s)
+static bool collective_decide(struct agent *a, struct sync *s)
 {
 	int r;
 
@@ -93,7 +94,7 @@ static bool decide(struct agent *a, struct sync *s)
 	return true;
 }
 
-static json_t *commit_fields(const struct sync *s, const struct member *m)
+static json_t *collective_commit_fields(const struct sync *s, const struct member *m)
 {
 	(void)m;
 	return document_to_json(s->document);
@@ -161,7 +162,7 @@ void collective_on_lost(struct agent *a, struct sync *s, struct member *m, enum 
  * Without a layout, we say what ours is. Our contributor has deadlines for all that it does, and ends in one of them; how much
  * that is, nobody knows here.
  */
-static void begin(struct agent *a, struct sync *s)
+static void collective_begin(struct agent *a, struct sync *s)
 {
 	s->deadline_ns = s->whole_ns = UINT64_MAX;
 	s->us->state = MEMBER_ASKED;
@@ -175,7 +176,7 @@ void collective_on_timer(struct agent *a, struct sync *s, uint64_t now)
 	switch (s->phase) {
 	case PHASE_ATTACH: /* else its deadline is that of the whole */
 		if (s->us->state == MEMBER_AWAITED)
-			begin(a, s);
+			collective_begin(a, s);
 		break;
 	case PHASE_OPEN:
 		sync_lose_all_in(a, s, MEMBER_OPENING, a->config->prepare_ns + a->config->stall_ns);
@@ -207,7 +208,7 @@ json_t *collective_invitation(const struct agent *a, const struct sync *s)
 			 (json_int_t)a->env->time_ns(a->userdata), "dry", s->is_dry);
 }
 
-static json_t *ask_fields(const struct agent *a, const struct sync *s)
+static json_t *collective_ask_fields(const struct agent *a, const struct sync *s)
 {
 	const struct document *d = s->document;
 	json_t *fields = collective_invitation(a, s);
@@ -243,7 +244,8 @@ static int take_ours(struct collective *j, const json_t *message)
 }
 
 /* Its tensors are others. With our layout, it says how. */
-static void on_differs(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void collective_on_differs(struct agent *a, struct sync *s, struct member *m,
+				  const json_t *message)
 {
 	const struct document *d = s->document;
 	int layout_fd;
@@ -278,7 +280,8 @@ bool collective_take_address(struct agent *a, struct sync *s, struct member *m,
 	return true;
 }
 
-static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void collective_on_ready(struct agent *a, struct sync *s, struct member *m,
+				const json_t *message)
 {
 	if (!collective_take_address(a, s, m, message))
 		return;
@@ -288,7 +291,8 @@ static void on_ready(struct agent *a, struct sync *s, struct member *m, const js
 		member_set_state(a, s, m, MEMBER_READY);
 }
 
-static void on_verified(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void collective_on_verified(struct agent *a, struct sync *s, struct member *m,
+				   const json_t *message)
 {
 	if (m->state != MEMBER_VERIFYING || field_bytes(message, "root", m->root, 32) < 0 ||
 	    field_bytes(message, "leaves", m->leaves, 32) < 0)
@@ -316,33 +320,33 @@ void collective_free(struct agent *a, struct sync *s)
 
 static const struct sync_ops COLLECTIVE = {
 	.ask = "join",
-	.ask_fields = ask_fields,
+	.ask_fields = collective_ask_fields,
 	.ready = "while the others were waited for",
 	.messages = {{"begun", false, collective_on_begun},
-		     {"differs", false, on_differs},
-		     {"ready", false, on_ready},
+		     {"differs", false, collective_on_differs},
+		     {"ready", false, collective_on_ready},
 		     {"refuse", false, member_on_refuse},
 		     {"opened", true, collective_epoch_on_opened},
 		     {"progress", true, collective_epoch_on_progress},
 		     {"done", true, collective_epoch_on_done},
 		     {"broken", true, collective_epoch_on_broken},
 		     {"stopped", true, collective_epoch_on_stopped},
-		     {"verified", false, on_verified},
+		     {"verified", false, collective_on_verified},
 		     {NULL}},
-	.time_to_move = time_to_move,
+	.time_to_move = collective_time_to_move,
 	.move = collective_move,
 	.step = collective_step,
 	.on_timer = collective_on_timer,
 	.on_lost = collective_on_lost,
-	.decide = decide,
-	.commit_fields = commit_fields,
+	.decide = collective_decide,
+	.commit_fields = collective_commit_fields,
 	.end = sync_end,
 	.free = collective_free,
 	.is_moved = collective_is_moved,
 	.progress = collective_progress,
 	.describe_bytes = collective_describe_bytes,
-	.describe_phase = describe_phase,
-	.describe_kept = describe_kept,
+	.describe_phase = collective_describe_phase,
+	.describe_kept = collective_describe_kept,
 };
 
 void collective_add_member(struct agent *a, struct sync *s, const char *name)

@@ -11,7 +11,7 @@
 #define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
 #define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
 
-static int compare(const void *x, const void *y)
+static int link_rate_compare(const void *x, const void *y)
 {
 	const uint64_t *a = x, *b = y;
 
@@ -30,7 +30,7 @@ static uint64_t median_of(const struct agent *a, const struct broadcast *t, unsi
 	for (unsigned i = 0; i < t->sync.n_members; i++)
 		if (t->sync.members[i].peer != NO_PEER && a->peers[t->sync.members[i].peer].rate)
 			rates[n++] = a->peers[t->sync.members[i].peer].rate;
-	qsort(rates, n, sizeof(*rates), compare);
+	qsort(rates, n, sizeof(*rates), link_rate_compare);
 	median = rates[n / 2];
 	free(rates);
 	*ret_n = n;

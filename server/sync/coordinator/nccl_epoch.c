@@ -60,7 +60,8 @@ static json_t *addresses_of(const struct agent *a, const struct broadcast *t)
 	return all;
 }
 
-static json_t *place(const struct broadcast *t, unsigned rank, unsigned n, json_t *addresses)
+static json_t *nccl_epoch_place(const struct broadcast *t, unsigned rank, unsigned n,
+				json_t *addresses)
 {
 	return json_pack("{s:i, s:i, s:s, s:I, s:O}", "rank", (int)rank, "n_ranks", (int)n, "hello",
 			 t->engine_hello, "max_rate", (json_int_t)t->sync.max_rate, "addresses",
@@ -71,11 +72,11 @@ void nccl_epoch_start(struct agent *a, struct broadcast *t)
 {
 	cleanup(json_freep) json_t *addresses = addresses_of(a, t);
 	const unsigned n = (unsigned)json_array_size(addresses);
-	json_t *ours = place(t, 0, n, addresses);
+	json_t *ours = nccl_epoch_place(t, 0, n, addresses);
 	unsigned rank = 0;
 
 	for (struct member *m = t->first; m; m = m->next) {
-		json_t *theirs = place(t, ++rank, n, addresses);
+		json_t *theirs = nccl_epoch_place(t, ++rank, n, addresses);
 
 		json_object_set_new(theirs, "epoch", json_integer((json_int_t)t->sync.epoch));
 		member_tell(a, &t->sync, m, "start", theirs);

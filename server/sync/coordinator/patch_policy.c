@@ -34,7 +34,7 @@ static uint64_t lacked_from(const struct broadcast *t, unsigned first)
 }
 
 /* The oldest one is for most members, and takes the most bytes. */
-static unsigned choose(const struct broadcast *t)
+static unsigned patch_policy_choose(const struct broadcast *t)
 {
 	const struct patch_chain *p = &t->patch_policy.patch_chain;
 	unsigned first = 0;
@@ -55,7 +55,7 @@ static unsigned oldest(const struct broadcast *t, unsigned first)
 	return found;
 }
 
-static void take(struct broadcast *t, int fd, uint64_t size, uint64_t changed)
+static void patch_policy_take(struct broadcast *t, int fd, uint64_t size, uint64_t changed)
 {
 	struct patch_policy *d = &t->patch_policy;
 
@@ -70,7 +70,7 @@ static void take(struct broadcast *t, int fd, uint64_t size, uint64_t changed)
 	}
 }
 
-static void compose(struct agent *a, struct broadcast *t)
+static void patch_policy_compose(struct agent *a, struct broadcast *t)
 {
 	const struct patch_chain *p = &t->patch_policy.patch_chain;
 	int fds[PATCH_CHAIN_MAX];
@@ -88,17 +88,17 @@ bool patch_policy_begin(struct agent *a, struct broadcast *t)
 	const struct kept_patch *last;
 	int fd;
 
-	d->first = oldest(t, choose(t));
+	d->first = oldest(t, patch_policy_choose(t));
 	if (d->first >= d->patch_chain.n)
 		return false;
 	if (d->first + 1 < d->patch_chain.n) {
-		compose(a, t);
+		patch_policy_compose(a, t);
 		return true;
 	}
 	last = &d->patch_chain.at[d->first];
 	fd = fcntl(last->fd, F_DUPFD_CLOEXEC, 3);
 	if (fd >= 0)
-		take(t, fd, last->size, last->changed);
+		patch_policy_take(t, fd, last->size, last->changed);
 	return false;
 }
 
@@ -115,7 +115,7 @@ void patch_policy_on_composed(struct agent *a, struct broadcast *t, const json_t
 	if (n_fds == 1 &&
 	    field_number(message, "size", t->sync.document->n_bytes / PATCH_CHAIN_WORTH, &size) == 0 &&
 	    size && field_number(message, "changed", INT64_MAX, &changed) == 0) {
-		take(t, take_fd(fds[0]), size, changed);
+		patch_policy_take(t, take_fd(fds[0]), size, changed);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
 		agent_log(a, "warning", "sync %s: %s goes without a patch: %s", t->sync.id,

@@ -56,7 +56,7 @@ struct reshard {
 	struct digests *digests; /* by link of it */
 };
 
-static struct reshard *of(const struct sync *s)
+static struct reshard *reshard_of(const struct sync *s)
 {
 	return collective_of(s)->reshard;
 }
@@ -71,12 +71,12 @@ static struct shard *find_shard(struct shard *shards, unsigned n, const struct m
 
 static struct shard *source_of(const struct sync *s, const struct member *m)
 {
-	return find_shard(of(s)->sources, of(s)->n_sources, m);
+	return find_shard(reshard_of(s)->sources, reshard_of(s)->n_sources, m);
 }
 
 static struct shard *result_of(const struct sync *s, const struct member *m)
 {
-	return find_shard(of(s)->results, of(s)->n_results, m);
+	return find_shard(reshard_of(s)->results, reshard_of(s)->n_results, m);
 }
 
 static unsigned place_of(const struct sync *s, const struct member *m)
@@ -86,9 +86,9 @@ static unsigned place_of(const struct sync *s, const struct member *m)
 
 /* --- What is asked for -------------------------------------------------------------------------- */
 
-static json_t *ask_fields(const struct agent *a, const struct sync *s)
+static json_t *reshard_ask_fields(const struct agent *a, const struct sync *s)
 {
-	const struct reshard *r = of(s);
+	const struct reshard *r = reshard_of(s);
 	json_t *fields = collective_invitation(a, s), *sources = json_array(),
 	       *targets = json_array();
 
@@ -108,7 +108,7 @@ static json_t *ask_fields(const struct agent *a, const struct sync *s)
 
 /* --- The plan ----------------------------------------------------------------------------------- */
 
-static json_t *places(const struct sync *s, const struct shard *shards, unsigned n)
+static json_t *reshard_places(const struct sync *s, const struct shard *shards, unsigned n)
 {
 	json_t *places = json_array();
 
@@ -119,7 +119,7 @@ static json_t *places(const struct sync *s, const struct shard *shards, unsigned
 
 static bool are_layouts_few(struct agent *a, struct sync *s)
 {
-	const struct reshard *r = of(s);
+	const struct reshard *r = reshard_of(s);
 	uint64_t n = 0;
 
 	for (unsigned i = 0; i < r->n_sources; i++)
@@ -141,13 +141,13 @@ static int write_split(const struct reshard *r, int *ret_fd)
 	return e;
 }
 
-static void on_planner_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			       unsigned n_fds);
-static void on_planner_end(struct agent *a, struct work *w, const char *how);
+static void reshard_on_planner_message(struct agent *a, struct work *w, const json_t *message,
+				       int *fds, unsigned n_fds);
+static void reshard_on_planner_end(struct agent *a, struct work *w, const char *how);
 
-static void plan(struct agent *a, struct sync *s)
+static void reshard_start_planner(struct agent *a, struct sync *s)
 {
-	struct reshard *r = of(s);
+	struct reshard *r = reshard_of(s);
 	cleanup(fd_closep) int split_fd = -1;
 	char why[WHY_SIZE];
 	int e;
@@ -159,7 +159,8 @@ static void plan(struct agent *a, struct sync *s)
 		sync_fail(a, s, "the split cannot be written down: %s", strerror(-e));
 		return;
 	}
-	r->planner = (struct work){.on_message = on_planner_message, .on_end = on_planner_end};
+	r->planner = (struct work){.on_message = reshard_on_planner_message,
+				   .on_end = reshard_on_planner_end};
 	if (work_start(a, &r->planner, JOB_PLANNER, NULL, why) < 0) {
 		sync_fail(a, s, "%s", why);
 		return;
@@ -171,15 +172,16 @@ static void plan(struct agent *a, struct sync *s)
 			  &r->sources[i].layout_fd, 1);
 	work_tell(a, &r->planner,
 		  json_pack("{s:s, s:o, s:o, s:I}", "op", "plan", "sources",
-			    places(s, r->sources, r->n_sources), "targets",
-			    places(s, r->results, r->n_results), "n_nodes", (json_int_t)s->n_members),
+			    reshard_places(s, r->sources, r->n_sources), "targets",
+			    reshard_places(s, r->results, r->n_results), "n_nodes",
+			    (json_int_t)s->n_members),
 		  &split_fd, 1);
 }
 
-static void move(struct agent *a, struct sync *s)
+static void reshard_move(struct agent *a, struct sync *s)
 {
-	if (of(s)->plan_fd < 0)
-		plan(a, s);
+	if (reshard_of(s)->plan_fd < 0)
+		reshard_start_planner(a, s);
 	else
 		collective_move(a, s);
 }
@@ -252,7 +254,7 @@ static void take_sizes(struct collective *j)
 
 static void tell_plan(struct agent *a, struct sync *s, struct member *m)
 {
-	const struct reshard *r = of(s);
+	const struct reshard *r = reshard_of(s);
 	const struct shard *x = result_of(s, m);
 	unsigned peer = m->is_us ? AGENT_SELF : m->peer;
 	char plan[65], layout[65];
@@ -278,7 +280,7 @@ static void tell_plan(struct agent *a, struct sync *s, struct member *m)
 /* To all of them, one after the other. */
 static uint64_t bytes_to_send(const struct sync *s)
 {
-	const struct reshard *r = of(s);
+	const struct reshard *r = reshard_of(s);
 	uint64_t n = r->plan_bytes * s->n_members;
 
 	for (unsigned i = 0; i < r->n_results; i++)
@@ -288,7 +290,7 @@ static uint64_t bytes_to_send(const struct sync *s)
 
 static void on_planned(struct agent *a, struct sync *s)
 {
-	work_end(a, &of(s)->planner);
+	work_end(a, &reshard_of(s)->planner);
 	take_sizes(collective_of(s));
 	sync_set_phase(a, s, PHASE_PREPARE,
 		       sync_time_to_prepare(a, s) + time_limit_to_send(bytes_to_send(s)));
@@ -302,13 +304,13 @@ static struct sync *sync_of_planner(struct agent *a, const struct work *w)
 	struct sync *s;
 
 	list_for_each(s, &a->syncs, link)
-		if (s->kind == KIND_RESHARD && &of(s)->planner == w)
+		if (s->kind == KIND_RESHARD && &reshard_of(s)->planner == w)
 			return s;
 	return NULL;
 }
 
-static void on_planner_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			       unsigned n_fds)
+static void reshard_on_planner_message(struct agent *a, struct work *w, const json_t *message,
+				       int *fds, unsigned n_fds)
 {
 	struct sync *s = sync_of_planner(a, w);
 	const char *op = "", *why = "the planner did not say why it failed";
@@ -323,16 +325,16 @@ static void on_planner_message(struct agent *a, struct work *w, const json_t *me
 		return;
 	}
 	if (strcmp(op, "target") == 0)
-		e = take_result(of(s), message, fds, n_fds);
+		e = take_result(reshard_of(s), message, fds, n_fds);
 	else if (strcmp(op, "planned") == 0)
 		e = take_plan(collective_of(s), message, fds, n_fds);
 	if (e < 0)
 		sync_fail(a, s, "what the planner says cannot be used: %s", strerror(-e));
-	else if (of(s)->plan_fd >= 0)
+	else if (reshard_of(s)->plan_fd >= 0)
 		on_planned(a, s);
 }
 
-static void on_planner_end(struct agent *a, struct work *w, const char *how)
+static void reshard_on_planner_end(struct agent *a, struct work *w, const char *how)
 {
 	struct sync *s = sync_of_planner(a, w);
 
@@ -354,9 +356,10 @@ static int take_given(struct shard *x, const json_t *message)
 		       : 0;
 }
 
-static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void reshard_on_ready(struct agent *a, struct sync *s, struct member *m,
+			     const json_t *message)
 {
-	struct shard *x = of(s)->plan_fd < 0 ? source_of(s, m) : NULL;
+	struct shard *x = reshard_of(s)->plan_fd < 0 ? source_of(s, m) : NULL;
 
 	if (!collective_take_address(a, s, m, message))
 		return;
@@ -375,8 +378,8 @@ static struct shard *awaited(const struct agent *a, unsigned peer, const uint8_t
 	list_for_each(s, &a->syncs, link) {
 		if (s->kind != KIND_RESHARD || s->phase != PHASE_PREPARE)
 			continue;
-		for (unsigned i = 0; i < of(s)->n_sources; i++) {
-			struct shard *x = &of(s)->sources[i];
+		for (unsigned i = 0; i < reshard_of(s)->n_sources; i++) {
+			struct shard *x = &reshard_of(s)->sources[i];
 			const struct member *m = x->member;
 
 			if (m->state == MEMBER_ASKED && x->n_bytes && x->layout_fd < 0 &&
@@ -419,7 +422,7 @@ static int take_digests(const struct sync *s, const struct member *m, enum moves
 			const json_t *message)
 {
 	const struct moves *plan = &collective_of(s)->flows.plan;
-	struct reshard *r = of(s);
+	struct reshard *r = reshard_of(s);
 	size_t n = 0, i;
 	json_t *rows, *row;
 
@@ -450,7 +453,7 @@ static int take_digests(const struct sync *s, const struct member *m, enum moves
 	return n == json_array_size(rows) ? 0 : -EBADMSG;
 }
 
-static void on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void reshard_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	if (m->state == MEMBER_MOVING && (take_digests(s, m, MOVES_FROM, message) < 0 ||
 					  take_digests(s, m, MOVES_TO, message) < 0))
@@ -460,13 +463,13 @@ static void on_done(struct agent *a, struct sync *s, struct member *m, const jso
 }
 
 /* Whether the bytes that came are those that were given, link by link; one that has other ones is lost. */
-static void compare(struct agent *a, struct sync *s)
+static void reshard_compare(struct agent *a, struct sync *s)
 {
 	const struct moves *plan = &collective_of(s)->flows.plan;
 
 	for (size_t i = 0; i < plan->n_links && s->phase == PHASE_BYTES; i++) {
 		const struct moves_link *l = &plan->links[i];
-		const struct digests *d = &of(s)->digests[i];
+		const struct digests *d = &reshard_of(s)->digests[i];
 
 		if (!d->is_told[MOVES_FROM] || !d->is_told[MOVES_TO] ||
 		    memcmp(d->root[MOVES_FROM], d->root[MOVES_TO], 32) != 0)
@@ -476,16 +479,17 @@ static void compare(struct agent *a, struct sync *s)
 	}
 }
 
-static void step(struct agent *a, struct sync *s)
+static void reshard_step(struct agent *a, struct sync *s)
 {
 	if (s->phase == PHASE_BYTES && !sync_count(s, MEMBER_MOVING))
-		compare(a, s);
+		reshard_compare(a, s);
 	if (s->phase != PHASE_ENDED)
 		collective_step(a, s);
 }
 
 /* Who only gave has nothing to verify. */
-static void on_verified(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void reshard_on_verified(struct agent *a, struct sync *s, struct member *m,
+				const json_t *message)
 {
 	if (m->state != MEMBER_VERIFYING ||
 	    (result_of(s, m) && field_bytes(message, "root", m->root, 32) < 0))
@@ -497,14 +501,14 @@ static void on_verified(struct agent *a, struct sync *s, struct member *m, const
 /* --- The end ------------------------------------------------------------------------------------ */
 
 /* Nothing is the group's by it: there is no record of it that others could be told of. */
-static bool decide(struct agent *a, struct sync *s)
+static bool reshard_decide(struct agent *a, struct sync *s)
 {
 	(void)a;
 	s->decided = true;
 	return true;
 }
 
-static json_t *commit_fields(const struct sync *s, const struct member *m)
+static json_t *reshard_commit_fields(const struct sync *s, const struct member *m)
 {
 	char root[65];
 
@@ -513,7 +517,7 @@ static json_t *commit_fields(const struct sync *s, const struct member *m)
 }
 
 /* A target that missed it has nobody to fetch it from. */
-static void end(struct agent *a, struct sync *s, bool committed)
+static void reshard_end(struct agent *a, struct sync *s, bool committed)
 {
 	char *why;
 
@@ -531,16 +535,17 @@ static void end(struct agent *a, struct sync *s, bool committed)
 		free(s->why);
 		s->why = why;
 	}
-	work_end(a, &of(s)->planner);
+	work_end(a, &reshard_of(s)->planner);
 	sync_end(a, s, committed);
 }
 
-static uint64_t time_to_move(const struct agent *a, const struct sync *s)
+static uint64_t reshard_time_to_move(const struct agent *a, const struct sync *s)
 {
 	return time_limit_to_move(a, collective_op_most(&collective_of(s)->flows.plan), s->max_rate);
 }
 
-static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
+static bool reshard_describe_phase(const struct agent *a, const struct sync *s, char *ret,
+				   size_t size)
 {
 	(void)a;
 	if (s->phase == PHASE_ATTACH)
@@ -552,23 +557,23 @@ static bool describe_phase(const struct agent *a, const struct sync *s, char *re
 	return true;
 }
 
-static void describe_kept(const struct sync *s, char *ret, size_t size)
+static void reshard_describe_kept(const struct sync *s, char *ret, size_t size)
 {
 	(void)s;
 	snprintf(ret, size, "every node still serves what it had");
 }
 
-static void begin(struct agent *a, struct sync *s)
+static void reshard_begin(struct agent *a, struct sync *s)
 {
 	member_set_state(a, s, s->us, MEMBER_ASKED);
-	member_tell(a, s, s->us, s->ops->ask, ask_fields(a, s));
+	member_tell(a, s, s->us, s->ops->ask, reshard_ask_fields(a, s));
 	sync_prepare(a, s);
 }
 
-static void on_timer(struct agent *a, struct sync *s, uint64_t now)
+static void reshard_on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
 	if (s->phase == PHASE_ATTACH)
-		begin(a, s);
+		reshard_begin(a, s);
 	else if (s->phase == PHASE_COMPOSE)
 		sync_fail(a, s, "the planner took longer than %ju s",
 			  (uintmax_t)(PLAN_TIME / SECOND));
@@ -578,7 +583,7 @@ static void on_timer(struct agent *a, struct sync *s, uint64_t now)
 
 static void reshard_free(struct agent *a, struct sync *s)
 {
-	struct reshard *r = of(s);
+	struct reshard *r = reshard_of(s);
 
 	work_end(a, &r->planner);
 	for (unsigned i = 0; i < r->n_sources; i++)
@@ -594,32 +599,32 @@ static void reshard_free(struct agent *a, struct sync *s)
 
 static const struct sync_ops RESHARD = {
 	.ask = "join",
-	.ask_fields = ask_fields,
+	.ask_fields = reshard_ask_fields,
 	.ready = "while the others were waited for",
 	.messages = {{"begun", false, collective_on_begun},
-		     {"ready", false, on_ready},
+		     {"ready", false, reshard_on_ready},
 		     {"refuse", false, member_on_refuse},
 		     {"opened", true, collective_epoch_on_opened},
 		     {"progress", true, collective_epoch_on_progress},
-		     {"done", true, on_done},
+		     {"done", true, reshard_on_done},
 		     {"broken", true, collective_epoch_on_broken},
 		     {"stopped", true, collective_epoch_on_stopped},
-		     {"verified", false, on_verified},
+		     {"verified", false, reshard_on_verified},
 		     {NULL}},
-	.time_to_move = time_to_move,
-	.move = move,
-	.step = step,
-	.on_timer = on_timer,
+	.time_to_move = reshard_time_to_move,
+	.move = reshard_move,
+	.step = reshard_step,
+	.on_timer = reshard_on_timer,
 	.on_lost = collective_on_lost,
-	.decide = decide,
-	.commit_fields = commit_fields,
-	.end = end,
+	.decide = reshard_decide,
+	.commit_fields = reshard_commit_fields,
+	.end = reshard_end,
 	.free = reshard_free,
 	.is_moved = collective_is_moved,
 	.progress = collective_progress,
 	.describe_bytes = collective_describe_bytes,
-	.describe_phase = describe_phase,
-	.describe_kept = describe_kept,
+	.describe_phase = reshard_describe_phase,
+	.describe_kept = reshard_describe_kept,
 };
 
 /* --- Beginning ---------------------------------------------------------------------------------- */
@@ -643,7 +648,7 @@ static struct member *take_member(struct agent *a, struct sync *s, const char *n
 
 static int add_source(struct agent *a, struct sync *s, const json_t *row, char why[WHY_SIZE])
 {
-	struct reshard *r = of(s);
+	struct reshard *r = reshard_of(s);
 	struct shard x = {.layout_fd = -1};
 	const char *node, *buffer;
 
@@ -671,7 +676,7 @@ static int add_source(struct agent *a, struct sync *s, const json_t *row, char w
 
 static int add_target(struct agent *a, struct sync *s, const json_t *row, char why[WHY_SIZE])
 {
-	struct reshard *r = of(s);
+	struct reshard *r = reshard_of(s);
 	const char *node = json_is_string(row) ? json_string_value(row) : "";
 	struct member *m = take_member(a, s, node, why);
 

@@ -472,7 +472,7 @@ void sync_step(struct agent *a, struct sync *s)
 
 /* --- What members say --------------------------------------------------------------------------- */
 
-static void on_queued(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void sync_on_queued(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	(void)message;
 	if (m->state != MEMBER_ASKED)
@@ -505,7 +505,8 @@ void member_on_refuse(struct agent *a, struct sync *s, struct member *m, const j
 	member_fail(a, s, m, "refused: %s,", why);
 }
 
-static void on_committed(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void sync_on_committed(struct agent *a, struct sync *s, struct member *m,
+			      const json_t *message)
 {
 	if (m->state != MEMBER_COMMITTING ||
 	    field_number(message, "version", INT64_MAX, &m->version) < 0) {
@@ -521,7 +522,7 @@ static void on_committed(struct agent *a, struct sync *s, struct member *m, cons
 	}
 }
 
-static void on_failed(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void sync_on_failed(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	const char *why = "it did not say why";
 
@@ -529,17 +530,17 @@ static void on_failed(struct agent *a, struct sync *s, struct member *m, const j
 	member_fail(a, s, m, "failed: %s,", why);
 }
 
-static void on_aborted(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+static void sync_on_aborted(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
 	(void)message;
 	member_fail(a, s, m, "left for another sync");
 }
 
 static const struct sync_message MESSAGES[] = {
-	{"queued", false, on_queued},
-	{"committed", false, on_committed},
-	{"failed", false, on_failed},
-	{"aborted", false, on_aborted},
+	{"queued", false, sync_on_queued},
+	{"committed", false, sync_on_committed},
+	{"failed", false, sync_on_failed},
+	{"aborted", false, sync_on_aborted},
 };
 
 static const struct sync_message *find_message(const struct sync *s, const char *type)
@@ -596,7 +597,7 @@ static void give_time(struct agent *a, struct sync *s)
 }
 
 /* Steals `fields`. */
-static void ask(struct agent *a, struct sync *s, struct member *m, json_t *fields)
+static void sync_ask(struct agent *a, struct sync *s, struct member *m, json_t *fields)
 {
 	if (member_tell(a, s, m, s->ops->ask, fields) == 0)
 		member_set_state(a, s, m, MEMBER_ASKED);
@@ -621,7 +622,7 @@ void sync_prepare(struct agent *a, struct sync *s)
 		struct member *m = &s->members[i];
 
 		if (m->state == MEMBER_AWAITED && m->peer != NO_PEER && a->peers[m->peer].up)
-			ask(a, s, m, json_incref(fields));
+			sync_ask(a, s, m, json_incref(fields));
 	}
 	for (unsigned i = 0; i < s->n_members && s->phase == PHASE_PREPARE; i++) {
 		struct member *m = &s->members[i];
@@ -638,7 +639,7 @@ void sync_on_peer_up(struct agent *a, struct sync *s, unsigned peer)
 	struct member *m = find_member(s, peer);
 
 	if (s->phase == PHASE_PREPARE && m && m->state == MEMBER_AWAITED)
-		ask(a, s, m, s->ops->ask_fields(a, s));
+		sync_ask(a, s, m, s->ops->ask_fields(a, s));
 }
 
 void sync_on_peer_down(struct agent *a, struct sync *s, unsigned peer, const char *why)

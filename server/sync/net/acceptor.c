@@ -30,7 +30,7 @@ static bool take_one(struct acceptor *a)
 	return false;
 }
 
-static void on_call(struct source *source, uint32_t events)
+static void acceptor_on_call(struct source *source, uint32_t events)
 {
 	struct acceptor *a = container_of(source, struct acceptor, source);
 
@@ -39,7 +39,7 @@ static void on_call(struct source *source, uint32_t events)
 		;
 }
 
-static void on_pause_over(struct timer *timer)
+static void acceptor_on_pause_over(struct timer *timer)
 {
 	struct acceptor *a = container_of(timer, struct acceptor, pause);
 
@@ -53,7 +53,7 @@ int acceptor_init(struct acceptor *a, struct loop *loop, const struct address *a
 	int r = 0;
 
 	*a = (struct acceptor){.fn = fn, .owner = owner};
-	timer_init(&a->pause, on_pause_over);
+	timer_init(&a->pause, acceptor_on_pause_over);
 	a->fd = socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (a->fd < 0)
 		return -errno;
@@ -62,7 +62,7 @@ int acceptor_init(struct acceptor *a, struct loop *loop, const struct address *a
 	    listen(a->fd, BACKLOG) < 0)
 		r = -errno;
 	if (r == 0)
-		r = loop_add(loop, &a->source, a->fd, EPOLLIN, on_call);
+		r = loop_add(loop, &a->source, a->fd, EPOLLIN, acceptor_on_call);
 	if (r < 0)
 		a->fd = fd_close(a->fd);
 	return r;

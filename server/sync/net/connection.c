@@ -25,11 +25,11 @@
 #define BYE_MAX 300
 #define CHECK_NS 5000000000u /* how long after its time a certificate is good for at most */
 
-static void on_event(struct source *source, uint32_t events);
-static void on_deadline(struct timer *timer);
-static void on_check(struct timer *timer);
+static void connection_on_event(struct source *source, uint32_t events);
+static void connection_on_deadline(struct timer *timer);
+static void connection_on_check(struct timer *timer);
 
-static void on_end(struct timer *timer)
+static void connection_on_end(struct timer *timer)
 {
 	struct connection *c = container_of(timer, struct connection, end);
 
@@ -62,15 +62,16 @@ int connection_new(const struct connection_manner *manner, SSL_CTX *context, int
 	frame_decoder_init(&c->in);
 	outbox_init(&c->out);
 	blob_init(&c->blob);
-	timer_init(&c->deadline, on_deadline);
-	timer_init(&c->check, on_check);
-	timer_init(&c->end, on_end);
+	timer_init(&c->deadline, connection_on_deadline);
+	timer_init(&c->check, connection_on_check);
+	timer_init(&c->end, connection_on_end);
 	/* Both only make it quicker to tell that the other end is gone. */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof(user_timeout));
 	r = tls_init(&c->tls, context, fd, dialled);
 	if (r == 0)
-		r = loop_add(manner->loop, &c->source, fd, dialled ? EPOLLOUT : EPOLLIN, on_event);
+		r = loop_add(manner->loop, &c->source, fd, dialled ? EPOLLOUT : EPOLLIN,
+			     connection_on_event);
 	if (r < 0) {
 		(void)connection_free(c);
 		return r;
@@ -139,7 +140,7 @@ void connection_doom(struct connection *c, const char *fmt, ...)
 }
 
 /* After an error of TLS's. */
-static void fail(struct connection *c, int r)
+static void connection_fail(struct connection *c, int r)
 {
 	if (r == -EPROTO)
 		connection_doom(c, "%s", c->tls.why);
@@ -158,7 +159,7 @@ bool connection_is_silent(const struct connection *c)
 
 /* --- Out ------------------------------------------------------------------------------------------ */
 
-static void watch(struct connection *c)
+static void connection_watch(struct connection *c)
 {
 	if (c->state != CONNECTION_DOOMED)
 		loop_modify(&c->source,
@@ -184,16 +185,16 @@ static void write_out(struct connection *c)
 		if (r == -EAGAIN)
 			break;
 		if (r < 0) {
-			fail(c, r);
+			connection_fail(c, r);
 			return;
 		}
 		outbox_sent(&c->out, n);
 		done += n;
 	}
-	watch(c);
+	connection_watch(c);
 }
 
-static int put(struct connection *c, const json_t *message, bool urgent)
+static int connection_put(struct connection *c, const json_t *message, bool urgent)
 {
 	int r;
 
@@ -202,13 +203,13 @@ static int put(struct connection *c, const json_t *message, bool urgent)
 	r = outbox_put(&c->out, message, urgent);
 	if (r == -ENOBUFS)
 		connection_doom(c, "it does not read: too many messages wait for it");
-	watch(c);
+	connection_watch(c);
 	return r;
 }
 
 int connection_send(struct connection *c, const json_t *message)
 {
-	return put(c, message, false);
+	return connection_put(c, message, false);
 }
 
 int connection_send_blob(struct connection *c, const uint8_t hash[32], int fd, uint64_t size)
@@ -220,7 +221,7 @@ int connection_send_blob(struct connection *c, const uint8_t hash[32], int fd, u
 	r = outbox_put_blob(&c->out, hash, fd, size);
 	if (r == -ENOBUFS)
 		connection_doom(c, "it does not read: %d blobs wait for it", OUTBOX_BLOBS_MAX);
-	watch(c);
+	connection_watch(c);
 	return r;
 }
 
@@ -241,16 +242,16 @@ static void say_hello(struct connection *c)
 					  (json_int_t)c->manner->incarnation, "data_addresses",
 					  own_addresses(c->manner));
 
-	if (!hello || put(c, hello, false) < 0)
+	if (!hello || connection_put(c, hello, false) < 0)
 		connection_doom(c, "it cannot be talked to: out of memory");
 }
 
-static void ping(struct connection *c, const char *type, uint64_t n)
+static void connection_ping(struct connection *c, const char *type, uint64_t n)
 {
 	cleanup(json_freep)
 		json_t *message = json_pack("{s:s, s:I}", "type", type, "n", (json_int_t)n);
 
-	if (!message || put(c, message, true) == -ENOMEM)
+	if (!message || connection_put(c, message, true) == -ENOMEM)
 		connection_doom(c, "it cannot be talked to: out of memory");
 }
 
@@ -277,12 +278,12 @@ static void beat(struct connection *c, uint64_t now)
 	drop_unwanted_blob(c);
 	if (c->ping == 0)
 		c->ping = now; /* of later ones the answer tells that it lives, not how far it is */
-	ping(c, "ping", now);
+	connection_ping(c, "ping", now);
 	if (c->state != CONNECTION_DOOMED)
 		timer_start(c->manner->loop, &c->deadline, now + heartbeat_ns);
 }
 
-static void on_deadline(struct timer *timer)
+static void connection_on_deadline(struct timer *timer)
 {
 	struct connection *c = container_of(timer, struct connection, deadline);
 	static const char *const what[] = {
@@ -304,7 +305,7 @@ void connection_check(struct connection *c, SSL_CTX *context)
 		connection_doom(c, "the certificate of '%s' %.400s", c->name, c->tls.why);
 }
 
-static void on_check(struct timer *timer)
+static void connection_on_check(struct timer *timer)
 {
 	struct connection *c = container_of(timer, struct connection, check);
 
@@ -403,7 +404,7 @@ static void on_message(struct connection *c, const json_t *m)
 	else if (field_number(m, "n", INT64_MAX, &n) < 0)
 		connection_doom(c, "it sent a ping that lacks a field");
 	else
-		ping(c, "pong", n);
+		connection_ping(c, "pong", n);
 }
 
 static void on_json(struct connection *c, const struct frame *f)
@@ -492,7 +493,7 @@ static void read_in(struct connection *c)
 		if (r == -EAGAIN)
 			return;
 		if (r < 0) {
-			fail(c, r);
+			connection_fail(c, r);
 			return;
 		}
 		frame_decoder_put(&c->in, n);
@@ -528,7 +529,7 @@ static bool shaken_hands(struct connection *c)
 	if (r == 0)
 		r = tls_name(&c->tls, c->name);
 	if (r < 0) {
-		fail(c, r);
+		connection_fail(c, r);
 		return false;
 	}
 	c->state = CONNECTION_HELLO;
@@ -540,7 +541,7 @@ static bool shaken_hands(struct connection *c)
 	return c->state != CONNECTION_DOOMED;
 }
 
-static void on_event(struct source *source, uint32_t events)
+static void connection_on_event(struct source *source, uint32_t events)
 {
 	struct connection *c = container_of(source, struct connection, source);
 

@@ -11,7 +11,7 @@
 #define WAIT_MIN_NS 200000000u
 #define WAIT_MAX_NS 5000000000u
 
-static void on_found(struct lookup *lookup, int error, const struct addrinfo *found);
+static void dialer_on_found(struct lookup *lookup, int error, const struct addrinfo *found);
 
 static void wait_for_next_round(struct dialer *d)
 {
@@ -57,7 +57,7 @@ static void try_next(struct dialer *d)
 		d->events->on_failure(d, why);
 }
 
-static void on_round(struct timer *timer)
+static void dialer_on_round(struct timer *timer)
 {
 	struct dialer *d = container_of(timer, struct dialer, timer);
 
@@ -70,7 +70,7 @@ static void on_round(struct timer *timer)
 	try_next(d);
 }
 
-static void on_found(struct lookup *lookup, int error, const struct addrinfo *found)
+static void dialer_on_found(struct lookup *lookup, int error, const struct addrinfo *found)
 {
 	struct dialer *d = container_of(lookup, struct dialer, lookup);
 	char why[WHY_SIZE];
@@ -105,8 +105,8 @@ void dialer_init(struct dialer *d, struct loop *loop, struct resolver *resolver,
 		.peer = peer,
 		.wait_ns = WAIT_MIN_NS,
 	};
-	timer_init(&d->timer, on_round);
-	lookup_init(&d->lookup, peer->host, peer->port, on_found);
+	timer_init(&d->timer, dialer_on_round);
+	lookup_init(&d->lookup, peer->host, peer->port, dialer_on_found);
 }
 
 void dialer_deinit(struct dialer *d)

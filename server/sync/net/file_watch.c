@@ -39,7 +39,7 @@ static bool is_another(const struct stat *x, const struct stat *y)
 	       x->st_ctim.tv_sec != y->st_ctim.tv_sec || x->st_ctim.tv_nsec != y->st_ctim.tv_nsec;
 }
 
-static void on_settled(struct timer *timer)
+static void file_watch_on_settled(struct timer *timer)
 {
 	struct file_watch *f = container_of(timer, struct file_watch, settle);
 	unsigned changed = 0;
@@ -57,7 +57,7 @@ static void on_settled(struct timer *timer)
 		f->on_change(f->userdata, changed);
 }
 
-static void on_event(struct source *source, uint32_t events)
+static void file_watch_on_event(struct source *source, uint32_t events)
 {
 	struct file_watch *f = container_of(source, struct file_watch, source);
 	char ignored[4096];
@@ -76,8 +76,8 @@ int file_watch_init(struct file_watch *f, struct loop *loop,
 
 	*f = (struct file_watch){
 		.loop = loop, .source.fd = fd, .on_change = on_change, .userdata = userdata};
-	timer_init(&f->settle, on_settled);
-	r = fd < 0 ? -errno : loop_add(loop, &f->source, fd, EPOLLIN, on_event);
+	timer_init(&f->settle, file_watch_on_settled);
+	r = fd < 0 ? -errno : loop_add(loop, &f->source, fd, EPOLLIN, file_watch_on_event);
 	if (r < 0)
 		f->source.fd = fd_close(fd);
 	return r;

@@ -23,7 +23,7 @@ static uint64_t realtime_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static struct peer *find(struct peers *p, const char *name)
+static struct peer *peer_find(struct peers *p, const char *name)
 {
 	for (unsigned i = 0; i < p->n; i++)
 		if (!strcmp(p->at[i].config->name, name))
@@ -36,13 +36,13 @@ static struct peer *peer_of(const struct connection *c)
 {
 	struct peers *p = c->owner;
 
-	return find(p, c->name);
+	return peer_find(p, c->name);
 }
 
 /* --- Up and down ---------------------------------------------------------------------------------- */
 
 /* What is told by `weightctl nodes`, and in the log where it is news. */
-static void note(struct peer *p, const char *why)
+static void peer_note(struct peer *p, const char *why)
 {
 	char who[NODE_MAX + 32];
 
@@ -165,7 +165,7 @@ static void forget_stranger(struct peers *p, struct connection *c)
 		other->n_alike -= same_host(c, other);
 }
 
-static void on_hello(struct connection *c)
+static void peer_on_hello(struct connection *c)
 {
 	struct peers *peers = c->owner;
 	struct peer *p = peer_of(c);
@@ -195,10 +195,10 @@ static void check_dialled(struct connection *c)
 	}
 }
 
-static void on_name(struct connection *c)
+static void peer_on_name(struct connection *c)
 {
 	struct peers *peers = c->owner;
-	struct peer *p = find(peers, c->name);
+	struct peer *p = peer_find(peers, c->name);
 	char why[WHY_SIZE];
 
 	if (c->dialled)
@@ -220,7 +220,7 @@ static void end_stranger(struct peers *peers, struct connection *c)
 {
 	const char *name = c->name[0] ? c->name : c->tls.claimed;
 	char host[ADDRESS_TEXT_SIZE], who[ADDRESS_TEXT_SIZE + NODE_MAX + 48], why[2 * WHY_SIZE];
-	struct peer *p = name[0] ? find(peers, name) : NULL;
+	struct peer *p = name[0] ? peer_find(peers, name) : NULL;
 
 	forget_stranger(peers, c);
 	(void)address_format_host((const struct sockaddr *)&c->address.at, host);
@@ -236,7 +236,7 @@ static void end_stranger(struct peers *peers, struct connection *c)
 	(void)snprintf(p->why, sizeof(p->why), "%.*s", (int)sizeof(p->why) - 1, why);
 }
 
-static void on_end(struct connection *c)
+static void peer_on_end(struct connection *c)
 {
 	struct peers *peers = c->owner;
 	bool known = false;
@@ -249,7 +249,7 @@ static void on_end(struct connection *c)
 			p->next = NULL;
 		if (p->dialled == c) {
 			p->dialled = NULL;
-			note(p, c->why);
+			peer_note(p, c->why);
 			dialer_again(&p->dialer);
 		}
 		if (p->up == c)
@@ -262,21 +262,21 @@ static void on_end(struct connection *c)
 
 /* --- What comes ----------------------------------------------------------------------------------- */
 
-static void on_message(struct connection *c, const json_t *message)
+static void peer_on_message(struct connection *c, const json_t *message)
 {
 	struct peers *p = c->owner;
 
 	p->events->on_message(p->agent, peer_of(c)->index, message);
 }
 
-static uint64_t blob_limit(struct connection *c, const uint8_t hash[32])
+static uint64_t peer_blob_limit(struct connection *c, const uint8_t hash[32])
 {
 	struct peers *p = c->owner;
 
 	return p->events->blob_limit(p->agent, peer_of(c)->index, hash);
 }
 
-static void on_blob(struct connection *c, const uint8_t hash[32], int fd, uint64_t size)
+static void peer_on_blob(struct connection *c, const uint8_t hash[32], int fd, uint64_t size)
 {
 	struct peers *p = c->owner;
 
@@ -284,34 +284,34 @@ static void on_blob(struct connection *c, const uint8_t hash[32], int fd, uint64
 }
 
 static const struct connection_events connection_events = {
-	.on_name = on_name,
-	.on_hello = on_hello,
-	.on_message = on_message,
-	.blob_limit = blob_limit,
-	.on_blob = on_blob,
-	.on_end = on_end,
+	.on_name = peer_on_name,
+	.on_hello = peer_on_hello,
+	.on_message = peer_on_message,
+	.blob_limit = peer_blob_limit,
+	.on_blob = peer_on_blob,
+	.on_end = peer_on_end,
 };
 
 /* --- Dialling and being dialled ------------------------------------------------------------------- */
 
-static void on_socket(struct dialer *d, int fd, const struct address *address)
+static void peer_on_socket(struct dialer *d, int fd, const struct address *address)
 {
 	struct peer *p = container_of(d, struct peer, dialer);
 	int r = connection_new(&p->peers->manner, *p->peers->tls, fd, address, true, p->peers,
 			       &p->dialled);
 
 	if (r < 0) {
-		note(p, strerror(-r));
+		peer_note(p, strerror(-r));
 		dialer_again(d);
 	}
 }
 
-static void on_failure(struct dialer *d, const char *why)
+static void peer_on_failure(struct dialer *d, const char *why)
 {
-	note(container_of(d, struct peer, dialer), why);
+	peer_note(container_of(d, struct peer, dialer), why);
 }
 
-static bool may_dial(struct dialer *d, const struct address *address, char why[WHY_SIZE])
+static bool peer_may_dial(struct dialer *d, const struct address *address, char why[WHY_SIZE])
 {
 	const struct peer *p = container_of(d, struct peer, dialer);
 
@@ -320,13 +320,13 @@ static bool may_dial(struct dialer *d, const struct address *address, char why[W
 }
 
 static const struct dialer_events dialer_events = {
-	.on_socket = on_socket,
-	.on_failure = on_failure,
-	.may_dial = may_dial,
+	.on_socket = peer_on_socket,
+	.on_failure = peer_on_failure,
+	.may_dial = peer_may_dial,
 };
 
 /* Of the host that has the most of them, the oldest one goes: who holds many holds up himself. */
-static void make_room(struct peers *p)
+static void peer_make_room(struct peers *p)
 {
 	struct connection *c, *victim = NULL;
 
@@ -343,7 +343,7 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 	int r;
 
 	if (p->n_strangers == PEERS_STRANGERS_MAX + p->n)
-		make_room(p);
+		peer_make_room(p);
 	r = connection_new(&p->manner, *p->tls, fd, address, false, p, &c);
 	if (r < 0) {
 		refusal_log_add(&p->refusal_log, "who calls is refused", strerror(-r));
@@ -355,7 +355,7 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 /* --- Other certificates --------------------------------------------------------------------------- */
 
 /* The other end dials, or we do. */
-static void on_renew(struct timer *timer)
+static void peer_on_renew(struct timer *timer)
 {
 	struct peers *p = container_of(timer, struct peers, renew);
 	bool is_idle = p->events->is_idle(p->agent);
@@ -405,7 +405,7 @@ int peers_init(struct peers *p, struct loop *loop, const struct net_config *conf
 
 	*p = (struct peers){.config = *config, .tls = tls, .events = events, .userdata = userdata};
 	list_init(&p->strangers);
-	timer_init(&p->renew, on_renew);
+	timer_init(&p->renew, peer_on_renew);
 	p->manner = (struct connection_manner){
 		.loop = loop,
 		.events = &connection_events,
@@ -451,7 +451,7 @@ void peers_start(struct peers *p, struct agent *agent)
 			dialer_start(&p->at[i].dialer);
 }
 
-static void end(struct connection *c, const char *why)
+static void peer_end(struct connection *c, const char *why)
 {
 	if (c)
 		connection_doom(c, "%s", why);
@@ -467,12 +467,12 @@ void peers_deinit(struct peers *p, const char *why)
 	timer_stop(&p->renew);
 	for (unsigned i = 0; i < p->n; i++) {
 		dialer_deinit(&p->at[i].dialer);
-		end(p->at[i].up, why);
-		end(p->at[i].next, why);
-		end(p->at[i].dialled, why);
+		peer_end(p->at[i].up, why);
+		peer_end(p->at[i].next, why);
+		peer_end(p->at[i].dialled, why);
 	}
 	while ((c = list_first(&p->strangers, struct connection, link)))
-		end(c, why);
+		peer_end(c, why);
 	free(take_ptr(p->at));
 	resolver_deinit(&p->resolver);
 }

@@ -36,7 +36,7 @@ static void inquiry_unref(struct inquiry *q)
 	free(q);
 }
 
-static void *ask(void *argument)
+static void *resolver_ask(void *argument)
 {
 	static const struct addrinfo hints = {
 		.ai_family = AF_UNSPEC,
@@ -63,12 +63,12 @@ static int start_thread(struct inquiry *q)
 	if (r != 0)
 		return -r;
 	(void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	r = pthread_create(&thread, &attributes, ask, q);
+	r = pthread_create(&thread, &attributes, resolver_ask, q);
 	(void)pthread_attr_destroy(&attributes);
 	return -r;
 }
 
-static int begin(struct resolver *r, struct lookup *l)
+static int resolver_begin(struct resolver *r, struct lookup *l)
 {
 	size_t size = strlen(l->host) + 1;
 	struct inquiry *q = calloc(1, sizeof(*q) + size);
@@ -98,7 +98,7 @@ static void begin_more(struct resolver *r)
 
 	while (r->n_threads < THREADS_MAX && (l = list_first(&r->waiting, struct lookup, link))) {
 		list_remove(&l->link);
-		if (begin(r, l) < 0)
+		if (resolver_begin(r, l) < 0)
 			l->fn(l, EAI_MEMORY, NULL);
 	}
 }
@@ -114,7 +114,7 @@ static struct lookup *find_done(struct resolver *r)
 	return NULL;
 }
 
-static void on_answer(struct source *source, uint32_t events)
+static void resolver_on_answer(struct source *source, uint32_t events)
 {
 	struct resolver *r = container_of(source, struct resolver, source);
 	struct lookup *l;
@@ -141,8 +141,9 @@ int resolver_init(struct resolver *r, struct loop *loop)
 	*r = (struct resolver){.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 	list_init(&r->waiting);
 	list_init(&r->running);
-	result = r->event_fd < 0 ? -errno
-				 : loop_add(loop, &r->source, r->event_fd, EPOLLIN, on_answer);
+	result = r->event_fd < 0
+			 ? -errno
+			 : loop_add(loop, &r->source, r->event_fd, EPOLLIN, resolver_on_answer);
 	if (result < 0)
 		r->event_fd = fd_close(r->event_fd);
 	return result;

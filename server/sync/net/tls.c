@@ -13,7 +13,7 @@ static inline void context_freep(SSL_CTX **p)
 }
 
 /* Remembers why a certificate is refused, and whose it says to be: afterwards OpenSSL does not know. */
-static int on_certificate(int ok, X509_STORE_CTX *store)
+static int tls_on_certificate(int ok, X509_STORE_CTX *store)
 {
 	SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
 	struct tls *t = SSL_get_app_data(ssl);
@@ -43,7 +43,7 @@ int tls_context_new(const struct trust *trust, SSL_CTX **ret, char why[WHY_SIZE]
 		return -EINVAL;
 	}
 	SSL_CTX_set1_cert_store(c, trust->store);
-	SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, on_certificate);
+	SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, tls_on_certificate);
 	SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
 	(void)SSL_CTX_set_max_early_data(c, 0);
 	(void)SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
@@ -79,7 +79,7 @@ void tls_deinit(struct tls *t)
 }
 
 /* What the other end told by an alert, or what is no TLS. */
-static void explain(struct tls *t)
+static void tls_explain_error(struct tls *t)
 {
 	unsigned long e = ERR_peek_error();
 	int reason = ERR_GET_REASON(e);
@@ -126,7 +126,7 @@ static int failure(struct tls *t, int r)
 			return -EPIPE;
 		}
 	}
-	explain(t);
+	tls_explain_error(t);
 	ERR_clear_error();
 	return -EPROTO;
 }

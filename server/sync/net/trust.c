@@ -113,7 +113,7 @@ static const char *format_time(const ASN1_TIME *t, char buf[32])
 	return buf;
 }
 
-static void explain(int code, X509 *certificate, char why[WHY_SIZE])
+static void trust_explain_error(int code, X509 *certificate, char why[WHY_SIZE])
 {
 	char when[32];
 
@@ -161,7 +161,7 @@ void trust_explain(X509_STORE_CTX *failed, X509 *certificate, char why[WHY_SIZE]
 			       "is of a CA whose own expired on %s; make both anew with weightctl pki",
 			       format_time(X509_get0_notAfter(at), when));
 	else
-		explain(code, certificate, why);
+		trust_explain_error(code, certificate, why);
 }
 
 static X509_CRL *crl_at(const struct trust *t, int i)
@@ -218,7 +218,7 @@ bool trust_warn(const struct trust *t, char why[WHY_SIZE])
 	if (code != X509_V_OK) {
 		char explained[WHY_SIZE];
 
-		explain(code, t->certificate, explained);
+		trust_explain_error(code, t->certificate, explained);
 		(void)snprintf(what, sizeof(what), "%.440s", explained);
 	} else if (X509_cmp_time(end, &tomorrow) < 0) {
 		(void)snprintf(what, sizeof(what),

@@ -25,8 +25,8 @@
 #define CONTRIBUTORS_MAX 16 /* at a time: each has three processes and memory */
 
 /* `who`: the node that is to blame; NULL: our own engine. */
-static void broken(struct agent *a, struct contributor *s, const char *code, const char *who,
-		   const char *why)
+static void contributor_broken(struct agent *a, struct contributor *s, const char *code,
+			       const char *who, const char *why)
 {
 	s->participant.is_broken = true;
 	participant_set_state(a, &s->participant, s->participant.state, 0);
@@ -35,7 +35,7 @@ static void broken(struct agent *a, struct contributor *s, const char *code, con
 				   "code", code, "why", why, "who", who));
 }
 
-static void on_opened(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_opened(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 	const struct collective_op *op = s->invitation.op;
@@ -44,7 +44,8 @@ static void on_opened(struct agent *a, struct participant *d, const json_t *mess
 
 	if (d->state != PARTICIPANT_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
 	    op->read(message, n, &s->flows) < 0) {
-		broken(a, s, "failed", NULL, "the engine answered something else than was asked");
+		contributor_broken(a, s, "failed", NULL,
+				   "the engine answered something else than was asked");
 		return;
 	}
 	d->changed = op->changed(&s->flows);
@@ -58,7 +59,7 @@ static void on_opened(struct agent *a, struct participant *d, const json_t *mess
 }
 
 /* What each of our links carried, beside what was planned for it. */
-static void count(struct agent *a, struct contributor *s, const json_t *message)
+static void contributor_count(struct agent *a, struct contributor *s, const json_t *message)
 {
 	const json_t *links = json_object_get(message, "links");
 	const struct collective_op *op = s->invitation.op;
@@ -81,15 +82,15 @@ static void count(struct agent *a, struct contributor *s, const json_t *message)
 		       json_object_get(message, "in"));
 }
 
-static void on_done(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_done(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 
 	if (d->state != PARTICIPANT_MOVING) {
-		broken(a, s, "failed", NULL, "the engine ended before it was started");
+		contributor_broken(a, s, "failed", NULL, "the engine ended before it was started");
 		return;
 	}
-	count(a, s, message);
+	contributor_count(a, s, message);
 	trace_span_end(a, &d->engine, d->coordinator, d->from, message);
 	d->done = d->expected;
 	d->is_moved = true;
@@ -102,7 +103,7 @@ static void on_done(struct agent *a, struct participant *d, const json_t *messag
 				   json_object_get(message, "took")));
 }
 
-static void on_broken(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_broken(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 	const char *why = "its engine failed", *who = NULL, *code = "failed";
@@ -110,7 +111,7 @@ static void on_broken(struct agent *a, struct participant *d, const json_t *mess
 	(void)field_string(message, "why", WHY_SIZE - 1, &why);
 	(void)field_string(message, "code", 32, &code);
 	(void)field_string_or_null(message, "who", NODE_MAX, &who);
-	broken(a, s, code, who, why);
+	contributor_broken(a, s, code, who, why);
 }
 
 static const char *name_at(const json_t *nodes, size_t i)
@@ -154,7 +155,7 @@ static const char *find_stranger(const struct agent *a, const struct contributor
 	return NULL;
 }
 
-static void open_engine(struct agent *a, struct contributor *s, const char *token)
+static void contributor_open_engine(struct agent *a, struct contributor *s, const char *token)
 {
 	const struct collective_op *op = s->invitation.op;
 	int fds[] = {s->data_fd, s->participant.memory_fd, s->tensors_fd};
@@ -191,7 +192,7 @@ static uint64_t most(const struct contributor *s)
 				     : 2 * s->participant.n_bytes;
 }
 
-static void on_open(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_open(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 	uint8_t token[32];
@@ -218,10 +219,10 @@ static void on_open(struct agent *a, struct participant *d, const json_t *messag
 		return;
 	}
 	participant_take_epoch(d, epoch);
-	open_engine(a, s, field_hex(token, sizeof(token), hex));
+	contributor_open_engine(a, s, field_hex(token, sizeof(token), hex));
 }
 
-static void on_start(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_start(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 	uint64_t max_rate, whole_ns;
@@ -246,7 +247,7 @@ static void on_start(struct agent *a, struct participant *d, const json_t *messa
 }
 
 /* It may have been under way while we told that the epoch is done or broken. */
-static void on_stop(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_stop(struct agent *a, struct participant *d, const json_t *message)
 {
 	(void)message;
 	if (!participant_is_under_way(d) && !d->is_broken && d->state != PARTICIPANT_READY)
@@ -306,7 +307,7 @@ static void on_verified(struct agent *a, struct contributor *s, const json_t *me
 				   field_hex(s->leaves, 32, leaves)));
 }
 
-static bool gives(const struct contributor *s)
+static bool contributor_gives(const struct contributor *s)
 {
 	return !s->participant.is_own || s->invitation.shard.gives;
 }
@@ -328,7 +329,7 @@ static bool is_on_gpu(const struct agent *a, const struct contributor *s)
 	return strcmp(device_of(a, s), GROUP_DEVICE_DEFAULT) != 0;
 }
 
-static void make(struct agent *a, struct contributor *s)
+static void contributor_make(struct agent *a, struct contributor *s)
 {
 	const struct shard *x = &s->invitation.shard;
 	const struct group *group = group_find(a->config, s->invitation.group);
@@ -347,7 +348,7 @@ static void make(struct agent *a, struct contributor *s)
 }
 
 /* What a GPU has, to where engines read. The result will be staged beside it. */
-static void copy(struct agent *a, struct contributor *s)
+static void contributor_copy(struct agent *a, struct contributor *s)
 {
 	struct participant *d = &s->participant;
 
@@ -362,10 +363,10 @@ void contributor_prepare(struct agent *a, struct contributor *s)
 {
 	if (is_on_gpu(a, s))
 		loan_forget_idle(a, NULL); /* there has to be room for copies */
-	if (gives(s) && s->data_fd < 0) {
-		copy(a, s);
+	if (contributor_gives(s) && s->data_fd < 0) {
+		contributor_copy(a, s);
 	} else if (makes(s)) {
-		make(a, s);
+		contributor_make(a, s);
 	} else {
 		participant_set_state(a, &s->participant, PARTICIPANT_READY, 0);
 		tell_ready(a, s);
@@ -422,7 +423,7 @@ static void give_up_misfit(struct agent *a, struct contributor *s, const char *h
 }
 
 /* Our tensors are others than the coordinator's: with its layout, the source finds how. */
-static void compare(struct agent *a, struct contributor *s)
+static void contributor_compare(struct agent *a, struct contributor *s)
 {
 	uint64_t size = s->invitation.layout_bytes;
 
@@ -455,7 +456,7 @@ static void on_attached(struct agent *a, struct contributor *s, const json_t *me
 		return;
 	/* The image of a layout has its size in it. */
 	if (s->invitation.has_layout && memcmp(s->layout, s->invitation.layout, 32) != 0) {
-		compare(a, s);
+		contributor_compare(a, s);
 		return;
 	}
 	s->layout_fd = take_fd(*fds++);
@@ -473,8 +474,8 @@ static void on_attached(struct agent *a, struct contributor *s, const json_t *me
 	contributor_prepare(a, s);
 }
 
-static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
+static void contributor_on_source_message(struct agent *a, struct work *w, const json_t *message,
+					  int *fds, unsigned n_fds)
 {
 	struct contributor *s = container_of(w, struct contributor, source);
 	const char *op, *code = "failed", *why = "the source did not say why it failed";
@@ -500,7 +501,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 		participant_give_up(a, &s->participant, code, why);
 }
 
-static void on_source_end(struct agent *a, struct work *w, const char *how)
+static void contributor_on_source_end(struct agent *a, struct work *w, const char *how)
 {
 	struct contributor *s = container_of(w, struct contributor, source);
 	char why[WHY_SIZE];
@@ -514,7 +515,8 @@ static void on_source_end(struct agent *a, struct work *w, const char *how)
 
 /* --- The end ------------------------------------------------------------------------------------- */
 
-static void end(struct agent *a, struct participant *d, const char *state_name, const char *why)
+static void contributor_end(struct agent *a, struct participant *d, const char *state_name,
+			    const char *why)
 {
 	participant_end(a, d, state_name, why);
 	work_end(a, &contributor_of(d)->source);
@@ -522,7 +524,7 @@ static void end(struct agent *a, struct participant *d, const char *state_name, 
 
 /* --- What the coordinator says ------------------------------------------------------------------- */
 
-static void on_verify(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_verify(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 
@@ -569,7 +571,7 @@ static void commit_own(struct agent *a, struct participant *d, const json_t *mes
 
 	if (!makes(s)) {
 		participant_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)0));
-		end(a, d, "committed", NULL);
+		contributor_end(a, d, "committed", NULL);
 	} else if (field_bytes(message, "root", root, 32) < 0 || memcmp(root, s->root, 32) != 0) {
 		participant_give_up(
 			a, d, "decision",
@@ -579,7 +581,7 @@ static void commit_own(struct agent *a, struct participant *d, const json_t *mes
 	}
 }
 
-static void on_commit(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_commit(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
 	cleanup(document_freep) struct document *document = NULL;
@@ -600,8 +602,8 @@ static void on_commit(struct agent *a, struct participant *d, const json_t *mess
 	participant_publish(a, d, document);
 }
 
-static bool on_sink(struct agent *a, struct participant *d, const char *op, const json_t *message,
-		    int *fds, unsigned n_fds)
+static bool contributor_on_sink(struct agent *a, struct participant *d, const char *op,
+				const json_t *message, int *fds, unsigned n_fds)
 {
 	if (strcmp(op, "created") == 0)
 		on_made(a, contributor_of(d), fds, n_fds);
@@ -612,12 +614,12 @@ static bool on_sink(struct agent *a, struct participant *d, const char *op, cons
 	return true;
 }
 
-static void on_engine_end(struct agent *a, struct participant *d, const char *why)
+static void contributor_on_engine_end(struct agent *a, struct participant *d, const char *why)
 {
-	broken(a, contributor_of(d), "failed", NULL, why);
+	contributor_broken(a, contributor_of(d), "failed", NULL, why);
 }
 
-static void on_published(struct agent *a, struct participant *d)
+static void contributor_on_published(struct agent *a, struct participant *d)
 {
 	const struct contributor *s = contributor_of(d);
 
@@ -645,21 +647,21 @@ static void contributor_free(struct agent *a, struct participant *d)
 static const struct participant_ops CONTRIBUTOR = {
 	.want = "while it attached its version",
 	.ready = "while it waited for the others",
-	.messages = {{"open", false, on_open},
-		     {"start", true, on_start},
-		     {"stop", true, on_stop},
-		     {"verify", false, on_verify},
-		     {"commit", false, on_commit},
+	.messages = {{"open", false, contributor_on_open},
+		     {"start", true, contributor_on_start},
+		     {"stop", true, contributor_on_stop},
+		     {"verify", false, contributor_on_verify},
+		     {"commit", false, contributor_on_commit},
 		     {"plan", false, shard_on_plan},
 		     {NULL}},
-	.on_sink = on_sink,
-	.on_opened = on_opened,
-	.on_done = on_done,
-	.on_broken = on_broken,
-	.on_engine_end = on_engine_end,
-	.on_stalled = on_engine_end,
-	.on_published = on_published,
-	.end = end,
+	.on_sink = contributor_on_sink,
+	.on_opened = contributor_on_opened,
+	.on_done = contributor_on_done,
+	.on_broken = contributor_on_broken,
+	.on_engine_end = contributor_on_engine_end,
+	.on_stalled = contributor_on_engine_end,
+	.on_published = contributor_on_published,
+	.end = contributor_end,
 	.free = contributor_free,
 };
 
@@ -701,11 +703,12 @@ void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32],
 
 /* --- Joining ------------------------------------------------------------------------------------ */
 
-static void attach(struct agent *a, struct contributor *s)
+static void contributor_attach(struct agent *a, struct contributor *s)
 {
 	char why[WHY_SIZE];
 
-	s->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
+	s->source = (struct work){.on_message = contributor_on_source_message,
+				  .on_end = contributor_on_source_end};
 	if (work_start(a, &s->source, JOB_SOURCE, s->participant.replica->buffer, why) < 0) {
 		participant_give_up(a, &s->participant, "failed", why);
 		return;
@@ -718,7 +721,7 @@ static void attach(struct agent *a, struct contributor *s)
 		  NULL, 0);
 }
 
-static void begin(struct agent *a, struct contributor *s)
+static void contributor_begin(struct agent *a, struct contributor *s)
 {
 	s->participant.whole_ns = agent_now(a) +
 				  2 * time_limit_to_move(a, 2 * s->invitation.n_bytes, 0);
@@ -727,7 +730,7 @@ static void begin(struct agent *a, struct contributor *s)
 	if (s->participant.is_own && !s->invitation.shard.gives)
 		shard_offer(a, s);
 	else
-		attach(a, s);
+		contributor_attach(a, s);
 }
 
 void contributor_begin_next(struct agent *a)
@@ -737,7 +740,7 @@ void contributor_begin_next(struct agent *a)
 	list_for_each(d, &a->participants, link)
 		if (d->ops == &CONTRIBUTOR && d->state == PARTICIPANT_QUEUED &&
 		    participant_has_turn(a, d, CONTRIBUTORS_MAX))
-			begin(a, contributor_of(d));
+			contributor_begin(a, contributor_of(d));
 }
 
 static int read_invitation(struct agent *a, unsigned peer, const json_t *message,

@@ -159,7 +159,8 @@ uint64_t participant_deadline(const struct participant *d)
 /* --- The end ------------------------------------------------------------------------------------ */
 
 /* "while bytes moved (a -> b, 312 of 1024 MiB)" */
-static void describe(const struct agent *a, const struct participant *d, char *ret, size_t size)
+static void participant_describe(const struct agent *a, const struct participant *d, char *ret,
+				 size_t size)
 {
 	static const char *const WORDS[] = {
 		[PARTICIPANT_QUEUED] = "while it waited for its turn",
@@ -199,14 +200,14 @@ static void describe_kept(const struct agent *a, const struct participant *d, ch
 }
 
 /* The coordinator, who knows more, says all of it by itself. */
-static char *explain(const struct agent *a, const struct participant *d, const char *why)
+static char *participant_explain(const struct agent *a, const struct participant *d, const char *why)
 {
 	char where[WHY_SIZE / 2] = "", kept[WHY_SIZE / 2 + BUFFER_MAX], version[48] = "", *sentence;
 
 	if (strncmp(why, "sync ", 5) == 0)
 		return strdup(why);
 	if (!strstr(why, " while ") && !strstr(why, " after "))
-		describe(a, d, where, sizeof(where));
+		participant_describe(a, d, where, sizeof(where));
 	describe_kept(a, d, kept, sizeof(kept));
 	if (d->version_id.number)
 		snprintf(version, sizeof(version), " %ju.%ju", (uintmax_t)d->version_id.term,
@@ -222,7 +223,7 @@ static char *explain(const struct agent *a, const struct participant *d, const c
 void participant_end(struct agent *a, struct participant *d, const char *state_name, const char *why)
 {
 	if (why && !d->why)
-		d->why = explain(a, d, why);
+		d->why = participant_explain(a, d, why);
 	if (d->state == PARTICIPANT_MOVING)
 		byte_count_add_broken(&d->byte_count); /* cut short */
 	work_end(a, &d->engine);
@@ -345,8 +346,8 @@ void participant_sink_failed(struct agent *a, struct participant *d, const char 
 	}
 }
 
-static void on_sink_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			    unsigned n_fds)
+static void participant_on_sink_message(struct agent *a, struct work *w, const json_t *message,
+					int *fds, unsigned n_fds)
 {
 	struct participant *d = container_of(w, struct participant, sink);
 	const char *op, *code = "failed", *why = "the sink did not say why it failed";
@@ -364,7 +365,7 @@ static void on_sink_message(struct agent *a, struct work *w, const json_t *messa
 	}
 }
 
-static void on_sink_end(struct agent *a, struct work *w, const char *how)
+static void participant_on_sink_end(struct agent *a, struct work *w, const char *how)
 {
 	struct participant *d = container_of(w, struct participant, sink);
 	char why[WHY_SIZE];
@@ -380,7 +381,8 @@ void participant_create(struct agent *a, struct participant *d, json_t *message,
 {
 	char why[WHY_SIZE];
 
-	d->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
+	d->sink = (struct work){.on_message = participant_on_sink_message,
+				.on_end = participant_on_sink_end};
 	if (work_start(a, &d->sink, JOB_SINK, d->replica->buffer, why) < 0) {
 		json_decref(message);
 		participant_give_up(a, d, "failed", why);
@@ -482,8 +484,8 @@ static void on_progress(struct agent *a, struct participant *d, const json_t *me
 		tell_progress(a, d, now);
 }
 
-static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
+static void participant_on_engine_message(struct agent *a, struct work *w, const json_t *message,
+					  int *fds, unsigned n_fds)
 {
 	struct participant *d = container_of(w, struct participant, engine);
 	const char *op;
@@ -503,7 +505,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		d->ops->on_broken(a, d, message);
 }
 
-static void on_engine_end(struct agent *a, struct work *w, const char *how)
+static void participant_on_engine_end(struct agent *a, struct work *w, const char *how)
 {
 	struct participant *d = container_of(w, struct participant, engine);
 	char why[WHY_SIZE];
@@ -526,7 +528,8 @@ int participant_start_engine(struct agent *a, struct participant *d, enum job_ki
 {
 	int r;
 
-	d->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
+	d->engine = (struct work){.on_message = participant_on_engine_message,
+				  .on_end = participant_on_engine_end};
 	r = work_start(a, &d->engine, kind, d->replica->buffer, why);
 	if (r < 0)
 		return r;
@@ -537,7 +540,7 @@ int participant_start_engine(struct agent *a, struct participant *d, enum job_ki
 
 /* --- What the coordinator says ------------------------------------------------------------------ */
 
-static void on_abort(struct agent *a, struct participant *d, const json_t *message)
+static void participant_on_abort(struct agent *a, struct participant *d, const json_t *message)
 {
 	bool is_planned;
 	const char *why;
@@ -555,7 +558,7 @@ static void on_abort(struct agent *a, struct participant *d, const json_t *messa
 		participant_drop(a, d, "%s", why);
 }
 
-static const struct participant_message ABORT = {"abort", false, on_abort};
+static const struct participant_message ABORT = {"abort", false, participant_on_abort};
 
 static const struct participant_message *find_message(const struct participant *d, const char *type)
 {
@@ -567,7 +570,7 @@ static const struct participant_message *find_message(const struct participant *
 	return NULL;
 }
 
-static struct participant *find(struct agent *a, unsigned coordinator, const char *sync)
+static struct participant *participant_find(struct agent *a, unsigned coordinator, const char *sync)
 {
 	struct participant *d;
 
@@ -581,7 +584,7 @@ static struct participant *find(struct agent *a, unsigned coordinator, const cha
 bool participant_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
 			    const json_t *message)
 {
-	struct participant *d = find(a, peer, sync);
+	struct participant *d = participant_find(a, peer, sync);
 	const struct participant_message *x = d ? find_message(d, type) : NULL;
 	uint64_t epoch;
 

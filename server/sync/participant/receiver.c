@@ -28,7 +28,8 @@
 #define PUSHES_MAX 16
 #define REPAIRS_MAX 8
 
-static void end(struct agent *a, struct participant *d, const char *state_name, const char *why)
+static void receiver_end(struct agent *a, struct participant *d, const char *state_name,
+			 const char *why)
 {
 	participant_end(a, d, state_name, why);
 	if (strcmp(state_name, "failed") == 0 && participant_is_repair(d) &&
@@ -147,8 +148,8 @@ static void on_patched(struct agent *a, const struct receiver *p, const json_t *
 			  p->participant.sync, p->participant.replica->buffer, why);
 }
 
-static bool on_sink(struct agent *a, struct participant *d, const char *op, const json_t *message,
-		    int *fds, unsigned n_fds)
+static bool receiver_on_sink(struct agent *a, struct participant *d, const char *op,
+			     const json_t *message, int *fds, unsigned n_fds)
 {
 	struct receiver *p = receiver_of(d);
 
@@ -167,7 +168,7 @@ static bool on_sink(struct agent *a, struct participant *d, const char *op, cons
 	return true;
 }
 
-static void on_published(struct agent *a, struct participant *d)
+static void receiver_on_published(struct agent *a, struct participant *d)
 {
 	struct receiver *p = receiver_of(d);
 
@@ -212,7 +213,7 @@ static void create(struct agent *a, struct receiver *p)
 
 /* --- What the coordinator says ------------------------------------------------------------------ */
 
-static void on_verify(struct agent *a, struct participant *d, const json_t *message)
+static void receiver_on_verify(struct agent *a, struct participant *d, const json_t *message)
 {
 	(void)message;
 	if (d->state != PARTICIPANT_READY) {
@@ -223,7 +224,7 @@ static void on_verify(struct agent *a, struct participant *d, const json_t *mess
 	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
-static void on_commit(struct agent *a, struct participant *d, const json_t *message)
+static void receiver_on_commit(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct receiver *p = receiver_of(d);
 	char why[WHY_SIZE];
@@ -243,17 +244,17 @@ static const struct participant_ops RECEIVER = {
 	.messages = {{"open", false, receiver_epoch_on_open},
 		     {"start", true, receiver_epoch_on_start},
 		     {"stop", true, receiver_epoch_on_stop},
-		     {"verify", false, on_verify},
-		     {"commit", false, on_commit},
+		     {"verify", false, receiver_on_verify},
+		     {"commit", false, receiver_on_commit},
 		     {NULL}},
-	.on_sink = on_sink,
+	.on_sink = receiver_on_sink,
 	.on_opened = receiver_epoch_on_opened,
 	.on_done = receiver_epoch_on_done,
 	.on_broken = receiver_epoch_on_broken,
 	.on_engine_end = receiver_epoch_on_engine_end,
 	.on_stalled = receiver_epoch_on_stalled,
-	.on_published = on_published,
-	.end = end,
+	.on_published = receiver_on_published,
+	.end = receiver_end,
 	.free = receiver_free,
 };
 
@@ -269,7 +270,7 @@ static uint64_t blob_size(const struct document *d, enum receiver_blob blob)
 	return blob == BLOB_LAYOUT ? d->layout_bytes : document_leaves_bytes(d);
 }
 
-static void want(struct agent *a, struct receiver *p)
+static void receiver_want(struct agent *a, struct receiver *p)
 {
 	json_t *blobs = json_array();
 	char hex[65];
@@ -315,7 +316,7 @@ void receiver_begin_next(struct agent *a)
 			continue;
 		receiver_of(d)->begun_ns = agent_now(a);
 		d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, d->n_bytes, 0);
-		want(a, receiver_of(d));
+		receiver_want(a, receiver_of(d));
 	}
 }
 

@@ -202,7 +202,7 @@ static int read_open(const struct receiver *p, const json_t *message, struct ope
  * Memory for a patch, which was never one of the version's: what is sent of it comes to nothing but time. -errno; of
  * another size than the one before, -EBADMSG.
  */
-static int make_room(struct receiver *p, uint64_t size)
+static int receiver_epoch_make_room(struct receiver *p, uint64_t size)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r;
@@ -234,7 +234,7 @@ static const int *memory_of(const struct receiver *p)
 	return is_staged(p) ? &p->staged_fd : &p->participant.memory_fd;
 }
 
-static void open_engine(struct agent *a, struct receiver *p)
+static void receiver_epoch_open_engine(struct agent *a, struct receiver *p)
 {
 	struct participant *d = &p->participant;
 	const struct carriage c = {
@@ -282,7 +282,7 @@ void receiver_epoch_on_staged(struct agent *a, struct receiver *p, int *fds, uns
 	p->staged_fd = take_fd(fds[0]);
 	/* An epoch that was stopped meanwhile may have asked before this one. */
 	if (--p->n_staging == 0 && p->participant.state == PARTICIPANT_OPENING && is_staged(p))
-		open_engine(a, p);
+		receiver_epoch_open_engine(a, p);
 }
 
 static void take_open(struct receiver *p, struct opening *o)
@@ -313,7 +313,7 @@ void receiver_epoch_on_open(struct agent *a, struct participant *d, const json_t
 	}
 	take_open(p, &o);
 	transport = transport_find(o.engine);
-	r = o.patch ? make_room(p, o.patch) : 0;
+	r = o.patch ? receiver_epoch_make_room(p, o.patch) : 0;
 	if (r < 0)
 		snprintf(why, sizeof(why), "%s has no memory for a patch: %s", a->config->name,
 			 strerror(-r));
@@ -330,7 +330,7 @@ void receiver_epoch_on_open(struct agent *a, struct participant *d, const json_t
 	if (is_staged(p))
 		stage(a, p);
 	else
-		open_engine(a, p);
+		receiver_epoch_open_engine(a, p);
 }
 
 /* Where the bytes go on to: null, or all of it. */

@@ -15,7 +15,7 @@
 #include "server/sync/participant/contributor.h"
 #include "server/sync/state/time_limit.h"
 
-static struct shard *of(struct contributor *s)
+static struct shard *shard_of(struct contributor *s)
 {
 	return &s->invitation.shard;
 }
@@ -80,12 +80,12 @@ void shard_offer(struct agent *a, struct contributor *s)
 	char hex[65];
 
 	participant_set_state(a, d, PARTICIPANT_READY, 0);
-	if (!of(s)->gives) {
+	if (!shard_of(s)->gives) {
 		participant_tell(a, d, "ready", fields);
 		return;
 	}
 	json_object_update_new(fields, json_pack("{s:I, s:I, s:s, s:I}", "n_bytes",
-						 (json_int_t)of(s)->given_bytes, "version",
+						 (json_int_t)shard_of(s)->given_bytes, "version",
 						 (json_int_t)s->lent, "layout",
 						 field_hex(s->layout, 32, hex), "layout_bytes",
 						 (json_int_t)s->layout_bytes));
@@ -101,7 +101,7 @@ static const char *take_result(struct agent *a, struct contributor *s, const jso
 			       char why[WHY_SIZE])
 {
 	struct participant *d = &s->participant;
-	struct shard *x = of(s);
+	struct shard *x = shard_of(s);
 	uint64_t max = a->config->max_bytes;
 
 	if (field_number(message, "n_bytes", MOVES_BYTES_MAX, &d->n_bytes) < 0 || !d->n_bytes ||
@@ -120,7 +120,7 @@ static const char *take_result(struct agent *a, struct contributor *s, const jso
 void shard_on_plan(struct agent *a, struct participant *d, const json_t *message)
 {
 	struct contributor *s = contributor_of(d);
-	struct shard *x = of(s);
+	struct shard *x = shard_of(s);
 	const char *code = NULL;
 	char why[WHY_SIZE];
 
@@ -145,7 +145,7 @@ void shard_on_plan(struct agent *a, struct participant *d, const json_t *message
 static int read_plan(struct agent *a, struct contributor *s, char why[MOVES_WHY_SIZE])
 {
 	struct moves *plan = &s->flows.plan;
-	struct shard *x = of(s);
+	struct shard *x = shard_of(s);
 	void *text = mmap(NULL, x->plan_bytes, PROT_READ, MAP_SHARED, x->plan_fd, 0);
 	int r;
 
@@ -185,7 +185,7 @@ static int *awaited(const struct agent *a, unsigned peer, const uint8_t hash[32]
 		    d->coordinator != peer)
 			continue;
 		*ret = contributor_of(d);
-		x = of(*ret);
+		x = shard_of(*ret);
 		if (!x->has_plan)
 			continue;
 		*ret_size = x->plan_bytes;
@@ -218,7 +218,7 @@ void shard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int f
 	if (*ret < 0)
 		participant_give_up(a, &s->participant, "memory",
 				    "there are no descriptors for its plan");
-	else if (of(s)->plan_fd >= 0 && (!of(s)->gets || of(s)->layout_fd >= 0))
+	else if (shard_of(s)->plan_fd >= 0 && (!shard_of(s)->gets || shard_of(s)->layout_fd >= 0))
 		on_all_there(a, s);
 }
 

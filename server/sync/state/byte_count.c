@@ -4,7 +4,7 @@
 
 #include "server/sync/base/json_fields.h"
 
-static void add(uint64_t *sum, uint64_t n)
+static void byte_count_add_number(uint64_t *sum, uint64_t n)
 {
 	if (__builtin_add_overflow(*sum, n, sum) || *sum > INT64_MAX)
 		*sum = BYTE_COUNT_UNKNOWN; /* as it is once one of them was */
@@ -25,10 +25,10 @@ void byte_count_add(struct byte_count *t, uint64_t planned, const json_t *in)
 	/* Without TLS nobody says it twice. */
 	const char *payload = json_object_get(in, "payload") ? "payload" : "bytes";
 
-	add(&t->planned, planned);
-	add(&t->payload, said(in, payload));
-	add(&t->bytes, said(in, "bytes"));
-	add(&t->kernel, said(in, "kernel"));
+	byte_count_add_number(&t->planned, planned);
+	byte_count_add_number(&t->payload, said(in, payload));
+	byte_count_add_number(&t->bytes, said(in, "bytes"));
+	byte_count_add_number(&t->kernel, said(in, "kernel"));
 	t->n_untraced += json_is_object(in);
 }
 
@@ -38,7 +38,7 @@ void byte_count_add_traced(struct byte_count *t, uint64_t n_bytes)
 		return; /* nobody says it twice who is in his senses */
 	t->n_untraced--;
 	t->n_traced++;
-	add(&t->traced, n_bytes);
+	byte_count_add_number(&t->traced, n_bytes);
 }
 
 void byte_count_add_broken(struct byte_count *t)

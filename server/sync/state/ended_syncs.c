@@ -4,7 +4,7 @@
 
 #define WITH_NODES 8 /* of the youngest the rows of their nodes are kept */
 
-static void append(struct agent *a, json_t *row, json_t *rows)
+static void ended_syncs_append(struct agent *a, json_t *row, json_t *rows)
 {
 	json_array_append_new(a->history, json_pack("{s:o, s:o}", "row", row, "nodes", rows));
 	if (json_array_size(a->history) > ENDED_SYNCS_MAX)
@@ -15,7 +15,7 @@ void ended_syncs_add(struct agent *a, json_t *row, json_t *nodes)
 {
 	size_t size;
 
-	append(a, row, nodes);
+	ended_syncs_append(a, row, nodes);
 	a->n_unsaved++;
 	size = json_array_size(a->history);
 	if (size > WITH_NODES)
@@ -65,6 +65,6 @@ void ended_syncs_load(struct agent *a, const json_t *rows)
 		const char *sync = json_string_value(json_object_get(row, "sync"));
 
 		if (sync && strlen(sync) == SYNC_ID_SIZE - 1)
-			append(a, json_incref(row), json_array());
+			ended_syncs_append(a, json_incref(row), json_array());
 	}
 }

@@ -62,7 +62,7 @@ uint64_t loan_step(struct agent *a, uint64_t now)
 }
 
 /* The buffer that was pushed longest ago goes without, where there are too many. */
-static void make_room(struct agent *a)
+static void loan_make_room(struct agent *a)
 {
 	struct replica *h, *oldest = NULL;
 	unsigned n = 0;
@@ -81,7 +81,7 @@ static void make_room(struct agent *a)
 void loan_keep(struct agent *a, struct loan *l)
 {
 	loan_forget(a, l->replica);
-	make_room(a);
+	loan_make_room(a);
 	l->is_of_push = true;
 	l->replica->kept = l;
 }

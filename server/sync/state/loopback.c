@@ -7,7 +7,7 @@
 
 #include "ipc/base/fd.h"
 
-static int add(struct list *queue, const struct loopback *said)
+static int loopback_add(struct list *queue, const struct loopback *said)
 {
 	struct loopback *w = malloc(sizeof(*w));
 
@@ -20,7 +20,7 @@ static int add(struct list *queue, const struct loopback *said)
 
 int loopback_send(struct list *queue, json_t *message)
 {
-	int r = add(queue, &(const struct loopback){.message = message, .fd = -1});
+	int r = loopback_add(queue, &(const struct loopback){.message = message, .fd = -1});
 
 	if (r == 0)
 		json_incref(message);
@@ -34,7 +34,7 @@ int loopback_send_blob(struct list *queue, const uint8_t hash[32], int fd, uint6
 
 	memcpy(w.hash, hash, sizeof(w.hash));
 	if (r == 0)
-		r = add(queue, &w);
+		r = loopback_add(queue, &w);
 	if (r < 0)
 		(void)fd_close(w.fd);
 	return r;

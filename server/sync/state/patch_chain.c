@@ -10,7 +10,7 @@
 #define SHARE 4 /* of the version: all of them together take one part of so many */
 
 /* The oldest ones, so many. */
-static void drop(struct patch_chain *p, unsigned n)
+static void patch_chain_drop(struct patch_chain *p, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		(void)fd_close(p->at[i].fd);
@@ -20,13 +20,13 @@ static void drop(struct patch_chain *p, unsigned n)
 
 void patch_chain_deinit(struct patch_chain *p)
 {
-	drop(p, p->n);
+	patch_chain_drop(p, p->n);
 }
 
 void patch_chain_keep_to(struct patch_chain *p, const uint8_t root[32])
 {
 	if (memcmp(p->result, root, sizeof(p->result)) != 0)
-		drop(p, p->n);
+		patch_chain_drop(p, p->n);
 }
 
 void patch_chain_add(struct patch_chain *p, struct kept_patch *patch, const uint8_t result[32],
@@ -34,12 +34,12 @@ void patch_chain_add(struct patch_chain *p, struct kept_patch *patch, const uint
 {
 	patch_chain_keep_to(p, patch->base);
 	if (p->n == PATCH_CHAIN_MAX)
-		drop(p, 1);
+		patch_chain_drop(p, 1);
 	p->at[p->n++] = *patch;
 	patch->fd = -1;
 	memcpy(p->result, result, sizeof(p->result));
 	while (p->n > 1 && patch_chain_size(p, 0) > n_bytes / SHARE)
-		drop(p, 1);
+		patch_chain_drop(p, 1);
 }
 
 int patch_chain_copy(const struct patch_chain *from, struct patch_chain *ret)

@@ -64,7 +64,7 @@ static void drop_claims(struct agent *a, const struct replica *h)
 }
 
 /* The one that was heard of first. */
-static void make_room(struct agent *a)
+static void replica_make_room(struct agent *a)
 {
 	struct replica *h, *next;
 
@@ -84,7 +84,7 @@ struct replica *replica_get(struct agent *a, const char *buffer, const char *gro
 	if (h)
 		return h;
 	if (a->n_replicas == N_REPLICAS_MAX)
-		make_room(a);
+		replica_make_room(a);
 	if (a->n_replicas == N_REPLICAS_MAX)
 		return NULL;
 	h = calloc(1, sizeof(*h));
@@ -459,8 +459,8 @@ void replicas_tell(struct agent *a, unsigned peer)
 }
 
 /* The same to each peer of which `is_to_hear` is true. Steals `row`. */
-static void tell(struct agent *a, struct replica *h, json_t *row,
-		 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct replica *h))
+static void replica_tell(struct agent *a, struct replica *h, json_t *row,
+			 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct replica *h))
 {
 	cleanup(json_freep)
 		json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", row);
@@ -476,7 +476,7 @@ static void tell(struct agent *a, struct replica *h, json_t *row,
 
 void replica_tell_all(struct agent *a, struct replica *h)
 {
-	tell(a, h, replica_to_json(h), is_there);
+	replica_tell(a, h, replica_to_json(h), is_there);
 }
 
 void replica_tell_few(struct agent *a, struct replica *h, unsigned coordinator)
@@ -525,7 +525,7 @@ void replica_tell_who_has_it(struct agent *a, struct replica *h)
 			json_array_append_new(lacks, json_string(a->config->peers[i]));
 	json_object_set_new(row, "lacks", lacks);
 	json_object_set_new(row, "of", json_integer(n_knowing(a, group_find(a->config, h->group))));
-	tell(a, h, row, is_there);
+	replica_tell(a, h, row, is_there);
 }
 
 uint64_t replicas_step(struct agent *a, uint64_t now)
@@ -535,7 +535,7 @@ uint64_t replicas_step(struct agent *a, uint64_t now)
 
 	list_for_each(h, &a->replicas, link) {
 		if (h->tell_ns && now >= h->tell_ns)
-			tell(a, h, replica_to_json(h), could_lack);
+			replica_tell(a, h, replica_to_json(h), could_lack);
 		if (h->tell_ns && (!next || h->tell_ns < next))
 			next = h->tell_ns;
 	}
@@ -606,9 +606,9 @@ static void take_word(struct agent *a, unsigned peer, struct replica *h, const s
 		return;
 	/* Of us it heard nothing, and says so to all. */
 	if (is_listed(lacks, a->config->name))
-		tell(a, h, replica_to_json(h), is_untold);
+		replica_tell(a, h, replica_to_json(h), is_untold);
 	else if (h->tell_ns)
-		tell(a, h, replica_to_json(h), could_lack);
+		replica_tell(a, h, replica_to_json(h), could_lack);
 }
 
 static bool is_its_own(const struct agent *a, unsigned peer, const struct replica *h,
@@ -695,7 +695,7 @@ static bool is_saved(const struct replica *h)
 	       h->saved.is_superseded == (h->state == REPLICA_SUPERSEDED);
 }
 
-static int save(struct agent *a, bool is_all)
+static int replica_save(struct agent *a, bool is_all)
 {
 	cleanup(json_freep) json_t *piece = json_pack(
 		"{s:i, s:s, s:[], s:o}", "protocol", 1, "node", a->config->name, "heads", "history",
@@ -721,10 +721,10 @@ static int save(struct agent *a, bool is_all)
 int replicas_save(struct agent *a)
 {
 	struct replica *h;
-	int r = save(a, false);
+	int r = replica_save(a, false);
 
 	if (r == SAVE_ALL)
-		r = save(a, true);
+		r = replica_save(a, true);
 	if (r < 0)
 		return r;
 	list_for_each(h, &a->replicas, link)

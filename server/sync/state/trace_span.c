@@ -9,7 +9,7 @@
 
 #define SOCKETS_MAX 256 /* of one engine: it has fewer, unless it is hostile */
 
-static void ask(struct agent *a, json_t *request, int fd)
+static void trace_span_ask(struct agent *a, json_t *request, int fd)
 {
 	if (request)
 		a->env->trace(a->userdata, request, fd);
@@ -20,7 +20,7 @@ static void ask(struct agent *a, json_t *request, int fd)
  * NCCL makes its connections where nobody can ask for them, and says of none whom it leads to: all that it carries over
  * TCP is of one row, which is for people. The agent reads nothing of it, as engines of this kind tell of no sockets.
  */
-static void watch(struct agent *a, const struct work *engine)
+static void trace_span_watch(struct agent *a, const struct work *engine)
 {
 	json_t *request = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "watch", "sync",
 				    engine->trace_span.sync, "version",
@@ -32,12 +32,13 @@ static void watch(struct agent *a, const struct work *engine)
 	json_decref(request);
 }
 
-static void begin(struct agent *a, struct work *engine)
+static void trace_span_announce(struct agent *a, struct work *engine)
 {
 	engine->trace_span.n_sockets = 0;
-	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", engine->trace_span.sync), -1);
+	trace_span_ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", engine->trace_span.sync),
+		       -1);
 	if (engine->kind == JOB_NCCL)
-		watch(a, engine);
+		trace_span_watch(a, engine);
 }
 
 void trace_span_begin(struct agent *a, struct work *engine, const char *sync,
@@ -47,7 +48,7 @@ void trace_span_begin(struct agent *a, struct work *engine, const char *sync,
 	engine->trace_span.version = version_id.number;
 	engine->trace_span.is_resumed = false;
 	list_append(&a->trace_spans, &engine->trace_span.link);
-	begin(a, engine);
+	trace_span_announce(a, engine);
 }
 
 void trace_span_resume(struct agent *a, const char *sync)
@@ -58,14 +59,14 @@ void trace_span_resume(struct agent *a, const char *sync)
 		if (strcmp(engine->trace_span.sync, sync) != 0)
 			continue;
 		engine->trace_span.is_resumed = true;
-		begin(a, engine);
+		trace_span_announce(a, engine);
 		if (engine->kind != JOB_NCCL)
 			work_tell(a, engine, json_pack("{s:s}", "op", "sockets"), NULL, 0);
 	}
 }
 
 /* Nothing of its engine is told any more. */
-static void forget(struct work *engine)
+static void trace_span_forget(struct work *engine)
 {
 	list_remove(&engine->trace_span.link);
 	engine->trace_span.sync[0] = '\0';
@@ -101,7 +102,7 @@ bool trace_span_on_job(struct agent *a, struct work *w, const json_t *message, c
 	if (!w->trace_span.is_resumed) /* else it is counted from now on */
 		(void)json_object_update_new(tag, json_pack("{s:b, s:I}", "dialled", dialled,
 							    "expected", (json_int_t)expected));
-	ask(a, tag, fds[0]);
+	trace_span_ask(a, tag, fds[0]);
 	return true;
 }
 
@@ -136,9 +137,9 @@ void trace_span_end(struct agent *a, struct work *engine, unsigned coordinator, 
 	json_object_set_new(note, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
 	if (is_mesh)
 		json_object_set_new(note, "to", others(done, "out"));
-	ask(a, json_pack("{s:s, s:s, s:o}", "op", "end", "sync", sync, "note", note), -1);
-	ask(a, json_pack("{s:s, s:s}", "op", "forget", "sync", sync), -1);
-	forget(engine);
+	trace_span_ask(a, json_pack("{s:s, s:s, s:o}", "op", "end", "sync", sync, "note", note), -1);
+	trace_span_ask(a, json_pack("{s:s, s:s}", "op", "forget", "sync", sync), -1);
+	trace_span_forget(engine);
 }
 
 void trace_span_drop(struct agent *a, struct work *engine)
@@ -146,17 +147,18 @@ void trace_span_drop(struct agent *a, struct work *engine)
 	if (!engine->trace_span.sync[0])
 		return;
 	a->env->trace_drop(a->userdata, engine->trace_span.sync);
-	forget(engine);
+	trace_span_forget(engine);
 }
 
 void trace_span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
 		      uint64_t began_ns, uint64_t ended_ns)
 {
-	ask(a,
-	    json_pack("{s:s, s:s, s:[{s:s, s:s, s:s, s:s, s:I, s:I}]}", "op", "tell", "source",
-		      "sync", "acts", "act", "sync_phase", "sync", sync, "role", role, "phase", phase,
-		      "ns", (json_int_t)ended_ns, "took_ns", (json_int_t)(ended_ns - began_ns)),
-	    -1);
+	trace_span_ask(a,
+		       json_pack("{s:s, s:s, s:[{s:s, s:s, s:s, s:s, s:I, s:I}]}", "op", "tell",
+				 "source", "sync", "acts", "act", "sync_phase", "sync", sync,
+				 "role", role, "phase", phase, "ns", (json_int_t)ended_ns,
+				 "took_ns", (json_int_t)(ended_ns - began_ns)),
+		       -1);
 }
 
 /* What one link carried. */
