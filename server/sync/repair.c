@@ -214,52 +214,105 @@ void repair_look_again(struct agent *a, struct replica *h)
 	a->look_again = true;
 }
 
-static void repair_step_replica(struct agent *a, struct replica *h, uint64_t now, unsigned n_looking)
-{
-	bool is_one_busy = false;
-	char why[WHY_SIZE];
-	unsigned peer;
+/* One look at a replica. */
+struct repair_turn {
+	uint64_t now;
+	unsigned n_looking;
+};
 
-	if (h->look_ns) {
-		if (now < h->look_ns)
-			return;
-		look_failed(a, h, false);
-	}
-	if (h->asked != NO_PEER && now >= h->asked_ns) {
+/* A look goes on, until its deadline. */
+static bool repair_waits_for_look(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	if (!h->look_ns)
+		return false;
+	if (t->now < h->look_ns)
+		return true;
+	look_failed(a, h, false);
+	return false;
+}
+
+/* A peer was asked, and none that is better has it. */
+static bool repair_waits_for_answer(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	if (h->asked != NO_PEER && t->now >= h->asked_ns) {
 		retry_in_vain(a, h, h->asked);
 		retry_later(a, h);
 	} else if (h->asked != NO_PEER && !is_another_better(a, h)) {
-		return;
+		return true;
 	}
 	replica_set_asked(a, h, NO_PEER);
-	if (h->retry_ns > now)
-		return;
+	return false;
+}
+
+static bool repair_waits_for_retry(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	(void)a;
+	if (h->retry_ns > t->now)
+		return true;
 	h->retry_ns = 0;
-	/* Their ends come back here. */
-	if (!is_ours(a, h) || is_in_sync(a, h->buffer))
-		return;
-	if (h->state == REPLICA_UNVERIFIED && (n_looking >= LOOKS_MAX || repair_look(a, h)))
-		return;
+	return false;
+}
+
+/* The end of a sync comes back here. */
+static bool repair_is_needless(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	(void)t;
+	return !is_ours(a, h) || is_in_sync(a, h->buffer);
+}
+
+static bool repair_looks(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	if (h->state == REPLICA_UNVERIFIED && (t->n_looking >= LOOKS_MAX || repair_look(a, h)))
+		return true;
 	h->state = h->state == REPLICA_UNVERIFIED ? REPLICA_BEHIND : h->state;
-	peer = repair_choose(a, h, &is_one_busy);
+	return false;
+}
+
+static bool repair_asks(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	bool is_one_busy = false;
+	unsigned peer = repair_choose(a, h, &is_one_busy);
+	char why[WHY_SIZE];
+
 	if (peer != NO_PEER && a->env->may_save(a->userdata, why) < 0) {
 		agent_log(a, "debug", "%s is not fetched, yet: %s", h->buffer, why);
 		retry_later(a, h);
-		return;
+		return true;
 	}
 	if (peer != NO_PEER) {
-		repair_ask(a, h, peer, now);
-		return;
+		repair_ask(a, h, peer, t->now);
+		return true;
 	}
-	if (is_one_busy) {
-		h->retry_ns = now + RETRY_BUSY;
-		return;
-	}
-	/* Nobody has it: a weightd that was away may come back with it. */
+	if (is_one_busy)
+		h->retry_ns = t->now + RETRY_BUSY;
+	return is_one_busy;
+}
+
+/* No peer has it: a weightd that was away may come back with it. */
+static bool repair_looks_later(struct agent *a, struct replica *h, const struct repair_turn *t)
+{
+	(void)t;
 	if (h->state == REPLICA_BEHIND && h->document && !h->look_is_vain) {
 		retry_later(a, h);
 		h->state = REPLICA_UNVERIFIED;
 	}
+	return true;
+}
+
+static void repair_step_replica(struct agent *a, struct replica *h, uint64_t now, unsigned n_looking)
+{
+	/* In this order; the first that returns true is what the replica waits for. */
+	static bool (*const STEPS[])(struct agent * a, struct replica * h,
+				     const struct repair_turn *t) = {
+		repair_waits_for_look,  repair_waits_for_answer,
+		repair_waits_for_retry, repair_is_needless,
+		repair_looks,           repair_asks,
+		repair_looks_later,
+	};
+	const struct repair_turn t = {now, n_looking};
+
+	for (unsigned i = 0; !STEPS[i](a, h, &t);)
+		i++;
 }
 
 uint64_t repair_step(struct agent *a, uint64_t now)
