@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -421,49 +422,94 @@ static void start_nccl(struct agent *a, struct receiver *p, const json_t *messag
 		  NULL, 0);
 }
 
-void receiver_epoch_on_start(struct agent *a, struct participant *d, const json_t *message)
+/* What a member of a chain is told to begin with. */
+struct chain_start {
+	json_t *next;
+	const char *to; /* NULL: it is the last one */
+	const char *hello, *from_address;
+	uint64_t n_stripes, max_rate;
+};
+
+static const struct {
+	const char *key;
+	uint64_t max, otherwise;
+	size_t offset;
+} START_NUMBERS[] = {
+	{"from_stripes", STRIPES_MAX, 1, offsetof(struct chain_start, n_stripes)},
+	{"max_rate", INT64_MAX, 0, offsetof(struct chain_start, max_rate)},
+};
+
+static const struct {
+	const char *key;
+	size_t max;
+	size_t offset;
+} START_STRINGS[] = {
+	{"from_hello", TRANSPORT_HELLO_MAX, offsetof(struct chain_start, hello)},
+	{"from_address", 255, offsetof(struct chain_start, from_address)},
+};
+
+static int read_start(struct agent *a, const json_t *message, struct chain_start *ret)
 {
-	struct receiver *p = receiver_of(d);
-	json_t *next = json_object_get(message, "next");
-	const char *to = NULL, *hello, *from_address;
-	uint64_t max_rate, n_stripes;
+	char *at = (char *)ret;
+	int r;
+
+	ret->next = json_object_get(message, "next");
+	r = ret->next ? check_next(a, ret->next, &ret->to) : -EBADMSG;
+	for (unsigned i = 0; r == 0 && i < sizeof(START_NUMBERS) / sizeof(START_NUMBERS[0]); i++)
+		r = field_number_or(message, START_NUMBERS[i].key, START_NUMBERS[i].max,
+				    START_NUMBERS[i].otherwise,
+				    (uint64_t *)(void *)(at + START_NUMBERS[i].offset));
+	for (unsigned i = 0; r == 0 && i < sizeof(START_STRINGS) / sizeof(START_STRINGS[0]); i++)
+		r = field_string_or_null(message, START_STRINGS[i].key, START_STRINGS[i].max,
+					 (const char **)(void *)(at + START_STRINGS[i].offset));
+	if (r == 0 && (!ret->n_stripes || (ret->max_rate && ret->max_rate < ENGINE_ORDER_RATE_MIN)))
+		r = -EBADMSG;
+	return r;
+}
+
+static void start_chain(struct agent *a, struct receiver *p, const json_t *message)
+{
+	struct participant *d = &p->participant;
+	struct chain_start s = {0};
 	char why[WHY_SIZE];
 
-	if (d->state == PARTICIPANT_READY)
-		return; /* it crossed what we said of an engine that ended */
-	if (p->transport && p->transport->is_nccl) {
-		start_nccl(a, p, message);
-		return;
-	}
-	if (d->state != PARTICIPANT_OPEN || !next || check_next(a, next, &to) < 0 ||
-	    (to && has_it_already(a, d, to)) ||
-	    field_number_or(message, "from_stripes", STRIPES_MAX, 1, &n_stripes) < 0 || !n_stripes ||
-	    field_string_or_null(message, "from_hello", TRANSPORT_HELLO_MAX, &hello) < 0 ||
-	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
-	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
-	    (max_rate && max_rate < ENGINE_ORDER_RATE_MIN)) {
+	if (d->state != PARTICIPANT_OPEN || read_start(a, message, &s) < 0 ||
+	    (s.to && has_it_already(a, d, s.to))) {
 		participant_out_of_order(a, d, "start");
 		return;
 	}
-	if (to && !is_of_group(a, d, to)) {
+	if (s.to && !is_of_group(a, d, s.to)) {
 		snprintf(why, sizeof(why), "%s has no node '%s' in the group '%s'", a->config->name,
-			 to, d->group);
-		receiver_epoch_break(a, p, 0, a->config->name, to, why);
+			 s.to, d->group);
+		receiver_epoch_break(a, p, 0, a->config->name, s.to, why);
 		return;
 	}
 	/* It owns up to that before others hear that its engine ended, and comes behind them. */
-	if (to && !may_dial_next(a, next, to, why)) {
+	if (s.to && !may_dial_next(a, s.next, s.to, why)) {
 		receiver_epoch_break(a, p, 0, NULL, NULL, why);
 		return;
 	}
-	snprintf(p->to, sizeof(p->to), "%s", to ? to : "");
-	p->n_stripes_in = (unsigned)n_stripes;
-	p->n_stripes_out = (unsigned)json_array_size(json_object_get(next, "stripes"));
-	begin_to_move(a, p, max_rate);
+	snprintf(p->to, sizeof(p->to), "%s", s.to ? s.to : "");
+	p->n_stripes_in = (unsigned)s.n_stripes;
+	p->n_stripes_out = (unsigned)json_array_size(json_object_get(s.next, "stripes"));
+	begin_to_move(a, p, s.max_rate);
 	work_tell(a, &d->engine,
-		  json_pack("{s:s, s:O, s:I, s:s*, s:s*}", "op", "start", "next", next, "max_rate",
-			    (json_int_t)max_rate, "from_address", from_address, "from_hello", hello),
+		  json_pack("{s:s, s:O, s:I, s:s*, s:s*}", "op", "start", "next", s.next,
+			    "max_rate", (json_int_t)s.max_rate, "from_address", s.from_address,
+			    "from_hello", s.hello),
 		  NULL, 0);
+}
+
+void receiver_epoch_on_start(struct agent *a, struct participant *d, const json_t *message)
+{
+	struct receiver *p = receiver_of(d);
+
+	if (d->state == PARTICIPANT_READY)
+		return; /* it crossed what we said of an engine that ended */
+	if (p->transport && p->transport->is_nccl)
+		start_nccl(a, p, message);
+	else
+		start_chain(a, p, message);
 }
 
 void receiver_epoch_on_stop(struct agent *a, struct participant *d, const json_t *message)
