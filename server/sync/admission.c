@@ -101,7 +101,7 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 }
 
 /* Of the other members, how many say to have it, each over its own connection. */
-static unsigned n_that_have(struct agent *a, const struct group *g, const struct replica *h,
+static unsigned n_that_have(struct agent *a, const struct group *g, const struct replica *rep,
 			    const struct document *d, unsigned *ret_n_others)
 {
 	unsigned n = 0;
@@ -113,7 +113,7 @@ static unsigned n_that_have(struct agent *a, const struct group *g, const struct
 		if (!group_has_member(g, a->config->peers[i]))
 			continue;
 		++*ret_n_others;
-		c = a->peers[i].up ? replica_claim(a, i, h) : NULL;
+		c = a->peers[i].up ? replica_claim(a, i, rep) : NULL;
 		n += c && c->group == g && version_id_compare(c->version_id, d->version_id) == 0 &&
 		     memcmp(c->root, d->root, 32) == 0;
 	}
@@ -123,15 +123,15 @@ static unsigned n_that_have(struct agent *a, const struct group *g, const struct
 static bool was_committed_before(struct agent *a, const struct document *d, char why[WHY_SIZE])
 {
 	const struct group *g = group_find(a->config, d->group);
-	const struct replica *h = replica_find(a, d->buffer);
+	const struct replica *rep = replica_find(a, d->buffer);
 	unsigned n, n_others;
 
-	if (!h)
+	if (!rep)
 		return false;
-	if (version_id_compare(d->version_id, replica_committed(h)) == 0 &&
-	    memcmp(d->root, h->document->root, 32) == 0)
+	if (version_id_compare(d->version_id, replica_committed(rep)) == 0 &&
+	    memcmp(d->root, rep->document->root, 32) == 0)
 		return true;
-	n = n_that_have(a, g, h, d, &n_others);
+	n = n_that_have(a, g, rep, d, &n_others);
 	if (2 * n > n_others)
 		return true;
 	snprintf(why + strlen(why), WHY_SIZE - strlen(why),
@@ -152,56 +152,57 @@ static const char *refuse_signature(struct agent *a, const struct document *d, c
 	return "signature";
 }
 
-static const char *refuse_older(struct agent *a, const struct replica *h, char why[WHY_SIZE])
+static const char *refuse_older(struct agent *a, const struct replica *rep, char why[WHY_SIZE])
 {
-	struct version_id committed = replica_committed(h);
+	struct version_id committed = replica_committed(rep);
 
 	snprintf(why, WHY_SIZE, "%s has term %ju, number %ju of %s, which is not older",
-		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number, h->buffer);
+		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number,
+		 rep->buffer);
 	return "fenced";
 }
 
 /* Numbers of what failed are used again, those of what was committed never: by nobody who has his key and his commit log. */
-static const char *refuse_twin(struct agent *a, unsigned peer, const struct replica *h,
+static const char *refuse_twin(struct agent *a, unsigned peer, const struct replica *rep,
 			       const struct document *d, char why[WHY_SIZE])
 {
 	snprintf(why, WHY_SIZE,
 		 "%s has term %ju, number %ju of %s as %s signed it, and %s signed another version "
 		 "with these",
 		 a->config->name, (uintmax_t)d->version_id.term, (uintmax_t)d->version_id.number,
-		 h->buffer, h->document->publisher, d->publisher);
-	agent_log_of(a, replica_about_fork(h, agent_peer_name(a, peer)), "warning",
+		 rep->buffer, rep->document->publisher, d->publisher);
+	agent_log_of(a, replica_about_fork(rep, agent_peer_name(a, peer)), "warning",
 		     "%s, which %s brought and which is refused", why, agent_peer_name(a, peer));
 	return "fenced";
 }
 
-static const char *refuse_order(struct agent *a, unsigned peer, const struct replica *h,
+static const char *refuse_order(struct agent *a, unsigned peer, const struct replica *rep,
 				const struct document *d, char why[WHY_SIZE])
 {
-	struct version_id committed = replica_committed(h);
+	struct version_id committed = replica_committed(rep);
 	int order = version_id_compare(d->version_id, committed);
 
-	if (order == 0 && memcmp(d->root, h->document->root, 32) == 0) {
-		if (!replica_done_with(h).number)
+	if (order == 0 && memcmp(d->root, rep->document->root, 32) == 0) {
+		if (!replica_done_with(rep).number)
 			return NULL;
 		snprintf(why, WHY_SIZE, "%s %s", a->config->name,
-			 h->state == REPLICA_SERVING ? "serves it already"
-						     : "had it, and let go of it");
+			 rep->state == REPLICA_SERVING ? "serves it already"
+						       : "had it, and let go of it");
 		return "there";
 	}
 	if (order == 0)
-		return refuse_twin(a, peer, h, d, why);
-	return order > 0 ? NULL : refuse_older(a, h, why);
+		return refuse_twin(a, peer, rep, d, why);
+	return order > 0 ? NULL : refuse_older(a, rep, why);
 }
 
 /* Of syncs of all kinds: NULL, where none of a buffer is under way that `except`, one of ours, is not. */
 static const char *sync_under_way(struct agent *a, const char *buffer, const char *except)
 {
-	const struct participant *d = participant_find_of_buffer(a, buffer);
+	const struct participant *p = participant_find_of_buffer(a, buffer);
 	const struct sync *s = sync_find_of_buffer(a, buffer);
 
-	if (d)
-		return d->sync;
+	if (p)
+		return p->sync;
 	return s && strcmp(s->id, except) != 0 ? s->id : NULL;
 }
 
@@ -209,22 +210,22 @@ static const char *sync_under_way(struct agent *a, const char *buffer, const cha
  * A push is more urgent than a repair, and only what is no more than a plan ends none. A coordinator that prepares again
  * has forgotten what it prepared before.
  */
-static const char *refuse_busy(struct agent *a, unsigned peer, const struct replica *h,
+static const char *refuse_busy(struct agent *a, unsigned peer, const struct replica *rep,
 			       bool is_urgent, const char *sync, char why[WHY_SIZE])
 {
-	struct participant *d = participant_find_of_buffer(a, h->buffer);
-	struct sync *s = sync_find_of_buffer(a, h->buffer);
+	struct participant *p = participant_find_of_buffer(a, rep->buffer);
+	struct sync *s = sync_find_of_buffer(a, rep->buffer);
 	const char *other;
 
-	if (d && d->state != PARTICIPANT_PUBLISHING &&
-	    (d->coordinator == peer || (participant_is_repair(d) && is_urgent)))
-		participant_give_way(a, d, peer);
+	if (p && p->state != PARTICIPANT_PUBLISHING &&
+	    (p->coordinator == peer || (participant_is_repair(p) && is_urgent)))
+		participant_give_way(a, p, peer);
 	if (s && (sync_is_repair(s) || sync_is_only_slow(s)) && is_urgent)
-		sync_fail(a, s, "a push of %s began", h->buffer);
-	other = sync_under_way(a, h->buffer, sync);
+		sync_fail(a, s, "a push of %s began", rep->buffer);
+	other = sync_under_way(a, rep->buffer, sync);
 	if (!other)
 		return NULL;
-	snprintf(why, WHY_SIZE, "%s is in sync %s of %s", a->config->name, other, h->buffer);
+	snprintf(why, WHY_SIZE, "%s is in sync %s of %s", a->config->name, other, rep->buffer);
 	return "busy";
 }
 
@@ -236,11 +237,11 @@ static const char *refuse_disk(const struct agent *a, char why[WHY_SIZE])
 
 static bool is_queue_full(const struct agent *a, unsigned coordinator)
 {
-	const struct participant *d;
+	const struct participant *p;
 	unsigned n = 0;
 
-	list_for_each(d, &a->participants, link)
-		n += d->state == PARTICIPANT_QUEUED && d->coordinator == coordinator;
+	list_for_each(p, &a->participants, link)
+		n += p->state == PARTICIPANT_QUEUED && p->coordinator == coordinator;
 	return n >= QUEUED_MAX;
 }
 
@@ -257,7 +258,7 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 			      struct replica **ret_replica, char why[WHY_SIZE])
 {
 	const char *code = refuse_sender(a, peer, d, why);
-	struct replica *h;
+	struct replica *rep;
 
 	if (!code)
 		code = refuse_size_or_time(a, d, why);
@@ -268,10 +269,10 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 		repair_on_worthless(a, peer, d->buffer);
 		return code;
 	}
-	h = *ret_replica = replica_get(a, d->buffer, d->group);
+	rep = *ret_replica = replica_get(a, d->buffer, d->group);
 	snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
-	code = h ? refuse_order(a, peer, h, d, why) : "buffers";
-	if (!code && d->decision && !retry_take_invitation(a, h, peer)) {
+	code = rep ? refuse_order(a, peer, rep, d, why) : "buffers";
+	if (!code && d->decision && !retry_take_invitation(a, rep, peer)) {
 		snprintf(why, WHY_SIZE, "%s did not ask %s for it", a->config->name,
 			 agent_peer_name(a, peer));
 		code = "unasked";
@@ -279,7 +280,7 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 	if (!code)
 		code = refuse_disk(a, why);
 	if (!code)
-		code = refuse_busy(a, peer, h, !d->decision && !is_dry, "", why);
+		code = refuse_busy(a, peer, rep, !d->decision && !is_dry, "", why);
 	return code ? code : refuse_queue(a, peer, why);
 }
 
@@ -323,7 +324,7 @@ const char *admission_refusal_of_contributor(struct agent *a, unsigned peer,
 					     struct replica **ret_replica, char why[WHY_SIZE])
 {
 	const char *code = refuse_coordinator(a, peer, i, why);
-	struct replica *h;
+	struct replica *rep;
 
 	if (!code)
 		code = refuse_size(a, i->n_bytes, why);
@@ -331,20 +332,20 @@ const char *admission_refusal_of_contributor(struct agent *a, unsigned peer,
 		code = refuse_time(a, agent_peer_name(a, peer), i->time_ns, why);
 	if (code)
 		return code;
-	h = *ret_replica = replica_get(a, i->buffer, i->group);
-	if (!h) {
+	rep = *ret_replica = replica_get(a, i->buffer, i->group);
+	if (!rep) {
 		snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
 		return "buffers";
 	}
-	if (!i->op->is_version && replica_is_version(h)) {
+	if (!i->op->is_version && replica_is_version(rep)) {
 		snprintf(why, WHY_SIZE, "'%s' is a version of the group '%s' on %s", i->buffer,
-			 h->group, a->config->name);
+			 rep->group, a->config->name);
 		return "version";
 	}
-	if (i->op->is_version && version_id_compare(i->version_id, replica_committed(h)) <= 0)
-		return refuse_older(a, h, why);
+	if (i->op->is_version && version_id_compare(i->version_id, replica_committed(rep)) <= 0)
+		return refuse_older(a, rep, why);
 	code = refuse_disk(a, why);
 	if (!code)
-		code = refuse_busy(a, peer, h, !i->is_dry, peer == AGENT_SELF ? i->sync : "", why);
+		code = refuse_busy(a, peer, rep, !i->is_dry, peer == AGENT_SELF ? i->sync : "", why);
 	return code ? code : refuse_queue(a, peer, why);
 }

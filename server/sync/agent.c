@@ -50,39 +50,39 @@ static bool agent_coordinates(struct agent *a, const char *sync)
 	return sync_find(a, sync) != NULL;
 }
 
-static bool agent_has_sync_of(const struct agent *a, const struct replica *h)
+static bool agent_has_sync_of(const struct agent *a, const struct replica *rep)
 {
-	const struct participant *d;
+	const struct participant *p;
 	const struct sync *s;
 
 	list_for_each(s, &a->syncs, link)
-		if (s->replica == h)
+		if (s->replica == rep)
 			return true;
-	list_for_each(d, &a->participants, link)
-		if (d->replica == h)
+	list_for_each(p, &a->participants, link)
+		if (p->replica == rep)
 			return true;
 	return false;
 }
 
 static bool agent_find_layout(const struct agent *a, const char *sync, int *ret_fd)
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link)
-		if (d->coordinator == AGENT_SELF && strcmp(d->sync, sync) == 0) {
-			*ret_fd = contributor_of(d)->layout_fd;
+	list_for_each(p, &a->participants, link)
+		if (p->coordinator == AGENT_SELF && strcmp(p->sync, sync) == 0) {
+			*ret_fd = contributor_of(p)->layout_fd;
 			return true;
 		}
 	return false;
 }
 
 /* A repair that has it now leaves nothing behind. */
-static void agent_on_loan_unwanted(struct agent *a, const struct replica *h)
+static void agent_on_loan_unwanted(struct agent *a, const struct replica *rep)
 {
-	struct broadcast *t = broadcast_find_of_buffer(a, h->buffer);
+	struct broadcast *b = broadcast_find_of_buffer(a, rep->buffer);
 
-	if (t && sync_is_repair(&t->sync))
-		t->is_unwanted = true;
+	if (b && sync_is_repair(&b->sync))
+		b->is_unwanted = true;
 }
 
 static const struct agent_hooks HOOKS = {
@@ -137,21 +137,21 @@ int agent_new(const struct env *env, void *userdata, const struct agent_config *
 struct agent *agent_free(struct agent *a)
 {
 	struct sync *s, *next_s;
-	struct participant *d, *next_d;
+	struct participant *p, *next_p;
 	struct loopback *w, *next_w;
-	struct replica *h, *next_h;
+	struct replica *rep, *next_rep;
 
 	if (!a)
 		return NULL;
 	watch_end(a);
 	list_for_each_safe(s, next_s, &a->syncs, link)
 		s->ops->free(a, s);
-	list_for_each_safe(d, next_d, &a->participants, link)
-		d->ops->free(a, d);
+	list_for_each_safe(p, next_p, &a->participants, link)
+		p->ops->free(a, p);
 	list_for_each_safe(w, next_w, &a->loopback, link)
 		loopback_free(w);
-	list_for_each_safe(h, next_h, &a->replicas, link)
-		replica_free(a, h);
+	list_for_each_safe(rep, next_rep, &a->replicas, link)
+		replica_free(a, rep);
 	repair_forget(a, NO_PEER);
 	for (unsigned i = 0; a->peers && i < a->config->n_peers; i++)
 		free(a->peers[i].claims);
@@ -166,14 +166,14 @@ struct agent *agent_free(struct agent *a)
 static void agent_reap(struct agent *a)
 {
 	struct sync *s, *next_s;
-	struct participant *d, *next_d;
+	struct participant *p, *next_p;
 
 	list_for_each_safe(s, next_s, &a->syncs, link)
 		if (s->phase == PHASE_ENDED)
 			s->ops->free(a, s);
-	list_for_each_safe(d, next_d, &a->participants, link)
-		if (d->state == PARTICIPANT_ENDED)
-			d->ops->free(a, d);
+	list_for_each_safe(p, next_p, &a->participants, link)
+		if (p->state == PARTICIPANT_ENDED)
+			p->ops->free(a, p);
 }
 
 static void earlier(uint64_t *timer, uint64_t deadline)
@@ -187,7 +187,7 @@ static void hear_self(struct agent *a);
 static void agent_settle(struct agent *a)
 {
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 	uint64_t timer;
 
 	hear_self(a);
@@ -207,8 +207,8 @@ static void agent_settle(struct agent *a)
 			history_sync_left(a, s);
 		earlier(&timer, sync_deadline(s));
 	}
-	list_for_each(d, &a->participants, link)
-		earlier(&timer, participant_deadline(d));
+	list_for_each(p, &a->participants, link)
+		earlier(&timer, participant_deadline(p));
 	earlier(&timer, a->save_ns);
 	if (a->look_again)
 		timer = agent_now(a);
@@ -249,22 +249,22 @@ static unsigned n_pushes(const struct agent *a)
  * A repair makes room for what an operator asks for, and what only goes on for who is slow; nothing else does. For a dry
  * run nothing ends.
  */
-static int agent_make_room(struct agent *a, const struct replica *h, const char *what, bool is_dry,
-			   char why[WHY_SIZE])
+static int agent_make_room(struct agent *a, const struct replica *rep, const char *what,
+			   bool is_dry, char why[WHY_SIZE])
 {
-	struct sync *s = sync_find_of_buffer(a, h->buffer);
-	struct participant *d = participant_find_of_buffer(a, h->buffer);
+	struct sync *s = sync_find_of_buffer(a, rep->buffer);
+	struct participant *p = participant_find_of_buffer(a, rep->buffer);
 	bool s_stays = s && !sync_is_repair(s) && !sync_is_only_slow(s),
-	     d_stays = d && (!participant_is_repair(d) || d->state == PARTICIPANT_PUBLISHING);
+	     d_stays = p && (!participant_is_repair(p) || p->state == PARTICIPANT_PUBLISHING);
 
 	if (s_stays || d_stays) {
-		snprintf(why, WHY_SIZE, "sync %s of %s is under way", s_stays ? s->id : d->sync,
-			 h->buffer);
+		snprintf(why, WHY_SIZE, "sync %s of %s is under way", s_stays ? s->id : p->sync,
+			 rep->buffer);
 		return -EBUSY;
 	}
-	if (is_dry && (s || d)) {
+	if (is_dry && (s || p)) {
 		snprintf(why, WHY_SIZE, "sync %s of %s is under way, and a dry run does not end it",
-			 s ? s->id : d->sync, h->buffer);
+			 s ? s->id : p->sync, rep->buffer);
 		return -EBUSY;
 	}
 	if (n_pushes(a) >= PUSHES_MAX) {
@@ -272,9 +272,9 @@ static int agent_make_room(struct agent *a, const struct replica *h, const char 
 		return -EBUSY;
 	}
 	if (s)
-		sync_fail(a, s, "%s of %s began", what, h->buffer);
-	if (d)
-		participant_drop(a, d, "%s of %s began", what, h->buffer);
+		sync_fail(a, s, "%s of %s began", what, rep->buffer);
+	if (p)
+		participant_drop(a, p, "%s of %s began", what, rep->buffer);
 	return 0;
 }
 
@@ -499,14 +499,14 @@ bool agent_is_idle(const struct agent *a)
 const char *agent_sync_group(const struct agent *a, const char *sync)
 {
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 
 	list_for_each(s, &a->syncs, link)
 		if (strcmp(s->id, sync) == 0)
 			return s->group->name;
-	list_for_each(d, &a->participants, link)
-		if (strcmp(d->sync, sync) == 0)
-			return d->group;
+	list_for_each(p, &a->participants, link)
+		if (strcmp(p->sync, sync) == 0)
+			return p->group;
 	return NULL;
 }
 
@@ -519,20 +519,20 @@ static json_t *own_replicas(const struct agent *a)
 		[REPLICA_SUPERSEDED] = "superseded",
 	};
 	json_t *rows = json_array();
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link) {
+	list_for_each(rep, &a->replicas, link) {
 		char root[65] = "";
 
-		if (!h->document)
+		if (!rep->document)
 			continue;
-		json_array_append_new(rows,
-				      json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:s}", "buffer",
-						h->buffer, "group", h->group, "term",
-						(json_int_t)h->document->version_id.term, "number",
-						(json_int_t)h->document->version_id.number, "root",
-						field_hex(h->document->root, 32, root), "version",
-						(json_int_t)h->version, "state", STATES[h->state]));
+		json_array_append_new(
+			rows, json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:s}", "buffer",
+					rep->buffer, "group", rep->group, "term",
+					(json_int_t)rep->document->version_id.term, "number",
+					(json_int_t)rep->document->version_id.number, "root",
+					field_hex(rep->document->root, 32, root), "version",
+					(json_int_t)rep->version, "state", STATES[rep->state]));
 	}
 	return rows;
 }
@@ -576,7 +576,7 @@ void agent_on_peer_up(struct agent *a, unsigned peer)
 void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 {
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 
 	if (!a->peers[peer].up)
 		return;
@@ -585,9 +585,9 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 	replicas_forget_claims(a, peer);
 	list_for_each(s, &a->syncs, link)
 		sync_on_peer_down(a, s, peer, why);
-	list_for_each(d, &a->participants, link)
-		if (d->coordinator == peer)
-			participant_on_peer_down(a, d, why);
+	list_for_each(p, &a->participants, link)
+		if (p->coordinator == peer)
+			participant_on_peer_down(a, p, why);
 	repair_on_peer_down(a, peer);
 	agent_settle(a);
 }
@@ -684,15 +684,15 @@ void agent_on_timer(struct agent *a)
 {
 	uint64_t now = agent_now(a);
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 
 	a->timer_ns = 0;
 	if (a->save_ns && now >= a->save_ns && agent_flush(a) < 0)
 		a->save_ns = now + SAVE_AGAIN_NS;
 	list_for_each(s, &a->syncs, link)
 		sync_on_timer(a, s, now);
-	list_for_each(d, &a->participants, link)
-		participant_on_timer(a, d, now);
+	list_for_each(p, &a->participants, link)
+		participant_on_timer(a, p, now);
 	agent_settle(a);
 }
 

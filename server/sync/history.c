@@ -49,21 +49,21 @@ static struct about about_sync(const struct sync *s, const struct progress *p)
 			      .epoch = s->epoch};
 }
 
-static struct about about_participant(const struct participant *d)
+static struct about about_participant(const struct participant *p)
 {
-	return (struct about){.sync = d->sync,
-			      .kind = d->kind,
-			      .buffer = d->replica->buffer,
-			      .group = d->group,
-			      .version_id = d->version_id,
-			      .n_bytes = d->n_bytes,
+	return (struct about){.sync = p->sync,
+			      .kind = p->kind,
+			      .buffer = p->replica->buffer,
+			      .group = p->group,
+			      .version_id = p->version_id,
+			      .n_bytes = p->n_bytes,
 			      .role = "member",
-			      .changed = d->changed,
-			      .patch = d->patch_size,
+			      .changed = p->changed,
+			      .patch = p->patch_size,
 			      .n_differ = UINT64_MAX,
-			      .done = d->done,
-			      .expected = d->expected,
-			      .epoch = d->epoch};
+			      .done = p->done,
+			      .expected = p->expected,
+			      .epoch = p->epoch};
 }
 
 static json_t *number_or_null(uint64_t n, bool is_known)
@@ -173,28 +173,28 @@ static void append_sync(const struct agent *a, const struct sync *s, json_t *row
 	}
 }
 
-static json_t *participant_row(const struct agent *a, const struct participant *d)
+static json_t *participant_row(const struct agent *a, const struct participant *p)
 {
-	bool moves = d->state == PARTICIPANT_MOVING && agent_now(a) - d->reported_ns < SYNC_STALE_NS;
-	struct about x = about_participant(d);
-	json_t *row = node_row(&x, a->config->name, participant_phase(d), moves ? d->rate : 0,
-			       d->why);
+	bool moves = p->state == PARTICIPANT_MOVING && agent_now(a) - p->reported_ns < SYNC_STALE_NS;
+	struct about x = about_participant(p);
+	json_t *row = node_row(&x, a->config->name, participant_phase(p), moves ? p->rate : 0,
+			       p->why);
 
-	set_way(row, d->from, false);
+	set_way(row, p->from, false);
 	return row;
 }
 
 /* Of what this node coordinates, it is a member that is told of already. */
-static bool is_told_of(const struct participant *d)
+static bool is_told_of(const struct participant *p)
 {
-	return d->coordinator == AGENT_SELF;
+	return p->coordinator == AGENT_SELF;
 }
 
 json_t *agent_status(const struct agent *a, const char *sync)
 {
 	json_t *rows = json_array(), *entry;
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 	size_t i;
 
 	json_array_foreach(a->history, i, entry)
@@ -208,10 +208,10 @@ json_t *agent_status(const struct agent *a, const char *sync)
 	list_for_each(s, &a->syncs, link)
 		if (s->phase != PHASE_ENDED && (!sync || strcmp(sync, s->id) == 0))
 			append_sync(a, s, rows);
-	list_for_each(d, &a->participants, link)
-		if (d->state != PARTICIPANT_ENDED && !is_told_of(d) &&
-		    (!sync || strcmp(sync, d->sync) == 0))
-			json_array_append_new(rows, participant_row(a, d));
+	list_for_each(p, &a->participants, link)
+		if (p->state != PARTICIPANT_ENDED && !is_told_of(p) &&
+		    (!sync || strcmp(sync, p->sync) == 0))
+			json_array_append_new(rows, participant_row(a, p));
 	return rows;
 }
 
@@ -236,13 +236,13 @@ void history_member_event(struct agent *a, const struct sync *s, const struct me
 	agent_event(a, event);
 }
 
-void history_participant_event(struct agent *a, const struct participant *d)
+void history_participant_event(struct agent *a, const struct participant *p)
 {
 	json_t *event;
 
-	if (is_told_of(d))
+	if (is_told_of(p))
 		return;
-	event = participant_row(a, d);
+	event = participant_row(a, p);
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);
 }
@@ -353,34 +353,34 @@ void history_sync_end(struct agent *a, const struct sync *s, bool committed)
 	remember(a, row, rows, event);
 }
 
-void history_participant_end(struct agent *a, const struct participant *d)
+void history_participant_end(struct agent *a, const struct participant *p)
 {
-	struct about x = about_participant(d);
+	struct about x = about_participant(p);
 	json_t *row, *event;
 
-	if (is_told_of(d))
+	if (is_told_of(p))
 		return;
-	x.ended_in = participant_ended_in(d);
-	row = ended_row(a, &x, d->state_name, d->started_ns, &d->byte_count, d->why);
+	x.ended_in = participant_ended_in(p);
+	row = ended_row(a, &x, p->state_name, p->started_ns, &p->byte_count, p->why);
 	event = end_event(row,
 			  json_pack("[o]",
-				    outcome_row(a->config->name, d->state_name, d->version, d->why)),
-			  d->state_name, d->why);
+				    outcome_row(a->config->name, p->state_name, p->version, p->why)),
+			  p->state_name, p->why);
 	set_number(row, "nodes", 1);
-	metrics_on_end(a, ROLE_MEMBER, x.kind, d->state_name);
-	remember(a, row, json_pack("[o]", participant_row(a, d)), event);
+	metrics_on_end(a, ROLE_MEMBER, x.kind, p->state_name);
+	remember(a, row, json_pack("[o]", participant_row(a, p)), event);
 }
 
 static struct byte_count *byte_count_of(struct agent *a, enum metrics_role role, const char *sync)
 {
 	struct sync *s = role == ROLE_PUBLISHER ? sync_find(a, sync) : NULL;
-	struct participant *d;
+	struct participant *p;
 
 	if (s)
 		return &s->byte_count;
-	list_for_each(d, &a->participants, link)
-		if (role == ROLE_MEMBER && !is_told_of(d) && strcmp(d->sync, sync) == 0)
-			return &d->byte_count;
+	list_for_each(p, &a->participants, link)
+		if (role == ROLE_MEMBER && !is_told_of(p) && strcmp(p->sync, sync) == 0)
+			return &p->byte_count;
 	return NULL;
 }
 

@@ -17,5 +17,5 @@ void history_sync_end(struct agent *a, const struct sync *s, bool committed);
  * node coordinates. Of one that nobody remembers, nothing.
  */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes);
-void history_participant_event(struct agent *a, const struct participant *d);
-void history_participant_end(struct agent *a, const struct participant *d);
+void history_participant_event(struct agent *a, const struct participant *p);
+void history_participant_end(struct agent *a, const struct participant *p);

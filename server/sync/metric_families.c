@@ -23,7 +23,7 @@ struct family {
 	const char *help;
 	void (*append)(const struct agent *a, const struct family *f, json_t *rows);
 	size_t offset; /* in struct metrics or metrics_links, where `append` wants one */
-	uint64_t (*of_replica)(const struct replica *h);
+	uint64_t (*of_replica)(const struct replica *rep);
 };
 
 /* The samples of the last packet, if it is of this family and has room. */
@@ -75,13 +75,13 @@ static void append_active(const struct agent *a, const struct family *f, json_t 
 {
 	uint64_t n[N_ROLES][N_KINDS] = {};
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 
 	list_for_each(s, &a->syncs, link)
 		n[ROLE_PUBLISHER][s->kind] += s->phase != PHASE_ENDED;
-	list_for_each(d, &a->participants, link)
-		n[ROLE_MEMBER][d->kind] += d->coordinator != AGENT_SELF &&
-					   d->state != PARTICIPANT_ENDED;
+	list_for_each(p, &a->participants, link)
+		n[ROLE_MEMBER][p->kind] += p->coordinator != AGENT_SELF &&
+					   p->state != PARTICIPANT_ENDED;
 	for (unsigned i = 0; i < N_ROLES * N_KINDS; i++)
 		sample_append(f, rows,
 			      json_pack("{s:s, s:s}", "role", metrics_role(i / N_KINDS), "kind",
@@ -124,38 +124,39 @@ static void append_up(const struct agent *a, const struct family *f, json_t *row
 
 static void append_replicas(const struct agent *a, const struct family *f, json_t *rows)
 {
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link)
-		if (h->document)
+	list_for_each(rep, &a->replicas, link)
+		if (rep->document)
 			sample_append(f, rows,
-				      json_pack("{s:s, s:s}", "buffer", h->buffer, "group", h->group),
-				      f->of_replica(h));
+				      json_pack("{s:s, s:s}", "buffer", rep->buffer, "group",
+						rep->group),
+				      f->of_replica(rep));
 }
 
-static uint64_t replica_term(const struct replica *h)
+static uint64_t replica_term(const struct replica *rep)
 {
-	return h->document->version_id.term;
+	return rep->document->version_id.term;
 }
 
-static uint64_t replica_number(const struct replica *h)
+static uint64_t replica_number(const struct replica *rep)
 {
-	return h->document->version_id.number;
+	return rep->document->version_id.number;
 }
 
-static uint64_t replica_serving(const struct replica *h)
+static uint64_t replica_serving(const struct replica *rep)
 {
-	return replica_done_with(h).number != 0;
+	return replica_done_with(rep).number != 0;
 }
 
-static uint64_t replica_bytes(const struct replica *h)
+static uint64_t replica_bytes(const struct replica *rep)
 {
-	return h->document->n_bytes;
+	return rep->document->n_bytes;
 }
 
-static uint64_t replica_signed_ns(const struct replica *h)
+static uint64_t replica_signed_ns(const struct replica *rep)
 {
-	return h->document->time_ns;
+	return rep->document->time_ns;
 }
 
 /* clang-format off */

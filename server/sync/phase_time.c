@@ -49,11 +49,11 @@ void phase_time_step(struct agent *a)
 {
 	uint64_t now = agent_now(a);
 	struct sync *s;
-	struct participant *d;
+	struct participant *p;
 
 	list_for_each(s, &a->syncs, link)
 		phase_time_add(a, ROLE_PUBLISHER, s->id, &s->stay, s->phase, now);
-	list_for_each(d, &a->participants, link)
-		if (d->coordinator != AGENT_SELF)
-			phase_time_add(a, ROLE_MEMBER, d->sync, &d->stay, d->state, now);
+	list_for_each(p, &a->participants, link)
+		if (p->coordinator != AGENT_SELF)
+			phase_time_add(a, ROLE_MEMBER, p->sync, &p->stay, p->state, now);
 }

@@ -34,18 +34,18 @@ _Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ENGINE_ORDER_RATE_MIN,
 
 /* --- Looking ------------------------------------------------------------------------------------ */
 
-static void look_failed(struct agent *a, struct replica *h, bool is_vain)
+static void look_failed(struct agent *a, struct replica *rep, bool is_vain)
 {
-	work_end(a, &h->look);
-	h->look_ns = 0;
-	h->look_is_vain = is_vain;
-	replica_set_lost(a, h);
+	work_end(a, &rep->look);
+	rep->look_ns = 0;
+	rep->look_is_vain = is_vain;
+	replica_set_lost(a, rep);
 }
 
 static void repair_on_look_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 				   unsigned n_fds)
 {
-	struct replica *h = container_of(w, struct replica, look);
+	struct replica *rep = container_of(w, struct replica, look);
 	uint64_t n_bytes, version;
 	const char *op, *code = "";
 	uint8_t root[32];
@@ -56,28 +56,29 @@ static void repair_on_look_message(struct agent *a, struct work *w, const json_t
 	if (strcmp(op, "attached") == 0 &&
 	    field_number(message, "n_bytes", INT64_MAX, &n_bytes) == 0 &&
 	    field_number(message, "version", INT64_MAX, &version) == 0) {
-		if (n_bytes != h->document->n_bytes) {
-			look_failed(a, h, true);
+		if (n_bytes != rep->document->n_bytes) {
+			look_failed(a, rep, true);
 			return;
 		}
-		h->look_version = version;
-		h->look_ns = agent_now(a) + time_limit_for(a, n_bytes);
+		rep->look_version = version;
+		rep->look_ns = agent_now(a) + time_limit_for(a, n_bytes);
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
 		/* Of the recorded version or another one that is as large. */
 		if (n_fds == 1)
-			replica_set_base(h, h->look_version, h->document->n_bytes, root, fds[0]);
-		if (memcmp(root, h->document->root, 32) != 0) {
-			look_failed(a, h, true);
+			replica_set_base(rep, rep->look_version, rep->document->n_bytes, root,
+					 fds[0]);
+		if (memcmp(root, rep->document->root, 32) != 0) {
+			look_failed(a, rep, true);
 			return;
 		}
 		work_end(a, w);
-		h->look_ns = 0;
-		replica_set_serving(a, h, h->look_version);
-		replica_tell_all(a, h);
+		rep->look_ns = 0;
+		replica_set_serving(a, rep, rep->look_version);
+		replica_tell_all(a, rep);
 	} else if (strcmp(op, "failed") == 0 && strcmp(code, "superseded") == 0) {
-		replica_set_superseded(a, h);
+		replica_set_superseded(a, rep);
 	} else {
-		look_failed(a, h, false);
+		look_failed(a, rep, false);
 	}
 }
 
@@ -89,31 +90,32 @@ static void repair_on_look_end(struct agent *a, struct work *w, const char *how)
 
 static unsigned n_looks(struct agent *a)
 {
-	struct replica *h;
+	struct replica *rep;
 	unsigned n = 0;
 
-	list_for_each(h, &a->replicas, link)
-		n += h->look_ns != 0;
+	list_for_each(rep, &a->replicas, link)
+		n += rep->look_ns != 0;
 	return n;
 }
 
 /* Whether the local weightd has what the commit log says, or had published it when we died. */
-static bool repair_look(struct agent *a, struct replica *h)
+static bool repair_look(struct agent *a, struct replica *rep)
 {
 	char why[WHY_SIZE];
 
-	if (!h->document || h->look_is_vain)
+	if (!rep->document || rep->look_is_vain)
 		return false;
-	h->look = (struct work){.on_message = repair_on_look_message, .on_end = repair_on_look_end};
-	if (work_start(a, &h->look, JOB_SOURCE, h->buffer, why) < 0) {
+	rep->look = (struct work){.on_message = repair_on_look_message,
+				  .on_end = repair_on_look_end};
+	if (work_start(a, &rep->look, JOB_SOURCE, rep->buffer, why) < 0) {
 		agent_log(a, "error", "%s", why);
 		return false;
 	}
-	h->look_ns = agent_now(a) + time_limit_for(a, 0);
-	work_tell(a, &h->look,
+	rep->look_ns = agent_now(a) + time_limit_for(a, 0);
+	work_tell(a, &rep->look,
 		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "look", "socket",
-			    a->config->weightd_socket, "buffer", h->buffer, "device",
-			    group_device(a->config, h->group), "version", (json_int_t)h->version),
+			    a->config->weightd_socket, "buffer", rep->buffer, "device",
+			    group_device(a->config, rep->group), "version", (json_int_t)rep->version),
 		  NULL, 0);
 	return true;
 }
@@ -134,7 +136,7 @@ static int compare_claims(const struct claim *x, const struct claim *y)
  * One of those that claim what is newer than what we hold or let go of, and not older than the commit log: the
  * newest, of those that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
  */
-static unsigned repair_choose(struct agent *a, const struct replica *h, bool *ret_is_one_busy)
+static unsigned repair_choose(struct agent *a, const struct replica *rep, bool *ret_is_one_busy)
 {
 	const struct claim *best = NULL;
 	unsigned n = 0, chosen = NO_PEER;
@@ -142,11 +144,11 @@ static unsigned repair_choose(struct agent *a, const struct replica *h, bool *re
 
 	a->env->random(a->userdata, &random, sizeof(random));
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *c = a->peers[i].up ? replica_claim(a, i, h) : NULL;
+		struct claim *c = a->peers[i].up ? replica_claim(a, i, rep) : NULL;
 		int order;
 
-		if (!c || version_id_compare(c->version_id, replica_committed(h)) < 0 ||
-		    version_id_compare(c->version_id, replica_done_with(h)) <= 0)
+		if (!c || version_id_compare(c->version_id, replica_committed(rep)) < 0 ||
+		    version_id_compare(c->version_id, replica_done_with(rep)) <= 0)
 			continue;
 		if (a->peers[i].n_asked >= ASKED_MAX) {
 			*ret_is_one_busy = true;
@@ -165,29 +167,29 @@ static unsigned repair_choose(struct agent *a, const struct replica *h, bool *re
 	return chosen;
 }
 
-static void repair_ask(struct agent *a, struct replica *h, unsigned peer, uint64_t now)
+static void repair_ask(struct agent *a, struct replica *rep, unsigned peer, uint64_t now)
 {
-	struct claim *c = replica_claim(a, peer, h);
-	struct version_id held = replica_held(h);
+	struct claim *c = replica_claim(a, peer, rep);
+	struct version_id held = replica_held(rep);
 
-	replica_set_asked(a, h, peer);
+	replica_set_asked(a, rep, peer);
 	c->is_invited = true;
 	/* It digests the version before it prepares. */
-	h->asked_ns = now + retry_patience(a);
+	rep->asked_ns = now + retry_patience(a);
 	agent_send(a, peer,
-		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", h->buffer,
+		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", rep->buffer,
 			     "group", c->group->name, "term", (json_int_t)held.term, "number",
 			     (json_int_t)held.number));
 }
 
 /* Whether somebody is there who did not fail as often as whom we wait for. */
-static bool is_another_better(struct agent *a, const struct replica *h)
+static bool is_another_better(struct agent *a, const struct replica *rep)
 {
-	const struct claim *asked = replica_claim(a, h->asked, h), *c;
+	const struct claim *asked = replica_claim(a, rep->asked, rep), *c;
 	bool is_one_busy = false; /* one that is no better choice now */
-	unsigned peer = repair_choose(a, h, &is_one_busy);
+	unsigned peer = repair_choose(a, rep, &is_one_busy);
 
-	c = peer == NO_PEER ? NULL : replica_claim(a, peer, h);
+	c = peer == NO_PEER ? NULL : replica_claim(a, peer, rep);
 	return asked && c && c->n_vain / RETRY_VAIN_STEP < asked->n_vain / RETRY_VAIN_STEP;
 }
 
@@ -196,21 +198,21 @@ static bool is_in_sync(struct agent *a, const char *buffer)
 	return participant_find_of_buffer(a, buffer) || sync_find_of_buffer(a, buffer);
 }
 
-static bool is_ours(const struct agent *a, const struct replica *h)
+static bool is_ours(const struct agent *a, const struct replica *rep)
 {
-	const struct group *g = group_find(a->config, h->group);
+	const struct group *g = group_find(a->config, rep->group);
 
-	return g && agent_knows(a, g, AGENT_SELF) && group_has_buffer(g, h->buffer);
+	return g && agent_knows(a, g, AGENT_SELF) && group_has_buffer(g, rep->buffer);
 }
 
-void repair_look_again(struct agent *a, struct replica *h)
+void repair_look_again(struct agent *a, struct replica *rep)
 {
-	work_end(a, &h->look);
-	replica_ask_nobody(a, h);
-	h->state = REPLICA_UNVERIFIED;
-	h->look_is_vain = false;
-	h->look_ns = h->retry_ns = 0;
-	h->n_retries = 0;
+	work_end(a, &rep->look);
+	replica_ask_nobody(a, rep);
+	rep->state = REPLICA_UNVERIFIED;
+	rep->look_is_vain = false;
+	rep->look_ns = rep->retry_ns = 0;
+	rep->n_retries = 0;
 	a->look_again = true;
 }
 
@@ -221,88 +223,90 @@ struct repair_turn {
 };
 
 /* A look goes on, until its deadline. */
-static bool repair_waits_for_look(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_waits_for_look(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
-	if (!h->look_ns)
+	if (!rep->look_ns)
 		return false;
-	if (t->now < h->look_ns)
+	if (t->now < rep->look_ns)
 		return true;
-	look_failed(a, h, false);
+	look_failed(a, rep, false);
 	return false;
 }
 
 /* A peer was asked, and none that is better has it. */
-static bool repair_waits_for_answer(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_waits_for_answer(struct agent *a, struct replica *rep,
+				    const struct repair_turn *t)
 {
-	if (h->asked != NO_PEER && t->now >= h->asked_ns) {
-		retry_in_vain(a, h, h->asked);
-		retry_later(a, h);
-	} else if (h->asked != NO_PEER && !is_another_better(a, h)) {
+	if (rep->asked != NO_PEER && t->now >= rep->asked_ns) {
+		retry_in_vain(a, rep, rep->asked);
+		retry_later(a, rep);
+	} else if (rep->asked != NO_PEER && !is_another_better(a, rep)) {
 		return true;
 	}
-	replica_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, rep, NO_PEER);
 	return false;
 }
 
-static bool repair_waits_for_retry(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_waits_for_retry(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
 	(void)a;
-	if (h->retry_ns > t->now)
+	if (rep->retry_ns > t->now)
 		return true;
-	h->retry_ns = 0;
+	rep->retry_ns = 0;
 	return false;
 }
 
 /* The end of a sync comes back here. */
-static bool repair_is_needless(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_is_needless(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
 	(void)t;
-	return !is_ours(a, h) || is_in_sync(a, h->buffer);
+	return !is_ours(a, rep) || is_in_sync(a, rep->buffer);
 }
 
-static bool repair_looks(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_looks(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
-	if (h->state == REPLICA_UNVERIFIED && (t->n_looking >= LOOKS_MAX || repair_look(a, h)))
+	if (rep->state == REPLICA_UNVERIFIED && (t->n_looking >= LOOKS_MAX || repair_look(a, rep)))
 		return true;
-	h->state = h->state == REPLICA_UNVERIFIED ? REPLICA_BEHIND : h->state;
+	rep->state = rep->state == REPLICA_UNVERIFIED ? REPLICA_BEHIND : rep->state;
 	return false;
 }
 
-static bool repair_asks(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_asks(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
 	bool is_one_busy = false;
-	unsigned peer = repair_choose(a, h, &is_one_busy);
+	unsigned peer = repair_choose(a, rep, &is_one_busy);
 	char why[WHY_SIZE];
 
 	if (peer != NO_PEER && a->env->may_save(a->userdata, why) < 0) {
-		agent_log(a, "debug", "%s is not fetched, yet: %s", h->buffer, why);
-		retry_later(a, h);
+		agent_log(a, "debug", "%s is not fetched, yet: %s", rep->buffer, why);
+		retry_later(a, rep);
 		return true;
 	}
 	if (peer != NO_PEER) {
-		repair_ask(a, h, peer, t->now);
+		repair_ask(a, rep, peer, t->now);
 		return true;
 	}
 	if (is_one_busy)
-		h->retry_ns = t->now + RETRY_BUSY;
+		rep->retry_ns = t->now + RETRY_BUSY;
 	return is_one_busy;
 }
 
 /* No peer has it: a weightd that was away may come back with it. */
-static bool repair_looks_later(struct agent *a, struct replica *h, const struct repair_turn *t)
+static bool repair_looks_later(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
 	(void)t;
-	if (h->state == REPLICA_BEHIND && h->document && !h->look_is_vain) {
-		retry_later(a, h);
-		h->state = REPLICA_UNVERIFIED;
+	if (rep->state == REPLICA_BEHIND && rep->document && !rep->look_is_vain) {
+		retry_later(a, rep);
+		rep->state = REPLICA_UNVERIFIED;
 	}
 	return true;
 }
 
-static void repair_step_replica(struct agent *a, struct replica *h, uint64_t now, unsigned n_looking)
+static void repair_step_replica(struct agent *a, struct replica *rep, uint64_t now,
+				unsigned n_looking)
 {
 	/* In this order; the first that returns true is what the replica waits for. */
-	static bool (*const STEPS[])(struct agent * a, struct replica * h,
+	static bool (*const STEPS[])(struct agent * a, struct replica * rep,
 				     const struct repair_turn *t) = {
 		repair_waits_for_look,  repair_waits_for_answer,
 		repair_waits_for_retry, repair_is_needless,
@@ -311,7 +315,7 @@ static void repair_step_replica(struct agent *a, struct replica *h, uint64_t now
 	};
 	const struct repair_turn t = {now, n_looking};
 
-	for (unsigned i = 0; !STEPS[i](a, h, &t);)
+	for (unsigned i = 0; !STEPS[i](a, rep, &t);)
 		i++;
 }
 
@@ -320,20 +324,22 @@ uint64_t repair_step(struct agent *a, uint64_t now)
 	uint64_t next = 0;
 	bool all = a->look_again;
 	unsigned n = n_looks(a); /* counted once: there may be thousands of replicas */
-	struct replica *h;
+	struct replica *rep;
 
 	a->look_again = false;
-	list_for_each(h, &a->replicas, link) {
-		uint64_t at = h->look_ns            ? h->look_ns
-			      : h->asked != NO_PEER ? h->asked_ns
-						    : h->retry_ns;
+	list_for_each(rep, &a->replicas, link) {
+		uint64_t at = rep->look_ns            ? rep->look_ns
+			      : rep->asked != NO_PEER ? rep->asked_ns
+						      : rep->retry_ns;
 
 		if (all || (at && now >= at)) {
-			n -= h->look_ns != 0;
-			repair_step_replica(a, h, now, n);
-			n += h->look_ns != 0;
+			n -= rep->look_ns != 0;
+			repair_step_replica(a, rep, now, n);
+			n += rep->look_ns != 0;
 		}
-		at = h->look_ns ? h->look_ns : h->asked != NO_PEER ? h->asked_ns : h->retry_ns;
+		at = rep->look_ns            ? rep->look_ns
+		     : rep->asked != NO_PEER ? rep->asked_ns
+					     : rep->retry_ns;
 		if (at && (!next || at < next))
 			next = at;
 	}
@@ -344,7 +350,7 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 {
 	const char *buffer, *code, *why;
 	struct claim *c;
-	struct replica *h;
+	struct replica *rep;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "code", 32, &code) < 0 ||
@@ -352,40 +358,40 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		agent_hang_up(a, peer, "cannot-repair of another form");
 		return;
 	}
-	h = replica_find(a, buffer);
-	c = h ? replica_claim(a, peer, h) : NULL;
+	rep = replica_find(a, buffer);
+	c = rep ? replica_claim(a, peer, rep) : NULL;
 	if (!c || !c->is_invited)
 		return;
 	/* Who is busy may be so with what we asked for, as when it digests for long, and bring it yet. */
 	c->is_invited = strcmp(code, "busy") == 0;
-	if (h->asked != peer)
+	if (rep->asked != peer)
 		return;
 	agent_log(a, "debug", "%s: %s does not repair it: %s", buffer, agent_peer_name(a, peer),
 		  why);
-	retry_note_vain(a, h, peer, strcmp(code, "busy") == 0 ? 1 : RETRY_VAIN_STEP);
-	retry_later(a, h);
+	retry_note_vain(a, rep, peer, strcmp(code, "busy") == 0 ? 1 : RETRY_VAIN_STEP);
+	retry_later(a, rep);
 }
 
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer)
 {
-	struct replica *h = replica_find(a, buffer);
+	struct replica *rep = replica_find(a, buffer);
 
-	if (!h || !retry_take_invitation(a, h, peer))
+	if (!rep || !retry_take_invitation(a, rep, peer))
 		return;
-	retry_in_vain(a, h, peer);
-	if (h->asked == peer)
-		retry_later(a, h);
+	retry_in_vain(a, rep, peer);
+	if (rep->asked == peer)
+		retry_later(a, rep);
 }
 
 void repair_on_peer_down(struct agent *a, unsigned peer)
 {
-	struct replica *h;
+	struct replica *rep;
 
 	repair_forget(a, peer);
-	list_for_each(h, &a->replicas, link)
-		if (h->asked == peer) {
-			retry_in_vain(a, h, peer);
-			retry_later(a, h);
+	list_for_each(rep, &a->replicas, link)
+		if (rep->asked == peer) {
+			retry_in_vain(a, rep, peer);
+			retry_later(a, rep);
 		}
 }
 
@@ -426,12 +432,12 @@ void repair_forget(struct agent *a, unsigned peer_or_none)
 
 static void repair_serve(struct agent *a, const struct catch_up *c)
 {
-	struct replica *h = replica_find(a, c->buffer);
+	struct replica *rep = replica_find(a, c->buffer);
 	char why[WHY_SIZE];
 	struct sync *s;
 
-	if (!agent_knows(a, c->group, c->peer) || !h || strcmp(h->group, c->group->name) != 0 ||
-	    version_id_compare(replica_held(h), c->version_id) <= 0) {
+	if (!agent_knows(a, c->group, c->peer) || !rep || strcmp(rep->group, c->group->name) != 0 ||
+	    version_id_compare(replica_held(rep), c->version_id) <= 0) {
 		repair_refusal_send(a, c->peer, c->buffer, "nothing", "nothing newer is here");
 		return;
 	}
@@ -439,7 +445,7 @@ static void repair_serve(struct agent *a, const struct catch_up *c)
 		repair_refusal_send(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
 		return;
 	}
-	if (broadcast_new(a, h, c->group, c->peer, h->version, &s, why) < 0) {
+	if (broadcast_new(a, rep, c->group, c->peer, rep->version, &s, why) < 0) {
 		repair_refusal_send(a, c->peer, c->buffer, "failed", why);
 		return;
 	}
@@ -463,14 +469,14 @@ void repair_share_rate(struct agent *a)
 	list_for_each(s, &a->syncs, link)
 		n += is_moving(s);
 	list_for_each(s, &a->syncs, link) {
-		struct broadcast *t = is_moving(s) ? broadcast_of(s) : NULL;
+		struct broadcast *b = is_moving(s) ? broadcast_of(s) : NULL;
 		uint64_t share = n ? a->config->repair_rate / n : 0;
 
-		if (!t || t->share == share)
+		if (!b || b->share == share)
 			continue;
-		t->share = share;
+		b->share = share;
 		if (s->phase == PHASE_BYTES)
-			work_tell(a, &t->engine,
+			work_tell(a, &b->engine,
 				  json_pack("{s:s, s:I}", "op", "rate", "max_rate",
 					    (json_int_t)share),
 				  NULL, 0);

@@ -12,7 +12,7 @@
 uint64_t repair_step(struct agent *a, uint64_t now);
 
 /* The local weightd may have it, after all or no more: that is looked at before anybody is asked for it. */
-void repair_look_again(struct agent *a, struct replica *h);
+void repair_look_again(struct agent *a, struct replica *rep);
 
 /* Serves those that wait, oldest first, as many as may be served at a time. */
 void repair_serve_next(struct agent *a);

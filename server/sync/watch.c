@@ -17,19 +17,19 @@
 #define RETRY_MIN SECOND
 #define RETRY_SHIFT_MAX 3 /* 8 s */
 
-static void doubt(struct agent *a, struct replica *h)
+static void doubt(struct agent *a, struct replica *rep)
 {
-	if (h->document && h->state != REPLICA_SUPERSEDED)
-		repair_look_again(a, h);
+	if (rep->document && rep->state != REPLICA_SUPERSEDED)
+		repair_look_again(a, rep);
 }
 
 static void doubt_all(struct agent *a)
 {
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link) {
-		doubt(a, h);
-		loan_forget(a, h); /* a weightd that was started anew knows of no loan */
+	list_for_each(rep, &a->replicas, link) {
+		doubt(a, rep);
+		loan_forget(a, rep); /* a weightd that was started anew knows of no loan */
 	}
 }
 
@@ -39,49 +39,49 @@ static void on_gone(struct agent *a, const json_t *message)
 	const char *buffer, *device;
 	bool is_lost = json_is_true(json_object_get(message, "lost"));
 	bool is_unwanted = json_is_true(json_object_get(message, "unwanted"));
-	struct broadcast *t;
+	struct broadcast *b;
 	uint64_t version;
-	struct replica *h;
+	struct replica *rep;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "device", DEVICE_MAX, &device) < 0 ||
 	    field_number(message, "version", INT64_MAX, &version) < 0)
 		return;
-	h = replica_find(a, buffer);
-	if (!h || strcmp(group_device(a->config, h->group), device) != 0)
+	rep = replica_find(a, buffer);
+	if (!rep || strcmp(group_device(a->config, rep->group), device) != 0)
 		return;
-	t = broadcast_find_of_buffer(a, buffer);
-	if (t && !sync_is_repair(&t->sync) && t->sync.version == version && !is_lost) {
-		t->is_gone = true;
-		t->is_unwanted |= is_unwanted;
+	b = broadcast_find_of_buffer(a, buffer);
+	if (b && !sync_is_repair(&b->sync) && b->sync.version == version && !is_lost) {
+		b->is_gone = true;
+		b->is_unwanted |= is_unwanted;
 	}
 	if (is_lost || is_unwanted)
-		loan_forget_version(a, h, version);
-	if (version != h->version)
+		loan_forget_version(a, rep, version);
+	if (version != rep->version)
 		return;
 	if (is_lost)
-		doubt(a, h);
+		doubt(a, rep);
 	else
-		replica_set_superseded(a, h);
+		replica_set_superseded(a, rep);
 }
 
 /* With all its versions, the one that is kept for the next push among them. */
 static void on_removed(struct agent *a, const json_t *message)
 {
 	const char *buffer;
-	struct broadcast *t;
-	struct replica *h;
+	struct broadcast *b;
+	struct replica *rep;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0)
 		return;
-	h = replica_find(a, buffer);
-	t = broadcast_find_of_buffer(a, buffer);
-	if (h) {
-		loan_forget(a, h);
-		patch_chain_deinit(&h->patch_chain);
+	rep = replica_find(a, buffer);
+	b = broadcast_find_of_buffer(a, buffer);
+	if (rep) {
+		loan_forget(a, rep);
+		patch_chain_deinit(&rep->patch_chain);
 	}
-	if (t && !sync_is_repair(&t->sync))
-		t->is_unwanted = true;
+	if (b && !sync_is_repair(&b->sync))
+		b->is_unwanted = true;
 }
 
 static void again_later(struct agent *a)

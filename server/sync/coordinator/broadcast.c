@@ -45,10 +45,10 @@ static uint64_t broadcast_time_to_move(const struct agent *a, const struct sync 
 
 /* --- What people see ---------------------------------------------------------------------------- */
 
-static const char *from_name(const struct agent *a, const struct broadcast *t,
+static const char *from_name(const struct agent *a, const struct broadcast *b,
 			     const struct member *m)
 {
-	const struct member *from = chain_before(t, m);
+	const struct member *from = chain_before(b, m);
 
 	return from ? from->name : a->config->name;
 }
@@ -56,9 +56,9 @@ static const char *from_name(const struct agent *a, const struct broadcast *t,
 static const char *broadcast_from(const struct agent *a, const struct sync *s,
 				  const struct member *m)
 {
-	const struct broadcast *t = broadcast_of(s);
+	const struct broadcast *b = broadcast_of(s);
 
-	return chain_before(t, m) || m == t->first ? from_name(a, t, m) : NULL;
+	return chain_before(b, m) || m == b->first ? from_name(a, b, m) : NULL;
 }
 
 static bool broadcast_is_slow(const struct agent *a, const struct sync *s, const struct member *m)
@@ -68,30 +68,30 @@ static bool broadcast_is_slow(const struct agent *a, const struct sync *s, const
 
 static void broadcast_progress(const struct sync *s, const struct member *m, struct progress *ret)
 {
-	const struct broadcast *t = broadcast_of(s);
+	const struct broadcast *b = broadcast_of(s);
 
-	*ret = (struct progress){.expected = t->expected,
+	*ret = (struct progress){.expected = b->expected,
 				 .size = s->document->n_bytes,
 				 .n_differ = UINT64_MAX};
-	if (t->patch_policy.fd >= 0 && (!m || m->by_patch)) {
-		ret->patch = t->patch_policy.size;
-		ret->n_differ = t->patch_policy.changed;
+	if (b->patch_policy.fd >= 0 && (!m || m->by_patch)) {
+		ret->patch = b->patch_policy.size;
+		ret->n_differ = b->patch_policy.changed;
 	}
 	if (m && broadcast_is_moved(m))
 		ret->done = ret->expected = m->done; /* in its last epoch, whatever others still get */
 	else if (m)
 		ret->done = m->done;
 	else
-		ret->done = t->engine_is_done ? t->expected : t->engine_done;
+		ret->done = b->engine_is_done ? b->expected : b->engine_done;
 }
 
 static void broadcast_describe_bytes(const struct agent *a, const struct sync *s,
 				     const struct member *m, char *ret, size_t size)
 {
-	const struct broadcast *t = broadcast_of(s);
+	const struct broadcast *b = broadcast_of(s);
 
-	snprintf(ret, size, " (%s -> %s, %ju of %ju MiB)", from_name(a, t, m), m->name,
-		 (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+	snprintf(ret, size, " (%s -> %s, %ju of %ju MiB)", from_name(a, b, m), m->name,
+		 (uintmax_t)(m->done >> 20), (uintmax_t)(b->expected >> 20));
 }
 
 static bool broadcast_describe_phase(const struct agent *a, const struct sync *s, char *ret,
@@ -114,14 +114,14 @@ static bool broadcast_describe_phase(const struct agent *a, const struct sync *s
 /* The publisher serves what its weightd has, the version pushed perhaps: no push changes that. */
 static void broadcast_describe_kept(const struct sync *s, char *ret, size_t size)
 {
-	const struct broadcast *t = broadcast_of(s);
+	const struct broadcast *b = broadcast_of(s);
 
 	if (sync_is_repair(s))
 		snprintf(ret, size, "%s serves what it had, and will ask again", s->members[0].name);
-	else if (t->before.number)
+	else if (b->before.number)
 		snprintf(ret, size,
 			 "every other node still serves %s %ju.%ju, the publisher what it has",
-			 s->replica->buffer, (uintmax_t)t->before.term, (uintmax_t)t->before.number);
+			 s->replica->buffer, (uintmax_t)b->before.term, (uintmax_t)b->before.number);
 	else
 		snprintf(ret, size, "no node but the publisher serves any version of it");
 }
@@ -129,21 +129,21 @@ static void broadcast_describe_kept(const struct sync *s, char *ret, size_t size
 /* --- The decision and the end ------------------------------------------------------------------- */
 
 /* For whoever comes back with an older version, now or at a later push. */
-static void keep_patch_chain(struct broadcast *t)
+static void keep_patch_chain(struct broadcast *b)
 {
-	struct replica *h = t->sync.replica;
+	struct replica *rep = b->sync.replica;
 
-	if (!t->patch_policy.patch_chain.n)
+	if (!b->patch_policy.patch_chain.n)
 		return;
-	patch_chain_deinit(&h->patch_chain);
-	(void)patch_chain_copy(&t->patch_policy.patch_chain,
-			       &h->patch_chain); /* without them leaves travel */
+	patch_chain_deinit(&rep->patch_chain);
+	(void)patch_chain_copy(&b->patch_policy.patch_chain,
+			       &rep->patch_chain); /* without them leaves travel */
 }
 
 /* Durable before anybody is told: the opening of replica.c says why. */
 static bool broadcast_decide(struct agent *a, struct sync *s)
 {
-	struct broadcast *t = broadcast_of(s);
+	struct broadcast *b = broadcast_of(s);
 	char why[WHY_SIZE];
 	int r;
 
@@ -156,7 +156,7 @@ static bool broadcast_decide(struct agent *a, struct sync *s)
 		return false;
 	}
 	r = replica_commit(a, s->replica, s->document, s->version,
-			   t->is_gone ? REPLICA_SUPERSEDED : REPLICA_SERVING);
+			   b->is_gone ? REPLICA_SUPERSEDED : REPLICA_SERVING);
 	if (r < 0) {
 		sync_fail(a, s, "the record of %s could not be written: %s", a->config->name,
 			  strerror(-r));
@@ -164,8 +164,8 @@ static bool broadcast_decide(struct agent *a, struct sync *s)
 	}
 	s->decided = true;
 	replica_set_base(s->replica, s->version, s->document->n_bytes, s->document->root,
-			 t->leaves_fd);
-	keep_patch_chain(t);
+			 b->leaves_fd);
+	keep_patch_chain(b);
 	return true;
 }
 
@@ -177,16 +177,16 @@ static json_t *broadcast_commit_fields(const struct sync *s, const struct member
 
 static void broadcast_end(struct agent *a, struct sync *s, bool committed)
 {
-	struct broadcast *t = broadcast_of(s);
+	struct broadcast *b = broadcast_of(s);
 
 	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
 	if (sync_is_repair(s) && s->members[0].state == MEMBER_AWAITED)
 		repair_refusal_send(a, s->members[0].peer, s->replica->buffer, "busy",
 				    "it ended before it began");
-	work_end(a, &t->engine);
-	if (committed && !sync_is_repair(s) && t->loan)
-		broadcast_source_keep(a, t);
-	broadcast_source_end(a, t);
+	work_end(a, &b->engine);
+	if (committed && !sync_is_repair(s) && b->loan)
+		broadcast_source_keep(a, b);
+	broadcast_source_end(a, b);
 	sync_end(a, s, committed);
 }
 
@@ -196,12 +196,12 @@ static void broadcast_end(struct agent *a, struct sync *s, bool committed)
  * Those behind it in the chain got their bytes from the first that found other ones, which says nothing of
  * them: next time it stands behind all of them.
  */
-static void blame_corrupt(struct agent *a, struct broadcast *t)
+static void blame_corrupt(struct agent *a, struct broadcast *b)
 {
-	struct sync *s = &t->sync;
+	struct sync *s = &b->sync;
 	bool is_first = true;
 
-	for (struct member *m = t->first; m; m = m->next) {
+	for (struct member *m = b->first; m; m = m->next) {
 		m->is_corrupt &= is_first;
 		is_first &= !m->is_corrupt;
 	}
@@ -215,29 +215,29 @@ static void blame_corrupt(struct agent *a, struct broadcast *t)
 			continue;
 		m->state = MEMBER_VERIFYING; /* where it showed, for the sentence */
 		member_fail(a, s, m, "got other bytes than were signed %u times, the last from %s,",
-			    CORRUPT_MAX, from_name(a, t, m));
+			    CORRUPT_MAX, from_name(a, b, m));
 	}
 }
 
-static void move_or_verify(struct agent *a, struct broadcast *t)
+static void move_or_verify(struct agent *a, struct broadcast *b)
 {
-	blame_corrupt(a, t);
-	if (t->sync.phase == PHASE_ENDED)
+	blame_corrupt(a, b);
+	if (b->sync.phase == PHASE_ENDED)
 		return;
-	if (!t->sync.is_dry && chain_epoch_begin(a, t) == 0)
-		sync_verify(a, &t->sync);
-	else if (t->sync.is_dry && chain_epoch_plan(a, t) == 0)
-		sync_end_planned(a, &t->sync);
+	if (!b->sync.is_dry && chain_epoch_begin(a, b) == 0)
+		sync_verify(a, &b->sync);
+	else if (b->sync.is_dry && chain_epoch_plan(a, b) == 0)
+		sync_end_planned(a, &b->sync);
 }
 
 static void broadcast_move(struct agent *a, struct sync *s)
 {
-	struct broadcast *t = broadcast_of(s);
+	struct broadcast *b = broadcast_of(s);
 
-	if (patch_policy_begin(a, t))
+	if (patch_policy_begin(a, b))
 		sync_set_phase(a, s, PHASE_COMPOSE, sync_time_to_commit(a, s));
 	else
-		move_or_verify(a, t);
+		move_or_verify(a, b);
 }
 
 /* Nobody who has all waits for those who have not. */
@@ -250,34 +250,34 @@ static void verify_complete(struct agent *a, struct sync *s)
 
 static void broadcast_step(struct agent *a, struct sync *s)
 {
-	struct broadcast *t = broadcast_of(s);
+	struct broadcast *b = broadcast_of(s);
 
 	if (s->phase >= PHASE_OPEN && s->phase <= PHASE_STOP)
 		verify_complete(a, s);
 	switch (s->phase) {
 	case PHASE_COMPOSE:
-		if (!t->patch_policy.is_composing)
-			move_or_verify(a, t);
+		if (!b->patch_policy.is_composing)
+			move_or_verify(a, b);
 		break;
 	case PHASE_OPEN:
-		if (t->engine_is_open && !sync_count(s, MEMBER_OPENING))
-			chain_epoch_start(a, t);
+		if (b->engine_is_open && !sync_count(s, MEMBER_OPENING))
+			chain_epoch_start(a, b);
 		break;
 	case PHASE_BYTES:
-		if (t->engine_is_done && !sync_count(s, MEMBER_MOVING))
-			move_or_verify(a, t);
+		if (b->engine_is_done && !sync_count(s, MEMBER_MOVING))
+			move_or_verify(a, b);
 		else
-			chain_epoch_leave_slow(a, t);
+			chain_epoch_leave_slow(a, b);
 		break;
 	case PHASE_STOP:
 		if (!sync_count(s, MEMBER_STOPPING))
-			move_or_verify(a, t);
+			move_or_verify(a, b);
 		break;
 	case PHASE_VERIFY:
 		if (sync_count(s, MEMBER_VERIFYING))
 			break;
 		if (sync_count(s, MEMBER_READY))
-			move_or_verify(a, t);
+			move_or_verify(a, b);
 		else
 			sync_commit(a, s);
 		break;
@@ -297,11 +297,11 @@ static void broadcast_on_lost(struct agent *a, struct sync *s, struct member *m,
 /* Who has not got its bytes is lost, and the others go on, where the policy has not all of them wait for each other. */
 static bool broadcast_on_late(struct agent *a, struct sync *s)
 {
-	struct broadcast *t = broadcast_of(s);
-	const struct member *slow = s->phase == PHASE_BYTES ? link_rate_held_up(t) : NULL;
+	struct broadcast *b = broadcast_of(s);
+	const struct member *slow = s->phase == PHASE_BYTES ? link_rate_held_up(b) : NULL;
 
 	if (slow)
-		link_rate_note(a, t, slow);
+		link_rate_note(a, b, slow);
 	if (s->policy == POLICY_ALL || s->phase < PHASE_OPEN)
 		return false;
 	s->whole_ns = UINT64_MAX; /* the rest moves no bytes */
@@ -309,7 +309,7 @@ static bool broadcast_on_late(struct agent *a, struct sync *s)
 		struct member *m = &s->members[i];
 
 		if (m->state < MEMBER_READY || m->state > MEMBER_STOPPING ||
-		    broadcast_is_moved(m) || (m->state == MEMBER_MOVING && m->done == t->expected))
+		    broadcast_is_moved(m) || (m->state == MEMBER_MOVING && m->done == b->expected))
 			continue;
 		member_fail(a, s, m, "took longer than all of it may");
 	}
@@ -318,7 +318,7 @@ static bool broadcast_on_late(struct agent *a, struct sync *s)
 
 static void broadcast_on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
-	struct broadcast *t = broadcast_of(s);
+	struct broadcast *b = broadcast_of(s);
 	const struct agent_config *c = a->config;
 	const struct member *m;
 
@@ -326,26 +326,26 @@ static void broadcast_on_timer(struct agent *a, struct sync *s, uint64_t now)
 	switch (s->phase) {
 	case PHASE_ATTACH:
 	case PHASE_DIGEST:
-		broadcast_source_failed(a, t, "the local weightd did not answer in time");
+		broadcast_source_failed(a, b, "the local weightd did not answer in time");
 		break;
 	case PHASE_COMPOSE:
-		patch_policy_give_up(t);
+		patch_policy_give_up(b);
 		break;
 	case PHASE_OPEN:
-		sync_lose_all_in(a, s, MEMBER_OPENING, nccl_epoch_time_to_open(a, t));
-		if (s->phase == PHASE_OPEN && !t->engine_is_open) {
+		sync_lose_all_in(a, s, MEMBER_OPENING, nccl_epoch_time_to_open(a, b));
+		if (s->phase == PHASE_OPEN && !b->engine_is_open) {
 			snprintf(s->broke_why, sizeof(s->broke_why),
 				 "the engine of %s did not open", c->name);
-			chain_epoch_stop(a, t);
+			chain_epoch_stop(a, b);
 		}
 		break;
 	case PHASE_BYTES:
-		m = link_rate_held_up(t);
+		m = link_rate_held_up(b);
 		snprintf(s->broke_why, sizeof(s->broke_why), "no byte moved for %ju s%s%s%s%s%s",
-			 (uintmax_t)(nccl_epoch_patience(a, t) / SECOND), m ? " (" : "",
-			 m ? from_name(a, t, m) : "", m ? " -> " : "", m ? m->name : "",
+			 (uintmax_t)(nccl_epoch_patience(a, b) / SECOND), m ? " (" : "",
+			 m ? from_name(a, b, m) : "", m ? " -> " : "", m ? m->name : "",
 			 m ? ")" : "");
-		chain_epoch_stop(a, t);
+		chain_epoch_stop(a, b);
 		break;
 	case PHASE_STOP:
 		sync_lose_all_in(a, s, MEMBER_STOPPING, c->stall_ns);
@@ -359,23 +359,23 @@ static void broadcast_on_timer(struct agent *a, struct sync *s, uint64_t now)
 
 static json_t *broadcast_ask_fields(const struct agent *a, const struct sync *s)
 {
-	const struct broadcast *t = broadcast_of(s);
+	const struct broadcast *b = broadcast_of(s);
 	json_t *fields = document_to_json(s->document);
 
 	(void)a;
 	json_object_set_new(fields, "group", json_string(s->group->name));
 	if (s->is_dry)
 		json_object_set_new(fields, "dry", json_true());
-	if (t->nccl.is_wanted) {
+	if (b->nccl.is_wanted) {
 		json_object_set_new(fields, "engine", json_string(transport_nccl.name));
-		json_object_set_new(fields, "nccl", json_integer((json_int_t)t->nccl.memory.nccl));
+		json_object_set_new(fields, "nccl", json_integer((json_int_t)b->nccl.memory.nccl));
 	}
 	return fields;
 }
 
-static void send_blobs(struct agent *a, struct broadcast *t, struct member *m, const json_t *wanted)
+static void send_blobs(struct agent *a, struct broadcast *b, struct member *m, const json_t *wanted)
 {
-	const struct document *d = t->sync.document;
+	const struct document *d = b->sync.document;
 	const json_t *row;
 	int r = 0;
 	size_t i;
@@ -386,13 +386,13 @@ static void send_blobs(struct agent *a, struct broadcast *t, struct member *m, c
 		char layout[65], leaves[65];
 
 		if (hex && strcmp(hex, field_hex(d->layout, 32, layout)) == 0)
-			r = a->env->send_blob(a->userdata, m->peer, d->layout, t->layout_fd,
+			r = a->env->send_blob(a->userdata, m->peer, d->layout, b->layout_fd,
 					      d->layout_bytes);
 		else if (hex && strcmp(hex, field_hex(d->leaves, 32, leaves)) == 0)
-			r = a->env->send_blob(a->userdata, m->peer, d->leaves, t->leaves_fd,
+			r = a->env->send_blob(a->userdata, m->peer, d->leaves, b->leaves_fd,
 					      document_leaves_bytes(d));
 		if (r < 0) {
-			member_fail(a, &t->sync, m, "could not be sent the layout: %s,",
+			member_fail(a, &b->sync, m, "could not be sent the layout: %s,",
 				    strerror(-r));
 			return;
 		}
@@ -486,22 +486,22 @@ static void broadcast_on_corrupt(struct agent *a, struct sync *s, struct member 
 
 static void broadcast_free(struct agent *a, struct sync *s)
 {
-	struct broadcast *t = broadcast_of(s);
+	struct broadcast *b = broadcast_of(s);
 
-	work_end(a, &t->engine);
-	broadcast_source_end(a, t);
-	patch_policy_deinit(&t->patch_policy);
+	work_end(a, &b->engine);
+	broadcast_source_end(a, b);
+	patch_policy_deinit(&b->patch_policy);
 	for (unsigned i = 0; i < s->n_members; i++) {
 		ranges_deinit(&s->members[i].missing);
 		ranges_deinit(&s->members[i].patch_missing);
 	}
-	(void)fd_close(t->layout_fd);
-	(void)fd_close(t->data_fd);
-	(void)fd_close(t->nccl.staged_fd);
-	(void)fd_close(t->leaves_fd);
-	ranges_deinit(&t->ranges);
+	(void)fd_close(b->layout_fd);
+	(void)fd_close(b->data_fd);
+	(void)fd_close(b->nccl.staged_fd);
+	(void)fd_close(b->leaves_fd);
+	ranges_deinit(&b->ranges);
 	sync_deinit(s);
-	free(t);
+	free(b);
 }
 
 static const struct sync_ops BROADCAST = {
@@ -562,34 +562,34 @@ static void add_members(struct agent *a, struct sync *s)
 	s->n_least = s->n_members ? 1 : 0;
 }
 
-int broadcast_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
+int broadcast_new(struct agent *a, struct replica *rep, const struct group *g, unsigned repair_of,
 		  uint64_t version, struct sync **ret, char why[WHY_SIZE])
 {
 	enum sync_kind kind = repair_of == NO_PEER ? KIND_PUSH : KIND_REPAIR;
-	struct broadcast *t = calloc(1, sizeof(*t));
+	struct broadcast *b = calloc(1, sizeof(*b));
 	int r;
 
 	snprintf(why, WHY_SIZE, "out of memory");
-	if (!t)
+	if (!b)
 		return -ENOMEM;
-	t->patch_policy.fd = t->layout_fd = t->data_fd = t->leaves_fd = t->nccl.staged_fd = -1;
-	t->nccl.is_wanted = kind == KIND_PUSH && nccl_epoch_is_wanted(a, g);
-	t->before = replica_committed(h);
-	ranges_init(&t->ranges);
-	r = sync_init(a, &t->sync, &BROADCAST, kind, h, g, g->n_members);
-	t->transport = nccl_epoch_choose(a, t);
+	b->patch_policy.fd = b->layout_fd = b->data_fd = b->leaves_fd = b->nccl.staged_fd = -1;
+	b->nccl.is_wanted = kind == KIND_PUSH && nccl_epoch_is_wanted(a, g);
+	b->before = replica_committed(rep);
+	ranges_init(&b->ranges);
+	r = sync_init(a, &b->sync, &BROADCAST, kind, rep, g, g->n_members);
+	b->transport = nccl_epoch_choose(a, b);
 	if (r == 0 && kind == KIND_REPAIR)
-		add_member(&t->sync, repair_of, agent_peer_name(a, repair_of));
+		add_member(&b->sync, repair_of, agent_peer_name(a, repair_of));
 	else if (r == 0)
-		add_members(a, &t->sync);
+		add_members(a, &b->sync);
 	if (r == 0)
-		r = broadcast_source_start(a, t, version, why);
+		r = broadcast_source_start(a, b, version, why);
 	if (r < 0) {
-		broadcast_free(a, &t->sync);
+		broadcast_free(a, &b->sync);
 		return r;
 	}
-	list_append(&a->syncs, &t->sync.link);
-	*ret = &t->sync;
+	list_append(&a->syncs, &b->sync.link);
+	*ret = &b->sync;
 	return 0;
 }
 

@@ -86,9 +86,9 @@ static inline struct broadcast *broadcast_of(const struct sync *s)
 }
 
 /* What a member lacks of what the epoch carries. */
-static inline struct ranges *broadcast_missing(const struct broadcast *t, struct member *m)
+static inline struct ranges *broadcast_missing(const struct broadcast *b, struct member *m)
 {
-	return t->by_patch ? &m->patch_missing : &m->missing;
+	return b->by_patch ? &m->patch_missing : &m->missing;
 }
 
 /* NULL: there is none, or it is another kind of sync. */
@@ -98,5 +98,5 @@ struct broadcast *broadcast_find_of_buffer(struct agent *a, const char *buffer);
  * A push, or a repair of the one peer, whose document is the replica's. `version` is the local weightd's, 0 the
  * newest. -errno with a sentence.
  */
-int broadcast_new(struct agent *a, struct replica *h, const struct group *g, unsigned repair_of,
+int broadcast_new(struct agent *a, struct replica *rep, const struct group *g, unsigned repair_of,
 		  uint64_t version, struct sync **ret, char why[WHY_SIZE]);

@@ -25,118 +25,118 @@
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 
-static bool is_in_host_memory(const struct broadcast *t)
+static bool is_in_host_memory(const struct broadcast *b)
 {
-	return strcmp(t->sync.group->device, GROUP_DEVICE_DEFAULT) == 0;
+	return strcmp(b->sync.group->device, GROUP_DEVICE_DEFAULT) == 0;
 }
 
 /* Once, with what the broadcast has of it. */
-static void broadcast_source_fill_loan(struct agent *a, struct broadcast *t, struct loan *l)
+static void broadcast_source_fill_loan(struct agent *a, struct broadcast *b, struct loan *l)
 {
 	l->broadcast = NULL;
 	l->kept_ns = agent_now(a);
-	l->version = t->sync.version;
-	l->n_bytes = t->sync.document->n_bytes;
-	memcpy(l->root, t->sync.document->root, sizeof(l->root));
-	l->layout_fd = take_fd(t->layout_fd);
-	l->data_fd = take_fd(t->data_fd);
-	l->leaves_fd = take_fd(t->leaves_fd);
+	l->version = b->sync.version;
+	l->n_bytes = b->sync.document->n_bytes;
+	memcpy(l->root, b->sync.document->root, sizeof(l->root));
+	l->layout_fd = take_fd(b->layout_fd);
+	l->data_fd = take_fd(b->data_fd);
+	l->leaves_fd = take_fd(b->leaves_fd);
 }
 
-void broadcast_source_keep(struct agent *a, struct broadcast *t)
+void broadcast_source_keep(struct agent *a, struct broadcast *b)
 {
-	struct loan *l = take_ptr(t->loan);
+	struct loan *l = take_ptr(b->loan);
 
 	/*
 	 * What is lent of a GPU is a copy, and no lease. Memory that weightd means to use again is not sealed, and it
 	 * would have to take other memory for the next version.
 	 */
-	if (!a->config->patches || !l->work.job || t->is_unwanted || !is_in_host_memory(t) ||
-	    !fd_is_sealed(t->data_fd)) {
+	if (!a->config->patches || !l->work.job || b->is_unwanted || !is_in_host_memory(b) ||
+	    !fd_is_sealed(b->data_fd)) {
 		(void)loan_free(a, l);
 		return;
 	}
-	broadcast_source_fill_loan(a, t, l);
+	broadcast_source_fill_loan(a, b, l);
 	loan_keep(a, l);
 }
 
 /* What came from it was right, as far as the other end says, and it is still what is committed. */
-static bool is_to_be_lent_again(const struct broadcast *t, const struct loan *l)
+static bool is_to_be_lent_again(const struct broadcast *b, const struct loan *l)
 {
-	const struct replica *h = t->sync.replica;
+	const struct replica *rep = b->sync.replica;
 
-	return sync_is_repair(&t->sync) && l->work.job && t->leaves_fd >= 0 && !t->is_unwanted &&
-	       !t->sync.members[0].n_corrupt && !h->kept &&
-	       (l->is_of_push || h->state == REPLICA_SERVING) &&
-	       memcmp(t->sync.document->root, h->document->root, sizeof(h->document->root)) == 0;
+	return sync_is_repair(&b->sync) && l->work.job && b->leaves_fd >= 0 && !b->is_unwanted &&
+	       !b->sync.members[0].n_corrupt && !rep->kept &&
+	       (l->is_of_push || rep->state == REPLICA_SERVING) &&
+	       memcmp(b->sync.document->root, rep->document->root, sizeof(rep->document->root)) == 0;
 }
 
-void broadcast_source_end(struct agent *a, struct broadcast *t)
+void broadcast_source_end(struct agent *a, struct broadcast *b)
 {
-	struct loan *l = take_ptr(t->loan);
+	struct loan *l = take_ptr(b->loan);
 
 	if (!l)
 		return;
-	if (!is_to_be_lent_again(t, l)) {
+	if (!is_to_be_lent_again(b, l)) {
 		(void)loan_free(a, l);
 		return;
 	}
-	broadcast_source_fill_loan(a, t, l);
+	broadcast_source_fill_loan(a, b, l);
 	loan_keep_for_repairs(a, l);
 }
 
-void broadcast_source_failed(struct agent *a, struct broadcast *t, const char *why)
+void broadcast_source_failed(struct agent *a, struct broadcast *b, const char *why)
 {
-	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
-		replica_set_lost(a, t->sync.replica);
-		repair_refusal_send(a, t->sync.members[0].peer, t->sync.replica->buffer, "lost",
+	if (sync_is_repair(&b->sync) && b->sync.phase <= PHASE_DIGEST) {
+		replica_set_lost(a, b->sync.replica);
+		repair_refusal_send(a, b->sync.members[0].peer, b->sync.replica->buffer, "lost",
 				    why);
-		t->sync.members[0].state = MEMBER_ABSENT;
+		b->sync.members[0].state = MEMBER_ABSENT;
 	}
-	sync_fail(a, &t->sync, "%s", why);
+	sync_fail(a, &b->sync, "%s", why);
 }
 
 /* The version is here, and no room for what it would be sent from: another node may have some. */
-static void fail_for_room(struct agent *a, struct broadcast *t, const char *why)
+static void fail_for_room(struct agent *a, struct broadcast *b, const char *why)
 {
-	if (sync_is_repair(&t->sync) && t->sync.phase <= PHASE_DIGEST) {
-		repair_refusal_send(a, t->sync.members[0].peer, t->sync.replica->buffer, "memory",
+	if (sync_is_repair(&b->sync) && b->sync.phase <= PHASE_DIGEST) {
+		repair_refusal_send(a, b->sync.members[0].peer, b->sync.replica->buffer, "memory",
 				    why);
-		t->sync.members[0].state = MEMBER_ABSENT;
+		b->sync.members[0].state = MEMBER_ABSENT;
 	}
-	sync_fail(a, &t->sync, "%s", why);
+	sync_fail(a, &b->sync, "%s", why);
 }
 
-static void on_attached(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
+static void on_attached(struct agent *a, struct broadcast *b, const json_t *message, int *fds,
 			unsigned n_fds)
 {
-	struct document *d = t->sync.document;
+	struct document *d = b->sync.document;
 
-	if (t->sync.phase != PHASE_ATTACH || n_fds != 2 ||
-	    gpu_memory_read(message, &t->nccl.memory) < 0 ||
-	    t->nccl.is_wanted != (t->nccl.memory.gpu[0] != '\0') ||
-	    field_number(message, "version", INT64_MAX, &t->sync.version) < 0 ||
+	if (b->sync.phase != PHASE_ATTACH || n_fds != 2 ||
+	    gpu_memory_read(message, &b->nccl.memory) < 0 ||
+	    b->nccl.is_wanted != (b->nccl.memory.gpu[0] != '\0') ||
+	    field_number(message, "version", INT64_MAX, &b->sync.version) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", d->layout, 32) < 0) {
-		broadcast_source_failed(a, t,
+		broadcast_source_failed(a, b,
 					"the source job answered something else than was asked");
 		return;
 	}
 	if (!d->n_bytes) {
-		sync_fail(a, &t->sync,
+		sync_fail(a, &b->sync,
 			  "version %ju of it has no bytes, and so there is nothing to push",
-			  (uintmax_t)t->sync.version);
+			  (uintmax_t)b->sync.version);
 		return;
 	}
 	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
-		sync_fail(a, &t->sync, "it has %ju bytes, and max-bytes of %s is %ju",
+		sync_fail(a, &b->sync, "it has %ju bytes, and max-bytes of %s is %ju",
 			  (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)a->config->max_bytes);
 		return;
 	}
-	t->layout_fd = take_fd(fds[0]);
-	t->data_fd = take_fd(fds[1]);
-	sync_set_phase(a, &t->sync, PHASE_DIGEST, time_limit_for(a, d->n_bytes));
+	b->layout_fd = take_fd(fds[0]);
+	b->data_fd = take_fd(fds[1]);
+	sync_set_phase(a, &b->sync, PHASE_DIGEST, time_limit_for(a, d->n_bytes));
 }
 
 static bool is_as_recorded(const struct document *d, const struct document *recorded)
@@ -148,91 +148,91 @@ static bool is_as_recorded(const struct document *d, const struct document *reco
 }
 
 /* Takes the document. NULL: there was no memory for it. */
-static void begin_with(struct agent *a, struct broadcast *t, struct document *recorded)
+static void begin_with(struct agent *a, struct broadcast *b, struct document *recorded)
 {
 	if (!recorded) {
-		sync_fail(a, &t->sync, "%s ran out of memory", a->config->name);
+		sync_fail(a, &b->sync, "%s ran out of memory", a->config->name);
 		return;
 	}
-	document_free(t->sync.document);
-	t->sync.document = recorded;
-	if (memcmp(t->sync.replica->patch_chain.result, recorded->root, 32) == 0)
-		(void)patch_chain_copy(&t->sync.replica->patch_chain,
-				       &t->patch_policy.patch_chain); /* else leaves travel */
-	sync_prepare(a, &t->sync);
+	document_free(b->sync.document);
+	b->sync.document = recorded;
+	if (memcmp(b->sync.replica->patch_chain.result, recorded->root, 32) == 0)
+		(void)patch_chain_copy(&b->sync.replica->patch_chain,
+				       &b->patch_policy.patch_chain); /* else leaves travel */
+	sync_prepare(a, &b->sync);
 }
 
-static void take_recorded(struct agent *a, struct broadcast *t)
+static void take_recorded(struct agent *a, struct broadcast *b)
 {
-	struct document *recorded = t->sync.replica->document
-					    ? document_copy(t->sync.replica->document)
+	struct document *recorded = b->sync.replica->document
+					    ? document_copy(b->sync.replica->document)
 					    : NULL;
 
-	if (!recorded || !is_as_recorded(t->sync.document, recorded)) {
+	if (!recorded || !is_as_recorded(b->sync.document, recorded)) {
 		document_free(recorded);
-		broadcast_source_failed(a, t,
+		broadcast_source_failed(a, b,
 					"the local weightd has other bytes than the record says");
 		return;
 	}
-	begin_with(a, t, recorded);
+	begin_with(a, b, recorded);
 }
 
-static void write_document(struct agent *a, struct broadcast *t)
+static void write_document(struct agent *a, struct broadcast *b)
 {
-	struct document *d = t->sync.document;
+	struct document *d = b->sync.document;
 	char why[WHY_SIZE];
 
-	snprintf(d->buffer, sizeof(d->buffer), "%s", t->sync.replica->buffer);
+	snprintf(d->buffer, sizeof(d->buffer), "%s", b->sync.replica->buffer);
 	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
 	d->time_ns = a->env->time_ns(a->userdata);
-	if (replica_next(a, t->sync.replica, t->sync.group, &d->version_id) < 0) {
-		sync_fail(a, &t->sync, "there are no numbers left after those of %s",
-			  t->sync.replica->buffer);
+	if (replica_next(a, b->sync.replica, b->sync.group, &d->version_id) < 0) {
+		sync_fail(a, &b->sync, "there are no numbers left after those of %s",
+			  b->sync.replica->buffer);
 	} else if (document_sign(a, d, why) < 0) {
-		sync_fail(a, &t->sync, "%s", why);
+		sync_fail(a, &b->sync, "%s", why);
 	} else {
-		sync_prepare(a, &t->sync);
+		sync_prepare(a, &b->sync);
 	}
 }
 
 /* From what this node pushed last. Without one all is as before, and leaves travel. */
-static void take_patch(struct broadcast *t, const json_t *patch, int *fd)
+static void take_patch(struct broadcast *b, const json_t *patch, int *fd)
 {
-	const struct loan *kept = t->sync.replica->kept;
+	const struct loan *kept = b->sync.replica->kept;
 	struct kept_patch k = {0};
 
 	if (!kept || !kept->is_of_push ||
-	    field_number(patch, "size", t->sync.document->n_bytes, &k.size) < 0 || !k.size ||
+	    field_number(patch, "size", b->sync.document->n_bytes, &k.size) < 0 || !k.size ||
 	    field_number(patch, "changed", INT64_MAX, &k.changed) < 0 ||
-	    patch_chain_copy(&t->sync.replica->patch_chain, &t->patch_policy.patch_chain) < 0)
+	    patch_chain_copy(&b->sync.replica->patch_chain, &b->patch_policy.patch_chain) < 0)
 		return;
 	k.fd = take_fd(*fd);
 	memcpy(k.base, kept->root, sizeof(k.base));
-	patch_chain_add(&t->patch_policy.patch_chain, &k, t->sync.document->root,
-			t->sync.document->n_bytes);
+	patch_chain_add(&b->patch_policy.patch_chain, &k, b->sync.document->root,
+			b->sync.document->n_bytes);
 }
 
-static void on_root(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
+static void on_root(struct agent *a, struct broadcast *b, const json_t *message, int *fds,
 		    unsigned n_fds)
 {
-	struct document *d = t->sync.document;
+	struct document *d = b->sync.document;
 
-	if (t->sync.phase != PHASE_DIGEST || !n_fds || n_fds > 2 ||
+	if (b->sync.phase != PHASE_DIGEST || !n_fds || n_fds > 2 ||
 	    field_bytes(message, "root", d->root, 32) < 0 ||
 	    field_bytes(message, "leaves", d->leaves, 32) < 0) {
-		broadcast_source_failed(a, t,
+		broadcast_source_failed(a, b,
 					"the source job answered something else than was asked");
 		return;
 	}
-	t->leaves_fd = take_fd(fds[0]);
+	b->leaves_fd = take_fd(fds[0]);
 	if (n_fds == 2)
-		take_patch(t, json_object_get(message, "patch"), &fds[1]);
-	if (!sync_is_repair(&t->sync) && !t->sync.is_dry)
-		loan_forget(a, t->sync.replica);
-	if (sync_is_repair(&t->sync))
-		take_recorded(a, t);
+		take_patch(b, json_object_get(message, "patch"), &fds[1]);
+	if (!sync_is_repair(&b->sync) && !b->sync.is_dry)
+		loan_forget(a, b->sync.replica);
+	if (sync_is_repair(&b->sync))
+		take_recorded(a, b);
 	else
-		write_document(a, t);
+		write_document(a, b);
 }
 
 static void broadcast_source_on_source_message(struct agent *a, struct work *w,
@@ -240,65 +240,65 @@ static void broadcast_source_on_source_message(struct agent *a, struct work *w,
 {
 	struct loan *l = container_of(w, struct loan, work);
 	const char *op, *code = "", *why = "the source job did not say why it failed";
-	struct broadcast *t = l->broadcast;
+	struct broadcast *b = l->broadcast;
 
-	if (!t || t->sync.phase == PHASE_ENDED)
+	if (!b || b->sync.phase == PHASE_ENDED)
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "attached") == 0) {
-		on_attached(a, t, message, fds, n_fds);
+		on_attached(a, b, message, fds, n_fds);
 	} else if (strcmp(op, "root") == 0) {
-		on_root(a, t, message, fds, n_fds);
+		on_root(a, b, message, fds, n_fds);
 	} else if (strcmp(op, "staged") == 0) {
-		nccl_epoch_on_staged(a, t, fds, n_fds);
+		nccl_epoch_on_staged(a, b, fds, n_fds);
 	} else if (strcmp(op, "composed") == 0) {
-		patch_policy_on_composed(a, t, message, fds, n_fds);
+		patch_policy_on_composed(a, b, message, fds, n_fds);
 	} else {
 		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
-		if (sync_is_repair(&t->sync) && strcmp(code, "superseded") == 0)
-			replica_set_superseded(a, t->sync.replica);
+		if (sync_is_repair(&b->sync) && strcmp(code, "superseded") == 0)
+			replica_set_superseded(a, b->sync.replica);
 		if (strcmp(code, "memory") == 0)
-			fail_for_room(a, t, why);
+			fail_for_room(a, b, why);
 		else
-			broadcast_source_failed(a, t, why);
+			broadcast_source_failed(a, b, why);
 	}
 }
 
 static void broadcast_source_on_source_end(struct agent *a, struct work *w, const char *how)
 {
 	struct loan *l = container_of(w, struct loan, work);
-	struct broadcast *t = l->broadcast;
+	struct broadcast *b = l->broadcast;
 	char why[WHY_SIZE];
 
-	if (!t) {
+	if (!b) {
 		loan_forget(a, l->replica);
 		return;
 	}
-	if (t->sync.phase == PHASE_ENDED)
+	if (b->sync.phase == PHASE_ENDED)
 		return;
 	snprintf(why, sizeof(why), "the source process on %s ended (%s)", a->config->name, how);
-	broadcast_source_failed(a, t, why);
+	broadcast_source_failed(a, b, why);
 }
 
-void broadcast_source_compose(struct agent *a, struct broadcast *t, const int *fds, unsigned n_fds)
+void broadcast_source_compose(struct agent *a, struct broadcast *b, const int *fds, unsigned n_fds)
 {
-	work_tell(a, &t->loan->work, json_pack("{s:s}", "op", "compose"), fds, n_fds);
+	work_tell(a, &b->loan->work, json_pack("{s:s}", "op", "compose"), fds, n_fds);
 }
 
-void broadcast_source_stage(struct agent *a, struct broadcast *t, const struct ranges *ranges)
+void broadcast_source_stage(struct agent *a, struct broadcast *b, const struct ranges *ranges)
 {
-	work_tell(a, &t->loan->work,
+	work_tell(a, &b->loan->work,
 		  json_pack("{s:s, s:o}", "op", "stage", "ranges", ranges_to_json(ranges)), NULL, 0);
 }
 
 /* What was pushed last, for a push; or NULL. */
-static const struct loan *base_for(const struct broadcast *t)
+static const struct loan *base_for(const struct broadcast *b)
 {
-	const struct loan *kept = t->sync.replica->kept;
+	const struct loan *kept = b->sync.replica->kept;
 
-	return kept && kept->is_of_push && !sync_is_repair(&t->sync) && is_in_host_memory(t) ? kept
+	return kept && kept->is_of_push && !sync_is_repair(&b->sync) && is_in_host_memory(b) ? kept
 											     : NULL;
 }
 
@@ -311,67 +311,67 @@ static json_t *describe_base(const struct loan *l)
 }
 
 /* Whether the repair can begin with what the replica has. */
-static bool take_kept(struct agent *a, struct broadcast *t, uint64_t version)
+static bool take_kept(struct agent *a, struct broadcast *b, uint64_t version)
 {
-	struct replica *h = t->sync.replica;
-	struct loan *l = h->kept;
+	struct replica *rep = b->sync.replica;
+	struct loan *l = rep->kept;
 
-	if (!sync_is_repair(&t->sync) || !l || l->version != version ||
-	    memcmp(l->root, h->document->root, sizeof(l->root)) != 0)
+	if (!sync_is_repair(&b->sync) || !l || l->version != version ||
+	    memcmp(l->root, rep->document->root, sizeof(l->root)) != 0)
 		return false;
 	list_remove(&l->link);
-	l->broadcast = t;
-	t->sync.version = l->version;
-	t->layout_fd = take_fd(l->layout_fd);
-	t->data_fd = take_fd(l->data_fd);
-	t->leaves_fd = take_fd(l->leaves_fd);
-	t->loan = take_ptr(h->kept);
-	sync_set_phase(a, &t->sync, PHASE_DIGEST, time_limit_for(a, 0));
-	t->sync.whole_ns = UINT64_MAX;
+	l->broadcast = b;
+	b->sync.version = l->version;
+	b->layout_fd = take_fd(l->layout_fd);
+	b->data_fd = take_fd(l->data_fd);
+	b->leaves_fd = take_fd(l->leaves_fd);
+	b->loan = take_ptr(rep->kept);
+	sync_set_phase(a, &b->sync, PHASE_DIGEST, time_limit_for(a, 0));
+	b->sync.whole_ns = UINT64_MAX;
 	return true;
 }
 
-void broadcast_source_go_on(struct agent *a, struct broadcast *t)
+void broadcast_source_go_on(struct agent *a, struct broadcast *b)
 {
-	if (t->sync.phase == PHASE_DIGEST)
-		begin_with(a, t, document_copy(t->sync.replica->document));
+	if (b->sync.phase == PHASE_DIGEST)
+		begin_with(a, b, document_copy(b->sync.replica->document));
 }
 
-int broadcast_source_start(struct agent *a, struct broadcast *t, uint64_t version,
+int broadcast_source_start(struct agent *a, struct broadcast *b, uint64_t version,
 			   char why[WHY_SIZE])
 {
-	const struct loan *base = base_for(t);
+	const struct loan *base = base_for(b);
 	struct loan *l;
 	json_t *message;
 	int r;
 
-	if (take_kept(a, t, version))
+	if (take_kept(a, b, version))
 		return 0;
-	if (!is_in_host_memory(t))
+	if (!is_in_host_memory(b))
 		loan_forget_idle(a, NULL); /* there has to be room for a copy */
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
 	*l = (struct loan){.work = {.on_message = broadcast_source_on_source_message,
 				    .on_end = broadcast_source_on_source_end},
-			   .broadcast = t,
-			   .replica = t->sync.replica,
+			   .broadcast = b,
+			   .replica = b->sync.replica,
 			   .layout_fd = -1,
 			   .data_fd = -1,
 			   .leaves_fd = -1};
 	list_init(&l->link);
-	t->loan = l;
-	r = work_start(a, &l->work, JOB_SOURCE, t->sync.replica->buffer, why);
+	b->loan = l;
+	r = work_start(a, &l->work, JOB_SOURCE, b->sync.replica->buffer, why);
 	if (r < 0)
 		return r;
-	sync_set_phase(a, &t->sync, PHASE_ATTACH, time_limit_for(a, 0));
-	t->sync.whole_ns = UINT64_MAX;
+	sync_set_phase(a, &b->sync, PHASE_ATTACH, time_limit_for(a, 0));
+	b->sync.whole_ns = UINT64_MAX;
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
-			    a->config->weightd_socket, "buffer", t->sync.replica->buffer, "device",
-			    t->sync.group->device, "version", (json_int_t)version);
+			    a->config->weightd_socket, "buffer", b->sync.replica->buffer, "device",
+			    b->sync.group->device, "version", (json_int_t)version);
 	if (base)
 		json_object_set_new(message, "base", describe_base(base));
-	if (t->nccl.is_wanted)
+	if (b->nccl.is_wanted)
 		json_object_set_new(message, "engine", json_string(transport_nccl.name));
 	work_tell(a, &l->work, message, base ? (const int[]){base->data_fd, base->leaves_fd} : NULL,
 		  base ? 2 : 0);

@@ -36,10 +36,10 @@ static bool comes_before(const struct agent *a, const struct member *x, const st
 }
 
 /* How often the link between these two broke, whichever way. */
-static unsigned n_breaks(const struct broadcast *t, const struct member *x, const struct member *y)
+static unsigned n_breaks(const struct broadcast *bc, const struct member *x, const struct member *y)
 {
-	for (unsigned i = 0; i < t->n_broken; i++) {
-		const struct broken *b = &t->broken[i];
+	for (unsigned i = 0; i < bc->n_broken; i++) {
+		const struct broken *b = &bc->broken[i];
 
 		if ((b->ends[0] == x && b->ends[1] == y) || (b->ends[0] == y && b->ends[1] == x))
 			return b->n_times;
@@ -47,23 +47,23 @@ static unsigned n_breaks(const struct broadcast *t, const struct member *x, cons
 	return 0;
 }
 
-static unsigned n_breaks_of(const struct broadcast *t, const struct member *m)
+static unsigned n_breaks_of(const struct broadcast *b, const struct member *m)
 {
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < t->n_broken; i++)
-		if (t->broken[i].ends[0] == m || t->broken[i].ends[1] == m)
-			n += t->broken[i].n_times;
+	for (unsigned i = 0; i < b->n_broken; i++)
+		if (b->broken[i].ends[0] == m || b->broken[i].ends[1] == m)
+			n += b->broken[i].n_times;
 	return n;
 }
 
 /* The last place between two that it can talk to, the end being one; NULL: there is none. */
-static struct member **find_place(struct broadcast *t, const struct member *m)
+static struct member **find_place(struct broadcast *b, const struct member *m)
 {
 	struct member **place = NULL, *before = NULL;
 
-	for (struct member **at = &t->first;; at = &before->next) {
-		if (!n_breaks(t, before, m) && (!*at || !n_breaks(t, m, *at)))
+	for (struct member **at = &b->first;; at = &before->next) {
+		if (!n_breaks(b, before, m) && (!*at || !n_breaks(b, m, *at)))
 			place = at;
 		if (!*at)
 			return place;
@@ -72,13 +72,13 @@ static struct member **find_place(struct broadcast *t, const struct member *m)
 }
 
 /* Puts the chain into an order in which nobody is behind whom it could not talk to. */
-static void go_around_broken(struct broadcast *t)
+static void go_around_broken(struct broadcast *b)
 {
-	struct member *rest = t->first, *last = NULL, **at;
+	struct member *rest = b->first, *last = NULL, **at;
 
-	t->first = NULL;
-	for (struct member **end = &t->first; rest; end = &last->next) {
-		for (at = &rest; *at && n_breaks(t, last, *at);)
+	b->first = NULL;
+	for (struct member **end = &b->first; rest; end = &last->next) {
+		for (at = &rest; *at && n_breaks(b, last, *at);)
 			at = &(*at)->next;
 		if (!*at)
 			break;
@@ -91,11 +91,11 @@ static void go_around_broken(struct broadcast *t)
 		struct member *m = rest;
 
 		rest = m->next;
-		at = find_place(t, m);
-		if (!at && last && n_breaks_of(t, m) > 1)
+		at = find_place(b, m);
+		if (!at && last && n_breaks_of(b, m) > 1)
 			continue; /* it waits */
 		if (!at)
-			at = last ? &last->next : &t->first;
+			at = last ? &last->next : &b->first;
 		m->next = *at;
 		*at = m;
 		for (last = m; last->next;)
@@ -103,44 +103,44 @@ static void go_around_broken(struct broadcast *t)
 	}
 }
 
-bool chain_is_behind(const struct broadcast *t, struct member *m)
+bool chain_is_behind(const struct broadcast *b, struct member *m)
 {
-	return m->state == MEMBER_READY && broadcast_missing(t, m)->n;
+	return m->state == MEMBER_READY && broadcast_missing(b, m)->n;
 }
 
 /* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
-static unsigned most_blamed(const struct broadcast *t)
+static unsigned most_blamed(const struct broadcast *b)
 {
 	unsigned least = UINT_MAX;
 
-	for (unsigned i = 0; i < t->sync.n_members; i++)
-		if (chain_is_behind(t, &t->sync.members[i]) && t->sync.members[i].n_blamed < least)
-			least = t->sync.members[i].n_blamed;
+	for (unsigned i = 0; i < b->sync.n_members; i++)
+		if (chain_is_behind(b, &b->sync.members[i]) && b->sync.members[i].n_blamed < least)
+			least = b->sync.members[i].n_blamed;
 	return least > BLAMED_MAX ? least : BLAMED_MAX;
 }
 
-void chain_order(struct agent *a, struct broadcast *t, uint64_t median)
+void chain_order(struct agent *a, struct broadcast *b, uint64_t median)
 {
-	unsigned max = most_blamed(t);
+	unsigned max = most_blamed(b);
 
-	t->first = NULL;
-	for (unsigned i = 0; i < t->sync.n_members; i++) {
-		struct member *m = &t->sync.members[i], **at = &t->first;
+	b->first = NULL;
+	for (unsigned i = 0; i < b->sync.n_members; i++) {
+		struct member *m = &b->sync.members[i], **at = &b->first;
 
-		if (!chain_is_behind(t, m) || m->n_blamed > max)
+		if (!chain_is_behind(b, m) || m->n_blamed > max)
 			continue;
 		while (*at && !comes_before(a, m, *at, median))
 			at = &(*at)->next;
 		m->next = *at;
 		*at = m;
 	}
-	if (t->n_broken)
-		go_around_broken(t);
+	if (b->n_broken)
+		go_around_broken(b);
 }
 
-struct member *chain_before(const struct broadcast *t, const struct member *m)
+struct member *chain_before(const struct broadcast *b, const struct member *m)
 {
-	struct member *at = t->first;
+	struct member *at = b->first;
 
 	while (at && at->next != m)
 		at = at->next;

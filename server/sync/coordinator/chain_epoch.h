@@ -9,17 +9,17 @@
 #include "server/sync/coordinator/broadcast.h"
 
 /* Begins the next one, if anybody lacks anything: 0 nobody does, 1 it began. Or the broadcast failed: -1. */
-int chain_epoch_begin(struct agent *a, struct broadcast *t);
+int chain_epoch_begin(struct agent *a, struct broadcast *b);
 /* Only tells what it would send. Or the broadcast failed: -1. */
-int chain_epoch_plan(struct agent *a, struct broadcast *t);
+int chain_epoch_plan(struct agent *a, struct broadcast *b);
 /* All have opened. */
-void chain_epoch_start(struct agent *a, struct broadcast *t);
+void chain_epoch_start(struct agent *a, struct broadcast *b);
 /* Once the bytes are staged. */
-int chain_epoch_open_ours(struct agent *a, struct broadcast *t);
+int chain_epoch_open_ours(struct agent *a, struct broadcast *b);
 /* It broke. */
-void chain_epoch_stop(struct agent *a, struct broadcast *t);
+void chain_epoch_stop(struct agent *a, struct broadcast *b);
 /* Ends it early, if the policy has others not wait for who holds them up: that one gets the rest in the next. */
-void chain_epoch_leave_slow(struct agent *a, struct broadcast *t);
+void chain_epoch_leave_slow(struct agent *a, struct broadcast *b);
 
 void chain_epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message);
 void chain_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,

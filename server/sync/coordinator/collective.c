@@ -123,7 +123,7 @@ void collective_move(struct agent *a, struct sync *s)
 
 void collective_step(struct agent *a, struct sync *s)
 {
-	struct collective *j = collective_of(s);
+	struct collective *c = collective_of(s);
 
 	switch (s->phase) {
 	case PHASE_ATTACH:
@@ -132,15 +132,15 @@ void collective_step(struct agent *a, struct sync *s)
 		break;
 	case PHASE_OPEN:
 		if (!sync_count(s, MEMBER_OPENING))
-			collective_epoch_start(a, j);
+			collective_epoch_start(a, c);
 		break;
 	case PHASE_BYTES:
 		if (!sync_count(s, MEMBER_MOVING))
 			sync_verify(a, s);
 		break;
 	case PHASE_STOP:
-		if (collective_epoch_is_told(j))
-			collective_epoch_settle(a, j);
+		if (collective_epoch_is_told(c))
+			collective_epoch_settle(a, c);
 		break;
 	case PHASE_VERIFY:
 		if (!sync_count(s, MEMBER_VERIFYING))
@@ -171,7 +171,7 @@ static void collective_begin(struct agent *a, struct sync *s)
 
 void collective_on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
-	struct collective *j = collective_of(s);
+	struct collective *c = collective_of(s);
 
 	switch (s->phase) {
 	case PHASE_ATTACH: /* else its deadline is that of the whole */
@@ -182,13 +182,13 @@ void collective_on_timer(struct agent *a, struct sync *s, uint64_t now)
 		sync_lose_all_in(a, s, MEMBER_OPENING, a->config->prepare_ns + a->config->stall_ns);
 		break;
 	case PHASE_BYTES:
-		collective_epoch_on_timer(a, j, now);
+		collective_epoch_on_timer(a, c, now);
 		break;
 	case PHASE_STOP:
-		if (j->stops)
+		if (c->stops)
 			sync_lose_all_in(a, s, MEMBER_STOPPING, a->config->stall_ns);
 		else
-			collective_epoch_on_timer(a, j, now);
+			collective_epoch_on_timer(a, c, now);
 		break;
 	default:
 		break;
@@ -231,15 +231,15 @@ void collective_on_begun(struct agent *a, struct sync *s, struct member *m, cons
 }
 
 /* What this node has is what the others are asked for. */
-static int take_ours(struct collective *j, const json_t *message)
+static int take_ours(struct collective *c, const json_t *message)
 {
-	struct document *d = j->sync.document;
+	struct document *d = c->sync.document;
 
 	if (field_number(message, "n_bytes", INT64_MAX / 4, &d->n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", d->layout, 32) < 0)
 		return -EBADMSG;
-	j->size = d->n_bytes;
+	c->size = d->n_bytes;
 	return 0;
 }
 
@@ -390,26 +390,26 @@ static int check_size(const struct group *g, const struct collective_op *op, cha
 	return -EINVAL;
 }
 
-int collective_new(struct agent *a, const struct collective_op *op, struct replica *h,
+int collective_new(struct agent *a, const struct collective_op *op, struct replica *rep,
 		   const struct group *g, struct sync **ret, char why[WHY_SIZE])
 {
-	struct collective *j;
+	struct collective *c;
 	struct sync *s;
 	int r = check_size(g, op, why);
 
 	if (r < 0)
 		return r;
 	snprintf(why, WHY_SIZE, "out of memory");
-	j = calloc(1, sizeof(*j));
-	if (!j)
+	c = calloc(1, sizeof(*c));
+	if (!c)
 		return -ENOMEM;
-	s = &j->sync;
-	j->op = op;
-	r = sync_init(a, s, &COLLECTIVE, op->kind, h, g, g->n_members);
+	s = &c->sync;
+	c->op = op;
+	r = sync_init(a, s, &COLLECTIVE, op->kind, rep, g, g->n_members);
 	if (r == 0)
 		r = add_members(a, s, op, why);
-	if (r == 0 && replica_next(a, h, g, &s->document->version_id) < 0) {
-		snprintf(why, WHY_SIZE, "there are no numbers left after those of %s", h->buffer);
+	if (r == 0 && replica_next(a, rep, g, &s->document->version_id) < 0) {
+		snprintf(why, WHY_SIZE, "there are no numbers left after those of %s", rep->buffer);
 		r = -EOVERFLOW;
 	}
 	if (r < 0) {

@@ -29,7 +29,7 @@ static inline struct collective *collective_of(const struct sync *s)
 }
 
 /* It begins by the next timer. -errno with a sentence. */
-int collective_new(struct agent *a, const struct collective_op *op, struct replica *h,
+int collective_new(struct agent *a, const struct collective_op *op, struct replica *rep,
 		   const struct group *g, struct sync **ret, char why[WHY_SIZE]);
 
 /* --- For reshard.c ---------------------------------------------------------------------------- */

@@ -23,13 +23,13 @@
 
 /* --- Opening ------------------------------------------------------------------------------------ */
 
-static json_t *take_ranks(struct collective *j)
+static json_t *take_ranks(struct collective *c)
 {
 	json_t *nodes = json_array();
 
-	j->n_ranks = 0;
-	for (unsigned i = 0; i < j->sync.n_members; i++) {
-		struct member *m = &j->sync.members[i];
+	c->n_ranks = 0;
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		struct member *m = &c->sync.members[i];
 
 		m->is_in_epoch = m->state == MEMBER_READY;
 		m->is_moved = m->has_told = false;
@@ -40,60 +40,60 @@ static json_t *take_ranks(struct collective *j)
 		m->hellos = NULL;
 		if (!m->is_in_epoch)
 			continue;
-		m->rank = j->n_ranks++;
+		m->rank = c->n_ranks++;
 		json_array_append_new(nodes, json_pack("{s:s, s:s}", "node", m->name, "address",
 						       m->address));
 	}
 	return nodes;
 }
 
-void collective_epoch_begin(struct agent *a, struct collective *j)
+void collective_epoch_begin(struct agent *a, struct collective *c)
 {
 	cleanup(json_freep) json_t *nodes = NULL;
 	uint8_t token[32];
 	char hex[65];
 
-	if (j->sync.epoch >= COLLECTIVE_EPOCHS_MAX) {
-		sync_fail(a, &j->sync, "%u epochs broke, the last by this: %s",
-			  COLLECTIVE_EPOCHS_MAX, j->sync.broke_why);
+	if (c->sync.epoch >= COLLECTIVE_EPOCHS_MAX) {
+		sync_fail(a, &c->sync, "%u epochs broke, the last by this: %s",
+			  COLLECTIVE_EPOCHS_MAX, c->sync.broke_why);
 		return;
 	}
-	nodes = take_ranks(j);
+	nodes = take_ranks(c);
 	a->env->random(a->userdata, token, sizeof(token));
 	field_hex(token, sizeof(token), hex);
-	j->sync.epoch++;
+	c->sync.epoch++;
 	a->metrics.n_epochs++;
-	j->sync.phase = PHASE_OPEN;
+	c->sync.phase = PHASE_OPEN;
 	/* A node has its prepare-timeout for the engine; what it says of that has to arrive, too. */
-	j->sync.deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
-	for (unsigned i = 0; i < j->sync.n_members; i++) {
-		struct member *m = &j->sync.members[i];
+	c->sync.deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		struct member *m = &c->sync.members[i];
 
 		if (!m->is_in_epoch)
 			continue;
-		member_set_state(a, &j->sync, m, MEMBER_OPENING);
-		member_tell(a, &j->sync, m, "open",
-			    json_pack("{s:I, s:s, s:O}", "epoch", (json_int_t)j->sync.epoch,
+		member_set_state(a, &c->sync, m, MEMBER_OPENING);
+		member_tell(a, &c->sync, m, "open",
+			    json_pack("{s:I, s:s, s:O}", "epoch", (json_int_t)c->sync.epoch,
 				      "token", hex, "nodes", nodes));
 	}
 }
 
 /* All are, but in a reshard those that give each other nothing. */
-static bool are_linked(const struct collective *j, unsigned x, unsigned y)
+static bool are_linked(const struct collective *c, unsigned x, unsigned y)
 {
-	return j->op->is_version || j->op->bytes(&j->flows, x, y) > 0 ||
-	       j->op->bytes(&j->flows, y, x) > 0;
+	return c->op->is_version || c->op->bytes(&c->flows, x, y) > 0 ||
+	       c->op->bytes(&c->flows, y, x) > 0;
 }
 
 /* One for each rank, null where it is its own or has nothing for it. */
-static bool are_hellos(const struct collective *j, const struct member *m, const json_t *hellos)
+static bool are_hellos(const struct collective *c, const struct member *m, const json_t *hellos)
 {
-	if (json_array_size(hellos) != j->n_ranks)
+	if (json_array_size(hellos) != c->n_ranks)
 		return false;
-	for (unsigned i = 0; i < j->n_ranks; i++) {
+	for (unsigned i = 0; i < c->n_ranks; i++) {
 		const json_t *hello = json_array_get(hellos, i);
 
-		if (json_is_null(hello) ? i != m->rank && are_linked(j, m->rank, i)
+		if (json_is_null(hello) ? i != m->rank && are_linked(c, m->rank, i)
 					: !json_is_string(hello) || i == m->rank ||
 						  json_string_length(hello) > HELLO_DIGITS_MAX)
 			return false;
@@ -104,62 +104,62 @@ static bool are_hellos(const struct collective *j, const struct member *m, const
 void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *m,
 				const json_t *message)
 {
-	struct collective *j = collective_of(s);
+	struct collective *c = collective_of(s);
 	json_t *hellos;
 
 	if (s->phase == PHASE_STOP)
 		return; /* it crossed our stop */
-	if (m->state != MEMBER_OPENING || field_array(message, "hellos", j->n_ranks, &hellos) < 0 ||
-	    !are_hellos(j, m, hellos) ||
+	if (m->state != MEMBER_OPENING || field_array(message, "hellos", c->n_ranks, &hellos) < 0 ||
+	    !are_hellos(c, m, hellos) ||
 	    field_number(message, "expected", INT64_MAX, &m->expected) < 0 ||
-	    (m->is_us && j->op->read(message, j->n_ranks, &j->flows) < 0)) {
+	    (m->is_us && c->op->read(message, c->n_ranks, &c->flows) < 0)) {
 		member_is_wrong(a, s, m, "opened");
 		return;
 	}
 	m->hellos = json_incref(hellos);
 	if (m->is_us)
-		s->changed = j->op->changed(&j->flows);
+		s->changed = c->op->changed(&c->flows);
 	member_set_state(a, s, m, MEMBER_OPEN);
 }
 
 /* What all others' engines say to this one's. */
-static json_t *hellos_for(const struct collective *j, const struct member *m)
+static json_t *hellos_for(const struct collective *c, const struct member *m)
 {
 	json_t *hellos = json_array();
 
-	for (unsigned i = 0; i < j->sync.n_members; i++)
-		if (j->sync.members[i].is_in_epoch)
+	for (unsigned i = 0; i < c->sync.n_members; i++)
+		if (c->sync.members[i].is_in_epoch)
 			json_array_append(hellos,
-					  json_array_get(j->sync.members[i].hellos, m->rank));
+					  json_array_get(c->sync.members[i].hellos, m->rank));
 	return hellos;
 }
 
-void collective_epoch_start(struct agent *a, struct collective *j)
+void collective_epoch_start(struct agent *a, struct collective *c)
 {
-	traffic_plan_tell_collective(a, j);
-	if (j->sync.is_dry) {
-		sync_end_planned(a, &j->sync);
+	traffic_plan_tell_collective(a, c);
+	if (c->sync.is_dry) {
+		sync_end_planned(a, &c->sync);
 		return;
 	}
-	j->sync.phase = PHASE_BYTES;
-	j->moved_ns = agent_now(a);
-	j->sync.deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
-	for (unsigned i = 0; i < j->sync.n_members; i++) {
-		struct member *m = &j->sync.members[i];
+	c->sync.phase = PHASE_BYTES;
+	c->moved_ns = agent_now(a);
+	c->sync.deadline_ns = c->moved_ns + 3 * a->config->stall_ns;
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		struct member *m = &c->sync.members[i];
 
 		if (!m->is_in_epoch)
 			continue;
-		member_set_state(a, &j->sync, m, MEMBER_MOVING);
-		member_tell(a, &j->sync, m, "start",
-			    json_pack("{s:I, s:o, s:I}", "epoch", (json_int_t)j->sync.epoch, "hellos",
-				      hellos_for(j, m), "max_rate", (json_int_t)j->sync.max_rate));
+		member_set_state(a, &c->sync, m, MEMBER_MOVING);
+		member_tell(a, &c->sync, m, "start",
+			    json_pack("{s:I, s:o, s:I}", "epoch", (json_int_t)c->sync.epoch, "hellos",
+				      hellos_for(c, m), "max_rate", (json_int_t)c->sync.max_rate));
 	}
 }
 
 void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,
 				  const json_t *message)
 {
-	struct collective *j = collective_of(s);
+	struct collective *c = collective_of(s);
 	uint64_t done, rate;
 
 	if (m->state == MEMBER_STOPPING || s->phase == PHASE_STOP)
@@ -171,8 +171,8 @@ void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member
 	}
 	if (done > m->done)
 		m->moved_ns = agent_now(a);
-	j->moved_ns = agent_now(a); /* it may digest what it has */
-	s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
+	c->moved_ns = agent_now(a); /* it may digest what it has */
+	s->deadline_ns = c->moved_ns + 3 * a->config->stall_ns;
 	m->done = done;
 	m->rate = rate;
 	a->hooks->on_member(a, s, m);
@@ -181,7 +181,7 @@ void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member
 void collective_epoch_on_done(struct agent *a, struct sync *s, struct member *m,
 			      const json_t *message)
 {
-	struct collective *j = collective_of(s);
+	struct collective *c = collective_of(s);
 
 	if (m->state == MEMBER_STOPPING)
 		return; /* others have not got it all, and it will make it again */
@@ -191,84 +191,84 @@ void collective_epoch_on_done(struct agent *a, struct sync *s, struct member *m,
 	}
 	m->done = m->expected;
 	m->is_moved = m->has_told = true;
-	byte_count_add(&s->byte_count, collective_op_planned(j->op, &j->flows, m->rank),
+	byte_count_add(&s->byte_count, collective_op_planned(c->op, &c->flows, m->rank),
 		       json_object_get(message, "in"));
-	j->moved_ns = agent_now(a);
+	c->moved_ns = agent_now(a);
 	if (s->phase == PHASE_BYTES)
-		s->deadline_ns = j->moved_ns + 3 * a->config->stall_ns;
+		s->deadline_ns = c->moved_ns + 3 * a->config->stall_ns;
 	member_set_state(a, s, m, MEMBER_READY);
 	if (s->phase == PHASE_STOP)
-		collective_epoch_break(a, j); /* it may be the last to be heard */
+		collective_epoch_break(a, c); /* it may be the last to be heard */
 }
 
 /* --- Breaking ----------------------------------------------------------------------------------- */
 
-static bool is_own_fault(const struct collective *j, const struct member *m)
+static bool is_own_fault(const struct collective *c, const struct member *m)
 {
-	return m->n_accused >= j->sync.n_members;
+	return m->n_accused >= c->sync.n_members;
 }
 
 /* Somebody was lost or owned up, or there is nobody left to hear. */
-static bool is_cause_known(const struct collective *j)
+static bool is_cause_known(const struct collective *c)
 {
 	bool all = true;
 
-	for (unsigned i = 0; i < j->sync.n_members; i++) {
-		const struct member *m = &j->sync.members[i];
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		const struct member *m = &c->sync.members[i];
 
 		if (!m->is_in_epoch)
 			continue;
-		if (member_is_lost(m) || is_own_fault(j, m))
+		if (member_is_lost(m) || is_own_fault(c, m))
 			return true;
 		all = all && m->has_told;
 	}
 	return all;
 }
 
-static void stop_all(struct agent *a, struct collective *j)
+static void stop_all(struct agent *a, struct collective *c)
 {
-	j->stops = true;
-	j->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
-	for (unsigned i = 0; i < j->sync.n_members; i++) {
-		struct member *m = &j->sync.members[i];
+	c->stops = true;
+	c->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		struct member *m = &c->sync.members[i];
 
 		if (!m->is_in_epoch || member_is_lost(m))
 			continue;
 		m->is_moved = false;
-		member_set_state(a, &j->sync, m, MEMBER_STOPPING);
-		member_tell(a, &j->sync, m, "stop",
-			    json_pack("{s:I}", "epoch", (json_int_t)j->sync.epoch));
+		member_set_state(a, &c->sync, m, MEMBER_STOPPING);
+		member_tell(a, &c->sync, m, "stop",
+			    json_pack("{s:I}", "epoch", (json_int_t)c->sync.epoch));
 	}
 }
 
-void collective_epoch_break(struct agent *a, struct collective *j)
+void collective_epoch_break(struct agent *a, struct collective *c)
 {
-	if (j->sync.phase == PHASE_OPEN || j->sync.phase == PHASE_BYTES) {
-		if (j->sync.phase == PHASE_BYTES)
-			byte_count_add_broken(&j->sync.byte_count);
-		j->sync.phase = PHASE_STOP;
-		j->stops = false;
-		j->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
+	if (c->sync.phase == PHASE_OPEN || c->sync.phase == PHASE_BYTES) {
+		if (c->sync.phase == PHASE_BYTES)
+			byte_count_add_broken(&c->sync.byte_count);
+		c->sync.phase = PHASE_STOP;
+		c->stops = false;
+		c->sync.deadline_ns = agent_now(a) + a->config->stall_ns;
 		a->metrics.n_broken++;
 	}
-	if (j->sync.phase == PHASE_STOP && !j->stops && is_cause_known(j))
-		stop_all(a, j);
+	if (c->sync.phase == PHASE_STOP && !c->stops && is_cause_known(c))
+		stop_all(a, c);
 }
 
 /* Of two others this node's engine will say which of them it is. */
-static void settle_difference(struct agent *a, struct collective *j, struct member *m,
+static void settle_difference(struct agent *a, struct collective *c, struct member *m,
 			      struct member *who, const char *why)
 {
 	if (m->is_us)
-		member_fail(a, &j->sync, who, "does not fit to %s: %s,", m->name, why);
+		member_fail(a, &c->sync, who, "does not fit to %s: %s,", m->name, why);
 	else if (who->is_us)
-		member_fail(a, &j->sync, m, "does not fit to %s: %s,", who->name, why);
+		member_fail(a, &c->sync, m, "does not fit to %s: %s,", who->name, why);
 }
 
 void collective_epoch_on_broken(struct agent *a, struct sync *s, struct member *m,
 				const json_t *message)
 {
-	struct collective *j = collective_of(s);
+	struct collective *c = collective_of(s);
 	const char *why = "it did not say why", *name = NULL, *code = "failed";
 	struct member *who;
 
@@ -283,7 +283,7 @@ void collective_epoch_on_broken(struct agent *a, struct sync *s, struct member *
 	who = who && who->is_in_epoch && who != m ? who : NULL;
 	m->has_told = true;
 	if (who && strcmp(code, "differs") == 0) {
-		settle_difference(a, j, m, who, why);
+		settle_difference(a, c, m, who, why);
 		return;
 	}
 	if (who) {
@@ -294,7 +294,7 @@ void collective_epoch_on_broken(struct agent *a, struct sync *s, struct member *
 	}
 	if (s->phase != PHASE_STOP || !who)
 		snprintf(s->broke_why, sizeof(s->broke_why), "%s: %s", m->name, why);
-	collective_epoch_break(a, j);
+	collective_epoch_break(a, c);
 }
 
 void collective_epoch_on_stopped(struct agent *a, struct sync *s, struct member *m,
@@ -308,18 +308,18 @@ void collective_epoch_on_stopped(struct agent *a, struct sync *s, struct member 
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
-bool collective_epoch_is_told(const struct collective *j)
+bool collective_epoch_is_told(const struct collective *c)
 {
-	return j->stops && sync_count(&j->sync, MEMBER_STOPPING) == 0;
+	return c->stops && sync_count(&c->sync, MEMBER_STOPPING) == 0;
 }
 
 /* NULL: nobody was named, or somebody was lost, who is enough of a cause. */
-static struct member *most_accused(struct collective *j)
+static struct member *most_accused(struct collective *c)
 {
 	struct member *found = NULL;
 
-	for (unsigned i = 0; i < j->sync.n_members; i++) {
-		struct member *m = &j->sync.members[i];
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		struct member *m = &c->sync.members[i];
 
 		if (!m->is_in_epoch || !m->n_accused)
 			continue;
@@ -328,13 +328,13 @@ static struct member *most_accused(struct collective *j)
 		    (m->n_accused == found->n_accused && found->is_us))
 			found = m;
 	}
-	for (unsigned i = 0; i < j->sync.n_members; i++)
-		if (j->sync.members[i].is_in_epoch && member_is_lost(&j->sync.members[i]))
+	for (unsigned i = 0; i < c->sync.n_members; i++)
+		if (c->sync.members[i].is_in_epoch && member_is_lost(&c->sync.members[i]))
 			return NULL;
 	return found;
 }
 
-static void blame(struct agent *a, struct collective *j, struct member *m)
+static void blame(struct agent *a, struct collective *c, struct member *m)
 {
 	struct member *by = m->n_accused == 1 && m->accuser && !m->accuser->is_us ? m->accuser
 										  : NULL;
@@ -344,38 +344,38 @@ static void blame(struct agent *a, struct collective *j, struct member *m)
 		by->n_faults++;
 	if (by && (m->is_us || by->n_faults >= m->n_faults)) {
 		if (by->n_faults >= FAULTS_MAX)
-			member_fail(a, &j->sync, by,
+			member_fail(a, &c->sync, by,
 				    "broke %u epochs, the last by its word alone: %s,",
-				    by->n_faults, j->sync.broke_why);
+				    by->n_faults, c->sync.broke_why);
 	} else if (m->n_faults >= FAULTS_MAX) {
-		member_fail(a, &j->sync, m, "broke %u epochs; the last: %s,", m->n_faults,
-			    j->sync.broke_why);
+		member_fail(a, &c->sync, m, "broke %u epochs; the last: %s,", m->n_faults,
+			    c->sync.broke_why);
 	}
 }
 
-void collective_epoch_settle(struct agent *a, struct collective *j)
+void collective_epoch_settle(struct agent *a, struct collective *c)
 {
-	struct member *m = most_accused(j);
+	struct member *m = most_accused(c);
 
-	for (unsigned i = 0; i < j->sync.n_members; i++)
-		j->sync.members[i].is_in_epoch = false;
+	for (unsigned i = 0; i < c->sync.n_members; i++)
+		c->sync.members[i].is_in_epoch = false;
 	if (m)
-		blame(a, j, m);
-	if (j->sync.phase != PHASE_STOP)
+		blame(a, c, m);
+	if (c->sync.phase != PHASE_STOP)
 		return;
-	agent_log_of(a, sync_about(&j->sync, "broken", NULL), "warning",
-		     "sync %s: epoch %ju broke: %s", j->sync.id, (uintmax_t)j->sync.epoch,
-		     j->sync.broke_why);
-	collective_epoch_begin(a, j);
+	agent_log_of(a, sync_about(&c->sync, "broken", NULL), "warning",
+		     "sync %s: epoch %ju broke: %s", c->sync.id, (uintmax_t)c->sync.epoch,
+		     c->sync.broke_why);
+	collective_epoch_begin(a, c);
 }
 
-void collective_epoch_on_timer(struct agent *a, struct collective *j, uint64_t now)
+void collective_epoch_on_timer(struct agent *a, struct collective *c, uint64_t now)
 {
-	if (j->sync.phase == PHASE_BYTES) {
-		snprintf(j->sync.broke_why, sizeof(j->sync.broke_why), "no byte moved for %ju s",
-			 (uintmax_t)((now - j->moved_ns) / SECOND));
-		collective_epoch_break(a, j);
+	if (c->sync.phase == PHASE_BYTES) {
+		snprintf(c->sync.broke_why, sizeof(c->sync.broke_why), "no byte moved for %ju s",
+			 (uintmax_t)((now - c->moved_ns) / SECOND));
+		collective_epoch_break(a, c);
 	}
-	if (j->sync.phase == PHASE_STOP && !j->stops)
-		stop_all(a, j);
+	if (c->sync.phase == PHASE_STOP && !c->stops)
+		stop_all(a, c);
 }

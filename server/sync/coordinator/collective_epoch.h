@@ -10,17 +10,17 @@
 
 #define COLLECTIVE_EPOCHS_MAX 8
 
-void collective_epoch_begin(struct agent *a, struct collective *j);
+void collective_epoch_begin(struct agent *a, struct collective *c);
 /* All have opened. */
-void collective_epoch_start(struct agent *a, struct collective *j);
+void collective_epoch_start(struct agent *a, struct collective *c);
 /* One of it is lost, or its engine is. */
-void collective_epoch_break(struct agent *a, struct collective *j);
+void collective_epoch_break(struct agent *a, struct collective *c);
 /* It is over everywhere: who is to blame, and the next one. */
-void collective_epoch_settle(struct agent *a, struct collective *j);
+void collective_epoch_settle(struct agent *a, struct collective *c);
 /* Nothing came in time. */
-void collective_epoch_on_timer(struct agent *a, struct collective *j, uint64_t now);
+void collective_epoch_on_timer(struct agent *a, struct collective *c, uint64_t now);
 /* Whether all have told what they know of the epoch that broke. */
-bool collective_epoch_is_told(const struct collective *j);
+bool collective_epoch_is_told(const struct collective *c);
 
 /* What nodes say. */
 void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *m,

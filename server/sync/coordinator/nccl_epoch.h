@@ -13,23 +13,23 @@
 /* Whether a push to this group begins with them. */
 bool nccl_epoch_is_wanted(const struct agent *a, const struct group *g);
 /* What carries the next epoch. */
-const struct transport *nccl_epoch_choose(const struct agent *a, const struct broadcast *t);
+const struct transport *nccl_epoch_choose(const struct agent *a, const struct broadcast *b);
 /* Bytes that engines of the next ring move at a time. */
-uint64_t nccl_epoch_chunk(const struct agent *a, const struct broadcast *t);
+uint64_t nccl_epoch_chunk(const struct agent *a, const struct broadcast *b);
 /* All have opened: tells everybody who takes part. */
-void nccl_epoch_start(struct agent *a, struct broadcast *t);
+void nccl_epoch_start(struct agent *a, struct broadcast *b);
 
 /* Whether an epoch is none, though there are rings: what it carries has to be staged. */
-static inline bool nccl_epoch_is_staged(const struct broadcast *t)
+static inline bool nccl_epoch_is_staged(const struct broadcast *b)
 {
-	return t->nccl.is_wanted && !t->transport->is_nccl;
+	return b->nccl.is_wanted && !b->transport->is_nccl;
 }
 
 /* How long members may take to open, and to move anything once they did, in an epoch of either kind. */
-uint64_t nccl_epoch_time_to_open(const struct agent *a, const struct broadcast *t);
-uint64_t nccl_epoch_patience(const struct agent *a, const struct broadcast *t);
+uint64_t nccl_epoch_time_to_open(const struct agent *a, const struct broadcast *b);
+uint64_t nccl_epoch_patience(const struct agent *a, const struct broadcast *b);
 
 /* Has the source job stage what the epoch carries, as it is not a ring; chain_epoch_open_ours() follows. */
-void nccl_epoch_stage(struct agent *a, struct broadcast *t);
+void nccl_epoch_stage(struct agent *a, struct broadcast *b);
 /* It did. */
-void nccl_epoch_on_staged(struct agent *a, struct broadcast *t, int *fds, unsigned n_fds);
+void nccl_epoch_on_staged(struct agent *a, struct broadcast *b, int *fds, unsigned n_fds);

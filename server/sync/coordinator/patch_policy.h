@@ -13,17 +13,17 @@
  * Members are ready: decides who gets a patch. True: it has to be composed first, and broadcast_step() comes when
  * it is, or cannot be.
  */
-bool patch_policy_begin(struct agent *a, struct broadcast *t);
+bool patch_policy_begin(struct agent *a, struct broadcast *b);
 /* What the source job says of the patch. */
-void patch_policy_on_composed(struct agent *a, struct broadcast *t, const json_t *message, int *fds,
+void patch_policy_on_composed(struct agent *a, struct broadcast *b, const json_t *message, int *fds,
 			      unsigned n_fds);
 /* There will be none: leaves travel. */
-void patch_policy_give_up(struct broadcast *t);
+void patch_policy_give_up(struct broadcast *b);
 void patch_policy_deinit(struct patch_policy *d);
 
 /* Whether anybody is ready who gets a patch and has not all of it. */
-bool patch_policy_is_wanted(const struct broadcast *t);
+bool patch_policy_is_wanted(const struct broadcast *b);
 /* It has got some: with all of a patch it lacks nothing, until it says so. */
-void patch_policy_settle(const struct broadcast *t, struct member *m);
+void patch_policy_settle(const struct broadcast *b, struct member *m);
 /* Leaves travel to it. */
 void patch_policy_leave(struct member *m);

@@ -203,9 +203,9 @@ static int take_result(struct reshard *r, const json_t *message, int *fds, unsig
 	return 0;
 }
 
-static int take_plan(struct collective *j, const json_t *message, int *fds, unsigned n_fds)
+static int take_plan(struct collective *c, const json_t *message, int *fds, unsigned n_fds)
 {
-	struct reshard *r = j->reshard;
+	struct reshard *r = c->reshard;
 	char why[MOVES_WHY_SIZE];
 	uint64_t held;
 	void *text;
@@ -221,34 +221,34 @@ static int take_plan(struct collective *j, const json_t *message, int *fds, unsi
 	text = mmap(NULL, r->plan_bytes, PROT_READ, MAP_SHARED, fds[0], 0);
 	if (text == MAP_FAILED)
 		return -errno;
-	e = moves_decode_links(text, r->plan_bytes, &j->flows.plan, why);
+	e = moves_decode_links(text, r->plan_bytes, &c->flows.plan, why);
 	(void)munmap(text, r->plan_bytes);
-	if (e == 0 && j->flows.plan.n_nodes != j->sync.n_members)
+	if (e == 0 && c->flows.plan.n_nodes != c->sync.n_members)
 		e = -EBADMSG;
 	if (e < 0)
 		return e;
-	r->digests = calloc(j->flows.plan.n_links + 1, sizeof(*r->digests));
+	r->digests = calloc(c->flows.plan.n_links + 1, sizeof(*r->digests));
 	if (!r->digests)
 		return -ENOMEM;
-	j->flows.n = j->sync.n_members;
+	c->flows.n = c->sync.n_members;
 	r->plan_fd = take_fd(fds[0]);
 	return 0;
 }
 
 /* Deadlines are of the largest; what comes about is all of it. */
-static void take_sizes(struct collective *j)
+static void take_sizes(struct collective *c)
 {
-	const struct moves *plan = &j->flows.plan;
+	const struct moves *plan = &c->flows.plan;
 
-	j->sync.changed = j->op->changed(&j->flows);
+	c->sync.changed = c->op->changed(&c->flows);
 	for (unsigned i = 0; i < plan->n_nodes; i++) {
 		const uint64_t *size = plan->nodes[i].size;
 		uint64_t most = size[MOVES_FROM] > size[MOVES_TO] ? size[MOVES_FROM]
 								  : size[MOVES_TO];
 
-		j->size += size[MOVES_TO];
-		if (most > j->sync.document->n_bytes)
-			j->sync.document->n_bytes = most;
+		c->size += size[MOVES_TO];
+		if (most > c->sync.document->n_bytes)
+			c->sync.document->n_bytes = most;
 	}
 }
 
@@ -716,11 +716,11 @@ static int add_shards(struct agent *a, struct sync *s, const json_t *sources, co
 }
 
 /* Its version_id stays 0, 0: it has no place in the order of versions. */
-int reshard_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
+int reshard_new(struct agent *a, struct replica *rep, const struct group *g, const json_t *request,
 		struct sync **ret, char why[WHY_SIZE])
 {
 	json_t *sources, *targets, *split = json_object_get(request, "split");
-	struct collective *j;
+	struct collective *c;
 	struct sync *s;
 	int e;
 
@@ -732,19 +732,19 @@ int reshard_new(struct agent *a, struct replica *h, const struct group *g, const
 		return -EBADMSG;
 	}
 	snprintf(why, WHY_SIZE, "out of memory");
-	j = calloc(1, sizeof(*j));
-	if (!j)
+	c = calloc(1, sizeof(*c));
+	if (!c)
 		return -ENOMEM;
-	s = &j->sync;
-	j->op = collective_op_find("reshard");
-	j->reshard = calloc(1, sizeof(*j->reshard));
-	if (!j->reshard) {
-		free(j);
+	s = &c->sync;
+	c->op = collective_op_find("reshard");
+	c->reshard = calloc(1, sizeof(*c->reshard));
+	if (!c->reshard) {
+		free(c);
 		return -ENOMEM;
 	}
-	j->reshard->plan_fd = -1;
-	j->reshard->split = json_incref(split);
-	e = sync_init(a, s, &RESHARD, KIND_RESHARD, h, g,
+	c->reshard->plan_fd = -1;
+	c->reshard->split = json_incref(split);
+	e = sync_init(a, s, &RESHARD, KIND_RESHARD, rep, g,
 		      (unsigned)(json_array_size(sources) + json_array_size(targets)));
 	if (e == 0)
 		e = add_shards(a, s, sources, targets, why);

@@ -12,10 +12,10 @@
 
 /*
  * Of {sources: [{node, buffer, version}], targets: [nodes], split}, each by rank; version 0 is the newest that the node
- * has, and `h` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a
+ * has, and `rep` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a
  * sentence.
  */
-int reshard_new(struct agent *a, struct replica *h, const struct group *g, const json_t *request,
+int reshard_new(struct agent *a, struct replica *rep, const struct group *g, const json_t *request,
 		struct sync **ret, char why[WHY_SIZE]);
 
 /* As agent_blob_limit() and agent_on_blob(). */

@@ -13,49 +13,49 @@ static unsigned n_addresses(const struct agent *a, const struct member *m)
 	return m ? m->n_ways : a->config->n_data_addresses;
 }
 
-static bool is_torn(const struct broadcast *t, const struct member *m, unsigned place)
+static bool is_torn(const struct broadcast *b, const struct member *m, unsigned place)
 {
-	return (m ? m->n_torn : t->n_torn)[place] >= TORN_MAX;
+	return (m ? m->n_torn : b->n_torn)[place] >= TORN_MAX;
 }
 
 /* Each at a rate that does not look like one that stalls. */
-static unsigned n_at_rate(const struct broadcast *t)
+static unsigned n_at_rate(const struct broadcast *b)
 {
-	uint64_t n = t->sync.max_rate / STRIPES_RATE_MIN;
+	uint64_t n = b->sync.max_rate / STRIPES_RATE_MIN;
 
-	return !t->sync.max_rate || n > STRIPES_MAX ? STRIPES_MAX : n ? (unsigned)n : 1;
+	return !b->sync.max_rate || n > STRIPES_MAX ? STRIPES_MAX : n ? (unsigned)n : 1;
 }
 
-unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *t,
+unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *b,
 			   const struct member *from, const struct member *to,
 			   uint8_t ret[STRIPES_MAX])
 {
 	unsigned n_from = n_addresses(a, from), n_to = n_addresses(a, to);
 	unsigned n_both = n_from < n_to ? n_from : n_to, n = 0;
 
-	if (!t->transport->has_stripes)
+	if (!b->transport->has_stripes)
 		n_both = 1;
-	for (unsigned i = 0; i < n_both && n < n_at_rate(t); i++)
-		if (!is_torn(t, from, i) && !is_torn(t, to, i))
+	for (unsigned i = 0; i < n_both && n < n_at_rate(b); i++)
+		if (!is_torn(b, from, i) && !is_torn(b, to, i))
 			ret[n++] = (uint8_t)i;
 	if (n == 0) /* there is no better one */
 		ret[n++] = 0;
 	return n;
 }
 
-unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *t,
+unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *b,
 			      const struct member *from, const struct member *to)
 {
 	uint8_t places[STRIPES_MAX];
 
-	return stripe_pairing_of(a, t, from, to, places);
+	return stripe_pairing_of(a, b, from, to, places);
 }
 
-json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *t,
+json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *b,
 			    const struct member *from, const struct member *to)
 {
 	uint8_t places[STRIPES_MAX];
-	unsigned n = stripe_pairing_of(a, t, from, to, places);
+	unsigned n = stripe_pairing_of(a, b, from, to, places);
 	json_t *all;
 
 	if (n == 1 && places[0] == 0)
@@ -84,34 +84,34 @@ int stripe_pairing_read(struct member *m, const json_t *opened)
 	return 0;
 }
 
-void stripe_pairing_note_broken(struct broadcast *t, struct member *from, struct member *to,
+void stripe_pairing_note_broken(struct broadcast *b, struct member *from, struct member *to,
 				const json_t *failed)
 {
 	uint64_t place;
 
-	if (!t->torn.to && field_number(failed, "stripe", STRIPES_MAX - 1, &place) == 0) {
-		t->torn.from = from;
-		t->torn.to = to;
-		t->torn.place = (unsigned)place;
+	if (!b->torn.to && field_number(failed, "stripe", STRIPES_MAX - 1, &place) == 0) {
+		b->torn.from = from;
+		b->torn.to = to;
+		b->torn.place = (unsigned)place;
 	}
 }
 
-static void note_torn(struct agent *a, struct broadcast *t, struct member *m, unsigned place)
+static void note_torn(struct agent *a, struct broadcast *b, struct member *m, unsigned place)
 {
-	uint8_t *n = &(m ? m->n_torn : t->n_torn)[place];
+	uint8_t *n = &(m ? m->n_torn : b->n_torn)[place];
 
 	if (*n < TORN_MAX && ++*n == TORN_MAX)
 		agent_log(a, "warning",
 			  "sync %s: two epochs broke over the address of %s that has the place %u of its "
 			  "data-address; the rest goes without it",
-			  t->sync.id, m ? m->name : a->config->name, place + 1);
+			  b->sync.id, m ? m->name : a->config->name, place + 1);
 }
 
-void stripe_pairing_settle(struct agent *a, struct broadcast *t)
+void stripe_pairing_settle(struct agent *a, struct broadcast *b)
 {
-	if (t->torn.to) {
-		note_torn(a, t, t->torn.from, t->torn.place);
-		note_torn(a, t, t->torn.to, t->torn.place);
+	if (b->torn.to) {
+		note_torn(a, b, b->torn.from, b->torn.place);
+		note_torn(a, b, b->torn.to, b->torn.place);
 	}
-	t->torn.to = NULL;
+	b->torn.to = NULL;
 }

@@ -11,19 +11,19 @@
 #include "server/sync/coordinator/broadcast.h"
 
 /* Places of addresses; `from` and `to` NULL: this node. How many: at least one. */
-unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *t,
+unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *b,
 			   const struct member *from, const struct member *to,
 			   uint8_t ret[STRIPES_MAX]);
-unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *t,
+unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *b,
 			      const struct member *from, const struct member *to);
 
 /* What the sender's engine is told of the receiver's addresses; NULL: it needs the first alone. */
-json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *t,
+json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *b,
 			    const struct member *from, const struct member *to);
 /* Where the engine of a member listens, behind its first address. -EBADMSG. */
 int stripe_pairing_read(struct member *m, const json_t *opened);
 /* A link broke that an engine of `m`, or of this node if that is NULL, tells of: which stripe, if it says. */
-void stripe_pairing_note_broken(struct broadcast *t, struct member *from, struct member *to,
+void stripe_pairing_note_broken(struct broadcast *b, struct member *from, struct member *to,
 				const json_t *failed);
 /* Before the next epoch: once for each that broke, however many told of it. */
-void stripe_pairing_settle(struct agent *a, struct broadcast *t);
+void stripe_pairing_settle(struct agent *a, struct broadcast *b);

@@ -655,12 +655,12 @@ void sync_on_peer_down(struct agent *a, struct sync *s, unsigned peer, const cha
 /* --- Life --------------------------------------------------------------------------------------- */
 
 int sync_init(struct agent *a, struct sync *s, const struct sync_ops *ops, enum sync_kind kind,
-	      struct replica *h, const struct group *g, unsigned n_members)
+	      struct replica *rep, const struct group *g, unsigned n_members)
 {
 	list_init(&s->link);
 	s->ops = ops;
 	s->kind = kind;
-	s->replica = h;
+	s->replica = rep;
 	s->group = g;
 	s->policy = kind == KIND_REPAIR ? POLICY_ALL : g->policy;
 	s->changed = UINT64_MAX;

@@ -204,7 +204,7 @@ struct sync *sync_find_of_buffer(struct agent *a, const char *buffer);
 
 /* One of `n_members` to come, of which the caller fills in the names. Without a document and lists: -ENOMEM. */
 int sync_init(struct agent *a, struct sync *s, const struct sync_ops *ops, enum sync_kind kind,
-	      struct replica *h, const struct group *g, unsigned n_members);
+	      struct replica *rep, const struct group *g, unsigned n_members);
 /* All that members do not hold for their kind. */
 void sync_deinit(struct sync *s);
 

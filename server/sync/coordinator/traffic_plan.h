@@ -18,9 +18,9 @@ struct traffic_plan {
 };
 
 /* The chain and the ranges that were chosen for an epoch. */
-void traffic_plan_add(const struct agent *a, const struct broadcast *t, struct traffic_plan *p);
+void traffic_plan_add(const struct agent *a, const struct broadcast *b, struct traffic_plan *p);
 void traffic_plan_deinit(struct traffic_plan *p);
 /* Tells the event "plan" of all that was added, and empties it. */
-void traffic_plan_tell(struct agent *a, const struct broadcast *t, struct traffic_plan *p);
+void traffic_plan_tell(struct agent *a, const struct broadcast *b, struct traffic_plan *p);
 /* The same of a collective. */
-void traffic_plan_tell_collective(struct agent *a, const struct collective *j);
+void traffic_plan_tell_collective(struct agent *a, const struct collective *c);

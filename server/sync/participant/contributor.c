@@ -25,93 +25,93 @@
 #define CONTRIBUTORS_MAX 16 /* at a time: each has three processes and memory */
 
 /* `who`: the node that is to blame; NULL: our own engine. */
-static void contributor_broken(struct agent *a, struct contributor *s, const char *code,
+static void contributor_broken(struct agent *a, struct contributor *c, const char *code,
 			       const char *who, const char *why)
 {
-	s->participant.is_broken = true;
-	participant_set_state(a, &s->participant, s->participant.state, 0);
-	participant_tell(a, &s->participant, "broken",
-			 json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)s->participant.epoch,
+	c->participant.is_broken = true;
+	participant_set_state(a, &c->participant, c->participant.state, 0);
+	participant_tell(a, &c->participant, "broken",
+			 json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)c->participant.epoch,
 				   "code", code, "why", why, "who", who));
 }
 
-static void contributor_on_opened(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_opened(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
-	const struct collective_op *op = s->invitation.op;
-	unsigned n = (unsigned)json_array_size(s->nodes);
+	struct contributor *c = contributor_of(p);
+	const struct collective_op *op = c->invitation.op;
+	unsigned n = (unsigned)json_array_size(c->nodes);
 	json_t *hellos;
 
-	if (d->state != PARTICIPANT_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
-	    op->read(message, n, &s->flows) < 0) {
-		contributor_broken(a, s, "failed", NULL,
+	if (p->state != PARTICIPANT_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
+	    op->read(message, n, &c->flows) < 0) {
+		contributor_broken(a, c, "failed", NULL,
 				   "the engine answered something else than was asked");
 		return;
 	}
-	d->changed = op->changed(&s->flows);
-	d->expected = op->expected(&s->flows, s->rank);
-	participant_set_state(a, d, PARTICIPANT_OPEN, 0);
-	participant_tell(a, d, "opened",
-			 json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)d->epoch,
-				   "hellos", hellos, "expected", (json_int_t)d->expected, "shares",
+	p->changed = op->changed(&c->flows);
+	p->expected = op->expected(&c->flows, c->rank);
+	participant_set_state(a, p, PARTICIPANT_OPEN, 0);
+	participant_tell(a, p, "opened",
+			 json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)p->epoch,
+				   "hellos", hellos, "expected", (json_int_t)p->expected, "shares",
 				   json_object_get(message, "shares"), "n_others",
 				   json_object_get(message, "n_others")));
 }
 
 /* What each of our links carried, beside what was planned for it. */
-static void contributor_count(struct agent *a, struct contributor *s, const json_t *message)
+static void contributor_count(struct agent *a, struct contributor *c, const json_t *message)
 {
 	const json_t *links = json_object_get(message, "links");
-	const struct collective_op *op = s->invitation.op;
+	const struct collective_op *op = c->invitation.op;
 	json_t *node;
 	size_t i;
 
-	json_array_foreach(s->nodes, i, node)
+	json_array_foreach(c->nodes, i, node)
 	{
 		const char *name = json_string_value(json_object_get(node, "node"));
 		const json_t *link = json_object_get(links, name);
 
 		if (!link)
 			continue; /* it is ours, or we have nothing to do with it */
-		metrics_on_received(a, name, op->planned(&s->flows, (unsigned)i, s->rank),
+		metrics_on_received(a, name, op->planned(&c->flows, (unsigned)i, c->rank),
 				    json_object_get(link, "in"));
-		metrics_on_sent(a, name, op->planned(&s->flows, s->rank, (unsigned)i),
+		metrics_on_sent(a, name, op->planned(&c->flows, c->rank, (unsigned)i),
 				json_object_get(link, "out"));
 	}
-	byte_count_add(&s->participant.byte_count, collective_op_planned(op, &s->flows, s->rank),
+	byte_count_add(&c->participant.byte_count, collective_op_planned(op, &c->flows, c->rank),
 		       json_object_get(message, "in"));
 }
 
-static void contributor_on_done(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_done(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 
-	if (d->state != PARTICIPANT_MOVING) {
-		contributor_broken(a, s, "failed", NULL, "the engine ended before it was started");
+	if (p->state != PARTICIPANT_MOVING) {
+		contributor_broken(a, c, "failed", NULL, "the engine ended before it was started");
 		return;
 	}
-	contributor_count(a, s, message);
-	trace_span_end(a, &d->engine, d->coordinator, d->from, message);
-	d->done = d->expected;
-	d->is_moved = true;
-	participant_set_state(a, d, PARTICIPANT_READY, 0);
-	participant_tell(a, d, "done",
-			 json_pack("{s:I, s:O?, s:O?, s:O*, s:O*}", "epoch", (json_int_t)d->epoch,
+	contributor_count(a, c, message);
+	trace_span_end(a, &p->engine, p->coordinator, p->from, message);
+	p->done = p->expected;
+	p->is_moved = true;
+	participant_set_state(a, p, PARTICIPANT_READY, 0);
+	participant_tell(a, p, "done",
+			 json_pack("{s:I, s:O?, s:O?, s:O*, s:O*}", "epoch", (json_int_t)p->epoch,
 				   "in", json_object_get(message, "in"), "out",
 				   json_object_get(message, "out"), "gave",
 				   json_object_get(message, "gave"), "took",
 				   json_object_get(message, "took")));
 }
 
-static void contributor_on_broken(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_broken(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 	const char *why = "its engine failed", *who = NULL, *code = "failed";
 
 	(void)field_string(message, "why", WHY_SIZE - 1, &why);
 	(void)field_string(message, "code", 32, &code);
 	(void)field_string_or_null(message, "who", NODE_MAX, &who);
-	contributor_broken(a, s, code, who, why);
+	contributor_broken(a, c, code, who, why);
 }
 
 static const char *name_at(const json_t *nodes, size_t i)
@@ -145,503 +145,503 @@ static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret
 }
 
 /* Who is no member of the group, as ours has it: our engine is not linked with it. NULL: all are. */
-static const char *find_stranger(const struct agent *a, const struct contributor *s)
+static const char *find_stranger(const struct agent *a, const struct contributor *c)
 {
-	const struct group *group = group_find(a->config, s->invitation.group);
+	const struct group *group = group_find(a->config, c->invitation.group);
 
-	for (size_t i = 0; i < json_array_size(s->nodes); i++)
-		if (!group || !group_has_member(group, name_at(s->nodes, i)))
-			return name_at(s->nodes, i);
+	for (size_t i = 0; i < json_array_size(c->nodes); i++)
+		if (!group || !group_has_member(group, name_at(c->nodes, i)))
+			return name_at(c->nodes, i);
 	return NULL;
 }
 
-static void contributor_open_engine(struct agent *a, struct contributor *s, const char *token)
+static void contributor_open_engine(struct agent *a, struct contributor *c, const char *token)
 {
-	const struct collective_op *op = s->invitation.op;
-	int fds[] = {s->data_fd, s->participant.memory_fd, s->tensors_fd};
+	const struct collective_op *op = c->invitation.op;
+	int fds[] = {c->data_fd, c->participant.memory_fd, c->tensors_fd};
 	unsigned n_fds = 3;
 	char why[WHY_SIZE];
 	json_t *order;
 
-	if (participant_start_engine(a, &s->participant, op->engine, why) < 0) {
-		participant_give_up(a, &s->participant, "engine", why);
+	if (participant_start_engine(a, &c->participant, op->engine, why) < 0) {
+		participant_give_up(a, &c->participant, "engine", why);
 		return;
 	}
 	order = json_pack("{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:s}", "op",
 			  "open", "operation", op->exchange, "node", a->config->name, "from",
-			  "sync", s->participant.sync, "epoch", (json_int_t)s->participant.epoch,
+			  "sync", c->participant.sync, "epoch", (json_int_t)c->participant.epoch,
 			  "address", a->config->data_addresses[0], "token", token, "nodes",
-			  s->nodes, "n_bytes", (json_int_t)s->participant.n_bytes, "chunk",
+			  c->nodes, "n_bytes", (json_int_t)c->participant.n_bytes, "chunk",
 			  (json_int_t)COLLECTIVE_OP_CHUNK, "stall_ms",
 			  (json_int_t)(a->config->stall_ns / 1000000), "security", "none");
-	if (s->participant.is_own)
-		n_fds = shard_open(s, order, fds);
-	work_tell(a, &s->participant.engine, order, fds, n_fds);
+	if (c->participant.is_own)
+		n_fds = shard_open(c, order, fds);
+	work_tell(a, &c->participant.engine, order, fds, n_fds);
 }
 
 /* Of a reshard it was ready before, but for the plan. */
-static bool is_prepared(const struct contributor *s)
+static bool is_prepared(const struct contributor *c)
 {
-	return !s->participant.is_own || s->invitation.shard.plan_fd >= 0;
+	return !c->participant.is_own || c->invitation.shard.plan_fd >= 0;
 }
 
 /* Bytes that come and go while the engine runs. */
-static uint64_t most(const struct contributor *s)
+static uint64_t most(const struct contributor *c)
 {
-	return s->participant.is_own ? collective_op_most(&s->flows.plan)
-				     : 2 * s->participant.n_bytes;
+	return c->participant.is_own ? collective_op_most(&c->flows.plan)
+				     : 2 * c->participant.n_bytes;
 }
 
-static void contributor_on_open(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_open(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 	uint8_t token[32];
 	const char *stranger;
 	uint64_t epoch;
 	json_t *nodes;
 	char hex[65], why[WHY_SIZE];
 
-	if (d->state != PARTICIPANT_READY || d->is_moved || !is_prepared(s) ||
-	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= d->epoch ||
+	if (p->state != PARTICIPANT_READY || p->is_moved || !is_prepared(c) ||
+	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= p->epoch ||
 	    field_bytes(message, "token", token, sizeof(token)) < 0 ||
 	    field_array(message, "nodes", COLLECTIVE_OP_NODES_MAX, &nodes) < 0 ||
-	    check_nodes(a, nodes, &s->rank) < 0) {
-		participant_out_of_order(a, d, "open");
+	    check_nodes(a, nodes, &c->rank) < 0) {
+		participant_out_of_order(a, p, "open");
 		return;
 	}
-	json_decref(s->nodes);
-	s->nodes = json_incref(nodes);
-	stranger = find_stranger(a, s);
+	json_decref(c->nodes);
+	c->nodes = json_incref(nodes);
+	stranger = find_stranger(a, c);
 	if (stranger) {
 		snprintf(why, sizeof(why), "%s has no member '%s' in the group '%s'",
-			 a->config->name, stranger, s->invitation.group);
-		participant_give_up(a, d, "group", why);
+			 a->config->name, stranger, c->invitation.group);
+		participant_give_up(a, p, "group", why);
 		return;
 	}
-	participant_take_epoch(d, epoch);
-	contributor_open_engine(a, s, field_hex(token, sizeof(token), hex));
+	participant_take_epoch(p, epoch);
+	contributor_open_engine(a, c, field_hex(token, sizeof(token), hex));
 }
 
-static void contributor_on_start(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_start(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 	uint64_t max_rate, whole_ns;
 	json_t *hellos;
 
-	if (d->is_broken)
+	if (p->is_broken)
 		return; /* it crossed what we said of that */
-	if (d->state != PARTICIPANT_OPEN ||
-	    field_array(message, "hellos", json_array_size(s->nodes), &hellos) < 0 ||
+	if (p->state != PARTICIPANT_OPEN ||
+	    field_array(message, "hellos", json_array_size(c->nodes), &hellos) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
-		participant_out_of_order(a, d, "start");
+		participant_out_of_order(a, p, "start");
 		return;
 	}
-	d->reported_ns = agent_now(a);
-	whole_ns = d->reported_ns + 2 * time_limit_to_move(a, most(s), max_rate);
-	d->whole_ns = max_rate && whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
-	participant_set_state(a, d, PARTICIPANT_MOVING, 2 * a->config->stall_ns);
-	work_tell(a, &d->engine,
+	p->reported_ns = agent_now(a);
+	whole_ns = p->reported_ns + 2 * time_limit_to_move(a, most(c), max_rate);
+	p->whole_ns = max_rate && whole_ns > p->whole_ns ? whole_ns : p->whole_ns;
+	participant_set_state(a, p, PARTICIPANT_MOVING, 2 * a->config->stall_ns);
+	work_tell(a, &p->engine,
 		  json_pack("{s:s, s:O, s:I}", "op", "start", "hellos", hellos, "max_rate",
 			    (json_int_t)max_rate),
 		  NULL, 0);
 }
 
 /* It may have been under way while we told that the epoch is done or broken. */
-static void contributor_on_stop(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_stop(struct agent *a, struct participant *p, const json_t *message)
 {
 	(void)message;
-	if (!participant_is_under_way(d) && !d->is_broken && d->state != PARTICIPANT_READY)
+	if (!participant_is_under_way(p) && !p->is_broken && p->state != PARTICIPANT_READY)
 		return;
-	if (d->state == PARTICIPANT_MOVING)
-		byte_count_add_broken(&d->byte_count);
-	work_end(a, &d->engine);
-	d->is_moved = d->is_broken = false;
-	participant_set_state(a, d, PARTICIPANT_READY, 0);
-	participant_tell(a, d, "stopped", json_pack("{s:I}", "epoch", (json_int_t)d->epoch));
+	if (p->state == PARTICIPANT_MOVING)
+		byte_count_add_broken(&p->byte_count);
+	work_end(a, &p->engine);
+	p->is_moved = p->is_broken = false;
+	participant_set_state(a, p, PARTICIPANT_READY, 0);
+	participant_tell(a, p, "stopped", json_pack("{s:I}", "epoch", (json_int_t)p->epoch));
 }
 
 /* --- What we make ------------------------------------------------------------------------------- */
 
-static void tell_ready(struct agent *a, struct contributor *s)
+static void tell_ready(struct agent *a, struct contributor *c)
 {
 	char hex[65];
 
-	participant_tell(a, &s->participant, "ready",
-			 json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)s->lent,
-				   "n_bytes", (json_int_t)s->participant.n_bytes, "layout_bytes",
-				   (json_int_t)s->layout_bytes, "layout",
-				   field_hex(s->layout, 32, hex), "address",
+	participant_tell(a, &c->participant, "ready",
+			 json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)c->lent,
+				   "n_bytes", (json_int_t)c->participant.n_bytes, "layout_bytes",
+				   (json_int_t)c->layout_bytes, "layout",
+				   field_hex(c->layout, 32, hex), "address",
 				   a->config->data_addresses[0]));
 }
 
-static void on_made(struct agent *a, struct contributor *s, int *fds, unsigned n_fds)
+static void on_made(struct agent *a, struct contributor *c, int *fds, unsigned n_fds)
 {
-	if (s->participant.state != PARTICIPANT_CREATE || n_fds != 1) {
-		participant_give_up(a, &s->participant, "failed",
+	if (c->participant.state != PARTICIPANT_CREATE || n_fds != 1) {
+		participant_give_up(a, &c->participant, "failed",
 				    "the sink answered something else than was asked");
 		return;
 	}
-	s->participant.memory_fd = take_fd(fds[0]);
-	participant_set_state(a, &s->participant, PARTICIPANT_READY, 0);
-	tell_ready(a, s);
+	c->participant.memory_fd = take_fd(fds[0]);
+	participant_set_state(a, &c->participant, PARTICIPANT_READY, 0);
+	tell_ready(a, c);
 }
 
-static void on_verified(struct agent *a, struct contributor *s, const json_t *message, int *fds,
+static void on_verified(struct agent *a, struct contributor *c, const json_t *message, int *fds,
 			unsigned n_fds)
 {
 	char root[65], leaves[65];
 
-	if (s->participant.state != PARTICIPANT_VERIFYING || n_fds != 1 ||
-	    field_bytes(message, "root", s->root, 32) < 0 ||
-	    field_bytes(message, "leaves", s->leaves, 32) < 0) {
-		participant_give_up(a, &s->participant, "failed",
+	if (c->participant.state != PARTICIPANT_VERIFYING || n_fds != 1 ||
+	    field_bytes(message, "root", c->root, 32) < 0 ||
+	    field_bytes(message, "leaves", c->leaves, 32) < 0) {
+		participant_give_up(a, &c->participant, "failed",
 				    "the sink answered something else than was asked");
 		return;
 	}
-	s->leaves_fd = take_fd(fds[0]);
-	s->participant.memory_fd = fd_close(
-		s->participant.memory_fd); /* of a staging the last that keeps it */
-	participant_set_state(a, &s->participant, PARTICIPANT_VERIFIED, 0);
-	participant_tell(a, &s->participant, "verified",
-			 json_pack("{s:s, s:s}", "root", field_hex(s->root, 32, root), "leaves",
-				   field_hex(s->leaves, 32, leaves)));
+	c->leaves_fd = take_fd(fds[0]);
+	c->participant.memory_fd = fd_close(
+		c->participant.memory_fd); /* of a staging the last that keeps it */
+	participant_set_state(a, &c->participant, PARTICIPANT_VERIFIED, 0);
+	participant_tell(a, &c->participant, "verified",
+			 json_pack("{s:s, s:s}", "root", field_hex(c->root, 32, root), "leaves",
+				   field_hex(c->leaves, 32, leaves)));
 }
 
-static bool contributor_gives(const struct contributor *s)
+static bool contributor_gives(const struct contributor *c)
 {
-	return !s->participant.is_own || s->invitation.shard.gives;
+	return !c->participant.is_own || c->invitation.shard.gives;
 }
 
 /* Who only gives a shard has nothing to verify or to publish. */
-static bool makes(const struct contributor *s)
+static bool makes(const struct contributor *c)
 {
-	return !s->participant.is_own || s->invitation.shard.gets;
+	return !c->participant.is_own || c->invitation.shard.gets;
 }
 
 /* Where all is that it gives and gets. */
-static const char *device_of(const struct agent *a, const struct contributor *s)
+static const char *device_of(const struct agent *a, const struct contributor *c)
 {
-	return group_device(a->config, s->invitation.group);
+	return group_device(a->config, c->invitation.group);
 }
 
-static bool is_on_gpu(const struct agent *a, const struct contributor *s)
+static bool is_on_gpu(const struct agent *a, const struct contributor *c)
 {
-	return strcmp(device_of(a, s), GROUP_DEVICE_DEFAULT) != 0;
+	return strcmp(device_of(a, c), GROUP_DEVICE_DEFAULT) != 0;
 }
 
-static void contributor_make(struct agent *a, struct contributor *s)
+static void contributor_make(struct agent *a, struct contributor *c)
 {
-	const struct shard *x = &s->invitation.shard;
-	const struct group *group = group_find(a->config, s->invitation.group);
+	const struct shard *x = &c->invitation.shard;
+	const struct group *group = group_find(a->config, c->invitation.group);
 	json_t *message;
 	char hex[65];
 
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", "make", "socket",
-			    a->config->weightd_socket, "buffer", s->participant.replica->buffer,
-			    "device", device_of(a, s), "n_bytes",
-			    (json_int_t)s->participant.n_bytes, "layout",
-			    field_hex(s->participant.is_own ? x->layout : s->layout, 32, hex));
+			    a->config->weightd_socket, "buffer", c->participant.replica->buffer,
+			    "device", device_of(a, c), "n_bytes",
+			    (json_int_t)c->participant.n_bytes, "layout",
+			    field_hex(c->participant.is_own ? x->layout : c->layout, 32, hex));
 	if (group)
 		ownership_add(&group->ownership, message);
-	participant_create(a, &s->participant, message,
-			   s->participant.is_own ? &x->layout_fd : &s->layout_fd, 1);
+	participant_create(a, &c->participant, message,
+			   c->participant.is_own ? &x->layout_fd : &c->layout_fd, 1);
 }
 
 /* What a GPU has, to where engines read. The result will be staged beside it. */
-static void contributor_copy(struct agent *a, struct contributor *s)
+static void contributor_copy(struct agent *a, struct contributor *c)
 {
-	struct participant *d = &s->participant;
+	struct participant *p = &c->participant;
 
-	participant_set_state(a, d, PARTICIPANT_WANT,
-			      time_limit_for(a, d->is_own ? s->invitation.shard.given_bytes
-							  : d->n_bytes));
-	work_tell(a, &s->source,
-		  json_pack("{s:s, s:I}", "op", "copy", "beside", (json_int_t)d->n_bytes), NULL, 0);
+	participant_set_state(a, p, PARTICIPANT_WANT,
+			      time_limit_for(a, p->is_own ? c->invitation.shard.given_bytes
+							  : p->n_bytes));
+	work_tell(a, &c->source,
+		  json_pack("{s:s, s:I}", "op", "copy", "beside", (json_int_t)p->n_bytes), NULL, 0);
 }
 
-void contributor_prepare(struct agent *a, struct contributor *s)
+void contributor_prepare(struct agent *a, struct contributor *c)
 {
-	if (is_on_gpu(a, s))
+	if (is_on_gpu(a, c))
 		loan_forget_idle(a, NULL); /* there has to be room for copies */
-	if (contributor_gives(s) && s->data_fd < 0) {
-		contributor_copy(a, s);
-	} else if (makes(s)) {
-		contributor_make(a, s);
+	if (contributor_gives(c) && c->data_fd < 0) {
+		contributor_copy(a, c);
+	} else if (makes(c)) {
+		contributor_make(a, c);
 	} else {
-		participant_set_state(a, &s->participant, PARTICIPANT_READY, 0);
-		tell_ready(a, s);
+		participant_set_state(a, &c->participant, PARTICIPANT_READY, 0);
+		tell_ready(a, c);
 	}
 }
 
-static void on_copied(struct agent *a, struct contributor *s, int *fds, unsigned n_fds)
+static void on_copied(struct agent *a, struct contributor *c, int *fds, unsigned n_fds)
 {
-	if (s->participant.state != PARTICIPANT_WANT || !is_on_gpu(a, s) || s->data_fd >= 0 ||
+	if (c->participant.state != PARTICIPANT_WANT || !is_on_gpu(a, c) || c->data_fd >= 0 ||
 	    n_fds != 1) {
-		participant_give_up(a, &s->participant, "failed",
+		participant_give_up(a, &c->participant, "failed",
 				    "the source answered something else than was asked");
 		return;
 	}
-	s->data_fd = take_fd(fds[0]);
-	contributor_prepare(a, s);
+	c->data_fd = take_fd(fds[0]);
+	contributor_prepare(a, c);
 }
 
 /* --- What we give ------------------------------------------------------------------------------- */
 
-static const char *source_of(const struct contributor *s)
+static const char *source_of(const struct contributor *c)
 {
-	return s->participant.is_own ? s->invitation.shard.source : s->participant.replica->buffer;
+	return c->participant.is_own ? c->invitation.shard.source : c->participant.replica->buffer;
 }
 
 /* False: nothing can be made of ours, whatever the others have, and the coordinator was told why. */
-static bool is_usable(struct agent *a, struct contributor *s, uint64_t n_bytes)
+static bool is_usable(struct agent *a, struct contributor *c, uint64_t n_bytes)
 {
-	uint64_t max = s->participant.is_own
+	uint64_t max = c->participant.is_own
 			       ? 0
 			       : a->config->max_bytes; /* what is given is here already */
 	char why[WHY_SIZE] = "";
 
 	if (!n_bytes)
-		snprintf(why, sizeof(why), "version %ju of %s has no bytes", (uintmax_t)s->lent,
-			 source_of(s));
+		snprintf(why, sizeof(why), "version %ju of %s has no bytes", (uintmax_t)c->lent,
+			 source_of(c));
 	else if (max && n_bytes > max)
 		snprintf(why, sizeof(why), "it has %ju bytes, and max-bytes of %s is %ju",
 			 (uintmax_t)n_bytes, a->config->name, (uintmax_t)max);
 	if (why[0])
-		participant_give_up(a, &s->participant, "layout", why);
+		participant_give_up(a, &c->participant, "layout", why);
 	return !why[0];
 }
 
 /* `how` is NULL where that is not known. */
-static void give_up_misfit(struct agent *a, struct contributor *s, const char *how)
+static void give_up_misfit(struct agent *a, struct contributor *c, const char *how)
 {
 	char why[WHY_SIZE];
 
 	snprintf(why, sizeof(why), "its tensors are not those of %s on %s%s%.300s",
-		 s->invitation.buffer, agent_peer_name(a, s->participant.coordinator),
+		 c->invitation.buffer, agent_peer_name(a, c->participant.coordinator),
 		 how ? ": " : "", how ? how : "");
-	participant_give_up(a, &s->participant, "layout", why);
+	participant_give_up(a, &c->participant, "layout", why);
 }
 
 /* Our tensors are others than the coordinator's: with its layout, the source finds how. */
-static void contributor_compare(struct agent *a, struct contributor *s)
+static void contributor_compare(struct agent *a, struct contributor *c)
 {
-	uint64_t size = s->invitation.layout_bytes;
+	uint64_t size = c->invitation.layout_bytes;
 
 	if (size == 0 || size > LAYOUT_SIZE_MAX || size > participant_blobs_max(a)) {
-		give_up_misfit(a, s, NULL);
+		give_up_misfit(a, c, NULL);
 		return;
 	}
-	s->compares = true;
-	participant_set_state(a, &s->participant, PARTICIPANT_WANT, 0);
-	participant_tell(a, &s->participant, "differs", NULL);
+	c->compares = true;
+	participant_set_state(a, &c->participant, PARTICIPANT_WANT, 0);
+	participant_tell(a, &c->participant, "differs", NULL);
 }
 
-static void on_attached(struct agent *a, struct contributor *s, const json_t *message, int *fds,
+static void on_attached(struct agent *a, struct contributor *c, const json_t *message, int *fds,
 			unsigned n_fds)
 {
-	const bool is_lent = !is_on_gpu(a, s); /* else a copy of it will be */
+	const bool is_lent = !is_on_gpu(a, c); /* else a copy of it will be */
 	uint64_t n_bytes;
 
-	if (s->participant.state != PARTICIPANT_WANT || s->compares ||
-	    n_fds != 1u + is_lent + !s->participant.is_own ||
-	    field_number(message, "version", INT64_MAX, &s->lent) < 0 ||
+	if (c->participant.state != PARTICIPANT_WANT || c->compares ||
+	    n_fds != 1u + is_lent + !c->participant.is_own ||
+	    field_number(message, "version", INT64_MAX, &c->lent) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX / 4, &n_bytes) < 0 ||
-	    field_number(message, "layout_bytes", INT64_MAX, &s->layout_bytes) < 0 ||
-	    field_bytes(message, "layout", s->layout, 32) < 0) {
-		participant_give_up(a, &s->participant, "failed",
+	    field_number(message, "layout_bytes", INT64_MAX, &c->layout_bytes) < 0 ||
+	    field_bytes(message, "layout", c->layout, 32) < 0) {
+		participant_give_up(a, &c->participant, "failed",
 				    "the source answered something else than was asked");
 		return;
 	}
-	if (!is_usable(a, s, n_bytes))
+	if (!is_usable(a, c, n_bytes))
 		return;
 	/* The image of a layout has its size in it. */
-	if (s->invitation.has_layout && memcmp(s->layout, s->invitation.layout, 32) != 0) {
-		contributor_compare(a, s);
+	if (c->invitation.has_layout && memcmp(c->layout, c->invitation.layout, 32) != 0) {
+		contributor_compare(a, c);
 		return;
 	}
-	s->layout_fd = take_fd(*fds++);
+	c->layout_fd = take_fd(*fds++);
 	if (is_lent)
-		s->data_fd = take_fd(*fds++);
-	if (s->participant.is_own) {
-		s->invitation.shard.given_bytes = n_bytes;
-		shard_offer(a, s);
+		c->data_fd = take_fd(*fds++);
+	if (c->participant.is_own) {
+		c->invitation.shard.given_bytes = n_bytes;
+		shard_offer(a, c);
 		return;
 	}
-	s->participant.n_bytes = n_bytes;
-	s->tensors_fd = take_fd(*fds);
-	s->participant.whole_ns = agent_now(a) +
-				  2 * time_limit_to_move(a, 2 * s->participant.n_bytes, 0);
-	contributor_prepare(a, s);
+	c->participant.n_bytes = n_bytes;
+	c->tensors_fd = take_fd(*fds);
+	c->participant.whole_ns = agent_now(a) +
+				  2 * time_limit_to_move(a, 2 * c->participant.n_bytes, 0);
+	contributor_prepare(a, c);
 }
 
 static void contributor_on_source_message(struct agent *a, struct work *w, const json_t *message,
 					  int *fds, unsigned n_fds)
 {
-	struct contributor *s = container_of(w, struct contributor, source);
+	struct contributor *c = container_of(w, struct contributor, source);
 	const char *op, *code = "failed", *why = "the source did not say why it failed";
 
-	if (s->participant.state == PARTICIPANT_ENDED ||
-	    s->participant.state == PARTICIPANT_PUBLISHING)
+	if (c->participant.state == PARTICIPANT_ENDED ||
+	    c->participant.state == PARTICIPANT_PUBLISHING)
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "attached") == 0) {
-		on_attached(a, s, message, fds, n_fds);
+		on_attached(a, c, message, fds, n_fds);
 		return;
 	}
 	if (strcmp(op, "copied") == 0) {
-		on_copied(a, s, fds, n_fds);
+		on_copied(a, c, fds, n_fds);
 		return;
 	}
 	(void)field_string(message, "code", 32, &code);
 	(void)field_string(message, "why", WHY_SIZE - 1, &why);
-	if (s->compares)
-		give_up_misfit(a, s, why);
+	if (c->compares)
+		give_up_misfit(a, c, why);
 	else
-		participant_give_up(a, &s->participant, code, why);
+		participant_give_up(a, &c->participant, code, why);
 }
 
 static void contributor_on_source_end(struct agent *a, struct work *w, const char *how)
 {
-	struct contributor *s = container_of(w, struct contributor, source);
+	struct contributor *c = container_of(w, struct contributor, source);
 	char why[WHY_SIZE];
 
-	if (s->participant.state == PARTICIPANT_ENDED ||
-	    s->participant.state == PARTICIPANT_PUBLISHING)
+	if (c->participant.state == PARTICIPANT_ENDED ||
+	    c->participant.state == PARTICIPANT_PUBLISHING)
 		return;
 	snprintf(why, sizeof(why), "the source process of %s ended (%s)", a->config->name, how);
-	participant_give_up(a, &s->participant, "failed", why);
+	participant_give_up(a, &c->participant, "failed", why);
 }
 
 /* --- The end ------------------------------------------------------------------------------------- */
 
-static void contributor_end(struct agent *a, struct participant *d, const char *state_name,
+static void contributor_end(struct agent *a, struct participant *p, const char *state_name,
 			    const char *why)
 {
-	participant_end(a, d, state_name, why);
-	work_end(a, &contributor_of(d)->source);
+	participant_end(a, p, state_name, why);
+	work_end(a, &contributor_of(p)->source);
 }
 
 /* --- What the coordinator says ------------------------------------------------------------------- */
 
-static void contributor_on_verify(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_verify(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 
 	(void)message;
-	if (d->state != PARTICIPANT_READY || !d->is_moved) {
-		participant_out_of_order(a, d, "verify");
+	if (p->state != PARTICIPANT_READY || !p->is_moved) {
+		participant_out_of_order(a, p, "verify");
 		return;
 	}
-	work_end(a, &d->engine);
-	work_end(a, &s->source); /* what it gave is in the result */
-	s->data_fd = fd_close(s->data_fd);
-	if (!makes(s)) {
-		participant_set_state(a, d, PARTICIPANT_VERIFIED, 0);
-		participant_tell(a, d, "verified", NULL);
+	work_end(a, &p->engine);
+	work_end(a, &c->source); /* what it gave is in the result */
+	c->data_fd = fd_close(c->data_fd);
+	if (!makes(c)) {
+		participant_set_state(a, p, PARTICIPANT_VERIFIED, 0);
+		participant_tell(a, p, "verified", NULL);
 		return;
 	}
-	participant_set_state(a, d, PARTICIPANT_VERIFYING, time_limit_to_verify(a, d->n_bytes));
-	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
+	participant_set_state(a, p, PARTICIPANT_VERIFYING, time_limit_to_verify(a, p->n_bytes));
+	work_tell(a, &p->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
 /* Whether it is what was asked for and found here, and newer than what is. -EBADMSG or -EKEYREJECTED. */
-static int check_document(struct agent *a, const struct contributor *s, const struct document *d,
+static int check_document(struct agent *a, const struct contributor *c, const struct document *d,
 			  char why[WHY_SIZE])
 {
-	const struct invitation *i = &s->invitation;
+	const struct invitation *i = &c->invitation;
 
 	snprintf(why, WHY_SIZE, "its coordinator signed another version than was verified here");
 	if (!d->decision ||
-	    strcmp(d->publisher, agent_peer_name(a, s->participant.coordinator)) != 0 ||
+	    strcmp(d->publisher, agent_peer_name(a, c->participant.coordinator)) != 0 ||
 	    strcmp(d->group, i->group) != 0 || strcmp(d->buffer, i->buffer) != 0 ||
 	    version_id_compare(d->version_id, i->version_id) != 0 ||
-	    d->n_bytes != s->participant.n_bytes || d->layout_bytes != s->layout_bytes ||
-	    memcmp(d->layout, s->layout, 32) != 0 || memcmp(d->root, s->root, 32) != 0 ||
-	    memcmp(d->leaves, s->leaves, 32) != 0)
+	    d->n_bytes != c->participant.n_bytes || d->layout_bytes != c->layout_bytes ||
+	    memcmp(d->layout, c->layout, 32) != 0 || memcmp(d->root, c->root, 32) != 0 ||
+	    memcmp(d->leaves, c->leaves, 32) != 0)
 		return -EBADMSG;
 	return document_check(a, d, why);
 }
 
 /* What is our own nobody else has to believe: so it is not signed, and is what was found here, or it is not published. */
-static void commit_own(struct agent *a, struct participant *d, const json_t *message)
+static void commit_own(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 	uint8_t root[32];
 
-	if (!makes(s)) {
-		participant_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)0));
-		contributor_end(a, d, "committed", NULL);
-	} else if (field_bytes(message, "root", root, 32) < 0 || memcmp(root, s->root, 32) != 0) {
+	if (!makes(c)) {
+		participant_tell(a, p, "committed", json_pack("{s:I}", "version", (json_int_t)0));
+		contributor_end(a, p, "committed", NULL);
+	} else if (field_bytes(message, "root", root, 32) < 0 || memcmp(root, c->root, 32) != 0) {
 		participant_give_up(
-			a, d, "decision",
+			a, p, "decision",
 			"its coordinator decided on something else than was verified here");
 	} else {
-		participant_publish(a, d, NULL);
+		participant_publish(a, p, NULL);
 	}
 }
 
-static void contributor_on_commit(struct agent *a, struct participant *d, const json_t *message)
+static void contributor_on_commit(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 	cleanup(document_freep) struct document *document = NULL;
 	char why[WHY_SIZE];
 
-	if (d->state == PARTICIPANT_VERIFIED && d->is_own) {
-		commit_own(a, d, message);
+	if (p->state == PARTICIPANT_VERIFIED && p->is_own) {
+		commit_own(a, p, message);
 		return;
 	}
-	if (d->state != PARTICIPANT_VERIFIED || document_parse(message, &document) < 0) {
-		participant_out_of_order(a, d, "commit");
+	if (p->state != PARTICIPANT_VERIFIED || document_parse(message, &document) < 0) {
+		participant_out_of_order(a, p, "commit");
 		return;
 	}
-	if (check_document(a, s, document, why) < 0) {
-		participant_give_up(a, d, "decision", why);
+	if (check_document(a, c, document, why) < 0) {
+		participant_give_up(a, p, "decision", why);
 		return;
 	}
-	participant_publish(a, d, document);
+	participant_publish(a, p, document);
 }
 
-static bool contributor_on_sink(struct agent *a, struct participant *d, const char *op,
+static bool contributor_on_sink(struct agent *a, struct participant *p, const char *op,
 				const json_t *message, int *fds, unsigned n_fds)
 {
 	if (strcmp(op, "created") == 0)
-		on_made(a, contributor_of(d), fds, n_fds);
+		on_made(a, contributor_of(p), fds, n_fds);
 	else if (strcmp(op, "verified") == 0)
-		on_verified(a, contributor_of(d), message, fds, n_fds);
+		on_verified(a, contributor_of(p), message, fds, n_fds);
 	else
 		return false;
 	return true;
 }
 
-static void contributor_on_engine_end(struct agent *a, struct participant *d, const char *why)
+static void contributor_on_engine_end(struct agent *a, struct participant *p, const char *why)
 {
-	contributor_broken(a, contributor_of(d), "failed", NULL, why);
+	contributor_broken(a, contributor_of(p), "failed", NULL, why);
 }
 
-static void contributor_on_published(struct agent *a, struct participant *d)
+static void contributor_on_published(struct agent *a, struct participant *p)
 {
-	const struct contributor *s = contributor_of(d);
+	const struct contributor *c = contributor_of(p);
 
 	(void)a;
-	if (d->version)
-		replica_set_base(d->replica, d->version, d->n_bytes, s->root, s->leaves_fd);
+	if (p->version)
+		replica_set_base(p->replica, p->version, p->n_bytes, c->root, c->leaves_fd);
 }
 
-static void contributor_free(struct agent *a, struct participant *d)
+static void contributor_free(struct agent *a, struct participant *p)
 {
-	struct contributor *s = contributor_of(d);
+	struct contributor *c = contributor_of(p);
 
-	participant_deinit(a, d);
-	work_end(a, &s->source);
-	(void)fd_close(s->layout_fd);
-	(void)fd_close(s->data_fd);
-	(void)fd_close(s->tensors_fd);
-	(void)fd_close(s->leaves_fd);
-	shard_deinit(&s->invitation.shard);
-	moves_deinit(&s->flows.plan);
-	json_decref(s->nodes);
-	free(s);
+	participant_deinit(a, p);
+	work_end(a, &c->source);
+	(void)fd_close(c->layout_fd);
+	(void)fd_close(c->data_fd);
+	(void)fd_close(c->tensors_fd);
+	(void)fd_close(c->leaves_fd);
+	shard_deinit(&c->invitation.shard);
+	moves_deinit(&c->flows.plan);
+	json_decref(c->nodes);
+	free(c);
 }
 
 static const struct participant_ops CONTRIBUTOR = {
@@ -670,32 +670,32 @@ static const struct participant_ops CONTRIBUTOR = {
 static struct contributor *find_who_compares(const struct agent *a, unsigned peer,
 					     const uint8_t hash[32])
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link)
-		if (d->ops == &CONTRIBUTOR && d->state == PARTICIPANT_WANT &&
-		    d->coordinator == peer && contributor_of(d)->compares &&
-		    memcmp(contributor_of(d)->invitation.layout, hash, 32) == 0)
-			return contributor_of(d);
+	list_for_each(p, &a->participants, link)
+		if (p->ops == &CONTRIBUTOR && p->state == PARTICIPANT_WANT &&
+		    p->coordinator == peer && contributor_of(p)->compares &&
+		    memcmp(contributor_of(p)->invitation.layout, hash, 32) == 0)
+			return contributor_of(p);
 	return NULL;
 }
 
 uint64_t contributor_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	const struct contributor *s = find_who_compares(a, peer, hash);
+	const struct contributor *c = find_who_compares(a, peer, hash);
 
-	return s ? s->invitation.layout_bytes : 0;
+	return c ? c->invitation.layout_bytes : 0;
 }
 
 void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
 			 uint64_t size)
 {
-	struct contributor *s = find_who_compares(a, peer, hash);
+	struct contributor *c = find_who_compares(a, peer, hash);
 
-	if (!s || s->invitation.layout_bytes != size)
+	if (!c || c->invitation.layout_bytes != size)
 		return;
-	participant_set_state(a, &s->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
-	work_tell(a, &s->source,
+	participant_set_state(a, &c->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
+	work_tell(a, &c->source,
 		  json_pack("{s:s, s:s, s:s}", "op", "compare", "node", a->config->name, "other",
 			    agent_peer_name(a, peer)),
 		  &fd, 1);
@@ -703,44 +703,44 @@ void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32],
 
 /* --- Joining ------------------------------------------------------------------------------------ */
 
-static void contributor_attach(struct agent *a, struct contributor *s)
+static void contributor_attach(struct agent *a, struct contributor *c)
 {
 	char why[WHY_SIZE];
 
-	s->source = (struct work){.on_message = contributor_on_source_message,
+	c->source = (struct work){.on_message = contributor_on_source_message,
 				  .on_end = contributor_on_source_end};
-	if (work_start(a, &s->source, JOB_SOURCE, s->participant.replica->buffer, why) < 0) {
-		participant_give_up(a, &s->participant, "failed", why);
+	if (work_start(a, &c->source, JOB_SOURCE, c->participant.replica->buffer, why) < 0) {
+		participant_give_up(a, &c->participant, "failed", why);
 		return;
 	}
-	participant_set_state(a, &s->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
-	work_tell(a, &s->source,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.op->lend, "socket",
-			    a->config->weightd_socket, "buffer", source_of(s), "device",
-			    device_of(a, s), "version", (json_int_t)s->invitation.shard.version),
+	participant_set_state(a, &c->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
+	work_tell(a, &c->source,
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", c->invitation.op->lend, "socket",
+			    a->config->weightd_socket, "buffer", source_of(c), "device",
+			    device_of(a, c), "version", (json_int_t)c->invitation.shard.version),
 		  NULL, 0);
 }
 
-static void contributor_begin(struct agent *a, struct contributor *s)
+static void contributor_begin(struct agent *a, struct contributor *c)
 {
-	s->participant.whole_ns = agent_now(a) +
-				  2 * time_limit_to_move(a, 2 * s->invitation.n_bytes, 0);
-	if (s->had_to_wait)
-		participant_tell(a, &s->participant, "begun", NULL);
-	if (s->participant.is_own && !s->invitation.shard.gives)
-		shard_offer(a, s);
+	c->participant.whole_ns = agent_now(a) +
+				  2 * time_limit_to_move(a, 2 * c->invitation.n_bytes, 0);
+	if (c->had_to_wait)
+		participant_tell(a, &c->participant, "begun", NULL);
+	if (c->participant.is_own && !c->invitation.shard.gives)
+		shard_offer(a, c);
 	else
-		contributor_attach(a, s);
+		contributor_attach(a, c);
 }
 
 void contributor_begin_next(struct agent *a)
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link)
-		if (d->ops == &CONTRIBUTOR && d->state == PARTICIPANT_QUEUED &&
-		    participant_has_turn(a, d, CONTRIBUTORS_MAX))
-			contributor_begin(a, contributor_of(d));
+	list_for_each(p, &a->participants, link)
+		if (p->ops == &CONTRIBUTOR && p->state == PARTICIPANT_QUEUED &&
+		    participant_has_turn(a, p, CONTRIBUTORS_MAX))
+			contributor_begin(a, contributor_of(p));
 }
 
 static int read_invitation(struct agent *a, unsigned peer, const json_t *message,
@@ -774,22 +774,22 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 }
 
 static struct contributor *contributor_new(struct agent *a, unsigned peer,
-					   const struct invitation *i, struct replica *h)
+					   const struct invitation *i, struct replica *rep)
 {
-	struct contributor *s = calloc(1, sizeof(*s));
+	struct contributor *c = calloc(1, sizeof(*c));
 
-	if (!s)
+	if (!c)
 		return NULL;
-	s->invitation = *i;
-	s->layout_fd = s->data_fd = s->tensors_fd = s->leaves_fd = -1;
-	s->participant.ops = &CONTRIBUTOR;
-	s->participant.kind = i->op->kind;
-	s->participant.is_own = !i->op->is_version;
-	s->participant.group = s->invitation.group;
-	s->participant.version_id = i->version_id;
-	participant_init(a, &s->participant, peer, i->sync, h);
-	s->participant.whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 2 * i->n_bytes, 0);
-	return s;
+	c->invitation = *i;
+	c->layout_fd = c->data_fd = c->tensors_fd = c->leaves_fd = -1;
+	c->participant.ops = &CONTRIBUTOR;
+	c->participant.kind = i->op->kind;
+	c->participant.is_own = !i->op->is_version;
+	c->participant.group = c->invitation.group;
+	c->participant.version_id = i->version_id;
+	participant_init(a, &c->participant, peer, i->sync, rep);
+	c->participant.whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 2 * i->n_bytes, 0);
+	return c;
 }
 
 /* Whatever we have is what the others are asked for, and of a reshard everybody has another one. */
@@ -802,25 +802,25 @@ void contributor_on_join(struct agent *a, unsigned peer, const json_t *message)
 {
 	struct invitation i;
 	char why[WHY_SIZE] = "";
-	struct replica *h = NULL;
+	struct replica *rep = NULL;
 	const char *code;
-	struct contributor *s;
+	struct contributor *c;
 
 	if (read_invitation(a, peer, message, &i) < 0 || (!has_layout(&i) && peer != AGENT_SELF)) {
 		agent_hang_up(a, peer, "JOIN of another form, or of a sync that there is already");
 		return;
 	}
-	code = a->hooks->refuse_contributor(a, peer, &i, &h, why);
-	s = code ? NULL : contributor_new(a, peer, &i, h);
-	if (!s) {
-		participant_refuse(a, peer, i.sync, code ? code : "memory", h,
+	code = a->hooks->refuse_contributor(a, peer, &i, &rep, why);
+	c = code ? NULL : contributor_new(a, peer, &i, rep);
+	if (!c) {
+		participant_refuse(a, peer, i.sync, code ? code : "memory", rep,
 				   code ? why : "out of memory");
 		return;
 	}
-	replica_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, rep, NO_PEER);
 	contributor_begin_next(a);
-	if (s->participant.state == PARTICIPANT_QUEUED) {
-		s->had_to_wait = true;
-		participant_tell(a, &s->participant, "queued", NULL);
+	if (c->participant.state == PARTICIPANT_QUEUED) {
+		c->had_to_wait = true;
+		participant_tell(a, &c->participant, "queued", NULL);
 	}
 }

@@ -47,9 +47,9 @@ struct contributor {
 	struct flows flows;
 };
 
-static inline struct contributor *contributor_of(struct participant *d)
+static inline struct contributor *contributor_of(struct participant *p)
 {
-	return container_of(d, struct contributor, participant);
+	return container_of(p, struct contributor, participant);
 }
 
 /* Begins those that may, oldest first. */
@@ -65,4 +65,4 @@ void contributor_on_join(struct agent *a, unsigned peer_or_self, const json_t *m
 /* --- For shard.c --------------------------------------------------------------------------------- */
 
 /* Whatever it gives and gets is known: has it copied and made, as far as there is something to, and tells READY. */
-void contributor_prepare(struct agent *a, struct contributor *s);
+void contributor_prepare(struct agent *a, struct contributor *c);

@@ -75,7 +75,7 @@ struct participant {
 struct participant_message {
 	const char *type;
 	bool of_epoch; /* dropped where its epoch is another one */
-	void (*fn)(struct agent *a, struct participant *d, const json_t *message);
+	void (*fn)(struct agent *a, struct participant *p, const json_t *message);
 };
 
 /* What differs between the kinds. */
@@ -85,26 +85,26 @@ struct participant_ops {
 	struct participant_message messages[7]; /* of the coordinator, beside those that are common to all */
 
 	/* The sink has made memory, or says something that is not common to all; false: nobody knows that. */
-	bool (*on_sink)(struct agent *a, struct participant *d, const char *op,
+	bool (*on_sink)(struct agent *a, struct participant *p, const char *op,
 			const json_t *message, int *fds, unsigned n_fds);
 	/* What the engine says. */
-	void (*on_opened)(struct agent *a, struct participant *d, const json_t *message);
-	void (*on_done)(struct agent *a, struct participant *d, const json_t *message);
-	void (*on_broken)(struct agent *a, struct participant *d, const json_t *message);
+	void (*on_opened)(struct agent *a, struct participant *p, const json_t *message);
+	void (*on_done)(struct agent *a, struct participant *p, const json_t *message);
+	void (*on_broken)(struct agent *a, struct participant *p, const json_t *message);
 	/* It ended. */
-	void (*on_engine_end)(struct agent *a, struct participant *d, const char *why);
+	void (*on_engine_end)(struct agent *a, struct participant *p, const char *why);
 	/* It did not open, or moves nothing. */
-	void (*on_stalled)(struct agent *a, struct participant *d, const char *why);
+	void (*on_stalled)(struct agent *a, struct participant *p, const char *why);
 	/* The local weightd serves it. */
-	void (*on_published)(struct agent *a, struct participant *d);
+	void (*on_published)(struct agent *a, struct participant *p);
 	/* Ends in participant_end(). */
-	void (*end)(struct agent *a, struct participant *d, const char *state_name, const char *why);
-	void (*free)(struct agent *a, struct participant *d);
+	void (*end)(struct agent *a, struct participant *p, const char *state_name, const char *why);
+	void (*free)(struct agent *a, struct participant *p);
 };
 
-static inline bool participant_is_repair(const struct participant *d)
+static inline bool participant_is_repair(const struct participant *p)
 {
-	return d->kind == KIND_REPAIR;
+	return p->kind == KIND_REPAIR;
 }
 
 /* How many bytes the layout and the leaves of a version may have: of all there may be twice as many here. */
@@ -115,9 +115,9 @@ struct participant *participant_find_of_buffer(struct agent *a, const char *buff
 /* Any message with a sync: whether it was of one that this node has a participant in. */
 bool participant_on_message(struct agent *a, unsigned peer_or_self, const char *sync,
 			    const char *type, const json_t *message);
-void participant_on_peer_down(struct agent *a, struct participant *d, const char *why);
-void participant_on_timer(struct agent *a, struct participant *d, uint64_t now);
-uint64_t participant_deadline(const struct participant *d);
+void participant_on_peer_down(struct agent *a, struct participant *p, const char *why);
+void participant_on_timer(struct agent *a, struct participant *p, uint64_t now);
+uint64_t participant_deadline(const struct participant *p);
 
 /*
  * The id that a coordinator gives to a sync. -EBADMSG: it is none, or that of another sync here: what is told of the two
@@ -126,59 +126,59 @@ uint64_t participant_deadline(const struct participant *d);
 int participant_read_sync(struct agent *a, unsigned peer_or_self, const json_t *message,
 			  const char **ret);
 
-static inline bool participant_has_begun(const struct participant *d)
+static inline bool participant_has_begun(const struct participant *p)
 {
-	return d->state != PARTICIPANT_QUEUED && d->state != PARTICIPANT_ENDED;
+	return p->state != PARTICIPANT_QUEUED && p->state != PARTICIPANT_ENDED;
 }
 
 /*
  * Whether a queued one may begin, where `max` of its kind may be under way: whoever coordinates some leaves as many to
  * others, however long its own take.
  */
-bool participant_has_turn(const struct agent *a, const struct participant *d, unsigned max);
+bool participant_has_turn(const struct agent *a, const struct participant *p, unsigned max);
 
 /* Gives back all that it holds; unless it is publishing, or has ended. */
-void participant_drop(struct agent *a, struct participant *d, const char *format, ...)
+void participant_drop(struct agent *a, struct participant *p, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* The same for a sync of this peer, which the coordinator is told. */
-void participant_give_way(struct agent *a, struct participant *d, unsigned peer);
+void participant_give_way(struct agent *a, struct participant *p, unsigned peer);
 
-const char *participant_phase(const struct participant *d);
+const char *participant_phase(const struct participant *p);
 /* The phase in which it ended. */
-const char *participant_ended_in(const struct participant *d);
+const char *participant_ended_in(const struct participant *p);
 
 /* --- For its kinds ------------------------------------------------------------------------------ */
 
 /* Of a new one, which is zeroed. Its ops, `group`, `version_id` and `n_bytes` are the caller's. */
-void participant_init(struct agent *a, struct participant *d, unsigned coordinator,
-		      const char *sync, struct replica *h);
-void participant_deinit(struct agent *a, struct participant *d);
-void participant_end(struct agent *a, struct participant *d, const char *state_name,
+void participant_init(struct agent *a, struct participant *p, unsigned coordinator,
+		      const char *sync, struct replica *rep);
+void participant_deinit(struct agent *a, struct participant *p);
+void participant_end(struct agent *a, struct participant *p, const char *state_name,
 		     const char *why);
 /* Drops it and tells the coordinator: before READY by a refusal, and later by `failed`. */
-void participant_give_up(struct agent *a, struct participant *d, const char *code, const char *why);
+void participant_give_up(struct agent *a, struct participant *p, const char *code, const char *why);
 /* A protocol error: hangs up, and drops it. */
-void participant_out_of_order(struct agent *a, struct participant *d, const char *type);
-/* Refuses a sync before there is a participant, with what this node knows of the buffer: `h` may be NULL. */
+void participant_out_of_order(struct agent *a, struct participant *p, const char *type);
+/* Refuses a sync before there is a participant, with what this node knows of the buffer: `rep` may be NULL. */
 void participant_refuse(struct agent *a, unsigned peer_or_self, const char *sync, const char *code,
-			const struct replica *h, const char *why);
+			const struct replica *rep, const char *why);
 /* Tells the coordinator; steals `fields`, which may be NULL. */
-int participant_tell(struct agent *a, const struct participant *d, const char *type, json_t *fields);
+int participant_tell(struct agent *a, const struct participant *p, const char *type, json_t *fields);
 /* 0: no deadline. */
-void participant_set_state(struct agent *a, struct participant *d, enum participant_state state,
+void participant_set_state(struct agent *a, struct participant *p, enum participant_state state,
 			   uint64_t wait_ns);
 
 /* Starts the sink, which makes memory. Steals `message`. */
-void participant_create(struct agent *a, struct participant *d, json_t *message, const int *fds,
+void participant_create(struct agent *a, struct participant *p, json_t *message, const int *fds,
 			unsigned n_fds);
-void participant_sink_failed(struct agent *a, struct participant *d, const char *code,
+void participant_sink_failed(struct agent *a, struct participant *p, const char *code,
 			     const char *why);
 /* Another one, of which nothing is done. */
-void participant_take_epoch(struct participant *d, uint64_t epoch);
+void participant_take_epoch(struct participant *p, uint64_t epoch);
 /* 0: it runs; else -errno with a sentence. */
-int participant_start_engine(struct agent *a, struct participant *d, enum job_kind kind,
+int participant_start_engine(struct agent *a, struct participant *p, enum job_kind kind,
 			     char why[WHY_SIZE]);
 /* Whether an engine runs that may still do what it was told to. */
-bool participant_is_under_way(const struct participant *d);
+bool participant_is_under_way(const struct participant *p);
 /* What is committed is recorded here, unless this node decided it or it is its own, NULL; and published. */
-void participant_publish(struct agent *a, struct participant *d, const struct document *document);
+void participant_publish(struct agent *a, struct participant *p, const struct document *document);

@@ -28,166 +28,167 @@
 #define PUSHES_MAX 16
 #define REPAIRS_MAX 8
 
-static void receiver_end(struct agent *a, struct participant *d, const char *state_name,
+static void receiver_end(struct agent *a, struct participant *p, const char *state_name,
 			 const char *why)
 {
-	participant_end(a, d, state_name, why);
-	if (strcmp(state_name, "failed") == 0 && participant_is_repair(d) &&
-	    d->ended_in != PARTICIPANT_QUEUED)
-		retry_in_vain(a, d->replica, d->coordinator);
+	participant_end(a, p, state_name, why);
+	if (strcmp(state_name, "failed") == 0 && participant_is_repair(p) &&
+	    p->ended_in != PARTICIPANT_QUEUED)
+		retry_in_vain(a, p->replica, p->coordinator);
 	if (strcmp(state_name, "failed") == 0)
-		retry_later(a, d->replica);
+		retry_later(a, p->replica);
 }
 
-static void receiver_free(struct agent *a, struct participant *d)
+static void receiver_free(struct agent *a, struct participant *p)
 {
-	struct receiver *p = receiver_of(d);
+	struct receiver *rec = receiver_of(p);
 
-	participant_deinit(a, d);
+	participant_deinit(a, p);
 	for (unsigned i = 0; i < N_BLOBS; i++)
-		(void)fd_close(p->blob_fds[i]);
-	(void)fd_close(p->patch_fd);
-	(void)fd_close(p->staged_fd);
-	ranges_deinit(&p->missing);
-	ranges_deinit(&p->patch_missing);
-	ranges_deinit(&p->ranges);
-	document_free(p->document);
-	free(p);
+		(void)fd_close(rec->blob_fds[i]);
+	(void)fd_close(rec->patch_fd);
+	(void)fd_close(rec->staged_fd);
+	ranges_deinit(&rec->missing);
+	ranges_deinit(&rec->patch_missing);
+	ranges_deinit(&rec->ranges);
+	document_free(rec->document);
+	free(rec);
 }
 
 /* --- The sink ----------------------------------------------------------------------------------- */
 
-static void on_created(struct agent *a, struct receiver *p, const json_t *message, int *fds,
+static void on_created(struct agent *a, struct receiver *rec, const json_t *message, int *fds,
 		       unsigned n_fds)
 {
-	struct participant *d = &p->participant;
+	struct participant *p = &rec->participant;
 	char base[65] = "";
 	const char *why = NULL;
 
-	if (d->state != PARTICIPANT_CREATE || n_fds != 1 ||
-	    gpu_memory_read(message, &p->memory) < 0 ||
-	    (p->nccl != 0) != (p->memory.gpu[0] != '\0') ||
-	    ranges_from_json(json_object_get(message, "missing"), d->n_bytes, &p->missing) < 0) {
-		participant_give_up(a, d, "failed",
+	if (p->state != PARTICIPANT_CREATE || n_fds != 1 ||
+	    gpu_memory_read(message, &rec->memory) < 0 ||
+	    (rec->nccl != 0) != (rec->memory.gpu[0] != '\0') ||
+	    ranges_from_json(json_object_get(message, "missing"), p->n_bytes, &rec->missing) < 0) {
+		participant_give_up(a, p, "failed",
 				    "the sink answered something else than was asked");
 		return;
 	}
 	if (field_string(message, "why", WHY_SIZE, &why) == 0)
-		agent_log(a, "debug", "sync %s: all of %s travels: %s", d->sync, d->replica->buffer,
+		agent_log(a, "debug", "sync %s: all of %s travels: %s", p->sync, p->replica->buffer,
 			  why);
-	d->memory_fd = take_fd(fds[0]);
-	d->changed = ranges_total(&p->missing);
-	d->idle_ns = agent_now(a) + retry_patience(a);
-	participant_set_state(a, d, PARTICIPANT_READY, 0);
+	p->memory_fd = take_fd(fds[0]);
+	p->changed = ranges_total(&rec->missing);
+	p->idle_ns = agent_now(a) + retry_patience(a);
+	participant_set_state(a, p, PARTICIPANT_READY, 0);
 	if (json_is_true(json_object_get(message, "has_base")))
-		field_hex(p->base, sizeof(p->base), base);
-	participant_tell(a, d, "ready",
-			 json_pack("{s:I, s:o, s:o*, s:s*}", "n_missing", (json_int_t)d->changed,
-				   "missing", ranges_to_json(&p->missing), "n_addresses",
+		field_hex(rec->base, sizeof(rec->base), base);
+	participant_tell(a, p, "ready",
+			 json_pack("{s:I, s:o, s:o*, s:s*}", "n_missing", (json_int_t)p->changed,
+				   "missing", ranges_to_json(&rec->missing), "n_addresses",
 				   a->config->n_data_addresses > 1
 					   ? json_integer(a->config->n_data_addresses)
 					   : NULL,
 				   "base", base[0] ? base : NULL));
 }
 
-static void on_verified(struct agent *a, struct receiver *p, const json_t *message)
+static void on_verified(struct agent *a, struct receiver *rec, const json_t *message)
 {
-	struct participant *d = &p->participant;
+	struct participant *p = &rec->participant;
 	uint8_t root[32];
 	char hex[65];
 
-	if (d->state != PARTICIPANT_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
-	    memcmp(root, p->document->root, 32) != 0) {
-		participant_give_up(a, d, "root", "the sink verified another version");
+	if (p->state != PARTICIPANT_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
+	    memcmp(root, rec->document->root, 32) != 0) {
+		participant_give_up(a, p, "root", "the sink verified another version");
 		return;
 	}
-	ranges_deinit(&p->missing);
-	ranges_init(&p->missing);
+	ranges_deinit(&rec->missing);
+	ranges_init(&rec->missing);
 	/* No engine writes it any more, and of a staging it is the last that keeps the memory. */
-	d->memory_fd = fd_close(d->memory_fd);
-	p->staged_fd = fd_close(p->staged_fd);
-	d->idle_ns = agent_now(a) + retry_patience(a);
-	participant_set_state(a, d, PARTICIPANT_VERIFIED, 0);
-	participant_tell(a, d, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
+	p->memory_fd = fd_close(p->memory_fd);
+	rec->staged_fd = fd_close(rec->staged_fd);
+	p->idle_ns = agent_now(a) + retry_patience(a);
+	participant_set_state(a, p, PARTICIPANT_VERIFIED, 0);
+	participant_tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
 }
 
-static void on_corrupt(struct agent *a, struct receiver *p, const json_t *message)
+static void on_corrupt(struct agent *a, struct receiver *rec, const json_t *message)
 {
-	struct participant *d = &p->participant;
+	struct participant *p = &rec->participant;
 	struct ranges corrupt;
 
 	ranges_init(&corrupt);
-	if (d->state != PARTICIPANT_VERIFYING ||
-	    ranges_from_json(json_object_get(message, "ranges"), d->n_bytes, &corrupt) < 0 ||
+	if (p->state != PARTICIPANT_VERIFYING ||
+	    ranges_from_json(json_object_get(message, "ranges"), p->n_bytes, &corrupt) < 0 ||
 	    corrupt.n == 0) {
 		ranges_deinit(&corrupt);
-		participant_give_up(a, d, "failed",
+		participant_give_up(a, p, "failed",
 				    "the sink answered something else than was asked");
 		return;
 	}
-	ranges_deinit(&p->missing);
-	p->missing = corrupt;
+	ranges_deinit(&rec->missing);
+	rec->missing = corrupt;
 	a->metrics.corrupt_bytes += ranges_total(&corrupt);
 	/* Of a push, its coordinator counts. */
-	if (++p->n_corrupt >= CORRUPT_MAX && participant_is_repair(d)) {
-		participant_give_up(a, d, "root",
+	if (++rec->n_corrupt >= CORRUPT_MAX && participant_is_repair(p)) {
+		participant_give_up(a, p, "root",
 				    "other bytes came than were signed, again and again");
 		return;
 	}
-	d->idle_ns = agent_now(a) + retry_patience(a);
-	participant_set_state(a, d, PARTICIPANT_READY, 0);
-	participant_tell(a, d, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
+	p->idle_ns = agent_now(a) + retry_patience(a);
+	participant_set_state(a, p, PARTICIPANT_READY, 0);
+	participant_tell(a, p, "corrupt",
+			 json_pack("{s:o}", "ranges", ranges_to_json(&rec->missing)));
 }
 
-static void on_patched(struct agent *a, const struct receiver *p, const json_t *message)
+static void on_patched(struct agent *a, const struct receiver *rec, const json_t *message)
 {
 	const char *why;
 
 	if (field_string(message, "why", WHY_SIZE, &why) == 0)
 		agent_log(a, "warning", "sync %s: the patch of %s is of no use: %s",
-			  p->participant.sync, p->participant.replica->buffer, why);
+			  rec->participant.sync, rec->participant.replica->buffer, why);
 }
 
-static bool receiver_on_sink(struct agent *a, struct participant *d, const char *op,
+static bool receiver_on_sink(struct agent *a, struct participant *p, const char *op,
 			     const json_t *message, int *fds, unsigned n_fds)
 {
-	struct receiver *p = receiver_of(d);
+	struct receiver *rec = receiver_of(p);
 
 	if (strcmp(op, "created") == 0)
-		on_created(a, p, message, fds, n_fds);
+		on_created(a, rec, message, fds, n_fds);
 	else if (strcmp(op, "verified") == 0)
-		on_verified(a, p, message);
+		on_verified(a, rec, message);
 	else if (strcmp(op, "corrupt") == 0)
-		on_corrupt(a, p, message);
+		on_corrupt(a, rec, message);
 	else if (strcmp(op, "patched") == 0)
-		on_patched(a, p, message);
+		on_patched(a, rec, message);
 	else if (strcmp(op, "staged") == 0)
-		receiver_epoch_on_staged(a, p, fds, n_fds);
+		receiver_epoch_on_staged(a, rec, fds, n_fds);
 	else
 		return false;
 	return true;
 }
 
-static void receiver_on_published(struct agent *a, struct participant *d)
+static void receiver_on_published(struct agent *a, struct participant *p)
 {
-	struct receiver *p = receiver_of(d);
+	struct receiver *rec = receiver_of(p);
 
-	retry_kept_word(a, d->replica, d->coordinator);
-	if (d->version)
-		replica_set_base(d->replica, d->version, d->n_bytes, p->document->root,
-				 p->blob_fds[BLOB_LEAVES]);
+	retry_kept_word(a, p->replica, p->coordinator);
+	if (p->version)
+		replica_set_base(p->replica, p->version, p->n_bytes, rec->document->root,
+				 rec->blob_fds[BLOB_LEAVES]);
 }
 
-static void create(struct agent *a, struct receiver *p)
+static void create(struct agent *a, struct receiver *rec)
 {
-	const struct document *d = p->document;
-	const struct base *base = &p->participant.replica->base;
+	const struct document *d = rec->document;
+	const struct base *base = &rec->participant.replica->base;
 	const struct group *group = group_find(a->config, d->group);
 	const char *device = group_device(a->config, d->group);
 	const bool has_base = base->version &&
 			      strcmp(device,
-				     group_device(a->config, p->participant.replica->group)) == 0;
-	int fds[] = {p->blob_fds[BLOB_LAYOUT], p->blob_fds[BLOB_LEAVES], base->leaves_fd};
+				     group_device(a->config, rec->participant.replica->group)) == 0;
+	int fds[] = {rec->blob_fds[BLOB_LAYOUT], rec->blob_fds[BLOB_LEAVES], base->leaves_fd};
 	char root[65], layout[65];
 	json_t *message;
 
@@ -199,42 +200,42 @@ static void create(struct agent *a, struct receiver *p)
 			    "layout", field_hex(d->layout, 32, layout));
 	if (group)
 		ownership_add(&group->ownership, message);
-	if (p->nccl) {
+	if (rec->nccl) {
 		json_object_set_new(message, "engine", json_string(transport_nccl.name));
-		json_object_set_new(message, "nccl", json_integer((json_int_t)p->nccl));
+		json_object_set_new(message, "nccl", json_integer((json_int_t)rec->nccl));
 	}
-	memcpy(p->base, base->root, sizeof(p->base));
+	memcpy(rec->base, base->root, sizeof(rec->base));
 	if (has_base)
 		json_object_set_new(message, "base",
 				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,
 					      "n_bytes", (json_int_t)base->n_bytes));
-	participant_create(a, &p->participant, message, fds, has_base ? 3 : 2);
+	participant_create(a, &rec->participant, message, fds, has_base ? 3 : 2);
 }
 
 /* --- What the coordinator says ------------------------------------------------------------------ */
 
-static void receiver_on_verify(struct agent *a, struct participant *d, const json_t *message)
+static void receiver_on_verify(struct agent *a, struct participant *p, const json_t *message)
 {
 	(void)message;
-	if (d->state != PARTICIPANT_READY) {
-		participant_out_of_order(a, d, "verify");
+	if (p->state != PARTICIPANT_READY) {
+		participant_out_of_order(a, p, "verify");
 		return;
 	}
-	participant_set_state(a, d, PARTICIPANT_VERIFYING, time_limit_to_verify(a, d->n_bytes));
-	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
+	participant_set_state(a, p, PARTICIPANT_VERIFYING, time_limit_to_verify(a, p->n_bytes));
+	work_tell(a, &p->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
-static void receiver_on_commit(struct agent *a, struct participant *d, const json_t *message)
+static void receiver_on_commit(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct receiver *p = receiver_of(d);
+	struct receiver *rec = receiver_of(p);
 	char why[WHY_SIZE];
 
-	if (d->state != PARTICIPANT_VERIFIED)
-		participant_out_of_order(a, d, "commit");
-	else if (document_take_decision(a, p->document, message, why) < 0)
-		participant_give_up(a, d, "decision", why);
+	if (p->state != PARTICIPANT_VERIFIED)
+		participant_out_of_order(a, p, "commit");
+	else if (document_take_decision(a, rec->document, message, why) < 0)
+		participant_give_up(a, p, "decision", why);
 	else
-		participant_publish(a, d, p->document);
+		participant_publish(a, p, rec->document);
 }
 
 static const struct participant_ops RECEIVER = {
@@ -270,80 +271,80 @@ static uint64_t blob_size(const struct document *d, enum receiver_blob blob)
 	return blob == BLOB_LAYOUT ? d->layout_bytes : document_leaves_bytes(d);
 }
 
-static void receiver_want(struct agent *a, struct receiver *p)
+static void receiver_want(struct agent *a, struct receiver *rec)
 {
 	json_t *blobs = json_array();
 	char hex[65];
 
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		json_array_append_new(blobs,
-				      json_string(field_hex(blob_hash(p->document, i), 32, hex)));
-	participant_set_state(a, &p->participant, PARTICIPANT_WANT,
-			      time_limit_for(a, p->document->n_bytes));
-	participant_tell(a, &p->participant, "want", json_pack("{s:o}", "blobs", blobs));
+				      json_string(field_hex(blob_hash(rec->document, i), 32, hex)));
+	participant_set_state(a, &rec->participant, PARTICIPANT_WANT,
+			      time_limit_for(a, rec->document->n_bytes));
+	participant_tell(a, &rec->participant, "want", json_pack("{s:o}", "blobs", blobs));
 }
 
 /* Bytes of the blobs of those that are under way. */
 static uint64_t count_blobs(struct agent *a, unsigned coordinator_or_none)
 {
 	uint64_t n = 0;
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link)
-		if (d->ops == &RECEIVER && participant_has_begun(d) &&
-		    (coordinator_or_none == NO_PEER || d->coordinator == coordinator_or_none))
-			n += document_blobs_bytes(receiver_of(d)->document);
+	list_for_each(p, &a->participants, link)
+		if (p->ops == &RECEIVER && participant_has_begun(p) &&
+		    (coordinator_or_none == NO_PEER || p->coordinator == coordinator_or_none))
+			n += document_blobs_bytes(receiver_of(p)->document);
 	return n;
 }
 
 /* As for participant_has_turn(): whoever has some leaves room for as many bytes to others. */
-static bool has_room(struct agent *a, const struct receiver *p)
+static bool has_room(struct agent *a, const struct receiver *rec)
 {
-	uint64_t size = document_blobs_bytes(p->document), all = count_blobs(a, NO_PEER) + size;
+	uint64_t size = document_blobs_bytes(rec->document), all = count_blobs(a, NO_PEER) + size;
 
-	return all + count_blobs(a, p->participant.coordinator) + size <=
+	return all + count_blobs(a, rec->participant.coordinator) + size <=
 	       2 * participant_blobs_max(a);
 }
 
 void receiver_begin_next(struct agent *a)
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link) {
-		if (d->ops != &RECEIVER || d->state != PARTICIPANT_QUEUED ||
-		    !participant_has_turn(a, d, participant_is_repair(d) ? REPAIRS_MAX : PUSHES_MAX) ||
-		    !has_room(a, receiver_of(d)))
+	list_for_each(p, &a->participants, link) {
+		if (p->ops != &RECEIVER || p->state != PARTICIPANT_QUEUED ||
+		    !participant_has_turn(a, p, participant_is_repair(p) ? REPAIRS_MAX : PUSHES_MAX) ||
+		    !has_room(a, receiver_of(p)))
 			continue;
-		receiver_of(d)->begun_ns = agent_now(a);
-		d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, d->n_bytes, 0);
-		receiver_want(a, receiver_of(d));
+		receiver_of(p)->begun_ns = agent_now(a);
+		p->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, p->n_bytes, 0);
+		receiver_want(a, receiver_of(p));
 	}
 }
 
 /* Keeps the document. */
 static struct receiver *receiver_new(struct agent *a, unsigned peer, const char *sync,
-				     struct replica *h, struct document *document)
+				     struct replica *rep, struct document *document)
 {
-	struct receiver *p = calloc(1, sizeof(*p));
-	struct participant *d = &p->participant;
+	struct receiver *rec = calloc(1, sizeof(*rec));
+	struct participant *p = &rec->participant;
 
-	if (!p)
+	if (!rec)
 		return NULL;
-	p->document = document;
+	rec->document = document;
 	for (unsigned i = 0; i < N_BLOBS; i++)
-		p->blob_fds[i] = -1;
-	p->patch_fd = p->staged_fd = -1;
-	ranges_init(&p->missing);
-	ranges_init(&p->patch_missing);
-	ranges_init(&p->ranges);
-	d->ops = &RECEIVER;
-	d->kind = document->decision ? KIND_REPAIR : KIND_PUSH;
-	d->group = document->group;
-	d->version_id = document->version_id;
-	d->n_bytes = document->n_bytes;
-	participant_init(a, d, peer, sync, h);
-	p->begun_ns = agent_now(a);
-	return p;
+		rec->blob_fds[i] = -1;
+	rec->patch_fd = rec->staged_fd = -1;
+	ranges_init(&rec->missing);
+	ranges_init(&rec->patch_missing);
+	ranges_init(&rec->ranges);
+	p->ops = &RECEIVER;
+	p->kind = document->decision ? KIND_REPAIR : KIND_PUSH;
+	p->group = document->group;
+	p->version_id = document->version_id;
+	p->n_bytes = document->n_bytes;
+	participant_init(a, p, peer, sync, rep);
+	rec->begun_ns = agent_now(a);
+	return rec;
 }
 
 /* The engine that the publisher begins with, where that is not the matter of engines alone. */
@@ -378,8 +379,8 @@ void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	const char *sync, *group, *code;
 	uint64_t nccl;
 	char why[WHY_SIZE] = "";
-	struct replica *h = NULL;
-	struct receiver *p;
+	struct replica *rep = NULL;
+	struct receiver *rec;
 	bool is_dry;
 
 	if (participant_read_sync(a, peer, message, &sync) < 0 ||
@@ -390,41 +391,42 @@ void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 			      "PREPARE of another form, or of a sync that there is already");
 		return;
 	}
-	code = a->hooks->refuse_receiver(a, peer, d, is_dry, &h, why);
+	code = a->hooks->refuse_receiver(a, peer, d, is_dry, &rep, why);
 	if (!code)
 		code = read_engine(a, message, &nccl, why);
 	if (code) {
-		participant_refuse(a, peer, sync, code, h, why);
+		participant_refuse(a, peer, sync, code, rep, why);
 		return;
 	}
-	p = receiver_new(a, peer, sync, h, d);
-	if (!p) {
+	rec = receiver_new(a, peer, sync, rep, d);
+	if (!rec) {
 		participant_refuse(a, peer, sync, "memory", NULL, "out of memory");
 		return;
 	}
 	take_ptr(d);
-	p->nccl = nccl;
-	replica_set_asked(a, h, NO_PEER);
+	rec->nccl = nccl;
+	replica_set_asked(a, rep, NO_PEER);
 	receiver_begin_next(a);
-	if (p->participant.state == PARTICIPANT_QUEUED)
-		participant_tell(a, &p->participant, "queued", NULL);
+	if (rec->participant.state == PARTICIPANT_QUEUED)
+		participant_tell(a, &rec->participant, "queued", NULL);
 }
 
-static bool waits_for_blobs(const struct participant *d, unsigned peer)
+static bool waits_for_blobs(const struct participant *p, unsigned peer)
 {
-	return d->ops == &RECEIVER && d->coordinator == peer && d->state == PARTICIPANT_WANT;
+	return p->ops == &RECEIVER && p->coordinator == peer && p->state == PARTICIPANT_WANT;
 }
 
 uint64_t receiver_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link) {
-		const struct receiver *p = receiver_of(d);
+	list_for_each(p, &a->participants, link) {
+		const struct receiver *rec = receiver_of(p);
 
-		for (unsigned i = 0; waits_for_blobs(d, peer) && i < N_BLOBS; i++)
-			if (p->blob_fds[i] < 0 && memcmp(blob_hash(p->document, i), hash, 32) == 0)
-				return blob_size(p->document, i);
+		for (unsigned i = 0; waits_for_blobs(p, peer) && i < N_BLOBS; i++)
+			if (rec->blob_fds[i] < 0 &&
+			    memcmp(blob_hash(rec->document, i), hash, 32) == 0)
+				return blob_size(rec->document, i);
 	}
 	return 0;
 }
@@ -433,32 +435,32 @@ uint64_t receiver_blob_limit(const struct agent *a, unsigned peer, const uint8_t
  * Two syncs may want the same layout, and each is sent its own: the first that lacks it takes it. 1: it has; 0: it is
  * none that it lacks; -errno.
  */
-static int take_blob(struct receiver *p, const uint8_t hash[32], int fd, uint64_t size)
+static int take_blob(struct receiver *rec, const uint8_t hash[32], int fd, uint64_t size)
 {
 	for (unsigned i = 0; i < N_BLOBS; i++)
-		if (p->blob_fds[i] < 0 && blob_size(p->document, i) == size &&
-		    memcmp(blob_hash(p->document, i), hash, 32) == 0) {
-			p->blob_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-			return p->blob_fds[i] < 0 ? -errno : 1;
+		if (rec->blob_fds[i] < 0 && blob_size(rec->document, i) == size &&
+		    memcmp(blob_hash(rec->document, i), hash, 32) == 0) {
+			rec->blob_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+			return rec->blob_fds[i] < 0 ? -errno : 1;
 		}
 	return 0;
 }
 
 void receiver_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link) {
-		struct receiver *p = receiver_of(d);
-		int r = waits_for_blobs(d, peer) ? take_blob(p, hash, fd, size) : 0;
+	list_for_each(p, &a->participants, link) {
+		struct receiver *rec = receiver_of(p);
+		int r = waits_for_blobs(p, peer) ? take_blob(rec, hash, fd, size) : 0;
 
 		if (r == 0)
 			continue;
 		if (r < 0)
-			participant_give_up(a, d, "memory",
+			participant_give_up(a, p, "memory",
 					    "there are no descriptors for its layout");
-		else if (p->blob_fds[BLOB_LAYOUT] >= 0 && p->blob_fds[BLOB_LEAVES] >= 0)
-			create(a, p);
+		else if (rec->blob_fds[BLOB_LAYOUT] >= 0 && rec->blob_fds[BLOB_LEAVES] >= 0)
+			create(a, rec);
 		return;
 	}
 }

@@ -43,9 +43,9 @@ struct receiver {
 	unsigned n_corrupt; /* times that what had come was wrong */
 };
 
-static inline struct receiver *receiver_of(struct participant *d)
+static inline struct receiver *receiver_of(struct participant *p)
 {
-	return container_of(d, struct receiver, participant);
+	return container_of(p, struct receiver, participant);
 }
 
 /* Begins those that may, oldest first. */

@@ -15,9 +15,9 @@
 #include "server/sync/participant/contributor.h"
 #include "server/sync/state/time_limit.h"
 
-static struct shard *shard_of(struct contributor *s)
+static struct shard *shard_of(struct contributor *c)
 {
-	return &s->invitation.shard;
+	return &c->invitation.shard;
 }
 
 /* --- What is asked of us ------------------------------------------------------------------------ */
@@ -73,79 +73,79 @@ void shard_deinit(struct shard *x)
 	x->layout_fd = fd_close(x->layout_fd);
 }
 
-void shard_offer(struct agent *a, struct contributor *s)
+void shard_offer(struct agent *a, struct contributor *c)
 {
-	struct participant *d = &s->participant;
+	struct participant *p = &c->participant;
 	json_t *fields = json_pack("{s:s}", "address", a->config->data_addresses[0]);
 	char hex[65];
 
-	participant_set_state(a, d, PARTICIPANT_READY, 0);
-	if (!shard_of(s)->gives) {
-		participant_tell(a, d, "ready", fields);
+	participant_set_state(a, p, PARTICIPANT_READY, 0);
+	if (!shard_of(c)->gives) {
+		participant_tell(a, p, "ready", fields);
 		return;
 	}
 	json_object_update_new(fields, json_pack("{s:I, s:I, s:s, s:I}", "n_bytes",
-						 (json_int_t)shard_of(s)->given_bytes, "version",
-						 (json_int_t)s->lent, "layout",
-						 field_hex(s->layout, 32, hex), "layout_bytes",
-						 (json_int_t)s->layout_bytes));
-	participant_tell(a, d, "ready", fields);
-	if (agent_send_blob(a, d->coordinator, s->layout, s->layout_fd, s->layout_bytes) < 0)
-		participant_give_up(a, d, "failed", "its layout cannot be sent");
+						 (json_int_t)shard_of(c)->given_bytes, "version",
+						 (json_int_t)c->lent, "layout",
+						 field_hex(c->layout, 32, hex), "layout_bytes",
+						 (json_int_t)c->layout_bytes));
+	participant_tell(a, p, "ready", fields);
+	if (agent_send_blob(a, p->coordinator, c->layout, c->layout_fd, c->layout_bytes) < 0)
+		participant_give_up(a, p, "failed", "its layout cannot be sent");
 }
 
 /* --- The plan ----------------------------------------------------------------------------------- */
 
 /* What we get, of which nothing is here yet. Returns the code of a refusal, or NULL. */
-static const char *take_result(struct agent *a, struct contributor *s, const json_t *message,
+static const char *take_result(struct agent *a, struct contributor *c, const json_t *message,
 			       char why[WHY_SIZE])
 {
-	struct participant *d = &s->participant;
-	struct shard *x = shard_of(s);
+	struct participant *p = &c->participant;
+	struct shard *x = shard_of(c);
 	uint64_t max = a->config->max_bytes;
 
-	if (field_number(message, "n_bytes", MOVES_BYTES_MAX, &d->n_bytes) < 0 || !d->n_bytes ||
+	if (field_number(message, "n_bytes", MOVES_BYTES_MAX, &p->n_bytes) < 0 || !p->n_bytes ||
 	    field_number(message, "layout_bytes", SHARD_LAYOUT_MAX, &x->layout_bytes) < 0 ||
 	    !x->layout_bytes || field_bytes(message, "layout", x->layout, 32) < 0) {
 		snprintf(why, WHY_SIZE, "its coordinator does not say what it gets");
 		return "order";
 	}
-	if (!max || d->n_bytes <= max)
+	if (!max || p->n_bytes <= max)
 		return NULL;
 	snprintf(why, WHY_SIZE, "its shard would have %ju bytes, and max-bytes of %s is %ju",
-		 (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)max);
+		 (uintmax_t)p->n_bytes, a->config->name, (uintmax_t)max);
 	return "size";
 }
 
-void shard_on_plan(struct agent *a, struct participant *d, const json_t *message)
+void shard_on_plan(struct agent *a, struct participant *p, const json_t *message)
 {
-	struct contributor *s = contributor_of(d);
-	struct shard *x = shard_of(s);
+	struct contributor *c = contributor_of(p);
+	struct shard *x = shard_of(c);
 	const char *code = NULL;
 	char why[WHY_SIZE];
 
-	if (!d->is_own || d->state != PARTICIPANT_READY || x->has_plan ||
+	if (!p->is_own || p->state != PARTICIPANT_READY || x->has_plan ||
 	    field_number(message, "plan_bytes", MOVES_SIZE_MAX, &x->plan_bytes) < 0 ||
 	    !x->plan_bytes || field_bytes(message, "plan", x->plan, 32) < 0) {
-		participant_out_of_order(a, d, "plan");
+		participant_out_of_order(a, p, "plan");
 		return;
 	}
 	x->has_plan = true;
-	participant_set_state(a, d, PARTICIPANT_WANT,
+	participant_set_state(a, p, PARTICIPANT_WANT,
 			      0); /* whatever else comes first: there is the whole */
 	if (x->gets)
-		code = take_result(a, s, message, why);
-	d->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 0, 0) +
+		code = take_result(a, c, message, why);
+	p->whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 0, 0) +
 		      time_limit_to_send(COLLECTIVE_OP_NODES_MAX * (x->plan_bytes + x->layout_bytes));
 	if (code)
-		participant_give_up(a, d, code, why);
+		participant_give_up(a, p, code, why);
 }
 
 /* Nodes and links, and what of them is ours. -errno with a sentence. */
-static int read_plan(struct agent *a, struct contributor *s, char why[MOVES_WHY_SIZE])
+static int read_plan(struct agent *a, struct contributor *c, char why[MOVES_WHY_SIZE])
 {
-	struct moves *plan = &s->flows.plan;
-	struct shard *x = shard_of(s);
+	struct moves *plan = &c->flows.plan;
+	struct shard *x = shard_of(c);
 	void *text = mmap(NULL, x->plan_bytes, PROT_READ, MAP_SHARED, x->plan_fd, 0);
 	int r;
 
@@ -157,34 +157,34 @@ static int read_plan(struct agent *a, struct contributor *s, char why[MOVES_WHY_
 	r = moves_decode_links(text, x->plan_bytes, plan, why);
 	(void)munmap(text, x->plan_bytes);
 	if (r == 0)
-		s->participant.whole_ns = agent_now(a) +
+		c->participant.whole_ns = agent_now(a) +
 					  2 * time_limit_to_move(a, collective_op_most(plan), 0);
 	return r;
 }
 
-static void on_all_there(struct agent *a, struct contributor *s)
+static void on_all_there(struct agent *a, struct contributor *c)
 {
 	char why[MOVES_WHY_SIZE];
 
-	if (read_plan(a, s, why) < 0)
-		participant_give_up(a, &s->participant, "plan", why);
+	if (read_plan(a, c, why) < 0)
+		participant_give_up(a, &c->participant, "plan", why);
 	else
-		contributor_prepare(a, s);
+		contributor_prepare(a, c);
 }
 
 /* The descriptor that a blob of this peer is for. NULL: there is none. */
 static int *awaited(const struct agent *a, unsigned peer, const uint8_t hash[32],
 		    struct contributor **ret, uint64_t *ret_size)
 {
-	struct participant *d;
+	struct participant *p;
 
-	list_for_each(d, &a->participants, link) {
+	list_for_each(p, &a->participants, link) {
 		struct shard *x;
 
-		if (d->kind != KIND_RESHARD || d->state != PARTICIPANT_WANT ||
-		    d->coordinator != peer)
+		if (p->kind != KIND_RESHARD || p->state != PARTICIPANT_WANT ||
+		    p->coordinator != peer)
 			continue;
-		*ret = contributor_of(d);
+		*ret = contributor_of(p);
 		x = shard_of(*ret);
 		if (!x->has_plan)
 			continue;
@@ -200,42 +200,42 @@ static int *awaited(const struct agent *a, unsigned peer, const uint8_t hash[32]
 
 uint64_t shard_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	struct contributor *s;
+	struct contributor *c;
 	uint64_t size;
 
-	return awaited(a, peer, hash, &s, &size) ? size : 0;
+	return awaited(a, peer, hash, &c, &size) ? size : 0;
 }
 
 void shard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	struct contributor *s;
+	struct contributor *c;
 	uint64_t awaited_size;
-	int *ret = awaited(a, peer, hash, &s, &awaited_size);
+	int *ret = awaited(a, peer, hash, &c, &awaited_size);
 
 	if (!ret || size != awaited_size)
 		return;
 	*ret = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (*ret < 0)
-		participant_give_up(a, &s->participant, "memory",
+		participant_give_up(a, &c->participant, "memory",
 				    "there are no descriptors for its plan");
-	else if (shard_of(s)->plan_fd >= 0 && (!shard_of(s)->gets || shard_of(s)->layout_fd >= 0))
-		on_all_there(a, s);
+	else if (shard_of(c)->plan_fd >= 0 && (!shard_of(c)->gets || shard_of(c)->layout_fd >= 0))
+		on_all_there(a, c);
 }
 
 /* --- The engine --------------------------------------------------------------------------------- */
 
-unsigned shard_open(const struct contributor *s, json_t *order, int ret_fds[3])
+unsigned shard_open(const struct contributor *c, json_t *order, int ret_fds[3])
 {
-	const struct shard *x = &s->invitation.shard;
+	const struct shard *x = &c->invitation.shard;
 	unsigned n = 0;
 
 	json_object_set_new(order, "n_bytes", json_integer((json_int_t)x->given_bytes));
 	json_object_set_new(order, "result_bytes",
-			    json_integer((json_int_t)(x->gets ? s->participant.n_bytes : 0)));
+			    json_integer((json_int_t)(x->gets ? c->participant.n_bytes : 0)));
 	if (x->gives)
-		ret_fds[n++] = s->data_fd;
+		ret_fds[n++] = c->data_fd;
 	if (x->gets)
-		ret_fds[n++] = s->participant.memory_fd;
+		ret_fds[n++] = c->participant.memory_fd;
 	ret_fds[n++] = x->plan_fd;
 	return n;
 }

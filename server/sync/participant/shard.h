@@ -34,11 +34,11 @@ int shard_read(const struct agent *a, const json_t *message, struct shard *ret);
 void shard_deinit(struct shard *x);
 
 /* The source has attached what is given, or nothing is: tells the coordinator, and sends it the layout. */
-void shard_offer(struct agent *a, struct contributor *s);
-void shard_on_plan(struct agent *a, struct participant *d, const json_t *message);
+void shard_offer(struct agent *a, struct contributor *c);
+void shard_on_plan(struct agent *a, struct participant *p, const json_t *message);
 /* As agent_blob_limit() and agent_on_blob(). */
 uint64_t shard_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);
 void shard_on_blob(struct agent *a, unsigned peer_or_self, const uint8_t hash[32], int fd,
 		   uint64_t size);
 /* What the engine needs beside what every contributor tells it, and the descriptors, of which there is room for three. */
-unsigned shard_open(const struct contributor *s, json_t *order, int ret_fds[3]);
+unsigned shard_open(const struct contributor *c, json_t *order, int ret_fds[3]);

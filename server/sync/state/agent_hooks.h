@@ -17,9 +17,9 @@ struct sync;
 struct agent_hooks {
 	/* For history.h: a member of a sync that this node coordinates went a step on, or this node as a member. */
 	void (*on_member)(struct agent *a, const struct sync *s, const struct member *m);
-	void (*on_participant)(struct agent *a, const struct participant *d);
+	void (*on_participant)(struct agent *a, const struct participant *p);
 	void (*on_sync_end)(struct agent *a, const struct sync *s, bool committed);
-	void (*on_participant_end)(struct agent *a, const struct participant *d);
+	void (*on_participant_end)(struct agent *a, const struct participant *p);
 	void (*on_traced)(struct agent *a, enum metrics_role role, const char *sync,
 			  uint64_t n_bytes);
 
@@ -34,9 +34,9 @@ struct agent_hooks {
 	/* Whether this node coordinates a sync of this id, which goes on. */
 	bool (*coordinates)(struct agent *a, const char *sync);
 	/* Whether any sync here, which may have ended, is of this replica. */
-	bool (*is_in_sync)(const struct agent *a, const struct replica *h);
+	bool (*is_in_sync)(const struct agent *a, const struct replica *rep);
 	/* The layout that this node contributes to a sync. False: it contributes to none of this id. */
 	bool (*find_layout)(const struct agent *a, const char *sync, int *ret_fd);
 	/* Memory that a repair of it may have on loan is wanted back. */
-	void (*on_loan_unwanted)(struct agent *a, const struct replica *h);
+	void (*on_loan_unwanted)(struct agent *a, const struct replica *rep);
 };

@@ -23,32 +23,32 @@ struct loan *loan_free(struct agent *a, struct loan *l)
 	return NULL;
 }
 
-void loan_forget(struct agent *a, struct replica *h)
+void loan_forget(struct agent *a, struct replica *rep)
 {
-	h->kept = loan_free(a, h->kept);
-	a->hooks->on_loan_unwanted(a, h);
+	rep->kept = loan_free(a, rep->kept);
+	a->hooks->on_loan_unwanted(a, rep);
 }
 
-void loan_keep_to(struct agent *a, struct replica *h, const uint8_t root[32])
+void loan_keep_to(struct agent *a, struct replica *rep, const uint8_t root[32])
 {
-	if (h->kept && memcmp(h->kept->root, root, sizeof(h->kept->root)) != 0)
-		loan_forget(a, h);
+	if (rep->kept && memcmp(rep->kept->root, root, sizeof(rep->kept->root)) != 0)
+		loan_forget(a, rep);
 }
 
-void loan_forget_version(struct agent *a, struct replica *h, uint64_t version)
+void loan_forget_version(struct agent *a, struct replica *rep, uint64_t version)
 {
-	if (h->kept && h->kept->version == version)
-		loan_forget(a, h);
-	else if (h->version == version)
-		a->hooks->on_loan_unwanted(a, h);
+	if (rep->kept && rep->kept->version == version)
+		loan_forget(a, rep);
+	else if (rep->version == version)
+		a->hooks->on_loan_unwanted(a, rep);
 }
 
-void loan_forget_idle(struct agent *a, struct replica *h)
+void loan_forget_idle(struct agent *a, struct replica *rep)
 {
 	struct loan *l, *next;
 
 	list_for_each_safe(l, next, &a->idle_loans, link)
-		if (!h || l->replica == h)
+		if (!rep || l->replica == rep)
 			loan_forget(a, l->replica);
 }
 
@@ -64,15 +64,15 @@ uint64_t loan_step(struct agent *a, uint64_t now)
 /* The buffer that was pushed longest ago goes without, where there are too many. */
 static void loan_make_room(struct agent *a)
 {
-	struct replica *h, *oldest = NULL;
+	struct replica *rep, *oldest = NULL;
 	unsigned n = 0;
 
-	list_for_each(h, &a->replicas, link) {
-		if (!h->kept || !h->kept->is_of_push)
+	list_for_each(rep, &a->replicas, link) {
+		if (!rep->kept || !rep->kept->is_of_push)
 			continue;
 		n++;
-		if (!oldest || h->kept->kept_ns < oldest->kept->kept_ns)
-			oldest = h;
+		if (!oldest || rep->kept->kept_ns < oldest->kept->kept_ns)
+			oldest = rep;
 	}
 	if (n >= KEPT_MAX)
 		loan_forget(a, oldest);

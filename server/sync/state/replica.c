@@ -45,18 +45,18 @@
 
 struct replica *replica_find(struct agent *a, const char *buffer)
 {
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link)
-		if (strcmp(h->buffer, buffer) == 0)
-			return h;
+	list_for_each(rep, &a->replicas, link)
+		if (strcmp(rep->buffer, buffer) == 0)
+			return rep;
 	return NULL;
 }
 
-static void drop_claims(struct agent *a, const struct replica *h)
+static void drop_claims(struct agent *a, const struct replica *rep)
 {
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *c = replica_claim(a, i, h);
+		struct claim *c = replica_claim(a, i, rep);
 
 		if (c)
 			*c = a->peers[i].claims[--a->peers[i].n_claims];
@@ -66,86 +66,86 @@ static void drop_claims(struct agent *a, const struct replica *h)
 /* The one that was heard of first. */
 static void replica_make_room(struct agent *a)
 {
-	struct replica *h, *next;
+	struct replica *rep, *next;
 
-	list_for_each_safe(h, next, &a->replicas, link) {
-		if (h->document || a->hooks->is_in_sync(a, h))
+	list_for_each_safe(rep, next, &a->replicas, link) {
+		if (rep->document || a->hooks->is_in_sync(a, rep))
 			continue;
-		drop_claims(a, h);
-		replica_free(a, h);
+		drop_claims(a, rep);
+		replica_free(a, rep);
 		return;
 	}
 }
 
 struct replica *replica_get(struct agent *a, const char *buffer, const char *group)
 {
-	struct replica *h = replica_find(a, buffer);
+	struct replica *rep = replica_find(a, buffer);
 
-	if (h)
-		return h;
+	if (rep)
+		return rep;
 	if (a->n_replicas == N_REPLICAS_MAX)
 		replica_make_room(a);
 	if (a->n_replicas == N_REPLICAS_MAX)
 		return NULL;
-	h = calloc(1, sizeof(*h));
-	if (!h)
+	rep = calloc(1, sizeof(*rep));
+	if (!rep)
 		return NULL;
-	snprintf(h->buffer, sizeof(h->buffer), "%s", buffer);
-	snprintf(h->group, sizeof(h->group), "%s", group);
-	h->asked = NO_PEER;
-	h->base.leaves_fd = -1;
-	list_append(&a->replicas, &h->link);
+	snprintf(rep->buffer, sizeof(rep->buffer), "%s", buffer);
+	snprintf(rep->group, sizeof(rep->group), "%s", group);
+	rep->asked = NO_PEER;
+	rep->base.leaves_fd = -1;
+	list_append(&a->replicas, &rep->link);
 	a->n_replicas++;
-	return h;
+	return rep;
 }
 
-static void forget_base(struct replica *h)
+static void forget_base(struct replica *rep)
 {
-	(void)fd_close(h->base.leaves_fd);
-	h->base = (struct base){.leaves_fd = -1};
+	(void)fd_close(rep->base.leaves_fd);
+	rep->base = (struct base){.leaves_fd = -1};
 }
 
-void replica_free(struct agent *a, struct replica *h)
+void replica_free(struct agent *a, struct replica *rep)
 {
-	work_end(a, &h->look);
-	loan_forget(a, h);
-	patch_chain_deinit(&h->patch_chain);
-	replica_set_asked(a, h, NO_PEER);
-	list_remove(&h->link);
+	work_end(a, &rep->look);
+	loan_forget(a, rep);
+	patch_chain_deinit(&rep->patch_chain);
+	replica_set_asked(a, rep, NO_PEER);
+	list_remove(&rep->link);
 	a->n_replicas--;
-	document_free(h->document);
-	forget_base(h);
-	free(h);
+	document_free(rep->document);
+	forget_base(rep);
+	free(rep);
 }
 
-struct version_id replica_committed(const struct replica *h)
+struct version_id replica_committed(const struct replica *rep)
 {
-	return h->document ? h->document->version_id : (struct version_id){0};
+	return rep->document ? rep->document->version_id : (struct version_id){0};
 }
 
-struct version_id replica_held(const struct replica *h)
+struct version_id replica_held(const struct replica *rep)
 {
-	return h->state == REPLICA_SERVING ? replica_committed(h) : (struct version_id){0};
+	return rep->state == REPLICA_SERVING ? replica_committed(rep) : (struct version_id){0};
 }
 
-struct version_id replica_done_with(const struct replica *h)
+struct version_id replica_done_with(const struct replica *rep)
 {
-	return h->state == REPLICA_SUPERSEDED ? replica_committed(h) : replica_held(h);
+	return rep->state == REPLICA_SUPERSEDED ? replica_committed(rep) : replica_held(rep);
 }
 
-bool replica_is_version(const struct replica *h)
+bool replica_is_version(const struct replica *rep)
 {
-	return h->document || h->seen.number;
+	return rep->document || rep->seen.number;
 }
 
-int replica_next(const struct agent *a, const struct replica *h, const struct group *g,
+int replica_next(const struct agent *a, const struct replica *rep, const struct group *g,
 		 struct version_id *ret)
 {
-	struct version_id highest = replica_committed(h);
-	bool ours = h->document && strcmp(h->document->publisher, a->config->name) == 0;
+	struct version_id highest = replica_committed(rep);
+	bool ours = rep->document && strcmp(rep->document->publisher, a->config->name) == 0;
 
-	if (version_id_compare(h->seen, highest) > 0) {
-		highest = h->seen;
+	if (version_id_compare(rep->seen, highest) > 0) {
+		highest = rep->seen;
 		ours = false;
 	}
 	/* Two publishers that do not see each other must not mint one version_id for two versions. */
@@ -157,144 +157,145 @@ int replica_next(const struct agent *a, const struct replica *h, const struct gr
 	return 0;
 }
 
-int replica_commit(struct agent *a, struct replica *h, const struct document *document,
+int replica_commit(struct agent *a, struct replica *rep, const struct document *document,
 		   uint64_t version, enum replica_state state)
 {
-	struct document *copy = document_copy(document), *before = h->document;
-	enum replica_state state_before = h->state;
-	uint64_t version_before = h->version;
+	struct document *copy = document_copy(document), *before = rep->document;
+	enum replica_state state_before = rep->state;
+	uint64_t version_before = rep->version;
 	int r;
 
 	if (!copy)
 		return -ENOMEM;
-	h->document = copy;
-	h->version = version;
-	h->state = state;
+	rep->document = copy;
+	rep->version = version;
+	rep->state = state;
 	r = replicas_save(a);
 	if (r < 0) {
-		h->document = before;
-		h->version = version_before;
-		h->state = state_before;
+		rep->document = before;
+		rep->version = version_before;
+		rep->state = state_before;
 		document_free(copy);
 		return r;
 	}
 	document_free(before);
-	patch_chain_keep_to(&h->patch_chain, document->root);
-	loan_keep_to(a, h, document->root);
-	if (strcmp(group_device(a->config, h->group), group_device(a->config, document->group)) != 0)
-		forget_base(h);
-	snprintf(h->group, sizeof(h->group), "%s", document->group);
-	work_end(a, &h->look);
-	h->look_ns = 0;
-	h->look_is_vain = false;
-	replica_ask_nobody(a, h);
+	patch_chain_keep_to(&rep->patch_chain, document->root);
+	loan_keep_to(a, rep, document->root);
+	if (strcmp(group_device(a->config, rep->group), group_device(a->config, document->group)) !=
+	    0)
+		forget_base(rep);
+	snprintf(rep->group, sizeof(rep->group), "%s", document->group);
+	work_end(a, &rep->look);
+	rep->look_ns = 0;
+	rep->look_is_vain = false;
+	replica_ask_nobody(a, rep);
 	return 0;
 }
 
-void replica_set_serving(struct agent *a, struct replica *h, uint64_t version)
+void replica_set_serving(struct agent *a, struct replica *rep, uint64_t version)
 {
-	bool changed = h->version != version;
+	bool changed = rep->version != version;
 
-	h->state = REPLICA_SERVING;
-	h->version = version;
-	h->n_retries = 0;
-	h->retry_ns = 0;
-	replica_set_asked(a, h, NO_PEER);
+	rep->state = REPLICA_SERVING;
+	rep->version = version;
+	rep->n_retries = 0;
+	rep->retry_ns = 0;
+	replica_set_asked(a, rep, NO_PEER);
 	/* Its number only saves us from looking at another version after a restart. */
 	if (changed)
 		replicas_save_later(a);
 	a->look_again = true;
 }
 
-void replica_set_lost(struct agent *a, struct replica *h)
+void replica_set_lost(struct agent *a, struct replica *rep)
 {
-	if (h->state == REPLICA_SUPERSEDED)
+	if (rep->state == REPLICA_SUPERSEDED)
 		return;
-	h->state = REPLICA_BEHIND;
+	rep->state = REPLICA_BEHIND;
 	a->look_again = true;
-	replica_tell_all(a, h);
+	replica_tell_all(a, rep);
 }
 
-void replica_set_superseded(struct agent *a, struct replica *h)
+void replica_set_superseded(struct agent *a, struct replica *rep)
 {
-	if (h->state == REPLICA_SUPERSEDED)
+	if (rep->state == REPLICA_SUPERSEDED)
 		return;
-	work_end(a, &h->look);
-	h->look_ns = h->retry_ns = 0;
-	replica_set_asked(a, h, NO_PEER);
+	work_end(a, &rep->look);
+	rep->look_ns = rep->retry_ns = 0;
+	replica_set_asked(a, rep, NO_PEER);
 	a->look_again = true; /* others wait for a look */
-	h->state = REPLICA_SUPERSEDED;
-	loan_forget_idle(a, h);
+	rep->state = REPLICA_SUPERSEDED;
+	loan_forget_idle(a, rep);
 	/* After a start of ours a look would not tell it from a version that was lost. */
 	if (replicas_save(a) < 0)
-		agent_log(a, "warning", "%s: the record could not be written", h->buffer);
-	replica_tell_all(a, h);
+		agent_log(a, "warning", "%s: the record could not be written", rep->buffer);
+	replica_tell_all(a, rep);
 }
 
-void replica_set_asked(struct agent *a, struct replica *h, unsigned peer)
+void replica_set_asked(struct agent *a, struct replica *rep, unsigned peer)
 {
-	if (h->asked != NO_PEER)
-		a->peers[h->asked].n_asked--;
+	if (rep->asked != NO_PEER)
+		a->peers[rep->asked].n_asked--;
 	if (peer != NO_PEER)
 		a->peers[peer].n_asked++;
-	h->asked = peer;
+	rep->asked = peer;
 }
 
-void replica_ask_nobody(struct agent *a, struct replica *h)
+void replica_ask_nobody(struct agent *a, struct replica *rep)
 {
-	struct claim *c = h->asked == NO_PEER ? NULL : replica_claim(a, h->asked, h);
+	struct claim *c = rep->asked == NO_PEER ? NULL : replica_claim(a, rep->asked, rep);
 
 	if (c)
 		c->is_invited = false;
-	replica_set_asked(a, h, NO_PEER);
+	replica_set_asked(a, rep, NO_PEER);
 }
 
-void replica_set_base(struct replica *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
-		      int leaves_fd)
+void replica_set_base(struct replica *rep, uint64_t version, uint64_t n_bytes,
+		      const uint8_t root[32], int leaves_fd)
 {
-	forget_base(h);
-	h->base.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3);
-	if (h->base.leaves_fd < 0)
+	forget_base(rep);
+	rep->base.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3);
+	if (rep->base.leaves_fd < 0)
 		return; /* all of the next version travels */
-	h->base.version = version;
-	h->base.n_bytes = n_bytes;
-	memcpy(h->base.root, root, sizeof(h->base.root));
+	rep->base.version = version;
+	rep->base.n_bytes = n_bytes;
+	memcpy(rep->base.root, root, sizeof(rep->base.root));
 }
 
 /* --- Peers -------------------------------------------------------------------------------------- */
 
-void replica_seen(struct agent *a, struct replica *h, struct version_id version_id)
+void replica_seen(struct agent *a, struct replica *rep, struct version_id version_id)
 {
-	struct version_id committed = replica_committed(h);
+	struct version_id committed = replica_committed(rep);
 
 	if (version_id_compare(version_id, committed) <= 0 ||
-	    version_id_compare(version_id, h->seen) <= 0)
+	    version_id_compare(version_id, rep->seen) <= 0)
 		return;
 	/* From what was signed: from what was only heard, many small leaps would come as far. */
 	if (version_id.term > committed.term + LEAP_MAX ||
 	    version_id.number > committed.number + LEAP_MAX) {
 		agent_log(a, "warning", "%s: nobody is at term %ju, number %ju; not believed",
-			  h->buffer, (uintmax_t)version_id.term, (uintmax_t)version_id.number);
+			  rep->buffer, (uintmax_t)version_id.term, (uintmax_t)version_id.number);
 		return;
 	}
-	h->seen = version_id;
+	rep->seen = version_id;
 }
 
-struct claim *replica_claim(struct agent *a, unsigned peer, const struct replica *h)
+struct claim *replica_claim(struct agent *a, unsigned peer, const struct replica *rep)
 {
 	struct peer *p = &a->peers[peer];
 
 	for (unsigned i = 0; i < p->n_claims; i++)
-		if (p->claims[i].replica == h)
+		if (p->claims[i].replica == rep)
 			return &p->claims[i];
 	return NULL;
 }
 
 /* NULL: no memory. */
-static struct claim *get_claim(struct agent *a, unsigned peer, struct replica *h,
+static struct claim *get_claim(struct agent *a, unsigned peer, struct replica *rep,
 			       const struct group *g)
 {
-	struct claim *c = replica_claim(a, peer, h), *more;
+	struct claim *c = replica_claim(a, peer, rep), *more;
 	struct peer *p = &a->peers[peer];
 
 	if (c)
@@ -304,44 +305,44 @@ static struct claim *get_claim(struct agent *a, unsigned peer, struct replica *h
 		return NULL;
 	p->claims = more;
 	c = &more[p->n_claims++];
-	*c = (struct claim){.replica = h, .group = g};
+	*c = (struct claim){.replica = rep, .group = g};
 	return c;
 }
 
-json_t *replica_about_fork(const struct replica *h, const char *peer)
+json_t *replica_about_fork(const struct replica *rep, const char *peer)
 {
-	struct version_id committed = replica_committed(h);
+	struct version_id committed = replica_committed(rep);
 
-	return json_pack("{s:s, s:s, s:I, s:I, s:s}", "what", "forked", "buffer", h->buffer, "term",
-			 (json_int_t)committed.term, "number", (json_int_t)committed.number, "peer",
-			 peer);
+	return json_pack("{s:s, s:s, s:I, s:I, s:s}", "what", "forked", "buffer", rep->buffer,
+			 "term", (json_int_t)committed.term, "number", (json_int_t)committed.number,
+			 "peer", peer);
 }
 
 /* Nothing here proves it, and both stay what they are until the next version. */
-static void warn_of_fork(struct agent *a, unsigned peer, const struct replica *h)
+static void warn_of_fork(struct agent *a, unsigned peer, const struct replica *rep)
 {
-	struct version_id committed = replica_committed(h);
+	struct version_id committed = replica_committed(rep);
 	const char *name = agent_peer_name(a, peer);
 
-	agent_log_of(a, replica_about_fork(h, name), "warning",
+	agent_log_of(a, replica_about_fork(rep, name), "warning",
 		     "%s says to have another version of %s with term %ju, number %ju than %s, which "
 		     "has that of %s: push it anew, and see who signed two",
-		     name, h->buffer, (uintmax_t)committed.term, (uintmax_t)committed.number,
-		     a->config->name, h->document->publisher);
+		     name, rep->buffer, (uintmax_t)committed.term, (uintmax_t)committed.number,
+		     a->config->name, rep->document->publisher);
 }
 
-static void set_claim(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
+static void set_claim(struct agent *a, unsigned peer, struct replica *rep, const struct group *g,
 		      struct version_id version_id, const uint8_t root[32])
 {
-	struct claim *c = get_claim(a, peer, h, g);
+	struct claim *c = get_claim(a, peer, rep, g);
 
 	if (!c)
 		return;
 	/* Once, or a peer that changes its mind in each row could fill the journal. */
-	if (version_id.number && version_id_compare(version_id, replica_committed(h)) == 0 &&
-	    memcmp(root, h->document->root, 32) != 0 &&
+	if (version_id.number && version_id_compare(version_id, replica_committed(rep)) == 0 &&
+	    memcmp(root, rep->document->root, 32) != 0 &&
 	    version_id_compare(version_id, c->forked) != 0) {
-		warn_of_fork(a, peer, h);
+		warn_of_fork(a, peer, rep);
 		c->forked = version_id;
 	}
 	c->group = g;
@@ -349,10 +350,10 @@ static void set_claim(struct agent *a, unsigned peer, struct replica *h, const s
 	memcpy(c->root, root, 32);
 }
 
-void replica_note_held(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
+void replica_note_held(struct agent *a, unsigned peer, struct replica *rep, const struct group *g,
 		       const struct document *d)
 {
-	set_claim(a, peer, h, g, d->version_id, d->root);
+	set_claim(a, peer, rep, g, d->version_id, d->root);
 }
 
 void replicas_forget_claims(struct agent *a, unsigned peer)
@@ -366,70 +367,71 @@ void replicas_forget_claims(struct agent *a, unsigned peer)
 /* --- Telling them ------------------------------------------------------------------------------- */
 
 /* What it has the bytes of, and, behind it, what it refuses to take anything older than. */
-json_t *replica_to_json(const struct replica *h)
+json_t *replica_to_json(const struct replica *rep)
 {
 	static const uint8_t NOTHING[32];
-	struct version_id held = replica_held(h), fence = replica_committed(h);
+	struct version_id held = replica_held(rep), fence = replica_committed(rep);
 	char root[65];
 
-	return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "buffer", h->buffer, "group",
-			 h->group, "term", (json_int_t)held.term, "number", (json_int_t)held.number,
-			 "root", field_hex(held.number ? h->document->root : NOTHING, 32, root),
+	return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "buffer", rep->buffer, "group",
+			 rep->group, "term", (json_int_t)held.term, "number",
+			 (json_int_t)held.number, "root",
+			 field_hex(held.number ? rep->document->root : NOTHING, 32, root),
 			 "fence_term", (json_int_t)fence.term, "fence_number",
 			 (json_int_t)fence.number);
 }
 
-static bool concerns(const struct agent *a, const struct replica *h, unsigned peer)
+static bool concerns(const struct agent *a, const struct replica *rep, unsigned peer)
 {
-	const struct group *g = group_find(a->config, h->group);
+	const struct group *g = group_find(a->config, rep->group);
 
 	return g && agent_knows(a, g, peer) && agent_knows(a, g, AGENT_SELF);
 }
 
-static void note_told(struct agent *a, unsigned peer, struct replica *h)
+static void note_told(struct agent *a, unsigned peer, struct replica *rep)
 {
-	struct claim *c = get_claim(a, peer, h, group_find(a->config, h->group));
+	struct claim *c = get_claim(a, peer, rep, group_find(a->config, rep->group));
 
 	if (c)
-		c->told = replica_held(h);
+		c->told = replica_held(rep);
 }
 
-static bool was_told(struct agent *a, unsigned peer, const struct replica *h)
+static bool was_told(struct agent *a, unsigned peer, const struct replica *rep)
 {
-	const struct claim *c = replica_claim(a, peer, h);
+	const struct claim *c = replica_claim(a, peer, rep);
 
-	return c && version_id_compare(c->told, replica_held(h)) == 0;
+	return c && version_id_compare(c->told, replica_held(rep)) == 0;
 }
 
 /* It said so, or somebody who has to know. */
-static bool is_known_to_have(struct agent *a, unsigned peer, const struct replica *h)
+static bool is_known_to_have(struct agent *a, unsigned peer, const struct replica *rep)
 {
-	const struct claim *c = replica_claim(a, peer, h);
+	const struct claim *c = replica_claim(a, peer, rep);
 
-	return c && version_id_compare(c->version_id, replica_held(h)) >= 0;
+	return c && version_id_compare(c->version_id, replica_held(rep)) >= 0;
 }
 
-static bool is_there(struct agent *a, unsigned peer, const struct replica *h)
+static bool is_there(struct agent *a, unsigned peer, const struct replica *rep)
 {
-	return a->peers[peer].up && concerns(a, h, peer);
+	return a->peers[peer].up && concerns(a, rep, peer);
 }
 
-static bool is_untold(struct agent *a, unsigned peer, const struct replica *h)
+static bool is_untold(struct agent *a, unsigned peer, const struct replica *rep)
 {
-	return is_there(a, peer, h) && !was_told(a, peer, h);
+	return is_there(a, peer, rep) && !was_told(a, peer, rep);
 }
 
-static bool could_lack(struct agent *a, unsigned peer, const struct replica *h)
+static bool could_lack(struct agent *a, unsigned peer, const struct replica *rep)
 {
-	return is_untold(a, peer, h) && !is_known_to_have(a, peer, h);
+	return is_untold(a, peer, rep) && !is_known_to_have(a, peer, rep);
 }
 
-static void put_row(struct agent *a, unsigned peer, struct replica *h, json_t *rows)
+static void put_row(struct agent *a, unsigned peer, struct replica *rep, json_t *rows)
 {
-	if (!concerns(a, h, peer))
+	if (!concerns(a, rep, peer))
 		return;
-	json_array_append_new(rows, replica_to_json(h));
-	note_told(a, peer, h);
+	json_array_append_new(rows, replica_to_json(rep));
+	note_told(a, peer, rep);
 }
 
 /* Steals `rows`. */
@@ -444,66 +446,67 @@ static void tell_rows(struct agent *a, unsigned peer, json_t *rows)
 void replicas_tell(struct agent *a, unsigned peer)
 {
 	json_t *rows = json_array();
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link) {
-		if (!h->document)
+	list_for_each(rep, &a->replicas, link) {
+		if (!rep->document)
 			continue;
 		if (json_array_size(rows) == REPLICAS_MAX) {
 			tell_rows(a, peer, rows);
 			rows = json_array();
 		}
-		put_row(a, peer, h, rows);
+		put_row(a, peer, rep, rows);
 	}
 	tell_rows(a, peer, rows);
 }
 
 /* The same to each peer of which `is_to_hear` is true. Steals `row`. */
-static void replica_tell(struct agent *a, struct replica *h, json_t *row,
-			 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct replica *h))
+static void replica_tell(struct agent *a, struct replica *rep, json_t *row,
+			 bool (*is_to_hear)(struct agent *a, unsigned peer,
+					    const struct replica *rep))
 {
 	cleanup(json_freep)
 		json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", row);
 
-	h->tell_ns = 0;
+	rep->tell_ns = 0;
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		if (!is_to_hear(a, i, h))
+		if (!is_to_hear(a, i, rep))
 			continue;
 		agent_send(a, i, json_incref(message));
-		note_told(a, i, h);
+		note_told(a, i, rep);
 	}
 }
 
-void replica_tell_all(struct agent *a, struct replica *h)
+void replica_tell_all(struct agent *a, struct replica *rep)
 {
-	replica_tell(a, h, replica_to_json(h), is_there);
+	replica_tell(a, rep, replica_to_json(rep), is_there);
 }
 
-void replica_tell_few(struct agent *a, struct replica *h, unsigned coordinator)
+void replica_tell_few(struct agent *a, struct replica *rep, unsigned coordinator)
 {
 	unsigned n = 0, n_peers = a->config->n_peers;
 	cleanup(json_freep) json_t *message = NULL;
 
 	/* It is over for who coordinates it, and without us; or they are few. */
-	if (is_known_to_have(a, coordinator, h) || n_peers <= FEW) {
-		replica_tell_all(a, h);
+	if (is_known_to_have(a, coordinator, rep) || n_peers <= FEW) {
+		replica_tell_all(a, rep);
 		return;
 	}
-	message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", replica_to_json(h));
+	message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", replica_to_json(rep));
 	for (unsigned tries = 0; n < FEW && tries < 4 * FEW; tries++) {
 		uint32_t random;
 		unsigned peer;
 
 		a->env->random(a->userdata, &random, sizeof(random));
 		peer = random % n_peers;
-		if (!could_lack(a, peer, h))
+		if (!could_lack(a, peer, rep))
 			continue;
 		agent_send(a, peer, json_incref(message));
-		note_told(a, peer, h);
+		note_told(a, peer, rep);
 		n++;
 	}
-	h->tell_ns = agent_now(a) + time_limit_for(a, h->document->n_bytes) +
-		     2 * a->config->stall_ns;
+	rep->tell_ns = agent_now(a) + time_limit_for(a, rep->document->n_bytes) +
+		       2 * a->config->stall_ns;
 }
 
 /* All nodes of the group, as far as this one knows them. */
@@ -516,28 +519,29 @@ static unsigned n_knowing(const struct agent *a, const struct group *g)
 	return n;
 }
 
-void replica_tell_who_has_it(struct agent *a, struct replica *h)
+void replica_tell_who_has_it(struct agent *a, struct replica *rep)
 {
-	json_t *row = replica_to_json(h), *lacks = json_array();
+	json_t *row = replica_to_json(rep), *lacks = json_array();
 
 	for (unsigned i = 0; i < a->config->n_peers; i++)
-		if (concerns(a, h, i) && !is_known_to_have(a, i, h))
+		if (concerns(a, rep, i) && !is_known_to_have(a, i, rep))
 			json_array_append_new(lacks, json_string(a->config->peers[i]));
 	json_object_set_new(row, "lacks", lacks);
-	json_object_set_new(row, "of", json_integer(n_knowing(a, group_find(a->config, h->group))));
-	replica_tell(a, h, row, is_there);
+	json_object_set_new(row, "of",
+			    json_integer(n_knowing(a, group_find(a->config, rep->group))));
+	replica_tell(a, rep, row, is_there);
 }
 
 uint64_t replicas_step(struct agent *a, uint64_t now)
 {
 	uint64_t next = 0;
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link) {
-		if (h->tell_ns && now >= h->tell_ns)
-			replica_tell(a, h, replica_to_json(h), could_lack);
-		if (h->tell_ns && (!next || h->tell_ns < next))
-			next = h->tell_ns;
+	list_for_each(rep, &a->replicas, link) {
+		if (rep->tell_ns && now >= rep->tell_ns)
+			replica_tell(a, rep, replica_to_json(rep), could_lack);
+		if (rep->tell_ns && (!next || rep->tell_ns < next))
+			next = rep->tell_ns;
 	}
 	return next;
 }
@@ -557,13 +561,13 @@ static unsigned n_heard(const struct peer *p)
 static struct replica *replica_of_claim(struct agent *a, unsigned peer, const char *buffer,
 					const char *group, bool is_of_none)
 {
-	struct replica *h = replica_find(a, buffer);
+	struct replica *rep = replica_find(a, buffer);
 
-	if (h && !h->document && !replica_claim(a, peer, h) &&
+	if (rep && !rep->document && !replica_claim(a, peer, rep) &&
 	    n_heard(&a->peers[peer]) >= N_HEARD_MAX)
 		return NULL;
-	if (h || is_of_none)
-		return h;
+	if (rep || is_of_none)
+		return rep;
 	if (a->n_replicas < N_REPLICAS_MAX && n_heard(&a->peers[peer]) < N_HEARD_MAX)
 		return replica_get(a, buffer, group);
 	agent_log(a, "debug", "%s tells of more buffers than are listened to; the first is %s",
@@ -587,36 +591,36 @@ static bool is_listed(const json_t *names, const char *name)
 }
 
 /* What the publisher of a version says of who has it: `lacks` are those of `of` nodes that do not. */
-static void take_word(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
+static void take_word(struct agent *a, unsigned peer, struct replica *rep, const struct group *g,
 		      const json_t *lacks, uint64_t of)
 {
-	struct version_id version_id = replica_committed(h);
+	struct version_id version_id = replica_committed(rep);
 
 	if (of != n_knowing(a, g))
 		return; /* it has another list of them */
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		const struct claim *c = replica_claim(a, i, h);
+		const struct claim *c = replica_claim(a, i, rep);
 
 		if (i != peer && a->peers[i].up && agent_knows(a, g, i) &&
 		    (!c || version_id_compare(c->version_id, version_id) < 0) &&
 		    !is_listed(lacks, a->config->peers[i]))
-			replica_note_held(a, i, h, g, h->document);
+			replica_note_held(a, i, rep, g, rep->document);
 	}
-	if (!replica_held(h).number)
+	if (!replica_held(rep).number)
 		return;
 	/* Of us it heard nothing, and says so to all. */
 	if (is_listed(lacks, a->config->name))
-		replica_tell(a, h, replica_to_json(h), is_untold);
-	else if (h->tell_ns)
-		replica_tell(a, h, replica_to_json(h), could_lack);
+		replica_tell(a, rep, replica_to_json(rep), is_untold);
+	else if (rep->tell_ns)
+		replica_tell(a, rep, replica_to_json(rep), could_lack);
 }
 
-static bool is_its_own(const struct agent *a, unsigned peer, const struct replica *h,
+static bool is_its_own(const struct agent *a, unsigned peer, const struct replica *rep,
 		       struct version_id version_id, const uint8_t root[32])
 {
-	return h->document && version_id_compare(version_id, h->document->version_id) == 0 &&
-	       memcmp(root, h->document->root, 32) == 0 &&
-	       strcmp(h->document->publisher, agent_peer_name(a, peer)) == 0;
+	return rep->document && version_id_compare(version_id, rep->document->version_id) == 0 &&
+	       memcmp(root, rep->document->root, 32) == 0 &&
+	       strcmp(rep->document->publisher, agent_peer_name(a, peer)) == 0;
 }
 
 /* What is to be answered goes into `answers`. */
@@ -628,7 +632,7 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *a
 	const struct group *g;
 	uint8_t root[32];
 	struct version_id version_id, fence;
-	struct replica *h;
+	struct replica *rep;
 
 	if (field_string(row, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(row, "group", GROUP_MAX, &group_name) < 0 ||
@@ -643,19 +647,19 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *a
 	if (!g || !group_has_buffer(g, buffer) || !agent_knows(a, g, peer) ||
 	    !agent_knows(a, g, AGENT_SELF))
 		return 0; /* no business of ours */
-	h = replica_of_claim(a, peer, buffer, group_name, !version_id.number && !fence.number);
-	if (!h)
+	rep = replica_of_claim(a, peer, buffer, group_name, !version_id.number && !fence.number);
+	if (!rep)
 		return 0;
-	set_claim(a, peer, h, g, version_id, root);
-	replica_seen(a, h, fence);
-	if (version_id_compare(version_id, replica_held(h)) > 0)
+	set_claim(a, peer, rep, g, version_id, root);
+	replica_seen(a, rep, fence);
+	if (version_id_compare(version_id, replica_held(rep)) > 0)
 		a->look_again = true;
-	else if (version_id_compare(version_id, replica_held(h)) < 0 && !was_told(a, peer, h))
-		put_row(a, peer, h, answers);
-	if (is_its_own(a, peer, h, version_id, root) &&
+	else if (version_id_compare(version_id, replica_held(rep)) < 0 && !was_told(a, peer, rep))
+		put_row(a, peer, rep, answers);
+	if (is_its_own(a, peer, rep, version_id, root) &&
 	    field_array(row, "lacks", MEMBERS_MAX, &lacks) == 0 &&
 	    field_number(row, "of", INT64_MAX, &of) == 0)
-		take_word(a, peer, h, g, lacks, of);
+		take_word(a, peer, rep, g, lacks, of);
 	return 0;
 }
 
@@ -681,18 +685,18 @@ void replica_on_message(struct agent *a, unsigned peer, const json_t *message)
 
 /* --- The commit log --------------------------------------------------------------------------------- */
 
-static void note_saved(struct replica *h)
+static void note_saved(struct replica *rep)
 {
-	h->saved.version_id = replica_committed(h);
-	h->saved.version = h->version;
-	h->saved.is_superseded = h->state == REPLICA_SUPERSEDED;
+	rep->saved.version_id = replica_committed(rep);
+	rep->saved.version = rep->version;
+	rep->saved.is_superseded = rep->state == REPLICA_SUPERSEDED;
 }
 
-static bool is_saved(const struct replica *h)
+static bool is_saved(const struct replica *rep)
 {
-	return version_id_compare(h->saved.version_id, replica_committed(h)) == 0 &&
-	       h->saved.version == h->version &&
-	       h->saved.is_superseded == (h->state == REPLICA_SUPERSEDED);
+	return version_id_compare(rep->saved.version_id, replica_committed(rep)) == 0 &&
+	       rep->saved.version == rep->version &&
+	       rep->saved.is_superseded == (rep->state == REPLICA_SUPERSEDED);
 }
 
 static int replica_save(struct agent *a, bool is_all)
@@ -701,17 +705,17 @@ static int replica_save(struct agent *a, bool is_all)
 		"{s:i, s:s, s:[], s:o}", "protocol", 1, "node", a->config->name, "heads", "history",
 		ended_syncs_to_json(a, is_all ? ENDED_SYNCS_MAX : a->n_unsaved));
 	json_t *rows = json_object_get(piece, "heads");
-	struct replica *h;
+	struct replica *rep;
 
-	list_for_each(h, &a->replicas, link) {
+	list_for_each(rep, &a->replicas, link) {
 		json_t *row;
 
-		if (!h->document || (is_saved(h) && !is_all))
+		if (!rep->document || (is_saved(rep) && !is_all))
 			continue;
-		row = document_to_json(h->document);
-		if (json_object_set_new(row, "version", json_integer((json_int_t)h->version)) < 0 ||
+		row = document_to_json(rep->document);
+		if (json_object_set_new(row, "version", json_integer((json_int_t)rep->version)) < 0 ||
 		    json_object_set_new(row, "superseded",
-					json_boolean(h->state == REPLICA_SUPERSEDED)) < 0 ||
+					json_boolean(rep->state == REPLICA_SUPERSEDED)) < 0 ||
 		    json_array_append_new(rows, row) < 0)
 			return -ENOMEM;
 	}
@@ -720,15 +724,15 @@ static int replica_save(struct agent *a, bool is_all)
 
 int replicas_save(struct agent *a)
 {
-	struct replica *h;
+	struct replica *rep;
 	int r = replica_save(a, false);
 
 	if (r == SAVE_ALL)
 		r = replica_save(a, true);
 	if (r < 0)
 		return r;
-	list_for_each(h, &a->replicas, link)
-		note_saved(h);
+	list_for_each(rep, &a->replicas, link)
+		note_saved(rep);
 	a->n_unsaved = 0;
 	a->save_ns = 0;
 	return 0;
@@ -745,21 +749,21 @@ static int load_row(struct agent *a, const json_t *row)
 	cleanup(document_freep) struct document *d = NULL;
 	bool is_superseded;
 	uint64_t version;
-	struct replica *h;
+	struct replica *rep;
 
 	if (field_number(row, "version", INT64_MAX, &version) < 0 ||
 	    field_bool_or(row, "superseded", false, &is_superseded) < 0 ||
 	    document_parse(row, &d) < 0 || !d->decision)
 		return -EBADMSG;
-	h = replica_get(a, d->buffer, d->group);
-	if (!h)
+	rep = replica_get(a, d->buffer, d->group);
+	if (!rep)
 		return -ENOMEM;
-	document_free(h->document);
-	h->document = take_ptr(d);
-	snprintf(h->group, sizeof(h->group), "%s", h->document->group);
-	h->version = version;
-	h->state = is_superseded ? REPLICA_SUPERSEDED : REPLICA_UNVERIFIED;
-	note_saved(h);
+	document_free(rep->document);
+	rep->document = take_ptr(d);
+	snprintf(rep->group, sizeof(rep->group), "%s", rep->document->group);
+	rep->version = version;
+	rep->state = is_superseded ? REPLICA_SUPERSEDED : REPLICA_UNVERIFIED;
+	note_saved(rep);
 	return 0;
 }
 

@@ -64,66 +64,66 @@ struct replica *replica_find(struct agent *a, const char *buffer);
  * too many that are more than that.
  */
 struct replica *replica_get(struct agent *a, const char *buffer, const char *group);
-void replica_free(struct agent *a, struct replica *h);
+void replica_free(struct agent *a, struct replica *rep);
 
 /* What was committed here, what of that is here, and what of that is here or was, and is not to be brought again. */
-struct version_id replica_committed(const struct replica *h);
-struct version_id replica_held(const struct replica *h);
-struct version_id replica_done_with(const struct replica *h);
+struct version_id replica_committed(const struct replica *rep);
+struct version_id replica_held(const struct replica *rep);
+struct version_id replica_done_with(const struct replica *rep);
 
 /* Whether there is any version of it, as far as this node knows or was told: it is the group's, then. */
-bool replica_is_version(const struct replica *h);
+bool replica_is_version(const struct replica *rep);
 
 /* The version_id of the next version that this node, a publisher of the group, pushes to it. -EOVERFLOW */
-int replica_next(const struct agent *a, const struct replica *h, const struct group *g,
+int replica_next(const struct agent *a, const struct replica *rep, const struct group *g,
 		 struct version_id *ret);
 
 /*
  * A version is committed, and the commit log says so, durably, once this returned. Of `document` a copy is kept.
  * After a failure all is as before.
  */
-int replica_commit(struct agent *a, struct replica *h, const struct document *document,
+int replica_commit(struct agent *a, struct replica *rep, const struct document *document,
 		   uint64_t version, enum replica_state state);
 
 /* The local weightd has the bytes; who hears of it, the caller says. */
-void replica_set_serving(struct agent *a, struct replica *h, uint64_t version);
+void replica_set_serving(struct agent *a, struct replica *rep, uint64_t version);
 /* It has lost them, or let go of them. Everybody hears of it. */
-void replica_set_lost(struct agent *a, struct replica *h);
-void replica_set_superseded(struct agent *a, struct replica *h);
+void replica_set_lost(struct agent *a, struct replica *rep);
+void replica_set_superseded(struct agent *a, struct replica *rep);
 
 /* From now on this peer is waited for; NO_PEER: nobody. */
-void replica_set_asked(struct agent *a, struct replica *h, unsigned peer);
+void replica_set_asked(struct agent *a, struct replica *rep, unsigned peer);
 /* Whom it was asked of may not bring it any more. */
-void replica_ask_nobody(struct agent *a, struct replica *h);
+void replica_ask_nobody(struct agent *a, struct replica *rep);
 
 /* The local weightd has this version, with the leaves of this table, which is duplicated. */
-void replica_set_base(struct replica *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
-		      int leaves_fd);
+void replica_set_base(struct replica *rep, uint64_t version, uint64_t n_bytes,
+		      const uint8_t root[32], int leaves_fd);
 
 /* What the journal has of two versions with the version_id of this replica's, of which `peer` brings or claims the other. */
-json_t *replica_about_fork(const struct replica *h, const char *peer);
+json_t *replica_about_fork(const struct replica *rep, const char *peer);
 
 /* What a peer claims. */
-void replica_seen(struct agent *a, struct replica *h, struct version_id version_id);
-struct claim *replica_claim(struct agent *a, unsigned peer, const struct replica *h);
+void replica_seen(struct agent *a, struct replica *rep, struct version_id version_id);
+struct claim *replica_claim(struct agent *a, unsigned peer, const struct replica *rep);
 /* The peer is down. */
 void replicas_forget_claims(struct agent *a, unsigned peer);
 
 void replica_on_message(struct agent *a, unsigned peer, const json_t *message);
 /* Tells one peer of all replicas, or all peers of one. */
 void replicas_tell(struct agent *a, unsigned peer);
-void replica_tell_all(struct agent *a, struct replica *h);
+void replica_tell_all(struct agent *a, struct replica *rep);
 /* A sync that this peer coordinates brought it: a few are told, and the others if its word of it does not come. */
-void replica_tell_few(struct agent *a, struct replica *h, unsigned coordinator);
+void replica_tell_few(struct agent *a, struct replica *rep, unsigned coordinator);
 /* A sync that this node coordinates did: tells all peers which of them have it, as far as they answered. */
-void replica_tell_who_has_it(struct agent *a, struct replica *h);
+void replica_tell_who_has_it(struct agent *a, struct replica *rep);
 /* A peer has published this version of it. */
-void replica_note_held(struct agent *a, unsigned peer, struct replica *h, const struct group *g,
+void replica_note_held(struct agent *a, unsigned peer, struct replica *rep, const struct group *g,
 		       const struct document *d);
 /* Tells whom it is time to. Returns when it is again; 0: never. */
 uint64_t replicas_step(struct agent *a, uint64_t now);
 /* A row of the message. */
-json_t *replica_to_json(const struct replica *h);
+json_t *replica_to_json(const struct replica *rep);
 
 /* What changed, durably; -errno of env.save(). */
 int replicas_save(struct agent *a);

@@ -4,21 +4,21 @@
 #define RETRY_MAX (10 * SECOND)
 #define VAIN_MAX (16 * RETRY_VAIN_STEP) /* with more, all that were asked for it are half as bad */
 
-void retry_later(struct agent *a, struct replica *h)
+void retry_later(struct agent *a, struct replica *rep)
 {
-	uint64_t wait = RETRY_MIN << (h->n_retries < 6 ? h->n_retries : 6);
+	uint64_t wait = RETRY_MIN << (rep->n_retries < 6 ? rep->n_retries : 6);
 	uint32_t part;
 
 	a->env->random(a->userdata, &part, sizeof(part));
 	wait = wait > RETRY_MAX ? RETRY_MAX : wait;
-	h->n_retries++;
-	replica_set_asked(a, h, NO_PEER);
-	h->retry_ns = agent_now(a) + wait / 2 + wait / 2 * (part % 1024) / 1024;
+	rep->n_retries++;
+	replica_set_asked(a, rep, NO_PEER);
+	rep->retry_ns = agent_now(a) + wait / 2 + wait / 2 * (part % 1024) / 1024;
 }
 
-void retry_note_vain(struct agent *a, struct replica *h, unsigned peer, unsigned weight)
+void retry_note_vain(struct agent *a, struct replica *rep, unsigned peer, unsigned weight)
 {
-	struct claim *c = replica_claim(a, peer, h);
+	struct claim *c = replica_claim(a, peer, rep);
 
 	if (!c)
 		return;
@@ -27,29 +27,29 @@ void retry_note_vain(struct agent *a, struct replica *h, unsigned peer, unsigned
 		return;
 	/* Trouble of our own is laid to all in turn: at a bound that each of them reaches, they would be equal. */
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
-		struct claim *each = replica_claim(a, i, h);
+		struct claim *each = replica_claim(a, i, rep);
 
 		if (each)
 			each->n_vain /= 2;
 	}
 }
 
-void retry_in_vain(struct agent *a, struct replica *h, unsigned peer)
+void retry_in_vain(struct agent *a, struct replica *rep, unsigned peer)
 {
-	retry_note_vain(a, h, peer, RETRY_VAIN_STEP);
+	retry_note_vain(a, rep, peer, RETRY_VAIN_STEP);
 }
 
-void retry_kept_word(struct agent *a, struct replica *h, unsigned peer)
+void retry_kept_word(struct agent *a, struct replica *rep, unsigned peer)
 {
-	struct claim *c = replica_claim(a, peer, h);
+	struct claim *c = replica_claim(a, peer, rep);
 
 	if (c)
 		c->n_vain = 0;
 }
 
-bool retry_take_invitation(struct agent *a, struct replica *h, unsigned peer)
+bool retry_take_invitation(struct agent *a, struct replica *rep, unsigned peer)
 {
-	struct claim *c = replica_claim(a, peer, h);
+	struct claim *c = replica_claim(a, peer, rep);
 	bool is_invited = c && c->is_invited;
 
 	if (c)
