@@ -1,25 +1,24 @@
 /*
- * What happens comes in here and goes to the noun that it is about:
+ * Everything that happens comes in here and goes to the noun that it is about:
  *
- *	replicas		what is committed, here and elsewhere; the commit log
- *	syncs		that this node coordinates: broadcasts, which bring what it has, and collectives, in which
- *			several nodes make a version together
- *	participants		of it in syncs, whoever coordinates: receivers of broadcasts, contributors to collectives
- *	repair		how it comes to what it lacks
+ *	replicas	versions that are committed, here and elsewhere; the commit log
+ *	syncs		that this node coordinates: broadcasts, which carry a version that it has, and
+ *			collectives, in which several nodes make a version together
+ *	participants	this node as a member of syncs of any coordinator: receivers of broadcasts,
+ *			contributors to collectives
+ *	repair		how this node gets versions that it lacks
  *
- * They change states and never wait. What ended is freed, and what became possible is begun, in settle(), at
- * the end of each thing that happened, so that nobody loses the ground under its feet. There too the one timer
- * is set to the first deadline of all.
+ * They change states and never wait. agent_settle() frees syncs that ended and begins what became possible, at the
+ * end of each event, so that no caller loses the object it works on. It also sets the one timer to the first deadline
+ * of all. The roles call back through the table of agent_hooks.h.
  */
 #include "server/sync/agent.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/base/utf8.h"
 #include "server/sync/admission.h"
 #include "server/sync/base/engine_order.h"
 #include "server/sync/base/json_fields.h"

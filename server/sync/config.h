@@ -11,9 +11,9 @@
 #include <sys/types.h>
 
 #include "server/base/log.h"
-#include "server/sync/agent.h"
 #include "server/sync/base/stripes.h"
 #include "server/sync/net/net_config.h"
+#include "server/sync/state/agent_config.h"
 
 #define CONFIG_PATH "/etc/weightd/sync.conf"
 #define CONFIG_NAME_MAX                                                                            \

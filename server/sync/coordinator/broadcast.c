@@ -19,7 +19,6 @@
 #include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/coordinator/repair_refusal.h"
-#include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/transport.h"
 

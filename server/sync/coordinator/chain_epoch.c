@@ -6,7 +6,6 @@
 #include "server/sync/coordinator/chain_epoch.h"
 
 #include <arpa/inet.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -11,7 +11,6 @@
  */
 #include "server/sync/coordinator/collective_epoch.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

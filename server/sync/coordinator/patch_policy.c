@@ -5,7 +5,6 @@
 #include "server/sync/coordinator/patch_policy.h"
 
 #include <fcntl.h>
-#include <string.h>
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"

@@ -1,7 +1,6 @@
 #include "server/sync/coordinator/stripe_pairing.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 #include "server/sync/base/json_fields.h"
 #include "server/sync/state/transport.h"

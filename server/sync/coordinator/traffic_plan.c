@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-#include "server/sync/coordinator/chain_epoch.h"
-#include "server/sync/coordinator/patch_policy.h"
 #include "server/sync/coordinator/stripe_pairing.h"
 #include "server/sync/state/transport.h"
 

@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/net/log_fields.h"
 
