@@ -99,7 +99,7 @@ int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_
 /* -ENOENT: we coordinate no such sync; -EALREADY: its commit was decided. With a sentence. */
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE]);
 
-/* Whether no sync is under way here, whoever coordinates it. */
+/* Returns whether no sync is under way here, whoever coordinates it. */
 bool agent_is_idle(const struct agent *a);
 
 /* The group of a sync that is under way here, or NULL. */
@@ -120,9 +120,9 @@ json_t *agent_status(const struct agent *a, const char *sync);
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*
- * What was counted since it began, and what can be measured now, as families of OpenMetrics: {metric, type:"counter"|
- * "gauge", unit|null, help, samples:[{labels:{}, value | value_ns}]}. A long family comes in several rows, one
- * behind the other.
+ * Returns counters since the agent began, and gauges, as families of OpenMetrics: {metric,
+ * type:"counter"|"gauge", unit|null, help, samples:[{labels:{}, value | value_ns}]}. A long family
+ * comes in several rows, one behind the other.
  */
 json_t *agent_metrics(const struct agent *a);
 
@@ -140,7 +140,10 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why);
 void agent_on_message(struct agent *a, unsigned peer, const json_t *message);
 /* A blob came whole and its hash is right; `fd` is a sealed memfd, borrowed. */
 void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
-/* How large a blob of this hash may be that the peer sends next; 0: none is expected, and what comes is thrown away. */
+/*
+ * Returns how large a blob of this hash may be that the peer sends next; 0: none is expected, and
+ * what comes is thrown away.
+ */
 uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
 void agent_on_timer(struct agent *a);
 /* A job said something; the descriptors it takes it sets to -1. */
@@ -149,5 +152,5 @@ void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds,
 void agent_on_job_end(struct agent *a, void *owner, const char *how);
 /* weightd-trace can be asked again, and knows nothing of this sync, which it was told had begun. */
 void agent_on_untraced(struct agent *a, const char *sync);
-/* What weightd-trace answered to an "end"; both are borrowed. */
+/* Takes the answer of weightd-trace to an "end"; both are borrowed. */
 void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows);

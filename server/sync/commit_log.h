@@ -29,7 +29,7 @@ int commit_log_lock(const char *folder, int *ret_fd, char why[WHY_SIZE]);
 /* Its pieces, oldest first; NULL where there is none yet. -errno with a sentence. */
 int commit_log_load(struct commit_log *r, json_t **ret, char why[WHY_SIZE]);
 
-/* Whether there is room for another piece. -errno with a sentence. */
+/* Returns whether there is room for another piece. -errno with a sentence. */
 int commit_log_may_save(const struct commit_log *r, char why[WHY_SIZE]);
 
 /* As env.save(). Waits for the disk, which is why it is asked for at decisions only. */

@@ -40,5 +40,5 @@ int control_init(struct control *c, struct loop *l, const struct control_options
 		 char why[WHY_SIZE]);
 void control_deinit(struct control *c);
 
-/* What the agent told of: to those who watch, and to those who wait for this sync. */
+/* Sends an event of the agent to clients that watch, and to those that wait for this sync. */
 void control_tell(struct control *c, const json_t *event);

@@ -13,8 +13,8 @@ void history_member_event(struct agent *a, const struct sync *s, const struct me
 void history_sync_left(struct agent *a, struct sync *s);
 void history_sync_end(struct agent *a, const struct sync *s, bool committed);
 /*
- * What weightd-trace saw arrive somewhere in this sync, which may be over: here, as a member, or at a member of what this
- * node coordinates. Of one that nobody remembers, nothing.
+ * Adds bytes that weightd-trace saw arrive in this sync, which may be over: here, as a member, or
+ * at a member of what this node coordinates. Of one that nobody remembers, nothing.
  */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes);
 void history_participant_event(struct agent *a, const struct participant *p);

@@ -10,5 +10,5 @@
 
 #include "ipc/channel.h"
 
-/* Whether who is at the other end of a socket is one of them; `gid` -1: no group. */
+/* Returns whether who is at the other end of a socket is one of them; `gid` -1: no group. */
 bool operators_have(gid_t gid, const struct channel_peer *peer);

@@ -8,7 +8,10 @@
 
 #include "server/sync/state/replica.h"
 
-/* Whether anything should be looked at or asked for now, and when to come again; 0: there is no need. */
+/*
+ * Returns whether anything should be looked at or asked for now, and when to come again; 0: there
+ * is no need.
+ */
 uint64_t repair_step(struct agent *a, uint64_t now);
 
 /* The local weightd may have it, after all or no more: that is looked at before anybody is asked for it. */
@@ -23,6 +26,9 @@ void repair_forget(struct agent *a, unsigned peer_or_none);
 
 void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message);
 void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
-/* What a peer brought is nothing that its publisher signed: if it was asked for it, others are asked before it is again. */
+/*
+ * A peer sent a version that its publisher did not sign: if the peer was asked for it, others are
+ * asked first next time.
+ */
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer);
 void repair_on_peer_down(struct agent *a, unsigned peer);

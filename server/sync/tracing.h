@@ -17,7 +17,7 @@ struct tracing_events {
 	void (*on_connect)(void *userdata);
 	/* The same, and this sync, which it was told had begun, is not over. Nothing else is under way. */
 	void (*on_missing)(void *userdata, const char *sync);
-	/* What it answered an "end" with. Both are borrowed. */
+	/* Takes its answer to an "end". Both are borrowed. */
 	void (*on_rows)(void *userdata, const json_t *request, const json_t *rows);
 };
 

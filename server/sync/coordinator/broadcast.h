@@ -85,7 +85,7 @@ static inline struct broadcast *broadcast_of(const struct sync *s)
 	return container_of(s, struct broadcast, sync);
 }
 
-/* What a member lacks of what the epoch carries. */
+/* The bytes of the epoch that a member lacks. */
 static inline struct ranges *broadcast_missing(const struct broadcast *b, struct member *m)
 {
 	return b->by_patch ? &m->patch_missing : &m->missing;

@@ -11,7 +11,7 @@
 int broadcast_source_start(struct agent *a, struct broadcast *b, uint64_t version,
 			   char why[WHY_SIZE]);
 
-/* What the last repair left is lent already: its member prepares at once. */
+/* Continues with the loan that the last repair left: its member prepares at once. */
 void broadcast_source_go_on(struct agent *a, struct broadcast *b);
 
 /* The version cannot be lent: ends the broadcast. */

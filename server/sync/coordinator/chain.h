@@ -7,7 +7,7 @@
 
 #include "server/sync/coordinator/broadcast.h"
 
-/* Whether it lacks some of what the epoch carries, and is ready for it. */
+/* Returns whether it lacks some of what the epoch carries, and is ready for it. */
 bool chain_is_behind(const struct broadcast *b, struct member *m);
 /* Times that it was blamed for a link that broke, or had other bytes than were signed. */
 unsigned chain_n_faults(const struct member *m);

@@ -43,7 +43,7 @@ void collective_arm(struct agent *a, struct sync *s);
 void collective_add_member(struct agent *a, struct sync *s, const char *name);
 /* The fields that every JOIN has. */
 json_t *collective_invitation(const struct agent *a, const struct sync *s);
-/* Of READY. False: the member was lost for it. */
+/* Reads the address in READY. False: the member was lost for it. */
 bool collective_take_address(struct agent *a, struct sync *s, struct member *m,
 			     const json_t *message);
 

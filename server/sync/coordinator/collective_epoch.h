@@ -19,10 +19,10 @@ void collective_epoch_break(struct agent *a, struct collective *c);
 void collective_epoch_settle(struct agent *a, struct collective *c);
 /* Nothing came in time. */
 void collective_epoch_on_timer(struct agent *a, struct collective *c, uint64_t now);
-/* Whether all have told what they know of the epoch that broke. */
+/* Returns whether all have told what they know of the epoch that broke. */
 bool collective_epoch_is_told(const struct collective *c);
 
-/* What nodes say. */
+/* Messages of members. */
 void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *m,
 				const json_t *message);
 void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member *m,

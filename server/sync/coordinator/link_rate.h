@@ -13,11 +13,11 @@ uint64_t link_rate_median(const struct agent *a, const struct broadcast *b);
 void link_rate_measure(struct agent *a, const struct broadcast *b, struct member *m);
 /* The same of who has some of it, and was held up by nobody else. */
 void link_rate_note(struct agent *a, const struct broadcast *b, const struct member *m);
-/* Whether its link is why it waits, and the others that are behind it. */
+/* Returns whether its link is why it waits, and the others that are behind it. */
 bool link_rate_is_slow(const struct agent *a, const struct broadcast *b, const struct member *m);
 /*
- * Who gets its bytes so slowly, by its own link, that others should not wait for it: those before it, that have all and
- * could verify that, or those behind it. NULL: nobody, yet.
+ * The member whose own link is so slow that others should not wait for it: those before it, that
+ * have all and could verify that, or those behind it. NULL: nobody, yet.
  */
 struct member *link_rate_laggard(const struct agent *a, const struct broadcast *b);
 /* The first that has not got what the one before it has: where the bytes hang. NULL: they do not. */

@@ -10,22 +10,25 @@
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/state/transport.h"
 
-/* Whether a push to this group begins with them. */
+/* Returns whether a push to this group begins with them. */
 bool nccl_epoch_is_wanted(const struct agent *a, const struct group *g);
-/* What carries the next epoch. */
+/* The transport of the next epoch. */
 const struct transport *nccl_epoch_choose(const struct agent *a, const struct broadcast *b);
 /* Bytes that engines of the next ring move at a time. */
 uint64_t nccl_epoch_chunk(const struct agent *a, const struct broadcast *b);
 /* All have opened: tells everybody who takes part. */
 void nccl_epoch_start(struct agent *a, struct broadcast *b);
 
-/* Whether an epoch is none, though there are rings: what it carries has to be staged. */
+/* Returns whether an epoch is none, though there are rings: what it carries has to be staged. */
 static inline bool nccl_epoch_is_staged(const struct broadcast *b)
 {
 	return b->nccl.is_wanted && !b->transport->is_nccl;
 }
 
-/* How long members may take to open, and to move anything once they did, in an epoch of either kind. */
+/*
+ * Returns how long members may take to open, and to move anything once they did, in an epoch of
+ * either kind.
+ */
 uint64_t nccl_epoch_time_to_open(const struct agent *a, const struct broadcast *b);
 uint64_t nccl_epoch_patience(const struct agent *a, const struct broadcast *b);
 

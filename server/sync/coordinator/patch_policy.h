@@ -14,14 +14,14 @@
  * it is, or cannot be.
  */
 bool patch_policy_begin(struct agent *a, struct broadcast *b);
-/* What the source job says of the patch. */
+/* Takes the answer of the source job: the patch, or why there is none. */
 void patch_policy_on_composed(struct agent *a, struct broadcast *b, const json_t *message, int *fds,
 			      unsigned n_fds);
 /* There will be none: leaves travel. */
 void patch_policy_give_up(struct broadcast *b);
 void patch_policy_deinit(struct patch_policy *d);
 
-/* Whether anybody is ready who gets a patch and has not all of it. */
+/* Returns whether anybody is ready who gets a patch and has not all of it. */
 bool patch_policy_is_wanted(const struct broadcast *b);
 /* It has got some: with all of a patch it lacks nothing, until it says so. */
 void patch_policy_settle(const struct broadcast *b, struct member *m);

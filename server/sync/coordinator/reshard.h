@@ -11,9 +11,9 @@
 #define RESHARD_LAYOUTS_MAX ((uint64_t)1 << 30) /* bytes of all sources' */
 
 /*
- * Of {sources: [{node, buffer, version}], targets: [nodes], split}, each by rank; version 0 is the newest that the node
- * has, and `rep` is of the buffer to be. It begins with the next timer, when whoever asked knows its name. -errno with a
- * sentence.
+ * Begins a reshard of {sources: [{node, buffer, version}], targets: [nodes], split}, each by rank;
+ * version 0 is the newest that the node has, and `rep` is of the buffer to be. It begins with the
+ * next timer, when whoever asked knows its name. -errno with a sentence.
  */
 int reshard_new(struct agent *a, struct replica *rep, const struct group *g, const json_t *request,
 		struct sync **ret, char why[WHY_SIZE]);

@@ -17,10 +17,10 @@ unsigned stripe_pairing_of(const struct agent *a, const struct broadcast *b,
 unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *b,
 			      const struct member *from, const struct member *to);
 
-/* What the sender's engine is told of the receiver's addresses; NULL: it needs the first alone. */
+/* The receiver's addresses for the sender's engine; NULL: it needs the first alone. */
 json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *b,
 			    const struct member *from, const struct member *to);
-/* Where the engine of a member listens, behind its first address. -EBADMSG. */
+/* Reads the addresses at which the engine of a member listens beside its first. -EBADMSG. */
 int stripe_pairing_read(struct member *m, const json_t *opened);
 /* A link broke that an engine of `m`, or of this node if that is NULL, tells of: which stripe, if it says. */
 void stripe_pairing_note_broken(struct broadcast *b, struct member *from, struct member *to,

@@ -66,7 +66,7 @@ struct member {
 	uint64_t moved_ns; /* when that grew; 0: it was not told to start */
 	uint64_t rate;
 
-	/* Of a broadcast. */
+	/* Only in broadcasts. */
 	struct ranges missing;
 	unsigned base; /* of the kept patches, the first that it needs; PATCH_CHAIN_MAX: what it has none begins with */
 	bool by_patch; /* it gets one */
@@ -86,7 +86,7 @@ struct member {
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 
-	/* Of a collective. */
+	/* Only in collectives. */
 	uint8_t root[32], leaves[32]; /* of its result */
 	/* and of its epoch */
 	bool is_in_epoch;
@@ -145,7 +145,7 @@ struct sync_message {
 
 #define SYNC_STALE_NS (2 * SECOND) /* what was said of a rate so long ago says nothing any more */
 
-/* How far a member is, or this node if it is none: all that is shown and differs. */
+/* Progress of a member, or of this node if it is none, for people. */
 struct progress {
 	uint64_t done;
 	uint64_t expected;
@@ -154,14 +154,14 @@ struct progress {
 	uint64_t n_differ; /* bytes of elements that this changes; UINT64_MAX: not known here */
 };
 
-/* What differs between the kinds. Functions may be NULL where that is said. */
+/* The operations of a kind of sync. Functions may be NULL where that is said. */
 struct sync_ops {
 	const char *ask; /* the message that asks a member to prepare */
 	json_t *(*ask_fields)(const struct agent *a, const struct sync *s);
 	const char *ready; /* what a member that is waits for, for sentences */
 	struct sync_message messages[12]; /* that members send, beside those that are common to all */
 
-	/* How long it may take as a whole, once all are prepared. */
+	/* Returns how long it may take as a whole, once all are prepared. */
 	uint64_t (*time_to_move)(const struct agent *a, const struct sync *s);
 	/* All that can are ready. */
 	void (*move)(struct agent *a, struct sync *s);
@@ -182,7 +182,7 @@ struct sync_ops {
 
 	bool (*is_moved)(const struct member *m);
 	void (*progress)(const struct sync *s, const struct member *m_or_null, struct progress *ret);
-	/* Who sends to it, and whether it is why others wait; NULL: all do. */
+	/* The node that sends to it, and whether others wait because of it; NULL: all do. */
 	const char *(*from)(const struct agent *a, const struct sync *s, const struct member *m);
 	bool (*is_slow)(const struct agent *a, const struct sync *s, const struct member *m);
 	/* " (a -> b, 312 of 1024 MiB)", or nothing, for a member with an engine. */
@@ -190,7 +190,7 @@ struct sync_ops {
 			       char *ret, size_t size);
 	/* "while it is cut", where the phase is not all that there is to say; false: it is. */
 	bool (*describe_phase)(const struct agent *a, const struct sync *s, char *ret, size_t size);
-	/* What is served after a failure before the decision. */
+	/* Describes the version that is served after a failure before the decision. */
 	void (*describe_kept)(const struct sync *s, char *ret, size_t size);
 };
 
@@ -221,7 +221,7 @@ void sync_fail(struct agent *a, struct sync *s, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 const char *member_phase(const struct sync *s, const struct member *m);
-/* What it said last, in bytes/s, until it has said nothing for so long that this cannot be true any more. */
+/* Its last reported rate in bytes/s; 0 once the report is stale. */
 uint64_t member_rate(const struct agent *a, const struct member *m);
 bool member_is_stale(const struct agent *a, const struct member *m);
 
@@ -242,7 +242,7 @@ void member_describe(const struct agent *a, const struct sync *s, const struct m
 		     size_t size);
 /* Counts on it no more than once: it has begun what it was asked for. */
 void member_begins(struct agent *a, struct sync *s, struct member *m);
-/* What it answers to being asked, but for what is special to it. */
+/* Handles its refusal to prepare, but for what is special to the kind. */
 void member_on_refuse(struct agent *a, struct sync *s, struct member *m, const json_t *message);
 
 void sync_set_phase(struct agent *a, struct sync *s, enum phase phase, uint64_t wait_ns);
@@ -253,7 +253,7 @@ unsigned sync_count(const struct sync *s, enum member_state state);
 void sync_lose_all_in(struct agent *a, struct sync *s, enum member_state state, uint64_t wait_ns);
 /* Goes to whatever follows from the states of its members. */
 void sync_step(struct agent *a, struct sync *s);
-/* What it is about is known: asks its members to prepare. */
+/* Asks its members to prepare, once the version is known. */
 void sync_prepare(struct agent *a, struct sync *s);
 /* It has all bytes. */
 void member_verify(struct agent *a, struct sync *s, struct member *m);
@@ -263,7 +263,10 @@ void sync_verify(struct agent *a, struct sync *s);
 void sync_vote(struct agent *a, struct sync *s);
 /* None are left that verify. */
 void sync_commit(struct agent *a, struct sync *s);
-/* Whether it is decided, and only goes on for who is slow: who wants to begin another sync need not wait for it. */
+/*
+ * Returns whether it is decided, and only goes on for who is slow: who wants to begin another sync
+ * need not wait for it.
+ */
 bool sync_is_only_slow(const struct sync *s);
 /* The same, once it has shown who that is: others were not to wait for it. */
 bool sync_is_late(const struct sync *s, const struct member *m);
@@ -271,9 +274,12 @@ bool sync_is_left_to_late(const struct sync *s);
 void sync_end(struct agent *a, struct sync *s, bool committed);
 /* As planned, all that can be known before anything moves: nobody keeps anything. */
 void sync_end_planned(struct agent *a, struct sync *s);
-/* How long a member may take, beside what it says of its weightd, which has to arrive as it knows more. */
+/*
+ * Returns how long a member may take, beside what it says of its weightd, which has to arrive as it
+ * knows more.
+ */
 uint64_t sync_time_to_prepare(const struct agent *a, const struct sync *s);
 uint64_t sync_time_to_commit(const struct agent *a, const struct sync *s);
 
-/* What a line of the log is about: see agent_log_of(). `peer` may be NULL. */
+/* The fields of a line of the log: see agent_log_of(). `peer` may be NULL. */
 json_t *sync_about(const struct sync *s, const char *what, const char *peer);

@@ -36,11 +36,14 @@ const char *address_format(const struct sockaddr *at, char buf[ADDRESS_TEXT_SIZE
 /* The same without the port: "::1". */
 const char *address_format_host(const struct sockaddr *at, char buf[ADDRESS_TEXT_SIZE]);
 
-/* Whether both are of one host, whatever the ports. */
+/* Returns whether both are of one host, whatever the ports. */
 bool address_same_host(const struct sockaddr *a, const struct sockaddr *b);
 
 /* "10.0.0.0/8", "fd00::/8"; without a length, one host. -EINVAL, also with bits behind the length. */
 int network_parse(const char *text, struct network *ret);
 
-/* Whether one of them has the address. An IPv4 address is what it is when IPv6 carries it, too. */
+/*
+ * Returns whether one of them has the address. An IPv4 address is what it is when IPv6 carries it,
+ * too.
+ */
 bool network_has(const struct network *networks, unsigned n, const struct sockaddr *at);

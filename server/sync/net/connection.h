@@ -42,7 +42,7 @@ enum connection_state {
 	CONNECTION_DOOMED,
 };
 
-/* What every connection of this node says and keeps to. */
+/* Settings that all connections of this node share. */
 struct connection_manner {
 	struct loop *loop;
 	const struct connection_events *events;

@@ -42,7 +42,7 @@ void dialer_deinit(struct dialer *d);
 
 /* Begins, soon. */
 void dialer_start(struct dialer *d);
-/* What came of the socket is no connection; the next address, or after a while the next round. */
+/* The socket became no connection: the next address, or after a while the next round. */
 void dialer_again(struct dialer *d);
 /* It was a good one: the next wait is a short one. */
 void dialer_reset(struct dialer *d);

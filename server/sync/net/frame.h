@@ -28,7 +28,7 @@ struct frame {
 	enum frame_kind kind;
 	const uint8_t *data; /* of the text or of the part; the decoder's until it is asked again */
 	size_t size;
-	/* Of a part: */
+	/* Fields of a part: */
 	uint8_t hash[32];
 	uint64_t blob_size; /* 1 at least; the part lies within it */
 	uint64_t offset;
@@ -44,7 +44,10 @@ struct frame_decoder {
 void frame_decoder_init(struct frame_decoder *d);
 void frame_decoder_deinit(struct frame_decoder *d);
 
-/* Where the next bytes of the stream go, and how many at most; frame_decoder_put() says how many went. -ENOMEM. */
+/*
+ * Returns the room for the next bytes of the stream; frame_decoder_put() says how many went.
+ * -ENOMEM.
+ */
 int frame_decoder_room(struct frame_decoder *d, void **ret, size_t *ret_size);
 void frame_decoder_put(struct frame_decoder *d, size_t n);
 

@@ -24,7 +24,7 @@ enum log_fields_kind {
 	LOG_FIELDS_KINDS,
 };
 
-/* What is not known, or not there, is NULL. */
+/* Fields of a line; NULL: unknown, or not there. */
 struct log_fields {
 	enum log_fields_kind kind;
 	const char *sync;
@@ -41,5 +41,5 @@ void log_fields_init(const char *node);
 __attribute__((format(printf, 2, 3))) void log_fields_write(const struct log_fields *n,
 							    const char *format, ...);
 
-/* What the agent tells by a log or end event; others are passed over. */
+/* Writes the line of a log or end event of the agent; other events are ignored. */
 void log_fields_write_event(const json_t *event);

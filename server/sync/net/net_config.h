@@ -1,5 +1,5 @@
 /*
- * What sync.conf says of connections: this node, and the nodes that it is connected with.
+ * Configuration of connections from sync.conf: this node, and the nodes that it is connected with.
  */
 #pragma once
 

@@ -39,8 +39,8 @@ bool outbox_is_empty(const struct outbox *o);
 bool outbox_is_between(const struct outbox *o);
 
 /*
- * What is to be written next, and again until outbox_sent() said that all of it was. 1; 0: nothing; negative: a blob
- * cannot be read.
+ * Returns the bytes to write next, and again until outbox_sent() said that all of it was. 1; 0:
+ * nothing; negative: a blob cannot be read.
  */
 int outbox_next(struct outbox *o, const void **ret, size_t *ret_size);
 void outbox_sent(struct outbox *o, size_t n);

@@ -33,7 +33,10 @@ struct peer_events {
 	bool (*is_idle)(const struct agent *a);
 	/* This one is up, or is not any more. */
 	void (*on_change)(void *userdata, unsigned peer);
-	/* Whether bytes may go to this address, of this node or peer. False with a sentence. */
+	/*
+	 * Returns whether bytes may go to this address, of this node or peer. False with a
+	 * sentence.
+	 */
 	bool (*may_trust)(void *userdata, const struct sockaddr *at, const char *whose,
 			  char why[WHY_SIZE]);
 };
@@ -88,7 +91,10 @@ void peers_accept(struct peers *p, int fd, const struct address *address);
  */
 void peers_recheck(struct peers *p);
 
-/* Whether this node, which may be ours, takes bytes at an address by its own word; NULL: whether any of them does. */
+/*
+ * Returns whether this node, which may be ours, takes bytes at an address by its own word; NULL:
+ * whether any of them does.
+ */
 bool peers_take_bytes_at(const struct peers *p, const char *node, const struct sockaddr *at);
 
 /* As in server/sync/state/env.h. */

@@ -20,7 +20,7 @@ struct tls {
 	char why[WHY_SIZE]; /* of the last -EPROTO */
 };
 
-/* For all connections, in either direction. */
+/* Makes the context of all connections, in either direction. */
 int tls_context_new(const struct trust *trust, SSL_CTX **ret, char why[WHY_SIZE]);
 
 /* A connection over `fd`, which is borrowed. */
@@ -33,11 +33,14 @@ int tls_handshake(struct tls *t);
 /* The same errors, and the name of the other end's certificate. */
 int tls_name(struct tls *t, char ret[NODE_MAX + 1]);
 
-/* Whether what the other end has proven would be believed now: -EPROTO, with a clause in `why`. */
+/*
+ * Returns whether what the other end has proven would be believed now: -EPROTO, with a clause in
+ * `why`.
+ */
 int tls_check(struct tls *t, SSL_CTX *context);
-/* Whether the time of a certificate is over that the other end has proven itself with. */
+/* Returns whether the time of a certificate is over that the other end has proven itself with. */
 bool tls_is_over(const struct tls *t, time_t now);
-/* Whether we have shown the certificate that we would show now. */
+/* Returns whether we have shown the certificate that we would show now. */
 bool tls_is_of(const struct tls *t, SSL_CTX *context);
 
 /* The same errors; what was moved, 1 byte at least. */

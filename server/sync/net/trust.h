@@ -47,10 +47,16 @@ bool trust_warn(const struct trust *t, char why[WHY_SIZE]);
 /* The name of the node whose certificate it is. -EINVAL with a clause why there is none. */
 int trust_name(X509 *certificate, char ret[NODE_MAX + 1], char why[WHY_SIZE]);
 
-/* What OpenSSL found wrong with a certificate, for a person, behind "its certificate": "expired on ...". */
+/*
+ * Describes an error of OpenSSL about a certificate, to stand behind "its certificate": "expired on
+ * ...".
+ */
 void trust_explain(X509_STORE_CTX *failed, X509 *certificate, char why[WHY_SIZE]);
 
-/* Whether a certificate is one that this CA issued, and that is valid now. -EKEYREJECTED with a clause. */
+/*
+ * Returns whether a certificate is one that this CA issued, and that is valid now. -EKEYREJECTED
+ * with a clause.
+ */
 int trust_verify(X509_STORE *store, X509 *certificate, char why[WHY_SIZE]);
 
 int trust_sign(const struct trust *t, const char *text, char *ret, size_t size);

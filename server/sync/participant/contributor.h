@@ -10,7 +10,7 @@
 #include "server/sync/participant/shard.h"
 #include "server/sync/state/collective_op.h"
 
-/* What a coordinator asks to take part in. */
+/* A request of a coordinator to take part in a collective. */
 struct invitation {
 	char sync[SYNC_ID_SIZE];
 	const struct collective_op *op;

@@ -78,7 +78,7 @@ struct participant_message {
 	void (*fn)(struct agent *a, struct participant *p, const json_t *message);
 };
 
-/* What differs between the kinds. */
+/* The operations of a kind of participant. */
 struct participant_ops {
 	const char *want, *ready; /* what it does in these states, for sentences */
 	bool wants_of_coordinator; /* and not of the local weightd */
@@ -87,7 +87,7 @@ struct participant_ops {
 	/* The sink has made memory, or says something that is not common to all; false: nobody knows that. */
 	bool (*on_sink)(struct agent *a, struct participant *p, const char *op,
 			const json_t *message, int *fds, unsigned n_fds);
-	/* What the engine says. */
+	/* Messages of the engine. */
 	void (*on_opened)(struct agent *a, struct participant *p, const json_t *message);
 	void (*on_done)(struct agent *a, struct participant *p, const json_t *message);
 	void (*on_broken)(struct agent *a, struct participant *p, const json_t *message);
@@ -107,7 +107,10 @@ static inline bool participant_is_repair(const struct participant *p)
 	return p->kind == KIND_REPAIR;
 }
 
-/* How many bytes the layout and the leaves of a version may have: of all there may be twice as many here. */
+/*
+ * Returns how many bytes the layout and the leaves of a version may have: of all there may be twice
+ * as many here.
+ */
 uint64_t participant_blobs_max(const struct agent *a);
 
 struct participant *participant_find_of_buffer(struct agent *a, const char *buffer);
@@ -132,8 +135,8 @@ static inline bool participant_has_begun(const struct participant *p)
 }
 
 /*
- * Whether a queued one may begin, where `max` of its kind may be under way: whoever coordinates some leaves as many to
- * others, however long its own take.
+ * Returns whether a queued one may begin, where `max` of its kind may be under way: whoever
+ * coordinates some leaves as many to others, however long its own take.
  */
 bool participant_has_turn(const struct agent *a, const struct participant *p, unsigned max);
 
@@ -149,7 +152,10 @@ const char *participant_ended_in(const struct participant *p);
 
 /* --- For its kinds ------------------------------------------------------------------------------ */
 
-/* Of a new one, which is zeroed. Its ops, `group`, `version_id` and `n_bytes` are the caller's. */
+/*
+ * Initializes a new one, which is zeroed. Its ops, `group`, `version_id` and `n_bytes` are the
+ * caller's.
+ */
 void participant_init(struct agent *a, struct participant *p, unsigned coordinator,
 		      const char *sync, struct replica *rep);
 void participant_deinit(struct agent *a, struct participant *p);
@@ -178,7 +184,9 @@ void participant_take_epoch(struct participant *p, uint64_t epoch);
 /* 0: it runs; else -errno with a sentence. */
 int participant_start_engine(struct agent *a, struct participant *p, enum job_kind kind,
 			     char why[WHY_SIZE]);
-/* Whether an engine runs that may still do what it was told to. */
+/* Returns whether an engine runs that may still do what it was told to. */
 bool participant_is_under_way(const struct participant *p);
-/* What is committed is recorded here, unless this node decided it or it is its own, NULL; and published. */
+/*
+ * Records the commit, unless this node decided it or the version is its own (NULL), and publishes.
+ */
 void participant_publish(struct agent *a, struct participant *p, const struct document *document);

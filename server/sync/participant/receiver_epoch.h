@@ -10,7 +10,7 @@
 /* The sink has staged what it was asked to. */
 void receiver_epoch_on_staged(struct agent *a, struct receiver *rec, int *fds, unsigned n_fds);
 
-/* What its coordinator says. */
+/* Messages of its coordinator. */
 void receiver_epoch_on_open(struct agent *a, struct participant *p, const json_t *message);
 void receiver_epoch_on_start(struct agent *a, struct participant *p, const json_t *message);
 void receiver_epoch_on_stop(struct agent *a, struct participant *p, const json_t *message);

@@ -40,5 +40,7 @@ void shard_on_plan(struct agent *a, struct participant *p, const json_t *message
 uint64_t shard_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);
 void shard_on_blob(struct agent *a, unsigned peer_or_self, const uint8_t hash[32], int fd,
 		   uint64_t size);
-/* What the engine needs beside what every contributor tells it, and the descriptors, of which there is room for three. */
+/*
+ * Adds to the order of the engine what a reshard needs, and returns its descriptors, at most three.
+ */
 unsigned shard_open(const struct contributor *c, json_t *order, int ret_fds[3]);

@@ -1,6 +1,4 @@
-/*
- * What sync.conf says of groups and limits, as the agent needs it.
- */
+/* Configuration of groups and limits from sync.conf, as the agent needs it. */
 #pragma once
 
 #include <limits.h>

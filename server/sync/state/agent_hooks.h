@@ -15,7 +15,10 @@ struct participant;
 struct sync;
 
 struct agent_hooks {
-	/* For history.h: a member of a sync that this node coordinates went a step on, or this node as a member. */
+	/*
+	 * Reports to history.h: a member of a sync that this node coordinates went a step on, or
+	 * this node as a member.
+	 */
 	void (*on_member)(struct agent *a, const struct sync *s, const struct member *m);
 	void (*on_participant)(struct agent *a, const struct participant *p);
 	void (*on_sync_end)(struct agent *a, const struct sync *s, bool committed);
@@ -31,9 +34,9 @@ struct agent_hooks {
 					  const struct invitation *i, struct replica **ret_replica,
 					  char why[WHY_SIZE]);
 
-	/* Whether this node coordinates a sync of this id, which goes on. */
+	/* Returns whether this node coordinates a sync of this id, which goes on. */
 	bool (*coordinates)(struct agent *a, const char *sync);
-	/* Whether any sync here, which may have ended, is of this replica. */
+	/* Returns whether any sync here, which may have ended, is of this replica. */
 	bool (*is_in_sync)(const struct agent *a, const struct replica *rep);
 	/* The layout that this node contributes to a sync. False: it contributes to none of this id. */
 	bool (*find_layout)(const struct agent *a, const char *sync, int *ret_fd);

@@ -1,6 +1,4 @@
-/*
- * What an agent is made of, for its own files. The opening of agent.c says how they work together.
- */
+/* The state of an agent, for its own files. The opening of agent.c says how they work together. */
 #pragma once
 
 #include "ipc/base/list.h"
@@ -19,7 +17,7 @@
 
 #define SECOND ((uint64_t)1000000000)
 
-/* What a peer said that it holds. */
+/* A version that a peer says it holds. */
 struct claim {
 	struct replica *replica; /* ours of the same buffer; a replica that is freed takes its claims along */
 	const struct group *group; /* to which that was pushed: it may be in several with this one */
@@ -97,5 +95,8 @@ const char *agent_peer_name(const struct agent *a, unsigned peer_or_self);
 /* NO_PEER: not configured; AGENT_SELF is NO_PEER, too, which callers tell apart by the name. */
 unsigned agent_peer_number(const struct agent *a, const char *name);
 
-/* Whether it is a member or a publisher of the group: who may know what the group has, and bring it. */
+/*
+ * Returns whether it is a member or a publisher of the group: who may know what the group has, and
+ * bring it.
+ */
 bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self);

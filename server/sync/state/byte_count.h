@@ -11,7 +11,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* Of some of it nobody knows: what NCCL carries the kernel does not see as such. */
+/* A count that is not known: the kernel does not see the bytes of NCCL as such. */
 #define BYTE_COUNT_UNKNOWN UINT64_MAX
 
 struct byte_count {

@@ -13,18 +13,18 @@
 #define SHARD_LAYOUT_MAX ((uint64_t)64 << 20) /* bytes of one: as many as a planner takes */
 #define COLLECTIVE_OP_CHUNK ((uint64_t)1 << 20) /* bytes that engines send in one piece */
 
-/* What the links between the ranks of an engine carry. */
+/* Bytes on the links between the ranks of an engine. */
 struct flows {
 	unsigned n;
 
-	/* Of an average: what each rank owns, as an engine says. */
+	/* In an average: the pieces of each rank, as an engine reports them. */
 	uint64_t n_others; /* leaves that are only compared */
 	struct {
 		uint64_t n_pieces;
 		uint64_t n_bytes;
 	} at[COLLECTIVE_OP_NODES_MAX];
 
-	/* Of a reshard: its plan, without the moves, whose nodes are the ranks. */
+	/* In a reshard: its plan, without the moves; its nodes are the ranks. */
 	struct moves plan;
 };
 
@@ -54,5 +54,5 @@ const struct collective_op *collective_op_find(const char *name);
 
 /* The most bytes that come to a node of a plan and go from it, together. */
 uint64_t collective_op_most(const struct moves *plan);
-/* What all links of a rank carry towards it, on the wire. */
+/* Bytes on the wire towards a rank, over all its links. */
 uint64_t collective_op_planned(const struct collective_op *op, const struct flows *t, unsigned rank);

@@ -14,5 +14,5 @@ struct data_way {
 
 /* -EBADMSG. */
 int data_way_read(const json_t *from, struct data_way *ret);
-/* Whether these are stripes that a node could be told of. */
+/* Returns whether these are stripes that a node could be told of. */
 bool data_ways_are_sound(const struct agent *a, const json_t *next);

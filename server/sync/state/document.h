@@ -52,17 +52,21 @@ int document_parse(const json_t *o, struct document **ret);
 json_t *document_to_json(const struct document *d);
 
 /*
- * Whether its publisher signed it, and the decision if it has one, with a certificate that is good now, or that was good
- * at its own time, which whoever has the key may choose. -EKEYREJECTED with a sentence.
+ * Returns whether its publisher signed it, and the decision if it has one, with a certificate that
+ * is good now, or that was good at its own time, which whoever has the key may choose.
+ * -EKEYREJECTED with a sentence.
  */
 int document_check(struct agent *a, const struct document *d, char why[WHY_SIZE]);
 int document_check_then(struct agent *a, const struct document *d, char why[WHY_SIZE]);
-/* Whether this is the publisher's decision on it; it is kept then. -EKEYREJECTED, -EBADMSG or -ENOMEM. */
+/*
+ * Returns whether this is the publisher's decision on it; it is kept then. -EKEYREJECTED, -EBADMSG
+ * or -ENOMEM.
+ */
 int document_take_decision(struct agent *a, struct document *d, const json_t *message,
 			   char why[WHY_SIZE]);
 
 uint64_t document_leaves_bytes(const struct document *d);
-/* Of the layout and the leaves. */
+/* Bytes of the layout and the leaves. */
 uint64_t document_blobs_bytes(const struct document *d);
 
 struct document *document_copy(const struct document *d);

@@ -14,6 +14,9 @@ void ended_syncs_add(struct agent *a, json_t *row, json_t *nodes);
 /* Adds what weightd-trace saw arrive in one of them. Of one that nobody remembers, nothing. */
 void ended_syncs_amend(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes);
 
-/* For the commit log: an array of the last `n` rows, oldest first. What is no such row is left out when it is read. */
+/*
+ * An array of the last `n` rows, oldest first, for the commit log. Reading ignores anything else
+ * than such rows.
+ */
 json_t *ended_syncs_to_json(const struct agent *a, size_t n);
 void ended_syncs_load(struct agent *a, const json_t *rows);

@@ -67,7 +67,10 @@ struct env {
 	 */
 	bool (*may_dial)(void *userdata, const char *address, const char *node, char why[WHY_SIZE]);
 
-	/* Whether there is room to write another piece of the commit log. -errno with a sentence. */
+	/*
+	 * Returns whether there is room to write another piece of the commit log. -errno with a
+	 * sentence.
+	 */
 	int (*may_save)(void *userdata, char why[WHY_SIZE]);
 	/*
 	 * Writes a piece of the commit log of this node, durably, before it returns: what changed since the last one, or

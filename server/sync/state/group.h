@@ -19,7 +19,10 @@ bool group_has_buffer(const struct group *g, const char *buffer);
  */
 const struct group *group_of_buffer(const struct agent_config *config, const char *buffer,
 				    const char *name, char why[WHY_SIZE]);
-/* Where the buffers of a group are on this node; of one that is no more, as of one that says nothing. */
+/*
+ * The device of the buffers of a group on this node; the default for a group that is not
+ * configured.
+ */
 const char *group_device(const struct agent_config *config, const char *name);
 
 const char *policy_name(enum policy p);

@@ -30,11 +30,17 @@ struct loan *loan_free(struct agent *a, struct loan *l);
 void loan_keep(struct agent *a, struct loan *l);
 void loan_keep_for_repairs(struct agent *a, struct loan *l);
 
-/* What a replica keeps is given back: whatever it is, all but this root, or this version. */
+/*
+ * Gives back the loan that a replica keeps: any, unless it has this root, or if it has this
+ * version.
+ */
 void loan_forget(struct agent *a, struct replica *rep);
 void loan_keep_to(struct agent *a, struct replica *rep, const uint8_t root[32]);
 void loan_forget_version(struct agent *a, struct replica *rep, uint64_t version);
-/* What is kept for repairs only, of one replica, or of all that is NULL. */
+/* Gives back loans kept for repairs only, of one replica, or NULL: of all. */
 void loan_forget_idle(struct agent *a, struct replica *rep);
-/* What nobody repaired with for a while is given back; when to come again, 0: there is no need. */
+/*
+ * Gives back loans for repairs that were not used for a while. Returns when to call it again; 0: no
+ * need.
+ */
 uint64_t loan_step(struct agent *a, uint64_t now);

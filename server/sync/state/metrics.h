@@ -35,7 +35,7 @@ enum metrics_result {
 	N_RESULTS,
 };
 
-/* Of one peer. */
+/* Bytes of one peer. */
 struct metrics_links {
 	struct byte_count sent;
 	struct byte_count received;
@@ -53,7 +53,7 @@ struct metrics {
 	struct metrics_links *links; /* a row a peer, and one of those that are none */
 };
 
-/* How long a sync has been in its phase: part of it. */
+/* The phase of a sync, and since when it is in it; a part of the sync. */
 struct metrics_stay {
 	unsigned phase;
 	uint64_t since_ns; /* 0: it just began */

@@ -45,5 +45,7 @@ unsigned patch_chain_find(const struct patch_chain *p, const uint8_t root[32]);
 /* Bytes of those from `first` on, which is as many as they take as one, or more. */
 uint64_t patch_chain_size(const struct patch_chain *p, unsigned first);
 
-/* How versions get to members: "patch", "leaves", those that differ, or "full". NULL: that is not known yet. */
+/*
+ * The way of a version to members: "patch", "leaves" that differ, or "full". NULL: not known yet.
+ */
 const char *patch_chain_way(bool is_patch, uint64_t changed, uint64_t n_bytes);

@@ -66,12 +66,18 @@ struct replica *replica_find(struct agent *a, const char *buffer);
 struct replica *replica_get(struct agent *a, const char *buffer, const char *group);
 void replica_free(struct agent *a, struct replica *rep);
 
-/* What was committed here, what of that is here, and what of that is here or was, and is not to be brought again. */
+/*
+ * The version committed here; the one of them that is here; and the newest that is or was here and
+ * is not to be fetched again.
+ */
 struct version_id replica_committed(const struct replica *rep);
 struct version_id replica_held(const struct replica *rep);
 struct version_id replica_done_with(const struct replica *rep);
 
-/* Whether there is any version of it, as far as this node knows or was told: it is the group's, then. */
+/*
+ * Returns whether there is any version of it, as far as this node knows or was told: it is the
+ * group's, then.
+ */
 bool replica_is_version(const struct replica *rep);
 
 /* The version_id of the next version that this node, a publisher of the group, pushes to it. -EOVERFLOW */
@@ -93,17 +99,20 @@ void replica_set_superseded(struct agent *a, struct replica *rep);
 
 /* From now on this peer is waited for; NO_PEER: nobody. */
 void replica_set_asked(struct agent *a, struct replica *rep, unsigned peer);
-/* Whom it was asked of may not bring it any more. */
+/* Withdraws the request to the peer that was asked. */
 void replica_ask_nobody(struct agent *a, struct replica *rep);
 
 /* The local weightd has this version, with the leaves of this table, which is duplicated. */
 void replica_set_base(struct replica *rep, uint64_t version, uint64_t n_bytes,
 		      const uint8_t root[32], int leaves_fd);
 
-/* What the journal has of two versions with the version_id of this replica's, of which `peer` brings or claims the other. */
+/*
+ * Fields for the journal about two versions with the version_id of this replica's, of which `peer`
+ * brings or claims the other.
+ */
 json_t *replica_about_fork(const struct replica *rep, const char *peer);
 
-/* What a peer claims. */
+/* A peer claims this version. */
 void replica_seen(struct agent *a, struct replica *rep, struct version_id version_id);
 struct claim *replica_claim(struct agent *a, unsigned peer, const struct replica *rep);
 /* The peer is down. */
@@ -125,8 +134,11 @@ uint64_t replicas_step(struct agent *a, uint64_t now);
 /* A row of the message. */
 json_t *replica_to_json(const struct replica *rep);
 
-/* What changed, durably; -errno of env.save(). */
+/* Saves changes, durably. -errno of env.save(). */
 int replicas_save(struct agent *a);
-/* What a crash may lose: within 5 seconds, so that whoever makes syncs fail does not keep the disk busy. */
+/*
+ * Saves within 5 seconds what a crash may lose, so that a peer that makes syncs fail cannot keep
+ * the disk busy.
+ */
 void replicas_save_later(struct agent *a);
 int replicas_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE]);

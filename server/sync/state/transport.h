@@ -34,7 +34,7 @@ extern const struct transport transport_tcp, transport_gloo, transport_nccl;
 /* NULL: there is none of this name. */
 const struct transport *transport_find(const char *name);
 
-/* What an engine is to do in an epoch. */
+/* The order of an engine for an epoch. */
 struct carriage {
 	const struct transport *transport;
 	const char *sync;
@@ -42,14 +42,14 @@ struct carriage {
 	uint64_t n_bytes; /* of the memory */
 	const struct ranges *ranges;
 	const char *from, *token; /* NULL at the source */
-	/* Of a ring. */
+	/* Only over NCCL. */
 	const struct gpu_memory *memory;
 	uint64_t chunk;
 };
 
-/* What it is told first. */
+/* The first message to the engine. */
 json_t *transport_open(const struct agent *a, const struct carriage *c);
 
-/* How long it may take to open, and then to move anything, before it has hung for good. */
+/* Returns how long it may take to open, and then to move anything, before it has hung for good. */
 uint64_t transport_time_to_open(const struct agent *a, const struct transport *t);
 uint64_t transport_patience(const struct agent *a, const struct transport *t);
