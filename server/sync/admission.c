@@ -33,7 +33,7 @@ static const struct group *find_group(const struct agent *a, const char *group, 
 	return NULL;
 }
 
-/* Who may bring what, before a look at any signature. Returns the code of the refusal, or NULL. */
+/* Checks the sender, before any signature. Returns the code of the refusal, or NULL. */
 static const char *refuse_sender(struct agent *a, unsigned peer, const struct document *d,
 				 char why[WHY_SIZE])
 {
@@ -70,7 +70,7 @@ static const char *refuse_size(const struct agent *a, uint64_t n_bytes, char why
 	return "size";
 }
 
-/* What is not committed is not pushed for long. */
+/* A push that is not committed is not valid for long. */
 static const char *refuse_time(struct agent *a, const char *sender, uint64_t time_ns,
 			       char why[WHY_SIZE])
 {
@@ -100,7 +100,7 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 	return d->decision ? NULL : refuse_time(a, d->publisher, d->time_ns, why);
 }
 
-/* Of the other members, how many say to have it, each over its own connection. */
+/* Counts the other members that say they have it, each over its own connection. */
 static unsigned n_that_have(struct agent *a, const struct group *g, const struct replica *rep,
 			    const struct document *d, unsigned *ret_n_others)
 {
@@ -195,7 +195,7 @@ static const char *refuse_order(struct agent *a, unsigned peer, const struct rep
 	return order > 0 ? NULL : refuse_older(a, rep, why);
 }
 
-/* Of syncs of all kinds: NULL, where none of a buffer is under way that `except`, one of ours, is not. */
+/* Returns the id of a sync of the buffer that is under way, of any kind but `except`, or NULL. */
 static const char *sync_under_way(struct agent *a, const char *buffer, const char *except)
 {
 	const struct participant *p = participant_find_of_buffer(a, buffer);
@@ -229,7 +229,7 @@ static const char *refuse_busy(struct agent *a, unsigned peer, const struct repl
 	return "busy";
 }
 
-/* What could not be committed is not fetched. */
+/* A version that could not be committed is not fetched. */
 static const char *refuse_disk(const struct agent *a, char why[WHY_SIZE])
 {
 	return a->env->may_save(a->userdata, why) < 0 ? "disk" : NULL;

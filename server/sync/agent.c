@@ -277,7 +277,7 @@ static int agent_make_room(struct agent *a, const struct replica *rep, const cha
 	return 0;
 }
 
-/* What operators ask for has in common. */
+/* The fields that requests of operators have in common. */
 struct wish {
 	const struct group *group;
 	struct replica *replica;
@@ -371,7 +371,7 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 	return agent_begin_push(a, request, true, ret_sync, why);
 }
 
-/* Whether it can be had at all, and at that rate by so many nodes. -errno with a sentence. */
+/* Checks that it is possible at all, and at that rate by so many nodes. -errno with a sentence. */
 static int check_collective(const struct agent *a, const struct collective_op *op,
 			    const struct wish *w, uint64_t n, char why[WHY_SIZE])
 {
@@ -400,7 +400,7 @@ static int read_dry(const json_t *request, bool *ret, char why[WHY_SIZE])
 	return -EBADMSG;
 }
 
-/* What is the group's would be taken for it, and fetched, by those who have no shard. */
+/* Nodes without a shard would take a version of the group for it, and fetch it. */
 static int check_shards(const struct wish *w, char why[WHY_SIZE])
 {
 	if (w->policy != POLICY_ALL) {

@@ -58,7 +58,7 @@ static int open_new(int folder, int *ret)
 	return 0;
 }
 
-/* What is found out here would else be found out in the middle of a commit. `size` may be 0. */
+/* An error here would else come in the middle of a commit. `size` may be 0. */
 static int check_writable(int folder, off_t size)
 {
 	int fd = -1, r = open_new(folder, &fd);

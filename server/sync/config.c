@@ -334,7 +334,7 @@ static void set_unix_group(struct settings *s, const struct setting *key, const 
 		ownership->unix_group = config_keep(s, value);
 }
 
-/* Whether there is such a GPU, weightd says. */
+/* weightd finds out whether there is such a GPU. */
 static void set_device(struct settings *s, const struct setting *key, const char *value)
 {
 	struct device device;
@@ -567,7 +567,7 @@ static void check_data_address(struct settings *s, const char *address)
 		settings_report_at(s, 0, "%s", why);
 }
 
-/* Where engines listen, unless it is said: where the agent does. */
+/* Engines listen where the agent does, by default. */
 static void choose_data_addresses(struct settings *s)
 {
 	struct config *c = s->values;
@@ -624,7 +624,7 @@ static const char *environment_or(const char *variable, const char *otherwise)
 	return value && value[0] ? value : otherwise;
 }
 
-/* What the file may leave out. */
+/* The defaults. */
 static void fill_in(struct settings *s)
 {
 	struct config *c = s->values;

@@ -49,7 +49,7 @@ struct client {
 	bool doomed;
 };
 
-/* What operators begin. */
+/* The syncs that operators begin. */
 struct beginning {
 	const char *what;
 	int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
@@ -483,7 +483,7 @@ static void control_on_pause_over(struct timer *timer)
 
 /* --- The socket ------------------------------------------------------------------------------------ */
 
-/* What is no socket is somebody's file. */
+/* Anything but a socket is a file of somebody's. */
 static bool is_in_the_way(const char *path)
 {
 	struct stat st;
@@ -591,7 +591,7 @@ static bool may_make_room(const json_t *event)
 	return is_end(event);
 }
 
-/* Of an event that was cut into several. */
+/* A packet of an event that was cut into several. */
 static void tell_page(struct control *c, const json_t *event, const json_t *page)
 {
 	const char *sync = json_string_value(json_object_get(event, "sync"));

@@ -171,7 +171,7 @@ static bool env_may_dial(void *userdata, const char *address, const char *node, 
 	return false;
 }
 
-/* Where `o` says that the node is, if it does. */
+/* Checks the address of a node in `o`, if there is one. */
 static bool may_dial_of(struct daemon *w, const json_t *o, const char *node, char why[WHY_SIZE])
 {
 	const char *address = json_string_value(json_object_get(o, "address"));
@@ -478,7 +478,7 @@ static json_t *replicas(void *userdata, const char *node)
 
 /* --- Signals -------------------------------------------------------------------------------------- */
 
-/* Of those that we coordinate, whoever waits is told why they end; members see it by themselves. */
+/* Clients that wait for our own syncs are told why they end; members see it by themselves. */
 static bool cancel_pushes(struct daemon *w)
 {
 	json_t *rows = agent_status(w->agent, NULL), *row;
@@ -812,7 +812,7 @@ static void daemon_deinit(struct daemon *w)
 	free((void *)w->agent_config.peer_addresses);
 }
 
-/* What is sound, and not what is written there to all appearances. */
+/* Warns of values that are valid and probably not meant. */
 static void warn_of(const struct config *config)
 {
 	const struct transport *t = config->transport;

@@ -71,7 +71,7 @@ static json_t *number_or_null(uint64_t n, bool is_known)
 	return is_known ? json_integer((json_int_t)n) : json_null();
 }
 
-/* How many bytes the version has, how many of them some leaf of had to travel, and how: where that is known. */
+/* Size of the version, bytes of it that had to travel, and how they did: where that is known. */
 static json_t *row_of(const struct about *x)
 {
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:s?, s:o, s:o}", "sync",
@@ -145,7 +145,7 @@ static const char *our_phase(const struct sync *s)
 	return s->phase == PHASE_ENDED && s->decided ? "committed" : OUR_PHASES[s->phase];
 }
 
-/* Of this node, where it is no member. */
+/* The row of this node, if it is no member. */
 static json_t *our_row(const struct agent *a, const struct sync *s)
 {
 	struct progress p;
@@ -184,7 +184,7 @@ static json_t *participant_row(const struct agent *a, const struct participant *
 	return row;
 }
 
-/* Of what this node coordinates, it is a member that is told of already. */
+/* In syncs of its own, this node has a row as a member already. */
 static bool is_told_of(const struct participant *p)
 {
 	return p->coordinator == AGENT_SELF;

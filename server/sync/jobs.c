@@ -86,8 +86,8 @@ static void stop_talking(struct job *job)
 }
 
 /*
- * Whether another one of the same buffer was ended and is not gone: it may still write, and while it does weightd lets
- * nobody else make a version, and nobody may believe what he reads.
+ * Returns whether another job of the same buffer was ended and is not gone: it may still write,
+ * weightd lets no other make a version meanwhile, and bytes that are read may change.
  */
 static bool is_held(const struct job *job)
 {
@@ -173,7 +173,7 @@ static void job_on_socket(struct source *source, uint32_t events)
 		;
 }
 
-/* What it said before it ended comes first. */
+/* Messages from before its end come first. */
 static void job_on_over(struct source *source, uint32_t events)
 {
 	struct job *job = container_of(source, struct job, end);

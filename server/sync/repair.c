@@ -62,7 +62,7 @@ static void repair_on_look_message(struct agent *a, struct work *w, const json_t
 		rep->look_version = version;
 		rep->look_ns = agent_now(a) + time_limit_for(a, n_bytes);
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
-		/* Of the recorded version or another one that is as large. */
+		/* The version of the commit log, or another one of that size. */
 		if (n_fds == 1)
 			replica_set_base(rep, rep->look_version, rep->document->n_bytes, root,
 					 fds[0]);
@@ -97,7 +97,10 @@ static unsigned n_looks(struct agent *a)
 	return n;
 }
 
-/* Whether the local weightd has what the commit log says, or had published it when we died. */
+/*
+ * Looks whether the local weightd has the version of the commit log, or had published it when we
+ * died.
+ */
 static bool repair_look(struct agent *a, struct replica *rep)
 {
 	char why[WHY_SIZE];
@@ -181,7 +184,7 @@ static void repair_ask(struct agent *a, struct replica *rep, unsigned peer, uint
 			     (json_int_t)held.number));
 }
 
-/* Whether somebody is there who did not fail as often as whom we wait for. */
+/* Returns whether another peer failed less often than the one that was asked. */
 static bool is_another_better(struct agent *a, const struct replica *rep)
 {
 	const struct claim *asked = replica_claim(a, rep->asked, rep), *c;
@@ -361,7 +364,9 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 	c = rep ? replica_claim(a, peer, rep) : NULL;
 	if (!c || !c->is_invited)
 		return;
-	/* Who is busy may be so with what we asked for, as when it digests for long, and bring it yet. */
+	/*
+	 * A busy peer may be busy with our request, as when it digests for long, and send it yet.
+	 */
 	c->is_invited = strcmp(code, "busy") == 0;
 	if (rep->asked != peer)
 		return;
@@ -501,7 +506,10 @@ void repair_serve_next(struct agent *a)
 	list_for_each_safe(c, next, &a->catch_ups, link) {
 		if (n >= REPAIRS_SERVED_MAX)
 			return;
-		/* Whoever has some leaves as many to others, however long its own take. */
+		/*
+		 * A peer with repairs under way leaves as many to others, however long its own
+		 * take.
+		 */
 		if (n_served(a, c->peer) >= REPAIRS_SERVED_MAX - n)
 			continue;
 		repair_serve(a, c);

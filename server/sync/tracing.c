@@ -248,7 +248,7 @@ static void tracing_on_retry(struct timer *timer)
 		retry_later(t);
 }
 
-/* What nobody was there for from the start is not missed. */
+/* Requests for a tracer that was never there are not missed. */
 static void tracing_note(struct tracing *t, const char *op, const json_t *request)
 {
 	const char *sync = json_string_value(json_object_get(request, "sync"));
@@ -263,7 +263,7 @@ static void tracing_note(struct tracing *t, const char *op, const json_t *reques
 		retry_later(t);
 }
 
-/* For one that went amid a sync the timer looks, as that has to begin anew then. */
+/* The timer looks for a tracer that went amid a sync, as the sync has to begin anew then. */
 static bool begins(const struct tracing *t, const char *op)
 {
 	return !strcmp(op, "begin") || (!t->is_lost && !strcmp(op, "tell"));

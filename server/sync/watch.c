@@ -1,7 +1,7 @@
 /*
- * What it hears makes a replica unverified, no more: whether the bytes are there, a look at them says. What happened
- * while nobody listened is not known, so all replicas are looked at once a watch is in place: those that are served, and
- * those whose bytes could not be found in a weightd that was away.
+ * An event makes a replica unverified, no more: only a look finds whether the bytes are there.
+ * Events from before a watch are lost, so all replicas are looked at once a watch is in place:
+ * those that are served, and those whose bytes could not be found in a weightd that was away.
  */
 #include "server/sync/watch.h"
 
@@ -33,7 +33,7 @@ static void doubt_all(struct agent *a)
 	}
 }
 
-/* What it dropped because somebody wants it so, or for a newer one, nobody wants back. */
+/* A version that was dropped on request, or for a newer one, is not fetched again. */
 static void on_gone(struct agent *a, const json_t *message)
 {
 	const char *buffer, *device;

@@ -1,7 +1,7 @@
 /*
- * What this node has goes to members as leaves that they lack, or as a patch, in epochs along a chain (chain_epoch.h). What
- * they end up with, each finds in its own memory: other bytes than were signed are sent again, and whoever finds those
- * too often is lost.
+ * A version goes to members as the leaves that they lack, or as a patch, in epochs along a chain
+ * (chain_epoch.h). Each member digests the result in its own memory: other bytes than were signed
+ * are sent again, and whoever finds those too often is lost.
  */
 #include "server/sync/coordinator/broadcast.h"
 
@@ -27,7 +27,7 @@ static bool broadcast_is_moved(const struct member *m)
 	return m->missing.n == 0;
 }
 
-/* By the slowest that was ever measured. */
+/* Estimated by the slowest rate that was ever measured. */
 static uint64_t broadcast_time_to_move(const struct agent *a, const struct sync *s)
 {
 	uint64_t rate = s->max_rate;
@@ -127,7 +127,7 @@ static void broadcast_describe_kept(const struct sync *s, char *ret, size_t size
 
 /* --- The decision and the end ------------------------------------------------------------------- */
 
-/* For whoever comes back with an older version, now or at a later push. */
+/* A member may come back with an older version, now or at a later push. */
 static void keep_patch_chain(struct broadcast *b)
 {
 	struct replica *rep = b->sync.replica;
@@ -178,7 +178,7 @@ static void broadcast_end(struct agent *a, struct sync *s, bool committed)
 {
 	struct broadcast *b = broadcast_of(s);
 
-	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
+	/* The peer that asked for this repair would wait for it, and ask no other one. */
 	if (sync_is_repair(s) && s->members[0].state == MEMBER_AWAITED)
 		repair_refusal_send(a, s->members[0].peer, s->replica->buffer, "busy",
 				    "it ended before it began");
@@ -293,7 +293,10 @@ static void broadcast_on_lost(struct agent *a, struct sync *s, struct member *m,
 		chain_epoch_stop(a, broadcast_of(s));
 }
 
-/* Who has not got its bytes is lost, and the others go on, where the policy has not all of them wait for each other. */
+/*
+ * Members without all bytes are lost and the others go on, unless the policy makes all wait for
+ * each other.
+ */
 static bool broadcast_on_late(struct agent *a, struct sync *s)
 {
 	struct broadcast *b = broadcast_of(s);

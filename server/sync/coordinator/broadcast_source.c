@@ -60,7 +60,7 @@ void broadcast_source_keep(struct agent *a, struct broadcast *b)
 	loan_keep(a, l);
 }
 
-/* What came from it was right, as far as the other end says, and it is still what is committed. */
+/* Its bytes were right, as far as the receiver says, and its version is still the committed one. */
 static bool is_to_be_lent_again(const struct broadcast *b, const struct loan *l)
 {
 	const struct replica *rep = b->sync.replica;
@@ -293,7 +293,7 @@ void broadcast_source_stage(struct agent *a, struct broadcast *b, const struct r
 		  json_pack("{s:s, s:o}", "op", "stage", "ranges", ranges_to_json(ranges)), NULL, 0);
 }
 
-/* What was pushed last, for a push; or NULL. */
+/* The loan of the last push, for a push; or NULL. */
 static const struct loan *base_for(const struct broadcast *b)
 {
 	const struct loan *kept = b->sync.replica->kept;
@@ -310,7 +310,7 @@ static json_t *describe_base(const struct loan *l)
 			 field_hex(l->root, 32, hex));
 }
 
-/* Whether the repair can begin with what the replica has. */
+/* Gives the loan of the replica to a repair, if it fits. */
 static bool take_kept(struct agent *a, struct broadcast *b, uint64_t version)
 {
 	struct replica *rep = b->sync.replica;

@@ -26,7 +26,7 @@ static unsigned chain_rank(const struct agent *a, const struct member *m, uint64
 										  : 0);
 }
 
-/* Of those that were measured the slowest is the last: nobody is behind a slower one. */
+/* The slowest that was measured is the last: no member is behind a slower one. */
 static bool comes_before(const struct agent *a, const struct member *x, const struct member *y,
 			 uint64_t median)
 {
@@ -35,7 +35,7 @@ static bool comes_before(const struct agent *a, const struct member *x, const st
 	return of_x < of_y || (of_x == of_y && a->peers[x->peer].rate > a->peers[y->peer].rate);
 }
 
-/* How often the link between these two broke, whichever way. */
+/* Counts how often the link between these two broke, in either direction. */
 static unsigned n_breaks(const struct broadcast *bc, const struct member *x, const struct member *y)
 {
 	for (unsigned i = 0; i < bc->n_broken; i++) {
@@ -108,7 +108,7 @@ bool chain_is_behind(const struct broadcast *b, struct member *m)
 	return m->state == MEMBER_READY && broadcast_missing(b, m)->n;
 }
 
-/* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
+/* A member at too many broken links waits while there are better ones, so that those get on. */
 static unsigned most_blamed(const struct broadcast *b)
 {
 	unsigned least = UINT_MAX;

@@ -84,7 +84,7 @@ static void chain_epoch_on_engine_end(struct agent *a, struct work *w, const cha
 
 /* --- The chain ---------------------------------------------------------------------------------- */
 
-/* What those in the chain lack. */
+/* Adds the ranges that members in the chain lack. */
 static int add_ranges(struct broadcast *b)
 {
 	ranges_deinit(&b->ranges);
@@ -92,7 +92,7 @@ static int add_ranges(struct broadcast *b)
 	for (struct member *m = b->first; m; m = m->next)
 		if (ranges_add_all(&b->ranges, broadcast_missing(b, m)) < 0)
 			return -1;
-	/* What lies between the last ones goes along. */
+	/* Gaps between the last ranges travel with them. */
 	if (b->ranges.n > TRANSPORT_RANGES_MAX) {
 		const struct range *from = &b->ranges.at[TRANSPORT_RANGES_MAX - 1];
 		const struct range *last = &b->ranges.at[b->ranges.n - 1];
@@ -176,7 +176,10 @@ static bool is_anybody_behind(const struct broadcast *b)
 	return false;
 }
 
-/* Of those that are behind: the others get on without them. The policy says what their loss means. */
+/*
+ * Fails the worst of those that are behind: the others get on without them. The policy says what
+ * their loss means.
+ */
 static void lose_worst(struct agent *a, struct broadcast *b)
 {
 	unsigned worst = 0;
@@ -229,7 +232,7 @@ static void settle_blame(struct agent *a, struct broadcast *b)
 	}
 }
 
-/* What any member lacks once all have prepared, however it gets there. */
+/* Adds up the bytes that any member lacks once all have prepared. */
 static int count_changed(struct broadcast *b)
 {
 	struct ranges all;
@@ -245,7 +248,7 @@ static int count_changed(struct broadcast *b)
 	return r;
 }
 
-/* Who gets what in the next epoch. */
+/* Chooses members and bytes of the next epoch. */
 static int chain_epoch_choose(struct agent *a, struct broadcast *b)
 {
 	chain_order(a, b, link_rate_median(a, b));
@@ -539,7 +542,7 @@ void chain_epoch_on_done(struct agent *a, struct sync *s, struct member *m, cons
 	member_set_state(a, s, m, MEMBER_READY);
 }
 
-/* Whether nothing comes from the sender because it has nothing more itself. */
+/* Returns whether the sender sends nothing because it has nothing more itself. */
 static bool is_starved(const struct agent *a, const struct broadcast *b,
 		       const struct member *sender, const struct member *receiver)
 {
@@ -553,8 +556,8 @@ static bool is_starved(const struct agent *a, const struct broadcast *b,
 }
 
 /*
- * What a member says of a link of its own, once that was to be made; of any other, or of none, it has only itself
- * to blame: nobody may make us learn of links that were never there.
+ * Takes the report of a member about a link of its own, once that was to be made; of any other, or
+ * of none, it has only itself to blame: nobody may make us learn of links that were never there.
  */
 static struct culprit culprit_of(struct agent *a, struct broadcast *b, struct member *m,
 				 const char *from, const char *to)

@@ -230,7 +230,7 @@ void collective_on_begun(struct agent *a, struct sync *s, struct member *m, cons
 	member_begins(a, s, m);
 }
 
-/* What this node has is what the others are asked for. */
+/* The others are asked for the layout of this node's version. */
 static int take_ours(struct collective *c, const json_t *message)
 {
 	struct document *d = c->sync.document;

@@ -121,7 +121,7 @@ void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *
 	member_set_state(a, s, m, MEMBER_OPEN);
 }
 
-/* What all others' engines say to this one's. */
+/* The hellos of all other engines for this one's. */
 static json_t *hellos_for(const struct collective *c, const struct member *m)
 {
 	json_t *hellos = json_array();
@@ -254,7 +254,7 @@ void collective_epoch_break(struct agent *a, struct collective *c)
 		stop_all(a, c);
 }
 
-/* Of two others this node's engine will say which of them it is. */
+/* This node's engine will say which of two others it is. */
 static void settle_difference(struct agent *a, struct collective *c, struct member *m,
 			      struct member *who, const char *why)
 {

@@ -6,7 +6,10 @@
 #include "server/sync/state/transport.h"
 
 #define LINK_RATE ((uint64_t)8 << 20) /* bytes/s, of a link that was never measured */
-/* Of an epoch, before any link of it is said to be slow; and of what is left of one, to be worth another one. */
+/*
+ * Age of an epoch before a link of it counts as slow; and time that the rest of one must take to be
+ * worth another one.
+ */
 #define LAG_NS (3 * SECOND)
 #define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
 #define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
@@ -45,8 +48,8 @@ uint64_t link_rate_median(const struct agent *a, const struct broadcast *b)
 }
 
 /*
- * Who was as slow as the one before it in the chain was held up by that one: what it could do shows another time, when
- * it comes before those that were measured.
+ * A member as slow as the one before it was held up by that one: its own rate shows another time,
+ * when it comes before those that were measured.
  */
 void link_rate_measure(struct agent *a, const struct broadcast *b, struct member *m)
 {
@@ -81,7 +84,7 @@ void link_rate_note(struct agent *a, const struct broadcast *b, const struct mem
 		a->peers[m->peer].rate = rate < RATE_MIN ? RATE_MIN : rate;
 }
 
-/* What could come into the one behind: what this one has, or what goes out of this node. */
+/* Bytes that could reach the next member: those that this one has, or that leave this node. */
 static uint64_t could_get(const struct agent *a, const struct broadcast *b,
 			  const struct member *before)
 {
@@ -96,7 +99,7 @@ static uint64_t could_get(const struct agent *a, const struct broadcast *b,
 	return rate < max ? rate : max;
 }
 
-/* Who has all waits to give it on. */
+/* A member that has all waits to send it on. */
 static bool keeps_waiting(const struct agent *a, const struct broadcast *b,
 			  const struct member *before, const struct member *m)
 {

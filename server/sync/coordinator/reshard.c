@@ -24,7 +24,7 @@
 
 #define PLAN_TIME (120 * SECOND) /* for the largest; most take none that could be told */
 
-/* What a source gives, or a target gets. */
+/* The shard of a source, or of a target. */
 struct shard {
 	struct member *member;
 	char buffer[BUFFER_MAX + 1]; /* of a source */
@@ -215,7 +215,7 @@ static int take_plan(struct collective *c, const json_t *message, int *fds, unsi
 	    field_number(message, "size", MOVES_SIZE_MAX, &r->plan_bytes) < 0 || !r->plan_bytes ||
 	    field_bytes(message, "hash", r->plan, 32) < 0)
 		return -EBADMSG;
-	/* What is read of it would end us where it is not there. */
+	/* Reading beyond its end would kill this process. */
 	if (!fd_is_sealed(fds[0]) || fd_size(fds[0], &held) < 0 || held != r->plan_bytes)
 		return -EBADMSG;
 	text = mmap(NULL, r->plan_bytes, PROT_READ, MAP_SHARED, fds[0], 0);
@@ -344,7 +344,7 @@ static void reshard_on_planner_end(struct agent *a, struct work *w, const char *
 
 /* --- What nodes say ----------------------------------------------------------------------------- */
 
-/* What a source gives; its layout comes as a blob. */
+/* Takes the size of a source shard; its layout comes as a blob. */
 static int take_given(struct shard *x, const json_t *message)
 {
 	return field_number(message, "n_bytes", MOVES_BYTES_MAX, &x->n_bytes) < 0 ||
@@ -417,7 +417,10 @@ void reshard_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int
 	sync_step(a, s);
 }
 
-/* What a node gave each other, or took of it: all that the plan says, and nothing else. */
+/*
+ * Reads the bytes that a node sent to each other one, or received from it: all that the plan says,
+ * and nothing else.
+ */
 static int take_digests(const struct sync *s, const struct member *m, enum moves_side side,
 			const json_t *message)
 {
@@ -462,7 +465,7 @@ static void reshard_on_done(struct agent *a, struct sync *s, struct member *m, c
 		collective_epoch_on_done(a, s, m, message);
 }
 
-/* Whether the bytes that came are those that were given, link by link; one that has other ones is lost. */
+/* Compares received bytes with sent ones, link by link; a node that has other ones is lost. */
 static void reshard_compare(struct agent *a, struct sync *s)
 {
 	const struct moves *plan = &collective_of(s)->flows.plan;
@@ -487,7 +490,7 @@ static void reshard_step(struct agent *a, struct sync *s)
 		collective_step(a, s);
 }
 
-/* Who only gave has nothing to verify. */
+/* A node that only sent has nothing to verify. */
 static void reshard_on_verified(struct agent *a, struct sync *s, struct member *m,
 				const json_t *message)
 {

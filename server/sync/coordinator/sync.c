@@ -186,7 +186,7 @@ void member_describe(const struct agent *a, const struct sync *s, const struct m
 		 where);
 }
 
-/* What is told of it once nothing more is waited for. */
+/* The final state of a member that is not waited for any more. */
 static enum member_state lost_state(const struct member *m)
 {
 	return m->state == MEMBER_AWAITED      ? MEMBER_ABSENT
@@ -227,7 +227,7 @@ void member_is_wrong(struct agent *a, struct sync *s, struct member *m, const ch
 
 /* --- The end ------------------------------------------------------------------------------------ */
 
-/* Of a repair, who got it does. */
+/* Sends which members have it; in a repair, the receiver does. */
 static void tell_who_has_it(struct agent *a, struct sync *s)
 {
 	if (s->kind == KIND_PUSH || s->kind == KIND_AVERAGE)
@@ -283,7 +283,7 @@ static void fail_by(struct agent *a, struct sync *s, const char *cause)
 	s->ops->end(a, s, s->decided);
 }
 
-/* What the sync did, as member_describe() says of a member. */
+/* Describes the phase of the sync, as member_describe() that of a member. */
 static void describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
 {
 	static const char *const WORDS[] = {
@@ -604,7 +604,7 @@ static void sync_ask(struct agent *a, struct sync *s, struct member *m, json_t *
 	give_time(a, s);
 }
 
-/* Who has been down for long already is not waited for again. */
+/* A peer that has been down for long is not waited for again. */
 static bool is_waited_for(const struct agent *a, const struct member *m)
 {
 	const struct peer *p = m->peer == NO_PEER ? NULL : &a->peers[m->peer];

@@ -13,8 +13,8 @@
 	128 /* of 370 bytes at most, beside what the event has else: below JSON_PACKET_SIZE_MAX */
 
 /*
- * By the slowest of those that were measured; UINT64_MAX: nobody was. Who never was cannot be told apart from
- * the one before it in a chain, which was faster than that.
+ * Estimated by the slowest that was measured; UINT64_MAX: none was. A member that never was cannot
+ * be told apart from the one before it in a chain, which was faster than that.
  */
 static uint64_t slowest(const struct agent *a, const struct broadcast *b)
 {
@@ -143,7 +143,7 @@ static uint64_t bytes_of(const struct collective *c, const struct link *l)
 	return c->op->bytes(&c->flows, l->from->rank, l->to->rank);
 }
 
-/* Of all links. */
+/* Sums over all links. */
 struct sums {
 	uint64_t n_links;
 	uint64_t total;

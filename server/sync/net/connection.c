@@ -257,7 +257,10 @@ static void connection_ping(struct connection *c, const char *type, uint64_t n)
 
 /* --- Time ----------------------------------------------------------------------------------------- */
 
-/* Of a sync that is over: what it keeps counts for nobody any more, and who sends it may take its time for the rest. */
+/*
+ * A blob of a sync that is over: its bytes count for no peer any more, and the sender may be slow
+ * with the rest.
+ */
 static void drop_unwanted_blob(struct connection *c)
 {
 	if (c->blob.fd >= 0 && c->manner->events->blob_limit(c, c->blob.hash) == 0)
@@ -437,7 +440,7 @@ static void on_part(struct connection *c, const struct frame *f)
 			connection_doom(c, "it sent a blob that is longer than it said");
 			return;
 		}
-		/* What nobody waits for any more may have been on its way before that was known. */
+		/* A blob that is not waited for any more may have been on its way before. */
 		r = blob_begin(&c->blob, f, limit > 0);
 	}
 	if (r == 0)
@@ -458,7 +461,7 @@ static void on_part(struct connection *c, const struct frame *f)
 	}
 }
 
-/* What of the stream is whole. */
+/* Handles all frames that are whole. */
 static void take_frames(struct connection *c)
 {
 	const char *why;

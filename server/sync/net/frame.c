@@ -58,8 +58,8 @@ static void drop_used(struct frame_decoder *d)
 }
 
 /*
- * How many bytes the frame at the front has, head included, as far as it can be told: FRAME_HEAD_SIZE before its
- * head is there. -EBADMSG.
+ * Returns the size of the frame at the front, head included, as far as it is known: FRAME_HEAD_SIZE
+ * before its head is there. -EBADMSG.
  */
 static int look_ahead(const struct frame_decoder *d, size_t *ret, const char **why)
 {

@@ -30,7 +30,7 @@ static struct peer *peer_find(struct peers *p, const char *name)
 	return NULL;
 }
 
-/* Whose connection it is, once that is known. */
+/* The peer whose connection it is, once that is known. */
 static struct peer *peer_of(const struct connection *c)
 {
 	struct peers *p = c->owner;
@@ -40,7 +40,7 @@ static struct peer *peer_of(const struct connection *c)
 
 /* --- Up and down ---------------------------------------------------------------------------------- */
 
-/* What is told by `weightctl nodes`, and in the log where it is news. */
+/* Notes a cause for `weightctl nodes`, and for the log if it is news. */
 static void peer_note(struct peer *p, const char *why)
 {
 	char who[NODE_MAX + 32];
@@ -324,7 +324,7 @@ static const struct dialer_events dialer_events = {
 	.may_dial = peer_may_dial,
 };
 
-/* Of the host that has the most of them, the oldest one goes: who holds many holds up himself. */
+/* Drops the oldest stranger of the host that has the most: a host with many holds up itself. */
 static void peer_make_room(struct peers *p)
 {
 	struct connection *c, *victim = NULL;

@@ -78,7 +78,7 @@ void tls_deinit(struct tls *t)
 	t->ssl = NULL;
 }
 
-/* What the other end told by an alert, or what is no TLS. */
+/* Describes an alert of the other end, or bytes that are no TLS. */
 static void tls_explain_error(struct tls *t)
 {
 	unsigned long e = ERR_peek_error();
@@ -102,7 +102,7 @@ static void tls_explain_error(struct tls *t)
 			       text ? text : "unknown error");
 }
 
-/* What a call of OpenSSL's that did not succeed means. */
+/* Translates the error of a call of OpenSSL. */
 static int failure(struct tls *t, int r)
 {
 	int saved = errno;

@@ -276,7 +276,7 @@ static int load_text(const char *what, const char *path, bool secret, char **ret
 	return 0;
 }
 
-/* For engines. */
+/* Seals a copy for engines. */
 static int seal(const char *text, int *ret_fd, char why[WHY_SIZE])
 {
 	int r = fd_sealed_copy("weightd-sync-pem", text, strlen(text), ret_fd);
@@ -466,7 +466,7 @@ static void ignore_revoked(X509_STORE_CTX *c)
 	(void)X509_VERIFY_PARAM_clear_flags(X509_STORE_CTX_get0_param(c), X509_V_FLAG_CRL_CHECK);
 }
 
-/* Whether the certificate is of our CA, whatever the time, and whether or not it was revoked. */
+/* Checks that our CA issued the certificate, at any time, revoked or not. */
 static int check_own_issuer(struct trust *t, const char *path, char why[WHY_SIZE])
 {
 	cleanup(store_context_freep) X509_STORE_CTX *c = X509_STORE_CTX_new();

@@ -58,7 +58,7 @@ static void contributor_on_opened(struct agent *a, struct participant *p, const 
 				   json_object_get(message, "n_others")));
 }
 
-/* What each of our links carried, beside what was planned for it. */
+/* Counts the bytes of each of our links, beside the planned ones. */
 static void contributor_count(struct agent *a, struct contributor *c, const json_t *message)
 {
 	const json_t *links = json_object_get(message, "links");
@@ -144,7 +144,9 @@ static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret
 	return is_in ? 0 : -EBADMSG;
 }
 
-/* Who is no member of the group, as ours has it: our engine is not linked with it. NULL: all are. */
+/*
+ * Returns a node that is no member of our group: our engine must not link with it. NULL: all are.
+ */
 static const char *find_stranger(const struct agent *a, const struct contributor *c)
 {
 	const struct group *group = group_find(a->config, c->invitation.group);
@@ -179,7 +181,7 @@ static void contributor_open_engine(struct agent *a, struct contributor *c, cons
 	work_tell(a, &c->participant.engine, order, fds, n_fds);
 }
 
-/* Of a reshard it was ready before, but for the plan. */
+/* In a reshard it was ready before, but for the plan. */
 static bool is_prepared(const struct contributor *c)
 {
 	return !c->participant.is_own || c->invitation.shard.plan_fd >= 0;
@@ -312,13 +314,13 @@ static bool contributor_gives(const struct contributor *c)
 	return !c->participant.is_own || c->invitation.shard.gives;
 }
 
-/* Who only gives a shard has nothing to verify or to publish. */
+/* A source of a shard has nothing to verify or to publish. */
 static bool makes(const struct contributor *c)
 {
 	return !c->participant.is_own || c->invitation.shard.gets;
 }
 
-/* Where all is that it gives and gets. */
+/* The device of all that it gives and gets. */
 static const char *device_of(const struct agent *a, const struct contributor *c)
 {
 	return group_device(a->config, c->invitation.group);
@@ -347,7 +349,7 @@ static void contributor_make(struct agent *a, struct contributor *c)
 			   c->participant.is_own ? &x->layout_fd : &c->layout_fd, 1);
 }
 
-/* What a GPU has, to where engines read. The result will be staged beside it. */
+/* Copies from GPU memory to where engines read. The result will be staged beside it. */
 static void contributor_copy(struct agent *a, struct contributor *c)
 {
 	struct participant *p = &c->participant;
@@ -545,7 +547,10 @@ static void contributor_on_verify(struct agent *a, struct participant *p, const 
 	work_tell(a, &p->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
-/* Whether it is what was asked for and found here, and newer than what is. -EBADMSG or -EKEYREJECTED. */
+/*
+ * Checks that the document is of the version that was asked for and found here, and newer than the
+ * committed one. -EBADMSG or -EKEYREJECTED.
+ */
 static int check_document(struct agent *a, const struct contributor *c, const struct document *d,
 			  char why[WHY_SIZE])
 {
@@ -563,7 +568,10 @@ static int check_document(struct agent *a, const struct contributor *c, const st
 	return document_check(a, d, why);
 }
 
-/* What is our own nobody else has to believe: so it is not signed, and is what was found here, or it is not published. */
+/*
+ * No other node has to believe a version of our own: it is not signed, and is published only if it
+ * is what was found here.
+ */
 static void commit_own(struct agent *a, struct participant *p, const json_t *message)
 {
 	struct contributor *c = contributor_of(p);

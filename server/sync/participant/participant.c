@@ -93,7 +93,7 @@ int participant_read_sync(struct agent *a, unsigned peer, const json_t *message,
 	list_for_each(p, &a->participants, link)
 		if (p->state != PARTICIPANT_ENDED && strcmp(p->sync, sync) == 0)
 			return -EBADMSG;
-	/* What this node coordinates, it may contribute to. */
+	/* This node may contribute to a sync that it coordinates. */
 	if (peer != AGENT_SELF && a->hooks->coordinates(a, sync))
 		return -EBADMSG;
 	*ret = sync;
@@ -449,7 +449,7 @@ void participant_publish(struct agent *a, struct participant *p, const struct do
 
 /* --- The engine --------------------------------------------------------------------------------- */
 
-/* What a contributor digests shows in no count: its coordinator has to know that it gets on with it. */
+/* Digesting shows in no count: its coordinator has to know that it gets on with it. */
 static bool is_to_tell(const struct agent *a, const struct participant *p, uint64_t since)
 {
 	if (p->done == p->reported)

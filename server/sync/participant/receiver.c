@@ -128,7 +128,7 @@ static void on_corrupt(struct agent *a, struct receiver *rec, const json_t *mess
 	ranges_deinit(&rec->missing);
 	rec->missing = corrupt;
 	a->metrics.corrupt_bytes += ranges_total(&corrupt);
-	/* Of a push, its coordinator counts. */
+	/* In a push, the coordinator counts. */
 	if (++rec->n_corrupt >= CORRUPT_MAX && participant_is_repair(p)) {
 		participant_give_up(a, p, "root",
 				    "other bytes came than were signed, again and again");

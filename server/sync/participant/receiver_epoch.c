@@ -23,7 +23,7 @@
 
 #define CHUNK_MAX ((uint64_t)1 << 30)
 
-/* What is missing of what the epoch carries. */
+/* The bytes of the epoch that are still missing. */
 static struct ranges *missing(struct receiver *rec)
 {
 	return rec->by_patch ? &rec->patch_missing : &rec->missing;
@@ -38,7 +38,7 @@ static void apply_patch(struct agent *a, struct receiver *rec)
 	ranges_init(&rec->missing);
 }
 
-/* What came is there, and the engine is gone. */
+/* Notes the bytes that arrived, and ends the engine. */
 static void engine_over(struct agent *a, struct receiver *rec, uint64_t done)
 {
 	uint64_t before = ranges_total(missing(rec));
@@ -76,7 +76,7 @@ static void receiver_epoch_break(struct agent *a, struct receiver *rec, uint64_t
 	tell_broken(a, rec, done, from, to, why, NULL);
 }
 
-/* Where its engine listens, if at several addresses. -EBADMSG. */
+/* Describes the addresses of its engine, if there are several. -EBADMSG. */
 static int describe_ports(const struct agent *a, const struct receiver *rec, const json_t *opened,
 			  json_t **ret)
 {
@@ -262,7 +262,7 @@ static void receiver_epoch_open_engine(struct agent *a, struct receiver *rec)
 		work_tell(a, &p->engine, transport_open(a, &c), memory_of(rec), 1);
 }
 
-/* What it has on the GPU, it has there, too: whatever comes is looked for there alone. */
+/* Bytes on the GPU are in the staging, too: incoming bytes are looked for there alone. */
 static void stage(struct agent *a, struct receiver *rec)
 {
 	struct participant *p = &rec->participant;
@@ -337,7 +337,7 @@ void receiver_epoch_on_open(struct agent *a, struct participant *p, const json_t
 		receiver_epoch_open_engine(a, rec);
 }
 
-/* Where the bytes go on to: null, or all of it. */
+/* Reads the next node of the chain: null, or all of its fields. */
 static int check_next(const struct agent *a, const json_t *next, const char **ret_node)
 {
 	const char *address;
@@ -400,7 +400,7 @@ static void begin_to_move(struct agent *a, struct receiver *rec, uint64_t max_ra
 	participant_set_state(a, p, PARTICIPANT_MOVING, p->stall_ns);
 }
 
-/* What else is wrong with its place, the engine says. */
+/* The engine finds out what else is wrong with its place. */
 static void start_nccl(struct agent *a, struct receiver *rec, const json_t *message)
 {
 	struct participant *p = &rec->participant;
@@ -426,7 +426,7 @@ static void start_nccl(struct agent *a, struct receiver *rec, const json_t *mess
 		  NULL, 0);
 }
 
-/* What a member of a chain is told to begin with. */
+/* The fields of "start" to a member of a chain. */
 struct chain_start {
 	json_t *next;
 	const char *to; /* NULL: it is the last one */

@@ -96,7 +96,10 @@ void shard_offer(struct agent *a, struct contributor *c)
 
 /* --- The plan ----------------------------------------------------------------------------------- */
 
-/* What we get, of which nothing is here yet. Returns the code of a refusal, or NULL. */
+/*
+ * Reads the result that we get, of which nothing is here yet. Returns the code of a refusal, or
+ * NULL.
+ */
 static const char *take_result(struct agent *a, struct contributor *c, const json_t *message,
 			       char why[WHY_SIZE])
 {

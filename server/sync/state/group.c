@@ -64,7 +64,7 @@ uint64_t group_term(const struct group *g, const char *node, uint64_t least)
 {
 	uint64_t rank = 0, turn;
 
-	/* By name, as files may list them in another order each. */
+	/* Sorted by name, as each file may list them in another order. */
 	for (unsigned i = 0; i < g->n_publishers; i++)
 		rank += strcmp(g->publishers[i], node) < 0;
 	turn = (rank + 1) % g->n_publishers;

@@ -366,7 +366,7 @@ void replicas_forget_claims(struct agent *a, unsigned peer)
 
 /* --- Telling them ------------------------------------------------------------------------------- */
 
-/* What it has the bytes of, and, behind it, what it refuses to take anything older than. */
+/* The version whose bytes it has, and then the one that any newer version must follow. */
 json_t *replica_to_json(const struct replica *rep)
 {
 	static const uint8_t NOTHING[32];
@@ -557,7 +557,7 @@ static unsigned n_heard(const struct peer *p)
 	return n;
 }
 
-/* What says nothing, or too much, makes no replica. */
+/* A row without a version, or with too large a one, makes no replica. */
 static struct replica *replica_of_claim(struct agent *a, unsigned peer, const char *buffer,
 					const char *group, bool is_of_none)
 {
@@ -590,7 +590,10 @@ static bool is_listed(const json_t *names, const char *name)
 	return false;
 }
 
-/* What the publisher of a version says of who has it: `lacks` are those of `of` nodes that do not. */
+/*
+ * The word of a publisher about the nodes that have a version: `lacks` are those of `of` nodes that
+ * do not.
+ */
 static void take_word(struct agent *a, unsigned peer, struct replica *rep, const struct group *g,
 		      const json_t *lacks, uint64_t of)
 {
@@ -608,7 +611,7 @@ static void take_word(struct agent *a, unsigned peer, struct replica *rep, const
 	}
 	if (!replica_held(rep).number)
 		return;
-	/* Of us it heard nothing, and says so to all. */
+	/* It heard nothing from us, and says so to all. */
 	if (is_listed(lacks, a->config->name))
 		replica_tell(a, rep, replica_to_json(rep), is_untold);
 	else if (rep->tell_ns)
@@ -623,7 +626,7 @@ static bool is_its_own(const struct agent *a, unsigned peer, const struct replic
 	       strcmp(rep->document->publisher, agent_peer_name(a, peer)) == 0;
 }
 
-/* What is to be answered goes into `answers`. */
+/* Answers are appended to `answers`. */
 static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *answers)
 {
 	json_t *lacks;

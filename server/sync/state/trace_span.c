@@ -72,7 +72,7 @@ static void trace_span_forget(struct work *engine)
 	engine->trace_span.sync[0] = '\0';
 }
 
-/* What its engine speaks over TCP, for people. */
+/* The protocol of its engine over TCP, for people. */
 static const char *speaks(const struct agent *a, const struct work *engine)
 {
 	if (engine->kind == JOB_GLOO)
@@ -129,7 +129,7 @@ void trace_span_end(struct agent *a, struct work *engine, unsigned coordinator, 
 
 	if (!sync[0])
 		return;
-	/* Of what was begun anew not all is known, however many there are. */
+	/* A span that was resumed is not known as a whole, whatever its number of sockets. */
 	note = json_pack("{s:O*, s:b, s:I}", "sockets",
 			 engine->trace_span.is_resumed ? NULL : json_object_get(done, "sockets"),
 			 "receives", json_is_object(json_object_get(done, "in")), "coordinator",
@@ -161,7 +161,7 @@ void trace_span_phase(struct agent *a, const char *sync, const char *role, const
 		       -1);
 }
 
-/* What one link carried. */
+/* Bytes of one link. */
 struct carried {
 	const char *peer;
 	uint64_t sockets, received, submitted;
@@ -187,7 +187,7 @@ static int read_row(const json_t *row, struct carried *ret)
 	return 0;
 }
 
-/* Whether all of it is known. */
+/* Returns whether all of it is known. */
 static bool is_whole(const json_t *rows, uint64_t n_sockets)
 {
 	struct carried c;

@@ -18,7 +18,7 @@ static uint64_t planned_gloo(const struct ranges *ranges, unsigned n_stripes)
 	return gloo_planned_stream(ranges, TRANSPORT_CHUNK);
 }
 
-/* What NCCL puts around them nobody but NCCL knows. */
+/* The overhead of NCCL is not known. */
 static uint64_t planned_nccl(const struct ranges *ranges, unsigned n_stripes)
 {
 	(void)n_stripes;
