@@ -14,9 +14,9 @@
 #include "server/base/log.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/json_packet.h"
+#include "server/sync/event_pages.h"
 #include "server/sync/net/log_fields.h"
 #include "server/sync/operators.h"
-#include "server/sync/state/event_pages.h"
 
 #define CLIENTS_MAX 256
 #define CLIENTS_OF_ROOT 16 /* that all others leave it: they could keep out who is to mend that */

@@ -822,8 +822,16 @@ static void warn_of(const struct config *config)
 			"[data] engine = %s: what %s pushes goes over %s alone, the first data-address; "
 			"with engine = tcp it goes over all %u",
 			t->name, config->name, config->data_addresses[0], config->n_data_addresses);
-	for (unsigned i = 0; i < config->n_groups; i++)
-		ownership_warn(&config->groups[i].ownership, config->groups[i].name);
+	for (unsigned i = 0; i < config->n_groups; i++) {
+		const struct group *g = &config->groups[i];
+
+		if (!ownership_can_be_given(&g->ownership))
+			log_warning(
+				"[group %s] group = %s: uid %u, which this runs as, is not in that group, and a "
+				"weightd that is not its own will refuse it; add the user to it (usermod -aG) "
+				"and start this anew",
+				g->name, g->ownership.unix_group, geteuid());
+	}
 }
 
 int daemon_run(const struct config *config)

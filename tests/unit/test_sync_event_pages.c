@@ -13,8 +13,8 @@
 
 #include "ipc/base/cleanup.h"
 #include "server/sync/base/json_packet.h"
+#include "server/sync/event_pages.h"
 #include "server/sync/state/env.h"
-#include "server/sync/state/event_pages.h"
 
 static json_t *end_of(size_t n)
 {

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "server/sync/base/limits.h"
+#include "server/sync/base/ownership.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/state/ownership.h"
 
 #define MEMBERS_MAX 1024 /* of a group */
 #define AGENT_SELF UINT_MAX /* where a peer is asked for: this node */

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -23,5 +24,5 @@ int ownership_parse_mode(const char *value, uint32_t *ret);
 /* Adds to a message for a sink what is not as weightd has it. */
 void ownership_add(const struct ownership *ownership, json_t *message);
 
-/* Says of a group that has a Unix group which the user we run as cannot give to anything. */
-void ownership_warn(const struct ownership *ownership, const char *group);
+/* False: it has a Unix group that the user we run as cannot give to anything. */
+bool ownership_can_be_given(const struct ownership *ownership);

@@ -1,13 +1,11 @@
-#include "server/sync/state/ownership.h"
+#include "server/sync/base/ownership.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
-#include "server/base/log.h"
 
 #define MODE_OWNER 0600u /* an agent that may not read a version cannot check it, nor hand it on */
 #define MODE_MAX 0666u
@@ -48,12 +46,7 @@ static bool is_ours(gid_t gid)
 	return gid == getegid() || geteuid() == 0;
 }
 
-void ownership_warn(const struct ownership *ownership, const char *group)
+bool ownership_can_be_given(const struct ownership *ownership)
 {
-	if (ownership->unix_group && !is_ours(ownership->gid))
-		log_warning(
-			"[group %s] group = %s: uid %u, which this runs as, is not in that group, and a "
-			"weightd that is not its own will refuse it; add the user to it (usermod -aG) "
-			"and start this anew",
-			group, ownership->unix_group, geteuid());
+	return !ownership->unix_group || is_ours(ownership->gid);
 }

@@ -1,4 +1,4 @@
-#include "server/sync/state/event_pages.h"
+#include "server/sync/event_pages.h"
 
 #include "server/sync/base/json_packet.h"
 
