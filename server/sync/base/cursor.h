@@ -1,7 +1,7 @@
 /*
  * The cursor
  *
- * Where a stream is in memory: the stream is the bytes of a set of ranges, in ascending order.
+ * The place of a stream in memory: a stream is the bytes of a set of ranges, in ascending order.
  */
 #pragma once
 
@@ -9,9 +9,9 @@
 
 struct cursor {
 	const struct ranges *ranges; /* borrowed */
-	size_t i; /* the range it is in */
+	size_t i; /* the range that it is in */
 	uint64_t within;
-	uint64_t at; /* bytes of the stream that lie behind */
+	uint64_t at; /* bytes of the stream before it */
 };
 
 static inline void cursor_init(struct cursor *c, const struct ranges *ranges)
@@ -19,7 +19,10 @@ static inline void cursor_init(struct cursor *c, const struct ranges *ranges)
 	*c = (struct cursor){.ranges = ranges};
 }
 
-/* How many of the stream's next `max` bytes lie in one piece of memory, and where. 0: none is left. */
+/*
+ * Returns how many of the stream's next `max` bytes are contiguous in memory, and where. 0: end of
+ * the stream.
+ */
 static inline uint64_t cursor_piece(const struct cursor *c, uint64_t max, uint64_t *ret_offset)
 {
 	const struct range *r;
@@ -31,7 +34,7 @@ static inline uint64_t cursor_piece(const struct cursor *c, uint64_t max, uint64
 	return r->size - c->within < max ? r->size - c->within : max;
 }
 
-/* By at most what cursor_piece() said. */
+/* `n_bytes` is at most the result of cursor_piece(). */
 static inline void cursor_advance(struct cursor *c, uint64_t n_bytes)
 {
 	c->at += n_bytes;

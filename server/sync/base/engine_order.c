@@ -195,7 +195,7 @@ static int read_memory(const json_t *m, struct engine_order *o, char why[ENGINE_
 	return 0;
 }
 
-/* An allocation of a GPU's does not say its size. */
+/* A descriptor of GPU memory does not contain its size. */
 static int check_size(const struct engine_order *o, int fd, uint64_t n_bytes,
 		      char why[ENGINE_ORDER_WHY_SIZE])
 {
@@ -234,7 +234,7 @@ static int take_average_fds(struct json_packet *t, struct engine_order *o,
 	return r < 0 ? r : check_size(o, o->result_fd, o->n_bytes, why);
 }
 
-/* A source of no bytes is none, and a result likewise. */
+/* A source or result of 0 bytes has no descriptor. */
 static int take_exchange_fds(struct json_packet *t, struct engine_order *o,
 			     char why[ENGINE_ORDER_WHY_SIZE])
 {

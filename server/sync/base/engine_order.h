@@ -1,7 +1,8 @@
 /*
  * Engine orders
  *
- * What the agent tells an engine: which epoch it is, which memory, who is before it, and, later, who is next.
+ * Messages from the agent to an engine: the epoch, the memory and the previous node, and later the
+ * next node.
  */
 #pragma once
 
@@ -16,8 +17,7 @@
 #define ENGINE_ORDER_WHY_SIZE 512
 #define ENGINE_ORDER_GPU_SIZE 64
 #define ENGINE_ORDER_ID_SIZE 128
-#define ENGINE_ORDER_RATE_MIN                                                                      \
-	65536 /* slower than this, a stream at its rate would look like one that stalls */
+#define ENGINE_ORDER_RATE_MIN 65536 /* at a lower rate, a stream would look stalled */
 
 struct address {
 	struct sockaddr_storage at;
@@ -25,9 +25,9 @@ struct address {
 };
 
 enum engine_order_operation {
-	ENGINE_ORDER_BROADCAST, /* the ranges go from one node to others */
-	ENGINE_ORDER_AVERAGE, /* of tensors, by all nodes */
-	ENGINE_ORDER_EXCHANGE, /* of what a plan says, between any nodes */
+	ENGINE_ORDER_BROADCAST, /* sends the ranges from one node to others */
+	ENGINE_ORDER_AVERAGE, /* averages tensors of all nodes */
+	ENGINE_ORDER_EXCHANGE, /* moves bytes between any nodes by a plan */
 	ENGINE_ORDER_OPERATIONS,
 };
 
@@ -38,23 +38,25 @@ struct engine_order {
 	uint8_t sync[PREAMBLE_SYNC_SIZE];
 	uint64_t epoch;
 	struct address address; /* with port 0 */
-	struct address addresses[STRIPES_MAX]; /* all of this node, of which that is the first */
-	unsigned n_addresses; /* 0: none was said */
+	/* All addresses of this node; `address` is the first. */
+	struct address addresses[STRIPES_MAX];
+	unsigned n_addresses; /* 0: the order has none */
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
-	uint64_t n_bytes; /* of the memory */
-	uint64_t result_bytes; /* of that of an exchange's result */
-	char gpu[ENGINE_ORDER_GPU_SIZE]; /* "": host memory; else the memory is an allocation of this GPU's */
-	uint64_t map_size; /* of that, all of it */
+	uint64_t n_bytes; /* size of the memory */
+	uint64_t result_bytes; /* size of an exchange's result */
+	/* "": host memory; else the memory is an allocation on this GPU */
+	char gpu[ENGINE_ORDER_GPU_SIZE];
+	uint64_t map_size; /* all of that allocation */
 	struct ranges ranges;
 	uint64_t total; /* bytes in the ranges */
 	uint64_t chunk; /* bytes that one direction moves before the other has its turn */
 	uint64_t stall_ns;
 	bool tls;
-	bool is_traced; /* the agent wants to be given what bytes go over */
+	bool is_traced; /* the agent wants each socket, to have its bytes traced */
 	int memory_fd; /* an exchange may have none */
-	int result_fd; /* of an average or exchange, -1 otherwise; `memory_fd` is only read then */
-	int tensors_fd; /* of an average */
-	int plan_fd; /* of an exchange */
+	int result_fd; /* an average's or exchange's, which only reads `memory_fd`; otherwise -1 */
+	int tensors_fd; /* an average's */
+	int plan_fd; /* an exchange's */
 	int pem_fds[3]; /* CA, certificate, key; -1 without TLS */
 };
 
@@ -63,37 +65,37 @@ struct next {
 	struct address address;
 	struct way {
 		struct address to;
-		unsigned from; /* of order::addresses, if that is bound */
-	} ways[STRIPES_MAX]; /* a stripe each */
-	unsigned n_ways; /* 0: one stream to `address`, from whatever address of ours */
+		unsigned from; /* index in engine_order::addresses, if that is bound */
+	} ways[STRIPES_MAX]; /* one stripe each */
+	unsigned n_ways; /* 0: one stream to `address`, from any address of this node */
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
-	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
+	uint64_t max_rate; /* bytes per second, 0: no limit */
 };
 
-/* The place of a node among all that work together, where it is not a chain. */
+/* The rank of a node in an operation that is no chain. */
 struct place {
 	unsigned rank; /* 0: the source */
 	unsigned n_ranks;
-	uint8_t id[ENGINE_ORDER_ID_SIZE]; /* what the source said as its hello */
-	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
+	uint8_t id[ENGINE_ORDER_ID_SIZE]; /* the `hello` of the source */
+	uint64_t max_rate; /* bytes per second, 0: no limit */
 };
 
 void engine_order_init(struct engine_order *o);
 void engine_order_deinit(struct engine_order *o);
 
-/* Why an engine does not do what it was told: these are its sentences. -EBADMSG, -ENOMEM. */
+/* Write the reason why an engine refuses an order. Return -EBADMSG, -ENOMEM. */
 int engine_order_wrong(char why[ENGINE_ORDER_WHY_SIZE], const char *what);
 int engine_order_no_memory(char why[ENGINE_ORDER_WHY_SIZE]);
 
 /* Reads "open", and takes the descriptors. -EBADMSG with a sentence. */
 int engine_order_read(struct json_packet *t, struct engine_order *ret,
 		      char why[ENGINE_ORDER_WHY_SIZE]);
-/* Digits in a field of an object. -EBADMSG. */
+/* Reads an address in digits from a field of an object. -EBADMSG. */
 int engine_order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret);
 /* Reads "start". */
 int engine_order_read_next(const json_t *message, struct next *ret, char why[ENGINE_ORDER_WHY_SIZE]);
-/* The same, of an engine without a chain. */
+/* Reads "start" of an engine without a chain. */
 int engine_order_read_place(const json_t *message, struct place *ret,
 			    char why[ENGINE_ORDER_WHY_SIZE]);
-/* Reads "rate", and that of a "start". */
+/* Reads "rate", and the rate in "start". */
 int engine_order_read_rate(const json_t *message, uint64_t *ret, char why[ENGINE_ORDER_WHY_SIZE]);

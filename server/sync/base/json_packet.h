@@ -1,8 +1,8 @@
 /*
  * JSON packets
  *
- * What the parts of weightd-sync say to each other, and weightctl to it: one JSON object in one packet of a
- * SOCK_SEQPACKET socket, with descriptors beside it.
+ * Messages between the processes of weightd-sync, and from weightctl to it: one JSON object in one
+ * packet of a SOCK_SEQPACKET socket, with descriptors beside it.
  */
 #pragma once
 
@@ -21,25 +21,25 @@ static inline void json_freep(json_t **p)
 
 struct json_packet {
 	json_t *message; /* an object */
-	int fds[JSON_PACKET_FDS_MAX]; /* whoever keeps one leaves -1 */
+	int fds[JSON_PACKET_FDS_MAX]; /* set to -1 when the caller keeps it */
 	unsigned n_fds;
 };
 
 /* Sends one packet and never blocks: -EAGAIN. -EMSGSIZE: longer than JSON_PACKET_SIZE_MAX. */
 int json_packet_send(int fd, const json_t *message, const int *fds, unsigned n_fds);
 
-/* The same, waiting for room. For who has nothing else to do. */
+/* Waits for room. Only for a caller that has nothing else to do. */
 int json_packet_send_wait(int fd, const json_t *message, const int *fds, unsigned n_fds);
 
 /*
- * Receives one packet, without waiting if `flags` says MSG_DONTWAIT: -EAGAIN. -EPIPE: the other end is gone.
- * -EBADMSG: no JSON object, too long, or with more descriptors than arrived.
+ * Receives one packet; MSG_DONTWAIT in `flags`: never blocks, -EAGAIN. -EPIPE: the peer closed.
+ * -EBADMSG: no JSON object, too long, or it lost descriptors.
  */
 int json_packet_receive(int fd, int flags, struct json_packet *ret);
 
 /*
- * The same from a stranger, whose descriptors do not even arrive: closing one may wait for ever, if it is of a
- * file system that does not answer. -EBADMSG, if there were any.
+ * Receives one packet from an untrusted peer, without its descriptors: closing one may block for
+ * ever, if its file system does not answer. -EBADMSG: there were descriptors.
  */
 int json_packet_receive_plain(int fd, int flags, struct json_packet *ret);
 

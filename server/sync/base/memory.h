@@ -1,7 +1,7 @@
 /*
  * The memory
  *
- * A memfd of the agent's, whose bytes go out or come in. It cannot shrink: who gave it sealed it.
+ * A memfd of the agent with the bytes that are sent or received. Its owner sealed it, so it cannot shrink.
  */
 #pragma once
 
@@ -10,10 +10,10 @@
 
 struct memory {
 	int fd; /* borrowed */
-	uint8_t *map; /* NULL: nobody needs it mapped */
+	uint8_t *map; /* NULL: no mapping is needed */
 	uint64_t size;
 };
 
-/* A source is only read, and perhaps by the kernel alone. -errno. */
+/* A source is read-only, and may be read by the kernel alone. -errno. */
 int memory_init(struct memory *m, int fd, uint64_t size, bool is_source, bool is_read_here);
 void memory_deinit(struct memory *m);

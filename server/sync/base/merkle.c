@@ -1,6 +1,6 @@
 /*
- * SHA-256 by OpenSSL, which uses what the processor has. It fails for two reasons only, an OpenSSL without SHA-256
- * and a machine without a few hundred bytes: neither has anything to go on with.
+ * SHA-256 by OpenSSL, which uses the instructions of the processor. It fails only if OpenSSL lacks
+ * SHA-256 or a few hundred bytes of memory are missing: the process cannot continue in either case.
  */
 #include "server/sync/base/merkle.h"
 
@@ -20,7 +20,7 @@ struct walk {
 	uint64_t n;
 	void (*each)(void *userdata, uint64_t leaf);
 	void *userdata;
-	_Atomic uint64_t next; /* leaf that nobody has taken yet */
+	_Atomic uint64_t next; /* the next leaf to hash */
 };
 
 struct hashing {
@@ -87,7 +87,7 @@ void merkle_root(uint64_t n_bytes, const uint8_t (*leaves)[MERKLE_HASH_SIZE],
 	end(c, ret);
 }
 
-/* One leaf after the other, so that a thread which gets less of a processor takes fewer of them. */
+/* Takes one leaf at a time, so that a thread with less processor time takes fewer. */
 static void *walk(void *userdata)
 {
 	struct walk *w = userdata;
@@ -114,7 +114,7 @@ void merkle_each_leaf(uint64_t n_bytes, void (*each)(void *userdata, uint64_t le
 	while (n_others + 1 < n && n_others + 1 < w.n &&
 	       pthread_create(&others[n_others], NULL, walk, &w) == 0)
 		n_others++;
-	(void)walk(&w); /* alone, where no thread could be made */
+	(void)walk(&w); /* alone, if no thread could be created */
 	while (n_others > 0)
 		(void)pthread_join(others[--n_others], NULL);
 }

@@ -1,7 +1,8 @@
 /*
- * Both ways to draw a patch end in the same: of each block, which of its units of two bytes change, and the bytes that
- * are there then. From those comes whatever takes the fewest bytes. Each block is looked at twice, once to learn how
- * long all will be and once to write it, which is cheaper than memory for what may be as large as the version.
+ * Both ways to draw a patch end in the same data: for each block, the changed units of two bytes,
+ * and the new bytes. The encoding with the fewest bytes is chosen from these. Each block is
+ * compared twice, once to find the size of the patch and once to write it. That is cheaper than
+ * memory for a draft that may be as large as the version.
  */
 #include "server/sync/base/patch.h"
 
@@ -16,7 +17,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-#define UNIT 2 /* bytes: the smallest element that is told apart */
+#define UNIT 2 /* bytes: the smallest element that is compared */
 #define UNITS_OF_MARK 64
 #define N_MARKS (PATCH_BLOCK_SIZE / UNIT / UNITS_OF_MARK)
 #define BYTES_OF_MARK ((size_t)(UNITS_OF_MARK * UNIT))
@@ -27,7 +28,7 @@
 static const char magic[8] = "wdpatch\1";
 
 enum mode {
-	MODE_NONE, /* in a draft: it does not change */
+	MODE_NONE, /* in a draft: the block does not change */
 	MODE_SPARSE2, /* elements of two bytes */
 	MODE_SPARSE4,
 	MODE_DENSE,
@@ -54,7 +55,7 @@ static_assert(sizeof(struct entry) == 16, "no padding");
 /* A block of a draft. */
 struct view {
 	uint64_t marks[N_MARKS]; /* a bit for each unit that changes */
-	const uint8_t *bytes; /* as they are then; of those that do not change, anything */
+	const uint8_t *bytes; /* the new bytes; undefined in units that do not change */
 	size_t size;
 	uint8_t own[PATCH_BLOCK_SIZE];
 };
@@ -71,7 +72,7 @@ static size_t block_size(uint64_t n_bytes, uint64_t index)
 	return left < PATCH_BLOCK_SIZE ? left : PATCH_BLOCK_SIZE;
 }
 
-/* One that is cut within an element is sent whole. */
+/* A block that ends within an element is sent whole. */
 static bool may_be_sparse(size_t size)
 {
 	return size % 4 == 0;
@@ -91,7 +92,7 @@ static uint64_t payload_size(const struct patch_block *b, size_t size)
 	}
 }
 
-/* --- Reading ------------------------------------------------------------------------------------ */
+/* --- Reading ---------------------------------------------------------------------------------- */
 
 static int check_block(const struct patch_block *b, size_t size)
 {
@@ -102,7 +103,7 @@ static int check_block(const struct patch_block *b, size_t size)
 	return b->count && b->count <= size / (b->mode == MODE_SPARSE2 ? 2 : 4) ? 0 : -EBADMSG;
 }
 
-/* The table, as it is at this moment: the memory may be one that others write. */
+/* Reads the table once: other processes may write this memory. */
 static int read_table(struct patch *p, uint64_t size)
 {
 	const uint8_t *at = p->data + PATCH_HEADER_SIZE;
@@ -164,7 +165,7 @@ void patch_close(struct patch *p)
 	*p = (struct patch){0};
 }
 
-/* --- Applying ----------------------------------------------------------------------------------- */
+/* --- Applying --------------------------------------------------------------------------------- */
 
 static void mark_all(uint64_t marks[N_MARKS], size_t size)
 {
@@ -198,7 +199,7 @@ static inline int put_sparse(const uint8_t *at, uint32_t count, size_t width, ui
 	return 0;
 }
 
-/* Into the bytes of a block, and, unless it is NULL, into what is marked of it. */
+/* Writes the new values into the bytes of a block, and their marks, unless that is NULL. */
 static int put(const struct patch *p, const struct patch_block *b, uint8_t *to, uint64_t *marks)
 {
 	const size_t size = block_size(p->n_bytes, b->index);
@@ -214,7 +215,7 @@ static int put(const struct patch *p, const struct patch_block *b, uint8_t *to, 
 	return 0;
 }
 
-/* The first block that is not before `index`. */
+/* Returns the first block that is not before `index`. */
 static uint64_t find(const struct patch *p, uint64_t index)
 {
 	uint64_t low = 0, high = p->n_blocks;
@@ -245,7 +246,7 @@ int patch_apply(const struct patch *p, uint64_t leaf, uint8_t *bytes)
 	return r;
 }
 
-/* --- Drawing ------------------------------------------------------------------------------------ */
+/* --- Drawing ---------------------------------------------------------------------------------- */
 
 static uint64_t mark_word(uint64_t x)
 {
@@ -253,7 +254,7 @@ static uint64_t mark_word(uint64_t x)
 	       (uint64_t)((x >> 32 & 0xffff) != 0) << 2 | (uint64_t)(x >> 48 != 0) << 3;
 }
 
-/* Most words are equal, as far as they are looked at here. */
+/* Optimized for words that are equal, as most are. */
 static void compare(const uint8_t *x, const uint8_t *y, size_t size, uint64_t marks[N_MARKS])
 {
 	size_t i = 0;
@@ -295,7 +296,7 @@ static int look(const struct patch_draft *d, uint64_t index, struct view *v)
 	return r;
 }
 
-/* What takes the fewest bytes, of those that say nothing of bytes which nobody knows. */
+/* Chooses the smallest encoding. Without `knows_all` it must not contain unknown bytes. */
 static void measure(const struct view *v, bool knows_all, struct patch_block *b)
 {
 	const bool sparse = may_be_sparse(v->size);
@@ -353,10 +354,10 @@ static void measure_leaf(void *userdata, uint64_t leaf)
 			measure(&v, d->to, &d->blocks[i]);
 	}
 	if (r < 0)
-		__atomic_store_n(&d->r, r, __ATOMIC_RELAXED); /* of several, any */
+		__atomic_store_n(&d->r, r, __ATOMIC_RELAXED); /* if several fail, any error */
 }
 
-/* Where each payload begins; blocks that do not change are none of it. */
+/* Computes the offset of each payload; unchanged blocks have none. */
 static void lay_out(struct patch_draft *d)
 {
 	const uint64_t all = n_blocks_of(d->n_bytes);
@@ -419,14 +420,14 @@ void patch_draft_deinit(struct patch_draft *d)
 	*d = (struct patch_draft){0};
 }
 
-/* --- Writing ------------------------------------------------------------------------------------ */
+/* --- Writing ---------------------------------------------------------------------------------- */
 
 struct writing {
 	struct patch_draft *d;
 	uint8_t *map;
 };
 
-/* Where the marks are of elements of `width` bytes, one bit each; what is cut off is none. */
+/* Writes a bit per element of `width` bytes as an index; a cut element counts as none. */
 static uint32_t write_sparse(const struct view *v, size_t width, uint32_t count, uint8_t *to)
 {
 	uint8_t *values = to + 2 * (size_t)count;
@@ -460,7 +461,7 @@ static void write_block(struct writing *w, const struct patch_block *b, uint64_t
 		memcpy(w->map + b->offset, v.bytes, v.size);
 	else if (r == 0)
 		n = write_sparse(&v, b->mode == MODE_SPARSE4 ? 4 : 2, b->count, w->map + b->offset);
-	if (r < 0 || n != b->count) /* somebody wrote what it is drawn from */
+	if (r < 0 || n != b->count) /* another process wrote to the source */
 		__atomic_store_n(&w->d->r, -EBADMSG, __ATOMIC_RELAXED);
 }
 

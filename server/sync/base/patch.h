@@ -1,15 +1,16 @@
 /*
  * The patch
  *
- * What turns one version into another of the same size, element by element: where, and which value is there then, not
- * by how much it differs. So applying a patch twice, or one that begins earlier than the version that is there, makes
- * the same bytes; and of several patches in a row the last value of each place is one patch again.
+ * Turns one version into another of the same size, element by element: it contains places and new
+ * values, not differences. So a patch may be applied twice, or to a version newer than its base,
+ * with the same result. Several patches in a row are again one patch, with the last value of each
+ * place.
  *
  *	header	128 bytes: magic, n_bytes of the version, number of blocks, bytes that change, the two roots
  *	table	of the blocks of 128 KiB that change, ascending: {index, 8 bytes, count, 4, mode, 4}
- *	payload	of each block in turn: sparse, `count` indices of 2 bytes and behind them as many values; or all of it
+ *	payload	of each block in turn: sparse, `count` indices of 2 bytes and then as many values; or all of it
  *
- * Numbers are little-endian. A patch is believed nothing: whoever applies one looks at what that made.
+ * Numbers are little-endian. A patch is not trusted: the caller must verify the result.
  */
 #pragma once
 
@@ -24,14 +25,14 @@
 
 struct patch_block {
 	uint64_t index;
-	uint64_t offset; /* of its payload */
+	uint64_t offset; /* the payload's */
 	uint32_t count;
 	uint32_t mode;
 };
 
 struct patch {
-	uint64_t n_bytes; /* of the version */
-	uint64_t n_changed; /* bytes of elements that change, as it says */
+	uint64_t n_bytes; /* the version's */
+	uint64_t n_changed; /* bytes of changed elements, by the header */
 	uint8_t base[MERKLE_HASH_SIZE]; /* roots */
 	uint8_t result[MERKLE_HASH_SIZE];
 	const uint8_t *data; /* borrowed */
@@ -39,22 +40,22 @@ struct patch {
 	uint64_t n_blocks;
 };
 
-/* Of these bytes, which stay the caller's. -ENOMEM; -EBADMSG: it is none. */
+/* Parses these bytes, which stay the caller's. -ENOMEM; -EBADMSG: no patch. */
 int patch_open(const void *data, uint64_t size, struct patch *ret);
 void patch_close(struct patch *p);
 
 /*
- * Writes what changes into the bytes of one leaf. May run on several threads, for several leaves. -EBADMSG: it names
- * places that are none; what came before is written.
+ * Writes the changes into the bytes of one leaf. Several threads may call it, for different leaves.
+ * -EBADMSG: it contains invalid places; the changes before these are written.
  */
 int patch_apply(const struct patch *p, uint64_t leaf, uint8_t *bytes);
 
-/* A patch before its bytes are written: how many they would be. */
+/* A patch before its bytes are written, with its size. */
 struct patch_draft {
-	uint64_t n_bytes; /* of the version */
+	uint64_t n_bytes; /* the version's */
 	uint64_t n_changed;
-	uint64_t size; /* of the patch */
-	const uint8_t *from; /* what it is drawn from is borrowed until it is written */
+	uint64_t size; /* the patch's */
+	const uint8_t *from; /* the sources are borrowed until the patch is written */
 	const uint8_t *to;
 	const struct ranges *differ;
 	const struct patch *patches;
@@ -64,12 +65,12 @@ struct patch_draft {
 	int r;
 };
 
-/* From one version to another, which differ nowhere but in these leaves. -ENOMEM. */
+/* Drafts the difference of two versions, which are equal outside of these leaves. -ENOMEM. */
 int patch_draft_difference(const void *from, const void *to, uint64_t n_bytes,
 			   const struct ranges *differ, struct patch_draft *ret);
-/* All of these patches of a version of one size, one after the other. -ENOMEM, -EBADMSG. */
+/* Drafts the union of patches of versions of one size, the last one wins. -ENOMEM, -EBADMSG. */
 int patch_draft_union(const struct patch *patches, unsigned n, struct patch_draft *ret);
-/* Into a memfd that is sealed then. -errno */
+/* Writes the patch into a sealed memfd. -errno */
 int patch_draft_write(struct patch_draft *d, const uint8_t base[MERKLE_HASH_SIZE],
 		      const uint8_t result[MERKLE_HASH_SIZE], int *ret_fd);
 void patch_draft_deinit(struct patch_draft *d);

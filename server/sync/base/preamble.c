@@ -41,7 +41,7 @@ static void encode_magic(const struct preamble *p, char ret[8])
 	}
 }
 
-/* Fewer than two are no stripes: what there is one way to say is not said in another. */
+/* Fewer than two stripes are invalid: one stream has only one encoding. */
 static int decode_magic(const char from[8], struct preamble *ret)
 {
 	if (memcmp(from, magic, sizeof(magic)) == 0)

@@ -1,6 +1,6 @@
 /*
- * Every operation makes a new array from front to back, by append(), which keeps what a set promises; the old
- * one is dropped when nothing can fail any more.
+ * Every operation makes a new array from front to back. append() keeps the invariants of a set. The
+ * old array is freed when nothing can fail any more.
  */
 #include "server/sync/base/ranges.h"
 
@@ -25,7 +25,7 @@ static void replace(struct ranges *r, struct ranges by)
 	*r = by;
 }
 
-/* Behind all that is in `r`, or touching or overlapping the last one. */
+/* Begins after all that is in `r`, or touches or overlaps the last range. */
 static void append(struct ranges *r, uint64_t offset, uint64_t end)
 {
 	struct range *last = r->n ? &r->at[r->n - 1] : NULL;
@@ -45,7 +45,7 @@ static int compare_numbers(const void *x, const void *y)
 	return *a < *b ? -1 : *a > *b;
 }
 
-/* The `n` smallest gaps are those below `*ret_limit`, and so many that are equal to it. */
+/* The `n` smallest gaps are those below `*ret_limit`, and `*ret_n_equal` of those equal to it. */
 static int find_gaps(const struct ranges *r, size_t n, uint64_t *ret_limit, size_t *ret_n_equal)
 {
 	uint64_t *gaps = reallocarray(NULL, r->n - 1, sizeof(*gaps));
@@ -62,7 +62,7 @@ static int find_gaps(const struct ranges *r, size_t n, uint64_t *ret_limit, size
 	return 0;
 }
 
-/* Closes the smallest gaps: the fewest bytes that become members without having been asked for. */
+/* Closes the smallest gaps: so the fewest bytes are added that were not requested. */
 static int widen(struct ranges *r)
 {
 	size_t last = 0, n_equal;
@@ -140,7 +140,9 @@ int ranges_remove_all(struct ranges *r, const struct ranges *others)
 
 		while (j < others->n && end_of(&others->at[j]) <= from)
 			j++;
-		/* The last one that is looked at may reach into the next range: it is looked at again. */
+		/*
+		 * The last range compared here may reach into the next one: it is compared again.
+		 */
 		for (size_t k = j; k < others->n && others->at[k].offset < end; k++) {
 			append(&rest, from, others->at[k].offset);
 			from = end_of(&others->at[k]);
@@ -189,7 +191,7 @@ json_t *ranges_to_json(const struct ranges *r)
 		json_t *one = json_pack("[II]", (json_int_t)r->at[i].offset,
 					(json_int_t)r->at[i].size);
 
-		if (json_array_append_new(all, one) < 0) { /* with `one` NULL, too */
+		if (json_array_append_new(all, one) < 0) { /* also if `one` is NULL */
 			json_decref(all);
 			return NULL;
 		}
