@@ -121,7 +121,7 @@ static int read_operation(const json_t *m, struct engine_order *o, char why[ENGI
 		i++;
 	if (i == ENGINE_ORDER_OPERATIONS)
 		return engine_order_wrong(
-			why, "`operation` has to be \"broadcast\", \"average\" or \"exchange\"");
+			why, "`operation` must be \"broadcast\", \"average\" or \"exchange\"");
 	o->operation = (enum engine_order_operation)i;
 	return 0;
 }
@@ -129,21 +129,21 @@ static int read_operation(const json_t *m, struct engine_order *o, char why[ENGI
 static int read_names(const json_t *m, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	if (read_name(m, "node", o->node) < 0 || !o->node[0])
-		return engine_order_wrong(why, "`node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+		return engine_order_wrong(why, "`node` must be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (read_name(m, "from", o->from) < 0)
-		return engine_order_wrong(why, "`from` has to be the name of a node, or null");
+		return engine_order_wrong(why, "`from` must be the name of a node, or null");
 	if (!strcmp(o->node, o->from))
 		return engine_order_wrong(why, "a node cannot send to itself");
 	if (field_bytes(m, "sync", o->sync, sizeof(o->sync)) < 0)
-		return engine_order_wrong(why, "`sync` has to be 16 hexadecimal digits");
+		return engine_order_wrong(why, "`sync` must be 16 hexadecimal digits");
 	if (field_number(m, "epoch", INT64_MAX, &o->epoch) < 0)
-		return engine_order_wrong(why, "`epoch` has to be a number");
+		return engine_order_wrong(why, "`epoch` must be a number");
 	if ((o->from[0] || o->operation != ENGINE_ORDER_BROADCAST) &&
 	    field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
-		return engine_order_wrong(why, "`token` has to be 64 hexadecimal digits");
+		return engine_order_wrong(why, "`token` must be 64 hexadecimal digits");
 	if (read_addresses(m, o) < 0)
 		return engine_order_wrong(
-			why, "`address` has to be one of IPv4 or IPv6, in digits, and `addresses` up "
+			why, "`address` must be one of IPv4 or IPv6, in digits, and `addresses` up "
 			     "to 8 of them");
 	return 0;
 }
@@ -154,26 +154,26 @@ static int read_numbers(const json_t *m, struct engine_order *o, char why[ENGINE
 	uint64_t stall_ms;
 
 	if (field_number(m, "n_bytes", INT64_MAX, &o->n_bytes) < 0)
-		return engine_order_wrong(why, "`n_bytes` has to be a number");
+		return engine_order_wrong(why, "`n_bytes` must be a number");
 	if (o->operation == ENGINE_ORDER_EXCHANGE &&
 	    field_number(m, "result_bytes", INT64_MAX, &o->result_bytes) < 0)
-		return engine_order_wrong(why, "`result_bytes` has to be a number");
+		return engine_order_wrong(why, "`result_bytes` must be a number");
 	if (o->operation == ENGINE_ORDER_BROADCAST &&
 	    ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
-		return engine_order_wrong(
-			why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
+		return engine_order_wrong(why,
+					  "`ranges` must be [[offset, size], ...] within `n_bytes`");
 	o->total = ranges_total(&o->ranges);
 	if (field_number(m, "chunk", CHUNK_MAX, &o->chunk) < 0 || o->chunk < CHUNK_MIN)
-		return engine_order_wrong(why, "`chunk` has to be 64 KiB to 1 GiB");
+		return engine_order_wrong(why, "`chunk` must be 64 KiB to 1 GiB");
 	if (field_number(m, "stall_ms", STALL_MAX_MS, &stall_ms) < 0 || stall_ms == 0)
-		return engine_order_wrong(why, "`stall_ms` has to be 1 to 3600000");
+		return engine_order_wrong(why, "`stall_ms` must be 1 to 3600000");
 	o->stall_ns = stall_ms * 1000000;
 	if (field_string(m, "security", 4, &security) < 0 ||
 	    (strcmp(security, "none") != 0 && strcmp(security, "tls") != 0))
-		return engine_order_wrong(why, "`security` has to be \"none\" or \"tls\"");
+		return engine_order_wrong(why, "`security` must be \"none\" or \"tls\"");
 	o->tls = !strcmp(security, "tls");
 	if (field_bool_or(m, "traced", false, &o->is_traced) < 0)
-		return engine_order_wrong(why, "`traced` has to be true or false");
+		return engine_order_wrong(why, "`traced` must be true or false");
 	return 0;
 }
 
@@ -183,14 +183,14 @@ static int read_memory(const json_t *m, struct engine_order *o, char why[ENGINE_
 
 	if (field_string_or_null(m, "memory", 4, &kind) < 0 ||
 	    (kind && strcmp(kind, "host") != 0 && strcmp(kind, "cuda") != 0))
-		return engine_order_wrong(why, "`memory` has to be \"host\" or \"cuda\"");
+		return engine_order_wrong(why, "`memory` must be \"host\" or \"cuda\"");
 	if (!kind || strcmp(kind, "cuda") != 0)
 		return 0;
 	if (field_string(m, "gpu", sizeof(o->gpu) - 1, &gpu) < 0)
-		return engine_order_wrong(why, "`gpu` has to say on which GPU the memory is");
+		return engine_order_wrong(why, "`gpu` must be the GPU of the memory");
 	if (field_number(m, "map_size", INT64_MAX, &o->map_size) < 0 || o->map_size < o->n_bytes)
 		return engine_order_wrong(why,
-					  "`map_size` has to be a number, and `n_bytes` at least");
+					  "`map_size` must be a number, and `n_bytes` at least");
 	(void)snprintf(o->gpu, sizeof(o->gpu), "%s", gpu);
 	return 0;
 }
@@ -210,9 +210,9 @@ static int take_broadcast_fds(struct json_packet *t, struct engine_order *o,
 			      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	if (t->n_fds != (o->tls ? 4 : 1))
-		return engine_order_wrong(
-			why, o->tls ? "memory, CA, certificate and key have to come with it"
-				    : "the memory has to come with it, and nothing else");
+		return engine_order_wrong(why,
+					  o->tls ? "memory, CA, certificate and key must be attached"
+						 : "the memory must be attached, and nothing else");
 	o->memory_fd = take_fd(t->fds[0]);
 	for (unsigned i = 1; i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
@@ -226,7 +226,7 @@ static int take_average_fds(struct json_packet *t, struct engine_order *o,
 
 	if (t->n_fds != 3)
 		return engine_order_wrong(
-			why, "source, result and the table of tensors have to come with it");
+			why, "source, result and the table of tensors must be attached");
 	o->memory_fd = take_fd(t->fds[0]);
 	o->result_fd = take_fd(t->fds[1]);
 	o->tensors_fd = take_fd(t->fds[2]);
@@ -244,7 +244,7 @@ static int take_exchange_fds(struct json_packet *t, struct engine_order *o,
 	if (t->n_fds != 1u + (o->n_bytes > 0) + (o->result_bytes > 0))
 		return engine_order_wrong(
 			why, "a source of `n_bytes`, a result of `result_bytes`, where there are "
-			     "any, and the plan have to come with it");
+			     "any, and the plan must be attached");
 	if (o->n_bytes > 0) {
 		o->memory_fd = take_fd(t->fds[n++]);
 		r = check_size(o, o->memory_fd, o->n_bytes, why);
@@ -323,7 +323,7 @@ int engine_order_read_rate(const json_t *message, uint64_t *ret, char why[ENGINE
 	if (field_number_or(message, "max_rate", INT64_MAX, 0, &rate) < 0 ||
 	    (rate && rate < ENGINE_ORDER_RATE_MIN))
 		return engine_order_wrong(why,
-					  "`max_rate` has to be 0 or at least 65536 bytes a second");
+					  "`max_rate` must be 0 or at least 65536 bytes a second");
 	*ret = rate;
 	return 0;
 }
@@ -337,12 +337,12 @@ int engine_order_read_place(const json_t *message, struct place *ret,
 	if (engine_order_read_rate(message, &p.max_rate, why) < 0)
 		return -EBADMSG;
 	if (field_number(message, "n_ranks", RANKS_MAX, &n_ranks) < 0 || n_ranks < 2)
-		return engine_order_wrong(why, "`n_ranks` has to be 2 to 65536");
+		return engine_order_wrong(why, "`n_ranks` must be 2 to 65536");
 	if (field_number(message, "rank", n_ranks - 1, &rank) < 0)
-		return engine_order_wrong(why, "`rank` has to be less than `n_ranks`");
+		return engine_order_wrong(why, "`rank` must be less than `n_ranks`");
 	if (field_bytes(message, "hello", p.id, sizeof(p.id)) < 0)
 		return engine_order_wrong(
-			why, "`hello` has to be what the source said, 256 hexadecimal digits");
+			why, "`hello` must be that of the source, 256 hexadecimal digits");
 	p.rank = (unsigned)rank;
 	p.n_ranks = (unsigned)n_ranks;
 	*ret = p;
@@ -358,24 +358,24 @@ int engine_order_read_next(const json_t *message, struct next *ret, char why[ENG
 	if (engine_order_read_rate(message, &n.max_rate, why) < 0)
 		return -EBADMSG;
 	if (!to)
-		return engine_order_wrong(why, "`next` has to be there, or null");
+		return engine_order_wrong(why, "`next` must be present, or null");
 	if (json_is_null(to)) {
 		*ret = n;
 		return 0;
 	}
 	if (read_name(to, "node", n.node) < 0 || !n.node[0])
 		return engine_order_wrong(why,
-					  "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+					  "`next.node` must be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (field_number(to, "port", UINT16_MAX, &port) < 0 || port == 0)
-		return engine_order_wrong(why, "`next.port` has to be 1 to 65535");
+		return engine_order_wrong(why, "`next.port` must be 1 to 65535");
 	if (engine_order_read_address(to, "address", port, &n.address) < 0)
 		return engine_order_wrong(why,
-					  "`next.address` has to be one of IPv4 or IPv6, in digits");
+					  "`next.address` must be one of IPv4 or IPv6, in digits");
 	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
-		return engine_order_wrong(why, "`next.token` has to be 64 hexadecimal digits");
+		return engine_order_wrong(why, "`next.token` must be 64 hexadecimal digits");
 	if (read_ways(to, &n) < 0)
-		return engine_order_wrong(
-			why, "`next.stripes` has to be up to 8 of {address, port, from}");
+		return engine_order_wrong(why,
+					  "`next.stripes` must be up to 8 of {address, port, from}");
 	*ret = n;
 	return 0;
 }

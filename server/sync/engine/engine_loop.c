@@ -15,23 +15,28 @@
 
 #define TICK_NS 100000000u
 
-/* --- What the agent hears ---------------------------------------------------------------------- */
+/* --- Messages to the agent -------------------------------------------------------------------- */
 
-/* Again at the next tick if its socket is full. A message that cannot be made never ends: it kills us. */
-static void tell_end(struct engine_loop *d)
+/*
+ * If the socket is full, the next tick sends it again. A message that cannot be made never ends:
+ * the agent kills us.
+ */
+static void send_end(struct engine_loop *d)
 {
 	int r = json_packet_send(JSON_PACKET_FD, d->end, NULL, 0);
 
 	if (r == -EAGAIN)
 		return;
-	d->is_end_told = true;
+	d->is_end_sent = true;
 	if (r < 0)
 		loop_quit(&d->loop);
 }
 
-/* It waits for room: what is not told would look as if it had carried nothing. */
-void engine_loop_tell_socket(struct engine_loop *d, int fd, const char *node, bool is_dialled,
-			     const struct planned_bytes *planned)
+/*
+ * Waits for room: a connection that the agent does not receive would seem to have carried nothing.
+ */
+void engine_loop_report_socket(struct engine_loop *d, int fd, const char *node, bool is_dialled,
+			       const struct planned_bytes *planned)
 {
 	cleanup(json_freep) json_t *message = NULL;
 
@@ -42,10 +47,10 @@ void engine_loop_tell_socket(struct engine_loop *d, int fd, const char *node, bo
 			    "expected", (json_int_t)(planned->sent + planned->received));
 	if (message)
 		(void)json_packet_send_wait(JSON_PACKET_FD, message, &fd,
-					    1); /* without the agent we end soon */
+					    1); /* without the agent this process ends soon */
 }
 
-/* How many it has to know of. */
+/* The number of sockets that the agent has to receive. */
 static void add_sockets(const struct engine_loop *d, json_t *message)
 {
 	unsigned n = atomic_load(&d->n_sockets);
@@ -66,9 +71,9 @@ void engine_loop_end(struct engine_loop *d, json_t *message)
 	add_sockets(d, message);
 	d->end = message;
 	if (message)
-		tell_end(d);
+		send_end(d);
 	else
-		loop_quit(&d->loop); /* no memory: the agent sees that we are gone */
+		loop_quit(&d->loop); /* no memory: the agent sees that this process exits */
 }
 
 static void fail(struct engine_loop *d, const struct blame *b, const char *why)
@@ -109,37 +114,36 @@ void engine_loop_opened(struct engine_loop *d, json_t *message)
 		r = json_packet_send(JSON_PACKET_FD, message, NULL, 0);
 	json_decref(message);
 	if (r < 0) {
-		engine_loop_fail(d, NULL, "the agent cannot be told that all is ready: %s",
-				 strerror(-r));
+		engine_loop_fail(d, NULL, "cannot send \"opened\" to the agent: %s", strerror(-r));
 		return;
 	}
-	d->kind->count(d, &d->told_done, &d->told_sent);
+	d->kind->count(d, &d->reported_done, &d->reported_sent);
 	d->is_open = true;
 }
 
-void engine_loop_tell_progress(struct engine_loop *d)
+void engine_loop_report_progress(struct engine_loop *d)
 {
 	uint64_t done, sent;
 	json_t *message;
 
 	d->kind->count(d, &done, &sent);
-	if (done == d->told_done && sent == d->told_sent)
+	if (done == d->reported_done && sent == d->reported_sent)
 		return;
 	message = json_pack("{ss sI sI}", "op", "progress", "done", (json_int_t)done, "sent",
 			    (json_int_t)sent);
-	/* One that the agent has no room for is replaced by the next. */
+	/* If the agent's socket is full, the next progress message replaces this one. */
 	if (message && json_packet_send(JSON_PACKET_FD, message, NULL, 0) == 0) {
-		d->told_done = done;
-		d->told_sent = sent;
+		d->reported_done = done;
+		d->reported_sent = sent;
 	}
 	json_decref(message);
 }
 
-/* --- Threads ----------------------------------------------------------------------------------- */
+/* --- Threads ---------------------------------------------------------------------------------- */
 
 void engine_loop_wake(struct engine_loop *d)
 {
-	(void)eventfd_write(d->wake.fd, 1); /* it fails only where it is awake anyway */
+	(void)eventfd_write(d->wake.fd, 1); /* it fails only if the loop is awake anyway */
 }
 
 void engine_loop_break(struct engine_loop *d, const struct blame *b, const char *fmt, va_list args)
@@ -153,7 +157,7 @@ void engine_loop_break(struct engine_loop *d, const struct blame *b, const char 
 	engine_loop_wake(d);
 }
 
-static void look(struct engine_loop *d)
+static void loop_check(struct engine_loop *d)
 {
 	struct blame blame;
 	char why[ENGINE_ORDER_WHY_SIZE];
@@ -167,7 +171,7 @@ static void look(struct engine_loop *d)
 	if (why[0])
 		fail(d, &blame, why);
 	else
-		d->kind->look(d);
+		d->kind->on_wake(d);
 }
 
 static void on_wake(struct source *source, uint32_t events)
@@ -176,7 +180,7 @@ static void on_wake(struct source *source, uint32_t events)
 
 	(void)events;
 	(void)eventfd_read(source->fd, &n);
-	look(container_of(source, struct engine_loop, wake));
+	loop_check(container_of(source, struct engine_loop, wake));
 }
 
 static void on_tick(struct timer *timer)
@@ -185,15 +189,15 @@ static void on_tick(struct timer *timer)
 	uint64_t now = num_now_ns();
 
 	if (!d->is_over && d->is_open)
-		engine_loop_tell_progress(d);
+		engine_loop_report_progress(d);
 	if (!d->is_over && d->is_asked)
 		d->kind->watch(d, now);
-	if (d->end && !d->is_end_told)
-		tell_end(d);
+	if (d->end && !d->is_end_sent)
+		send_end(d);
 	timer_start(&d->loop, &d->tick, now + TICK_NS);
 }
 
-/* --- What the agent says ----------------------------------------------------------------------- */
+/* --- Messages from the agent ------------------------------------------------------------------ */
 
 static void open_epoch(struct engine_loop *d, struct json_packet *t)
 {
@@ -222,7 +226,7 @@ static void start_epoch(struct engine_loop *d, const json_t *order)
 	if (d->kind->start(d, order, why) < 0)
 		fail(d, NULL, why);
 	else
-		look(d); /* there may be nothing to do */
+		loop_check(d); /* there may be nothing to do */
 }
 
 static void change_rate(struct engine_loop *d, const json_t *order)
@@ -236,16 +240,16 @@ static void change_rate(struct engine_loop *d, const json_t *order)
 		d->kind->limit(d, max_rate);
 }
 
-/* Who counts what they carry lost sight of all of them. */
-static void tell_sockets(struct engine_loop *d)
+/* The agent's observer has lost all sockets, and asks for them again. */
+static void report_sockets(struct engine_loop *d)
 {
 	atomic_store(&d->n_sockets, 0);
 	atomic_store(&d->is_traced, true);
 	if (d->is_asked)
-		d->kind->tell_sockets(d);
+		d->kind->report_sockets(d);
 }
 
-static void obey(struct engine_loop *d, struct json_packet *t)
+static void handle_message(struct engine_loop *d, struct json_packet *t)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
@@ -253,14 +257,14 @@ static void obey(struct engine_loop *d, struct json_packet *t)
 		open_epoch(d, t);
 	else if (op && !strcmp(op, "start") && d->is_open && !d->is_started)
 		start_epoch(d, t->message);
-	else if (op && !strcmp(op, "sockets") && d->kind->tell_sockets)
-		tell_sockets(d);
+	else if (op && !strcmp(op, "sockets") && d->kind->report_sockets)
+		report_sockets(d);
 	else if (op && !strcmp(op, "rate") && d->is_started && d->kind->limit)
 		change_rate(d, t->message);
 	else
 		engine_loop_fail(
 			d, NULL,
-			"the order is wrong: `op` has to be \"open\" once, then \"start\" once%s",
+			"the order is wrong: `op` must be \"open\" once, then \"start\" once%s",
 			d->kind->limit ? ", and then nothing but \"rate\" and \"sockets\"" : "");
 }
 
@@ -278,15 +282,15 @@ static void on_agent(struct source *source, uint32_t events)
 		return;
 	}
 	if (r < 0) {
-		loop_quit(&d->loop); /* nobody wants it any more */
+		loop_quit(&d->loop); /* the agent has closed its end */
 		return;
 	}
 	if (!d->is_over)
-		obey(d, &t);
+		handle_message(d, &t);
 	json_packet_deinit(&t);
 }
 
-/* --- From the first to the last ---------------------------------------------------------------- */
+/* --- Start and end ---------------------------------------------------------------------------- */
 
 int engine_loop_init(struct engine_loop *d, const struct engine_loop_kind *kind)
 {

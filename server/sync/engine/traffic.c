@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 
-/* What tcpi_state is; <netinet/tcp.h>, which has the names, has an old tcp_info, too. */
+/* Values of tcpi_state; <netinet/tcp.h>, which names them, also has an outdated tcp_info. */
 enum {
 	STATE_TIME_WAIT = 6,
 	STATE_CLOSE = 7,
@@ -45,9 +45,9 @@ bool traffic_is_queued(int fd)
 }
 
 /*
- * bytes_acked has our SYN in it where we dialled, and would have our FIN, but this is asked before there is one;
- * bytes_received has the peer's FIN. What was written and is not acknowledged yet is in the queue, which has to be the
- * same before and after.
+ * The count bytes_acked includes our SYN if we dialled, and would include our FIN, but this is called before
+ * there is one. bytes_received includes the peer's FIN. Bytes written and not acknowledged yet are
+ * in the queue. Its length must be the same before and after.
  */
 int traffic_count(int fd, bool is_dialled, struct traffic *ret)
 {

@@ -1,9 +1,9 @@
 /*
  * The traffic
  *
- * What a TCP connection carried, as the engine counted it and as the kernel did, without SYN and FIN. Each end of each
- * link has to find both equal. Of that, the payload is what is not TLS, all of it where there is none, and has to be
- * equal to the plan.
+ * Bytes that a TCP connection carried, counted by the engine and by the kernel, without SYN and
+ * FIN. Both counts must be equal at each end of each link. The payload is the part that is not TLS,
+ * all of it without TLS, and must equal the plan.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ struct traffic {
 	uint64_t payload_sent;
 };
 
-/* The payload that has to go over a connection, both ways. */
+/* The payload that must go over a connection, both ways. */
 struct planned_bytes {
 	uint64_t received;
 	uint64_t sent;
@@ -30,20 +30,20 @@ struct planned_bytes {
 
 struct tcp_info;
 
-/* TCP_INFO. -errno. */
+/* Reads TCP_INFO. -errno. */
 int traffic_info(int fd, struct tcp_info *ret);
-/* The other end hung up; or there is no connection left. */
+/* The peer has closed its side, or there is no connection left. */
 bool traffic_has_peers_fin(const struct tcp_info *info);
 bool traffic_is_closed(const struct tcp_info *info);
-/* Whether some of what was written is not acknowledged. */
+/* Some of the written bytes are not acknowledged. */
 bool traffic_is_queued(int fd);
 
-/* What the kernel counted of what was read and written so far; we dialled, or were dialled. -errno. */
+/* Reads the kernel's count of bytes read and written so far; `is_dialled`: we connected. -errno. */
 int traffic_count(int fd, bool is_dialled, struct traffic *ret);
 /* -EPROTO with a sentence. */
 int traffic_check(const struct traffic *t, const struct planned_bytes *planned,
 		  char why[ENGINE_ORDER_WHY_SIZE]);
 
 void traffic_add(struct traffic *sum, const struct traffic *t);
-/* Of one direction, for the agent: {bytes, kernel}, and `payload` where that is not all of them. */
+/* One direction, for the agent: {bytes, kernel}, and `payload` if that differs. */
 json_t *traffic_describe(const struct traffic *t, bool is_in);

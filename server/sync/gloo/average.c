@@ -14,7 +14,7 @@
 #include "server/sync/gloo/pieces.h"
 
 #define TABLE_MAX (64 * MIB)
-#define DEPTH 4 /* rounds that are asked for ahead, and of which some may be under way behind */
+#define DEPTH 4 /* rounds requested ahead; as many may be pending behind */
 #define WINDOW (2 * DEPTH)
 
 /* To the owner, and from it. */
@@ -26,8 +26,8 @@ enum {
 
 struct party {
 	struct wire *wire;
-	uint8_t digests[GLOO_DIGESTS][MERKLE_HASH_SIZE]; /* its own of a batch */
-	uint8_t *terms; /* DEPTH chunks: what it sent for a round of ours */
+	uint8_t digests[GLOO_DIGESTS][MERKLE_HASH_SIZE]; /* its digests of a batch */
+	uint8_t *terms; /* DEPTH chunks: its terms for our rounds */
 	struct transfer *come[N_KINDS][WINDOW];
 	struct transfer *go[N_KINDS][WINDOW];
 };
@@ -37,8 +37,8 @@ struct average {
 	struct mesh mesh;
 	struct party parties[ENGINE_NODES_MAX];
 	struct pieces pieces;
-	uint8_t digests[GLOO_DIGESTS][MERKLE_HASH_SIZE]; /* of a batch */
-	float *sums; /* of one piece */
+	uint8_t digests[GLOO_DIGESTS][MERKLE_HASH_SIZE]; /* a batch */
+	float *sums; /* one piece */
 };
 
 static uint64_t n_batches(const struct average *a)
@@ -46,7 +46,7 @@ static uint64_t n_batches(const struct average *a)
 	return (a->pieces.n_others + GLOO_DIGESTS - 1) / GLOO_DIGESTS;
 }
 
-/* What goes over a wire besides what the mesh needs: batches, then rounds. */
+/* Messages of a wire besides those of the mesh: batches, then rounds. */
 static uint64_t of_batch(uint64_t batch)
 {
 	return MESH_MORE + batch;
@@ -57,7 +57,7 @@ static uint64_t of_round(const struct average *a, uint64_t round, unsigned kind)
 	return of_batch(n_batches(a)) + N_KINDS * round + kind;
 }
 
-/* --- What has no mean --------------------------------------------------------------------------- */
+/* --- Leaves without a mean --------------------------------------------------------------------- */
 
 static size_t batch_size(const struct average *a, uint64_t batch)
 {
@@ -121,7 +121,10 @@ static bool compare_batch(struct average *a, uint64_t batch)
 	return true;
 }
 
-/* Whoever digests for long must not look silent to the others: so digests go in batches. */
+/*
+ * A node that digests for long must not look silent to the others: so digests are exchanged in
+ * batches.
+ */
 static bool compare_others(struct average *a)
 {
 	for (uint64_t batch = 0; batch < n_batches(a); batch++)
@@ -144,7 +147,10 @@ static uint8_t *term_of(const struct average *a, unsigned peer, uint64_t round)
 	return a->parties[peer].terms + round % DEPTH * a->engine->engine_loop.order.chunk;
 }
 
-/* Sends our terms of the others' pieces of a round, and asks for the others' terms of ours and for their results. */
+/*
+ * Sends our terms of the others' pieces of a round; receives the others' terms of ours, and their
+ * results.
+ */
 static bool ask(struct average *a, uint64_t round)
 {
 	const struct piece *ours = piece_of(a, a->mesh.rank, round);
@@ -209,7 +215,7 @@ static bool reduce(struct average *a, uint64_t round)
 
 	if (!ours)
 		return true;
-	/* Of the smallest elements there are as many; a byte of padding that is left over has no sum. */
+	/* The smallest element type has this many elements; a last byte of padding has no sum. */
 	for (uint64_t i = 0; i < ours->size / 2; i++)
 		a->sums[i] = -0.0f;
 	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
@@ -234,7 +240,7 @@ static bool reduce(struct average *a, uint64_t round)
 	return true;
 }
 
-/* Waits for all that is left of a round. */
+/* Waits for the rest of a round. */
 static bool settle(struct average *a, uint64_t round)
 {
 	struct engine *e = a->engine;
@@ -256,8 +262,8 @@ static bool settle(struct average *a, uint64_t round)
 }
 
 /*
- * Nobody waits for ever: of those who are furthest behind, each has all terms that it waits for under way, and
- * gives what the others wait for.
+ * No deadlock: each of the nodes furthest behind has all its terms on the way, and sends the data
+ * that the others wait for.
  */
 static bool run_rounds(struct average *a)
 {
@@ -294,7 +300,7 @@ static void *work(void *arg)
 {
 	struct average *a = arg;
 
-	/* All at once: who waits for one of them must not be taken by the others for silent. */
+	/* All at once: a node that waits for one of them must not look silent to the others. */
 	if (mesh_each(&a->mesh, greet) && compare_others(a) && run_rounds(a) && part(a))
 		engine_thread_is_done(a->engine);
 	return NULL;
@@ -332,8 +338,11 @@ static int open_parties(struct average *a, char why[ENGINE_ORDER_WHY_SIZE])
 	return r;
 }
 
-/* What each rank owns, from which follows what each link carries: the agent tells it before anything moves. */
-static int tell_shares(const struct average *a, json_t *opened, char why[ENGINE_ORDER_WHY_SIZE])
+/*
+ * Adds the pieces of each rank, which determine the bytes of each link: the agent reports these
+ * before anything moves.
+ */
+static int add_shares(const struct average *a, json_t *opened, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	json_t *shares = json_array();
 	int r = 0;
@@ -371,7 +380,7 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	if (r == 0)
 		r = mesh_add_hellos(&a->mesh, opened, why);
 	if (r == 0)
-		r = tell_shares(a, opened, why);
+		r = add_shares(a, opened, why);
 	return r;
 }
 

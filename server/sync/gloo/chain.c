@@ -12,7 +12,7 @@
 #include "server/sync/base/preamble.h"
 
 #define DEPTH 8 /* pieces under way, in each direction */
-#define BATCH (DEPTH / 2) /* of them: to wake up for each costs as much as to copy it */
+#define BATCH (DEPTH / 2) /* pieces per wake-up, which costs as much as the copy of a piece */
 #define HELLO_SIZE (2 * (1 + LINK_HELLO_MAX))
 
 /* Slots of a link. */
@@ -24,8 +24,8 @@ enum {
 };
 
 /*
- * Who sends says it first; numbers are big-endian. What differs here would be cut into other pieces there. The
- * answer is a proof, without which nothing is sent.
+ * The sender's first message; numbers are big-endian. A difference here would lead to other pieces
+ * there. The answer is a proof: without it nothing is sent.
  */
 struct greeting {
 	uint8_t preamble[PREAMBLE_SIZE]; /* with a proof instead of the token */
@@ -43,8 +43,11 @@ enum {
 struct chain {
 	struct wire wires[N_WIRES];
 	uint64_t n_pieces;
-	struct address from; /* where who comes before us has to be */
-	/* As soon as the next node has acknowledged so many bytes, it is not it that is waited for; the giver's. */
+	struct address from; /* the address that the previous node must have */
+	/*
+	 * The next node owes progress until it has acknowledged so many bytes; written by the
+	 * sending thread.
+	 */
 	atomic_uint_fast64_t owed;
 };
 
@@ -66,7 +69,7 @@ static uint64_t count_pieces(const struct engine_order *o)
 	return n;
 }
 
-/* --- What comes -------------------------------------------------------------------------------- */
+/* --- Incoming ---------------------------------------------------------------------------------- */
 
 static bool is_welcome(struct engine *e, const struct wire *w, const struct greeting *g)
 {
@@ -92,7 +95,7 @@ static bool is_welcome(struct engine *e, const struct wire *w, const struct gree
 	return !wrong;
 }
 
-/* Asks for the pieces from `i` on, in a batch: the other end hears of it at once. */
+/* Receives the pieces from `i` on, in a batch: the sender may begin at once. */
 static bool ask(struct engine *e, struct cursor *c, uint64_t i, struct transfer **ret)
 {
 	uint64_t offset, size;
@@ -138,21 +141,22 @@ static void *take(void *arg)
 	struct engine *e = arg;
 	struct wire *in = &chain_of(e)->wires[IN];
 	uint8_t answer[PREAMBLE_TOKEN_SIZE];
-	struct greeting greeting = {0}; /* of which fewer bytes may come */
+	struct greeting greeting = {0}; /* the peer may send fewer bytes */
 
 	wire_prove(e->engine_loop.order.token, e->engine_loop.order.node, e->engine_loop.order.from,
 		   answer);
 	if (!wire_connect(e, in, &chain_of(e)->from, 0) ||
-	    !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
-	    !is_welcome(e, in, &greeting) || !wire_say(e, in, SLOT_ANSWER, answer, sizeof(answer)) ||
-	    !take_stream(e) || !wire_say(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
+	    !wire_receive_wait(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
+	    !is_welcome(e, in, &greeting) ||
+	    !wire_send_wait(e, in, SLOT_ANSWER, answer, sizeof(answer)) || !take_stream(e) ||
+	    !wire_send_wait(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
 		return NULL;
 	atomic_store(&in->state, WIRE_DONE);
 	engine_thread_is_done(e);
 	return NULL;
 }
 
-/* --- What goes --------------------------------------------------------------------------------- */
+/* --- Outgoing ---------------------------------------------------------------------------------- */
 
 static void greet(const struct engine *e, struct greeting *ret)
 {
@@ -168,13 +172,13 @@ static void greet(const struct engine *e, struct greeting *ret)
 	ret->n_pieces = htobe64(chain_of(e)->n_pieces);
 }
 
-/* A piece that goes. */
+/* A piece being sent. */
 struct going {
 	struct transfer *transfer;
 	uint64_t size;
 };
 
-/* The last first: while it goes, nobody wakes us for those before it. */
+/* Waits for the last first: while it is sent, this thread is not woken for the earlier ones. */
 static bool finish(struct engine *e, struct going *batch)
 {
 	for (unsigned j = BATCH; j-- > 0;) {
@@ -193,12 +197,12 @@ static bool give_stream(struct engine *e)
 	struct cursor c;
 
 	cursor_init(&c, &e->engine_loop.order.ranges);
-	/* DEPTH turns more than there are pieces: they only wait. */
+	/* The last DEPTH turns only wait. */
 	for (uint64_t i = 0; i < chain->n_pieces + DEPTH; i++) {
 		struct going *g = &going[i % DEPTH];
 		uint64_t offset;
 
-		/* Once all is given, it owes the last word. */
+		/* Once all is sent, the next node owes STREAM_THERE. */
 		atomic_store(&chain->owed,
 			     i < chain->n_pieces ? gloo_planned(i + 1, GLOO_GREETING_SIZE + c.at) +
 							   gloo_planned_back(1)
@@ -228,14 +232,15 @@ static void *give(void *arg)
 	greet(e, &greeting);
 	wire_prove(e->next.token, e->next.node, e->engine_loop.order.node, expected);
 	if (!wire_connect(e, out, &e->next.address, e->next.max_rate) ||
-	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
-	    !wire_hear(e, out, SLOT_ANSWER, answer, sizeof(answer)))
+	    !wire_send_wait(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
+	    !wire_receive_wait(e, out, SLOT_ANSWER, answer, sizeof(answer)))
 		return NULL;
 	if (memcmp(answer, expected, sizeof(answer)) != 0) {
-		engine_break(e, out, "somebody else than %s came: it has a wrong token", out->node);
+		engine_break(e, out, "a peer other than %s connected: its token is wrong",
+			     out->node);
 		return NULL;
 	}
-	if (!give_stream(e) || !wire_hear(e, out, SLOT_THERE, word, sizeof(word)))
+	if (!give_stream(e) || !wire_receive_wait(e, out, SLOT_THERE, word, sizeof(word)))
 		return NULL;
 	if (memcmp(word, STREAM_THERE, sizeof(word)) != 0) {
 		engine_break(e, out, "%s does not speak our protocol", out->node);
@@ -248,14 +253,14 @@ static void *give(void *arg)
 
 /* --- The operation ----------------------------------------------------------------------------- */
 
-/* A hello: those of both links, of which the source has one, each with its length before it. */
+/* Writes a hello: those of both links, each with its length before it. The source has only one. */
 static size_t add_hello(const struct wire *w, uint8_t *to)
 {
 	to[0] = w->link ? (uint8_t)link_hello(w->link, to + 1) : 0;
 	return 1 + (size_t)to[0];
 }
 
-/* Takes the hello of the link that leads to us out of the one of a neighbour. */
+/* Reads the hello of the link to this node from that of a neighbour. */
 static int take_hello(const json_t *from, const char *key, struct wire *w)
 {
 	const char *hex = json_string_value(json_object_get(from, key));
@@ -264,7 +269,7 @@ static int take_hello(const json_t *from, const char *key, struct wire *w)
 
 	if (size < 2 || size > sizeof(both) || field_bytes(from, key, both, size) < 0)
 		return -EBADMSG;
-	if (w->way == WIRE_IN) /* the other end calls it its way out, which comes second */
+	if (w->way == WIRE_IN) /* it is the neighbour's outgoing link, which is second */
 		at += 1 + at[0];
 	if (at >= both + size || at[0] == 0 || at[0] > LINK_HELLO_MAX ||
 	    at + 1 + at[0] > both + size)
@@ -338,10 +343,13 @@ static int start_wire(struct engine *e, struct wire *w, void *(*fn)(void *),
 	return engine_run(e, fn, e, why);
 }
 
-/* Our agent only passed it on: it is the link that fails, for which who said it is asked, too. */
+/*
+ * The agent only passed it on: so this is a failure of the link, for which the agent may blame the
+ * sender as well.
+ */
 static int refuse_hello(struct engine *e, const struct wire *w)
 {
-	engine_break(e, w, "%s said no `hello` of Gloo's", w->node);
+	engine_break(e, w, "%s sent no `hello` of Gloo", w->node);
 	return 0;
 }
 
@@ -357,7 +365,7 @@ static int start_chain(struct engine *e, const json_t *order, char why[ENGINE_OR
 	is_last = !e->next.node[0];
 	if (!is_source && engine_order_read_address(order, "from_address", 0, &chain->from) < 0)
 		return engine_order_wrong(why,
-					  "`from_address` has to be one of IPv4 or IPv6, in digits");
+					  "`from_address` must be one of IPv4 or IPv6, in digits");
 	memcpy(out->node, e->next.node, sizeof(out->node));
 	if (!is_source && take_hello(order, "from_hello", in) < 0)
 		return refuse_hello(e, in);

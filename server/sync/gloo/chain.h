@@ -1,9 +1,9 @@
 /*
  * The chain
  *
- * A broadcast: a stream from the node before this one, which goes on to the next one while it comes. The stream
- * is cut into pieces of at most a chunk, each a transfer; some are under way at once. What comes is never held
- * up by what goes: all of it has its place in memory.
+ * A broadcast: a stream from the previous node, forwarded to the next one while it arrives. The
+ * stream is cut into pieces of at most a chunk, each a transfer; several are under way at once.
+ * Outgoing pieces never delay incoming ones: all of the stream has its place in memory.
  */
 #pragma once
 

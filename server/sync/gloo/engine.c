@@ -10,15 +10,15 @@
 #include "server/sync/gloo/chain.h"
 #include "server/sync/gloo/exchange.h"
 
-#define GONE_NS                                                                                    \
-	1000000000u /* in which a thread that is well has seen itself that its link is done, or broken */
+/* Time in which a healthy thread detects itself that its link is done, or broken. */
+#define GONE_NS 1000000000u
 
 static struct engine *engine_of(struct engine_loop *d)
 {
 	return container_of(d, struct engine, engine_loop);
 }
 
-/* Of a wire, or of this node if it is NULL. */
+/* Blames a wire, or this node if it is NULL. */
 static struct blame blame_of(const struct engine *e, const char *code, const struct wire *w)
 {
 	const char *here = e->engine_loop.order.node;
@@ -52,7 +52,9 @@ static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret
 
 /* --- Done -------------------------------------------------------------------------------------- */
 
-/* Compares what a wire carried with the plan and with the kernel. False: the engine failed. */
+/*
+ * Compares the bytes of a wire with the plan and with the kernel's count. False: the engine failed.
+ */
 static bool check(struct engine *e, const struct wire *w, struct traffic *ret)
 {
 	const struct planned_bytes planned = e->operation->plan(e, w);
@@ -61,7 +63,7 @@ static bool check(struct engine *e, const struct wire *w, struct traffic *ret)
 	int r = wire_traffic(w, &t);
 
 	if (r < 0)
-		fail(e, w, "the kernel does not say what it carried: %s", strerror(-r));
+		fail(e, w, "cannot read the kernel's byte counts: %s", strerror(-r));
 	else if ((r = traffic_check(&t, &planned, why)) < 0)
 		fail(e, w, "%s", why);
 	else
@@ -69,11 +71,11 @@ static bool check(struct engine *e, const struct wire *w, struct traffic *ret)
 	return r == 0;
 }
 
-static void tell_done(struct engine *e)
+static void report_done(struct engine *e)
 {
 	struct traffic in = {0}, out = {0};
 	bool comes = false, goes = false;
-	json_t *links = json_object(); /* of a mesh, which may have many */
+	json_t *links = json_object(); /* only a mesh has several */
 	json_t *done;
 
 	for (unsigned i = 0; i < e->n_wires; i++) {
@@ -112,7 +114,7 @@ static void tell_done(struct engine *e)
 	engine_loop_end(&e->engine_loop, done);
 }
 
-static void look(struct engine_loop *d)
+static void on_loop_wake(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 	bool is_running;
@@ -121,7 +123,7 @@ static void look(struct engine_loop *d)
 	is_running = e->n_running > 0;
 	(void)pthread_mutex_unlock(&d->lock);
 	if (d->is_started && !is_running)
-		tell_done(e);
+		report_done(e);
 }
 
 /* --- Threads ----------------------------------------------------------------------------------- */
@@ -193,11 +195,14 @@ static uint64_t patience_ns(const struct engine *e, const struct wire *w)
 {
 	uint64_t stall_ns = e->engine_loop.order.stall_ns;
 
-	/* A little more than at the other end, which, if it lives, knows better who is to blame. */
+	/*
+	 * A little more than the sender waits, because the sender, if it is alive, can better name
+	 * the cause.
+	 */
 	return w->way == WIRE_IN ? stall_ns + stall_ns / 4 : stall_ns;
 }
 
-static void tell_silence(struct engine *e, const struct wire *w, uint64_t silent_ns)
+static void fail_silent(struct engine *e, const struct wire *w, uint64_t silent_ns)
 {
 	fail(e, w,
 	     atomic_load(&w->state) == WIRE_CONNECTING ? "%s could not be connected to for %.1f s"
@@ -206,7 +211,7 @@ static void tell_silence(struct engine *e, const struct wire *w, uint64_t silent
 	     w->node, (double)silent_ns / 1e9);
 }
 
-/* Gloo does not wake who waits for a transfer that had begun to come when the other end hung up. */
+/* Gloo does not wake a thread that waits for a transfer if the peer closes in the middle of it. */
 static bool watch_end(struct engine *e, struct wire *w, uint64_t now_ns)
 {
 	if (atomic_load(&w->state) != WIRE_CONNECTED || wire_gone_ns(w, now_ns) < GONE_NS)
@@ -215,7 +220,7 @@ static bool watch_end(struct engine *e, struct wire *w, uint64_t now_ns)
 	return true;
 }
 
-/* Of several that are silent, the one that was silent first: the others may wait for it, as we do. */
+/* Blames the wire that was silent first: other silent ones may wait for it, as this node does. */
 static void watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
@@ -240,10 +245,10 @@ static void watch(struct engine_loop *d, uint64_t now_ns)
 		}
 	}
 	if (worst)
-		tell_silence(e, worst, longest_ns);
+		fail_silent(e, worst, longest_ns);
 }
 
-/* --- What the agent says ----------------------------------------------------------------------- */
+/* --- Messages from the agent ------------------------------------------------------------------- */
 
 static const char *refuse(const struct engine_order *o)
 {
@@ -282,12 +287,12 @@ static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGI
 	return e->operation->start(e, order, why);
 }
 
-static void tell_sockets(struct engine_loop *d)
+static void report_sockets(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 
 	for (unsigned i = 0; i < e->n_wires; i++)
-		wire_tell_socket(e, &e->wires[i]);
+		wire_report_socket(e, &e->wires[i]);
 }
 
 int engine_init(struct engine *e)
@@ -297,8 +302,8 @@ int engine_init(struct engine *e)
 		.refuse = refuse,
 		.open = open_epoch,
 		.start = start_epoch,
-		.tell_sockets = tell_sockets,
-		.look = look,
+		.report_sockets = report_sockets,
+		.on_wake = on_loop_wake,
 		.watch = watch,
 		.count = count,
 	};

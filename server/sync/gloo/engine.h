@@ -1,9 +1,10 @@
 /*
  * The engine
  *
- * One node's part in one epoch. The loop talks to the agent and watches; threads of the operation wait inside
- * Gloo, write and read memory, and tell the loop. Whatever goes wrong is said to the agent once, with the link
- * and who is to blame. No thread ever ends but with the process.
+ * One node's part in one epoch over Gloo. The loop exchanges messages with the agent and watches.
+ * Threads of the operation wait inside Gloo, read and write memory, and report to the loop. A
+ * failure is reported to the agent once, with the link and the node to blame. Threads end only with
+ * the process.
  */
 #pragma once
 
@@ -20,15 +21,18 @@
 struct engine;
 
 struct operation {
-	/* Makes the wires, and adds what the agent has to pass on to "opened". -EBADMSG with a sentence. */
+	/*
+	 * Makes the wires, and adds to "opened" the values that the agent must pass on. -EBADMSG
+	 * with a sentence.
+	 */
 	int (*open)(struct engine *e, const json_t *order, json_t *opened,
 		    char why[ENGINE_ORDER_WHY_SIZE]);
 	int (*start)(struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE]);
-	/* Whether a node has something to do for us that it has not done. */
+	/* The other node has work for us that it has not done. */
 	bool (*is_owed)(struct engine *e, const struct wire *w);
-	/* What has to go over a wire, both ways, once it is done. */
+	/* The bytes that a finished wire must have carried, both ways. */
 	struct planned_bytes (*plan)(const struct engine *e, const struct wire *w);
-	/* Adds to "done" what else it has to tell; NULL: nothing. */
+	/* Adds the results of the operation to "done"; NULL: none. */
 	void (*report)(const struct engine *e, json_t *done);
 };
 
@@ -39,25 +43,28 @@ struct engine {
 	struct memory memory;
 	struct wire *wires;
 	unsigned n_wires;
-	void *work; /* the operation's */
+	void *work; /* owned by the operation */
 
-	/* Between the threads and the loop. */
-	atomic_uint_fast64_t
-		arrived; /* bytes of the stream in memory; threads wait for it with the engine loop's lock */
+	/* Shared by the threads and the loop. */
+	/* Bytes of the stream in memory; threads wait for it with the engine loop's lock. */
+	atomic_uint_fast64_t arrived;
 	atomic_uint_fast64_t sent;
-	atomic_uint_fast64_t digested; /* who has all of it has this to do yet */
-	unsigned n_running; /* threads; with that lock */
+	atomic_uint_fast64_t digested; /* bytes digested; progress that counts besides `sent` */
+	unsigned n_running; /* threads; protected by that lock */
 };
 
 int engine_init(struct engine *e);
 
-/* For operations, in the loop: starts a thread on `arg`. -errno with a sentence. */
+/* Starts a thread on `arg`; called by operations, in the loop. -errno with a sentence. */
 int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ENGINE_ORDER_WHY_SIZE]);
 
-/* For threads: that a wire broke, which of several is first counts; and that this thread has nothing left to do. */
+/*
+ * Called by threads: engine_break() reports a broken wire, of which only the first counts;
+ * engine_thread_is_done() ends the work of this thread.
+ */
 __attribute__((format(printf, 3, 4))) void engine_break(struct engine *e, const struct wire *w,
 							const char *fmt, ...);
-/* The same, where the nodes have what does not fit together: any other attempt would end like this one. */
+/* The same if the data of the nodes does not fit together: a retry would fail as well. */
 __attribute__((format(printf, 3, 4))) void engine_differ(struct engine *e, const struct wire *w,
 							 const char *fmt, ...);
 void engine_thread_is_done(struct engine *e);

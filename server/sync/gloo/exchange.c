@@ -17,12 +17,12 @@
 
 /* One direction of a wire. */
 struct lane {
-	const struct moves_link *link; /* NULL: nothing */
+	const struct moves_link *link; /* NULL: nothing to move */
 	uint64_t n_pieces;
-	struct stream stream; /* where the next piece is in memory */
+	struct stream stream; /* place of the next piece in memory */
 	uint8_t *pieces; /* DEPTH chunks */
 	struct transfer *transfers[DEPTH];
-	uint8_t root[MERKLE_HASH_SIZE]; /* once all is there */
+	uint8_t root[MERKLE_HASH_SIZE]; /* valid at the end */
 };
 
 struct party {
@@ -35,7 +35,7 @@ struct exchange {
 	struct engine *engine;
 	struct mesh mesh;
 	struct moves moves;
-	struct party parties[ENGINE_NODES_MAX]; /* by rank; our own one for what stays here */
+	struct party parties[ENGINE_NODES_MAX]; /* indexed by rank; our own one for bytes that stay here */
 };
 
 static uint64_t piece_size(const struct exchange *x, const struct lane *l, uint64_t i)
@@ -52,7 +52,7 @@ static uint8_t *piece_of(const struct exchange *x, const struct lane *l, uint64_
 
 /* --- Digests ----------------------------------------------------------------------------------- */
 
-/* The root of the tree over a stream, of what is in memory now, whatever went over the wire. */
+/* The root of the tree over a stream, from the bytes in memory now, independent of those sent. */
 static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
 {
 	uint64_t n_bytes = l->link->n_bytes, n_leaves = merkle_n_leaves(n_bytes);
@@ -84,7 +84,7 @@ static bool digest_lanes(struct party *p)
 	       (!p->in.link || digest(p->exchange, &p->in, MOVES_TO));
 }
 
-/* --- What goes over a wire --------------------------------------------------------------------- */
+/* --- Transfers --------------------------------------------------------------------------------- */
 
 static bool ask(struct party *p, unsigned peer, uint64_t i)
 {
@@ -96,7 +96,7 @@ static bool ask(struct party *p, unsigned peer, uint64_t i)
 			    piece_size(x, &p->in, i), &p->in.transfers[i % DEPTH]);
 }
 
-/* Sends a piece, once the one that it takes the place of is gone. */
+/* Sends a piece, after the transfer that used its place has ended. */
 static bool give(struct party *p, unsigned peer, uint64_t i)
 {
 	struct exchange *x = p->exchange;
@@ -136,7 +136,7 @@ static void *give_all(void *arg)
 	struct party *p = arg;
 	unsigned peer = (unsigned)(p - p->exchange->parties);
 
-	/* DEPTH turns more than there are pieces: they only wait. */
+	/* The last DEPTH turns only wait. */
 	for (uint64_t i = 0; i < p->out.n_pieces + DEPTH; i++)
 		if (!give(p, peer, i))
 			return NULL;
@@ -154,7 +154,10 @@ static bool take_all(struct party *p, unsigned peer)
 	return true;
 }
 
-/* Both ways at once, neither of which waits for the other: who has a slow way out would else be held for silent. */
+/*
+ * Runs both directions at once, and neither waits for the other: otherwise a slow outgoing link
+ * would make this node look silent.
+ */
 static bool run_lanes(struct party *p, unsigned peer)
 {
 	void *given = NULL;
@@ -175,7 +178,7 @@ static bool run_lanes(struct party *p, unsigned peer)
 	return given != NULL;
 }
 
-/* What stays here goes over no wire. */
+/* Copies the bytes that stay on this node. */
 static void move_ours(struct party *p)
 {
 	struct exchange *x = p->exchange;
@@ -273,7 +276,7 @@ static int open_exchange(struct engine *e, const json_t *order, json_t *opened,
 	x->mesh.what = "plan";
 	r = mesh_init(&x->mesh, e, order, why);
 	if (r == 0 && !fd_is_sealed(e->engine_loop.order.plan_fd))
-		r = engine_order_wrong(why, "the plan has to be sealed");
+		r = engine_order_wrong(why, "the plan must be sealed");
 	if (r == 0)
 		r = mesh_read(&x->mesh, e->engine_loop.order.plan_fd, MOVES_SIZE_MAX, read_plan,
 			      why);
@@ -328,7 +331,7 @@ static void report(const struct engine *e, json_t *done)
 	const struct exchange *x = e->work;
 	json_t *gave = json_array(), *took = json_array();
 
-	/* What does not fit is missing: our agent, which knows the plan, takes that for what it is. */
+	/* An incomplete result is missing from the report: the agent compares it with the plan. */
 	for (unsigned rank = 0; rank < x->mesh.n_nodes; rank++) {
 		const struct party *p = &x->parties[rank];
 		const char *node = x->mesh.wires[rank].node;

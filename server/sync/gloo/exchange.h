@@ -1,9 +1,10 @@
 /*
  * The exchange
  *
- * Bytes that a plan (ipc/reshard/moves.h) takes out of the nodes' sources and puts into the nodes' results. What goes
- * between two nodes is a stream over their wire, cut into pieces of a chunk; what stays on a node is copied. At the end
- * each digests all streams over its own memory and tells: both ends of a stream have to agree.
+ * Moves bytes by a plan (ipc/reshard/moves.h) from the nodes' sources into the nodes' results. The
+ * bytes between two nodes are a stream over their wire, cut into pieces of a chunk; bytes that stay
+ * on a node are copied. At the end each node digests all streams over its own memory and reports
+ * the digests: both ends of a stream must agree.
  */
 #pragma once
 

@@ -30,16 +30,16 @@ extern "C" {
 
 using gloo::transport::tcp::Address;
 
-/* Whether bytes move is watched from outside: to Gloo a wait that ends too early is a broken link. */
+/* The loop watches the progress: a Gloo wait that ends too early breaks the link. */
 static constexpr auto FOR_EVER = std::chrono::hours(24 * 90);
 
 struct link {
-	/* One for each link, which gives it a port by which its socket is found. */
+	/* One for each link, which gives it a port of its own to find its socket by. */
 	std::shared_ptr<gloo::transport::Device> device;
 	std::shared_ptr<gloo::transport::Context> context;
-	int other; /* rank of the other end, of 0 and 1 */
+	int other; /* rank of the other end, 0 or 1 */
 	std::vector<char> hello;
-	/* What the thread that connects and those that transfer say to the one that watches. */
+	/* Written by the threads that connect and transfer, read by the loop. */
 	std::atomic<int> fd{-1};
 	std::atomic<uint64_t> sent{0};
 	std::atomic<uint64_t> received{0};
@@ -51,7 +51,7 @@ struct transfer {
 	bool is_send;
 };
 
-/* Runs `fn`; what it throws is the sentence. */
+/* Runs `fn`; the text of an exception is the sentence. */
 template <typename F> static int attempt(char why[LINK_WHY_SIZE], int error, F fn)
 {
 	try {
@@ -66,9 +66,10 @@ template <typename F> static int attempt(char why[LINK_WHY_SIZE], int error, F f
 }
 
 /*
- * Gloo's thread of a link catches nothing, and throws where the other end breaks its protocol: that must cost the
- * link, which falls silent and is named by the watch, and not the process, which would be blamed instead. Nothing was
- * unwound; that thread and whoever waits for its locks stay where they are. Of the loop nobody would hear again.
+ * Gloo's thread of a link catches nothing, and throws if the peer breaks its protocol. That must
+ * end the link, which falls silent and is named by the watch, and not this process, which would be
+ * blamed instead. Nothing was unwound: that thread and those that wait for its locks stay blocked.
+ * On the loop's thread it aborts: otherwise the agent would wait for ever.
  */
 [[noreturn]] static void on_terminate()
 {
@@ -108,7 +109,7 @@ int link_new(const struct sockaddr_storage *address, bool is_first, struct link 
 		l->context->setTimeout(FOR_EVER);
 		l->hello = l->context->createPair(l->other)->address().bytes();
 		if (l->hello.size() > LINK_HELLO_MAX)
-			throw std::runtime_error("its addresses are longer than they were");
+			throw std::runtime_error("its addresses are longer than expected");
 		*ret = l.release();
 	});
 }
@@ -121,7 +122,7 @@ size_t link_hello(const struct link *l, uint8_t ret[LINK_HELLO_MAX])
 
 static uint16_t port_of(const struct sockaddr_storage &a)
 {
-	/* It lies at the same place in both families. */
+	/* It has the same offset in both families. */
 	return ntohs(((const struct sockaddr_in *)&a)->sin_port);
 }
 
@@ -144,7 +145,10 @@ static bool is_same_place(const struct sockaddr_storage &a, const struct sockadd
 	       digits_of(a) == digits_of(b);
 }
 
-/* What Gloo sets on a socket once a link has it. Its newer releases accept all comers, who are not told apart else. */
+/*
+ * Gloo sets a timeout on a socket once a link uses it. Its newer releases accept every peer, which
+ * nothing else distinguishes.
+ */
 static bool is_in_use(int fd)
 {
 	struct timeval timeout = {};
@@ -154,7 +158,10 @@ static bool is_in_use(int fd)
 	       std::chrono::seconds(timeout.tv_sec) == FOR_EVER;
 }
 
-/* Gloo keeps its sockets to itself: the one of this link is connected, and has the port of one of the two ends. */
+/*
+ * Gloo does not expose its sockets: that of this link is connected, and has the port of one of the
+ * ends.
+ */
 static bool is_socket_of(int fd, const std::vector<char> &ours, const std::vector<char> &theirs)
 {
 	struct sockaddr_storage here = {}, there = {};
@@ -210,7 +217,7 @@ int link_send(struct link *l, uint64_t slot, const void *from, size_t size, stru
 
 		t->link = l;
 		t->is_send = true;
-		/* It only reads what it sends, and knows no const. */
+		/* Gloo only reads it, but its parameter is not const. */
 		t->buffer = l->context->createUnboundBuffer(const_cast<void *>(from), size);
 		t->buffer->send(l->other, slot);
 		*ret = t.release();

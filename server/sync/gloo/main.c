@@ -1,9 +1,10 @@
 /*
  * weightd-sync-gloo
  *
- * Carries the bytes of one epoch over Gloo, or averages tensors over it, and ends with it: weightd-sync starts
- * it, tells it over descriptor 3 what to do, and may kill it at any time. Its threads wait inside Gloo, which
- * nothing interrupts: so when its agent hangs up, it ends without a word to them.
+ * Carries the bytes of one epoch over Gloo, or averages tensors over it, and ends with it.
+ * weightd-sync starts it, sends its orders over descriptor 3, and may kill it at any time. Its
+ * threads wait inside Gloo, and cannot be interrupted: so when the agent hangs up, the process ends
+ * without waiting for them.
  */
 #include <unistd.h>
 

@@ -51,7 +51,7 @@ static uint16_t to_bf16(float f)
 	uint32_t bits = to_bits(f);
 
 	if (f != f)
-		return (uint16_t)(bits >> 16 | 0x40); /* rounding could make an infinity of it */
+		return (uint16_t)(bits >> 16 | 0x40); /* rounding could turn it into an infinity */
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
@@ -63,7 +63,7 @@ static float of_f16(uint16_t h)
 		return of_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
 	if (rest >= 0x400)
 		return of_bits(sign | ((rest << 13) + ((127 - 15) << 23)));
-	/* A subnormal one counts units of 2^-24. */
+	/* A subnormal number counts units of 2^-24. */
 	return of_bits(sign | to_bits((float)rest * 0x1p-24f));
 }
 
@@ -73,7 +73,7 @@ static uint16_t to_f16(float f)
 
 	if (rest > 0x7f800000)
 		return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
-	if (rest >= 0x477ff000) /* 65520, which is rounded up to infinity */
+	if (rest >= 0x477ff000) /* 65520, which rounds up to infinity */
 		return (uint16_t)(sign | 0x7c00);
 	if (rest >= 0x38800000) /* 2^-14 */
 		return (uint16_t)(sign |

@@ -10,7 +10,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/planned_bytes.h"
 
-/* Both ends say it first. */
+/* The first message of both ends. */
 struct greeting {
 	uint8_t preamble[PREAMBLE_SIZE]; /* with a proof instead of the token */
 	uint64_t rank; /* numbers are big-endian */
@@ -20,7 +20,7 @@ struct greeting {
 };
 _Static_assert(sizeof(struct greeting) == GLOO_MESH_GREETING_SIZE, "it goes over the wire");
 
-/* --- For threads ------------------------------------------------------------------------------- */
+/* --- Called by threads ------------------------------------------------------------------------- */
 
 uint64_t mesh_slot_out(const struct mesh *m, unsigned peer, uint64_t what)
 {
@@ -44,7 +44,7 @@ bool mesh_exchange(struct mesh *m, unsigned peer, uint64_t what, const void *our
 	       wire_finish(e, w, &in) && wire_finish(e, w, &out);
 }
 
-/* What one thread has to do. */
+/* The work of one thread. */
 struct turn {
 	struct mesh *mesh;
 	bool (*fn)(struct mesh *m, unsigned peer);
@@ -86,7 +86,7 @@ bool mesh_each(struct mesh *m, bool (*fn)(struct mesh *m, unsigned peer))
 	return all;
 }
 
-static void say_greeting(const struct mesh *m, unsigned peer, struct greeting *ret)
+static void make_greeting(const struct mesh *m, unsigned peer, struct greeting *ret)
 {
 	const struct engine_order *o = &m->engine->engine_loop.order;
 	struct preamble p = {.epoch = o->epoch, .n_bytes = m->n_bytes};
@@ -112,7 +112,7 @@ static bool is_welcome(const struct mesh *m, unsigned peer, const struct greetin
 
 	wire_prove(o->token, w->node, o->node, proof);
 	if (preamble_decode(g->preamble, &p) < 0)
-		wrong_thing = "says no greeting of ours";
+		wrong_thing = "sends no greeting of ours";
 	else if (memcmp(p.token, proof, sizeof(proof)) != 0)
 		wrong_thing = "has a wrong token";
 	else if (memcmp(p.sync, o->sync, sizeof(p.sync)) != 0 || p.epoch != o->epoch)
@@ -131,9 +131,9 @@ static bool is_welcome(const struct mesh *m, unsigned peer, const struct greetin
 
 bool mesh_greet(struct mesh *m, unsigned peer)
 {
-	struct greeting ours, theirs = {0}; /* of which fewer bytes may come */
+	struct greeting ours, theirs = {0}; /* the peer may send fewer bytes */
 
-	say_greeting(m, peer, &ours);
+	make_greeting(m, peer, &ours);
 	return wire_connect(m->engine, &m->wires[peer], &m->addresses[peer], m->max_rate) &&
 	       mesh_exchange(m, peer, MESH_GREETING, &ours, &theirs, sizeof(ours)) &&
 	       is_welcome(m, peer, &theirs);
@@ -149,7 +149,7 @@ bool mesh_part(struct mesh *m, unsigned peer)
 	return true;
 }
 
-/* --- For the loop ------------------------------------------------------------------------------ */
+/* --- Called by the loop ------------------------------------------------------------------------ */
 
 int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
@@ -160,7 +160,7 @@ int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[EN
 	if (e->engine_loop.order.address.size == 0)
 		return engine_order_wrong(why, "`address` is missing");
 	if (field_array(order, "nodes", ENGINE_NODES_MAX, &nodes) < 0)
-		return engine_order_wrong(why, "`nodes` has to be an array of at most 64");
+		return engine_order_wrong(why, "`nodes` must be an array of at most 64");
 	m->n_nodes = (unsigned)json_array_size(nodes);
 	m->rank = m->n_nodes;
 	for (unsigned j = 0; j < m->n_nodes; j++) {
@@ -173,7 +173,7 @@ int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[EN
 		    !preamble_is_name(name) ||
 		    engine_order_read_address(node, "address", 0, &m->addresses[j]) < 0)
 			return engine_order_wrong(
-				why, "each of `nodes` has to have a `node` and an `address`");
+				why, "each of `nodes` must have a `node` and an `address`");
 		(void)snprintf(w->node, sizeof(w->node), "%s", name);
 		for (unsigned i = 0; i < j; i++)
 			if (!strcmp(m->wires[i].node, name))
@@ -182,7 +182,7 @@ int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[EN
 			m->rank = j;
 	}
 	e->n_wires = m->n_nodes;
-	return m->rank < m->n_nodes ? 0 : engine_order_wrong(why, "`node` has to be one of `nodes`");
+	return m->rank < m->n_nodes ? 0 : engine_order_wrong(why, "`node` must be one of `nodes`");
 }
 
 int mesh_read(struct mesh *m, int fd, uint64_t max,
@@ -196,7 +196,7 @@ int mesh_read(struct mesh *m, int fd, uint64_t max,
 
 	if (fd_size(fd, &size) < 0 || size == 0 || size > max) {
 		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE,
-			       "the order is wrong: the %s has to have 1 to %llu bytes", m->what,
+			       "the order is wrong: the %s must have 1 to %llu bytes", m->what,
 			       (unsigned long long)max);
 		return -EBADMSG;
 	}
@@ -281,11 +281,11 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ENGINE_O
 	if (field_number_or(order, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
 	    (max_rate && max_rate / m->n_nodes < ENGINE_ORDER_RATE_MIN))
 		return engine_order_wrong(
-			why, "`max_rate` has to be 0 or at least 65536 bytes a second for each "
+			why, "`max_rate` must be 0 or at least 65536 bytes a second for each "
 			     "of `nodes`");
 	if (field_array(order, "hellos", m->n_nodes, &hellos) < 0 ||
 	    json_array_size(hellos) != m->n_nodes)
-		return engine_order_wrong(why, "`hellos` has to have one of each of `nodes`");
+		return engine_order_wrong(why, "`hellos` must have one of each of `nodes`");
 	for (unsigned j = 0; j < m->n_nodes; j++)
 		n_wires += m->wires[j].link != NULL;
 	m->max_rate = n_wires ? max_rate / n_wires : 0;
@@ -296,8 +296,8 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ENGINE_O
 		if (!w->link)
 			continue;
 		if (take_hello(json_array_get(hellos, j), w) < 0) {
-			/* Our agent only passed it on: it is the link that fails. */
-			engine_break(m->engine, w, "%s said no hello of Gloo's in `hellos` for %s",
+			/* The agent only passed it on: so this is a failure of the link. */
+			engine_break(m->engine, w, "%s sent no hello of Gloo in `hellos` for %s",
 				     w->node, m->engine->engine_loop.order.node);
 			return 0;
 		}

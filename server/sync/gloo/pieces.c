@@ -7,7 +7,7 @@
 
 #include "server/sync/base/merkle.h"
 
-#define PADDING_MAX 4096 /* bytes that are carried to no end, because another transfer costs more */
+#define PADDING_MAX 4096 /* bytes carried for nothing, because another transfer costs more */
 #define TYPE_FIT 20
 
 int pieces_fit(const char *name, int max)
@@ -16,7 +16,7 @@ int pieces_fit(const char *name, int max)
 
 	if (n <= max)
 		return n;
-	/* JSON takes no half of a character. The bytes 10xxxxxx go on with one. */
+	/* JSON cannot contain half a character. 10xxxxxx are continuation bytes. */
 	while (max > 0 && ((unsigned char)name[max] & 0xc0) == 0x80)
 		max--;
 	return max;
@@ -32,7 +32,7 @@ static int read_tensor(const json_t *row, uint64_t end, uint64_t n_bytes, struct
 	    offset < 0 || size < 0 || (uint64_t)offset > n_bytes ||
 	    (uint64_t)size > n_bytes - (uint64_t)offset) {
 		(void)snprintf(why, PIECES_WHY_SIZE,
-			       "the order is wrong: a tensor has to be [name, dtype, offset, size] "
+			       "the order is wrong: a tensor must be [name, dtype, offset, size] "
 			       "within `n_bytes`");
 		return -EBADMSG;
 	}
@@ -42,8 +42,8 @@ static int read_tensor(const json_t *row, uint64_t end, uint64_t n_bytes, struct
 			       .type = mean_type_find(type)};
 	if (ret->offset < end || (ret->type != MEAN_TYPES && ret->size % mean_size(ret->type))) {
 		(void)snprintf(why, PIECES_WHY_SIZE,
-			       "the order is wrong: tensor '%.*s' lies in another one, or its "
-			       "size is none of %.*s",
+			       "the order is wrong: tensor '%.*s' overlaps another one, or its "
+			       "size does not fit %.*s",
 			       pieces_fit(name, PIECES_NAME_FIT), name, pieces_fit(type, TYPE_FIT),
 			       type);
 		return -EBADMSG;
@@ -71,7 +71,7 @@ static int read_tensors(struct pieces *p, uint64_t n_bytes, char why[PIECES_WHY_
 	return 0;
 }
 
-/* The piece that is being made, or a new one where this tensor cannot go on with it. */
+/* The last piece, or a new one if this tensor cannot extend it. */
 static struct piece *piece_for(struct pieces *p, size_t tensor, uint64_t offset, uint64_t chunk)
 {
 	struct piece *last = p->n ? &p->at[p->n - 1] : NULL;
@@ -133,7 +133,7 @@ static int cut_others(struct pieces *p)
 	return 0;
 }
 
-/* To whoever owns the fewest bytes, so that all have as much to do. */
+/* Gives each piece to the node that owns the fewest bytes, for equal work. */
 static int share_out(struct pieces *p, unsigned n_nodes)
 {
 	p->shares = calloc(n_nodes, sizeof(*p->shares));

@@ -1,9 +1,9 @@
 /*
  * Pieces
  *
- * What an average is cut into, alike on all nodes: spans of memory of at most a chunk, each owned by the node
- * that reduces it. A span may go over several tensors that can be averaged, and the padding between them, but
- * over none that cannot.
+ * The pieces of an average, the same on all nodes: spans of memory of at most a chunk. Each is
+ * owned by the node that reduces it. A span may include several tensors that have a mean, and the
+ * padding between them, but no other tensor.
  */
 #pragma once
 
@@ -17,10 +17,10 @@
 #define PIECES_NAME_FIT 200 /* bytes of a tensor's name in a sentence */
 
 struct tensor {
-	const char *name; /* of the table */
+	const char *name; /* owned by the table */
 	uint64_t offset;
 	uint64_t size;
-	enum mean_type type; /* MEAN_TYPES: it has to be equal everywhere */
+	enum mean_type type; /* MEAN_TYPES: must be equal on all nodes */
 };
 
 struct piece {
@@ -28,17 +28,17 @@ struct piece {
 	uint64_t size;
 	size_t first; /* tensor */
 	unsigned owner; /* rank */
-	uint64_t round; /* how many pieces of the owner's come before it */
+	uint64_t round; /* number of earlier pieces of the same owner */
 };
 
-/* A part of a tensor that has no mean, of at most a leaf. */
+/* A part of a tensor without a mean, of at most a leaf. */
 struct other {
 	uint64_t offset;
 	uint64_t size;
 	size_t tensor;
 };
 
-/* How much of the average is one node's. */
+/* The part of one node in the average. */
 struct share {
 	uint64_t n_pieces;
 	uint64_t n_bytes;
@@ -53,19 +53,22 @@ struct pieces {
 	size_t n_others;
 	struct piece *at;
 	size_t n;
-	struct share *shares; /* by rank */
+	struct share *shares; /* indexed by rank */
 	unsigned n_shares;
-	uint64_t n_rounds; /* the most that a node owns */
+	uint64_t n_rounds; /* the most pieces that a node owns */
 };
 
-/* From the text of [[name, dtype, offset, size], ...], ascending and disjoint. -EBADMSG with a sentence, -ENOMEM. */
+/*
+ * Reads [[name, dtype, offset, size], ...], ascending and disjoint. -EBADMSG with a sentence,
+ * -ENOMEM.
+ */
 int pieces_init(struct pieces *p, const char *text, size_t size, uint64_t n_bytes, uint64_t chunk,
 		unsigned n_nodes, char why[PIECES_WHY_SIZE]);
 void pieces_deinit(struct pieces *p);
 
-/* How many bytes of a name of the table fit into `max`, in whole characters: for %.*s. */
+/* Returns how many bytes of a name in the table fit into `max`, in whole characters: for %.*s. */
 int pieces_fit(const char *name, int max);
 
-/* A tensor's part in a piece, the first of which is piece::first; NULL: there is no such part. */
+/* Returns a tensor's part in a piece, the first of which is piece::first; NULL: there is none. */
 const struct tensor *pieces_part(const struct pieces *p, const struct piece *piece, size_t tensor,
 				 uint64_t *ret_offset, uint64_t *ret_size);

@@ -16,7 +16,7 @@ static int read_info(const struct wire *w, struct tcp_info *ret)
 	return traffic_info(link_fd(w->link), ret);
 }
 
-/* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
+/* An accepted socket has the port of our hello. Gloo does not report which end dialled. */
 static int is_dialled(const struct wire *w, bool *ret)
 {
 	struct sockaddr_storage here;
@@ -24,14 +24,14 @@ static int is_dialled(const struct wire *w, bool *ret)
 
 	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
 		return -errno;
-	/* It lies at the same place in both families. */
+	/* It has the same offset in both families. */
 	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
 	return 0;
 }
 
-/* --- For threads ------------------------------------------------------------------------------- */
+/* --- Called by threads ------------------------------------------------------------------------- */
 
-/* What Gloo says of a link whose other end is gone is about itself. */
+/* Gloo's own error does not explain that the peer closed. */
 static bool broke(struct engine *e, struct wire *w, const char *why)
 {
 	struct tcp_info info;
@@ -58,17 +58,20 @@ static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_stor
 		       : memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
 }
 
-static void tell_socket(struct engine *e, const struct wire *w)
+static void report_socket(struct engine *e, const struct wire *w)
 {
 	const struct planned_bytes planned = e->operation->plan(e, w);
 	bool dialled;
 
 	if (is_dialled(w, &dialled) == 0)
-		engine_loop_tell_socket(&e->engine_loop, link_fd(w->link), w->node, dialled,
-					&planned);
+		engine_loop_report_socket(&e->engine_loop, link_fd(w->link), w->node, dialled,
+					  &planned);
 }
 
-/* The agent trusts the network of this address; the hello could lead into another, and it is what Gloo dials. */
+/*
+ * The agent trusts the network of this address. The hello, which Gloo dials, could lead to another
+ * one.
+ */
 bool wire_connect(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
 {
 	struct sockaddr_storage there;
@@ -77,15 +80,15 @@ bool wire_connect(struct engine *e, struct wire *w, const struct address *at, ui
 	if (link_hello_place(w->hello, w->hello_size, &there, why) < 0)
 		return broke(e, w, why);
 	if (!is_host(&there, &at->at)) {
-		engine_break(e, w, "the hello of %s leads to another address", w->node);
+		engine_break(e, w, "the hello of %s contains another address", w->node);
 		return false;
 	}
 	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
 		return broke(e, w, why);
-	/* First: of who is connected the loop tells, when it is asked for all. */
+	/* Set first: the loop reports all connected wires when the agent requests them. */
 	atomic_store(&w->state, WIRE_CONNECTED);
-	tell_socket(e, w);
-	/* Without it, it works as well, only faster. */
+	report_socket(e, w);
+	/* An error does no harm: the wire is only faster. */
 	if (max_rate)
 		(void)setsockopt(link_fd(w->link), SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate,
 				 sizeof(max_rate));
@@ -117,14 +120,14 @@ bool wire_finish(struct engine *e, struct wire *w, struct transfer **t)
 	return !finished || transfer_finish(finished, why) == 0 || broke(e, w, why);
 }
 
-bool wire_say(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size)
+bool wire_send_wait(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size)
 {
 	struct transfer *t;
 
 	return wire_send(e, w, slot, from, size, &t) && wire_finish(e, w, &t);
 }
 
-bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size)
+bool wire_receive_wait(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size)
 {
 	struct transfer *t;
 
@@ -143,14 +146,14 @@ void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, cons
 	merkle_hash(all, sizeof(all), ret);
 }
 
-/* --- For the loop ------------------------------------------------------------------------------ */
+/* --- Called by the loop ------------------------------------------------------------------------ */
 
-void wire_tell_socket(struct engine *e, const struct wire *w)
+void wire_report_socket(struct engine *e, const struct wire *w)
 {
 	int state = atomic_load(&w->state);
 
 	if (state == WIRE_CONNECTED || state == WIRE_DONE)
-		tell_socket(e, w);
+		report_socket(e, w);
 }
 
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
@@ -160,7 +163,10 @@ uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
 	bool goes = w->way == WIRE_OUT || atomic_load(&w->has_all);
 
 	if (link_fd(w->link) >= 0 && read_info(w, &info) == 0) {
-		/* The kernel of a stopped process acknowledges for long: who also sends is judged by that. */
+		/*
+		 * The kernel of a stopped process still acknowledges for long: a peer that also
+		 * sends is judged by its sent bytes.
+		 */
 		moved = info.tcpi_bytes_received + (goes ? info.tcpi_bytes_acked : 0);
 		ago_ns = goes ? 0 : info.tcpi_last_data_recv * 1000000ull;
 	}
@@ -195,7 +201,7 @@ uint64_t wire_acknowledged(const struct wire *w)
 	return link_fd(w->link) >= 0 && read_info(w, &info) == 0 ? info.tcpi_bytes_acked : 0;
 }
 
-/* There is no FIN of ours, whatever Gloo closes: our descriptor is open. */
+/* There is no FIN of ours, even if Gloo closes its descriptor: ours is open. */
 int wire_traffic(const struct wire *w, struct traffic *ret)
 {
 	uint64_t received = link_received(w->link), sent = link_sent(w->link);

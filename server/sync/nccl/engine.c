@@ -12,18 +12,18 @@
 #include "server/sync/nccl/worker.h"
 
 #define PAUSE_NS 200000u
-#define START_STALLS                                                                               \
-	4 /* how many stalls the driver and NCCL may take to start: longer than anything later */
+/* Stalls that the start of the driver and NCCL may take: it is the slowest step. */
+#define START_STALLS 4
 
 static struct engine *engine_of(struct engine_loop *d)
 {
 	return container_of(d, struct engine, engine_loop);
 }
 
-/* --- What the agent hears ---------------------------------------------------------------------- */
+/* --- Messages to the agent --------------------------------------------------------------------- */
 
-/* The source says what NCCL was to mint, the others that they have their memory. */
-static void tell_open(struct engine *e)
+/* The source sends the id that NCCL made, the others report that their memory is mapped. */
+static void report_open(struct engine *e)
 {
 	char hello[2 * NCCL_ID_SIZE + 1];
 
@@ -32,8 +32,11 @@ static void tell_open(struct engine *e)
 			   json_pack("{ss*}", "hello", e->engine_loop.order.from[0] ? NULL : hello));
 }
 
-/* What was carried is what was planned, as NCCL carries no bytes that it was not told to; nobody else counts them. */
-static void tell_done(struct engine *e)
+/*
+ * Reports the planned bytes: NCCL carries exactly the bytes of its calls, and nothing else counts
+ * them.
+ */
+static void report_done(struct engine *e)
 {
 	json_t *bytes = json_pack("{sI sn}", "bytes", (json_int_t)e->engine_loop.order.total,
 				  "kernel");
@@ -45,7 +48,7 @@ static void tell_done(struct engine *e)
 	json_decref(bytes);
 }
 
-static void look(struct engine_loop *d)
+static void on_loop_wake(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 	bool is_open, is_done;
@@ -54,13 +57,16 @@ static void look(struct engine_loop *d)
 	is_open = e->is_open;
 	is_done = e->is_done;
 	(void)pthread_mutex_unlock(&d->lock);
-	/* At once: of an engine that is ended before the next tick nobody would know what it has. */
+	/*
+	 * At once: if the engine is ended before the next tick, the agent would not learn its
+	 * progress.
+	 */
 	if (d->is_started)
-		engine_loop_tell_progress(d);
+		engine_loop_report_progress(d);
 	if (is_done)
-		tell_done(e);
+		report_done(e);
 	else if (is_open && !d->is_open)
-		tell_open(e);
+		report_open(e);
 }
 
 static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
@@ -92,7 +98,7 @@ bool engine_break(struct engine *e, bool is_at_link, const char *fmt, ...)
 	return false;
 }
 
-static void say(struct engine *e, bool *what)
+static void set_flag(struct engine *e, bool *what)
 {
 	(void)pthread_mutex_lock(&e->engine_loop.lock);
 	*what = true;
@@ -102,12 +108,12 @@ static void say(struct engine *e, bool *what)
 
 void engine_is_open(struct engine *e)
 {
-	say(e, &e->is_open);
+	set_flag(e, &e->is_open);
 }
 
 void engine_is_done(struct engine *e)
 {
-	say(e, &e->is_done);
+	set_flag(e, &e->is_done);
 }
 
 void engine_await_start(struct engine *e)
@@ -141,7 +147,10 @@ void engine_arrived(struct engine *e, uint64_t n_bytes)
 	engine_loop_wake(&e->engine_loop);
 }
 
-/* The worker looks after NCCL; this looks after the worker. A little later, as it knows better what is wrong. */
+/*
+ * The worker watches NCCL; this watches the worker. It waits a little longer, because the worker
+ * can better name the cause.
+ */
 static void watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
@@ -154,7 +163,7 @@ static void watch(struct engine_loop *d, uint64_t now_ns)
 				 (double)(now_ns - alive_ns) / 1e9);
 }
 
-/* --- What the agent says ----------------------------------------------------------------------- */
+/* --- Messages from the agent ------------------------------------------------------------------- */
 
 static const char *refuse(const struct engine_order *o)
 {
@@ -165,10 +174,10 @@ static const char *refuse(const struct engine_order *o)
 		return "NCCL averages nothing here; use the engine \"gloo\"";
 	if (!o->gpu[0])
 		return "NCCL carries memory of GPUs only; use the engine \"tcp\" or \"gloo\"";
-	return o->address.size ? NULL : "`address` has to be one of IPv4 or IPv6, in digits";
+	return o->address.size ? NULL : "`address` must be one of IPv4 or IPv6, in digits";
 }
 
-/* While there is one thread: the environment is everybody's. */
+/* Sets the environment while there is one thread, since all threads share it. */
 static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	int r = surroundings_set(&d->order, why);
@@ -187,7 +196,7 @@ static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGI
 		return r;
 	if (is_source != (e->place.rank == 0) ||
 	    (is_source && memcmp(e->place.id, e->id.bytes, sizeof(e->place.id)) != 0))
-		return engine_order_wrong(why, "`rank` 0 is the source, which said the `hello`");
+		return engine_order_wrong(why, "`rank` 0 is the source, which sent the `hello`");
 	(void)pthread_mutex_lock(&d->lock);
 	e->has_started = true;
 	(void)pthread_cond_broadcast(&d->more);
@@ -202,7 +211,7 @@ int engine_init(struct engine *e)
 		.refuse = refuse,
 		.open = open_epoch,
 		.start = start_epoch,
-		.look = look,
+		.on_wake = on_loop_wake,
 		.watch = watch,
 		.count = count,
 	};

@@ -1,10 +1,11 @@
 /*
  * The engine
  *
- * One node's part in one epoch. The loop talks to the agent and watches; one thread, the worker, makes every call of
- * the driver and of NCCL, so that a communicator never sees two at once, and none of them keeps the loop from
- * answering. Whatever goes wrong is said to the agent once. NCCL tells nobody who is to blame: what may come from
- * others is said of the link to the node before this one, and what cannot, of this node.
+ * One node's part in one epoch over NCCL. The loop exchanges messages with the agent and watches.
+ * One thread, the worker, makes every call of the driver and of NCCL: so a communicator is never
+ * used by two threads, and no call blocks the loop. A failure is reported to the agent once. NCCL
+ * does not name the node to blame: a failure that others may have caused is reported for the link
+ * to the previous node, any other for this node.
  */
 #pragma once
 
@@ -17,19 +18,20 @@
 #include "server/sync/nccl/nccl.h"
 
 struct engine {
-	struct engine_loop engine_loop; /* its order is the worker's, too, once that runs */
-	struct place place; /* the worker's, once it has started; it does not change */
+	struct engine_loop engine_loop; /* the worker also reads its order, once it runs */
+	struct place place; /* the worker's, once it has started; constant */
 
 	/* The worker's. */
 	struct gpu gpu;
 	struct nccl nccl;
 	struct nccl_id id; /* the source's own */
 
-	/* Between the two. */
-	atomic_uint_fast64_t done; /* bytes of the stream that are where they belong */
-	atomic_uint_fast64_t alive_ns; /* when the worker last came back from a call; 0: it makes none */
-	_Atomic(const char *) doing; /* what it makes calls for */
-	/* With the engine loop's lock. */
+	/* Shared by the loop and the worker. */
+	atomic_uint_fast64_t done; /* bytes of the stream in place */
+	/* Time when the worker last returned from a call; 0: it makes none. */
+	atomic_uint_fast64_t alive_ns;
+	_Atomic(const char *) doing; /* the purpose of its calls */
+	/* Protected by the engine loop's lock. */
 	bool is_open;
 	bool has_started;
 	bool is_done;
@@ -37,18 +39,21 @@ struct engine {
 
 int engine_init(struct engine *e);
 
-/* --- For the worker ---------------------------------------------------------------------------- */
+/* --- Called by the worker ---------------------------------------------------------------------- */
 
-/* It is about to make calls for this, a constant, and came back from the last one. NULL: it makes none. */
+/*
+ * The worker returned from the last call, and makes calls for this purpose, a constant. NULL: it
+ * makes none.
+ */
 void engine_does(struct engine *e, const char *what);
-/* That something broke; which of several is first counts. Returns false. */
+/* Reports a failure. Only the first one counts. Returns false. */
 __attribute__((format(printf, 3, 4))) bool engine_break(struct engine *e, bool is_at_link,
 							const char *fmt, ...);
 void engine_is_open(struct engine *e);
 void engine_is_done(struct engine *e);
-/* Blocks until the agent says who takes part. */
+/* Blocks until the agent sends "start". */
 void engine_await_start(struct engine *e);
-/* Gives the processor away for a moment, since NCCL and the driver can only be asked again and again. */
+/* Sleeps for a moment: NCCL and the driver can only be polled. */
 void engine_pause(struct engine *e);
-/* The first `n_bytes` of the stream are where they belong. */
+/* The first `n_bytes` of the stream are in place. */
 void engine_arrived(struct engine *e, uint64_t n_bytes);

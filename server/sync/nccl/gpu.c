@@ -28,7 +28,7 @@ static int find(struct gpu *g, const char *name, char ret_why[GPU_WHY_SIZE])
 	}
 	result = g->driver->device_count(&n);
 	if (result)
-		return gpu_fail(g, result, "the GPUs cannot be counted", ret_why);
+		return gpu_fail(g, result, "cannot count the GPUs", ret_why);
 	for (g->device = 0; g->device < n; g->device++)
 		if (g->driver->device_uuid(&uuid, g->device) == CU_OK &&
 		    !memcmp(uuid.bytes, wanted.uuid, sizeof(uuid.bytes)))
@@ -51,12 +51,12 @@ static int enter(struct gpu *g, char ret_why[GPU_WHY_SIZE])
 	if (result == CU_OK)
 		result = d->mem_alloc(&g->scratch, GPU_SCRATCH_SIZE);
 	if (result)
-		return gpu_fail(g, result, "there can be no context on the GPU", ret_why);
+		return gpu_fail(g, result, "cannot create a context on the GPU", ret_why);
 	result = d->mem_host_alloc(&g->pinned, GPU_SCRATCH_SIZE, 0);
-	return result ? gpu_fail(g, result, "no host memory can be pinned", ret_why) : 0;
+	return result ? gpu_fail(g, result, "cannot pin host memory", ret_why) : 0;
 }
 
-/* A driver that knows no read-only mappings gives one that can be written, which nobody does. */
+/* A driver without read-only mappings gets a writable one, which is never written. */
 static cu_result set_access(const struct gpu *g, uint64_t map_size, bool is_read_only)
 {
 	struct cu_access a = {{CU_LOCATION_DEVICE, g->device},
@@ -77,33 +77,33 @@ static int map(struct gpu *g, int fd, uint64_t map_size, bool is_read_only,
 	cu_result result = d->mem_import(&handle, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD);
 
 	if (result)
-		return gpu_fail(g, result, "the driver does not import the memory", ret_why);
+		return gpu_fail(g, result, "the driver cannot import the memory", ret_why);
 	result = d->mem_reserve(&g->memory, map_size, 0, 0, 0);
 	if (result == CU_OK)
 		result = d->mem_map(g->memory, map_size, 0, handle, 0);
 	if (result == CU_OK)
 		result = set_access(g, map_size, is_read_only);
-	return result ? gpu_fail(g, result, "the GPU does not map the memory", ret_why) : 0;
+	return result ? gpu_fail(g, result, "the GPU cannot map the memory", ret_why) : 0;
 }
 
 int gpu_open(struct gpu *g, const char *name, int fd, uint64_t map_size, bool is_read_only,
-	     gpu_says *says, void *userdata, char ret_why[GPU_WHY_SIZE])
+	     gpu_on_call *on_call, void *userdata, char ret_why[GPU_WHY_SIZE])
 {
 	char why[CUDA_WHY_SIZE];
 	int r;
 
 	*g = (struct gpu){0};
-	says(userdata, "the start of the CUDA driver");
+	on_call(userdata, "the start of the CUDA driver");
 	r = cuda_driver_open(&g->driver, why);
 	if (r < 0) {
 		(void)snprintf(ret_why, GPU_WHY_SIZE, "%s", why);
 		return r;
 	}
 	r = find(g, name, ret_why);
-	says(userdata, "the context on the GPU");
+	on_call(userdata, "the context on the GPU");
 	if (r == 0)
 		r = enter(g, ret_why);
-	says(userdata, "the mapping of the memory");
+	on_call(userdata, "the mapping of the memory");
 	if (r == 0 && map_size > 0)
 		r = map(g, fd, map_size, is_read_only, ret_why);
 	return r;

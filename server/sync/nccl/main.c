@@ -1,9 +1,9 @@
 /*
  * weightd-sync-nccl
  *
- * Carries the bytes of one epoch between GPUs over NCCL, and ends with it: weightd-sync starts it, tells it over
- * descriptor 3 what to do, and may kill it at any time. What hangs, hangs in its worker: so when its agent hangs up,
- * it ends without a word to it.
+ * Carries the bytes of one epoch between GPUs over NCCL, and ends with it. weightd-sync starts it,
+ * sends its orders over descriptor 3, and may kill it at any time. Only its worker can hang: so
+ * when the agent hangs up, the process ends without waiting for it.
  */
 #include <unistd.h>
 

@@ -17,7 +17,7 @@ static int fail(int r, char ret_why[NCCL_WHY_SIZE], const char *what, const char
 
 static int load_functions(struct nccl *n, void *library, char ret_why[NCCL_WHY_SIZE])
 {
-	/* POSIX allows what ISO C does not: a function pointer from dlsym(). */
+	/* POSIX allows it, ISO C does not: a function pointer from dlsym(). */
 #define X(field, symbol, result, parameters)                                                       \
 	*(void **)&n->field = dlsym(library, symbol);                                              \
 	if (!n->field)                                                                             \
@@ -40,7 +40,7 @@ static int check_version(struct nccl *n, char ret_why[NCCL_WHY_SIZE])
 	nccl_result result = n->get_version(&n->version);
 
 	if (result)
-		return fail(-EIO, ret_why, "does not say its version: ", n->error_string(result),
+		return fail(-EIO, ret_why, "does not return its version:  ", n->error_string(result),
 			    "install NCCL anew");
 	if (n->version >= VERSION_MIN)
 		return 0;
@@ -69,7 +69,7 @@ int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE])
 		(void)dlclose(library);
 		return r;
 	}
-	*ret = n; /* the library stays */
+	*ret = n; /* the library stays open */
 	return 0;
 }
 
@@ -79,7 +79,7 @@ void nccl_explain(const struct nccl *n, nccl_comm c, nccl_result result, char re
 
 	(void)snprintf(ret_why, NCCL_WHY_SIZE, "%.100s (%d)%s%.120s", text ? text : "NCCL error",
 		       result, last && last[0] ? ": " : "", last ? last : "");
-	/* It ends some of them so. */
+	/* Some of NCCL's texts end with a newline. */
 	for (size_t i = strlen(ret_why); i > 0 && ret_why[i - 1] <= ' '; i--)
 		ret_why[i - 1] = '\0';
 }

@@ -1,9 +1,9 @@
 /*
  * NCCL
  *
- * libnccl.so.2 as a table of functions, opened by soname at run time. This file and its .c are the only ones that
- * name its symbols; they are declared here by hand, from the reference of NCCL 2.18 to 2.28, so that nothing of NCCL
- * is needed to build, nor by a node that has no GPU.
+ * libnccl.so.2 as a table of functions, opened by soname at run time. Only this file and its .c
+ * name its symbols. They are declared here by hand, from the reference of NCCL 2.18 to 2.28: so
+ * neither the build nor a node without a GPU needs NCCL.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 typedef int nccl_result;
 typedef struct nccl_comm *nccl_comm;
 
-/* Results that mean something here; the others are told by name. */
+/* Results that are handled here; the others are reported by name. */
 #define NCCL_OK 0
 #define NCCL_SYSTEM_ERROR 2
 #define NCCL_REMOTE_ERROR 6
@@ -25,15 +25,18 @@ typedef struct nccl_comm *nccl_comm;
 #define NCCL_SUM 0
 
 #define NCCL_ID_SIZE 128
-#define NCCL_UNDEFINED (-2147483647 - 1) /* of a setting: what the library takes */
+#define NCCL_UNDEFINED (-2147483647 - 1) /* a setting: the library's default */
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
 
-/* Who has it may join a communicator: it is told to members alone, over connections that prove who they are. */
+/*
+ * A secret: any process that has it can join the communicator. It is sent to members alone, over
+ * authenticated connections.
+ */
 struct nccl_id {
 	char bytes[NCCL_ID_SIZE];
 };
 
-/* As of 2.18: a later library takes it for what it was, by `size` and `version`. */
+/* As of 2.18: later libraries recognize it by `size` and `version`. */
 struct nccl_config {
 	size_t size;
 	unsigned magic;
@@ -48,7 +51,7 @@ struct nccl_config {
 
 #define NCCL_CONFIG_VERSION 21800
 
-/* X(field, symbol, result, parameters): every function is there, or the library is too old. */
+/* X(field, symbol, result, parameters): the library is too old if a function is missing. */
 #define NCCL_FUNCTIONS(X)                                                                          \
 	X(get_version, "ncclGetVersion", nccl_result, (int *ret))                                  \
 	X(error_string, "ncclGetErrorString", const char *, (nccl_result r))                       \
@@ -75,14 +78,17 @@ struct nccl {
 #define NCCL_VERSION_SIZE 32
 
 /*
- * 0; -ENOENT: no libnccl.so.2; -ENOSYS: it is too old; -EIO. `ret_why` gets a clause for a person on failure:
- * "libnccl.so.2 cannot be opened: ...".
+ * 0; -ENOENT: no libnccl.so.2; -ENOSYS: it is too old; -EIO. On failure, `ret_why` is a clause for
+ * people: "libnccl.so.2 cannot be opened: ...".
  */
 int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE]);
 
-/* "2.28.9". Returns `ret`. */
+/* Writes "2.28.9". Returns `ret`. */
 const char *nccl_format_version(int version, char ret[NCCL_VERSION_SIZE]);
 
-/* "remote process exited or there was a network error: socketProgress: ...", as far as the library has words for it. */
+/*
+ * Writes "remote process exited or there was a network error: socketProgress: ...", as far as the
+ * library explains it.
+ */
 void nccl_explain(const struct nccl *n, nccl_comm c, nccl_result result,
 		  char ret_why[NCCL_WHY_SIZE]);

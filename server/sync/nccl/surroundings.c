@@ -13,7 +13,7 @@ static uint32_t v4_of(const void *sockaddr)
 	return ((const struct sockaddr_in *)sockaddr)->sin_addr.s_addr;
 }
 
-/* Of loopback the whole network is this machine's, and one address of it the interface's. */
+/* This machine has all addresses of the loopback network, and its interface has one of them. */
 static bool has_address(const struct ifaddrs *i, const struct address *a)
 {
 	const void *theirs, *ours;
@@ -30,7 +30,7 @@ static bool has_address(const struct ifaddrs *i, const struct address *a)
 	return !memcmp(theirs, ours, sizeof(struct in6_addr));
 }
 
-/* "=eth0": that one, and none that begins like it. */
+/* "=eth0": exact match, no prefix. */
 static int name_interface(const struct address *a, char ret[IF_NAMESIZE + 1],
 			  char why[ENGINE_ORDER_WHY_SIZE])
 {
@@ -62,13 +62,13 @@ int surroundings_set(const struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZ
 
 	if (r < 0)
 		return r;
-	/* With it, connections would be let in by a number that everybody knows. */
+	/* With NCCL_COMM_ID, a public number would be enough to connect. */
 	(void)unsetenv("NCCL_COMM_ID");
 	(void)setenv("NCCL_SOCKET_IFNAME", interface, 0);
 	(void)setenv("NCCL_SOCKET_FAMILY", is_v4 ? "AF_INET" : "AF_INET6", 0);
-	/* Nodes that are parts of one machine do not reach each other's memory, whatever NCCL may guess. */
+	/* Nodes on one machine do not share memory, even if NCCL assumes so. */
 	(void)setenv("NCCL_HOSTID", o->node, 0);
-	/* It listens, on a port that is the same for all engines of a node, and to everybody. */
+	/* It would listen for every peer, on one port for all engines of a node. */
 	(void)setenv("NCCL_RAS_ENABLE", "0", 0);
 	return 0;
 }

@@ -12,17 +12,18 @@
 #include "server/sync/base/merkle.h"
 
 #define DEPTH 4 /* buckets that are queued on the GPU */
-#define AT_GREETING 0 /* in the scratch memory */
+#define AT_GREETING 0 /* offset in the scratch memory */
 #define AT_COUNT 64
 
 struct bucket {
 	cu_event event;
-	uint64_t end; /* where it ends in the stream of bytes */
+	uint64_t end; /* its end in the stream of bytes */
 };
 
 /*
- * Values that the GPU reads and writes when its stream gets there. They are in pinned memory: with other memory a copy
- * may block until the work queued before it is done, and after the death of a peer that work never ends.
+ * Values that the GPU reads and writes when its stream reaches them. They are in pinned memory: a
+ * copy from other memory may block until the work queued before it is done, and after the death of
+ * a peer that work never ends.
  */
 struct pinned {
 	uint8_t ours[MERKLE_HASH_SIZE], theirs[MERKLE_HASH_SIZE];
@@ -35,19 +36,19 @@ struct worker {
 	nccl_comm comm; /* NULL: none yet */
 	struct pinned *pinned;
 	struct cursor queued;
-	struct bucket buckets[DEPTH]; /* a ring; one event does for all else */
+	struct bucket buckets[DEPTH]; /* a ring; all other work shares one event */
 	unsigned first, n;
-	uint64_t moved_ns; /* when something got on */
+	uint64_t moved_ns; /* time of the last progress */
 };
 
-/* --- What is done ------------------------------------------------------------------------------ */
+/* --- Progress ---------------------------------------------------------------------------------- */
 
 static void moved(struct worker *w)
 {
 	w->moved_ns = num_now_ns();
 }
 
-/* Takes buckets off the queue, in their order; what is wrong with the first that it leaves there. */
+/* Removes finished buckets from the queue, in order. Returns the error of the first one left. */
 static cu_result take_buckets(struct worker *w)
 {
 	while (w->n > 0) {
@@ -66,11 +67,11 @@ static cu_result take_buckets(struct worker *w)
 
 /* --- Deadlines --------------------------------------------------------------------------------- */
 
-/* What was done before counts, though nobody had the time to look: it is not sent again. */
+/* Counts the work that ended before the failure: it is not sent again. */
 static bool fails(struct worker *w, nccl_result result)
 {
 	char said[NCCL_WHY_SIZE];
-	/* What others did shows as these; the rest is of this node's own making. */
+	/* Failures of other nodes have these results; all others are this node's own. */
 	const bool is_at_link = result == NCCL_REMOTE_ERROR || result == NCCL_SYSTEM_ERROR;
 
 	(void)take_buckets(w);
@@ -92,11 +93,11 @@ static bool is_late(struct worker *w)
 
 	if (silent_ns <= w->e->engine_loop.order.stall_ns)
 		return false;
-	return !engine_break(w->e, true, "%s did not get on for %.1f s", atomic_load(&w->e->doing),
-			     (double)silent_ns / 1e9);
+	return !engine_break(w->e, true, "%s made no progress for %.1f s",
+			     atomic_load(&w->e->doing), (double)silent_ns / 1e9);
 }
 
-/* Until the communicator has taken what the last call asked of it, which `result` is of. */
+/* Waits until the communicator has completed the last call, which returned `result`. */
 static bool settle(struct worker *w, nccl_result result)
 {
 	const struct nccl *n = &w->e->nccl;
@@ -117,7 +118,7 @@ static bool settle(struct worker *w, nccl_result result)
 	}
 }
 
-/* Whether the communicator is well, while the GPU works. */
+/* The communicator has no error, while the GPU works. */
 static bool is_well(struct worker *w)
 {
 	nccl_result result, asked = w->e->nccl.async_error(w->comm, &result);
@@ -140,7 +141,7 @@ static bool await(struct worker *w, cu_event event)
 	return result == CU_OK || fails_on_gpu(w, result);
 }
 
-/* Until all that is queued is done. */
+/* Waits until all queued work is done. */
 static bool flush(struct worker *w)
 {
 	cu_event event = w->buckets[0].event;
@@ -149,7 +150,7 @@ static bool flush(struct worker *w)
 	return result == CU_OK ? await(w, event) : fails_on_gpu(w, result);
 }
 
-/* --- All are there, and mean the same ---------------------------------------------------------- */
+/* --- Greeting and parting ---------------------------------------------------------------------- */
 
 static bool form(struct worker *w)
 {
@@ -172,7 +173,7 @@ static bool form(struct worker *w)
 				      &config));
 }
 
-/* What this epoch is about: NCCL would write whatever comes, of whatever size its other end thinks it is. */
+/* Digests the order: NCCL would write any bytes, even if the other end has another size. */
 static bool digest_order(const struct engine *e, uint8_t ret[MERKLE_HASH_SIZE])
 {
 	const struct engine_order *o = &e->engine_loop.order;
@@ -224,7 +225,10 @@ static bool greet(struct worker *w)
 	return true;
 }
 
-/* Who has queued all, and has it, may still hold what another waits for: NCCL sends in the background. */
+/*
+ * Waits for all nodes: one that has all may still hold bytes that another needs, since NCCL sends
+ * in the background.
+ */
 static bool part(struct worker *w)
 {
 	struct engine *e = w->e;
@@ -234,7 +238,7 @@ static bool part(struct worker *w)
 	void *p = (void *)(uintptr_t)at;
 	cu_result result;
 
-	engine_does(e, "NCCL's count of those who have all");
+	engine_does(e, "NCCL's count of the nodes that have all");
 	pinned->one = 1;
 	result = d->memcpy_to_device_async(at, &pinned->one, sizeof(pinned->one), e->gpu.stream);
 	if (result)
@@ -277,7 +281,7 @@ static bool queue_bucket(struct worker *w)
 	return result == CU_OK || fails_on_gpu(w, result);
 }
 
-/* The source alone holds back; the others wait for it on their GPUs. */
+/* Only the source limits the rate; the others wait for it on their GPUs. */
 static bool may_queue(const struct worker *w, uint64_t begun_ns)
 {
 	const struct place *p = &w->e->place;
@@ -291,7 +295,7 @@ static bool may_queue(const struct worker *w, uint64_t begun_ns)
 	return (double)(num_now_ns() - begun_ns) >= ns;
 }
 
-/* For a moment, unless something of what is queued is done. */
+/* Waits for a moment, unless queued work is done. */
 static bool wait_for_some(struct worker *w)
 {
 	const unsigned n = w->n;
@@ -302,14 +306,14 @@ static bool wait_for_some(struct worker *w)
 	if (w->n < n)
 		return true;
 	if (n == 0)
-		moved(w); /* it is we who hold back */
+		moved(w); /* the rate limit, no stall */
 	if (!is_well(w))
 		return false;
 	engine_pause(w->e);
 	return true;
 }
 
-/* While a bucket goes at this rate, nobody may take it for a stall. */
+/* A bucket at this rate must not look like a stall. */
 static bool is_fast_enough(struct engine *e)
 {
 	const uint64_t size = e->engine_loop.order.chunk < e->engine_loop.order.total
@@ -338,9 +342,9 @@ static bool carry(struct worker *w)
 	return true;
 }
 
-/* --- From the first to the last ---------------------------------------------------------------- */
+/* --- Start and end ----------------------------------------------------------------------------- */
 
-static void say(void *userdata, const char *what)
+static void note_call(void *userdata, const char *what)
 {
 	engine_does(userdata, what);
 }
@@ -354,7 +358,7 @@ static bool open_all(struct worker *w)
 	cu_result result = CU_OK;
 	nccl_result minted = NCCL_OK;
 
-	if (gpu_open(&e->gpu, o->gpu, o->memory_fd, o->map_size, is_source, say, e, why) < 0)
+	if (gpu_open(&e->gpu, o->gpu, o->memory_fd, o->map_size, is_source, note_call, e, why) < 0)
 		return engine_break(e, false, "%s", why);
 	w->pinned = e->gpu.pinned;
 	engine_does(e, "NCCL's start");
@@ -364,7 +368,7 @@ static bool open_all(struct worker *w)
 		return fails_on_gpu(w, result);
 	if (nccl_open(&e->nccl, why) < 0)
 		return engine_break(e, false, "%s", why);
-	/* Where it is minted somebody listens, until this process ends. */
+	/* The process that makes the id listens until it ends. */
 	if (is_source)
 		minted = e->nccl.get_id(&e->id);
 	return !minted || fails(w, minted);
@@ -385,7 +389,10 @@ static void *work(void *arg)
 			return NULL;
 		}
 	}
-	/* What failed is told; kernels of ours that wait for others do not keep the GPU until we are ended. */
+	/*
+	 * The failure is reported; the abort ends kernels of ours, which would otherwise occupy the
+	 * GPU until the process ends.
+	 */
 	if (w.comm)
 		(void)e->nccl.abort(w.comm);
 	return NULL;

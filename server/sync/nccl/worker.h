@@ -1,10 +1,10 @@
 /*
  * The worker
  *
- * The thread that makes every call of the driver and of NCCL, from the first to the last: opens the memory, forms the
- * communicator, broadcasts the ranges in buckets, an event behind each, and lets all say that they have them. NCCL has
- * no deadlines, and a driver may never return; the worker asks again and again, with deadlines of its own, and the loop
- * sees that it still asks.
+ * The thread that makes every call of the driver and of NCCL. It maps the memory, forms the
+ * communicator, broadcasts the ranges in buckets, with an event after each, and waits until all
+ * nodes have confirmed. NCCL has no deadlines, and a driver may never return: the worker polls,
+ * with deadlines of its own, and the loop checks that it still polls.
  */
 #pragma once
 

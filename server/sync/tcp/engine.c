@@ -15,7 +15,7 @@ static struct engine *engine_of(struct engine_loop *d)
 	return container_of(d, struct engine, engine_loop);
 }
 
-/* --- What the agent hears ---------------------------------------------------------------------- */
+/* --- Messages to the agent --------------------------------------------------------------------- */
 
 bool engine_is_awaiting(const struct engine *e)
 {
@@ -88,7 +88,7 @@ static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret
 		*ret_sent += e->out[i].n_bytes;
 }
 
-/* All stripes have the same cipher, and so the same answer. */
+/* All stripes use the same cipher, so the first one answers for all. */
 static const char *who_encrypts(const struct engine *e, bool is_in)
 {
 	return (is_in ? e->in[0].link.is_kernel_receiving : e->out[0].link.is_kernel_sending)
@@ -96,7 +96,7 @@ static const char *who_encrypts(const struct engine *e, bool is_in)
 		       : "openssl";
 }
 
-/* Of a link; where it has several stripes, of each of these, too. */
+/* A link; if it has several stripes, each of these as well. */
 static json_t *describe_link(const struct engine *e, bool is_in)
 {
 	unsigned n = is_in ? e->n_in : e->n_out;
@@ -133,13 +133,13 @@ static bool is_done(const struct engine *e)
 	return true;
 }
 
-void engine_look(struct engine *e)
+void engine_check_done(struct engine *e)
 {
 	if (e->engine_loop.is_over || !is_done(e))
 		return;
-	/* Each stripe may say that no more comes over it. */
+	/* Each stripe may announce its end before the stream is complete. */
 	if (stripes_done(&e->stripes) < e->engine_loop.order.total) {
-		engine_fail(e, ENGINE_IN, "%s says that all was sent, and some of it did not come",
+		engine_fail(e, ENGINE_IN, "%s ended the stream, and a part of it is missing",
 			    e->engine_loop.order.from);
 		return;
 	}
@@ -149,12 +149,12 @@ void engine_look(struct engine *e)
 				  describe_link(e, false)));
 }
 
-static void look(struct engine_loop *d)
+static void on_loop_wake(struct engine_loop *d)
 {
-	engine_look(engine_of(d));
+	engine_check_done(engine_of(d));
 }
 
-/* --- What happens ------------------------------------------------------------------------------ */
+/* --- Events ------------------------------------------------------------------------------------ */
 
 void engine_arrived(struct engine *e)
 {
@@ -170,7 +170,7 @@ bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
 	int r = link_traffic(l, &t);
 
 	if (r < 0)
-		engine_fail(e, side, "the kernel does not say what it carried: %s", strerror(-r));
+		engine_fail(e, side, "cannot read the kernel's byte counts: %s", strerror(-r));
 	else if ((r = traffic_check(&t, planned, why)) < 0)
 		engine_fail(e, side, "%s", why);
 	else
@@ -182,14 +182,14 @@ static void watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 
-	gate_look(e, now_ns);
+	gate_check_deadlines(e, now_ns);
 	for (unsigned i = 0; i < e->n_out && !d->is_over; i++)
-		outbound_look(&e->out[i], now_ns);
+		outbound_check_deadline(&e->out[i], now_ns);
 	if (!d->is_over)
-		inbound_look(e, now_ns);
+		inbound_check_deadlines(e, now_ns);
 }
 
-/* Nobody hears or says anything any more. */
+/* Closes the gate, and stops reading and writing. */
 static void end(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
@@ -202,9 +202,9 @@ static void end(struct engine_loop *d)
 	}
 }
 
-/* --- What the agent says ----------------------------------------------------------------------- */
+/* --- Messages from the agent ------------------------------------------------------------------- */
 
-/* All ports, if this node has several addresses; the first is that of the first. */
+/* All ports, if this node has several addresses; "port" is that of the first. */
 static json_t *describe_ports(const uint16_t *ports, unsigned n)
 {
 	json_t *message = json_pack("{si}", "port", n ? (int)ports[0] : 0);
@@ -224,7 +224,7 @@ static const char *refuse(const struct engine_order *o)
 	return o->gpu[0] ? "TCP carries host memory only; use the engine \"nccl\"" : NULL;
 }
 
-/* The stream, the memory, and where it comes in. */
+/* Prepares the stream, its memory and the listening sockets. */
 static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
@@ -270,8 +270,7 @@ static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGI
 	for (unsigned i = 0; i < e->next.n_ways; i++)
 		if (e->next.ways[i].from >= d->order.n_addresses)
 			return engine_order_wrong(
-				why, "`next.stripes` leave from an address that this node has "
-				     "not");
+				why, "`next.stripes` must leave from addresses of this node");
 	e->started_ns = num_now_ns();
 	if (e->next.node[0])
 		e->n_out = e->next.n_ways ? e->next.n_ways : 1;
@@ -280,18 +279,18 @@ static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGI
 	return 0;
 }
 
-static void tell_sockets(struct engine_loop *d)
+static void report_sockets(struct engine_loop *d)
 {
 	const struct engine *e = engine_of(d);
 
 	for (unsigned i = 0; i < e->n_in; i++)
 		if (e->in[i].state != INBOUND_NONE)
-			inbound_tell_socket(&e->in[i]);
+			inbound_report_socket(&e->in[i]);
 	for (unsigned i = 0; i < e->n_out; i++)
-		outbound_tell_socket(&e->out[i]);
+		outbound_report_socket(&e->out[i]);
 }
 
-/* Also before the next one can be connected to. */
+/* May run before the next node is connected. */
 static void limit(struct engine_loop *d, uint64_t max_rate)
 {
 	struct engine *e = engine_of(d);
@@ -308,9 +307,9 @@ int engine_init(struct engine *e)
 		.refuse = refuse,
 		.open = open_epoch,
 		.start = start_epoch,
-		.tell_sockets = tell_sockets,
+		.report_sockets = report_sockets,
 		.limit = limit,
-		.look = look,
+		.on_wake = on_loop_wake,
 		.watch = watch,
 		.count = count,
 		.end = end,

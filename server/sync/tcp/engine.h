@@ -1,8 +1,9 @@
 /*
  * The engine
  *
- * One node's part in one epoch: takes a stream from the node before it, keeps it in the agent's memory, and
- * passes it on while it comes. Whatever goes wrong is said to the agent once, with the link and who is to blame.
+ * One node's part in one epoch over TCP. It receives a stream from the previous node into the
+ * agent's memory, and forwards it to the next node while it arrives. A failure is reported to the
+ * agent once, with the link and the node to blame.
  */
 #pragma once
 
@@ -17,7 +18,7 @@
 #include "server/sync/tcp/outbound.h"
 #include "server/sync/tcp/sending_cpus.h"
 
-/* Whose fault something is. */
+/* The side that caused a failure. */
 enum engine_side {
 	ENGINE_HERE,
 	ENGINE_IN,
@@ -33,7 +34,8 @@ struct engine {
 	struct gate gate;
 	struct stripes stripes; /* the stream, in pieces */
 	struct inbound in[STRIPES_MAX];
-	unsigned n_in; /* 0: none came yet, or this is the source; else how many there will be */
+	/* Connections of the incoming stream; 0: this is the source, or none is connected yet. */
+	unsigned n_in;
 	struct outbound out[STRIPES_MAX];
 	unsigned n_out;
 	struct sending_cpus sending_cpus; /* of a relay, whose memory is sealed later */
@@ -44,25 +46,27 @@ void engine_deinit(struct engine *e);
 
 __attribute__((format(printf, 3, 4))) void engine_fail(struct engine *e, enum engine_side side,
 						       const char *fmt, ...);
-/* The same of a link's stripe between the addresses of this place. */
+/* The same for one stripe of a link, between the addresses at this index. */
 __attribute__((format(printf, 4, 5))) void engine_fail_stripe(struct engine *e,
 							      enum engine_side side, unsigned place,
 							      const char *fmt, ...);
 #define ENGINE_OVER_SIZE 64
 /*
- * " (over 10.1.0.2)", the receiver's address, where there are several stripes; else "". `i` is its place among
- * ours, or the stripe that goes out. Returns `ret`.
+ * Writes " (over 10.1.0.2)", the receiver's address, if there are several stripes; else "". `i` is
+ * the index of our address, or of the outgoing stripe. Returns `ret`.
  */
 const char *engine_over(const struct engine *e, enum engine_side side, unsigned i,
 			char ret[ENGINE_OVER_SIZE]);
-/* For somebody to come. */
+/* The engine waits for incoming connections. */
 bool engine_is_awaiting(const struct engine *e);
 
 /* More of the stream is in memory. */
 void engine_arrived(struct engine *e);
-/* Says that it is done, if it is. */
-void engine_look(struct engine *e);
+/* Reports the result, if the epoch is done. */
+void engine_check_done(struct engine *e);
 
-/* Compares what a link carried with the plan and with the kernel. False: the engine failed. */
+/*
+ * Compares the bytes of a link with the plan and with the kernel's count. False: the engine failed.
+ */
 bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
 		  const struct planned_bytes *planned, struct traffic *ret);

@@ -12,7 +12,7 @@
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
 
-#define LOGGED_MAX 8 /* refusals; whoever can connect could fill a disk */
+#define LOGGED_MAX 8 /* refusals; an attacker could fill the disk otherwise */
 #define BACKLOG 64
 
 void gate_init(struct gate *g)
@@ -24,7 +24,7 @@ void gate_init(struct gate *g)
 		link_init(&g->guests[i].link);
 }
 
-static void send_away(struct guest *g)
+static void guest_drop(struct guest *g)
 {
 	loop_remove(&g->source);
 	link_close(&g->link);
@@ -33,7 +33,7 @@ static void send_away(struct guest *g)
 void gate_close(struct gate *g)
 {
 	for (size_t i = 0; i < GATE_GUESTS; i++)
-		send_away(&g->guests[i]);
+		guest_drop(&g->guests[i]);
 	for (size_t i = 0; i < STRIPES_MAX; i++) {
 		loop_remove(&g->doors[i].source);
 		g->doors[i].fd = fd_close(g->doors[i].fd);
@@ -62,12 +62,13 @@ static void refuse(struct guest *g, const char *why)
 	(void)snprintf(gate->last, sizeof(gate->last), "%s", why);
 	if (gate->n_refused++ < LOGGED_MAX) {
 		name_guest(g, who, sizeof(who));
-		log_warning("%s: the stream of %s is refused: %s",
-			    g->engine->engine_loop.order.node, who, why);
+		log_warning("%s: refused the stream of %s: %s", g->engine->engine_loop.order.node,
+			    who, why);
 	}
 	if (g->is_secured)
-		(void)link_write(&g->link, &refused, 1); /* it hears it, or that we hung up */
-	send_away(g);
+		/* The peer receives it, or sees that we close. */
+		(void)link_write(&g->link, &refused, 1);
+	guest_drop(g);
 }
 
 static unsigned n_stripes_of(const struct preamble *p)
@@ -75,25 +76,25 @@ static unsigned n_stripes_of(const struct preamble *p)
 	return p->n_stripes ? p->n_stripes : 1;
 }
 
-/* What is wrong with this preamble; NULL: nothing. The token first, which must not be guessed in pieces. */
-static const char *judge(const struct engine *e, const struct preamble *p)
+/* Returns the error of a preamble; NULL: none. Checks the token first, in constant time. */
+static const char *check_preamble(const struct engine *e, const struct preamble *p)
 {
 	const struct engine_order *o = &e->engine_loop.order;
 
 	if (CRYPTO_memcmp(p->token, o->token, sizeof(o->token)) != 0)
-		return "it has another token";
+		return "its token is wrong";
 	if (memcmp(p->sync, o->sync, sizeof(o->sync)) != 0)
-		return "it is of another sync";
+		return "it belongs to another sync";
 	if (p->epoch != o->epoch)
-		return "it is of another epoch";
+		return "it belongs to another epoch";
 	if (strcmp(p->from, o->from) != 0 || strcmp(p->to, o->node) != 0)
-		return "it is of another link";
+		return "it belongs to another link";
 	if (p->n_bytes != o->total)
-		return "it brings another number of bytes";
+		return "it announces another number of bytes";
 	if (n_stripes_of(p) > o->n_addresses || (e->n_in && n_stripes_of(p) != e->n_in))
-		return "it is one of another number of stripes";
+		return "it announces another number of stripes";
 	if (e->in[p->stripe].state != INBOUND_NONE)
-		return "it came already";
+		return "it is already connected";
 	return NULL;
 }
 
@@ -108,7 +109,7 @@ static void on_preamble(struct guest *g)
 		refuse(g, "it does not speak our protocol");
 		return;
 	}
-	why = judge(e, &p);
+	why = check_preamble(e, &p);
 	if (why) {
 		refuse(g, why);
 		return;
@@ -150,10 +151,10 @@ static void on_guest(struct source *source, uint32_t events)
 	if (g->n_read == PREAMBLE_SIZE)
 		on_preamble(g);
 	else if (n != -EAGAIN)
-		refuse(g, "it hung up before it said what it brings");
+		refuse(g, "it hung up before it sent a preamble");
 }
 
-/* Where all are somebody's. */
+/* The number of guests of a host; all places must be taken. */
 static unsigned n_of_host(const struct gate *gate, const struct in6_addr *host)
 {
 	unsigned n = 0;
@@ -179,7 +180,7 @@ static struct guest *find_room(struct gate *gate)
 			n_most = n;
 		}
 	}
-	refuse(leaves, "others came while it said nothing");
+	refuse(leaves, "it sent no preamble while others connected");
 	return leaves;
 }
 
@@ -206,7 +207,7 @@ static void on_connection(struct source *source, uint32_t events)
 
 	(void)events;
 	if (fd < 0)
-		return; /* it is gone again */
+		return; /* the peer closed it already */
 	if (e->tls && !(tls = tls_session(e->tls, fd, true, e->engine_loop.order.from))) {
 		(void)fd_close(fd);
 		return;
@@ -222,7 +223,7 @@ static void on_connection(struct source *source, uint32_t events)
 	};
 	link_open(&g->link, fd, tls, false);
 	if (loop_add(&e->engine_loop.loop, &g->source, fd, EPOLLIN, on_guest) < 0)
-		send_away(g);
+		guest_drop(g);
 }
 
 static int open_door(struct engine *e, struct door *door, const struct address *a,
@@ -260,12 +261,12 @@ int gate_open(struct engine *e, uint16_t ret_ports[STRIPES_MAX])
 	return r;
 }
 
-void gate_look(struct engine *e, uint64_t now_ns)
+void gate_check_deadlines(struct engine *e, uint64_t now_ns)
 {
 	for (size_t i = 0; i < GATE_GUESTS; i++) {
 		struct guest *g = &e->gate.guests[i];
 
 		if (g->link.fd >= 0 && now_ns > g->since_ns + e->engine_loop.order.stall_ns)
-			refuse(g, "it did not say in time what it brings");
+			refuse(g, "it sent no preamble in time");
 	}
 }

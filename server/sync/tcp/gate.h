@@ -1,11 +1,12 @@
 /*
  * The gate
  *
- * Where the node before this one connects, and anybody else. Who comes has to prove who it is before anything
- * is done for it; there are a few such guests at a time, each for a while. For a new one leaves the oldest of the
- * host that has sent most of them, so that neither whoever only sits there keeps anybody out, nor whoever comes
- * again and again. The one that proves it gets through, once; so does each stripe of a stream, to whichever of this
- * node's addresses it comes. When all are there the gate closes.
+ * Accepts the connection of the previous node, and of any other peer. A peer must authenticate
+ * before anything is done for it. There is room for a few such guests, each for a limited time.
+ * When all places are taken, a new guest replaces the oldest one of the host with the most guests:
+ * so neither idle nor frequent connections can lock others out. The authenticated peer passes,
+ * once; and so does each stripe of a stream, on any address of this node. When all are connected,
+ * the gate closes.
  */
 #pragma once
 
@@ -24,10 +25,10 @@ struct engine;
 struct guest {
 	struct engine *engine;
 	struct source source;
-	struct link link; /* descriptor -1: nobody is here */
-	unsigned place; /* of our address that it came to */
+	struct link link; /* descriptor -1: this place is free */
+	unsigned place; /* index of our address that it connected to */
 	bool is_secured;
-	struct in6_addr host; /* of IPv4, mapped */
+	struct in6_addr host; /* IPv4 as a mapped address */
 	uint64_t since_ns;
 	uint8_t preamble[PREAMBLE_SIZE];
 	size_t n_read;
@@ -41,12 +42,12 @@ struct gate {
 	} doors[STRIPES_MAX]; /* one for each address */
 	struct guest guests[GATE_GUESTS];
 	uint64_t n_refused;
-	char last[GATE_WHY_SIZE]; /* why the last one was refused, "" if none was */
+	char last[GATE_WHY_SIZE]; /* reason of the last refusal, "" if there was none */
 };
 
 void gate_init(struct gate *g);
 /* Listens on the order's addresses. -errno. */
 int gate_open(struct engine *e, uint16_t ret_ports[STRIPES_MAX]);
 void gate_close(struct gate *g);
-/* Sends away who is there for too long. */
-void gate_look(struct engine *e, uint64_t now_ns);
+/* Drops guests that have exceeded their time. */
+void gate_check_deadlines(struct engine *e, uint64_t now_ns);

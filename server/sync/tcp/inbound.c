@@ -69,7 +69,7 @@ static ssize_t read_header(struct inbound *in)
 	return 0;
 }
 
-/* Of a stream that comes alone, pieces follow each other. */
+/* In a stream without stripes, pieces follow each other. */
 static ssize_t find_piece(struct inbound *in, uint64_t *ret)
 {
 	ssize_t r;
@@ -83,7 +83,7 @@ static ssize_t find_piece(struct inbound *in, uint64_t *ret)
 		return r;
 	if (stripes_decode(&in->engine->stripes, in->header, ret) == 0)
 		return 0;
-	fail_in(in, " sends what is no piece of the stream");
+	fail_in(in, " sends a header that is no piece of the stream");
 	return -EAGAIN;
 }
 
@@ -111,7 +111,9 @@ static ssize_t begin_piece(struct inbound *in)
 	return 0;
 }
 
-/* Up to so many bytes of the piece. They go where the cursor says, and so never outside the ranges. */
+/*
+ * Reads up to `*room` bytes of the piece. The cursor places them, so they never leave the ranges.
+ */
 static ssize_t read_piece(struct inbound *in, uint64_t *room)
 {
 	struct engine *e = in->engine;
@@ -128,11 +130,14 @@ static ssize_t read_piece(struct inbound *in, uint64_t *room)
 	*room -= (uint64_t)n;
 	if (in->left == 0)
 		in->state = INBOUND_NEXT;
-	/* There is no more: to ask again would only be a call. */
+	/* No more is there: another read would be a wasted call. */
 	return !in->link.tls && (uint64_t)n < size ? -EAGAIN : 0;
 }
 
-/* One turn: up to a chunk. It has to end, however fast bytes come: they are to be passed on, and told of. */
+/*
+ * Reads up to a chunk. A turn must end even if bytes arrive fast: they must be forwarded, and
+ * reported.
+ */
 static ssize_t read_body(struct inbound *in)
 {
 	struct engine *e = in->engine;
@@ -150,7 +155,7 @@ static ssize_t read_body(struct inbound *in)
 
 /* --- The end ----------------------------------------------------------------------------------- */
 
-/* A stripe's was a header. */
+/* The end of a stripe was its header. */
 static ssize_t read_end(struct inbound *in)
 {
 	while (!is_stripe(in) && in->n_end < STREAM_WORD_SIZE) {
@@ -188,7 +193,7 @@ static void finish(struct inbound *in)
 	if (!engine_count(e, ENGINE_IN, &in->link, &planned, &in->traffic))
 		return;
 	in->state = INBOUND_DONE;
-	engine_look(e);
+	engine_check_done(e);
 }
 
 /* --- Turns ------------------------------------------------------------------------------------- */
@@ -202,7 +207,7 @@ static void take(struct inbound *in)
 	if (in->state == INBOUND_NEXT || in->state == INBOUND_BODY)
 		r = read_body(in);
 	if (in->n_bytes > before) {
-		in->heard_ns = num_now_ns();
+		in->received_ns = num_now_ns();
 		engine_arrived(e);
 	}
 	if (r == 0 && in->state == INBOUND_END && !e->engine_loop.is_over) {
@@ -230,7 +235,7 @@ static void on_again(struct timer *timer)
 		take(in);
 }
 
-void inbound_tell_socket(const struct inbound *in)
+void inbound_report_socket(const struct inbound *in)
 {
 	struct engine *e = in->engine;
 	const struct engine_order *o = &e->engine_loop.order;
@@ -239,7 +244,7 @@ void inbound_tell_socket(const struct inbound *in)
 		.sent = e->n_in * tcp_planned_back(),
 	};
 
-	engine_loop_tell_socket(&e->engine_loop, in->link.fd, o->from, false, &planned);
+	engine_loop_report_socket(&e->engine_loop, in->link.fd, o->from, false, &planned);
 }
 
 void inbound_accept(struct inbound *in, struct link link, unsigned place)
@@ -250,9 +255,9 @@ void inbound_accept(struct inbound *in, struct link link, unsigned place)
 
 	in->link = link;
 	in->place = place;
-	in->heard_ns = num_now_ns();
+	in->received_ns = num_now_ns();
 	in->state = INBOUND_NEXT;
-	inbound_tell_socket(in);
+	inbound_report_socket(in);
 	n = link_write(&in->link, &accepted, 1);
 	if (n != 1) {
 		fail(in, n < 0 ? n : -EIO);
@@ -262,12 +267,12 @@ void inbound_accept(struct inbound *in, struct link link, unsigned place)
 	if (r < 0)
 		fail(in, r);
 	else
-		take(in); /* TLS may have read on */
+		take(in); /* TLS may have buffered more */
 }
 
-/* --- Patience ---------------------------------------------------------------------------------- */
+/* --- Deadlines --------------------------------------------------------------------------------- */
 
-/* Where the first of those that did not come should have. */
+/* The index of the address that the first missing stripe should have connected to. */
 static unsigned find_absent(const struct engine *e)
 {
 	unsigned came = 0, place = 0;
@@ -280,57 +285,61 @@ static unsigned find_absent(const struct engine *e)
 	return place;
 }
 
-static void look_for_absent(struct engine *e, uint64_t now_ns)
+static void check_absent(struct engine *e, uint64_t now_ns)
 {
 	uint64_t patience_ns = e->engine_loop.order.stall_ns;
 	double seconds = (double)patience_ns / 1e9;
 	char over[ENGINE_OVER_SIZE];
 
 	if (e->n_in) {
-		/* Its other stripes came, so it lives. */
+		/* Its other stripes are connected, so it is alive. */
 		if (now_ns > e->started_ns + patience_ns + patience_ns / 4)
 			engine_fail_stripe(e, ENGINE_IN, find_absent(e),
-					   "%s%s did not come for %.1f s", e->engine_loop.order.from,
+					   "%s%s did not connect for %.1f s",
+					   e->engine_loop.order.from,
 					   engine_over(e, ENGINE_IN, find_absent(e), over), seconds);
 	} else if (now_ns <= e->started_ns + patience_ns) {
 		return;
 	} else if (e->gate.last[0]) {
-		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s; somebody was refused: %s",
+		engine_fail(e, ENGINE_IN, "%s did not connect for %.1f s; a peer was refused: %s",
 			    e->engine_loop.order.from, seconds, e->gate.last);
 	} else {
-		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s", e->engine_loop.order.from,
-			    seconds);
+		engine_fail(e, ENGINE_IN, "%s did not connect for %.1f s",
+			    e->engine_loop.order.from, seconds);
 	}
 }
 
-/* Between two pieces a stripe may wait for as long as others bring some. */
-static uint64_t heard_ns(const struct inbound *in)
+/* A stripe may be idle between two pieces while other stripes receive some. */
+static uint64_t last_received_ns(const struct inbound *in)
 {
 	const struct engine *e = in->engine;
-	uint64_t last = in->heard_ns;
+	uint64_t last = in->received_ns;
 
 	if (in->state == INBOUND_NEXT && in->n_header == 0)
 		for (unsigned i = 0; i < e->n_in; i++)
-			last = e->in[i].heard_ns > last ? e->in[i].heard_ns : last;
+			last = e->in[i].received_ns > last ? e->in[i].received_ns : last;
 	return last;
 }
 
-void inbound_look(struct engine *e, uint64_t now_ns)
+void inbound_check_deadlines(struct engine *e, uint64_t now_ns)
 {
 	uint64_t patience_ns = e->engine_loop.order.stall_ns;
 
 	if (engine_is_awaiting(e)) {
 		if (e->engine_loop.is_started)
-			look_for_absent(e, now_ns);
+			check_absent(e, now_ns);
 	}
 	for (unsigned i = 0; i < e->n_in && !e->engine_loop.is_over; i++) {
 		struct inbound *in = &e->in[i];
 
 		if (in->state == INBOUND_NONE || in->state == INBOUND_DONE)
 			continue;
-		/* A little more than at the other end, which, if it lives, knows better who is to blame. */
-		if (now_ns > heard_ns(in) + patience_ns + patience_ns / 4)
+		/*
+		 * A little more than the sender waits, because the sender, if it is alive, can
+		 * better name the cause.
+		 */
+		if (now_ns > last_received_ns(in) + patience_ns + patience_ns / 4)
 			fail_in(in, " sent nothing for %.1f s",
-				(double)(now_ns - heard_ns(in)) / 1e9);
+				(double)(now_ns - last_received_ns(in)) / 1e9);
 	}
 }

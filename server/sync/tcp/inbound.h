@@ -1,7 +1,7 @@
 /*
  * Inbound
  *
- * The stream from the node before this one, into the memory; or one of the stripes that it comes in.
+ * Receives the stream of the previous node, or one of its stripes, into the memory.
  */
 #pragma once
 
@@ -14,8 +14,8 @@
 struct engine;
 
 enum inbound_state {
-	INBOUND_NONE, /* it did not come */
-	INBOUND_NEXT, /* a piece, or the end */
+	INBOUND_NONE, /* not connected */
+	INBOUND_NEXT, /* a piece or the end follows */
 	INBOUND_BODY,
 	INBOUND_END,
 	INBOUND_DONE,
@@ -24,27 +24,27 @@ enum inbound_state {
 struct inbound {
 	struct engine *engine;
 	enum inbound_state state;
-	unsigned place; /* of our address that it came to */
+	unsigned place; /* index of our address that it connected to */
 	struct source source;
-	struct timer again; /* the next turn, where TLS holds bytes that wake nobody up */
+	struct timer again; /* the next turn, if TLS holds bytes for which epoll does not wake */
 	struct link link;
-	uint64_t piece; /* the one that comes */
+	uint64_t piece; /* the current one */
 	struct cursor cursor;
-	uint64_t left; /* of it */
-	uint64_t n_pieces, n_bytes; /* that came over this link */
+	uint64_t left; /* bytes left of the current piece */
+	uint64_t n_pieces, n_bytes; /* received over this link */
 	uint8_t header[STRIPES_HEADER_SIZE];
 	size_t n_header;
 	char end[STREAM_WORD_SIZE];
 	size_t n_end;
-	uint64_t heard_ns; /* when something came */
-	struct traffic traffic; /* once it is done */
+	uint64_t received_ns; /* time of the last bytes */
+	struct traffic traffic; /* valid once it is done */
 };
 
 void inbound_init(struct inbound *in, struct engine *e);
 void inbound_deinit(struct inbound *in);
-/* Takes the link of the one whom the gate let through, to this one of our addresses. */
+/* Takes the link of the peer that passed the gate, and the index of our address. */
 void inbound_accept(struct inbound *in, struct link link, unsigned place);
-/* Has it traced. */
-void inbound_tell_socket(const struct inbound *in);
-/* Whether the node before this one is silent for too long. */
-void inbound_look(struct engine *e, uint64_t now_ns);
+/* Sends the socket to the agent. */
+void inbound_report_socket(const struct inbound *in);
+/* Fails if the previous node is silent for too long. */
+void inbound_check_deadlines(struct engine *e, uint64_t now_ns);

@@ -34,7 +34,7 @@ void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate)
 	unsigned timeout_ms = (unsigned)(stall_ns / 1000000);
 	int on = 1;
 
-	/* Without these it works as well, only later. */
+	/* An error does no harm here: these only make it faster. */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
 	if (max_rate)
@@ -79,7 +79,10 @@ static int of_tls(const struct link *l, int r)
 	case SSL_ERROR_SYSCALL:
 		return errno ? of_errno() : -EPIPE;
 	default:
-		/* An end without a farewell is one of 3.0's errors, and no fault of the protocol here. */
+		/*
+		 * OpenSSL 3.0 reports a connection that ends without close_notify as an error. That
+		 * is no protocol error here.
+		 */
 		if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
 			return -EPIPE;
 		return -EPROTO;
@@ -153,8 +156,8 @@ ssize_t link_write(struct link *l, const void *from, uint64_t size)
 }
 
 /*
- * OpenSSL has nothing of its own to send then: whatever was written before was written to its end. It says as
- * sendfile() does how much of it went; a key update would fail, but neither of us ever asks for one.
+ * OpenSSL has nothing of its own to send: all earlier writes were complete. It returns the number
+ * of bytes as sendfile() does. A key update would fail, but neither side ever requests one.
  */
 static ssize_t write_file_tls(struct link *l, int fd, uint64_t offset, uint64_t size)
 {
@@ -194,8 +197,8 @@ uint64_t link_acknowledged(const struct link *l)
 }
 
 /*
- * The records that the kernel makes are counted by it alone. What came with the last one that was read is as good as
- * read: without TLS it would be in the kernel's count.
+ * Only the kernel counts the records that it makes. Bytes that arrived in the last record count as
+ * read: without TLS they would be in the kernel's count.
  */
 int link_traffic(const struct link *l, struct traffic *ret)
 {

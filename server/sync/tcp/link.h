@@ -1,8 +1,8 @@
 /*
  * A link
  *
- * A connected socket, with TLS on it or not, and the count of what went over it. Nothing blocks: -EAGAIN;
- * whatever says that the other end is gone is -EPIPE.
+ * A connected socket, with or without TLS, and the count of its bytes. Nothing blocks: -EAGAIN.
+ * Every error that means that the peer closed is -EPIPE.
  */
 #pragma once
 
@@ -18,9 +18,9 @@ struct link {
 	int fd;
 	SSL *tls; /* NULL: none */
 	bool is_ours; /* we connected */
-	bool is_kernel_sending; /* it encrypts, and takes bytes from a file */
+	bool is_kernel_sending; /* kTLS encrypts, and sends from a file */
 	bool is_kernel_receiving;
-	uint64_t read; /* without what TLS puts around it */
+	uint64_t read; /* plaintext */
 	uint64_t written;
 };
 
@@ -29,12 +29,15 @@ void link_init(struct link *l);
 void link_open(struct link *l, int fd, SSL *tls, bool is_ours);
 void link_close(struct link *l);
 
-/* What every socket of ours wants: nothing waits to be sent, and what is not acknowledged ends the link. */
+/*
+ * Sets the options of all our sockets: data is sent at once, and unacknowledged data ends the link
+ * after the stall time.
+ */
 void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate);
-/* Bytes a second that it sends from now on; 0: as many as it can. */
+/* Limits the rate from now on, in bytes per second; 0: no limit. */
 void link_limit(int fd, uint64_t max_rate);
 
-/* Little of what is written waits in the socket. */
+/* Limits the bytes that wait in the socket. */
 void link_keep_short(int fd, unsigned n_bytes);
 
 /* 0: done. -EPROTO: refused, see tls_explain(). */
@@ -42,10 +45,10 @@ int link_handshake(struct link *l);
 
 ssize_t link_read(struct link *l, void *to, uint64_t size);
 ssize_t link_write(struct link *l, const void *from, uint64_t size);
-/* Bytes of the memory, by the kernel alone where there is no TLS, or where that is the kernel's. */
+/* Sends bytes of the memory; without a copy if there is no TLS, or kTLS. */
 ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offset, uint64_t size);
 
-/* What was written and read so far, FIN and SYN not counted. */
+/* Reads the bytes read and written so far, without FIN and SYN. */
 int link_traffic(const struct link *l, struct traffic *ret);
-/* Bytes that the other end acknowledged so far. */
+/* Bytes that the peer has acknowledged so far. */
 uint64_t link_acknowledged(const struct link *l);

@@ -1,8 +1,8 @@
 /*
  * weightd-sync-tcp
  *
- * Carries the bytes of one epoch over TCP, and ends with it: weightd-sync starts it, tells it over descriptor 3
- * what to do, and may kill it at any time. It never trusts who is at the other end of a link.
+ * Carries the bytes of one epoch over TCP, and ends with it. weightd-sync starts it, sends its
+ * orders over descriptor 3, and may kill it at any time. It trusts no peer of a link.
  */
 #include "server/sync/tcp/engine.h"
 

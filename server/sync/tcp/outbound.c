@@ -13,8 +13,8 @@
 #include "server/sync/tcp/tls.h"
 
 #define RETRY_NS 50000000u
-#define NOT_SENT_MAX                                                                               \
-	262144 /* bytes of a stripe that wait in its socket: the others could take the next */
+/* Bytes of a stripe that wait in its socket: other stripes could carry them. */
+#define NOT_SENT_MAX 262144
 
 static void on_event(struct source *source, uint32_t events);
 static void on_retry(struct timer *timer);
@@ -38,7 +38,7 @@ static bool is_stripe(const struct outbound *out)
 	return out->engine->n_out > 1;
 }
 
-/* Which of our addresses it leaves from, and which of the other node's it goes to: they have the same place. */
+/* The index of our address and of the next node's: both are the same. */
 static unsigned place_of(const struct outbound *out)
 {
 	const struct next *next = &out->engine->next;
@@ -61,7 +61,7 @@ static void fail(struct outbound *out, ssize_t error)
 	char why[256];
 
 	if (error == -EPIPE && out->state <= OUTBOUND_ANSWER) {
-		fail_out(out, " hung up before it took the stream");
+		fail_out(out, " hung up before it accepted the stream");
 	} else if (error == -EPIPE) {
 		fail_out(out, " hung up");
 	} else if (error == -ETIMEDOUT) {
@@ -69,7 +69,7 @@ static void fail(struct outbound *out, ssize_t error)
 			 (double)out->engine->engine_loop.order.stall_ns / 1e9);
 	} else if (error == -EPROTO) {
 		tls_explain(out->link.tls, why, sizeof(why));
-		fail_out(out, " is not who it should be, or refused us: %s", why);
+		fail_out(out, " is not the expected node, or refused us: %s", why);
 	} else {
 		fail_out(out, " cannot be reached: %s", strerror((int)-error));
 	}
@@ -83,7 +83,7 @@ static bool may_heal(int error)
 	       error == -ENETDOWN;
 }
 
-/* The end of the time for this is outbound_look()'s. */
+/* The deadline is enforced by outbound_check_deadline(). */
 static void try_again(struct outbound *out, int error)
 {
 	loop_remove(&out->source);
@@ -94,7 +94,10 @@ static void try_again(struct outbound *out, int error)
 		fail(out, error);
 }
 
-/* It leaves from our address of the same place, and so by that one's interface, if that was said. */
+/*
+ * Binds to our address at the same index, if the order has it, to leave by the interface of that
+ * address.
+ */
 static int bind_ours(const struct outbound *out, int fd)
 {
 	const struct engine *e = out->engine;
@@ -103,7 +106,7 @@ static int bind_ours(const struct outbound *out, int fd)
 
 	if (!e->next.n_ways)
 		return 0;
-	/* Without it, the port would be taken for this address alone, and they are few. */
+	/* Without this option, bind() takes the port for this address alone, and ports are few. */
 	(void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
 	return bind(fd, (const struct sockaddr *)&ours->at, ours->size) < 0 ? -errno : 0;
 }
@@ -168,8 +171,8 @@ void outbound_start(struct outbound *out)
 	on_retry(&out->retry);
 }
 
-/* What all stripes together have to carry. */
-static void tell_socket(const struct outbound *out)
+/* The plan is that of all stripes together. */
+static void report_socket(const struct outbound *out)
 {
 	struct engine *e = out->engine;
 	const struct engine_order *o = &e->engine_loop.order;
@@ -178,12 +181,12 @@ static void tell_socket(const struct outbound *out)
 		.received = e->n_out * tcp_planned_back(),
 	};
 
-	engine_loop_tell_socket(&e->engine_loop, out->link.fd, e->next.node, true, &planned);
+	engine_loop_report_socket(&e->engine_loop, out->link.fd, e->next.node, true, &planned);
 }
 
 /* --- The stream -------------------------------------------------------------------------------- */
 
-/* 0 when all of it is written. */
+/* 0: all is written. */
 static ssize_t write_rest(struct outbound *out, const void *from, size_t size)
 {
 	while (out->n_written < size) {
@@ -198,7 +201,7 @@ static ssize_t write_rest(struct outbound *out, const void *from, size_t size)
 	return 0;
 }
 
-/* False: none that began to arrive is left. */
+/* False: no piece that has begun to arrive is left. */
 static bool take_piece(struct outbound *out)
 {
 	struct stripes *s = &out->engine->stripes;
@@ -214,7 +217,7 @@ static bool take_piece(struct outbound *out)
 	return true;
 }
 
-/* What is in memory of the piece, as far as the turn goes. */
+/* Writes the bytes of the piece that are in memory, up to `*room`. */
 static ssize_t write_piece(struct outbound *out, uint64_t *room)
 {
 	struct engine *e = out->engine;
@@ -238,7 +241,7 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 	return 0;
 }
 
-/* One turn: up to a chunk of what is in memory. 0: all of it is written, or the turn is over. */
+/* Writes up to a chunk of the bytes in memory. 0: all is written, or the turn is over. */
 static ssize_t write_body(struct outbound *out)
 {
 	uint64_t room = out->engine->engine_loop.order.chunk;
@@ -254,7 +257,7 @@ static ssize_t write_body(struct outbound *out)
 		if (r < 0)
 			return r;
 		if (out->has_piece && room > 0)
-			return 0; /* the rest of it did not arrive yet */
+			return 0; /* the rest has not arrived yet */
 	}
 	out->is_full = room == 0;
 	return 0;
@@ -310,7 +313,7 @@ static void finish(struct outbound *out)
 	if (!engine_count(e, ENGINE_OUT, &out->link, &planned, &out->traffic))
 		return;
 	out->state = OUTBOUND_DONE;
-	engine_look(e);
+	engine_check_done(e);
 }
 
 static ssize_t read_answer(struct outbound *out)
@@ -341,14 +344,14 @@ static ssize_t read_word(struct outbound *out)
 	return 0;
 }
 
-/* It has nothing to say while it takes: but it may hang up. */
+/* The peer has nothing to send while it receives, but it may close. */
 static ssize_t read_nothing(struct outbound *out)
 {
 	char c;
 	ssize_t n = link_read(&out->link, &c, 1);
 
 	if (n > 0)
-		fail_out(out, " speaks before all was sent");
+		fail_out(out, " sent bytes before the end of the stream");
 	return n > 0 ? 0 : n;
 }
 
@@ -389,7 +392,7 @@ static int check_connection(struct outbound *out)
 	return -error;
 }
 
-/* Reads before it writes: what the other end said before it hung up says more than that it hung up. */
+/* Reads before it writes: the peer's last message contains more than the fact that it closed. */
 static void advance(struct outbound *out, bool is_readable)
 {
 	struct engine *e = out->engine;
@@ -422,15 +425,15 @@ static void on_event(struct source *source, uint32_t events)
 			try_again(out, r);
 			return;
 		}
-		tell_socket(out);
+		report_socket(out);
 	}
 	advance(out, events & ~(uint32_t)EPOLLOUT);
 }
 
-void outbound_tell_socket(const struct outbound *out)
+void outbound_report_socket(const struct outbound *out)
 {
 	if (out->state > OUTBOUND_CONNECTING)
-		tell_socket(out);
+		report_socket(out);
 }
 
 void outbound_limit(const struct outbound *out)
@@ -445,7 +448,7 @@ void outbound_push(struct outbound *out)
 		advance(out, false);
 }
 
-/* Whether the next node has something to do that it has not done. */
+/* The next node has work that it has not done. */
 static bool is_owed(const struct outbound *out)
 {
 	const struct stripes *s = &out->engine->stripes;
@@ -455,7 +458,7 @@ static bool is_owed(const struct outbound *out)
 	       traffic_is_queued(out->link.fd);
 }
 
-void outbound_look(struct outbound *out, uint64_t now_ns)
+void outbound_check_deadline(struct outbound *out, uint64_t now_ns)
 {
 	uint64_t acknowledged;
 	double seconds = (double)(now_ns - out->moved_ns) / 1e9;

@@ -1,8 +1,8 @@
 /*
  * Outbound
  *
- * The stream to the next node, or one of the stripes that it goes in: what is in memory here, as it arrives. Stripes
- * take the next piece whenever they have sent one, so that a slow one takes fewer.
+ * Forwards the stream to the next node, or one of its stripes: the bytes in memory, as they arrive.
+ * Each stripe takes the next piece when it has sent one, so a slow stripe takes fewer.
  */
 #pragma once
 
@@ -35,29 +35,29 @@ struct outbound {
 	struct link link;
 	bool has_piece;
 	uint64_t piece;
-	uint64_t at; /* bytes of it that were sent */
+	uint64_t at; /* bytes of the piece that were sent */
 	struct cursor cursor;
-	uint64_t n_pieces, n_bytes; /* that went over this link */
+	uint64_t n_pieces, n_bytes; /* sent over this link */
 	uint8_t preamble[PREAMBLE_SIZE];
 	uint8_t header[STRIPES_HEADER_SIZE];
 	bool is_header_due;
-	size_t n_written; /* of the preamble, a header, or the end */
+	size_t n_written; /* bytes of the preamble, a header, or the end */
 	char word[STREAM_WORD_SIZE];
 	size_t n_word;
 	bool is_full; /* the socket, or this turn */
-	uint64_t moved_ns; /* when it took something, or when there was nothing to take */
+	uint64_t moved_ns; /* time of the last progress, or of when there was nothing to send */
 	uint64_t seen_at, seen_acknowledged;
-	struct traffic traffic; /* once it is done */
+	struct traffic traffic; /* valid once it is done */
 };
 
 void outbound_init(struct outbound *out, struct engine *e, unsigned stripe);
 void outbound_deinit(struct outbound *out);
 void outbound_start(struct outbound *out);
-/* Has it traced, if it is connected. */
-void outbound_tell_socket(const struct outbound *out);
-/* The rate of the engine's next is another one. */
+/* Sends the socket to the agent, if it is connected. */
+void outbound_report_socket(const struct outbound *out);
+/* Applies the changed rate of engine::next. */
 void outbound_limit(const struct outbound *out);
 /* More is in memory. */
 void outbound_push(struct outbound *out);
-/* Whether the next node is silent for too long while we wait for it. */
-void outbound_look(struct outbound *out, uint64_t now_ns);
+/* Fails if the next node is silent for too long while we wait for it. */
+void outbound_check_deadline(struct outbound *out, uint64_t now_ns);

@@ -15,7 +15,7 @@
 #include "server/sync/base/preamble.h"
 
 #define PEM_MAX MIB
-#define RECORDS_READ (256 * 1024) /* at once: by default each record is two calls */
+#define RECORDS_READ (256 * 1024) /* OpenSSL's default makes two calls per record */
 
 static BIO *read_pem(int fd)
 {
@@ -39,7 +39,7 @@ static BIO *read_pem(int fd)
 	return bio;
 }
 
-/* By default OpenSSL asks a person at the terminal. */
+/* OpenSSL's default prompts at the terminal. */
 static int no_passphrase(char *buf, int size, int writing, void *user)
 {
 	(void)buf;
@@ -58,7 +58,7 @@ static bool add_authority(X509_STORE *store, const X509_INFO *info, bool *ret_so
 	       (!info->crl || X509_STORE_add_crl(store, info->crl) == 1);
 }
 
-/* And whom they revoked. */
+/* Adds the certificates and revocation lists. */
 static bool add_authorities(SSL_CTX *context, BIO *pem)
 {
 	STACK_OF(X509_INFO) *all = PEM_X509_INFO_read_bio(pem, NULL, no_passphrase, NULL);
@@ -102,10 +102,13 @@ static bool set_rules(SSL_CTX *context)
 					  SSL_MODE_RELEASE_BUFFERS);
 	(void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_read_ahead(context, 1);
-	/* Where the kernel has it, and for ciphers that it knows: link.c asks after the handshake. */
+	/* The kernel supports some ciphers: link.c checks it after the handshake. */
 	(void)SSL_CTX_set_options(context, SSL_OP_ENABLE_KTLS);
 	SSL_CTX_set_default_read_buffer_len(context, RECORDS_READ);
-	/* Nobody comes back; a ticket would be on the wire beside what is counted. */
+	/*
+	 * Sessions are never resumed; a ticket would add bytes on the wire to those that are
+	 * counted.
+	 */
 	return SSL_CTX_set_num_tickets(context, 0) == 1 &&
 	       SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1;
 }
@@ -118,7 +121,7 @@ int tls_new(const int pem_fds[3], SSL_CTX **ret, char *why, size_t why_size)
 	} parts[] = {
 		{"CA", add_authorities},
 		{"certificate", use_certificates},
-		{"key, which has to be the certificate's and without a passphrase,", use_key},
+		{"key, which must be the certificate's and without a passphrase,", use_key},
 	};
 	SSL_CTX *context = SSL_CTX_new(TLS_method());
 	bool ok = context && set_rules(context);
@@ -133,7 +136,7 @@ int tls_new(const int pem_fds[3], SSL_CTX **ret, char *why, size_t why_size)
 			(void)snprintf(why, why_size, "the PEM of the %s cannot be used",
 				       parts[i].name);
 	}
-	ERR_clear_error(); /* the end of a PEM is one, too */
+	ERR_clear_error(); /* the end of a PEM is an error, too */
 	if (!ok) {
 		SSL_CTX_free(context);
 		return -EBADMSG;

@@ -1,7 +1,7 @@
 /*
  * TLS
  *
- * 1.3 and nothing older, both sides with a certificate of our CA, whose SAN has to be NAME.weightd of the very
+ * Version 1.3 only. Both sides need a certificate of our CA with the SAN NAME.weightd of the
  * node that the agent named.
  */
 #pragma once
@@ -10,11 +10,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* From the PEM in three memfds. -EBADMSG with a sentence. */
+/* Makes a context from the PEM in three memfds. -EBADMSG with a sentence. */
 int tls_new(const int pem_fds[3], SSL_CTX **ret, char *why, size_t why_size);
 
-/* A session on a socket, which stays the caller's. NULL: no memory. */
+/* Starts a session on a socket, which stays the caller's. NULL: no memory. */
 SSL *tls_session(SSL_CTX *context, int fd, bool is_server, const char *peer);
 
-/* Why the last call failed, as a clause about the peer: what is wrong with its certificate, or what it said. */
+/*
+ * Explains the last failure as a clause about the peer: the error in its certificate, or its alert.
+ */
 void tls_explain(const SSL *tls, char *why, size_t why_size);

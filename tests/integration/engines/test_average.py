@@ -254,9 +254,9 @@ def test_an_order_that_is_wrong_is_refused_with_what_is_wrong(change, word):
 
 
 @pytest.mark.parametrize("table, word", (
-    (b"", "table"), (b"{}", "array"), (b"[7]", "tensor has to be"), (b'[["w","F32",0]]', "tensor has to be"),
-    (b'[["w","F32",0,12]]', "tensor has to be"), (b'[["w","F32",-1,4]]', "tensor has to be"),
-    (b'[["w","F32",0,6]]', "'w'"), (b'[["v","U8",0,4],["w","F32",3,4]]', "'w'"), (b'[["w","F32",11,0]]', "tensor has to be"),
+    (b"", "table"), (b"{}", "array"), (b"[7]", "tensor must be"), (b'[["w","F32",0]]', "tensor must be"),
+    (b'[["w","F32",0,12]]', "tensor must be"), (b'[["w","F32",-1,4]]', "tensor must be"),
+    (b'[["w","F32",0,6]]', "'w'"), (b'[["v","U8",0,4],["w","F32",3,4]]', "'w'"), (b'[["w","F32",11,0]]', "tensor must be"),
     (('[["v","U8",0,4],["w%s","x%s",3,4]]' % ("é" * 100, "é" * 10)).encode(), "'w" + "é" * 99 + "'")))
 def test_a_table_that_is_wrong_is_refused_with_what_is_wrong(table, word):
     order = {"operation": "average", "from": None, "nodes": [{"node": "b", "address": "127.0.0.1"}], "security": "none"}

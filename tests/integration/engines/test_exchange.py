@@ -322,9 +322,9 @@ GOOD = plan([(10, 20)], {(0, 0): [(0, 0, 10, 1, 0, 0, 1, 0, 0)]})
 
 @pytest.mark.parametrize("text, changes, word", (
     (GOOD, {"nodes": []}, "nodes"), (GOOD, {"token": None}, "token"), (GOOD, {"result_bytes": ...}, "result_bytes"),
-    (GOOD, {"result_bytes": 21}, "smaller"), (GOOD, {"result_bytes": 0}, "have to come with it"),
+    (GOOD, {"result_bytes": 21}, "smaller"), (GOOD, {"result_bytes": 0}, "must be attached"),
     (GOOD, {"n_bytes": 9}, "other `nodes`, `n_bytes`"), (GOOD, {"operation": "swap"}, '"exchange"'),
-    (GOOD[:-1], {}, "its size does not match"), (b"x" + GOOD, {}, "another release"), (b"", {}, "the plan has to have 1 to"),
+    (GOOD[:-1], {}, "its size does not match"), (b"x" + GOOD, {}, "another release"), (b"", {}, "the plan must have 1 to"),
     (plan([(10, 20)], {(0, 0): [(0, 11, 10, 1, 0, 0, 1, 0, 0)]}), {}, "leaves the memory"),
     (plan([(10, 20), (0, 0)], {}), {}, "other `nodes`")))
 def test_an_order_that_is_wrong_is_refused_with_what_is_wrong(text, changes, word):

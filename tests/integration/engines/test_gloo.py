@@ -281,7 +281,7 @@ def test_a_hello_that_is_none_fails_the_link_with_who_said_it(hello):
     with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as engine:
         engine.open(memory)
         engine.start(**({} if hello is ... else {"from_hello": hello}))
-        assert_failed(engine, "a", "b", "a", "a said no `hello`")
+        assert_failed(engine, "a", "b", "a", "a sent no `hello`")
 
 
 def test_a_hello_of_the_next_that_is_none_fails_the_link_with_who_said_it():
@@ -290,7 +290,7 @@ def test_a_hello_of_the_next_that_is_none_fails_the_link_with_who_said_it():
         a.open(memory, node="a", **{"from": None, "token": None})
         b.open(memory)
         b.start({"node": "c", "address": "127.0.0.1", "port": 1, "token": "11" * 32, "hello": "00"}, from_hello=a.hello)
-        assert_failed(b, "b", "c", "c", "c said no `hello`")
+        assert_failed(b, "b", "c", "c", "c sent no `hello`")
 
 
 def test_orders_come_once():

@@ -112,8 +112,8 @@ def test_a_rate_that_is_too_low_is_refused_with_one_that_is_not(gpu):
 def test_a_rank_that_never_comes_is_the_end_within_a_stall(gpu):
     with Ring("abc", gpu, MIB, stall_ms=STALL_MS) as ring:
         ring.start(places=(0, 2))
-        assert_failed(ring.engines[0], None, None, "NCCL's communicator did not get on for ")
-        assert_failed(ring.engines[2], "b", "c", "NCCL's communicator did not get on for ")
+        assert_failed(ring.engines[0], None, None, "NCCL's communicator made no progress for ")
+        assert_failed(ring.engines[2], "b", "c", "NCCL's communicator made no progress for ")
 
 
 def test_an_init_that_hangs_is_the_end_within_a_stall(gpu):
@@ -122,7 +122,7 @@ def test_an_init_that_hangs_is_the_end_within_a_stall(gpu):
         ring.start()
         for engine in ring.engines:
             end = engine.hear_end()
-            assert end["op"] == "failed" and "NCCL's communicator did not get on" in end["why"], end
+            assert end["op"] == "failed" and "NCCL's communicator made no progress" in end["why"], end
 
 
 def test_a_driver_that_hangs_at_the_start_is_named():
@@ -142,7 +142,7 @@ def test_a_driver_that_hangs_at_the_start_is_named():
 
 def test_a_call_that_hangs_is_named_by_the_node_it_hangs_at():
     calls = {"ncclCommInitRankConfig": "NCCL's communicator", "ncclBroadcast": "NCCL's greeting",
-             "ncclAllReduce": "NCCL's count of those who have all", "ncclCommFinalize": "NCCL's end",
+             "ncclAllReduce": "NCCL's count of the nodes that have all", "ncclCommFinalize": "NCCL's end",
              "cuEventQuery": "NCCL's greeting"}
     with contextlib.ExitStack() as stack:
         rings = []
@@ -164,7 +164,7 @@ def test_a_collective_that_hangs_is_the_end_within_a_stall(gpu):
         ring.start()
         for engine, link in zip(ring.engines, ((None, None), ("a", "b"), ("b", "c"))):
             end = assert_failed(engine, *link)
-            assert "NCCL's broadcast did not get on for " in end["why"] or "remote process exited" in end["why"], end
+            assert "NCCL's broadcast made no progress for " in end["why"] or "remote process exited" in end["why"], end
         end = ring.engines[2].progress[-1]["done"]
         assert end == 3 * MIB and ring.memories[2].read()[:end] == data[:end]
 
@@ -194,7 +194,7 @@ def test_a_node_that_dies_in_the_middle_leaves_the_others_a_prefix(gpu):
 
 
 @pytest.mark.parametrize("doing, n_pieces_before", (
-    ("NCCL's greeting", 0), ("NCCL's count of those who have all", 1 + 16)))
+    ("NCCL's greeting", 0), ("NCCL's count of the nodes that have all", 1 + 16)))
 def test_a_node_that_dies_beside_the_broadcast_is_named_at_once(gpu, doing, n_pieces_before):
     gpu.gpus.fail("ncclPiece@1", "die", skip=n_pieces_before)
     with Ring("abc", gpu, MIB) as ring:
@@ -225,7 +225,7 @@ def test_an_abort_that_hangs_keeps_nobody_from_hearing_why(gpu):
     with Ring("ab", gpu, MIB, stall_ms=STALL_MS) as ring:
         ring.start()
         assert_failed(ring.engines[1], None, None, "internal error")
-        assert_failed(ring.engines[0], None, None, "NCCL's broadcast did not get on")
+        assert_failed(ring.engines[0], None, None, "NCCL's broadcast made no progress")
 
 
 @pytest.mark.parametrize("change", ({"epoch": 2}, {"sync": "00" * 8}, {"ranges": [[0, 8]]}, {"chunk": 65_536}))
@@ -280,20 +280,20 @@ def test_no_driver_and_no_gpu_are_one_sentence(gpu):
 def test_host_memory_that_cannot_be_pinned_is_one_sentence(gpu):
     gpu.gpus.fail("cuMemHostAlloc", 2)
     with contextlib.closing(gpu.memory(10)) as memory:
-        assert refused(gpu, memory) == "no host memory can be pinned: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+        assert refused(gpu, memory) == "cannot pin host memory: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
 
 
 def test_a_descriptor_that_is_no_memory_of_a_gpu_is_refused(gpu):
     with contextlib.closing(gpu.memory(10)) as memory, contextlib.closing(Memory(10)) as host:
         host.device, host.map_size = memory.device, memory.map_size
-        assert "the driver does not import the memory" in refused(gpu, host)
+        assert "the driver cannot import the memory" in refused(gpu, host)
 
 
 @pytest.mark.parametrize("change, word", (
     ({"memory": "tape"}, "`memory`"), ({"gpu": ...}, "`gpu`"),
     ({"map_size": 9}, "`map_size`"), ({"address": ..., "from": None}, "`address`"),
     ({"address": "192.0.2.1"}, "no interface of this machine has the data address"),
-    ({"operation": "average"}, "have to come with it")))
+    ({"operation": "average"}, "must be attached")))
 def test_an_order_that_is_wrong_is_refused_with_what_is_wrong(gpu, change, word):
     with contextlib.closing(gpu.memory(10)) as memory:
         assert word in refused(gpu, memory, **change)
@@ -306,7 +306,7 @@ def test_host_memory_is_refused_with_what_carries_it(gpu):
 
 
 @pytest.mark.parametrize("change, word", (
-    ({"rank": 1}, "`rank` 0 is the source"), ({"hello": "00" * ID}, "which said the `hello`"), ({"hello": "00"}, "`hello`"),
+    ({"rank": 1}, "`rank` 0 is the source"), ({"hello": "00" * ID}, "which sent the `hello`"), ({"hello": "00"}, "`hello`"),
     ({"rank": 2}, "less than `n_ranks`"), ({"n_ranks": 1}, "`n_ranks`"), ({"n_ranks": 1 << 40}, "`n_ranks`"),
     ({"max_rate": 1}, "`max_rate`")))
 def test_a_start_that_is_wrong_is_refused_with_what_is_wrong(gpu, change, word):

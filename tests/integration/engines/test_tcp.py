@@ -305,7 +305,7 @@ def test_a_wrong_preamble_is_refused_and_the_right_one_still_comes(wrong):
         send_stream(engine, b"0123456789")
         assert engine.hear_end()["op"] == "done"
         assert memory.read() == b"0123456789"
-        assert "is refused" in engine.read_log()
+        assert "refused the stream" in engine.read_log()
 
 
 def test_garbage_is_hung_up_on_and_nothing_of_it_is_kept():
@@ -395,7 +395,7 @@ def test_too_much_and_too_little_are_noticed(data, word):
 
 def test_an_upstream_that_stays_away_is_named():
     with receiver(stall_ms=300) as (engine, _):
-        assert_failed(engine, "a", "b", "a", "a did not come")
+        assert_failed(engine, "a", "b", "a", "a did not connect")
 
 
 def test_an_upstream_that_was_refused_is_named_with_the_reason():
@@ -403,7 +403,7 @@ def test_an_upstream_that_was_refused_is_named_with_the_reason():
         with call(engine, preamble(10, token="00" * 32)) as s:
             assert receive_all(s) == REFUSED
         engine.start()
-        assert_failed(engine, "a", "b", "a", "a did not come", "it has another token")
+        assert_failed(engine, "a", "b", "a", "a did not connect", "its token is wrong")
 
 
 def test_an_upstream_that_falls_silent_is_named():
@@ -472,7 +472,7 @@ def test_a_downstream_that_speaks_out_of_turn_is_named(listener):
     with source(listener, n_bytes=64 << 20) as engine, accept(listener) as s:
         receive(s, 192)
         s.sendall(ACCEPTED + THERE)
-        assert_failed(engine, "a", "b", "b", "b speaks before")
+        assert_failed(engine, "a", "b", "b", "b sent bytes before")
 
 
 @pytest.mark.parametrize("answers", (False, True))

@@ -182,7 +182,7 @@ def test_a_sender_that_is_another_brings_nothing(authority, other_authority, fds
         for kind, chain in begun.items():
             end = chain.engines[1].hear_end()
             assert (end["op"], end["from"], end["who"]) == ("failed", "a", "a"), (kind, end)
-            assert "did not come" in end["why"] and wrong[kind][2] in end["why"], (kind, end)
+            assert "did not connect" in end["why"] and wrong[kind][2] in end["why"], (kind, end)
             assert wrong[kind][2] in chain.engines[1].read_log()
         for chain in begun.values():
             end = chain.engines[0].hear_end()
