@@ -1,9 +1,9 @@
 /*
- * A planner that is told layouts of nodes that know nothing of each other, and a split, both of them anybody's: it refuses
- * with a sentence, or every layout that it answers with is one, and as large as the plan says.
+ * Sends a planner arbitrary layouts of nodes, and an arbitrary split: it refuses with a sentence,
+ * or every layout in its answers is valid, and has the planned size.
  *
- * A split, a byte of 0, and draws: how many sources, targets, nodes and tensors there are, where they are, and what each
- * source has of each tensor.
+ * The input is a split, a byte of 0, and draws: the numbers of sources, targets, nodes and tensors,
+ * their places, and the part of each tensor in each source.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -29,7 +29,7 @@ struct input {
 	const uint8_t *end;
 };
 
-static int agent_fd; /* the end of the socket that an agent would have */
+static int agent_fd; /* the agent's end of the socket */
 
 static unsigned draw(struct input *in)
 {
@@ -44,7 +44,7 @@ static uint64_t draw_size(struct input *in)
 	return n < 250 ? n % 17 : UINT64_MAX >> (n % 8 * 9);
 }
 
-/* --- What it is told ---------------------------------------------------------------------------- */
+/* --- Requests ---------------------------------------------------------------------------------- */
 
 static struct weightd_layout *draw_layout(struct input *in, uint32_t n_tensors)
 {
@@ -60,7 +60,7 @@ static struct weightd_layout *draw_layout(struct input *in, uint32_t n_tensors)
 			shape[k] = draw_size(in);
 		if (kind >= 240 && i > 0)
 			(void)weightd_layout_tie(l, NAMES[i], 0, NULL);
-		else /* what has no room it refuses, so that sources have other tensors */
+		else /* a layout refuses a tensor without room, so that sources differ */
 			(void)weightd_layout_add(l, NAMES[i],
 						 (enum weightd_dtype)(1 + kind / 5 % 24),
 						 kind % (DIMS + 1), shape, WEIGHTD_PARAM, NULL);
@@ -72,7 +72,7 @@ static struct weightd_layout *draw_layout(struct input *in, uint32_t n_tensors)
 static int tell(struct task *e, json_t *message, int fd, struct fault *f)
 {
 	struct json_packet t = {.message = message, .fds = {fd}, .n_fds = 1};
-	int r = planner_take(e, &t, f);
+	int r = planner_handle(e, &t, f);
 
 	MUST((r < 0) == (f->code && f->why[0]));
 	json_packet_deinit(&t);
@@ -95,7 +95,7 @@ static int tell_layout(struct task *e, struct input *in, uint32_t n_tensors, str
 	return r;
 }
 
-/* Each another one, as the agent has them. */
+/* All different, as in the agent. */
 static json_t *draw_nodes(struct input *in, unsigned n)
 {
 	unsigned how = draw(in);
@@ -107,7 +107,7 @@ static json_t *draw_nodes(struct input *in, unsigned n)
 	return nodes;
 }
 
-/* --- What it answers ---------------------------------------------------------------------------- */
+/* --- Answers ----------------------------------------------------------------------------------- */
 
 static void *map(const struct json_packet *t, uint64_t *ret_size)
 {
@@ -120,7 +120,7 @@ static void *map(const struct json_packet *t, uint64_t *ret_size)
 	return data;
 }
 
-/* Bytes of its data. */
+/* Returns the bytes of its data. */
 static uint64_t check_target(const struct json_packet *t, unsigned rank)
 {
 	struct weightd_layout *l;
@@ -153,7 +153,7 @@ static void check_plan(const struct json_packet *t, const json_t *targets, const
 	free(text);
 }
 
-/* What it said before it failed means nothing. */
+/* Answers before a failure do not count. */
 static void check_answers(const json_t *targets, bool is_planned)
 {
 	uint64_t n_bytes[RANKS];

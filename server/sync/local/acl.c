@@ -7,8 +7,8 @@
 #include "server/sync/base/json_fields.h"
 
 #define MODE_MAX 0666
-#define ID_MAX (UINT32_MAX - 1) /* the last one means none */
-#define NAME_MAX_LENGTH 196 /* of a line of sync.conf */
+#define ID_MAX (UINT32_MAX - 1) /* the last id means none */
+#define NAME_MAX_LENGTH 196 /* a line of sync.conf */
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
@@ -20,13 +20,13 @@ int acl_read(const struct json_packet *t, struct acl *ret, struct fault *f)
 
 	if (json_object_get(t->message, "mode")) {
 		if (field_number(t->message, "mode", MODE_MAX, &mode) < 0)
-			return fault_set_message(f, t, "has a mode in it that is none");
+			return fault_set_message(f, t, "contains an invalid mode");
 		g.mode = (int64_t)mode;
 	}
 	if (group) {
 		if (field_number(group, "gid", ID_MAX, &gid) < 0 ||
 		    field_string(group, "name", NAME_MAX_LENGTH, &g.unix_group) < 0)
-			return fault_set_message(f, t, "has a Unix group in it that is none");
+			return fault_set_message(f, t, "contains an invalid Unix group");
 		g.gid = (int64_t)gid;
 	}
 	*ret = g;
@@ -70,7 +70,7 @@ int acl_apply(const struct acl *g, const struct task *e, const struct target *ta
 		if (strcmp(b->device, device) != 0 || !differs(g, b))
 			continue;
 		r = weightd_set_access(e->w, target->buffer, target->device, g->mode, -1, g->gid);
-		if (r < 0 && r != -EACCES) /* who owns it decides */
+		if (r < 0 && r != -EACCES) /* the decision is the owner's */
 			return refused(g, e, target, r, f);
 	}
 	return 0;

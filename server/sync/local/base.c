@@ -1,7 +1,8 @@
 /*
- * A base lends its bytes from base_new() to base_free(): its lease is over before the new version is published,
- * whose weightd may then want the memory for the next one. A patch needs the bytes of leaves that differ, too, and so
- * copies these, late, as leaves that travel are written by others.
+ * A base lends its bytes from base_new() to base_free(): its lease ends before the new version is
+ * published, because weightd may then need the memory for the next one. A patch also needs the
+ * bytes of leaves that differ. It copies these late, because received leaves are written by other
+ * processes.
  */
 #include "server/sync/local/base.h"
 
@@ -19,12 +20,13 @@
 
 struct copy {
 	const struct base *base;
-	const struct patch *patch; /* of what is missing; NULL: that is left out */
-	const char *from; /* NULL: the base is a GPU's, and has to be asked for */
+	const struct patch *patch; /* applied to the missing leaves; NULL: these are skipped */
+	const char *from; /* NULL: the base is on a GPU, and is read by calls */
 	char *to;
-	struct weightd_writer *writer; /* instead of `to`, where that is a GPU's as well */
-	uint64_t n_bytes; /* that both have */
-	pthread_mutex_t lock; /* protects the connection, where there is something to ask for */
+	/* Used instead of `to` if the new version is on a GPU as well. */
+	struct weightd_writer *writer;
+	uint64_t n_bytes; /* common to both */
+	pthread_mutex_t lock; /* protects the connection, if the bytes are read by calls */
 };
 
 static void blob_deinitp(struct blob *b)
@@ -32,7 +34,7 @@ static void blob_deinitp(struct blob *b)
 	blob_deinit(b);
 }
 
-/* {version, n_bytes} and the table: 1. 0: there is no base. */
+/* Reads {version, n_bytes} and the table: 1. 0: no base. */
 static int take_named(const struct json_packet *t, uint64_t *ret_version, uint64_t *ret_n_bytes,
 		      struct blob *ret_leaves, struct fault *f)
 {
@@ -43,14 +45,14 @@ static int take_named(const struct json_packet *t, uint64_t *ret_version, uint64
 		return 0;
 	if (t->n_fds != 3 || field_number(named, "version", INT64_MAX, ret_version) < 0 ||
 	    field_number(named, "n_bytes", N_BYTES_MAX, ret_n_bytes) < 0)
-		return fault_set_message(f, t, "misses a base in it, or its table");
+		return fault_set_message(f, t, "lacks a base, or its table");
 	size = merkle_n_leaves(*ret_n_bytes) * MERKLE_HASH_SIZE;
 	if (blob_map(t->fds[2], size, ret_leaves) < 0 || ret_leaves->size != size)
-		return fault_set_message(f, t, "gets no sealed table of the base's leaves");
+		return fault_set_message(f, t, "lacks a sealed table of the base's leaves");
 	return 1;
 }
 
-/* Whoever removed it, or started weightd anew, takes nothing but time. */
+/* A base that was removed, or lost in a restart of weightd, only costs time. */
 static void attach(const struct task *e, const struct target *target, uint64_t version,
 		   uint64_t n_bytes, struct base *b)
 {
@@ -96,7 +98,7 @@ int base_new(const struct task *e, const struct json_packet *t, const struct tar
 	return 0;
 }
 
-/* Ranges begin and end where leaves do: a leaf is missing as a whole, or not at all. */
+/* Ranges begin and end at leaves: a leaf is missing as a whole, or not at all. */
 static bool is_missing(const struct ranges *missing, uint64_t offset)
 {
 	size_t low = 0, high = missing->n;
@@ -115,7 +117,7 @@ static bool is_missing(const struct ranges *missing, uint64_t offset)
 	return false;
 }
 
-/* What a GPU does not give or take is wrong then, as verify finds, and travels. */
+/* If the GPU fails here, the bytes are wrong: verify detects it, and they are sent. */
 static void copy_on_gpu(struct copy *c, uint64_t offset, uint64_t size)
 {
 	cleanup(freep) void *window = c->writer ? malloc(size) : NULL;
@@ -137,7 +139,7 @@ static void copy_bytes(struct copy *c, uint64_t offset, uint64_t size)
 		copy_on_gpu(c, offset, size);
 }
 
-/* A leaf that both have is as long in both, says the table: that alone nobody believes. */
+/* The table gives a common leaf one length in both versions, but tables are not trusted. */
 static void copy_leaf(void *userdata, uint64_t leaf)
 {
 	struct copy *c = userdata;
@@ -146,7 +148,7 @@ static void copy_leaf(void *userdata, uint64_t leaf)
 	if (is_missing(&c->base->missing, offset) != (c->patch != NULL))
 		return;
 	copy_bytes(c, offset, left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE);
-	if (c->patch) /* what it says nowhere verify finds */
+	if (c->patch) /* verify detects places that the patch lacks */
 		(void)patch_apply(c->patch, leaf, (uint8_t *)c->to + offset);
 }
 
@@ -158,7 +160,7 @@ static void each_leaf(const struct task *e, const struct base *b, const struct p
 	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
 	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
 	if (e->staging.data || e->gpu[0])
-		c.from = NULL; /* an address of the GPU's */
+		c.from = NULL; /* an address on the GPU */
 	if (e->gpu[0])
 		c.writer = e->writer;
 	merkle_each_leaf(c.n_bytes, copy_leaf, &c);
@@ -170,7 +172,7 @@ void base_copy(const struct task *e, const struct base *b)
 		each_leaf(e, b, NULL);
 }
 
-/* Whether it is of this version, and of a base as large. */
+/* The patch is for this version, and for a base of this size. */
 static bool is_for(const struct patch *p, const struct task *e, const struct base *b)
 {
 	uint64_t n_bytes;
@@ -195,7 +197,10 @@ static int apply(const struct task *e, const struct base *b, const void *data, u
 	return r;
 }
 
-/* Its memory was the agent's, which an engine that is not gone yet may map: it is never believed to stay as it is. */
+/*
+ * The memory of the patch was the agent's, and a terminating engine may still map it: so it may
+ * change at any time.
+ */
 void base_patch(const struct task *e, const struct base *b, int fd, char *why)
 {
 	uint64_t size;
@@ -211,7 +216,7 @@ void base_patch(const struct task *e, const struct base *b, int fd, char *why)
 		(void)munmap(data, size);
 	if (r < 0)
 		(void)snprintf(why, FAULT_WHY_SIZE, "%s",
-			       r == -EBADMSG   ? "it is none"
+			       r == -EBADMSG   ? "it is invalid"
 			       : r == -ESTALE  ? "it makes another version"
 			       : r == -ENODATA ? "there is nothing to apply it to"
 					       : strerror(-r));

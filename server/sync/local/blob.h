@@ -1,17 +1,18 @@
 /*
  * Blobs
  *
- * Bytes of somebody else in a sealed memfd, mapped: nobody changes or shortens them while they are read.
+ * Bytes of another process in a sealed memfd, mapped: they cannot change or shrink while they are
+ * read.
  */
 #pragma once
 
 #include <stdint.h>
 
 struct blob {
-	const void *data; /* "" where there are none */
+	const void *data; /* "" if empty */
 	uint64_t size;
 };
 
-/* -EBADMSG: `fd` is no sealed memfd, or one of more than `max` bytes. A zeroed blob is none. */
+/* -EBADMSG: `fd` is no sealed memfd, or larger than `max` bytes. A zeroed blob is empty. */
 int blob_map(int fd, uint64_t max, struct blob *ret);
 void blob_deinit(struct blob *b);

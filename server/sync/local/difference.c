@@ -9,7 +9,7 @@
 #include "server/sync/base/preamble.h"
 
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
-#define KIND_SIZE 128 /* of a dtype and a shape; what is longer is cut */
+#define KIND_SIZE 128 /* a dtype and a shape; longer ones are cut */
 
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
 
@@ -42,9 +42,9 @@ static bool has_tensor(const struct weightd_layout *l, const char *name)
 	return false;
 }
 
-/* Of two at the same place, whose names differ; NULL where one side has no more. */
-static void tell_names(const struct sides *s, const struct weightd_tensor *ours,
-		       const struct weightd_tensor *theirs, char *ret, size_t size)
+/* Explains two tensors at the same index with different names; NULL: that side has no more. */
+static void explain_names(const struct sides *s, const struct weightd_tensor *ours,
+			  const struct weightd_tensor *theirs, char *ret, size_t size)
 {
 	struct weightd_tensor other = {.size = sizeof(other)};
 
@@ -66,14 +66,14 @@ static bool is_same_kind(const struct weightd_tensor *x, const struct weightd_te
 	       (!x->n_dims || !memcmp(x->shape, y->shape, x->n_dims * sizeof(*x->shape)));
 }
 
-/* Whether there was something to tell. */
-static bool tell_tensor(const struct sides *s, const struct weightd_tensor *ours,
-			const struct weightd_tensor *theirs, char *ret, size_t size)
+/* Returns true if the tensors differ. */
+static bool explain_tensor(const struct sides *s, const struct weightd_tensor *ours,
+			   const struct weightd_tensor *theirs, char *ret, size_t size)
 {
 	char x[KIND_SIZE], y[KIND_SIZE];
 
 	if (strcmp(ours->name, theirs->name) != 0)
-		tell_names(s, ours, theirs, ret, size);
+		explain_names(s, ours, theirs, ret, size);
 	else if (!is_same_kind(ours, theirs))
 		(void)snprintf(ret, size, "tensor '%.100s' is %s on %s, and %s on %s", ours->name,
 			       kind_of(ours, x), s->us, kind_of(theirs, y), s->them);
@@ -98,8 +98,8 @@ static bool tell_tensor(const struct sides *s, const struct weightd_tensor *ours
 	return true;
 }
 
-/* Where no tensor says it, what is left is how they are aligned. */
-static void tell_first(const struct sides *s, char *ret, size_t size)
+/* If all tensors are equal, only the alignment is left. */
+static void explain_first(const struct sides *s, char *ret, size_t size)
 {
 	struct weightd_tensor ours = {.size = sizeof(ours)}, theirs = {.size = sizeof(theirs)};
 	bool is_ours, is_theirs;
@@ -109,11 +109,11 @@ static void tell_first(const struct sides *s, char *ret, size_t size)
 		is_theirs = weightd_layout_tensor(s->theirs, i, &theirs) == 0;
 		if (!is_ours || !is_theirs)
 			break;
-		if (tell_tensor(s, &ours, &theirs, ret, size))
+		if (explain_tensor(s, &ours, &theirs, ret, size))
 			return;
 	}
 	if (is_ours || is_theirs)
-		tell_names(s, is_ours ? &ours : NULL, is_theirs ? &theirs : NULL, ret, size);
+		explain_names(s, is_ours ? &ours : NULL, is_theirs ? &theirs : NULL, ret, size);
 	else
 		(void)snprintf(ret, size, "their tensors are the same, and aligned otherwise");
 }
@@ -125,7 +125,7 @@ static int read_sides(const struct json_packet *t, struct sides *ret)
 	return r < 0 ? r : field_string(t->message, "other", PREAMBLE_NAME_SIZE - 1, &ret->them);
 }
 
-int difference_tell(const struct weightd_buffer *b, const struct json_packet *t, struct fault *f)
+int difference_explain(const struct weightd_buffer *b, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *theirs = NULL;
 	cleanup(blob_deinit) struct blob image = {0};
@@ -135,11 +135,11 @@ int difference_tell(const struct weightd_buffer *b, const struct json_packet *t,
 
 	if (t->n_fds != 1 || read_sides(t, &s) < 0 ||
 	    blob_map(t->fds[0], LAYOUT_SIZE_MAX, &image) < 0)
-		return fault_set_message(f, t, "gets no names of nodes, or no sealed layout");
+		return fault_set_message(f, t, "lacks names of nodes, or a sealed layout");
 	r = weightd_layout_parse(image.data, image.size, &theirs);
 	if (r < 0)
 		return fault_set(f, r, "the layout of %s cannot be used: %s", s.them, strerror(-r));
 	s.theirs = theirs;
-	tell_first(&s, what, sizeof(what));
+	explain_first(&s, what, sizeof(what));
 	return fault_set(f, -EPROTOTYPE, "%s", what);
 }

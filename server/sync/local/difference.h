@@ -1,14 +1,14 @@
 /*
  * Differences
  *
- * How the layout of a version here differs from that of another node's, for people.
+ * Explains to people how the layout of a version here differs from that of another node.
  */
 #pragma once
 
 #include "server/sync/local/task.h"
 
 /*
- * Reads the other layout, whose sealed image comes with the message, and the names of both nodes. The outcome is a
- * failure always: -EPROTOTYPE with the first tensor that differs, if nothing else is wrong.
+ * Reads the other layout from the sealed image in the message, and the names of both nodes. Always returns a failure: -EPROTOTYPE with the first tensor that differs, if nothing else
+ * fails.
  */
-int difference_tell(const struct weightd_buffer *b, const struct json_packet *t, struct fault *f);
+int difference_explain(const struct weightd_buffer *b, const struct json_packet *t, struct fault *f);

@@ -39,7 +39,7 @@ int direct_read(struct task *e, const struct json_packet *t, const struct target
 	if (field_string_or_null(t->message, "engine", ENGINE_NAME_MAX, &engine) < 0 ||
 	    field_number_or(t->message, "nccl", INT32_MAX, 0, &version) < 0 ||
 	    (engine && strcmp(engine, "nccl") != 0))
-		return fault_set_message(f, t, "has an engine in it that is none of GPUs");
+		return fault_set_message(f, t, "contains an engine that does not support GPUs");
 	if (!engine)
 		return 0;
 	if (target_is_host(target))
@@ -53,15 +53,17 @@ int direct_read(struct task *e, const struct json_packet *t, const struct target
 
 int direct_refuse(const struct task *e, int r, struct fault *f)
 {
-	return fault_set(f, r,
-			 "%.300s; let the buffer be made anew (weightctl rm --device %s), or set engine "
-			 "= tcp at the publisher",
-			 weightd_error(e->w), e->gpu);
+	return fault_set(
+		f, r,
+		"%.300s; remove the buffer, to have it made anew (weightctl rm --device %s), or set engine "
+		"= tcp at the publisher",
+		weightd_error(e->w), e->gpu);
 }
 
 static void set(json_t *message, const char *key, json_t *value)
 {
-	(void)json_object_set_new(message, key, value); /* without memory the agent misses it */
+	/* Without memory the field is missing. */
+	(void)json_object_set_new(message, key, value);
 }
 
 void direct_describe(const struct task *e, json_t *message)
@@ -95,7 +97,9 @@ static int read_leaf(struct task *e, uint64_t leaf, struct fault *f)
 	return 0;
 }
 
-/* Up to which leaf, before `end`, all are staged, or none is, as this one. */
+/*
+ * Returns the end of the run, up to `end`, of leaves that are staged, or not staged, as this one.
+ */
 static uint64_t end_of_run(const struct task *e, uint64_t leaf, uint64_t end)
 {
 	const bool is_staged = e->is_staged[leaf];
@@ -116,7 +120,7 @@ static int stage_leaves(struct task *e, uint64_t leaf, uint64_t end, struct faul
 	return r;
 }
 
-/* What is staged already has its memory. */
+/* Leaves that are staged already have their memory. */
 static int stage_range(struct task *e, const struct range *range, struct fault *f)
 {
 	uint64_t end = merkle_n_leaves(range->offset + range->size), run;
@@ -139,15 +143,15 @@ static int open_staging(struct task *e, struct fault *f)
 			    : fault_set(f, -ENOMEM, "out of memory");
 }
 
-/* Whoever lends a version has it read only. */
-static int say_staged(const struct task *e, struct fault *f)
+/* The copy of a lent version is read-only. */
+static int send_staged(const struct task *e, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r = e->writer ? 0 : fd_reopen_readonly(e->staging.fd, &fd);
 
 	if (r < 0)
 		return fault_set(f, r, "the copy cannot be lent: %s", strerror(-r));
-	return task_say(json_pack("{s:s}", "op", "staged"), e->writer ? &e->staging.fd : &fd, 1, f);
+	return task_send(json_pack("{s:s}", "op", "staged"), e->writer ? &e->staging.fd : &fd, 1, f);
 }
 
 int direct_stage(struct task *e, const struct json_packet *t, struct fault *f)
@@ -156,9 +160,9 @@ int direct_stage(struct task *e, const struct json_packet *t, struct fault *f)
 	int r;
 
 	if (ranges_from_json(json_object_get(t->message, "ranges"), e->n_bytes, &ranges) < 0)
-		return fault_set_message(f, t, "misses ranges in it");
+		return fault_set_message(f, t, "lacks ranges");
 	r = open_staging(e, f);
 	for (size_t i = 0; r == 0 && i < ranges.n; i++)
 		r = stage_range(e, &ranges.at[i], f);
-	return r < 0 ? r : say_staged(e, f);
+	return r < 0 ? r : send_staged(e, f);
 }

@@ -35,11 +35,12 @@ int fault_set(struct fault *f, int r, const char *format, ...)
 
 	f->code = code_of(r);
 	va_start(arguments, format);
-	(void)vsnprintf(f->why, sizeof(f->why), format, arguments); /* what is too long is cut */
+	(void)vsnprintf(f->why, sizeof(f->why), format, arguments); /* longer texts are cut */
 	va_end(arguments);
 	for (char *c = f->why; *c; c++)
 		if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7f)
-			*c = '?'; /* names are ASCII; what was cut in a path or an op would be no JSON */
+			/* Names are ASCII; a cut path or op could end within a character. */
+			*c = '?';
 	return r;
 }
 
@@ -54,7 +55,7 @@ int fault_set_message(struct fault *f, const struct json_packet *t, const char *
 
 	return fault_set(
 		f, -EBADMSG,
-		"weightd-sync said '%.40s' with %u descriptors to weightd-sync-local, which %s; "
+		"weightd-sync sent '%.40s' with %u descriptors to weightd-sync-local, which %s; "
 		"use the same release of both",
 		op ? op : "", t->n_fds, what);
 }

@@ -1,8 +1,8 @@
 /*
- * weightd-sync-local: the part of weightd-sync that knows weightd. Each process does one task (task.h) for the
- * agent at the other end of descriptor 3, and calls of libweightd, which block, never hold the agent up. When the
- * agent hangs up nothing is wanted any more, whatever is under way: the process ends, and weightd, which sees its
- * connection end, drops what was not published.
+ * weightd-sync-local: the only part of weightd-sync that uses weightd. Each process does one task
+ * (task.h) for the agent at the other end of descriptor 3: so the blocking calls of libweightd
+ * never delay the agent. When the agent hangs up, the process ends, even in the middle of a call.
+ * weightd sees its connection close, and drops everything unpublished.
  */
 #include <errno.h>
 #include <poll.h>
@@ -21,10 +21,10 @@ static const struct role {
 	const char *name;
 	int (*take)(struct task *e, const struct json_packet *t, struct fault *f);
 } roles[] = {
-	{"source", source_take},
-	{"sink", sink_take},
-	{"watch", watch_take},
-	{"planner", planner_take},
+	{"source", source_handle},
+	{"sink", sink_handle},
+	{"watch", watch_handle},
+	{"planner", planner_handle},
 };
 
 static void *end_with_agent(void *unused)
@@ -46,15 +46,15 @@ static bool has_agent(void)
 	       type == SOCK_SEQPACKET;
 }
 
-/* What it had is gone before the agent hears of it. */
+/* Releases its resources before it reports the failure. */
 static int fail(struct task *e, const struct fault *f)
 {
 	struct fault ignored;
 
 	task_end(e);
-	return task_say(json_pack("{s:s, s:s, s:s%}", "op", "failed", "code", f->code, "why",
-				  f->why, strlen(f->why)),
-			NULL, 0, &ignored);
+	return task_send(json_pack("{s:s, s:s, s:s%}", "op", "failed", "code", f->code, "why",
+				   f->why, strlen(f->why)),
+			 NULL, 0, &ignored);
 }
 
 static int serve(const struct role *role)
@@ -69,8 +69,9 @@ static int serve(const struct role *role)
 
 		r = json_packet_receive(JSON_PACKET_FD, 0, &t);
 		if (r == -EBADMSG)
-			r = fault_set(&f, r,
-				      "weightd-sync said to weightd-sync-local what is no message");
+			r = fault_set(
+				&f, r,
+				"weightd-sync sent weightd-sync-local something that is no message");
 		else if (r == 0)
 			r = role->take(&e, &t, &f);
 		if (r < 0 && f.code)

@@ -1,7 +1,7 @@
 /*
- * A planner knows no weightd. It is told the layouts of shards, rank by rank, and how they are split, and answers with
- * the layouts that they get and what has to move for that. It reads what other nodes wrote, and takes seconds for a
- * large model: both are nothing for the agent.
+ * A planner does not use weightd. It receives the layouts of shards, rank by rank, and the split,
+ * and returns the layouts of the targets and the moves. It reads untrusted data of other nodes, and
+ * takes seconds for a large model: so it does not run in the agent.
  */
 #include "server/sync/local/planner.h"
 
@@ -17,8 +17,9 @@
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
 
 struct planning {
-	struct weightd_layout *layouts[RESHARD_RANKS_MAX]; /* by rank */
-	struct reshard_layout sources[RESHARD_RANKS_MAX]; /* the same, names and shapes borrowed from there */
+	struct weightd_layout *layouts[RESHARD_RANKS_MAX]; /* indexed by rank */
+	/* The same; names and shapes are borrowed from `layouts`. */
+	struct reshard_layout sources[RESHARD_RANKS_MAX];
 	unsigned n;
 };
 
@@ -32,7 +33,7 @@ struct planning *planning_free(struct planning *p)
 	return NULL;
 }
 
-/* --- What it is told ---------------------------------------------------------------------------- */
+/* --- Requests ---------------------------------------------------------------------------------- */
 
 static int add_source(struct planning *p, const struct weightd_layout *l, struct fault *f)
 {
@@ -58,7 +59,7 @@ static int take_layout(struct planning *p, const struct json_packet *t, struct f
 
 	if (p->n == RESHARD_RANKS_MAX || t->n_fds != 1 ||
 	    blob_map(t->fds[0], PLANNER_LAYOUT_MAX, &image) < 0)
-		return fault_set_message(f, t, "gets no sealed layout, or one too many");
+		return fault_set_message(f, t, "lacks a sealed layout, or is one too many");
 	r = weightd_layout_parse(image.data, image.size, &layout);
 	if (r < 0)
 		return fault_set(f, r, "the layout of rank %u cannot be used: %s", p->n,
@@ -69,7 +70,7 @@ static int take_layout(struct planning *p, const struct json_packet *t, struct f
 	return r;
 }
 
-/* Where ranks are. */
+/* The nodes of ranks. */
 static int take_nodes(const struct json_packet *t, const char *key, uint64_t n_nodes,
 		      unsigned ret[RESHARD_RANKS_MAX], unsigned *ret_n)
 {
@@ -114,12 +115,12 @@ static int take_asked(const struct planning *p, const struct json_packet *t, str
 	    take_nodes(t, "sources", ret->n_nodes, ret->sources, &ret->n_sources) < 0 ||
 	    take_nodes(t, "targets", ret->n_nodes, ret->targets, &ret->n_targets) < 0 ||
 	    ret->n_sources != p->n)
-		return fault_set_message(f, t, "misses nodes, layouts or a split in it");
+		return fault_set_message(f, t, "lacks nodes, layouts or a split");
 	r = split_read(text.data, text.size, &ret->split, why);
 	return r < 0 ? fault_set(f, r, "%s", why) : 0;
 }
 
-/* --- What it answers ---------------------------------------------------------------------------- */
+/* --- Answers ----------------------------------------------------------------------------------- */
 
 static int add_tensor(struct weightd_layout *l, const struct reshard *r, unsigned target,
 		      uint32_t index, const struct weightd_tensor *t)
@@ -145,18 +146,18 @@ static int make_layout(const struct planning *p, const struct reshard *r, unsign
 				 strerror(-e));
 	if (!r->target_bytes[target])
 		return fault_set(f, -EINVAL,
-				 "target %u would have no bytes; name fewer nodes that are to have "
+				 "target %u would have no bytes; name fewer nodes for the "
 				 "shards",
 				 target);
-	/* What is planned is where the moves go. */
+	/* The moves use the planned offsets. */
 	if (weightd_layout_n_bytes(l) != r->target_bytes[target])
-		return fault_set(f, -EINVAL,
-				 "the layout of target %u is not the one that is planned", target);
+		return fault_set(f, -EINVAL, "the layout of target %u differs from the plan",
+				 target);
 	return 0;
 }
 
-/* A sealed copy, and the hash that it is announced by. */
-static int say_blob(json_t *message, const void *data, size_t size, struct fault *f)
+/* Sends a sealed copy, with its hash. */
+static int send_blob(json_t *message, const void *data, size_t size, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
 	uint8_t hash[MERKLE_HASH_SIZE];
@@ -165,16 +166,16 @@ static int say_blob(json_t *message, const void *data, size_t size, struct fault
 
 	if (r < 0) {
 		json_decref(message);
-		return fault_set(f, r, "what is planned cannot be written down: %s", strerror(-r));
+		return fault_set(f, r, "cannot copy the plan: %s", strerror(-r));
 	}
 	merkle_hash(data, size, hash);
 	json_object_set_new(message, "size", json_integer((json_int_t)size));
 	json_object_set_new(message, "hash", json_string(field_hex(hash, sizeof(hash), hex)));
-	return task_say(message, &fd, 1, f);
+	return task_send(message, &fd, 1, f);
 }
 
-static int say_target(const struct planning *p, const struct reshard *r, unsigned target,
-		      struct fault *f)
+static int send_target(const struct planning *p, const struct reshard *r, unsigned target,
+		       struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	cleanup(freep) void *image = NULL;
@@ -186,18 +187,18 @@ static int say_target(const struct planning *p, const struct reshard *r, unsigne
 		return e;
 	e = weightd_layout_image(layout, &image, &size);
 	if (e < 0)
-		return fault_set(f, e, "the layout of target %u cannot be written down: %s", target,
+		return fault_set(f, e, "cannot write the layout of target %u: %s", target,
 				 strerror(-e));
 	if (size > PLANNER_LAYOUT_MAX)
 		return fault_set(f, -EOVERFLOW,
 				 "the layout of target %u would have more than %u MiB", target,
 				 (unsigned)(PLANNER_LAYOUT_MAX >> 20));
-	return say_blob(json_pack("{s:s, s:i, s:I}", "op", "target", "rank", (int)target, "n_bytes",
-				  (json_int_t)r->target_bytes[target]),
-			image, size, f);
+	return send_blob(json_pack("{s:s, s:i, s:I}", "op", "target", "rank", (int)target,
+				   "n_bytes", (json_int_t)r->target_bytes[target]),
+			 image, size, f);
 }
 
-static int say_moves(const struct reshard *r, const struct asked *a, struct fault *f)
+static int send_moves(const struct reshard *r, const struct asked *a, struct fault *f)
 {
 	cleanup(moves_deinit) struct moves moves = {0};
 	cleanup(freep) void *text = NULL;
@@ -210,7 +211,7 @@ static int say_moves(const struct reshard *r, const struct asked *a, struct faul
 	e = moves_encode(&moves, &text, &size);
 	if (e < 0)
 		return fault_set(f, e, "out of memory");
-	return say_blob(json_pack("{s:s}", "op", "planned"), text, size, f);
+	return send_blob(json_pack("{s:s}", "op", "planned"), text, size, f);
 }
 
 static int plan(const struct planning *p, const struct json_packet *t, struct fault *f)
@@ -226,11 +227,11 @@ static int plan(const struct planning *p, const struct json_packet *t, struct fa
 	if (e < 0)
 		return fault_set(f, e, "%s", why);
 	for (unsigned i = 0; e == 0 && i < a.n_targets; i++)
-		e = say_target(p, &r, i, f);
-	return e < 0 ? e : say_moves(&r, &a, f);
+		e = send_target(p, &r, i, f);
+	return e < 0 ? e : send_moves(&r, &a, f);
 }
 
-int planner_take(struct task *e, const struct json_packet *t, struct fault *f)
+int planner_handle(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 

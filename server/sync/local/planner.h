@@ -1,18 +1,18 @@
 /*
  * Planners
  *
- * What shards on some nodes need to become shards on others: ipc/reshard, behind a socket.
+ * Computes how shards on some nodes become shards on others: ipc/reshard, behind a socket.
  */
 #pragma once
 
 #include "server/sync/local/task.h"
 
-#define PLANNER_LAYOUT_MAX                                                                         \
-	((uint64_t)64 << 20) /* bytes of a layout, for the quarter of a million tensors there can be */
+/* Bytes of a layout: room for the limit of 250,000 tensors. */
+#define PLANNER_LAYOUT_MAX ((uint64_t)64 << 20)
 
 struct planning;
 
-/* NULL is fine. */
+/* Accepts NULL. */
 struct planning *planning_free(struct planning *p);
 
-int planner_take(struct task *e, const struct json_packet *t, struct fault *f);
+int planner_handle(struct task *e, const struct json_packet *t, struct fault *f);

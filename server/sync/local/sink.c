@@ -1,12 +1,14 @@
 /*
- * A sink makes the next version of a buffer: weightd's memory for it goes to the agent, whose engines write what is
- * missing of it through mappings of their own while the sink copies the rest from a base; or a patch of that base
- * comes instead, in memory of its own, and the sink makes what is missing with it. It is published only when it has,
- * leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it is the bytes
- * that were verified, and no later ones, that the version's digest is of.
+ * A sink makes the next version of a buffer. The agent receives weightd's memory for it, and its
+ * engines write the missing bytes through their own mappings, while the sink copies the rest from a
+ * base. Instead, the agent may send a patch of that base in separate memory, and the sink makes the
+ * missing bytes with it. The sink publishes the version only if, leaf for leaf, it has the signed
+ * tree. Every verify also gives weightd the digest of the bytes that it has just hashed: so the
+ * version's digest is of the verified bytes, and of no later ones.
  *
- * What nodes compute together nobody signed before: of that, verify tells the tree, and publish takes no other. It is
- * computed in host memory always: for a GPU in a staging, of which verify has the GPU prove that it has the same.
+ * Versions that nodes compute together are not signed before: verify returns their tree, and
+ * publish accepts no other one. They are always computed in host memory: for a GPU in a staging,
+ * and verify has the GPU prove that its copy is equal.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +26,7 @@
 #include "server/sync/local/transfer.h"
 
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
-/* An engine that was killed may take longer to go than the second that weightd waits for its mapping. */
+/* weightd waits a second for the mappings of an engine to end. A killed engine may take longer. */
 #define PUBLISH_TRIES 5
 
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
@@ -43,7 +45,7 @@ static bool is_hash_of(const struct blob *b, const uint8_t wanted[MERKLE_HASH_SI
 	return !memcmp(found, wanted, sizeof(found));
 }
 
-/* The table is of the root that was signed: what it says about a leaf is then true. */
+/* The table must have the signed root: then its leaves are true. */
 static int take_leaves(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	uint64_t size = merkle_n_leaves(e->n_bytes) * MERKLE_HASH_SIZE;
@@ -51,11 +53,10 @@ static int take_leaves(struct task *e, const struct json_packet *t, struct fault
 	int r = blob_map(t->fds[1], size, &e->leaves);
 
 	if (r < 0 || e->leaves.size != size)
-		return fault_set_message(f, t, "gets no sealed table of so many leaves");
+		return fault_set_message(f, t, "lacks a sealed table of all leaves");
 	merkle_root(e->n_bytes, e->leaves.data, root);
 	if (memcmp(root, e->root, sizeof(root)) != 0)
-		return fault_set(f, -EILSEQ,
-				 "the table of leaves is not the one that the root was made of");
+		return fault_set(f, -EILSEQ, "the table of leaves does not have the announced root");
 	return 0;
 }
 
@@ -69,23 +70,23 @@ static int take_layout(const struct task *e, const struct json_packet *t,
 
 	if (field_bytes(t->message, "layout", hash, sizeof(hash)) < 0 ||
 	    blob_map(t->fds[0], LAYOUT_SIZE_MAX, &image) < 0)
-		return fault_set_message(f, t, "gets no sealed layout with its hash");
+		return fault_set_message(f, t, "lacks a sealed layout with its hash");
 	if (!is_hash_of(&image, hash))
-		return fault_set(f, -EILSEQ, "the layout is not the one that was announced");
+		return fault_set(f, -EILSEQ, "the layout differs from the announced one");
 	r = weightd_layout_parse(image.data, image.size, &layout);
 	if (r < 0)
-		return fault_set(f, r, "the layout that was sent cannot be used: %s", strerror(-r));
+		return fault_set(f, r, "the received layout cannot be used: %s", strerror(-r));
 	if (weightd_layout_n_bytes(layout) != e->n_bytes)
 		return fault_set(f, -EBADMSG,
-				 "the layout that was sent is of %" PRIu64 " bytes, and %" PRIu64
+				 "the received layout is of %" PRIu64 " bytes, and %" PRIu64
 				 " were announced",
 				 weightd_layout_n_bytes(layout), e->n_bytes);
 	*ret = take_ptr(layout);
 	return 0;
 }
 
-/* What is there now, which is nowhere signed yet. */
-static int say_found(struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE], struct fault *f)
+/* Returns the current tree, which is not signed yet. */
+static int send_found(struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	size_t size = merkle_n_leaves(e->n_bytes) * MERKLE_HASH_SIZE;
 	char root[2 * MERKLE_HASH_SIZE + 1], table[2 * MERKLE_HASH_SIZE + 1];
@@ -98,21 +99,24 @@ static int say_found(struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE], s
 	merkle_root(e->n_bytes, found, e->root);
 	merkle_hash(found, size, hash_of_table);
 	e->stage = STAGE_VERIFIED;
-	return task_say(json_pack("{s:s, s:s, s:s}", "op", "verified", "root",
-				  field_hex(e->root, sizeof(e->root), root), "leaves",
-				  field_hex(hash_of_table, sizeof(hash_of_table), table)),
-			&fd, 1, f);
+	return task_send(json_pack("{s:s, s:s, s:s}", "op", "verified", "root",
+				   field_hex(e->root, sizeof(e->root), root), "leaves",
+				   field_hex(hash_of_table, sizeof(hash_of_table), table)),
+			 &fd, 1, f);
 }
 
 static int take_announced(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	if (t->n_fds < 2 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0 ||
 	    field_bytes(t->message, "root", e->root, sizeof(e->root)) < 0)
-		return fault_set_message(f, t, "misses a size, a root or a descriptor in it");
+		return fault_set_message(f, t, "lacks a size, a root or a descriptor");
 	return take_leaves(e, t, f);
 }
 
-/* What is there must stay until the new version is whole: an exclusive buffer would be written in place. */
+/*
+ * The old version must stay until the new one is complete: an exclusive buffer would be overwritten
+ * in place.
+ */
 static int check_target(const struct task *e, const struct target *target, struct fault *f)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
@@ -143,8 +147,11 @@ static bool is_on_host(const struct task *e)
 	       location.memory == WEIGHTD_MEMORY_HOST;
 }
 
-/* What engines write to: the staging, or weightd's memory itself. Takes the reference to the message. */
-static int say_created(const struct task *e, json_t *message, struct fault *f)
+/*
+ * Sends the memory for the engines: the staging, or weightd's memory itself. Takes the reference to
+ * the message.
+ */
+static int send_created(const struct task *e, json_t *message, struct fault *f)
 {
 	cleanup(json_freep) json_t *m = message;
 	cleanup(fd_closep) int own = -1;
@@ -155,7 +162,7 @@ static int say_created(const struct task *e, json_t *message, struct fault *f)
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	direct_describe(e, m);
-	return task_say(take_ptr(m), own >= 0 ? &own : &e->staging.fd, 1, f);
+	return task_send(take_ptr(m), own >= 0 ? &own : &e->staging.fd, 1, f);
 }
 
 static json_t *describe(const struct base *b)
@@ -165,27 +172,27 @@ static json_t *describe(const struct base *b)
 			 b->why[0] ? b->why : NULL);
 }
 
-/* What is missing moves while the rest is copied; verify comes after both. */
+/* Engines write the missing bytes while the rest is copied here; verify follows both. */
 static int fill(struct task *e, const struct json_packet *t, const struct target *target,
 		struct fault *f)
 {
 	int r = base_new(e, t, target, &e->base, f);
 
 	if (r == 0)
-		r = say_created(e, describe(e->base), f);
+		r = send_created(e, describe(e->base), f);
 	if (r == 0)
 		base_copy(e, e->base);
 	return r;
 }
 
-/* All of the rest came as a patch. */
+/* All the missing bytes arrived as a patch. */
 static int patch(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	char why[FAULT_WHY_SIZE];
 
 	base_patch(e, e->base, t->fds[0], why);
-	return task_say(json_pack("{s:s, s:s*}", "op", "patched", "why", why[0] ? why : NULL), NULL,
-			0, f);
+	return task_send(json_pack("{s:s, s:s*}", "op", "patched", "why", why[0] ? why : NULL),
+			 NULL, 0, f);
 }
 
 static int refused(const struct task *e, const struct target *target, int r, struct fault *f)
@@ -200,8 +207,8 @@ static int refused(const struct task *e, const struct target *target, int r, str
 }
 
 /*
- * The next version of the buffer. Rights come first: while a writer has memory that is used again, weightd distrusts
- * it for a change of them. A buffer that is new gets its own before anybody can attach it.
+ * Begins the next version of the buffer. Sets the rights first: weightd distrusts a writer with
+ * reused memory when they change. A new buffer gets its rights before any process can attach it.
  */
 static int begin_version(struct task *e, const struct target *target,
 			 const struct weightd_layout *layout, const struct acl *acl, struct fault *f)
@@ -221,7 +228,10 @@ static int begin_version(struct task *e, const struct target *target,
 	return acl_apply(acl, e, target, f);
 }
 
-/* The version's memory, and a way to it. What there is no room for is refused before anything is made. */
+/*
+ * Creates the version's memory, and a staging if it needs one. If there is no room for the staging,
+ * nothing is created.
+ */
 static int make_room(struct task *e, const struct target *target,
 		     const struct weightd_layout *layout, const struct acl *acl, struct fault *f)
 {
@@ -261,7 +271,7 @@ static int create(struct task *e, const struct json_packet *t, struct fault *f)
 	return fill(e, t, &target, f);
 }
 
-/* The same without a root, for memory that others fill with what they compute. */
+/* The same without a root, for memory that engines fill with computed bytes. */
 static int make(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
@@ -270,7 +280,7 @@ static int make(struct task *e, const struct json_packet *t, struct fault *f)
 	int r;
 
 	if (t->n_fds != 1 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0)
-		return fault_set_message(f, t, "misses a size or a descriptor in it");
+		return fault_set_message(f, t, "lacks a size or a descriptor");
 	e->is_computed = true;
 	r = acl_read(t, &acl, f);
 	if (r == 0)
@@ -284,9 +294,9 @@ static int make(struct task *e, const struct json_packet *t, struct fault *f)
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	if (!e->staging.data) /* which is new, and all zero */
+	if (!e->staging.data) /* a staging is new, and all zero */
 		tensors_clear_gaps(e->writer);
-	return say_created(e, json_pack("{s:s}", "op", "created"), f);
+	return send_created(e, json_pack("{s:s}", "op", "created"), f);
 }
 
 static void digest_leaf(void *writer, uint64_t leaf)
@@ -294,13 +304,13 @@ static void digest_leaf(void *writer, uint64_t leaf)
 	weightd_writer_digest_leaf(writer, leaf);
 }
 
-/* Whether the memory is a GPU's, and read by calls. */
+/* The memory is on a GPU, and is read by calls. */
 static bool is_on_gpu(const struct task *e)
 {
 	return e->staging.data || e->gpu[0];
 }
 
-/* The leaves that the memory has now; those of a staging are on the GPU then, too, where they are right. */
+/* Hashes the leaves in memory; with a staging, correct ones are also copied to the GPU. */
 static int hash(struct task *e, uint8_t (**ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = calloc(merkle_n_leaves(e->n_bytes) + 1,
@@ -324,8 +334,8 @@ static bool is_right(const struct task *e, const uint8_t (*found)[MERKLE_HASH_SI
 	return !memcmp(root, e->root, sizeof(root));
 }
 
-static int say_corrupt(const struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE],
-		       struct fault *f)
+static int send_corrupt(const struct task *e, const uint8_t (*found)[MERKLE_HASH_SIZE],
+			struct fault *f)
 {
 	cleanup(ranges_deinit) struct ranges bad = {0};
 	int r = merkle_difference(e->n_bytes, found, merkle_n_leaves(e->n_bytes), e->leaves.data,
@@ -333,11 +343,14 @@ static int say_corrupt(const struct task *e, const uint8_t (*found)[MERKLE_HASH_
 
 	if (r < 0)
 		return fault_set(f, r, "out of memory");
-	return task_say(json_pack("{s:s, s:o}", "op", "corrupt", "ranges", ranges_to_json(&bad)),
-			NULL, 0, f);
+	return task_send(json_pack("{s:s, s:o}", "op", "corrupt", "ranges", ranges_to_json(&bad)),
+			 NULL, 0, f);
 }
 
-/* What is on the GPU is published, not what went there. Nobody needs the staging once it is the same. */
+/*
+ * The GPU's bytes are published, not those of the staging. The staging is freed when both are
+ * equal.
+ */
 static int verify_gpu(struct task *e, struct fault *f)
 {
 	int r = weightd_writer_verify(e->writer, 0, merkle_n_leaves(e->n_bytes));
@@ -345,14 +358,17 @@ static int verify_gpu(struct task *e, struct fault *f)
 	if (r < 0)
 		return fault_set(
 			f, r,
-			"what came did not arrive on the GPU as it came: %.300s; look at the memory "
+			"the version did not arrive on the GPU as it came: %.300s; look at the memory "
 			"of the GPU and of the machine if it happens twice",
 			weightd_error(e->w));
 	staging_deinit(&e->staging);
 	return 0;
 }
 
-/* Who could not publish it must not be counted among those who have it: others would serve it, and we would not. */
+/*
+ * A node that cannot publish must not be counted among those that have the version: others would
+ * serve it, and this node would not.
+ */
 static int check_weightd(const struct task *e, struct fault *f)
 {
 	struct weightd_server server = {.size = sizeof(server)};
@@ -373,21 +389,23 @@ static int verify(struct task *e, struct fault *f)
 	if (r < 0)
 		return r;
 	if (!e->is_computed && !is_right(e, (const void *)found))
-		return say_corrupt(e, (const void *)found, f);
+		return send_corrupt(e, (const void *)found, f);
 	r = is_on_gpu(e) ? verify_gpu(e, f) : 0;
 	if (r == 0)
 		r = check_weightd(e, f);
 	if (r < 0)
 		return r;
 	if (e->is_computed)
-		return say_found(e, (const void *)found, f);
+		return send_found(e, (const void *)found, f);
 	e->stage = STAGE_VERIFIED;
-	return task_say(json_pack("{s:s, s:s}", "op", "verified", "root",
-				  field_hex(e->root, sizeof(e->root), hex)),
-			NULL, 0, f);
+	return task_send(json_pack("{s:s, s:s}", "op", "verified", "root",
+				   field_hex(e->root, sizeof(e->root), hex)),
+			 NULL, 0, f);
 }
 
-/* Whoever was in the way may have written: what is published then must be verified once more. */
+/*
+ * The process that delayed the publication may have written: so the bytes must be verified again.
+ */
 static int verify_again(struct task *e, struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = NULL;
@@ -396,10 +414,10 @@ static int verify_again(struct task *e, struct fault *f)
 	if (r < 0 || is_right(e, (const void *)found))
 		return r;
 	return fault_set(f, -EILSEQ,
-			 "the bytes changed after they were verified; somebody still writes them");
+			 "the bytes changed after they were verified; a process still writes them");
 }
 
-/* Nobody else is in the way on a GPU. */
+/* On a GPU no other process can delay it. */
 static int publish(struct task *e, struct fault *f)
 {
 	uint64_t version;
@@ -414,11 +432,11 @@ static int publish(struct task *e, struct fault *f)
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	task_end(e);
-	return task_say(json_pack("{s:s, s:I}", "op", "published", "version", (json_int_t)version),
-			NULL, 0, f);
+	return task_send(json_pack("{s:s, s:I}", "op", "published", "version", (json_int_t)version),
+			 NULL, 0, f);
 }
 
-int sink_take(struct task *e, const struct json_packet *t, struct fault *f)
+int sink_handle(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 

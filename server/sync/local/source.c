@@ -1,11 +1,15 @@
 /*
- * A source lends a published version: its layout and a descriptor of its bytes at once, so that receivers prepare
- * themselves, and the tree over the bytes as soon as they are hashed; with it the patch from an older version, where
- * the agent has that one's memory and a patch is worth it. The lease lasts until the agent hangs up; but of a GPU's
- * memory it is a copy that is lent, and the lease is over with the copying; unless an engine is to read it there, which
- * gets the allocation, and a copy of what it could not carry. Who only wants to know what a version is gets no bytes,
- * and has no copy made. Who makes something new of it gets no tree, but may get a table of its tensors, and is told how
- * they differ from those of another layout; and has a GPU's copied when nothing else can be in the way any more.
+ * A source lends a published version. It sends the layout and a descriptor of the bytes at once, so
+ * that receivers can prepare, and the tree over the bytes as soon as they are hashed. With the tree
+ * it sends the patch from an older version, if the agent has that version's memory and a patch is
+ * small enough. The lease lasts until the agent hangs up.
+ *
+ * A version on a GPU is lent as a copy, and its lease ends with the copying; if an engine reads it
+ * in place, the source lends the allocation, and a copy of the bytes that the engine cannot carry.
+ * A request that only needs the identity of a version gets no bytes, and makes no copy. A request
+ * that makes something new of it gets no tree, but may get a table of its tensors, and the
+ * difference to another layout; the copy of a GPU's version is made last, when no other check can
+ * fail.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,8 +27,8 @@
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
-/* Whether somebody dropped it or published over it, so that it is no loss. */
-static bool was_let_go(const struct task *e, const struct target *target, uint64_t version)
+/* The version was dropped or superseded, so it is no loss. */
+static bool was_dropped(const struct task *e, const struct target *target, uint64_t version)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_version_info *v;
@@ -51,14 +55,14 @@ static int fail_to_attach(const struct task *e, const struct target *target, uin
 			weightd_error(e->w), target_is_host(target) ? "" : " --device ",
 			target_is_host(target) ? "" : target->device, target->buffer);
 	fault_set_weightd(f, r, e->w);
-	if (version && was_let_go(e, target, version))
+	if (version && was_dropped(e, target, version))
 		f->code = "superseded";
 	return r;
 }
 
 #define WORTH 2 /* times fewer bytes than the leaves that differ */
 
-/* `*ret_fd` is left alone where there is nothing to lend but by a copy. */
+/* `*ret_fd` stays unchanged if only a copy can be lent. */
 static int attach(struct task *e, const struct json_packet *t, bool *ret_is_on_gpu, int *ret_fd,
 		  struct fault *f)
 {
@@ -67,7 +71,7 @@ static int attach(struct task *e, const struct json_packet *t, bool *ret_is_on_g
 	int r;
 
 	if (field_number_or(t->message, "version", INT64_MAX, 0, &o.version) < 0)
-		return fault_set_message(f, t, "misses a version in it");
+		return fault_set_message(f, t, "lacks a version");
 	r = task_begin(e, t, &target, f);
 	if (r < 0)
 		return r;
@@ -90,7 +94,7 @@ static int attach(struct task *e, const struct json_packet *t, bool *ret_is_on_g
 	return 0;
 }
 
-/* The copy that is lent, with nothing in it yet. `beside`: bytes that are staged next. */
+/* Creates the copy that is lent, still empty. `beside`: bytes that are staged next. */
 static int stage(struct task *e, uint64_t beside, int *ret_fd, struct fault *f)
 {
 	int r = staging_check(e->n_bytes + beside, f);
@@ -103,8 +107,8 @@ static int stage(struct task *e, uint64_t beside, int *ret_fd, struct fault *f)
 	return r < 0 ? fault_set(f, r, "the copy cannot be lent: %s", strerror(-r)) : 0;
 }
 
-/* `data_fd` and `table_fd` are -1 where nobody wants them, or a copy is still to be asked for. */
-static int say_attached(const struct task *e, int data_fd, int table_fd, struct fault *f)
+/* `data_fd` and `table_fd` are -1 if they are not requested, or a copy will be requested later. */
+static int send_attached(const struct task *e, int data_fd, int table_fd, struct fault *f)
 {
 	uint64_t layout_size;
 	const void *image = weightd_buffer_layout_image(e->buffer, &layout_size);
@@ -129,12 +133,12 @@ static int say_attached(const struct task *e, int data_fd, int table_fd, struct 
 		fds[n_fds++] = data_fd;
 	if (table_fd >= 0)
 		fds[n_fds++] = table_fd;
-	return task_say(message, fds, n_fds, f);
+	return task_send(message, fds, n_fds, f);
 }
 
 /* --- Patches ------------------------------------------------------------------------------------ */
 
-/* What the agent lends of an older version. */
+/* An older version, lent by the agent. */
 struct older {
 	uint64_t n_bytes;
 	uint8_t root[MERKLE_HASH_SIZE];
@@ -157,21 +161,21 @@ static int take_older(const struct json_packet *t, struct older *ret, struct fau
 		return 0;
 	if (t->n_fds != 2 || field_number(named, "n_bytes", N_BYTES_MAX, &ret->n_bytes) < 0 ||
 	    field_bytes(named, "root", ret->root, sizeof(ret->root)) < 0)
-		return fault_set_message(f, t, "misses a base in it, or its bytes");
+		return fault_set_message(f, t, "lacks a base, or its bytes");
 	size = merkle_n_leaves(ret->n_bytes) * MERKLE_HASH_SIZE;
 	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 || ret->data.size < ret->n_bytes ||
 	    blob_map(t->fds[1], size, &ret->leaves) < 0 || ret->leaves.size != size)
-		return fault_set_message(f, t, "gets no sealed base with its leaves");
+		return fault_set_message(f, t, "lacks a sealed base with its leaves");
 	return 0;
 }
 
 struct made {
-	int fd; /* -1: no patch, or none that is worth it */
+	int fd; /* -1: no patch, or none that is small enough */
 	uint64_t size;
 	uint64_t changed;
 };
 
-/* What differs, by leaves and then by elements. That there is no patch is no failure. */
+/* Compares by leaves and then by elements. A missing patch is no failure. */
 static void make_patch(const struct task *e, const struct older *o,
 		       const uint8_t (*leaves)[MERKLE_HASH_SIZE],
 		       const uint8_t root[MERKLE_HASH_SIZE], struct made *ret)
@@ -193,7 +197,7 @@ static void make_patch(const struct task *e, const struct older *o,
 		ret->fd = -1;
 }
 
-/* The patches that came, each from where the one before it ends. */
+/* The received patches, each based on the result of the one before it. */
 static int open_row(const struct json_packet *t, struct blob blobs[JSON_PACKET_FDS_MAX],
 		    struct patch patches[JSON_PACKET_FDS_MAX])
 {
@@ -236,11 +240,11 @@ static int compose(const struct json_packet *t, struct fault *f)
 		blob_deinit(&blobs[i]);
 	}
 	if (r < 0)
-		return task_say(json_pack("{s:s, s:s}", "op", "composed", "why", strerror(-r)),
-				NULL, 0, f);
-	r = task_say(json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)made.size,
-			       "changed", (json_int_t)made.changed),
-		     &made.fd, 1, f);
+		return task_send(json_pack("{s:s, s:s}", "op", "composed", "why", strerror(-r)),
+				 NULL, 0, f);
+	r = task_send(json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)made.size,
+				"changed", (json_int_t)made.changed),
+		      &made.fd, 1, f);
 	(void)fd_close(made.fd);
 	return r;
 }
@@ -258,15 +262,18 @@ static int hash(struct task *e, bool is_on_gpu, uint8_t (*ret)[MERKLE_HASH_SIZE]
 	return r;
 }
 
-/* Once it is copied, or known: of a GPU's version that no engine reads there nothing more is needed. */
-static int let_go(struct task *e, struct fault *f)
+/*
+ * Ends the lease once the version is copied, or identified: nothing else needs a GPU's version,
+ * unless an engine reads it in place.
+ */
+static int buffer_release(struct task *e, struct fault *f)
 {
 	weightd_detach(e->buffer);
 	e->buffer = NULL;
 	return e->staging.data ? staging_seal(&e->staging, f) : 0;
 }
 
-static int say_root(struct task *e, bool is_on_gpu, const struct older *o, struct fault *f)
+static int send_root(struct task *e, bool is_on_gpu, const struct older *o, struct fault *f)
 {
 	uint64_t n = merkle_n_leaves(e->n_bytes);
 	cleanup(freep) uint8_t(*leaves)[MERKLE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
@@ -277,7 +284,7 @@ static int say_root(struct task *e, bool is_on_gpu, const struct older *o, struc
 	int r = leaves ? hash(e, is_on_gpu, leaves, f) : fault_set(f, -ENOMEM, "out of memory");
 
 	if (r == 0 && is_on_gpu && !e->gpu[0])
-		r = let_go(e, f);
+		r = buffer_release(e, f);
 	if (r < 0)
 		return r;
 	merkle_root(e->n_bytes, (const void *)leaves, root);
@@ -285,16 +292,17 @@ static int say_root(struct task *e, bool is_on_gpu, const struct older *o, struc
 	r = fd_sealed_copy("weightd-sync-leaves", leaves, n * sizeof(*leaves), &fd);
 	if (r < 0)
 		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
-	if (!is_on_gpu) /* of that nothing is mapped any more */
+	if (!is_on_gpu) /* a version on a GPU is not mapped any more */
 		make_patch(e, o, (const void *)leaves, root, &made);
 	patch_fd = made.fd;
-	return task_say(json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
-				  field_hex(root, sizeof(root), root_hex), "leaves",
-				  field_hex(table, sizeof(table), table_hex), "patch",
-				  made.fd < 0 ? NULL
-					      : json_pack("{s:I, s:I}", "size", (json_int_t)made.size,
-							  "changed", (json_int_t)made.changed)),
-			(const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
+	return task_send(json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
+				   field_hex(root, sizeof(root), root_hex), "leaves",
+				   field_hex(table, sizeof(table), table_hex), "patch",
+				   made.fd < 0
+					   ? NULL
+					   : json_pack("{s:I, s:I}", "size", (json_int_t)made.size,
+						       "changed", (json_int_t)made.changed)),
+			 (const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
 }
 
 static int lend(struct task *e, const struct json_packet *t, const char *op, struct fault *f)
@@ -314,12 +322,12 @@ static int lend(struct task *e, const struct json_packet *t, const char *op, str
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	r = say_attached(e, data_fd, table_fd, f);
+	r = send_attached(e, data_fd, table_fd, f);
 	data_fd = fd_close(data_fd);
-	return r < 0 || !has_tree ? r : say_root(e, is_on_gpu, &older, f);
+	return r < 0 || !has_tree ? r : send_root(e, is_on_gpu, &older, f);
 }
 
-/* What nothing was copied of yet, as no tree was asked for. */
+/* The version still has to be copied, as no tree was requested. */
 static bool is_to_copy(const struct task *e)
 {
 	struct weightd_location at = {.size = sizeof(at)};
@@ -335,7 +343,7 @@ static int copy(struct task *e, const struct json_packet *t, struct fault *f)
 	int r;
 
 	if (field_number(t->message, "beside", N_BYTES_MAX, &beside) < 0)
-		return fault_set_message(f, t, "misses what is staged beside it");
+		return fault_set_message(f, t, "lacks the size that is staged beside it");
 	r = stage(e, beside, &fd, f);
 	if (r == 0)
 		r = staging_fill(&e->staging, f);
@@ -344,8 +352,8 @@ static int copy(struct task *e, const struct json_packet *t, struct fault *f)
 	r = task_read(e, 0, e->staging.data, e->n_bytes);
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
-	r = let_go(e, f);
-	return r < 0 ? r : task_say(json_pack("{s:s}", "op", "copied"), &fd, 1, f);
+	r = buffer_release(e, f);
+	return r < 0 ? r : task_send(json_pack("{s:s}", "op", "copied"), &fd, 1, f);
 }
 
 static bool is_to_lend(const char *op)
@@ -354,7 +362,7 @@ static bool is_to_lend(const char *op)
 	       !strcmp(op, "look");
 }
 
-int source_take(struct task *e, const struct json_packet *t, struct fault *f)
+int source_handle(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
@@ -367,7 +375,7 @@ int source_take(struct task *e, const struct json_packet *t, struct fault *f)
 	if (op && !strcmp(op, "copy") && e->stage == STAGE_AT_WORK && is_to_copy(e))
 		return copy(e, t, f);
 	if (op && !strcmp(op, "compare") && e->stage == STAGE_AT_WORK && e->buffer)
-		return difference_tell(e->buffer, t, f);
+		return difference_explain(e->buffer, t, f);
 	return fault_set_message(f, t,
 				 "expects one attach and then nothing but compose or stage, one lend "
 				 "or give and then nothing but compare or, of a GPU's, copy, or "

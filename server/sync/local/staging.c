@@ -1,6 +1,7 @@
 /*
- * A page that is missing when an engine writes it is a signal, or the end of somebody else: so memory is taken while
- * that can still be refused, a stretch at a time, and what is left is looked at before each.
+ * If a page is missing when an engine writes it, the result is a signal, or an OOM kill of another
+ * process. So memory is allocated while it can still be refused, a step at a time, and the free
+ * memory is checked before each step.
  */
 #include "server/sync/local/staging.h"
 
@@ -32,7 +33,10 @@ static int refuse(uint64_t needed, uint64_t room, const char *limit, struct faul
 			 num_format_size(needs, needed), num_format_size(has, room));
 }
 
-/* `missing` bytes of the whole have still to be taken; where the kernel has refused them, they do not fit. */
+/*
+ * `missing` bytes of the whole are still to be allocated; if the kernel has refused them, they do
+ * not fit.
+ */
 static int check(uint64_t whole, uint64_t missing, bool is_refused, struct fault *f)
 {
 	struct headroom room;
@@ -57,12 +61,12 @@ int staging_open(uint64_t size, struct staging *ret, struct fault *f)
 	void *data = MAP_FAILED;
 
 	if (r == 0) {
-		/* Of no bytes, one that nobody touches. */
+		/* An empty staging maps one byte that is never touched. */
 		data = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		r = data == MAP_FAILED ? -errno : 0;
 	}
 	if (r < 0)
-		return fault_set(f, r, "there is no host memory to go through: %s", strerror(-r));
+		return fault_set(f, r, "cannot create the copy in host memory: %s", strerror(-r));
 	*ret = (struct staging){.fd = take_fd(fd), .data = data, .size = size};
 	return 0;
 }
@@ -101,7 +105,7 @@ int staging_seal(struct staging *s, struct fault *f)
 {
 	unmap(s);
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) < 0)
-		return fault_set(f, -errno, "what is sent cannot be sealed: %s", strerror(errno));
+		return fault_set(f, -errno, "cannot seal the copy: %s", strerror(errno));
 	s->fd = fd_close(s->fd);
 	return 0;
 }

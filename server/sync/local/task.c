@@ -1,4 +1,4 @@
-/* Beginning, answering, failing and ending: what both kinds of tasks do alike. */
+/* Starts, answers, fails and ends tasks of all kinds. */
 #include "server/sync/local/task.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ bool target_is_host(const struct target *t)
 int task_begin(struct task *e, const struct json_packet *t, struct target *ret, struct fault *f)
 {
 	if (read_target(t, ret) < 0)
-		return fault_set_message(f, t, "misses a buffer, a device or a socket in it");
+		return fault_set_message(f, t, "lacks a buffer, a device or a socket");
 	return task_connect(e, ret->socket, f);
 }
 
@@ -41,7 +41,7 @@ int task_connect(struct task *e, const char *socket, struct fault *f)
 	r = weightd_connect(e->w, socket);
 	if (r < 0) {
 		(void)fault_set_weightd(f, r, e->w);
-		f->code = "weightd"; /* it is not a buffer that is absent */
+		f->code = "weightd"; /* a missing socket is no missing buffer */
 	}
 	return r;
 }
@@ -73,10 +73,10 @@ void task_end(struct task *e)
 	*e = (struct task){.stage = STAGE_OVER, .staging = STAGING_NONE};
 }
 
-int task_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f)
+int task_send(json_t *message, const int *fds, unsigned n_fds, struct fault *f)
 {
 	cleanup(json_freep) json_t *m = message;
 	int r = m ? json_packet_send_wait(JSON_PACKET_FD, m, fds, n_fds) : -ENOMEM;
 
-	return r < 0 ? fault_set(f, r, "weightd-sync cannot be answered: %s", strerror(-r)) : 0;
+	return r < 0 ? fault_set(f, r, "cannot answer weightd-sync: %s", strerror(-r)) : 0;
 }

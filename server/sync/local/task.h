@@ -1,9 +1,9 @@
 /*
  * Tasks
  *
- * What one process does for the agent between its start and its hangup: one version of the local weightd, lent or
- * made, or a plan that needs none. It ends in what was asked for or in one failure, which is told and leaves nothing in
- * weightd.
+ * The work of one process for the agent between its start and the hangup: it lends or makes one
+ * version of the local weightd, or makes a plan without weightd. It ends in success or in one
+ * failure, which is reported and leaves nothing in weightd.
  */
 #pragma once
 
@@ -33,48 +33,51 @@ struct planning;
 struct task {
 	enum stage stage;
 	struct weightd *w;
-	struct weightd_buffer *buffer; /* of a source */
-	struct weightd_writer *writer; /* of a sink */
+	struct weightd_buffer *buffer; /* a source's */
+	struct weightd_writer *writer; /* a sink's */
 	uint64_t n_bytes;
-	uint8_t root[MERKLE_HASH_SIZE]; /* that the bytes of a sink must have */
-	struct blob leaves; /* of a sink: the table that the root is of */
-	struct staging staging; /* where the version is a GPU's, and moves through host memory */
-	char gpu[WEIGHTD_DEVICE_MAX + 1]; /* or it moves from there and to there; "": it does not */
-	int nccl_version; /* of what moves it then */
-	bool *is_staged; /* the leaves that are staged then; NULL: all are, where there is a staging */
-	struct base *base; /* of a sink, until it verifies */
-	struct planning *planning; /* of a planner */
-	bool is_computed; /* of a sink: its root is what verify finds */
+	uint8_t root[MERKLE_HASH_SIZE]; /* a sink's: the bytes must have it */
+	struct blob leaves; /* a sink's: the table with that root */
+	struct staging staging; /* if the version is on a GPU, and moves through host memory */
+	char gpu[WEIGHTD_DEVICE_MAX + 1]; /* the GPU, if NCCL moves the version in place; else "" */
+	int nccl_version; /* that NCCL's */
+	bool *is_staged; /* leaves that are staged then; NULL: all, if there is a staging */
+	struct base *base; /* a sink's, until it verifies */
+	struct planning *planning; /* a planner's */
+	bool is_computed; /* a sink's: verify sets its root */
 };
 
-/* What the first message names; strings are the message's. */
+/* The target of the first message, which owns the strings. */
 struct target {
-	const char *socket; /* NULL: where libweightd finds it */
+	const char *socket; /* NULL: libweightd's default */
 	const char *buffer;
 	const char *device;
 };
 
-/* Else it is on a GPU, by whatever name. */
+/* False: it is on a GPU, by any name. */
 bool target_is_host(const struct target *t);
 
-/* Reads the target from the first message and connects to the weightd that it names. */
+/* Reads the target from the first message and connects to its weightd. */
 int task_begin(struct task *e, const struct json_packet *t, struct target *ret, struct fault *f);
-/* To the weightd at this socket; NULL: where libweightd finds it. */
+/* Connects to the weightd at this socket; NULL: libweightd's default. */
 int task_connect(struct task *e, const char *socket, struct fault *f);
 
-/* The bytes, in host memory: of the staging where there is one, else of the version itself. */
+/* The bytes in host memory: those of the staging, if there is one, else of the version itself. */
 void *task_data(const struct task *e);
 
-/* Copies from weightd's memory, wherever that is, as weightd_buffer_read() does. */
+/* Copies from weightd's memory of any kind, as weightd_buffer_read() does. */
 int task_read(const struct task *e, uint64_t offset, void *to, uint64_t n);
 
-/* Lets go of all that it has in weightd. */
+/* Releases everything that it has in weightd. */
 void task_end(struct task *e);
 
-/* Answers the agent, waiting for room. Takes the reference to the message; the descriptors stay the caller's. */
-int task_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f);
+/*
+ * Answers the agent, and waits for room. Takes the reference to the message; the descriptors stay
+ * the caller's.
+ */
+int task_send(json_t *message, const int *fds, unsigned n_fds, struct fault *f);
 
-/* What the kinds of tasks do with a message of the agent; a failure ends them. */
-int source_take(struct task *e, const struct json_packet *t, struct fault *f);
-int sink_take(struct task *e, const struct json_packet *t, struct fault *f);
-int watch_take(struct task *e, const struct json_packet *t, struct fault *f);
+/* Handle a message of the agent; a failure ends the task. */
+int source_handle(struct task *e, const struct json_packet *t, struct fault *f);
+int sink_handle(struct task *e, const struct json_packet *t, struct fault *f);
+int watch_handle(struct task *e, const struct json_packet *t, struct fault *f);

@@ -12,8 +12,8 @@ struct transfer {
 	struct task *e;
 	uint8_t (*hashes)[MERKLE_HASH_SIZE];
 	struct fault *fault;
-	pthread_mutex_t lock; /* protects the connection of the task, and what follows */
-	int result; /* of the first copy that failed */
+	pthread_mutex_t lock; /* protects the connection of the task, and the members below */
+	int result; /* the first copy that failed */
 };
 
 static uint64_t size_of(const struct transfer *t, uint64_t leaf)
@@ -29,7 +29,7 @@ static void note(struct transfer *t, int r)
 		t->result = fault_set_weightd(t->fault, r, t->e->w);
 }
 
-/* False: it is in vain, this one or one before. */
+/* False: this read, or one before, has failed. */
 static bool read_leaf(struct transfer *t, uint64_t leaf, void *to)
 {
 	bool is_there;

@@ -1,21 +1,23 @@
 /*
  * Transfers
  *
- * Bytes between memory of a GPU and the host's, by leaves that are hashed on their way: as many threads as merkle.h
- * has hash, and one at a time copies, which is how libweightd wants it. Reads go on only as long as all go well.
+ * Copies bytes between GPU memory and host memory, and hashes them by leaves on the way. As many
+ * threads hash as merkle.h has, and one at a time copies, as libweightd requires. The first failed
+ * read ends the transfer.
  */
 #pragma once
 
 #include "server/sync/local/task.h"
 
 /*
- * Hashes the version of the task's buffer, into `ret`, an element for each leaf; what is read goes to the staging
- * as well, where there is one.
+ * Hashes the version of the task's buffer into `ret`, an element for each leaf. If there is a
+ * staging, copies the bytes there as well.
  */
 int transfer_read(struct task *e, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f);
 
 /*
- * Hashes what is staged likewise, and copies to the task's writer those leaves that its table has, or all where none
- * is known yet; of what is not, what the GPU has. Whether that is there, and stays, weightd_writer_verify() can tell then.
+ * Hashes the staged leaves, and copies to the task's writer those that match its table, or all if
+ * it has no table yet. For leaves that are not staged, hashes the GPU's bytes.
+ * weightd_writer_verify() can then confirm the bytes on the GPU.
  */
 int transfer_write(struct task *e, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f);
