@@ -1,22 +1,22 @@
 /*
- * Any bytes as what peers say in the middle of two pushes, averages or reshards among four agents: messages are lost, come
- * twice, say something else, or are others. Whatever comes, a sync ends, and nobody serves what its publisher did not commit,
- * or a shard before all are verified.
+ * Parses any bytes as changes to messages of peers, during two pushes, averages or reshards among
+ * four agents: messages are lost, duplicated, changed or replaced. In every case a sync ends, and
+ * no node serves a version that its publisher did not commit, or a shard before all are verified.
  *
  * The first two bytes choose the world. Then, for each message in turn:
  *
  *	x		it is lost
- *	2		it comes twice
+ *	2		it is delivered twice
  *	d i		without its i-th field
  *	s i v		its i-th field is the v-th of VALUES
- *	S i j v		likewise, of the j-th field or element of that
- *	j text \n	the text comes in its place
- *	other		it comes as it is
+ *	S i j v		likewise, the j-th field or element of that
+ *	j text \n	it is replaced by the text
+ *	other		it is unchanged
  *
- * and for each plan of a reshard that comes:
+ * and for each delivered plan of a reshard:
  *
  *	w i v		the i-th of its words, an i of two bytes, is the v-th of WORDS
- *	other		it comes as it is
+ *	other		it is unchanged
  */
 #include <endian.h>
 #include <jansson.h>
@@ -37,7 +37,7 @@
 #define N_SYNCS 2
 #define SYNC_NS (3600 * SIM_SECOND) /* more than any deadline */
 
-/* What each node gives or gets. */
+/* The sources and targets. */
 #define SOURCES 0x7u
 #define TARGETS 0xdu
 
@@ -107,7 +107,7 @@ static json_t *take_text(struct input *in)
 	return message;
 }
 
-/* The key of the field, or NULL where there is none. */
+/* The key of the field; NULL: there is none. */
 static const char *key_at(json_t *object, unsigned i)
 {
 	size_t n = json_object_size(object);
@@ -148,7 +148,7 @@ static void deliver(struct sim *s, unsigned from, unsigned to, const json_t *mes
 {
 	struct sim_node *n = &s->nodes[to];
 
-	if (n->agent && json_is_object(message)) /* connection.c takes nothing else */
+	if (n->agent && json_is_object(message)) /* connection.c accepts nothing else */
 		agent_on_message(n->agent, from < to ? from : from - 1, message);
 }
 
@@ -200,7 +200,7 @@ enum what {
 static int begin(struct sim *s, enum what what, char ret_sync[SYNC_ID_SIZE])
 {
 	for (unsigned i = 0; what != PUSH && i < N_NODES; i++)
-		(void)sim_train(s, i, SIM_BUFFER); /* not while a version comes */
+		(void)sim_train(s, i, SIM_BUFFER); /* fails while a version arrives */
 	if (what == RESHARD)
 		return sim_reshard(s, 0, SOURCES, TARGETS, ret_sync);
 	return what == AVERAGE ? sim_average(s, 0, SIM_BUFFER, ret_sync) : sim_push(s, 0, ret_sync);
@@ -214,7 +214,7 @@ static void play(struct sim *s, enum what what)
 
 	for (unsigned i = 0; i < N_NODES; i++)
 		had[i] = sim_serves(s, i);
-	if (r == 0) /* something that a peer asked for may be in the way of it */
+	if (r == 0) /* a peer's request may have blocked it */
 		MUST(sim_run_until(s, sim_ended, SYNC_NS));
 	sim_run(s, 10 * SIM_SECOND);
 	for (unsigned i = 0; i < N_NODES; i++)

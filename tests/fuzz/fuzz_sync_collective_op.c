@@ -1,4 +1,7 @@
-/* Any bytes as what says what links carry, an engine or a plan: what is taken can be added up, for every link. */
+/*
+ * Parses any bytes as the bytes of links, of an engine or a plan: accepted sums do not overflow,
+ * for any link.
+ */
 #include "server/sync/base/json_packet.h"
 #include "server/sync/state/collective_op.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,4 +1,7 @@
-/* Any bytes as sync.conf: what is accepted lies within its bounds, and names nobody who is not there. */
+/*
+ * Parses any bytes as sync.conf: accepted values are within their bounds, and every named node
+ * exists.
+ */
 #include <string.h>
 
 #include "server/sync/config.h"

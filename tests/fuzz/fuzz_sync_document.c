@@ -1,4 +1,7 @@
-/* Any bytes as a version's document: what is taken has a bound for each size, and goes on to others as it came. */
+/*
+ * Parses any bytes as a version's document: an accepted one has bounded sizes, and is forwarded
+ * unchanged.
+ */
 #include <string.h>
 
 #include "ipc/layout.h"
@@ -14,7 +17,7 @@ static void check_bounds(const struct document *d)
 	MUST(d->group[0] && d->buffer[0] && d->publisher[0] && d->version_id.term &&
 	     d->version_id.number);
 	MUST(d->n_bytes && d->layout_bytes && d->layout_bytes <= LAYOUT_SIZE_MAX);
-	MUST(document_leaves_bytes(d) / 32 <= d->n_bytes); /* nothing overflowed */
+	MUST(document_leaves_bytes(d) / 32 <= d->n_bytes); /* no overflow */
 }
 
 static bool is_same(const struct document *x, const struct document *y)

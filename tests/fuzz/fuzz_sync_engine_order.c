@@ -1,6 +1,6 @@
 /*
- * Any bytes as what an engine is told: an order that is taken fits the memory that came with it, and a refusal says
- * why. The first byte says how many descriptors come.
+ * Parses any bytes as an order of an engine: an accepted one fits its memory, and a refusal has a
+ * sentence. The first byte is the number of descriptors.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	t.message = json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES, NULL);
 	while (t.n_fds < data[0] % (JSON_PACKET_FDS_MAX + 1u))
 		t.fds[t.n_fds++] = memory();
-	if (json_is_object(t.message)) /* json_packet.c takes nothing else */
+	if (json_is_object(t.message)) /* json_packet.c accepts nothing else */
 		check(&t);
 	json_packet_deinit(&t);
 	return 0;

@@ -1,4 +1,7 @@
-/* Any bytes as the stream of a peer, cut anywhere: frames lie within bounds, and cutting changes nothing. */
+/*
+ * Decodes any bytes as the stream of a peer, cut at any place: frames are within bounds, and
+ * cutting changes nothing.
+ */
 #include <string.h>
 
 #include "server/sync/net/frame.h"
@@ -17,7 +20,7 @@ static uint64_t check_frame(const struct frame *f)
 	return sum;
 }
 
-/* What was decoded, as a number. */
+/* The decoded stream as a number. */
 static uint64_t decode(const uint8_t *data, size_t size, size_t step)
 {
 	struct frame_decoder d;

@@ -1,4 +1,7 @@
-/* Any bytes as the plan of an exchange: what is accepted stays in its memory, and is written back as it came. */
+/*
+ * Parses any bytes as the plan of an exchange: an accepted one stays in its memory, and is written
+ * back unchanged.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +10,7 @@
 
 #define MEMORY_MAX ((uint64_t)1 << 16)
 
-/* Where the sanitizer sees every byte that lies outside. */
+/* In buffers of exact size, so that the sanitizer detects every byte outside. */
 static void carry(const struct moves *m, const struct moves_link *l)
 {
 	uint64_t from_size = m->nodes[l->from].size[MOVES_FROM];

@@ -1,4 +1,7 @@
-/* Any bytes as a patch: what opens is applied within its version, twice to the same, and composes with itself to itself. */
+/*
+ * Parses any bytes as a patch: an accepted one is applied within its version, twice with the same
+ * result, and composes with itself to itself.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +12,7 @@
 #include "server/sync/base/patch.h"
 #include "tests/fuzz/fuzz.h"
 
-#define N_BYTES_MAX (2 * MIB) /* of a version that memory is made for here */
+#define N_BYTES_MAX (2 * MIB) /* the largest version that is allocated here */
 
 static int apply(const struct patch *p, uint8_t *to)
 {

@@ -1,4 +1,4 @@
-/* Any bytes as the preamble of a stream: what is accepted is written back as it came. */
+/* Parses any bytes as the preamble of a stream: an accepted one is written back unchanged. */
 #include <string.h>
 
 #include "server/sync/base/preamble.h"

@@ -1,6 +1,6 @@
 /*
- * A split, a byte of 0 and layouts behind it, both of them anybody's: what fits together comes to moves that an engine
- * takes, and every byte of a target is written once.
+ * Parses an arbitrary split, a byte of 0 and arbitrary layouts: if they fit, an engine accepts the
+ * moves, and every byte of a target is written once.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * Headers of pieces, as anybody may send them: what is taken for a piece lies in the stream, comes once, and has the
- * bytes in memory that it should. The first bytes say how long the stream is, and into what it is cut.
+ * Parses arbitrary headers of pieces: an accepted piece lies in the stream, is accepted once, and
+ * has the right bytes in memory. The first bytes are the length of the stream, and of a piece.
  */
 #include <string.h>
 
@@ -28,7 +28,7 @@ static void look(struct stripes *s, uint64_t piece)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct range range[2] = {{3, 0}, {5000, 7}}; /* a gap is between them */
+	struct range range[2] = {{3, 0}, {5000, 7}}; /* the gap between them */
 	struct ranges ranges = {range, 2};
 	struct stripes s;
 	uint64_t piece, taken, n = 0;

@@ -20,7 +20,7 @@ struct sim *scene_world(unsigned n, enum policy policy)
 
 	for (unsigned i = 0; i < n; i++)
 		assert_true(sim_train(s, i, SIM_BUFFER));
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -75,7 +75,7 @@ void recover(struct sim *s, unsigned victim)
 		sim_start(s, victim);
 }
 
-/* --- What has to be true -------------------------------------------------------------------------- */
+/* --- Assertions -------------------------------------------------------------------------------- */
 
 void assert_ends(struct sim *s, const char *outcome, uint64_t within)
 {

@@ -14,7 +14,7 @@ struct sim *push_world(unsigned n, enum policy policy)
 	struct sim *s = sim_new(
 		&(struct sim_options){.n_nodes = n, .policy = policy, .seed = n + 77});
 
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 

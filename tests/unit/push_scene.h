@@ -1,4 +1,7 @@
-/* What tests of pushes have in common: a world in which node 0 is the publisher, and what has to be true after a push. */
+/*
+ * The setting of tests of pushes: a simulated world in which node 0 is the publisher, and
+ * assertions after a push.
+ */
 #pragma once
 
 #include "sim.h"

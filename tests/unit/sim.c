@@ -1,6 +1,6 @@
 /*
- * One queue of all that will happen, in the order of virtual time, with chance in the delays. A node that dies in
- * the middle of a call into its agent says nothing more, and is buried once the call returned.
+ * One queue of all future events, in the order of virtual time, with random delays. A node that
+ * dies in the middle of a call into its agent sends nothing more, and is freed after the call.
  */
 #include "sim.h"
 
@@ -28,9 +28,9 @@
 #include "sim_reshard.h"
 
 #define EPOCH_NS ((uint64_t)1700000000 * SIM_SECOND)
-#define PIECES_MAX 4 /* of a record, until one has to have all */
+#define PIECES_MAX 4 /* pieces of a record; one more rewrites all */
 
-/* --- Chance and time ---------------------------------------------------------------------------- */
+/* --- Randomness and time ----------------------------------------------------------------------- */
 
 uint64_t sim_random(struct sim *s, uint64_t n)
 {
@@ -170,7 +170,7 @@ static void note_decided(struct sim_node *n, const json_t *piece)
 	}
 }
 
-/* There is none. */
+/* There is no weightd-trace. */
 static void env_trace(void *userdata, const json_t *request, int fd)
 {
 	(void)userdata, (void)request, (void)fd;
@@ -365,7 +365,7 @@ void sim_kill(struct sim *s, unsigned node)
 
 	if (!n->agent)
 		return;
-	n->is_dying = true; /* nothing of what it does now is heard */
+	n->is_dying = true; /* nothing that it sends from now on is delivered */
 	n->agent = agent_free(n->agent);
 	n->timer_ns = 0;
 	n->die_at_save = 0;
@@ -571,7 +571,7 @@ bool sim_is_idle(struct sim *s)
 
 	for (unsigned i = 0; i < s->options.n_nodes; i++)
 		list_for_each(j, &s->nodes[i].jobs, link)
-			if (!s->options.n_patch || j->kind != JOB_SOURCE) /* which may be kept */
+			if (!s->options.n_patch || j->kind != JOB_SOURCE) /* a kept source */
 				return false;
 	return true;
 }
@@ -636,7 +636,7 @@ static void node_init(struct sim *s, unsigned i)
 	};
 }
 
-/* Returns how many there may be. */
+/* Returns the new limit. */
 static rlim_t raise_files(void)
 {
 	struct rlimit files;

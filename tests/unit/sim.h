@@ -1,7 +1,7 @@
 /*
- * A world for agents: any number of them in one process and in virtual time, with connections that delay, are
- * cut and come back, with jobs that model weightd's versions and the engines of a chain, and with records
- * that survive a death. The same seed gives the same world.
+ * A simulated world for agents: any number of them in one process and in virtual time. Connections
+ * delay, break and are restored; jobs model weightd's versions and the engines of a chain; records
+ * survive a death. The same seed gives the same world.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 
 struct sim;
 
-/* A version of one node's weightd. Content 0 is none. */
+/* A version of one node's weightd. Content 0: none. */
 struct sim_version {
 	char buffer[16];
 	uint64_t number;
@@ -34,63 +34,63 @@ struct sim_node {
 	struct agent_config config;
 	const char **peers;
 	struct agent *agent; /* NULL: it is dead */
-	json_t *commit_log; /* what it saved, in pieces; NULL: nothing yet */
-	uint64_t clock_skew_ns; /* its clock is ahead */
-	uint64_t over_ns; /* until when its first certificate is good, of sim::now_ns; 0: for ever */
-	bool is_renewed; /* it signs with its second one, which has the same key */
-	char renewed[24]; /* that one */
-	uint64_t rate; /* bytes/s into it */
-	uint64_t room_ns; /* that its sinks take to make room */
+	json_t *commit_log; /* its saved pieces; NULL: none yet */
+	uint64_t clock_skew_ns; /* its clock is ahead by this */
+	uint64_t over_ns; /* end of its first certificate, by sim::now_ns; 0: never */
+	bool is_renewed; /* it signs with its second certificate, which has the same key */
+	char renewed[24]; /* the second certificate */
+	uint64_t rate; /* incoming bytes/s */
+	uint64_t room_ns; /* time that its sinks take to make room */
 
-	struct sim_version versions[256]; /* the last ones, of weightd */
+	struct sim_version versions[256]; /* the last versions of weightd */
 	unsigned n_versions;
 	uint64_t last_number;
 
 	struct list jobs;
-	struct job *watch; /* of its weightd; not one of the others, as it has no end */
+	struct job *watch; /* the watch of its weightd; not in `jobs`, as it has no end */
 	uint64_t timer_ns;
-	bool is_dying; /* in the middle of a call into its agent */
+	bool is_dying; /* it dies in the middle of a call into its agent */
 	unsigned n_saves;
-	unsigned die_at_save; /* the how-manieth; 0: none */
-	bool die_before_it; /* is written */
+	unsigned die_at_save; /* number of the save; 0: none */
+	bool die_before_it; /* it dies before that save is written */
 	bool saves_fail;
-	bool disk_is_full; /* likewise, and there is a look before */
-	bool jobs_hang; /* what they are told from now on they do not do */
-	bool engines_hang; /* open, but move nothing */
-	unsigned n_corrupt; /* epochs whose bytes arrive wrong, from now on */
-	bool lies; /* its sinks say another root than that of what they made */
+	bool disk_is_full; /* saves fail likewise, and the space is checked before */
+	bool jobs_hang; /* they ignore messages from now on */
+	bool engines_hang; /* they open, but move nothing */
+	unsigned n_corrupt; /* epochs that will corrupt bytes, from now on */
+	bool lies; /* its sinks report another root than their own */
 	bool sinks_fail; /* no memory */
 	bool planners_fail; /* there is no such split */
-	bool sources_fail; /* likewise, where they are to lend it and not only to look */
-	bool copies_hang; /* of what its GPU has */
+	bool sources_fail; /* likewise, if they are to lend the version, not only look at it */
+	bool copies_hang; /* copies from its GPU hang */
 	bool compose_fails; /* no memory for a patch of several */
 	bool compose_hangs;
-	const char *local_why; /* what jobs of its weightd say when they fail; NULL: something short */
-	bool is_silent; /* whatever it says is lost, while its kernel answers */
+	const char *local_why; /* sentence of failed jobs of its weightd; NULL: a short one */
+	bool is_silent; /* its messages are lost, while its kernel answers */
 
-	uint64_t others; /* what its tensors without a mean have */
-	uint64_t layout; /* which tensors its versions have */
+	uint64_t others; /* content of its tensors without a mean */
+	uint64_t layout; /* kind of tensors in its versions */
 	uint64_t n_received; /* bytes, over all engines */
-	uint64_t n_received_again; /* that it had already */
+	uint64_t n_received_again; /* bytes received that it already had */
 	unsigned n_read; /* versions that its sources read to lend them */
 	unsigned n_patched; /* sinks that made their version with a patch */
-	char why[WHY_SIZE]; /* of the last sync that ended here */
+	char why[WHY_SIZE]; /* the last sync that ended here */
 	char outcome[16];
 	json_t *end; /* the event */
-	json_t *left; /* the event that it goes on for who is slow; told once */
-	json_t *plan; /* the last one told, its pieces put together */
+	json_t *left; /* the event that a push goes on for slow nodes; sent once */
+	json_t *plan; /* the last plan, joined from its pages */
 };
 
 struct sim_options {
 	unsigned n_nodes;
 	unsigned n_publishers; /* the first ones; 0: one */
-	unsigned n_addresses; /* of each for bytes, at most 2; 0: one */
+	unsigned n_addresses; /* addresses for bytes per node, at most 2; 0: one */
 	enum policy policy;
-	uint64_t n_bytes; /* of a version; 0: 64 MiB */
-	uint64_t n_changed; /* bytes of it that the one before had not; 0: all are others */
-	uint64_t n_patch; /* bytes of a patch from one version to the next; 0: nobody makes any */
+	uint64_t n_bytes; /* size of a version; 0: 64 MiB */
+	uint64_t n_changed; /* bytes of it that differ from the previous one; 0: all */
+	uint64_t n_patch; /* bytes of a patch from one version to the next; 0: no patches */
 	uint64_t seed;
-	bool is_quiet; /* without delays at random */
+	bool is_quiet; /* no random delays */
 	bool as_frames; /* messages are encoded and decoded */
 };
 
@@ -101,32 +101,32 @@ struct sim {
 	struct sim_node *nodes;
 	struct group group;
 	const char **names;
-	struct sim_link *links; /* n * n, of which half is used */
+	struct sim_link *links; /* n * n, half of it used */
 	uint64_t n_messages;
 	uint64_t n_frame_bytes;
-	uint64_t longest_ns; /* that a sync took, of those that ended anywhere */
+	uint64_t longest_ns; /* longest sync of those that ended at any node */
 	uint64_t n_ids;
 	uint64_t n_contents;
 	uint64_t n_decided;
-	uint64_t decided[4096]; /* contents that a publisher's record has */
-	uint64_t pairs[4096][2]; /* of contents */
-	/* Hears of each message before it arrives; false: it is lost. */
+	uint64_t decided[4096]; /* contents in the commit log of a publisher */
+	uint64_t pairs[4096][2]; /* pairs of contents */
+	/* Called with each message before it arrives; false: it is lost. */
 	bool (*on_message)(struct sim *s, unsigned from, unsigned to, const json_t *message);
-	/* Likewise of each blob, in whose place it may put another. */
+	/* Called with each blob, which it may replace. */
 	void (*on_blob)(struct sim *s, struct event *e);
 	void *userdata;
-	const char *untrusted; /* an address; NULL: none is */
+	const char *untrusted; /* an address; NULL: none */
 	struct sim_queue queue;
-	struct memory **patches; /* all that ever were: descriptors of them may be anywhere */
+	struct memory **patches; /* all patches ever made, since any descriptor may refer to them */
 	unsigned n_patches;
-	struct sim_made *made; /* by several: all that ever was */
+	struct sim_made *made; /* all contents ever made by several nodes */
 	unsigned n_made;
 	struct list engines;
 	bool ticks;
 };
 
-#define FILES_MANY 4096 /* descriptors that suffice for the largest simulations */
-/* Skips the test where a process may not have as many descriptors. */
+#define FILES_MANY 4096 /* enough descriptors for the largest simulations */
+/* Skips the test if the process cannot have as many descriptors. */
 void sim_require_files(unsigned n);
 struct sim *sim_new(const struct sim_options *options);
 void sim_free(struct sim *s);
@@ -140,32 +140,35 @@ void sim_kill(struct sim *s, unsigned node);
 void sim_cut(struct sim *s, unsigned i, unsigned j, bool is_cut);
 /* Ends one of a node's jobs of this kind, if there is any. */
 bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind);
-/* A node's weightd forgets everything, and tells whoever watches. */
+/* A node's weightd loses everything, and sends the watch an event. */
 void sim_lose_data(struct sim *s, unsigned node);
 
-/* It comes back with what it had, and tells whoever watches. */
+/* A node's weightd restores its versions, and sends the watch an event. */
 void sim_find_data(struct sim *s, unsigned node);
 
-/* A node's weightd has a version that nobody pushed, and lets go of the one before, with a word to whoever watches. */
+/*
+ * A node's weightd publishes a version outside of any push, drops the previous one, and sends the
+ * watch an event.
+ */
 void sim_replace(struct sim *s, unsigned node);
 
-/* Makes a version at a node and pushes it. -errno of agent_push(). */
+/* Makes a version at a node and pushes it. Returns agent_push(). */
 int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE]);
-/* The same for agent_plan(). */
+/* The same with agent_plan(). */
 int sim_plan(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE]);
 
-/* For so long. */
+/* Runs the world for `ns`. */
 void sim_run(struct sim *s, uint64_t ns);
-/* Until it is true; false: it was not for so long. */
+/* Runs until `is_true`; false: it did not happen within `ns`. */
 bool sim_run_until(struct sim *s, bool (*is_true)(struct sim *s), uint64_t ns);
 
-/* What a node's weightd serves: its content. */
+/* The content that a node's weightd serves. */
 uint64_t sim_serves(const struct sim *s, unsigned node);
 uint64_t sim_serves_of(const struct sim *s, unsigned node, const char *buffer);
-/* Nothing runs: no jobs anywhere. */
+/* No job runs on any node. */
 bool sim_is_idle(struct sim *s);
 /* A sync ended at node 0 since its `end` was forgotten. */
 bool sim_ended(struct sim *s);
 void sim_forget_end(struct sim *s, unsigned node);
-/* All that live serve the same, and are idle. */
+/* All live nodes serve the same content, and are idle. */
 bool sim_is_converged(struct sim *s);

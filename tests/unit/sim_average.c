@@ -39,7 +39,7 @@ const struct sim_made *sim_average_of(const struct sim *s, uint64_t content)
 
 /* --- The engine ----------------------------------------------------------------------------------- */
 
-/* As even as can be, in pieces of a MiB. */
+/* As even as possible, in pieces of a MiB. */
 static uint64_t owned_by(const struct job *j, unsigned rank)
 {
 	uint64_t n = j->n_bytes / MIB;

@@ -1,13 +1,11 @@
-/*
- * Averages in a simulated world: what all have, and what becomes of it.
- */
+/* Averages in a simulated world. */
 #pragma once
 
 #include "sim_collective.h"
 
-/* A node's weightd has a version of its own, which nobody pushed; false: somebody makes one just now. */
+/* A node's weightd publishes a version outside of any push; false: another one is being made. */
 bool sim_train(struct sim *s, unsigned node, const char *buffer);
-/* Averages what all have. -errno of agent_average(). */
+/* Requests an average of all nodes. Returns agent_average(). */
 int sim_average(struct sim *s, unsigned node, const char *buffer, char ret_sync[SYNC_ID_SIZE]);
 /* NULL: the content is no average. */
 const struct sim_made *sim_average_of(const struct sim *s, uint64_t content);

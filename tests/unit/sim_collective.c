@@ -15,7 +15,7 @@
 
 #define WINDOW (8 * MIB)
 
-/* --- What is made -------------------------------------------------------------------------------- */
+/* --- Results ----------------------------------------------------------------------------------- */
 
 struct sim_made *sim_made_of(const struct sim *s, uint64_t content)
 {
@@ -49,7 +49,7 @@ void sim_engine_makes(struct job *j, uint64_t content)
 	j->node->n_corrupt -= j->node->n_corrupt > 0;
 }
 
-/* --- What the agent says -------------------------------------------------------------------------- */
+/* --- Messages of the agent --------------------------------------------------------------------- */
 
 const char *sim_node_at(const struct job *j, unsigned rank)
 {
@@ -71,7 +71,7 @@ static bool is_linked(const struct job *j, unsigned rank)
 	return rank != j->rank && j->operation->is_linked(j, rank);
 }
 
-/* What the engine of one rank says to that of another. */
+/* The hello of the engine of one rank for that of another. */
 static const char *hello(const struct job *j, unsigned from, unsigned to, char ret[64])
 {
 	snprintf(ret, 64, "%.8s%04x%04x", j->token, from, to);
@@ -103,7 +103,7 @@ static void say(struct job *j, uint64_t longest, json_t *message)
 		    -1);
 }
 
-/* NULL: nobody else is to blame. */
+/* NULL as `who`: this node is to blame. */
 static void fail_gloo(struct job *j, const char *code, const char *who, const char *why)
 {
 	j->is_over = true;
@@ -132,7 +132,7 @@ static void open_gloo(struct job *j, const json_t *order, const int *fds, unsign
 		say(j, 5 * MS, json_incref(opened));
 }
 
-/* Like the real one, it believes no other node. */
+/* Like the real engine, it does not trust other nodes. */
 static bool take_hellos(struct job *j, const json_t *hellos)
 {
 	char text[64];
@@ -148,7 +148,7 @@ static bool take_hellos(struct job *j, const json_t *hellos)
 	return true;
 }
 
-/* What was made in an epoch that broke is overwritten. */
+/* The results of a broken epoch are overwritten. */
 static void start_gloo(struct job *j, const json_t *message)
 {
 	if (!take_hellos(j, json_object_get(message, "hellos")))
@@ -168,7 +168,7 @@ void sim_gloo_told(struct job *j, const json_t *message, const int *fds, unsigne
 		start_gloo(j, message);
 }
 
-/* --- It moves ------------------------------------------------------------------------------------- */
+/* --- Progress ---------------------------------------------------------------------------------- */
 
 static json_t *traffic(uint64_t n_bytes)
 {
@@ -214,11 +214,11 @@ static bool is_silent(const struct job *j, const struct job *other)
 	       (other->is_over && !has_all(other));
 }
 
-/* How it stands with the others. */
+/* The progress of the other engines. */
 struct others {
-	uint64_t done; /* by whoever did least and has not all; UINT64_MAX: all have */
+	uint64_t done; /* least of those that are not done; UINT64_MAX: all are */
 	unsigned least;
-	uint64_t moved_ns; /* when any of them did last */
+	uint64_t moved_ns; /* last progress of any of them */
 	unsigned n_silent;
 	unsigned silent; /* one of them */
 };
@@ -253,7 +253,7 @@ static bool look_at_others(struct sim *s, struct job *j, struct others *ret)
 	return true;
 }
 
-/* Bytes that it may get now. */
+/* Bytes that it may receive in this step. */
 static uint64_t step_of(const struct job *j, const struct others *others)
 {
 	uint64_t step = j->node->rate / (SIM_SECOND / TICK), room = j->expected - j->done;
@@ -281,7 +281,7 @@ void sim_gloo_turn(struct sim *s, struct job *j)
 		    json_pack("{s:s, s:I, s:I}", "op", "progress", "done", (json_int_t)j->done,
 			      "sent", (json_int_t)j->done));
 	}
-	/* Who has all still gives, and whoever takes something of it has moved. */
+	/* An engine that has all bytes still sends: progress of a receiver counts as its own. */
 	if (has_all(j) && others.moved_ns > j->moved_ns)
 		j->moved_ns = others.moved_ns;
 	if (!others.n_silent && has_all(j) && others.done == UINT64_MAX)

@@ -1,6 +1,6 @@
 /*
- * Bytes are not stored: a memory knows of which content it is, and which of its ranges are right. Descriptors
- * are real ones, as agents duplicate and close them, of files that hold the address of what they stand for.
+ * Bytes are not stored: a memory consists of its content and its correct ranges. Descriptors are
+ * real, since agents duplicate and close them; their files contain the address of the object.
  */
 #include "sim_jobs.h"
 
@@ -68,7 +68,7 @@ uint64_t sim_content_of(const uint8_t root[32])
 	return content;
 }
 
-/* What a content has that another one, which may be larger or smaller, has not at the same place. */
+/* The ranges of a content that differ from another one, which may be larger or smaller. */
 static void differ(const struct sim *s, const struct sim_version *x, const struct sim_version *y,
 		   struct ranges *ret)
 {
@@ -113,7 +113,7 @@ static struct memory *patch_new(struct sim *s, uint64_t n_bytes)
 	return s->patches[s->n_patches++] = m;
 }
 
-/* Whole. */
+/* Complete. */
 static struct memory *patch_of(struct sim *s, uint64_t from, uint64_t to, uint64_t n_bytes)
 {
 	struct memory *m = patch_new(s, n_bytes);
@@ -181,8 +181,8 @@ bool sim_is_decided(const struct sim *s, uint64_t content)
 }
 
 /*
- * The promise of all this: nothing is read that its publisher did not decide on, and nothing older; and no shard before all
- * that belong to it are there.
+ * The invariant of these tests: a version is published only after its publisher decided on it, and
+ * no older one replaces it. A shard is published only after all shards of its sync were verified.
  */
 void sim_publish(struct job *j)
 {
@@ -223,7 +223,7 @@ static void say(struct job *j, uint64_t delay, json_t *message, int fd)
 	sim_job_say(j, delay, message, fd, -1, -1);
 }
 
-/* What an engine got is in the memory of its node. */
+/* The received bytes are in the memory of its node. */
 static void land(struct job *j)
 {
 	struct ranges came;
@@ -290,7 +290,7 @@ uint64_t sim_number(const json_t *o, const char *key)
 	return (uint64_t)json_integer_value(json_object_get(o, key));
 }
 
-/* From the base that it is told of, where both are as large. */
+/* Makes a patch from the base in the message, if both have the same size. */
 static struct memory *make_patch(struct job *j, const json_t *base, const int *fds, unsigned n_fds)
 {
 	uint64_t from;
@@ -347,7 +347,7 @@ static const struct sim_version *find_version(const struct sim_node *n, uint64_t
 	return NULL;
 }
 
-/* What it lends, and, once it has read it, what that is. */
+/* Sends the lent memory, and, after reading it, the root. */
 void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
 	struct sim_node *n = j->node;
@@ -380,7 +380,7 @@ void sim_source_told(struct job *j, const json_t *message, const int *fds, unsig
 		return;
 	}
 	snprintf(j->buffer, sizeof(j->buffer), "%s", sim_text(message, "buffer"));
-	/* What else a GPU has is copied when that is asked for. */
+	/* A version on a GPU is copied on request. */
 	is_lent = !lends || strcmp(sim_text(message, "device"), "host") == 0;
 	wanted = sim_number(message, "version");
 	found = wanted ? find_version(n, wanted) : sim_newest(n, j->buffer);
@@ -425,8 +425,8 @@ void sim_source_told(struct job *j, const json_t *message, const int *fds, unsig
 }
 
 /*
- * New memory. What it has from a base, the base's table decides, and whether that is right, the version that is
- * there now. Returns the ranges that are missing.
+ * New memory. The base's table decides which leaves it has; the current version with that number
+ * decides if they are correct. Returns the missing ranges.
  */
 static json_t *fill(struct job *j, const json_t *base, const int *fds)
 {
@@ -446,7 +446,7 @@ static json_t *fill(struct job *j, const json_t *base, const int *fds)
 	return ranges_to_json(&j->missing);
 }
 
-/* What was missing is right, if what the base has is between the patch's beginning and its end. */
+/* The missing ranges are correct if the content of the base is within the patch's range. */
 static void patch(struct job *j, const struct memory *p)
 {
 	bool is_right = p && p->is_patch && !p->wrong.n && p->to == j->content &&
@@ -476,7 +476,7 @@ static void create(struct job *j, const json_t *message, const int *fds, unsigne
 	    sim_file_of(j->memory));
 }
 
-/* Which content it will have, the engine says. */
+/* The engine determines its content. */
 static void make(struct job *j, unsigned n_fds)
 {
 	assert_int_equal(n_fds, 1);
@@ -521,7 +521,7 @@ static void verify(struct job *j)
 		    json_pack("{s:s, s:s}", "op", "verified", "root", field_hex(root, 32, hex)), -1);
 }
 
-/* Nobody asks for that before all of it is there. */
+/* Requested only after all bytes are there. */
 static void digest_result(struct job *j)
 {
 	uint8_t root[32], leaves[32];
@@ -567,7 +567,7 @@ void sim_tick_later(struct sim *s)
 	sim_queue_push(&s->queue, (struct event){.at_ns = s->now_ns + TICK, .kind = EVENT_TICK});
 }
 
-/* As the real one: if it has several addresses, a port for each. */
+/* Like the real one: several addresses have a port each. */
 static json_t *ports_of(const struct job *j, const json_t *addresses)
 {
 	json_t *ports = addresses && !j->is_source ? json_array() : NULL;
@@ -586,7 +586,7 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 		assert_int_equal(n_fds, 1);
 		j->n_bytes = sim_number(message, "n_bytes");
 		j->memory = sim_pointer_of(fds[0]);
-		if (!j->memory) { /* which the agent itself made, for a patch */
+		if (!j->memory) { /* made by the agent itself, for a patch */
 			j->memory = patch_new(s, j->n_bytes);
 			assert_int_equal(pwrite(fds[0], &j->memory, sizeof(j->memory), 0),
 					 sizeof(j->memory));
@@ -623,7 +623,7 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 	sim_tick_later(s);
 }
 
-/* --- Engines move ------------------------------------------------------------------------------- */
+/* --- Progress of engines ----------------------------------------------------------------------- */
 
 unsigned sim_index_of(const char *name)
 {
@@ -663,7 +663,7 @@ static void wire(struct job *j, json_t **ret_in, json_t **ret_out)
 					    "kernel", (json_int_t)j->expected);
 }
 
-/* Everything of this one is there, and passed on. */
+/* All bytes are there, and forwarded. */
 static void engine_done(struct job *j)
 {
 	json_t *in, *out;
@@ -711,7 +711,7 @@ static void engine_move(struct sim *s, struct job *j)
 		engine_fail(j, "no byte moved for 5 s", j->node->name, j->next_name);
 }
 
-/* Whoever waits for bytes notices that the one before it is gone. */
+/* A receiver notices that the previous engine is gone. */
 static void engine_listen(struct sim *s, struct job *j)
 {
 	struct job *other;
@@ -746,7 +746,7 @@ static void engine_turn(struct sim *s, struct job *j)
 	    -1);
 }
 
-/* Along each chain first, so that its length costs no time. */
+/* Follows each chain first, so that its length costs no time. */
 void sim_tick(struct sim *s)
 {
 	struct job *j, *at;

@@ -43,7 +43,7 @@ bool sim_is_cut(const struct sim *s, unsigned i, unsigned j)
 	return link_at(s, i, j)->state >= LINK_CUT_UP;
 }
 
-/* --- What is sent --------------------------------------------------------------------------------- */
+/* --- Sending ----------------------------------------------------------------------------------- */
 
 unsigned sim_link_to(const struct sim_node *n, unsigned peer)
 {
@@ -157,7 +157,7 @@ static void hear(struct sim *s, const struct event *e)
 		agent_on_message(n->agent, peer_number(n, e->from), message);
 }
 
-/* As connection.c has it. */
+/* The same as in connection.c. */
 static void hear_blob(struct sim *s, struct event *e)
 {
 	struct sim_node *n = &s->nodes[e->to];
@@ -189,7 +189,7 @@ void sim_link_on_message(struct sim *s, struct event *e)
 	sim_settle_death(n);
 }
 
-/* --- The end of one, and the next ------------------------------------------------------------------ */
+/* --- End and reconnection ---------------------------------------------------------------------- */
 
 static void drop_later(struct sim *s, unsigned i, unsigned j, uint64_t delay)
 {

@@ -1,6 +1,6 @@
 /*
- * What will happen in a simulated world: one queue, in the order of virtual time, and of what happens at once, in that in
- * which it was put there.
+ * The future events of a simulated world: one queue, in the order of virtual time, and in the order
+ * of insertion at one time.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct event {
 	uint64_t at_ns;
 	enum event_kind kind;
 	unsigned from, to;
-	uint64_t id; /* of a job, or the generation of a link */
+	uint64_t id; /* a job's, or the generation of a link */
 	json_t *json;
 	void *frame; /* the same, encoded, of `size` bytes */
 	int fds[3];
@@ -32,7 +32,7 @@ struct event {
 	uint64_t size;
 };
 
-/* A heap; all zero is an empty one. */
+/* A heap; all zero is empty. */
 struct sim_queue {
 	struct queued *at;
 	size_t n, room;
@@ -40,9 +40,9 @@ struct sim_queue {
 };
 
 void sim_queue_deinit(struct sim_queue *q);
-/* What the event holds is given away. */
+/* Takes the resources of the event. */
 void sim_queue_push(struct sim_queue *q, struct event e);
-/* The first; there is one. */
+/* The first event; the queue must not be empty. */
 const struct event *sim_queue_peek(const struct sim_queue *q);
 struct event sim_queue_pop(struct sim_queue *q);
 void sim_event_deinit(struct event *e);

@@ -62,13 +62,13 @@ bool sim_shard_may_be_published(const struct sim *s, uint64_t content)
 
 /* --- The planner ---------------------------------------------------------------------------------- */
 
-/* Of the source of a rank, those before the target of that rank; as even as can be. */
+/* The bytes of a source for the targets before this one; as even as possible. */
 static uint64_t cut(const struct job *j, unsigned source, unsigned target, unsigned n_targets)
 {
 	return j->given[source] * target / n_targets;
 }
 
-/* -1: it is none. */
+/* -1: none. */
 static int rank_of(const json_t *places, unsigned place)
 {
 	for (size_t i = 0; i < json_array_size(places); i++)
@@ -77,7 +77,7 @@ static int rank_of(const json_t *places, unsigned place)
 	return -1;
 }
 
-/* What goes from one to the other, which is so far behind the begin of the target's memory. */
+/* The bytes from one source to one target, and their offset in the target's memory. */
 static void add_move(struct moves *m, const struct job *j, unsigned source, unsigned target,
 		     unsigned n_targets)
 {
@@ -180,7 +180,7 @@ void sim_planner_told(struct job *j, const json_t *message, const int *fds, unsi
 
 /* --- The engine ----------------------------------------------------------------------------------- */
 
-/* NULL, or why it is none. */
+/* NULL, or why the plan is invalid. */
 static const char *read_plan(struct job *j, int fd)
 {
 	char why[MOVES_WHY_SIZE];
@@ -247,7 +247,10 @@ static const char *compare(const struct job *j, const struct job *other)
 	return memcmp(j->plan_hash, other->plan_hash, 32) == 0 ? NULL : "it has another plan";
 }
 
-/* Of what goes over a link: as who gave it has it in memory. What is wrong at one end is not what is wrong at the other. */
+/*
+ * The digest of the bytes on a link, from the sender's memory. Wrong digests of the two ends
+ * differ.
+ */
 static json_t *digest(const struct job *j, const struct moves_link *l, enum moves_side side,
 		      bool is_wrong)
 {
@@ -262,7 +265,7 @@ static json_t *digest(const struct job *j, const struct moves_link *l, enum move
 			 (json_int_t)l->n_bytes, "root", field_hex(root, 32, hex));
 }
 
-/* The terms of a shard are those of who gave it something. */
+/* The terms of a shard are those of all nodes that sent a part of it. */
 static void finish(struct job *j, json_t *done)
 {
 	struct sim_made shard = {.rank = j->rank};

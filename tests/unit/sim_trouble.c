@@ -26,7 +26,7 @@ void sim_play(unsigned n_seeds, void (*play)(uint64_t seed))
 	scene[0] = '\0';
 }
 
-/* --- What befalls a node ------------------------------------------------------------------------ */
+/* --- Trouble for one node ---------------------------------------------------------------------- */
 
 static void die(struct sim *s, struct sim_node *n)
 {
@@ -78,7 +78,7 @@ static void be_sick(struct sim *s, struct sim_node *n)
 	n->others = 1 + (sim_random(s, 4) == 0);
 }
 
-/* What a silent one said is lost, which real connections do not outlive either. */
+/* Messages of a silent node are lost, and so real connections would break. */
 static void be_well(struct sim *s, struct sim_node *n)
 {
 	if (n->is_silent)
@@ -113,7 +113,7 @@ static void cancel(struct sim *s, struct sim_node *n)
 		(void)agent_cancel(n->agent, sim_text(row, "sync"), why);
 }
 
-/* As often as they stand there. */
+/* An entry is as likely as it is frequent. */
 static void (*const TROUBLES[])(struct sim *s, struct sim_node *n) = {
 	die,       come_back,  come_back,          be_cut,          be_joined,
 	be_joined, lose_a_job, lose_a_job,         get_wrong_bytes, be_sick,

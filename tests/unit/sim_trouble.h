@@ -1,15 +1,21 @@
 /*
- * All kinds of trouble at once in a simulated world, by chance, as a seed has it. SIM_FIRST=7 SIM_SEEDS=1 plays the seventh
- * schedule.
+ * All kinds of trouble at once in a simulated world, at random from a seed. SIM_FIRST=7 SIM_SEEDS=1
+ * runs the seventh schedule.
  */
 #pragma once
 
 #include "sim.h"
 
-/* A seed after the other, from the first: so many if nothing else is asked for. It is the scene that a test tells. */
+/*
+ * Plays one seed after the other, from the first: `n_seeds`, unless SIM_SEEDS is set. A failed test
+ * reports the seed as its scene.
+ */
 void sim_play(unsigned n_seeds, void (*play)(uint64_t seed));
 
-/* So many times, something befalls a node, or `ask` has node 0 or 1, which may be dead, do something. */
+/*
+ * Runs `n_times` steps: trouble for a node, or a request by `ask` at node 0 or 1, which may be
+ * dead.
+ */
 void sim_trouble(struct sim *s, unsigned n_times, void (*ask)(struct sim *s, unsigned node));
-/* All live, are well and reach each other. */
+/* All nodes live, are well and reach each other. */
 void sim_end_trouble(struct sim *s);

@@ -1,6 +1,4 @@
-/*
- * Agents in a world of their own: what every node serves, what a policy wants, and what is refused.
- */
+/* Agents in a simulated world: the versions that nodes serve, policies, and refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +25,7 @@
 #define N_MANY 1000
 #endif
 
-/* --- What works --------------------------------------------------------------------------------- */
+/* --- Pushes and repairs ------------------------------------------------------------------------ */
 
 static void test_a_push_reaches_every_member(void **state)
 {
@@ -90,7 +88,9 @@ static void test_a_node_whose_weightd_was_emptied_notices_at_once(void **state)
 	sim_free(s);
 }
 
-/* What its weightd has now, nobody pushed yet: a repair would put the older one over it. */
+/*
+ * The current version of its weightd was not pushed: a repair would replace it with the older one.
+ */
 static void test_what_a_weightd_let_go_of_is_not_fetched_again(void **state)
 {
 	struct sim *s = push_world(3, POLICY_ALL);
@@ -99,7 +99,7 @@ static void test_what_a_weightd_let_go_of_is_not_fetched_again(void **state)
 	push_and_wait(s, "committed");
 	sim_run(s, S);
 	sim_replace(s, 0);
-	sim_cut(s, 1, 2, true); /* so that it can ask nobody but the one that has it no more */
+	sim_cut(s, 1, 2, true); /* it can request the version only from the node that lost it */
 	sim_kill(s, 2);
 	sim_lose_data(s, 2);
 	sim_start(s, 2);
@@ -120,7 +120,7 @@ static void test_what_a_weightd_let_go_of_is_not_fetched_again(void **state)
 	sim_free(s);
 }
 
-/* A source job, which is as quick as chance has it, may find it missing before the word of that comes. */
+/* A source job, with its random duration, may fail before the event of the watch arrives. */
 static void test_what_was_found_missing_and_then_let_go_of_is_not_fetched(void **state)
 {
 	struct sim *s = push_world(3, POLICY_ALL);
@@ -157,7 +157,7 @@ static void test_a_node_that_kept_its_bytes_fetches_nothing(void **state)
 	sim_free(s);
 }
 
-/* --- What a policy wants ------------------------------------------------------------------------ */
+/* --- Policies ---------------------------------------------------------------------------------- */
 
 static void test_all_fails_at_once_where_a_member_is_absent(void **state)
 {
@@ -250,7 +250,7 @@ static void test_a_full_member_says_so(void **state)
 	sim_free(s);
 }
 
-/* As long as the jobs' sentences may be. */
+/* Jobs' sentences may be this long. */
 static void test_a_long_reason_is_told_whole(void **state)
 {
 	struct sim *s = push_world(2, POLICY_ALL);
@@ -310,7 +310,7 @@ static void test_only_publishers_push_and_one_sync_is_at_a_time(void **state)
 
 struct tap {
 	json_t *prepare; /* the first that was sent */
-	char code[32]; /* of the last refusal */
+	char code[32]; /* the last refusal */
 };
 
 static bool listen_in(struct sim *s, unsigned from, unsigned to, const json_t *message)
@@ -327,7 +327,7 @@ static bool listen_in(struct sim *s, unsigned from, unsigned to, const json_t *m
 	return true;
 }
 
-/* What node 1 says to a PREPARE of one of its peers, 0 or 2. */
+/* The answer of node 1 to a PREPARE of one of its peers, 0 or 2. */
 static const char *answer_to(struct sim *s, unsigned from, const char *decision)
 {
 	struct tap *tap = s->userdata;
@@ -374,7 +374,7 @@ static void test_what_is_older_than_the_record_is_fenced(void **state)
 	push_and_wait(s, "committed");
 	assert_string_equal(answer_to(s, 0, NULL), "fenced");
 	json_object_set_new(tap.prepare, "document", json_string("{\"protocol\":1}"));
-	assert_string_equal(answer_to(s, 0, NULL), ""); /* hung up on */
+	assert_string_equal(answer_to(s, 0, NULL), ""); /* the connection was closed */
 	sim_run(s, 5 * S);
 	push_and_wait(s, "committed");
 	assert_all_serve(s, 3);
@@ -418,7 +418,10 @@ static void test_a_slow_node_comes_last_in_the_next_chain(void **state)
 	sim_free(s);
 }
 
-/* Each of these a member sends where it makes no sense: nobody falls over, and nobody else notices. */
+/*
+ * A member sends each of these at the wrong time: no agent crashes, and other nodes are not
+ * affected.
+ */
 static void test_messages_without_sense_do_no_harm(void **state)
 {
 	static const char *const TEXTS[] = {
@@ -454,7 +457,7 @@ static void test_messages_without_sense_do_no_harm(void **state)
 	sim_free(s);
 }
 
-/* --- Many --------------------------------------------------------------------------------------- */
+/* --- Many members ------------------------------------------------------------------------------ */
 
 static double seconds(clockid_t clock)
 {
@@ -491,7 +494,7 @@ static void test_a_thousand_agents_take_one_push(void **state)
 		      "%zu MiB of heap, %.1f s of real time\n",
 		      n, virtual, (uintmax_t)messages, (uintmax_t)s->n_messages,
 		      (mallinfo2().uordblks + mallinfo2().hblkhd) >> 20, took);
-	assert_in_range(s->n_messages, n, 40 * n); /* and not as many as there are pairs of them */
+	assert_in_range(s->n_messages, n, 40 * n); /* less than the number of pairs */
 	sim_free(s);
 }
 

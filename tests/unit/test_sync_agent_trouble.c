@@ -1,6 +1,4 @@
-/*
- * Pushes of agents in a world of their own, whatever dies, hangs, is cut or is silent on the way.
- */
+/* Pushes in a simulated world while nodes die, hang, are cut off or fall silent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,7 +95,10 @@ static void test_a_publisher_lost_at_any_step_leaves_the_old_or_the_new(void **s
 			lose(0, STEPS[i], p);
 }
 
-/* The first save of a push is the publisher's decision; a member's are the fence and, later, the version. */
+/*
+ * The first save of a push is the publisher's decision; a member saves the fence and, later, the
+ * version.
+ */
 static void test_a_death_around_any_save_is_mended_from_the_record(void **state)
 {
 	(void)state;
@@ -184,7 +185,7 @@ static void test_an_engine_that_died_costs_only_what_was_not_there(void **state)
 	assert_string_equal(s->nodes[0].outcome, "committed");
 	assert_int_equal(sim_serves(s, 3), 1);
 	for (unsigned i = 1; i < 4; i++) {
-		/* Ahead of the last one is what was on its way down the chain. */
+		/* The bytes on their way down the chain are ahead of those of the last node. */
 		assert_true(s->nodes[i].n_received >= s->options.n_bytes);
 		assert_true(s->nodes[i].n_received_again <= 8 * MIB);
 	}
@@ -234,7 +235,8 @@ static void test_a_link_that_works_for_nobody_is_gone_around(void **state)
 	struct sim *s = in_the_middle(POLICY_QUORUM);
 
 	(void)state;
-	sim_cut(s, 1, 2, true); /* neighbours in the chain; both still talk to the publisher */
+	/* Neighbours in the chain; both are still connected to the publisher. */
+	sim_cut(s, 1, 2, true);
 	assert_true(sim_run_until(s, sim_ended, 100 * S));
 	assert_string_equal(s->nodes[0].outcome, "committed");
 	assert_int_equal(sim_serves(s, 1), 1);
@@ -332,7 +334,7 @@ static void test_a_silent_agent_ends_by_a_deadline(void **state)
 	sim_free(s);
 }
 
-/* --- Everything at once ------------------------------------------------------------------------- */
+/* --- All kinds of trouble at once -------------------------------------------------------------- */
 
 static void push_something(struct sim *s, unsigned node)
 {
@@ -351,7 +353,7 @@ static void play(uint64_t seed)
 						      .as_frames = seed % 2,
 						      .seed = seed});
 
-	/* The world asserts that nobody publishes what was not decided, or goes back. */
+	/* The world asserts that no node publishes an undecided or an older version. */
 	sim_trouble(s, 60, push_something);
 	sim_end_trouble(s);
 	sim_run(s, 60 * S);

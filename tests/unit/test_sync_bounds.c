@@ -1,5 +1,6 @@
 /*
- * Bounds: how much an agent does at a time, whoever asks it to. What is too much waits, and has its turn.
+ * Bounds: the work of an agent at a time, for any requests. Requests beyond the bound wait for
+ * their turn.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,15 +25,15 @@
 #include "sim_jobs.h"
 
 #define S SIM_SECOND
-#define N_PUSHES 32 /* as many as an agent takes */
+#define N_PUSHES 32 /* the most that an agent accepts */
 
 struct most {
 	unsigned n_jobs; /* at one node */
-	unsigned n_wants; /* of one member, not answered by all blobs */
+	unsigned n_wants; /* requests of one member, not answered by all blobs */
 	unsigned wants[8];
 };
 
-/* Looks at all nodes whenever a message arrives. */
+/* Counts at all nodes whenever a message arrives. */
 static bool count(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
@@ -53,7 +54,7 @@ static bool count(struct sim *s, unsigned from, unsigned to, const json_t *messa
 	return true;
 }
 
-/* One of each of so many buffers, at once. */
+/* One push for each of `n` buffers, at once. */
 static int push_many(struct sim *s, unsigned n, char why[WHY_SIZE])
 {
 	int r = 0;
@@ -120,7 +121,7 @@ static void test_many_pushes_have_their_turns_at_a_member(void **state)
 	sim_free(s);
 }
 
-/* Longer than PREPARE has to be answered within. */
+/* It waits for longer than the deadline of PREPARE. */
 static void test_a_push_that_waits_for_its_turn_is_not_given_up(void **state)
 {
 	struct most most = {0};
@@ -217,7 +218,7 @@ static void test_a_reshard_of_nothing_is_refused_at_any_rate(void **state)
 	sim_free(s);
 }
 
-/* A sum of some of them is one that there is, too. */
+/* The sum of several sizes must be valid, too. */
 static void test_a_deadline_is_one_whatever_the_bytes_and_the_rate(void **state)
 {
 	struct most most = {0};
@@ -258,7 +259,7 @@ static void test_who_missed_much_catches_up_a_few_at_a_time(void **state)
 	sim_free(s);
 }
 
-/* --- Before weightd is asked -------------------------------------------------------------------- */
+/* --- Before weightd is used -------------------------------------------------------------------- */
 
 static bool four_ended(struct sim *s)
 {
@@ -332,7 +333,7 @@ static struct participant *queue_one(struct agent *a, unsigned coordinator)
 	return d;
 }
 
-/* As those do that begin what is queued: oldest first. */
+/* Oldest first, as callers that start queued work do. */
 static void begin_next(struct agent *a, unsigned max, unsigned n_begun[])
 {
 	struct participant *d;
@@ -356,7 +357,10 @@ static void end_one(struct agent *a, unsigned coordinator)
 	free(d);
 }
 
-/* Each leaves as many to others as it has, so five take all. Of those who have none, who was first has the next turn. */
+/*
+ * Each leaves as many turns to others as it has, so five take all. Of those without a turn, the
+ * first gets the next one.
+ */
 static void test_a_sixth_coordinator_has_the_turn_that_is_free_next(void **state)
 {
 	static const unsigned BEGUN[6] = {8, 4, 2, 1, 1, 0};

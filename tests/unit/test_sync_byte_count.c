@@ -1,6 +1,4 @@
-/*
- * Tallies: what is not known of bytes is not taken for none.
- */
+/* Byte counts: an unknown count is not zero. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +57,7 @@ static void test_what_engines_say_adds_up(void **state)
 	assert_shown(&t, 12, 12, 12);
 }
 
-/* Which it says to be less where there is TLS. */
+/* With TLS an engine reports less. */
 static void test_the_payload_is_what_an_engine_says_or_all(void **state)
 {
 	struct byte_count t = {0};
@@ -75,7 +73,7 @@ static void test_the_payload_is_what_an_engine_says_or_all(void **state)
 	assert_shown(&t, 17, 25, 25);
 }
 
-/* However much is known of the rest. */
+/* Even if all other counts are known. */
 static void test_what_nobody_knows_of_some_is_not_known_of_all(void **state)
 {
 	struct byte_count nccl = {0}, nonsense = {0};
@@ -111,7 +109,7 @@ static void test_what_was_traced_comes_late_and_once(void **state)
 	(void)state;
 	assert_int_equal(shown(&t, "traced"), -1);
 	assert_int_equal(shown(&t, "untraced"), 0);
-	byte_count_add_traced(&t, 7); /* of nothing that was counted */
+	byte_count_add_traced(&t, 7); /* no bytes were counted */
 	assert_int_equal(shown(&t, "traced"), -1);
 	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
 	add(&t, 0, json_null());

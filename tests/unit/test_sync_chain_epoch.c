@@ -1,6 +1,4 @@
-/*
- * Epochs: the order of a chain, and what it learns from one that broke.
- */
+/* Epochs: the order of a chain, and the conclusions from a broken one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +16,10 @@
 
 #define S SIM_SECOND
 
-/* A version that takes longer than a stall: those before a broken link do not get it all in one epoch. */
+/*
+ * A version that takes longer than a stall: the nodes before a broken link do not receive all of it
+ * in one epoch.
+ */
 static struct sim *slow_world(unsigned n)
 {
 	struct sim *s = sim_new(&(struct sim_options){
@@ -30,7 +31,7 @@ static struct sim *slow_world(unsigned n)
 	return s;
 }
 
-/* Those in the last row, of ours. */
+/* Epochs in our last history row. */
 static uint64_t n_epochs(struct sim *s)
 {
 	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
@@ -75,7 +76,7 @@ static void test_two_that_no_order_can_part_take_turns(void **state)
 	sim_free(s);
 }
 
-/* It hears everybody and nobody hears it: the last one of a chain has nobody to send to. */
+/* It receives from all nodes and none receives from it: the last node of a chain sends to none. */
 static void test_who_can_send_to_no_member_comes_last(void **state)
 {
 	struct sim *s = slow_world(5);
@@ -87,7 +88,7 @@ static void test_who_can_send_to_no_member_comes_last(void **state)
 	sim_free(s);
 }
 
-/* Many could stand before it, one after the other, and only this node can. */
+/* Many nodes could precede it, one after the other, and only this node can. */
 static void test_whom_no_member_can_send_to_does_not_keep_many_waiting(void **state)
 {
 	struct sim *s = slow_world(20);
@@ -99,7 +100,7 @@ static void test_whom_no_member_can_send_to_does_not_keep_many_waiting(void **st
 	sim_free(s);
 }
 
-/* Before it is told to start, and not before that is under way. */
+/* It is killed before its "start", after an earlier one has started. */
 static bool kill_what_opened(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	(void)to;
@@ -131,7 +132,7 @@ static bool count_strangers(struct sim *s, unsigned from, unsigned to, const jso
 	return true;
 }
 
-/* Their files differ: each has all but the other. */
+/* Their files differ: each has all nodes except the other. */
 static void test_who_is_of_the_group_elsewhere_alone_is_not_dialled(void **state)
 {
 	struct sim *s = slow_world(3);

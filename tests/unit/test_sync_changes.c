@@ -1,6 +1,6 @@
 /*
- * What travels of a version that resembles the one before: agents in a simulated world, whose weightds may have lost
- * that one, or have another one by its number.
+ * The bytes sent for a version that resembles the previous one: agents in a simulated world. Their
+ * weightds may have lost that one, or have another version by its number.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static struct sim *world(unsigned n, enum policy policy, uint64_t n_changed)
 						      .n_changed = n_changed,
 						      .seed = n + 11});
 
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -116,7 +116,7 @@ static void test_what_travels_is_all_that_any_of_them_lacks(void **state)
 	sim_kill(s, 3);
 	sim_run(s, 30 * S);
 	push(s, 0);
-	s->on_message = loses_catch_up; /* so that the next push finds it one behind the others */
+	s->on_message = loses_catch_up; /* the next push finds it one version behind */
 	sim_start(s, 3);
 	sim_run(s, 30 * S);
 	assert_int_equal(sim_serves(s, 3), 1);
@@ -139,7 +139,7 @@ static void test_who_was_away_fetches_what_changed_meanwhile(void **state)
 	sim_run(s, 30 * S);
 	push(s, 0);
 	push(s, 0);
-	sim_start(s, 2); /* looks at what its weightd has, first */
+	sim_start(s, 2); /* first it reads the version of its weightd */
 	assert_true(sim_run_until(s, sim_is_converged, 120 * S));
 	sim_run(s, 30 * S);
 	assert_int_equal(sim_serves(s, 2), 3);
@@ -195,7 +195,7 @@ static void test_a_lost_base_costs_a_whole_transfer(void **state)
 	sim_free(s);
 }
 
-/* Its weightd began anew and numbers from 1 again: another version has the number of the base. */
+/* Its weightd restarted and numbers from 1 again: another version has the number of the base. */
 static void test_a_base_that_lies_is_found_out_and_costs_a_resend(void **state)
 {
 	struct sim *s = world(3, POLICY_ALL, CHANGED);

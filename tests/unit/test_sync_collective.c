@@ -1,6 +1,6 @@
 /*
- * Averages in a world of their own: what every node serves, whoever dies or hangs on the way. That nobody serves
- * what was not decided, or what is not all there, the world itself asserts.
+ * Averages in a simulated world: the versions that nodes serve while some die or hang. The world
+ * itself asserts that no node serves an undecided or incomplete version.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,11 +23,11 @@
 #define S SIM_SECOND
 #define N_STEPS ARRAY_LEN(STEPS)
 
-/* All that goes between nodes, in the order in which it comes first. */
+/* All messages between nodes, in the order of their first appearance. */
 static const char *const STEPS[] = {"join", "ready",  "open",     "opened", "start",    "progress",
 				    "done", "verify", "verified", "commit", "committed"};
 
-/* --- What works --------------------------------------------------------------------------------- */
+/* --- Averages ---------------------------------------------------------------------------------- */
 
 static json_int_t number(const json_t *row, const char *key)
 {
@@ -79,7 +79,7 @@ static void test_it_is_pushed_fetched_and_averaged_like_any_version(void **state
 	sim_free(s);
 }
 
-/* --- What a policy wants ------------------------------------------------------------------------ */
+/* --- Policies ---------------------------------------------------------------------------------- */
 
 static void test_who_is_away_is_left_out_or_ends_it(void **state)
 {
@@ -124,7 +124,7 @@ static void test_one_alone_makes_nothing_together(void **state)
 	}
 }
 
-/* By itself: only that one has both layouts. */
+/* Without another node: only this one has both layouts. */
 static void test_who_has_another_layout_says_what_differs(void **state)
 {
 	(void)state;
@@ -159,7 +159,7 @@ static bool cut_who_differs(struct sim *s, unsigned from, unsigned to, const jso
 	return false;
 }
 
-/* It waits no longer than it has to. */
+/* It must not wait longer than necessary. */
 static void test_a_layout_that_never_comes_ends_it_in_time(void **state)
 {
 	struct sim *s = scene_world(3, POLICY_QUORUM);
@@ -203,8 +203,8 @@ static void test_who_has_other_tensors_is_named_and_left_out(void **state)
 /* --- Loss at each step --------------------------------------------------------------------------- */
 
 /*
- * From a loss to the end: none of the phases has a longer deadline than PREPARE, in which a member may have to wait for its
- * weightd three times, and whoever is lost in one breaks an epoch at most.
+ * From a loss to the end: no phase has a longer deadline than PREPARE, in which a member may have
+ * to wait for its weightd three times, and a node that is lost in a phase breaks at most one epoch.
  */
 #define LONGEST (60 * S)
 
@@ -224,8 +224,9 @@ static void lose(struct loss l, enum policy policy)
 	else
 		assert_true(sim_run_until(s, sim_ended, LONGEST));
 	assert_true(l.at_ns);
-	snprintf(outcome, sizeof(outcome), "%s", s->nodes[0].outcome); /* repairs will have others */
-	sim_run(s, 200 * S); /* members may wait for longer than who coordinates */
+	/* Repairs will overwrite it. */
+	snprintf(outcome, sizeof(outcome), "%s", s->nodes[0].outcome);
+	sim_run(s, 200 * S); /* members may wait for longer than the coordinator */
 	if (l.blow != BLOW_HANG)
 		assert_true(sim_run_until(s, sim_is_idle,
 					  20 * S)); /* a source of repairs stays for some seconds */
@@ -268,7 +269,10 @@ static void test_a_coordinator_lost_at_any_step_leaves_the_old_or_the_new(void *
 	lose_at_each_step(0);
 }
 
-/* A coordinator saves what it decided; a member what it was told, and then that it serves it. */
+/*
+ * A coordinator saves its decision; a member saves the decision, and then that it serves the
+ * version.
+ */
 static void test_a_death_around_any_save_is_mended_from_the_record(void **state)
 {
 	(void)state;
@@ -356,7 +360,7 @@ static void test_an_engine_that_died_costs_an_epoch(void **state)
 	}
 }
 
-/* Whoever is silent is named by all that see it, and whoever broke two epochs is left out. */
+/* All its peers name a silent node, and a node that broke two epochs is left out. */
 static void test_an_engine_that_hangs_is_left_out_or_ends_it(void **state)
 {
 	(void)state;
@@ -414,7 +418,7 @@ static void test_an_engine_that_does_not_open_is_told_apart(void **state)
 	sim_free(s);
 }
 
-/* Both are well, and still talk to who coordinates: one of them has to go. */
+/* Both are well, and connected to the coordinator: one of them must be excluded. */
 static void test_two_that_cannot_reach_each_other_do_not_end_it(void **state)
 {
 	struct sim *s = in_the_middle(5, POLICY_QUORUM);
@@ -446,7 +450,7 @@ static bool cancel_at(struct sim *s, unsigned from, unsigned to, const json_t *m
 }
 
 struct late {
-	json_t *done; /* of n1, which comes behind what n2 says of it */
+	json_t *done; /* n1's; delivered after n2's report about n1 */
 	uint64_t broken_ns;
 };
 
@@ -472,7 +476,10 @@ static bool accuse(struct sim *s, unsigned from, unsigned to, const json_t *mess
 	return !l->done;
 }
 
-/* Who has the result when others say that it broke has nothing more to say, and is not waited for. */
+/*
+ * A node with the result sends nothing more when others report a broken epoch, and is not waited
+ * for.
+ */
 static void test_who_is_done_is_not_waited_for_where_others_broke(void **state)
 {
 	struct sim *s = scene_world(3, POLICY_ALL);
@@ -483,7 +490,7 @@ static void test_who_is_done_is_not_waited_for_where_others_broke(void **state)
 	s->on_message = accuse;
 	average_and_wait(s, "committed");
 	assert_non_null(l.done);
-	assert_true(s->now_ns - l.broken_ns < 4 * S); /* and not as long as a node may be silent */
+	assert_true(s->now_ns - l.broken_ns < 4 * S); /* not as long as a node may be silent */
 	json_decref(l.done);
 	s->on_message = NULL;
 	assert_well(s);
@@ -522,7 +529,9 @@ static bool both_ended(struct sim *s)
 	return s->nodes[0].end && s->nodes[1].end;
 }
 
-/* Of a buffer only one can be under way on a node, so they get in each other's way, and then in nobody's. */
+/*
+ * A node can take part in one sync of a buffer at a time: so both fail, and a later one succeeds.
+ */
 static void test_two_coordinators_at_once_do_not_hang(void **state)
 {
 	(void)state;
@@ -557,7 +566,7 @@ static bool many_are_served(struct sim *s)
 	return true;
 }
 
-/* So many by each of so many nodes, all at once. */
+/* Each of `n_coordinators` nodes starts `n_each`, all at once. */
 static void average_many(unsigned n_each, unsigned n_coordinators)
 {
 	struct sim *s = scene_world(n_coordinators < 4 ? 4 : n_coordinators, POLICY_ALL);
@@ -588,7 +597,7 @@ static void test_many_averages_at_once_take_turns(void **state)
 	average_many(24, 1);
 }
 
-/* The last one's, as it has its turn. */
+/* The sink of the last one, which has its turn. */
 static struct job *sink_of_last(const struct sim *s)
 {
 	struct job *j;
@@ -609,7 +618,7 @@ static bool last_has_ended(struct sim *s)
 	return strstr(s->nodes[0].why, ": b8") != NULL;
 }
 
-/* However long its turn takes to come, or what it does then. */
+/* It ends after any time until its turn, and after anything that it does then. */
 static void test_who_waits_for_its_turn_to_coordinate_ends_in_time(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 4, .n_bytes = 16384 * MIB});
@@ -633,7 +642,7 @@ static void test_who_waits_for_its_turn_to_coordinate_ends_in_time(void **state)
 	sim_free(s);
 }
 
-/* Each holds what the others wait for, unless each has turns of its own everywhere. */
+/* Each would hold the turns that the others wait for, unless it has its own turns on every node. */
 static void test_averages_of_many_coordinators_do_not_wait_for_each_other(void **state)
 {
 	(void)state;
@@ -642,7 +651,7 @@ static void test_averages_of_many_coordinators_do_not_wait_for_each_other(void *
 	average_many(10, 12);
 }
 
-/* --- What is no byte ------------------------------------------------------------------------------ */
+/* --- Operations without bytes ------------------------------------------------------------------ */
 
 static bool count_stops(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {

@@ -1,6 +1,4 @@
-/*
- * Averages of versions of which some are on GPUs: what is given is copied first, which may never end, or end otherwise.
- */
+/* Averages of versions, some of them on GPUs: these are copied first, which may hang or fail. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +14,7 @@
 
 #define S SIM_SECOND
 
-/* Of a world of three, these nodes have the group on a GPU; a bit for each. */
+/* In a world of three, these nodes have the group on a GPU; a bit for each. */
 static struct sim *world(enum policy policy, unsigned on_gpus, struct group *ret)
 {
 	struct sim *s = scene_world(3, policy);
@@ -45,7 +43,7 @@ static void test_hosts_and_gpus_average(void **state)
 	}
 }
 
-/* What has no end here has a deadline, which the others wait for. */
+/* A hanging copy has a deadline, and the others wait for it. */
 static void test_a_copy_that_hangs_costs_its_node_the_average(void **state)
 {
 	(void)state;
@@ -111,7 +109,7 @@ static void test_a_source_that_dies_while_it_copies_ends_what_it_was_for(void **
 	sim_free(s);
 }
 
-/* A version for which room takes longer than anything that is of no size. */
+/* The room for this version takes longer than any step without bytes. */
 static void test_what_a_large_version_takes_to_be_copied_is_waited_for(void **state)
 {
 	struct group group;
@@ -126,7 +124,7 @@ static void test_what_a_large_version_takes_to_be_copied_is_waited_for(void **st
 		s->nodes[i].copies_hang = true;
 	scene_note(s, had);
 	scene_begin(s, sync);
-	sim_run(s, 250 * S); /* of 256 s, and 10 to answer */
+	sim_run(s, 250 * S); /* less than 256 s, and 10 to answer */
 	assert_false(sim_ended(s));
 	sim_run(s, 20 * S);
 	assert_true(sim_ended(s));

@@ -1,5 +1,6 @@
 /*
- * Averages with a member, or a coordinator, that says what is not so: nobody serves but what was found in its own memory.
+ * Averages with a lying member or coordinator: nodes serve only versions that they verified in
+ * their own memory.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,14 +44,14 @@ static void test_a_member_that_says_another_root_is_left_out(void **state)
 			}
 			s->nodes[2].lies = false;
 			if (p != POLICY_ALL)
-				assert_converges(s); /* it fetches what the others made */
+				assert_converges(s); /* it fetches the result of the others */
 			assert_well(s);
 			sim_free(s);
 		}
 	}
 }
 
-/* It is what would be signed. */
+/* Its root is the one to be signed. */
 static void test_a_coordinator_that_finds_another_root_commits_nothing(void **state)
 {
 	(void)state;
@@ -77,16 +78,16 @@ enum forgery {
 	FORGED_SIZE,
 	FORGED_NUMBER,
 	FORGED_BUFFER,
-	FORGED_TIME, /* which it may choose, but then the signature is another */
+	FORGED_TIME, /* it may choose another time, but then the signature differs */
 	N_FORGERIES,
 };
 
 struct forger {
 	enum forgery what;
-	unsigned n_told; /* that what was signed is something else */
+	unsigned n_told; /* nodes that received the forged decision */
 };
 
-/* Signed anew by who coordinates, unless that is what is wrong. */
+/* Signed again by the coordinator, unless the signature is the forged part. */
 static void deliver_forged(struct sim *s, unsigned to, const json_t *message, enum forgery what)
 {
 	struct agent *a = s->nodes[0].agent;
@@ -128,7 +129,7 @@ static bool forge(struct sim *s, unsigned from, unsigned to, const json_t *messa
 	return false;
 }
 
-/* Whatever who coordinates has signed, nobody serves but what was found in its own memory. */
+/* Nodes serve only verified versions, even if a coordinator signs another one. */
 static void test_a_coordinator_cannot_have_published_what_was_not_verified(void **state)
 {
 	(void)state;
@@ -146,14 +147,14 @@ static void test_a_coordinator_cannot_have_published_what_was_not_verified(void 
 		assert_int_equal(sim_serves(s, 2), had[2]);
 		assert_int_equal(sim_serves(s, 3), sim_serves(s, 0));
 		s->on_message = NULL;
-		assert_converges(s); /* of what was decided it hears from the others */
+		assert_converges(s); /* it receives the decision from the others */
 		assert_well(s);
 		sim_free(s);
 	}
 	scene[0] = '\0';
 }
 
-/* Beside each message of a member, another one of it that makes no sense. */
+/* After each message of a member, sends another one from it without sense. */
 static bool json_packet_nonsense(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	const char *const *type = s->userdata;
@@ -193,7 +194,7 @@ static void test_messages_without_sense_cost_nobody_but_who_says_them(void **sta
 	scene[0] = '\0';
 }
 
-/* Twice for each epoch that it breaks: that another node did. */
+/* Accuses another node twice for each epoch that it breaks. */
 static bool accuse_twice(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	const char *type = sim_text(message, "type");
@@ -227,7 +228,7 @@ static void test_who_accuses_twice_is_believed_once(void **state)
 	sim_free(s);
 }
 
-/* Once in each epoch: of the same, or of each other one in turn. */
+/* Once per epoch: always the same node, or all nodes in turn. */
 struct accuser {
 	bool is_by_turns;
 	json_int_t epoch; /* the last that it broke */
@@ -276,8 +277,8 @@ static void test_who_accuses_in_each_epoch_gets_nobody_lost_but_itself(void **st
 }
 
 struct crowd {
-	const char *name; /* of who is named as one more */
-	unsigned n_opened; /* by whom it was told */
+	const char *name; /* the additional node's */
+	unsigned n_opened; /* nodes that reported it */
 };
 
 static bool name_one_more(struct sim *s, unsigned from, unsigned to, const json_t *message)

@@ -18,8 +18,8 @@
 #else
 #define N_SEEDS 300
 #endif
-#define LONGEST_EVER                                                                               \
-	(400 * S) /* that the deadlines of all phases leave any sync, however often it begins anew */
+/* The deadlines of all phases allow no longer sync, with any number of restarts. */
+#define LONGEST_EVER (400 * S)
 
 static unsigned some(struct sim *s)
 {
@@ -45,13 +45,13 @@ static void ask_for_something(struct sim *s, unsigned node)
 		(void)sim_average(s, node, buffer, sync);
 }
 
-/* Each gets its part of what all have. */
+/* Each node gets its part of all contents. */
 static void assert_reshards(struct sim *s)
 {
 	unsigned all = (1u << s->options.n_nodes) - 1;
 	char sync[SYNC_ID_SIZE];
 
-	sim_run(s, LONGEST_EVER); /* who is to get a shard waits without any job for what was lost */
+	sim_run(s, LONGEST_EVER); /* a target waits for lost bytes without any job */
 	assert_int_equal(sim_reshard(s, 0, all, all, sync), 0);
 	assert_ends(s, "committed", 60 * S);
 	for (unsigned i = 0; i < s->options.n_nodes; i++) {

@@ -1,6 +1,4 @@
-/*
- * The record of a node: what is in it after a crash at any byte, damage, and a disk that takes no more.
- */
+/* The record of a node: its content after a crash at any byte, damage, and a full disk. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +27,7 @@
 static char folder[64];
 static bool disk_fails;
 
-/* Instead of the C library's. */
+/* Replaces the C library's. */
 int fdatasync(int fd)
 {
 	errno = EIO;
@@ -68,7 +66,7 @@ static int save(struct commit_log *r, unsigned number, const char *text, bool is
 	return commit_log_save(r, piece, is_all);
 }
 
-/* -errno of commit_log_load(); else how many pieces there are, which are the first ones. */
+/* -errno of commit_log_load(); else the number of pieces, which are the first ones. */
 static int load(struct commit_log *r)
 {
 	cleanup(json_freep) json_t *pieces = NULL;
@@ -86,7 +84,7 @@ static int load(struct commit_log *r)
 	return (int)json_array_size(pieces);
 }
 
-/* Of which `ends` has where each ends. */
+/* Writes N pieces; `ends` is the end of each. */
 static void write_pieces(struct commit_log *r, size_t ends[N])
 {
 	*r = (struct commit_log){.folder = folder};
@@ -161,7 +159,7 @@ static void test_a_record_that_ends_anywhere_has_what_is_whole(void **state)
 			continue;
 		assert_int_equal(r.size, ends[n - 1]);
 		assert_int_equal(r.n_torn, end - ends[n - 1]);
-		/* Behind what is torn nothing is written. */
+		/* No piece is written after a torn one. */
 		assert_int_equal(save(&r, (unsigned)n, "", false), r.n_torn ? SAVE_ALL : 0);
 		if (r.n_torn)
 			assert_int_equal(save(&r, 0, "", true), 0);
@@ -169,7 +167,7 @@ static void test_a_record_that_ends_anywhere_has_what_is_whole(void **state)
 	}
 }
 
-/* What it has is never another one, nor less than all but the last. */
+/* A loaded piece is never different, and only the last one may be missing. */
 static void test_damage_is_not_taken_for_what_was_written(void **state)
 {
 	char data[1024];
@@ -192,7 +190,7 @@ static void test_damage_is_not_taken_for_what_was_written(void **state)
 	}
 }
 
-/* The kernel ends it in the middle of a write: after so many bytes of the file. */
+/* The kernel kills it in the middle of a write, at `size` bytes of the file. */
 static void die_in_a_save(struct commit_log r, size_t size, unsigned number, bool is_all)
 {
 	struct rlimit limit = {.rlim_cur = size, .rlim_max = size};
@@ -244,7 +242,7 @@ static void test_a_death_while_all_is_written_anew_leaves_what_was_there(void **
 	}
 }
 
-/* As on a full disk: what was written of it is taken back, and as soon as there is room it is written. */
+/* The same as a full disk: a partial write is undone, and repeated as soon as there is room. */
 static void test_what_cannot_be_written_leaves_nothing(void **state)
 {
 	struct rlimit limit, before;
@@ -272,7 +270,7 @@ static void test_what_cannot_be_written_leaves_nothing(void **state)
 	assert_int_equal(load(&after), N + 1);
 }
 
-/* What the kernel could not write it forgets, and says so once. */
+/* The kernel drops the data that it failed to write, and reports the error once. */
 static void test_after_a_failure_of_the_disk_another_file_is_written(void **state)
 {
 	struct commit_log r, after;
@@ -290,7 +288,7 @@ static void test_after_a_failure_of_the_disk_another_file_is_written(void **stat
 	assert_int_equal(load(&after), 2);
 }
 
-/* Or all bytes of a version would come, and then could not be committed. */
+/* Otherwise all bytes of a version would arrive, and could not be committed. */
 static void test_where_all_has_to_be_written_there_has_to_be_room_for_all(void **state)
 {
 	char *text = calloc(1, 5 * BIG_TEXT + 1), data[8 * BIG_TEXT], why[WHY_SIZE];
@@ -323,7 +321,7 @@ static void test_where_all_has_to_be_written_there_has_to_be_room_for_all(void *
 	free(text);
 }
 
-/* The bound is twice the size of all, and no less than what little records may have. */
+/* The limit is twice the size of all, and at least the minimum of small records. */
 static void test_a_record_that_grew_is_written_anew(void **state)
 {
 	char *text = calloc(1, BIG_TEXT + 1);

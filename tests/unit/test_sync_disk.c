@@ -1,5 +1,6 @@
 /*
- * Where a member cannot write its record: it says so before bytes move, or keeps those that came.
+ * A member that cannot write its record: it reports that before bytes move, or keeps the received
+ * ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@ static struct sim *world(enum policy policy)
 	struct sim *s = sim_new(
 		&(struct sim_options){.n_nodes = 3, .policy = policy, .n_bytes = SIZE, .seed = 11});
 
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -127,7 +128,7 @@ static void test_the_next_push_takes_its_place(void **state)
 	sim_free(s);
 }
 
-/* There is an end to that, too. */
+/* That has a limit, too. */
 static void test_memory_is_not_kept_for_ever(void **state)
 {
 	struct sim *s = full_at_commit();
@@ -136,7 +137,7 @@ static void test_memory_is_not_kept_for_ever(void **state)
 	sim_run(s, 700 * S);
 	assert_true(list_empty(&s->nodes[1].jobs));
 	assert_int_equal(s->nodes[1].n_received,
-			 SIZE); /* nor is it fetched where it could not be committed */
+			 SIZE); /* it is not fetched either while it could not be committed */
 	s->nodes[1].disk_is_full = false;
 	assert_true(sim_run_until(s, n1_serves, 60 * S));
 	sim_free(s);

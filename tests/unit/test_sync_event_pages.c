@@ -1,6 +1,4 @@
-/*
- * Parts: an event of however many nodes goes through the control socket.
- */
+/* Event pages: an event about any number of nodes fits through the control socket. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

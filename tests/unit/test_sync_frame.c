@@ -1,4 +1,4 @@
-/* Frames: what is decoded, however the stream was cut, and what is refused as soon as it can be told. */
+/* Frames: decoding of a stream cut at any place, and early refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 static const uint8_t hash[32] = {1, 2, 3, [31] = 32};
 static const char json[] = "{\"type\":\"ping\",\"n\":7}";
 
-/* Puts all there is room for, at most `n`. Returns how many bytes went. */
+/* Puts as much as there is room for, at most `n`. Returns the number of bytes. */
 static size_t put(struct frame_decoder *d, const uint8_t *bytes, size_t n)
 {
 	size_t size;

@@ -1,6 +1,4 @@
-/*
- * Who hears of what others have: all, and of a thousand nodes not by a million messages.
- */
+/* Gossip about replicas: it reaches all nodes, without a million messages for a thousand nodes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +14,7 @@
 #include "sim_jobs.h"
 
 #define S SIM_SECOND
-#define N 16 /* more than are told at once */
+#define N 16 /* more than are notified at once */
 
 static struct sim *world(enum policy policy)
 {
@@ -36,7 +34,7 @@ static void push_and_wait(struct sim *s)
 		fail_msg("%s: %s", s->nodes[0].outcome, s->nodes[0].why);
 }
 
-/* The number of the version that node `i` takes node `j` to have; 0: none. */
+/* The number of the version that node `i` believes node `j` to have; 0: none. */
 static uint64_t known(struct sim *s, unsigned i, unsigned j)
 {
 	cleanup(json_freep) json_t *rows = agent_replicas(s->nodes[i].agent, j < i ? j : j - 1);
@@ -90,7 +88,7 @@ static void test_all_know_of_all_what_they_have(void **state)
 	sim_free(s);
 }
 
-/* Its disk is full at the moment of the commit, and it commits once that is over. */
+/* Its disk is full at the time of the commit, and it commits afterwards. */
 static void test_who_publishes_after_the_end_is_heard(void **state)
 {
 	struct sim *s = world(POLICY_QUORUM);
@@ -106,9 +104,9 @@ static void test_who_publishes_after_the_end_is_heard(void **state)
 	sim_free(s);
 }
 
-/* What the publisher says of replicas does not arrive. */
+/* The publisher's messages about replicas are lost. */
 struct silence {
-	bool says_all_have_it; /* it is a lie instead */
+	bool says_all_have_it; /* they are replaced by a lie instead */
 };
 
 static bool silence(struct sim *s, unsigned from, unsigned to, const json_t *message)
@@ -131,7 +129,7 @@ static bool last_serves(struct sim *s)
 	return sim_serves(s, N - 1);
 }
 
-/* A push that the last node does not hear of. */
+/* A push that does not reach the last node. */
 static void push_past_the_last(struct sim *s)
 {
 	sim_cut(s, 0, N - 1, true);
@@ -150,7 +148,7 @@ static void test_who_does_not_see_the_publisher_hears_of_others(void **state)
 	assert_true(sim_run_until(s, last_serves, 10 * S));
 	sim_free(s);
 
-	/* By chance, whatever the publisher says. */
+	/* At random, independent of the publisher. */
 	for (unsigned i = 0; i < 2; i++) {
 		s = world(POLICY_QUORUM);
 		s->on_message = silence;
@@ -175,12 +173,14 @@ static void test_without_a_word_of_the_publisher_all_are_told_later(void **state
 	for (unsigned i = 1; i < N; i++)
 		for (unsigned j = 1; j < N; j++)
 			n_unknown += i != j && !known(s, i, j);
-	assert_true(n_unknown > N); /* each was told by few */
+	assert_true(n_unknown > N); /* each was notified by few */
 	sim_run(s, 60 * S);
 	for (unsigned i = 1; i < N; i++)
 		for (unsigned j = 1; j < i; j++)
 			assert_true(known(s, i, j) || known(s, j, i));
-	/* Whom it told, did not tell it: who needs it now is told. */
+	/*
+	 * Nodes that it notified did not notify it: a node that needs the version now is notified.
+	 */
 	sim_lose_data(s, 1);
 	sim_run(s, S / 100);
 	for (unsigned j = 2; j < N; j++)

@@ -1,6 +1,6 @@
 /*
- * Members that answer what suits them, in time and of the right form. They may spoil what they take part in for
- * themselves, and not for the others.
+ * Members with false answers, in time and of a valid form. They may harm their own part in a push,
+ * but not that of others.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,27 +22,27 @@
 #define ELSEWHERE "192.0.2.9"
 
 enum lie {
-	LIE_QUEUED, /* it has others to prepare before, and always will */
-	/* How a member says that an epoch is broken. */
-	LIE_FAR, /* by a link to it that nobody was to make, as soon as it is asked */
-	LIE_EARLY, /* by its link, before that was to be made */
-	LIE_BEFORE, /* by the link to it, once that was made */
-	LIE_BEHIND, /* by the link from it */
-	LIE_ADDRESS, /* about where it is: some programs can read that, and engines cannot */
-	LIE_ELSEWHERE, /* it is where none of us may dial */
-	LIE_FEWER, /* it has two addresses, and then does not say which */
-	LIE_SECOND, /* the second of its addresses is none */
-	LIE_ALSO_ELSEWHERE, /* the second is where none of us may dial */
+	LIE_QUEUED, /* it always has others to prepare before */
+	/* Ways to report a broken epoch. */
+	LIE_FAR, /* blames a link to it that was not planned, at once */
+	LIE_EARLY, /* blames its own link before that is connected */
+	LIE_BEFORE, /* blames the link to it after that was connected */
+	LIE_BEHIND, /* blames the link from it */
+	LIE_ADDRESS, /* an address that some programs can parse, but no engine */
+	LIE_ELSEWHERE, /* an address that must not be dialled */
+	LIE_FEWER, /* it has two addresses, and then announces fewer */
+	LIE_SECOND, /* its second address is invalid */
+	LIE_ALSO_ELSEWHERE, /* its second address must not be dialled */
 };
 
 struct hostile {
-	unsigned first; /* those from it on */
+	unsigned first; /* this node and all after it lie */
 	enum lie lie;
 	unsigned n_lies;
-	char from[N_MAX][NODE_MAX + 1]; /* who is before each of them */
+	char from[N_MAX][NODE_MAX + 1]; /* the node before each of them */
 };
 
-/* To node 0, which coordinates. */
+/* Sends to node 0, the coordinator. */
 static void say(struct sim *s, unsigned node, const json_t *about, const char *type, json_t *fields)
 {
 	static const char *const SAME[] = {"sync", "epoch"};
@@ -108,7 +108,7 @@ static void answer_start(struct sim *s, unsigned node, const json_t *message)
 		say_broken(s, node, message, h->from[node], s->nodes[node].name);
 }
 
-/* What hostile ones are told does not come to their agents. */
+/* Messages to hostile members do not reach their agents. */
 static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
@@ -217,7 +217,7 @@ static void test_who_breaks_links_of_its_own_is_lost_alone(void **state)
 	assert_honest_get_it(9, LIE_BEHIND);
 }
 
-/* Those they blame may be lost to the push with them, and are repaired. */
+/* Nodes that they blame may be lost to the push with them, and are repaired. */
 static void test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others(void **state)
 {
 	(void)state;
@@ -230,7 +230,7 @@ static void test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the
 	}
 }
 
-/* --- Members that are busy ------------------------------------------------------------------------ */
+/* --- Busy members ------------------------------------------------------------------------------ */
 
 static void test_who_stays_busy_is_lost_alone(void **state)
 {
@@ -263,7 +263,7 @@ static void test_who_was_busy_for_long_leaves_as_much_time_for_the_bytes(void **
 	say(s, 2, about, "want", json_pack("{s:[]}", "blobs"));
 	say(s, 2, about, "ready", json_pack("{s:o}", "missing", all_of_it(s)));
 	assert_true(sim_run_until(s, sim_ended, 60 * S));
-	/* As it has no engine; and not because all of it took too long. */
+	/* The reason is its missing engine, and not the total time. */
 	assert_non_null(strstr(s->nodes[0].why, "n0002 did not answer for 15 s while links were"));
 	sim_free(s);
 }

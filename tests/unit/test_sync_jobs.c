@@ -1,6 +1,6 @@
 /*
- * Jobs: processes that were ended go before others of the same buffer go on. Each job here is this program again, which
- * writes into every descriptor that it is told of.
+ * Jobs: a killed process must end before another one of the same buffer continues. Each job here is
+ * this program again, which writes into every descriptor that it receives.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,7 @@ static struct job *start(struct scene *s, const char *buffer)
 	return job;
 }
 
-/* It is to write. */
+/* Makes it write. */
 static void tell(struct scene *s, struct job *job)
 {
 	json_t *message = json_object();
@@ -110,7 +110,7 @@ static int n_written(const struct scene *s, int timeout_ms)
 	return poll(&p, 1, timeout_ms) > 0 ? (int)read(s->pipe[0], bytes, sizeof(bytes)) : 0;
 }
 
-/* Nothing is buried but by the loop, which does not run here until it is asked to. */
+/* Only the loop reaps processes, and it runs here on request. */
 static void test_one_that_dies_holds_up_no_other_buffer(void **state)
 {
 	struct scene *s = *state;
@@ -141,7 +141,7 @@ static void on_late(struct timer *timer)
 	fail_msg("%d were never told", container_of(timer, struct scene, late)->n_awaited);
 }
 
-/* Runs the loop until so many have written. */
+/* Runs the loop until `n` have written. */
 static void await(struct scene *s, int n)
 {
 	s->n_awaited = n;
@@ -165,7 +165,7 @@ static void test_whoever_works_on_the_same_buffer_waits_until_it_is_gone(void **
 	tell(s, before);
 	behind = start(s, "m");
 	tell(s, behind);
-	tell(s, start(s, "other")); /* what was to arrive has */
+	tell(s, start(s, "other")); /* earlier messages have arrived before this one */
 	assert_int_equal(n_written(s, PATIENCE_MS), 1);
 	await(s, 2);
 	tell(s, before);

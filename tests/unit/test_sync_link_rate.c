@@ -1,6 +1,4 @@
-/*
- * Paces: whom the others need not wait for.
- */
+/* Link rates: members that are too slow to wait for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +18,7 @@ static uint64_t now_ns(void *userdata)
 
 static const struct env env = {.now_ns = now_ns};
 
-/* Who is in front moves next to nothing, after a long while. */
+/* The first member makes nearly no progress for a long time. */
 static struct member *laggard(const struct transport *transport, struct member members[2])
 {
 	struct peer peers[2] = {{.up = true}, {.up = true}};

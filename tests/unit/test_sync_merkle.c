@@ -1,4 +1,4 @@
-/* The tree of SHA-256: what Python's hashlib makes of the same bytes, by whatever number of threads. */
+/* The Merkle tree of SHA-256: compared with Python's hashlib, on any number of threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "server/sync/base/merkle.h"
 
 /*
- * Of bytes (31 i + 7 (i >> 8) + 13 (i >> 20)) mod 256, by
+ * The bytes are (31 i + 7 (i >> 8) + 13 (i >> 20)) mod 256. The values were made by
  *
  *	leaf = lambda b: hashlib.sha256(b"\0" + b).digest()
  *	root = hashlib.sha256(b"\1" + n.to_bytes(8, "big") + b"".join(leaves))
@@ -44,7 +44,7 @@ static const struct {
 	 "809ab095aa40d31211404a421f47a0f503557999e561f75c0b9f4502a3c4297e"},
 };
 
-/* Exactly n_bytes of them, so that ASan sees a read past the end. */
+/* Exactly n_bytes of them, so that ASan detects a read past the end. */
 static uint8_t *pattern(uint64_t n_bytes)
 {
 	uint8_t *p = malloc(n_bytes ? n_bytes : 1);
@@ -103,7 +103,7 @@ static void as_many_leaves_as_bytes_need(void **state)
 	assert_int_equal(merkle_n_leaves(UINT64_MAX), (uint64_t)1 << 44);
 }
 
-/* Neither bytes for leaves, nor bytes that end elsewhere, are mistaken for one another. */
+/* Bytes cannot be mistaken for leaves, nor for bytes of another length. */
 static void what_is_cut_otherwise_has_another_root(void **state)
 {
 	uint8_t leaf[2][MERKLE_HASH_SIZE], a[MERKLE_HASH_SIZE], b[MERKLE_HASH_SIZE];
@@ -132,7 +132,8 @@ static void each_leaf_is_told_once(void **state)
 {
 	cleanup(freep) uint8_t *data = calloc(N_EACH, MERKLE_LEAF_SIZE);
 	static uint8_t leaves[N_EACH][MERKLE_HASH_SIZE];
-	static _Atomic unsigned n[N_EACH + 1]; /* the last one: of leaves that there are not */
+	/* The last one: calls for leaves that do not exist. */
+	static _Atomic unsigned n[N_EACH + 1];
 
 	(void)state;
 	assert_non_null(data);
@@ -148,7 +149,7 @@ static void each_leaf_is_told_once(void **state)
 #define N_CUT 10
 #define CUT_BYTES (N_CUT * MERKLE_LEAF_SIZE - 1000) /* the last leaf is short */
 
-/* `bad`: digits of leaves that differ; `n_others`: leaves of the other one. */
+/* `bad`: digits of leaves that differ; `n_others`: leaves of the other version. */
 static void difference_of_cut_is(const char *bad, uint64_t n_others, const char *wanted)
 {
 	static const uint8_t good[2 * N_CUT][MERKLE_HASH_SIZE];
@@ -194,7 +195,7 @@ static void leaves_that_the_other_one_has_not_differ(void **state)
 	difference_of_cut_is("3", 2 * N_CUT, "3+1");
 }
 
-/* The last hundred lie three leaves apart, the others one. */
+/* The last hundred are three leaves apart, the others one. */
 static void of_very_many_leaves_the_nearest_become_one(void **state)
 {
 	const uint64_t n_near = 2 * RANGES_MAX, n_far = 100, n = 2 * n_near + 4 * n_far;

@@ -1,4 +1,7 @@
-/* Patches: what they make is what was there, whatever changed and in however many steps; what is none is found out. */
+/*
+ * Patches: applying one restores the version, for any changes and any number of steps; invalid
+ * patches are detected.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +37,7 @@ static uint64_t draw(uint64_t n)
 	return state % n;
 }
 
-/* Exactly so many, so that ASan sees a step past the end. */
+/* Exactly `n` bytes, so that ASan detects an access past the end. */
 static uint8_t *copy_of(const uint8_t *from, uint64_t n)
 {
 	uint8_t *p = malloc(n);
@@ -110,7 +113,7 @@ static void expect_applied(const struct file *f, const uint8_t *from, const uint
 
 	assert_int_equal(patch_open(f->data, f->size, &p), 0);
 	assert_int_equal(p.n_bytes, n_bytes);
-	for (unsigned i = 0; i < 2; i++) { /* twice is as good as once */
+	for (unsigned i = 0; i < 2; i++) { /* applying it twice has the same result */
 		assert_int_equal(apply(&p, made), 0);
 		assert_memory_equal(made, to, n_bytes);
 	}
@@ -118,7 +121,7 @@ static void expect_applied(const struct file *f, const uint8_t *from, const uint
 	free(made);
 }
 
-/* As versions change: here and there an element, a run, a block, or nothing. */
+/* Changes like those of versions: single elements, a run, a block, or nothing. */
 static void change(uint8_t *p, uint64_t n_bytes)
 {
 	for (uint64_t block = 0; block < n_bytes; block += PATCH_BLOCK_SIZE) {
@@ -204,7 +207,7 @@ static void test_leaves_that_do_not_differ_are_not_looked_at(void **unused)
 	free(to);
 }
 
-/* Two bytes of each that changed, and two that say where. */
+/* Two bytes for each changed element, and two for its place. */
 static void test_two_in_a_hundred_elements_take_four_in_a_hundred_bytes(void **unused)
 {
 	const uint64_t n = 4 * MIB;
@@ -227,7 +230,7 @@ static void test_two_in_a_hundred_elements_take_four_in_a_hundred_bytes(void **u
 	patch_close(&p);
 	file_free(&f);
 	changed = 0;
-	for (uint64_t i = 0; i < n; i += 4) /* of four bytes: one place for both halves */
+	for (uint64_t i = 0; i < n; i += 4) /* elements of four bytes: one place for both halves */
 		if (to[i] != from[i] || to[i + 2] != from[i + 2]) {
 			to[i] = from[i] ^ 3;
 			to[i + 2] = from[i + 2] ^ 3;
@@ -253,7 +256,7 @@ static void test_a_patch_is_never_longer_than_what_it_replaces(void **unused)
 	free(to);
 }
 
-/* The same as bytes, from wherever the chain is entered. */
+/* The result is the same from any patch of the chain on. */
 static void test_patches_in_a_row_are_one(void **unused)
 {
 	enum {
@@ -279,7 +282,7 @@ static void test_patches_in_a_row_are_one(void **unused)
 		f = write_draft(&d, versions[first], versions[N]);
 		for (unsigned i = first; i <= N; i++)
 			expect_applied(&f, versions[i], versions[N], N_BYTES);
-		if (first > 0) { /* one that is composed is as good as any */
+		if (first > 0) { /* a composed patch may replace its parts */
 			struct patch pair[2] = {patches[first - 1]};
 
 			assert_int_equal(patch_open(f.data, f.size, &pair[1]), 0);
@@ -318,7 +321,7 @@ static void test_versions_of_other_sizes_are_not_composed(void **unused)
 	free(y);
 }
 
-/* Whatever is written over it, it is refused, or writes within the leaf; ASan looks. */
+/* With any bytes overwritten, it is refused, or writes within the leaf; ASan checks that. */
 static void test_a_patch_that_was_tampered_with_writes_nowhere_else(void **unused)
 {
 	const uint64_t n = MIB + 6;
@@ -378,7 +381,7 @@ static void test_what_cannot_be_is_refused(void **unused)
 	f = difference(from, to, MIB); /* two blocks of one element */
 	assert_int_equal(f.size, 128 + 2 * 16 + 2 * 4);
 	expect_refused(&f, 0, 'x', 1);
-	expect_refused(&f, 7, 2, 1); /* of another format */
+	expect_refused(&f, 7, 2, 1); /* another format */
 	expect_refused(&f, 8, UINT64_MAX, 8);
 	expect_refused(&f, 8, 128 * KIB, 8); /* its second block is behind the end */
 	expect_refused(&f, 16, UINT64_MAX, 8);

@@ -1,6 +1,6 @@
 /*
- * Versions that travel as patches: agents in a simulated world, whose members missed some, lost what a patch begins
- * with, or get other bytes than were sent.
+ * Versions sent as patches: agents in a simulated world. Members missed some versions, lost the
+ * base of a patch, or receive corrupted bytes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static struct sim *world_of(struct sim_options o)
 	o.n_patch = o.n_patch ? o.n_patch : PATCH;
 	o.seed = o.n_nodes + 23;
 	s = sim_new(&o);
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -150,7 +150,7 @@ static bool loses_catch_up(struct sim *s, unsigned from, unsigned to, const json
 	return strcmp(sim_text(message, "type"), "catch-up") != 0;
 }
 
-/* Node 3 missed two pushes, and is there at the next. */
+/* Node 3 missed two pushes, and takes part in the next. */
 static struct sim *world_with_one_behind(void)
 {
 	struct sim *s = world(4, POLICY_QUORUM);
@@ -160,7 +160,7 @@ static struct sim *world_with_one_behind(void)
 	sim_run(s, 30 * S);
 	push(s, 0);
 	push(s, 0);
-	s->on_message = loses_catch_up; /* or it would be repaired before */
+	s->on_message = loses_catch_up; /* otherwise it would be repaired before */
 	sim_start(s, 3);
 	sim_run(s, 30 * S);
 	assert_int_equal(sim_serves(s, 3), 1);
@@ -173,7 +173,7 @@ static void test_who_missed_pushes_gets_all_in_one_patch(void **state)
 
 	(void)state;
 	push(s, 0);
-	for (unsigned i = 1; i < 4; i++) { /* the chain carries what any of them lacks */
+	for (unsigned i = 1; i < 4; i++) { /* the chain carries the bytes that any of them lacks */
 		assert_received(s, i, 3 * PATCH);
 		assert_int_equal(s->nodes[i].n_patched, 1);
 	}
@@ -214,7 +214,7 @@ static void test_who_comes_back_fetches_one_patch_from_the_publisher(void **stat
 	sim_run(s, 30 * S);
 	push(s, 0);
 	push(s, 0);
-	sim_cut(s, 1, 2, true); /* who has no patches */
+	sim_cut(s, 1, 2, true); /* it has no patches */
 	sim_start(s, 1);
 	assert_true(sim_run_until(s, sim_is_converged, 120 * S));
 	sim_run(s, 30 * S);
@@ -247,7 +247,7 @@ static void test_who_lost_it_all_gets_leaves_and_the_others_a_patch(void **state
 	sim_free(s);
 }
 
-/* Its weightd began anew and numbers from 1 again: another version has the number of the base. */
+/* Its weightd restarted and numbers from 1 again: another version has the number of the base. */
 static void test_a_base_that_lies_is_found_out_and_costs_a_resend(void **state)
 {
 	struct sim *s = world(3, POLICY_ALL);
@@ -311,7 +311,7 @@ static void test_an_epoch_that_broke_is_resumed_within_the_patch(void **state)
 	sim_free(s);
 }
 
-/* It cannot have any patch: its engine dies as soon as one is to come. */
+/* It can receive no patch: its engine dies whenever one is sent. */
 static bool breaks_patches(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	(void)from;
@@ -444,7 +444,7 @@ static void test_a_plan_says_what_a_push_then_sends(void **state)
 	sim_free(s);
 }
 
-/* Two epochs: a patch for some, and leaves for whoever lost all. */
+/* Two epochs: a patch for some, and leaves for the node that lost everything. */
 static void test_a_plan_has_what_all_epochs_send(void **state)
 {
 	struct sim *s = world(4, POLICY_ALL);
@@ -454,7 +454,7 @@ static void test_a_plan_has_what_all_epochs_send(void **state)
 	(void)state;
 	push(s, 0);
 	sim_forget_end(s, 0);
-	s->on_message = loses_catch_up; /* it does not mend before */
+	s->on_message = loses_catch_up; /* it is not repaired before */
 	sim_lose_data(s, 2);
 	sim_run(s, 30 * S);
 	assert_int_equal(sim_plan(s, 0, sync), 0);
@@ -478,7 +478,7 @@ static bool asks_for_too_much(struct sim *s, unsigned from, unsigned to, const j
 	return true;
 }
 
-/* A coordinator may make a member take memory for half of a version, and no more. */
+/* A coordinator may make a member allocate memory for half of a version, and no more. */
 static void test_a_member_makes_no_room_for_a_patch_as_large_as_the_version(void **state)
 {
 	struct sim *s = world(3, POLICY_QUORUM);

@@ -1,5 +1,5 @@
 /*
- * Plans of agents in a world of their own: what is told before bytes move is what moves, and a plan alone leaves
+ * Plans in a simulated world: the planned bytes are those that move, and a plan alone leaves
  * nothing behind.
  */
 #include <setjmp.h>
@@ -35,7 +35,7 @@ static struct sim *world(unsigned n, enum policy policy)
 	struct sim *s = sim_new(
 		&(struct sim_options){.n_nodes = n, .policy = policy, .seed = n + 33});
 
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -91,7 +91,7 @@ static void assert_number(const json_t *o, const char *key, uint64_t expected)
 	assert_int_equal(json_integer_value(json_object_get(o, key)), expected);
 }
 
-/* Each node once, from the publisher on, and so many bytes over each link. */
+/* Each node once, from the publisher on, and `n_bytes` over each link. */
 static void assert_is_chain(struct sim *s, uint64_t n_bytes)
 {
 	const char *from = s->nodes[0].name;
@@ -146,7 +146,7 @@ static void test_several_addresses_carry_a_stripe_of_each_link(void **state)
 	sim_free(s);
 }
 
-/* Each would be so slow that it looked like one that stalls. */
+/* Each part would be so slow that it looked stalled. */
 static void test_a_rate_that_is_low_is_not_split(void **state)
 {
 	struct sim *s = world_of(2, 2);
@@ -162,7 +162,7 @@ static void test_a_rate_that_is_low_is_not_split(void **state)
 	sim_free(s);
 }
 
-/* What was written of replicas, ever. */
+/* All that was ever recorded about replicas. */
 static char *dump_recorded(const json_t *commit_log)
 {
 	cleanup(json_freep) json_t *rows = json_array();
@@ -248,7 +248,7 @@ static void test_an_epoch_says_what_is_left(void **state)
 	(void)state;
 	s->nodes[2].n_corrupt = 1;
 	push_and_wait(s, "committed");
-	/* The leaf that was wrong, and to those alone that lack it. */
+	/* The corrupted leaf, and only to the nodes that lack it. */
 	assert_int_equal(planned(s, "epoch"), 2);
 	assert_is_chain(s, MIB);
 	for (unsigned i = 1; i < 4; i++)

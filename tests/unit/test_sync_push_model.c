@@ -1,6 +1,6 @@
 /*
- * What weightctl sync plan forecasts of the chain, against agents that do it in virtual time: with more nodes than
- * there are to measure, with stragglers, and with one that goes silent on the way.
+ * The forecast of weightctl sync plan for a chain, compared with agents in virtual time: with more
+ * nodes than a test bed has, with stragglers, and with a node that falls silent.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #define MIB ((uint64_t)1 << 20)
 #define RATE (64 * MIB)
 #define SIZE (1024 * MIB)
-#define STALL_S 5 /* as the nodes of the world have it */
+#define STALL_S 5 /* the same as in the simulated nodes */
 
 static struct sim *world(unsigned n)
 {
@@ -28,7 +28,7 @@ static struct sim *world(unsigned n)
 
 	for (unsigned i = 0; i < n; i++)
 		s->nodes[i].rate = RATE;
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -40,7 +40,7 @@ static uint64_t begin(struct sim *s)
 	return s->now_ns;
 }
 
-/* Seconds. */
+/* Returns seconds. */
 static double await_end(struct sim *s, uint64_t began)
 {
 	assert_true(sim_run_until(s, sim_ended, 300 * S));
@@ -54,8 +54,8 @@ static double predict(struct push_model_cluster c)
 
 	c.n_bytes = SIZE;
 	c.rate = RATE;
-	c.digest_rate = 1e12; /* takes no time in that world */
-	c.chunk = 64 << 10; /* engines there pass on what they have at once */
+	c.digest_rate = 1e12; /* simulated digests take no time */
+	c.chunk = 64 << 10; /* simulated engines forward bytes at once */
 	c.latency_s = 1e-3;
 	c.stall_s = STALL_S;
 	c.slowness = c.n_stragglers ? c.slowness : 1;

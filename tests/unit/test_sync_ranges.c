@@ -1,6 +1,6 @@
 /*
- * Ranges, beside a model that has a bool for each byte of a small buffer; and what others may write instead
- * of them.
+ * Ranges, compared with a model that has a bool for each byte of a small buffer; and malformed JSON
+ * ranges.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,4 @@
-/*
- * Repairs: what it costs a node that others fetch a version from it.
- */
+/* Repairs: their cost for a node from which others fetch a version. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +16,7 @@
 #define S SIM_SECOND
 #define MIB ((uint64_t)1 << 20)
 
-/* Node 0 has pushed a version, and nobody else can be asked for it. */
+/* Node 0 has pushed a version, and is the only one that can be asked for it. */
 static struct sim *one_that_serves(uint64_t n_patch)
 {
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 4,
@@ -67,7 +65,7 @@ static void test_a_version_is_read_once_for_all_that_fetch_it(void **state)
 		sim_lose_data(s, i);
 	assert_true(sim_run_until(s, all_serve, 60 * S));
 	assert_int_equal(s->nodes[0].n_read, 2);
-	assert_true(sim_run_until(s, runs_nothing, 12 * S)); /* nobody asked again */
+	assert_true(sim_run_until(s, runs_nothing, 12 * S)); /* no further request */
 	sim_free(s);
 }
 
@@ -138,7 +136,7 @@ static void test_a_weightd_that_comes_back_is_looked_at_before_others_are_asked(
 	sim_run(s, 20 * S);
 	assert_true(sim_serves(s, 1));
 	assert_int_equal(s->nodes[1].n_received, before);
-	assert_int_equal(s->nodes[1].n_versions, 1); /* that was made once */
+	assert_int_equal(s->nodes[1].n_versions, 1); /* it was made once */
 	sim_free(s);
 }
 
@@ -159,7 +157,7 @@ static bool n1_is_sure(struct sim *s)
 	return strcmp(state_at_n1(s), "serving") == 0;
 }
 
-/* Whether n2 has heard of any replica of n1's. */
+/* n2 has an announcement of a replica of n1. */
 static bool n1_claims_one(struct sim *s)
 {
 	json_t *replicas = agent_replicas(s->nodes[2].agent, 1);
@@ -174,7 +172,7 @@ static bool n2_serves(struct sim *s)
 	return sim_serves(s, 2) == 1;
 }
 
-/* It has every byte, and nobody but its record says so. */
+/* It has every byte, but only its record confirms that. */
 static void test_who_starts_anew_is_ready_when_it_has_verified_what_it_has(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .policy = POLICY_ALL, .seed = 9});
@@ -190,7 +188,7 @@ static void test_who_starts_anew_is_ready_when_it_has_verified_what_it_has(void 
 	s->nodes[1].jobs_hang = true;
 	sim_start(s, 1);
 	sim_run(s, 2 * S);
-	sim_kill(s, 0); /* from here on n2 could ask nobody else */
+	sim_kill(s, 0); /* from here on n2 can request from no other node */
 	sim_lose_data(s, 2);
 	sim_run(s, 5 * S);
 	assert_string_equal(state_at_n1(s), "unverified");
@@ -226,7 +224,9 @@ static void assert_refused(struct sim *s, unsigned node)
 		fail_msg("'%s' is not '%s'", s->nodes[node].why, WORDS);
 }
 
-/* At who serves it, at who gets it, and at who is asked to prepare while it gets it. */
+/*
+ * At the node that serves it, at the receiver, and at a node that must prepare while it receives.
+ */
 static void test_a_dry_run_ends_no_repair(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){

@@ -1,6 +1,4 @@
-/*
- * Replicas: the order of versions, and what peers claim to have.
- */
+/* Replicas: the order of versions, and claims of peers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,7 +85,7 @@ static void test_publishers_that_do_not_see_each_other_mint_other_pairs(void **s
 
 /* --- The record --------------------------------------------------------------------------------- */
 
-/* Each is two waits for a disk, and the loop waits with it. */
+/* Each takes two waits for a disk, and the loop waits with it. */
 static void test_a_commit_waits_for_the_record_once(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .policy = POLICY_ALL, .seed = 5});
@@ -101,7 +99,7 @@ static void test_a_commit_waits_for_the_record_once(void **state)
 		assert_int_equal(s->nodes[i].n_saves, 1);
 	sim_run(s, 30 * S);
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(s->nodes[i].n_saves, 2); /* with how it ended, and what is served */
+		assert_int_equal(s->nodes[i].n_saves, 2); /* the result, and the served version */
 	sim_free(s);
 }
 
@@ -118,7 +116,7 @@ static void push_buffer(struct sim *s, const char *buffer)
 	sim_run(s, 10 * S);
 }
 
-/* Of each version that it committed: which it is, and whether it has it. */
+/* The id of each committed version, and if the node has it. */
 static json_t *known(struct sim *s, unsigned node)
 {
 	cleanup(json_freep) json_t *history = agent_history(s->nodes[node].agent, 1000);
@@ -130,7 +128,7 @@ static json_t *known(struct sim *s, unsigned node)
 	return rows;
 }
 
-/* With what was written last alone, and with what was written before that, of one buffer and of several. */
+/* Restores from the last pieces alone, and from earlier ones, of one buffer and of several. */
 static void test_a_record_in_pieces_is_as_good_as_one_that_is_whole(void **state)
 {
 	static const char *const BUFFERS[] = {"a", "b", "a", "a", "b", "c",
@@ -162,9 +160,9 @@ static void test_a_record_in_pieces_is_as_good_as_one_that_is_whole(void **state
 	sim_free(s);
 }
 
-/* --- What peers claim --------------------------------------------------------------------------- */
+/* --- Claims of peers --------------------------------------------------------------------------- */
 
-/* As if node `from` had said so: `n` buffers of these names, from `first` on, at this version_id. */
+/* A claim of node `from`: `n` buffers of these names, from `first` on, at this version_id. */
 static void claim(struct sim *s, unsigned to, unsigned from, const char *name, unsigned n,
 		  unsigned number)
 {
@@ -247,7 +245,7 @@ struct liar {
 	unsigned n_asked;
 };
 
-/* It claims what nobody has, and does not answer when it is asked for it. */
+/* It claims a version that does not exist, and does not answer requests for it. */
 static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	struct liar *l = s->userdata;
@@ -285,7 +283,7 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	sim_run(s, S);
 	claim(s, 3, 2, SIM_BUFFER, 1, 1000);
 	assert_true(sim_run_until(s, n3_serves_the_newest, 120 * S));
-	/* Again, and it is known by now. */
+	/* Again, and this time the liar is known. */
 	sim_cut(s, 0, 3, true);
 	sim_cut(s, 1, 3, true);
 	sim_run(s, 20 * S);
@@ -295,13 +293,16 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	assert_int_equal(sim_serves(s, 3), 1);
 	sim_cut(s, 0, 3, false);
 	sim_cut(s, 1, 3, false);
-	/* It may just have asked the only one that there was, and waits for that one first. */
+	/* It may have asked the only available node, and waits for that one first. */
 	assert_true(sim_run_until(s, n3_serves_the_newest, 60 * S));
 	assert_in_range(liar.n_asked, 1, 4);
 	sim_free(s);
 }
 
-/* What was asked for is older than what is there now: nobody has to bring it, or failed to. */
+/*
+ * The requested version is older than the current one: so the request is dropped, and no node has
+ * failed.
+ */
 static void test_who_pushes_waits_no_more_for_what_it_had_asked_for(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){
@@ -367,7 +368,10 @@ static void test_what_was_pushed_to_another_group_meanwhile_is_caught_up_with(vo
 	sim_free(s);
 }
 
-/* Its own trouble is laid to all whom it asks, and should not make them as bad as one that never brings anything. */
+/*
+ * Its own trouble is blamed on all nodes that it asks, and must not make them rank as low as a node
+ * that never delivers.
+ */
 static void test_trouble_of_ones_own_does_not_end_with_asking_none_but_a_liar(void **state)
 {
 	struct sim *s = sim_new(
@@ -393,19 +397,22 @@ static void test_trouble_of_ones_own_does_not_end_with_asking_none_but_a_liar(vo
 	sim_free(s);
 }
 
-/* Node 2 has the newest and claims a newer one; what it does of the repairs that node 3 asks it for is this: */
+/*
+ * Node 2 has the newest version and claims a newer one; its behaviour in the repairs that node 3
+ * requests:
+ */
 enum malice {
 	ABORTS_AS_PLANNED,
 	PREPARES_ONLY,
 	VERIFIES_FOR_EVER,
-	PREPARES_UNASKED, /* and is not asked by anybody */
+	PREPARES_UNASKED, /* without any request */
 };
 
 struct rogue {
 	enum malice malice;
 	unsigned n_prepared;
 	json_t *prepare;
-	char code[32]; /* of the refusal of what nobody asked for */
+	char code[32]; /* the refusal of the unrequested PREPARE */
 };
 
 static void say_as_n2(struct sim *s, const char *type, const json_t *prepare)
@@ -427,7 +434,7 @@ static bool prepare_unasked(struct sim *s, unsigned from, unsigned to, const jso
 			 json_string_value(json_object_get(message, "code")));
 	if (to != 3 || strcmp(type, "prepare") != 0)
 		return from != 2 || strcmp(type, "heads") != 0;
-	/* A moment before whoever was asked. */
+	/* A moment before the requested one. */
 	r->n_prepared++;
 	json_decref(r->prepare);
 	r->prepare = json_deep_copy(message);
@@ -483,13 +490,13 @@ static void catch_up_beside(struct rogue *rogue, uint64_t within_ns)
 	sim_cut(s, 0, 3, true);
 	sim_cut(s, 1, 3, true);
 	sim_start(s, 3);
-	sim_run(s, S); /* so that it has nobody else to ask at first */
+	sim_run(s, S); /* at first it can ask no other node */
 	sim_cut(s, 0, 3, false);
 	sim_cut(s, 1, 3, false);
 	if (!sim_run_until(s, n3_serves_the_newest, within_ns))
 		fail_msg("malice %d: nothing after %ju s and %u times that it prepared",
 			 rogue->malice, (uintmax_t)(within_ns / S), rogue->n_prepared);
-	assert_in_range(rogue->n_prepared, 1, 6); /* some of them before there was anybody else */
+	assert_in_range(rogue->n_prepared, 1, 6); /* some of them before there was another node */
 	json_decref(rogue->prepare);
 	sim_free(s);
 }
@@ -514,7 +521,7 @@ static void test_a_repair_that_nobody_asked_for_is_refused(void **state)
 	assert_string_equal(rogue.code, "unasked");
 }
 
-/* As who is asked again while it digests: it is busy, with that. */
+/* Answers like a node that is asked again while it digests: busy. */
 static bool say_busy(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	json_t *busy;
@@ -593,7 +600,7 @@ static void test_who_is_to_repair_and_pushes_instead_keeps_nobody_waiting(void *
 
 #define N_MANY 2500
 
-/* A node that has committed a version of each of as many buffers. */
+/* A node that has committed a version of each of `n` buffers. */
 static void record_many(struct sim_node *n)
 {
 	json_t *rows = json_object_get(json_array_get(n->commit_log, 0), "heads");
@@ -622,7 +629,7 @@ static bool count_rows(struct sim *s, unsigned from, unsigned to, const json_t *
 	if (from == 0 && to == 1 &&
 	    strcmp(json_string_value(json_object_get(message, "type")), "heads") == 0)
 		*n_rows += (unsigned)json_array_size(json_object_get(message, "heads"));
-	return from != 0; /* heard here, and nowhere else */
+	return from != 0; /* delivered here, and nowhere else */
 }
 
 static bool all_rows_came(struct sim *s)
@@ -652,7 +659,10 @@ static bool count_busy(struct sim *s, unsigned from, unsigned to, const json_t *
 	return true;
 }
 
-/* Of two, who has a version cannot send it to who lost it, and `count` sees what they say. */
+/*
+ * In a world of two, the node that has a version cannot send it to the node that lost it; `count`
+ * gets their messages.
+ */
 static struct sim *world_without_room(bool (*count)(struct sim *s, unsigned from, unsigned to,
 						    const json_t *message),
 				      unsigned *n)
@@ -674,7 +684,7 @@ static struct sim *world_without_room(bool (*count)(struct sim *s, unsigned from
 	return s;
 }
 
-/* Why it is refused is said once. */
+/* The reason of the refusal is sent once. */
 static void test_who_has_no_room_to_send_a_version_from_is_not_busy(void **state)
 {
 	unsigned n = 0;
@@ -734,7 +744,7 @@ static bool note_refusal(struct sim *s, unsigned from, unsigned to, const json_t
 	return true;
 }
 
-/* Who asks for the shards knows it, and so does whoever is only asked to take part. */
+/* Both the requesting node and a participant know that version from gossip alone. */
 static void test_no_shard_is_named_as_a_version_that_was_only_heard_of(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .n_publishers = 2, .seed = 5});

@@ -1,6 +1,7 @@
 /*
- * Reshards in a world of their own: each target has its shard of what all sources had, or what it had before, whoever dies,
- * hangs or says what is not so on the way. That no shard is published before all of them are verified, the world asserts.
+ * Reshards in a simulated world: each target has its shard of all sources, or its previous version,
+ * while nodes die, hang or lie. The world itself asserts that no shard is published before all of
+ * them are verified.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,17 +24,23 @@
 
 #define S SIM_SECOND
 
-/* Node 0, which coordinates, and node 2 give and get a shard; node 1 only gives one, and node 3 only gets one. */
+/*
+ * Nodes 0 (the coordinator) and 2 are sources and targets; node 1 is only a source, and node 3 only
+ * a target.
+ */
 #define N_NODES 4
 #define SOURCES 0x7u
 #define TARGETS 0xdu
 
-/* All that goes between nodes, in the order in which it comes first. */
+/* All messages between nodes, in the order of their first appearance. */
 static const char *const STEPS[] = {"join",   "ready",    "plan",     "open",
 				    "opened", "start",    "progress", "done",
 				    "verify", "verified", "commit",   "committed"};
 
-/* Of a plan: magic and counts, two sizes of each node, and four words of each link and nine of each of their moves. */
+/*
+ * The words of a plan: magic and counts, two sizes of each node, and four words of each link and
+ * nine of each of its moves.
+ */
 #define FIRST_MOVE (4 + 2 * N_NODES + 4 * 9)
 #define N_WORDS (FIRST_MOVE + 9 * 9)
 
@@ -63,7 +70,7 @@ static void note_shards(const struct sim *s, uint64_t ret_had[])
 		ret_had[i] = shard_at(s, i);
 }
 
-/* All targets have the shards of one sync, of all that the sources have now, each its own. */
+/* All targets have the shards of one sync, of the sources' current versions, each its own. */
 static void assert_shards(const struct sim *s, unsigned sources, unsigned targets)
 {
 	const struct sim_made *first = NULL;
@@ -85,7 +92,7 @@ static void assert_shards(const struct sim *s, unsigned sources, unsigned target
 	}
 }
 
-/* How many serve another one than they had, which then is one of `sync`. */
+/* The number of nodes that serve a new version, which is one of `sync`. */
 static unsigned count_new(const struct sim *s, const uint64_t had[], const char *sync)
 {
 	unsigned n = 0;
@@ -105,7 +112,7 @@ static void assert_untouched_shards(const struct sim *s, const uint64_t had[])
 	assert_int_equal(count_new(s, had, ""), 0);
 }
 
-/* After whatever was: all have other versions, and their shards come about. */
+/* All nodes get new versions and reshard, whatever happened before. */
 static void assert_reshards(struct sim *s)
 {
 	sim_run(s, 60 * S);
@@ -116,7 +123,7 @@ static void assert_reshards(struct sim *s)
 	assert_shards(s, SOURCES, TARGETS);
 }
 
-/* --- What works --------------------------------------------------------------------------------- */
+/* --- Reshards ---------------------------------------------------------------------------------- */
 
 static json_int_t number(const json_t *row, const char *key)
 {
@@ -146,7 +153,7 @@ static void test_each_target_gets_its_part_of_what_all_sources_have(void **state
 	}
 }
 
-/* Whatever the group's policy is. */
+/* Under any policy of the group. */
 static void test_one_that_is_away_ends_it_with_its_name(void **state)
 {
 	(void)state;
@@ -197,7 +204,10 @@ static void test_two_coordinators_at_once_do_not_hang(void **state)
 
 /* --- Loss at each step --------------------------------------------------------------------------- */
 
-/* From a loss to the end: its planner has 120 s, and no other phase is longer than PREPARE, of which there are two. */
+/*
+ * From a loss to the end: the planner has 120 s, and the longest other phases are the two of
+ * PREPARE.
+ */
 #define LONGEST (170 * S)
 
 static void lose(struct loss l)
@@ -215,11 +225,11 @@ static void lose(struct loss l)
 		sim_run(s, LONGEST);
 	else
 		assert_true(sim_run_until(s, sim_ended, LONGEST));
-	/* Who only gives has no progress to tell. */
+	/* A node that is only a source reports no progress. */
 	assert_int_equal(l.at_ns != 0, l.victim != 1 || strcmp(l.type, "progress") != 0);
 	snprintf(outcome, sizeof(outcome), "%s", s->nodes[0].outcome);
 	snprintf(why, sizeof(why), "%s", s->nodes[0].why);
-	sim_run(s, LONGEST); /* members may wait for longer than who coordinates */
+	sim_run(s, LONGEST); /* members may wait for longer than the coordinator */
 	if (l.blow != BLOW_HANG)
 		assert_true(sim_run_until(s, sim_is_idle, 60 * S));
 	n = count_new(s, had, sync);
@@ -267,7 +277,7 @@ static bool moves(struct sim *s)
 	return false;
 }
 
-/* There is nobody else to accuse, and nobody who accuses it. */
+/* No other node takes part that could be accused, or accuse it. */
 static void test_one_that_reshards_alone_survives_its_engine(void **state)
 {
 	struct sim *s = scene_world(N_NODES, POLICY_ALL);
@@ -336,7 +346,7 @@ static bool has_planner(struct sim *s)
 	return planner_of(s) != NULL;
 }
 
-/* Nobody got anything, and the next one comes about. */
+/* No node got a new version, and the next reshard succeeds. */
 static void assert_fails_as_planned(struct sim *s, const char *why)
 {
 	uint64_t had[N_NODES] = {0};
@@ -396,7 +406,7 @@ static int plan_fd_of(const void *text, size_t size)
 	"\"" more "}"
 #define PLANNED(size) "{\"op\":\"planned\",\"size\":" #size ",\"hash\":\"" HASH "\"}"
 
-/* What it says is what this node makes room for and tells others. */
+/* A planner's answers determine the memory of this node, and are sent to others. */
 static void test_what_a_planner_says_is_taken_only_in_its_form(void **state)
 {
 	static const struct {
@@ -414,8 +424,9 @@ static void test_what_a_planner_says_is_taken_only_in_its_form(void **state)
 		{{TARGET(0, ""), TARGET(1, ""), TARGET(2, ""), TARGET(3, "")}, true},
 		{{TARGET(0, ""), TARGET(1, ""), TARGET(2, ""), PLANNED(0)}, true},
 		{{TARGET(0, ""), TARGET(1, ""), TARGET(2, ""), PLANNED(8)},
-		 true}, /* too short for one */
-		{{TARGET(0, ""), TARGET(1, ""), TARGET(2, ""), PLANNED(4096)}, true}, /* than it is */
+		 true}, /* too short for a plan */
+		/* Larger than its file. */
+		{{TARGET(0, ""), TARGET(1, ""), TARGET(2, ""), PLANNED(4096)}, true},
 		{{TARGET(0, ""), TARGET(1, ""), TARGET(2, ""), PLANNED(8)}, false},
 	};
 
@@ -425,7 +436,7 @@ static void test_what_a_planner_says_is_taken_only_in_its_form(void **state)
 		struct job *planner = planner_of(s);
 
 		snprintf(scene, sizeof(scene), "%s", SAID[i].says[0]);
-		planner->hangs = true; /* what else it would say */
+		planner->hangs = true; /* its own answers are not sent */
 		for (unsigned k = 0; k < 4 && SAID[i].says[k]; k++) {
 			cleanup(json_freep) json_t *message = json_loads(SAID[i].says[k], 0, NULL);
 			int fd = SAID[i].is_blob ? plan_fd_of("moves\0\0\1", 8)
@@ -451,8 +462,8 @@ static void test_bytes_that_are_not_those_that_were_given_are_published_nowhere(
 		uint64_t had[N_NODES];
 
 		note_shards(s, had);
-		s->nodes[2].lies = lies; /* of what it gave */
-		s->nodes[3].n_corrupt = !lies; /* what it took */
+		s->nodes[2].lies = lies; /* lies about its sent bytes */
+		s->nodes[3].n_corrupt = !lies; /* corrupts its received bytes */
 		reshard_and_wait(s, "failed");
 		assert_non_null(strstr(s->nodes[0].why, "that one says to have given"));
 		assert_untouched_shards(s, had);
@@ -462,7 +473,10 @@ static void test_bytes_that_are_not_those_that_were_given_are_published_nowhere(
 	}
 }
 
-/* Whose own shard is a lie harms nobody else; and a coordinator cannot make anybody publish what is not in its memory. */
+/*
+ * A lie about a node's own shard harms no other node; and a coordinator cannot make a node publish
+ * bytes that are not in its memory.
+ */
 static bool decide_otherwise(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	cleanup(json_freep) json_t *forged = NULL;
@@ -494,7 +508,7 @@ static void test_a_coordinator_cannot_have_published_what_was_not_verified(void 
 	sim_free(s);
 }
 
-/* Of the plan that node 3 gets, the word at that place is another: what it says of nodes, links or moves. */
+/* Replaces a word in the plan for node 3: of the nodes, links or moves. */
 static void forge_plan(struct sim *s, struct event *e)
 {
 	const unsigned *word = s->userdata;
@@ -510,8 +524,9 @@ static void forge_plan(struct sim *s, struct event *e)
 }
 
 /*
- * Its counts, what node 0 gives, what node 3 gives and gets, the first link, and how many runs and bytes its first move has:
- * of the memory of other nodes it knows nothing, but their engines do.
+ * The words are its counts, the bytes that node 0 sends, those that node 3 sends and receives, the
+ * first link, and the runs and bytes of its first move. The agent cannot check the memory of other
+ * nodes, but their engines can.
  */
 static void test_who_is_told_another_plan_than_the_others_takes_no_part(void **state)
 {
@@ -538,7 +553,7 @@ static void test_who_is_told_another_plan_than_the_others_takes_no_part(void **s
 	scene[0] = '\0';
 }
 
-/* What one says in the place of what it has to say. */
+/* A false message instead of the correct one. */
 struct lie {
 	const char *type;
 	unsigned from, to;
@@ -560,7 +575,7 @@ static bool tell_lie(struct sim *s, unsigned from, unsigned to, const json_t *me
 	return false;
 }
 
-/* Before any memory is taken for it. */
+/* Refused before any memory is allocated for it. */
 static void test_what_is_out_of_bounds_ends_it_at_who_is_told(void **state)
 {
 	static const struct lie LIES[] = {

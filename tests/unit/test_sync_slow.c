@@ -1,6 +1,4 @@
-/*
- * A link that is slow: who waits for it, and who does not.
- */
+/* Slow links: nodes that wait for one, and nodes that do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +17,7 @@
 #define S SIM_SECOND
 #define MIB ((uint64_t)1 << 20)
 #define SIZE (64 * MIB)
-#define SOON (10 * S) /* what a push of as much takes where nobody is slow, and more */
+#define SOON (10 * S) /* a push of this size without slow nodes takes less */
 
 static uint64_t seed = 5;
 
@@ -28,7 +26,7 @@ static struct sim *world(unsigned n, enum policy policy)
 	struct sim *s = sim_new(&(
 		struct sim_options){.n_nodes = n, .policy = policy, .n_bytes = SIZE, .seed = seed});
 
-	sim_run(s, S); /* they know each other */
+	sim_run(s, S); /* they connect and exchange heads */
 	return s;
 }
 
@@ -67,7 +65,7 @@ static bool is_left(struct sim *s)
 	return s->nodes[0].left;
 }
 
-/* Whoever waits for nobody slow is told once, and who that is. */
+/* The push reports once that it does not wait, with the name of the slow node. */
 static void assert_who_is_left(struct sim *s, unsigned slow)
 {
 	json_t *nodes = json_object_get(s->nodes[0].left, "nodes"), *row;
@@ -106,7 +104,8 @@ static void nobody_waits_for(enum policy policy, unsigned slow)
 		assert_int_equal(sim_serves(s, slow), s->n_contents);
 	}
 	for (unsigned i = 1; i < 5; i++)
-		assert_in_range(s->nodes[i].n_received_again, 0, MIB); /* that were under way */
+		/* Pieces that were under way. */
+		assert_in_range(s->nodes[i].n_received_again, 0, MIB);
 	sim_free(s);
 }
 
@@ -118,7 +117,7 @@ static void test_quorum_and_each_wait_for_no_slow_link_wherever_it_is(void **sta
 			nobody_waits_for(seed % 2 ? POLICY_QUORUM : POLICY_EACH, slow);
 }
 
-/* As its neighbour's engine ends, its own one says that the link broke before it is told to stop. */
+/* When its neighbour's engine ends, its own one reports a broken link before it is stopped. */
 static bool break_the_last(struct sim *s, unsigned from, unsigned to, const json_t *message)
 {
 	(void)from;
@@ -184,7 +183,7 @@ static void test_who_never_has_its_bytes_fails_alone_and_is_measured(void **stat
 	assert_non_null(strstr(text_of(s, "n0001", "why"), "took longer than all of it may"));
 	assert_string_equal(text_of(s, "n0002", "state"), "committed");
 	assert_int_equal(sim_serves(s, 2), 1);
-	/* Now it is known, and comes last at once. */
+	/* Now its rate is known, and it is the last one at once. */
 	push(s);
 	assert_true(sim_run_until(s, most_serve, SOON / 2));
 	sim_free(s);
@@ -273,7 +272,7 @@ static bool n1_is_verified(struct sim *s)
 	return strcmp(phase_of(s, "n0001"), "verified") == 0;
 }
 
-/* All have it or none has, and all wait; but not with what they can do before. */
+/* Policy "all": all nodes wait for each other, but not with work that they can do before. */
 static void test_with_all_they_verify_while_others_move(void **state)
 {
 	struct sim *s = world(4, POLICY_ALL);
@@ -329,7 +328,7 @@ static bool lose_commits_to_n1(struct sim *s, unsigned from, unsigned to, const 
 	return false;
 }
 
-/* Its bytes took nearly all of the time that there is. */
+/* Its bytes took nearly all of the time limit. */
 static void test_a_commit_has_its_own_time(void **state)
 {
 	struct sim *s = world(3, POLICY_ALL);
@@ -349,7 +348,7 @@ static void test_a_commit_has_its_own_time(void **state)
 	sim_free(s);
 }
 
-/* The nodes in the order in which they get the bytes. */
+/* The nodes in the order of the chain. */
 static void read_chain(struct sim *s, const char *sync, char chain[5][16])
 {
 	json_t *rows = agent_status(s->nodes[0].agent, sync), *row = NULL;
@@ -377,7 +376,7 @@ static bool bytes_move(struct sim *s)
 	return strcmp(phase_of(s, "n0001"), "bytes") == 0;
 }
 
-/* Nobody is behind a slower one, as soon as all were measured: one of them at least by each push. */
+/* No node is behind a slower one, once all were measured: at least one by each push. */
 static void test_a_chain_is_in_the_order_of_what_was_measured(void **state)
 {
 	static const char *const ORDER[] = {"n0002", "n0005", "n0004", "n0003", "n0001"};

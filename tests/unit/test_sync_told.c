@@ -1,6 +1,6 @@
 /*
- * What people are told of syncs, by agents in a world of their own: who is slow, what was counted, what failed and
- * where, and what had been.
+ * Information about syncs for people, by agents in a simulated world: slow nodes, counts, failures
+ * and history.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,9 +34,9 @@ static json_int_t number(const json_t *row, const char *key)
 	return json_integer_value(json_object_get(row, key));
 }
 
-/* --- Who is slow -------------------------------------------------------------------------------- */
+/* --- Slow nodes -------------------------------------------------------------------------------- */
 
-/* Of the status at node 0 the row of another, borrowed from `rows`. */
+/* Another node's row in the status of node 0, borrowed from `rows`. */
 static json_t *row_of(json_t *rows, const char *node)
 {
 	json_t *row;
@@ -53,7 +53,7 @@ static bool n2_is_slow(struct sim *s)
 	json_t *row;
 	size_t i;
 
-	/* Nobody else is, ever: those behind it only wait. */
+	/* No other node ever is: those behind it only wait. */
 	json_array_foreach(rows, i, row) if (json_is_true(json_object_get(row, "slow")))
 		assert_string_equal(text(row, "node"), "n0002");
 	return json_is_true(json_object_get(row_of(rows, "n0002"), "slow"));
@@ -104,7 +104,7 @@ static void test_what_stalled_has_no_rate(void **state)
 	sim_free(s);
 }
 
-/* Bytes that node 2 has, as this node knows. */
+/* Bytes of node 2, as reported at this node. */
 static json_int_t n2_has(struct sim *s, unsigned node)
 {
 	cleanup(json_freep) json_t *rows = agent_status(s->nodes[node].agent, NULL);
@@ -117,7 +117,7 @@ static bool n2_has_kept_something_back(struct sim *s)
 	return n2_has(s, 0) > 0 && n2_has(s, 2) > n2_has(s, 0);
 }
 
-/* However soon it came behind what was told before. */
+/* Even if it follows the previous report at once. */
 static void test_what_came_last_before_a_stall_is_told(void **state)
 {
 	struct sim *s = push_world(4, POLICY_ALL);
@@ -135,7 +135,7 @@ static void test_what_came_last_before_a_stall_is_told(void **state)
 	sim_free(s);
 }
 
-/* --- What was counted --------------------------------------------------------------------------- */
+/* --- Metrics ----------------------------------------------------------------------------------- */
 
 static bool has_labels(const json_t *sample, const char *role, const char *kind, const char *result)
 {
@@ -259,7 +259,7 @@ static void test_a_thousand_peers_fit_into_packets(void **state)
 	sim_free(s);
 }
 
-/* --- What failed -------------------------------------------------------------------------------- */
+/* --- Failures ---------------------------------------------------------------------------------- */
 
 static char cancelled[SYNC_ID_SIZE];
 
@@ -350,14 +350,17 @@ static bool n2_verifies(struct sim *s)
 	return false;
 }
 
-/* "?" and "*" as for fnmatch(). Each names a node, a link where bytes moved, what it did, and what is served. */
+/*
+ * "?" and "*" as for fnmatch(). Each sentence has a node, a link if bytes moved, the cause, and the
+ * served version.
+ */
 static const struct failure {
 	const char *name;
 	enum policy policy;
 	void (*trouble)(struct sim *s);
 	bool (*when)(struct sim *s); /* NULL: before it begins */
 	const char *at_n0;
-	const char *at_n2; /* NULL: it has nothing to say */
+	const char *at_n2; /* NULL: no sentence */
 } FAILURES[] = {
 	{"a member is absent", POLICY_ALL, lose_n3, NULL,
 	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every other node still serves llama "
@@ -467,7 +470,7 @@ static void test_a_failure_names_the_node_the_link_the_phase_and_what_was_kept(v
 	assert_int_equal(n, 0);
 }
 
-/* --- What had been ------------------------------------------------------------------------------ */
+/* --- History ----------------------------------------------------------------------------------- */
 
 static void restart(struct sim *s, unsigned node)
 {
@@ -499,7 +502,7 @@ static void test_the_history_survives_the_agent(void **state)
 	restart(s, 0);
 	assert_remembers(s, 0, one);
 
-	/* Killed, without a word, when some seconds have passed. */
+	/* Killed in the middle of a sync, after some seconds. */
 	sim_run(s, 20 * S);
 	fill_n2(s);
 	push_and_wait(s, "failed");
@@ -564,8 +567,7 @@ static void test_a_history_that_is_damaged_costs_no_record(void **state)
 	assert_remembers(s, 0, whole);
 	json_decref(agent_status(s->nodes[0].agent, "0123456789abcdef"));
 	sim_kill(s, 0);
-	json_object_del(s->nodes[0].commit_log,
-			"history"); /* as one of an earlier release has none */
+	json_object_del(s->nodes[0].commit_log, "history"); /* like a record of an earlier release */
 	sim_start(s, 0);
 	sim_run(s, S);
 	push_and_wait(s, "committed");
@@ -590,7 +592,7 @@ static void test_a_layout_that_does_not_come_is_no_fault_of_the_local_weightd(vo
 	sim_free(s);
 }
 
-/* A descriptor that is none cannot be kept, like any when there are too many. */
+/* A closed descriptor cannot be kept, like any when there are too many. */
 static bool send_what_cannot_be_kept(struct sim *s, unsigned from, unsigned to,
 				     const json_t *message)
 {

@@ -1,6 +1,4 @@
-/*
- * What was signed with a certificate that is over, and two versions that have one number.
- */
+/* Signatures by an expired certificate, and two versions with one number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +22,7 @@ static bool refuses_it(struct sim *s, unsigned from, unsigned to, const json_t *
 	return true;
 }
 
-/* All but the last have a version whose publisher's certificate is over by now, and was renewed. */
+/* All but the last have a version of a publisher with an expired and renewed certificate. */
 static struct sim *late(unsigned n, unsigned *ret_refused)
 {
 	struct sim *s = sim_new(
@@ -56,7 +54,7 @@ static void test_what_most_have_is_taken_whenever_it_was_signed(void **state)
 	sim_free(s);
 }
 
-/* Whoever has the key of then could have signed it now, if one other brings it. */
+/* A thief of the old key could have signed it now, if only one other node offers it. */
 static void test_what_few_have_is_not_taken_before_more_do(void **state)
 {
 	unsigned refused;

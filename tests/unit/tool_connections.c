@@ -1,11 +1,12 @@
 /*
- * What connections of agents cost: tool_connections FOLDER COUNT. So many, of two nodes a and b in this process, over
- * sockets of the kernel's, from nothing to both ends' hello, with certificates ca.crt, a.crt, a.key, b.crt and b.key of
- * FOLDER. One JSON object on standard output:
+ * The cost of connections of agents: tool_connections FOLDER COUNT. Opens COUNT connections between
+ * two nodes a and b in this process, over sockets of the kernel, from the start to both ends'
+ * hello, with certificates ca.crt, a.crt, a.key, b.crt and b.key in FOLDER. One JSON object on
+ * standard output:
  *
  *	connections
- *	handshake_cpu_s		of one end of one
- *	heap_bytes		of one end of one, at rest
+ *	handshake_cpu_s		one end of one
+ *	heap_bytes		one end of one, at rest
  */
 #include <malloc.h>
 #include <stdarg.h>
@@ -28,7 +29,7 @@ struct node {
 };
 
 static struct loop loop;
-static unsigned n_waiting; /* ends that did not hear a hello */
+static unsigned n_waiting; /* ends that received no hello */
 
 __attribute__((format(printf, 1, 2), noreturn)) static void give_up(const char *fmt, ...)
 {
@@ -96,7 +97,7 @@ static void init_node(struct node *n, const char *folder, const char *name)
 	if (trust_load(&files, name, &n->trust, why) < 0 ||
 	    tls_context_new(&n->trust, &n->context, why) < 0)
 		give_up("%s", why);
-	/* Nobody pings meanwhile. */
+	/* No pings meanwhile. */
 	n->manner = (struct connection_manner){.loop = &loop,
 					       .events = &EVENTS,
 					       .node = name,
@@ -116,7 +117,7 @@ static void connect_them(struct node *a, struct node *b, struct connection *ret[
 		give_up("no memory");
 }
 
-/* Of so many connections. */
+/* Waits for `n` connections. */
 static void await_hellos(unsigned n)
 {
 	n_waiting = 2 * n;
@@ -167,7 +168,7 @@ int main(int argc, char **argv)
 	init_node(&a, argv[1], "a");
 	init_node(&b, argv[1], "b");
 	connect_them(&a, &b,
-		     connections[0]); /* one more, for which libraries load what they load once */
+		     connections[0]); /* one more, for the one-time initialization of libraries */
 	await_hellos(1);
 	before = heap();
 	cpu = cpu_s();
@@ -176,5 +177,5 @@ int main(int argc, char **argv)
 	await_hellos((unsigned)n);
 	(void)printf("{\"connections\": %lu, \"handshake_cpu_s\": %.6f, \"heap_bytes\": %zu}\n", n,
 		     (cpu_s() - cpu) / 2 / (double)n, (heap() - before) / 2 / n);
-	return 0; /* with all it made: the process ends */
+	return 0; /* the process ends, and frees all */
 }

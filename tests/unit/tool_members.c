@@ -1,14 +1,15 @@
 /*
- * What many agents cost, in one process and in virtual time, with their messages as frames: tool_members NODES LOST.
- * Node 0 pushes to all the others; so many of them die while bytes move, and as many connections break, and two seconds
- * later they come back. One JSON object on standard output:
+ * The cost of many agents, in one process and in virtual time, with their messages as frames:
+ * tool_members NODES LOST. Node 0 pushes to all the others; LOST of them die while bytes move, and
+ * as many connections break, and two seconds later they are restored. One JSON object on standard
+ * output:
  *
  *	members, lost
  *	commit_s		virtual, from the push to its end
  *	converge_s		virtual, from the push until all serve it
- *	messages, bytes		of the frames of all, from the push until all know that; layouts and leaves are none
+ *	messages, bytes		frames of all, from the push until all are notified, without layouts and leaves
  *	cpu_s			real, of all agents and their world meanwhile
- *	coordinator_bytes	of heap at rest, without connections: of node 0
+ *	coordinator_bytes	heap at rest, without connections: node 0
  *	member_bytes		the same of each other one
  */
 #include <setjmp.h>
@@ -29,7 +30,7 @@
 
 #define S SIM_SECOND
 #define STEP (S / 100)
-#define RATE (64 * MIB) /* which is as much as there is: a second */
+#define RATE (64 * MIB) /* all of the bandwidth: a second */
 #define AWAY (2 * S)
 #define LONGEST (600 * S)
 
@@ -76,13 +77,13 @@ static void lose(struct sim *s, unsigned lost)
 		sim_start(s, i * apart);
 }
 
-/* Of these agents, which end. */
+/* The heap of these agents, which are freed. */
 static size_t heap_of(struct sim *s, unsigned first, unsigned last)
 {
 	size_t before = heap();
 
 	for (unsigned i = first; i <= last; i++) {
-		s->nodes[i].is_dying = true; /* nobody is told */
+		s->nodes[i].is_dying = true; /* no messages to others */
 		s->nodes[i].agent = agent_free(s->nodes[i].agent);
 	}
 	return before - heap();
@@ -113,7 +114,7 @@ int main(int argc, char **argv)
 		.n_nodes = n, .policy = POLICY_QUORUM, .seed = 1, .as_frames = true});
 	for (unsigned i = 0; i < n; i++)
 		s->nodes[i].rate = RATE;
-	sim_run(s, 2 * S); /* they know each other */
+	sim_run(s, 2 * S); /* they connect and exchange heads */
 	s->n_messages = s->n_frame_bytes = 0;
 	s->userdata = &moves;
 	s->on_message = note_progress;
@@ -129,7 +130,7 @@ int main(int argc, char **argv)
 		sim_run(s, STEP);
 	}
 	converged = s->now_ns;
-	sim_run(s, S); /* they tell each other */
+	sim_run(s, S); /* they exchange heads */
 	cpu = cpu_s() - cpu;
 	(void)printf("{\"members\": %u, \"lost\": %u, \"commit_s\": %.3f, \"converge_s\": %.3f, "
 		     "\"messages\": %ju, \"bytes\": %ju, \"cpu_s\": %.3f, ",
