@@ -10,7 +10,7 @@
 
 #define BACKLOG 1024
 #define PAUSE_NS 100000000u
-#define ROUND_MAX 16 /* taken before others have their turn */
+#define ROUND_MAX 16 /* connections accepted per turn */
 
 static bool take_one(struct acceptor *a)
 {
@@ -23,7 +23,8 @@ static bool take_one(struct acceptor *a)
 		return true;
 	}
 	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-		return errno != EAGAIN && errno != EBADF && errno != EINVAL; /* the caller gave up */
+		/* The caller gave up. */
+		return errno != EAGAIN && errno != EBADF && errno != EINVAL;
 	log_warning("no new connections of nodes for the moment: %s", strerror(errno));
 	loop_modify(&a->source, 0);
 	timer_start(a->source.loop, &a->pause, num_now_ns() + PAUSE_NS);

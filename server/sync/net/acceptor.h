@@ -1,8 +1,8 @@
 /*
  * The acceptor
  *
- * The port where other agents call. It goes on listening whatever becomes of who called, and also while this
- * process is out of descriptors.
+ * Accepts connections of other agents on the port of this node. It continues after any failed
+ * connection, and when this process is out of descriptors.
  */
 #pragma once
 

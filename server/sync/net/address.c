@@ -46,7 +46,7 @@ int address_split(const char *text, char ret_host[ADDRESS_HOST_MAX + 1], uint16_
 		from++;
 		n -= 2;
 	} else if (memchr(text, ':', n)) {
-		return -EINVAL; /* where would the port begin? */
+		return -EINVAL; /* the begin of the port is ambiguous */
 	}
 	if (n > ADDRESS_HOST_MAX)
 		return -EINVAL;
@@ -77,7 +77,7 @@ bool address_from_digits(const char *host, uint16_t port, struct address *ret)
 	return true;
 }
 
-/* The bytes of an address, and their number; an IPv4 address that IPv6 carries is one of IPv4. */
+/* Returns the bytes of an address, and their number; an IPv4-mapped IPv6 address counts as IPv4. */
 static const uint8_t *bytes_of(const struct sockaddr *at, int *ret_family, unsigned *ret_port)
 {
 	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)at;
@@ -130,7 +130,7 @@ bool address_same_host(const struct sockaddr *a, const struct sockaddr *b)
 	return x && y && family_a == family_b && !memcmp(x, y, family_a == AF_INET6 ? 16 : 4);
 }
 
-/* True when the first `n_bits` of both agree. */
+/* The first `n_bits` of both are equal. */
 static bool agree(const uint8_t *a, const uint8_t *b, unsigned n_bits)
 {
 	unsigned n = n_bits / 8, rest = n_bits % 8;
@@ -169,7 +169,7 @@ int network_parse(const char *text, struct network *ret)
 	for (unsigned i = network.n_bits; i < n_bits_max; i++)
 		first.bytes[i / 8] &= (uint8_t) ~(0x80 >> i % 8);
 	if (memcmp(first.bytes, network.bytes, sizeof(first.bytes)) != 0)
-		return -EINVAL; /* 10.0.0.1/8: the host, or its network? */
+		return -EINVAL; /* 10.0.0.1/8 is ambiguous: a host, or its network */
 	*ret = network;
 	return 0;
 }

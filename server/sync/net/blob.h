@@ -1,8 +1,8 @@
 /*
  * Blobs
  *
- * What a peer sends in parts, one blob at a time, put together in a memfd: nobody gets it before its hash was
- * found to be right and it was sealed.
+ * Receives one blob of a peer at a time, in parts, into a memfd. The blob is returned only after
+ * its hash was verified and it was sealed.
  */
 #pragma once
 
@@ -13,24 +13,25 @@
 #include "server/sync/net/frame.h"
 
 struct blob {
-	int fd; /* -1: what comes is thrown away */
+	int fd; /* -1: its bytes are discarded */
 	uint8_t hash[32];
-	uint64_t size; /* 0: none is under way */
-	uint64_t n; /* bytes that came */
+	uint64_t size; /* 0: no blob is under way */
+	uint64_t n; /* bytes received */
 	EVP_MD_CTX *digest;
 };
 
 void blob_init(struct blob *b);
 void blob_deinit(struct blob *b);
 
-/* Begins the blob of its first part; without `keep`, only to know where it ends. -ENOMEM and others. */
+/* Begins a blob with its first part; without `keep`, only to find its end. -ENOMEM and others. */
 int blob_begin(struct blob *b, const struct frame *part, bool keep);
 
-/* Gives back what came of it; the rest is thrown away as it comes. */
+/* Frees the received bytes; the rest is discarded on arrival. */
 void blob_drop(struct blob *b);
 
 /*
- * Takes the next part. 1: the blob is whole (right and sealed, or thrown away), and blob_deinit() is the caller's. 0: more has to come.
- * -EBADMSG: another blob's part, or not the next one; -EILSEQ: the hash is not that of the bytes; others: no memory.
+ * Takes the next part. 1: the blob is complete (verified and sealed, or discarded), and the caller
+ * must call blob_deinit(). 0: more parts follow. -EBADMSG: a part of another blob, or not the next
+ * one; -EILSEQ: the hash is wrong; others: no memory.
  */
 int blob_take(struct blob *b, const struct frame *part);

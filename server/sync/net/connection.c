@@ -18,12 +18,12 @@
 #include "server/sync/base/json_packet.h"
 
 #define PROTOCOL 1
-#define ROUND_SIZE (1 * MIB) /* moved before others have their turn */
+#define ROUND_SIZE (1 * MIB) /* moved per turn */
 #define SILENCE_BEATS 5
 #define HELLO_MAX 4096
 #define TYPE_MAX 32
 #define BYE_MAX 300
-#define CHECK_NS 5000000000u /* how long after its time a certificate is good for at most */
+#define CHECK_NS 5000000000u /* the longest time that an expired certificate stays accepted */
 
 static void connection_on_event(struct source *source, uint32_t events);
 static void connection_on_deadline(struct timer *timer);
@@ -65,7 +65,7 @@ int connection_new(const struct connection_manner *manner, SSL_CTX *context, int
 	timer_init(&c->deadline, connection_on_deadline);
 	timer_init(&c->check, connection_on_check);
 	timer_init(&c->end, connection_on_end);
-	/* Both only make it quicker to tell that the other end is gone. */
+	/* An error does no harm: both only detect a lost peer faster. */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof(user_timeout));
 	r = tls_init(&c->tls, context, fd, dialled);
@@ -101,9 +101,9 @@ struct connection *connection_free(struct connection *c)
 	return NULL;
 }
 
-/* --- Its end -------------------------------------------------------------------------------------- */
+/* --- End --------------------------------------------------------------------------------------- */
 
-/* Tells the other end why, if that goes at once. */
+/* Sends the reason to the peer, if the socket has room. */
 static void say_bye(struct connection *c)
 {
 	cleanup(json_freep) json_t *bye = NULL;
@@ -139,7 +139,7 @@ void connection_doom(struct connection *c, const char *fmt, ...)
 	timer_start(c->manner->loop, &c->end, num_now_ns());
 }
 
-/* After an error of TLS's. */
+/* Handles an error of TLS. */
 static void connection_fail(struct connection *c, int r)
 {
 	if (r == -EPROTO)
@@ -157,7 +157,7 @@ bool connection_is_silent(const struct connection *c)
 	return num_now_ns() - c->heard_ns > c->manner->heartbeat_ns;
 }
 
-/* --- Out ------------------------------------------------------------------------------------------ */
+/* --- Sending ----------------------------------------------------------------------------------- */
 
 static void connection_watch(struct connection *c)
 {
@@ -166,7 +166,7 @@ static void connection_watch(struct connection *c)
 			    (c->held ? 0 : EPOLLIN) | (outbox_is_empty(&c->out) ? 0 : EPOLLOUT));
 }
 
-/* Writes what waits, as far as there is room and it is our turn. */
+/* Writes queued bytes, as far as there is room, for one turn. */
 static void write_out(struct connection *c)
 {
 	size_t done = 0, n;
@@ -255,11 +255,11 @@ static void connection_ping(struct connection *c, const char *type, uint64_t n)
 		connection_doom(c, "it cannot be talked to: out of memory");
 }
 
-/* --- Time ----------------------------------------------------------------------------------------- */
+/* --- Time -------------------------------------------------------------------------------------- */
 
 /*
- * A blob of a sync that is over: its bytes count for no peer any more, and the sender may be slow
- * with the rest.
+ * Drops a blob of a finished sync: it no longer counts against a limit, and the sender may take its
+ * time for the rest.
  */
 static void drop_unwanted_blob(struct connection *c)
 {
@@ -272,7 +272,7 @@ static void beat(struct connection *c, uint64_t now)
 	uint64_t late = now - c->deadline.deadline_ns, heartbeat_ns = c->manner->heartbeat_ns;
 
 	if (late > heartbeat_ns)
-		c->heard_ns += late; /* it was us who slept */
+		c->heard_ns += late; /* this process slept */
 	if (c->heard_ns < now && now - c->heard_ns > SILENCE_BEATS * heartbeat_ns) {
 		connection_doom(c, "it did not answer for %g s",
 				(double)SILENCE_BEATS * (double)heartbeat_ns / 1e9);
@@ -280,7 +280,7 @@ static void beat(struct connection *c, uint64_t now)
 	}
 	drop_unwanted_blob(c);
 	if (c->ping == 0)
-		c->ping = now; /* of later ones the answer tells that it lives, not how far it is */
+		c->ping = now; /* pongs to later pings only prove that it lives */
 	connection_ping(c, "ping", now);
 	if (c->state != CONNECTION_DOOMED)
 		timer_start(c->manner->loop, &c->deadline, now + heartbeat_ns);
@@ -318,7 +318,7 @@ static void connection_on_check(struct timer *timer)
 		timer_start(c->manner->loop, timer, num_now_ns() + CHECK_NS);
 }
 
-/* --- In ------------------------------------------------------------------------------------------- */
+/* --- Receiving --------------------------------------------------------------------------------- */
 
 /* -EBADMSG. */
 static int take_addresses(struct connection *c, const json_t *m)
@@ -440,7 +440,7 @@ static void on_part(struct connection *c, const struct frame *f)
 			connection_doom(c, "it sent a blob that is longer than it said");
 			return;
 		}
-		/* A blob that is not waited for any more may have been on its way before. */
+		/* An unexpected blob may have been sent before the peer was notified. */
 		r = blob_begin(&c->blob, f, limit > 0);
 	}
 	if (r == 0)
@@ -461,7 +461,7 @@ static void on_part(struct connection *c, const struct frame *f)
 	}
 }
 
-/* Handles all frames that are whole. */
+/* Handles the complete frames of the stream. */
 static void take_frames(struct connection *c)
 {
 	const char *why;
@@ -520,7 +520,7 @@ static bool connected(struct connection *c)
 	return !error;
 }
 
-/* True when both ends have proven who they are. */
+/* True: both ends are authenticated. */
 static bool shaken_hands(struct connection *c)
 {
 	int r = tls_handshake(&c->tls);
@@ -562,6 +562,6 @@ void connection_release(struct connection *c)
 	c->held = false;
 	take_frames(c);
 	if (c->state != CONNECTION_DOOMED)
-		read_in(c); /* what TLS has taken from the socket, no event tells of */
+		read_in(c); /* epoll does not report bytes that TLS has buffered */
 	write_out(c);
 }

@@ -1,9 +1,9 @@
 /*
  * Connections
  *
- * One connection of two agents, from the first byte to its end: TLS, who the other one is, frames both ways, and
- * whether it still answers. Whatever ends it, on_end() comes once, from the loop and never from within another
- * call; whoever owns it frees it there.
+ * One connection of two agents, from the first byte to its end: TLS, the peer's identity, frames
+ * both ways, and the heartbeat. For any end on_end() is called once, from the loop and never from
+ * within another call; the owner frees the connection there.
  */
 #pragma once
 
@@ -24,9 +24,9 @@
 struct connection;
 
 struct connection_events {
-	/* The name is proven, nothing was said yet. May doom it. */
+	/* The name is authenticated, and nothing was received yet. May doom it. */
 	void (*on_name)(struct connection *c);
-	/* It said who it is: c->incarnation and c->data. May doom or hold it. */
+	/* The hello was received: c->incarnation and c->data. May doom or hold it. */
 	void (*on_hello)(struct connection *c);
 	void (*on_message)(struct connection *c, const json_t *message);
 	uint64_t (*blob_limit)(struct connection *c, const uint8_t hash[32]);
@@ -42,65 +42,66 @@ enum connection_state {
 	CONNECTION_DOOMED,
 };
 
-/* Settings that all connections of this node share. */
+/* Common settings of all connections of this node. */
 struct connection_manner {
 	struct loop *loop;
 	const struct connection_events *events;
 	const char *node; /* our name */
-	uint64_t incarnation; /* of this process */
-	const char *const *data_addresses; /* where our engines listen, in digits */
+	uint64_t incarnation; /* this process */
+	const char *const *data_addresses; /* addresses of our engines, in digits */
 	unsigned n_data_addresses;
 	uint64_t heartbeat_ns;
 };
 
 struct connection {
-	struct list link; /* of whoever owns it */
+	struct list link; /* the owner's */
 	void *owner;
 	unsigned n_alike; /* the owner's: strangers of its host, with it */
 	const struct connection_manner *manner;
 	enum connection_state state;
-	bool dialled; /* by us */
+	bool dialled; /* we dialled */
 	bool held; /* nothing is read, until connection_release() */
 	int fd;
 	struct source source;
 	struct tls tls;
 	struct address address;
-	char name[NODE_MAX + 1]; /* of the other end, once it was proven */
-	uint64_t incarnation; /* of the other end, once it said hello */
-	struct address data[STRIPES_MAX]; /* where its engines listen, as it said then; ports are none */
+	char name[NODE_MAX + 1]; /* the peer's, once authenticated */
+	uint64_t incarnation; /* the peer's, after its hello */
+	/* The addresses of its engines in that hello; without ports. */
+	struct address data[STRIPES_MAX];
 	unsigned n_data;
 	struct frame_decoder in;
 	struct outbox out;
 	struct blob blob;
-	struct timer deadline; /* of the hello, then of the next heartbeat */
-	struct timer check; /* of the other end's certificate, whose time may be over */
+	struct timer deadline; /* the hello's, then the next heartbeat's */
+	struct timer check; /* checks if the peer's certificate has expired */
 	struct timer end;
 	uint64_t opened_ns;
-	uint64_t heard_ns; /* when the last bytes came */
-	uint64_t ping; /* the number that the last ping had; 0: it was answered */
-	uint64_t rtt_us; /* 0: not known yet */
-	char why[WHY_SIZE]; /* it ended */
+	uint64_t heard_ns; /* time of the last bytes */
+	uint64_t ping; /* number of the last ping; 0: it was answered */
+	uint64_t rtt_us; /* 0: unknown yet */
+	char why[WHY_SIZE]; /* the reason of the end */
 };
 
-/* `fd` is taken, whatever is returned; `connecting`: it is not connected yet. */
+/* Takes `fd`, even on failure; `connecting`: it is not connected yet. */
 int connection_new(const struct connection_manner *manner, SSL_CTX *context, int fd,
 		   const struct address *address, bool dialled, void *owner,
 		   struct connection **ret);
 struct connection *connection_free(struct connection *c);
 
-/* -ENOTCONN; -ENOBUFS: the other end does not read, and the connection is doomed; -EMSGSIZE; -ENOMEM. */
+/* -ENOTCONN; -ENOBUFS: the peer does not read, and the connection is doomed; -EMSGSIZE; -ENOMEM. */
 int connection_send(struct connection *c, const json_t *message);
 int connection_send_blob(struct connection *c, const uint8_t hash[32], int fd, uint64_t size);
 
-/* From now on nothing is heard of it and nothing sent, but for a word why; on_end() follows. */
+/* Stops receiving, and sends nothing but the reason; on_end() follows. */
 __attribute__((format(printf, 2, 3))) void connection_doom(struct connection *c, const char *fmt,
 							   ...);
 
-/* Dooms it where what the other end has proven is believed no more, by today's time and this context. */
+/* Dooms it if the peer's certificate would not be accepted now, with this context. */
 void connection_check(struct connection *c, SSL_CTX *context);
 
-/* Goes on with one that was held in on_hello(). */
+/* Continues a connection that was held in on_hello(). */
 void connection_release(struct connection *c);
 
-/* True when nothing came for longer than a heartbeat. */
+/* Nothing was received for longer than a heartbeat. */
 bool connection_is_silent(const struct connection *c);

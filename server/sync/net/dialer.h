@@ -1,8 +1,8 @@
 /*
  * Dialers
  *
- * Calls one peer until it answers: looks its name up each time, tries all addresses in turn, and waits between two
- * rounds, 0.2 s at first and 5 s in the end.
+ * Dials one peer until it is connected: resolves its name each time, tries all addresses in turn,
+ * and waits between two rounds, from 0.2 s up to 5 s.
  */
 #pragma once
 
@@ -17,9 +17,9 @@
 struct dialer;
 
 struct dialer_events {
-	/* A socket that is being connected; taken. dialer_again() when nothing comes of it. */
+	/* Takes a socket that is connecting. Call dialer_again() if it fails. */
 	void (*on_socket)(struct dialer *d, int fd, const struct address *address);
-	/* Nothing to connect to, for now. Whether an address may be dialled at all is asked before. */
+	/* There is nothing to connect to, for now. may_dial() is called before each address. */
 	void (*on_failure)(struct dialer *d, const char *why);
 	bool (*may_dial)(struct dialer *d, const struct address *address, char why[WHY_SIZE]);
 };
@@ -31,7 +31,7 @@ struct dialer {
 	const struct peer_config *peer;
 	struct timer timer;
 	struct lookup lookup;
-	struct address addresses[DIALER_ADDRESSES_MAX]; /* of this round */
+	struct address addresses[DIALER_ADDRESSES_MAX]; /* this round's */
 	unsigned n_addresses, next;
 	uint64_t wait_ns;
 };
@@ -42,7 +42,7 @@ void dialer_deinit(struct dialer *d);
 
 /* Begins, soon. */
 void dialer_start(struct dialer *d);
-/* The socket became no connection: the next address, or after a while the next round. */
+/* The last socket failed: tries the next address, or after a while the next round. */
 void dialer_again(struct dialer *d);
-/* It was a good one: the next wait is a short one. */
+/* The last connection was a good one: the next wait is short. */
 void dialer_reset(struct dialer *d);

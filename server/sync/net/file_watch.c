@@ -1,7 +1,7 @@
 /*
- * Folders are watched, as a file that is renamed over another one is told there; and each time all files are looked at,
- * as any of them may be a link that goes through any of these folders. A folder that took the place of another one is
- * watched instead.
+ * Folders are watched, since inotify reports a renamed file there. On each event all files are
+ * checked, because any of them may be a link through any of these folders. If a folder was
+ * replaced, the new one is watched.
  */
 #include "server/sync/net/file_watch.h"
 
@@ -29,7 +29,7 @@ static int watch_folder(const struct file_watch *f, const char *path)
 	if (size >= sizeof(folder))
 		return -ENAMETOOLONG;
 	(void)snprintf(folder, sizeof(folder), "%.*s", (int)size, slash ? path : "./");
-	/* One that is watched already stays so. */
+	/* A folder that is watched already stays so. */
 	return inotify_add_watch(f->source.fd, folder, FOLDER_EVENTS) < 0 ? -errno : 0;
 }
 
@@ -47,9 +47,9 @@ static void file_watch_on_settled(struct timer *timer)
 	for (unsigned i = 0; i < f->n; i++) {
 		struct stat is;
 
-		(void)watch_folder(f, f->at[i].path); /* one that is gone tells of nothing */
+		(void)watch_folder(f, f->at[i].path); /* a removed one sends no events */
 		if (stat(f->at[i].path, &is) < 0 || !is_another(&is, &f->at[i].was))
-			continue; /* who took it away is about to put another one there */
+			continue; /* a replacement is about to follow */
 		f->at[i].was = is;
 		changed |= 1u << i;
 	}
@@ -96,7 +96,7 @@ int file_watch_add(struct file_watch *f, const char *path)
 
 	assert(f->n < FILE_WATCH_MAX);
 	*file = (struct watched_file){.path = path};
-	(void)stat(path, &file->was); /* whatever is there later is another one than none */
+	(void)stat(path, &file->was); /* a later file differs from a missing one */
 	f->n++;
 	return watch_folder(f, path);
 }

@@ -1,8 +1,8 @@
 /*
  * File watch
  *
- * Tells when one of some files is another one than before: written anew, renamed over, or given other rights. What
- * belongs together is written one after the other, so that is told a moment later, at once.
+ * Reports that a file was changed: written, renamed over, or with new rights. Related files are
+ * written one after the other, so they are reported together, a moment later.
  */
 #pragma once
 
@@ -21,15 +21,18 @@ struct file_watch {
 		struct stat was;
 	} at[FILE_WATCH_MAX];
 	unsigned n;
-	/* `changed` has a bit for each, in the order in which they were added. */
+	/* `changed` has a bit for each file, in the order of file_watch_add(). */
 	void (*on_change)(void *userdata, unsigned changed);
 	void *userdata;
 };
 
-/* Before it, a `source.fd` of -1 and a timer that is set are enough for file_watch_deinit(). -errno. */
+/*
+ * Without it, a `source.fd` of -1 and an initialized timer are enough for file_watch_deinit().
+ * -errno.
+ */
 int file_watch_init(struct file_watch *f, struct loop *loop,
 		    void (*on_change)(void *userdata, unsigned changed), void *userdata);
 void file_watch_deinit(struct file_watch *f);
 
-/* From now on. -errno: its folder cannot be watched. */
+/* Watches a file from now on. -errno: its folder cannot be watched. */
 int file_watch_add(struct file_watch *f, const char *path);

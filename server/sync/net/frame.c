@@ -8,7 +8,7 @@
 
 #include "ipc/base/cleanup.h"
 
-#define ROOM_MIN ((size_t)16 << 10) /* what one record of TLS carries */
+#define ROOM_MIN ((size_t)16 << 10) /* the payload of one TLS record */
 
 void frame_decoder_init(struct frame_decoder *d)
 {
@@ -49,7 +49,7 @@ static void put_u64(uint8_t *at, uint64_t v)
 	memcpy(at, &v, sizeof(v));
 }
 
-/* Forgets the frame that was returned. */
+/* Removes the frame that was returned. */
 static void drop_used(struct frame_decoder *d)
 {
 	d->n -= d->used;
@@ -58,8 +58,8 @@ static void drop_used(struct frame_decoder *d)
 }
 
 /*
- * Returns the size of the frame at the front, head included, as far as it is known: FRAME_HEAD_SIZE
- * before its head is there. -EBADMSG.
+ * Returns the size of the first frame, including its head, as far as it is known: FRAME_HEAD_SIZE
+ * before its head has arrived. -EBADMSG.
  */
 static int look_ahead(const struct frame_decoder *d, size_t *ret, const char **why)
 {
@@ -98,7 +98,7 @@ int frame_decoder_room(struct frame_decoder *d, void **ret, size_t *ret_size)
 	if (look_ahead(d, &whole, &why) == 0 && whole > size)
 		size = whole;
 	if (d->n >= size)
-		size = d->n + ROOM_MIN; /* the caller did not take what is whole */
+		size = d->n + ROOM_MIN; /* the caller did not take a complete frame */
 	if (size > d->size || (d->n == 0 && d->size > ROOM_MIN)) {
 		more = realloc(d->room, size);
 		if (!more)

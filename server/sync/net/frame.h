@@ -1,8 +1,9 @@
 /*
  * Frames
  *
- * What goes over the connection of two agents: a length, a kind, and a JSON object or a part of a blob. Only
- * bytes here, no socket; the decoder holds one frame at most, and says no to a longer one by its length alone.
+ * The messages on a connection of two agents: a length, a kind, and a JSON object or a part of a
+ * blob. This module handles bytes only, no socket. The decoder holds at most one frame, and refuses
+ * a longer one by its length alone.
  *
  *	u32 big-endian	bytes that follow
  *	u8		kind
@@ -26,9 +27,9 @@ enum frame_kind {
 
 struct frame {
 	enum frame_kind kind;
-	const uint8_t *data; /* of the text or of the part; the decoder's until it is asked again */
+	const uint8_t *data; /* the text or the part; valid until the next call of the decoder */
 	size_t size;
-	/* Fields of a part: */
+	/* A part's: */
 	uint8_t hash[32];
 	uint64_t blob_size; /* 1 at least; the part lies within it */
 	uint64_t offset;
@@ -36,27 +37,33 @@ struct frame {
 
 struct frame_decoder {
 	uint8_t *room;
-	size_t size; /* of the room */
+	size_t size; /* the room's */
 	size_t n; /* bytes in it */
-	size_t used; /* of those, by the frame that was returned last */
+	size_t used; /* bytes of the last returned frame */
 };
 
 void frame_decoder_init(struct frame_decoder *d);
 void frame_decoder_deinit(struct frame_decoder *d);
 
 /*
- * Returns the room for the next bytes of the stream; frame_decoder_put() says how many went.
+ * Returns the room for the next bytes of the stream, and its size; frame_decoder_put() adds them.
  * -ENOMEM.
  */
 int frame_decoder_room(struct frame_decoder *d, void **ret, size_t *ret_size);
 void frame_decoder_put(struct frame_decoder *d, size_t n);
 
-/* 1: a frame. 0: it is not there whole. -EBADMSG: none that there is, and `why` says so; nothing helps then. */
+/*
+ * 1: a frame. 0: it is incomplete. -EBADMSG: invalid, with the reason in `why`; the stream is
+ * unusable then.
+ */
 int frame_decoder_next(struct frame_decoder *d, struct frame *ret, const char **why);
 
-/* The frame around `size` bytes of JSON text, which stand behind FRAME_HEAD_SIZE bytes of room at `room`. */
+/*
+ * Completes the frame of `size` bytes of JSON text, which follow FRAME_HEAD_SIZE bytes of room at
+ * `room`.
+ */
 void frame_encode_json(void *room, size_t size);
 
-/* Likewise of a part; its bytes stand behind FRAME_HEAD_SIZE + FRAME_PART_HEAD_SIZE. */
+/* The same for a part; its bytes follow FRAME_HEAD_SIZE + FRAME_PART_HEAD_SIZE. */
 void frame_encode_part(void *room, size_t size, const uint8_t hash[32], uint64_t blob_size,
 		       uint64_t offset);

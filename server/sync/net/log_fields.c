@@ -1,6 +1,6 @@
 /*
- * A line is logged where it is decided. The agent, which knows no log, says its own by events: the name of a kind
- * in "what" gives a line its fields.
+ * A line is logged when its decision is made. The agent does not log, but sends events: the kind in
+ * "what" determines the fields of a line.
  */
 #include "server/sync/net/log_fields.h"
 
@@ -18,7 +18,7 @@
 
 static const struct {
 	const char *name;
-	const char *message_id; /* for ever the same */
+	const char *message_id; /* never changes */
 	enum log_level level;
 } kinds[LOG_FIELDS_KINDS] = {
 	[LOG_FIELDS_ASKED] = {"asked", "2a9a55a1633a45209250fb6bf11178a5", LOG_LEVEL_INFO},
@@ -76,7 +76,7 @@ void log_fields_write(const struct log_fields *n, const char *format, ...)
 		log_line(kinds[n->kind].level, "%s", message);
 }
 
-/* --- The agent's -------------------------------------------------------------------------------- */
+/* --- Events of the agent ----------------------------------------------------------------------- */
 
 static const char *text(const json_t *event, const char *key)
 {

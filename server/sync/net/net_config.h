@@ -1,6 +1,4 @@
-/*
- * Configuration of connections from sync.conf: this node, and the nodes that it is connected with.
- */
+/* The part of sync.conf about connections: this node, and its peers. */
 #pragma once
 
 #include <stdint.h>
@@ -9,14 +7,14 @@
 
 struct peer_config {
 	const char *name;
-	const char *address; /* as it was written */
+	const char *address; /* as written */
 	char host[ADDRESS_HOST_MAX + 1];
 	uint16_t port;
 };
 
 struct net_config {
-	const char *name; /* of this node */
-	const char *const *data_addresses; /* where its engines listen; one per interface */
+	const char *name; /* this node's */
+	const char *const *data_addresses; /* addresses of its engines; one per interface */
 	unsigned n_data_addresses;
 	const struct peer_config *peers;
 	unsigned n_peers;

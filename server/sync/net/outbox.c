@@ -16,12 +16,12 @@
 struct parcel {
 	struct list link; /* outbox::parcels */
 	bool urgent;
-	bool begun; /* of the frame in `bytes`, some may be on their way */
+	bool begun; /* some bytes of the frame may be sent */
 	uint8_t *bytes; /* the frame */
 	size_t n, n_sent;
-	int fd; /* of a blob; -1 of a message */
+	int fd; /* a blob's; -1: a message */
 	uint8_t hash[32];
-	uint64_t size, offset; /* of the blob, and of what follows the frame in it */
+	uint64_t size, offset; /* size of the blob, and offset of the bytes after the frame */
 };
 
 void outbox_init(struct outbox *o)
@@ -63,7 +63,7 @@ static unsigned count_urgent(const struct outbox *o)
 	return n;
 }
 
-/* Behind all that is urgent, too, and behind the frame that is on its way. */
+/* Inserts behind other urgent messages, and behind the frame that is being sent. */
 static void put_in_front(struct outbox *o, struct parcel *parcel)
 {
 	struct parcel *p;
@@ -158,7 +158,7 @@ static int fill(struct parcel *p)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return n < 0 ? -errno : -EIO; /* shorter than was said */
+			return n < 0 ? -errno : -EIO; /* shorter than announced */
 		got += (size_t)n;
 	}
 	frame_encode_part(p->bytes, size, p->hash, p->size, p->offset);

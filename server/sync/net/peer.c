@@ -11,7 +11,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/net/log_fields.h"
 
-#define LASTING_NS 5000000000u /* a connection that was a good one */
+#define LASTING_NS 5000000000u /* the shortest good connection */
 #define RENEW_NS 1000000000u
 
 static uint64_t realtime_ns(void)
@@ -30,7 +30,7 @@ static struct peer *peer_find(struct peers *p, const char *name)
 	return NULL;
 }
 
-/* The peer whose connection it is, once that is known. */
+/* The peer of a connection, once it is known. */
 static struct peer *peer_of(const struct connection *c)
 {
 	struct peers *p = c->owner;
@@ -40,7 +40,7 @@ static struct peer *peer_of(const struct connection *c)
 
 /* --- Up and down ---------------------------------------------------------------------------------- */
 
-/* Notes a cause for `weightctl nodes`, and for the log if it is news. */
+/* Sets the reason for `weightctl nodes`, and logs it if it is new. */
 static void peer_note(struct peer *p, const char *why)
 {
 	char who[NODE_MAX + 32];
@@ -51,7 +51,7 @@ static void peer_note(struct peer *p, const char *why)
 	refusal_log_add(&p->peers->refusal_log, who, why);
 }
 
-/* Those that are not of the host that it is connected at, for the log; "": there are none. */
+/* Formats the addresses on other hosts than the connection's, for the log; "": none. */
 static void describe_data(const struct connection *c, char *ret, size_t size)
 {
 	char text[ADDRESS_TEXT_SIZE];
@@ -101,7 +101,7 @@ static void go_down(struct peer *p, struct connection *c)
 			 "node %s is down: %s", p->config->name, c->why);
 	if (num_now_ns() - c->opened_ns > LASTING_NS && p->we_dial)
 		dialer_reset(&p->dialer);
-	/* The agent puts the name where we say "it". */
+	/* The agent replaces "it" with the name. */
 	p->peers->events->on_down(p->peers->agent, p->index,
 				  strncmp(p->why, "it ", 3) ? p->why : p->why + 3);
 	p->peers->events->on_change(p->peers->userdata, p->index);
@@ -111,7 +111,7 @@ static void go_down(struct peer *p, struct connection *c)
 		dialer_again(&p->dialer);
 }
 
-/* `c` proved to be the peer, and there is a connection with it: the newer one is right, as a rule. */
+/* `c` is authenticated, and the peer already has a connection: usually the newer one is right. */
 static void supersede(struct peer *p, struct connection *c)
 {
 	struct connection *old = p->up;
@@ -129,7 +129,7 @@ static void supersede(struct peer *p, struct connection *c)
 	if (p->next)
 		connection_doom(p->next, "it dialled once more");
 	p->next = c;
-	c->held = true; /* what it says comes after the end of the other one */
+	c->held = true; /* its messages are read after the end of the old one */
 }
 
 static bool same_host(const struct connection *a, const struct connection *b)
@@ -259,7 +259,7 @@ static void peer_on_end(struct connection *c)
 	(void)connection_free(c);
 }
 
-/* --- What comes ----------------------------------------------------------------------------------- */
+/* --- Receiving --------------------------------------------------------------------------------- */
 
 static void peer_on_message(struct connection *c, const json_t *message)
 {
@@ -291,7 +291,7 @@ static const struct connection_events connection_events = {
 	.on_end = peer_on_end,
 };
 
-/* --- Dialling and being dialled ------------------------------------------------------------------- */
+/* --- Dialling and accepting -------------------------------------------------------------------- */
 
 static void peer_on_socket(struct dialer *d, int fd, const struct address *address)
 {
@@ -324,7 +324,9 @@ static const struct dialer_events dialer_events = {
 	.may_dial = peer_may_dial,
 };
 
-/* Drops the oldest stranger of the host that has the most: a host with many holds up itself. */
+/*
+ * Drops the oldest connection of the host that has the most: a host with many only blocks itself.
+ */
 static void peer_make_room(struct peers *p)
 {
 	struct connection *c, *victim = NULL;
@@ -351,9 +353,9 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 	add_stranger(p, c);
 }
 
-/* --- Other certificates --------------------------------------------------------------------------- */
+/* --- Changed certificates ---------------------------------------------------------------------- */
 
-/* The other end dials, or we do. */
+/* The node that dials connects again. */
 static void peer_on_renew(struct timer *timer)
 {
 	struct peers *p = container_of(timer, struct peers, renew);
@@ -372,7 +374,7 @@ static void peer_on_renew(struct timer *timer)
 	}
 }
 
-/* No sync needs it, and what its handshake believed and showed is of before. */
+/* No sync needs this connection, and its handshake used the old certificates. */
 static void begin_anew(struct peers *p, struct connection *c)
 {
 	if (c)
@@ -476,7 +478,7 @@ void peers_deinit(struct peers *p, const char *why)
 	resolver_deinit(&p->resolver);
 }
 
-/* --- Where bytes go ------------------------------------------------------------------------------ */
+/* --- Data addresses ---------------------------------------------------------------------------- */
 
 static bool has_host(const struct address *all, unsigned n, const struct sockaddr *at)
 {
@@ -507,7 +509,7 @@ bool peers_take_bytes_at(const struct peers *p, const char *node, const struct s
 	return false;
 }
 
-/* --- What goes ------------------------------------------------------------------------------------ */
+/* --- Sending ----------------------------------------------------------------------------------- */
 
 int peers_send(struct peers *p, unsigned peer, const json_t *message)
 {

@@ -7,9 +7,9 @@
 #include "server/sync/net/log_fields.h"
 
 #define MINUTE_NS 60000000000u
-#define LOGGED_MAX 30 /* in a minute, of whatever causes */
+#define LOGGED_MAX 30 /* per minute, for all causes */
 
-/* FNV-1a: who finds two causes that look alike has silenced nobody but himself. */
+/* FNV-1a: an attacker that finds a collision only hides its own messages. */
 static uint64_t hash(uint64_t h, const char *text)
 {
 	for (; *text; text++)

@@ -1,7 +1,8 @@
 /*
  * Refusal log
  *
- * Who was turned away and why, in the log once for each cause: who knocks every second must not fill it.
+ * Logs refused connections, once for each cause: a peer that retries every second must not fill the
+ * log.
  */
 #pragma once
 
@@ -13,12 +14,12 @@
 struct refusal_log {
 	uint64_t seen[REFUSAL_LOG_MAX]; /* hashes of causes; 0: none */
 	unsigned next;
-	uint64_t minute; /* in which ... */
-	unsigned n_logged; /* ... so many were logged */
+	uint64_t minute; /* the current minute */
+	unsigned n_logged; /* messages logged in that minute */
 };
 
-/* Logs it, unless it was logged before and not forgotten since. `who`: a clause, "node b is down". */
+/* Logs a refusal, unless it is remembered. The first part is a clause, "node b is down". */
 void refusal_log_add(struct refusal_log *r, const char *who, const char *why);
 
-/* All of them are news again. */
+/* Forgets all causes. */
 void refusal_log_forget(struct refusal_log *r);

@@ -18,8 +18,9 @@
 
 struct inquiry {
 	_Atomic unsigned n_refs; /* the thread's and the lookup's: the last one frees it */
-	_Atomic bool done; /* set by the thread behind `error` and `found`, which are the lookup's then */
-	int event_fd; /* the resolver's may be closed before the thread ends */
+	/* Set by the thread after `error` and `found`, which then belong to the lookup. */
+	_Atomic bool done;
+	int event_fd; /* its own, since the resolver's may be closed before the thread ends */
 	int error;
 	struct addrinfo *found;
 	char service[8];
@@ -103,7 +104,7 @@ static void begin_more(struct resolver *r)
 	}
 }
 
-/* A lookup that is through, or NULL. */
+/* A finished lookup, or NULL. */
 static struct lookup *find_done(struct resolver *r)
 {
 	struct lookup *l;

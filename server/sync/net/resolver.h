@@ -1,8 +1,8 @@
 /*
  * The resolver
  *
- * Names of hosts to addresses, by threads that may wait for DNS where the loop may not: a few at a time, one
- * name each. What nobody waits for any more they finish alone.
+ * Resolves names of hosts in threads, since DNS may block: a few at a time, one name each. A thread
+ * finishes alone if its lookup was cancelled.
  */
 #pragma once
 
@@ -12,12 +12,12 @@
 
 #include "server/base/loop.h"
 
-struct inquiry; /* what a thread has of a lookup */
+struct inquiry; /* the state that a thread and a lookup share */
 
 struct resolver {
 	int event_fd;
 	struct source source;
-	struct list waiting; /* lookups for which no thread is free */
+	struct list waiting; /* lookups without a free thread */
 	struct list running;
 	unsigned n_threads;
 };
@@ -32,11 +32,11 @@ struct lookup {
 };
 
 int resolver_init(struct resolver *r, struct loop *loop);
-/* Nobody may wait any more. */
+/* There must be no lookups left. */
 void resolver_deinit(struct resolver *r);
 
 void lookup_init(struct lookup *l, const char *host, uint16_t port,
 		 void (*fn)(struct lookup *, int, const struct addrinfo *));
 void lookup_start(struct lookup *l, struct resolver *r);
-/* `fn` is not called any more. */
+/* `fn` will not be called. */
 void lookup_cancel(struct lookup *l);

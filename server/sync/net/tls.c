@@ -12,7 +12,7 @@ static inline void context_freep(SSL_CTX **p)
 	SSL_CTX_free(*p);
 }
 
-/* Remembers why a certificate is refused, and whose it says to be: afterwards OpenSSL does not know. */
+/* Keeps the reason of a refusal, and the name in the certificate: OpenSSL does not keep them. */
 static int tls_on_certificate(int ok, X509_STORE_CTX *store)
 {
 	SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
@@ -78,7 +78,7 @@ void tls_deinit(struct tls *t)
 	t->ssl = NULL;
 }
 
-/* Describes an alert of the other end, or bytes that are no TLS. */
+/* Explains an alert of the peer, or bytes that are no TLS. */
 static void tls_explain_error(struct tls *t)
 {
 	unsigned long e = ERR_peek_error();
@@ -86,7 +86,7 @@ static void tls_explain_error(struct tls *t)
 	const char *text = ERR_reason_error_string(e);
 
 	if (t->why[0])
-		return; /* the certificate: it is told better already */
+		return; /* the certificate's error explains more */
 	if (reason >= SSL_AD_REASON_OFFSET)
 		(void)snprintf(t->why, sizeof(t->why), "it refuses this node's certificate: %s",
 			       SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET));
@@ -102,7 +102,7 @@ static void tls_explain_error(struct tls *t)
 			       text ? text : "unknown error");
 }
 
-/* Translates the error of a call of OpenSSL. */
+/* Converts an error of OpenSSL. */
 static int failure(struct tls *t, int r)
 {
 	int saved = errno;

@@ -103,7 +103,7 @@ int trust_name(X509 *certificate, char ret[NODE_MAX + 1], char why[WHY_SIZE])
 	return -EINVAL;
 }
 
-/* A day and an hour, UTC. */
+/* A date and a time, UTC. */
 static const char *format_time(const ASN1_TIME *t, char buf[32])
 {
 	struct tm tm = {0};
@@ -276,7 +276,7 @@ static int load_text(const char *what, const char *path, bool secret, char **ret
 	return 0;
 }
 
-/* Seals a copy for engines. */
+/* Makes a copy for engines. */
 static int seal(const char *text, int *ret_fd, char why[WHY_SIZE])
 {
 	int r = fd_sealed_copy("weightd-sync-pem", text, strlen(text), ret_fd);
@@ -286,7 +286,7 @@ static int seal(const char *text, int *ret_fd, char why[WHY_SIZE])
 	return r;
 }
 
-/* Asks nobody for a passphrase: OpenSSL would, on the terminal. */
+/* Refuses to prompt for a passphrase, as OpenSSL does on the terminal. */
 static int no_passphrase(char *buf, int size, int writing, void *user)
 {
 	(void)buf;
@@ -342,7 +342,7 @@ static bool has_list(const struct trust *t, X509 *ca)
 	return false;
 }
 
-/* Otherwise OpenSSL would refuse all that this CA issued. */
+/* Without a list, OpenSSL would refuse all certificates of that CA. */
 static int check_lists(const struct trust *t, const char *path, char why[WHY_SIZE])
 {
 	for (int i = 0; i < n_objects(t); i++) {
@@ -364,7 +364,7 @@ static int check_lists(const struct trust *t, const char *path, char why[WHY_SIZ
 	return 0;
 }
 
-/* Its text goes behind that of the CA. */
+/* Appends its text to that of the CA. */
 static int load_crl(struct trust *t, const char *path, char **text, char why[WHY_SIZE])
 {
 	cleanup(freep) char *more = NULL;
@@ -542,7 +542,10 @@ static int decode_signature(const char *text, unsigned char ret[SIGNATURE_BYTES]
 	return 0;
 }
 
-/* `then` is NULL for now. Of who was revoked since, a list does not say how much of before is to be believed. */
+/*
+ * `then` NULL: now. A revocation list does not contain the time from which a key is compromised: so
+ * it applies to `then` as well.
+ */
 static int verify(X509_STORE *store, X509 *certificate, const time_t *then, char why[WHY_SIZE])
 {
 	cleanup(store_context_freep) X509_STORE_CTX *c = X509_STORE_CTX_new();

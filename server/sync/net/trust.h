@@ -1,8 +1,9 @@
 /*
  * Trust
  *
- * Who this node is and whom it believes: our CA, this node's certificate and its Ed25519 key. A node's name is
- * the dNSName NAME.weightd of its certificate's subjectAltName, the only one there; the CN says nothing.
+ * The identity of this node and its trust: our CA, this node's certificate and its Ed25519 key. A
+ * node's name is the only dNSName in the subjectAltName of its certificate, NAME.weightd; the CN is
+ * ignored.
  */
 #pragma once
 
@@ -14,48 +15,51 @@
 
 #include "server/sync/base/limits.h"
 
-#define TRUST_SIGNATURE_SIZE 89 /* of Ed25519, in base64, with a NUL */
-#define TRUST_PEM_MAX ((size_t)512 << 10) /* bytes of a file, or of somebody's certificate */
+#define TRUST_SIGNATURE_SIZE 89 /* Ed25519, in base64, with a NUL */
+#define TRUST_PEM_MAX ((size_t)512 << 10) /* bytes of a file, or of a received certificate */
 
 struct trust_files {
 	const char *ca;
 	const char *certificate;
 	const char *key;
-	const char *crl; /* NULL: nobody is revoked */
+	const char *crl; /* NULL: no certificates are revoked */
 };
 
 struct trust {
-	X509_STORE *store; /* our CA: there may be two while one is replaced; and whom they revoked */
+	X509_STORE *store; /* our CA, or two while one is replaced, and their revocation lists */
 	X509 *certificate;
 	EVP_PKEY *key;
 	char *certificate_pem;
-	int fds[3]; /* sealed memfds with CA and revoked ones, certificate and key, for engines */
+	int fds[3]; /* sealed memfds with CA and lists, certificate and key, for engines */
 };
 
 /*
- * Loads all and checks that they fit together and are of the node `name`. -EINVAL and others, with a sentence. A
- * certificate whose time is over, or that is revoked, is loaded: trust_warn() tells.
+ * Loads all and checks that they fit together and are those of the node `name`. -EINVAL and others,
+ * with a sentence. An expired or revoked certificate is loaded: trust_warn() reports it.
  */
 int trust_load(const struct trust_files *files, const char *name, struct trust *ret,
 	       char why[WHY_SIZE]);
 void trust_init(struct trust *t);
 void trust_deinit(struct trust *t);
 
-/* Writes a sentence where others will not believe this certificate today, or not in a day. False: all is well. */
+/*
+ * Writes a sentence if other nodes do not accept this certificate now, or will not in a day. False:
+ * no problem.
+ */
 bool trust_warn(const struct trust *t, char why[WHY_SIZE]);
 
-/* The name of the node whose certificate it is. -EINVAL with a clause why there is none. */
+/* Returns the name of the certificate's node. -EINVAL with a clause. */
 int trust_name(X509 *certificate, char ret[NODE_MAX + 1], char why[WHY_SIZE]);
 
 /*
- * Describes an error of OpenSSL about a certificate, to stand behind "its certificate": "expired on
+ * Explains OpenSSL's error about a certificate, as a clause after "its certificate": "expired on
  * ...".
  */
 void trust_explain(X509_STORE_CTX *failed, X509 *certificate, char why[WHY_SIZE]);
 
 /*
- * Returns whether a certificate is one that this CA issued, and that is valid now. -EKEYREJECTED
- * with a clause.
+ * Verifies that this CA issued the certificate, and that it is valid now. -EKEYREJECTED with a
+ * clause.
  */
 int trust_verify(X509_STORE *store, X509 *certificate, char why[WHY_SIZE]);
 
