@@ -3,7 +3,7 @@
 #include "server/sync/base/json_packet.h"
 
 #define NODES_BYTES_MAX                                                                            \
-	(JSON_PACKET_SIZE_MAX / 2) /* in one packet; the other half is for all else that it says */
+	(JSON_PACKET_SIZE_MAX / 2) /* in one packet; the other half is for the other fields */
 
 static json_t *page_of(const json_t *event, const json_t *nodes)
 {

@@ -7,7 +7,7 @@
 
 #include "ipc/base/cleanup.h"
 
-#define MODE_OWNER 0600u /* an agent that may not read a version cannot check it, nor hand it on */
+#define MODE_OWNER 0600u /* an agent that cannot read a version cannot verify or forward it */
 #define MODE_MAX 0666u
 
 int ownership_parse_mode(const char *value, uint32_t *ret)

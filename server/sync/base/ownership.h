@@ -1,8 +1,9 @@
 /*
  * Ownership
  *
- * Who may use what a group brings to this node. The agent makes its buffers, and owns them: which Unix group they
- * belong to and what that one and everybody else may do, sync.conf says. Its sinks ask weightd for it.
+ * The access rights of a group's versions on this node. The agent makes and owns its buffers;
+ * sync.conf has their Unix group, and the rights of that group and of all other users. Its sinks
+ * request them from weightd.
  */
 #pragma once
 
@@ -11,18 +12,18 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Zero: what weightd gives to anything new. */
+/* Zero: weightd's defaults. */
 struct ownership {
-	uint32_t mode; /* 0: no other than that */
-	const char *unix_group; /* as it was written; NULL: no other than that */
-	gid_t gid; /* of that group */
+	uint32_t mode; /* 0: the default */
+	const char *unix_group; /* as written; NULL: the default */
+	gid_t gid; /* the group's id */
 };
 
 /* Octal digits of r and w, with both for the owner. -EINVAL. */
 int ownership_parse_mode(const char *value, uint32_t *ret);
 
-/* Adds to a message for a sink what is not as weightd has it. */
+/* Adds the settings that differ from the defaults to a message for a sink. */
 void ownership_add(const struct ownership *ownership, json_t *message);
 
-/* False: it has a Unix group that the user we run as cannot give to anything. */
+/* False: the agent's user cannot give files to the Unix group of this group. */
 bool ownership_can_be_given(const struct ownership *ownership);

@@ -1,8 +1,8 @@
 /*
  * Hooks
  *
- * What the roles report to the agent as a whole, and ask it, of which they know nothing else: agent.c installs the one
- * table of them. Neither role looks into the struct of the other one.
+ * Calls of the roles to the agent as a whole, and the only ones: agent.c installs the one table of
+ * them. Neither role accesses the struct of the other one.
  */
 #pragma once
 
@@ -16,8 +16,8 @@ struct sync;
 
 struct agent_hooks {
 	/*
-	 * Reports to history.h: a member of a sync that this node coordinates went a step on, or
-	 * this node as a member.
+	 * Called for history.h: a member of a sync of this node has advanced, or this node as a
+	 * member.
 	 */
 	void (*on_member)(struct agent *a, const struct sync *s, const struct member *m);
 	void (*on_participant)(struct agent *a, const struct participant *p);
@@ -26,7 +26,7 @@ struct agent_hooks {
 	void (*on_traced)(struct agent *a, enum metrics_role role, const char *sync,
 			  uint64_t n_bytes);
 
-	/* As admission_refusal() and admission_refusal_of_contributor(). */
+	/* The same as admission_refusal() and admission_refusal_of_contributor(). */
 	const char *(*refuse_receiver)(struct agent *a, unsigned peer, const struct document *d,
 				       bool is_dry, struct replica **ret_replica,
 				       char why[WHY_SIZE]);
@@ -34,12 +34,15 @@ struct agent_hooks {
 					  const struct invitation *i, struct replica **ret_replica,
 					  char why[WHY_SIZE]);
 
-	/* Returns whether this node coordinates a sync of this id, which goes on. */
+	/* This node coordinates a running sync of this id. */
 	bool (*coordinates)(struct agent *a, const char *sync);
-	/* Returns whether any sync here, which may have ended, is of this replica. */
+	/* Any sync here, running or ended, is of this replica. */
 	bool (*is_in_sync)(const struct agent *a, const struct replica *rep);
-	/* The layout that this node contributes to a sync. False: it contributes to none of this id. */
+	/*
+	 * The layout that this node contributes to a sync. False: it contributes to none of this
+	 * id.
+	 */
 	bool (*find_layout)(const struct agent *a, const char *sync, int *ret_fd);
-	/* Memory that a repair of it may have on loan is wanted back. */
+	/* Requests the return of the memory that a repair of it may have on loan. */
 	void (*on_loan_unwanted)(struct agent *a, const struct replica *rep);
 };

@@ -7,10 +7,10 @@
 static void byte_count_add_number(uint64_t *sum, uint64_t n)
 {
 	if (__builtin_add_overflow(*sum, n, sum) || *sum > INT64_MAX)
-		*sum = BYTE_COUNT_UNKNOWN; /* as it is once one of them was */
+		*sum = BYTE_COUNT_UNKNOWN; /* an unknown addend makes the sum unknown */
 }
 
-/* Others said so: nonsense is as good as nothing. */
+/* An invalid value of another node counts as unknown. */
 static uint64_t said(const json_t *in, const char *key)
 {
 	uint64_t n;
@@ -22,7 +22,7 @@ static uint64_t said(const json_t *in, const char *key)
 
 void byte_count_add(struct byte_count *t, uint64_t planned, const json_t *in)
 {
-	/* Without TLS nobody says it twice. */
+	/* Without TLS an engine sends only one of them. */
 	const char *payload = json_object_get(in, "payload") ? "payload" : "bytes";
 
 	byte_count_add_number(&t->planned, planned);
@@ -35,7 +35,7 @@ void byte_count_add(struct byte_count *t, uint64_t planned, const json_t *in)
 void byte_count_add_traced(struct byte_count *t, uint64_t n_bytes)
 {
 	if (!t->n_untraced)
-		return; /* nobody says it twice who is in his senses */
+		return; /* only a faulty node reports it twice */
 	t->n_untraced--;
 	t->n_traced++;
 	byte_count_add_number(&t->traced, n_bytes);

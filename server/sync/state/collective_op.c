@@ -35,7 +35,7 @@ static int read_average(const json_t *opened, unsigned n, struct flows *ret)
 	return 0;
 }
 
-/* Terms to who owns them, and results from there. */
+/* Terms to their owners, and results from them. */
 static uint64_t bytes_of_average(const struct flows *t, unsigned from, unsigned to)
 {
 	return t->at[from].n_bytes + t->at[to].n_bytes;
@@ -64,7 +64,7 @@ static uint64_t expected_of_average(const struct flows *t, unsigned rank)
 
 /* --- Reshards ----------------------------------------------------------------------------------- */
 
-/* The plan says it all. */
+/* The plan contains everything. */
 static int read_reshard(const json_t *opened, unsigned n, struct flows *ret)
 {
 	(void)opened;
@@ -109,7 +109,7 @@ static uint64_t changed_by_reshard(const struct flows *t)
 	return n;
 }
 
-/* --- All of them -------------------------------------------------------------------------------- */
+/* --- All operations ---------------------------------------------------------------------------- */
 
 static const struct collective_op COLLECTIVE_OPS[] = {
 	{.name = "average",

@@ -1,7 +1,7 @@
 /*
  * Data ways
  *
- * Where the engine of a node listens for one stripe of a stream.
+ * The place where the engine of a node listens for one stripe of a stream.
  */
 #pragma once
 
@@ -14,5 +14,5 @@ struct data_way {
 
 /* -EBADMSG. */
 int data_way_read(const json_t *from, struct data_way *ret);
-/* Returns whether these are stripes that a node could be told of. */
+/* These are stripes that fit into an order. */
 bool data_ways_are_sound(const struct agent *a, const json_t *next);

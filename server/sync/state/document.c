@@ -1,7 +1,7 @@
 /*
- * A document that was signed but not committed is worth nothing: numbers of failed syncs are used again, so its
- * pair may belong to other bytes by now. Hence the second signature, over the decision; a repair without it
- * is refused, whoever brings it. No document begins as a decision does.
+ * A document that was signed but not committed is worthless: numbers of failed syncs are reused, so
+ * its id may belong to other bytes by now. Hence the second signature, over the decision; a repair
+ * without it is refused, from any node. No document begins as a decision does.
  */
 #include "server/sync/state/document.h"
 
@@ -57,7 +57,7 @@ struct document *document_copy(const struct document *d)
 	return take_ptr(copy);
 }
 
-/* --- Making ------------------------------------------------------------------------------------- */
+/* --- Signing ----------------------------------------------------------------------------------- */
 
 static char *write_text(const struct document *d)
 {

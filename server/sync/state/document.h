@@ -1,9 +1,9 @@
 /*
  * Documents
  *
- * What a publisher says of a version, signed: which bytes they are, and where in the order of versions they
- * stand. With the decision to commit, signed as well, it is all that a node needs to take the version from
- * anybody.
+ * A publisher's signed statement about a version: its bytes, and its place in the order of
+ * versions. With the decision to commit, signed as well, it is all that a node needs to accept the
+ * version from any other node.
  */
 #pragma once
 
@@ -17,13 +17,14 @@
 #define DOCUMENT_SIZE_MAX 4096
 #define SIGNATURE_SIZE_MAX 256
 #define CERTIFICATE_SIZE_MAX 16384
-#define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
+#define CORRUPT_MAX 3 /* times that a member may receive corrupted bytes */
 
 struct document {
-	char *text; /* exactly what was signed */
+	char *text; /* exactly the signed text */
 	char *signature;
 	char *certificate;
-	char *decision; /* the publisher's signature that this version was committed; NULL: not known to be */
+	/* The publisher's signature that this version was committed; NULL: unknown. */
+	char *decision;
 
 	char group[GROUP_MAX + 1];
 	char buffer[BUFFER_MAX + 1];
@@ -38,35 +39,32 @@ struct document {
 	bool exclusive;
 };
 
-/* Signs what `d` says with this node's key, and fills in the texts. -errno with a sentence. */
+/* Signs `d` with this node's key, and sets the texts. -errno with a sentence. */
 int document_sign(struct agent *a, struct document *d, char why[WHY_SIZE]);
 /* Signs the decision. */
 int document_decide(struct agent *a, struct document *d, char why[WHY_SIZE]);
 
 /*
- * From {document, signature, certificate, decision|null}, with bounds, believing nothing: signatures are not
- * looked at. -EBADMSG, -ENOMEM.
+ * Parses {document, signature, certificate, decision|null}, with bounds. Does not verify
+ * signatures. -EBADMSG, -ENOMEM.
  */
 int document_parse(const json_t *o, struct document **ret);
 /* The same object. NULL: no memory. */
 json_t *document_to_json(const struct document *d);
 
 /*
- * Returns whether its publisher signed it, and the decision if it has one, with a certificate that
- * is good now, or that was good at its own time, which whoever has the key may choose.
- * -EKEYREJECTED with a sentence.
+ * Verifies the signature of the publisher, and that of the decision if there is one, with a
+ * certificate that is valid now, or, in document_check_then(), at the document's own time, which an
+ * owner of the key can choose. -EKEYREJECTED with a sentence.
  */
 int document_check(struct agent *a, const struct document *d, char why[WHY_SIZE]);
 int document_check_then(struct agent *a, const struct document *d, char why[WHY_SIZE]);
-/*
- * Returns whether this is the publisher's decision on it; it is kept then. -EKEYREJECTED, -EBADMSG
- * or -ENOMEM.
- */
+/* Verifies the publisher's decision about it, and keeps it. -EKEYREJECTED, -EBADMSG or -ENOMEM. */
 int document_take_decision(struct agent *a, struct document *d, const json_t *message,
 			   char why[WHY_SIZE]);
 
 uint64_t document_leaves_bytes(const struct document *d);
-/* Bytes of the layout and the leaves. */
+/* The size of the layout and the leaves. */
 uint64_t document_blobs_bytes(const struct document *d);
 
 struct document *document_copy(const struct document *d);

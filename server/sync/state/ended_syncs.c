@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define WITH_NODES 8 /* of the youngest the rows of their nodes are kept */
+#define WITH_NODES 8 /* the newest ones, with the rows of their nodes */
 
 static void ended_syncs_append(struct agent *a, json_t *row, json_t *rows)
 {

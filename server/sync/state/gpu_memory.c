@@ -30,7 +30,7 @@ void gpu_memory_tell(const struct gpu_memory *g, json_t *order)
 {
 	if (!g->gpu[0])
 		return;
-	/* Without memory to say it the engine refuses. */
+	/* If memory ran out here, the engine refuses the incomplete order. */
 	(void)json_object_set_new(order, "memory", json_string("cuda"));
 	(void)json_object_set_new(order, "gpu", json_string(g->gpu));
 	(void)json_object_set_new(order, "map_size", json_integer((json_int_t)g->map_size));

@@ -1,6 +1,4 @@
-/*
- * Groups are configuration, equal on every node or refused by those where it differs: nothing here changes.
- */
+/* Groups are configuration, and constant. A node refuses members with another configuration. */
 #include "server/sync/state/group.h"
 
 #include <errno.h>
@@ -64,7 +62,7 @@ uint64_t group_term(const struct group *g, const char *node, uint64_t least)
 {
 	uint64_t rank = 0, turn;
 
-	/* Sorted by name, as each file may list them in another order. */
+	/* Ordered by name, since files may list them in different orders. */
 	for (unsigned i = 0; i < g->n_publishers; i++)
 		rank += strcmp(g->publishers[i], node) < 0;
 	turn = (rank + 1) % g->n_publishers;

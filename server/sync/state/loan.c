@@ -8,7 +8,7 @@
 
 #define KEPT_MAX 32 /* loans of replicas: each has a process, and a connection to weightd */
 #define IDLE_MAX 8 /* the same, for repairs only */
-#define IDLE_NS (10 * SECOND) /* as long as who asks may wait between two attempts: see repair.c */
+#define IDLE_NS (10 * SECOND) /* the longest time between two attempts of a node: see repair.c */
 
 struct loan *loan_free(struct agent *a, struct loan *l)
 {
@@ -61,7 +61,7 @@ uint64_t loan_step(struct agent *a, uint64_t now)
 	return l ? l->kept_ns + IDLE_NS : 0;
 }
 
-/* The buffer that was pushed longest ago goes without, where there are too many. */
+/* If there are too many, the buffer that was pushed longest ago loses its loan. */
 static void loan_make_room(struct agent *a)
 {
 	struct replica *rep, *oldest = NULL;

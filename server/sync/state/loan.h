@@ -1,7 +1,8 @@
 /*
  * Loans
  *
- * A version of the local weightd that a source job holds: a broadcast has it, or the replica keeps it for the next one.
+ * A version of the local weightd that a source job holds. A broadcast uses it, or the replica keeps
+ * it for the next one.
  */
 #pragma once
 
@@ -12,11 +13,11 @@ struct broadcast;
 struct loan {
 	struct list link; /* agent::idle_loans */
 	struct work work; /* source */
-	bool is_of_push; /* what is kept of it the next push is compared with */
-	struct broadcast *broadcast; /* that has it now; NULL: its replica keeps it */
+	bool is_of_push; /* the next push is compared with it */
+	struct broadcast *broadcast; /* the current user; NULL: its replica keeps it */
 	struct replica *replica;
 	uint64_t version;
-	uint64_t kept_ns; /* since when its replica keeps it */
+	uint64_t kept_ns; /* time when its replica took it */
 	uint64_t n_bytes;
 	uint8_t root[32];
 	int layout_fd;
@@ -26,21 +27,21 @@ struct loan {
 
 struct loan *loan_free(struct agent *a, struct loan *l);
 
-/* From now on the replica keeps it, for the next push, or for the next repair if a push has not kept it already. */
+/*
+ * The replica keeps it from now on, for the next push, or for the next repair if a push has not
+ * kept it already.
+ */
 void loan_keep(struct agent *a, struct loan *l);
 void loan_keep_for_repairs(struct agent *a, struct loan *l);
 
-/*
- * Gives back the loan that a replica keeps: any, unless it has this root, or if it has this
- * version.
- */
+/* Releases the loan of a replica: any, any except of this root, or of this version. */
 void loan_forget(struct agent *a, struct replica *rep);
 void loan_keep_to(struct agent *a, struct replica *rep, const uint8_t root[32]);
 void loan_forget_version(struct agent *a, struct replica *rep, uint64_t version);
-/* Gives back loans kept for repairs only, of one replica, or NULL: of all. */
+/* Releases loans that are kept for repairs only, of one replica; NULL: of all. */
 void loan_forget_idle(struct agent *a, struct replica *rep);
 /*
- * Gives back loans for repairs that were not used for a while. Returns when to call it again; 0: no
- * need.
+ * Releases loans that no repair used for a while. Returns the time of the next call, 0: none
+ * needed.
  */
 uint64_t loan_step(struct agent *a, uint64_t now);

@@ -1,7 +1,8 @@
 /*
  * Loopback
  *
- * What this node says to itself, as it would to a peer: a message or a blob, kept until it is heard.
+ * Messages and blobs of this node to itself, in the same form as to a peer, queued until they are
+ * delivered.
  */
 #pragma once
 
@@ -18,7 +19,7 @@ struct loopback {
 	uint64_t size;
 };
 
-/* As the last of these. What is said is kept by another reference or descriptor. -errno. */
+/* Appends to the queue, with another reference or descriptor. -errno. */
 int loopback_send(struct list *queue, json_t *message);
 int loopback_send_blob(struct list *queue, const uint8_t hash[32], int fd, uint64_t size);
 void loopback_free(struct loopback *w);

@@ -62,7 +62,7 @@ const char *metrics_result(enum metrics_result result)
 	return RESULTS[result];
 }
 
-/* A chain may lead over members that are no peers of ours. */
+/* A chain may contain members that are no peers of this node. */
 static struct metrics_links *links_of(struct agent *a, const char *name)
 {
 	unsigned peer = agent_peer_number(a, name);

@@ -1,4 +1,7 @@
-/* A row of patches is only worth its memory while it is shorter than what it saves: hence both limits. */
+/*
+ * A chain of patches is only worth its memory while it is shorter than the bytes that it saves:
+ * hence both limits.
+ */
 #include "server/sync/state/patch_chain.h"
 
 #include <errno.h>
@@ -7,9 +10,9 @@
 
 #include "ipc/base/fd.h"
 
-#define SHARE 4 /* of the version: all of them together take one part of so many */
+#define SHARE 4 /* all together take at most this fraction of the version */
 
-/* The oldest ones, so many. */
+/* Drops the oldest `n`. */
 static void patch_chain_drop(struct patch_chain *p, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)

@@ -1,25 +1,30 @@
 /*
- * The commit log of a node is its replicas, with the documents. It is the fence: what is not newer than the commit log is
- * refused. So it is written first, before anything can be read that it speaks of:
+ * The commit log of a node is its replicas, with the documents. It is the fence: versions that are
+ * not newer are refused. So it is written first, before anything of its content can be read:
  *
- * - A member writes it between COMMIT and the sink's publish. A crash there leaves a commit log that is ahead of the
- *   local weightd: the fence stands, and the bytes, published or not, are looked at after the restart and
- *   fetched if they are not there. The other order could forget the fence of a version that is served, and take
- *   an older one. Nothing that was not committed is ever served, as COMMIT came before both.
- * - A publisher writes it between its decision and the first COMMIT, having the bytes. After a crash it tells
- *   everybody by its replicas, and whoever was not told fetches the version as one that is behind.
+ * - A member writes it between COMMIT and the sink's publish. A crash there leaves a commit log that
+ *   is ahead of the local weightd: the fence stands. After the restart, the bytes are checked,
+ *   published or not, and fetched if they are missing. The other order could lose the fence of a
+ *   served version, and accept an older one. Nothing uncommitted is ever served, since COMMIT
+ *   precedes both.
+ * - A publisher writes it between its decision and the first COMMIT, when it has the bytes. After a
+ *   crash its replicas announce the version to all nodes, and a node that missed COMMIT fetches the
+ *   version like one that is behind.
  *
- * A commit log says what was committed, never what is here: a weightd that was started anew may have lost all and
- * may use a number again. Until a source job found the root among the bytes, a replica is unverified and nobody
- * is told that we have it.
+ * A commit log contains the committed versions, not those of the local weightd: a restarted weightd
+ * may have lost all of them and may reuse a number. Until a source job found the root in the bytes,
+ * a replica is unverified and is not announced.
  *
- * After a sync nearly all have the same, and would say it to all. So each says it at random to a few, and who coordinated
- * it says to all who lacks it still: the others tell those. Where that word does not come, as its sender died, they tell
- * all who did not say themselves that they have it. Who says of something that it has less than we have is told.
+ * After a sync nearly all nodes have the same version, and would announce it to all. So each
+ * announces it to a few random nodes, and the coordinator sends all nodes the list of those that
+ * still lack it: the others announce it to these. If that list does not arrive, because the
+ * coordinator died, they announce it to all nodes that have not announced it themselves. A node
+ * that announces an older version is notified.
  *
- * What peers say of their replicas is a claim without proof. It makes us ask, and it makes the next number that
- * we mint; so that nobody exhausts the numbers, a leap is not believed, and so that nobody fills the table with names
- * that it invents, each peer has a share of it, and what was only heard of makes room for what was signed.
+ * A peer's announcement of its replicas is a claim without proof. It causes a request, and it
+ * raises the next number that this node assigns. To keep a peer from exhausting the numbers, a leap
+ * is ignored; to keep it from filling the table with invented names, each peer has a share of it,
+ * and announced buffers make room for signed ones.
  */
 #include "server/sync/state/replica.h"
 
@@ -38,9 +43,10 @@
 #include "server/sync/state/time_limit.h"
 
 #define N_REPLICAS_MAX 4096
-#define FEW 8 /* of a thousand, one in three thousand hears of nobody's version by such a chance */
+/* Among a thousand nodes, one in three thousand gets no random announcement of a version. */
+#define FEW 8
 #define SAVE_NS (5 * SECOND)
-#define N_HEARD_MAX 1024 /* replicas of which nothing was committed here, by what one peer claims */
+#define N_HEARD_MAX 1024 /* replicas without a committed version here, per claiming peer */
 #define LEAP_MAX ((uint64_t)1 << 20)
 
 struct replica *replica_find(struct agent *a, const char *buffer)
@@ -63,7 +69,7 @@ static void drop_claims(struct agent *a, const struct replica *rep)
 	}
 }
 
-/* The one that was heard of first. */
+/* Removes the one that was announced first. */
 static void replica_make_room(struct agent *a)
 {
 	struct replica *rep, *next;
@@ -148,7 +154,9 @@ int replica_next(const struct agent *a, const struct replica *rep, const struct 
 		highest = rep->seen;
 		ours = false;
 	}
-	/* Two publishers that do not see each other must not mint one version_id for two versions. */
+	/*
+	 * Two publishers that do not see each other must not assign one version_id to two versions.
+	 */
 	highest.term = group_term(g, a->config->name, ours ? highest.term : highest.term + 1);
 	highest.number++;
 	if (highest.term > VERSION_ID_MAX || highest.number > VERSION_ID_MAX)
@@ -201,7 +209,7 @@ void replica_set_serving(struct agent *a, struct replica *rep, uint64_t version)
 	rep->n_retries = 0;
 	rep->retry_ns = 0;
 	replica_set_asked(a, rep, NO_PEER);
-	/* Its number only saves us from looking at another version after a restart. */
+	/* Its number only saves reading another version after a restart. */
 	if (changed)
 		replicas_save_later(a);
 	a->look_again = true;
@@ -223,10 +231,10 @@ void replica_set_superseded(struct agent *a, struct replica *rep)
 	work_end(a, &rep->look);
 	rep->look_ns = rep->retry_ns = 0;
 	replica_set_asked(a, rep, NO_PEER);
-	a->look_again = true; /* others wait for a look */
+	a->look_again = true; /* other replicas wait for a look */
 	rep->state = REPLICA_SUPERSEDED;
 	loan_forget_idle(a, rep);
-	/* After a start of ours a look would not tell it from a version that was lost. */
+	/* After a restart, a look could not distinguish it from a lost version. */
 	if (replicas_save(a) < 0)
 		agent_log(a, "warning", "%s: the record could not be written", rep->buffer);
 	replica_tell_all(a, rep);
@@ -256,7 +264,7 @@ void replica_set_base(struct replica *rep, uint64_t version, uint64_t n_bytes,
 	forget_base(rep);
 	rep->base.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3);
 	if (rep->base.leaves_fd < 0)
-		return; /* all of the next version travels */
+		return; /* all of the next version is sent */
 	rep->base.version = version;
 	rep->base.n_bytes = n_bytes;
 	memcpy(rep->base.root, root, sizeof(rep->base.root));
@@ -271,7 +279,9 @@ void replica_seen(struct agent *a, struct replica *rep, struct version_id versio
 	if (version_id_compare(version_id, committed) <= 0 ||
 	    version_id_compare(version_id, rep->seen) <= 0)
 		return;
-	/* From what was signed: from what was only heard, many small leaps would come as far. */
+	/*
+	 * Counted from the signed version: from claims alone, many small leaps would reach as far.
+	 */
 	if (version_id.term > committed.term + LEAP_MAX ||
 	    version_id.number > committed.number + LEAP_MAX) {
 		agent_log(a, "warning", "%s: nobody is at term %ju, number %ju; not believed",
@@ -318,7 +328,7 @@ json_t *replica_about_fork(const struct replica *rep, const char *peer)
 			 "peer", peer);
 }
 
-/* Nothing here proves it, and both stay what they are until the next version. */
+/* There is no proof here, and both stay until the next version. */
 static void warn_of_fork(struct agent *a, unsigned peer, const struct replica *rep)
 {
 	struct version_id committed = replica_committed(rep);
@@ -338,7 +348,7 @@ static void set_claim(struct agent *a, unsigned peer, struct replica *rep, const
 
 	if (!c)
 		return;
-	/* Once, or a peer that changes its mind in each row could fill the journal. */
+	/* Once per version, since a peer could alternate in each row to fill the journal. */
 	if (version_id.number && version_id_compare(version_id, replica_committed(rep)) == 0 &&
 	    memcmp(root, rep->document->root, 32) != 0 &&
 	    version_id_compare(version_id, c->forked) != 0) {
@@ -364,9 +374,9 @@ void replicas_forget_claims(struct agent *a, unsigned peer)
 		p->claims[i].version_id = p->claims[i].told = (struct version_id){0};
 }
 
-/* --- Telling them ------------------------------------------------------------------------------- */
+/* --- Announcing -------------------------------------------------------------------------------- */
 
-/* The version whose bytes it has, and then the one that any newer version must follow. */
+/* The version that it has the bytes of, and the fence. */
 json_t *replica_to_json(const struct replica *rep)
 {
 	static const uint8_t NOTHING[32];
@@ -403,7 +413,7 @@ static bool was_told(struct agent *a, unsigned peer, const struct replica *rep)
 	return c && version_id_compare(c->told, replica_held(rep)) == 0;
 }
 
-/* It said so, or somebody who has to know. */
+/* The peer announced it, or the version's publisher did. */
 static bool is_known_to_have(struct agent *a, unsigned peer, const struct replica *rep)
 {
 	const struct claim *c = replica_claim(a, peer, rep);
@@ -460,10 +470,9 @@ void replicas_tell(struct agent *a, unsigned peer)
 	tell_rows(a, peer, rows);
 }
 
-/* The same to each peer of which `is_to_hear` is true. Steals `row`. */
+/* Sends it to each peer for which `is_to_hear` is true. Steals `row`. */
 static void replica_tell(struct agent *a, struct replica *rep, json_t *row,
-			 bool (*is_to_hear)(struct agent *a, unsigned peer,
-					    const struct replica *rep))
+			 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct replica *rep))
 {
 	cleanup(json_freep)
 		json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", row);
@@ -487,7 +496,7 @@ void replica_tell_few(struct agent *a, struct replica *rep, unsigned coordinator
 	unsigned n = 0, n_peers = a->config->n_peers;
 	cleanup(json_freep) json_t *message = NULL;
 
-	/* It is over for who coordinates it, and without us; or they are few. */
+	/* The coordinator ended the sync without us; or there are few peers. */
 	if (is_known_to_have(a, coordinator, rep) || n_peers <= FEW) {
 		replica_tell_all(a, rep);
 		return;
@@ -509,7 +518,7 @@ void replica_tell_few(struct agent *a, struct replica *rep, unsigned coordinator
 		       2 * a->config->stall_ns;
 }
 
-/* All nodes of the group, as far as this one knows them. */
+/* All nodes of the group, as far as this node knows them. */
 static unsigned n_knowing(const struct agent *a, const struct group *g)
 {
 	unsigned n = agent_knows(a, g, AGENT_SELF);
@@ -546,7 +555,7 @@ uint64_t replicas_step(struct agent *a, uint64_t now)
 	return next;
 }
 
-/* --- What they say ------------------------------------------------------------------------------ */
+/* --- Claims ------------------------------------------------------------------------------------ */
 
 static unsigned n_heard(const struct peer *p)
 {
@@ -557,7 +566,7 @@ static unsigned n_heard(const struct peer *p)
 	return n;
 }
 
-/* A row without a version, or with too large a one, makes no replica. */
+/* An empty claim, or one beyond the share, makes no replica. */
 static struct replica *replica_of_claim(struct agent *a, unsigned peer, const char *buffer,
 					const char *group, bool is_of_none)
 {
@@ -590,10 +599,7 @@ static bool is_listed(const json_t *names, const char *name)
 	return false;
 }
 
-/*
- * The word of a publisher about the nodes that have a version: `lacks` are those of `of` nodes that
- * do not.
- */
+/* The list of a version's publisher: `lacks` are those of `of` nodes without the version. */
 static void take_word(struct agent *a, unsigned peer, struct replica *rep, const struct group *g,
 		      const json_t *lacks, uint64_t of)
 {
@@ -611,7 +617,7 @@ static void take_word(struct agent *a, unsigned peer, struct replica *rep, const
 	}
 	if (!replica_held(rep).number)
 		return;
-	/* It heard nothing from us, and says so to all. */
+	/* The coordinator got no announcement of ours, and lists us: announce it again. */
 	if (is_listed(lacks, a->config->name))
 		replica_tell(a, rep, replica_to_json(rep), is_untold);
 	else if (rep->tell_ns)
@@ -626,7 +632,7 @@ static bool is_its_own(const struct agent *a, unsigned peer, const struct replic
 	       strcmp(rep->document->publisher, agent_peer_name(a, peer)) == 0;
 }
 
-/* Answers are appended to `answers`. */
+/* Adds the answers to `answers`. */
 static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *answers)
 {
 	json_t *lacks;
@@ -649,7 +655,7 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *a
 	g = group_find(a->config, group_name);
 	if (!g || !group_has_buffer(g, buffer) || !agent_knows(a, g, peer) ||
 	    !agent_knows(a, g, AGENT_SELF))
-		return 0; /* no business of ours */
+		return 0; /* not a group of this node */
 	rep = replica_of_claim(a, peer, buffer, group_name, !version_id.number && !fence.number);
 	if (!rep)
 		return 0;

@@ -2,7 +2,7 @@
 
 #define RETRY_MIN (SECOND / 5)
 #define RETRY_MAX (10 * SECOND)
-#define VAIN_MAX (16 * RETRY_VAIN_STEP) /* with more, all that were asked for it are half as bad */
+#define VAIN_MAX (16 * RETRY_VAIN_STEP) /* above it, all peers that were asked for it are halved */
 
 void retry_later(struct agent *a, struct replica *rep)
 {
@@ -25,7 +25,10 @@ void retry_note_vain(struct agent *a, struct replica *rep, unsigned peer, unsign
 	c->n_vain += weight;
 	if (c->n_vain <= VAIN_MAX)
 		return;
-	/* Trouble of our own is laid to all in turn: at a bound that each of them reaches, they would be equal. */
+	/*
+	 * Our own trouble is blamed on all peers in turn: with a bound that each of them reaches,
+	 * they would be equal.
+	 */
 	for (unsigned i = 0; i < a->config->n_peers; i++) {
 		struct claim *each = replica_claim(a, i, rep);
 

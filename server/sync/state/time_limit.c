@@ -1,10 +1,11 @@
 #include "server/sync/state/time_limit.h"
 
-#define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
-#define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
-#define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
-#define SEND_RATE ((uint64_t)8 << 20) /* bytes a second; so slow is no link */
-#define FOREVER ((uint64_t)1 << 58) /* ns: nine years; some of them are a deadline still */
+/* The least for a weightd, even if absent nodes are hardly waited for. */
+#define LOCAL_MIN (10 * SECOND)
+#define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; every node is faster */
+#define MOVE_RATE ((uint64_t)8 << 20) /* an unmeasured link's */
+#define SEND_RATE ((uint64_t)8 << 20) /* bytes per second; every link is faster */
+#define FOREVER ((uint64_t)1 << 58) /* ns: nine years; a sum of several is still a valid deadline */
 
 /* Any number of bytes at any rate. */
 static uint64_t time_of(double n_bytes, uint64_t rate)

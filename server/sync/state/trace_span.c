@@ -7,7 +7,7 @@
 #include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/transport.h"
 
-#define SOCKETS_MAX 256 /* of one engine: it has fewer, unless it is hostile */
+#define SOCKETS_MAX 256 /* sockets of one engine: only a hostile one has more */
 
 static void trace_span_ask(struct agent *a, json_t *request, int fd)
 {
@@ -17,8 +17,8 @@ static void trace_span_ask(struct agent *a, json_t *request, int fd)
 }
 
 /*
- * NCCL makes its connections where nobody can ask for them, and says of none whom it leads to: all that it carries over
- * TCP is of one row, which is for people. The agent reads nothing of it, as engines of this kind tell of no sockets.
+ * NCCL makes its own connections, and does not name their peers. So all of its TCP bytes are in one
+ * row, which is for people. The agent ignores that row, as engines of this kind report no sockets.
  */
 static void trace_span_watch(struct agent *a, const struct work *engine)
 {
@@ -65,14 +65,14 @@ void trace_span_resume(struct agent *a, const char *sync)
 	}
 }
 
-/* Nothing of its engine is told any more. */
+/* Stops tracing this engine. */
 static void trace_span_forget(struct work *engine)
 {
 	list_remove(&engine->trace_span.link);
 	engine->trace_span.sync[0] = '\0';
 }
 
-/* The protocol of its engine over TCP, for people. */
+/* The protocol of its engine on TCP, for people. */
 static const char *speaks(const struct agent *a, const struct work *engine)
 {
 	if (engine->kind == JOB_GLOO)
@@ -94,19 +94,19 @@ bool trace_span_on_job(struct agent *a, struct work *w, const json_t *message, c
 	    field_string(message, "node", NODE_MAX, &node) < 0 ||
 	    field_bool_or(message, "dialled", false, &dialled) < 0 ||
 	    field_number(message, "expected", INT64_MAX, &expected) < 0)
-		return true; /* what it carries is missing in the end, and that is seen */
+		return true; /* its bytes are missing at the end, and that is detected */
 	w->trace_span.n_sockets++;
 	tag = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "tag", "sync", w->trace_span.sync,
 			"version", (json_int_t)w->trace_span.version, "peer", node, "role",
 			"payload", "transport", speaks(a, w));
-	if (!w->trace_span.is_resumed) /* else it is counted from now on */
+	if (!w->trace_span.is_resumed) /* otherwise it is counted from now on */
 		(void)json_object_update_new(tag, json_pack("{s:b, s:I}", "dialled", dialled,
 							    "expected", (json_int_t)expected));
 	trace_span_ask(a, tag, fds[0]);
 	return true;
 }
 
-/* Those with whom it had a link that had bytes to carry this way: what else goes over it are answers. */
+/* The peers with a link that carried bytes in this direction: other links only carry answers. */
 static json_t *others(const json_t *done, const char *way)
 {
 	json_t *names = json_array(), *link;
@@ -129,7 +129,7 @@ void trace_span_end(struct agent *a, struct work *engine, unsigned coordinator, 
 
 	if (!sync[0])
 		return;
-	/* A span that was resumed is not known as a whole, whatever its number of sockets. */
+	/* The bytes of a resumed span are incomplete, with any number of sockets. */
 	note = json_pack("{s:O*, s:b, s:I}", "sockets",
 			 engine->trace_span.is_resumed ? NULL : json_object_get(done, "sockets"),
 			 "receives", json_is_object(json_object_get(done, "in")), "coordinator",
@@ -161,13 +161,16 @@ void trace_span_phase(struct agent *a, const char *sync, const char *role, const
 		       -1);
 }
 
-/* Bytes of one link. */
+/* The bytes of one link. */
 struct carried {
 	const char *peer;
 	uint64_t sockets, received, submitted;
 };
 
-/* A connection that weightd-trace saw but in part, or from too far, is none that it knows. -EBADMSG. */
+/*
+ * A connection that weightd-trace saw only in part, or not closely enough, counts as unknown.
+ * -EBADMSG.
+ */
 static int read_row(const json_t *row, struct carried *ret)
 {
 	const json_t *quality = json_object_get(row, "quality");
@@ -187,7 +190,7 @@ static int read_row(const json_t *row, struct carried *ret)
 	return 0;
 }
 
-/* Returns whether all of it is known. */
+/* All of it is known. */
 static bool is_whole(const json_t *rows, uint64_t n_sockets)
 {
 	struct carried c;
@@ -217,7 +220,10 @@ static bool is_among(const json_t *names, const char *name)
 	return false;
 }
 
-/* Returns what came. Where nobody said to whom it went, that was to all from whom it did not come. */
+/*
+ * Returns the received bytes. Without a list of receivers, bytes were sent to all that are no
+ * senders.
+ */
 static uint64_t count_links(struct agent *a, const json_t *note, const json_t *rows)
 {
 	const json_t *from = json_object_get(note, "from"), *to = json_object_get(note, "to");
@@ -230,7 +236,7 @@ static uint64_t count_links(struct agent *a, const json_t *note, const json_t *r
 		struct carried c = {0};
 		bool is_in;
 
-		(void)read_row(row, &c); /* it could before */
+		(void)read_row(row, &c); /* it succeeded before */
 		is_in = is_among(from, c.peer);
 		if (is_in)
 			metrics_on_received_traced(a, c.peer, c.received);
@@ -258,7 +264,8 @@ void trace_span_on_rows(struct agent *a, const json_t *request, const json_t *ro
 	if (coordinator != AGENT_SELF)
 		(void)agent_send(a, coordinator,
 				 json_pack("{s:s, s:s, s:I}", "type", "traced", "sync", sync, "bytes",
-					   (json_int_t)received)); /* who is down learns nothing */
+					   /* A peer that is down misses it. */
+					   (json_int_t)received));
 }
 
 void trace_span_on_message(struct agent *a, unsigned peer, const json_t *message)

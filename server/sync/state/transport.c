@@ -18,7 +18,7 @@ static uint64_t planned_gloo(const struct ranges *ranges, unsigned n_stripes)
 	return gloo_planned_stream(ranges, TRANSPORT_CHUNK);
 }
 
-/* The overhead of NCCL is not known. */
+/* NCCL's own overhead is unknown. */
 static uint64_t planned_nccl(const struct ranges *ranges, unsigned n_stripes)
 {
 	(void)n_stripes;
@@ -42,7 +42,7 @@ const struct transport transport_gloo = {
 	.planned = planned_gloo,
 };
 
-/* It forms its communicator, greets, and fills the ring: each may take as long as a byte may. */
+/* It forms its communicator, greets, and fills the ring: each may take as long as a byte. */
 const struct transport transport_nccl = {
 	.name = "nccl",
 	.job = JOB_NCCL,
@@ -84,7 +84,7 @@ json_t *transport_open(const struct agent *a, const struct carriage *c)
 
 uint64_t transport_time_to_open(const struct agent *a, const struct transport *t)
 {
-	/* A driver and NCCL may take as long as their engine lets them. */
+	/* A driver and NCCL may take as long as their engine allows. */
 	return a->config->prepare_ns + (t->is_nccl ? 5 * a->config->stall_ns : 0);
 }
 

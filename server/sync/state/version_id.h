@@ -1,13 +1,13 @@
 /*
  * Version ids
  *
- * How versions of a buffer are ordered: by term, then by number. 0, 0 is before all of them.
+ * The order of versions of a buffer: by term, then by number. 0, 0 is before all of them.
  */
 #pragma once
 
 #include <stdint.h>
 
-#define VERSION_ID_MAX ((uint64_t)1 << 53) /* of a term, and of a number */
+#define VERSION_ID_MAX ((uint64_t)1 << 53) /* a term's, and a number's */
 
 struct version_id {
 	uint64_t term;
