@@ -132,25 +132,25 @@ json_t *agent_metrics(const struct agent *a);
  */
 json_t *agent_replicas(const struct agent *a, unsigned peer_or_self);
 
-/* --- What the daemon tells --------------------------------------------------------------------- */
+/* --- Called by the daemon ---------------------------------------------------------------------- */
 
-/* The peer proved its name; messages of an earlier connection do not come any more. */
+/* The peer's name is authenticated; no messages of an earlier connection follow. */
 void agent_on_peer_up(struct agent *a, unsigned peer);
 void agent_on_peer_down(struct agent *a, unsigned peer, const char *why);
 void agent_on_message(struct agent *a, unsigned peer, const json_t *message);
-/* A blob came whole and its hash is right; `fd` is a sealed memfd, borrowed. */
+/* A complete blob with a correct hash; `fd` is a sealed memfd, borrowed. */
 void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
 /*
- * Returns how large a blob of this hash may be that the peer sends next; 0: none is expected, and
- * what comes is thrown away.
+ * Returns the largest size of a blob with this hash that the peer may send; 0: none is expected,
+ * and it is discarded.
  */
 uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
 void agent_on_timer(struct agent *a);
-/* A job said something; the descriptors it takes it sets to -1. */
+/* A message of a job; the agent sets the descriptors that it takes to -1. */
 void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds);
-/* A job ended by itself, or could not be told something; `how`: "signal 9". The handle is gone. */
+/* A job ended by itself, or could not receive a message; `how`: "signal 9". The handle is freed. */
 void agent_on_job_end(struct agent *a, void *owner, const char *how);
-/* weightd-trace can be asked again, and knows nothing of this sync, which it was told had begun. */
+/* weightd-trace is available again, and has lost this sync. */
 void agent_on_untraced(struct agent *a, const char *sync);
-/* Takes the answer of weightd-trace to an "end"; both are borrowed. */
+/* weightd-trace's answer to an "end"; both are borrowed. */
 void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows);

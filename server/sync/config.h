@@ -38,7 +38,7 @@ struct config {
 	const char *ca;
 	const char *certificate;
 	const char *key;
-	const char *crl; /* NULL: nobody is revoked */
+	const char *crl; /* NULL: no certificates are revoked */
 
 	bool data_tls;
 	const struct transport *transport;

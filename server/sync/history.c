@@ -19,7 +19,7 @@ struct about {
 	const char *buffer;
 	const char *group;
 	struct version_id version_id;
-	uint64_t n_bytes; /* 0: not known yet */
+	uint64_t n_bytes; /* 0: unknown yet */
 	const char *role;
 	uint64_t changed;
 	uint64_t patch; /* bytes of the patch; 0: there is none */

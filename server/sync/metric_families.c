@@ -1,9 +1,9 @@
 /*
- * A family of samples is a row of FAMILIES: a function appends what there is of it. Packets of the control socket
- * are bounded, so a long family comes in several, each with its head.
+ * A family of samples is a row of FAMILIES; a function appends its samples. Packets of the control
+ * socket are bounded, so a long family is split into several, each with its head.
  *
- * All are counters, or gauges of what can be read off the agent: node_exporter's textfile collector, which is how
- * most will read this, knows no other type of OpenMetrics.
+ * All are counters, or gauges of the agent's state: node_exporter's textfile collector, the usual
+ * reader, supports no other type of OpenMetrics.
  */
 #include "server/sync/agent.h"
 
@@ -19,10 +19,10 @@
 struct family {
 	const char *name;
 	const char *type;
-	const char *unit; /* what the name ends with; NULL: none */
+	const char *unit; /* suffix of the name; NULL: none */
 	const char *help;
 	void (*append)(const struct agent *a, const struct family *f, json_t *rows);
-	size_t offset; /* in struct metrics or metrics_links, where `append` wants one */
+	size_t offset; /* in struct metrics or metrics_links, if `append` uses one */
 	uint64_t (*of_replica)(const struct replica *rep);
 };
 
@@ -42,7 +42,7 @@ static json_t *samples_for(const struct family *f, json_t *rows)
 	return samples;
 }
 
-/* Takes `labels`. A sample of seconds is told in nanoseconds. */
+/* Takes `labels`. Seconds are sent in nanoseconds. */
 static void sample_append(const struct family *f, json_t *rows, json_t *labels, uint64_t value)
 {
 	const char *key = f->unit && strcmp(f->unit, "seconds") == 0 ? "value_ns" : "value";

@@ -10,5 +10,5 @@
 /* NULL: that phase has no name, and its time is not counted. */
 const char *phase_time_name(enum metrics_role role, unsigned phase);
 
-/* After each thing that happened: adds up how long syncs were in phases that they left. */
+/* Called after each event: adds up the time that syncs spent in phases that they left. */
 void phase_time_step(struct agent *a);

@@ -29,7 +29,7 @@ struct shard {
 	struct member *member;
 	char buffer[BUFFER_MAX + 1]; /* of a source */
 	uint64_t version; /* of the weightd there; 0: the newest */
-	uint64_t n_bytes; /* 0: not known yet */
+	uint64_t n_bytes; /* 0: unknown yet */
 	uint64_t layout_bytes;
 	uint8_t layout[32];
 	int layout_fd; /* -1: it has not come yet */

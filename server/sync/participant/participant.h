@@ -40,7 +40,7 @@ struct participant {
 	struct replica *replica;
 	const char *group;
 	struct version_id version_id; /* of the version, or of what it is going to be */
-	uint64_t n_bytes; /* 0: not known yet */
+	uint64_t n_bytes; /* 0: unknown yet */
 	bool is_own; /* it is this node's alone, and no version of the group: the replica does not hear of it */
 
 	struct work sink;
