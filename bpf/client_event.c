@@ -42,7 +42,10 @@ static uint64_t number_of(const json_t *event, const char *key)
 	return (uint64_t)json_integer_value(json_object_get(event, key));
 }
 
-/* By the number alone: NCCL's of the device is one within a connection. Calls may have returned that are not taken yet. */
+/*
+ * Finds the queue pair by its number alone: NCCL numbers devices within a connection. Calls may have returned that
+ * are not taken yet.
+ */
 static void join_qp(const struct client *c, json_t *event)
 {
 	const struct qp_name name = {.pid = c->pid,

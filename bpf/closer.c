@@ -26,8 +26,8 @@ struct closer {
 };
 
 /*
- * Reads what a refused client has sent. A client whose request is unread when its connection closes sees a reset, and
- * not why it is refused. Descriptors in the request have no room: the kernel closes them, here.
+ * Reads the request of a refused client. If it were unread at the close, the client would see a reset instead of the
+ * reason. Descriptors in the request have no room: the kernel closes them, here.
  */
 static void read_refused(int fd)
 {
@@ -66,7 +66,7 @@ static bool has_thread_for(struct closer *c, uid_t uid)
 	return n < THREADS_MAX;
 }
 
-/* Where there can be no thread, what is rarely slow is done here. */
+/* Without a thread the loop closes it, which is rarely slow. */
 static void start(struct closer *c, struct closing *closing)
 {
 	pthread_t thread;

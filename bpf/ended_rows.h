@@ -1,5 +1,5 @@
 /*
- * Rows whose span has ended: the last of them, of all clients, for clients that ask later
+ * Rows with an ended span: the last of them, of all clients, for clients that ask later
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * Each ends by its own timer, and before its rows do. Its programs are attached while there is a row whose calls are
- * counted, and no longer.
+ * Each ends by its own timer, and before its rows do. Its programs are attached while calls of a row are counted, and
+ * no longer.
  */
 #include "bpf/messages.h"
 

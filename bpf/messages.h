@@ -27,7 +27,7 @@ struct messages *messages_find(const struct client *c, const char *sync, bool of
  * the kernel has no tracepoints of calls. -EDQUOT: the client has as many as it may.
  */
 int messages_begin(struct client *c, const char *sync, bool of_all, unsigned seconds);
-/* The counts stay with the rows. Rows whose calls other clients count go on. Takes NULL. */
+/* The counts stay with the rows. Rows that other clients count, too, go on. Takes NULL. */
 void messages_free(struct messages *m);
 /* The row is new. */
 int messages_take_row(struct client *c, struct row *row);

@@ -16,7 +16,7 @@ struct request {
 	struct client *client;
 	const json_t *json;
 	int fd; /* the descriptor of the request, or -1 */
-	pid_t pid; /* of the process whose sockets are counted; 0: the client */
+	pid_t pid; /* the process that has the sockets; 0: the client */
 	const char *cgroup; /* a whole group instead; NULL: none */
 	char why[2 * WHY_SIZE]; /* of a refusal */
 };

@@ -28,7 +28,7 @@ struct tracer {
 	int listener_fd, signals_fd;
 	struct timer timer;
 	struct list clients; /* struct client */
-	struct list leaving; /* struct client, whose connections are not closed yet */
+	struct list leaving; /* struct client, until their connections are closed */
 	unsigned n_clients; /* in both lists */
 	struct closer *closer;
 	struct event_log ended_rows; /* totals of rows */

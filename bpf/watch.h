@@ -16,7 +16,7 @@
 struct watch {
 	struct list link; /* client::watches */
 	struct client *client;
-	struct source source; /* ends it; fd -1: a group, whose watch never ends */
+	struct source source; /* ends it; fd -1: a group, which is watched until its client ends */
 	pid_t pid; /* 0: a group is watched */
 	uint64_t cgroup; /* the kernel's number of it */
 	uint32_t row;

@@ -22,7 +22,7 @@
 #define TEXT_MAX 16384 /* of /proc/PID/cgroup */
 #define DIGITS_MIN 12
 
-/* Where version 2 is mounted: on its own, or beside version 1. */
+/* The mount points of version 2: on its own, or beside version 1. */
 static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
 
 static size_t count_digits(const char *text, size_t n)

@@ -31,5 +31,5 @@ int elf_file_read(const struct elf_file *elf, uint64_t offset, uint64_t n, size_
 		  struct elf_table *ret);
 /* The first of that type, NULL for none. */
 const Elf64_Shdr *elf_file_section(const struct elf_file *elf, uint32_t type);
-/* Where in the file that address is, in a segment that has these flags (PF_X). -EBADMSG: in none. */
+/* Finds the offset of an address, in a segment that has these flags (PF_X). -EBADMSG: in none. */
 int elf_file_offset(const struct elf_file *elf, uint64_t address, uint32_t flags, uint64_t *ret);

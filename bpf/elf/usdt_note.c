@@ -1,7 +1,7 @@
 /*
  * The notes that <sys/sdt.h> makes: owner "stapsdt", three addresses, three texts. The addresses are those at link
- * time. A tool that moves a program afterwards (prelink) moves one section with it, whose old address is in each
- * note.
+ * time. A tool that moves a program afterwards (prelink) moves one section with it; each note has the old address of
+ * that section.
  */
 #include "bpf/elf/usdt_note.h"
 
@@ -115,7 +115,7 @@ static int take_note(struct search *s, const char *data, const char *end)
 	return 0;
 }
 
-/* Each has a head, a name and data, whose sizes are rounded up to four bytes. */
+/* Each has a head, a name and data, with sizes rounded up to four bytes. */
 static int take_section(struct search *s, const char *bytes, uint64_t size)
 {
 	Elf64_Nhdr head;

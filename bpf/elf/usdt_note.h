@@ -15,8 +15,8 @@ struct usdt_note {
 };
 
 /*
- * Finds the probes of the provider, in the file's order, without those whose texts are too long. Returns how many
- * there are, and writes the first `n`; -ENOEXEC: not a 64-bit ELF file; -EBADMSG: it contradicts itself, or its end
- * is missing.
+ * Finds the probes of the provider, in the file's order, without those with too long texts. Returns how many there
+ * are, and writes the first `n`; -ENOEXEC: not a 64-bit ELF file; -EBADMSG: it contradicts itself, or its end is
+ * missing.
  */
 int usdt_note_find(int fd, const char *provider, struct usdt_note notes[], unsigned n);

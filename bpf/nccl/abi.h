@@ -141,7 +141,7 @@ union state_args {
 #define NET_EVENT 1 /* net_qp::type and net_socket::type */
 
 /*
- * net_ib_v1.h, whose members but the type are in a union, and aligned; the size of a receive is not set yet.
+ * net_ib_v1.h; all members but the type are in a union, and aligned; the size of a receive is not set yet.
  */
 struct net_qp {
 	uint8_t type;

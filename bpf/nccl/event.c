@@ -182,8 +182,8 @@ static void start_net(uint32_t comm, const struct descr *d)
 }
 
 /*
- * Returns the task of an event: for a step that of its operation. The context may be another process's, whose proxy
- * this one is: then there is none.
+ * Returns the task of an event: for a step that of its operation. There is none if the context belongs to another
+ * process, which this one is the proxy of.
  */
 static uint32_t comm_of(uint64_t type, const void *context, const struct descr *d)
 {

@@ -163,9 +163,7 @@ static bool mr_register_dmabuf(struct site_state *s, const struct probe_call *c,
 	return true;
 }
 
-/*
- * The first member of an ibv_pd and of an ibv_qp is its ibv_context, whose first member is its ibv_device.
- */
+/* An ibv_pd and an ibv_qp begin with their ibv_context, which begins with its ibv_device. */
 #define NAMED .is_named = 1, .name_hops = 2, .name_from = DEVICE_NAME
 
 /* clang-format off */

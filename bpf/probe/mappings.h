@@ -1,5 +1,5 @@
 /*
- * Mappings of files whose names are looked for, as the kernel lists those of each process
+ * Mappings of files that have one of the names, as the kernel lists those of each process
  *
  * The list is the kernel's own, so that no /proc has to be open to the collector.
  */

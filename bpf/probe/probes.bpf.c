@@ -42,9 +42,7 @@ struct {
 	__u32 n;
 } at;
 
-/*
- * A function may end by jumping to another one, whose call then is at the same place of the stack.
- */
+/* A function may end by jumping to another one: the new call is at the same place of the stack. */
 struct pending {
 	__u64 thread;
 	__u64 sp;

@@ -104,7 +104,7 @@ static json_t *call_json(const struct probe_call *c, const struct site *site)
 }
 
 /*
- * True if a function calls another one for the same purpose, as old versions do, whose event was emitted already.
+ * True if a function calls another one for the same purpose, as old versions do: the event was emitted already.
  */
 static bool is_emitted(struct probes *p, const struct probe_call *c, const struct site *site)
 {

@@ -18,7 +18,7 @@
 
 struct usdt;
 
-/* State that calls leave for later calls, whose events follow from theirs. */
+/* State that calls leave for later calls, which refer to their events. */
 struct site_state {
 	struct gpu_handles exports; /* handles that processes made */
 	struct gpu_handles allocations; /* how large each is */
@@ -63,7 +63,7 @@ extern const uint8_t nccl_type_sizes[TYPES_MAX];
 extern const struct library *const libraries[];
 extern const size_t n_libraries;
 
-/* The library whose files have that name, or NULL. */
+/* The library with files of that name, or NULL. */
 const struct library *library_named(const char *name);
 /* Numbers go through all sites of all libraries. */
 uint16_t site_number(const struct library *library, size_t i);

@@ -48,7 +48,7 @@ struct meter_of_bpf {
 	unsigned n_rows;
 	struct ring ring;
 	struct bpf_link *send, *receive; /* while calls are counted */
-	unsigned n_calls; /* rows whose calls are counted */
+	unsigned n_calls; /* rows with counted calls */
 	meter_event_fn event_fn; /* while events are taken */
 	void *context;
 };

@@ -61,7 +61,7 @@ struct {
 	__type(value, struct totals);
 } totals SEC(".maps");
 
-/* Processes whose sockets are all followed. */
+/* Processes with all of their sockets followed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -79,7 +79,7 @@ struct {
 	__type(value, __u32); /* row */
 } watched_cgroups SEC(".maps");
 
-/* Rows whose calls are counted, too. */
+/* Rows with counted calls, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
