@@ -69,7 +69,7 @@ def test_each_fault_is_reported_with_the_way_out(commit):
     manual = (ROOT / "packaging/man/weightd.8.scd").read_text()
     status, said, is_there = commit({
         "ipc/sum.c": f"/* What adds. */\n{GOOD.replace('a + b', 'a+b')}",
-        "server/sum.c": f'#include "libclient/call.h"\n{GOOD}',
+        "server/sum.c": f'#include "libclient/connection/call.h"\n{GOOD}',
         "packaging/man/weightd.8.scd": f"{manual}\nA paragraph that is\nnot wrapped.\n"})
     assert status == 1 and not is_there, said
     for expected in ("-i ipc/sum.c", "ipc/sum.c:1: wh: What", "tests/lint/manual.py", "server/sum.c: server may not include libclient",

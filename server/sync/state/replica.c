@@ -472,7 +472,8 @@ void replicas_tell(struct agent *a, unsigned peer)
 
 /* Sends it to each peer for which `is_to_hear` is true. Steals `row`. */
 static void replica_tell(struct agent *a, struct replica *rep, json_t *row,
-			 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct replica *rep))
+			 bool (*is_to_hear)(struct agent *a, unsigned peer,
+					    const struct replica *rep))
 {
 	cleanup(json_freep)
 		json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", row);

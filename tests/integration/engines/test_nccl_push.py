@@ -578,7 +578,7 @@ def test_ranges_that_are_none_are_refused(gpu_daemon, gpu, task, ranges):
 
 
 @pytest.mark.parametrize("fields, words", (
-    ({"engine": "gloo"}, ("an engine in it",)), ({"nccl": "2"}, ("an engine in it",)),
+    ({"engine": "gloo"}, ("an engine that does not support GPUs",)), ({"nccl": "2"}, ("an engine that does not support GPUs",)),
     ({"device": "host"}, ("'m' is in host memory here", "set 'device' of its group here")),
     ({"nccl": 22005}, ("NCCL is 2.28.9 here and 2.20.5 at the publisher", "install the same on all nodes"))))
 def test_a_sink_refuses_what_nccl_cannot_do_here(gpu_daemon, task, fields, words):
@@ -610,7 +610,7 @@ with weightd.create("m", layout, device="cuda", handle="ipc", socket={gpu_daemon
     send_create(gpu_daemon, sink)
     for task in source, sink:
         code, why = task.failure()
-        assert code == "unsupported" and "memory of the older kind" in why and "engine = tcp at the publisher" in why, why
+        assert code == "unsupported" and "cuda-ipc memory, which has no descriptor" in why and "engine = tcp at the publisher" in why, why
 
 
 def test_what_is_staged_takes_no_memory_a_second_time(gpu_daemon, gpu, task):
