@@ -143,7 +143,6 @@ void engine_check_done(struct engine *e)
 			    e->engine_loop.order.from);
 		return;
 	}
-	sending_cpus_flush(&e->sending_cpus);
 	engine_loop_end(&e->engine_loop,
 			json_pack("{ss so so}", "op", "done", "in", describe_link(e, true), "out",
 				  describe_link(e, false)));
@@ -194,6 +193,8 @@ static void end(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 
+	/* Also after a failure: the memory may be sealed after another epoch, which this node ends. */
+	sending_cpus_flush(&e->sending_cpus);
 	gate_close(&e->gate);
 	for (unsigned i = 0; i < STRIPES_MAX; i++) {
 		timer_stop(&e->out[i].retry);

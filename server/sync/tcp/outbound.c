@@ -227,11 +227,11 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 		ssize_t n;
 
 		size = cursor_piece(&out->cursor, left < *room ? left : *room, &offset);
+		if (e->engine_loop.order.from[0]) /* else the memory is sealed */
+			sending_cpus_add(&e->sending_cpus);
 		n = link_write_memory(&out->link, &e->memory, offset, size);
 		if (n < 0)
 			return n;
-		if (e->engine_loop.order.from[0])
-			sending_cpus_add(&e->sending_cpus);
 		cursor_advance(&out->cursor, (uint64_t)n);
 		out->at += (uint64_t)n;
 		out->n_bytes += (uint64_t)n;

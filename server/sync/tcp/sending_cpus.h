@@ -15,5 +15,8 @@ struct sending_cpus {
 
 /* Adds the CPU that the caller runs on. */
 void sending_cpus_add(struct sending_cpus *s);
-/* Sends each of them a packet over loopback. The engine works without; weightd names the reason if a seal is refused. */
+/*
+ * Sends each of them a packet over loopback, from that CPU. Where sched_setaffinity() is forbidden, as by
+ * weightd-sync.service, it does nothing: a node under that unit is the only one of its machine.
+ */
 void sending_cpus_flush(const struct sending_cpus *s);
