@@ -258,7 +258,7 @@ int commit_log_may_save(const struct commit_log *r, char why[WHY_SIZE])
 				     (off_t)(needs_all(r, GROWTH) ? r->size + GROWTH : GROWTH));
 	if (res < 0)
 		(void)snprintf(why, WHY_SIZE,
-			       "what it commits cannot be written to %.300s: %s; make room there",
+			       "its commit log cannot be written to %.300s: %s; make room there",
 			       r->folder, strerror(-res));
 	return res;
 }

@@ -264,7 +264,7 @@ static int env_save(void *userdata, const json_t *piece, bool is_all)
 	int r = commit_log_save(&w->commit_log, piece, is_all);
 
 	if (r < 0)
-		log_error("what this node commits cannot be written to %s: %s", w->config->state,
+		log_error("the commit log cannot be written to %s: %s", w->config->state,
 			  strerror(-r));
 	return r;
 }

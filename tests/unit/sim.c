@@ -190,7 +190,7 @@ static int env_may_save(void *userdata, char why[WHY_SIZE])
 {
 	const struct sim_node *n = userdata;
 
-	snprintf(why, WHY_SIZE, "what it commits cannot be written: the disk is full");
+	snprintf(why, WHY_SIZE, "its commit log cannot be written: the disk is full");
 	return n->disk_is_full ? -ENOSPC : 0;
 }
 

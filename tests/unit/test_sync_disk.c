@@ -43,7 +43,7 @@ static void test_a_full_disk_is_told_before_bytes_move(void **state)
 	(void)state;
 	s->nodes[1].disk_is_full = true;
 	push_and_wait(s, "failed");
-	assert_non_null(strstr(s->nodes[0].why, "n0001 refused: what it commits cannot be written"));
+	assert_non_null(strstr(s->nodes[0].why, "n0001 refused: its commit log cannot be written"));
 	for (unsigned i = 1; i < 3; i++)
 		assert_int_equal(s->nodes[i].n_received, 0);
 	s->nodes[1].disk_is_full = false;

@@ -447,7 +447,7 @@ static void test_what_a_planner_says_is_taken_only_in_its_form(void **state)
 			if (fd >= 0)
 				(void)close(fd);
 		}
-		assert_fails_as_planned(s, "what the planner says cannot be used");
+		assert_fails_as_planned(s, "the planner's answer cannot be used");
 	}
 	scene[0] = '\0';
 }

@@ -329,7 +329,7 @@ static void reshard_on_planner_message(struct agent *a, struct work *w, const js
 	else if (strcmp(op, "planned") == 0)
 		e = take_plan(collective_of(s), message, fds, n_fds);
 	if (e < 0)
-		sync_fail(a, s, "what the planner says cannot be used: %s", strerror(-e));
+		sync_fail(a, s, "the planner's answer cannot be used: %s", strerror(-e));
 	else if (reshard_of(s)->plan_fd >= 0)
 		on_planned(a, s);
 }

@@ -223,14 +223,15 @@ static void end_stranger(struct peers *peers, struct connection *c)
 
 	forget_stranger(peers, c);
 	(void)address_format_host((const struct sockaddr *)&c->address.at, host);
-	(void)snprintf(who, sizeof(who),
-		       name[0] ? "who calls from %s as '%s' is refused"
-			       : "who calls from %s is refused",
-		       host, name);
+	if (name[0])
+		(void)snprintf(who, sizeof(who), "refused the connection of '%s' from %s", name,
+			       host);
+	else
+		(void)snprintf(who, sizeof(who), "refused a connection from %s", host);
 	refusal_log_add(&peers->refusal_log, who, c->why);
 	if (!p || p->up)
 		return;
-	(void)snprintf(why, sizeof(why), "who calls from %s under its name is refused: %s", host,
+	(void)snprintf(why, sizeof(why), "refused a connection from %s under its name: %s", host,
 		       c->why);
 	(void)snprintf(p->why, sizeof(p->why), "%.*s", (int)sizeof(p->why) - 1, why);
 }
@@ -347,7 +348,7 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 		peer_make_room(p);
 	r = connection_new(&p->manner, *p->tls, fd, address, false, p, &c);
 	if (r < 0) {
-		refusal_log_add(&p->refusal_log, "who calls is refused", strerror(-r));
+		refusal_log_add(&p->refusal_log, "refused a connection", strerror(-r));
 		return;
 	}
 	add_stranger(p, c);

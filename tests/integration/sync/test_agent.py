@@ -399,15 +399,15 @@ def test_a_certificate_of_another_ca_is_refused_and_named(b, authority, stranger
     for _ in range(3):
         handshake(b, authority.certificate, *stranger.node("a"))
     sentence = "its certificate is of another CA than ours; all nodes need certificates of one CA"
-    b.logs(f"who calls from 127.0.0.1 as 'a' is refused: {sentence}")
-    b.sees("a", "down", f"who calls from 127.0.0.1 under its name is refused: {sentence}")
+    b.logs(f"refused the connection of 'a' from 127.0.0.1: {sentence}")
+    b.sees("a", "down", f"refused a connection from 127.0.0.1 under its name: {sentence}")
     assert b.log.count(sentence) == 1
     let_in(b, as_a)
 
 
 def test_a_certificate_that_expired_is_refused_and_named(b, authority, as_a):
     handshake(b, authority.certificate, *authority.odd("old", ["a.weightd"], days=-1))
-    b.logs("who calls from 127.0.0.1 as 'a' is refused: its certificate expired on")
+    b.logs("refused the connection of 'a' from 127.0.0.1: its certificate expired on")
     b.sees("a", "down", "make a new one with weightctl pki node")
     let_in(b, as_a)
 
@@ -416,7 +416,7 @@ def test_a_name_that_is_no_peer_is_refused_and_told(b, authority, as_a):
     with Peer(b, authority.certificate, *authority.node("aa")) as peer:
         message = peer.until("bye")
     sentence = "'aa' is no peer of 'b'; add [peer aa] to its sync.conf"
-    b.logs(f"who calls from 127.0.0.1 as 'aa' is refused: {sentence}")
+    b.logs(f"refused the connection of 'aa' from 127.0.0.1: {sentence}")
     assert message is None or message["why"] == sentence
     let_in(b, as_a)
 
@@ -429,13 +429,13 @@ def test_a_name_that_is_no_peer_is_refused_and_told(b, authority, as_a):
 ])
 def test_a_certificate_without_one_name_is_refused(b, authority, as_a, names, why):
     handshake(b, authority.certificate, *authority.odd("odd", names))
-    b.logs(f"who calls from 127.0.0.1 is refused: {why}")
+    b.logs(f"refused a connection from 127.0.0.1: {why}")
     let_in(b, as_a)
 
 
 def test_who_shows_no_certificate_is_refused(b, authority, as_a):
     handshake(b, authority.certificate, None, None)
-    b.logs("who calls from 127.0.0.1 is refused: it shows no certificate")
+    b.logs("refused a connection from 127.0.0.1: it shows no certificate")
     let_in(b, as_a)
 
 
@@ -454,7 +454,7 @@ def test_what_is_no_tls_is_refused(b, as_a, garbage):
             s.shutdown(socket.SHUT_WR)
             while s.recv(4096):
                 pass
-    b.logs("who calls from 127.0.0.1 is refused: ")
+    b.logs("refused a connection from 127.0.0.1: ")
     let_in(b, as_a)
 
 
@@ -617,7 +617,7 @@ def test_of_two_nodes_the_lower_one_dials(make, authority):
     with Peer(agent, authority.certificate, *authority.node("b")) as peer:
         message = peer.until("bye")
     assert message is None or "the one whose name is lower dials" in message["why"]
-    agent.logs("who calls from 127.0.0.1 as 'b' is refused: of two nodes the one whose name is lower dials")
+    agent.logs("refused the connection of 'b' from 127.0.0.1: of two nodes the one whose name is lower dials")
 
 
 def test_a_node_with_another_name_than_dialled_is_named(make, authority):

@@ -41,7 +41,7 @@ def test_it_is_told_before_bytes_move(nodes):
     nodes["a"].publish("m", seed=1, size=SIZE)
     fill(nodes["c"])
     why = nodes["a"].start_push("m", policy="all").failed()
-    assert "c refused: what it commits cannot be written to " in why and "No space left on device" in why, why
+    assert "c refused: its commit log cannot be written to " in why and "No space left on device" in why, why
     assert received(nodes["b"]) == received(nodes["c"]) == 0, nodes.story()
     filler(nodes["c"]).unlink()
     nodes["a"].push("m")

@@ -382,5 +382,5 @@ def test_a_plan_that_is_not_there_ends_nothing_but_the_reshard(make_nodes, np, t
     nodes = make_nodes(2, settings=PLAIN, programs={"a": programs})
     m = Model(np, nodes, FSDP_TO_TP, "ab", "b")
     said = refusal(m.reshard(check=False))
-    assert "what the planner says cannot be used" in said and "every node still serves what it had" in said, said
+    assert "the planner's answer cannot be used" in said and "every node still serves what it had" in said, said
     m.assert_untouched()

@@ -156,7 +156,7 @@ def test_who_is_revoked_is_hung_up_on_and_not_let_in_again(strict, authority):
     strict.sees("a", "down", "the certificate of 'a' is revoked")
     with contextlib.suppress(OSError), Peer(strict, authority.certificate, *old) as peer:
         assert peer.hear() is None
-    strict.logs("who calls from 127.0.0.1 as 'a' is refused: its certificate is revoked")
+    strict.logs("refused the connection of 'a' from 127.0.0.1: its certificate is revoked")
     with Peer(strict, authority.certificate, *authority.fresh("a", "new")) as peer:
         peer.hello()
         strict.sees("a", "up")
