@@ -56,7 +56,7 @@ version = $(shell sed -n 's/^.define WEIGHTD_VERSION_$(1) //p' libclient/include
 SOVERSION := $(call version,MAJOR)
 VERSION := $(SOVERSION).$(call version,MINOR).$(call version,PATCH)
 
-# --- What this machine has ----------------------------------------------------------------------
+# --- Libraries and programs of this machine -----------------------------------------------------
 
 has_pkg = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes)
 has_program = $(shell command -v $(1) 2>/dev/null)
@@ -86,20 +86,20 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 
 # --- Sources ------------------------------------------------------------------------------------
 
-# Of the files of a variant, NOUN-*.c, one is built.
+# A variant has files NOUN-*.c, one of which is built.
 INI := server/base/ini-$(if $(HAVE_INIH),inih,none).c
 PROBE := server/buffers/probe-$(if $(HAVE_SDT),sdt,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
-# What weightctl and agents plan, and engines carry out.
+# Plans of reshards: weightctl and agents make them, engines execute them.
 RESHARD := $(call objects,$(wildcard ipc/reshard/*.c))
-# For clients and weightd-cuda; weightd does without.
+# Linked into clients and weightd-cuda; weightd works without it.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/base/ini-% server/buffers/probe-% server/base/fault.c
 # Both ends of what weightd and weightd-cuda say to each other.
 PROTOCOL := $(call objects,server/cuda/protocol.c)
-# For programs that have jansson, which weightd has not.
+# Linked into programs that use jansson; weightd does not.
 JSON_BASE := $(call objects,$(wildcard server/base/json/*.c))
 BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
 SERVER_ROOMS := server server/backend server/buffers server/memory server/requests server/restart server/state
@@ -112,7 +112,7 @@ CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libcl
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
-# What the agent and the processes that work for it share.
+# Code that the agent shares with the processes that work for it.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC_ENGINE := $(call objects,$(wildcard server/sync/engine/*.c)) $(SYNC_BASE)
 SYNC := $(call objects,$(wildcard $(addprefix server/sync/,*.c net/*.c state/*.c coordinator/*.c participant/*.c))) $(RESHARD)
@@ -164,7 +164,7 @@ FAKE_NCCL_LACKING := build/fake/nccl-lacking/libnccl.so.2
 FAKE_NCCL_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
 	$(wildcard tests/fake/nccl/*.c ipc/base/*.c) tests/fake/failure.c tests/fake/state.c)
 
-# One for verbs, whose symbols have more than one version.
+# One for verbs: its symbols have more than one version.
 FAKE_VERBS := build/fake/verbs/libibverbs.so.1
 
 # And a kernel with TLS, for a program that is started with it in LD_PRELOAD.
@@ -193,7 +193,7 @@ all: programs demos man
 programs: $(PROGRAMS) $(LIB) $(NCCL_PLUGIN)
 faults: $(B)-faults/weightd $(B)-faults/weightd-cuda
 unit: $(UNIT) $(NCCL_HOST)
-# What tests run that are marked threads.
+# Programs that the tests marked `threads` run.
 threaded: $(filter-out $(addprefix $(B)/weightd-sync-,tcp gloo nccl),$(PROGRAMS)) $(LIB) $(NCCL_PLUGIN) $(NCCL_HOST) \
 	$(filter $(addprefix $(B)/unit/,$(file <tests/unit/threads)),$(UNIT))
 demos: $(DEMO)
@@ -268,10 +268,10 @@ $(B)/weightd-sync-gloo: $(SYNC_GLOO) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC)
 $(B)/weightd-sync-nccl: $(SYNC_NCCL) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC) $(CUDA)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
-# What libbpf calls the machine whose registers are read.
+# The name that libbpf gives to this machine, for reading its registers.
 BPF_ARCH = $(patsubst aarch64%,arm64,$(patsubst x86_64%,x86,$(shell $(CC) -print-multiarch)))
 
-# What runs in the kernel is the same for every build tree.
+# All build trees share the programs that run in the kernel.
 build/bpf/%.bpf.o: bpf/%.bpf.c Makefile
 	$(call say,BPF)mkdir -p $(@D)
 	$(Q)$(CLANG) -MMD -MP -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -D__TARGET_ARCH_$(BPF_ARCH) -I. \
@@ -393,7 +393,7 @@ digest-kernel: libclient/cuda/digest.cu
 
 .PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
 
-# What is tested of weightctl by itself, and against weightd-sync.
+# The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
 	$(PUSH_MODEL) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
@@ -415,7 +415,7 @@ $(UNIT_SYNC) $(TOOLS_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call par
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
 
-# What is told by programs of BPF is weightd-trace's as a whole.
+# Tests of the output of BPF programs link all of weightd-trace.
 $(UNIT_BPF): $(B)/%: $(B)/obj/tests/%.o $(filter-out $(B)/obj/bpf/main.o,$(TRACE))
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka libbpf jansson)
@@ -430,7 +430,7 @@ TEST_ENV = WEIGHTD_LIBRARY=$(abspath build/libweightd.so) WEIGHTD_MODEL=$(abspat
 PYTEST = WEIGHTD_BUILD=$(abspath $(B)) $(TEST_ENV) $(PYTHON) -m pytest
 LANES = $(TEST_ENV) $(PYTHON) tests/lanes
 
-# What install-deps brings changes what pkg-config finds, hence the second make.
+# install-deps changes the result of pkg-config, hence the second make.
 check: deps
 	$(Q)$(MAKE) --no-print-directory to-check
 	$(Q)$(LANES) check $(LANE)
@@ -458,7 +458,7 @@ to-check-san:
 	$(Q)$(MAKE) --no-print-directory SAN=address programs faults unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread threaded
 
-# Which tests need not run sanitized: an hour.
+# Lists the tests that need not run sanitized. Takes an hour.
 .PHONY: arcs
 arcs: all fakes
 	$(Q)$(MAKE) --no-print-directory SAN=coverage programs faults unit gpu-programs
@@ -490,8 +490,7 @@ format:
 	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
 	$(Q)$(PYTHON) tests/lint/manual.py
 
-# What install-deps brings changes what pkg-config finds, hence the second make, on every processor unless the caller
-# says how many.
+# install-deps changes the result of pkg-config, hence the second make. It uses every processor unless the caller passes -j.
 demo:
 	@$(if $(wildcard $(B)/weightd),,echo 'demo: $(B)/ will take 20 MB')
 	@$(if $(filter build/model,$(MODEL)),$(if $(wildcard build/model),,echo 'demo: the model will take 92 MB in build/model/'))
@@ -508,8 +507,8 @@ bench: deps
 matrix: all fakes
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(OPERATION),--operation $(OPERATION)) $(KINDS)
 
-# For a machine with a GPU that can build nothing: programs, and the libraries that they need, below 16 MB. WHEELS=1 adds
-# the packages for Python that weightd is compared with there (12 MB at most).
+# A pack for a machine with a GPU that cannot build: programs, and the libraries that they need, below 16 MB. WHEELS=1
+# adds the packages for Python that weightd is compared with there (12 MB at most).
 .PHONY: gpu-pack gpu-rehearsal
 gpu-pack: programs gpu-programs
 	$(Q)$(PYTHON) tests/gpu/pack $(if $(WHEELS),--wheels) $(B) build-gpu
@@ -597,7 +596,7 @@ $(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
 
 .PHONY: install uninstall clean help
 
-# What is there with OpenSSL alone.
+# Programs that are built with OpenSSL only.
 SYNC_INSTALLED := $(SYNC_PROGRAMS:$(B)/weightd-sync-local=$(B)/install/weightd-sync-local)
 
 install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
@@ -652,7 +651,7 @@ uninstall:
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
-# What was downloaded stays: it is no product.
+# Keeps downloads: they are no build product.
 clean:
 	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
 

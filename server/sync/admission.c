@@ -1,11 +1,12 @@
 /*
- * What a node asks of a version before it takes any of it: that whoever brings it may, that its publisher signed it,
- * that it is newer than what is committed here, and that there is room and nothing more urgent. Nothing is kept
- * of what is refused.
+ * Admission of a version, before the node receives any of it. The sender must be allowed to send it, its publisher must
+ * have signed it, it must be newer than the version that is committed here, and there must be room for it and nothing
+ * more urgent. The node keeps nothing of a refused version.
  *
- * What was committed long ago may have been signed with a certificate that is over by now. So may what a thief of
- * its key signs today, with a date of then: with somebody who brings it, nothing in it tells these apart. But others
- * tell: it was committed before if our commit log has it, or if more than half of the others in the group do.
+ * A version that was committed long ago may be signed with a certificate that has expired since. A thief of the key can
+ * sign another version today and date it back: the document alone does not distinguish the two. The rest of the group
+ * does. The version was committed before if our commit log has it, or if more than half of the other nodes in the group
+ * have it.
  */
 #include "server/sync/admission.h"
 
@@ -18,7 +19,7 @@
 #include "server/sync/state/retry.h"
 
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
-#define QUEUED_MAX 64 /* of one coordinator: a document each */
+#define QUEUED_MAX 64 /* per coordinator: each holds a document */
 
 /* The group, if it has the buffer and this node is in it. */
 static const struct group *find_group(const struct agent *a, const char *group, const char *buffer,
@@ -162,7 +163,10 @@ static const char *refuse_older(struct agent *a, const struct replica *rep, char
 	return "fenced";
 }
 
-/* Numbers of what failed are used again, those of what was committed never: by nobody who has his key and his commit log. */
+/*
+ * A publisher uses the number of a failed version again. It never does so with the number of a committed one, as long as
+ * it has its own key and its commit log.
+ */
 static const char *refuse_twin(struct agent *a, unsigned peer, const struct replica *rep,
 			       const struct document *d, char why[WHY_SIZE])
 {

@@ -245,8 +245,8 @@ static unsigned n_pushes(const struct agent *a)
 }
 
 /*
- * A repair makes room for what an operator asks for, and what only goes on for who is slow; nothing else does. For a dry
- * run nothing ends.
+ * A repair makes room for the request of an operator. So does a sync that only waits for slow members. Nothing else
+ * does. A dry run ends nothing.
  */
 static int agent_make_room(struct agent *a, const struct replica *rep, const char *what,
 			   bool is_dry, char why[WHY_SIZE])
@@ -294,7 +294,7 @@ static void wish_grant(struct sync *s, const struct wish *w, char ret_sync[SYNC_
 	memcpy(ret_sync, s->id, SYNC_ID_SIZE);
 }
 
-/* Ends nothing: who is refused cost nobody anything. */
+/* Ends nothing: a refused request must not cost others anything. */
 static int read_wish(struct agent *a, const json_t *request, const char *what, struct wish *ret,
 		     char why[WHY_SIZE])
 {
@@ -558,7 +558,7 @@ json_t *agent_replicas(const struct agent *a, unsigned peer_or_self)
 	return rows;
 }
 
-/* --- What happens ------------------------------------------------------------------------------- */
+/* --- Events ------------------------------------------------------------------------------------- */
 
 void agent_on_peer_up(struct agent *a, unsigned peer)
 {

@@ -27,7 +27,7 @@
  *	 "size"|null, "changed"|null (bytes of leaves that somebody lacked), "by":"full"|"leaves"|"patch"|null,
  *	 "patch"|null (its bytes), "differ"|null (bytes of elements that it changes),
  *	 "phase"|null (in which it failed), "planned"|null, "payload"|null, "bytes"|null, "kernel"|null (see byte_count.h), "broken"
- *	 (epochs, whose bytes are in none of these), "traced"|null, "untraced" (see byte_count.h; both change later, too), "started_ns", "ended_ns",
+ *	 (epochs; their bytes are in none of these), "traced"|null, "untraced" (see byte_count.h; both change later, too), "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
@@ -63,7 +63,7 @@ int agent_load(struct agent *a, const json_t *commit_log, char why[WHY_SIZE]);
 /* Writes what may be written late, what the last seconds were, now: before the end. -errno of env.save(). */
 int agent_flush(struct agent *a);
 
-/* --- What operators ask ------------------------------------------------------------------------- */
+/* --- Requests of operators --------------------------------------------------------------------- */
 
 /*
  * Pushes {buffer, group|null, version, policy|null, max_rate} and returns at once: the outcome is the event
@@ -105,7 +105,7 @@ bool agent_is_idle(const struct agent *a);
 /* The group of a sync that is under way here, or NULL. */
 const char *agent_sync_group(const struct agent *a, const char *sync);
 
-/* --- What they see; arrays of rows, the caller's ------------------------------------------------- */
+/* --- Rows for operators; the caller owns the arrays -------------------------------------------- */
 
 /*
  * A row per (sync, node) of what is under way, and of the last syncs that ended; all of them where `sync` is

@@ -24,7 +24,7 @@
 #define NAME_NEW "record.new"
 #define GROWTH (16 << 10) /* bytes that another version makes of it, and more */
 #define SMALL (64 << 10) /* so large it may be, however little it says */
-#define SUM_SIZE (2 * HASH_SIZE + 1) /* of the digits before a piece, with the space */
+#define SUM_SIZE (2 * HASH_SIZE + 1) /* the digits before a piece, with the space */
 
 static int open_folder(const char *folder, int *ret)
 {

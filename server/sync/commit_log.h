@@ -15,8 +15,8 @@
 
 struct commit_log {
 	const char *folder;
-	uint64_t size; /* of the pieces that are there */
-	uint64_t size_max; /* of them, until the next one has to have all; 0: it has to */
+	uint64_t size; /* bytes of the pieces that are there */
+	uint64_t size_max; /* a piece that exceeds it must have all; 0: the next must */
 	uint64_t n_torn; /* bytes behind them that are none */
 };
 

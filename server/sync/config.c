@@ -17,7 +17,7 @@
 #define SECOND_NS 1000000000u
 
 struct parser {
-	struct settings settings; /* whose values are `config` */
+	struct settings settings; /* its values are in `config` */
 	struct config config;
 	unsigned seen[SETTINGS_KEYS_MAX]; /* lines of the keys of this peer or group */
 	unsigned *peer_lines;
@@ -29,14 +29,14 @@ static struct parser *parser_of(struct settings *s)
 	return container_of(s, struct parser, settings);
 }
 
-/* --- What the configuration holds ----------------------------------------------------------------- */
+/* --- Elements of the configuration ---------------------------------------------------------------- */
 
 /* One more element of `size` bytes at the end of the array that `*array` points to, zero. NULL: it was reported. */
 static void *grow(struct settings *s, void *array, unsigned *n, size_t size)
 {
 	char *at, *more;
 
-	memcpy(&at, array, sizeof(at)); /* of whatever type the pointer is */
+	memcpy(&at, array, sizeof(at)); /* the pointer may have any type */
 	more = reallocarray(at, *n + 1, size);
 	if (!more) {
 		settings_report(s, "out of memory");
@@ -482,7 +482,7 @@ static bool open_section(struct settings *s, const char *name)
 	return false;
 }
 
-/* --- What has to fit together --------------------------------------------------------------------- */
+/* --- Settings that must agree --------------------------------------------------------------------- */
 
 static bool is_node(const struct config *c, const char *name)
 {

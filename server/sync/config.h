@@ -42,7 +42,7 @@ struct config {
 
 	bool data_tls;
 	const struct transport *transport;
-	bool patches; /* of what is pushed, from one version to the next */
+	bool patches; /* patches of pushed versions, from one to the next */
 	struct network *trusted; /* with bytes in the clear */
 	unsigned n_trusted;
 

@@ -19,11 +19,13 @@
 #include "server/sync/operators.h"
 
 #define CLIENTS_MAX 256
-#define CLIENTS_OF_ROOT 16 /* that all others leave it: they could keep out who is to mend that */
+/* Reserved for root: without them, other users could lock the administrator out. */
+#define CLIENTS_OF_ROOT 16
 #define CLIENTS_OF_USER_MAX                                                                        \
 	64 /* or one of them could keep all others out; root has no such limit */
 #define QUEUE_MAX 8192 /* packets that a client has not read */
-#define WATCHED_MAX 512 /* of one that watches, which anybody may: they are copies */
+/* The same for a watching client: anybody may watch, and packets are copied. */
+#define WATCHED_MAX 512
 #define HISTORY_MAX 256
 #define PAUSE_NS 100000000u
 #define WAY_OUT "; wait for your turn with --queue"
@@ -42,9 +44,9 @@ struct client {
 	uid_t uid;
 	bool is_operator;
 	bool watches;
-	char sync[SYNC_ID_SIZE]; /* whose end it waits for; "": none's */
-	bool waits_for_slow; /* that they have it, too */
-	json_t *queued; /* what it asked for, and others have to end first; NULL: nothing */
+	char sync[SYNC_ID_SIZE]; /* the client waits for its end; "": for none */
+	bool waits_for_slow; /* and for slow members to have it */
+	json_t *queued; /* the request, until others end; NULL: none */
 	const struct beginning *queued_as;
 	bool doomed;
 };
@@ -354,7 +356,7 @@ static void answer_watch(struct client *c, const json_t *request)
 {
 	(void)request;
 	c->watches = true;
-	control_say(c, json_pack("{ss}", "event", "watching")); /* what comes from here on is seen */
+	control_say(c, json_pack("{ss}", "event", "watching")); /* events from here on are sent */
 }
 
 static const struct {
@@ -416,7 +418,7 @@ static void control_on_client(struct source *source, uint32_t events)
 static bool has_too_many(const struct control *control, uid_t uid)
 {
 	const struct client *c;
-	unsigned n = 0, n_others = 0; /* of this user; of all but root */
+	unsigned n = 0, n_others = 0; /* clients of this user; of all but root */
 
 	list_for_each(c, &control->clients, link) {
 		n += c->uid == uid;
@@ -491,7 +493,7 @@ static bool is_in_the_way(const char *path)
 	return lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
 }
 
-/* True when somebody answers there, who is not to be robbed of it. */
+/* Returns true if a process answers there: its socket must not be replaced. */
 static bool is_alive(const struct sockaddr_un *at)
 {
 	cleanup(fd_closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
@@ -573,13 +575,13 @@ static bool is_end(const json_t *event)
 	return is_kind(event, "end");
 }
 
-/* It is committed, and goes on for who is slow. */
+/* The sync is committed, and continues for slow members. */
 static bool is_left(const json_t *event)
 {
 	return is_kind(event, "left");
 }
 
-/* A sync that ended makes room, and so may one that has nobody left but who is slow. */
+/* A sync that ended makes room. So may one that only waits for slow members. */
 static bool may_make_room(const json_t *event)
 {
 	static const char *const LAST[] = {"committed", "failed", "unknown"};
@@ -622,7 +624,7 @@ void control_tell(struct control *c, const json_t *event)
 
 	if (may_make_room(event)) /* the agent is in the middle of it */
 		timer_start(c->loop, &c->turn, num_now_ns());
-	/* Without memory those who wait for its end are told at least that. */
+	/* Without memory for pages, clients that wait for the end receive at least the event. */
 	if (!pages)
 		tell_page(c, event, event);
 	json_array_foreach(pages, i, page) tell_page(c, event, page);

@@ -1,10 +1,11 @@
 /*
  * The control socket
  *
- * Where people and scripts ask this node's agent, with weightctl: requests and rows are JSON objects, one a
- * packet (json_packet.h), and the last packet of an answer has "end". Everyone who reaches the socket may look;
- * pushing and cancelling is the operators'. Who wants to push what is busy may wait for his turn, which he has after
- * those who wait for longer, and loses when he hangs up. A client that does not read is hung up on, and holds up nobody.
+ * People and scripts send requests to this node's agent here, with weightctl. Requests and rows are JSON objects, one a
+ * packet (json_packet.h), and the last packet of an answer has "end". Every process that reaches the socket may read the
+ * state; only operators may push and cancel. A push of a busy buffer may wait for its turn: it is served after those
+ * that have waited longer, and loses its turn when the client closes the connection. The agent closes the connection of
+ * a client that does not read, so that it delays no other.
  */
 #pragma once
 
@@ -29,8 +30,8 @@ struct control {
 	const struct control_options *options; /* borrowed */
 	struct loop *loop;
 	struct source listener;
-	struct timer pause; /* of accepting, when we are out of descriptors */
-	struct timer turn; /* of who waits for the end of a sync to begin another */
+	struct timer pause; /* delays accept() when we are out of descriptors */
+	struct timer turn; /* begins syncs that waited for the end of another */
 	struct list clients;
 	unsigned n_clients;
 };

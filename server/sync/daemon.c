@@ -31,9 +31,9 @@
 #include "server/sync/state/transport.h"
 #include "server/sync/tracing.h"
 
-#define STOP_NS 2000000000u /* for the others to hear that we stop */
+#define STOP_NS 2000000000u /* time for the other nodes to receive that we stop */
 #define STOP_LOOK_NS 10000000u
-#define WARN_NS 3600000000000u /* between two warnings of a certificate whose time is over soon */
+#define WARN_NS 3600000000000u /* between two warnings that a certificate expires soon */
 #define ROW_SIZE_MAX (JSON_PACKET_SIZE_MAX - 1024)
 
 struct daemon {
@@ -53,12 +53,12 @@ struct daemon {
 	struct timer agent_timer;
 	struct source signals;
 	struct file_watch file_watch; /* sync.conf first, and then what trust has */
-	struct timer warn; /* of the certificate */
+	struct timer warn; /* about the certificate */
 	struct timer stop; /* looks whether all has been said */
 	uint64_t stop_ns; /* when that has to be; 0: we do not stop */
 	uint64_t since_ns; /* CLOCK_REALTIME */
 	struct commit_log commit_log;
-	int lock_fd; /* of that */
+	int lock_fd; /* locks the commit log */
 };
 
 static uint64_t clock_ns(clockid_t clock)
@@ -150,7 +150,7 @@ static bool is_op(const json_t *message, const char *op)
 	return is && !strcmp(is, op);
 }
 
-/* Else a publisher could have any host dialled, and learn from how that fails who is there. */
+/* Without this check a publisher could make us dial any host, and learn from the failure what is there. */
 static bool env_may_dial(void *userdata, const char *address, const char *node, char why[WHY_SIZE])
 {
 	const struct daemon *w = userdata;
@@ -217,7 +217,7 @@ static bool may_open(struct daemon *w, const json_t *open, char why[WHY_SIZE])
 	return true;
 }
 
-/* Only engines open and start; under TLS they need to be who we are. */
+/* Only engines receive "open" and "start". Under TLS they need the identity of this node. */
 static void env_job_tell(void *userdata, struct job *job, const json_t *message, const int *fds,
 			 unsigned n_fds)
 {
@@ -337,7 +337,7 @@ static const struct env env = {
 	.event = env_event,
 };
 
-/* --- What happens --------------------------------------------------------------------------------- */
+/* --- Events --------------------------------------------------------------------------------------- */
 
 static void daemon_on_said(void *userdata, void *owner, const json_t *message, int *fds,
 			   unsigned n_fds)
@@ -404,7 +404,7 @@ static void daemon_on_change(void *userdata, unsigned peer)
 
 	format_status(w, status, sizeof(status));
 	(void)snprintf(text, sizeof(text), "STATUS=%s", status);
-	(void)notify_send(&w->notify, text, -1); /* where nobody listens, nobody misses it */
+	(void)notify_send(&w->notify, text, -1); /* without a listener, no one misses it */
 	trace_peer(w, peer);
 }
 
@@ -583,7 +583,7 @@ static void daemon_on_files_changed(void *userdata, unsigned changed)
 {
 	struct daemon *w = userdata;
 
-	if (changed & 1) /* reading it may wait for who knows its groups of users */
+	if (changed & 1) /* reading it may block in the lookup of Unix groups */
 		log_warning("%s was changed, and is read at the start only: weightd-sync --check says "
 			    "what is wrong with it, and a restart takes it",
 			    w->config->path);

@@ -24,7 +24,7 @@ struct about {
 	uint64_t changed;
 	uint64_t patch; /* bytes of the patch; 0: there is none */
 	uint64_t n_differ; /* bytes of elements that it changes; UINT64_MAX: not known here */
-	uint64_t done; /* by the node that it is about, with the next two */
+	uint64_t done; /* this and the next two: of the node that the row is about */
 	uint64_t expected;
 	uint64_t epoch;
 	const char *ended_in; /* a phase; NULL: it goes on */
@@ -384,7 +384,7 @@ static struct byte_count *byte_count_of(struct agent *a, enum metrics_role role,
 	return NULL;
 }
 
-/* Also where the row was told of, and is in the commit log: who asks later is told better. */
+/* Amends rows that were already sent and are in the commit log, too: later requests get the better number. */
 void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes)
 {
 	struct byte_count *byte_count = byte_count_of(a, role, sync);

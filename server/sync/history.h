@@ -9,7 +9,7 @@
 #include "server/sync/participant/participant.h"
 
 void history_member_event(struct agent *a, const struct sync *s, const struct member *m);
-/* As its end, once: it is committed, and goes on for those who are late. */
+/* Sent once, like the event of its end: the sync is committed, and continues for late members. */
 void history_sync_left(struct agent *a, struct sync *s);
 void history_sync_end(struct agent *a, const struct sync *s, bool committed);
 /*

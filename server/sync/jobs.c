@@ -29,11 +29,11 @@ struct job {
 	void *owner;
 	struct child child;
 	struct source socket;
-	struct source end; /* of the pidfd */
+	struct source end; /* the pidfd */
 	struct list queue; /* struct message */
 	unsigned n_queue;
-	char *buffer; /* what it works for; NULL: none */
-	bool forgotten; /* by job_end(): nobody is told anything of it */
+	char *buffer; /* the job works for it; NULL: for none */
+	bool forgotten; /* job_end() was called: its events are dropped */
 	char how[CHILD_WHY_SIZE]; /* why it was ended by job_fail(); "": it has to say itself */
 };
 
@@ -140,7 +140,7 @@ static bool hear(struct job *job)
 	return !job->forgotten && job->socket.loop;
 }
 
-/* Somebody who waited for it may be told now. */
+/* Messages that had to wait may be sent now. */
 static void release_held(struct jobs *j)
 {
 	struct job *job;

@@ -71,7 +71,7 @@ int main(int argc, char **argv)
 	log_set_name("weightd-sync");
 	log_init(LOG_LEVEL_INFO);
 	journal_init();
-	(void)signal(SIGPIPE, SIG_IGN); /* who reads what we write may go before us */
+	(void)signal(SIGPIPE, SIG_IGN); /* the reader of our output may end before us */
 	if (config_load(a.config, a.socket, &config) < 0)
 		return EXIT_USAGE;
 	log_set_level(config.log_level);

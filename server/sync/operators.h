@@ -1,7 +1,7 @@
 /*
  * Operators
  *
- * Who may make this node push: root, the agent's own user, and the members of one Unix group.
+ * Users that may make this node push: root, the agent's own user, and the members of one Unix group.
  */
 #pragma once
 
@@ -10,5 +10,5 @@
 
 #include "ipc/channel.h"
 
-/* Returns whether who is at the other end of a socket is one of them; `gid` -1: no group. */
+/* Returns whether the user at the other end of a socket is one of them; `gid` -1: no group. */
 bool operators_have(gid_t gid, const struct channel_peer *peer);

@@ -1,12 +1,12 @@
 /*
- * A replica that is not served is, at any time, one of: looked at by a source job, asked for and waited for, about
- * to be retried, or without anybody who has it. All of these end by a deadline, an answer, or news of a
- * peer. Retries double from a fifth of a second to ten, with a random part, as a thousand nodes may lack the
- * same; whoever is served serves the next, one at a time.
+ * A replica that is not served is, at any time, in one of four states: a source job looks at it, this node has requested
+ * it from a peer and waits, a retry is due, or no peer has it. A deadline, an answer, or news of a peer ends each of
+ * these. Retries double from a fifth of a second to ten, with a random part, as a thousand nodes may lack the same
+ * version. Each node that got it serves the next one, one at a time.
  *
- * What a peer claims to have may not be true. Whom we asked in vain is asked behind all others that have anything
- * newer than what we hold, and another one that appears is not kept waiting for it. Nor may it hold our place for a
- * repair: only who was asked brings one, once, and it has to bring bytes.
+ * A peer may claim a version that it does not have. After a request in vain, that peer is asked after all others that
+ * have anything newer than our version, and a new peer need not wait for it. Nor may such a peer hold our place for a
+ * repair: only the peer that was asked may begin one, once, and it must send bytes.
  */
 #include "server/sync/repair.h"
 
@@ -406,7 +406,7 @@ struct catch_up {
 	unsigned peer;
 	const struct group *group;
 	char buffer[BUFFER_MAX + 1];
-	struct version_id version_id; /* what the peer has */
+	struct version_id version_id; /* the version that the peer has */
 };
 
 static void catch_up_free(struct catch_up *c)

@@ -19,7 +19,7 @@ void repair_look_again(struct agent *a, struct replica *rep);
 
 /* Serves those that wait, oldest first, as many as may be served at a time. */
 void repair_serve_next(struct agent *a);
-/* Divides the rate that repairs may have among those whose bytes move. */
+/* Divides the rate limit of repairs among those that move bytes. */
 void repair_share_rate(struct agent *a);
 /* A peer's, or all, that wait. */
 void repair_forget(struct agent *a, unsigned peer_or_none);

@@ -20,7 +20,7 @@
 
 #define RETRY_NS 1000000000u
 #define RETRY_MAX_NS 32000000000u
-#define QUEUE_MAX 4096 /* requests; who is so far behind is given up */
+#define QUEUE_MAX 4096 /* requests; a weightd-trace that is so far behind is given up */
 #define ANSWER_NS 30000000000u /* the same; a busy machine is slow */
 
 struct request {
@@ -97,7 +97,7 @@ static void send_next(struct tracing *t)
 	if (t->is_asked || !q)
 		return;
 	json = json_copy(q->json);
-	(void)json_object_del(json, "note"); /* which may be longer than what it takes */
+	(void)json_object_del(json, "note"); /* a note may be longer than weightd-trace accepts */
 	r = json_packet_send(t->source.fd, json, &q->fd, q->fd >= 0);
 	if (r < 0) { /* there is room for one, always */
 		lose(t, "is gone");

@@ -23,7 +23,7 @@ struct tracing_events {
 
 struct tracing {
 	struct loop *loop;
-	const char *path; /* of its socket; NULL: it is never asked */
+	const char *path; /* its socket; NULL: it is never asked */
 	const struct tracing_events *events;
 	void *userdata;
 	struct source source; /* its fd is -1 while nobody is connected */
@@ -37,8 +37,8 @@ struct tracing {
 	struct timer retry;
 	uint64_t retry_ns; /* until it is looked for again: longer and longer, where it does not answer */
 	struct timer patience;
-	json_t *rows; /* of the answer, until now */
-	int last_error; /* of connecting, which is told once */
+	json_t *rows; /* the answer so far */
+	int last_error; /* the last error of connecting, which is logged once */
 };
 
 void tracing_init(struct tracing *t, struct loop *loop, const char *path,

@@ -1,7 +1,7 @@
 /*
  * An event makes a replica unverified, no more: only a look finds whether the bytes are there.
- * Events from before a watch are lost, so all replicas are looked at once a watch is in place:
- * those that are served, and those whose bytes could not be found in a weightd that was away.
+ * Events from before a watch are lost. So this node looks at all replicas once a watch is in place: at those that are
+ * served, and at those that it could not find because weightd was not running.
  */
 #include "server/sync/watch.h"
 

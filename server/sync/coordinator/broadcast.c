@@ -42,7 +42,7 @@ static uint64_t broadcast_time_to_move(const struct agent *a, const struct sync 
 	return time_limit_to_move(a, s->document->n_bytes, rate);
 }
 
-/* --- What people see ---------------------------------------------------------------------------- */
+/* --- Progress for people ------------------------------------------------------------------------ */
 
 static const char *from_name(const struct agent *a, const struct broadcast *b,
 			     const struct member *m)
@@ -147,7 +147,7 @@ static bool broadcast_decide(struct agent *a, struct sync *s)
 	int r;
 
 	if (sync_is_repair(s))
-		s->decided = true; /* by its publisher, when it was pushed */
+		s->decided = true; /* its publisher decided when it pushed */
 	if (s->decided)
 		return true;
 	if (document_decide(a, s->document, why) < 0) {
@@ -212,7 +212,7 @@ static void blame_corrupt(struct agent *a, struct broadcast *b)
 		m->is_corrupt = false;
 		if (++m->n_corrupt < CORRUPT_MAX)
 			continue;
-		m->state = MEMBER_VERIFYING; /* where it showed, for the sentence */
+		m->state = MEMBER_VERIFYING; /* the state in which it showed, for the sentence */
 		member_fail(a, s, m, "got other bytes than were signed %u times, the last from %s,",
 			    CORRUPT_MAX, from_name(a, b, m));
 	}
@@ -239,7 +239,7 @@ static void broadcast_move(struct agent *a, struct sync *s)
 		move_or_verify(a, b);
 }
 
-/* Nobody who has all waits for those who have not. */
+/* A member that has all bytes does not wait for the others. */
 static void verify_complete(struct agent *a, struct sync *s)
 {
 	for (unsigned i = 0; i < s->n_members; i++)
@@ -357,7 +357,7 @@ static void broadcast_on_timer(struct agent *a, struct sync *s, uint64_t now)
 	}
 }
 
-/* --- What members say --------------------------------------------------------------------------- */
+/* --- Messages of members ------------------------------------------------------------------------ */
 
 static json_t *broadcast_ask_fields(const struct agent *a, const struct sync *s)
 {

@@ -16,9 +16,9 @@
 /* The version as a patch: see patch_policy.h. */
 struct patch_policy {
 	struct patch_chain patch_chain; /* that this node keeps, and that end with the version */
-	unsigned first; /* of those that are needed */
+	unsigned first; /* the first patch that is needed */
 	bool is_composing;
-	int fd; /* what travels; -1: nothing does, or not yet */
+	int fd; /* the patch that travels; -1: none does, or not yet */
 	uint64_t size;
 	uint64_t changed; /* bytes of elements that it changes */
 };
@@ -26,19 +26,19 @@ struct patch_policy {
 struct loan;
 
 struct broadcast {
-	struct sync sync; /* of members without this node, which has it already */
+	struct sync sync; /* without this node as a member: it has the version already */
 	uint64_t share; /* that a repair has of repair_rate now; 0: there is no limit */
-	struct version_id before; /* what this node had committed then: what stays after a failure */
+	struct version_id before; /* the committed version of this node at that time; it stays after a failure */
 
 	struct loan *loan;
-	bool is_gone; /* which somebody removed on purpose meanwhile; the source still has the memory */
+	bool is_gone; /* a user removed the version meanwhile; the source still has the memory */
 	bool is_unwanted; /* that memory is wanted back */
 	int layout_fd;
 	int data_fd;
 	int leaves_fd;
 	struct nccl_epoch {
 		bool is_wanted; /* there are such epochs */
-		struct gpu_memory memory; /* where data_fd is then */
+		struct gpu_memory memory; /* the place of data_fd then */
 		unsigned n_broken;
 		unsigned n_staging; /* answers of the source job that are waited for */
 		int staged_fd; /* leaves of it in host memory; -1: none yet */
@@ -46,28 +46,28 @@ struct broadcast {
 
 	struct patch_policy patch_policy;
 
-	const struct transport *transport; /* of the last epoch */
+	const struct transport *transport; /* in the last epoch */
 	struct work engine;
 	char engine_hello[TRANSPORT_HELLO_MAX + 1];
-	struct member *first; /* of the last epoch's chain */
+	struct member *first; /* the first of the last epoch's chain */
 	bool by_patch; /* the epoch carries the patch, and else the version */
-	struct ranges ranges; /* of what it carries */
+	struct ranges ranges; /* the bytes that it carries */
 	uint64_t expected;
 	bool engine_is_open;
 	bool engine_is_done;
 	uint64_t engine_done; /* bytes */
 	uint64_t epoch_ns; /* when its bytes began to move */
 	uint64_t moved_ns; /* when any did last */
-	uint64_t looked_ns; /* for who is slow, last */
+	uint64_t looked_ns; /* last look for slow members */
 	bool is_left; /* the epoch ended for that: what neighbours say of each other then means nothing */
 	uint64_t n_left; /* epochs that did */
 	char broke_link[2 * NODE_MAX + 8]; /* "a -> b" */
 	struct culprit {
-		struct member *by; /* who told; NULL: nobody did */
+		struct member *by; /* the member that reported it; NULL: none did */
 		bool is_link; /* or itself */
 		struct member *ends[2]; /* NULL: this node */
-		unsigned place; /* of the link in the chain */
-	} culprit; /* of the epoch that broke */
+		unsigned place; /* position of the link in the chain */
+	} culprit; /* the cause of the broken epoch */
 	struct broken {
 		const struct member *ends[2];
 		unsigned n_times;
@@ -95,8 +95,8 @@ static inline struct ranges *broadcast_missing(const struct broadcast *b, struct
 struct broadcast *broadcast_find_of_buffer(struct agent *a, const char *buffer);
 
 /*
- * A push, or a repair of the one peer, whose document is the replica's. `version` is the local weightd's, 0 the
- * newest. -errno with a sentence.
+ * Begins a push, or a repair of the one peer, with the document of the replica. `version` is that of the local weightd,
+ * 0 for the newest. Returns -errno with a sentence.
  */
 int broadcast_new(struct agent *a, struct replica *rep, const struct group *g, unsigned repair_of,
 		  uint64_t version, struct sync **ret, char why[WHY_SIZE]);

@@ -48,8 +48,8 @@ void broadcast_source_keep(struct agent *a, struct broadcast *b)
 	struct loan *l = take_ptr(b->loan);
 
 	/*
-	 * What is lent of a GPU is a copy, and no lease. Memory that weightd means to use again is not sealed, and it
-	 * would have to take other memory for the next version.
+	 * Memory lent from a GPU is a copy, and no lease. weightd does not seal memory that it means to use again, and
+	 * would need other memory for the next version.
 	 */
 	if (!a->config->patches || !l->work.job || b->is_unwanted || !is_in_host_memory(b) ||
 	    !fd_is_sealed(b->data_fd)) {

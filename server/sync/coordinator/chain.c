@@ -71,7 +71,7 @@ static struct member **find_place(struct broadcast *b, const struct member *m)
 	}
 }
 
-/* Puts the chain into an order in which nobody is behind whom it could not talk to. */
+/* Puts the chain into an order in which no member is behind one that it could not connect to. */
 static void go_around_broken(struct broadcast *b)
 {
 	struct member *rest = b->first, *last = NULL, **at;

@@ -20,7 +20,7 @@
 #include "server/sync/state/trace_span.h"
 #include "server/sync/state/transport.h"
 
-#define LOOK_NS (SECOND / 2) /* how often, while bytes move, for who is slow */
+#define LOOK_NS (SECOND / 2) /* period of the look for slow members, while bytes move */
 #define LAG_MIN ((uint64_t)8 << 20) /* bytes that a member may have and not have told of */
 
 /* --- Our own engine ----------------------------------------------------------------------------- */
@@ -268,7 +268,7 @@ int chain_epoch_begin(struct agent *a, struct broadcast *b)
 	settle_blame(a, b);
 	stripe_pairing_settle(a, b);
 	if (b->sync.epoch - b->n_left >= EPOCHS_MAX &&
-	    b->sync.phase != PHASE_BYTES) /* that went well: who waited has its turn */
+	    b->sync.phase != PHASE_BYTES) /* the epoch went well: waiting members have their turn */
 		lose_worst(a, b);
 	if (b->sync.phase == PHASE_ENDED)
 		return -1;
@@ -421,7 +421,7 @@ void chain_epoch_leave_slow(struct agent *a, struct broadcast *b)
 	stop_all(a, b);
 }
 
-/* --- What members say --------------------------------------------------------------------------- */
+/* --- Messages of members ------------------------------------------------------------------------ */
 
 static int take_missing(struct broadcast *b, struct member *m, const json_t *message)
 {
@@ -438,7 +438,10 @@ static int take_missing(struct broadcast *b, struct member *m, const json_t *mes
 	return 0;
 }
 
-/* As engines read it. Another one would fail the engine that dials it, and not who said it. */
+/*
+ * Engines read addresses in digits only. Any other would fail the engine that dials it, instead of the member that sent
+ * it.
+ */
 static bool is_in_digits(const char *address)
 {
 	struct in6_addr ignored;
@@ -584,8 +587,8 @@ static struct culprit culprit_of(struct agent *a, struct broadcast *b, struct me
 }
 
 /*
- * Several tell of the same break, in any order. Whose own engine failed is the cause of what its neighbours say, this
- * node among them, and a link is that of what those behind it say.
+ * Several members report the same break, in any order. A member that reports its own engine is the cause of the reports
+ * of its neighbours, this node among them. A broken link is the cause of the reports of the members behind it.
  */
 static void blame(struct agent *a, struct broadcast *b, struct member *m, const json_t *message)
 {

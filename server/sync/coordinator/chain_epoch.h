@@ -18,7 +18,7 @@ void chain_epoch_start(struct agent *a, struct broadcast *b);
 int chain_epoch_open_ours(struct agent *a, struct broadcast *b);
 /* It broke. */
 void chain_epoch_stop(struct agent *a, struct broadcast *b);
-/* Ends it early, if the policy has others not wait for who holds them up: that one gets the rest in the next. */
+/* Ends it early, if the policy lets others not wait for a slow member. That one gets the rest in the next epoch. */
 void chain_epoch_leave_slow(struct agent *a, struct broadcast *b);
 
 void chain_epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message);

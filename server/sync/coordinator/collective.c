@@ -1,10 +1,10 @@
 /*
- * Nobody knows the version before it is there. So what is signed is what this node found in its own memory, and only
- * nodes that found the same are asked to publish. Sources are never written.
+ * The version is unknown until it exists. So this node signs the digest that it found in its own memory, and asks only
+ * nodes that found the same to publish. Sources are never written.
  *
- * Between the decision and the first node that published, the bytes are nowhere but in memory that dies with those who
- * lend it. If this node ends in that moment, before its COMMIT has left, all nodes keep what they had; its record holds
- * a number that nobody serves, and the next push or average takes the one after.
+ * Between the decision and the first node that published, the bytes are only in memory that dies with the processes that
+ * lend it. If this node ends in that moment, before it has sent COMMIT, all nodes keep the version that they had. Its
+ * commit log then holds a number that no node serves, and the next push or average uses the one after.
  */
 #include "server/sync/coordinator/collective.h"
 
@@ -24,7 +24,7 @@ static uint64_t collective_time_to_move(const struct agent *a, const struct sync
 	return time_limit_to_move(a, 2 * s->document->n_bytes, s->max_rate);
 }
 
-/* --- What people see ---------------------------------------------------------------------------- */
+/* --- Progress for people ------------------------------------------------------------------------ */
 
 void collective_progress(const struct sync *s, const struct member *m, struct progress *ret)
 {
@@ -195,7 +195,7 @@ void collective_on_timer(struct agent *a, struct sync *s, uint64_t now)
 	}
 }
 
-/* --- What nodes say ----------------------------------------------------------------------------- */
+/* --- Messages of nodes -------------------------------------------------------------------------- */
 
 json_t *collective_invitation(const struct agent *a, const struct sync *s)
 {

@@ -11,16 +11,16 @@
 #include "server/sync/state/collective_op.h"
 
 struct collective {
-	struct sync sync; /* of members that this node is one of */
+	struct sync sync; /* this node is one of its members */
 	const struct collective_op *op;
 	uint64_t size; /* bytes of all that comes about; 0: not known yet */
-	struct flows flows; /* of an average, as our engine says */
+	struct flows flows; /* flows of an average, as our engine reports them */
 	struct reshard *reshard; /* NULL: it is none */
 
-	/* of the epoch */
+	/* the epoch: */
 	unsigned n_ranks;
 	uint64_t moved_ns; /* when any byte of it did last */
-	bool stops; /* of PHASE_STOP: all were told to */
+	bool stops; /* PHASE_STOP: "stop" was sent to every member */
 };
 
 static inline struct collective *collective_of(const struct sync *s)
@@ -32,7 +32,7 @@ static inline struct collective *collective_of(const struct sync *s)
 int collective_new(struct agent *a, const struct collective_op *op, struct replica *rep,
 		   const struct group *g, struct sync **ret, char why[WHY_SIZE]);
 
-/* --- For reshard.c ---------------------------------------------------------------------------- */
+/* --- Used by reshard.c ------------------------------------------------------------------------ */
 
 /*
  * It begins by the next timer, in PHASE_ATTACH: whoever asked for it knows its name by then, whatever becomes of it at

@@ -1,13 +1,14 @@
 /*
- * An engine that breaks says which other node it holds to be the cause, or that it is itself. Of those who only see
- * that a neighbour is silent, some see the wrong one: so all are heard before engines are stopped, unless somebody was
- * lost or owned up, and whoever is named by most is blamed. Blame costs nothing but the epoch, until one has broken too
- * many: then it is lost to the sync, and the policy says what that means. What only one says of another is one word
- * against the other, and is counted for both: whoever is in most of those is lost, and of two that are in as many, who
- * said it. So nobody gets another lost by its word alone.
+ * An engine that breaks reports the node that it holds to be the cause: another node, or itself. An engine that only
+ * sees a silent neighbour may blame the wrong one. So the coordinator waits for all reports before it stops the engines,
+ * unless a node was lost or reported itself, and blames the node that most reports name. Blame costs nothing but the
+ * epoch, until a node has broken too many: then it is lost to the sync, and the policy decides what that means.
  *
- * What nodes disagree about, another epoch would find again. This node's engine met all others, so its word counts:
- * whoever differs from it is lost at once.
+ * An accusation by one node alone is one word against the other, and counts for both. The node that is in most of these
+ * is lost; of two that are in as many, the accuser. So no node can make another one lost by its word alone.
+ *
+ * Another epoch would repeat a disagreement of nodes. This node's engine met all others, so its word counts: a node that
+ * differs from it is lost at once.
  */
 #include "server/sync/coordinator/collective_epoch.h"
 
@@ -18,7 +19,7 @@
 #include "server/sync/coordinator/traffic_plan.h"
 #include "server/sync/state/agent_hooks.h"
 
-#define HELLO_DIGITS_MAX 1024 /* of one engine for one other */
+#define HELLO_DIGITS_MAX 1024 /* a hello of one engine for one other */
 
 /* --- Opening ------------------------------------------------------------------------------------ */
 
@@ -312,7 +313,7 @@ bool collective_epoch_is_told(const struct collective *c)
 	return c->stops && sync_count(&c->sync, MEMBER_STOPPING) == 0;
 }
 
-/* NULL: nobody was named, or somebody was lost, who is enough of a cause. */
+/* NULL: no node was named, or one was lost, which is cause enough. */
 static struct member *most_accused(struct collective *c)
 {
 	struct member *found = NULL;

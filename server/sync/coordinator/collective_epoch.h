@@ -15,7 +15,7 @@ void collective_epoch_begin(struct agent *a, struct collective *c);
 void collective_epoch_start(struct agent *a, struct collective *c);
 /* One of it is lost, or its engine is. */
 void collective_epoch_break(struct agent *a, struct collective *c);
-/* It is over everywhere: who is to blame, and the next one. */
+/* It is over everywhere: finds the node to blame, and begins the next one. */
 void collective_epoch_settle(struct agent *a, struct collective *c);
 /* Nothing came in time. */
 void collective_epoch_on_timer(struct agent *a, struct collective *c, uint64_t now);

@@ -12,7 +12,7 @@
  */
 #define LAG_NS (3 * SECOND)
 #define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
-#define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
+#define RATE_MIN ((uint64_t)256 << 10) /* bytes/s: the deadline of the whole assumes no less */
 
 static int link_rate_compare(const void *x, const void *y)
 {

@@ -11,13 +11,13 @@
 uint64_t link_rate_median(const struct agent *a, const struct broadcast *b);
 /* It has all of the epoch: remembers how fast it got that. */
 void link_rate_measure(struct agent *a, const struct broadcast *b, struct member *m);
-/* The same of who has some of it, and was held up by nobody else. */
+/* The same for a member that has some of it, and that no other member held up. */
 void link_rate_note(struct agent *a, const struct broadcast *b, const struct member *m);
 /* Returns whether its link is why it waits, and the others that are behind it. */
 bool link_rate_is_slow(const struct agent *a, const struct broadcast *b, const struct member *m);
 /*
- * The member whose own link is so slow that others should not wait for it: those before it, that
- * have all and could verify that, or those behind it. NULL: nobody, yet.
+ * Returns the member with a link so slow that others should not wait for it: those before it, which have all bytes and
+ * could verify them, or those behind it. NULL: there is none, yet.
  */
 struct member *link_rate_laggard(const struct agent *a, const struct broadcast *b);
 /* The first that has not got what the one before it has: where the bytes hang. NULL: they do not. */

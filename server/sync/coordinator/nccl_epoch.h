@@ -16,7 +16,7 @@ bool nccl_epoch_is_wanted(const struct agent *a, const struct group *g);
 const struct transport *nccl_epoch_choose(const struct agent *a, const struct broadcast *b);
 /* Bytes that engines of the next ring move at a time. */
 uint64_t nccl_epoch_chunk(const struct agent *a, const struct broadcast *b);
-/* All have opened: tells everybody who takes part. */
+/* All have opened: sends each member its rank and the addresses of all that take part. */
 void nccl_epoch_start(struct agent *a, struct broadcast *b);
 
 /* Returns whether an epoch is none, though there are rings: what it carries has to be staged. */

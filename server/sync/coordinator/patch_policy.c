@@ -16,7 +16,7 @@ static bool is_from(const struct member *m, const struct broadcast *b, unsigned 
 	       m->base < b->patch_policy.patch_chain.n;
 }
 
-/* Bytes that those lack who get a patch that begins there. */
+/* Bytes that are missing at the members that would get a patch that begins there. */
 static uint64_t lacked_from(const struct broadcast *b, unsigned first)
 {
 	struct ranges all;
@@ -108,7 +108,7 @@ void patch_policy_on_composed(struct agent *a, struct broadcast *b, const json_t
 	uint64_t size, changed;
 
 	if (!b->patch_policy.is_composing)
-		return; /* for too long */
+		return; /* it took too long */
 	b->patch_policy.is_composing = false;
 	/* One that is as long as its parts together, or longer, may be more than members make room for. */
 	if (n_fds == 1 &&

@@ -10,8 +10,8 @@
 #include "server/sync/coordinator/broadcast.h"
 
 /*
- * Members are ready: decides who gets a patch. True: it has to be composed first, and broadcast_step() comes when
- * it is, or cannot be.
+ * Members are ready: decides which of them get a patch. True: the patch must be composed first, and broadcast_step() is
+ * called once it is, or cannot be.
  */
 bool patch_policy_begin(struct agent *a, struct broadcast *b);
 /* Takes the answer of the source job: the patch, or why there is none. */
@@ -21,7 +21,7 @@ void patch_policy_on_composed(struct agent *a, struct broadcast *b, const json_t
 void patch_policy_give_up(struct broadcast *b);
 void patch_policy_deinit(struct patch_policy *d);
 
-/* Returns whether anybody is ready who gets a patch and has not all of it. */
+/* Returns whether a ready member gets a patch and does not have all of it. */
 bool patch_policy_is_wanted(const struct broadcast *b);
 /* It has got some: with all of a patch it lacks nothing, until it says so. */
 void patch_policy_settle(const struct broadcast *b, struct member *m);

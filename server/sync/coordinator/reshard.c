@@ -22,13 +22,13 @@
 #include "server/sync/state/group.h"
 #include "server/sync/state/time_limit.h"
 
-#define PLAN_TIME (120 * SECOND) /* for the largest; most take none that could be told */
+#define PLAN_TIME (120 * SECOND) /* enough for the largest; most take no noticeable time */
 
 /* The shard of a source, or of a target. */
 struct shard {
 	struct member *member;
-	char buffer[BUFFER_MAX + 1]; /* of a source */
-	uint64_t version; /* of the weightd there; 0: the newest */
+	char buffer[BUFFER_MAX + 1]; /* only of a source */
+	uint64_t version; /* the version in the weightd there; 0: the newest */
 	uint64_t n_bytes; /* 0: unknown yet */
 	uint64_t layout_bytes;
 	uint8_t layout[32];
@@ -42,9 +42,9 @@ struct digests {
 };
 
 struct reshard {
-	struct shard sources[COLLECTIVE_OP_NODES_MAX]; /* by rank */
+	struct shard sources[COLLECTIVE_OP_NODES_MAX]; /* indexed by rank */
 	unsigned n_sources;
-	struct shard results[COLLECTIVE_OP_NODES_MAX]; /* by rank */
+	struct shard results[COLLECTIVE_OP_NODES_MAX]; /* indexed by rank */
 	unsigned n_results;
 	json_t *split;
 
@@ -53,7 +53,7 @@ struct reshard {
 	int plan_fd; /* -1: there is none yet */
 	uint8_t plan[32];
 	uint64_t plan_bytes;
-	struct digests *digests; /* by link of it */
+	struct digests *digests; /* indexed by the plan's links */
 };
 
 static struct reshard *reshard_of(const struct sync *s)
@@ -84,7 +84,7 @@ static unsigned place_of(const struct sync *s, const struct member *m)
 	return (unsigned)(m - s->members);
 }
 
-/* --- What is asked for -------------------------------------------------------------------------- */
+/* --- Requests ----------------------------------------------------------------------------------- */
 
 static json_t *reshard_ask_fields(const struct agent *a, const struct sync *s)
 {
@@ -342,7 +342,7 @@ static void reshard_on_planner_end(struct agent *a, struct work *w, const char *
 		sync_fail(a, s, "the planner of %s ended (%s)", a->config->name, how);
 }
 
-/* --- What nodes say ----------------------------------------------------------------------------- */
+/* --- Messages of nodes -------------------------------------------------------------------------- */
 
 /* Takes the size of a source shard; its layout comes as a blob. */
 static int take_given(struct shard *x, const json_t *message)

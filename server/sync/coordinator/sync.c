@@ -1,7 +1,7 @@
 /*
- * A sync is a phase and a state per member. Whatever happens changes the state of a member, and sync_step() looks
- * whether the phase is over: nobody is waited for who has no deadline, as each phase has one, at which those that it
- * waits for are lost to the sync. What a loss means, the policy says, at once.
+ * A sync is a phase and a state per member. Each event changes the state of a member, and sync_step() then checks whether
+ * the phase is over. Each phase has a deadline, at which the members that it waits for are lost to the sync: so no member
+ * is waited for without a deadline. The policy decides at once what a loss means.
  *
  * The point of no return is the decision: before it, ending the sync leaves every node as it was; after it, the commit log
  * of this node holds the version and nothing takes it back, however long the rest takes. Members that miss COMMIT then
@@ -470,7 +470,7 @@ void sync_step(struct agent *a, struct sync *s)
 	}
 }
 
-/* --- What members say --------------------------------------------------------------------------- */
+/* --- Messages of members ------------------------------------------------------------------------ */
 
 static void sync_on_queued(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
@@ -589,7 +589,7 @@ bool sync_on_message(struct agent *a, unsigned peer, const char *id, const char 
 
 /* --- Prepare ------------------------------------------------------------------------------------ */
 
-/* Those who are away are waited for less than those who make room for it. */
+/* The wait for members that are not connected is shorter than for those that make room for the version. */
 static void give_time(struct agent *a, struct sync *s)
 {
 	if (!sync_count(s, MEMBER_AWAITED))
@@ -710,7 +710,7 @@ static void prepare_is_late(struct agent *a, struct sync *s, uint64_t now)
 				member_fail(a, s, &s->members[i], "is not connected");
 		return;
 	}
-	s->deadline_ns = s->whole_ns; /* of those that are queued and needed */
+	s->deadline_ns = s->whole_ns; /* the limit for needed members that are queued */
 	sync_lose_all_in(a, s, MEMBER_ASKED, sync_time_to_prepare(a, s));
 	if (s->phase == PHASE_PREPARE && can_begin(s))
 		lose_queued(a, s);

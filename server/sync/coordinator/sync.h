@@ -21,7 +21,7 @@ enum phase {
 	PHASE_COMPOSE, /* a patch, of several */
 	PHASE_OPEN, /* engines of an epoch */
 	PHASE_BYTES,
-	PHASE_STOP, /* of an epoch that broke */
+	PHASE_STOP, /* engines of a broken epoch */
 	PHASE_VERIFY,
 	PHASE_COMMIT, /* decided; the last members answer */
 	PHASE_ENDED,
@@ -60,7 +60,7 @@ struct member {
 	uint64_t version;
 	char *why;
 
-	/* of this epoch */
+	/* this epoch: */
 	char address[256];
 	uint64_t done;
 	uint64_t moved_ns; /* when that grew; 0: it was not told to start */
@@ -68,12 +68,12 @@ struct member {
 
 	/* Only in broadcasts. */
 	struct ranges missing;
-	unsigned base; /* of the kept patches, the first that it needs; PATCH_CHAIN_MAX: what it has none begins with */
+	unsigned base; /* the first of the kept patches that it needs; PATCH_CHAIN_MAX: none begins with its version */
 	bool by_patch; /* it gets one */
-	struct ranges patch_missing; /* of that; empty: it has all, or gets none */
+	struct ranges patch_missing; /* its missing bytes of the patch; empty: it has all, or gets none */
 	bool is_corrupt; /* has found other bytes, for which nobody was blamed yet */
 	unsigned n_corrupt;
-	unsigned n_blamed; /* for links that broke */
+	unsigned n_blamed; /* blames for broken links */
 	bool is_late; /* others were not to wait for it */
 	unsigned n_ways; /* addresses that it has for bytes */
 	uint8_t n_torn[STRIPES_MAX]; /* epochs that broke over one of them */
@@ -81,19 +81,18 @@ struct member {
 	uint64_t port;
 	struct data_way ways[STRIPES_MAX]; /* if it has more than that one: all */
 	char token[65];
-	char hello[TRANSPORT_HELLO_MAX +
-		   1]; /* what its neighbours' engines have to know of its one; "": nothing */
-	struct member *next; /* of the chain; NULL: the last one */
+	char hello[TRANSPORT_HELLO_MAX + 1]; /* its engine's, for those of its neighbours; "": none */
+	struct member *next; /* in the chain; NULL: this is the last one */
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 
 	/* Only in collectives. */
-	uint8_t root[32], leaves[32]; /* of its result */
+	uint8_t root[32], leaves[32]; /* its result's */
 	/* and of its epoch */
 	bool is_in_epoch;
 	unsigned rank;
-	json_t *hellos; /* of its engine, one for each rank */
+	json_t *hellos; /* from its engine, one for each rank */
 	uint64_t expected;
-	struct member *accuser; /* the last who named it as the cause that the epoch broke; NULL: only itself */
+	struct member *accuser; /* the last that named it as the cause of the broken epoch; NULL: only itself */
 	bool is_moved; /* it has the result */
 	bool has_told; /* why the epoch broke, or that it is over */
 };
@@ -115,24 +114,24 @@ struct sync {
 	unsigned n_least; /* members that have to commit, where each may */
 	uint64_t max_rate; /* out of each node */
 	struct document *document;
-	uint64_t version; /* of the local weightd, where this node has it already */
+	uint64_t version; /* in the local weightd, if this node has it already */
 	struct member *members; /* in the order of the group */
 	unsigned n_members;
 	struct member *us; /* NULL: this node has it already, and is none of them */
 	bool counts_us; /* it is one of the group all the same */
 	bool decided;
 	bool is_left; /* whoever waits for nobody slow was told that it is committed */
-	bool has_told; /* who has it, while it went on for who is slow */
+	bool has_told; /* the members that have it, while it continued for slow ones */
 
 	uint64_t epoch;
 	uint64_t changed; /* bytes that had to come to any of them; UINT64_MAX: not known yet */
 	char broke_why[2 * WHY_SIZE]; /* the last epoch */
 
-	struct byte_count byte_count; /* of all members */
+	struct byte_count byte_count; /* the sum over all members */
 	struct metrics_stay stay;
 	uint64_t started_ns; /* CLOCK_REALTIME */
-	uint64_t deadline_ns; /* of the phase */
-	uint64_t answer_ns; /* of those that verify or commit while others are not that far; 0: none ever did */
+	uint64_t deadline_ns; /* end of the phase */
+	uint64_t answer_ns; /* deadline of members that verify or commit before others are that far; 0: none ever did */
 	uint64_t whole_ns; /* when all have to have their bytes */
 	char *why;
 };
@@ -143,7 +142,7 @@ struct sync_message {
 	void (*fn)(struct agent *a, struct sync *s, struct member *m, const json_t *message);
 };
 
-#define SYNC_STALE_NS (2 * SECOND) /* what was said of a rate so long ago says nothing any more */
+#define SYNC_STALE_NS (2 * SECOND) /* a rate that was reported so long ago means nothing any more */
 
 /* Progress of a member, or of this node if it is none, for people. */
 struct progress {
@@ -158,7 +157,7 @@ struct progress {
 struct sync_ops {
 	const char *ask; /* the message that asks a member to prepare */
 	json_t *(*ask_fields)(const struct agent *a, const struct sync *s);
-	const char *ready; /* what a member that is waits for, for sentences */
+	const char *ready; /* the thing that a ready member waits for, for sentences */
 	struct sync_message messages[12]; /* that members send, beside those that are common to all */
 
 	/* Returns how long it may take as a whole, once all are prepared. */
@@ -225,7 +224,7 @@ const char *member_phase(const struct sync *s, const struct member *m);
 uint64_t member_rate(const struct agent *a, const struct member *m);
 bool member_is_stale(const struct agent *a, const struct member *m);
 
-/* --- For its kinds ------------------------------------------------------------------------------ */
+/* --- Used by the kinds of syncs ----------------------------------------------------------------- */
 
 /* A member is lost to it. */
 void member_fail(struct agent *a, struct sync *s, struct member *m, const char *format, ...)
@@ -264,11 +263,10 @@ void sync_vote(struct agent *a, struct sync *s);
 /* None are left that verify. */
 void sync_commit(struct agent *a, struct sync *s);
 /*
- * Returns whether it is decided, and only goes on for who is slow: who wants to begin another sync
- * need not wait for it.
+ * Returns whether it is decided, and only continues for slow members: another sync may begin without waiting for it.
  */
 bool sync_is_only_slow(const struct sync *s);
-/* The same, once it has shown who that is: others were not to wait for it. */
+/* The same, once this member has shown to be slow: others were not to wait for it. */
 bool sync_is_late(const struct sync *s, const struct member *m);
 bool sync_is_left_to_late(const struct sync *s);
 void sync_end(struct agent *a, struct sync *s, bool committed);

@@ -9,8 +9,8 @@
 #include "server/sync/coordinator/stripe_pairing.h"
 #include "server/sync/state/transport.h"
 
-#define LINKS_OF_PIECE                                                                             \
-	128 /* of 370 bytes at most, beside what the event has else: below JSON_PACKET_SIZE_MAX */
+/* A link takes 370 bytes at most: with the rest of the event, this stays below JSON_PACKET_SIZE_MAX. */
+#define LINKS_OF_PIECE 128
 
 /*
  * Estimated by the slowest that was measured; UINT64_MAX: none was. A member that never was cannot

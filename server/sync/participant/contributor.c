@@ -1,7 +1,7 @@
 /*
- * A contributor believes its coordinator nothing but whom to talk to. What it gives, it chose itself; what the result is, its
- * own sink found; and it records and publishes only what its coordinator, a publisher of the group, signed and decided
- * on, if that is what was found here.
+ * A contributor trusts its coordinator only for the nodes to connect to. It chose the version that it gives itself, and
+ * its own sink computes the digest of the result. It records and publishes only a version that its coordinator, a
+ * publisher of the group, signed and decided on, and only if its sink found the same.
  *
  * Engines keep their sockets from done or broken to the next word of the coordinator, so that none of the others takes
  * us for the cause of what it sees.
@@ -24,7 +24,7 @@
 
 #define CONTRIBUTORS_MAX 16 /* at a time: each has three processes and memory */
 
-/* `who`: the node that is to blame; NULL: our own engine. */
+/* Reports the node to blame; NULL: our own engine. */
 static void contributor_broken(struct agent *a, struct contributor *c, const char *code,
 			       const char *who, const char *why)
 {
@@ -262,7 +262,7 @@ static void contributor_on_stop(struct agent *a, struct participant *p, const js
 	participant_tell(a, p, "stopped", json_pack("{s:I}", "epoch", (json_int_t)p->epoch));
 }
 
-/* --- What we make ------------------------------------------------------------------------------- */
+/* --- Our result --------------------------------------------------------------------------------- */
 
 static void tell_ready(struct agent *a, struct contributor *c)
 {
@@ -301,8 +301,8 @@ static void on_verified(struct agent *a, struct contributor *c, const json_t *me
 		return;
 	}
 	c->leaves_fd = take_fd(fds[0]);
-	c->participant.memory_fd = fd_close(
-		c->participant.memory_fd); /* of a staging the last that keeps it */
+	/* With staging, this is the last reference to the memory. */
+	c->participant.memory_fd = fd_close(c->participant.memory_fd);
 	participant_set_state(a, &c->participant, PARTICIPANT_VERIFIED, 0);
 	participant_tell(a, &c->participant, "verified",
 			 json_pack("{s:s, s:s}", "root", field_hex(c->root, 32, root), "leaves",
@@ -387,7 +387,7 @@ static void on_copied(struct agent *a, struct contributor *c, int *fds, unsigned
 	contributor_prepare(a, c);
 }
 
-/* --- What we give ------------------------------------------------------------------------------- */
+/* --- Our source --------------------------------------------------------------------------------- */
 
 static const char *source_of(const struct contributor *c)
 {
@@ -397,9 +397,8 @@ static const char *source_of(const struct contributor *c)
 /* False: nothing can be made of ours, whatever the others have, and the coordinator was told why. */
 static bool is_usable(struct agent *a, struct contributor *c, uint64_t n_bytes)
 {
-	uint64_t max = c->participant.is_own
-			       ? 0
-			       : a->config->max_bytes; /* what is given is here already */
+	/* The bytes of our own source are here already: no limit. */
+	uint64_t max = c->participant.is_own ? 0 : a->config->max_bytes;
 	char why[WHY_SIZE] = "";
 
 	if (!n_bytes)
@@ -524,7 +523,7 @@ static void contributor_end(struct agent *a, struct participant *p, const char *
 	work_end(a, &contributor_of(p)->source);
 }
 
-/* --- What the coordinator says ------------------------------------------------------------------- */
+/* --- Messages of the coordinator ---------------------------------------------------------------- */
 
 static void contributor_on_verify(struct agent *a, struct participant *p, const json_t *message)
 {
@@ -536,7 +535,7 @@ static void contributor_on_verify(struct agent *a, struct participant *p, const 
 		return;
 	}
 	work_end(a, &p->engine);
-	work_end(a, &c->source); /* what it gave is in the result */
+	work_end(a, &c->source); /* the result contains the bytes that it gave */
 	c->data_fd = fd_close(c->data_fd);
 	if (!makes(c)) {
 		participant_set_state(a, p, PARTICIPANT_VERIFIED, 0);

@@ -2,7 +2,8 @@
  * Contributors
  *
  * This node's part in a version that several make together, by a collective: the version that it gives, the memory that
- * the result comes to, and the engine between them. Who coordinates has one as well, and talks to it like to any other.
+ * the result is written to, and the engine between them. The coordinator has one as well, and sends it the same messages
+ * as to any other.
  */
 #pragma once
 
@@ -16,20 +17,20 @@ struct invitation {
 	const struct collective_op *op;
 	char group[GROUP_MAX + 1];
 	char buffer[BUFFER_MAX + 1];
-	struct version_id version_id; /* of the version to be */
+	struct version_id version_id; /* the version to be */
 	uint64_t time_ns;
 	bool is_dry; /* it ends once it is planned */
 	bool has_layout; /* false: whatever we have is what the others are asked for */
 	uint64_t n_bytes;
 	uint64_t layout_bytes;
 	uint8_t layout[32];
-	struct shard shard; /* of a reshard */
+	struct shard shard; /* only in a reshard */
 };
 
 struct contributor {
 	struct participant participant;
 	struct invitation invitation;
-	bool had_to_wait; /* for its turn, and said so */
+	bool had_to_wait; /* it waited for its turn, and reported that */
 
 	struct work source;
 	bool compares; /* our tensors are not the coordinator's, and how is to be found */
@@ -38,11 +39,11 @@ struct contributor {
 	uint8_t layout[32];
 	int layout_fd, data_fd, tensors_fd;
 
-	uint8_t root[32], leaves[32]; /* of the result, once it is verified */
+	uint8_t root[32], leaves[32]; /* the result's, once it is verified */
 	int leaves_fd;
 
-	/* of the epoch */
-	json_t *nodes; /* by rank */
+	/* the epoch: */
+	json_t *nodes; /* indexed by rank */
 	unsigned rank;
 	struct flows flows;
 };
@@ -62,7 +63,7 @@ void contributor_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32],
 
 void contributor_on_join(struct agent *a, unsigned peer_or_self, const json_t *message);
 
-/* --- For shard.c --------------------------------------------------------------------------------- */
+/* --- Used by shard.c ----------------------------------------------------------------------------- */
 
 /* Whatever it gives and gets is known: has it copied and made, as far as there is something to, and tells READY. */
 void contributor_prepare(struct agent *a, struct contributor *c);

@@ -1,10 +1,10 @@
 /*
- * A member believes its coordinator nothing but whom to talk to. Until there is a decision that it can check, the sink
- * only lends memory: whatever goes wrong, ending its process gives all back and leaves the old version as it was. From
- * then on the commit log has it, and the coordinator is not needed any more.
+ * A member trusts its coordinator only for the nodes to connect to. Until there is a decision that it can check, the sink
+ * only lends memory: after any failure, ending its process frees all of it and leaves the old version as it was. From
+ * the decision on, the commit log has the version, and the coordinator is not needed any more.
  *
- * A message of the wrong moment ends the connection, as only a broken or hostile coordinator sends it; one of another
- * sync or of an epoch gone by is dropped, as it may have been under way for long.
+ * A message at the wrong moment ends the connection, as only a broken or hostile coordinator sends it. A message of
+ * another sync or of an earlier epoch is dropped, as it may have been in transit for long.
  */
 #include "server/sync/participant/participant.h"
 
@@ -23,8 +23,8 @@
 #include "server/sync/state/time_limit.h"
 #include "server/sync/state/trace_span.h"
 
-#define BLOBS_PART                                                                                 \
-	8 /* of max-bytes, for what a version has before weightd admits anything: one part of so many */
+/* Before weightd admits a version, its blobs may take max-bytes / BLOBS_PART. */
+#define BLOBS_PART 8
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
 #define PROGRESS_NS (SECOND / 4)
 #define RECORD_NS (2 * SECOND) /* between attempts to write the commit log of what is decided */
@@ -117,7 +117,7 @@ void participant_set_state(struct agent *a, struct participant *p, enum particip
 	a->hooks->on_participant(a, p);
 }
 
-/* A push has nobody else who could bring it: that may take as long as it may as a whole. */
+/* No other node could send the version of a push: that may take until the deadline of the whole. */
 static bool waits_for_repairer(const struct participant *p)
 {
 	return participant_is_repair(p) &&
@@ -199,7 +199,7 @@ static void describe_kept(const struct agent *a, const struct participant *p, ch
 		snprintf(ret, size, "%s serves what it had", a->config->name);
 }
 
-/* The coordinator, who knows more, says all of it by itself. */
+/* A sentence of the coordinator, which has more information, is complete and stays as it is. */
 static char *participant_explain(const struct agent *a, const struct participant *p, const char *why)
 {
 	char where[WHY_SIZE / 2] = "", kept[WHY_SIZE / 2 + BUFFER_MAX], version[48] = "", *sentence;
@@ -538,7 +538,7 @@ int participant_start_engine(struct agent *a, struct participant *p, enum job_ki
 	return 0;
 }
 
-/* --- What the coordinator says ------------------------------------------------------------------ */
+/* --- Messages of the coordinator ---------------------------------------------------------------- */
 
 static void participant_on_abort(struct agent *a, struct participant *p, const json_t *message)
 {

@@ -14,7 +14,7 @@
 
 enum participant_state {
 	PARTICIPANT_QUEUED, /* others go first */
-	PARTICIPANT_WANT, /* what the memory is for: layout and leaves, or our own version, are on their way */
+	PARTICIPANT_WANT, /* it lacks the layout and leaves, or our own version: they are on their way */
 	PARTICIPANT_CREATE, /* the sink asks the local weightd for memory */
 	PARTICIPANT_READY, /* no engine moves anything */
 	PARTICIPANT_OPENING, /* the engine was told to */
@@ -39,15 +39,15 @@ struct participant {
 	enum participant_state ended_in;
 	struct replica *replica;
 	const char *group;
-	struct version_id version_id; /* of the version, or of what it is going to be */
+	struct version_id version_id; /* the version, or the future one */
 	uint64_t n_bytes; /* 0: unknown yet */
 	bool is_own; /* it is this node's alone, and no version of the group: the replica does not hear of it */
 
 	struct work sink;
 	int memory_fd;
 	uint64_t changed; /* bytes of it that have to come; UINT64_MAX: not known yet */
-	struct document *decided; /* what is to be recorded; NULL: nothing was ever in vain */
-	uint64_t patch_size; /* of a patch that comes instead; 0: none does */
+	struct document *decided; /* to be recorded again; NULL: no attempt ever failed */
+	uint64_t patch_size; /* size of a patch that is received instead; 0: none is */
 
 	struct work engine;
 	uint64_t open_ns, stall_ns; /* that it may take to open, and to move anything */
@@ -58,7 +58,7 @@ struct participant {
 	uint64_t expected;
 	uint64_t done;
 	uint64_t rate;
-	uint64_t reported; /* of done, to the coordinator */
+	uint64_t reported; /* the value of `done` that the coordinator has */
 	uint64_t reported_ns;
 	struct byte_count byte_count;
 	struct metrics_stay stay;
@@ -66,7 +66,7 @@ struct participant {
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t whole_ns; /* deadline of all */
 	uint64_t idle_ns; /* a repair: when its coordinator has to have told us to do something that helps */
-	uint64_t deadline_ns; /* of what is waited for now; 0: for the coordinator, until whole_ns */
+	uint64_t deadline_ns; /* deadline of the current wait; 0: for the coordinator, until whole_ns */
 	uint64_t version; /* once published */
 	const char *state_name; /* "committed", "planned" or "failed", once ended */
 	char *why;
@@ -80,9 +80,9 @@ struct participant_message {
 
 /* The operations of a kind of participant. */
 struct participant_ops {
-	const char *want, *ready; /* what it does in these states, for sentences */
+	const char *want, *ready; /* its activity in these states, for sentences */
 	bool wants_of_coordinator; /* and not of the local weightd */
-	struct participant_message messages[7]; /* of the coordinator, beside those that are common to all */
+	struct participant_message messages[7]; /* from the coordinator, beside those that are common to all */
 
 	/* The sink has made memory, or says something that is not common to all; false: nobody knows that. */
 	bool (*on_sink)(struct agent *a, struct participant *p, const char *op,
@@ -150,7 +150,7 @@ const char *participant_phase(const struct participant *p);
 /* The phase in which it ended. */
 const char *participant_ended_in(const struct participant *p);
 
-/* --- For its kinds ------------------------------------------------------------------------------ */
+/* --- Used by the kinds of participants ---------------------------------------------------------- */
 
 /*
  * Initializes a new one, which is zeroed. Its ops, `group`, `version_id` and `n_bytes` are the

@@ -212,7 +212,7 @@ static void create(struct agent *a, struct receiver *rec)
 	participant_create(a, &rec->participant, message, fds, has_base ? 3 : 2);
 }
 
-/* --- What the coordinator says ------------------------------------------------------------------ */
+/* --- Messages of the coordinator ---------------------------------------------------------------- */
 
 static void receiver_on_verify(struct agent *a, struct participant *p, const json_t *message)
 {

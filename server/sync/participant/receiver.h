@@ -22,7 +22,7 @@ struct receiver {
 	int blob_fds[N_BLOBS];
 
 	uint64_t nccl; /* the publisher's version of it, as there are rings; 0: there are none */
-	struct gpu_memory memory; /* where the sink's memory is, then */
+	struct gpu_memory memory; /* the place of the sink's memory, then */
 	unsigned n_staging; /* answers of the sink that are waited for */
 	int staged_fd; /* leaves of it in host memory; -1: none yet */
 	uint8_t base[32]; /* the root of what the sink begins with */
@@ -30,14 +30,14 @@ struct receiver {
 	int patch_fd; /* memory for a patch; -1: none was offered */
 	struct ranges patch_missing;
 
-	/* of the epoch */
+	/* the epoch: */
 	const struct transport *transport;
 	char token[65];
 	uint64_t chunk;
 	unsigned n_stripes_in, n_stripes_out;
 	bool by_patch; /* it carries a patch, and else the version */
 	char to[NODE_MAX + 1]; /* "": the last of the chain */
-	struct ranges ranges; /* what it carries */
+	struct ranges ranges; /* the bytes that it carries */
 
 	uint64_t begun_ns; /* CLOCK_MONOTONIC */
 	unsigned n_corrupt; /* times that what had come was wrong */

@@ -355,7 +355,7 @@ static int check_next(const struct agent *a, const json_t *next, const char **re
 	return 0;
 }
 
-/* They have the bytes: who has others dial one of them for a push wants to know what is there. */
+/* These nodes have the bytes. A coordinator that makes others dial one of them for a push probes that address. */
 static bool has_it_already(const struct agent *a, const struct participant *p, const char *node)
 {
 	return strcmp(node, a->config->name) == 0 ||

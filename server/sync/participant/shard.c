@@ -20,7 +20,7 @@ static struct shard *shard_of(struct contributor *c)
 	return &c->invitation.shard;
 }
 
-/* --- What is asked of us ------------------------------------------------------------------------ */
+/* --- Requests to this node ---------------------------------------------------------------------- */
 
 static int read_source(const json_t *row, const char *us, struct shard *ret)
 {

@@ -22,7 +22,7 @@ struct shard {
 	uint8_t plan[32];
 	uint64_t plan_bytes;
 	int plan_fd; /* -1: it has not come yet */
-	uint8_t layout[32]; /* of what it gets */
+	uint8_t layout[32]; /* layout of the shard that it gets */
 	uint64_t layout_bytes; /* 0: it gets nothing */
 	int layout_fd;
 };

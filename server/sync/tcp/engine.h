@@ -38,7 +38,7 @@ struct engine {
 	unsigned n_in;
 	struct outbound out[STRIPES_MAX];
 	unsigned n_out;
-	struct sending_cpus sending_cpus; /* of a relay, whose memory is sealed later */
+	struct sending_cpus sending_cpus; /* only for a relay: its memory is sealed later */
 };
 
 int engine_init(struct engine *e);
