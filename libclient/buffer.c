@@ -14,6 +14,7 @@
 #include "ipc/base/mapping.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
+#include "libclient/connection/restart.h"
 #include "libclient/cuda/gpu.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"

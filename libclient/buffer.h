@@ -9,7 +9,7 @@
 #include "ipc/head.h"
 #include "ipc/layout.h"
 #include "libclient/connection/call.h"
-#include "libclient/connection/restart.h"
+#include "libclient/connection/client.h"
 #include "libclient/version/guard.h"
 #include "libclient/version/memory.h"
 #include "weightd.h"

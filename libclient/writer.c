@@ -20,6 +20,7 @@
 #include "ipc/base/mapping.h"
 #include "ipc/digest.h"
 #include "libclient/connection/call.h"
+#include "libclient/connection/restart.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"
 #include "libclient/version/holders.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "libclient/weightctl/cli.h"
-#include "libclient/weightctl/server.h"
 
 /* 0, or EXIT_FAILED after printing how to start a server, or that it has no such device. */
 int server_connect(struct cli *cli);

@@ -5,7 +5,6 @@
 
 #include <jansson.h>
 #include <stdbool.h>
-#include <stddef.h>
 
 #define SYNC_PREFIX_SHOWN_MAX 8
 #define SYNC_PREFIX_NAME_MAX 127 /* bytes of each, as of all that weightd-trace has */

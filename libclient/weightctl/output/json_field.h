@@ -9,8 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "libclient/weightctl/output/json_field.h"
-
 /* True if its "kind" is that. */
 bool json_field_is_kind(const json_t *o, const char *kind);
 /* NULL: none, or an empty one. */
