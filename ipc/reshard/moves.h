@@ -82,8 +82,8 @@ int moves_encode(const struct moves *m, void **ret, size_t *ret_size);
  */
 int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
 /*
- * The same without the moves, in constant time: for a reader that needs only what each link carries. `ret->moves` is
- * NULL.
+ * The same without the moves, for a reader that needs only the bytes of each link. `ret->moves` is NULL. The time does
+ * not depend on the number of moves.
  */
 int moves_decode_links(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
 

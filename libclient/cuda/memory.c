@@ -34,8 +34,8 @@ static int check_owner(const struct cuda_driver *d, cu_handle handle, int owner,
 	    (found.location.id == owner || found.location.id >= n_gpus))
 		return 0;
 	return sentence_set(s, -EBADMSG,
-			    "it is on cuda:%d by weightd, but not by the driver; use the same "
-			    "release of both",
+			    "weightd reports it on cuda:%d, the driver elsewhere; use the same release "
+			    "of both",
 			    owner);
 }
 

@@ -315,9 +315,9 @@ int weightd_buffer_location(const struct weightd_buffer *b, struct weightd_locat
 /*
  * Copies the cudaIpcMemHandle_t, 64 bytes, of a cuda-ipc buffer, for a program of this machine that opens it itself;
  * the bytes begin at the start of the opened memory. The handle is valid while this attachment exists: close the memory
- * before weightd_detach(), and again after weightd_buffer_refresh(), which attaches another allocation. Nothing prevents
- * the program from writing. -EOPNOTSUPP: memory of another kind; -EIO: the memory was lost with the process that held
- * it, and no longer opens.
+ * before weightd_detach(). The attachment that weightd_buffer_refresh() returns needs a handle of its own. Nothing
+ * prevents the program from writing. -EOPNOTSUPP: memory of another kind; -EIO: the memory was lost with the process
+ * that held it, and no longer opens.
  */
 int weightd_buffer_ipc_handle(const struct weightd_buffer *b, uint8_t ret_handle[64]);
 /*
@@ -646,8 +646,8 @@ int weightd_writer_verify(struct weightd_writer *wr, uint64_t first, uint64_t n)
  * and has the server seal the memory and make the version current. Blocks for that. After a failure the writer can
  * continue to write and try again, unless the sentence says otherwise. -EBUSY: the sentence names the processes that
  * still map the bytes writable. The memory of exclusive and reusable buffers is not sealed: their writers are trusted.
- * -ESTALE: the bytes did not survive the server, or the buffer was removed, or it is reusable and its permissions
- * changed while its memory was used before. -EALREADY.
+ * -ESTALE: the bytes did not survive the server, or the buffer was removed, or it is reusable, its permissions
+ * changed since create, and its memory was used before. -EALREADY.
  *
  * On a GPU the call waits for the streams first: work queued before it is part of the version; work queued later fails,
  * with its context. GPU memory is not sealed: only weightd_buffer_verify() detects a writer that keeps a writable

@@ -114,8 +114,9 @@ _Noreturn void cli_wrong_option(const struct cli *cli, int option, char *argv[])
 /* Ends the program with EXIT_USAGE. */
 _Noreturn __attribute__((format(printf, 2, 3))) void cli_usage(const struct cli *cli,
 							       const char *fmt, ...);
-/* The same with the sentence of the connection, for the failure `r`. */
+/* cli_error() with the sentence of the connection, for the failure `r`. */
 int cli_fail(const struct cli *cli, int r);
+
 /* The device asked for. */
 const char *cli_device(const struct cli *cli);
 

@@ -33,7 +33,8 @@ static struct owner chown_parse(const struct cli *cli, char *arg)
 	if (!group)
 		return owner;
 	if (*group ? user_parse_group(group, &id) < 0 : user_login_group(id, &id) < 0)
-		cli_usage(cli, *group ? "there is no group '%s'" : "user '%s' has no group",
+		cli_usage(cli,
+			  *group ? "there is no group '%s'" : "the group of user '%s' is unknown",
 			  *group ? group : arg);
 	owner.gid = id;
 	return owner;

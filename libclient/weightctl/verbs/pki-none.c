@@ -8,7 +8,7 @@
 static int refuse(char why[PKI_WHY_SIZE])
 {
 	(void)snprintf(why, PKI_WHY_SIZE,
-		       "this weightctl was built without OpenSSL and has no certificates; build "
+		       "this weightctl was built without OpenSSL and cannot handle certificates; build "
 		       "it where libssl-dev is installed");
 	return -1;
 }

@@ -609,7 +609,7 @@ int pushing_run(struct cli *cli, int argc, char *argv[], const struct pushing *k
 		cli_usage(cli, "'%s' wants one buffer", cli->verb->name);
 	if (o.wait_all && (kind->makes || o.no_wait))
 		cli_usage(cli, "--wait-all makes no sense with %s",
-			  kind->makes ? "an operation of all nodes, which waits for each of them"
+			  kind->makes ? "'sync average', which has no nodes to wait for afterwards"
 				      : "--no-wait");
 	target = cli_target(cli, argv[optind]);
 	if (kind->makes && target.version)

@@ -238,7 +238,7 @@ VMM_HOLDER = """
 
 
 @pytest.mark.parametrize("what, code, why", [
-    ("another GPU", "EBADMSG", "it is on cuda:0 by weightd, but not by the driver"),
+    ("another GPU", "EBADMSG", "weightd reports it on cuda:0, the driver elsewhere"),
     ("no handle", "EINVAL", "the driver cannot import it")])
 def test_what_is_not_what_the_server_says_is_refused(make_gpus, tmp_path, what, code, why):
     features.require("library")
