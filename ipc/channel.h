@@ -34,7 +34,7 @@ struct channel_packet {
 int channel_receive(int fd, int flags, struct channel_packet *ret);
 
 /*
- * True if unreceived packets wait whose descriptors are closed with the socket. May return true for a socket without
+ * True if unreceived packets wait; closing the socket closes their descriptors. May return true for a socket without
  * any.
  */
 bool channel_has_packets(int fd);

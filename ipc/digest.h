@@ -23,7 +23,7 @@ static inline uint64_t digest_n_leaves(uint64_t data_size)
 	return data_size / DIGEST_LEAF_SIZE + (data_size % DIGEST_LEAF_SIZE != 0);
 }
 
-/* For data_size <= DIGEST_DATA_MAX, which callers must check for sizes from outside. */
+/* Require data_size <= DIGEST_DATA_MAX: callers must check sizes from outside. */
 uint64_t digest_leaves_offset(uint64_t data_size);
 uint64_t digest_slot_size(uint64_t data_size);
 

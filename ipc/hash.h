@@ -13,5 +13,5 @@
 
 void hash128(const void *data, size_t size, uint8_t ret_hash[HASH_SIZE]);
 
-/* For hash tables: 64 bits of a name. */
+/* Hash of a name for hash tables: 64 bits. */
 uint64_t hash64(const void *data, size_t size);

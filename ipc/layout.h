@@ -47,13 +47,13 @@ struct layout_header {
 	uint64_t magic;
 	uint32_t abi;
 	uint32_t pad;
-	uint8_t hash[HASH_SIZE]; /* of everything behind it: layout_hash() */
-	uint64_t total_size; /* of the image */
-	uint64_t data_size; /* of the flat range: the end of the last tensor, aligned */
+	uint8_t hash[HASH_SIZE]; /* layout_hash() of all bytes behind it */
+	uint64_t total_size; /* bytes of the image */
+	uint64_t data_size; /* bytes of the flat range: the end of the last tensor, aligned */
 	uint64_t strings_size;
-	uint32_t alignment; /* of every offset, a power of two */
+	uint32_t alignment; /* alignment of each offset, a power of two */
 	uint32_t n_tensors;
-	uint32_t n_dims; /* of all tensors together */
+	uint32_t n_dims; /* sum over all tensors */
 	uint32_t n_units;
 	uint32_t n_buckets; /* a power of two, at least twice n_tensors */
 	uint32_t pad2;
@@ -67,7 +67,7 @@ struct layout_tensor {
 	uint32_t name_size; /* without the NUL */
 	uint32_t dims; /* index of the first */
 	uint32_t unit; /* index, or LAYOUT_NONE */
-	uint32_t tied_to; /* index of the earlier tensor whose bytes it shares, or LAYOUT_NONE */
+	uint32_t tied_to; /* it shares the bytes of the earlier tensor with this index; or LAYOUT_NONE */
 	uint8_t dtype;
 	uint8_t role;
 	uint8_t n_dims;
@@ -125,7 +125,7 @@ void layout_hash(const void *image, uint64_t size, uint8_t ret_hash[HASH_SIZE]);
 /* How an image was found to be wrong, or that it is right: in steps, for millions of tensors. */
 struct layout_check {
 	struct layout layout;
-	uint64_t end; /* of the last tensor looked at */
+	uint64_t end; /* end of the last tensor that was checked */
 	uint64_t n_leaves;
 	uint64_t next_leaf;
 	uint32_t next_tensor;

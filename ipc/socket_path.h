@@ -3,7 +3,7 @@
  */
 #pragma once
 
-/* The system's socket: for root, and in the unit, whose folder outlives its socket. */
+/* The system's socket, for root and in the unit. The unit's folder outlives its socket. */
 #define SOCKET_PATH_SYSTEM "/run/weightd/weightd.sock"
 
 /* `path`, or $WEIGHTD_SOCKET if it is NULL or empty; NULL: neither is set. */

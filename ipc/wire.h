@@ -51,7 +51,7 @@ enum wire_op {
 };
 
 struct wire_header {
-	uint32_t size; /* of the whole message */
+	uint32_t size; /* bytes of the whole message */
 	uint16_t op;
 	uint16_t n_fds;
 	uint64_t serial; /* chosen by the client, repeated in the reply */
@@ -107,11 +107,10 @@ static_assert(sizeof(struct wire_ping_reply) == 88, "wire_ping_reply is ABI");
  * paused. If the reply is lost with the connection, the client sends the create again with the same cookie.
  */
 #define WIRE_CREATE_NEW_LAYOUT 1u /* the layout may differ from the newest version's */
-#define WIRE_CREATE_EXCLUSIVE 2u /* of a new buffer: one slot, written in place */
-#define WIRE_CREATE_REUSABLE 4u /* of a new buffer: slots are not sealed, and used again */
+#define WIRE_CREATE_EXCLUSIVE 2u /* new buffer: one slot, written in place */
+#define WIRE_CREATE_REUSABLE 4u /* new buffer: slots are not sealed, and used again */
 #define WIRE_CREATE_REPLACE 8u /* free the version there is first, for want of room */
-#define WIRE_CREATE_IPC                                                                            \
-	16u /* of a new buffer: GPU memory of the older kind, WIRE_MEMORY_CUDA_IPC */
+#define WIRE_CREATE_IPC 16u /* new buffer: GPU memory of the older kind, WIRE_MEMORY_CUDA_IPC */
 
 /* Policies for a reader that has not paused in time. */
 enum wire_policy {
@@ -124,8 +123,8 @@ struct wire_create {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
 	uint64_t cookie; /* random, never 0 */
-	int64_t timeout_ms; /* for readers to pause; < 0: for ever */
-	uint32_t mode; /* of a new buffer */
+	int64_t timeout_ms; /* time for readers to pause; < 0: for ever */
+	uint32_t mode; /* mode of a new buffer */
 	uint32_t keep; /* 0: the server's default */
 	uint32_t flags;
 	uint32_t policy;
@@ -133,7 +132,7 @@ struct wire_create {
 static_assert(sizeof(struct wire_create) == 224, "wire_create is ABI");
 
 /*
- * Where the bytes of a slot are, and how its descriptor leads to them. A device is "host" or
+ * Kinds of a slot's memory, and the use of its descriptor. A device is "host" or
  * "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" here: ordinals mean something else in each process, and are the
  * client's to translate.
  */
@@ -152,8 +151,8 @@ struct wire_location {
 	uint32_t memory; /* enum wire_memory */
 	uint32_t pad;
 	uint64_t map_size; /* bytes of the allocation: the slot's, rounded up to what the device maps */
-	uint8_t uuid[WIRE_UUID_SIZE]; /* of the GPU, or of the part of one; zero for host memory */
-	uint8_t handle[WIRE_HANDLE_SIZE]; /* of CUDA_IPC: a cudaIpcMemHandle_t; else zero */
+	uint8_t uuid[WIRE_UUID_SIZE]; /* UUID of the GPU, or of the part of one; zero for host memory */
+	uint8_t handle[WIRE_HANDLE_SIZE]; /* CUDA_IPC: a cudaIpcMemHandle_t; else zero */
 };
 static_assert(sizeof(struct wire_location) == 96, "wire_location is ABI");
 
@@ -163,7 +162,7 @@ struct wire_create_reply {
 	uint64_t version; /* the number it will get */
 	uint64_t data_size; /* bytes of the flat range */
 	uint64_t slot_size; /* data, then the digest leaves; see digest_leaves_offset() */
-	uint32_t flags; /* of the buffer: WIRE_BUFFER_* */
+	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
 	uint32_t pad;
 	struct wire_location location;
 };
@@ -186,7 +185,7 @@ static_assert(sizeof(struct wire_layout) == 200, "wire_layout is ABI");
 
 struct wire_layout_reply {
 	uint64_t version;
-	uint32_t flags; /* of the buffer: WIRE_BUFFER_* */
+	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
 	uint32_t pad;
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 };
@@ -256,7 +255,7 @@ struct wire_wait_reply {
 	uint64_t version;
 };
 
-/* --- resume: continues a writer whose connection ended with the server --- */
+/* * --- resume: continues a writer after its connection ended with the server --- */
 struct wire_resume_reply {
 	uint64_t buffer;
 	uint64_t version; /* 0: not published yet, go on; else it is, and the id is a lease on it */
@@ -293,7 +292,7 @@ struct wire_rollback_reply {
 struct wire_access {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
-	uint32_t flags; /* which of the three to set */
+	uint32_t flags; /* members to set, WIRE_ACCESS_* */
 	uint32_t mode, uid, gid;
 };
 static_assert(sizeof(struct wire_access) == 208, "wire_access is ABI");
@@ -335,7 +334,7 @@ enum wire_event {
 	WIRE_EVENT_CREATED = 1, /* the buffer */
 	WIRE_EVENT_PUBLISHED,
 	WIRE_EVENT_ROLLED_BACK, /* `version` is current again */
-	WIRE_EVENT_VERSION_GONE, /* for the reason `why` */
+	WIRE_EVENT_VERSION_GONE, /* `why` has the reason */
 	WIRE_EVENT_REMOVED, /* the buffer */
 	WIRE_EVENT_UPDATING, /* readers are asked to pause */
 	WIRE_EVENT_TORN,
@@ -353,23 +352,23 @@ struct wire_event_record {
 	uint64_t version;
 	uint32_t event;
 	uint32_t why; /* enum wire_end */
-	uint32_t uid; /* of the client that caused it */
+	uint32_t uid; /* user of the client that caused it */
 	uint32_t pid;
 };
 static_assert(sizeof(struct wire_event_record) == 232, "wire_event_record is ABI");
 
 /* --- list: the reply carries as many records as it has room for, and where to go on --- */
 enum wire_list_kind {
-	WIRE_LIST_BUFFERS = 1, /* of all names, or of `name` on all devices */
-	WIRE_LIST_VERSIONS = 2, /* of one buffer: those there are */
-	WIRE_LIST_HISTORY = 3, /* of one buffer: also those that were, as far as it remembers */
+	WIRE_LIST_BUFFERS = 1, /* all buffers, or those with the name `name` on all devices */
+	WIRE_LIST_VERSIONS = 2, /* present versions of one buffer */
+	WIRE_LIST_HISTORY = 3, /* versions of one buffer, and the former ones it remembers */
 	WIRE_LIST_SLOTS = 4, /* all memory of buffers the client may read or owns */
 	WIRE_LIST_USERS = 5, /* charges of each user; without administration, only the client's own */
-	WIRE_LIST_DEVICES = 6, /* where memory can be; may wait for the allocator of GPU memory */
+	WIRE_LIST_DEVICES = 6, /* devices for buffers; may wait for the allocator of GPU memory */
 };
 
 #define WIRE_LIST_KNOWN                                                                            \
-	1u /* of DEVICES: as they were found before will do; what is free may be old */
+	1u /* DEVICES: the server may answer from its last look; `free` may be old */
 
 struct wire_list {
 	char name[WIRE_NAME_SIZE];
@@ -433,7 +432,7 @@ struct wire_version_record {
 	uint64_t published_ns;
 	uint64_t ended_ns; /* 0: it is there */
 	uint32_t n_leases;
-	uint32_t uid; /* of its writer */
+	uint32_t uid; /* user of its writer */
 	uint32_t pid;
 	uint32_t current;
 	uint32_t why; /* enum wire_end */
@@ -453,16 +452,16 @@ enum wire_slot_state {
 };
 
 struct wire_slot_record {
-	char name[WIRE_NAME_SIZE]; /* of the buffer, also after it was removed */
+	char name[WIRE_NAME_SIZE]; /* name of the buffer, also after it was removed */
 	char device[WIRE_DEVICE_SIZE];
 	uint64_t slot; /* id */
 	uint64_t version; /* 0: not published */
 	uint64_t size;
 	uint64_t allocated; /* bytes that have memory, by fstat */
-	uint64_t huge_bytes; /* of them, in huge pages, when they were made */
+	uint64_t huge_bytes; /* part of `allocated`, in huge pages when it was allocated */
 	uint32_t state; /* enum wire_slot_state */
 	uint32_t n_leases;
-	uint32_t uid; /* of the user charged for it */
+	uint32_t uid; /* user charged for it */
 	uint32_t removed; /* the buffer has lost its name */
 };
 static_assert(sizeof(struct wire_slot_record) == 248, "wire_slot_record is ABI");
@@ -489,7 +488,7 @@ static_assert(sizeof(struct wire_user_record) == 104, "wire_user_record is ABI")
 #define WIRE_DEVICE_CUDA 1u /* WIRE_MEMORY_CUDA can be made there */
 #define WIRE_DEVICE_IPC 2u /* likewise WIRE_MEMORY_CUDA_IPC */
 #define WIRE_DEVICE_FABRIC 4u /* handles reach other nodes, over NVLink */
-#define WIRE_DEVICE_RDMA 8u /* what is made can be registered with a network card */
+#define WIRE_DEVICE_RDMA 8u /* memory allocated there can be registered with a network card */
 #define WIRE_DEVICE_MIG 16u /* it is a part of a GPU */
 
 struct wire_device_record {
@@ -510,9 +509,9 @@ static_assert(sizeof(struct wire_device_record) == 496, "wire_device_record is A
 struct wire_stat_reply {
 	uint64_t headroom; /* bytes that may still be handed out, now */
 	uint64_t slot_bytes; /* in slots, whatever their state */
-	uint64_t kept_bytes; /* of them, given up when a create needs them */
-	uint64_t leaving_bytes; /* of them, held by leases on versions that were dropped */
-	uint64_t orphan_bytes; /* of them, held by mappings without a lease */
+	uint64_t kept_bytes; /* part of slot_bytes, freed when a create needs the room */
+	uint64_t leaving_bytes; /* part of slot_bytes, held by leases on dropped versions */
+	uint64_t orphan_bytes; /* part of slot_bytes, held by mappings without a lease */
 	uint64_t layout_bytes;
 	uint64_t n_quarantined; /* descriptors that the service manager returned and that match no buffer */
 	uint64_t store_used; /* descriptors kept by the service manager */

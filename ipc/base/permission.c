@@ -12,7 +12,7 @@
 
 #include "ipc/base/cleanup.h"
 
-#define ROOM_SIZE (1 << 20) /* for one record; pages that are not written cost nothing */
+#define ROOM_SIZE (1 << 20) /* room for one record; pages that are not written cost nothing */
 
 bool permission_hides(const char *path)
 {

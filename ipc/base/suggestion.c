@@ -61,7 +61,7 @@ static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b, u
 		}
 		if (to < n_b)
 			row[to + 1] = limit;
-		if (least > limit) /* by one more, as a swap reaches back by two rows */
+		if (least > limit) /* not at the limit itself: a swap reaches back by two rows */
 			return limit;
 	}
 	return rows[n_a % 3][n_b];

@@ -14,7 +14,7 @@
 typedef int cu_result; /* 0: done */
 typedef int cu_device; /* an ordinal of this process */
 typedef uint64_t cu_ptr; /* an address of a GPU */
-typedef uint64_t cu_handle; /* of memory that is not mapped */
+typedef uint64_t cu_handle; /* handle of an allocation, independent of its mappings */
 typedef struct cu_context *cu_context;
 typedef struct cu_stream *cu_stream;
 typedef struct cu_event *cu_event;

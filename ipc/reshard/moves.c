@@ -169,7 +169,7 @@ static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 	return first == m->n_moves ? 0 : wrong(why, "its links do not match its moves");
 }
 
-/* Where a move ends in memory, if it ends there at all. */
+/* Returns true and the end of a move in memory, if the end does not overflow. */
 static bool find_end(const struct move *m, enum moves_side side, uint64_t *ret)
 {
 	uint64_t end = m->offset[side], length;

@@ -21,7 +21,7 @@
 #define MOVES_NODES_MAX 64
 #define MOVES_MAX ((size_t)1 << 20)
 #define MOVES_BYTES_MAX                                                                            \
-	((uint64_t)1 << 50) /* of a source or a result: of weightd's versions, too */
+	((uint64_t)1 << 50) /* bytes of a source or a result; also the limit of weightd's versions */
 /* The longest that is ever written down. */
 #define MOVES_SIZE_MAX                                                                             \
 	(8 * (4 + 2 * (size_t)MOVES_NODES_MAX + 4 * (size_t)MOVES_NODES_MAX * MOVES_NODES_MAX +    \
@@ -43,7 +43,7 @@ struct move {
 };
 
 struct moves_node {
-	uint64_t size[MOVES_SIDES]; /* of its source, and of its result; 0: it has none */
+	uint64_t size[MOVES_SIDES]; /* bytes of its source, and of its result; 0: it has none */
 };
 
 struct moves_link {
@@ -87,11 +87,11 @@ int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVE
  */
 int moves_decode_links(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
 
-/* Where somebody is in the stream of a link. */
+/* A position in the stream of a link. */
 struct stream {
 	const struct move *move; /* borrowed */
 	const struct move *end;
-	uint64_t at[2]; /* of move::n */
+	uint64_t at[2]; /* index within move::n */
 	uint64_t within; /* the run */
 };
 

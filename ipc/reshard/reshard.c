@@ -12,7 +12,7 @@
 #include "ipc/base/num.h"
 
 #define SHAPE_TEXT_MAX 160
-#define BITS_MAX ((uint64_t)INT64_MAX) /* of a tensor: offsets in bits fit into a word */
+#define BITS_MAX ((uint64_t)INT64_MAX) /* bits of a tensor: offsets in bits fit into a word */
 
 __attribute__((format(printf, 2, 3))) static int wrong(char why[RESHARD_WHY_SIZE], const char *fmt,
 						       ...)
@@ -316,7 +316,7 @@ struct found {
 
 struct search {
 	const struct reshard *reshard;
-	const unsigned *nodes[MOVES_SIDES]; /* by rank */
+	const unsigned *nodes[MOVES_SIDES]; /* node of each rank */
 	struct found *found;
 	size_t n;
 	size_t room;

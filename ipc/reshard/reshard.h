@@ -28,7 +28,7 @@
 struct reshard_tensor {
 	const char *name;
 	const char *dtype; /* its name */
-	unsigned bits; /* of an element */
+	unsigned bits; /* bits of an element */
 	unsigned role;
 	uint32_t tied_to; /* index of an earlier one, or RESHARD_NOT_TIED */
 	uint32_t n_dims;
@@ -45,15 +45,15 @@ struct reshard_layout {
 /* How a tensor is split. */
 struct reshard_cut {
 	int dim[MOVES_SIDES]; /* among the sources, and among the targets; or SPLIT_REPLICATED */
-	uint64_t whole; /* of the dimension that the sources split */
+	uint64_t whole; /* size of the dimension that the sources split */
 };
 
 struct reshard {
 	const struct reshard_layout *sources; /* borrowed, by rank; all have the same tensors */
 	unsigned n_sources;
 	unsigned n_targets;
-	struct reshard_cut *cuts; /* by tensor */
-	uint64_t *offsets; /* by target, then by tensor */
+	struct reshard_cut *cuts; /* one for each tensor */
+	uint64_t *offsets; /* one for each target and tensor, in the order of the targets */
 	uint64_t target_bytes[RESHARD_RANKS_MAX];
 };
 
