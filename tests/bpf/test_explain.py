@@ -88,7 +88,7 @@ def test_it_says_what_took_the_time(recording):
 Sync {NAME} carried version 7.
 to b, weightd-sync 4711: 14.2 GB of 14.9 GB in 3.1 s, 4.6 GB/s
   96 % of the time limited by the receive window of b: the program there did not read as fast
-  4 % of the time limited by what there was to send: the program here did not write as fast
+  4 % of the time limited by a lack of bytes to send: the program here did not write as fast
   stood still for about 800 ms, 1.0 s after it began: b did not answer
   2.9 kB sent again
 from a, weightd-sync 4711: 14.9 GB of 14.9 GB in 3.1 s, 4.8 GB/s

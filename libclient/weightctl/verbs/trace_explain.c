@@ -18,21 +18,21 @@
 #include "libclient/weightctl/verb.h"
 
 #define OPTION_RECORDING OPTION_OWN
-#define PERCENT_MIN 1 /* of the time; shorter ones are left out */
-#define AS_LONG_PERCENT 90 /* of the time: that is no difference */
+#define PERCENT_MIN 1 /* share of the time; smaller ones are left out */
+#define AS_LONG_PERCENT 90 /* share of another link's time that counts as equally long */
 
 /* In the order of the words that weightd-trace has for them. `%s` is the other node. */
 static const struct limit {
 	const char *name;
-	const char *key; /* of how long */
-	const char *by; /* what bounded it */
+	const char *key; /* member with the time */
+	const char *by; /* noun in "limited by ..." */
 	const char *why;
 } limits[] = {
 	{"busy", "busy_ns", "the path", "as many bytes were on their way as it takes"},
 	{"receive_window", "receive_window_ns", "the receive window of %s",
 	 "the program there did not read as fast"},
 	{"send_buffer", "send_buffer_ns", "the send buffer here", "all of it was on its way"},
-	{"producer", "producer_ns", "what there was to send",
+	{"producer", "producer_ns", "a lack of bytes to send",
 	 "the program here did not write as fast"},
 	{"pacing", "pacing_ns", "its own pacing",
 	 "no more a second was to be sent (--max-rate, repair-rate or SO_MAX_PACING_RATE)"},
@@ -57,11 +57,11 @@ struct link {
 };
 
 struct explanation {
-	struct sync_prefix sync_names; /* of all syncs that were seen */
-	const char *name; /* of the one that is explained */
+	struct sync_prefix sync_names; /* names of all syncs that were seen */
+	const char *name; /* name of the sync that is explained */
 	struct link *links;
 	size_t n_links;
-	struct sync_phases phases; /* of syncs that begin so */
+	struct sync_phases phases; /* phases of syncs with the prefix */
 	uint64_t lost; /* events */
 };
 
@@ -443,7 +443,7 @@ static void put_all(const struct explanation *e)
 	escape_text(stdout, e->name);
 	if (!e->n_links)
 		(void)puts(": this node has no counts of its bytes.");
-	else if (version) /* what is watched has none */
+	else if (version) /* bytes that are only watched have no version */
 		(void)printf(" carried version %" PRIu64 ".\n", version);
 	else
 		(void)puts(" has no version.");
