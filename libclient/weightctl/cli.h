@@ -29,9 +29,9 @@ struct verb {
 	const char *args; /* "NAME PATH..." */
 	const char *summary;
 	const char *options; /* help of its options, a line each; may be NULL */
-	const struct column *columns; /* what -o can choose from; NULL without a table */
+	const struct column *columns; /* columns that -o can select; NULL without a table */
 	enum verb_peer peer;
-	unsigned patience_s; /* for an answer of an agent; 0: as for any */
+	unsigned patience_s; /* time limit for replies of an agent; 0: CONTROL_ANSWER_S */
 	bool is_usual; /* the one of its family that is meant where an option follows that */
 	int (*run)(struct cli *cli, int argc, char *argv[]);
 };
@@ -40,8 +40,8 @@ struct cli {
 	struct weightd *w;
 	const struct verb *verb;
 	const char *socket;
-	const char *sync_socket; /* of the agent */
-	const char *trace_socket; /* of weightd-trace */
+	const char *sync_socket; /* socket of the agent */
+	const char *trace_socket; /* socket of weightd-trace */
 	const char *device; /* NULL: not given; once connected as the server calls it */
 	struct weightd_list *devices; /* NULL: not asked for yet; see device.h */
 	bool without_devices; /* it was, and failed */

@@ -19,13 +19,13 @@
 #include "libclient/weightctl/output/table.h"
 
 #define PACKET_MAX 65536
-#define ROWS_BYTES_MAX (64 << 20) /* of one answer */
+#define ROWS_BYTES_MAX (64 << 20) /* bytes of one reply */
 
 struct service {
 	const char *name;
-	const char *start; /* by hand */
+	const char *start; /* how to start it by hand */
 	const char *option, *variable; /* that set its path */
-	const char *path; /* where it is if they do not */
+	const char *path; /* default path */
 };
 
 static const struct service services[] = {

@@ -11,7 +11,7 @@
 
 #include "libclient/weightctl/cli.h"
 
-#define CONTROL_ANSWER_S 10 /* for any answer, where the verb has no patience_s */
+#define CONTROL_ANSWER_S 10 /* time limit for replies if the verb has no patience_s */
 
 /* The received packet is the last one of a reply. */
 #define CONTROL_END 1000

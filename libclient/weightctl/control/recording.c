@@ -19,7 +19,7 @@
 #define LINE_MAX_BYTES                                                                             \
 	(1 << 20) /* weightd-trace sends 64 KiB at most, of which ASCII makes up to three times as much */
 #define NODE_MAX 127 /* bytes, as of a peer's name */
-#define STEP_NS 100000000 /* by which a clock is off that was set; two are not read at one time */
+#define STEP_NS 100000000 /* two clocks are not read at once; a larger step: one was set */
 
 static int is_wrong(const struct recording *r, uint64_t line, const char *why)
 {
@@ -156,7 +156,7 @@ static int name_node(struct recording *r)
 	r->node = dot && dot != name ? strndup(name, (size_t)(dot - name)) : strdup(name);
 	if (!r->node)
 		cli_out_of_memory();
-	json = json_string(r->node); /* which takes UTF-8 */
+	json = json_string(r->node); /* fails unless it is UTF-8 */
 	json_decref(json);
 	if (!json || strlen(r->node) > NODE_MAX)
 		return cli_error("%s: name it as its node, in UTF-8 and of at most %d bytes",

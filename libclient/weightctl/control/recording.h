@@ -13,7 +13,7 @@ struct recording {
 	FILE *f;
 	char *line;
 	uint64_t n_lines; /* in it, once it was checked */
-	int64_t realtime_ns; /* what is to be added to its moments to have them since 1970 */
+	int64_t realtime_ns; /* offset from its times to times since 1970 */
 	int64_t first_ns; /* the earliest time in it, since 1970; INT64_MAX: none */
 };
 

@@ -22,7 +22,7 @@ const char *sync_version_text(struct sync_version v);
 
 /* A push of a similar version sends only some of its bytes. UINT64_MAX: unknown. */
 struct sync_share {
-	uint64_t size; /* of the version */
+	uint64_t size; /* bytes of the version */
 	uint64_t changed; /* in leaves that differ */
 	uint64_t patch; /* that travelled instead of those */
 	uint64_t differ; /* in elements that do */

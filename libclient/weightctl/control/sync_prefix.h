@@ -13,7 +13,7 @@
 
 struct sync_prefix {
 	const char *prefix;
-	json_t *all; /* whether they begin so, as keys, in their order */
+	json_t *all; /* keys: all names, in their order; values: true if the name has the prefix */
 };
 
 void sync_prefix_init(struct sync_prefix *n, const char *prefix);

@@ -21,7 +21,7 @@ struct kind {
 	/* Write the value at `v`; false and nothing written if there is none. */
 	bool (*text)(const void *v, bool bytes, FILE *f);
 	bool (*json)(const void *v, const char *key, struct json *j);
-	const char *suffix; /* of the key in JSON: the unit */
+	const char *suffix; /* suffix of the key in JSON: the unit */
 };
 
 static uint32_t u32(const void *v)
@@ -436,7 +436,7 @@ static const struct kind kinds[] = {
 	[COLUMN_SHAPE] = {false, shape_text, shape_json, NULL},
 };
 
-/* Where the value is; a word has none in the struct, it is made in `room`. */
+/* Returns the place of the value. A word has none in the struct: it is made in `room`. */
 static const void *value(const struct column *c, const void *row, bool json, const char **room)
 {
 	if (c->kind != COLUMN_WORD)

@@ -14,7 +14,7 @@
 
 enum column_kind {
 	COLUMN_TEXT, /* const char *; NULL is none */
-	COLUMN_WORD, /* what column::word makes of the struct */
+	COLUMN_WORD, /* text that column::word() makes of the struct */
 	COLUMN_U32,
 	COLUMN_U64,
 	COLUMN_VERSION, /* u64; 0 is none */
@@ -44,7 +44,7 @@ struct column {
 	size_t offset; /* in the struct */
 	const char *help;
 	bool shown; /* in a table without -o */
-	bool cut; /* where the terminal is too narrow, but not below */
+	bool cut; /* on a narrow terminal, but not below */
 	double width; /* < 1 a share of the terminal, else a number of columns */
 	const char *(*word)(const void *row, bool json);
 };

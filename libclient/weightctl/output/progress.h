@@ -10,7 +10,7 @@
 #define PROGRESS_SEND "send"
 
 struct progress {
-	const char *name; /* what is loaded or pushed */
+	const char *name; /* buffer that is loaded or pushed */
 	bool quiet;
 	bool bar;
 	bool drawn; /* the terminal's line is ours at the moment */
@@ -19,7 +19,7 @@ struct progress {
 	uint64_t phase_ns; /* when it began */
 	uint64_t phase_done; /* and how much was done then */
 	uint64_t phase_total;
-	unsigned tenths; /* of the phase, already printed */
+	unsigned tenths; /* tenths of the phase that are printed already */
 };
 
 void progress_init(struct progress *p, const char *name, bool quiet);

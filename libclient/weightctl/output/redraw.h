@@ -8,7 +8,7 @@
 
 struct redraw {
 	size_t n_lines; /* drawn, above the cursor */
-	unsigned width; /* of the terminal then */
+	unsigned width; /* width of the terminal at that time */
 };
 
 /* True if standard output is a terminal that can do that. */

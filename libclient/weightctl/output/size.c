@@ -19,7 +19,7 @@ const char *size_text(char buf[SIZE_TEXT_MAX], uint64_t bytes)
 		(void)snprintf(buf, SIZE_TEXT_MAX, "%" PRIu64 " B", bytes);
 		return buf;
 	}
-	while (n >= 999.95) { /* what would be printed as 1000.0 */
+	while (n >= 999.95) { /* would be printed as 1000.0 */
 		n /= 1000;
 		unit++;
 	}

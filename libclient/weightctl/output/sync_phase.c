@@ -12,7 +12,7 @@
 #include "libclient/weightctl/output/json_field.h"
 #include "libclient/weightctl/output/size.h"
 
-#define PERCENT_MIN 1 /* of the time; shorter phases are left out */
+#define PERCENT_MIN 1 /* phases with a smaller share of the time are left out */
 #define TEXT_SIZE 128 /* weightd-trace has no text that is longer */
 #define STAYS_MAX 4096
 

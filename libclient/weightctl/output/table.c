@@ -15,7 +15,7 @@
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/width.h"
 
-#define WIDTH_LEAST 4 /* of a column on a screen, heading included */
+#define WIDTH_LEAST 4 /* least width of a column on a screen, heading included */
 
 static void table_choose(struct table *t, const struct column *c)
 {

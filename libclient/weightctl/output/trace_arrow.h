@@ -13,7 +13,7 @@
 struct trace_arrow_end;
 
 struct trace_arrows {
-	const char *node; /* of the packets that follow */
+	const char *node; /* node of the packets that follow */
 	struct trace_arrow_end *ends; /* rows of all nodes */
 	size_t n_ends;
 	json_t *by_row, *by_connection,
@@ -24,7 +24,7 @@ struct trace_arrows {
 
 void trace_arrows_init(struct trace_arrows *a);
 void trace_arrows_deinit(struct trace_arrows *a);
-/* Which connections it is of. Of packets of the node only. */
+/* Records the connections of a row. Only for packets of the node. */
 void trace_arrows_add(struct trace_arrows *a, const json_t *packet);
 /* Records a slice of that row. */
 void trace_arrows_note(struct trace_arrows *a, const json_t *row, const struct trace_slice *slice);

@@ -15,10 +15,10 @@
 #include "libclient/weightctl/output/size.h"
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
-#define LANES_MAX 64 /* of acts of one thread */
-#define PLACES_MAX 65536 /* of each kind that others may have something from */
+#define LANES_MAX 64 /* lanes for acts of one thread */
+#define PLACES_MAX 65536 /* recorded slices of each kind at which arrows may begin */
 #define RECEIVES "fd_receive"
-#define GIVES "fd_send" /* what is drawn where a process gave away what another one got */
+#define GIVES "fd_send" /* the slice of a process that gave away what another one received */
 #define KEY_MAX 512 /* three names and some numbers */
 
 /* Ends the program if there is no memory for it. */
@@ -176,7 +176,7 @@ static json_int_t thread_of(struct trace_events *c, const json_t *packet, json_i
 	return id_of(c, process, name, key);
 }
 
-/* Where an event belongs, its members "pid" and "tid", which are returned. Takes `event`. */
+/* Sets "pid" and "tid" of the event and returns its place. Takes `event`. */
 static struct trace_slice put_on_thread(struct trace_events *c, const json_t *packet, json_t *event)
 {
 	struct trace_slice at = {.process = process_of(c, packet)};
@@ -434,7 +434,7 @@ static const json_t *giver_of(const json_t *packet)
 /* Records a slice at which arrows may begin. */
 static void note(json_t *places, const char *key, const struct trace_slice *slice)
 {
-	if (json_object_size(places) >= PLACES_MAX) /* of the oldest there is no arrow any more */
+	if (json_object_size(places) >= PLACES_MAX) /* the oldest slices get no arrow any more */
 		(void)json_object_clear(places);
 	set(places, key, json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
 }

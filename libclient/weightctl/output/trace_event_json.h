@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Where a slice was put, and when: nanoseconds of the timeline. */
+/* The place of a slice, and its time: nanoseconds of the timeline. */
 struct trace_slice {
 	json_int_t process, thread;
 	int64_t begin_ns, end_ns;
@@ -22,26 +22,26 @@ struct trace_slice {
 struct trace_events {
 	FILE *f;
 	bool comma; /* something stands before */
-	json_int_t last_id; /* of processes and threads */
-	json_t *ids; /* of these, by their names */
-	json_t *lanes; /* of spans that are open */
+	json_int_t last_id; /* last id of a process or a thread */
+	json_t *ids; /* ids of processes and threads, by their names */
+	json_t *lanes; /* lanes of open spans */
 	json_t *rows; /* the last packet of each row in an open span, by their numbers */
-	json_t *stalls; /* of the same: [{cause, since_ns, until_ns}, ...] */
+	json_t *stalls; /* stalls of the rows in `rows`: [{cause, since_ns, until_ns}, ...] */
 	json_t *ports; /* the last packet of each, by their names */
 	json_t *busy; /* until when a lane of acts is, by its name */
-	json_t *exports; /* where acts are, by their numbers */
+	json_t *exports; /* places of acts, by their numbers */
 	json_t *gifts; /* likewise, by giver and time: those have no event */
 	json_int_t last_arrow;
 	uint64_t last_ns; /* time of the last packet */
 	const char *node; /* NULL: there is but one */
-	int64_t offset_ns; /* of its clock, to the timeline */
+	int64_t offset_ns; /* offset from its clock to the timeline */
 	/* Called for each slice with its row; may be NULL. */
 	void (*note)(void *context, const json_t *row, const struct trace_slice *slice);
 	void *context;
 };
 
 void trace_events_begin(struct trace_events *c, FILE *f);
-/* The packets that follow are of that node, whose name JSON can hold. Ends open spans. */
+/* Starts the packets of that node. JSON must be able to hold its name. Ends open spans. */
 void trace_events_begin_node(struct trace_events *c, const char *node, int64_t offset_ns);
 /* May hold it. */
 void trace_events_add(struct trace_events *c, json_t *packet);

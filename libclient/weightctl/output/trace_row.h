@@ -29,7 +29,7 @@ struct trace_row {
 	bool partial;
 };
 
-/* For a table of them. */
+/* Offset of a member, for columns of a table. */
 #define TRACE_ROW(member) offsetof(struct trace_row, member)
 
 extern const struct column trace_row_columns[];

@@ -9,7 +9,7 @@
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
-#define CHUNK (16u << 20) /* of what is copied from a GPU */
+#define CHUNK (16u << 20) /* bytes copied from a GPU at once */
 
 /* The address of GPU memory cannot be dereferenced here. */
 static int print_from_gpu(const struct cli *cli, struct weightd_buffer *b,

@@ -152,7 +152,7 @@ static int devices_print(struct cli *cli, struct table *table, const struct weig
 		};
 
 		if (cli->format.json ||
-		    strcmp(info->device, "cuda")) /* which is none: only a reason */
+		    strcmp(info->device, "cuda")) /* not a device: the row has only a reason */
 			table_row(table, &row);
 	}
 	r = table_end(table);

@@ -43,7 +43,7 @@ struct head {
 	const char *node;
 	const char *buffer;
 	const char *group;
-	struct sync_version version; /* by which nodes agree on what is newer */
+	struct sync_version version; /* nodes agree on the newer of two by it */
 	uint64_t local; /* its number in the weightd there; 0: unknown */
 	const char *state;
 	const char *root;

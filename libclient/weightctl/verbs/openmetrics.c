@@ -24,7 +24,7 @@ static bool is_name(const char *s)
 	return true;
 }
 
-/* For a label's value or a help. Leaves out all that would move the cursor of a terminal. */
+/* Writes a label's value or a help text. Omits all bytes that would move the cursor of a terminal. */
 static void put_escaped(FILE *f, const char *s)
 {
 	for (; *s; s++) {
@@ -111,7 +111,7 @@ static void put_all(FILE *f, const json_t *rows)
 	(void)fputs("# EOF\n", f);
 }
 
-/* For `path`, or standard output where that is NULL. */
+/* Writes to `path`, or to standard output if that is NULL. */
 static int write_all(const json_t *rows, const char *path)
 {
 	char *text = NULL;

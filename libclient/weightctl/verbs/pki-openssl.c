@@ -517,7 +517,7 @@ static X509_STORE *new_store(const char *pem)
 		(void)X509_STORE_add_cert(store, x); /* a copy of one that is there is no harm */
 		X509_free(x);
 	}
-	ERR_clear_error(); /* of the end */
+	ERR_clear_error(); /* the error of reading past the last certificate */
 	return store;
 }
 

@@ -27,8 +27,8 @@
 #define ISSUED "ca.issued"
 #define ISSUED_MAX (16 << 20)
 #define LIST "ca.crl"
-#define LIST_MAX (512 << 10) /* of weightd-sync */
-#define NODE_MAX 42 /* of weightd-sync: what a line [group NAME] of its sync.conf has room for */
+#define LIST_MAX (512 << 10) /* limit of weightd-sync */
+#define NODE_MAX 42 /* limit of weightd-sync: room in a line [group NAME] of its sync.conf */
 #define DAYS 365
 
 enum {
@@ -177,7 +177,7 @@ static int append(const char *path, const char *name, const char *line)
 	fd = openat(folder.fd, name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return say_written(&folder, name, -errno);
-	errno = ENOSPC; /* where a part was written */
+	errno = ENOSPC; /* write() sets none if it wrote a part */
 	if (fchmod(fd, 0600) < 0 || write(fd, line, n) != (ssize_t)n || fsync(fd) < 0)
 		r = -errno;
 	(void)close(fd);
@@ -250,7 +250,7 @@ static int run_node(struct cli *cli, int argc, char *argv[])
 /* --- revoke ------------------------------------------------------------------------------------- */
 
 struct serials {
-	char *text; /* of ca.issued, cut into words */
+	char *text; /* text of ca.issued, cut into words */
 	const char **at;
 	size_t n;
 };

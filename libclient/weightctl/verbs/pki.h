@@ -13,7 +13,7 @@
 #define PKI_TEXT_MAX 256
 #define PKI_WRONG_MAX 8
 #define PKI_SERIAL_MAX 64
-#define PKI_DAYS_MAX 3650 /* of a CA; a node has at most what is left of its CA's */
+#define PKI_DAYS_MAX 3650 /* limit for a CA; the limit for a node is the rest of its CA's */
 
 /* PEM. What has a private key is wiped when it is freed. */
 struct pki_pair {
@@ -22,7 +22,7 @@ struct pki_pair {
 };
 
 struct pki_certificate {
-	char name[PKI_TEXT_MAX]; /* of the node, or the subject of what is none's */
+	char name[PKI_TEXT_MAX]; /* name of the node; a certificate of no node: its subject */
 	char issuer[PKI_TEXT_MAX];
 	char serial[PKI_SERIAL_MAX]; /* digits of base 16 */
 	char from[32], until[32]; /* ISO 8601, UTC */

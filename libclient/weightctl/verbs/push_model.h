@@ -16,10 +16,10 @@
 
 struct push_model_cluster {
 	uint64_t n_nodes; /* the publisher's included: 2 to PUSH_MODEL_NODES_MAX */
-	uint64_t n_bytes; /* of the version: 1 to PUSH_MODEL_BYTES_MAX */
-	double rate; /* of what a node sends, and of what it receives at the same time; > 0 */
-	double digest_rate; /* of what a node digests; > 0 */
-	uint64_t chunk; /* what a node has of a piece before it passes it on, 1 at least */
+	uint64_t n_bytes; /* bytes of the version: 1 to PUSH_MODEL_BYTES_MAX */
+	double rate; /* bytes per second that a node sends, and receives at the same time; > 0 */
+	double digest_rate; /* bytes per second that a node digests; > 0 */
+	uint64_t chunk; /* bytes of a piece that a node must have before it forwards it, 1 at least */
 	double latency_s; /* from one node to the next */
 	uint64_t n_stragglers; /* fewer than n_nodes */
 	double slowness; /* so many times slower than `rate` they are; 1 at least */

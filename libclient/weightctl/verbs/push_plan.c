@@ -40,8 +40,8 @@ static const struct column columns[] = {
 struct sums {
 	const char *schedule;
 	const char *by; /* full, leaves or patch */
-	uint64_t size; /* of the version */
-	uint64_t changed; /* of that, what some node lacks, or the bytes of the patch */
+	uint64_t size; /* bytes of the version */
+	uint64_t changed; /* part that some node lacks, or the bytes of the patch */
 	uint64_t total; /* over all links */
 	uint64_t planned;
 	uint64_t takes_ns; /* UINT64_MAX: no rate yet */
@@ -149,7 +149,7 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	const char *version = sync_version_text(sync_version_of(p->sums));
 	size_t n = json_array_size(p->links);
 	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], part[SIZE_TEXT_MAX];
-	const bool is_same = s.total == n * s.changed; /* for all of them */
+	const bool is_same = s.total == n * s.changed; /* each node receives all of it */
 
 	escape_name(stdout, buffer);
 	if (s.schedule && !strcmp(s.schedule, "all-to-all")) {

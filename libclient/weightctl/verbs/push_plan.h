@@ -9,7 +9,7 @@
 #include "libclient/weightctl/output/json.h"
 
 struct push_plan {
-	json_t *links; /* of the last plan; NULL: none yet */
+	json_t *links; /* links of the last plan; NULL: none yet */
 	json_t *sums; /* the event it began with */
 };
 

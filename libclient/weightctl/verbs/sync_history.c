@@ -31,7 +31,7 @@ struct past {
 	uint64_t bytes, kernel; /* the same on the wire */
 	uint64_t traced; /* the same as weightd-trace saw it */
 	uint64_t n_untraced; /* receptions that are in `bytes` and not in `traced` */
-	uint64_t n_broken; /* attempts whose bytes are not included in these */
+	uint64_t n_broken; /* attempts that the numbers of bytes omit */
 	uint64_t started_ns;
 	uint64_t ended_ns;
 	uint64_t took_ns; /* UINT64_MAX: unknown */

@@ -42,10 +42,10 @@ struct push {
 	struct control_client control;
 	struct target target;
 	struct push_options options;
-	json_t *queued; /* what it waits for; NULL: it does not */
+	json_t *queued; /* event with the sync that it waits for; NULL: it does not wait */
 	json_t *more; /* that it is asked for; NULL: nothing */
 	char sync[SYNC_ID_MAX];
-	json_t *nodes; /* by name: the last packet of each */
+	json_t *nodes; /* the last packet of each, by name */
 	json_t *outcome; /* NULL: not yet */
 	struct push_plan plan;
 	json_t *reached; /* how it ended at each node */
@@ -156,7 +156,7 @@ static void on_phase(struct push *p, json_t *event)
 	sync_push_show(p);
 }
 
-/* For many nodes, some are reported before the end. */
+/* With many nodes, some are reported before the end. */
 static void take_reached(struct push *p, const json_t *packet)
 {
 	json_t *nodes = json_object_get(packet, "nodes");
@@ -312,7 +312,7 @@ struct pushed {
 	struct sync_share share;
 	uint64_t planned, payload; /* UINT64_MAX: unknown */
 	uint64_t bytes, kernel; /* the same on the wire */
-	uint64_t n_broken; /* attempts whose bytes are not included in these */
+	uint64_t n_broken; /* attempts that the numbers of bytes omit */
 	uint64_t elapsed_ns;
 };
 
@@ -363,7 +363,7 @@ struct reached {
 	const char *node;
 	const char *state;
 	const char *why;
-	uint64_t version; /* of the weightd there; 0: none */
+	uint64_t version; /* version number in the weightd there; 0: none */
 };
 
 #define REACHED(member) offsetof(struct reached, member)

@@ -9,10 +9,10 @@
 
 struct pushing {
 	const char *what; /* "push", in sentences */
-	const char *op; /* of the request */
+	const char *op; /* operation of the request */
 	const char *dry_op; /* the same as a dry run; NULL: the request has "dry" */
-	bool makes; /* what is not there before: no version can be named, no node is left behind */
-	const char *made; /* what that is, for people; NULL: the mean of what nodes have */
+	bool makes; /* the result is new: no version can be named, no node is left behind */
+	const char *made; /* name of the result in sentences; NULL: the mean of what nodes have */
 };
 
 struct push_options {
@@ -20,7 +20,7 @@ struct push_options {
 	const char *policy; /* NULL: that of the group */
 	uint64_t max_rate; /* 0: none */
 	bool no_wait;
-	bool wait_all; /* for nodes that are slow, too */
+	bool wait_all; /* also wait for slow nodes */
 	bool queue; /* behind what is under way with the buffer */
 	bool is_dry;
 	bool quiet;

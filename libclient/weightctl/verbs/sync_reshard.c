@@ -52,8 +52,8 @@ struct plan {
 	struct split split;
 	struct weightd_buffer *buffers[RESHARD_RANKS_MAX]; /* own the borrowed names and shapes */
 	size_t n_buffers;
-	struct reshard_layout layouts[RESHARD_RANKS_MAX]; /* by source */
-	uint64_t *shapes; /* of those that were computed */
+	struct reshard_layout layouts[RESHARD_RANKS_MAX]; /* one for each source */
+	uint64_t *shapes; /* shapes of the layouts that were computed */
 	struct reshard reshard;
 	struct moves moves;
 };

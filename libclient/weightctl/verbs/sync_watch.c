@@ -140,7 +140,7 @@ static int on_packet(struct sync_watch *w, const json_t *packet)
 	if (!event || strcmp(event, "watching") != 0)
 		return sync_watch_print(w, packet);
 	if (!w->quiet)
-		(void)fputs("weightctl: watching\n", stderr); /* what happens now is not missed */
+		(void)fputs("weightctl: watching\n", stderr); /* no event from now on is missed */
 	return 0;
 }
 

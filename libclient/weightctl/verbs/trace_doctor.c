@@ -16,7 +16,7 @@
 struct meter {
 	const char *name;
 	const char *why; /* it is not BPF */
-	const char *limits; /* of what it sees by BPF */
+	const char *limits; /* limits of its counts by BPF */
 	const char *blind; /* why it counts nothing */
 };
 

@@ -29,7 +29,7 @@ enum option_of_log {
 struct log {
 	struct cli *cli;
 	uint64_t pid; /* UINT64_MAX: any */
-	const char *act; /* what its word begins with; NULL: any */
+	const char *act; /* prefix of its word; NULL: any */
 	bool follows, quiet;
 	struct control_client control;
 	uint64_t last; /* number of the last event printed */

@@ -54,7 +54,7 @@ static int open_all(struct merge *m, char *const paths[])
 	return 0;
 }
 
-/* Where the timeline begins, since 1970. */
+/* Start of the timeline, since 1970. */
 static int64_t origin(const struct merge *m)
 {
 	int64_t first_ns = INT64_MAX;

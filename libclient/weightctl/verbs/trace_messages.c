@@ -21,7 +21,7 @@
 
 #define SECONDS 10
 #define SECONDS_MAX 3600
-#define LOOK_MS 1000 /* whether it is over */
+#define LOOK_MS 1000 /* interval of the checks for the end of the sync */
 #define SIZES 32
 
 enum option_of_messages {
@@ -38,11 +38,11 @@ struct line {
 
 struct messages {
 	const struct cli *cli;
-	struct sync_prefix sync_names; /* of all syncs that have rows */
-	const char *sync; /* of these, that of the calls, or what was given */
+	struct sync_prefix sync_names; /* names of all syncs that have rows */
+	const char *sync; /* the sync of the calls, or the argument */
 	uint64_t seconds;
 	uint64_t began_ns;
-	struct control_client control; /* for as long as it is there, calls are counted */
+	struct control_client control; /* weightd-trace counts calls while this connection is open */
 	json_t *rows; /* as they were last, by their numbers */
 	bool is_over;
 };
@@ -76,7 +76,7 @@ static uint64_t began_ns(const json_t *row)
 	return json_field_number(json_object_get(row, "messages"), "began_ns", 0);
 }
 
-/* Keeps the rows of the sync whose calls were counted since the start; returns how many rows the sync has. */
+/* Keeps the rows of the sync with calls counted since the start; returns the number of rows of the sync. */
 static unsigned keep(struct messages *m, const json_t *rows)
 {
 	unsigned n = 0;

@@ -216,8 +216,8 @@ static void add_counter(struct table *table, const json_t *row)
 /* --- The verb ----------------------------------------------------------------------------------- */
 
 static const struct kind {
-	const char *kind; /* of rows */
-	const char *what; /* of the row with the reason why there are none */
+	const char *kind; /* kind of its rows */
+	const char *what; /* kind of the row with the reason why there are none */
 	const char *list; /* in JSON */
 	const char *none; /* printed in that case */
 	const struct column *columns;

@@ -43,10 +43,10 @@ struct record {
 	const struct format *format;
 	struct control_client control;
 	const char *path; /* NULL: standard output */
-	int fd; /* of it */
+	int fd; /* descriptor of `path` */
 	uint64_t end_ns; /* UINT64_MAX: until a signal arrives */
 	uint64_t ports_ns; /* when to look at them; UINT64_MAX: somebody does, or there are none */
-	bool has_ports; /* by their last sample */
+	bool has_ports; /* true if the last sample had ports */
 	bool quiet;
 	bool is_broken; /* nothing can be written any more */
 	FILE *batch; /* not written yet */
@@ -244,7 +244,7 @@ static int record(struct record *r, int signal_fd)
 	r->format->begin(r);
 	has_begun = !hear_answer(r) && !open_output(r) && !trace_record_flush(r);
 	if (has_begun && !r->quiet)
-		(void)fputs("weightctl: recording\n", stderr); /* what happens now is not missed */
+		(void)fputs("weightctl: recording\n", stderr); /* no event from now on is missed */
 	result = has_begun ? trace_record_follow(r, signal_fd) : EXIT_FAILED;
 	r->format->end(r);
 	return !has_begun || r->is_broken || trace_record_flush(r) ? EXIT_FAILED : result;

@@ -25,7 +25,7 @@
 #include "libclient/weightctl/verb.h"
 
 #define NAME_MAX_SYNC 127 /* as weightd-trace takes them */
-#define SETTLE_MS 1000 /* for what a program left to the kernel to send */
+#define SETTLE_MS 1000 /* time for the kernel to send the last bytes of an ended program */
 #define LOOK_MS 50
 #define NAME_OF_PROCESS 16 /* with the NUL */
 #define CANNOT_RUN 127 /* as of a shell */
@@ -42,7 +42,7 @@ enum option_of_watch {
 struct watched {
 	pid_t pid; /* 0: it is a group */
 	const char *cgroup;
-	int fd; /* of the process, -1 once it has ended */
+	int fd; /* pidfd of the process, -1 once it has ended */
 };
 
 struct watch {
@@ -427,7 +427,7 @@ static int trace_watch_run(struct cli *cli, int argc, char *argv[])
 	char name[32];
 	int option, ms, r;
 
-	/* '+': what stands behind the command's name is the command's */
+	/* '+': arguments behind the command's name belong to the command */
 	while ((option = cli_option(cli, argc, argv, "+" LETTERS_TABLE, longs)) >= 0) {
 		switch (option) {
 		case OPTION_PID:

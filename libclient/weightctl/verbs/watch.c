@@ -213,7 +213,7 @@ static int connect_and_stream(struct watch *watch, bool quiet)
 	if (r < 0)
 		return cli_fail(watch->cli, r);
 	if (!quiet)
-		(void)fputs("weightctl: watching\n", stderr); /* what happens now is not missed */
+		(void)fputs("weightctl: watching\n", stderr); /* no event from now on is missed */
 	r = stream(watch, source);
 	weightd_watch_free(source);
 	return r;
