@@ -35,21 +35,21 @@ class Buffer(Table):
 
     Another version can take the place of this one, at the same addresses: swap() and pause(). Tensors,
     arrays and captured graphs stay valid and show the new bytes, and so do modules that weightd.torch.bind() has
-    bound, their private buffers included. Both want a safe point: a moment when no thread of the process reads the
-    buffer. An error while the private buffers are overwritten comes out after the bytes have changed, when all others
-    are; the next swap() or pause() tries those again, and so it does after Ctrl-C.
+    bound, their private buffers included. Both need a safe point: a moment when no thread of the process reads the
+    buffer. An error while the private buffers are overwritten is raised after the bytes have changed, and after all
+    other private buffers are overwritten; the next swap() or pause() tries those again, and so it does after Ctrl-C.
 
-    On a GPU. Addresses are the GPU's, tensors go to torch() and to whatever knows DLPack or
-    __cuda_array_interface__, read() copies bytes to the host. What the GPU has still to read is asked by
-    stream: a `stream` is torch's, cupy's, or a cudaStream_t as int; None: all of this process on that GPU. In
-    host memory it means nothing. libweightd maps published bytes read-only; torch and DLPack
-    consumers may not know, and must not write; see weightd_attach() in weightd.h for what would come of it.
-    When the last view goes, the memory is unmapped once all streams on that GPU have passed, which is waited
-    for; detach() names one, and waits for none.
+    On a GPU. Addresses are the GPU's. torch() and consumers of DLPack or __cuda_array_interface__ accept the
+    tensors; read() copies bytes to the host. Reads that the GPU has queued are waited for by stream: a `stream`
+    is torch's, cupy's, or a cudaStream_t as int; None: all streams of this process on that GPU. In host memory it
+    is ignored. libweightd maps published bytes read-only. torch and DLPack consumers may be unaware of that, and
+    must not write; weightd_attach() in weightd.h describes the consequences. When the last view is freed, the
+    process waits for all streams on that GPU, and then the memory is unmapped; detach() names one stream, and does
+    not wait.
 
     Other processes. A pickled Buffer, or a pickled Tensor of one, is attached again where it is unpickled, at the
     same version and on the same GPU. Pools, with any start method, and queues pickle their arguments and results.
-    Keep it attached here until then, else the version may be gone. If it cannot be attached there, its first use
+    Keep it attached here until then, else the version may be freed. If it cannot be attached there, its first use
     (hasattr() is one) raises the error, not the unpickling, which would hang a pool. A buffer that was removed
     and created again has a version of that number too: Removed, if its digest differs; LayoutMismatch, if its
     layout does. Two versions of one layout that were published without a digest cannot be distinguished.
@@ -57,7 +57,7 @@ class Buffer(Table):
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
     digest       16 bytes, or None when it was published without
-    is_mutable   True for an exclusive buffer, whose bytes can change in place: pause() regularly, or read
+    is_mutable   True for an exclusive buffer; its bytes can change in place: pause() regularly, or read
                  through read_consistent()
     """
 
@@ -133,8 +133,8 @@ class Buffer(Table):
     @property
     def state(self) -> str:
         """
-        "ready"; "updating": readers are asked to pause(), or a writer writes in place; "torn": it died
-        meanwhile; "empty": being replaced; "gone": removed. One load from shared memory.
+        "ready"; "updating": readers are asked to pause(), or a writer writes in place; "torn": that writer died
+        meanwhile; "empty": a writer replaces the buffer; "gone": removed. One load from shared memory.
         """
         return self._state()[0]
 
@@ -176,10 +176,10 @@ class Buffer(Table):
 
     def swap(self, stream: Any = None) -> bool:
         """
-        Puts the current version where this one is, at the same addresses, at a safe point (see above):
-        True, or False when this is it. After an error the buffer goes on with the version it has:
-        LayoutMismatch when the tensors differ, which it names, or their order (attach anew), Removed, Error.
-        On a GPU it waits for what `stream` was asked to do so far; captured graphs replay on the new bytes.
+        Replaces this version by the current one, at the same addresses, at a safe point (see above). Returns True,
+        or False if this one is current. After an error the buffer keeps its version: LayoutMismatch if the tensors
+        differ, with their names, or their order (attach anew), Removed, Error. On a GPU it waits for the work queued
+        so far in `stream`; captured graphs replay on the new bytes.
         """
         memory = self._open()
         swapped = memory.connection.call(lib.weightd_buffer_swap_on, memory.handle,

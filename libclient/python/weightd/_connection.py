@@ -43,7 +43,7 @@ class Connection:
         if code:
             raise error(code, os.strerror(code))
         _all.add(self)
-        self._restart_timeout_ms: int | None = None  # what the library knows
+        self._restart_timeout_ms: int | None = None  # the value that the library has
         with self.use():
             self._set_restart_timeout()
             self._connect()
@@ -90,8 +90,8 @@ class Connection:
 
     def call(self, function: Callable[..., int], *args, again: bool = True) -> int:
         """
-        function(*args), which must not be negative: Error. When the server went away since the last
-        call and `again` is set, connects anew and calls once more.
+        Returns function(*args); a negative result raises Error. If the server ended since the last call and `again` is
+        set, connects anew and calls once more.
         """
         with self.use():
             self._set_restart_timeout()
@@ -141,7 +141,7 @@ def milliseconds(timeout: float | None) -> int:
 
 
 _guard = threading.Lock()  # _shared
-_shared: dict[str | None, Connection] = {}  # by socket path
+_shared: dict[str | None, Connection] = {}  # keyed by socket path
 _all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 

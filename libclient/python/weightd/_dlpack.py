@@ -2,9 +2,9 @@
 DLPack capsules of tensors.
 
 A capsule's destructor and its tensor's deleter may run while an exception is pending, which only C
-code can do safely. So numpy, or else torch, makes the capsule, of an array on the host; what is added here
-is the element type, where numpy knows only the bit pattern, and the GPU, of which both may know nothing.
-Neither looks into the bytes meanwhile.
+code can do safely. So numpy, or else torch, makes the capsule, of an array on the host. This module adds the
+element type, if numpy has only the bit pattern, and the GPU, if neither of them supports it. Neither reads the
+bytes meanwhile.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Element(NamedTuple):
 
 ALWAYS = {"BOOL": Element(6, 8), "BF16": Element(4, 16)}  # kDLBool, kDLBfloat
 FLOAT8 = {"F8_E4M3": Element(10, 8), "F8_E4M3FNUZ": Element(11, 8), "F8_E5M2": Element(12, 8),
-          "F8_E5M2FNUZ": Element(13, 8), "F8_E8M0": Element(14, 8)}  # of DLPack 1.1
+          "F8_E5M2FNUZ": Element(13, 8), "F8_E8M0": Element(14, 8)}  # since DLPack 1.1
 
 
 class DLTensor(Structure):

@@ -51,7 +51,7 @@ class Timeout(Error, TimeoutError):
 
 
 class Disconnected(Error, ConnectionError):
-    """ENOTCONN or errors of connect: no server, or it went away. ECHILD: after a fork."""
+    """ENOTCONN or errors of connect: no server, or it ended. ECHILD: after a fork."""
 
 
 class Restarted(Error, ConnectionAbortedError):

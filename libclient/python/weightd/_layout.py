@@ -43,7 +43,7 @@ class Layout:
         return layout
 
     def _index_of(self, name: str) -> int:
-        if self._index is None:  # of a layout that was parsed: of as many as there are
+        if self._index is None:  # a parsed layout: the index is built at the first lookup, for all tensors
             self._index = {entry.name: entry.index for entry in self}
         return self._index.get(name, -1)
 
@@ -122,7 +122,7 @@ class Layout:
 
     @property
     def hash(self) -> bytes:
-        """The 16 bytes that weightd will know the layout by. Reads the whole table."""
+        """The 16 bytes that identify the layout in weightd. Reads the whole table."""
         found = _abi.Hash()
         _check(lib.weightd_layout_hash(self._handle, found), "hash")
         return bytes(found)

@@ -70,10 +70,10 @@ class VersionInfo(NamedTuple):
 
 class DeviceInfo(NamedTuple):
     """
-    Where memory can be: `device` "host", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>"; "cuda", with `why`: there is no
-    GPU. `why` is "", or the reason why it cannot be used. Bytes: `total`, `free` (of everybody's), `ours` (in slots)
+    A device for buffers. `device`: "host", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>"; "cuda", with `why`: there is no
+    GPU. `why` is "", or the reason why it cannot be used. Bytes: `total`, `free` (for all processes), `ours` (in slots)
     and `granularity`, of which allocations are multiples. `index`: the number for nvidia-smi; `driver`: the newest
-    CUDA it knows, 13000 for 13.0; `capability`: 90 for 9.0. `vmm`: buffers can be made there, `ipc`: those of
+    CUDA it supports, 13000 for 13.0; `capability`: 90 for 9.0. `vmm`: buffers can be made there, `ipc`: those of
     create(handle="ipc"), `fabric`: other nodes reach it over NVLink, `rdma`: network cards reach it, `mig`: it is a
     part of a GPU.
     """
@@ -117,7 +117,7 @@ def ls(name: str | None = None, socket: str | None = None) -> list[BufferInfo]:
 
 
 def devices(socket: str | None = None) -> list[DeviceInfo]:
-    """The host, then the GPUs; where GPUs cannot be used, one that says why. Blocks while the driver is asked."""
+    """The host, then the GPUs; if GPUs cannot be used, one entry with the reason. Blocks while weightd asks the driver."""
     connection, found = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_list_devices, connection.handle, True, ctypes.byref(found))
     return take(found, lib.weightd_list_device, DeviceInfo)
@@ -166,9 +166,8 @@ def rollback(name: str, version: int | None = None, device: str = "host",
 def set_access(name: str, mode: int | None = None, uid: int | None = None, gid: int | None = None,
                device: str = "host", socket: str | None = None) -> None:
     """
-    Changes the permission bits, owner and group of a buffer; None: stays. The owner may change mode and
-    gid (to a group he is in), administrators everything. In force from the next attach on. NotFound,
-    Denied.
+    Changes the permission bits, owner and group of a buffer; None: unchanged. The owner may change mode and
+    gid (to a group of the owner), administrators all three. Applies from the next attach on. NotFound, Denied.
     """
     given = [-1 if value is None else _checked(value) for value in (mode, uid, gid)]
     connection = shared(socket)

@@ -12,12 +12,12 @@ from ._connection import Connection, shared
 from ._deferred import Deferred
 from ._errors import Error, Removed, error
 
-_CHUNK = 16 << 20  # of what has to be copied on its way
+_CHUNK = 16 << 20  # bytes that are copied at once, if a copy is needed
 
 
 class Location(NamedTuple):
     """
-    Where bytes are. `memory`: "host"; "cuda": an allocation of a GPU's; "cuda-ipc": one of the older kind.
+    The place of bytes. `memory`: "host"; "cuda": an allocation of a GPU's; "cuda-ipc": one of the older kind.
     `device`: the GPU that maps it, by its number in this process, as in torch; None: host memory. `uuid` of
     the GPU, or of the part of one, that has it: "8e2a4d5c-..."; None: host memory.
     """
@@ -146,7 +146,7 @@ class Memory:
     def write(self, offset: int, data: Any) -> None:
         """Copies bytes of host memory, of anything that lends them contiguous."""
         if self._kind.write is None or not self.writable:
-            raise error(errno.EACCES, "what is published cannot be written")
+            raise error(errno.EACCES, "a published version cannot be written")
         view = _flat(data)
         if not view.nbytes:
             return

@@ -1,4 +1,4 @@
-"""Where the memory is."""
+"""Use of the server's memory."""
 from __future__ import annotations
 
 import ctypes

@@ -8,7 +8,7 @@ ALL = 2**64 - 1  # WEIGHTD_ALL_STREAMS: every stream of this process on that GPU
 
 def handle(stream: Any) -> int:
     """
-    The cudaStream_t of torch.cuda.Stream, of cupy's, of whatever knows __cuda_stream__(), or an int that is one
+    The cudaStream_t of torch.cuda.Stream, of cupy's, of any object with __cuda_stream__(), or an int that is one
     (0: the default stream). None: all streams of this process on that GPU. TypeError.
     """
     if stream is None:

@@ -89,8 +89,8 @@ class Table(Mapping):
 
     def close(self) -> None:
         """
-        Lets go. The memory is unmapped when the last tensor and the last view of it are gone too; until
-        then they stay as they are. May be called twice.
+        Releases the memory. It is unmapped once the last tensor and the last view of it are freed too; until then
+        they stay valid. May be called twice.
         """
         self._memory = None
 

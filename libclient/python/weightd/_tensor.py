@@ -28,7 +28,7 @@ class Entry:
     role      "param": shared by readers as it is; "buffer": state, of which readers take a private copy
     unit      the module block it belongs to, "encoder.layer.3", or ""
     index     place in the layout
-    tied_to   index of the tensor whose bytes this name shares, or None
+    tied_to   index of the tensor that this name shares its bytes with, or None
     """
 
     __slots__ = ("name", "dtype", "shape", "offset", "nbytes", "role", "unit", "index", "tied_to")
@@ -57,7 +57,7 @@ class Tensor(Entry):
     documented. On a GPU there are torch(), DLPack and __cuda_array_interface__, and read() for a copy.
     Tensors of a published version are read-only, those of a writer writable until it publishes; afterwards
     the memory itself is read-only, and a write through a view made before (or through torch and old DLPack
-    consumers, which know no read-only memory) ends in SIGSEGV.
+    consumers, which have no read-only memory) ends in SIGSEGV.
     """
 
     __slots__ = ("_memory",)
@@ -161,7 +161,7 @@ class Tensor(Entry):
         shape, element = _dtype.packed(self.shape, self.dtype), kind or _dtype.NUMPY[self.dtype]
         if not self.nbytes:
             return numpy.empty(shape, element)
-        # Not numpy.ndarray(buffer=...), whose flag can be set back to writeable.
+        # Not numpy.ndarray(buffer=...): its flag can be set back to writeable.
         return numpy.frombuffer(self._memory.view(writable), element, math.prod(shape),
                                 self.offset).reshape(shape)
 
@@ -179,7 +179,7 @@ class Tensor(Entry):
     def torch(self) -> TorchTensor:
         """
         A tensor of this shape, on the CPU or the GPU that maps it (F4: torch's type holds two elements, its
-        last dimension is half as long). data_ptr() is the address in the shared memory; torch knows no
+        last dimension is half as long). data_ptr() is the address in the shared memory; torch has no
         read-only memory. TypeError: this torch has no such type.
         """
         return self._torch_of(self._torch_type())

@@ -16,8 +16,8 @@ class Event(NamedTuple):
     """
     kind     "created", "published", "rolled-back" (`version` is current again), "version-gone", "removed",
              "updating" (readers are asked to pause), "torn", "access" (mode or owner changed), "evicted" (a
-             reader that did not pause); "missed" and "restarted": not all events before this one are known,
-             since they came too fast or while the server was started anew
+             reader that did not pause); "missed" and "restarted": events before this one are missing,
+             because there were too many at once or because the server restarted
     name     of the buffer; "" for "missed" and "restarted"
     device   "host", or a GPU: "cuda:GPU-<uuid>"
     serial   number of the event

@@ -60,9 +60,9 @@ class Writer(Table):
         Publishes the bytes as a version and returns its number. On a GPU it waits for the work queued so far in
         `stream` (torch's, cupy's, a cudaStream_t as int; None: all of this process on that GPU), which must
         include all writes. Blocks while the bytes are digested (a few GB/s; a GPU digests its own). The bytes
-        are immutable afterwards. Views made before stay valid and read the published bytes; numpy still has
-        them as writable and torch has no read-only memory, but a write through them is a SIGSEGV. After an
-        Error the writer can write on and try again, unless its sentence says otherwise.
+        are immutable afterwards. Views made before stay valid and read the published bytes; numpy still marks
+        them writable and torch has no read-only memory, but a write through them is a SIGSEGV. After an
+        Error the writer can continue to write and try again, unless the sentence of the error excludes that.
         """
         memory, version = self._open(), ctypes.c_uint64()
         memory.connection.call(lib.weightd_writer_publish_on, memory.handle, _stream.handle(stream),
@@ -144,8 +144,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
 
     threads   that read; 0: libweightd's choice
     progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
-              "memory", "read", "verify" (on a GPU) or "publish"; what it raises cancels the load and comes out
-              here, as a warning does that a filter turns into an error
+              "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
+              here, and so is a warning that a filter turns into an error
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
@@ -163,7 +163,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     @_abi.Note
     def note(_, text: bytes) -> None:
         try:
-            warnings.warn(text.decode(), stacklevel=4)  # of the caller, above call() and load()
+            warnings.warn(text.decode(), stacklevel=4)  # the frame of the caller, above call() and load()
         except BaseException as e:
             raised.append(e)
 

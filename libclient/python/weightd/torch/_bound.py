@@ -62,7 +62,7 @@ class Entry(NamedTuple):
         return is_plain(tensor) and (tensor.dtype, tuple(tensor.shape)) == (kind, shape)
 
 
-# By id() of the module that has the places: a weak reference, and an Entry for each attribute.
+# Keyed by id() of the module that has the places: a weak reference, and an Entry for each attribute.
 _owners: dict[int, tuple[weakref.ref[torch.nn.Module], dict[str, Entry]]] = {}
 
 
@@ -92,8 +92,8 @@ def _of(owner: torch.nn.Module) -> dict[str, Entry]:
 
 def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
     """
-    Tells which tensors of the module lie in memory of weightd (of `buffer`, if one is given), which no longer do,
-    and how many bytes are private. A copy.deepcopy() of a bound module is an ordinary module.
+    Returns the tensors of the module that lie in memory of weightd (of `buffer`, if one is given), those that no
+    longer do, and the number of private bytes. A copy.deepcopy() of a bound module is an ordinary module.
     """
     shared, lost = [], []
     for name, tensor, entry in _entries(module):
@@ -133,8 +133,8 @@ def overwrite(tensor: torch.Tensor, view: torch.Tensor) -> None:
 
 def _follow(memory: Memory) -> str | None:
     """
-    Brings the private copies of what lies in that memory along, all that can be, then raises the first error. Returns
-    a warning of those that are lost.
+    Updates the private copies of tensors in that memory, as many as possible, then raises the first error. Returns a
+    warning about those that are lost.
     """
     lost, errors, done = [], [], set()
     for owner_ref, entries in list(_owners.values()):

@@ -61,17 +61,17 @@ def flat(module: torch.nn.Module, name: str, alignment: int = 256, names: Names 
     Makes the parameters and persistent buffers of `module` views of the next version of buffer `name`,
     to be filled and published. Tensors on the meta device are replaced (parameters by new objects of the
     same class and requires_grad) and are zero, inference tensors are replaced and keep their values; others
-    keep their object, value and gradient, so that an optimizer made before goes on. Gradients are ordinary
+    keep their object, value and gradient, so that an optimizer made before stays valid. Gradients are ordinary
     memory.
 
-    Of a buffer that has the tensors of the module already, in whatever order, the version gets the layout of the
+    If the buffer has the tensors of the module already, in whatever order, the version gets the layout of the
     newest version (see weightd.create()), and readers can swap() to it.
 
     Tensors over the same elements (storage, offset, shape, strides) stay so. Those that share a part of their
     memory are refused.
 
-    `names` makes the buffer's names of the module's, as in bind(). `options` as in weightd.create(), whose errors
-    come out; with device="cuda:0" the module moves to the GPU, its gradients, if it has any, do not: module.cuda()
+    `names` makes the buffer's names of the module's, as in bind(). `options` as in weightd.create(), with its
+    errors; with device="cuda:0" the module moves to the GPU, its gradients, if it has any, do not: module.cuda()
     first. ValueError: a non-persistent buffer is still on the meta device, a type that weightd has not, a
     tensor that is not plain (see bind()). LayoutMismatch: the version has one memory for tensors that differ here.
     Nothing is changed after an error. load_state_dict() is refused (Denied) once the version is published.

@@ -7,12 +7,12 @@ import os
 from .._abi import lib
 from .._errors import error
 
-_STDERR = 2  # where libweightd writes
+_STDERR = 2  # libweightd writes there
 
 
 def guard() -> None:
     """
-    For debugging: a write to a published version ends the process with SIGSEGV, since torch knows no read-only
+    Helps debugging: a write to a published version ends the process with SIGSEGV, since torch has no read-only
     memory; from now on a line on standard error first names the tensor, the buffer and its version, and
     faulthandler, which is enabled unless it is, the line of Python. So it does for what Buffer.release() gave
     back. Then the process ends as before: handlers that had the signal are called. Not on a GPU.

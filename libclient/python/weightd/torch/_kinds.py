@@ -61,7 +61,7 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 
 def _refuse_unknown(name: str, tensor: torch.Tensor) -> None:
-    """ValueError, of a tensor that is not plain and whose shape and type do not describe its values."""
+    """ValueError for a tensor that is not plain: its shape and type do not describe its values."""
     if is_lazy(tensor):
         raise ValueError(f"{name}: an uninitialized parameter has no shape; call the module once first")
     if tensor.layout != torch.strided:

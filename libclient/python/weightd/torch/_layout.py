@@ -48,7 +48,7 @@ def _like(layout: Layout, like: Buffer | Layout) -> Layout:
 
 def lay_out(contents: Contents, alignment: int, names: Names) -> Layout:
     layout, rename = Layout(alignment), renamer(names)
-    indices: dict[int, int] = {}  # by id of what is held
+    indices: dict[int, int] = {}  # keyed by id of the Held
     for name, held in contents.entries:
         name = rename(name)
         if id(held) in indices:

@@ -8,8 +8,8 @@ from typing import Callable, Iterator
 
 import torch
 
-_lock = threading.Lock()  # of _n_blocks and _installed
-_n_blocks = 0  # of all threads
+_lock = threading.Lock()  # protects _n_blocks and _installed
+_n_blocks = 0  # sum over all threads
 _installed: tuple[Callable, Callable] | None = None  # our Module.register_parameter, and the one it calls
 _thread = threading.local()  # n_blocks: those that the thread is in
 

@@ -6,7 +6,7 @@ import errno
 from .._errors import LayoutMismatch
 from .._tensor import Tensor
 
-_SHOWN = 5  # of a list of names
+_SHOWN = 5  # names of a list that are printed
 
 
 def refuse(what: str, *problems: tuple[str, list[str]]) -> None:

@@ -1,4 +1,4 @@
-"""Where a module keeps the tensors of its state_dict, and under which names."""
+"""Places and names of the tensors of a module's state_dict."""
 from __future__ import annotations
 
 from typing import Hashable, NamedTuple
@@ -63,7 +63,7 @@ class Contents(NamedTuple):
     held     those of its state_dict, in its order
     entries  each name of the state_dict, in its order
     others   those that are in no state_dict: non-persistent buffers
-    odd      names of the state_dict whose values are none of the module's tensors
+    odd      names of the state_dict with values that are none of the module's tensors
     """
 
     held: list[Held]
@@ -86,7 +86,7 @@ def contents_of(module: torch.nn.Module) -> Contents:
     for name, value in state.items():
         held = homes.get(id(value))
         if held is None and isinstance(value, torch.Tensor):
-            held = every.get((None, memory_of(value)))  # of a state_dict() that passes x.data on
+            held = every.get((None, memory_of(value)))  # a state_dict() may return x.data
         if held is not None:
             entries.append((name, held))
             held.names.append(name)
@@ -101,7 +101,7 @@ def is_extra_state(name: str) -> bool:
 
 
 def _members(module: torch.nn.Module) -> dict[int, Member]:
-    """By id(). A parameter of one module that is a buffer of another is a parameter."""
+    """Members, keyed by id(). A parameter of one module that is a buffer of another is a parameter."""
     members: dict[int, Member] = {}
     owners = list(module.named_modules())
     for path, owner, role, tensors in (*((path, owner, "param", owner._parameters) for path, owner in owners),
@@ -147,8 +147,8 @@ def refuse_unmade(contents: Contents) -> None:
 
 def successor(member: Member, view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """A tensor over the memory of `view`, of the class and with the attributes of the member's."""
-    made = torch.Tensor._make_subclass(type(member.tensor), view, requires_grad)  # what Parameter() calls
-    made.__dict__.update(member.tensor.__dict__)  # what frameworks hang on parameters
+    made = torch.Tensor._make_subclass(type(member.tensor), view, requires_grad)  # as Parameter() does
+    made.__dict__.update(member.tensor.__dict__)  # attributes that frameworks add to parameters
     return made
 
 
@@ -168,4 +168,4 @@ def _put(member: Member, tensor: torch.Tensor) -> None:
         if member.role == "param" and attribute in owner._buffers:
             owner._buffers[attribute] = tensor  # setattr() would make it a parameter
         else:
-            setattr(owner, attribute, tensor)  # which RNNs watch
+            setattr(owner, attribute, tensor)  # RNNs override __setattr__()

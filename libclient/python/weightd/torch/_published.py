@@ -10,7 +10,7 @@ import torch
 from .._memory import Memory
 from ._kinds import is_plain
 
-_lock = threading.Lock()  # of _given
+_lock = threading.Lock()  # protects _given
 _given: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 

@@ -17,7 +17,7 @@ from ._places import is_extra_state, memory_of
 
 
 class _Given(NamedTuple):
-    """A tensor that is given as `key`, and where it goes."""
+    """A tensor that is given as `key`, and its destination."""
 
     wanted: Tensor
     key: str
