@@ -19,19 +19,19 @@ struct weightd_buffer {
 	struct weightd *w; /* referenced */
 	char *name;
 	char *device;
-	uint64_t id; /* of the buffer, on this server */
+	uint64_t id; /* the server's id of the buffer */
 	uint64_t lease; /* 0: none, because the server granted none, or while the buffer sleeps or is replaced */
 	uint64_t version;
 	struct memory memory; /* read-only, like the other two */
 	uint64_t data_size;
-	void *image; /* of the layout */
+	void *image; /* the mapped image of the layout */
 	uint64_t image_size;
 	struct layout layout;
 	struct guarded guarded;
 	int map_device; /* number of the GPU that maps it; -1: the one with the memory */
 	void *head; /* struct head */
 	bool has_digest;
-	bool is_mutable; /* of an exclusive buffer */
+	bool is_mutable; /* the buffer is exclusive */
 	bool was_evicted; /* reads of an exclusive buffer may be torn */
 	bool is_asleep; /* without memory, until weightd_buffer_reacquire() */
 	bool is_leaving; /* detached, but a stream may still use it */
@@ -42,14 +42,14 @@ struct weightd_buffer {
 struct attaching {
 	struct wire_attach attach;
 	struct weightd_buffer *
-		over; /* the attachment whose memory it replaces; NULL: it maps memory of its own */
+		over; /* the attachment that it replaces in place; NULL: it maps memory of its own */
 	void *stream; /* stream of `over`: waited for before the old memory is unmapped */
 	int map_device;
 	int *ret_fd; /* receives the descriptor of the bytes; NULL: none */
-	uint64_t deadline_ns; /* for a server that restarts; 0: none */
+	uint64_t deadline_ns; /* deadline to wait for a server that restarts; 0: none */
 };
 
-/* Returns a new attachment; with `over`, `over` itself, whose previous version is detached. */
+/* Returns a new attachment; with `over`, `over` itself, after detaching its previous version. */
 int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret);
 
 /* Fills the request for the current version of the buffer of `b`. */

@@ -19,7 +19,7 @@ static int tell(struct sentence *s, int r, const char *name, int number, const c
 	return sentence_set(s, r, "'%s' on cuda:%d: %s", name, number, why);
 }
 
-/* By the numbers of nvidia-smi. */
+/* Selects a GPU by its number in nvidia-smi. */
 static int ask_server(struct weightd *w, const char *name, int number, char ret[WIRE_DEVICE_SIZE])
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;

@@ -75,7 +75,7 @@ static int list_fetch(struct weightd *w, enum wire_list_kind kind, uint32_t flag
 	return 0;
 }
 
-/* For a string that the server did not end. */
+/* Terminates a string that the server did not terminate. */
 #define END_STRING(field) ((field)[sizeof(field) - 1] = '\0')
 
 static enum weightd_memory memory_of(const struct wire_buffer_record *rec)
@@ -232,7 +232,7 @@ static int by_version(const void *a, const void *b)
 static const struct {
 	size_t record_size, info_size;
 	void (*fill)(void *record, void *ret);
-	int (*order)(const void *a, const void *b); /* of records; NULL: the server's */
+	int (*order)(const void *a, const void *b); /* order of the records; NULL: the server's */
 } kinds[] = {
 	[WIRE_LIST_BUFFERS] = {sizeof(struct wire_buffer_record),
 			       sizeof(struct weightd_buffer_info), fill_buffer, by_name_and_device},

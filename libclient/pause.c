@@ -111,7 +111,7 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 				    s->text);
 	r = b->lease ? client_call_run(b->w, &call) : -ENOENT;
 
-	/* The server returns it for a torn buffer, and for an evicted reader, whose lease is then void. */
+	/* The server returns it for a torn buffer, and for an evicted reader: the lease of that reader is then void. */
 	if (r == -EUCLEAN && head_state(head_current(b->head)) != HEAD_TORN)
 		b->was_evicted = true;
 	if (r == -ENOENT)

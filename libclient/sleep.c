@@ -59,7 +59,7 @@ int weightd_buffer_reacquire(struct weightd_buffer *b)
 		return r;
 	a.attach.version = 0;
 	r = buffer_attach(b->w, &a, &b);
-	if (r == -ENOENT) /* by name: it was removed before it had a head page to show that */
+	if (r == -ENOENT) /* no such name: removed before it had a head page to show that */
 		return -ESTALE;
 	return r < 0 ? r : 1;
 }

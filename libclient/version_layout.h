@@ -13,7 +13,7 @@ struct version_layout {
 	uint64_t size;
 	struct layout layout;
 	uint64_t version;
-	uint32_t flags; /* of the buffer: WIRE_BUFFER_* */
+	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
 };
 
 /*

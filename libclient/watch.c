@@ -17,11 +17,11 @@
 struct weightd_watch {
 	struct weightd *user; /* referenced: receives the sentences of failures */
 	struct weightd *w; /* referenced: a connection of its own, since it waits */
-	uint64_t instance; /* of the server that `after` is a number of */
+	uint64_t instance; /* server instance that numbered `after` */
 	uint64_t after;
 	struct wire_list_reply page;
 	uint32_t n_told; /* records of the page */
-	struct wire_event_record told; /* what the caller's strings point into */
+	struct wire_event_record told; /* the caller's strings point into it */
 };
 
 static_assert((int)WEIGHTD_EVENT_CREATED == (int)WIRE_EVENT_CREATED &&
@@ -101,7 +101,7 @@ static int watch_fetch(struct weightd_watch *watch, int timeout_ms)
 	return 0;
 }
 
-/* Where "from now on" begins: behind all that is remembered. */
+/* Starts "from now on": skips all events that the server remembers. */
 static int skip_past(struct weightd_watch *watch)
 {
 	int r;
@@ -150,7 +150,7 @@ static void tell(struct weightd_watch *watch, struct weightd_event *ret)
 		.pid = rec->pid,
 	};
 
-	rec->name[sizeof(rec->name) - 1] = '\0'; /* for strings that the server did not end */
+	rec->name[sizeof(rec->name) - 1] = '\0'; /* the server may not have terminated the strings */
 	rec->device[sizeof(rec->device) - 1] = '\0';
 	memcpy(ret, &event, event.size);
 }

@@ -29,7 +29,7 @@ struct weightd_writer {
 	uint64_t data_size;
 	int fd; /* writable; -1 once published */
 	int reader_fd;
-	void *image; /* of the layout of the new version */
+	void *image; /* mapped image of the new version's layout */
 	uint64_t image_size;
 	struct layout layout;
 	struct adoption adoption; /* if that is not the caller's layout */

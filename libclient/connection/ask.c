@@ -46,7 +46,7 @@ static int poll_ms(uint64_t now_ns, uint64_t deadline_ns, bool ticking)
 	return ms > INT_MAX ? -1 : (int)ms;
 }
 
-/* For operations that wait for an event. */
+/* The field with the server's time limit, in operations that wait for an event. */
 int64_t *client_call_patience_ms(struct client_call *call)
 {
 	switch (call->op) {
@@ -196,5 +196,5 @@ void client_end(struct weightd *w, enum wire_op op, uint64_t id)
 	call.request.detach.id = id;
 	(void)client_ask(w, &call);
 	client_call_deinit(&call);
-	w->sentence = saved; /* of the failure that led here, perhaps */
+	w->sentence = saved; /* the caller may be reporting a failure with it */
 }

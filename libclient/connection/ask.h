@@ -5,7 +5,7 @@
 
 #include "libclient/connection/client.h"
 
-#define CALL_TIMEOUT_MS 30000 /* for an answer that the server owes at once */
+#define CALL_TIMEOUT_MS 30000 /* default time limit for replies that wait for no event */
 #define CALL_TICK_MS 50
 #define CALL_SPIN_NS 50000
 
@@ -16,7 +16,7 @@ struct client_call {
 	 * Others: time for each reply; 0: CALL_TIMEOUT_MS. < 0: for ever.
 	 */
 	int timeout_ms;
-	uint64_t deadline_ns; /* of others: the caller's, for a restart; 0: none */
+	uint64_t deadline_ns; /* other operations: the caller's deadline for a restart; 0: none */
 	const int *fds; /* to send, borrowed: as many as the operation takes */
 	/* Asked every CALL_TICK_MS while waiting; < 0 gives up: the connection is closed, -ECANCELED. */
 	int (*tick)(void *userdata);
@@ -26,7 +26,7 @@ struct client_call {
 	 * `reply` has the result; an error ends the call. NULL: the request can be repeated.
 	 */
 	int (*again)(struct weightd *w, struct client_call *call);
-	void *subject; /* for again() */
+	void *subject; /* argument of again() */
 	bool sent; /* once at least: the server may have done it */
 	struct wire_request request;
 	struct wire_reply reply;
@@ -40,7 +40,7 @@ struct client_call {
 int client_ask(struct weightd *w, struct client_call *call);
 void client_call_deinit(struct client_call *call);
 
-/* For a call that ends before it is asked. */
+/* Marks all reply descriptors as absent. Needed for a call that may end before client_ask(). */
 void client_call_init_fds(struct client_call *call);
 /* The field of the request with the time that the server may wait, of operations that wait for something; else NULL. */
 int64_t *client_call_patience_ms(struct client_call *call);

@@ -16,14 +16,14 @@ struct weightd {
 	int fd; /* -1: not connected */
 	pid_t owner; /* the process that connected; a child may not use the connection */
 	uint64_t serial;
-	uint64_t instance; /* of the server, new at each of its starts */
+	uint64_t instance; /* identifies one start of the server */
 	bool survives; /* the server announced that it restarts after its death */
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	int restart_timeout_ms;
 	char *path;
-	bool is_closed; /* by the caller */
+	bool is_closed; /* the caller has closed the connection */
 	struct list buffers; /* held::link of each weightd_buffer */
-	int n_leaving; /* of them, detached and still in use by a stream */
+	int n_leaving; /* buffers that are detached and still in use by a stream */
 	struct list writers; /* held::link of each weightd_writer */
 	struct sentence sentence;
 };
@@ -43,7 +43,7 @@ struct held_ops {
 	bool (*leave)(struct held *h, bool wait);
 };
 
-/* An attached buffer or a writer, which the server knows by its connection. The first member of both. */
+/* An attached buffer or a writer. The server identifies it by its connection. The first member of both. */
 struct held {
 	struct list link; /* weightd::buffers or weightd::writers */
 	const struct held_ops *ops;
@@ -59,8 +59,8 @@ static inline void client_unrefp(struct weightd **w)
 }
 
 /*
- * Copies a struct of options whose first member is the caller's size of it. A shorter one is padded with zeros; in a
- * longer one all bytes behind ours must be zero. -EINVAL below `min`; -E2BIG.
+ * Copies a struct of options; its first member is the caller's size of the struct. A shorter one is padded with zeros;
+ * in a longer one all bytes behind ours must be zero. -EINVAL below `min`; -E2BIG.
  */
 int client_copy_options(struct weightd *w, const void *options, size_t min, void *ret, size_t size);
 
@@ -71,5 +71,5 @@ int client_check_usable(struct weightd *w);
 /* True if calls wait for this server when it is gone. */
 bool client_awaits_restart(const struct weightd *w);
 
-/* Ends the attachments whose streams are done; `wait`: all. Returns how many are left. */
+/* Ends the attachments that no stream uses any more; `wait`: all. Returns the number that is left. */
 int client_reap(struct weightd *w, bool wait);

@@ -29,7 +29,7 @@ int dial_open(struct weightd *w, bool wait)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | (wait ? 0 : SOCK_NONBLOCK), 0);
 	if (fd < 0)
 		return sentence_set(&w->sentence, -errno, "no socket: %s", strerror(errno));
-	/* Where the server is stopped and its backlog full, connect() waits too. */
+	/* connect() waits too, while the server is stopped and its backlog is full. */
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
 	do
 		r = connect(fd, (const struct sockaddr *)&address, sizeof(address));
@@ -58,7 +58,7 @@ int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience 
 		call.userdata = p->userdata;
 	}
 	call.request.hello.version = WIRE_VERSION;
-	/* For the server's log; a name that is too long is cut. */
+	/* The server logs this name. A name that is too long is cut. */
 	(void)snprintf(call.request.hello.program, sizeof(call.request.hello.program), "%s",
 		       program_invocation_short_name);
 	r = client_ask(w, &call);

@@ -10,9 +10,9 @@
 #define RENDEZVOUS_PATHS_MAX 2
 
 struct rendezvous {
-	const char *given; /* by the caller or the environment; NULL: the default paths */
+	const char *given; /* path from the caller or the environment; NULL: the default paths */
 	char *paths[RENDEZVOUS_PATHS_MAX]; /* owned */
-	int errors[RENDEZVOUS_PATHS_MAX]; /* of the last attempt at each */
+	int errors[RENDEZVOUS_PATHS_MAX]; /* result of the last attempt at each path */
 	unsigned n;
 	unsigned n_tried; /* in the last attempt */
 };

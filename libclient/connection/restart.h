@@ -10,7 +10,7 @@
 struct restart_patience {
 	bool has_lost; /* the connection; until_ns counts from then on */
 	uint64_t until_ns; /* how long to wait for the server; UINT64_MAX: for ever */
-	uint64_t deadline_ns; /* of the call that lost the server; UINT64_MAX: none */
+	uint64_t deadline_ns; /* deadline of the call that lost the server; UINT64_MAX: none */
 	int (*tick)(void *userdata); /* as of the call */
 	void *userdata;
 };

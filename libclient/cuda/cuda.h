@@ -17,8 +17,8 @@ struct cuda_state {
 	struct place place;
 	cu_device owner; /* the GPU that has the memory */
 	cu_event mark; /* NULL: none */
-	cu_handle handle; /* of what is mapped; the older kind has none */
-	int fd; /* of the older kind: reads as ended once the memory is lost; else -1 */
+	cu_handle handle; /* handle of the mapped memory; the older kind has none */
+	int fd; /* older kind: reads as ended once the memory is lost; else -1 */
 	pthread_mutex_t lock; /* protects what follows, and the digester's work */
 	bool has_digester; /* it was tried to make one */
 	struct digester *digester; /* NULL: none */

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#define TABLE_LEAVES 16384u /* of one launch */
+#define TABLE_LEAVES 16384u /* leaf digests that one launch computes */
 #define BLOCK_THREADS 256u /* as digest.cu has it */
 
 struct digester {

@@ -59,8 +59,9 @@ static int import(const struct memory_request *q, const struct cuda_state *state
 }
 
 /*
- * For the GPU that maps it, and for the one with the memory, whose engines may do the copies. A driver without
- * read-only mappings returns a writable one: then the bytes are protected by convention alone, and checked by verify.
+ * Grants access to the GPU that maps it and to the one with the memory: engines of the latter may do the copies. A
+ * driver without read-only mappings returns a writable one: then the bytes are protected by convention alone, and
+ * checked by verify.
  */
 static cu_result set_access(const struct memory *m, const struct cuda_state *state,
 			    enum memory_access access)

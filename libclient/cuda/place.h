@@ -27,7 +27,7 @@ void place_deinit(struct place *p);
 struct visit {
 	const struct place *place; /* NULL: it has ended, or never began */
 	bool has_pushed;
-	int capture_mode; /* of the thread, before */
+	int capture_mode; /* capture mode of the thread before */
 };
 
 /* -ECHILD: called in a child of the process that owns the memory. */

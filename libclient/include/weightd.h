@@ -164,7 +164,7 @@ struct weightd_tensor {
 	uint64_t offset; /* bytes from the start of the buffer; data == base + offset */
 	uint64_t n_bytes;
 	uint32_t index;
-	uint32_t tied_to; /* index of the tensor whose bytes this name shares, or WEIGHTD_NOT_TIED */
+	uint32_t tied_to; /* this name shares the bytes of the tensor with that index; or WEIGHTD_NOT_TIED */
 	uint32_t n_dims; /* 0 for a scalar */
 	enum weightd_dtype dtype;
 	enum weightd_role role;
@@ -181,7 +181,7 @@ struct weightd_location {
 	size_t size; /* set by the caller */
 	enum weightd_memory memory;
 	int device; /* number, in this process, of the GPU that maps it; -1: host memory */
-	uint8_t uuid[16]; /* of the GPU or MIG partition with the memory; zero for host memory */
+	uint8_t uuid[16]; /* UUID of the GPU or MIG partition with the memory; zero for host memory */
 	uint64_t map_size; /* CUDA memory: bytes of the allocation; a mapping of its descriptor must span all of them */
 };
 
@@ -211,7 +211,7 @@ int weightd_new(struct weightd **ret);
  * refuses, or admits only other users, and changed within the last second; or one that is missing from a
  * folder in which a file was created or removed within the last second. A socket that refuses and did not
  * change is retried for 0.2 s, because its server may be about to replace it. Other failures return at once:
- * -ENOENT, -ECONNREFUSED, or -EACCES, whose sentence names the group that the socket admits.
+ * -ENOENT, -ECONNREFUSED, or -EACCES; the sentence of -EACCES names the group that the socket admits.
  */
 int weightd_connect(struct weightd *w, const char *path);
 
@@ -300,7 +300,7 @@ void weightd_detach(struct weightd_buffer *b);
  */
 void weightd_detach_on(struct weightd_buffer *b, void *stream);
 
-/* Finishes calls of weightd_detach_on() whose stream is done. Returns how many are left. Does not wait. */
+/* Finishes calls of weightd_detach_on() once their stream is done. Returns the number that is left. Does not wait. */
 int weightd_reap(struct weightd *w);
 
 const char *weightd_buffer_name(const struct weightd_buffer *b);
@@ -372,7 +372,7 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
  *
  * On a GPU the call imports the new memory, then waits for the streams; work queued after the call reads the new
  * version. -EIO: the driver could map neither the new memory nor the old one again, and `b` has no memory until
- * another swap succeeds. -EOPNOTSUPP for cuda-ipc memory, whose address the driver chooses: refresh instead.
+ * another swap succeeds. -EOPNOTSUPP for cuda-ipc memory: the driver chooses its address; refresh instead.
  * -EADDRNOTAVAIL after weightd_buffer_release().
  */
 int weightd_buffer_swap(struct weightd_buffer *b);
@@ -411,11 +411,11 @@ enum weightd_state {
 enum weightd_state weightd_buffer_state(const struct weightd_buffer *b, uint64_t *ret_version);
 
 /*
- * For readers of an exclusive buffer that cannot pause, like a seqlock. Bytes read between a begin and a retry that
- * returns false are one whole version; bytes read before a retry that returns true may be torn, and must be discarded.
- * weightd_read_begin() returns 0; -EAGAIN during an update (try again, or call weightd_buffer_wait()); -EUCLEAN: torn,
- * or weightd_buffer_pause() has reported that this reader was evicted; -ESTALE. Sealed versions are always whole. Two
- * loads, no system call.
+ * Validates reads of an exclusive buffer by readers that cannot pause, like a seqlock. Bytes read between a begin and a
+ * retry that returns false are one whole version; bytes read before a retry that returns true may be torn, and must be
+ * discarded. weightd_read_begin() returns 0; -EAGAIN during an update (try again, or call weightd_buffer_wait());
+ * -EUCLEAN: torn, or weightd_buffer_pause() has reported that this reader was evicted; -ESTALE. Sealed versions are
+ * always whole. Two loads, no system call.
  */
 int weightd_read_begin(const struct weightd_buffer *b, uint64_t *ret_ticket);
 bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
@@ -449,7 +449,7 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 int weightd_buffer_verify(struct weightd_buffer *b);
 
 /*
- * For debugging: installs a handler of SIGSEGV that explains a fault in weightd's host memory in one line on standard
+ * Debugging aid: installs a handler of SIGSEGV that explains a fault in weightd's host memory in one line on standard
  * error, with the tensor, the buffer and its version. Such faults are a write to a published version and any use of
  * memory that weightd_buffer_release() returned. Only the first one of a process is explained, even if a handler
  * recovers from it. The signal, and that of other faults, then reaches the handler installed before, or ends the
@@ -534,9 +534,9 @@ enum weightd_policy {
 
 /* Ways to share a buffer on a GPU. */
 enum weightd_handle {
-	WEIGHTD_HANDLE_VMM, /* by a descriptor: the memory exists for as long as a process has it open or mapped */
+	WEIGHTD_HANDLE_VMM, /* a descriptor: the memory exists for as long as a process has it open or mapped */
 	/*
-	 * By a cudaIpcMemHandle_t, for consumers that can open nothing else: the memory belongs to a process of the
+	 * A cudaIpcMemHandle_t, for consumers that can open nothing else: the memory belongs to a process of the
 	 * server and is lost with it, no mapping is read-only, and addresses change.
 	 */
 	WEIGHTD_HANDLE_IPC,
@@ -553,14 +553,14 @@ struct weightd_create_options {
 	 */
 	bool new_layout;
 	/*
-	 * For a new buffer. Exclusive: one slot, never sealed, which the next create updates in place once its
+	 * Kinds of a new buffer. Exclusive: one slot, never sealed, which the next create updates in place once its
 	 * readers have paused, for models that do not fit twice. Reusable: the slots of freed versions are used
 	 * again, neither sealed nor zeroed, for trusted writers that publish often.
 	 */
 	bool exclusive;
 	bool reusable;
 	/*
-	 * For a buffer that is neither: ask its readers to release their memory and free its versions first. If the
+	 * In a buffer that is neither: ask its readers to release their memory and free its versions first. If the
 	 * new version would not fit even then, create fails with -ENOMEM or -EDQUOT before that; a writer that fails
 	 * later leaves the buffer without a version.
 	 */
@@ -568,7 +568,7 @@ struct weightd_create_options {
 	/* With exclusive and replace: time for readers to pause (< 0: for ever; 0: 10 s), and the policy afterwards. */
 	int pause_timeout_ms;
 	enum weightd_policy policy;
-	enum weightd_handle handle; /* of a new buffer on a GPU */
+	enum weightd_handle handle; /* way to share a new buffer on a GPU */
 };
 
 /*
@@ -587,8 +587,8 @@ struct weightd_create_options {
  *
  * In place and with replace: a published writer holds a lease like a reader, and cannot pause: free it first. An update
  * in place does not wait for attachments of this same connection, because they cannot pause. An aborted writer, and a
- * writer whose process lost its connection, must be freed: while it maps the bytes writable, the next update waits, and
- * fails with -EBUSY.
+ * writer with a lost connection, must be freed: while it maps the bytes writable, the next update waits, and fails
+ * with -EBUSY.
  */
 int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		   const struct weightd_create_options *options, struct weightd_writer **ret);
@@ -690,19 +690,19 @@ struct weightd_load_options {
 	const struct weightd_create_options *create; /* NULL: the defaults */
 	unsigned n_threads; /* 0: one per core, at most 4, or 8 to a GPU */
 	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
-	void *userdata; /* of both functions */
+	void *userdata; /* argument of both functions */
 	weightd_note_fn note; /* may be NULL; called from the calling thread, before memory is requested */
 };
 
 struct weightd_load_result {
 	size_t size; /* set by the caller */
 	uint64_t version;
-	uint64_t n_bytes; /* of tensor data, read from files */
+	uint64_t n_bytes; /* bytes of tensor data, read from files */
 	uint64_t n_tensors;
 	uint64_t n_files;
 	uint64_t elapsed_ns; /* from the call to the publish */
-	uint64_t memory_ns; /* of them, waiting for the server's memory */
-	uint64_t read_ns; /* of them, reading and digesting, and copying to a GPU */
+	uint64_t memory_ns; /* part of elapsed_ns, waiting for the server's memory */
+	uint64_t read_ns; /* part of elapsed_ns, reading and digesting, and copying to a GPU */
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
 };
 
@@ -722,7 +722,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 /* --- Managing ---------------------------------------------------------------------------------- */
 
 struct weightd_buffer_info {
-	size_t size; /* of this struct in the library */
+	size_t size; /* size of this struct in the library */
 	const char *name;
 	const char *device;
 	enum weightd_state state;
@@ -733,9 +733,9 @@ struct weightd_buffer_info {
 	uint32_t n_readers; /* leases on all versions */
 	uint64_t version; /* the current one, 0 for none */
 	uint64_t n_tensors;
-	uint64_t n_bytes; /* of the current version */
+	uint64_t n_bytes; /* bytes of the current version */
 	uint64_t slot_bytes; /* memory in slots, of all versions */
-	uint64_t huge_bytes; /* of them, in huge pages */
+	uint64_t huge_bytes; /* part of slot_bytes, in huge pages */
 	uint64_t published_ns; /* CLOCK_REALTIME of the current version, 0 for none */
 	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
 	uint8_t digest[WEIGHTD_DIGEST_SIZE]; /* all zero: published without one */
@@ -759,7 +759,7 @@ enum weightd_end {
 const char *weightd_end_name(enum weightd_end end);
 
 struct weightd_version_info {
-	size_t size; /* of this struct in the library */
+	size_t size; /* size of this struct in the library */
 	uint64_t version;
 	uint64_t n_tensors;
 	uint64_t n_bytes;
@@ -767,11 +767,11 @@ struct weightd_version_info {
 	uint64_t huge_bytes;
 	uint64_t published_ns; /* CLOCK_REALTIME */
 	uint32_t n_readers;
-	uint32_t uid; /* of its writer */
+	uint32_t uid; /* user of its writer */
 	bool current;
 	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
-	uint32_t pid; /* of its writer, when it published */
+	uint32_t pid; /* process of its writer, when it published */
 	enum weightd_end end;
 	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it exists */
 };
@@ -790,17 +790,17 @@ enum weightd_slot_state {
 };
 
 struct weightd_slot_info {
-	size_t size; /* of this struct in the library */
-	const char *name; /* of the buffer, also after it was removed */
+	size_t size; /* size of this struct in the library */
+	const char *name; /* name of the buffer, also after it was removed */
 	const char *device;
 	uint64_t slot; /* id */
 	uint64_t version; /* 0: not published */
-	uint64_t n_bytes; /* of the slot */
-	uint64_t allocated; /* of them, with memory behind them */
-	uint64_t huge_bytes; /* of them, in huge pages, when they were allocated */
+	uint64_t n_bytes; /* bytes of the slot */
+	uint64_t allocated; /* part of n_bytes, with memory behind it */
+	uint64_t huge_bytes; /* part of `allocated`, in huge pages when it was allocated */
 	enum weightd_slot_state state;
 	uint32_t n_readers;
-	uint32_t uid; /* of the user charged for it */
+	uint32_t uid; /* user charged for it */
 	bool removed; /* the buffer is gone */
 };
 
@@ -808,24 +808,24 @@ struct weightd_slot_info {
 
 /* The use and the limits of a user. */
 struct weightd_user_info {
-	size_t size; /* of this struct in the library */
+	size_t size; /* size of this struct in the library */
 	uint32_t uid;
 	uint64_t n_connections, max_connections;
 	uint64_t n_readers, max_readers;
 	uint64_t n_buffers, max_buffers;
 	uint64_t n_versions, max_versions;
-	uint64_t n_bytes, max_bytes; /* of slots and layouts */
+	uint64_t n_bytes, max_bytes; /* bytes of slots and layouts */
 	uint64_t n_descriptors, max_descriptors; /* kept by the service manager */
 };
 
 /* A device for buffers. */
 struct weightd_device_info {
-	size_t size; /* of this struct in the library */
+	size_t size; /* size of this struct in the library */
 	const char *device; /* "host", "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"; "cuda" with a `why`: no GPU */
 	const char *name; /* "NVIDIA H100 80GB HBM3" */
 	const char *why; /* "", or a sentence: the reason why it cannot be used */
 	uint64_t total, free; /* bytes, of all processes */
-	uint64_t ours; /* of them, in the server's slots */
+	uint64_t ours; /* part of total, in the server's slots */
 	uint64_t granularity; /* bytes: allocations are multiples of it */
 	uint32_t index; /* GPUs: number in nvidia-smi, in the order of PCI addresses */
 	uint32_t driver; /* newest CUDA release that the driver supports, 13000 for 13.0; 0 for the host */
@@ -879,9 +879,9 @@ struct weightd_stat {
 	size_t size; /* set by the caller */
 	uint64_t headroom; /* bytes that the server can still provide, now */
 	uint64_t slot_bytes; /* in slots, in any state */
-	uint64_t kept_bytes; /* of them, in old versions that the server frees as soon as a create needs the room */
-	uint64_t leaving_bytes; /* of them, in dropped versions with readers */
-	uint64_t orphan_bytes; /* of them, in dropped versions that are mapped without a lease */
+	uint64_t kept_bytes; /* part of slot_bytes, in old versions that the server frees as soon as a create needs the room */
+	uint64_t leaving_bytes; /* part of slot_bytes, in dropped versions with readers */
+	uint64_t orphan_bytes; /* part of slot_bytes, in dropped versions that are mapped without a lease */
 	uint64_t layout_bytes;
 	uint64_t n_quarantined; /* descriptors that the service manager returned and that match no buffer */
 	uint64_t store_used; /* descriptors that the service manager keeps */
@@ -939,13 +939,13 @@ const char *weightd_event_name(enum weightd_event_kind kind);
 struct weightd_event {
 	size_t size; /* set by the caller */
 	enum weightd_event_kind kind;
-	const char *name; /* of the buffer; "" for MISSED and RESTARTED; valid until the next call */
+	const char *name; /* name of the buffer; "" for MISSED and RESTARTED; valid until the next call */
 	const char *device;
 	uint64_t serial;
 	uint64_t time_ns; /* CLOCK_REALTIME */
 	uint64_t version;
-	enum weightd_end end; /* of VERSION_GONE */
-	uint32_t uid, pid; /* of the client that caused it; both 0 if weightd did */
+	enum weightd_end end; /* reason of VERSION_GONE */
+	uint32_t uid, pid; /* client that caused it; both 0 if weightd did */
 };
 
 struct weightd_watch;

@@ -23,7 +23,7 @@
 /* The names that libraries give to the weights of a model, and their rules. */
 static const struct well_known {
 	const char *stem;
-	bool index_first; /* where there are both an index and a file of its own */
+	bool index_first; /* the index wins over a single file of that name */
 	const char *rule;
 } well_known[] = {
 	{"model", false, "as transformers does, the file before the index"},
@@ -32,7 +32,7 @@ static const struct well_known {
 
 /* --- Lists for a person ------------------------------------------------------------------------- */
 
-#define LIST_MAX 288 /* of a sentence, beside a path */
+#define LIST_MAX 288 /* bytes of a list in a sentence that also has a path */
 
 struct list {
 	char text[LIST_MAX];

@@ -15,7 +15,7 @@
 struct directory_entry {
 	char *name;
 	char *stem; /* without number and suffix, the variant behind it: "model", "model.fp16" */
-	uint32_t part, n_parts; /* of "-00001-of-00002"; 0 of 0: a file of its own */
+	uint32_t part, n_parts; /* from "-00001-of-00002"; 0 and 0: the only file */
 	bool is_index, is_variant;
 	bool is_taken;
 };

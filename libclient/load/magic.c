@@ -119,7 +119,7 @@ bool magic_explain(const char *start, size_t n, struct sentence *ret)
 
 bool magic_explain_file(const struct file *f, struct sentence *ret)
 {
-	struct sentence ignored; /* of a file that cannot be read: there is another sentence already */
+	struct sentence ignored; /* a read error has a sentence of the caller's already */
 	size_t n = f->identity.size < MAGIC_SIZE ? (size_t)f->identity.size : MAGIC_SIZE;
 	char start[MAGIC_SIZE];
 

@@ -14,7 +14,7 @@
 
 struct place {
 	struct plan_piece piece;
-	uint32_t tensor; /* of the plan's layout */
+	uint32_t tensor; /* index in the plan's layout */
 };
 
 static int out_of_memory(struct sentence *s)

@@ -15,7 +15,7 @@
 
 struct planner {
 	struct plan plan;
-	bool *taken; /* for each entry of the index at work: its tensor was found */
+	bool *taken; /* one flag for each entry of the current index: its tensor was found */
 	struct progress *progress;
 	struct sentence *s;
 	size_t files_max, pieces_max; /* allocated */

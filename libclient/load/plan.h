@@ -20,7 +20,7 @@
 
 struct plan_file {
 	struct file file;
-	uint32_t first_tensor; /* of the layout; those of the next file begin at its first_tensor */
+	uint32_t first_tensor; /* index in the layout; the tensors of the next file begin at its first_tensor */
 };
 
 /* Bytes to copy. Pieces stand in the order of their destination. */
@@ -38,7 +38,7 @@ struct plan {
 	struct plan_piece *pieces;
 	size_t n_pieces;
 	struct weightd_layout *layout;
-	uint64_t n_bytes; /* of all pieces */
+	uint64_t n_bytes; /* sum over all pieces */
 };
 
 /*

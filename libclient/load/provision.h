@@ -11,7 +11,7 @@
 
 struct provision {
 	struct progress *progress;
-	const char *name; /* of the buffer, on the host */
+	const char *name; /* name of the buffer; its device is the host */
 	uint64_t total;
 	uint64_t done; /* as last reported by the server */
 	struct weightd *observer; /* a second connection for queries while the first one waits; NULL: no queries */

@@ -38,7 +38,7 @@ struct reader {
 	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t changed; /* n_running fell or r was set */
 	unsigned n_running;
-	int r; /* of the first failure */
+	int r; /* error of the first thread that failed */
 	struct sentence sentence;
 };
 

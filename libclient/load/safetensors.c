@@ -243,7 +243,7 @@ static int parse_members(struct parser *p)
 	return r < 0 ? refuse_json(p, r) : 0;
 }
 
-/* --- Where the bytes are ----------------------------------------------------------------------- */
+/* --- Positions of the bytes -------------------------------------------------------------------- */
 
 /* Names stand in the order of the header, so equal (empty) ranges keep that order. */
 static int compare_tensors(const void *va, const void *vb)

@@ -18,7 +18,7 @@
 #define SAFETENSORS_PREFIX_SIZE 8
 #define SAFETENSORS_HEADER_MAX 100000000u /* as in the reference */
 
-/* Which rule a file breaks; behind it, the name the reference gives the error. */
+/* Rules that a file can break, each with the reference's name of the error. */
 enum safetensors_refusal {
 	SAFETENSORS_TOO_SMALL = 1, /* HeaderTooSmall */
 	SAFETENSORS_HEADER_TOO_LARGE, /* HeaderTooLarge */
@@ -53,7 +53,7 @@ struct safetensors {
 	uint64_t *dims;
 	size_t n_dims;
 	char *text;
-	uint64_t data_offset; /* of the data in the file, set by safetensors_read() */
+	uint64_t data_offset; /* position of the data in the file, set by safetensors_read() */
 };
 
 /*

@@ -21,12 +21,12 @@ struct sink {
 
 struct sink_kind {
 	unsigned n_threads; /* at most, unless the caller sets it */
-	unsigned n_leaves; /* of a stretch, which one thread reads, digests and hands over */
-	bool is_used_again; /* what a stretch is read to: bytes that belong to no tensor are to be zeroed */
+	unsigned n_leaves; /* leaves of a stretch; one thread reads, digests and hands over all of it */
+	bool is_used_again; /* memory for stretches is reused: the reader must zero bytes that belong to no tensor */
 
 	int (*open)(struct sink *k, unsigned n_threads, struct sentence *s);
 
-	/* Where the stretch that begins at `leaf` is to be read to; waits until there is room. By thread `thread`. */
+	/* Returns the memory for the stretch that begins at `leaf`, and waits until there is room. Called by thread `thread`. */
 	int (*begin)(struct sink *k, unsigned thread, uint64_t leaf, char **ret, struct sentence *s);
 
 	/* It is there, `size` bytes, its leaves are digested. */

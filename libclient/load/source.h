@@ -19,7 +19,7 @@
 struct source {
 	char *path;
 	uint32_t index; /* in sources::indexes, or SOURCE_NO_INDEX */
-	uint32_t index_file; /* which of the files of that index it is */
+	uint32_t index_file; /* number of the file within that index */
 };
 
 struct source_index {

@@ -1,7 +1,7 @@
 /*
  * Adoptions
  *
- * A writer whose layout has the tensors of its buffer's newest version in another order writes in the order of that
+ * If a writer's layout has the tensors of its buffer's newest version in another order, it writes in the order of that
  * version, so that readers keep their addresses. The ties of the caller's own layout stay valid for the caller: names
  * that it ties share memory, even if the version has separate memory for each of them.
  */
@@ -10,13 +10,13 @@
 #include "ipc/layout.h"
 
 struct adoption {
-	void *image; /* of the layout that the caller gave, a mapping; NULL: nothing was adopted */
+	void *image; /* mapped image of the caller's layout; NULL: nothing was adopted */
 	uint64_t image_size;
 	struct layout given;
-	/* For each untied tensor of `given` that others are tied to: one of the version's, or LAYOUT_NONE. */
+	/* One entry for each untied tensor of `given` that others are tied to: a tensor of the version, or LAYOUT_NONE. */
 	uint32_t *homes;
 	/*
-	 * For each tensor of the version: the tensor with the memory that the caller sees, or LAYOUT_NONE;
+	 * One entry for each tensor of the version: the tensor with the memory that the caller sees, or LAYOUT_NONE;
 	 * NULL: none.
 	 */
 	uint32_t *tied;

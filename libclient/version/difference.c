@@ -16,11 +16,11 @@
 #define SHAPE_MAX 64
 #define MORE_MAX 20 /* " and 4294967295 more" */
 
-/* For each tensor of one of the two layouts. */
+/* Flags for each tensor of one of the two layouts. */
 struct tally {
 	const struct layout *layout;
 	bool *in_both; /* the name */
-	bool *is_held; /* of an untied tensor: it, or a name that is tied to it, is in both */
+	bool *is_held; /* untied tensors: the name, or one tied to it, is in both */
 };
 
 static void tally_deinit(struct tally *t)
@@ -103,7 +103,7 @@ int difference_find(const struct layout *here, const struct layout *there, struc
 	return d.other.n || d.here.n || d.there.n;
 }
 
-/* --- For people --- */
+/* --- Sentences --- */
 
 struct text {
 	char *start;

@@ -14,7 +14,7 @@
 #define DIFFERENCE_SHOWN 5 /* tensors of each kind that a text names at most */
 
 struct difference_list {
-	uint32_t n; /* of them all */
+	uint32_t n; /* number of all of them */
 	uint32_t shown[DIFFERENCE_SHOWN]; /* indices of the first ones, in the layout that has them */
 };
 

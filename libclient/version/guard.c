@@ -18,10 +18,10 @@
 #define ENTRIES_MAX 4096 /* pages of it that were never written cost nothing */
 
 static _Atomic(const struct guarded *) entries[ENTRIES_MAX]; /* any thread; NULL: free */
-static atomic_uint next_entry; /* where a free one may be */
-static struct sigaction before; /* what had the signal when the handler was installed */
+static atomic_uint next_entry; /* the search for a free entry begins here */
+static struct sigaction before; /* action for the signal when the handler was installed */
 static atomic_int said; /* one thread explains, once in a process; others wait for it */
-static atomic_int passed_by; /* the thread whose fault was last passed to `before` */
+static atomic_int passed_by; /* the last thread that passed a fault to `before` */
 
 enum {
 	SAID_NOTHING,

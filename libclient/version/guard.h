@@ -14,7 +14,7 @@
 
 /* A row, embedded in what has the memory. */
 struct guarded {
-	const char *name; /* of the buffer */
+	const char *name; /* name of the buffer */
 	const uint64_t *version;
 	const struct layout *layout;
 	const struct memory *memory;

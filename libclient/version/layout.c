@@ -18,7 +18,7 @@
 #define SPARSEST 64
 
 struct weightd_layout {
-	uint64_t end; /* of the last tensor */
+	uint64_t end; /* end of the last tensor */
 	uint64_t strings_size;
 	uint32_t alignment;
 	uint32_t n_tensors, n_dims, n_units, n_buckets;

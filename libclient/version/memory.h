@@ -23,8 +23,8 @@ enum memory_access {
 struct memory {
 	const struct memory_kind *kind; /* NULL: never mapped */
 	struct wire_location location;
-	void *data; /* for a GPU an address of the GPU's */
-	uint64_t size; /* of the slot: data, and behind it the table of leaf digests */
+	void *data; /* on a GPU, an address of that GPU */
+	uint64_t size; /* bytes of the slot: data, and behind it the table of leaf digests */
 	bool is_mapped; /* else `data` is only kept */
 	enum memory_access access;
 	int device; /* ordinal of the GPU that maps it, in this process; -1: host memory */
@@ -36,8 +36,8 @@ struct memory_request {
 	uint64_t size;
 	enum memory_access access;
 	int fd; /* descriptor received with the location; the caller owns it */
-	int device; /* of map: the GPU that is to map it; -1: the one that has it */
-	void *stream; /* of replace: waited for after all steps that can fail, before the old memory is unmapped */
+	int device; /* map: the GPU that is to map it; -1: the one that has it */
+	void *stream; /* replace: waited for after all steps that can fail, before the old memory is unmapped */
 };
 
 /* The sentence of a failure is a clause, "out of memory": the caller adds the subject. */
