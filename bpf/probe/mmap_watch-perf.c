@@ -19,12 +19,11 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/list.h"
 
-#define PAGES 16 /* of each ring, a power of two */
+#define PAGES 16 /* size of each ring, a power of two */
 #define RECORD_MAX 65536 /* the most that its size field can hold */
 /* Debian's kernel has this level, and asks for CAP_SYS_ADMIN then. */
 #define PARANOID_HINT                                                                              \
-	"; if it is 3, 'sysctl kernel.perf_event_paranoid=2' allows it with "                      \
-	"CAP_PERFMON"
+	"; CAP_PERFMON suffices after 'sysctl kernel.perf_event_paranoid=2' if that is 3"
 
 struct ring {
 	int fd;
@@ -146,7 +145,7 @@ static int perf_fd(const struct mmap_watch *a)
 	return container_of(a, const struct mmap_watch_of_perf, mmap_watch)->epoll_fd;
 }
 
-/* Copies from anywhere in the ring, whose end is followed by its beginning. */
+/* Copies from anywhere in the ring. The end of the ring is followed by its beginning. */
 static void ring_copy(const struct mmap_watch_of_perf *p, const struct ring *ring, uint64_t at,
 		      void *to, size_t n)
 {

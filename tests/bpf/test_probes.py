@@ -250,7 +250,7 @@ def test_who_asks_waits_for_no_more_than_a_part_of_what_is_to_be_told(client, tr
     os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that it has both
     try:
         process.do(f"for _ in range({n}): call('cuIpcGetMemHandle', ctypes.byref(h), p)")
-        client.send("metrics")  # which may be served before
+        client.send("metrics")  # this one may be served before
         client.send("metrics")
     finally:
         os.kill(tracer.proc.pid, signal.SIGCONT)
@@ -333,7 +333,7 @@ PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(os.uname().machine)
 WITHOUT_PERF = [sys.executable, "-c", SECCOMP.format(call=PERF_EVENT_OPEN, answer=FAIL | errno.EACCES) +
                 "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]  # as with kernel.perf_event_paranoid=3 of Debian
 REFUSED = "the kernel refuses it: Permission denied; " \
-    "if it is 3, 'sysctl kernel.perf_event_paranoid=2' allows it with CAP_PERFMON"
+    "CAP_PERFMON suffices after 'sysctl kernel.perf_event_paranoid=2' if that is 3"
 
 
 def hooks(client):

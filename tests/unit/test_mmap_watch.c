@@ -273,8 +273,8 @@ static void test_who_may_have_perf_has_it(void **state)
 static void test_why_there_is_none_fits_in_a_sentence(void **state)
 {
 	static const char why[N_MMAP_WATCH_KINDS][WHY_SIZE] = {
-		"the kernel refuses it: Permission denied; if it is 3, "
-		"'sysctl kernel.perf_event_paranoid=2' allows it with CAP_PERFMON",
+		"the kernel refuses it: Permission denied; CAP_PERFMON suffices after "
+		"'sysctl kernel.perf_event_paranoid=2' if that is 3",
 		"the kernel has no BTF in /sys/kernel/btf/vmlinux: No such file or "
 		"directory",
 	};
