@@ -234,9 +234,8 @@ int client_add(struct tracer *t, int fd)
 	}
 	c = calloc(1, sizeof(*c));
 	r = -ENOMEM;
-	if (c) {
+	if (c)
 		r = loop_add(t->collector.loop, &c->source, fd, EPOLLIN, on_client_ready);
-	}
 	if (r < 0) {
 		(void)fd_close(fd);
 		free(c);

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -73,7 +72,8 @@ static int read_rows(struct client *c, const char *sync)
 	return 0;
 }
 
-const char *request_sync(struct request *q)
+/* Returns the request's "sync"; NULL, with a reason in the request: it has none that is valid. */
+static const char *sync_name(struct request *q)
 {
 	const char *sync = json_string_value(json_object_get(q->json, "sync"));
 
@@ -84,10 +84,28 @@ const char *request_sync(struct request *q)
 	return NULL;
 }
 
+/*
+ * Only root may see what other users have counted, and the user of the tracer, which could read it out of the
+ * tracer's memory. Returns 0, or -EPERM with a reason in the request.
+ */
+static int check_observer(struct request *q)
+{
+	uid_t uid = q->client->uid, ours = geteuid();
+	char also[64] = "";
+
+	if (uid == 0 || (uid == ours && uid != OVERFLOW_UID))
+		return 0;
+	if (ours != 0 && ours != OVERFLOW_UID)
+		(void)snprintf(also, sizeof(also), " and user %u, which runs weightd-trace,", ours);
+	(void)snprintf(q->why, sizeof(q->why),
+		       "only root%s may see what other users count or do: try it with sudo", also);
+	return -EPERM;
+}
+
 static int op_begin(struct request *q)
 {
 	struct client *c = q->client;
-	const char *sync = request_sync(q);
+	const char *sync = sync_name(q);
 	uint64_t now_ns = num_now_ns();
 	struct reading now;
 	struct row *row;
@@ -122,7 +140,7 @@ static int op_begin(struct request *q)
 
 static int op_read(struct request *q)
 {
-	const char *sync = request_sync(q);
+	const char *sync = sync_name(q);
 	int r;
 
 	if (!sync)
@@ -133,7 +151,7 @@ static int op_read(struct request *q)
 
 static int op_end(struct request *q)
 {
-	const char *sync = request_sync(q);
+	const char *sync = sync_name(q);
 	struct span *span;
 	int r;
 
@@ -155,7 +173,7 @@ static int op_end(struct request *q)
 static int op_forget(struct request *q)
 {
 	struct client *c = q->client;
-	const char *sync = request_sync(q);
+	const char *sync = sync_name(q);
 	struct row *row, *next;
 	struct span *span;
 
@@ -178,7 +196,7 @@ static int op_messages(struct request *q)
 	const struct tracer *t = q->client->tracer;
 	json_int_t seconds = json_integer_value(json_object_get(q->json, "seconds"));
 	const json_t *all = json_object_get(q->json, "all");
-	const char *sync = request_sync(q);
+	const char *sync = sync_name(q);
 	int r;
 
 	if (!sync)
@@ -187,7 +205,7 @@ static int op_messages(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why), "'all' must be true or false");
 		return -EINVAL;
 	}
-	if (json_is_true(all) && request_may_observe(q) < 0)
+	if (json_is_true(all) && check_observer(q) < 0)
 		return -EPERM;
 	if (seconds < 1 || seconds > MESSAGES_SECONDS_MAX) {
 		(void)snprintf(q->why, sizeof(q->why), "'seconds' must be a number from 1 to %d",
@@ -237,20 +255,6 @@ static int op_follow(struct request *q)
 {
 	follow_begin(q->client, &q->client->follows);
 	return 0;
-}
-
-int request_may_observe(struct request *q)
-{
-	uid_t uid = q->client->uid, ours = geteuid();
-	char also[64] = "";
-
-	if (uid == 0 || (uid == ours && uid != OVERFLOW_UID))
-		return 0;
-	if (ours != 0 && ours != OVERFLOW_UID)
-		(void)snprintf(also, sizeof(also), " and user %u, which runs weightd-trace,", ours);
-	(void)snprintf(q->why, sizeof(q->why),
-		       "only root%s may see what other users count or do: try it with sudo", also);
-	return -EPERM;
 }
 
 /* Answers with the rows of all clients. */
@@ -362,7 +366,7 @@ static int perform(struct request *q)
 	for (size_t i = 0; op && i < ARRAY_LEN(operations); i++) {
 		if (strcmp(operations[i].name, op) != 0)
 			continue;
-		r = operations[i].observes ? request_may_observe(q) : 0;
+		r = operations[i].observes ? check_observer(q) : 0;
 		if (r == 0)
 			r = operations[i].fn(q);
 		if (r < 0)
@@ -386,7 +390,7 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 
 	c->cut = 0;
 	q.answer = (struct answer){.request = json,
-				   .may_observe = request_may_observe(&q) == 0,
+				   .may_observe = check_observer(&q) == 0,
 				   .add = add_row,
 				   .why = q.why,
 				   .why_size = sizeof(q.why)};

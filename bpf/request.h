@@ -12,13 +12,13 @@
 #define OVERFLOW_UID 65534u /* stands for all users that this namespace does not map */
 
 struct request {
-	struct answer answer; /* for questions, which have no access to clients */
+	struct answer answer; /* the part for questions, which have no access to clients */
 	struct client *client;
 	const json_t *json;
 	int fd; /* the descriptor of the request, or -1 */
 	pid_t pid; /* the process that has the sockets; 0: the client */
 	const char *cgroup; /* a whole group instead; NULL: none */
-	char why[2 * WHY_SIZE]; /* of a refusal */
+	char why[2 * WHY_SIZE]; /* reason for a refusal */
 };
 
 /*
@@ -26,13 +26,3 @@ struct request {
  * NULL: memory ran out.
  */
 json_t *request_serve(struct client *c, const char *text, size_t size, int fd);
-
-/* For operations. They return 0, or negative errno with why in the request. */
-
-/* Returns the request's "sync"; NULL: it has none that is valid. */
-const char *request_sync(struct request *q);
-/*
- * Only root may see what other users have counted, and the user of the tracer, which could read it out of the
- * tracer's memory. Returns 0, or -EPERM.
- */
-int request_may_observe(struct request *q);

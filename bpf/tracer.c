@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "bpf/ended_rows.h"
-#include "bpf/event/event.h"
 #include "bpf/event/fd_passing.h"
 #include "bpf/event_recorder.h"
 #include "bpf/follow.h"
@@ -23,7 +22,6 @@
 #include "bpf/rdma/rdma.h"
 #include "bpf/ready.h"
 #include "bpf/rows.h"
-#include "bpf/tcp/meter-bpf.h"
 #include "bpf/tcp/tcp_question.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"

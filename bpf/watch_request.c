@@ -1,5 +1,5 @@
 /*
- * Parses the request and checks the rights: a client may watch processes and groups of its own user.
+ * Parses the request and checks the rights: a client may watch processes and groups of its own user, root all.
  */
 #include "bpf/watch_request.h"
 
@@ -71,7 +71,7 @@ static int open_process(struct request *q, pid_t pid, int *ret_fd)
 	return 0;
 }
 
-/* By its path, unless that is too long for a sentence. */
+/* Names a group by its path, unless that is too long for a sentence. */
 static void name_group(const char *path, char ret[GROUP_NAME_SIZE])
 {
 	if (strlen(path) <= GROUP_PATH_SHOWN_MAX)

@@ -6,7 +6,6 @@
 #include "bpf/nccl/sender.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -35,7 +34,7 @@
 
 #define TASKS_A_SECOND 100
 #define N_TASKS 512 /* that wait for a report */
-#define BATCH_SIZE 3900 /* of a request's packet, which weightd-trace bounds */
+#define BATCH_SIZE 3900 /* bytes of a request's packet, which weightd-trace bounds */
 #define BATCH_MAX 16 /* sums and communicators in one */
 
 enum request {
@@ -47,7 +46,7 @@ enum request {
 	REQUEST_FORGET,
 };
 
-struct told_comm {
+struct reported_comm {
 	struct comm_sums sums, reported;
 	uint64_t reported_ns;
 	uint64_t opened; /* connections on which it was reported, and its span begun */
@@ -77,7 +76,7 @@ struct sender {
 	uint64_t link_watched; /* the same of the connection on which it was watched */
 	bool watches;
 	struct sums sums;
-	struct told_comm comms[N_COMMS];
+	struct reported_comm comms[N_COMMS];
 	struct slot *tasks[N_TASKS]; /* the oldest first */
 	unsigned n_tasks;
 	enum request asked;
@@ -134,7 +133,7 @@ static bool may_report_one(struct sender *t)
 
 static void take_task(struct sender *t, struct slot *task)
 {
-	struct told_comm *c = &t->comms[slot_get(task->comm)];
+	struct reported_comm *c = &t->comms[slot_get(task->comm)];
 
 	if (task->has_seq)
 		c->sums.colls++;
@@ -196,7 +195,7 @@ static bool has_tasks_of(const struct sender *t, unsigned place)
 /* A communicator that is closing is reported after all its calls. */
 static bool has_comm_to_report(struct sender *t, unsigned place)
 {
-	const struct told_comm *c = &t->comms[place];
+	const struct reported_comm *c = &t->comms[place];
 
 	if (comm_state(&comms[place]) == COMM_FREE)
 		return false;
@@ -215,7 +214,7 @@ static bool report_comms(struct sender *t, struct text *text)
 	bool is_closed;
 
 	for (unsigned i = 0; i < comm_limit() && b->n_comms < BATCH_MAX; i++) {
-		struct told_comm *c = &t->comms[i];
+		struct reported_comm *c = &t->comms[i];
 
 		if (!has_comm_to_report(t, i))
 			continue;
@@ -362,7 +361,7 @@ static void take_answer_to_report(struct sender *t, bool is_taken)
 		sum->reported_ns = t->now_ns;
 	}
 	for (unsigned i = 0; i < b->n_comms; i++) {
-		struct told_comm *c = &t->comms[b->comms[i].place];
+		struct reported_comm *c = &t->comms[b->comms[i].place];
 
 		c->opened = t->link.number;
 		c->reported = b->comms[i].sums;
@@ -484,7 +483,7 @@ static bool part_next(struct sender *t)
 	struct text text;
 
 	for (unsigned i = 0; i < comm_limit(); i++) {
-		struct told_comm *c = &t->comms[i];
+		struct reported_comm *c = &t->comms[i];
 		bool has_rows = c->begun == t->link.number && t->link.fd >= 0;
 
 		if (!c->is_closing)
@@ -504,7 +503,7 @@ static bool part_next(struct sender *t)
 
 static void take_answer(struct sender *t, bool is_taken)
 {
-	struct told_comm *c = &t->comms[t->asked_comm];
+	struct reported_comm *c = &t->comms[t->asked_comm];
 
 	switch (t->asked) {
 	case REQUEST_WATCH:
@@ -650,7 +649,7 @@ int sender_start(void)
 	memset(&sender, 0, sizeof(sender));
 	link_init(&sender.link);
 	sender.watches = watches && !strcmp(watches, "1");
-	discard_ring(); /* of communicators that are freed */
+	discard_ring(); /* its entries belong to communicators that are freed */
 	stops = false;
 	r = start_thread(&sender);
 	runs = r == 0;

@@ -1,6 +1,6 @@
 /*
- * A hash table by lease, bounded for each user. An attachment without its detach is dropped when its process has
- * ended.
+ * A hash table by lease, bounded for each user. An attachment without its detach is dropped when its process or
+ * its weightd has ended.
  */
 #include "bpf/probe/attached.h"
 

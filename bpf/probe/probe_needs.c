@@ -1,5 +1,6 @@
 /*
- * Loads each program alone, attaches it for a moment, and frees it.
+ * Loads each program alone, and frees it. Meanwhile an iterator is attached for a moment; on_call only for a path that
+ * the kernel must refuse.
  */
 #include "bpf/probe/probe_needs.h"
 

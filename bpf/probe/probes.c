@@ -31,7 +31,6 @@
 #include "bpf/probe/uprobe_multi.h"
 #include "bpf/probe/usdt.h"
 #include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/loop.h"
 
@@ -56,7 +55,8 @@ struct probes {
 	struct probes_bpf *bpf;
 	struct ring ring;
 	struct mmap_watch *mmap_watch;
-	char why_no_mmap_watch[N_MMAP_WATCH_KINDS][WHY_SIZE]; /* of each kind better than the one in use */
+	char why_no_mmap_watch[N_MMAP_WATCH_KINDS]
+			      [WHY_SIZE]; /* reason for each kind better than the one in use */
 	struct source calls, mapped;
 	struct timer timer; /* until mappings are watched again */
 	struct timer count_timer; /* while something is counted */
@@ -64,7 +64,7 @@ struct probes {
 	struct probed_files files;
 	struct site_state state;
 	struct mappings mappings;
-	struct thread_event thread_events[THREADS_MAX]; /* by the number of the thread */
+	struct thread_event thread_events[THREADS_MAX]; /* indexed by the number of the thread */
 	pid_t noted[NOTED_MAX]; /* processes to look at */
 	size_t n_noted;
 	bool is_sweep_due;
@@ -177,7 +177,7 @@ static void count_missed(struct probes *p)
 	uint64_t n = missed->ring + missed->limited + missed->pending;
 
 	if (n != p->n_missed)
-		await_call_counts(p); /* of processes that have ended, which take room */
+		await_call_counts(p); /* ended processes still take room */
 	if (n != p->n_missed)
 		event_count_lost(p->collector, n - p->n_missed, EVENTS_OF_PROBES);
 	p->n_missed = n;
@@ -302,7 +302,7 @@ static void on_pause_over(struct timer *timer)
 	struct probes *p = container_of(timer, struct probes, timer);
 
 	loop_modify(&p->mapped, EPOLLIN);
-	take_mmaps(p); /* new mappings cause no event any more */
+	take_mmaps(p); /* mappings during the pause cause no event any more */
 }
 
 /* --- its life --- */
@@ -360,7 +360,7 @@ static int wait_for_all(struct probes *p)
 	return r < 0 ? r : loop_add(l, &p->mapped, mmap_watch_fd(p->mmap_watch), EPOLLIN, on_mmap);
 }
 
-/* Existing mappings are not in use since we began. */
+/* Files mapped already may have been in use before we began: their since_ns is 0. */
 static int look_first(struct probes *p)
 {
 	uint64_t began = num_now_ns();
@@ -404,8 +404,10 @@ int probes_open(struct collector *c, struct probes **ret, char ret_why[WHY_SIZE]
 	struct probes *p = calloc(1, sizeof(*p));
 	int r;
 
-	if (!p)
+	if (!p) {
+		(void)strcpy(ret_why, "out of memory");
 		return -ENOMEM;
+	}
 	p->collector = c;
 	timer_init(&p->timer, on_pause_over);
 	timer_init(&p->count_timer, on_count_timer);

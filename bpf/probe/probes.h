@@ -6,7 +6,6 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 
 #include "bpf/base/collector.h"
 #include "bpf/base/programs.h"
@@ -37,7 +36,7 @@ struct usdt *probes_usdt(struct probes *p);
 /* Adds what the kernel counts of all programs here. */
 size_t probes_metrics(const struct probes *p, struct program ret[PROGRAMS_MAX], size_t n);
 
-/* For the doctor: all files, after a look at all processes. */
+/* Returns all files, after a look at all processes. The doctor calls it. */
 const struct probed_files *probes_sweep(struct probes *p);
 /* The way in which mappings are watched, and why not in the way of that number in mmap_watch_kinds, which is better. */
 const struct mmap_watch *probes_mmap_watch(const struct probes *p);

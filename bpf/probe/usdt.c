@@ -22,7 +22,6 @@
 #include "bpf/probe/uprobe_multi.h"
 #include "bpf/probe/usdt.bpf.h"
 #include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
 #include "server/base/loop.h"

@@ -3,8 +3,6 @@
  */
 #pragma once
 
-#include <stdint.h>
-
 #include "bpf/base/question.h"
 
 struct bpf_object;
