@@ -32,7 +32,7 @@ struct client {
 	uint64_t number;
 	uid_t uid;
 	pid_t pid; /* 0: unknown here */
-	uint64_t began_ticks; /* of that process, see process.h */
+	uint64_t began_ticks; /* start time of that process, see process.h */
 	char comm[COMM_SIZE]; /* as it was when it connected */
 	struct list rows; /* struct row */
 	struct list spans; /* struct span */

@@ -15,13 +15,13 @@
 
 #define THREADS_MAX 32 /* per user */
 #define UNREAD_MAX 16 /* packets */
-#define END_MS 100 /* for what is about to be done at the end */
+#define END_MS 100 /* time to finish pending work at the end */
 
 struct closer {
-	struct source source; /* of the finished closings */
+	struct source source; /* readable when closings are finished */
 	pthread_mutex_t lock; /* protects running and finished */
 	struct list running, finished;
-	struct list waiting; /* for a thread; the loop's */
+	struct list waiting; /* closings without a thread yet; only the loop uses it */
 	bool ends;
 };
 

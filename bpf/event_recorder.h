@@ -7,7 +7,7 @@
 
 #define EVENTS_MAX 4096 /* that are kept */
 
-/* For tracer::collector. */
+/* The operations of tracer::collector. */
 extern const struct collector_ops event_recorder_ops;
 
 /* Answers with the events that are kept, the oldest first; their kind is "acted". */

@@ -13,7 +13,7 @@
 #include "ipc/base/num.h"
 
 #define FOLLOWED_MAX 512 /* packets that wait for one to read them */
-#define EVENTS_WAITING_MAX 128 /* for events: they leave room for what syncs carry */
+#define EVENTS_WAITING_MAX 128 /* limit for events, which leaves room for the packets of syncs */
 
 static bool is_receiver(const struct client *c, const struct client *owner)
 {

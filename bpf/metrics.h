@@ -11,7 +11,7 @@
 #include "bpf/tcp/peer_totals.h"
 
 #define METRICS_WORDS_MAX 64 /* words of events */
-#define METRICS_WORD_SIZE 32 /* of one word, with the NUL */
+#define METRICS_WORD_SIZE 32 /* bytes of one word, with the NUL */
 
 struct span;
 struct tracer;

@@ -19,7 +19,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-#define TEXT_MAX 16384 /* of /proc/PID/cgroup */
+#define TEXT_MAX 16384 /* bytes read of /proc/PID/cgroup */
 #define DIGITS_MIN 12
 
 /* The mount points of version 2: on its own, or beside version 1. */

@@ -22,7 +22,7 @@ struct collector;
 struct loop;
 struct meter;
 
-/* For bpf/event/event.c alone, which has a function for each. */
+/* Only bpf/event/event.c calls these; it has a function for each. */
 struct collector_ops {
 	void (*emit)(struct collector *c, json_t *event);
 	void (*count_lost)(struct collector *c, uint64_t n, enum event_source source);
@@ -34,7 +34,7 @@ struct collector {
 	const struct collector_ops *ops;
 	struct loop *loop;
 	uint32_t ring_size; /* bytes of each ring of events */
-	const char *sysfs; /* where the kernel lists devices */
+	const char *sysfs; /* the folder in which the kernel lists devices */
 	bool is_forced; /* probes were asked for, whatever the kernel's release */
 	struct meter *meter;
 	char why_not_bpf[WHY_SIZE]; /* the meter is not made of BPF programs; "": it is */

@@ -18,7 +18,7 @@ struct answer {
 	const json_t *request;
 	bool may_observe; /* the client may see what others did */
 	void (*add)(struct answer *a, json_t *row); /* takes `row` */
-	char *why; /* of a refusal */
+	char *why; /* reason for a refusal */
 	size_t why_size;
 };
 
@@ -26,11 +26,11 @@ struct question {
 	const struct question_kind *kind;
 	struct collector *collector;
 	char why[WHY_SIZE]; /* it is not open; "": it is */
-	bool is_refused; /* by the kernel */
+	bool is_refused; /* the kernel refuses it */
 };
 
 struct question_kind {
-	const char *unseen; /* for the log: the part that stays unseen while the question is refused */
+	const char *unseen; /* logged: the part that stays unseen while it is refused */
 	/*
 	 * Returns a question in any case, unless memory runs out: one that is not open has the
 	 * reason in `why`. `off` is "", or the reason why it must not be opened.

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#define WHY_SIZE 256 /* of a sentence that explains why something is not available */
+#define WHY_SIZE 256 /* bytes of a sentence that explains why something is not available */
 
 /*
  * The first Linux with all that BPF programs need here: atomic operations, and sockets found by a cookie.

@@ -23,7 +23,7 @@
 struct search {
 	struct elf_file elf;
 	const char *provider;
-	uint64_t base; /* where that section is; 0: there is none */
+	uint64_t base; /* address of that section; 0: there is none */
 	struct usdt_note *notes;
 	unsigned n, n_max;
 };

@@ -10,7 +10,7 @@
 #include "bpf/base/process.h"
 
 struct event_cause {
-	uint64_t number; /* of the event */
+	uint64_t number; /* number of the event */
 	uint64_t ns;
 	pid_t pid;
 	char comm[COMM_SIZE];

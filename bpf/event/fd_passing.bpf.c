@@ -40,7 +40,7 @@ struct unreported unreported;
  */
 struct sent {
 	struct giver from;
-	__u64 first; /* of its files */
+	__u64 first; /* index of its first file */
 	__u64 n;
 };
 

@@ -17,7 +17,7 @@ enum memory {
 	MEMORY_HUGETLB, /* a memfd of huge pages, or a file of hugetlbfs */
 	MEMORY_TMPFS,
 	MEMORY_DMA_BUF,
-	MEMORY_NVIDIA, /* by which CUDA shares memory that it has allocated */
+	MEMORY_NVIDIA, /* the kind through which CUDA shares memory that it has allocated */
 	N_MEMORIES,
 };
 

@@ -91,7 +91,7 @@ struct descr {
 			uint64_t tag; /* since v7 */
 		} p2p;
 		struct {
-			int pid; /* of another process, which owns the context and the parent then */
+			int pid; /* owner of the context and the parent; may be another process */
 			uint8_t channel;
 			int peer;
 			int n_steps;
@@ -127,7 +127,7 @@ struct descr {
 #define DESCR_SIZE_V6 112
 
 union state_args {
-	size_t size; /* of a step */
+	size_t size; /* bytes of a step */
 	void *data;
 	uint64_t timer;
 };

@@ -1,8 +1,8 @@
 /*
  * Handles that NCCL gets for a communicator or an event, and passes back
  *
- * A handle is no address, so that a valid one differs from a stale one, one of another process (whose proxy this is),
- * and garbage: it has a number that this process drew, how often the place was taken, and the place.
+ * A handle is no address, so that a valid one differs from a stale one, one of another process (this one may be its
+ * proxy), and garbage: it has a number that this process drew, how often the place was taken, and the place.
  */
 #pragma once
 

@@ -20,7 +20,7 @@
 #define PAUSE_MAX_NS 16000000000u
 #define PATIENCE_NS 5000000000u
 
-/* For link_forget(). */
+/* The descriptor that link_forget() closes. */
 static _Atomic int current = -1;
 
 void link_init(struct link *l)

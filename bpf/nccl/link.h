@@ -16,7 +16,7 @@ enum answer {
 };
 
 struct link {
-	char path[108]; /* of the socket; "": it is too long */
+	char path[108]; /* path of the socket; "": it is too long */
 	bool is_verbose;
 	int fd; /* -1: there is none */
 	uint64_t number; /* number of connections: each tracer needs a report of all communicators */

@@ -13,7 +13,7 @@
 /* Totals of a communicator so far. */
 struct comm_sums {
 	uint64_t colls, p2ps;
-	uint64_t unreported; /* of these, calls that were not reported one by one */
+	uint64_t unreported; /* the part of these calls that were not reported one by one */
 };
 
 void report_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums,

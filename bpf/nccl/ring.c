@@ -1,5 +1,5 @@
 /*
- * A ring whose places each have a turn (Vyukov's bounded queue): a writer takes the place that is free at its
+ * A ring in which each place has a turn (Vyukov's bounded queue): a writer takes the place that is free at its
  * position, and the reader the one that is written at its position. All zero is an empty ring.
  */
 #include "bpf/nccl/ring.h"

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SLOT_TEXT_SIZE 16 /* of the words that NCCL has for functions and types */
+#define SLOT_TEXT_SIZE 16 /* bytes of a word that NCCL has for a function or type */
 
 enum slot_state {
 	SLOT_FREE,
@@ -30,7 +30,7 @@ struct slot {
 	_Atomic int32_t peer;
 	_Atomic bool is_send;
 	_Atomic uint64_t began_ns, ended_ns; /* that of the last child */
-	_Atomic uint64_t sent, received; /* by its children; of a step, the one that it is */
+	_Atomic uint64_t sent, received; /* sums of its children; in a step, the one that it is */
 	_Atomic uint32_t n_ops;
 	/* Written by the thread that starts it, read by the sender. */
 	uint64_t stopped_ns;
@@ -45,7 +45,7 @@ struct slot {
 	char proto[SLOT_TEXT_SIZE];
 };
 
-/* For members that other threads may read, too: they order nothing else. */
+/* Access to members that other threads may read, too. It orders no other access. */
 #define slot_get(member) atomic_load_explicit(&(member), memory_order_relaxed)
 #define slot_set(member, value) atomic_store_explicit(&(member), value, memory_order_relaxed)
 

@@ -13,7 +13,7 @@
 #include "ipc/base/list.h"
 
 #define ATTACHED_MAX 8192 /* the most that one answer holds */
-#define ATTACHED_OF_USER_MAX 4096 /* for the weightds of any user but root */
+#define ATTACHED_OF_USER_MAX 4096 /* limit for the weightds of any user but root */
 #define ATTACHED_BUCKETS 1024
 
 struct attachment {

@@ -22,7 +22,7 @@ enum kind {
 	KIND_EVENT,
 	KIND_FABRIC,
 	KIND_FILE,
-	KIND_ALLOCATION, /* of a process: its size */
+	KIND_ALLOCATION, /* an allocation of a process, with its size */
 };
 
 static struct gpu_handle_key key_of_handle(enum kind kind, const struct probe_call *c)

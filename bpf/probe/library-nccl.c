@@ -14,7 +14,7 @@
 #include "ipc/base/num.h"
 
 #define ID_SIZE 128 /* ncclUniqueId */
-#define IN_PROGRESS 7 /* of a communicator that does not block */
+#define IN_PROGRESS 7 /* result for a communicator that does not block */
 
 /* An id is passed by value, which is on the stack of some machines, and then no argument. */
 #if defined(__x86_64__)

@@ -27,7 +27,7 @@
 struct attr { /* struct ibv_qp_attr, as far as it is read */
 	uint32_t state, old_state, mtu, migration, qkey, receive_psn, send_psn, peer_qp;
 	uint32_t access, capabilities[5];
-	uint8_t gid[16]; /* of the peer */
+	uint8_t gid[16]; /* address of the peer */
 	uint32_t flow_label;
 	uint8_t gid_index, hops, class, unused;
 	uint16_t lid;

@@ -25,7 +25,7 @@ int mappings_look(const struct mappings *m, pid_t pid,
 
 	if (fd < 0)
 		return fd;
-	if (pid != getpid()) /* which is a look within another one */
+	if (pid != getpid()) /* this look runs within another one */
 		*m->tgid = 0;
 	for (;;) {
 		got = read(fd, (char *)&mapping + n, sizeof(mapping) - n);

@@ -16,7 +16,7 @@
 #include "ipc/base/list.h"
 
 #define PROBED_FILES_MAX 64
-#define PROBED_FILES_PER_USER_MAX 8 /* of any but root */
+#define PROBED_FILES_PER_USER_MAX 8 /* limit for each user but root */
 
 struct probed_file {
 	struct list link; /* probed_files::all */
@@ -41,7 +41,7 @@ struct probed_files {
 	unsigned n_refused; /* there was no room for */
 	uint64_t refused_since_ns; /* the earliest since_ns of such, which may be any that are added later; 0: none */
 	const struct mappings *mappings;
-	struct site_state *state; /* for programs with probes of their own */
+	struct site_state *state; /* state of programs with probes of their own */
 	probed_file_fn unseen_fn;
 	void *context;
 	int call_program, return_program;

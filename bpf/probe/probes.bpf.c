@@ -34,7 +34,7 @@ const volatile __u8 type_sizes[TYPES_MAX];
 
 struct missed missed;
 __u32 epoch; /* grows when the collector reads the call_counts */
-struct mapping found; /* by the iterator, of which one runs at a time */
+struct mapping found; /* result of the iterator; only one iterator runs at a time */
 
 /* How much of it was of the process that it is at. The collector looks at itself in between, which does not count. */
 struct {

@@ -8,12 +8,12 @@
 #define CALL_ARGS 6 /* those in registers, on every machine */
 #define CALL_DATA_SIZE 128 /* bytes of the caller's memory; all of NCCL's id of a communicator */
 #define CALL_COMM_SIZE 16
-#define CALL_NAME_SIZE 64 /* of a device, as in libibverbs and the kernel */
+#define CALL_NAME_SIZE 64 /* bytes of a device name, as in libibverbs and the kernel */
 #define CALLS_OF_USER_MAX                                                                          \
 	4096 /* a second that are reported; calls that are counted have no limit */
 #define SITES_MAX 64 /* functions; a power of two */
-#define TYPES_MAX 16 /* of counted elements */
-#define NAMES_MAX 8 /* of files that are looked for */
+#define TYPES_MAX 16 /* types of counted elements */
+#define NAMES_MAX 8 /* names of files to look for */
 #define NAME_SIZE 16 /* the most that is compared */
 #define MAPPING_PATH_SIZE 4096
 #define MAPPINGS_OF_PROCESS_MAX 64 /* that are reported */
@@ -32,8 +32,8 @@ enum take {
 /* The open file that a call is about. */
 enum file_of {
 	FILE_NONE,
-	FILE_IN, /* of the descriptor in an argument */
-	FILE_OUT, /* of the descriptor that the function wrote behind the pointer in an argument */
+	FILE_IN, /* the file of the descriptor in an argument */
+	FILE_OUT, /* the one that the function wrote behind the pointer in an argument */
 };
 
 /* The parts of a call that are read. */
@@ -53,7 +53,7 @@ struct plan {
 	__u8 count_arg;
 	__u8 type_arg;
 	__u8 is_named; /* the first argument leads to a name, which is read at the call */
-	__u8 name_hops; /* by so many pointers, each the first member of what the one before it leads to */
+	__u8 name_hops; /* pointers to follow, each the first member behind the one before it */
 	__u8 name_from; /* so many bytes behind the last */
 };
 
@@ -66,7 +66,7 @@ struct call_count_key {
 /* From its first call on. */
 struct call_count {
 	__u64 calls;
-	__u64 errors; /* of these, the failed ones */
+	__u64 errors; /* the failed ones of these */
 	__u64 bytes;
 	__u64 calling_ns; /* all together */
 	__u64 ns; /* time of the last */
@@ -79,7 +79,7 @@ struct call_count {
 struct probe_call {
 	__u64 ns; /* CLOCK_MONOTONIC, of its return */
 	__u64 took_ns; /* duration of its call */
-	__u64 sp; /* of its caller, which distinguishes calls of one thread */
+	__u64 sp; /* stack pointer of its caller, which distinguishes calls of one thread */
 	__u64 args[CALL_ARGS];
 	__u64 result;
 	__u64 out;

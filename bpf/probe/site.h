@@ -50,7 +50,7 @@ struct library {
 	const struct site *sites;
 	size_t n_sites;
 	/*
-	 * For a program that has probes of its own, instead: returns how many it has, and a link;
+	 * Used instead if a program has probes of its own: returns how many it has, and a link;
 	 * or negative errno and why.
 	 */
 	int (*attach)(struct site_state *s, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);

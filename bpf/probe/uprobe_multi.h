@@ -6,15 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define UPROBE_MULTI_SINCE "6.6" /* of Linux */
+#define UPROBE_MULTI_SINCE "6.6" /* first release of Linux that has it */
 #define UPROBE_MULTI_ATTACH_TYPE                                                                   \
 	48 /* BPF_TRACE_UPROBE_MULTI: what its program has to be loaded for */
 
 struct uprobe_multi {
 	const char *path; /* probed in every process that has it mapped, now or later */
 	const uint64_t *offsets; /* within the file */
-	const uint64_t *counters; /* of the uint16_t that counts its observers (USDT); NULL: none */
-	const uint64_t *cookies; /* for bpf_get_attach_cookie(); NULL: none */
+	const uint64_t *counters; /* offsets of the uint16_t that count observers (USDT); NULL: none */
+	const uint64_t *cookies; /* results of bpf_get_attach_cookie(); NULL: none */
 	uint32_t n;
 	bool is_return;
 };

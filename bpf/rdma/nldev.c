@@ -20,7 +20,7 @@
 
 #define PACKET_SIZE 65536
 #define PACKETS_MAX 4096 /* in one answer */
-#define QPS_MAX 1024 /* of one counter; further ones are left out */
+#define QPS_MAX 1024 /* queue pairs of one counter; further ones are left out */
 #define ANSWER_S 1
 
 /* --- Attributes --------------------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static void set_text(json_t *o, const char *key, const struct attribute *a)
 
 /* --- Answers of the kernel -------------------------------------------------------------------- */
 
-/* By their numbers in the kernel. */
+/* Indexed by their numbers in the kernel. */
 static const char *const types[] = {"smi", "gsi", "rc",         "uc",      "ud",     NULL,
 				    NULL,  NULL,  "raw-packet", "xrc-ini", "xrc-tgt"};
 static const char *const states[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
@@ -116,8 +116,8 @@ static const char *const modes[] = {"none", "auto", "manual"};
 static const struct member {
 	unsigned type;
 	const char *key;
-	size_t size; /* of a number; 0: a text */
-	const char *const *words; /* for its values; NULL: the number itself */
+	size_t size; /* bytes of a number; 0: a text */
+	const char *const *words; /* names of its values; NULL: the number itself */
 	size_t n_words;
 } members[] = {
 	{RDMA_NLDEV_ATTR_DEV_INDEX, "index", .size = 4},

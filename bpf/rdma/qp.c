@@ -15,7 +15,7 @@ struct qp_user {
 	struct list link; /* qps::users */
 	uid_t uid;
 	struct list there, over; /* struct qp, the oldest first */
-	unsigned n; /* of both lists */
+	unsigned n; /* entries of both lists */
 };
 
 void qps_init(struct qps *s)

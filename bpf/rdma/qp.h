@@ -17,14 +17,14 @@
 
 #define QPS_MAX 16384
 #define QPS_OF_USER_MAX 8192 /* no user takes the room of all others */
-#define QPS_OF_BUCKET_MAX 64 /* of one user, whatever numbers it makes up */
+#define QPS_OF_BUCKET_MAX 64 /* limit for one user, whatever numbers it makes up */
 #define QP_BUCKETS 4096
 #define QP_KEY_SIZE 192
 #define QP_DEVICE_SIZE 64
 
 struct qp_name {
 	pid_t pid;
-	uint64_t began_ticks; /* of the process, see process.h */
+	uint64_t began_ticks; /* start time of the process, see process.h */
 	uint64_t number;
 	char device[QP_DEVICE_SIZE]; /* "": unknown, it may be any; without a NUL if it fills the array */
 };
@@ -33,7 +33,7 @@ struct qp_name {
 struct qp_peer {
 	uint32_t qp;
 	uint16_t lid;
-	uint8_t port; /* of our end */
+	uint8_t port; /* port of our end */
 	uint8_t gid[16];
 	bool has_qp, has_path, has_gid;
 };

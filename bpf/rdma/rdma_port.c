@@ -147,7 +147,7 @@ static void read_port(int fd, const char *device, unsigned number, struct rdma_p
 struct found {
 	struct rdma_port *ports;
 	size_t n;
-	const char *device; /* the device whose ports are read */
+	const char *device; /* the device with the ports that are read */
 };
 
 static int port_compare(const void *left, const void *right)

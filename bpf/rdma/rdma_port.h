@@ -25,7 +25,7 @@ struct rdma_port_count {
 		RDMA_PORT_CONGESTION,
 		RDMA_PORT_ERROR,
 	} kind;
-	const char *else_path; /* where that is not there; of 1 */
+	const char *else_path; /* path to read if that is not there; it counts units of 1 */
 };
 
 struct rdma_port {
@@ -38,7 +38,7 @@ struct rdma_port {
 	char netdev[16];
 	char gids[RDMA_PORT_GIDS_MAX][40]; /* those that are none are left out */
 	uint64_t rate_bits; /* a second; RDMA_PORT_UNKNOWN */
-	uint64_t counts[RDMA_PORT_COUNTS_MAX]; /* of rdma_port_counts; RDMA_PORT_UNKNOWN */
+	uint64_t counts[RDMA_PORT_COUNTS_MAX]; /* values of rdma_port_counts; RDMA_PORT_UNKNOWN */
 	uint64_t ns; /* CLOCK_MONOTONIC, when that was */
 };
 

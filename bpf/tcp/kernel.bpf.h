@@ -117,7 +117,7 @@ struct cgroup {
 };
 
 struct css_set {
-	struct cgroup *dfl_cgrp; /* of version 2 */
+	struct cgroup *dfl_cgrp; /* its group of version 2 */
 };
 
 struct task_struct {

@@ -411,7 +411,7 @@ static __always_inline void begin(const struct tcp_sock *tp, struct flow *f)
 }
 
 /*
- * Adds the socket to its row, whose totals are `t`. A connection that is older than that counts from now on.
+ * Adds the socket to its row; `t` are the totals of that row. A connection that is older than that counts from now on.
  */
 static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t, __u8 since)
 {
@@ -419,7 +419,7 @@ static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct tot
 	__u8 state = sk->__sk_common.skc_state;
 	int is_whole = 0;
 
-	if (state == BPF_TCP_SYN_SENT) /* which the programs did not see */
+	if (state == BPF_TCP_SYN_SENT) /* the programs did not see its SYN */
 		f->syn = 1;
 	if (state == BPF_TCP_CLOSE || state == BPF_TCP_LISTEN || state == BPF_TCP_SYN_SENT ||
 	    state == BPF_TCP_SYN_RECV)
@@ -439,7 +439,7 @@ static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct tot
 	}
 	__sync_fetch_and_add(&t->sockets, 1);
 	if (is_whole)
-		(void)flush(tp, f, t); /* where it cannot, the next mark does */
+		(void)flush(tp, f, t); /* if it fails, the next mark flushes */
 	else if (tp->bytes_sent || tp->bytes_received)
 		__sync_fetch_and_add(&t->adopted, 1);
 }
@@ -582,7 +582,7 @@ static __always_inline void visit(struct seq_file *seq, struct tcp_sock *tp, str
 	if (tag_cookie && f->cookie == tag_cookie) {
 		tag_cookie = 0;
 		if (t && f->life == LIFE_OPEN)
-			__sync_fetch_and_add(&t->closed, 1); /* for that row */
+			__sync_fetch_and_add(&t->closed, 1); /* only the totals of that row */
 		f->row = tag_row;
 		t = totals_of(f);
 		if (t)
@@ -702,7 +702,7 @@ int BPF_PROG(on_send, struct sock *sk, int n, int flags)
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_receive, struct sock *sk, int n, int flags)
 {
-	if (!(flags & (MSG_PEEK | MSG_ERRQUEUE))) /* which take no bytes */
+	if (!(flags & (MSG_PEEK | MSG_ERRQUEUE))) /* calls with these flags take no bytes */
 		count_call(sk, CALL_RECEIVE, n);
 	return 0;
 }

@@ -12,9 +12,9 @@
 
 enum counter {
 	COUNTER_SUBMITTED, /* bytes handed to the kernel to send */
-	COUNTER_DELIVERED, /* of these, acknowledged by the other end */
+	COUNTER_DELIVERED, /* the part of these that the other end acknowledged */
 	COUNTER_RECEIVED, /* bytes received, each once */
-	COUNTER_CONSUMED, /* of these, read by the application */
+	COUNTER_CONSUMED, /* the part of these that the application has read */
 	COUNTER_WIRE, /* bytes sent, those sent again included */
 	COUNTER_RETRANS_BYTES,
 	COUNTER_RETRANS_SEGMENTS,
@@ -57,7 +57,7 @@ struct sender {
 static inline int is_all_on_its_way(const struct sender *s)
 {
 	return s->notsent < s->mss && s->n_packets && s->n_packets < s->cwnd &&
-	       /* A packet whose acknowledgement is later than this is not on its way, but lost. */
+	       /* If its acknowledgement is later than this, a packet is lost, not on its way. */
 	       s->since_ack_us <= 2 * s->srtt_us + CLOCK_US;
 }
 
@@ -101,7 +101,7 @@ enum since {
 
 /* The storage of a socket, freed with it. */
 struct flow {
-	__u64 cookie; /* of another socket if it is a copy of a listener's, made by the kernel */
+	__u64 cookie; /* another socket's if the kernel copied it from a listener's */
 	__u64 base[N_COUNTERS]; /* the part in the totals */
 	__u64 spent[N_LIMITS_OF_TCP]; /* the same for times, in ns */
 	__u64 waited; /* until when it waited in vain, as far as that is in the totals; in jiffies */
@@ -119,10 +119,10 @@ struct flow {
 /* All sockets of a row, those that were closed included. */
 struct totals {
 	__u64 counter[N_COUNTERS];
-	__u64 limit_ns[N_LIMITS]; /* of all their time; some may be below 0, see stall.c */
+	__u64 limit_ns[N_LIMITS]; /* shares of all their time; some may be below 0, see stall.c */
 	__u64 sockets; /* connections that were ever counted */
-	__u64 adopted; /* of these, connections that had carried bytes before */
-	__u64 closed; /* of these, connections that are counted no more */
+	__u64 adopted; /* the part of these that had carried bytes before */
+	__u64 closed; /* the part of these that are counted no more */
 	__u64 lost; /* events for which the ring had no room */
 };
 

@@ -22,12 +22,12 @@ enum quality {
 struct reading {
 	struct totals totals;
 	enum quality quality[N_COUNTERS];
-	enum quality opened, ended; /* of totals::sockets, and of totals::closed */
+	enum quality opened, ended; /* quality of totals::sockets and of totals::closed */
 };
 
 struct meter {
 	const struct meter_kind *kind;
-	char limits[WHY_SIZE]; /* of the best kind of meter: what it cannot see; "": none */
+	char limits[WHY_SIZE]; /* flaws of the best kind of meter; "": none */
 };
 
 typedef void (*meter_sample_fn)(const struct sample *s, void *context);

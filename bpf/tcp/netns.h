@@ -17,7 +17,7 @@ struct netns_list {
 	struct list all; /* struct netns; ours is none of them */
 	int own_fd;
 	uint32_t own; /* its inode */
-	dev_t dev; /* of the inodes of all of them */
+	dev_t dev; /* device of the inodes of all of them */
 	unsigned n_closed;
 	bool is_full; /* there may be more of them */
 };

@@ -20,7 +20,7 @@ struct peer_totals {
 	unsigned n_rows;
 	uint64_t counter[N_COUNTERS];
 	uint64_t limit_ns[N_LIMITS];
-	uint64_t stalled_ns[N_LIMITS]; /* by their cause */
+	uint64_t stalled_ns[N_LIMITS]; /* indexed by their cause */
 	uint64_t opened, closed; /* connections */
 	uint64_t lost; /* events */
 };
@@ -34,7 +34,7 @@ struct peer_totals_list {
 void peer_totals_list_init(struct peer_totals_list *a);
 void peer_totals_list_deinit(struct peer_totals_list *a);
 
-/* For a new row. */
+/* Adds a new row. */
 void peer_totals_join(struct peer_totals_list *a, struct row *row);
 /* Adds what the row has carried since the last time. */
 void peer_totals_take(struct row *row, const struct reading *now);

@@ -33,7 +33,7 @@ static const char *const quality_names[] = {
 	[QUALITY_EXACT] = "exact",
 };
 
-/* By their numbers in the kernel. */
+/* Indexed by their numbers in the kernel. */
 static const char *const state_names[] = {
 	NULL,        "established", "syn-sent",   "syn-recv", "fin-wait-1", "fin-wait-2",
 	"time-wait", "close",       "close-wait", "last-ack", "listen",     "closing",

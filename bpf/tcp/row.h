@@ -11,7 +11,7 @@
 #include "bpf/tcp/stall.h"
 #include "ipc/base/list.h"
 
-#define ROW_TEXT_SIZE 128 /* of each of its texts, with the NUL */
+#define ROW_TEXT_SIZE 128 /* bytes of each of its texts, with the NUL */
 #define TRANSPORT_SIZE 16 /* the same */
 
 struct label {
@@ -31,7 +31,7 @@ struct peer_totals;
 
 struct row {
 	struct list link; /* client::rows */
-	uint32_t number; /* for the meter */
+	uint32_t number; /* its number in the meter */
 	struct label label;
 	struct process process; /* the process that has these sockets */
 	json_int_t expected; /* bytes to be delivered and received; -1: not given */

@@ -13,9 +13,9 @@
 
 struct socket_census {
 	uint64_t open, closed; /* at the last look: by the totals, which have them since before it */
-	uint64_t seen; /* by this look */
-	uint64_t missing; /* by all of the last looks in a row, the least */
-	uint64_t since_ns; /* of the first of these looks */
+	uint64_t seen; /* number seen by this look */
+	uint64_t missing; /* the least that all of the last looks in a row missed */
+	uint64_t since_ns; /* time of the first of these looks */
 	unsigned n_looks; /* number of these looks */
 	uint64_t lost; /* given up: they are closed, and no event was reported */
 };

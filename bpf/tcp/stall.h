@@ -29,7 +29,7 @@ struct stalls {
 };
 
 struct division {
-	uint64_t ns[N_LIMITS]; /* of the time of all its connections together */
+	uint64_t ns[N_LIMITS]; /* parts of the time of all its connections together */
 	enum limit by; /* the largest */
 };
 
@@ -37,7 +37,7 @@ struct division {
 struct rest {
 	bool is_on; /* at the last look */
 	uint64_t producer_ns; /* the row's share of that limit then */
-	uint64_t ns; /* of that, the time of the rest */
+	uint64_t ns; /* the rest's part of that time */
 };
 
 extern const char *const limit_names[N_LIMITS];
