@@ -25,7 +25,8 @@ int program_next_option(const struct program *p, int argc, char **argv, int *ret
 		exit(EXIT_USAGE);
 	}
 	if (code == -1 && optind < argc) {
-		fprintf(stderr, "%s: what is '%s'? There are only options; see %s --help\n",
+		fprintf(stderr,
+			"%s: unexpected argument '%s': only options are accepted; see %s --help\n",
 			p->name, argv[optind], p->name);
 		exit(EXIT_USAGE);
 	}

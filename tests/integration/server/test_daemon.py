@@ -84,7 +84,7 @@ def test_help_and_version_say_what_they_are_asked():
 @pytest.mark.parametrize("args, said", [
     (["--nonsense"], "unrecognized option '--nonsense'\nTry 'weightd --help'."), (["-x"], "invalid option"),
     (["--socket"], "requires an argument"), (["--keeper=yes"], "doesn't allow an argument"),
-    (["start"], "what is 'start'?"), (["--socket-mode", "0999"], "--socket-mode does not take '0999'"),
+    (["start"], "unexpected argument 'start'"), (["--socket-mode", "0999"], "--socket-mode does not take '0999'"),
     (["--socket-mode", "rw"], "--socket-mode does not take 'rw'"),
     (["--socket-mode", ""], "--socket-mode does not take ''"),
     (["--socket-mode", "07777"], "--socket-mode does not take '07777'"),
@@ -240,7 +240,7 @@ def test_a_signal_ends_the_daemon_whatever_its_clients_do(daemon, sig):
         lease = reader.attach("m")
         waiter.send(wire.WAIT, wire.BODIES[wire.WAIT].pack(b"m", b"", 9, -1))
         slot = publisher.create("n", LAYOUT)
-        with slot.map():  # which keeps the publish busy
+        with slot.map():  # the mapping keeps the publish busy
             publisher.send(wire.PUBLISH, wire.BODIES[wire.PUBLISH].pack(slot.writer, 0, 0, b""))
             fd = wire.memfd(image([("t", 1 << 30)]))
             maker.send(wire.CREATE, wire.create_body("big"), [fd])
