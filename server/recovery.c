@@ -30,7 +30,7 @@ struct patient {
 	struct recovery *result;
 	struct buffer *buffer;
 	const struct manifest_record *record;
-	bool is_dead[MANIFEST_VERSIONS]; /* versions of the record whose memory died with its holder */
+	bool is_dead[MANIFEST_VERSIONS]; /* versions with memory that died with its holder */
 };
 
 /* Each table once, however many versions have it. */

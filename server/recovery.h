@@ -14,7 +14,7 @@ struct server;
 struct recovery {
 	unsigned n_buffers;
 	unsigned n_versions;
-	unsigned n_writers; /* which have some time to return */
+	unsigned n_writers; /* recovered writers; they have some time to return */
 	unsigned n_quarantined; /* descriptors */
 };
 

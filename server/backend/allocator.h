@@ -27,7 +27,7 @@ struct allocator {
 	uint64_t serial;
 	uint64_t used_ns; /* when it answered last */
 	unsigned n_deaths; /* in a row */
-	uint64_t not_before_ns; /* of the next start */
+	uint64_t not_before_ns; /* earliest time of the next start */
 };
 
 int allocator_init(struct allocator *a, const char *path, uint64_t timeout_s);

@@ -26,13 +26,13 @@ struct backend_progress {
 
 /* The memory of one slot, in the making and made. */
 struct backend_memory {
-	struct server *server; /* where a backend may have state */
+	struct server *server; /* a backend may have state there */
 	uint64_t size;
 	int fd; /* writable; -1: none yet, or given up */
 	struct wire_location location;
 	struct backend_progress progress;
 	char why[BACKEND_WHY_SIZE]; /* describes a failure: the end of a sentence for a person, may be empty */
-	char limit[HEADROOM_LIMIT_MAX]; /* for the host, measured or with -ENOMEM: as headroom::limit */
+	char limit[HEADROOM_LIMIT_MAX]; /* as headroom::limit; only on the host, measured or at -ENOMEM */
 };
 
 struct backend {
@@ -67,9 +67,9 @@ struct backend {
 	int (*measure)(struct backend_memory *m, uint64_t *ret_free);
 
 	/*
-	 * On the worker, for memory whose end no descriptor shows: asks for the free bytes of the
-	 * device, until there are as many as wanted. 0; -EBUSY when there are not by the deadline;
-	 * or another errno. NULL: closing the descriptors shows it.
+	 * Runs on the worker, for memory without a descriptor that shows its end: asks for the free
+	 * bytes of the device, until there are as many as wanted. 0; -EBUSY when there are not by
+	 * the deadline; or another errno. NULL: closing the descriptors shows it.
 	 */
 	int (*await_free)(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
 			  uint64_t *ret_free);
@@ -77,7 +77,7 @@ struct backend {
 	/* A descriptor of the same memory that cannot be used to write it, where there is such a thing. */
 	int (*reader)(int fd, int *ret_fd);
 
-	/* For a descriptor of reader(): one that can write, for memory that is not sealed. */
+	/* Returns a writable descriptor for one of reader(), if the memory is not sealed. */
 	int (*writable)(int fd, int *ret_fd);
 
 	/*

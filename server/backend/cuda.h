@@ -44,7 +44,7 @@ struct worker *cuda_worker(struct server *server);
  */
 unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MAX]);
 
-/* --- for cuda-ipc.c --- */
+/* --- used by cuda-ipc.c --- */
 
 /* Asks an allocator for memory, by ALLOCATE or HOLD. As backend::provide. */
 int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op);

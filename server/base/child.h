@@ -22,7 +22,7 @@ struct child {
 	pid_t pid; /* 0: there is none */
 	int pidfd;
 	int fd; /* our end of the socket; its own is descriptor 3 */
-	pid_t left[CHILD_LEFT_MAX]; /* by child_leave(), and still running; 0: none */
+	pid_t left[CHILD_LEFT_MAX]; /* children that child_leave() left, and still run; 0: none */
 };
 
 void child_init(struct child *c);

@@ -13,7 +13,7 @@
 #include "server/base/log.h"
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define VALUE_MAX 255 /* for a field other than the message, so that all fit */
+#define VALUE_MAX 255 /* limit for a field other than the message, so that all fit */
 
 static int journal_fd = -1; /* -1: stderr is not the journal's */
 

@@ -16,7 +16,7 @@
 #include "server/base/log.h"
 
 #define RETRY_NS 10000000u
-#define PARTING_MS 1000 /* for what still waits at our end */
+#define PARTING_MS 1000 /* time to send what still waits at our end */
 
 struct message {
 	struct list link; /* notify::queue */

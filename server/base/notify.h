@@ -2,7 +2,7 @@
  * The service manager
  *
  * Messages to systemd, or to a keeper, by sd_notify's protocol: one datagram a message, in order.
- * Not through libsystemd, whose sd_notify() waits while the manager's queue is full: here messages
+ * Not through libsystemd: its sd_notify() waits while the manager's queue is full: here messages
  * wait in a queue, and the loop continues. Pings of the watchdog overtake them.
  */
 #pragma once

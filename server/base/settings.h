@@ -24,7 +24,7 @@ struct settings_form {
 	/* [KIND NAME]: sets `section` and `seen`, or reports. False: it is of no such kind. NULL: there are none. */
 	bool (*open)(struct settings *s, const char *name);
 
-	/* Where the value of a section's key is stored. NULL: in `values`, at the key's offset. */
+	/* Returns the place of a section's value. NULL: it is in `values`, at the key's offset. */
 	void *(*place)(struct settings *s, const struct setting *key);
 
 	/* Checks what must fit together, after all lines were read. NULL: nothing. */

@@ -39,7 +39,7 @@ struct buffer {
 	char device[WIRE_DEVICE_SIZE];
 	const struct backend *backend;
 	struct access access;
-	unsigned generation; /* of access: grows with each change */
+	unsigned generation; /* version of `access`: grows with each change */
 	uint32_t keep;
 	bool exclusive; /* one slot, never sealed, written in place */
 	bool reusable; /* slots are not sealed, and are used again */
@@ -54,7 +54,7 @@ struct buffer {
 	unsigned n_leaving;
 	struct version *spare; /* one that left and waits for slot_reuse; NULL for none */
 	uint64_t grace_ns; /* until then readers of an earlier weightd may return; see reader_pause.c */
-	struct writer *writer; /* of the next version, or NULL */
+	struct writer *writer; /* writer of the next version, or NULL */
 	struct manifest *manifest;
 	int manifest_fd; /* until it is kept */
 	struct head *head;
@@ -78,9 +78,9 @@ int buffer_new(struct server *server, const char *name, const char *device,
 	       const struct backend *backend, const struct access *access, struct buffer **ret);
 
 /*
- * For a manifest from the store, whose memory it takes on success, and the head. The buffer has
- * neither versions nor writer yet, and its head has not been rewritten. -EBADMSG, -ENODEV and
- * others.
+ * Recovers a buffer from a manifest of the store. On success, takes the memory of the manifest, and
+ * the head. The buffer has neither versions nor writer yet, and its head has not been rewritten.
+ * -EBADMSG, -ENODEV and others.
  */
 int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int head_fd,
 		   struct buffer **ret);
@@ -97,7 +97,7 @@ int buffer_chown(struct buffer *b, uid_t uid);
 void buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);
 
-/* For its slots. */
+/* Returns the place of its slots. */
 struct slot_place buffer_place(const struct buffer *b);
 
 /* True until buffer_drop(). */

@@ -34,7 +34,7 @@ int events_init(struct events *e, void (*tell)(struct timer *timer));
 void events_deinit(struct events *e);
 
 /*
- * The actor is the session whose request is in progress (server::actor); else the publisher or the
+ * The actor is the session with the request in progress (server::actor); else the publisher or the
  * writer.
  */
 void event_of_buffer(enum wire_event event, const struct buffer *b);

@@ -46,7 +46,7 @@ SEMAPHORE(publish);
 SEMAPHORE(flip);
 SEMAPHORE(quiesce);
 
-/* A function for each, whose arguments are pinned to their registers. */
+/* A function for each. Its arguments are pinned to their registers. */
 #define TELL(noun)                                                                                 \
 	static __attribute__((noinline)) void tell_##noun(uint64_t a0, uint64_t a1, uint64_t a2,   \
 							  uint64_t a3, uint64_t a4, uint64_t a5)   \

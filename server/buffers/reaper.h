@@ -30,7 +30,7 @@ bool reaper_look(struct reaper *r);
 /* Something leaves: looks in the loop's next round. */
 void reaper_soon(struct reaper *r);
 
-/* For a version that leaves while a process holds it. */
+/* Starts for a version that leaves while a process holds it. */
 void reaper_start(struct reaper *r);
 
 /* Frees what left the buffer and is not held any more; what is held by a mapping is looked at again. */

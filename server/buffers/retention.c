@@ -16,7 +16,7 @@ bool buffer_only_keeps(const struct buffer *b, const struct version *v)
 	return v->n_leases == 0 && v->number != b->current;
 }
 
-/* The oldest that may go; with `must_free`, one whose memory no process holds. */
+/* The oldest that may go; with `must_free`, one with memory that no process holds. */
 static struct version *oldest_kept(const struct buffer *b, bool must_free)
 {
 	struct version *v;

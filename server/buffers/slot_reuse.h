@@ -2,9 +2,9 @@
  * Slots that are used again
  *
  * A reusable buffer keeps the slot of the version that left last: the next writer gets it with its
- * old bytes, and does not wait for pages. The slot stays in its buffer, whose permissions must be
- * those of its publication; it goes to the user that wrote it, once the kernel shows that no other
- * process has it open or mapped.
+ * old bytes, and does not wait for pages. The slot stays in its buffer. The buffer's permissions
+ * must be those of its publication; it goes to the user that wrote it, once the kernel shows that
+ * no other process has it open or mapped.
  */
 #pragma once
 

@@ -39,7 +39,7 @@ struct version;
 struct writer {
 	struct list link; /* session::writers */
 	struct session *session; /* NULL: abandoned, or not back yet */
-	struct timer timer; /* for the session to return; or for readers to pause */
+	struct timer timer; /* limits the wait for the session, or for readers to pause */
 	uint64_t id;
 	uint64_t cookie; /* the client's name for it, until it has the id */
 	uid_t uid;
@@ -57,8 +57,8 @@ struct writer {
 	enum head_state state_before; /* the buffer's state before a write in place */
 	uint32_t flags; /* WIRE_CREATE_* */
 	enum wire_policy policy;
-	int64_t timeout_ms; /* for readers to pause */
-	struct backend_memory measured; /* where the versions to be replaced are */
+	int64_t timeout_ms; /* time for readers to pause */
+	struct backend_memory measured; /* memory of the versions to be replaced */
 	uint64_t n_free; /* bytes there */
 	const struct reader_pause_ops *pause_ops;
 	bool pausing; /* they are asked to; in place, until the update is over */
@@ -73,7 +73,7 @@ struct writer {
 	uint64_t publish_began_ns;
 	bool has_digest;
 	uint8_t digest[WIRE_HASH_SIZE];
-	struct charge charge; /* for the version to be */
+	struct charge charge; /* charge for the future version */
 };
 
 /* NULL: out of memory. The buffer has it; no session has it yet. */
@@ -83,8 +83,8 @@ struct writer *writer_blank(struct buffer *buffer, uint64_t id);
 struct writer *writer_free(struct writer *w);
 
 /*
- * For a writer in the manifest: it waits for its session. Takes slot and table (in place the slot
- * is the current version's) on success.
+ * Recovers a writer of the manifest, which waits for its session. Takes slot and table (in place
+ * the slot is the current version's) on success.
  */
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
 		   struct layout_table *table);
@@ -105,7 +105,7 @@ void writer_fail_for_loss(struct writer *w);
 /* Ends the writer. A job of it is cancelled first, and ends it then. */
 void writer_abandon(struct writer *w);
 
-/* For one without a session: likewise, without waiting for its client or for the store. */
+/* Does the same for a writer without a session. Waits neither for its client nor for the store. */
 void writer_end(struct writer *w);
 
 /* NULL: the session has no such writer. */
@@ -118,7 +118,7 @@ bool writer_adopt(struct writer *w, struct session *session);
 bool writer_bury(struct writer *w);
 
 /*
- * For a change of the buffer's permissions: its new readers must not find the old bytes of a reused
- * slot. The caller saves the buffer.
+ * Called at a change of the buffer's permissions: its new readers must not find the old bytes of a
+ * reused slot. The caller saves the buffer.
  */
 void writer_distrust(struct writer *w);

@@ -37,7 +37,7 @@ static const char usage[] = "usage: weightd-cuda --probe | --help | --version\n"
 			    "  --help     print this and exit\n"
 			    "  --version  print the release and exit\n";
 
-/* --- for weightd --- */
+/* --- replies to weightd --- */
 
 static void gpu_reply(struct gpus *g, const struct allocator_request *q, struct allocator_reply *ret)
 {
@@ -172,7 +172,7 @@ static int holder_serve(struct gpus *g)
 	return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* --- for a person --- */
+/* --- output for a person --- */
 
 static void print_gpu(const struct wire_device_record *d)
 {

@@ -33,8 +33,8 @@ struct allocator_request {
 	uint64_t size;
 	uint64_t reserve; /* bytes that must be left free */
 	uint32_t index;
-	uint32_t idle_s; /* for HOLD: it ends when it has held nothing for so long */
-	uint8_t uuid[WIRE_UUID_SIZE]; /* of the GPU, except for DEVICE */
+	uint32_t idle_s; /* with HOLD: it ends when it has held nothing for so long */
+	uint8_t uuid[WIRE_UUID_SIZE]; /* UUID of the GPU, except with DEVICE */
 };
 static_assert(sizeof(struct allocator_request) == 56, "both ends agree on allocator_request");
 
@@ -47,10 +47,10 @@ struct allocator_reply {
 	uint64_t free,
 		total; /* bytes of the GPU: of FREE, of ALLOCATE and HOLD and of their -ENOMEM */
 	uint64_t needed; /* bytes the allocation takes of them: its size, rounded up */
-	char name[WIRE_NAME_SIZE]; /* of the GPU, likewise */
-	uint8_t handle[WIRE_HANDLE_SIZE]; /* for HOLD */
+	char name[WIRE_NAME_SIZE]; /* name of the GPU, likewise */
+	uint8_t handle[WIRE_HANDLE_SIZE]; /* only with HOLD */
 	char why[ALLOCATOR_WHY_SIZE]; /* a clause for a person */
-	struct wire_device_record device; /* for DEVICE */
+	struct wire_device_record device; /* only with DEVICE */
 };
 static_assert(sizeof(struct allocator_reply) == 992, "both ends agree on allocator_reply");
 

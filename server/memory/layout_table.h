@@ -33,7 +33,7 @@ struct layout_table {
 int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
 		     struct layout_table **ret);
 
-/* For one from the store. Charges in any case. */
+/* Recovers a table from the store. Charges in any case. */
 int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,
 			 struct layout_table **ret);
 

@@ -29,7 +29,7 @@ struct slot {
 	uint64_t data_size; /* the flat range */
 	uint64_t size; /* with the digest leaves behind it */
 	struct backend_memory memory; /* its descriptor is -1 once published */
-	int reader_fd; /* for readers; see slot_reader() */
+	int reader_fd; /* the readers' descriptor; see slot_reader() */
 	int probe_fd;
 	struct source hangup; /* on probe_fd; see slot_watch() */
 	uid_t uid; /* the user that is charged */
@@ -71,8 +71,8 @@ struct slot_saved {
 };
 
 /*
- * For memory from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when it is
- * not what it should be; -EOWNERDEAD when it died with the process that held it.
+ * Recovers memory from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
+ * it is not what it should be; -EOWNERDEAD when it died with the process that held it.
  */
 int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret);
@@ -108,8 +108,8 @@ int slot_finish(struct slot *s);
 int slot_reader(struct slot *s);
 
 /*
- * For a slot that weightd has not open for writing: 1 if another process has, 0 if none; negative:
- * the kernel cannot tell.
+ * Returns, for a slot that weightd has not open for writing: 1 if another process has, 0 if none;
+ * negative if the kernel does not show it.
  */
 int slot_has_writer(const struct slot *s);
 

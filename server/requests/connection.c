@@ -23,7 +23,7 @@
 #include "server/state/session.h"
 
 /*
- * For a client that has no session. The error is sent if the client reads it; the caller closes
+ * Refuses a client that has no session. The error is sent if the client reads it; the caller closes
  * either way.
  */
 static void turn_away(int fd, int error, const char *why)

@@ -26,7 +26,7 @@ struct listener {
 
 /*
  * `path` NULL: the socket passed on by systemd, else $WEIGHTD_SOCKET, else the default of
- * ipc/socket_path.h: the system's for root, whose folder is made, and the user's for a user. A
+ * ipc/socket_path.h: the system's for root (its folder is made), and the user's for a user. A
  * socket at that path that an earlier weightd left in the store is used again, so that no client is
  * refused in between. Logs its failures.
  */

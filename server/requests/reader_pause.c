@@ -131,7 +131,7 @@ static unsigned evict_readers(struct writer *w)
 	struct lease *l;
 	unsigned n = 0;
 
-	b->passed_over = b->current; /* what only leases have would be lost in a restart */
+	b->passed_over = b->current; /* a restart would lose it if only the leases had it */
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link) {
 			if (!paused_reader_is_missing(b, l))

@@ -404,7 +404,7 @@ static void writer_measure_done(struct job *job, int r)
 }
 
 /*
- * For a version that replaces the existing ones, of which `newest` is one. 0, or the request was
+ * Checks a version that replaces the existing ones; `newest` is one of these. 0, or the request was
  * answered with an error.
  */
 static int start_measuring(struct writer *w, const struct version *newest)
@@ -494,7 +494,7 @@ static void writer_check_done(struct job *job, int r)
 		writer_free(w);
 }
 
-/* For the version it is to become; in place that is the one there is. */
+/* Charges for the future version; in place that is the existing one. */
 static int charge_version(struct writer *w)
 {
 	const struct buffer *b = w->buffer;

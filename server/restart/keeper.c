@@ -36,8 +36,8 @@
 
 #define DELAY_MIN_MS 50
 #define DELAY_MAX_MS 5000
-#define STOP_MS 90000 /* for a child to end after SIGTERM, as systemd has it */
-#define ABORT_MS 5000 /* for one that is aborted, to write its core */
+#define STOP_MS 90000 /* time for a child to end after SIGTERM, as in systemd */
+#define ABORT_MS 5000 /* time for an aborted child to write its core */
 #define MESSAGES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
 
 /* One variable of the environment may take 128 KiB in all. */
@@ -536,7 +536,7 @@ static int keeper_init(struct keeper *k)
 
 	k->n_sockets = take_sockets();
 	(void)take_number(
-		"WATCHDOG_USEC"); /* of a manager above the keeper, which must not receive messages of the child */
+		"WATCHDOG_USEC"); /* a manager above the keeper must not receive messages of the child */
 	(void)take_number("WATCHDOG_PID");
 	tidy_descriptors(k->n_sockets);
 	r = fdstore_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,

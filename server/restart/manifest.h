@@ -92,7 +92,7 @@ struct manifest {
 	uint32_t pad;
 	uint64_t buffer; /* id */
 	_Atomic uint64_t active; /* the serial in force: its record is records[serial & 1] */
-	/* For after a restart: hints, outside the records. */
+	/* Hints for use after a restart, outside the records. */
 	uint32_t n_leases; /* that there are */
 	uint32_t n_strangers; /* that there were before a restart, and have not been renewed */
 	uint8_t reserved[4096 - 40];

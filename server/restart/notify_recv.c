@@ -40,7 +40,7 @@ static int bind_in(const char *parent, struct notify_socket *s)
 	return 0;
 }
 
-/* For a system where nothing can be written: a name of the kernel's choice, which has no permissions. */
+/* Binds to a name that the kernel chooses, without permissions: no file can be written here. */
 static int bind_nowhere(struct notify_socket *s)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};

@@ -24,7 +24,7 @@ enum notify_word {
 };
 
 struct notify_message {
-	pid_t pid; /* of the sender, which may have exited; 0: in a pid namespace that is not ours */
+	pid_t pid; /* the sender, which may have exited; 0: in a pid namespace that is not ours */
 	unsigned words; /* NOTIFY_* */
 	char name[FDSTORE_NAME_MAX + 1]; /* FDNAME=; empty when there is none, or a wrong one */
 	bool is_whole; /* neither lines nor descriptors were lost on the way */

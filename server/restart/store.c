@@ -95,7 +95,7 @@ int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd)
 		return 0;
 	s->n_kept++;
 	store_name(kind, id, name);
-	/* FDPOLL=0: else a descriptor whose peer hung up is removed. */
+	/* FDPOLL=0: else the store removes a descriptor after its peer hung up. */
 	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
 	r = notify_send(s->notify, text, fd);
 	fault_point("store-put");

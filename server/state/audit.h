@@ -26,7 +26,7 @@ enum audit_action {
 	AUDIT_LOSE,
 	AUDIT_RECOVER,
 	AUDIT_QUARANTINE,
-	AUDIT_REFUSE, /* for lack of permission, or over a limit */
+	AUDIT_REFUSE, /* permission is missing, or a limit is reached */
 	AUDIT_ACTIONS,
 };
 
@@ -42,7 +42,7 @@ struct audit {
 
 struct audit_kind {
 	const char *name;
-	const char *message_id; /* for ever the same */
+	const char *message_id; /* it must never change */
 	enum log_level level;
 	const char *did; /* parts of the sentence: the verb, and the word before the peer */
 	const char *preposition;

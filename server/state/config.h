@@ -26,7 +26,7 @@ struct config {
 	gid_t admin_gid; /* -1: none */
 	uint64_t store_max; /* descriptors */
 	uint64_t resume_timeout_s;
-	uint64_t limits[QUOTA_KINDS]; /* for each user */
+	uint64_t limits[QUOTA_KINDS]; /* limits of each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
 	bool cuda_enabled;
@@ -34,7 +34,7 @@ struct config {
 	uint64_t cuda_reserve; /* bytes of each GPU */
 	uint64_t cuda_timeout_s;
 	uint64_t cuda_idle_timeout_s;
-	uint64_t mode; /* for a new buffer */
+	uint64_t mode; /* mode of a new buffer */
 	uint64_t keep;
 };
 
@@ -56,7 +56,7 @@ void config_deinit(struct config *c);
 /* -EINVAL when [server] has no such key or the key does not take the value. Silent. */
 int config_set(struct config *c, const char *key, const char *value);
 
-/* Applies the command line, whose values config_set() accepts. */
+/* Applies the command line. Its values are those that config_set() accepts. */
 void config_give(struct config *c, const struct config_source *source);
 
 /*

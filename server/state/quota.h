@@ -40,7 +40,7 @@ struct quota_override {
 
 struct quota {
 	struct list accounts; /* all users that hold something; for statistics */
-	uint64_t limits[QUOTA_KINDS]; /* for each user */
+	uint64_t limits[QUOTA_KINDS]; /* limits of each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
 };

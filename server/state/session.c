@@ -17,7 +17,7 @@ static void fill_error(struct wire_reply *reply, int error, const char *fmt, va_
 	(void)vsnprintf(reply->error.text, sizeof(reply->error.text), fmt, args); /* cut when long */
 }
 
-/* For each charge over a user's limit; a caller that refuses for lack of permission audits itself. */
+/* Audits a charge over a user's limit. A caller that refuses for lack of permission audits itself. */
 static void record_refusal(const struct channel_peer *peer, const char *why)
 {
 	audit(&(struct audit){.action = AUDIT_REFUSE, .peer = peer, .result = -EDQUOT, .detail = why});
