@@ -60,14 +60,14 @@ AVERAGED = 256 * machine.MIB, 3
 AVERAGED_CHUNK = machine.MIB // 4  # nodes share the pieces evenly, and rounds are short
 RESHARDED = 256 * machine.MIB, 3
 RESHARDS = (4, 2), (2, 4)  # sources and targets
-CHUNKS = {"tcp": 4 * machine.MIB, "gloo": machine.MIB}  # of gloo, a hop costs as much
+CHUNKS = {"tcp": 4 * machine.MIB, "gloo": machine.MIB}  # a hop of gloo costs as much as that
 BLOCK = bytearray(os.urandom(16 * machine.MIB))
 # Numbers in fp32 of which the sum of a few equal ones is exact, and none so small that they are slow.
 BLOCK[::4] = bytes(len(BLOCK) // 4)
 BLOCK[3::4] = bytes(b & 0x1f | 0x20 for b in BLOCK[3::4])
 LINE_S = 2
 RATIO_MIN, CPU_MAX, GROWTH_MAX, PATCH_SHARE_MAX = 0.95, 0.3, 0.06, 0.06
-PREDICTED_MIN, PREDICTED_MAX = 0.9, 1.1  # of the seconds
+PREDICTED_MIN, PREDICTED_MAX = 0.9, 1.1  # shares of the seconds
 STRIPED = 128 * machine.MIB, 3
 STRIPE_RATES = (200,), (200, 200), (200, 50)  # Mb/s of each interface
 SCHEDULES = {"tcp": "chain", "gloo": "chain", "rsync": "one-to-all", "gloo-broadcast": "binomial", "openmpi": "binomial"}
@@ -222,7 +222,7 @@ def measure_rounds(report, net, what, copies, n_bytes, rounds, once, over_line=1
     report.line(**what, bytes=n_bytes, seconds=seconds, **predicted, ratio_to_line=ratio, line_gbit_s=line * 8 / 1e9,
                 root_cpu_s_per_gib=cpu_per_gib, iperf3_cpu_s_per_gib=iperf3 * machine.GIB, rounds=len(done),
                 quiet_rounds=len(quiet), other_cpu=other)
-    if what["engine"] in CHUNKS and what["name"] != "reshard":  # which digests behind its last byte
+    if what["engine"] in CHUNKS and what["name"] != "reshard":  # these compute digests behind the last byte
         of = " ".join(str(word) for word in (*what.values(), n_bytes >> 20, "MiB"))
         report.bound(of, "ratio_to_line", ratio, at_least=RATIO_MIN)
         if what["name"] == "broadcast":

@@ -60,7 +60,7 @@ import programs
 
 MOVED, AHEAD, BEHIND = 256 * machine.MIB, 32 * machine.MIB, 224 * machine.MIB
 MAX_RATE = 512 * machine.MIB  # bytes a second, so that what is behind takes longer than to look
-BEGINS_AND_ENDS = "ActiveOpens", "PassiveOpens", "AttemptFails", "EstabResets", "CurrEstab"  # of connections
+BEGINS_AND_ENDS = "ActiveOpens", "PassiveOpens", "AttemptFails", "EstabResets", "CurrEstab"  # counters of connections
 NODES, PUSHED, PIECE = 3, 272 * machine.MIB, 16 * machine.MIB
 LOOKS, CALLS = {"mark", "adopt", "look"}, {"on_send", "on_receive"}  # programs
 ON_DESCRIPTORS = "on_fd_", "on_fds_"
@@ -71,7 +71,7 @@ MODES = "off", "counters", "messages", "off-again"
 CALL_NS_MAX = 400
 COUNTERS_PERCENT_MAX, NOISE_PERCENT_MAX, MORE_ROUNDS = 1, 0.5, 3
 LIMIT_S = 600
-PLUGIN_THREADS, PLUGIN_TIMES, PLUGIN_ROUNDS = (1, 2), 3_000, 15  # what fits into its ring, so that nothing is lost
+PLUGIN_THREADS, PLUGIN_TIMES, PLUGIN_ROUNDS = (1, 2), 3_000, 15  # these fit into its ring, so that nothing is lost
 ASKS, ASK_ROUNDS, ASKED = 20_000, 15, ("lone-call", "call", "mmap")  # so many calls in a row that no more are sent in that second
 ASK = """
 import ctypes, mmap, sys, time

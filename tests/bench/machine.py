@@ -56,7 +56,7 @@ def warm(n_bytes):
 
 @contextlib.contextmanager
 def one_core(pid):
-    """For the first thread of that process, for us and for processes that we start meanwhile."""
+    """Binds the first thread of that process, us, and processes that we start meanwhile."""
     cores = os.sched_getaffinity(0)
     try:
         for each in (0, pid):

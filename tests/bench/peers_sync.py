@@ -189,7 +189,7 @@ def openmpi(net, folder, receivers, n_bytes):
     except subprocess.TimeoutExpired:
         raise Missing(f"mpirun did not end in {LIMIT_S} s") from None
     finally:
-        net.clear()  # what it started outlives it
+        net.clear()  # processes that it started outlive it
     if root.returncode:
         raise Missing(f"mpirun: {(errors.strip().splitlines() or ['?'])[0]}")
     return results(sorted(out.splitlines(), key=lambda line: int(line.split()[2])))

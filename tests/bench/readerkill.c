@@ -3,9 +3,9 @@
  *
  * Each round publishes a buffer and starts a process that attaches it and reads every page. That is
  * killed, and the server asked until it counts no reader. Then once more with a reader of a buffer
- * that was removed, whose memory only the reader holds: until the server has returned its bytes. A
- * line has the nanoseconds of both and the bytes that became free with the second. The server is
- * the one of $WEIGHTD_SOCKET, and must be idle otherwise.
+ * that was removed, with memory that only the reader holds: until the server has returned its
+ * bytes. A line has the nanoseconds of both and the bytes that became free with the second. The
+ * server is the one of $WEIGHTD_SOCKET, and must be idle otherwise.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -234,7 +234,7 @@ def test_who_passes_what_is_slow_to_close_waits_for_it_alone(tracer, n):
         client.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             client.hear()
-        b.close()  # which is an answer to what was sent
+        b.close()  # this closing answers the packets sent
         client.socket.settimeout(STOP_S)
         assert ("error" in client.hear()) == (n > 1)
         assert [row["sockets"] for row in client.ask("read", sync="s")] == ([1] if n == 1 else []), \
@@ -249,7 +249,7 @@ def test_one_that_hangs_up_with_what_is_slow_to_close_holds_up_nobody(tracer, ho
     client = clients[-1]
     with tracing.pair() as (a, b):
         lingering(a)
-        if how == "unread":  # for which the kernel resets the connection, with what is in it
+        if how == "unread":  # the kernel then resets the connection, and drops its contents
             client.socket.send(b"{}")
             select.select([client.socket], [], [])
         with standing_still(tracer):
@@ -417,7 +417,7 @@ def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
         other.ask("observe")
         slow.watch(os.getpid())
         storm(net, 2000, 1)
-        assert other.ask("read", sync="s") == []  # which nothing held up
+        assert other.ask("read", sync="s") == []  # nothing delayed this answer
         sum_of_events(other, 8000)  # all were sent by now, or dropped
         told = sum_of_events(slow, 8000)
         assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0

@@ -19,7 +19,7 @@ from lib.tracing import Client, Tracer
 
 pytestmark = pytest.mark.iterators
 
-SIZES = [1, 4095, 1_000_003, 7, 8_388_609]  # of spans, one behind the other
+SIZES = [1, 4095, 1_000_003, 7, 8_388_609]  # bytes of spans, one behind the other
 
 
 @pytest.mark.parametrize("sender, receiver", [

@@ -239,7 +239,7 @@ def test_what_goes_on_is_asked_of_the_tracer():
     text = explain(NAME, env=env)
     assert "weightd-sync 4711, publisher: 3.0 s, 100 % moving bytes; not over yet\n" in text
     assert "4.6 GB/s; not over yet\n" in text and "  stood still for about 200 ms, 2.9 s after it began: b did not answer\n" in text
-    tracer.answers["past"] = [row(delivered=1, began=50), sent(), end]  # of an earlier span, and of the one that it is
+    tracer.answers["past"] = [row(delivered=1, began=50), sent(), end]  # an earlier span, and the present one
     text = explain(NAME, env=env)
     assert "4.6 GB/s\n" in text and "100 % moving bytes\n" in text
     tracer.answers |= dict.fromkeys(("rows", "past", "acts"), [end])

@@ -52,7 +52,7 @@ TESTED = {  # the files that need a kind of program: the kernel of this machine 
     "calls": ["messages"], "uprobe_multi": ["log", "probes", "probes_files", "probes_nccl", "probes_verbs", "usdt"],
     "mappings": ["probes", "probes_files"],
 }
-PARTS = {  # of the whole, a guest for each
+PARTS = {  # parts of the whole, a guest for each
     "probes": ["doctor", "life", "passing", "probes", "probes_files", "probes_nccl", "probes_verbs"],
     "notes": ["nccl_plugin", "nccl_real", "stalls", "tell", "usdt"],
     "reports": ["explain", "log", "merge", "rdma", "record", "top"],

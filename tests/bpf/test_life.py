@@ -133,7 +133,7 @@ def test_each_capability_brings_what_it_should(capabilities, meter, why):
         hooks, (last,) = ([row for row in told if row["kind"] == kind] for kind in ("hook", "meter"))
         assert [hook["hook"] for hook in hooks] == HOOKS
         refused = dict.fromkeys(HOOKS, why) if meter == "diag" else tracing.refused()
-        if capabilities == ["perfmon"] and paranoid < 3:  # which that hook alone takes, as it is no program
+        if capabilities == ["perfmon"] and paranoid < 3:  # enough for that hook alone, as it is no program
             del refused["perf/mmap"]
         assert {hook["hook"]: hook["why"] for hook in hooks if not hook["on"]} == refused
         assert (last["meter"], last["why"]) == (meter, why)

@@ -329,7 +329,7 @@ def until_attached(tracer, wanted=ON_CALLS):
         assert time.monotonic() < deadline
         time.sleep(0.005)  # no event reports it
     with tracer.client() as client:
-        client.ask("rows")  # for the first row they are attached before the others are counted
+        client.ask("rows")  # the first row attaches the programs before the others are counted
 
 
 @pytest.mark.parametrize("end", ["signal", "forgotten", "gone"])

@@ -90,7 +90,7 @@ def test_neither_spans_nor_forgetting_nor_the_death_of_a_client_take_anything_ba
     carry(a, b, 30, 1)
     client.ask("forget", sync="one")
     assert metrics.look().bytes("b") == [1230, 0], "no client looked between the bytes and the end of their row"
-    carry(a, b, 4000, 1)  # which are not counted
+    carry(a, b, 4000, 1)  # these are not counted
     assert metrics.look().bytes("b") == [1230, 0]
 
     with Client(metrics.tracer.socket) as mortal:
@@ -277,7 +277,7 @@ def test_any_name_is_a_label(metrics, pair):
     for peer in plain:
         client.tag(a, sync="s", peer=peer)
         carry(a, b, 7, 1)
-    for peer in ["b\n", "b\r", "\x1b[31m", "\x9b", "\x7f", "b\x01", "b\x02", OTHER]:  # which are shown as others are
+    for peer in ["b\n", "b\r", "\x1b[31m", "\x9b", "\x7f", "b\x01", "b\x02", OTHER]:  # these are shown as others are
         client.tag(a, sync="s", peer=peer)
         carry(a, b, 11, 1)
     metrics.look()
@@ -293,7 +293,7 @@ def test_peers_are_no_more_than_so_many(metrics, pair):
     client = metrics.tracer.client()
     for i in range(ACCOUNTS_MAX + 10):
         client.tag(a, peer=f"peer {i}")
-    carry(a, b, 123, 1)  # for the last one
+    carry(a, b, 123, 1)  # counted for the last one
     client.tag(a, peer="peer 3")
     carry(a, b, 45, 1)
     metrics.look()

@@ -256,7 +256,7 @@ def test_what_makes_no_sense_is_survived(tracer, observer, version):
                 host.say("coll", 0, context, parent, "AllReduce", 1, "ncclInt8", 1)
                 host.say("op", 1, context, parent, -1, 1, 0)
                 host.say("step", 2, context, parent)
-                for fd in ("-", 9):  # of which the second is none, or no socket
+                for fd in ("-", 9):  # the second is no descriptor, or no socket
                     host.say("sock", 3, context, parent, fd, 1, 10)
                 host.say("qp", 4, context, parent, 0, 1, 10)
                 host.say("net", 5, context, parent, 2 << 16 | 1)  # no data
@@ -287,7 +287,7 @@ def test_what_makes_no_sense_is_survived(tracer, observer, version):
 def test_a_collective_that_is_never_stopped_and_a_process_that_just_ends_are_survived(tracer):
     client = tracer.client()
 
-    def told():  # by one that waits for half a second
+    def told():  # a plugin that waits for half a second reports
         host = Host(tracer)
         host.init()
         host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
@@ -332,7 +332,7 @@ def test_a_child_of_the_process_has_no_part_in_it(tracer, observer):
         host.init()
         observer.hear("nccl_comm", communicator="dp")
 
-        def told():  # by a child that waits for half a second
+        def told():  # a child that waits for half a second reports
             assert host.say("fork", 0) == "0"
             return [act for act in observer.client.ask("acts") if act.get("communicator") == "child" and act.get("state") == "closed"]
 
@@ -489,7 +489,7 @@ def test_all_sockets_of_the_process_are_counted_where_somebody_wants_that(tracer
     features.require("pids")
     with Host(tracer, WEIGHTD_NCCL_WATCH="1") as host:
         host.init()
-        observer.hear("nccl_comm")  # whose event follows it
+        observer.hear("nccl_comm")  # its event follows it
         host.pair()
         host.say("carry", 0, 1, 54_321)
         row, = tracer.client().ask("rows")

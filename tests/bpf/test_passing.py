@@ -392,7 +392,7 @@ def test_a_message_without_descriptors_runs_nothing(client, tracer, joined):
         [fd] = [memoryview(data).cast("i")[0] for _, kind, data in other.recvmsg(1, 1000)[1] if kind == socket.SCM_RIGHTS]
         os.close(fd)
         counted = {name: n - before[name] for name, n in runs(tracer).items()}
-    del counted["on_fds_copy"]  # which is up to the kernel
+    del counted["on_fds_copy"]  # the kernel decides how often it runs
     assert counted == {"on_fds_send": 1, "on_fds_come": 1, "on_fd_receive": 1, "on_fds_came": 1, "on_fd_take": 0}
 
 

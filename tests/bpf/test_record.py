@@ -232,7 +232,7 @@ def test_what_nobody_is_known_to_have_done_is_of_the_weightd_that_said_so():
 
 
 def arrows_of(events):
-    """[(where and when it begins, where and when it ends)]"""
+    """[(place and time of its beginning, place and time of its end)]"""
     ends = {(e["ph"], e["id"]): (e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "sf"}
     return [(ends["s", i], ends["f", i]) for phase, i in ends if phase == "s"]
 

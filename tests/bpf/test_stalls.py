@@ -11,7 +11,7 @@ from lib.tracing import Client, Tracer
 
 SEEN_NS = 1_000_000_000
 STALL_NS = 200_000_000
-TICK_NS = 10_000_000  # of the slowest clock of a kernel
+TICK_NS = 10_000_000  # tick of a kernel's slowest clock
 TLS_RECORD, TLS_RECORD_ADDS = 16384, 22
 LIMITS = {"busy_ns", "receive_window_ns", "send_buffer_ns", "producer_ns", "pacing_ns", "loss_ns", "silent_ns"}
 

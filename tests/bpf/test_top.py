@@ -256,7 +256,7 @@ def test_a_stall_that_a_tracer_sees_is_shown_while_it_is_one(connect):
         client.ask("begin", sync="s")
         a.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            a.sendall(bytes(256 << 20))  # which is never read
+            a.sendall(bytes(256 << 20))  # the other end never reads it
         client.until(lambda row: row["stall"] and row["limited_by"] == "receive_window")
         known, = rows_of(tracer.socket)
         assert (known["limited"], known["stall"]) == ("receive_window", "receive_window") and known["stalled_ns"] > SECOND / 5

@@ -21,7 +21,7 @@ struct mapping {
 	cu_ptr base;
 	uint64_t size;
 	struct allocation *allocation;
-	int access[DEVICE_N_MAX]; /* by GPU; linear memory uses peer_enabled */
+	int access[DEVICE_N_MAX]; /* indexed by GPU; linear memory uses peer_enabled */
 	bool is_linear, is_import;
 	unsigned n_opens; /* opens of an import */
 };

@@ -148,7 +148,7 @@ static cu_result make_file(struct about *about, int *ret_fd)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	state_path("memory", path, sizeof(path));
 	(void)mkdir(path, 0777);
-	(void)chmod(path, 0777); /* for every user of the GPU, whatever the umask */
+	(void)chmod(path, 0777); /* every user of the GPU may write, whatever the umask */
 	(void)snprintf(about->name, sizeof(about->name), "%s-%d-%d-%u", kinds[about->kind],
 		       about->gpu, getpid(), number++);
 	fd = open_file(about->name, O_CREAT | O_EXCL);

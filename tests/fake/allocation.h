@@ -5,7 +5,7 @@
  * GPU as long as any process has it open or mapped: a process that counts asks the kernel for a
  * lease on it, and removes it where it gets one. Behind the bytes is a page that describes them.
  *
- * Other processes do not receive the file but a socket in whose queue the file waits: like a handle
+ * Other processes do not receive the file but a socket with the file in its queue: like a handle
  * of the real driver it can be kept, passed on and imported, and neither mapped nor read.
  */
 #pragma once
@@ -31,7 +31,7 @@ struct allocation {
 	uint64_t size;
 	int handle_types;
 	bool rdma_capable;
-	char *bytes; /* for the stand-in itself, independent of mappings */
+	char *bytes; /* mapping of the stand-in itself, independent of others */
 	char name[ALLOCATION_NAME_SIZE];
 };
 

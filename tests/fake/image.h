@@ -18,7 +18,7 @@ struct image {
 	size_t size;
 };
 
-/* For a GPU. Copies what it needs. */
+/* Reads an image for a GPU. Copies what it needs. */
 cu_result image_init(struct image *i, const void *data, int gpu);
 void image_deinit(struct image *i);
 

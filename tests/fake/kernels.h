@@ -5,7 +5,7 @@
 
 #include "tests/fake/module.h"
 
-/* For tests only: fake_fill(address, size, value) */
+/* Only tests use it: fake_fill(address, size, value) */
 cu_result kernel_fill(struct launch *l);
 
 /* The kernel of libclient/cuda/digest.cu: weightd_digest(data, data_size, first_leaf, n_leaves, out). */

@@ -205,7 +205,7 @@ class Tool:
         self.program = program
 
     def _lines(self, kind, texts):
-        """For each text the number, and what stands behind it."""
+        """The number for each text, and the words behind it."""
         done = subprocess.run([self.program, kind], input=b"".join(struct.pack("<I", len(t)) + t for t in texts),
                               stdout=subprocess.PIPE, check=True)
         lines = done.stdout.decode().split("\n")
@@ -214,14 +214,14 @@ class Tool:
 
     def files(self, images):
         """
-        For each image of a file the rule that it breaks, "" for none, and the sentence; or else its tensors, each as
+        The rule that each image of a file breaks, "" for none, and the sentence; or else its tensors, each as
         (name, dtype, shape, begin, end) in the data.
         """
         return [(RULES[number], rest if number else [_tensor(t) for t in rest.split()])
                 for number, rest in self._lines("files", images)]
 
     def indexes(self, texts):
-        """For each text of an index its sentence, or else a list of (tensor, file)."""
+        """The sentence for each text of an index, or else a list of (tensor, file)."""
         return [rest if number else [tuple(_name(part) for part in pair.split(":")) for pair in rest.split()]
                 for number, rest in self._lines("indexes", texts)]
 

@@ -412,7 +412,7 @@ NOTES = {
 
 # --- sync_agent: server/sync/agent.h ---
 
-SYNC = "b7627a7adc45950c"  # of the first push in the world of two zero bytes
+SYNC = "b7627a7adc45950c"  # id of the first push in the world of two zero bytes
 JOIN = {"type": "join", "sync": "0123456789abcdef", "operation": "average", "group": "main", "buffer": "llama", "term": 5, "number": 1,
         "time_ns": 1700000003000000000}
 CLAIM = {"buffer": "llama", "group": "main", "term": 1, "number": 7, "root": "07" * 32, "fence_term": 1, "fence_number": 7}

@@ -30,7 +30,7 @@ void handles_poll(struct gpu *gpu);
 
 /*
  * Attacks that a process with the rights can make on weightd: takes a descriptor of memory from
- * process `pid`. Among those that can be imported, the one whose first word is `word`, in a buffer
+ * process `pid`. Among those that can be imported, the one with `word` as its first word, in a buffer
  * of `data_size` bytes. tamper changes 4 bytes at an offset, though no process may write there;
  * steal keeps it, without a lease.
  */

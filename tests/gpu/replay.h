@@ -29,7 +29,7 @@ struct replay_plan {
 	uint64_t n_replays; /* at most */
 	uint64_t n_swaps; /* the loop ends some replays after so many; 0: it never swaps */
 	const char *name,
-		*device; /* the buffer whose versions it flips itself between, unless `versions` is 0 */
+		*device; /* the buffer that it flips itself between `versions`, unless these are 0 */
 	uint64_t versions[2];
 };
 

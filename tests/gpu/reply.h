@@ -20,7 +20,7 @@ void reply_member(const char *name, uint64_t value);
 void reply_list(const char *name, const uint64_t *values, size_t n);
 void reply_close(void);
 
-/* For a call of the driver. */
+/* Replies with the result of a call of the driver. */
 void reply_result(const struct cuda_driver *cuda, cu_result r);
 
 static inline uint64_t now_ns(void)

@@ -14,7 +14,7 @@ from results import Skip
 from section_load import CHUNK, write_model
 from section_nccl import nccl_env
 
-GROUPS = {"in": ("host", "{gpu}"), "between": ("{gpu}", "{gpu}"), "out": ("{gpu}", "host")}  # of the two nodes
+GROUPS = {"in": ("host", "{gpu}"), "between": ("{gpu}", "{gpu}"), "out": ("{gpu}", "host")}  # devices of the two nodes
 SMALL = bytes(i & 0x3f for i in range(256))  # bytes in which the mean of each element with itself is that element
 
 

@@ -12,7 +12,7 @@ from lib.gpus import Gpus
 from lib.nodes import Cluster
 from lib.pki import Authority
 
-os.environ["WEIGHTD_LIBRARY"] = str(LIBRARY)  # for the Python package in this very process
+os.environ["WEIGHTD_LIBRARY"] = str(LIBRARY)  # read by the Python package in this very process
 
 
 @pytest.fixture

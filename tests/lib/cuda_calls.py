@@ -1,5 +1,5 @@
 """
-For programs of the tests, each a process of its own that sees fake GPUs: the driver as any caller uses it, and
+Used by programs of the tests, each a process of its own that sees fake GPUs: the driver as any caller uses it, and
 libweightd beside it.
 
     from lib.cuda_calls import *

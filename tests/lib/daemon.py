@@ -143,7 +143,7 @@ class Daemon:
 
     def cpu_s(self):
         """Seconds that it has been computing, all threads together; exact, unlike those of /proc."""
-        return time.clock_gettime(~self.pid << 3 | 2)  # what clock_getcpuclockid() returns
+        return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid() returns it
 
     def n_fds(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))

@@ -30,12 +30,12 @@ RATE = 4 * MIB
 MOMENTS = "prepare", "open", "bytes", "verify", "commit"
 EARLY = MOMENTS[:3]  # so early that it cannot have been decided yet
 BEFORE = "before",  # it is wrong from the start
-LOCAL_S = 10  # what a weightd has for an answer, at least
+LOCAL_S = 10  # time that a weightd has for an answer, at least
 TOLD_S = 1  # to compute and to send
 SLOW_LINK = 20  # Mbit/s
 TRIES = 3  # to be there at the moment
-PHASE_AND_KEPT = r"( while .+| could not be asked); every (other node still serves m \d+\.\d+, the publisher what it has|node still serves what it had)$"  # of a failed push
-PATCH_SHARE = 5  # of a version's bytes, what changes some of it has is one part of so many
+PHASE_AND_KEPT = r"( while .+| could not be asked); every (other node still serves m \d+\.\d+, the publisher what it has|node still serves what it had)$"  # end of the sentence about a failed push
+PATCH_SHARE = 5  # a change of some of a version is one part of so many of its bytes
 ABSENCE = {"prepare-timeout": ABSENCE_S}
 LIMITS = IMPATIENT | ABSENCE
 
@@ -316,7 +316,7 @@ class Stage:
     net     where the kind is one of links
     victim  of this time; `place` is its number
     """
-    request, over_line = {}, SIZE  # what is asked for, and the bytes of it that go over each line at most
+    request, over_line = {}, SIZE  # the request, and the most of its bytes that go over each line
 
     def __init__(self, authority, folder, kind, limits=LIMITS, engine="tcp"):
         self.kind, self.limits, self.folder = kind, limits, pathlib.Path(folder)
@@ -356,7 +356,7 @@ class Stage:
         self.publish()
         begun = time.monotonic()
         self.nodes["a"].push("m")
-        self.usual_s = time.monotonic() - begun  # what a push takes without its bytes
+        self.usual_s = time.monotonic() - begun  # time that a push takes without its bytes
         self.settle()
 
     def __enter__(self):
@@ -381,7 +381,7 @@ class Stage:
     def waits_s(self):
         return self.kind.waits_s
 
-    # --- what nodes have ---
+    # --- contents of nodes ---
 
     def gpus(self):
         return {}

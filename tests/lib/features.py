@@ -43,13 +43,13 @@ def is_linked_with(library):
 
 
 def tracing():
-    from lib import tracing  # which needs this module
+    from lib import tracing  # it needs this module
 
     return tracing
 
 
 def debootstrap():
-    from lib import bare_debian as bare  # which needs this module
+    from lib import bare_debian as bare  # it needs this module
 
     return bare
 
@@ -115,7 +115,7 @@ def require(feature, reason=None, available=None):
     probe, missing = FEATURES.get(feature, (None, f"no {feature}"))
     if probe() if available is None else available:
         return
-    import pytest  # what runs beside it, tests/gpu/run for one, does without
+    import pytest  # programs that run beside it, such as tests/gpu/run, need no pytest
 
     if feature in os.environ.get("WEIGHTD_REQUIRE", "").split(","):
         pytest.fail(f"{reason or missing}, and WEIGHTD_REQUIRE has {feature}", pytrace=False)

@@ -22,11 +22,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INIT = ROOT / "build/guest/init"
 QEMU = "qemu-system-x86_64"
-KERNELS = OLD, NEW = "bookworm", "trixie"  # of Debian: 6.1, and 6.12
-MODULES = "virtio_pci", "9pnet_virtio", "9p", "overlay"  # what its root takes, where that is not in the kernel itself
+KERNELS = OLD, NEW = "bookworm", "trixie"  # kernels of Debian: 6.1, and 6.12
+MODULES = "virtio_pci", "9pnet_virtio", "9p", "overlay"  # modules for its root, unless they are in the kernel itself
 OPENERS = {".ko": open, ".xz": lzma.open, ".gz": gzip.open}
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-TEMPORARY = "/dev/shm"  # of the guest alone: what the host changes meanwhile below /tmp would harm it
+TEMPORARY = "/dev/shm"  # the guest's alone: changes of the host below /tmp would harm it
 END = re.compile(r"^guest: ended with (\d+)\r?$", re.M)
 FILE, FOLDER = 0o100755, 0o040755
 

@@ -12,17 +12,17 @@ import re
 import struct
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
-MAP_DELETE_ELEM, MAP_GET_FD_BY_ID, MAP_NAME = 3, 14, slice(24, 40)  # of bpf_map_info, where its name is
+MAP_DELETE_ELEM, MAP_GET_FD_BY_ID, MAP_NAME = 3, 14, slice(24, 40)  # position of the name in bpf_map_info
 PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, ENABLE_STATS = 13, 15, 32
 PROG_LOAD, LINK_CREATE, ITER_CREATE = 5, 28, 33
 KPROBE, TRACING = 2, 26  # types of programs
-RAW_TP, FEXIT, ITER, UPROBE_MULTI = 23, 25, 28, 48  # what they are attached to
+RAW_TP, FEXIT, ITER, UPROBE_MULTI = 23, 25, 28, 48  # types of their attachments
 RETURN_0 = bytes.fromhex("b700000000000000 9500000000000000")
 KINDS = {
     "tp_btf": (RAW_TP, "inet_sock_set_state"), "calls": (RAW_TP, "sock_send_length"), "map": (ITER, "bpf_sk_storage_map"),
     "tcp": (ITER, "tcp"), "files": (ITER, "task_file"), "mappings": (ITER, "task_vma"), "fexit": (FEXIT, "fget_task"),
 }
-ATTRIBUTE_SIZE, INFO_SIZE, INFO_NAME = 128, 256, slice(64, 80)  # of bpf_attr, of bpf_prog_info, and where its name is
+ATTRIBUTE_SIZE, INFO_SIZE, INFO_NAME = 128, 256, slice(64, 80)  # sizes of bpf_attr and bpf_prog_info, and position of its name
 
 
 def bpf(command, attribute):
@@ -70,12 +70,12 @@ def loads(kind):
     if fd < 0:
         return False
     try:
-        return attach_type != ITER or kind == "map" or _begins(fd)  # what a map has takes a map
+        return attach_type != ITER or kind == "map" or _begins(fd)  # an iterator over a map needs a map
     finally:
         os.close(fd)
 
 
-FEATURES = {  # of features.py: the kinds that each takes, any of these lists
+FEATURES = {  # features of features.py: the kinds that each takes, any of these lists
     "bpf": [["tp_btf", "map", "files"], ["tp_btf", "tcp", "files"]],
     "calls": [["tp_btf", "calls"]],
     "fentry": [["fexit"]],

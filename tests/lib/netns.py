@@ -19,7 +19,7 @@ PREFIX = "10.77."
 PROBE = "ip link add name probe type bridge && ip link add name a type veth peer name b && " \
     "tc qdisc add dev a root handle 1: htb default 1"
 DATA_MIN = 200  # bytes of a packet that is more than an acknowledgement
-RANDOM = 2**32 - 0x1000 + 56  # where a filter finds a random number: SKF_AD_OFF + SKF_AD_RANDOM
+RANDOM = 2**32 - 0x1000 + 56  # address at which a filter finds a random number: SKF_AD_OFF + SKF_AD_RANDOM
 PASS, DROP = 0, 2  # TC_ACT_OK, TC_ACT_SHOT
 _serials = itertools.count()
 

@@ -26,8 +26,8 @@ from lib import features
 from lib.daemon import REPORT, Daemon, environment
 
 MIB = 1 << 20
-SIZE = 4 * MIB  # of a version without another size
-PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
+SIZE = 4 * MIB  # size of a version if a test gives no other
+PATIENCE_S = 60  # limit for anything that has to happen; the machine may be slow
 STOP_S = 60
 HISTORY_MAX = 256
 # Timers of nodes in tests about something else: a node that a busy machine starves is not lost for that.
@@ -37,7 +37,7 @@ ABSENCE_S, SILENCE_S, STALL_S = 4, 5, 3
 IMPATIENT = {"heartbeat": SILENCE_S / 5, "stall-timeout": STALL_S}
 CONTROL_PORT = 7400
 PACKET_MAX = 1 << 17
-COMM_MAX = 15  # of a process's name, for the kernel
+COMM_MAX = 15  # bytes of a process's name in the kernel
 OVER = "committed", "failed", "absent", "unknown", "planned"  # phases of a node in a sync that ended
 SECTIONS = ("node", "tls", "data", "limits", "access")
 MARK = "NODES_OF_A_TEST"
@@ -380,7 +380,7 @@ class Node:
         env = {"WEIGHTD_SYNC_SOCKET": self.control_socket} | kw.pop("env", {})
         return self.daemon.ctl(*args, env=env, **kw)
 
-    # --- what its weightd has ---------------------------------------------------------------------
+    # --- contents of its weightd -------------------------------------------------------------------
 
     def publish(self, buffer, seed, size=SIZE, tensors=3, **options):
         """A version with the flat range content(seed, ...), published by a client on this node."""

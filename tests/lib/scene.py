@@ -11,7 +11,7 @@ from lib.wire import Wire, image, until
 
 PAGE = wire.PAGE
 LAYOUT = image([("t", PAGE)])
-SLOT = 2 * PAGE  # of LAYOUT: the page of bytes, and the one of their digest
+SLOT = 2 * PAGE  # bytes of a slot of LAYOUT: the page of bytes, and the one of their digest
 
 NOTHING = dict.fromkeys(wire.CHARGES, 0)
 

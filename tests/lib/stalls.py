@@ -9,11 +9,11 @@ from lib import tracing
 from lib.longlink import LongLink
 
 CHUNK = 1 << 16
-SLOW_S = 0.06  # for each chunk: 1.1 MB/s
+SLOW_S = 0.06  # delay after each chunk: 1.1 MB/s
 ROUND_TRIP_S = 0.04
 SEND_BUFFER = 32 << 10  # bytes; the kernel takes twice that, for itself, too
 LOST = 50  # packets, of which one is
-SO_MAX_PACING_RATE = 47  # of Linux; Python has no name for it
+SO_MAX_PACING_RATE = 47  # from Linux; Python has no name for it
 PACE = 10_000_000  # bytes a second
 
 

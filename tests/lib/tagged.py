@@ -6,7 +6,7 @@ import itertools
 import struct
 
 PAGE, STEP = 4096, 2654435761  # as in tests/soak/follower.c, which looks at every number
-GRAIN, STEPS = 12, (0, 1, 3, 7)  # of tags: means of two, three or four that are so far apart are whole, and no two alike
+GRAIN, STEPS = 12, (0, 1, 3, 7)  # steps of tags: means of two, three or four that are so far apart are whole, and no two alike
 
 
 def layout_of(n_bytes, name="w"):

@@ -19,7 +19,7 @@ from lib.daemon import REPORT, START_S, STOP_S, environment
 
 PROGRAM = features.BUILD / "weightd-trace"
 REFUSE = features.ROOT / "build/fake/refuse.so"
-REFUSED = tuple(filter(None, os.environ.get("WEIGHTD_TRACE_REFUSED", "").split(",")))  # by any tracer of this run
+REFUSED = tuple(filter(None, os.environ.get("WEIGHTD_TRACE_REFUSED", "").split(",")))  # programs that any tracer of this run refuses
 PACKET_MAX = 1 << 16
 CLONE_NEWNET = 0x40000000
 FOLLOWED = "open", "close", "retransmit", "gap", "act", "progress", "begin", "total", "end"  # kinds of unsolicited packets

@@ -35,7 +35,7 @@ ERROR = 0x7fff | REPLY
 VERSION = 1
 
 HEADER = struct.Struct("<IHHQ")
-BODIES = {  # of requests
+BODIES = {  # bodies of requests
     HELLO: struct.Struct("<II Q 32s"), PING: struct.Struct(""), CREATE: struct.Struct("<128s 64s Qq IIII"),
     PUBLISH: struct.Struct("<Q II 16s"), ABORT: struct.Struct("<Q"),
     ATTACH: struct.Struct("<128s 64s QQ II 16s"), DETACH: struct.Struct("<Q"),
@@ -63,7 +63,7 @@ BY_KEEP, BY_MEMORY, BY_DROP, REWRITTEN, LOST = range(1, 6)  # why a version is n
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of a slot
 PAGE = 4096
 LEAF = 1 << 20
-PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
+PATIENCE_S = 60  # limit for anything that has to happen; the machine may be slow
 
 
 def location(map_size, memory=0, uuid=b"", handle=b""):
@@ -138,7 +138,7 @@ class Slot(NamedTuple):
 
     @property
     def fds(self):
-        """For Wire.forget(): while they are open, the memory is not free."""
+        """Descriptors for Wire.forget(): while they are open, the memory is not free."""
         return self.fd, self.reader_fd
 
     def map(self):
@@ -159,7 +159,7 @@ class Lease(NamedTuple):
 
     @property
     def fds(self):
-        """For Wire.forget(): while they are open, the memory is not free."""
+        """Descriptors for Wire.forget(): while they are open, the memory is not free."""
         return self.layout_fd, self.head_fd, self.slot_fd
 
     def head(self):
@@ -437,7 +437,7 @@ class Wire:
         return sorted(self.records())
 
     def devices(self):
-        """By name."""
+        """Rows of the devices by name."""
         return {row.device: row for row in self.list(DEVICES)}
 
     def layout(self, name, version=0, device=""):

@@ -3,10 +3,10 @@ Places that break the rules of STYLE, section Prose.
 
 prose.py prints a count for each folder; prose.py PATH... prints each place in these files and folders, by rule:
 
-    wh        a comment begins with who, whom, whose, what, whether or which; `make lint` fails
+    wh        a comment begins with a word of WH; `make lint` fails
     text      a help text, a log line or an error of a program begins so; `make lint` fails
     opening   a comment begins with of, by, for or where; figures.py bounds the share of these and the above
-    who       who, whom or whose in a comment; figures.py bounds their number in 1,000 words
+    who       a pronoun of persons in a comment; figures.py bounds their number in 1,000 words
     nobody, person, verb   words that STYLE advises against; only counted
 """
 import ast
@@ -149,7 +149,7 @@ def places(*paths):
 
 
 def rates():
-    """(comments that break "wh" or "opening", of 100; words that break "who", of 1,000)."""
+    """(comments that break "wh" or "opening", of 100; words that break the rule of pronouns, of 1,000)."""
     n, words, counts = 0, 0, Counter()
     for path in files():
         if reader(path) is paragraphs:

@@ -11,7 +11,7 @@ ARCHITECTURE = DOCUMENTS["ARCHITECTURE.md"]
 README_WORDS = 1600
 LINES, COLUMNS, GLOSSARY = 135, 80, 30  # two screens, and a glossary
 TOPS = ("ipc/", "server/", "libclient/", "bpf/", "tests/", "packaging/", "findings/")
-MADE = ("tests/gpu/results",)  # by a run
+MADE = ("tests/gpu/results",)  # a run makes these
 
 
 def section(title):

@@ -16,8 +16,8 @@ from lib import features
 
 pytestmark = pytest.mark.timeout(600)  # a search waits for those before it
 HERE = pathlib.Path(__file__).parent
-MEMORY_MB = 900  # of one search
-FLAGS = {  # of the compiler and of the search
+MEMORY_MB = 900  # limit of one search
+FLAGS = {  # flags of the compiler and of the search
     False: (["-DSAFETY", "-DNOCLAIM"], []),
     True: (["-DNOREDUCE", "-DNFAIR=3"], ["-a", "-f", "-N", "ends"]),  # no reduction under fairness
 }

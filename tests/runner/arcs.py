@@ -19,7 +19,7 @@ FUNCTION, ARCS = 0x01000000, 0x01A10000  # tags of gcc's gcov-io.h
 HEADER = 16
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "build/lanes/arcs"
 REMAINS = re.compile("^unit/|hostile|kill|crash|fault|keeper|recovery|lifecycle|survi|frozen|_(die|dead|death|hang)")
-WORTH_S = 0.1  # of a processor, with the counters of arcs: a shorter list for what hardly costs
+WORTH_S = 0.1  # time of a processor, with the counters of arcs: a shorter list for what hardly costs
 
 
 def taken(path):
@@ -48,7 +48,7 @@ class Recorder:
         self.arcs[nodeid] = set()
         prefix = self.scratch / str(len(self.arcs))
         prefix.mkdir(exist_ok=True)
-        prefix.chmod(0o777)  # for daemons of other users
+        prefix.chmod(0o777)  # daemons of other users write there
         os.environ["GCOV_PREFIX"] = str(prefix)
 
     def pytest_runtest_logfinish(self, nodeid):

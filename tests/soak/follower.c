@@ -6,7 +6,7 @@
  * the tag of another one with which it has all but these in common, and each has an addend that
  * depends on the page and on how many there are: a byte of another version, or of another place,
  * shows. All are whole and so small that means of them are exact: the mean of versions is again
- * one, whose tags are means of theirs.
+ * one, and its tags are means of theirs.
  */
 #include <errno.h>
 #include <fcntl.h>

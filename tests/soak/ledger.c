@@ -29,7 +29,7 @@ struct ledger *ledger_open(const char *path)
 
 struct ledger_buffer *ledger_buffer(struct ledger *l, const char *name)
 {
-	/* By a letter: without a lock, since its holder could die. */
+	/* Found by a letter, without a lock: the holder of a lock could die. */
 	struct ledger_buffer *b = &l->buffers[(unsigned char)name[0] % LEDGER_BUFFERS];
 
 	(void)snprintf(b->name, sizeof(b->name), "%s", name);

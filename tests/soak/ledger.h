@@ -18,8 +18,8 @@
 
 struct ledger_buffer {
 	char name[32];
-	_Atomic uint64_t acknowledged; /* the newest version whose publish was answered */
-	_Atomic uint64_t tags[LEDGER_VERSIONS]; /* by version; 0: not seen yet */
+	_Atomic uint64_t acknowledged; /* the newest version with an answered publish */
+	_Atomic uint64_t tags[LEDGER_VERSIONS]; /* indexed by version; 0: not seen yet */
 };
 
 struct ledger {

@@ -351,7 +351,7 @@ def nodes(tmp_path, security):
     """Each with two interfaces."""
     features.require("sync")
     features.require("library")
-    os.environ["WEIGHTD_LIBRARY"] = str(features.LIBRARY)  # for the package in this very process
+    os.environ["WEIGHTD_LIBRARY"] = str(features.LIBRARY)  # read by the package in this very process
     settings = {"limits": IMPATIENT | {"prepare-timeout": ABSENCE_S}, "data": {"security": security}}
     with Cluster(Authority(tmp_path / "ca"), 4, settings=settings, interfaces=2) as nodes:
         yield nodes
@@ -387,7 +387,7 @@ def converge(nodes, publisher):
 @pytest.mark.parametrize("at", [0, MIB])
 def test_a_follower_sees_a_byte_of_another_version(tmp_path, at):
     features.require("library")
-    os.environ["WEIGHTD_LIBRARY"] = str(features.LIBRARY)  # for the package in this very process
+    os.environ["WEIGHTD_LIBRARY"] = str(features.LIBRARY)  # read by the package in this very process
     daemon, layout = Daemon(), layout_of(MIB)
     whole, other = (version(tag, layout.nbytes) for tag in (1, 2))
     follower = Follower(types.SimpleNamespace(daemon=daemon, folder=tmp_path, name="a"))

@@ -32,7 +32,7 @@ def steps():
 
 
 def commands(block):
-    """[(by root, the command)]; a command continues behind "> "."""
+    """[(True for root, the command)]; a command continues behind "> "."""
     lines = block.replace("\n> ", "\0").splitlines()
     assert all(line[:2] in ("# ", "$ ") for line in lines), block
     return [(line[0] == "#", line[2:].replace("\0", "\n")) for line in lines]

@@ -4,7 +4,7 @@ from systemd.weights import write_model
 
 CAP_SYS_RESOURCE = 24
 SOCKET = "/run/weightd/weightd.sock"
-BYTES = bytes(range(256)) * 4096  # of the one tensor
+BYTES = bytes(range(256)) * 4096  # contents of the one tensor
 READ = "import sys, weightd; sys.stdout.buffer.write(bytes(weightd.attach(sys.argv[1])['w'].numpy()))"
 
 

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 from lib.features import BUILD, ROOT
 
-SECURITY_MAX = 5  # tenths; what it is: 0.4
-SYNC_SECURITY_MAX = 15  # what it is; it talks to other machines
-TRACE_SECURITY_MAX = 20  # what it is; it may load programs into the kernel
+SECURITY_MAX = 5  # tenths; measured: 0.4
+SYNC_SECURITY_MAX = 15  # measured; it talks to other machines
+TRACE_SECURITY_MAX = 20  # measured; it may load programs into the kernel
 
 
 OPTIONAL = [name for name in ("weightd-sync", "weightd-trace") if (BUILD / name).exists()]

@@ -54,7 +54,7 @@ def cannot_start_for_a_while(box):
 class Way(NamedTuple):
     happens: Callable
     restarts: bool = True  # the daemon
-    drop_in: str = ""  # of the service
+    drop_in: str = ""  # drop-in of the service
     hangs: bool = False  # on a loaded machine for longer than the 5 s that a client gives it
 
 

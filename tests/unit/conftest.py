@@ -17,7 +17,7 @@ from lib.gpus import Gpus
 
 SKIP = 77
 PATIENCE_S = 100
-# For programs that compute and never wait: 19 s under AddressSanitizer are minutes beside all that runs in three lanes.
+# Limit of programs that compute and never wait: 19 s under AddressSanitizer are minutes beside all that runs in three lanes.
 PATIENCE_WITH_ONE_THREAD_S = 500
 # The agent of weightd-sync, simulated: long runs of a program that has no other thread.
 ONE_THREAD = {f"test_sync_{name}" for name in (

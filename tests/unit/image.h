@@ -67,7 +67,7 @@ static inline struct image build(const struct weightd_layout *l)
 					    (const uint64_t[]){__VA_ARGS__}, WEIGHTD_##role, unit), \
 			 0)
 
-/* What most tests start from. The corruptions know the indices. */
+/* Most tests start from this image. The corruptions use the indices. */
 enum {
 	A_WEIGHT,
 	A_BIAS,
@@ -159,7 +159,7 @@ struct verdict {
 	uint32_t at;
 	const char *why;
 	unsigned n_steps;
-	unsigned n_long; /* of them, those of more than STEP_LONG_NS of the processor's time */
+	unsigned n_long; /* steps of more than STEP_LONG_NS of the processor's time */
 	uint64_t longest_ns, total_ns;
 };
 
@@ -239,7 +239,7 @@ static inline void use_everything(const struct image *image)
 	}
 }
 
-/* What readers rely on in an image that passed. */
+/* Checks the properties that readers rely on in an image that passed. */
 static inline void check_promises(const struct image *image)
 {
 	struct layout l = open_image(image);

@@ -103,13 +103,13 @@ static void say(struct job *j, uint64_t longest, json_t *message)
 		    -1);
 }
 
-/* NULL as `who`: this node is to blame. */
-static void fail_gloo(struct job *j, const char *code, const char *who, const char *why)
+/* `peer` is the node to blame; NULL: this node. */
+static void fail_gloo(struct job *j, const char *code, const char *peer, const char *why)
 {
 	j->is_over = true;
 	say(j, 2 * MS,
 	    json_pack("{s:s, s:s, s:s, s:s?, s:s?}", "op", "failed", "code", code, "why", why,
-		      "who", who, "from", who));
+		      "who", peer, "from", peer));
 }
 
 static void open_gloo(struct job *j, const json_t *order, const int *fds, unsigned n_fds)

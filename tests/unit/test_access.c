@@ -134,7 +134,7 @@ static void the_groups_that_are_none_have_no_administrators(void **state)
 	struct channel_peer lost = make_peer(&bob_in_nogroup), none = make_peer(&in_no_group);
 
 	(void)state;
-	access_set_admins(NOBODY); /* the group of a user whose group cannot be named */
+	access_set_admins(NOBODY); /* the group of a user with a group that cannot be named */
 	assert_false(access_owns(&access, &lost));
 	access_set_admins((gid_t)-1);
 	assert_false(access_owns(&access, &none));

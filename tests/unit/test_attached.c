@@ -109,7 +109,7 @@ static void test_what_is_over_makes_room(void **state)
 	attached_init(&a);
 	for (uint64_t i = 0; i < ATTACHED_MAX; i++)
 		add(&a, getpid(), i, getpid(), 1);
-	add(&a, getpid(), ATTACHED_MAX, getpid(), 20 * SECOND_NS); /* which looks */
+	add(&a, getpid(), ATTACHED_MAX, getpid(), 20 * SECOND_NS); /* this call looks */
 	attached_find(&a, (uint32_t)getpid(), 5)->pid = dead();
 	add(&a, getpid(), ATTACHED_MAX + 1, getpid(), 25 * SECOND_NS);
 	assert_int_equal(a.n_lost, 2);

@@ -201,7 +201,7 @@ static void a_packet_that_is_too_long_still_hands_over_its_descriptors(void **st
 static void nothing_to_receive_is_eagain(void **state)
 {
 	(void)state;
-	packet.n_fds = 2; /* of a packet before */
+	packet.n_fds = 2; /* left from a packet before */
 	assert_int_equal(channel_receive(pair.here, MSG_DONTWAIT, &packet), -EAGAIN);
 	assert_int_equal(packet.n_fds, 0);
 	assert_int_equal(packet.size, 0);

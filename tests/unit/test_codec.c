@@ -37,7 +37,7 @@ struct message {
 	size_t body_size;
 	struct field strings[FIELDS_MAX]; /* up to one of size 0 */
 	struct field paddings[FIELDS_MAX];
-	size_t flags_at; /* of 32 bits, when there are known_flags */
+	size_t flags_at; /* offset of 32 bits, when there are known_flags */
 	bool has_flags;
 	uint32_t known_flags;
 	void (*fill)(char *body); /* the numbers that have bounds */
@@ -788,7 +788,7 @@ static void a_decoded_struct_is_zero_behind_its_message(void **state)
 		assert_int_equal(p[i], 0);
 }
 
-/* Where the bytes are said to be must make sense. */
+/* The stated location of the bytes must make sense. */
 static void a_wrong_location_is_refused(void **state)
 {
 	static const struct {

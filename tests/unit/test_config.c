@@ -358,7 +358,7 @@ static void a_reload_changes_what_can_change(void **state)
 	assert_int_equal(c.keep, 2); /* the file has no 5 any more */
 }
 
-/* --- What is written about it --- */
+/* --- Its documentation --- */
 
 static char *read_file(const char *path)
 {

@@ -22,7 +22,7 @@ void weightd_digest(const unsigned char *data, unsigned long long data_size,
 
 #define LEAVES_MAX 4
 
-/* Of the launch that runs. */
+/* The arguments of the launch that runs. */
 static struct {
 	const uint8_t *data;
 	uint64_t size, first, n;
@@ -80,7 +80,7 @@ static void each_size_up_to_two_kibibytes_is_hashed_as_on_the_host(void **state)
 		check(size);
 }
 
-/* Where one turn of 64 KiB ends, and a leaf. */
+/* Sizes around the ends of one turn of 64 KiB and of a leaf. */
 static void sizes_around_a_turn_and_a_leaf_are_hashed_as_on_the_host(void **state)
 {
 	static const size_t sizes[] = {64 << 10, 128 << 10, 960 << 10, 1 << 20};

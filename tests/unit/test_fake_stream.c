@@ -125,7 +125,7 @@ struct pageable_copy {
 	uint8_t bytes[2];
 	atomic_int tid;
 	atomic_bool has_returned;
-	cu_result of_copy, of_query; /* of the stream, as soon as the copy has returned */
+	cu_result of_copy, of_query; /* state of the copy, and of the stream right after it */
 };
 
 static void *pageable_copy_run(void *arg)
@@ -194,7 +194,7 @@ static void test_a_copy_from_pageable_memory_waits_for_the_stream(void **state)
 
 	(void)state;
 	pageable_copy_meets_a_gate(&p);
-	p.bytes[0] = 9; /* what it was is on its way already */
+	p.bytes[0] = 9; /* the old value is on its way already */
 	assert_done(cuda->stream_synchronize(p.stream));
 	assert_done(cuda->memcpy_to_host(&back, memory, 1));
 	assert_int_equal(back, 8);

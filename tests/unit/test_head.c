@@ -50,7 +50,7 @@ static int tear_down(void **state)
 	return munmap(head, HEAD_SIZE) | munmap((void *)reader_head, HEAD_SIZE);
 }
 
-/* A record whose fields all follow from the version. */
+/* A record with fields that all follow from the version. */
 static struct head_record make_record(uint64_t version)
 {
 	struct head_record r = {

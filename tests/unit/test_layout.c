@@ -484,7 +484,7 @@ static void the_hash_of_an_image_of_megabytes_covers_its_last_byte(void **state)
 
 /* --- Names that collide --------------------------------------------------------------------------- */
 
-/* Adds up to n tensors whose names all hash to a multiple of `modulus`; returns the first refusal. */
+/* Adds up to n tensors; all names hash to a multiple of `modulus`. Returns the first refusal. */
 static int add_colliding(struct weightd_layout *l, uint64_t modulus, uint32_t n)
 {
 	for (uint64_t i = 0; n > 0; i++) {

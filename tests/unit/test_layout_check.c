@@ -417,7 +417,7 @@ static void every_code_point_is_a_name_but_nul_and_surrogates(void **state)
 	}
 }
 
-/* An image of two tensors with names of the same length, whose bytes the caller may change. */
+/* An image of two tensors with names of the same length. The caller may change its bytes. */
 static struct image two_names(const char *first, const char *second)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *l = new_layout(0);

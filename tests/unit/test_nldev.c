@@ -252,7 +252,7 @@ static void test_an_answer_ends(void **state)
 	(void)state;
 	put_qps(&p);
 	put_done(&p, NLMSG_DONE, 0);
-	put_qps(&p); /* of another device */
+	put_qps(&p); /* these belong to another device */
 	assert_int_equal(n_rows(&p, 1), 2);
 	p.size = 0;
 	put_done(&p, NLMSG_ERROR, -EINVAL);

@@ -64,7 +64,7 @@ static void write_index(const char *path, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* A safetensors file whose data is `size` times `letter`. */
+/* A safetensors file with `letter` `size` times as its data. */
 static void write_file(const char *path, const char *header, size_t size, char letter)
 {
 	FILE *f = fopen(path, "w");
@@ -276,7 +276,7 @@ static void a_broken_file_is_named(void **state)
 
 /* --- Directories -------------------------------------------------------------------------------- */
 
-/* A file of one tensor "a", whose byte is `letter`. */
+/* A file of one tensor "a" with the byte `letter`. */
 static void write_one(const char *path, char letter)
 {
 	write_file(path, "{" U8("a", 0, 1, 1) "}", 1, letter);

@@ -44,7 +44,7 @@ static void test_two_to_four_nodes_take_what_was_measured(void **state)
 {
 	static const struct {
 		const char *schedule;
-		double seconds[3]; /* for 1, 2 and 3 receivers; 0: not measured */
+		double seconds[3]; /* time with 1, 2 and 3 receivers; 0: not measured */
 	} MEASURED[] = {
 		{"chain", {2.244, 2.273, 2.258}}, /* write() and recv() */
 		{"chain", {2.262, 2.290, 2.373}}, /* Gloo's send and recv, 4 MiB */
@@ -127,7 +127,7 @@ static void test_every_receiver_gets_every_byte(void **state)
 			struct push_model f = model(s->name, terabyte(n));
 			double all = (double)(n - 1) * 1e12;
 
-			/* What is scattered before a ring goes to the others twice, but for their own part. */
+			/* Bytes scattered before a ring reach the others twice, but for their own part. */
 			if (strcmp(s->name, "ring") == 0)
 				all += (double)(n - 1) / (double)n * 1e12;
 			assert_near(s->name, f.all_bytes, all, 1e-9);
@@ -174,7 +174,7 @@ static void test_a_failure_costs_its_timeout_and_no_byte_twice(void **state)
 	binomial = model("binomial", c);
 	assert_near("chain", chain.moves_s, 23.7 + 3 * 5.5, 0.02);
 	assert_true(chain.again_bytes <= 3 * chain.all_bytes / 4);
-	/* What has no epochs starts anew. */
+	/* A schedule without epochs starts anew. */
 	assert_near("binomial", binomial.moves_s,
 		    model("binomial", terabyte(1000)).moves_s * 2.5 + 15, 0.001);
 }

@@ -230,7 +230,7 @@ static void test_another_process_has_others(void **state)
 	assert_null(qps_find(s, &wanted.name, 10, 20));
 	qps_destroy(s, &wanted.name, 15, 15);
 	wanted = qp_of("", 7, 0, 0);
-	wanted.name.began_ticks++; /* which has the same pid */
+	wanted.name.began_ticks++; /* another process with the same pid */
 	assert_null(qps_find(s, &wanted.name, 10, 20));
 	assert_int_equal(found(s, 7, 10, 20), 10);
 	tear_down(s);

@@ -227,7 +227,7 @@ static void make_split(const struct model *m, struct split *ret)
 		fail_msg("%s: %s", text, why);
 }
 
-/* --- What is held against it ------------------------------------------------------------------- */
+/* --- Independent checks ----------------------------------------------------------------------- */
 
 /* Over a buffer that is seldom as long as a run. Counts how often each byte was written. */
 static void carry(const struct moves *m, const struct moves_link *l, const uint8_t *from,

@@ -310,7 +310,7 @@ static void every_dtype_has_its_width(void **state)
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(dtypes); i++)
 		for (unsigned extra = 0; extra < 2; extra++) {
-			unsigned size = dtypes[i].bits + extra; /* of eight elements */
+			unsigned size = dtypes[i].bits + extra; /* bytes of eight elements */
 			char header[128];
 			int n = snprintf(header, sizeof(header),
 					 "{'a':{'dtype':'%s','shape':[8],'data_offsets':[0,%u]}}",

@@ -1,5 +1,5 @@
 /*
- * A connection whose end was not seen is given up, but none that is about to end, or was left out once.
+ * A connection with an unseen end is given up, but none that is about to end, or was left out once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +73,7 @@ static void test_one_that_is_missing_for_some_time_is_given_up(void **state)
 	for (int i = 0; i < 10; i++)
 		look(&s, 0);
 	assert_int_equal(s.census.lost, 1);
-	assert_true(socket_census_is_short(&s.census)); /* for ever */
+	assert_true(socket_census_is_short(&s.census)); /* it stays short */
 	s.totals.sockets += 4;
 	look(&s, 4);
 	for (int i = 0; i < 10; i++)

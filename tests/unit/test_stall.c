@@ -218,7 +218,7 @@ static void test_who_does_not_send_does_not_stall(void **state)
 	(void)state;
 	stall_look(&s, &now, 1000 * MS);
 	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));
-	now.counter[COUNTER_SUBMITTED] = 64; /* which is not acknowledged */
+	now.counter[COUNTER_SUBMITTED] = 64; /* these are not acknowledged */
 	assert_true(stall_cause(&s, &now, 9000 * MS, 0, &cause));
 	now.counter[COUNTER_RECEIVED] = 65;
 	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));

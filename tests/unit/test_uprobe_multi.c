@@ -73,7 +73,7 @@ static int program_new(int map)
 	return (int)bpf(BPF_PROG_LOAD, &attr);
 }
 
-/* Where in its file something of this program lies. */
+/* Offset of something of this program in its file. */
 static uint64_t offset_of(const volatile void *address)
 {
 	uintptr_t at = (uintptr_t)address, from, to;

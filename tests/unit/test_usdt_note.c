@@ -53,7 +53,7 @@ static void find_all(int fd, struct usdt_note notes[N])
 	assert_int_equal(n, N);
 }
 
-/* Where in its file something of this program lies. */
+/* Offset of something of this program in its file. */
 static uint64_t offset_of(const volatile void *address)
 {
 	uintptr_t at = (uintptr_t)address, from, to;

@@ -51,7 +51,7 @@ struct task {
 	unsigned n_done; /* calls of done */
 	int got;
 	pthread_t step_thread, done_thread;
-	unsigned delay_ms; /* for later_step() */
+	unsigned delay_ms; /* delay in later_step() */
 	uint64_t not_before_ns;
 	void (*act)(struct task *t); /* in done */
 	struct task *other;
@@ -505,7 +505,7 @@ static void deinit_waits_for_no_time_of_a_cancelled_job(void **state)
 	t.job.cancelled = true;
 	worker_deinit(&worker);
 	assert_int_equal(t.got, -ECANCELED);
-	assert_int_equal(worker_init(&worker, &loop), 0); /* for tear_down() */
+	assert_int_equal(worker_init(&worker, &loop), 0); /* tear_down() needs a worker */
 }
 
 static void deinit_runs_what_a_done_submits(void **state)

@@ -2,8 +2,8 @@
  * tool_flip ROUNDS READERS: the cost of a commit for the server's loop
  *
  * A buffer of two versions, and 62 more in its history, changes from the one to the other and back,
- * while READERS processes sleep on its head page. A line has the nanoseconds of buffer_save(),
- * whose last store is the commit, and of buffer_flip(), which makes it visible and has a thread
+ * while READERS processes sleep on its head page. A line has the nanoseconds of buffer_save()
+ * (its last store is the commit) and of buffer_flip(), which makes it visible and has a thread
  * wake the sleepers. For tests/bench, which uses weightd.h only; here since this looks inside.
  */
 #include <inttypes.h>

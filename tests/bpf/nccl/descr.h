@@ -52,7 +52,7 @@ void *descr_coll(int version, void *parent, const char *func, size_t count, cons
 		 uint64_t seq);
 void *descr_p2p(int version, void *parent, const char *func, size_t count, const char *datatype,
 		int peer);
-/* By copy engines. */
+/* The same, by copy engines. */
 void *descr_ce(int version);
 void *descr_op(int version, void *parent, int peer, bool is_send, pid_t pid);
 void *descr_step(int version, void *parent);

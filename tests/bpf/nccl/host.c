@@ -23,7 +23,7 @@
 #define THREADS_MAX 16
 #define WORDS_MAX 16
 
-/* Of verbs. */
+/* Constants of verbs. */
 #define QP_NUM 52
 #define READY_TO_RECEIVE 2
 #define MASK_STATE 0x1
@@ -232,7 +232,7 @@ static struct job {
 	void *context;
 	unsigned n;
 	int a, b;
-	int64_t ns; /* of callbacks alone */
+	int64_t ns; /* time in callbacks alone */
 	unsigned n_calls;
 } jobs[THREADS_MAX];
 
@@ -585,7 +585,7 @@ static void do_log(char **w)
 	last_log[0] = '\0';
 }
 
-/* Of this process. */
+/* Prints the threads of this process. */
 static void do_threads(char **w)
 {
 	FILE *f = fopen("/proc/self/status", "re");

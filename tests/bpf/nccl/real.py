@@ -12,7 +12,7 @@ import struct
 import sys
 
 RANKS, RANK, PEER, STEPS, SIZE = 2, 0, 1, 4, 10_000
-ALL_REDUCE, FLOAT32 = 4, 7  # of NCCL's enumerations; its algorithm 0 is TREE, and its protocol 0 LL
+ALL_REDUCE, FLOAT32 = 4, 7  # from NCCL's enumerations; its algorithm 0 is TREE, and its protocol 0 LL
 RECV_FLUSH_WAIT, START, STOP = 11, 0, 1
 POINTER, INT, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
 

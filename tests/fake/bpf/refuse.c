@@ -1,6 +1,6 @@
 /*
- * A kernel that refuses some BPF programs, for a process with this in LD_PRELOAD: those whose names
- * are in WEIGHTD_REFUSED, separated by commas, fail to load with EPERM. With "iter-create" among
+ * A kernel that refuses some BPF programs, for a process with this in LD_PRELOAD: the programs
+ * named in WEIGHTD_REFUSED, separated by commas, fail to load with EPERM. With "iter-create" among
  * the names iterators fail to start, as where a supervisor refuses that command. All else is the
  * real kernel's.
  */

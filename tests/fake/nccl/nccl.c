@@ -131,7 +131,7 @@ static int failure_at(const struct communicator *c, const char *what)
 	return failure_of(symbol);
 }
 
-/* --- What is done in a stream ------------------------------------------------------------------ */
+/* --- Work in a stream -------------------------------------------------------------------------- */
 
 /* A failure in other ranks is reported, and waited for like any other work. */
 static cu_result give_up(struct communicator *c, int why)

@@ -56,7 +56,7 @@ static int answer(struct ring *r, int listener)
 	return -1;
 }
 
-bool ring_form(struct ring *r, const char *id, int rank, int n, const char who[RING_WHO_SIZE],
+bool ring_form(struct ring *r, const char *id, int rank, int n, const char name[RING_WHO_SIZE],
 	       char ret_previous[RING_WHO_SIZE])
 {
 	int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -74,7 +74,7 @@ bool ring_form(struct ring *r, const char *id, int rank, int n, const char who[R
 		atomic_store(&r->previous_fd, answer(r, listener));
 	(void)unlink(address.sun_path);
 	(void)fd_close(listener);
-	return is_good && ring_send(r, who, RING_WHO_SIZE) &&
+	return is_good && ring_send(r, name, RING_WHO_SIZE) &&
 	       ring_receive(r, ret_previous, RING_WHO_SIZE);
 }
 

@@ -20,10 +20,10 @@ struct ring {
 };
 
 /*
- * Connects to the others, however long that takes. `who` names this host and GPU, and
+ * Connects to the others, however long that takes. `name` names this host and GPU, and
  * `ret_previous` gets the same of the rank before. False: it was cut, or another rank has ended.
  */
-bool ring_form(struct ring *r, const char *id, int rank, int n, const char who[RING_WHO_SIZE],
+bool ring_form(struct ring *r, const char *id, int rank, int n, const char name[RING_WHO_SIZE],
 	       char ret_previous[RING_WHO_SIZE]);
 
 /* All of it. False: the other rank is gone, or the ring was cut. */

@@ -350,7 +350,7 @@ def test_a_replacement_that_cannot_be_attached_leaves_the_addresses_reserved(rea
     r.memory.flip(2, READY)
     r.peer.request(wire.ATTACH)
     r.peer.fail(code)
-    if code == errno.EPROTOTYPE:  # what differs is asked for, and nothing depends on the answer
+    if code == errno.EPROTOTYPE:  # the client asks for the difference, and nothing depends on the answer
         assert r.peer.request(wire.LAYOUT).values[2] == 2
         r.peer.fail(errno.ENOENT)
     assert failure(asked.result, PATIENCE_S) == code

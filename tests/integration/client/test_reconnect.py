@@ -232,7 +232,7 @@ def test_a_server_is_found_as_soon_as_it_is_there(server, meet, gap):
     asked = later(client.ping)
     peer.request(wire.PING)
     peer.close()
-    time.sleep(0.3)  # for the client to look in vain, again and again: no event reports that
+    time.sleep(0.3)  # the client looks in vain again and again: no event reports that
     assert not asked.done()
     started = time.monotonic()
     if gap == "no socket":
@@ -336,7 +336,7 @@ def test_a_load_can_be_cancelled_while_the_server_is_away(server, meet, tmp_path
         return bool(cancel)
 
     asked = later(client.load, "m", tmp_path / "m.safetensors", progress)
-    peer = server.accept()  # of the load's own
+    peer = server.accept()  # the connection of the load itself
     peer.request(wire.CREATE)
     server.stop()
     peer.close()
@@ -495,7 +495,7 @@ def test_a_publish_whose_answer_was_lost(server, meet, memory, committed):
         peer.reply("Q", 5)
     assert asked.result(PATIENCE_S) == 5
     assert writer.bytes()[:5] == b"bytes"
-    asked = later(client.ping)  # what was published is a lease now, and is renewed as one
+    asked = later(client.ping)  # the published version is a lease now, and is renewed as one
     peer = server.restart(peer)
     assert peer.request(wire.RENEW).values == (memory.buffer, 5)
     peer.reply("Q", 90)
@@ -630,7 +630,7 @@ def test_a_watch_tells_what_happens_from_now_on(watch):
     watch, peer = watch
     asked = later(watch.next)
     assert peer.request(wire.EVENTS).values[0] == 2
-    peer.page([], next_=4)  # of buffers that are not ours to see
+    peer.page([], next_=4)  # events of buffers that we must not see
     assert peer.request(wire.EVENTS).values[0] == 4
     peer.page([event(5, "published", version=3), event(6, "version-gone", version=1, why=1)], next_=6)
     assert asked.result(PATIENCE_S) == ("published", "m", 3, "")

@@ -111,7 +111,7 @@ def test_the_system_s_server_is_found_without_a_variable(machine, folder, user):
 
 def test_a_closed_folder_of_somebody_else_is_passed_over(machine, folder):
     system = machine.start("--socket-mode", "0666")
-    (folder / "closed").mkdir(0o700)  # of root, as sudo -u leaves it
+    (folder / "closed").mkdir(0o700)  # it belongs to root, as sudo -u leaves it
     assert machine.found(XDG_RUNTIME_DIR=str(folder / "closed")) is system
 
 

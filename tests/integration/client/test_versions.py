@@ -312,7 +312,7 @@ def test_a_sealed_buffer_is_replaced_at_the_same_address(kept):
     until_asked(buffer)
     pausing = later(buffer.pause)
     with creating.result(PATIENCE_S) as writer:
-        assert kept.witness.stat().slot_bytes < 2 * SIZE  # of the two there is one
+        assert kept.witness.stat().slot_bytes < 2 * SIZE  # one of the two exists
         writer.write(data(b"two"))
         kept.kill()
         assert writer.publish() == 2

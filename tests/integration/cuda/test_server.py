@@ -17,7 +17,7 @@ from lib.wire import ORPHAN, Refused, Wire, image, until
 MIB = 1 << 20
 GRANULE = 2 * MIB
 LAYOUT = image([("t", 4096)])
-CUDA = 1  # where a slot is
+CUDA = 1  # location of a slot
 OUT_OF_MEMORY = 2
 DEVICE_LOST = 702
 UNKNOWN = 999
@@ -615,7 +615,7 @@ def test_what_survived_is_freed_once_there_are_descriptors_for_it(gpu, serve, is
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
             if is_published:
                 again.drop("m", device=gpu.device())
-            w.close()  # what it has of the memory
+            w.close()  # its part of the memory
             until(lambda: not again.names(), again.names)  # the writer does not return
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
             until(lambda: again.stat().slot_bytes == 0, lambda: again.stat())

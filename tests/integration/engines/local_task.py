@@ -93,7 +93,7 @@ class Task:
     def is_silent(self):
         return not select.select([self.ours], [], [], 0)[0]
 
-    # --- what an agent does ---
+    # --- requests of an agent ---
 
     def attach(self, daemon, buffer="m", version=0, **fields):
         """Its messages about the version, and then about its bytes."""

@@ -35,7 +35,7 @@ def test_those_who_receive_follow_the_publisher(make_nodes):
     nodes["a"].publish("m", seed=1)
     end = nodes["a"].push("m")
     assert end["state"] == "committed", end
-    assert end["bytes"] > 2 * planned(nodes["a"].serves("m").size), end  # of tcp, which costs less
+    assert end["bytes"] > 2 * planned(nodes["a"].serves("m").size), end  # planned for tcp, which costs less
     nodes.settle("m", seed=1)
 
 

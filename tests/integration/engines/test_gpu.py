@@ -52,7 +52,7 @@ def test_rights_go_to_the_buffer_on_the_gpu_and_to_no_other(make_nodes, make_gpu
 def test_only_what_changed_of_a_version_on_a_gpu_travels(make_nodes, make_gpus):
     cluster = make_nodes(3, publishers="ab", settings=NONE, gpus={"b": make_gpus(), "c": make_gpus()})
     size = layout_of(of_nodes.SIZE).nbytes
-    for name, changes, changed, way in (("a", [], size, "full"), ("a", [1], MIB, "patch"),  # which GPUs apply, and host memory makes
+    for name, changes, changed, way in (("a", [], size, "full"), ("a", [1], MIB, "patch"),  # GPUs apply patches, and host memory makes them
                                         ("b", [1, 3], size - 3 * MIB, "leaves"), ("b", [1, 3], 0, "leaves")):
         wanted = publish(cluster[name], seed=1, changes=changes)
         end = cluster[name].push("m")

@@ -124,7 +124,7 @@ def test_the_gpu_is_free_of_what_it_gave_while_bytes_move(make, np):
     assert stagings(nodes)
     with Wire(nodes["b"].daemon.socket) as w:
         assert [slot.n_leases for slot in w.list(wire.SLOTS) if slot.state == wire.CURRENT] == [0]
-    os.kill(engine, signal.SIGKILL)  # what was copied is given once more
+    os.kill(engine, signal.SIGKILL)  # the copied bytes are sent once more
     _, err = waiter.communicate(timeout=60)
     assert waiter.returncode == 0, err
     assert {row["epoch"] for row in nodes["a"].status()} == {2}
@@ -243,7 +243,7 @@ def test_a_gpu_that_is_lost_fails_the_reshard_for_all(make, np, who, symbol, wor
 # --- One task -------------------------------------------------------------------------------------
 
 SIZES = ("a", LEAF + 3), ("b", 2 * LEAF)
-OFFSET = LEAF + 64  # of b; nothing lies before it
+OFFSET = LEAF + 64  # offset of b; nothing lies before it
 DATA = content(1, LEAF + 3) + bytes(OFFSET - LEAF - 3) + content(2, 2 * LEAF)
 
 

@@ -120,7 +120,7 @@ def test_a_source_composes_patches_in_a_row(daemon, task):
         patch = patch_of(source.hear("composed"))
         for old in versions[first:]:
             assert apply(patch, old) == versions[-1]
-    source.tell("compose", [fds[0], fds[2]])  # which does not follow
+    source.tell("compose", [fds[0], fds[2]])  # the second does not follow the first
     assert source.hear("composed").get("why")
     source.tell("compose", [memfd(b"wdpatch\1" + bytes(200))])
     said = source.hear("composed")

@@ -10,7 +10,7 @@ from lib import features
 from lib.engine import Engine, Memory, program
 from lib.gpus import NCCL
 
-STALL_MS = 4_000  # for calls that hang; it means nothing for a process that only gets no processor
+STALL_MS = 4_000  # limit for calls that hang; it means nothing for a process that only gets no processor
 ID = 128
 
 

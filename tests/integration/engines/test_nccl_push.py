@@ -268,7 +268,7 @@ def test_a_ring_leads_to_no_address_that_a_member_does_not_trust(make_gpu_nodes)
 # --- Failures ---------------------------------------------------------------------------------------
 
 INTERNAL_ERROR = 3
-PIECES = 16  # of the stand-in, of 64 KiB, in a MiB; the first of a ring is its greeting
+PIECES = 16  # pieces of the stand-in, 64 KiB each, in a MiB; the first of a ring is its greeting
 
 
 @pytest.mark.parametrize("name, rank", (("a", 0), ("b", 1)))
@@ -395,7 +395,7 @@ def test_an_unlucky_push_keeps_neither_memory_nor_engines(make_gpu_nodes):
 
 SIZES = ("a", LEAF + 4096), ("b", 2 * LEAF)
 DATA = content(1, sum(size for _, size in SIZES))
-VERSION = 22809  # of the stand-in
+VERSION = 22809  # version of the stand-in
 
 
 
@@ -531,7 +531,7 @@ def test_leaves_that_both_versions_have_are_copied_on_the_gpu(gpu_daemon, gpu, t
     sink = task("sink")
     memory = create(gpu_daemon, gpu, sink, data=new, base=(version, DATA))
     assert memory.said["missing"] == [[LEAF, LEAF]] and memory.said["has_base"]
-    sink.tell("patch", [memory.said.fds[0]])  # which has nothing to begin with here
+    sink.tell("patch", [memory.said.fds[0]])  # it has nothing to begin with here
     assert "nothing to apply it to" in sink.hear("patched")["why"]
     memory.write(LEAF, bytes(LEAF))
     assert sink.verify()["op"] == "verified"

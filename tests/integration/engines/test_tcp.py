@@ -557,7 +557,7 @@ def test_a_hangup_ends_an_engine_at_every_step():
                 assert s.recv(1) == ACCEPTED
                 engine.hang_up()
                 assert engine.wait() == 0, step
-        engine.close()  # which looks at its status
+        engine.close()  # close() checks its status
     memory.close()
 
 

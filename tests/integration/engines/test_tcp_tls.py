@@ -15,7 +15,7 @@ from lib.pki import Authority
 TOKEN = "11" * 32
 SECRET = b"secret" * 1000
 ULP = "/proc/sys/net/ipv4/tcp_available_ulp"
-STALL_MS = 4_000  # for a peer with a wrong name; that shows at once, unless a process starves
+STALL_MS = 4_000  # limit for a peer with a wrong name; that shows at once, unless a process starves
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ DEMO = features.ROOT / "tests/demo"
 
 # Its own deadlines end it before. What is ours in it, other tests run sanitized.
 pytestmark = [pytest.mark.timeout(500), pytest.mark.plain]
-DEMO_S = 400  # for eight workers one behind the other, each of which pool.py gives 120 s, and for two nodes
+DEMO_S = 400  # eight workers one behind the other, each of which pool.py gives 120 s, and two nodes
 LANGUAGES = ("C", "Python")
 # The kernel may remove a page that a process has looked at from its table at any time
 # (a run of CI was two pages of 22,183 short): 22 pages in 22,183 may be missing.

@@ -11,7 +11,7 @@ from lib.gpus import Gpus
 pytestmark = pytest.mark.plain
 PACKER = features.ROOT / "tests/gpu/pack"
 RUN_S = 100
-STAYS = "libz.so.1", "libgcc_s.so.1", "libstdc++.so.6"  # of Python and of what starts it
+STAYS = "libz.so.1", "libgcc_s.so.1", "libstdc++.so.6"  # loaded by Python and by the program that starts it
 NAMES = "libcrypto.so.3", "libssl.so.3", "libjansson.so.4", "libelf.so.1"
 
 

@@ -13,7 +13,7 @@ from integration.weightctl.test_weightctl import write_sparse
 from lib.wire import PATIENCE_S, until
 
 MIB = 1 << 20
-STEP = 64 * MIB  # what the worker provides before it looks at other jobs
+STEP = 64 * MIB  # bytes that the worker provides before it looks at other jobs
 SIZE = 4 * STEP
 
 PTRACE_SYSCALL, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_GET_SYSCALL_INFO = 24, 17, 0x4206, 0x4207, 0x420e

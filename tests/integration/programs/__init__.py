@@ -20,7 +20,7 @@ def headers_ns():
 
 
 def is_new(result, command, sources):
-    """Whether it is of these sources, and of this command, as they are now."""
+    """True if it was made from these sources by this command, as they are now."""
     try:
         return pathlib.Path(f"{result}.command").read_text() == command and \
             result.stat().st_mtime_ns > max(headers_ns(), *(path.stat().st_mtime_ns for path in sources))

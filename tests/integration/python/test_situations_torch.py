@@ -346,7 +346,7 @@ def test_as_tensor_keeps_types_and_values_and_odd_rows_are_their_bytes(weightd):
         writer.publish()
     buffer = weightd.attach("m")
     for name, kind in ("f", torch.float32), ("b", torch.bfloat16):
-        if torch.__version__ < "2":  # which takes it for a list
+        if torch.__version__ < "2":  # these take it for a list
             with pytest.raises(TypeError):
                 torch.as_tensor(buffer[name])
         else:

@@ -351,7 +351,7 @@ def test_rows_are_those_of_numpy(weightd, numpy, rows):
         assert part.shape == tensor.shape[1:] if isinstance(rows, int) else part.shape[1:] == tensor.shape[1:]
         if part.nbytes:
             assert part.numpy().ctypes.data - whole.ctypes.data == part.offset - tensor.offset
-        if not tensor.nbytes or tensor.dtype in ("BF16", "BOOL"):  # which not every numpy takes
+        if not tensor.nbytes or tensor.dtype in ("BF16", "BOOL"):  # not every numpy takes these
             continue
         assert numpy.from_dlpack(part).tobytes() == part.numpy().tobytes()
 

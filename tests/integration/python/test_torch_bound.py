@@ -196,7 +196,7 @@ def test_tensors_that_are_not_made_yet_have_no_bytes(weightd):
     model.lazy = torch.nn.LazyBatchNorm1d()
     weightd.torch.bind(model, weightd.attach("m"), strict=False)
     found = weightd.torch.is_bound(model)
-    n = 8  # of num_batches_tracked, which a lazy module has at once
+    n = 8  # bytes of num_batches_tracked, which a lazy module has at once
     assert found and found.shared_bytes + found.private_bytes == whole.private_bytes + n
 
 

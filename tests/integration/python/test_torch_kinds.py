@@ -211,7 +211,7 @@ def test_sharded_module_is_refused_and_still_computes(weightd, mesh):
 
 def test_module_on_another_device_than_the_version_is_not_refreshed(weightd, monkeypatch):
     module, buffer = weightd.torch.bind(Net(), publish(weightd)), publish(weightd, 2)
-    there = torch.ones(4, 4, device="meta")  # for a GPU, which torch has not here
+    there = torch.ones(4, 4, device="meta")  # stands for a GPU, which torch lacks here
     monkeypatch.setattr(weightd.Tensor, "torch", lambda self: there)
     with pytest.raises(ValueError, match=r"^linear.weight \(cpu\).*bind\(\) the module to it"):
         weightd.torch.refresh(module, buffer)

@@ -1,4 +1,4 @@
-"""load_state_dict() of modules whose memory is published: refused with a reason, in place of a SIGSEGV."""
+"""load_state_dict() of modules with published memory: refused with a reason, in place of a SIGSEGV."""
 import copy
 import inspect
 

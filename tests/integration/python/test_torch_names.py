@@ -205,7 +205,7 @@ def test_modules_whose_state_dict_renames_have_its_names(weightd):
         return module
 
     state = wrapped().state_dict()
-    hidden = [name.replace("_checkpoint_wrapped_module.", "") for name in state]  # what torch 1.13 leaves
+    hidden = [name.replace("_checkpoint_wrapped_module.", "") for name in state]  # torch 1.13 leaves it
     assert hidden == list(net().state_dict())
     assert [row.name for row in weightd.torch.layout_of(wrapped("meta"))] == list(state)
     flat = weightd.torch.flat(wrapped("meta"), "m")

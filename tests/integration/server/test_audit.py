@@ -16,8 +16,8 @@ ALICE, BOB = 12345, 12346
 
 @pytest.fixture(autouse=True)
 def root_only(require):
-    require("root")  # for other users
-    require("mounts")  # for a /run of one's own
+    require("root")  # the test needs other users
+    require("mounts")  # it needs a /run of its own
 
 
 class Journal:
@@ -116,7 +116,7 @@ def test_a_journal_that_does_not_read_holds_nobody_up(make_daemon, make_journal)
     daemon = make_daemon(prefix=journal.prefix)
     with Wire(daemon.socket) as w:
         n = 0
-        while "created" not in daemon.log:  # which is where the lines go that the socket has no room for
+        while "created" not in daemon.log:  # lines go there if the socket has no room for them
             w.abort(w.create(f"m{n}", LAYOUT).writer)
             n += 1
             assert n < 100000

@@ -16,8 +16,8 @@ from lib.wire import Refused, Wire, image, until
 WEIGHTD = features.BUILD / "weightd"
 LAYOUT = image([("t", 4096)])
 PAGE = 4096
-SLOT = 2 * PAGE  # of LAYOUT: the page of bytes, and the one of their digest
-EACH = SLOT + len(LAYOUT)  # what the first version of a buffer is charged
+SLOT = 2 * PAGE  # bytes of a slot of LAYOUT: the page of bytes, and the one of their digest
+EACH = SLOT + len(LAYOUT)  # charge for the first version of a buffer
 
 ALICE, BOB, CAROL = 12345, 12346, 12347
 STAFF = 23456

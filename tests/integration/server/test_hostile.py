@@ -25,7 +25,7 @@ from lib.child import Child, daemon_prefix
 from lib.daemon import unhindered_s
 from lib.wire import Closed, Refused, Wire, image, memfd, message, stopped, until
 
-STUCK_S = 1  # of a descriptor, until the daemon takes it for an offence
+STUCK_S = 1  # age of a descriptor at which the daemon takes it for an offence
 LAYOUT = image([("t", 3 << 20), ("u", 5)])
 PATTERN = b"these are the bytes of m "
 

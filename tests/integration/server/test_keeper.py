@@ -332,7 +332,7 @@ def test_a_full_keeper_stays_small(keeper):
     keeper.kill_child()
     first = keeper.rss_anon()
     for _ in range(20):
-        keeper.proc.send_signal(signal.SIGHUP)  # which waits for nothing
+        keeper.proc.send_signal(signal.SIGHUP)  # the signal waits for nothing
         keeper.await_child()
     assert keeper.ask("intact(64)") == 5600
     assert first < before + 512 * 1024 and first < 1 << 20, (before, first)

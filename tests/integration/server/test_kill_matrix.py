@@ -35,8 +35,8 @@ FAULTY = features.BUILD.with_name(features.BUILD.name + "-faults") / "weightd"
 SIZE = 12288
 KILLS_PER_POINT = os.environ.get("WEIGHTD_KILLS", "2")
 EVICT = 1  # enum weightd_policy
-LONGEST_LOOK_S = 1  # of a reader that asks the daemon for nothing
-LONGEST_CALL_S = 15  # of one that does: some restarts, each after the keeper's pause
+LONGEST_LOOK_S = 1  # limit for a reader that asks the daemon for nothing
+LONGEST_CALL_S = 15  # limit for one that does: some restarts, each after the keeper's pause
 
 
 def points():
@@ -48,7 +48,7 @@ def points():
 
 
 POINTS = points()
-ON_GPUS = {"release-begun"}  # where only memory of theirs passes: see cuda/test_server.py
+ON_GPUS = {"release-begun"}  # only memory of GPUs passes it: see cuda/test_server.py
 
 
 def content(name, number):

@@ -74,7 +74,7 @@ def slot_memory(pid):
 # --- Deaths -----------------------------------------------------------------------------------------
 
 SIZE = 16 << 20
-SIZES = {"create sent": 128 << 20}  # which is provided in several pieces
+SIZES = {"create sent": 128 << 20}  # provided in several pieces
 STEPS = ["connected", "create sent", "created", "mapped", "half filled", "filled", "publish sent", "published"]
 
 

@@ -197,7 +197,7 @@ def test_the_daemon_stays_below_10_mib(daemon, require):
             w.publish(slot.writer)
             w.detach(slot.writer)
         assert w.ping().n_buffers == 1000
-        survives = 1000 * 4 * mmap.PAGESIZE  # of each buffer the head page and the manifest's
+        survives = 1000 * 4 * mmap.PAGESIZE  # the head page and the manifest's of each buffer
         assert daemon.rss() < 10 * MIB + survives, f"{daemon.rss() / MIB:.1f} MiB"
         for i in range(1000):
             w.drop(f"b{i}")

@@ -98,7 +98,7 @@ def test_another_user_gets_zeros(spare, root_only):
 
 
 def test_what_another_user_wrote_into_it_is_not_found_either(spare, root_only):
-    """Not even by the user who made the slot, and is charged for it."""
+    """Not even by the user that made the slot, and is charged for it."""
     path = spare.daemon.socket
 
     def write():

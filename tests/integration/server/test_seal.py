@@ -512,7 +512,7 @@ def test_publishing_again_after_a_failure_behind_the_seal_is_refused(daemon):
     """Nothing can be written any more then, digests neither."""
     layout = weightd.Layout()
     layout.add("t", "U8", (SIZE,))
-    others = writable_slots()  # of tests that failed on purpose before this one, in this very process
+    others = writable_slots()  # left by tests that failed on purpose before this one, in this very process
     with weightd.create("m", layout, socket=daemon.socket) as writer:
         [slot] = writable_slots() - others
         view = writer["t"].memoryview()

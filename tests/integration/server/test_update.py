@@ -13,7 +13,7 @@ from lib.wire import (EMPTY, EVICT, EXCLUSIVE, GONE, KILL, MUTABLE, NEW_LAYOUT, 
                       UPDATING, Refused, Wire, image, until)
 
 OWNER, OTHER = 12345, 12346
-LONG_MS = 3000  # of an update that has to end by itself, but not before a reader has paused
+LONG_MS = 3000  # limit of an update that has to end by itself, but not before a reader has paused
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_what_a_buffer_is_cannot_be_asked_for_otherwise(exclusive):
     for name, flags in (("sealed", EXCLUSIVE), ("sealed", REUSABLE), ("reusable", EXCLUSIVE), ("m", REUSABLE),
                         ("m", EXCLUSIVE | REPLACE), ("new", EXCLUSIVE | REUSABLE)):
         assert refusal(w.create, name, LAYOUT, flags=flags) == errno.EINVAL
-    assert publish(w, "m", flags=REPLACE) == 2  # which it is anyway
+    assert publish(w, "m", flags=REPLACE) == 2  # the flag changes nothing
 
 
 def test_a_second_writer_is_refused_while_readers_are_asked(exclusive):

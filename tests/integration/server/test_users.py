@@ -43,7 +43,7 @@ def outcome(act, *args):
 
 
 def what_is_allowed(path, names):
-    """For each buffer: does it attach, does it write, is it listed?"""
+    """The answers for each buffer: does it attach, does it write, is it listed?"""
     with Wire(path) as w:
         listed = w.names()
         found = {}

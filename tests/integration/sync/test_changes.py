@@ -64,7 +64,7 @@ def test_the_size_the_layout_and_the_publisher_may_change(make_nodes):
         changed = sum(len(new) for i, new in enumerate(leaves[1]) if leaves[0][i:i + 1] != [new])
         assert end["changed"] == changed < len(data) / 2, (end, len(before), len(data))
         assert end["planned"] == end["payload"] == 2 * planned(changed), end
-        assert 0 < end["bytes"] - end["payload"] < MIB // 4, end  # what TLS takes
+        assert 0 < end["bytes"] - end["payload"] < MIB // 4, end  # the overhead of TLS
         before = data
 
 

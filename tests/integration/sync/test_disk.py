@@ -15,7 +15,7 @@ SIZE = 16 * MIB
 
 @pytest.fixture
 def nodes(authority):
-    features.require("netns")  # which includes the right to mount
+    features.require("netns")  # it includes the right to mount
     features.require("library")
     with Cluster(authority, 3, prefix=lambda node: own_disk(node.folder / "state") if node.name == "c" else ()) as nodes:
         yield nodes

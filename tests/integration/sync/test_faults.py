@@ -11,9 +11,9 @@ from lib import failures, features
 from lib.engine import program
 from lib.nodes import MIB
 
-SLACK_S = 30  # of a machine that has other things to do
+SLACK_S = 30  # delay of a machine that has other things to do
 SLOW = MIB // 2  # if no test waits for the rest of the bytes: that machine may see them late
-IN_BUCKETS = {"stall-timeout": 5}  # of 1 MiB, at these rates: see ring_chunk()
+IN_BUCKETS = {"stall-timeout": 5}  # buckets of 1 MiB, at these rates: see ring_chunk()
 SCENES = [  # kind, victim, policy, moment
     ("engine killed", "a", "all", "open"), ("engine killed", "b", "all", "bytes"),
     ("engine frozen", "b", "all", "bytes"), ("engine never answers", "c", "all", "before"),

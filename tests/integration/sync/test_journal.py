@@ -19,7 +19,7 @@ KINDS = dict(re.findall(r'\[LOG_FIELDS_\w+\] = \{"(\w+)",\s*"([0-9a-f]{32})"', (
 
 @pytest.fixture(autouse=True)
 def root_only(require):
-    require("root")  # for a /run of one's own
+    require("root")  # the test needs a /run of its own
 
 
 @pytest.fixture

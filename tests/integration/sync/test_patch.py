@@ -85,7 +85,7 @@ def test_two_in_a_hundred_elements_move_less_than_six_in_a_hundred_bytes(make_no
 
 def test_changed_tensors_move_alone_and_frozen_ones_not_at_all(make_nodes):
     nodes = make_nodes(3, settings=NONE)
-    model = Model(nodes["a"], size=25 * MIB, tensors=100)  # of a quarter of a MiB each
+    model = Model(nodes["a"], size=25 * MIB, tensors=100)  # a quarter of a MiB each
     model.publish()
     push(nodes, model)
     tensors = [next(t for t in model.layout if t.name == f"blocks.{i}.weight") for i in (7, 40, 99)]
@@ -128,7 +128,7 @@ def test_who_missed_pushes_fetches_them_in_one_patch(make_nodes):
         model.change()
         befores.append(model.publish())
         push(nodes, model)
-    nodes["b"].kill()  # which has its leaves, and no patches
+    nodes["b"].kill()  # it has its leaves, and no patches
     nodes["c"].start()
     nodes.wait(lambda: nodes["c"].serves("m").sha256 == model.sha256(), "c caught up")
     done = "repair", "committed"
@@ -148,7 +148,7 @@ def test_who_missed_as_many_as_are_kept_fetches_them_in_one_patch(make_nodes):
         model.change(share=0.001)
         befores.append(model.publish())
         push(nodes, model)
-    nodes["b"].kill()  # which has no patches
+    nodes["b"].kill()  # it has no patches
     nodes["c"].start()
     nodes.wait(lambda: nodes["c"].serves("m").sha256 == model.sha256(), "c caught up")
     done = "repair", "committed"

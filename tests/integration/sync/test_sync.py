@@ -12,7 +12,7 @@ from lib.nodes import ABSENCE_S, CONTROL_PORT, MIB, SIZE, Control, Failed, conte
 from lib.wire import Wire
 
 NONE = {"data": {"security": "none"}}
-ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # for groups with a lost node
+ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # settings for groups with a lost node
 GROUP = 23456  # a gid without members
 COUNTS = "planned", "payload", "bytes", "kernel"
 
@@ -183,7 +183,7 @@ def test_an_agent_listens_at_one_place_which_knows_tls_alone(make_nodes):
 
 
 def test_a_peer_that_moved_is_found_by_its_name(make_nodes, tmp_path, require):
-    require("netns")  # which includes the right to mount
+    require("netns")  # it includes the right to mount
     hosts = tmp_path / "hosts"
     hosts.touch()
     own = "unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"
@@ -398,7 +398,7 @@ def test_who_waits_at_a_frozen_agent_is_told_and_the_push_goes_on(make_nodes):
     waiter = nodes["a"].daemon.spawn("sync", "push", "m", "--max-rate", "500k", "--sync-socket", nodes["a"].control_socket,
                                      text=True)
     sync = nodes.wait(lambda: [row["sync"] for row in nodes["a"].status() if row["phase"] == "bytes"], "bytes move")[0]
-    assert nodes["a"].ask("history", n=0) == [{"end": True}]  # what weightctl asks, and not for its answer
+    assert nodes["a"].ask("history", n=0) == [{"end": True}]  # weightctl asks this, and not for its answer
     nodes["a"].freeze()
     _, error = waiter.communicate(timeout=60)
     assert waiter.returncode == 1 and "did not reply within 10 s" in error and f"will show the end of {sync}" in error, error
@@ -420,7 +420,7 @@ def test_pushes_of_a_busy_buffer_have_their_turns(make_nodes):
         for control in waiting:
             control.say(op="push", buffer="m", version=0, max_rate=0, wait=True, queue=True)
             assert control.hear() == {"event": "queued", "why": f"sync {first.sync} of m is under way"}
-        waiting[1].socket.close()  # which never gets its turn
+        waiting[1].socket.close()  # this push never gets its turn
         nodes["a"].publish("m", seed=2)
         nodes["a"].ask("cancel", sync=first.sync)
         first.failed()

@@ -484,7 +484,7 @@ def test_who_waits_finds_out_that_the_agent_hangs(make_agent):
     def late(connection, _):
         for packet in begins:
             connection.send(pack(packet))
-        asked.wait(60)  # for so long its agent has nothing to send
+        asked.wait(60)  # its agent has nothing to send for so long
         connection.send(pack(outcome()))
 
     def history(connection, _):

@@ -20,7 +20,7 @@ static struct {
 	const void *bytes;
 	void *copy;
 	uint64_t size;
-	pthread_mutex_t lock; /* of what follows */
+	pthread_mutex_t lock; /* protects the members below */
 	pthread_cond_t done;
 	unsigned long passes, different;
 } reading = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};

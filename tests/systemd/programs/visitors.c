@@ -36,7 +36,7 @@ static struct {
 } wanted;
 
 static struct {
-	pthread_mutex_t lock; /* of all of this */
+	pthread_mutex_t lock; /* protects all members */
 	pthread_cond_t done; /* a thread has caught up with `asked` */
 	bool end;
 	unsigned asked; /* lines read */
