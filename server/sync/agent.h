@@ -3,7 +3,7 @@
  *
  * What one node knows of the others and does with them: pushes versions to the members of a group, takes
  * versions that others push, and catches up with what it missed. A state machine: all that it needs of the
- * environment is struct env, all that happens comes through agent_on_...() there, and nothing here blocks.
+ * environment is struct env, all that happens comes through agent_on_...() below, and nothing here blocks.
  *
  * Events (env.event), each an object:
  *

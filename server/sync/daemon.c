@@ -430,7 +430,7 @@ static void daemon_on_call(void *userdata, int fd, const struct address *address
 	peers_accept(&((struct daemon *)userdata)->peers, fd, address);
 }
 
-/* Takes both. What would not fit into a packet is left out, and that is said: heads() has it. */
+/* Takes both. Leaves out what does not fit into a packet, and says so in the row: replicas() has it. */
 static void append_row(json_t *rows, json_t *row, json_t *replicas)
 {
 	size_t n = json_array_size(replicas);
@@ -743,7 +743,6 @@ static void daemon_init(struct daemon *w, const struct config *config)
 	tracing_init(&w->tracing, &w->loop, config->trace, &tracing_events, w);
 }
 
-/* All that must succeed; what did is undone by deinit(). */
 static int init_peers(struct daemon *w)
 {
 	const struct config *c = w->config;
@@ -759,6 +758,7 @@ static int init_peers(struct daemon *w)
 	return peers_init(&w->peers, &w->loop, &net, &w->tls, &peer_events, w);
 }
 
+/* All steps that can fail; daemon_deinit() undoes those that succeeded. */
 static int daemon_start(struct daemon *w, char why[WHY_SIZE])
 {
 	int r;

@@ -20,7 +20,7 @@ unsigned stripe_pairing_count(const struct agent *a, const struct broadcast *b,
 /* The receiver's addresses for the sender's engine; NULL: it needs the first alone. */
 json_t *stripe_pairing_tell(const struct agent *a, const struct broadcast *b,
 			    const struct member *from, const struct member *to);
-/* Reads the addresses at which the engine of a member listens beside its first. -EBADMSG. */
+/* Reads all addresses at which the engine of a member listens, if it has several. -EBADMSG. */
 int stripe_pairing_read(struct member *m, const json_t *opened);
 /* A link broke that an engine of `m`, or of this node if that is NULL, tells of: which stripe, if it says. */
 void stripe_pairing_note_broken(struct broadcast *b, struct member *from, struct member *to,

@@ -7,7 +7,7 @@
 
 #include "server/sync/local/task.h"
 
-/* Bytes of a layout: room for the limit of 250,000 tensors. */
+/* Bytes of a layout: room for RESHARD_TENSORS_MAX tensors. */
 #define PLANNER_LAYOUT_MAX ((uint64_t)64 << 20)
 
 struct planning;

@@ -40,7 +40,7 @@ static int check_version(struct nccl *n, char ret_why[NCCL_WHY_SIZE])
 	nccl_result result = n->get_version(&n->version);
 
 	if (result)
-		return fail(-EIO, ret_why, "does not return its version:  ", n->error_string(result),
+		return fail(-EIO, ret_why, "does not return its version: ", n->error_string(result),
 			    "install NCCL anew");
 	if (n->version >= VERSION_MIN)
 		return 0;

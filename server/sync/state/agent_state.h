@@ -57,7 +57,7 @@ struct agent {
 	struct list syncs;
 	struct list participants;
 	struct list trace_spans; /* struct work: engines registered with weightd-trace */
-	struct list loopback; /* struct loopback of agent.c: messages of this node to itself */
+	struct list loopback; /* struct loopback: messages of this node to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: nodes that wait for a repair */
 	struct list idle_loans; /* struct loan: kept for the next repair, oldest first */
 	uint64_t timer_ns; /* as the daemon has it; 0: none */

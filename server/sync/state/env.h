@@ -1,7 +1,7 @@
 /*
  * The environment
  *
- * All functions of the daemon that an agent needs, and all calls of the daemon into an agent. The
+ * All functions of the daemon that an agent needs; agent.h has the calls of the daemon into it. The
  * agent itself is a state machine without a clock, a socket, a process or a file, so that a
  * thousand of them run in one test. A peer is its index in the configuration. Nothing here blocks,
  * and nothing calls back into the agent before it returned.

@@ -30,7 +30,7 @@ void trace_span_end(struct agent *a, struct work *engine, unsigned coordinator, 
 /* The engine ends without a result. Does nothing without a span. */
 void trace_span_drop(struct agent *a, struct work *engine);
 
-/* A sync has left this phase, one of those in metrics.c; times are CLOCK_MONOTONIC. */
+/* A sync has left this phase, one of those in phase_time.c; times are CLOCK_MONOTONIC. */
 void trace_span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
 		      uint64_t began_ns, uint64_t ended_ns);
 

@@ -47,7 +47,7 @@ struct carriage {
 	uint64_t n_bytes; /* the memory's */
 	const struct ranges *ranges;
 	const char *from, *token; /* NULL at the source */
-	/* A ring's. */
+	/* NCCL's. */
 	const struct gpu_memory *memory;
 	uint64_t chunk;
 };
