@@ -26,8 +26,8 @@ typedef unsigned long long u64;
 #define LEAF_SIZE (1ull << 20)
 #define BLOCK_SIZE 1024u /* between two scrambles */
 #define STRIPE_SIZE 64u
-#define STRIPES 16u /* of a block */
-#define LANES 8u /* of a stripe */
+#define STRIPES 16u /* in a block */
+#define LANES 8u /* in a stripe */
 #define THREADS 256u
 #define BLOCKS (THREADS / 4) /* summed at a time */
 #define IN_FLIGHT 8u /* loads of a thread */
@@ -69,7 +69,7 @@ struct u128 {
 	u64 low, high;
 };
 
-/* Of any alignment. */
+/* The pointer may have any alignment. */
 static __device__ u32 read32(const u8 *p)
 {
 	return p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24;
@@ -202,7 +202,7 @@ static __device__ struct u128 hash_short(const u8 *p, u32 n)
 	return n <= 16 ? hash_9_to_16(p, n) : hash_17_to_240(p, n);
 }
 
-/* What a stripe adds to two of its lanes, for which its keys are the first two. */
+/* Adds a stripe to two of its lanes, with their two keys. */
 static __device__ ulonglong2 add(ulonglong2 sum, ulonglong2 data, const u64 *keys)
 {
 	u64 x = data.x ^ keys[0], y = data.y ^ keys[1];
@@ -264,7 +264,7 @@ static __device__ void store(u64 *out, struct u128 h)
 
 struct shared {
 	u64 keys[SECRET_SIZE / 8];
-	u64 sums[2][BLOCKS * LANES]; /* of one turn and the next */
+	u64 sums[2][BLOCKS * LANES]; /* one turn and the next */
 	u64 lanes[LANES];
 };
 

@@ -16,7 +16,7 @@ KNOTS = {"sync": 6, "tcp": 4, "gloo": 6, "nccl": 2, "local": 8, "bpf": 4, "nccl-
 
 # Source files in a folder. A flat folder has one file for each test, verb or noun; a reader finds it by its name.
 FILES = 40
-FLAT = ("tests/unit", "libclient/weightctl/verbs", "server", "libclient")
+FLAT = ("tests/unit", "libclient/weightctl/verbs")
 
 # Comments with such an opening, in 100 comments; the three words, in 1,000 words of comments (prose.py).
 OPENINGS, WHO = 3.0, 1.0
