@@ -115,7 +115,7 @@ WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildc
 # Code that the agent shares with the processes that work for it.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC_ENGINE := $(call objects,$(wildcard server/sync/engine/*.c)) $(SYNC_BASE)
-SYNC := $(call objects,$(wildcard $(addprefix server/sync/,*.c net/*.c state/*.c coordinator/*.c participant/*.c))) $(RESHARD)
+SYNC := $(call objects,$(wildcard $(addprefix server/sync/,*.c net/*.c state/*.c coordinator/*.c participant/*.c))) $(JSON_BASE) $(RESHARD)
 SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headroom.c server/sync/nccl/nccl.c) $(RESHARD)
 SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \

@@ -1,6 +1,5 @@
 /*
- * A family of samples is a row of FAMILIES; a function appends its samples. Packets of the control
- * socket are bounded, so a long family is split into several, each with its head.
+ * A family of samples is a row of FAMILIES; a function appends its samples.
  *
  * All are counters, or gauges of the agent's state: node_exporter's textfile collector, the usual
  * reader, supports no other type of OpenMetrics.
@@ -8,54 +7,24 @@
 #include "server/sync/agent.h"
 
 #include <stddef.h>
-#include <string.h>
 
+#include "server/base/json/metric.h"
 #include "server/sync/coordinator/sync.h"
 #include "server/sync/participant/participant.h"
 #include "server/sync/phase_time.h"
 
-#define SAMPLES_MAX 24 /* in a packet: each may have a buffer's name and a group's, escaped */
-
 struct family {
-	const char *name;
-	const char *type;
-	const char *unit; /* suffix of the name; NULL: none */
-	const char *help;
+	struct metric metric;
 	void (*append)(const struct agent *a, const struct family *f, json_t *rows);
 	size_t offset; /* in struct metrics or metrics_links, if `append` uses one */
 	uint64_t (*of_replica)(const struct replica *rep);
 };
 
-/* The samples of the last packet, if it is of this family and has room. */
-static json_t *samples_for(const struct family *f, json_t *rows)
-{
-	const json_t *last = json_array_get(rows, json_array_size(rows) - 1);
-	const char *name = json_string_value(json_object_get(last, "metric"));
-	json_t *samples = json_object_get(last, "samples");
-
-	if (name && strcmp(name, f->name) == 0 && json_array_size(samples) < SAMPLES_MAX)
-		return samples;
-	samples = json_array();
-	json_array_append_new(rows, json_pack("{s:s, s:s, s:s?, s:s, s:o}", "metric", f->name,
-					      "type", f->type, "unit", f->unit, "help", f->help,
-					      "samples", samples));
-	return samples;
-}
-
-/* Takes `labels`. Seconds are sent in nanoseconds. */
-static void sample_append(const struct family *f, json_t *rows, json_t *labels, uint64_t value)
-{
-	const char *key = f->unit && strcmp(f->unit, "seconds") == 0 ? "value_ns" : "value";
-
-	json_array_append_new(samples_for(f, rows),
-			      json_pack("{s:o, s:I}", "labels", labels, key, (json_int_t)value));
-}
-
 static void append_one(const struct agent *a, const struct family *f, json_t *rows)
 {
 	const void *at = (const char *)&a->metrics + f->offset;
 
-	sample_append(f, rows, json_object(), *(const uint64_t *)at);
+	metric_append(rows, &f->metric, json_object(), *(const uint64_t *)at);
 }
 
 static void append_ended(const struct agent *a, const struct family *f, json_t *rows)
@@ -64,7 +33,7 @@ static void append_ended(const struct agent *a, const struct family *f, json_t *
 		unsigned role = i / N_KINDS / N_RESULTS, kind = i / N_RESULTS % N_KINDS;
 		unsigned result = i % N_RESULTS;
 
-		sample_append(f, rows,
+		metric_append(rows, &f->metric,
 			      json_pack("{s:s, s:s, s:s}", "role", metrics_role(role), "kind",
 					metrics_kind(kind), "result", metrics_result(result)),
 			      a->metrics.n_ended[role][kind][result]);
@@ -83,7 +52,7 @@ static void append_active(const struct agent *a, const struct family *f, json_t 
 		n[ROLE_MEMBER][p->kind] += p->coordinator != AGENT_SELF &&
 					   p->state != PARTICIPANT_ENDED;
 	for (unsigned i = 0; i < N_ROLES * N_KINDS; i++)
-		sample_append(f, rows,
+		metric_append(rows, &f->metric,
 			      json_pack("{s:s, s:s}", "role", metrics_role(i / N_KINDS), "kind",
 					metrics_kind(i % N_KINDS)),
 			      n[i / N_KINDS][i % N_KINDS]);
@@ -94,7 +63,7 @@ static void append_phases(const struct agent *a, const struct family *f, json_t 
 	for (unsigned role = 0; role < N_ROLES; role++)
 		for (unsigned i = 0; i < METRICS_PHASES; i++)
 			if (phase_time_name(role, i))
-				sample_append(f, rows,
+				metric_append(rows, &f->metric,
 					      json_pack("{s:s, s:s}", "role", metrics_role(role),
 							"phase", phase_time_name(role, i)),
 					      a->metrics.phase_ns[role][i]);
@@ -107,7 +76,7 @@ static void append_links(const struct agent *a, const struct family *f, json_t *
 		uint64_t value = *(const uint64_t *)at;
 
 		if (value != BYTE_COUNT_UNKNOWN && (i < a->config->n_peers || value))
-			sample_append(f, rows,
+			metric_append(rows, &f->metric,
 				      json_pack("{s:s}", "peer",
 						i < a->config->n_peers ? a->config->peers[i]
 								       : "(other)"),
@@ -118,7 +87,7 @@ static void append_links(const struct agent *a, const struct family *f, json_t *
 static void append_up(const struct agent *a, const struct family *f, json_t *rows)
 {
 	for (unsigned i = 0; i < a->config->n_peers; i++)
-		sample_append(f, rows, json_pack("{s:s}", "peer", a->config->peers[i]),
+		metric_append(rows, &f->metric, json_pack("{s:s}", "peer", a->config->peers[i]),
 			      a->peers[i].up);
 }
 
@@ -128,7 +97,7 @@ static void append_replicas(const struct agent *a, const struct family *f, json_
 
 	list_for_each(rep, &a->replicas, link)
 		if (rep->document)
-			sample_append(f, rows,
+			metric_append(rows, &f->metric,
 				      json_pack("{s:s, s:s}", "buffer", rep->buffer, "group",
 						rep->group),
 				      f->of_replica(rep));
@@ -161,9 +130,9 @@ static uint64_t replica_signed_ns(const struct replica *rep)
 
 /* clang-format off */
 #define COUNTER(name_, unit_, help_, append_, ...) \
-	{.name = "weightd_sync_" name_, .type = "counter", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
+	{.metric = {"weightd_sync_" name_, "counter", (unit_), (help_)}, .append = (append_), __VA_ARGS__}
 #define GAUGE(name_, unit_, help_, append_, ...) \
-	{.name = "weightd_sync_" name_, .type = "gauge", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
+	{.metric = {"weightd_sync_" name_, "gauge", (unit_), (help_)}, .append = (append_), __VA_ARGS__}
 #define OF_METRICS(member) .offset = offsetof(struct metrics, member)
 #define OF_LINKS(member) .offset = offsetof(struct metrics_links, member)
 

@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "server/sync/coordinator": ["server/sync/state", "server/sync/base", "ipc/base"],
     "server/sync/participant": ["server/sync/state", "server/sync/base", "ipc", "ipc/base"],
     "server/sync": ["server/sync/net", "server/sync/coordinator", "server/sync/participant", "server/sync/state",
-                    "server/sync/base", "server/base", "ipc", "ipc/base"],
+                    "server/sync/base", "server/base", "server/base/json", "ipc", "ipc/base"],
     "server/sync/local": ["server/sync/base", "server/sync/nccl", "server/base", "libclient/include",
                           "libclient/reshard", "ipc/base", "ipc/reshard"],
     "server/sync/engine": ["server/sync/base", "server/base", "ipc/base"],
