@@ -37,7 +37,7 @@ static void read_refused(int fd)
 		;
 }
 
-static void *work(void *context)
+static void *closer_work(void *context)
 {
 	struct closing *closing = context;
 	struct closer *c = closing->closer;
@@ -67,17 +67,17 @@ static bool has_thread_for(struct closer *c, uid_t uid)
 }
 
 /* Without a thread the loop closes it, which is rarely slow. */
-static void start(struct closer *c, struct closing *closing)
+static void closer_start(struct closer *c, struct closing *closing)
 {
 	pthread_t thread;
 
 	(void)pthread_mutex_lock(&c->lock);
 	list_append(&c->running, &closing->link);
 	(void)pthread_mutex_unlock(&c->lock);
-	if (pthread_create(&thread, NULL, work, closing) == 0)
+	if (pthread_create(&thread, NULL, closer_work, closing) == 0)
 		(void)pthread_detach(thread);
 	else
-		(void)work(closing);
+		(void)closer_work(closing);
 }
 
 static void start_those_that_wait(struct closer *c)
@@ -88,7 +88,7 @@ static void start_those_that_wait(struct closer *c)
 		if (!has_thread_for(c, closing->uid))
 			continue;
 		list_remove(&closing->link);
-		start(c, closing);
+		closer_start(c, closing);
 	}
 }
 
@@ -148,7 +148,7 @@ void closer_close(struct closer *c, struct closing *closing, uid_t uid,
 	if (c->ends)
 		done(closing);
 	else if (has_thread_for(c, uid))
-		start(c, closing);
+		closer_start(c, closing);
 	else
 		list_append(&c->waiting, &closing->link);
 }

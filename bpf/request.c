@@ -357,7 +357,7 @@ static void list_operations(char *why, size_t size)
 		n += (size_t)snprintf(why + n, size - n, "%s%s", i ? ", " : "", operations[i].name);
 }
 
-static int perform(struct request *q)
+static int request_perform(struct request *q)
 {
 	const char *op = json_string_value(json_object_get(q->json, "op"));
 	uint32_t last_row = q->client->tracer->last_row;
@@ -396,7 +396,7 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 				   .why_size = sizeof(q.why)};
 	*q.why = 0;
 	if (json_is_object(json))
-		r = perform(&q);
+		r = request_perform(&q);
 	else
 		(void)snprintf(q.why, sizeof(q.why),
 			       "a request must be an object of JSON of less than %d bytes, with at "

@@ -81,7 +81,7 @@ static void on_connect(struct source *s, uint32_t events)
 		(void)log_error("a client was refused", r);
 }
 
-static void on_signal(struct source *s, uint32_t events)
+static void tracer_on_signal(struct source *s, uint32_t events)
 {
 	(void)events;
 	loop_quit(&container_of(s, struct tracer, signals)->loop);
@@ -202,9 +202,9 @@ static int tracer_open(struct tracer *t, const struct tracer_options *o)
 		r = closer_new(&t->loop, &t->closer);
 	if (r == 0) {
 		t->signals_fd = signalfd(-1, &signals, SFD_CLOEXEC);
-		r = t->signals_fd < 0
-			    ? -errno
-			    : loop_add(&t->loop, &t->signals, t->signals_fd, EPOLLIN, on_signal);
+		r = t->signals_fd < 0 ? -errno
+				      : loop_add(&t->loop, &t->signals, t->signals_fd, EPOLLIN,
+						 tracer_on_signal);
 	}
 	fd = t->collector.meter->kind->events_fd(t->collector.meter);
 	if (r == 0 && fd >= 0)

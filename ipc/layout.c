@@ -164,7 +164,7 @@ void layout_hash(const void *image, uint64_t size, uint8_t ret_hash[HASH_SIZE])
 	digest_root(leaves, n, ret_hash);
 }
 
-static int wrong(struct layout_check *c, uint32_t at, const char *why)
+static int layout_check_wrong(struct layout_check *c, uint32_t at, const char *why)
 {
 	c->at = at;
 	c->why = why;
@@ -178,7 +178,7 @@ int layout_check_init(struct layout_check *c, const void *image, uint64_t size)
 	*c = (struct layout_check){0};
 	r = layout_open(image, size, &c->layout);
 	if (r < 0)
-		return wrong(c, 0, "its header is not that of a layout of this size");
+		return layout_check_wrong(c, 0, "its header is not that of a layout of this size");
 	c->n_leaves = digest_n_leaves(size - HASHED_FROM);
 	c->leaves = calloc(c->n_leaves, sizeof(*c->leaves));
 	return c->leaves ? 0 : -ENOMEM;
@@ -201,7 +201,7 @@ static int check_hash(struct layout_check *c)
 		return 0;
 	digest_root(c->leaves, c->n_leaves, hash);
 	if (memcmp(hash, h->hash, HASH_SIZE))
-		return wrong(c, 0, "its hash does not match its bytes");
+		return layout_check_wrong(c, 0, "its hash does not match its bytes");
 	return 0;
 }
 
@@ -212,10 +212,12 @@ static int check_name(struct layout_check *c, uint32_t at, const struct layout_t
 
 	if (!string_ok(l, t->name, t->name_size) ||
 	    !layout_name_ok(l->strings + t->name, t->name_size))
-		return wrong(c, at, "its name is not 1 to 1024 bytes of UTF-8 without NUL");
+		return layout_check_wrong(c, at,
+					  "its name is not 1 to 1024 bytes of UTF-8 without NUL");
 	/* Every tensor is found under its own name: so no name stands twice, and the index is whole. */
 	if (layout_find(l, l->strings + t->name, t->name_size, &found) < 0 || found != at)
-		return wrong(c, at, "its name is used twice, or the name index is broken");
+		return layout_check_wrong(c, at,
+					  "its name is used twice, or the name index is broken");
 	return 0;
 }
 
@@ -228,18 +230,19 @@ static int check_place(struct layout_check *c, uint32_t at, const struct layout_
 		const struct layout_tensor *to = &c->layout.tensors[t->tied_to];
 
 		if (t->tied_to >= at || to->tied_to != LAYOUT_NONE)
-			return wrong(c, at,
-				     "it is tied to a tensor that is not an earlier, untied one");
+			return layout_check_wrong(
+				c, at, "it is tied to a tensor that is not an earlier, untied one");
 		if (t->offset != to->offset || t->n_bytes != to->n_bytes || t->dtype != to->dtype)
-			return wrong(c, at, "it differs from the tensor it is tied to");
+			return layout_check_wrong(c, at, "it differs from the tensor it is tied to");
 		return 0;
 	}
 	if (t->offset % h->alignment)
-		return wrong(c, at, "its offset is not aligned");
+		return layout_check_wrong(c, at, "its offset is not aligned");
 	if (t->offset < c->end)
-		return wrong(c, at, "it overlaps the tensor before it, or is out of order");
+		return layout_check_wrong(c, at,
+					  "it overlaps the tensor before it, or is out of order");
 	if (__builtin_add_overflow(t->offset, t->n_bytes, &end) || end > h->data_size)
-		return wrong(c, at, "it ends outside the buffer");
+		return layout_check_wrong(c, at, "it ends outside the buffer");
 	c->end = end;
 	return 0;
 }
@@ -253,17 +256,17 @@ static int check_tensor(struct layout_check *c, uint32_t at)
 
 	for (size_t i = 0; i < sizeof(t->pad); i++)
 		if (t->pad[i])
-			return wrong(c, at, "its padding is not zero");
+			return layout_check_wrong(c, at, "its padding is not zero");
 	if (t->n_dims > LAYOUT_DIMS_MAX || (t->n_dims && !layout_tensor_shape(l, t)))
-		return wrong(c, at, "its shape lies outside the layout");
+		return layout_check_wrong(c, at, "its shape lies outside the layout");
 	if (dtype_tensor_size(t->dtype, t->n_dims, layout_tensor_shape(l, t), &n_bytes) < 0)
-		return wrong(c, at, "its dtype and shape give no number of bytes");
+		return layout_check_wrong(c, at, "its dtype and shape give no number of bytes");
 	if (n_bytes != t->n_bytes)
-		return wrong(c, at, "its size is not that of its dtype and shape");
+		return layout_check_wrong(c, at, "its size is not that of its dtype and shape");
 	if (t->role < LAYOUT_PARAM || t->role >= LAYOUT_ROLE_END)
-		return wrong(c, at, "its role is unknown");
+		return layout_check_wrong(c, at, "its role is unknown");
 	if (t->unit != LAYOUT_NONE && t->unit >= l->header->n_units)
-		return wrong(c, at, "its unit lies outside the layout");
+		return layout_check_wrong(c, at, "its unit lies outside the layout");
 	r = check_place(c, at, t);
 	if (r < 0)
 		return r;
@@ -295,7 +298,8 @@ static int check_unit(struct layout_check *c, uint32_t at)
 
 	if (u->pad || !string_ok(&c->layout, u->name, u->name_size) ||
 	    !layout_name_ok(c->layout.strings + u->name, u->name_size))
-		return wrong(c, at, "a unit's name is not 1 to 1024 bytes of UTF-8 without NUL");
+		return layout_check_wrong(
+			c, at, "a unit's name is not 1 to 1024 bytes of UTF-8 without NUL");
 	return 0;
 }
 
@@ -319,7 +323,7 @@ static int check_end(struct layout_check *c)
 	uint64_t end;
 
 	if (!num_align_up(c->end, h->alignment, &end) || end != h->data_size)
-		return wrong(c, 0, "its size is not where its last tensor ends");
+		return layout_check_wrong(c, 0, "its size is not where its last tensor ends");
 	return 0;
 }
 

@@ -200,7 +200,7 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 }
 
 /* Takes over what `n` has attached in our memory's place, and ends with `n` what there was before. */
-static void become(struct weightd_buffer *b, struct weightd_buffer *n)
+static void buffer_become(struct weightd_buffer *b, struct weightd_buffer *n)
 {
 	uint64_t lease = b->lease;
 
@@ -258,7 +258,7 @@ int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_b
 	if (r == -EPROTOTYPE && a->over)
 		return explain_layout(a->over);
 	if (r == 0 && a->over) {
-		become(a->over, *ret);
+		buffer_become(a->over, *ret);
 		*ret = a->over;
 	}
 	return r;

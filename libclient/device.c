@@ -12,7 +12,7 @@ static_assert(WEIGHTD_DEVICE_MAX + 1 == WIRE_DEVICE_SIZE, "names of devices are 
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
-static int tell(struct sentence *s, int r, const char *name, int number, const char *why)
+static int device_tell(struct sentence *s, int r, const char *name, int number, const char *why)
 {
 	if (!name)
 		return sentence_set(s, r, "cuda:%d: %s", number, why);
@@ -42,7 +42,7 @@ static int ask_server(struct weightd *w, const char *name, int number, char ret[
 		why = "that GPU is partitioned, and each part has a name of its own; weightctl "
 		      "devices lists them";
 	if (n != 1)
-		return tell(&w->sentence, -ENODEV, name, number, why);
+		return device_tell(&w->sentence, -ENODEV, name, number, why);
 	return codec_put_string(ret, WIRE_DEVICE_SIZE, found->device);
 }
 
@@ -62,7 +62,7 @@ int device_translate(struct weightd *w, const char *name, char device[WIRE_DEVIC
 	if (gpu_driver(&driver, s) < 0)
 		return ask_server(w, name, d.ordinal, device);
 	r = gpu_name(driver, d.ordinal, device, s);
-	return r < 0 ? tell(s, r, name, d.ordinal, s->text) : 0;
+	return r < 0 ? device_tell(s, r, name, d.ordinal, s->text) : 0;
 }
 
 int weightd_device_name(struct weightd *w, const char *device, char ret[WEIGHTD_DEVICE_MAX + 1])

@@ -29,7 +29,8 @@ void weightd_list_free(struct weightd_list *l)
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
 /* Appends the records of a reply to those there are. */
-static int append(struct weightd_list *l, const struct wire_list_reply *reply, size_t record_size)
+static int list_append_reply(struct weightd_list *l, const struct wire_list_reply *reply,
+			     size_t record_size)
 {
 	char *records = reallocarray(l->records, l->n + reply->n_records + 1, record_size);
 
@@ -66,7 +67,7 @@ static int list_fetch(struct weightd *w, enum wire_list_kind kind, uint32_t flag
 		    (reply->next && reply->next <= after))
 			r = -EBADMSG;
 		else
-			r = append(l, reply, record_size);
+			r = list_append_reply(l, reply, record_size);
 		if (r < 0)
 			return sentence_set(&w->sentence, r, "weightd's list cannot be read: %s",
 					    strerror(-r));

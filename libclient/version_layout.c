@@ -18,7 +18,7 @@ void version_layout_deinit(struct version_layout *l)
 	*l = (struct version_layout){0};
 }
 
-static int map(struct version_layout *l, int fd)
+static int version_layout_map(struct version_layout *l, int fd)
 {
 	int r = fd_size(fd, &l->size);
 
@@ -42,7 +42,7 @@ int version_layout_init(struct version_layout *l, struct weightd *w, const char 
 		return r;
 	l->version = call.reply.layout.version;
 	l->flags = call.reply.layout.flags;
-	r = map(l, call.reply_fds[0]);
+	r = version_layout_map(l, call.reply_fds[0]);
 	client_call_deinit(&call);
 	if (r < 0)
 		return sentence_set(&w->sentence, r,

@@ -134,7 +134,7 @@ int weightd_watch_new(struct weightd *w, struct weightd_watch **ret)
 	return 0;
 }
 
-static void tell(struct weightd_watch *watch, struct weightd_event *ret)
+static void watch_tell(struct weightd_watch *watch, struct weightd_event *ret)
 {
 	struct wire_event_record *rec = &watch->told;
 	const struct weightd_event event = {
@@ -166,7 +166,7 @@ static void tell_restart(struct weightd_watch *watch, struct weightd_event *ret)
 	};
 	watch->page.n_records = 0;
 	watch->n_told = 0;
-	tell(watch, ret);
+	watch_tell(watch, ret);
 }
 
 /* Until `deadline_ns`, in whole milliseconds; -1: for ever. */
@@ -203,6 +203,6 @@ int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weigh
 	}
 	memcpy(&watch->told, watch->page.records + watch->n_told++ * sizeof(watch->told),
 	       sizeof(watch->told));
-	tell(watch, ret);
+	watch_tell(watch, ret);
 	return 0;
 }

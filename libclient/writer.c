@@ -54,7 +54,7 @@ static struct weightd_writer *writer_free(struct weightd_writer *wr)
 }
 CLEANUP_POINTER(struct weightd_writer, writer_free);
 
-static void lose(struct weightd_writer *wr, const char *why)
+static void writer_lose(struct weightd_writer *wr, const char *why)
 {
 	wr->lost = true;
 	wr->id = 0;
@@ -69,7 +69,7 @@ static void writer_forget(struct held *h)
 	if (wr->version || wr->committed)
 		wr->id = 0;
 	else if (!wr->aborted && wr->owner == getpid())
-		lose(wr, "it was reconnected");
+		writer_lose(wr, "it was reconnected");
 }
 
 static int writer_renew(struct weightd_writer *wr, struct client_call *call)
@@ -103,7 +103,7 @@ static int writer_resume(struct held *h, const struct restart_patience *p)
 	if (wr->w->fd < 0)
 		return r;
 	if (r < 0)
-		lose(wr, wr->w->sentence.text);
+		writer_lose(wr, wr->w->sentence.text);
 	else
 		wr->committed = call.reply.resume.version;
 	return 0;
@@ -215,7 +215,7 @@ static int writer_adopt(struct weightd_writer *wr, struct version_layout *newest
 }
 
 /* Returns to the given layout, when there is nothing left to adopt. */
-static int unadopt(struct weightd_writer *wr, int *layout_fd)
+static int writer_unadopt(struct weightd_writer *wr, int *layout_fd)
 {
 	cleanup(adoption_deinit) struct adoption a = wr->adoption;
 
@@ -249,8 +249,8 @@ static int refuse_layout(struct weightd_writer *wr, const struct wire_create *cr
 /*
  * 0: the newest version has the same tensors, and its layout is used. -EPROTOTYPE: the sentence has the differences.
  */
-static int consider(struct weightd_writer *wr, const struct wire_create *create,
-		    struct version_layout *newest, int *layout_fd)
+static int writer_consider(struct weightd_writer *wr, const struct wire_create *create,
+			   struct version_layout *newest, int *layout_fd)
 {
 	const struct layout *given = writer_has_adopted(wr) ? &wr->adoption.given : &wr->layout;
 	struct difference d;
@@ -278,8 +278,8 @@ static int choose_layout(struct weightd_writer *wr, const struct wire_create *cr
 	r = version_layout_init(&newest, wr->w, create->name, create->device, 0);
 	/* Removed meanwhile, with what refused us. */
 	if (r == -ENOENT || r == -ENODATA)
-		return unadopt(wr, layout_fd);
-	return r < 0 ? r : consider(wr, create, &newest, layout_fd);
+		return writer_unadopt(wr, layout_fd);
+	return r < 0 ? r : writer_consider(wr, create, &newest, layout_fd);
 }
 
 /* As it was given, or else as the newest version has it, which another writer may change meanwhile. */
@@ -420,7 +420,7 @@ int weightd_writer_abort(struct weightd_writer *wr)
 }
 
 /* On the server. Of a writer a restarted one would keep the memory for a while, for us to resume it. */
-static void end(struct weightd_writer *wr)
+static void writer_detach(struct weightd_writer *wr)
 {
 	struct sentence saved = wr->w->sentence;
 
@@ -444,7 +444,7 @@ void weightd_writer_free(struct weightd_writer *wr)
 		memory_unmap(&wr->memory);
 	}
 	wr->memory = (struct memory){0};
-	end(wr);
+	writer_detach(wr);
 	writer_free(wr);
 }
 

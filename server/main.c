@@ -76,7 +76,7 @@ static int bad_value(const char *option, const char *value)
 }
 
 /* The value is tried here, so that a wrong one is reported also where the file has another. */
-static int give(struct config_source *source, const char *key, const char *value)
+static int config_source_give(struct config_source *source, const char *key, const char *value)
 {
 	struct config trial = {0};
 	unsigned i = 0;
@@ -111,7 +111,7 @@ static int arguments_parse(int argc, char **argv, struct arguments *ret)
 		case OPTION_SOCKET_MODE:
 		case OPTION_RESERVE:
 		case OPTION_LOG_LEVEL:
-			if (give(&a.source, options[index].name, optarg) < 0)
+			if (config_source_give(&a.source, options[index].name, optarg) < 0)
 				return -EINVAL;
 			break;
 		case OPTION_SOCKET:

@@ -102,7 +102,7 @@ static __always_inline int read_list(const struct scm_fp_list *list, struct sent
 }
 
 /* NULL: the sender was not seen. */
-static __always_inline const struct sent *find(const struct scm_fp_list *list)
+static __always_inline const struct sent *sent_find(const struct scm_fp_list *list)
 {
 	__u64 key = (__u64)list;
 	const struct sent *s = bpf_map_lookup_elem(&lists, &key);
@@ -120,7 +120,7 @@ static __always_inline const struct sent *find(const struct scm_fp_list *list)
 SEC("fexit/scm_fp_dup")
 int BPF_PROG(on_fds_copy, struct scm_fp_list *list, struct scm_fp_list *copy)
 {
-	const struct sent *s = find(list);
+	const struct sent *s = sent_find(list);
 	__u64 key = (__u64)copy;
 
 	if (!copy)
@@ -159,7 +159,7 @@ SEC("fentry/scm_detach_fds")
 int BPF_PROG(on_fds_come, struct msghdr *message, struct scm_cookie *scm)
 {
 	const struct scm_fp_list *list = scm->fp;
-	const struct sent *s = find(list);
+	const struct sent *s = sent_find(list);
 	struct coming *c = coming_to_us(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	__u64 key = (__u64)list;
 
@@ -202,8 +202,8 @@ int BPF_PROG(on_fd_take, struct task_struct *task, unsigned fd, struct file *fil
 	return 0;
 }
 
-static __always_inline void fill(struct passed_fd *p, const struct file *file,
-				 const struct coming *c)
+static __always_inline void passed_fd_fill(struct passed_fd *p, const struct file *file,
+					   const struct coming *c)
 {
 	const struct inode *inode = BPF_CORE_READ(file, f_inode);
 	const struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
@@ -227,8 +227,8 @@ static __always_inline void fill(struct passed_fd *p, const struct file *file,
 		p->name[0] = 0;
 }
 
-static __always_inline void report(const struct file *file, enum memory memory, int fd,
-				   const struct coming *c)
+static __always_inline void passed_fd_report(const struct file *file, enum memory memory, int fd,
+					     const struct coming *c)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 uid = (__u32)bpf_get_current_uid_gid();
@@ -247,7 +247,7 @@ static __always_inline void report(const struct file *file, enum memory memory, 
 	p->uid = uid;
 	p->fd = fd;
 	p->memory = memory;
-	fill(p, file, c);
+	passed_fd_fill(p, file, c);
 	bpf_ringbuf_submit(p, 0);
 }
 
@@ -264,7 +264,7 @@ int BPF_PROG(on_fd_receive, struct file *file, int *to, unsigned flags, int fd)
 	if (c && c->file && c->file != (__u64)file)
 		c = 0;
 	if (fd >= 0)
-		report(file, memory, fd, c);
+		passed_fd_report(file, memory, fd, c);
 	if (c && c->file)
 		bpf_task_storage_delete(&comings, bpf_get_current_task_btf());
 	return 0;
@@ -282,7 +282,7 @@ int BPF_PROG(on_fd_taken, struct file *file, unsigned flags, int fd)
 	if (!c || c->file != (__u64)file)
 		return 0;
 	if (fd >= 0)
-		report(file, memory_of(file), fd, c);
+		passed_fd_report(file, memory_of(file), fd, c);
 	bpf_task_storage_delete(&comings, bpf_get_current_task_btf());
 	return 0;
 }

@@ -23,7 +23,7 @@ static struct chained_plugin {
 
 static _Atomic int asked; /* the last mask that it gave: NCCL has one for all communicators, too */
 
-static void complain(log_fn log, const char *name, const char *why)
+static void chained_plugin_complain(log_fn log, const char *name, const char *why)
 {
 	if (log)
 		log(LOG_WARN, LOG_INIT, __FILE__, __LINE__,
@@ -62,7 +62,7 @@ static void open_next(int api, log_fn log)
 		return;
 	lib = open_library(name, why, sizeof(why));
 	if (!lib) {
-		complain(log, name, why);
+		chained_plugin_complain(log, name, why);
 		return;
 	}
 	for (int version = api; version >= API_OLDEST && !chained_plugin.version; version--) {
@@ -77,7 +77,7 @@ static void open_next(int api, log_fn log)
 	if (chained_plugin.version)
 		return;
 	(void)snprintf(why, sizeof(why), "it has no table from v%d to v%d", API_OLDEST, api);
-	complain(log, name, why);
+	chained_plugin_complain(log, name, why);
 	(void)dlclose(lib);
 }
 
@@ -117,7 +117,7 @@ void chained_plugin_finalize(struct comm *c)
 }
 
 /* True if NCCL itself would report the event to a plug-in of that version. */
-static bool wants(uint64_t type)
+static bool chained_plugin_wants(uint64_t type)
 {
 	return type <= (uint64_t)event_known_by(chained_plugin.version) &&
 	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
@@ -139,7 +139,7 @@ static size_t size_of(int api)
 }
 
 /* A descriptor of NCCL's version as one of the next's; what is newer than that is behind it, and not looked at. */
-static void translate(int api, uint64_t type, const struct descr *from, struct descr *ret)
+static void descr_translate(int api, uint64_t type, const struct descr *from, struct descr *ret)
 {
 	memset(ret, 0, sizeof(*ret));
 	memcpy(ret, from, size_of(api));
@@ -164,10 +164,10 @@ void *chained_plugin_start(int api, uint32_t comm, const struct descr *d)
 	void *handle = NULL;
 	struct descr theirs;
 
-	if (comm == COMM_NONE ||
-	    !atomic_load_explicit(&comms[comm].has_next, memory_order_acquire) || !wants(type))
+	if (comm == COMM_NONE || !atomic_load_explicit(&comms[comm].has_next, memory_order_acquire) ||
+	    !chained_plugin_wants(type))
 		return NULL;
-	translate(api, type, d, &theirs);
+	descr_translate(api, type, d, &theirs);
 	if (chained_plugin.version == API_OLDEST)
 		(void)chained_plugin.api_v4->start_event(context, &handle, &theirs);
 	else

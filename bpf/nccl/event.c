@@ -74,7 +74,7 @@ static bool is_ours(uint64_t type)
 }
 
 /* Left as it is: the reader cleans it. */
-static void copy(char ret[SLOT_TEXT_SIZE], const char *s)
+static void slot_copy_text(char ret[SLOT_TEXT_SIZE], const char *s)
 {
 	size_t n = s ? strnlen(s, SLOT_TEXT_SIZE - 1) : 0;
 
@@ -93,8 +93,8 @@ static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 		s->count = d->p2p.count;
 		s->root = d->p2p.peer;
 		s->n_channels = d->p2p.n_channels;
-		copy(s->func, d->p2p.func);
-		copy(s->datatype, d->p2p.datatype);
+		slot_copy_text(s->func, d->p2p.func);
+		slot_copy_text(s->datatype, d->p2p.datatype);
 		s->algo[0] = s->proto[0] = '\0';
 		return;
 	}
@@ -102,14 +102,14 @@ static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 	s->seq = d->coll.seq;
 	s->count = d->coll.count;
 	s->root = d->coll.root;
-	copy(s->func, d->coll.func);
-	copy(s->datatype, d->coll.datatype);
+	slot_copy_text(s->func, d->coll.func);
+	slot_copy_text(s->datatype, d->coll.datatype);
 	if (type == EVENT_COLL) {
 		s->n_channels = d->coll.n_channels;
-		copy(s->algo, d->coll.algo);
-		copy(s->proto, d->coll.proto);
+		slot_copy_text(s->algo, d->coll.algo);
+		slot_copy_text(s->proto, d->coll.proto);
 	} else {
-		copy(s->algo, "CE");
+		slot_copy_text(s->algo, "CE");
 		s->proto[0] = '\0';
 	}
 }
@@ -193,7 +193,7 @@ static uint32_t comm_of(uint64_t type, const void *context, const struct descr *
 	return op ? slot_get(op->comm) : comm_find(context);
 }
 
-static void fill(struct slot *s, uint64_t type, uint32_t comm, const struct descr *d)
+static void slot_fill(struct slot *s, uint64_t type, uint32_t comm, const struct descr *d)
 {
 	slot_set(s->comm, comm);
 	slot_set(s->parent, d->parent);
@@ -226,7 +226,7 @@ void event_start(int api, void *context, void **ret_handle, const struct descr *
 		return;
 	}
 	slot_set(s->chained, chained);
-	fill(s, type, comm, d);
+	slot_fill(s, type, comm, d);
 	*ret_handle = handle;
 }
 

@@ -54,7 +54,7 @@ void link_forget(void)
 }
 
 /* One line, where somebody asks for it. */
-static void complain(struct link *l, int r)
+static void link_complain(struct link *l, int r)
 {
 	char line[256];
 	int n;
@@ -98,7 +98,7 @@ void link_open(struct link *l, uint64_t now_ns)
 		return;
 	l->fd = connect_to(l->path);
 	if (l->fd < 0) {
-		complain(l, l->fd);
+		link_complain(l, l->fd);
 		l->fd = -1;
 		l->try_ns = now_ns + l->pause_ns;
 		l->pause_ns = l->pause_ns * 2 < PAUSE_MAX_NS ? l->pause_ns * 2 : PAUSE_MAX_NS;

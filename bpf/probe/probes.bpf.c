@@ -105,7 +105,7 @@ static __always_inline __u64 arg_of(const struct probe_call *c, __u8 i)
 	return arg;
 }
 
-static __always_inline void take(struct probe_call *c, struct plan plan, __u64 address)
+static __always_inline void probe_call_take(struct probe_call *c, struct plan plan, __u64 address)
 {
 	__u32 size = plan.take_size;
 
@@ -164,10 +164,11 @@ int on_call(struct pt_regs *ctx)
 	c.tid = (__u32)key.thread;
 	c.site = site;
 	if (plan.take == TAKE_AT_CALL)
-		take(&c, plan, arg_of(&c, plan.take_arg));
+		probe_call_take(&c, plan, arg_of(&c, plan.take_arg));
 	else if (plan.take == TAKE_VALUE)
-		take(&c, plan,
-		     RETURN_ADDRESS_SIZE ? key.sp + RETURN_ADDRESS_SIZE : arg_of(&c, plan.take_arg));
+		probe_call_take(&c, plan,
+				RETURN_ADDRESS_SIZE ? key.sp + RETURN_ADDRESS_SIZE
+						    : arg_of(&c, plan.take_arg));
 	if (plan.file == FILE_IN)
 		take_file(&c, arg_of(&c, plan.file_arg));
 	if (plan.is_named)
@@ -181,9 +182,9 @@ static __always_inline void take_at_return(struct probe_call *c, struct plan pla
 	__u32 size = plan.out, fd = 0;
 
 	if (plan.take == TAKE_AT_RETURN)
-		take(c, plan, arg_of(c, plan.take_arg));
+		probe_call_take(c, plan, arg_of(c, plan.take_arg));
 	else if (plan.take == TAKE_RESULT && c->result)
-		take(c, plan, c->result);
+		probe_call_take(c, plan, c->result);
 	barrier_var(size);
 	if (size > sizeof(c->out))
 		size = sizeof(c->out);
@@ -212,7 +213,7 @@ static __always_inline struct call_count *call_count_of(__u32 tgid, __u32 site)
 }
 
 /* Announces new counts once until they are read. */
-static __always_inline void announce(struct call_count *t, __u32 site)
+static __always_inline void call_count_announce(struct call_count *t, __u32 site)
 {
 	__u32 now = *(volatile __u32 *)&epoch;
 	struct probe_call *report;
@@ -228,8 +229,8 @@ static __always_inline void announce(struct call_count *t, __u32 site)
 	bpf_ringbuf_submit(report, 0);
 }
 
-static __always_inline void count(const struct probe_call *c, struct plan plan, __u32 tgid,
-				  __u64 site, __u64 now, int result)
+static __always_inline void probe_call_count(const struct probe_call *c, struct plan plan,
+					     __u32 tgid, __u64 site, __u64 now, int result)
 {
 	struct call_count *t = call_count_of(tgid, site);
 
@@ -246,7 +247,7 @@ static __always_inline void count(const struct probe_call *c, struct plan plan, 
 				     arg_of(c, plan.count_arg) *
 					     type_sizes[arg_of(c, plan.type_arg) & (TYPES_MAX - 1)]);
 	t->ns = now;
-	announce(t, site);
+	call_count_announce(t, site);
 }
 
 SEC("uprobe")
@@ -265,7 +266,7 @@ int on_return(struct pt_regs *ctx)
 		return 0;
 	}
 	if (plan.is_counted) {
-		count(c, plan, key.thread >> 32, site, now, (int)PT_REGS_RC(ctx));
+		probe_call_count(c, plan, key.thread >> 32, site, now, (int)PT_REGS_RC(ctx));
 		bpf_map_delete_elem(&pending, &key);
 		return 0;
 	}

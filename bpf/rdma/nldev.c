@@ -32,7 +32,7 @@ struct attribute {
 };
 
 /* Takes the first of those that `within` has. 1, 0 where there is none, or -EBADMSG. */
-static int next(struct attribute *within, struct attribute *ret)
+static int attribute_next(struct attribute *within, struct attribute *ret)
 {
 	struct nlattr head;
 	size_t step;
@@ -53,7 +53,7 @@ static int next(struct attribute *within, struct attribute *ret)
 }
 
 /* UINT64_MAX where it is not of `size` bytes, or too large for JSON. */
-static uint64_t number(const struct attribute *a, size_t size)
+static uint64_t attribute_number(const struct attribute *a, size_t size)
 {
 	uint64_t n = 0; /* in native byte order, in which all sizes are alike */
 	uint32_t n32;
@@ -74,14 +74,14 @@ static uint64_t number(const struct attribute *a, size_t size)
 }
 
 /* NULL: it is no text. */
-static const char *text(const struct attribute *a)
+static const char *attribute_text(const struct attribute *a)
 {
 	return a->size > 0 && !a->data[a->size - 1] ? a->data : NULL;
 }
 
 static void set_number(json_t *o, const char *key, const struct attribute *a, size_t size)
 {
-	uint64_t n = number(a, size);
+	uint64_t n = attribute_number(a, size);
 
 	if (n != UINT64_MAX)
 		(void)json_object_set_new(o, key, json_integer((json_int_t)n));
@@ -98,7 +98,7 @@ static void set_word(json_t *o, const char *key, const char *const *words, size_
 /* Text that is not UTF-8 is none. */
 static void set_text(json_t *o, const char *key, const struct attribute *a)
 {
-	json_t *value = text(a) ? json_string(text(a)) : NULL;
+	json_t *value = attribute_text(a) ? json_string(attribute_text(a)) : NULL;
 
 	if (value)
 		(void)json_object_set_new(o, key, value);
@@ -143,7 +143,7 @@ static void set_member(json_t *o, const struct attribute *a)
 	if (m == members + ARRAY_LEN(members) || !json_object_get(o, m->key))
 		return;
 	if (m->words)
-		set_word(o, m->key, m->words, m->n_words, number(a, m->size));
+		set_word(o, m->key, m->words, m->n_words, attribute_number(a, m->size));
 	else if (m->size)
 		set_number(o, m->key, a, m->size);
 	else
@@ -155,7 +155,7 @@ static int fill_members(json_t *o, struct attribute within)
 	struct attribute a;
 	int r;
 
-	while ((r = next(&within, &a)) > 0)
+	while ((r = attribute_next(&within, &a)) > 0)
 		set_member(o, &a);
 	return r;
 }
@@ -166,8 +166,8 @@ static int fill_number_of_qp(json_t *qps, struct attribute within)
 	uint64_t n;
 	int r;
 
-	while ((r = next(&within, &a)) > 0) {
-		n = number(&a, sizeof(uint32_t));
+	while ((r = attribute_next(&within, &a)) > 0) {
+		n = attribute_number(&a, sizeof(uint32_t));
 		if (a.type == RDMA_NLDEV_ATTR_RES_LQPN && n != UINT64_MAX &&
 		    json_array_size(qps) < QPS_MAX)
 			(void)json_array_append_new(qps, json_integer((json_int_t)n));
@@ -182,7 +182,7 @@ static int fill_all(json_t *into, struct attribute within,
 	struct attribute entry;
 	int r;
 
-	while ((r = next(&within, &entry)) > 0) {
+	while ((r = attribute_next(&within, &entry)) > 0) {
 		r = fill(into, entry);
 		if (r < 0)
 			return r;
@@ -197,11 +197,11 @@ static int fill_value(json_t *values, struct attribute within)
 	struct attribute a;
 	int r;
 
-	while ((r = next(&within, &a)) > 0) {
+	while ((r = attribute_next(&within, &a)) > 0) {
 		if (a.type == RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME)
-			name = text(&a);
+			name = attribute_text(&a);
 		else if (a.type == RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE)
-			value = number(&a, sizeof(value));
+			value = attribute_number(&a, sizeof(value));
 	}
 	if (name && value != UINT64_MAX) /* a name that is not UTF-8 is left out */
 		(void)json_object_set_new(values, name, json_integer((json_int_t)value));
@@ -213,7 +213,7 @@ static int fill_counter(json_t *o, struct attribute within)
 	struct attribute a;
 	int r;
 
-	while ((r = next(&within, &a)) > 0) {
+	while ((r = attribute_next(&within, &a)) > 0) {
 		if (a.type == RDMA_NLDEV_ATTR_RES_QP)
 			r = fill_all(json_object_get(o, "qps"), a, fill_number_of_qp);
 		else if (a.type == RDMA_NLDEV_ATTR_STAT_HWCOUNTERS)
@@ -260,7 +260,7 @@ static int take_table(const struct nldev_table *t, const struct attribute *devic
 	json_t *o;
 	int r;
 
-	while ((r = next(&within, &entry)) > 0) {
+	while ((r = attribute_next(&within, &entry)) > 0) {
 		if (entry.type != t->entry_type || json_array_size(rows) >= NLDEV_ROWS_MAX)
 			continue;
 		o = t->new ();
@@ -290,10 +290,10 @@ static int take_tables(unsigned op, struct attribute within, json_t *rows)
 	struct attribute a, rest = within, device = {};
 	int r;
 
-	while ((r = next(&rest, &a)) > 0)
+	while ((r = attribute_next(&rest, &a)) > 0)
 		if (a.type == RDMA_NLDEV_ATTR_DEV_NAME)
 			device = a;
-	while (r >= 0 && (r = next(&within, &a)) > 0)
+	while (r >= 0 && (r = attribute_next(&within, &a)) > 0)
 		for (size_t i = 0; i < ARRAY_LEN(tables) && r >= 0; i++)
 			if (tables[i].op == op && tables[i].type == a.type)
 				r = take_table(&tables[i], &device, a, rows);
@@ -412,7 +412,7 @@ static void key_of(const json_t *o, json_int_t lqpn, char *ret, size_t size)
 }
 
 /* Sets the counter that each queue pair is bound to. */
-static void join(const json_t *rows)
+static void nldev_join(const json_t *rows)
 {
 	cleanup(json_decrefp) json_t *counter_of = json_object();
 	json_t *row, *lqpn;
@@ -456,6 +456,6 @@ int nldev_read(int (*open)(void), json_t *rows, char ret_why[WHY_SIZE])
 		(void)ask_alone(open, RDMA_NLDEV_CMD_RES_QP_GET, index, rows);
 		(void)ask_alone(open, RDMA_NLDEV_CMD_STAT_GET, index, rows);
 	}
-	join(rows);
+	nldev_join(rows);
 	return 0;
 }

@@ -268,7 +268,7 @@ static __always_inline void settle_time(const struct tcp_sock *tp, struct flow *
 /*
  * Adds what is not in the totals yet. False if another context did so meanwhile, perhaps with newer numbers.
  */
-static __always_inline int flush(struct tcp_sock *tp, struct flow *f, struct totals *t)
+static __always_inline int flow_flush(struct tcp_sock *tp, struct flow *f, struct totals *t)
 {
 	__u64 base[N_COUNTERS], c[N_COUNTERS];
 	__u8 life = f->life;
@@ -299,11 +299,11 @@ static __always_inline int flush(struct tcp_sock *tp, struct flow *f, struct tot
 /* The last one, against the iterator on another processor. */
 static __always_inline void flush_finally(struct tcp_sock *tp, struct flow *f, struct totals *t)
 {
-	for (int i = 0; i < FLUSHES_MAX && !flush(tp, f, t); i++)
+	for (int i = 0; i < FLUSHES_MAX && !flow_flush(tp, f, t); i++)
 		;
 }
 
-static __always_inline void fill(struct sample *s, struct tcp_sock *tp, const struct flow *f)
+static __always_inline void sample_fill(struct sample *s, struct tcp_sock *tp, const struct flow *f)
 {
 	struct sock *sk = (struct sock *)tp;
 	const struct sock_common *c = &sk->__sk_common;
@@ -337,8 +337,8 @@ static __always_inline void fill(struct sample *s, struct tcp_sock *tp, const st
 }
 
 /* The socket gets into `state` behind us. */
-static __always_inline void emit(struct tcp_sock *tp, const struct flow *f, struct totals *t,
-				 enum tcp_event_kind kind, __u8 state)
+static __always_inline void flow_emit(struct tcp_sock *tp, const struct flow *f, struct totals *t,
+				      enum tcp_event_kind kind, __u8 state)
 {
 	struct tcp_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 
@@ -347,7 +347,7 @@ static __always_inline void emit(struct tcp_sock *tp, const struct flow *f, stru
 		return;
 	}
 	e->kind = kind;
-	fill(&e->sample, tp, f);
+	sample_fill(&e->sample, tp, f);
 	e->sample.state = state;
 	bpf_ringbuf_submit(e, 0);
 }
@@ -380,7 +380,7 @@ static __always_inline __u32 *row_of_cgroup(const struct task_struct *task)
 }
 
 /* The flow of a socket of this process, which may be one that is watched, by itself or by its group. */
-static __always_inline struct flow *follow(struct sock *sk, const struct task_struct *task)
+static __always_inline struct flow *flow_follow(struct sock *sk, const struct task_struct *task)
 {
 	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
 	__u32 tgid, *row;
@@ -402,7 +402,7 @@ static __always_inline struct flow *follow(struct sock *sk, const struct task_st
 	return f;
 }
 
-static __always_inline void begin(const struct tcp_sock *tp, struct flow *f)
+static __always_inline void flow_begin(const struct tcp_sock *tp, struct flow *f)
 {
 	note_namespace((const struct sock *)tp);
 	f->waited = bpf_jiffies64();
@@ -413,7 +413,8 @@ static __always_inline void begin(const struct tcp_sock *tp, struct flow *f)
 /*
  * Adds the socket to its row; `t` are the totals of that row. A connection that is older than that counts from now on.
  */
-static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t, __u8 since)
+static __always_inline void flow_join(struct tcp_sock *tp, struct flow *f, struct totals *t,
+				      __u8 since)
 {
 	struct sock *sk = (struct sock *)tp;
 	__u8 state = sk->__sk_common.skc_state;
@@ -434,12 +435,12 @@ static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct tot
 			__builtin_memset(f->base, 0, sizeof(f->base));
 			f->syn = since == SINCE_DIALLED;
 		}
-		begin(tp, f);
+		flow_begin(tp, f);
 		is_whole = since != SINCE_NOW;
 	}
 	__sync_fetch_and_add(&t->sockets, 1);
 	if (is_whole)
-		(void)flush(tp, f, t); /* if it fails, the next mark flushes */
+		(void)flow_flush(tp, f, t); /* if it fails, the next mark flushes */
 	else if (tp->bytes_sent || tp->bytes_received)
 		__sync_fetch_and_add(&t->adopted, 1);
 }
@@ -452,9 +453,9 @@ static __always_inline void on_established(struct sock *sk, struct flow *f)
 	if (!tp || !t)
 		return;
 	f->port = sk->__sk_common.skc_num;
-	begin(tp, f);
+	flow_begin(tp, f);
 	__sync_fetch_and_add(&t->sockets, 1);
-	emit(tp, f, t, TCP_EVENT_OPEN, BPF_TCP_ESTABLISHED);
+	flow_emit(tp, f, t, TCP_EVENT_OPEN, BPF_TCP_ESTABLISHED);
 }
 
 /*
@@ -473,7 +474,7 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 	__sync_fetch_and_add(&t->closed, 1);
 	f->life = LIFE_OVER;
 	await_reader(tp, f);
-	emit(tp, f, t, TCP_EVENT_CLOSE, BPF_TCP_CLOSE);
+	flow_emit(tp, f, t, TCP_EVENT_CLOSE, BPF_TCP_CLOSE);
 }
 
 /* Called twice for each change, the second time to no effect. */
@@ -485,7 +486,7 @@ static __always_inline void see_state(struct sock *sk, int before, int state)
 		return;
 	/* The process itself causes these two changes; all others may have any context. */
 	if (state == BPF_TCP_SYN_SENT || state == BPF_TCP_LISTEN)
-		f = follow(sk, (const struct task_struct *)bpf_get_current_task());
+		f = flow_follow(sk, (const struct task_struct *)bpf_get_current_task());
 	else
 		f = bpf_sk_storage_get(&flows, sk, 0, 0);
 	if (!f)
@@ -560,7 +561,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	if (now - f->retrans_ns < RETRANSMIT_NS)
 		return 0;
 	f->retrans_ns = now;
-	emit(tp, f, t, TCP_EVENT_RETRANSMIT, sk->__sk_common.skc_state);
+	flow_emit(tp, f, t, TCP_EVENT_RETRANSMIT, sk->__sk_common.skc_state);
 	return 0;
 }
 
@@ -568,7 +569,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
  * Updates the totals, and writes a sample of each connection: once in a look, however many iterators visit
  * it and however often one repeats it, as the kernel does when its buffer is full.
  */
-static __always_inline void visit(struct seq_file *seq, struct tcp_sock *tp, struct flow *f)
+static __always_inline void flow_visit(struct seq_file *seq, struct tcp_sock *tp, struct flow *f)
 {
 	struct totals *t = totals_of(f);
 	struct sample s;
@@ -576,7 +577,7 @@ static __always_inline void visit(struct seq_file *seq, struct tcp_sock *tp, str
 	if (!t) /* no collector waits for it any more */
 		f->life = LIFE_NONE;
 	else
-		(void)flush(tp, f, t);
+		(void)flow_flush(tp, f, t);
 	if (t && f->life == LIFE_OPEN)
 		settle_time(tp, f, t);
 	if (tag_cookie && f->cookie == tag_cookie) {
@@ -586,14 +587,14 @@ static __always_inline void visit(struct seq_file *seq, struct tcp_sock *tp, str
 		f->row = tag_row;
 		t = totals_of(f);
 		if (t)
-			join(tp, f, t, tag_since);
+			flow_join(tp, f, t, tag_since);
 	}
 	if (f->life != LIFE_OVER || !has_unread(tp))
 		end_wait(f);
 	if (!t || f->life != LIFE_OPEN || f->seen == look)
 		return;
 	note_namespace((const struct sock *)tp);
-	fill(&s, tp, f);
+	sample_fill(&s, tp, f);
 	if (bpf_seq_write(seq, &s, sizeof(s)) == 0)
 		f->seen = look;
 }
@@ -606,7 +607,7 @@ int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct flow *f = ctx->value;
 
 	if (tp && f)
-		visit(ctx->meta->seq, tp, f);
+		flow_visit(ctx->meta->seq, tp, f);
 	return 0;
 }
 
@@ -618,7 +619,7 @@ int mark_tcp(struct bpf_iter__tcp *ctx)
 	struct flow *f = tp ? bpf_sk_storage_get(&flows, tp, 0, 0) : 0;
 
 	if (f)
-		visit(ctx->meta->seq, tp, f);
+		flow_visit(ctx->meta->seq, tp, f);
 	return 0;
 }
 
@@ -637,7 +638,7 @@ int mark_file(struct bpf_iter__task_file *ctx)
 	struct flow *f = tp ? bpf_sk_storage_get(&flows, sk, 0, 0) : 0;
 
 	if (f)
-		visit(ctx->meta->seq, tp, f);
+		flow_visit(ctx->meta->seq, tp, f);
 	return 0;
 }
 
@@ -653,10 +654,10 @@ int adopt(struct bpf_iter__task_file *ctx)
 
 	if (!task || !tp)
 		return 0;
-	f = follow(sk, task);
+	f = flow_follow(sk, task);
 	t = f ? totals_of(f) : 0;
 	if (t && f->life == LIFE_NONE)
-		join(tp, f, t, SINCE_NOW);
+		flow_join(tp, f, t, SINCE_NOW);
 	return 0;
 }
 

@@ -30,7 +30,7 @@ const char *const limit_names[N_LIMITS] = {
  * one has too little of, the others have too much. The sum is right, always. They pay in this order: a look calls
  * busy time something else, but never that the receiver had no room.
  */
-static void settle(uint64_t ns[LIMIT_LOSS])
+static void stall_settle(uint64_t ns[LIMIT_LOSS])
 {
 	static const enum limit payers[LIMIT_LOSS] = {LIMIT_BUSY, LIMIT_PACING, LIMIT_PRODUCER,
 						      LIMIT_SEND_BUFFER, LIMIT_RECEIVE_WINDOW};
@@ -63,7 +63,7 @@ static void name_largest(struct division *d)
 			d->by = (enum limit)i;
 }
 
-static void divide(const struct totals *before, const struct totals *now, struct division *ret)
+static void stall_divide(const struct totals *before, const struct totals *now, struct division *ret)
 {
 	uint64_t c[N_COUNTERS];
 
@@ -71,7 +71,7 @@ static void divide(const struct totals *before, const struct totals *now, struct
 		c[i] = now->counter[i] - before->counter[i];
 	for (int i = 0; i < N_LIMITS; i++)
 		ret->ns[i] = now->limit_ns[i] - before->limit_ns[i];
-	settle(ret->ns);
+	stall_settle(ret->ns);
 	if (c[COUNTER_RETRANS_BYTES] > 0 && c[COUNTER_RETRANS_BYTES] * LOSSY >= c[COUNTER_WIRE]) {
 		ret->ns[LIMIT_LOSS] += ret->ns[LIMIT_BUSY];
 		ret->ns[LIMIT_BUSY] = 0;
@@ -84,7 +84,7 @@ bool division_of(const struct totals *before, const struct totals *now, struct d
 	if (!is_sent(now->counter[COUNTER_SUBMITTED] - before->counter[COUNTER_SUBMITTED],
 		     now->counter[COUNTER_RECEIVED] - before->counter[COUNTER_RECEIVED]))
 		return false;
-	divide(before, now, ret);
+	stall_divide(before, now, ret);
 	return true;
 }
 
@@ -92,7 +92,7 @@ bool division_since(const struct totals *since, const struct totals *now, struct
 {
 	if (!is_sent(now->counter[COUNTER_SUBMITTED], now->counter[COUNTER_RECEIVED]))
 		return false;
-	divide(since, now, ret);
+	stall_divide(since, now, ret);
 	return true;
 }
 

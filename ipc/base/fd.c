@@ -95,7 +95,7 @@ int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_f
 	return fd_reopen_readonly(fd, ret_fd);
 }
 
-static int reopen(int fd, int flags, int *ret_fd)
+static int fd_reopen_path(int fd, int flags, int *ret_fd)
 {
 	char path[40];
 	int new_fd;
@@ -111,7 +111,7 @@ static int reopen(int fd, int flags, int *ret_fd)
 
 int fd_reopen_readonly(int fd, int *ret_fd)
 {
-	return reopen(fd, O_RDONLY, ret_fd);
+	return fd_reopen_path(fd, O_RDONLY, ret_fd);
 }
 
 int fd_reopen_writable(int fd, int *ret_fd)
@@ -120,7 +120,7 @@ int fd_reopen_writable(int fd, int *ret_fd)
 
 	if (fchmod(fd, 0600) < 0)
 		return -errno;
-	r = reopen(fd, O_RDWR, &new_fd);
+	r = fd_reopen_path(fd, O_RDWR, &new_fd);
 	if (fchmod(fd, 0400) < 0 && r == 0) {
 		r = -errno;
 		(void)fd_close(new_fd);

@@ -20,7 +20,7 @@ static struct {
 	struct cuda_driver driver;
 } opened;
 
-static int fail(int r, const char *why)
+static int cuda_driver_fail(int r, const char *why)
 {
 	(void)snprintf(opened.why, sizeof(opened.why), "%s", why);
 	return r;
@@ -37,7 +37,7 @@ static int load_functions(void *library)
 	if (!d->field) {                                                                           \
 		(void)snprintf(why, sizeof(why),                                                   \
 			       SONAME " lacks " symbol ": the driver is too old, 470 is needed");  \
-		return fail(-ENOSYS, why);                                                         \
+		return cuda_driver_fail(-ENOSYS, why);                                             \
 	}
 	CUDA_DRIVER_FUNCTIONS(X)
 #undef X
@@ -59,7 +59,7 @@ static int open_driver(void)
 			text += sizeof(SONAME ": ") - 1;
 		(void)snprintf(why, sizeof(why),
 			       SONAME " cannot be opened: %s; it comes with NVIDIA's driver", text);
-		return fail(-ENODEV, why);
+		return cuda_driver_fail(-ENODEV, why);
 	}
 	r = load_functions(library);
 	if (r < 0)
@@ -77,7 +77,7 @@ static int open_driver(void)
 	(void)snprintf(why, sizeof(why), "the CUDA driver does not start: %.120s%s%.60s%s", said,
 		       visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "",
 		       visible ? "')" : "");
-	return fail(result == CU_NO_DEVICE ? -ENODEV : -EIO, why);
+	return cuda_driver_fail(result == CU_NO_DEVICE ? -ENODEV : -EIO, why);
 }
 
 static void open_once(void)

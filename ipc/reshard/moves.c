@@ -90,7 +90,7 @@ int moves_encode(const struct moves *m, void **ret, size_t *ret_size)
 
 /* --- Reading what others wrote ----------------------------------------------------------------- */
 
-static uint64_t get(const uint8_t **at)
+static uint64_t moves_get(const uint8_t **at)
 {
 	uint64_t n;
 
@@ -99,7 +99,7 @@ static uint64_t get(const uint8_t **at)
 	return be64toh(n);
 }
 
-static int wrong(char why[MOVES_WHY_SIZE], const char *what)
+static int moves_wrong(char why[MOVES_WHY_SIZE], const char *what)
 {
 	(void)snprintf(why, MOVES_WHY_SIZE, "the plan is wrong: %s", what);
 	return -EBADMSG;
@@ -110,16 +110,16 @@ static int get_head(const uint8_t **at, size_t size, struct moves *m, char why[M
 	uint64_t n_nodes, n_links, n_moves;
 
 	if (size < WORD * WORDS_HEAD || memcmp(*at, magic, WORD) != 0)
-		return wrong(why, "it is not a plan, or one of another release");
+		return moves_wrong(why, "it is not a plan, or one of another release");
 	*at += WORD;
-	n_nodes = get(at);
-	n_links = get(at);
-	n_moves = get(at);
+	n_nodes = moves_get(at);
+	n_links = moves_get(at);
+	n_moves = moves_get(at);
 	if (n_nodes == 0 || n_nodes > MOVES_NODES_MAX || n_links > n_nodes * n_nodes ||
 	    n_moves > MOVES_MAX)
-		return wrong(why, "it has too many nodes, links or moves");
+		return moves_wrong(why, "it has too many nodes, links or moves");
 	if (size != encoded_size(n_nodes, n_links, n_moves))
-		return wrong(why, "its size does not match its contents");
+		return moves_wrong(why, "its size does not match its contents");
 	m->n_nodes = (unsigned)n_nodes;
 	m->n_links = n_links;
 	m->n_moves = n_moves;
@@ -135,9 +135,9 @@ static int get_nodes(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 {
 	for (unsigned i = 0; i < m->n_nodes; i++)
 		for (unsigned side = 0; side < MOVES_SIDES; side++) {
-			m->nodes[i].size[side] = get(at);
+			m->nodes[i].size[side] = moves_get(at);
 			if (m->nodes[i].size[side] > MOVES_BYTES_MAX)
-				return wrong(why, "a node has more memory than possible");
+				return moves_wrong(why, "a node has more memory than possible");
 		}
 	return 0;
 }
@@ -149,15 +149,16 @@ static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 	uint64_t next = 0; /* from and to of the link before, as one number, and one more */
 
 	for (size_t i = 0; i < m->n_links; i++) {
-		uint64_t from = get(at), to = get(at), n_moves = get(at), n_bytes = get(at);
+		uint64_t from = moves_get(at), to = moves_get(at), n_moves = moves_get(at),
+			 n_bytes = moves_get(at);
 
 		if (from >= m->n_nodes || to >= m->n_nodes || from * m->n_nodes + to < next)
-			return wrong(why, "its links name other nodes, or do not ascend");
+			return moves_wrong(why, "its links name other nodes, or do not ascend");
 		if (n_moves == 0 || n_moves > m->n_moves - first)
-			return wrong(why, "its links do not match its moves");
+			return moves_wrong(why, "its links do not match its moves");
 		if (__builtin_add_overflow(got[to], n_bytes, &got[to]) ||
 		    got[to] > m->nodes[to].size[MOVES_TO])
-			return wrong(why, "a node receives more bytes than it has room for");
+			return moves_wrong(why, "a node receives more bytes than it has room for");
 		m->links[i] = (struct moves_link){.from = (unsigned)from,
 						  .to = (unsigned)to,
 						  .first = first,
@@ -166,7 +167,7 @@ static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 		next = from * m->n_nodes + to + 1;
 		first += n_moves;
 	}
-	return first == m->n_moves ? 0 : wrong(why, "its links do not match its moves");
+	return first == m->n_moves ? 0 : moves_wrong(why, "its links do not match its moves");
 }
 
 /* Returns true and the end of a move in memory, if the end does not overflow. */
@@ -186,13 +187,13 @@ static bool get_move(const uint8_t **at, const uint64_t sizes[MOVES_SIDES], stru
 {
 	uint64_t end;
 
-	m->offset[MOVES_FROM] = get(at);
-	m->offset[MOVES_TO] = get(at);
-	m->run = get(at);
+	m->offset[MOVES_FROM] = moves_get(at);
+	m->offset[MOVES_TO] = moves_get(at);
+	m->run = moves_get(at);
 	for (unsigned level = 0; level < 2; level++) {
-		m->n[level] = get(at);
-		m->stride[level][MOVES_FROM] = get(at);
-		m->stride[level][MOVES_TO] = get(at);
+		m->n[level] = moves_get(at);
+		m->stride[level][MOVES_FROM] = moves_get(at);
+		m->stride[level][MOVES_TO] = moves_get(at);
 	}
 	if (m->run == 0 || m->n[0] == 0 || m->n[1] == 0)
 		return false;
@@ -219,15 +220,15 @@ static int get_moves(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 		for (size_t k = 0; k < l->n_moves; k++)
 			if (!get_move(at, sizes, &m->moves[l->first + k], &size) ||
 			    __builtin_add_overflow(n_bytes, size, &n_bytes))
-				return wrong(why, "a move leaves the memory of its nodes");
+				return moves_wrong(why, "a move leaves the memory of its nodes");
 		if (n_bytes != l->n_bytes)
-			return wrong(why, "the bytes of a link do not match its moves");
+			return moves_wrong(why, "the bytes of a link do not match its moves");
 	}
 	return 0;
 }
 
-static int decode(const void *from, size_t size, bool with_moves, struct moves *ret,
-		  char why[MOVES_WHY_SIZE])
+static int moves_decode_any(const void *from, size_t size, bool with_moves, struct moves *ret,
+			    char why[MOVES_WHY_SIZE])
 {
 	struct moves m = {0};
 	const uint8_t *at = from;
@@ -248,12 +249,12 @@ static int decode(const void *from, size_t size, bool with_moves, struct moves *
 
 int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE])
 {
-	return decode(from, size, true, ret, why);
+	return moves_decode_any(from, size, true, ret, why);
 }
 
 int moves_decode_links(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE])
 {
-	return decode(from, size, false, ret, why);
+	return moves_decode_any(from, size, false, ret, why);
 }
 
 /* --- Streams ----------------------------------------------------------------------------------- */

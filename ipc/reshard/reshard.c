@@ -322,7 +322,7 @@ struct search {
 	size_t room;
 };
 
-static int keep(struct search *s, const struct found *f, char why[RESHARD_WHY_SIZE])
+static int search_keep(struct search *s, const struct found *f, char why[RESHARD_WHY_SIZE])
 {
 	size_t room = s->room ? 2 * s->room : 256;
 	struct found *grown;
@@ -424,7 +424,7 @@ static int reshard_meet(struct search *s, uint32_t tensor, unsigned source, unsi
 			     t->name, t->bits);
 	f.move.offset[MOVES_FROM] += t->offset;
 	f.move.offset[MOVES_TO] += reshard_offset(r, target, tensor);
-	return keep(s, &f, why);
+	return search_keep(s, &f, why);
 }
 
 /*
@@ -453,7 +453,7 @@ static void find_sources(const struct search *s, uint32_t tensor, unsigned targe
 	*ret_end = size ? (unsigned)((first + size - 1) / step) + 1 : 0;
 }
 
-static int search(struct search *s, char why[RESHARD_WHY_SIZE])
+static int search_run(struct search *s, char why[RESHARD_WHY_SIZE])
 {
 	const struct reshard *r = s->reshard;
 	int e = 0;
@@ -473,7 +473,7 @@ static int search(struct search *s, char why[RESHARD_WHY_SIZE])
 }
 
 /* Sorts what was found by link, each link's in the order of the tensors. */
-static int sort(const struct search *s, unsigned n_nodes, struct moves *ret)
+static int search_sort(const struct search *s, unsigned n_nodes, struct moves *ret)
 {
 	size_t n_pairs = (size_t)n_nodes * n_nodes, at = 0;
 	cleanup(freep) size_t *next = calloc(n_pairs + 1, sizeof(*next));
@@ -513,10 +513,10 @@ int reshard_moves(const struct reshard *r, const unsigned *source_nodes,
 {
 	struct search s = {.reshard = r, .nodes = {source_nodes, target_nodes}};
 	struct moves m = {.n_nodes = n_nodes, .nodes = calloc(n_nodes, sizeof(*m.nodes))};
-	int e = m.nodes ? search(&s, why) : -ENOMEM;
+	int e = m.nodes ? search_run(&s, why) : -ENOMEM;
 
 	if (e == 0)
-		e = sort(&s, n_nodes, &m);
+		e = search_sort(&s, n_nodes, &m);
 	free(s.found);
 	if (e == -ENOMEM)
 		(void)snprintf(why, RESHARD_WHY_SIZE, "no memory");

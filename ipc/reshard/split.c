@@ -130,7 +130,7 @@ void split_deinit(struct split *s)
 /* --- Matching ----------------------------------------------------------------------------------- */
 
 /* In steps of at most both lengths multiplied: what others write must not take for ever. */
-static bool matches(const char *pattern, const char *name)
+static bool pattern_matches(const char *pattern, const char *name)
 {
 	const char *star = NULL, *behind = NULL;
 
@@ -156,7 +156,7 @@ static bool matches(const char *pattern, const char *name)
 const struct split_rule *split_find(const struct split *s, const char *name)
 {
 	for (size_t i = 0; i < s->n_rules; i++)
-		if (matches(s->rules[i].tensors, name))
+		if (pattern_matches(s->rules[i].tensors, name))
 			return &s->rules[i];
 	return NULL;
 }

@@ -27,7 +27,7 @@
 #define REFUSED_NS UINT64_C(200000000) /* a socket about to be removed refuses first */
 #define RECHECK_MS 50 /* no event announces that a socket has a listener */
 
-static int add(struct rendezvous *z, char *path)
+static int rendezvous_add(struct rendezvous *z, char *path)
 {
 	if (!path)
 		return -ENOMEM;
@@ -42,11 +42,11 @@ int rendezvous_init(struct rendezvous *z, const char *path)
 
 	*z = (struct rendezvous){.given = socket_path_given(path)};
 	if (z->given)
-		return add(z, strdup(z->given));
+		return rendezvous_add(z, strdup(z->given));
 	r = socket_path_user(&users);
 	if (r == 0)
-		r = add(z, users);
-	return r == -ENOMEM ? r : add(z, strdup(SOCKET_PATH_SYSTEM));
+		r = rendezvous_add(z, users);
+	return r == -ENOMEM ? r : rendezvous_add(z, strdup(SOCKET_PATH_SYSTEM));
 }
 
 void rendezvous_deinit(struct rendezvous *z)

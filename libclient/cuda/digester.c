@@ -48,7 +48,7 @@ static cu_result digester_make(struct digester *g)
 	return result;
 }
 
-static void unmake(struct digester *g)
+static void digester_unmake(struct digester *g)
 {
 	const struct cuda_driver *d = g->place->driver;
 
@@ -71,7 +71,7 @@ struct digester *digester_new(const struct place *p)
 	g->place = p;
 	if (digester_make(g) == CU_OK)
 		return g;
-	unmake(g);
+	digester_unmake(g);
 	free(g);
 	return NULL;
 }
@@ -84,7 +84,7 @@ struct digester *digester_free(struct digester *g)
 	if (!g)
 		return NULL;
 	if (place_enter_primary(g->place, &visit, &ignored) == 0)
-		unmake(g);
+		digester_unmake(g);
 	place_leave(&visit);
 	free(g);
 	return NULL;

@@ -22,7 +22,7 @@ int gpu_error(const struct cuda_driver *d, cu_result result, const char *what, s
 	return sentence_set(s, cuda_driver_errno(result), "%s: %s", what, said);
 }
 
-static int count(const struct cuda_driver *d, int *ret, struct sentence *s)
+static int gpu_count(const struct cuda_driver *d, int *ret, struct sentence *s)
 {
 	cu_result result = d->device_count(ret);
 
@@ -45,7 +45,7 @@ int gpu_find(const struct cuda_driver *d, const uint8_t uuid[WIRE_UUID_SIZE], in
 	char wanted[WIRE_DEVICE_SIZE];
 	char what[2 * WIRE_DEVICE_SIZE] = "it is on ";
 	struct cu_uuid found;
-	int n, r = count(d, &n, s);
+	int n, r = gpu_count(d, &n, s);
 
 	if (r < 0)
 		return r;
@@ -69,7 +69,7 @@ int gpu_number(const struct cuda_driver *d, const char *spelling, int *ret, stru
 				    spelling);
 	if (device.ordinal < 0)
 		return gpu_find(d, device.uuid, ret, s);
-	r = count(d, &n, s);
+	r = gpu_count(d, &n, s);
 	if (r < 0)
 		return r;
 	if (device.ordinal >= n)
@@ -90,7 +90,7 @@ int gpu_name(const struct cuda_driver *d, int number, char ret[WIRE_DEVICE_SIZE]
 {
 	struct cu_uuid uuid;
 	cu_result result;
-	int n, r = count(d, &n, s);
+	int n, r = gpu_count(d, &n, s);
 
 	if (r < 0)
 		return r;

@@ -66,7 +66,7 @@ static int ipc_map(struct memory *m, const struct memory_request *q, struct sent
 	return 0;
 }
 
-static int refuse(struct sentence *s)
+static int cuda_ipc_refuse(struct sentence *s)
 {
 	return sentence_set(s, -EOPNOTSUPP,
 			    "the driver chooses the address of cuda-ipc memory; attach the other "
@@ -77,13 +77,13 @@ static int ipc_replace(struct memory *m, const struct memory_request *q, struct 
 {
 	(void)m;
 	(void)q;
-	return refuse(s);
+	return cuda_ipc_refuse(s);
 }
 
 static int ipc_let_go(struct memory *m, struct sentence *s)
 {
 	(void)m;
-	return refuse(s);
+	return cuda_ipc_refuse(s);
 }
 
 /* It stays writable for every process that has it open: a writer cannot prevent that. */

@@ -39,8 +39,8 @@ static int check_owner(const struct cuda_driver *d, cu_handle handle, int owner,
 			    owner);
 }
 
-static int import(const struct memory_request *q, const struct cuda_state *state, cu_handle *ret,
-		  struct sentence *s)
+static int memory_import(const struct memory_request *q, const struct cuda_state *state,
+			 cu_handle *ret, struct sentence *s)
 {
 	const struct cuda_driver *d = state->place.driver;
 	cu_handle handle;
@@ -131,7 +131,7 @@ static int vmm_map(struct memory *m, const struct memory_request *q, struct sent
 		return r;
 	r = place_enter(&state->place, &visit, s);
 	if (r == 0)
-		r = import(q, state, &handle, s);
+		r = memory_import(q, state, &handle, s);
 	if (r == 0) {
 		r = reserve_and_map(m, state, handle, s);
 		if (r < 0)
@@ -148,8 +148,8 @@ static int vmm_map(struct memory *m, const struct memory_request *q, struct sent
 }
 
 /* Whatever happens, something is at the address again: the new, or what was there. */
-static int exchange(struct memory *m, cu_handle handle, enum memory_access access,
-		    struct sentence *s)
+static int memory_exchange(struct memory *m, cu_handle handle, enum memory_access access,
+			   struct sentence *s)
 {
 	struct cuda_state *state = m->state;
 	const struct cuda_driver *d = state->place.driver;
@@ -189,13 +189,13 @@ static int vmm_replace(struct memory *m, const struct memory_request *q, struct 
 		return sentence_set(s, -EBADMSG, "its size or its device has changed");
 	r = place_enter(&state->place, &visit, s);
 	if (r == 0)
-		r = import(q, state, &handle, s);
+		r = memory_import(q, state, &handle, s);
 	if (r < 0)
 		return r;
 	if (m->is_mapped)
 		r = cuda_synchronize(m, q->stream, s);
 	if (r == 0)
-		r = exchange(m, handle, q->access, s);
+		r = memory_exchange(m, handle, q->access, s);
 	if (r < 0)
 		(void)d->mem_release(handle);
 	return r;

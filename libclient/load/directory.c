@@ -203,7 +203,7 @@ static int make_sets(struct directory *d)
 	return 0;
 }
 
-static int list(const struct file *f, struct directory *d)
+static int directory_list(const struct file *f, struct directory *d)
 {
 	const struct dirent *entry;
 	DIR *dir = opendir(f->path);
@@ -232,7 +232,7 @@ static int list(const struct file *f, struct directory *d)
 int directory_read(const struct file *f, struct directory *ret, struct sentence *s)
 {
 	struct directory d = {0};
-	int r = list(f, &d);
+	int r = directory_list(f, &d);
 
 	if (r == 0) {
 		*ret = d;

@@ -36,7 +36,7 @@ static int refuse_json(struct parser *p, const struct members *m, int r)
 }
 
 /* Keeps a copy of a string of the text: room for all of them was made before. */
-static const char *keep(struct parser *p, const json_t *string)
+static const char *parser_keep(struct parser *p, const json_t *string)
 {
 	size_t n = json_string_length(string);
 	char *copy = memcpy(p->ix.text + p->text_used, json_string_value(string), n + 1);
@@ -50,7 +50,7 @@ static const char *keep(struct parser *p, const json_t *string)
  * Components that mean nothing ("." and empty ones) are taken out, so that a file has one spelling.
  * Writes at most n + 1 bytes and returns their number without the NUL, 0 for a path that is none.
  */
-static size_t normalize(const char *path, size_t n, char *ret)
+static size_t path_normalize(const char *path, size_t n, char *ret)
 {
 	size_t used = 0;
 
@@ -77,7 +77,7 @@ static size_t normalize(const char *path, size_t n, char *ret)
 static int file_number(struct parser *p, const json_t *string, uint32_t *ret)
 {
 	char *name = p->ix.text + p->text_used; /* kept if it is a new one */
-	size_t n = normalize(json_string_value(string), json_string_length(string), name);
+	size_t n = path_normalize(json_string_value(string), json_string_length(string), name);
 
 	if (n == 0)
 		return sentence_set(p->s, -EBADMSG,
@@ -113,7 +113,7 @@ static int add_entry(struct parser *p, const json_t *tensor, const json_t *file)
 	if (!array_reserve(p->ix.entries, p->ix.n_entries, p->entries_max))
 		return out_of_memory(p);
 	entry = &p->ix.entries[p->ix.n_entries];
-	*entry = (struct index_entry){.tensor = keep(p, tensor), .tensor_size = (uint32_t)n};
+	*entry = (struct index_entry){.tensor = parser_keep(p, tensor), .tensor_size = (uint32_t)n};
 	r = names_add(&p->ix.tensors, entry->tensor, n, (uint32_t)p->ix.n_entries);
 	if (r == -EEXIST)
 		return sentence_set(p->s, -EBADMSG, "it maps tensor %s twice",

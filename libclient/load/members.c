@@ -4,7 +4,7 @@
 
 #include "ipc/base/num.h"
 
-static int broken(struct members *m, const char *why)
+static int members_broken(struct members *m, const char *why)
 {
 	m->why = why;
 	return -EBADMSG;
@@ -16,7 +16,7 @@ static bool is_space(char c)
 }
 
 /* The next character, '\0' at the end of the text. A NUL in the text is no JSON anyway. */
-static char peek(const struct members *m)
+static char members_peek(const struct members *m)
 {
 	return m->at < m->size ? m->text[m->at] : '\0';
 }
@@ -25,7 +25,7 @@ static char peek_past_space(struct members *m)
 {
 	while (m->at < m->size && is_space(m->text[m->at]))
 		m->at++;
-	return peek(m);
+	return members_peek(m);
 }
 
 /* Steps over a string; what is in it is for jansson to judge. */
@@ -42,7 +42,7 @@ static int skip_string(struct members *m)
 		}
 	}
 	m->at = m->size; /* a backslash may have stood last */
-	return broken(m, "a string does not end");
+	return members_broken(m, "a string does not end");
 }
 
 /* jansson reads -0 as the integer 0, other readers as a float. */
@@ -72,7 +72,7 @@ static int skip_container(struct members *m)
 		case '{':
 		case '[':
 			if (++depth >= MEMBERS_DEPTH_MAX)
-				return broken(m, "arrays and objects are nested too deep");
+				return members_broken(m, "arrays and objects are nested too deep");
 			break;
 		case '}':
 		case ']':
@@ -83,16 +83,16 @@ static int skip_container(struct members *m)
 			break;
 		case '-':
 			if (at_negative_zero(m))
-				return broken(m, "a number is a negative zero");
+				return members_broken(m, "a number is a negative zero");
 			break;
 		case '\0': /* jansson 2.14 overlooks one behind a number */
-			return broken(m, "it holds NUL");
+			return members_broken(m, "it holds NUL");
 		default:
 			break;
 		}
 		m->at++;
 	}
-	return broken(m, "an array or object does not end");
+	return members_broken(m, "an array or object does not end");
 }
 
 static int skip_scalar(struct members *m)
@@ -100,17 +100,17 @@ static int skip_scalar(struct members *m)
 	uint64_t start = m->at;
 
 	if (at_negative_zero(m))
-		return broken(m, "a number is a negative zero");
+		return members_broken(m, "a number is a negative zero");
 	while (m->at < m->size) {
 		char c = m->text[m->at];
 
 		if (c == '\0')
-			return broken(m, "it holds NUL");
+			return members_broken(m, "it holds NUL");
 		if (is_space(c) || c == ',' || c == '}' || c == ']')
 			break;
 		m->at++;
 	}
-	return m->at > start ? 0 : broken(m, "a value is missing");
+	return m->at > start ? 0 : members_broken(m, "a value is missing");
 }
 
 static int take_value(struct members *m, struct span *ret)
@@ -135,7 +135,7 @@ static int end_of_text(struct members *m)
 {
 	m->at++;
 	(void)peek_past_space(m);
-	return m->at == m->size ? 0 : broken(m, "there is text after the end of the object");
+	return m->at == m->size ? 0 : members_broken(m, "there is text after the end of the object");
 }
 
 void members_init(struct members *m, const char *text, uint64_t size)
@@ -151,7 +151,7 @@ static int next_key(struct members *m)
 	if (!m->begun) {
 		m->begun = true;
 		if (c != '{')
-			return broken(m, "it is not an object");
+			return members_broken(m, "it is not an object");
 		m->at++;
 		c = peek_past_space(m);
 		if (c == '}')
@@ -162,9 +162,9 @@ static int next_key(struct members *m)
 		m->at++;
 		c = peek_past_space(m);
 	} else {
-		return broken(m, "',' or '}' is missing");
+		return members_broken(m, "',' or '}' is missing");
 	}
-	return c == '"' ? 1 : broken(m, "a key is missing");
+	return c == '"' ? 1 : members_broken(m, "a key is missing");
 }
 
 int members_next(struct members *m, struct span *ret_key, struct span *ret_value)
@@ -179,7 +179,7 @@ int members_next(struct members *m, struct span *ret_key, struct span *ret_value
 	if (r < 0)
 		return r;
 	if (peek_past_space(m) != ':')
-		return broken(m, "':' is missing");
+		return members_broken(m, "':' is missing");
 	m->at++;
 	r = take_value(m, &value);
 	if (r < 0)
@@ -209,7 +209,7 @@ static int jansson_failed(struct members *m, const json_error_t *error)
 			m->why = codes[i].why;
 			return codes[i].r;
 		}
-	return broken(m, "a value is not well formed");
+	return members_broken(m, "a value is not well formed");
 }
 
 int members_parse(struct members *m, struct span span, json_t **ret)

@@ -24,7 +24,7 @@ static struct name *slot_of(const struct names *n, const char *name, size_t size
 	return &n->slots[i];
 }
 
-static int grow(struct names *n)
+static int names_grow(struct names *n)
 {
 	struct names larger = {.n_slots = n->n_slots ? 2 * n->n_slots : SLOTS_MIN, .n = n->n};
 
@@ -47,7 +47,7 @@ int names_add(struct names *n, const char *name, size_t size, uint32_t value)
 	if (size > UINT32_MAX)
 		return -EINVAL;
 	if (2 * (n->n + 1) > n->n_slots) {
-		r = grow(n);
+		r = names_grow(n);
 		if (r < 0)
 			return r;
 	}

@@ -35,7 +35,7 @@ static int provision_report(struct provision *p, uint64_t done)
 }
 
 /* While the server is asked, which may have stopped. */
-static int on_tick(void *userdata)
+static int provision_on_tick(void *userdata)
 {
 	struct provision *p = userdata;
 
@@ -57,7 +57,7 @@ static uint64_t find_allocated(const struct wire_list_reply *list, uint64_t befo
 
 static int provision_ask(struct provision *p)
 {
-	struct client_call call = {.op = WIRE_LIST, .tick = on_tick, .userdata = p};
+	struct client_call call = {.op = WIRE_LIST, .tick = provision_on_tick, .userdata = p};
 	struct wire_list *list = &call.request.list;
 	int r;
 

@@ -96,7 +96,7 @@ static bool run_continues(const struct run *run, const struct file *file, uint64
 }
 
 /* In memory that is used again the bytes between tensors are what was there. */
-static void zero(const struct reader *reader, char *at, uint64_t n)
+static void reader_zero(const struct reader *reader, char *at, uint64_t n)
 {
 	if (reader->sink.kind->is_used_again)
 		memset(at, 0, n);
@@ -130,12 +130,12 @@ static int read_leaf(struct reader *reader, uint64_t leaf, char *at, struct sent
 			run.file = file;
 			run.offset = run.end = offset;
 		}
-		zero(reader, at + (filled - begin), dest - filled);
+		reader_zero(reader, at + (filled - begin), dest - filled);
 		run.parts[run.n_parts++] = (struct iovec){at + (dest - begin), size};
 		run.end += size;
 		filled = dest + size;
 	}
-	zero(reader, at + (filled - begin), end - filled);
+	reader_zero(reader, at + (filled - begin), end - filled);
 	return run_read(reader, &run, s);
 }
 
@@ -162,7 +162,7 @@ static int read_stretch(struct reader *reader, unsigned thread, uint64_t first, 
 	return sink->kind->end(sink, thread, first, size, s);
 }
 
-static void fail(struct reader *reader, int r, const struct sentence *s)
+static void reader_fail(struct reader *reader, int r, const struct sentence *s)
 {
 	(void)pthread_mutex_lock(&reader->lock);
 	if (reader->r == 0) {
@@ -188,7 +188,7 @@ static void *thread_main(void *arg)
 		r = read_stretch(reader, thread, stretch * reader->sink.kind->n_leaves, &s);
 	}
 	if (r < 0 && !atomic_load_explicit(&reader->stop, memory_order_relaxed))
-		fail(reader, r, &s);
+		reader_fail(reader, r, &s);
 	(void)pthread_mutex_lock(&reader->lock);
 	reader->n_running--;
 	(void)pthread_cond_signal(&reader->changed);
@@ -264,7 +264,7 @@ static void wait_for_end(struct reader *reader, struct progress *progress)
 			r = progress_report(progress, "read", atomic_load(&reader->n_done),
 					    reader->plan->n_bytes);
 		if (r < 0)
-			fail(reader, r, &cancelled);
+			reader_fail(reader, r, &cancelled);
 		(void)pthread_mutex_lock(&reader->lock);
 	}
 	(void)pthread_mutex_unlock(&reader->lock);

@@ -26,12 +26,12 @@ struct parser {
 	struct sentence *s;
 };
 
-static const char *quote(struct sentence_quote *q, const struct safetensors_tensor *t)
+static const char *tensor_quote(struct sentence_quote *q, const struct safetensors_tensor *t)
 {
 	return sentence_quote(q, t->name, t->name_size);
 }
 
-#define QUOTE(t) quote(&(struct sentence_quote){0}, t)
+#define QUOTE(t) tensor_quote(&(struct sentence_quote){0}, t)
 
 /* --- Text ------------------------------------------------------------------------------------- */
 

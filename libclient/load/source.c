@@ -18,7 +18,7 @@ static int out_of_memory(struct sentence *s)
 }
 
 /* The path of `name` in the directory that the first `n` bytes of `directory` name. */
-static char *join(const char *directory, size_t n, const char *name)
+static char *path_join(const char *directory, size_t n, const char *name)
 {
 	char *path;
 
@@ -55,7 +55,7 @@ static int add_files_of(struct sources *ss, uint32_t i, struct sentence *s)
 	int r = 0;
 
 	for (size_t k = 0; r == 0 && k < index->n_files; k++)
-		r = add_source(ss, join(path, n_directory, index->files[k]), i, (uint32_t)k, s);
+		r = add_source(ss, path_join(path, n_directory, index->files[k]), i, (uint32_t)k, s);
 	return r;
 }
 
@@ -79,7 +79,7 @@ static int add_index(struct sources *ss, struct file *f, struct sentence *s)
 static int add_index_in(struct sources *ss, const char *directory, const char *name,
 			struct sentence *s)
 {
-	cleanup(freep) char *path = join(directory, strlen(directory), name);
+	cleanup(freep) char *path = path_join(directory, strlen(directory), name);
 	cleanup(file_deinit) struct file f = FILE_INIT;
 	int r;
 
@@ -117,7 +117,7 @@ static int add_files_in(struct sources *ss, struct directory *d, const char *dir
 
 	for (size_t i = 0; r == 0 && i < set->n; i++) {
 		directory_take(d, set->entries[i].name);
-		r = add_source(ss, join(directory, strlen(directory), set->entries[i].name),
+		r = add_source(ss, path_join(directory, strlen(directory), set->entries[i].name),
 			       SOURCE_NO_INDEX, 0, s);
 	}
 	return r;

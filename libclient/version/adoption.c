@@ -44,7 +44,8 @@ static uint32_t first_of(uint32_t *tied, uint32_t index)
 }
 
 /* Adds tensor `index` of the given layout to the group of names that `root` stands for. */
-static void join(struct adoption *a, const struct layout *newest, uint32_t root, uint32_t index)
+static void adoption_join(struct adoption *a, const struct layout *newest, uint32_t root,
+			  uint32_t index)
 {
 	const char *name = layout_tensor_name(&a->given, &a->given.tensors[index]);
 	uint32_t found, home;
@@ -98,8 +99,8 @@ int adoption_tie(struct adoption *a, const struct layout *newest)
 		if (root == i)
 			continue;
 		if (a->homes[root] == LAYOUT_NONE)
-			join(a, newest, root, root);
-		join(a, newest, root, i);
+			adoption_join(a, newest, root, root);
+		adoption_join(a, newest, root, i);
 	}
 	adoption_settle(a, newest);
 	return 0;

@@ -10,7 +10,7 @@
 #include "ipc/digest.h"
 #include "libclient/version/memory.h"
 
-static int say(struct sentence *s, int r)
+static int host_say(struct sentence *s, int r)
 {
 	return r < 0 ? sentence_set(s, r, "%s", strerror(-r)) : r;
 }
@@ -46,7 +46,7 @@ static int host_map(struct memory *m, const struct memory_request *q, struct sen
 		if (r < 0)
 			mapping_free(m->data, m->size);
 	}
-	return say(s, r);
+	return host_say(s, r);
 }
 
 static int host_replace(struct memory *m, const struct memory_request *q, struct sentence *s)
@@ -55,7 +55,7 @@ static int host_replace(struct memory *m, const struct memory_request *q, struct
 
 	if (r == 0 && q->access == MEMORY_WRITE)
 		r = keep_from_children(m);
-	return say(s, r);
+	return host_say(s, r);
 }
 
 static int host_let_go(struct memory *m, struct sentence *s)
@@ -63,7 +63,7 @@ static int host_let_go(struct memory *m, struct sentence *s)
 	void *p = mmap(m->data, m->size, PROT_NONE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
-	return say(s, p == MAP_FAILED ? -errno : 0);
+	return host_say(s, p == MAP_FAILED ? -errno : 0);
 }
 
 static void host_unmap(struct memory *m)
@@ -83,7 +83,7 @@ static int host_write(struct memory *m, uint64_t offset, const void *from, uint6
 		      struct sentence *s)
 {
 	if (m->access != MEMORY_WRITE)
-		return say(s, -EACCES);
+		return host_say(s, -EACCES);
 	memcpy((char *)m->data + offset, from, n);
 	return 0;
 }

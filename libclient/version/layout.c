@@ -33,7 +33,7 @@ struct weightd_layout {
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
 
 /* Room for n + more items. */
-static int reserve(void *array, size_t item_size, size_t n, size_t more, size_t *room)
+static int layout_reserve(void *array, size_t item_size, size_t n, size_t more, size_t *room)
 {
 	size_t want = *room ? *room : 64;
 	void **p = array, *grown;
@@ -91,7 +91,7 @@ static int check_image(const void *image, uint64_t size, uint64_t *ret_end)
 /* A copy of a section, as an array that can grow. */
 static int take_section(void *array, const void *section, size_t item_size, size_t n, size_t *room)
 {
-	int r = n ? reserve(array, item_size, 0, n, room) : 0;
+	int r = n ? layout_reserve(array, item_size, 0, n, room) : 0;
 
 	if (r == 0 && n)
 		memcpy(*(void **)array, section, n * item_size);
@@ -259,8 +259,8 @@ static uint32_t put_unit(struct weightd_layout *l, const char *unit, size_t size
 }
 
 /* Everything that can fail, before anything changes. */
-static int prepare(struct weightd_layout *l, const char *name, const char *unit, uint32_t n_dims,
-		   uint32_t *ret_bucket)
+static int layout_prepare(struct weightd_layout *l, const char *name, const char *unit,
+			  uint32_t n_dims, uint32_t *ret_bucket)
 {
 	size_t name_size = strlen(name), unit_size = strlen(unit);
 	int r;
@@ -270,21 +270,21 @@ static int prepare(struct weightd_layout *l, const char *name, const char *unit,
 		return -EINVAL;
 	if (l->n_tensors >= LAYOUT_TENSORS_MAX)
 		return -EOVERFLOW;
-	r = reserve(&l->tensors, sizeof(*l->tensors), l->n_tensors, 1, &l->tensors_room);
+	r = layout_reserve(&l->tensors, sizeof(*l->tensors), l->n_tensors, 1, &l->tensors_room);
 	if (r == 0)
-		r = reserve(&l->dims, sizeof(*l->dims), l->n_dims, n_dims, &l->dims_room);
+		r = layout_reserve(&l->dims, sizeof(*l->dims), l->n_dims, n_dims, &l->dims_room);
 	if (r == 0)
-		r = reserve(&l->units, sizeof(*l->units), l->n_units, 1, &l->units_room);
+		r = layout_reserve(&l->units, sizeof(*l->units), l->n_units, 1, &l->units_room);
 	if (r == 0)
-		r = reserve(&l->strings, 1, l->strings_size, name_size + unit_size + 2,
-			    &l->strings_room);
+		r = layout_reserve(&l->strings, 1, l->strings_size, name_size + unit_size + 2,
+				   &l->strings_room);
 	if (r == 0)
 		r = index_name(l, name, name_size, ret_bucket);
 	return r;
 }
 
-static void append(struct weightd_layout *l, const char *name, const char *unit, uint32_t bucket,
-		   struct layout_tensor t)
+static void layout_append(struct weightd_layout *l, const char *name, const char *unit,
+			  uint32_t bucket, struct layout_tensor t)
 {
 	t.unit = put_unit(l, unit, strlen(unit));
 	t.name_size = (uint32_t)strlen(name);
@@ -317,7 +317,7 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 	    __builtin_add_overflow(t.offset, t.n_bytes, &end) ||
 	    end > DIGEST_DATA_MAX - LAYOUT_ALIGNMENT_MAX)
 		return -EOVERFLOW;
-	r = prepare(l, name, unit ? unit : "", n_dims, &bucket);
+	r = layout_prepare(l, name, unit ? unit : "", n_dims, &bucket);
 	if (r < 0)
 		return r;
 	t.dims = l->n_dims;
@@ -325,7 +325,7 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 		memcpy(l->dims + l->n_dims, shape, n_dims * sizeof(*shape));
 	l->n_dims += n_dims;
 	l->end = end;
-	append(l, name, unit ? unit : "", bucket, t);
+	layout_append(l, name, unit ? unit : "", bucket, t);
 	return 0;
 }
 
@@ -337,13 +337,13 @@ int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t inde
 
 	if (index >= l->n_tensors)
 		return -EINVAL;
-	r = prepare(l, name, unit ? unit : "", 0, &bucket);
+	r = layout_prepare(l, name, unit ? unit : "", 0, &bucket);
 	if (r < 0)
 		return r;
 	t = l->tensors[index];
 	if (t.tied_to == LAYOUT_NONE)
 		t.tied_to = index;
-	append(l, name, unit ? unit : "", bucket, t);
+	layout_append(l, name, unit ? unit : "", bucket, t);
 	return 0;
 }
 

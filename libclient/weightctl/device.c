@@ -42,8 +42,8 @@ static long number_of(const char *device)
 }
 
 /* How many GPUs, or parts of one, have the number; and the last of them. */
-static size_t count(const struct weightd_list *list, long number,
-		    const struct weightd_device_info **ret)
+static size_t device_count_matching(const struct weightd_list *list, long number,
+				    const struct weightd_device_info **ret)
 {
 	const struct weightd_device_info *info;
 	size_t n = 0;
@@ -86,7 +86,7 @@ const char *device_short(struct cli *cli, const char *device)
 		return device;
 	}
 	info = device_find(list, device);
-	if (!info || count(list, info->index, &info) != 1)
+	if (!info || device_count_matching(list, info->index, &info) != 1)
 		return device;
 	(void)snprintf(ret, sizeof(shorts[0]), "cuda:%u", (unsigned)info->index);
 	return ret;
@@ -133,7 +133,7 @@ int device_resolve(struct cli *cli)
 	r = device_list(cli, false, &list);
 	if (r < 0)
 		return cli_fail(cli, r);
-	n = count(list, number, &info);
+	n = device_count_matching(list, number, &info);
 	if (n == 0)
 		return not_there(list, number);
 	if (n > 1)

@@ -57,7 +57,7 @@ static int host_allocate(struct backend_memory *m)
 }
 
 /* Makes huge pages of [start, start + size) where that works, and returns how many bytes that was. */
-static uint64_t collapse(int fd, uint64_t start, uint64_t size)
+static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
 {
 	uint64_t huge = 0;
 	char *area, *p;
@@ -109,7 +109,7 @@ static int host_provide(struct backend_memory *m)
 		memcpy(m->limit, headroom.limit, sizeof(m->limit));
 		return -ENOMEM;
 	}
-	progress->huge += collapse(m->fd, start, n & ~(HUGE_SIZE - 1));
+	progress->huge += host_collapse(m->fd, start, n & ~(HUGE_SIZE - 1));
 	do
 		r = fallocate(m->fd, 0, (off_t)start, (off_t)n);
 	while (r < 0 && errno == EINTR);

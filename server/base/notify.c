@@ -220,7 +220,7 @@ bool notify_works(const struct notify *n)
 	return n->source.fd >= 0 && !n->gone;
 }
 
-static int enqueue(struct notify *n, const char *text, int fd)
+static int notify_enqueue(struct notify *n, const char *text, int fd)
 {
 	size_t size = strlen(text) + 1;
 	struct message *m = malloc(sizeof(*m) + size);
@@ -257,7 +257,7 @@ int notify_send(struct notify *n, const char *text, int fd)
 		notify_give_up(n, r);
 		return -ENOTCONN;
 	}
-	r = enqueue(n, text, fd);
+	r = notify_enqueue(n, text, fd);
 	if (r == 0)
 		notify_flush(n);
 	return r;

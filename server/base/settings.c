@@ -243,7 +243,8 @@ int settings_parse(struct settings *s, const char *text, size_t size)
 /* --- The file --- */
 
 /* Why it is not read, or NULL. `buf` is for what names the program. */
-static const char *distrust(const struct stat *st, const char *program, char *buf, size_t size)
+static const char *settings_distrust(const struct stat *st, const char *program, char *buf,
+				     size_t size)
 {
 	if (!S_ISREG(st->st_mode))
 		return "it is no file";
@@ -269,7 +270,7 @@ int settings_read(const char *program, const char *path, char **ret, uint64_t *r
 	struct stat st;
 	int r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
 
-	if (r == 0 && (why = distrust(&st, program, buf, sizeof(buf)))) {
+	if (r == 0 && (why = settings_distrust(&st, program, buf, sizeof(buf)))) {
 		log_error("%s is not read: %s", path, why);
 		return -EINVAL;
 	}

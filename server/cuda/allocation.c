@@ -29,7 +29,8 @@ uint64_t allocation_granularity(const struct gpus *g, const struct gpu *gpu)
  * need a daemon (IMEX), registration with network cards a module of the kernel; memory without them
  * is enough for most.
  */
-static cu_result create(const struct gpus *g, const struct gpu *gpu, size_t size, cu_handle *ret)
+static cu_result handle_create(const struct gpus *g, const struct gpu *gpu, size_t size,
+			       cu_handle *ret)
 {
 	bool fabric = gpu_has(g, gpu, CU_ATTRIBUTE_FABRIC);
 	bool rdma = gpu_has(g, gpu, CU_ATTRIBUTE_RDMA_WITH_VMM);
@@ -51,7 +52,7 @@ static cu_result create(const struct gpus *g, const struct gpu *gpu, size_t size
 	}
 }
 
-static cu_result fill(const struct gpus *g, const struct gpu *gpu, cu_ptr at, size_t size)
+static cu_result allocation_fill(const struct gpus *g, const struct gpu *gpu, cu_ptr at, size_t size)
 {
 	struct cu_access access = {
 		.location = {.type = CU_LOCATION_DEVICE, .id = gpu->device},
@@ -65,7 +66,7 @@ static cu_result fill(const struct gpus *g, const struct gpu *gpu, cu_ptr at, si
 }
 
 /* Maps it for as long as it takes to write zeros, and not longer. */
-static cu_result scrub(const struct gpus *g, const struct gpu *gpu, cu_handle h, size_t size)
+static cu_result handle_scrub(const struct gpus *g, const struct gpu *gpu, cu_handle h, size_t size)
 {
 	cu_ptr at = 0;
 	cu_result r = g->driver->mem_reserve(&at, size, 0, 0, 0), undone;
@@ -74,7 +75,7 @@ static cu_result scrub(const struct gpus *g, const struct gpu *gpu, cu_handle h,
 		return r;
 	r = g->driver->mem_map(at, size, 0, h, 0);
 	if (r == CU_OK) {
-		r = fill(g, gpu, at, size);
+		r = allocation_fill(g, gpu, at, size);
 		undone = g->driver->mem_unmap(at, size);
 		r = r == CU_OK ? undone : r;
 	}
@@ -88,12 +89,12 @@ static int allocation_create(const struct gpus *g, const struct gpu *gpu, size_t
 {
 	const char *what = "it provides no memory";
 	cu_handle h;
-	cu_result r = create(g, gpu, size, &h), released;
+	cu_result r = handle_create(g, gpu, size, &h), released;
 	int fd = -1;
 
 	if (r != CU_OK)
 		return gpu_explain(g, what, r, why);
-	r = scrub(g, gpu, h, size);
+	r = handle_scrub(g, gpu, h, size);
 	if (r == CU_OK) {
 		what = "its memory cannot be shared";
 		r = g->driver->mem_export(&fd, h, CU_HANDLE_POSIX_FD, 0);

@@ -30,7 +30,7 @@ static void slot_destroy(struct slot *s)
 CLEANUP_POINTER(struct slot, slot_destroy);
 
 /* The place of its bytes, as far as the device shows it. -EINVAL: it is no device. */
-static int locate(struct slot *s)
+static int slot_locate(struct slot *s)
 {
 	struct wire_location *location = &s->memory.location;
 	struct device device;
@@ -83,7 +83,7 @@ int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, stru
 	if (!s)
 		return -ENOMEM;
 	s->id = server_next_id(server);
-	r = locate(s);
+	r = slot_locate(s);
 	if (r == 0)
 		r = quota_charge(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
 	if (r == 0)
@@ -128,7 +128,7 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	s->kept = true;
 	s->memory.location.map_size = saved->map_size;
 	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
-	r = locate(s);
+	r = slot_locate(s);
 	if (r == 0)
 		r = slot_check_recovered(s, probe_fd);
 	if (r == 0)

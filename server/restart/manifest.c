@@ -23,7 +23,7 @@ static void manifest_checksum(const struct manifest_record *r, uint8_t ret[WIRE_
 	hash128((const char *)r + sizeof(r->checksum), size - sizeof(r->checksum), ret);
 }
 
-static int map(int fd, struct manifest **ret)
+static int manifest_map(int fd, struct manifest **ret)
 {
 	void *m = mmap(NULL, MANIFEST_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
@@ -43,7 +43,7 @@ int manifest_new(uint64_t buffer, struct manifest **ret, int *ret_fd)
 		return r;
 	if (fcntl(fd, F_ADD_SEALS, SEALS) < 0 || fchmod(fd, 0400) < 0)
 		return -errno;
-	r = map(fd, &m);
+	r = manifest_map(fd, &m);
 	if (r < 0)
 		return r;
 	m->magic = MANIFEST_MAGIC;
@@ -105,7 +105,7 @@ int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_
 	if (r == 0 && (size != MANIFEST_SIZE || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS))
 		r = -EBADF;
 	if (r == 0)
-		r = map(fd, &m);
+		r = manifest_map(fd, &m);
 	if (r < 0)
 		return r;
 	r = manifest_check(m, buffer, ret_abi);

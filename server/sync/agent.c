@@ -175,7 +175,7 @@ static void agent_reap(struct agent *a)
 			p->ops->free(a, p);
 }
 
-static void earlier(uint64_t *timer, uint64_t deadline)
+static void timer_set_earlier(uint64_t *timer, uint64_t deadline)
 {
 	if (deadline && (!*timer || deadline < *timer))
 		*timer = deadline;
@@ -193,9 +193,9 @@ static void agent_settle(struct agent *a)
 	timer = repair_step(a, agent_now(a));
 	phase_time_step(a);
 	agent_reap(a);
-	earlier(&timer, watch_step(a, agent_now(a)));
-	earlier(&timer, loan_step(a, agent_now(a)));
-	earlier(&timer, replicas_step(a, agent_now(a)));
+	timer_set_earlier(&timer, watch_step(a, agent_now(a)));
+	timer_set_earlier(&timer, loan_step(a, agent_now(a)));
+	timer_set_earlier(&timer, replicas_step(a, agent_now(a)));
 	repair_serve_next(a);
 	repair_share_rate(a);
 	receiver_begin_next(a);
@@ -204,11 +204,11 @@ static void agent_settle(struct agent *a)
 	list_for_each(s, &a->syncs, link) {
 		if (!s->is_left && sync_is_left_to_late(s))
 			history_sync_left(a, s);
-		earlier(&timer, sync_deadline(s));
+		timer_set_earlier(&timer, sync_deadline(s));
 	}
 	list_for_each(p, &a->participants, link)
-		earlier(&timer, participant_deadline(p));
-	earlier(&timer, a->save_ns);
+		timer_set_earlier(&timer, participant_deadline(p));
+	timer_set_earlier(&timer, a->save_ns);
 	if (a->look_again)
 		timer = agent_now(a);
 	if (timer != a->timer_ns)

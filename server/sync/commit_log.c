@@ -111,7 +111,7 @@ int commit_log_lock(const char *folder, int *ret_fd, char why[WHY_SIZE])
 
 /* --- Reading ------------------------------------------------------------------------------------ */
 
-static void sum(const char *text, size_t size, char ret[SUM_SIZE])
+static void commit_log_sum(const char *text, size_t size, char ret[SUM_SIZE])
 {
 	uint8_t hash[HASH_SIZE];
 
@@ -125,11 +125,11 @@ static bool is_whole(const char *line, size_t size)
 
 	if (size <= SUM_SIZE || line[size - 1] != '\n' || line[SUM_SIZE - 1] != ' ')
 		return false;
-	sum(line + SUM_SIZE, size - SUM_SIZE - 1, digits);
+	commit_log_sum(line + SUM_SIZE, size - SUM_SIZE - 1, digits);
 	return memcmp(line, digits, SUM_SIZE - 1) == 0;
 }
 
-static int parse(const char *line, size_t size, json_t *pieces)
+static int commit_log_parse(const char *line, size_t size, json_t *pieces)
 {
 	return json_array_append_new(pieces, json_loadb(line + SUM_SIZE, size - SUM_SIZE - 1,
 							JSON_REJECT_DUPLICATES, NULL));
@@ -156,7 +156,7 @@ static int read_pieces(struct commit_log *r, FILE *file, json_t **ret, unsigned 
 			r->n_torn += (uint64_t)size;
 			continue;
 		}
-		if (bad || parse(line, (size_t)size, pieces) < 0)
+		if (bad || commit_log_parse(line, (size_t)size, pieces) < 0)
 			break;
 		r->size += (uint64_t)size;
 		r->size_max = n == 1 ? size_max(r->size) : r->size_max;
@@ -263,14 +263,14 @@ int commit_log_may_save(const struct commit_log *r, char why[WHY_SIZE])
 	return res;
 }
 
-static int format(const json_t *piece, char **ret_line, size_t *ret_size)
+static int commit_log_format(const json_t *piece, char **ret_line, size_t *ret_size)
 {
 	char *text = json_dumps(piece, JSON_COMPACT | JSON_SORT_KEYS), digits[SUM_SIZE];
 	int n;
 
 	if (!text)
 		return -ENOMEM;
-	sum(text, strlen(text), digits);
+	commit_log_sum(text, strlen(text), digits);
 	n = asprintf(ret_line, "%s %s\n", digits, text);
 	free(text);
 	*ret_size = (size_t)n;
@@ -304,7 +304,7 @@ static int commit_log_append(struct commit_log *r, int folder, const char *line,
 }
 
 /* There is the old file or the new one, whenever it ends. */
-static int replace(struct commit_log *r, int folder, const char *line, size_t size)
+static int commit_log_replace(struct commit_log *r, int folder, const char *line, size_t size)
 {
 	cleanup(fd_closep) int fd = -1;
 	int res = open_new(folder, &fd);
@@ -333,9 +333,9 @@ int commit_log_save(struct commit_log *r, const json_t *piece, bool is_all)
 	int res = open_folder(r->folder, &folder_fd);
 
 	if (res == 0)
-		res = format(piece, &line, &size);
+		res = commit_log_format(piece, &line, &size);
 	if (res == 0)
-		res = is_all ? replace(r, folder_fd, line, size)
+		res = is_all ? commit_log_replace(r, folder_fd, line, size)
 			     : commit_log_append(r, folder_fd, line, size);
 	free(line);
 	return res;

@@ -32,7 +32,7 @@ static struct parser *parser_of(struct settings *s)
 /* --- Elements of the configuration ---------------------------------------------------------------- */
 
 /* One more element of `size` bytes at the end of the array that `*array` points to, zero. NULL: it was reported. */
-static void *grow(struct settings *s, void *array, unsigned *n, size_t size)
+static void *config_grow(struct settings *s, void *array, unsigned *n, size_t size)
 {
 	char *at, *more;
 
@@ -51,7 +51,7 @@ static void *grow(struct settings *s, void *array, unsigned *n, size_t size)
 static const char *config_keep(struct settings *s, const char *text)
 {
 	struct config *c = s->values;
-	char **slot = grow(s, &c->strings, &c->n_strings, sizeof(*slot));
+	char **slot = config_grow(s, &c->strings, &c->n_strings, sizeof(*slot));
 
 	if (!slot)
 		return NULL;
@@ -209,7 +209,7 @@ static void set_trusted(struct settings *s, const struct setting *key, const cha
 			key->name, value);
 		return;
 	}
-	slot = grow(s, &c->trusted, &c->n_trusted, sizeof(*slot));
+	slot = config_grow(s, &c->trusted, &c->n_trusted, sizeof(*slot));
 	if (slot)
 		*slot = network;
 }
@@ -268,7 +268,7 @@ static void add_names(struct settings *s, const struct setting *key, const char 
 			settings_report(s, "more than %d %s", MEMBERS_MAX, key->name);
 			return;
 		} else {
-			slot = grow(s, list, n, sizeof(*slot));
+			slot = config_grow(s, list, n, sizeof(*slot));
 			if (slot && !(*slot = config_keep(s, name)))
 				(*n)--;
 		}
@@ -418,8 +418,8 @@ static void begin_peer(struct settings *s, const char *name)
 				p->peer_lines[other - c->peers]);
 		return;
 	}
-	line = grow(s, &p->peer_lines, &n, sizeof(*line));
-	peer = line ? grow(s, &c->peers, &c->n_peers, sizeof(*peer)) : NULL;
+	line = config_grow(s, &p->peer_lines, &n, sizeof(*line));
+	peer = line ? config_grow(s, &c->peers, &c->n_peers, sizeof(*peer)) : NULL;
 	if (!peer)
 		return;
 	*line = s->line;
@@ -443,8 +443,8 @@ static void begin_group(struct settings *s, const char *name)
 					name, p->group_lines[i]);
 			return;
 		}
-	line = grow(s, &p->group_lines, &n, sizeof(*line));
-	group = line ? grow(s, &c->groups, &c->n_groups, sizeof(*group)) : NULL;
+	line = config_grow(s, &p->group_lines, &n, sizeof(*line));
+	group = line ? config_grow(s, &c->groups, &c->n_groups, sizeof(*group)) : NULL;
 	if (!group)
 		return;
 	*line = s->line;

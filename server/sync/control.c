@@ -76,13 +76,13 @@ static void client_free(struct client *c)
 }
 
 /* It is freed from the loop: whoever says this is in the middle of something. */
-static void doom(struct client *c)
+static void control_doom(struct client *c)
 {
 	c->doomed = true;
 	(void)shutdown(c->source.fd, SHUT_RDWR);
 }
 
-static void flush(struct client *c)
+static void control_flush(struct client *c)
 {
 	struct packet *p, *next;
 
@@ -92,7 +92,7 @@ static void flush(struct client *c)
 		if (r == -EAGAIN)
 			break;
 		if (r < 0) {
-			doom(c);
+			control_doom(c);
 			return;
 		}
 		list_remove(&p->link);
@@ -111,13 +111,13 @@ static void control_say(struct client *c, json_t *json)
 
 	if (!p) {
 		json_decref(json);
-		doom(c);
+		control_doom(c);
 		return;
 	}
 	p->json = json;
 	list_append(&c->queue, &p->link);
 	c->n_queue++;
-	flush(c);
+	control_flush(c);
 }
 
 static void say_end(struct client *c)
@@ -137,7 +137,7 @@ static void say_rows(struct client *c, json_t *rows)
 	json_t *row;
 
 	if (!rows) {
-		doom(c);
+		control_doom(c);
 		return;
 	}
 	json_array_foreach(rows, i, row) control_say(c, json_incref(row));
@@ -369,7 +369,7 @@ static const struct {
 	{"average", answer_average}, {"reshard", answer_reshard},
 };
 
-static void answer(struct client *c, const json_t *request)
+static void control_answer(struct client *c, const json_t *request)
 {
 	char why[WHY_SIZE];
 	const char *op;
@@ -401,11 +401,11 @@ static void control_on_client(struct source *source, uint32_t events)
 	int r;
 
 	if (!c->doomed && events & EPOLLOUT)
-		flush(c);
+		control_flush(c);
 	if (!c->doomed && c->n_queue == 0 && events & (EPOLLIN | EPOLLHUP)) {
 		r = json_packet_receive_plain(source->fd, MSG_DONTWAIT, &t);
 		if (r == 0) {
-			answer(c, t.message);
+			control_answer(c, t.message);
 			json_packet_deinit(&t);
 		} else if (r != -EAGAIN) {
 			c->doomed = true;

@@ -430,7 +430,10 @@ static void daemon_on_call(void *userdata, int fd, const struct address *address
 	peers_accept(&((struct daemon *)userdata)->peers, fd, address);
 }
 
-/* Takes both. Leaves out what does not fit into a packet, and says so in the row: replicas() has it. */
+/*
+ * Takes both. Leaves out what does not fit into a packet, and says so in the row: daemon_replicas()
+ * has it.
+ */
 static void append_row(json_t *rows, json_t *row, json_t *replicas)
 {
 	size_t n = json_array_size(replicas);
@@ -447,7 +450,7 @@ static void append_row(json_t *rows, json_t *row, json_t *replicas)
 		(void)json_array_append_new(rows, row);
 }
 
-static json_t *nodes(void *userdata)
+static json_t *daemon_nodes(void *userdata)
 {
 	const struct daemon *w = userdata;
 	json_t *rows = json_array();
@@ -464,7 +467,7 @@ static json_t *nodes(void *userdata)
 	return rows;
 }
 
-static json_t *replicas(void *userdata, const char *node)
+static json_t *daemon_replicas(void *userdata, const char *node)
 {
 	const struct daemon *w = userdata;
 
@@ -711,8 +714,8 @@ static int open_control(struct daemon *w, char why[WHY_SIZE])
 		.operators = w->config->operators,
 		.operators_gid = w->config->operators_gid,
 		.agent = w->agent,
-		.nodes = nodes,
-		.replicas = replicas,
+		.nodes = daemon_nodes,
+		.replicas = daemon_replicas,
 		.userdata = w,
 	};
 	return control_init(&w->control, &w->loop, &w->control_options, why);

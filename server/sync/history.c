@@ -248,7 +248,7 @@ void history_participant_event(struct agent *a, const struct participant *p)
 }
 
 /* Steals all three. */
-static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
+static void history_remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 {
 	ended_syncs_add(a, row, rows);
 	replicas_save_later(a);
@@ -350,7 +350,7 @@ void history_sync_end(struct agent *a, const struct sync *s, bool committed)
 	event = end_event(row, outcome_rows(a, s, state), state, s->why);
 	set_number(row, "nodes", s->n_members + !s->us);
 	append_sync(a, s, rows);
-	remember(a, row, rows, event);
+	history_remember(a, row, rows, event);
 }
 
 void history_participant_end(struct agent *a, const struct participant *p)
@@ -368,7 +368,7 @@ void history_participant_end(struct agent *a, const struct participant *p)
 			  p->state_name, p->why);
 	set_number(row, "nodes", 1);
 	metrics_on_end(a, ROLE_MEMBER, x.kind, p->state_name);
-	remember(a, row, json_pack("[o]", participant_row(a, p)), event);
+	history_remember(a, row, json_pack("[o]", participant_row(a, p)), event);
 }
 
 static struct byte_count *byte_count_of(struct agent *a, enum metrics_role role, const char *sync)

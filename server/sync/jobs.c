@@ -124,7 +124,7 @@ static void send_queue(struct job *job)
 }
 
 /* False: nothing more to hear. */
-static bool hear(struct job *job)
+static bool job_hear(struct job *job)
 {
 	struct jobs *j = job->jobs;
 	struct json_packet t;
@@ -150,7 +150,7 @@ static void release_held(struct jobs *j)
 			loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
 }
 
-static void bury(struct job *job)
+static void job_bury(struct job *job)
 {
 	struct jobs *j = job->jobs;
 	char how[CHILD_WHY_SIZE];
@@ -169,7 +169,7 @@ static void job_on_socket(struct source *source, uint32_t events)
 
 	if (events & EPOLLOUT)
 		send_queue(job);
-	for (unsigned i = 0; i < BATCH && job->socket.loop && hear(job); i++)
+	for (unsigned i = 0; i < BATCH && job->socket.loop && job_hear(job); i++)
 		;
 }
 
@@ -179,10 +179,10 @@ static void job_on_over(struct source *source, uint32_t events)
 	struct job *job = container_of(source, struct job, end);
 
 	(void)events;
-	while (job->socket.loop && !job->forgotten && hear(job))
+	while (job->socket.loop && !job->forgotten && job_hear(job))
 		;
 	loop_remove(&job->socket);
-	bury(job);
+	job_bury(job);
 }
 
 static struct job *job_new(struct jobs *j, const char *buffer, void *owner)

@@ -46,7 +46,7 @@ struct arguments {
 	bool check;
 };
 
-static struct arguments parse(int argc, char **argv)
+static struct arguments parse_arguments(int argc, char **argv)
 {
 	struct arguments a = {.config = CONFIG_PATH};
 	int c, index;
@@ -64,7 +64,7 @@ static struct arguments parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct arguments a = parse(argc, argv);
+	struct arguments a = parse_arguments(argc, argv);
 	struct config config;
 	int r;
 

@@ -57,7 +57,7 @@ static void retry_later(struct tracing *t)
 	timer_start(t->loop, &t->retry, num_now_ns() + t->retry_ns);
 }
 
-static void lose(struct tracing *t, const char *why)
+static void tracing_lose(struct tracing *t, const char *why)
 {
 	void *it;
 
@@ -77,7 +77,7 @@ static void lose(struct tracing *t, const char *why)
 
 static void tracing_on_silence(struct timer *timer)
 {
-	lose(container_of(timer, struct tracing, patience), "does not answer");
+	tracing_lose(container_of(timer, struct tracing, patience), "does not answer");
 }
 
 static bool is_of(const struct request *q, const char *op, const char *sync)
@@ -100,7 +100,7 @@ static void send_next(struct tracing *t)
 	(void)json_object_del(json, "note"); /* a note may be longer than weightd-trace accepts */
 	r = json_packet_send(t->source.fd, json, &q->fd, q->fd >= 0);
 	if (r < 0) { /* there is room for one, always */
-		lose(t, "is gone");
+		tracing_lose(t, "is gone");
 		return;
 	}
 	t->is_asked = true;
@@ -108,7 +108,7 @@ static void send_next(struct tracing *t)
 	t->rows = json_array();
 }
 
-static void hear(struct tracing *t)
+static void tracing_hear(struct tracing *t)
 {
 	if (t->is_heard)
 		return;
@@ -130,7 +130,7 @@ static void on_answer(struct tracing *t, const json_t *end)
 	t->is_asked = false;
 	timer_stop(&t->patience);
 	request_free(t, q);
-	hear(t);
+	tracing_hear(t);
 	if (error)
 		log_warning("weightd-trace refuses '%s': %s", op, error);
 	else if (!strcmp(op, "end"))
@@ -149,7 +149,7 @@ static void tracing_on_packet(struct source *source, uint32_t events)
 	if (r == -EAGAIN)
 		return;
 	if (r < 0 || !t->is_asked) {
-		lose(t, r < 0 ? "is gone" : "speaks unasked");
+		tracing_lose(t, r < 0 ? "is gone" : "speaks unasked");
 		if (r == 0)
 			json_packet_deinit(&said);
 		return;
@@ -201,7 +201,7 @@ static void connect_to_it(struct tracing *t)
 	t->events->on_connect(t->userdata);
 }
 
-static void enqueue(struct tracing *t, const json_t *json, int fd)
+static void tracing_enqueue(struct tracing *t, const json_t *json, int fd)
 {
 	struct request *q = calloc(1, sizeof(*q));
 
@@ -264,7 +264,7 @@ static void tracing_note(struct tracing *t, const char *op, const json_t *reques
 }
 
 /* The timer looks for a tracer that went amid a sync, as the sync has to begin anew then. */
-static bool begins(const struct tracing *t, const char *op)
+static bool tracing_begins(const struct tracing *t, const char *op)
 {
 	return !strcmp(op, "begin") || (!t->is_lost && !strcmp(op, "tell"));
 }
@@ -274,14 +274,14 @@ void tracing_ask(struct tracing *t, const json_t *request, int fd)
 	const char *op = json_string_value(json_object_get(request, "op"));
 
 	if (t->n_queue == QUEUE_MAX)
-		lose(t, "takes too long to answer");
-	if (t->path && !tracing_is_on(t) && begins(t, op))
+		tracing_lose(t, "takes too long to answer");
+	if (t->path && !tracing_is_on(t) && tracing_begins(t, op))
 		connect_to_it(t);
 	if (t->path)
 		tracing_note(t, op, request);
 	if (!tracing_is_on(t))
 		return;
-	enqueue(t, request, fd);
+	tracing_enqueue(t, request, fd);
 	send_next(t);
 }
 

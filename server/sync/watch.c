@@ -17,7 +17,7 @@
 #define RETRY_MIN SECOND
 #define RETRY_SHIFT_MAX 3 /* 8 s */
 
-static void doubt(struct agent *a, struct replica *rep)
+static void replica_doubt(struct agent *a, struct replica *rep)
 {
 	if (rep->document && rep->state != REPLICA_SUPERSEDED)
 		repair_look_again(a, rep);
@@ -28,7 +28,7 @@ static void doubt_all(struct agent *a)
 	struct replica *rep;
 
 	list_for_each(rep, &a->replicas, link) {
-		doubt(a, rep);
+		replica_doubt(a, rep);
 		loan_forget(a, rep); /* a weightd that was started anew knows of no loan */
 	}
 }
@@ -60,7 +60,7 @@ static void on_gone(struct agent *a, const json_t *message)
 	if (version != rep->version)
 		return;
 	if (is_lost)
-		doubt(a, rep);
+		replica_doubt(a, rep);
 	else
 		replica_set_superseded(a, rep);
 }

@@ -51,7 +51,7 @@ static long read_line(struct recording *r, uint64_t number)
 }
 
 /* NULL at the end, or after printing why: *ret is 0 or EXIT_FAILED. */
-static json_t *next(struct recording *r, uint64_t number, int *ret)
+static json_t *recording_next(struct recording *r, uint64_t number, int *ret)
 {
 	long n = read_line(r, number);
 	json_error_t error;
@@ -116,7 +116,7 @@ static int check_lines(struct check *c)
 	int r;
 
 	for (c->line = 1;; c->line++) {
-		cleanup(json_decrefp) json_t *packet = next(c->r, c->line, &r);
+		cleanup(json_decrefp) json_t *packet = recording_next(c->r, c->line, &r);
 
 		if (!packet)
 			return r;
@@ -188,7 +188,7 @@ int recording_read(struct recording *r, void (*tell)(void *context, json_t *pack
 
 	rewind(r->f);
 	for (uint64_t line = 1; line <= r->n_lines; line++) {
-		cleanup(json_decrefp) json_t *packet = next(r, line, &result);
+		cleanup(json_decrefp) json_t *packet = recording_next(r, line, &result);
 		uint64_t ns;
 
 		if (result)

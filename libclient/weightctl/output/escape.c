@@ -42,7 +42,7 @@ static size_t sequence_length(unsigned char c)
 }
 
 /* The code point at `s` and its length in bytes; 0 for a byte that starts no valid sequence. */
-static size_t decode(const char *s, uint32_t *ret)
+static size_t escape_decode_character(const char *s, uint32_t *ret)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
 	const unsigned char *p = (const unsigned char *)s;
@@ -83,7 +83,7 @@ static void put_escaped(FILE *f, const char *s, bool is_name)
 
 	while (*s) {
 		uint32_t c = 0;
-		size_t len = decode(s, &c);
+		size_t len = escape_decode_character(s, &c);
 
 		if (len && (c < 0x80 || utf8) && iswprint((wint_t)c) && !is_hidden(c) &&
 		    !(is_name && (c == '\\' || c == ELLIPSIS))) {
@@ -122,7 +122,7 @@ void escape_json(FILE *f, const char *s)
 	(void)fputc('"', f);
 	while (*s) {
 		uint32_t c = 0;
-		size_t len = decode(s, &c);
+		size_t len = escape_decode_character(s, &c);
 
 		if (!len)
 			put_unicode_escape(f, 0xfffd);

@@ -46,7 +46,7 @@ static const struct word {
 	{"member", "commit", "publishing"},
 };
 
-static bool copy(const json_t *packet, const char *key, char ret[TEXT_SIZE])
+static bool packet_copy_text(const json_t *packet, const char *key, char ret[TEXT_SIZE])
 {
 	const char *text = json_field_text(packet, key);
 
@@ -62,11 +62,12 @@ static bool read_stay(const json_t *packet, struct stay *ret)
 
 	*ret = (struct stay){.pid = json_field_number(packet, "pid", 0),
 			     .took_ns = json_field_number(packet, "took_ns", UINT64_MAX)};
-	if (!copy(packet, "comm", ret->comm))
+	if (!packet_copy_text(packet, "comm", ret->comm))
 		(void)strcpy(ret->comm, "-");
 	return act && !strcmp(act, "sync_phase") && ret->took_ns < UINT64_MAX &&
-	       copy(packet, "sync", ret->sync) && copy(packet, "role", ret->role) &&
-	       copy(packet, "phase", ret->phase);
+	       packet_copy_text(packet, "sync", ret->sync) &&
+	       packet_copy_text(packet, "role", ret->role) &&
+	       packet_copy_text(packet, "phase", ret->phase);
 }
 
 /* True for the same program in the same part. */
@@ -84,7 +85,7 @@ static struct stay *sync_phases_find(const struct sync_phases *p, const struct s
 }
 
 /* Saturates at the largest number of JSON. */
-static uint64_t sum(uint64_t a, uint64_t b)
+static uint64_t sync_phase_sum(uint64_t a, uint64_t b)
 {
 	return a < INT64_MAX - b ? a + b : INT64_MAX;
 }
@@ -97,7 +98,7 @@ void sync_phases_take(struct sync_phases *p, const json_t *packet)
 		return;
 	known = sync_phases_find(p, &stay);
 	if (known) {
-		known->took_ns = sum(known->took_ns, stay.took_ns);
+		known->took_ns = sync_phase_sum(known->took_ns, stay.took_ns);
 		return;
 	}
 	p->stays = cli_grown(p->stays, p->n_stays, sizeof(*p->stays));
@@ -120,7 +121,7 @@ static void put_one(const struct sync_phases *p, const struct stay *first, bool 
 	double share;
 
 	for (const struct stay *s = first; s < p->stays + p->n_stays; s++)
-		all_ns = sum(all_ns, is_of_same(s, first) ? s->took_ns : 0);
+		all_ns = sync_phase_sum(all_ns, is_of_same(s, first) ? s->took_ns : 0);
 	escape_text(stdout, first->comm);
 	(void)printf(" %" PRIu64 ", ", first->pid);
 	escape_text(stdout, first->role);

@@ -179,7 +179,7 @@ static void table_measure(struct table *t, size_t terminal, size_t *whole, size_
 	}
 }
 
-static size_t sum(const size_t *widths, size_t n)
+static size_t widths_sum(const size_t *widths, size_t n)
 {
 	size_t all = n ? n - 1 : 0; /* a space between two */
 
@@ -189,9 +189,9 @@ static size_t sum(const size_t *widths, size_t n)
 }
 
 /* Takes from the widest that can give, column by column. */
-static void shrink(size_t *widths, const size_t *least, size_t n, size_t terminal)
+static void table_shrink(size_t *widths, const size_t *least, size_t n, size_t terminal)
 {
-	while (sum(widths, n) > terminal) {
+	while (widths_sum(widths, n) > terminal) {
 		size_t widest = n;
 
 		for (size_t i = 0; i < n; i++)
@@ -203,7 +203,7 @@ static void shrink(size_t *widths, const size_t *least, size_t n, size_t termina
 	}
 }
 
-static void cut(struct table *t, struct libscols_cell *c, size_t width)
+static void table_cut(struct table *t, struct libscols_cell *c, size_t width)
 {
 	const char *text = scols_cell_get_data(c);
 	size_t size = strlen(text);
@@ -240,20 +240,20 @@ static void print_records(struct table *t, FILE *out)
  * Makes the table fit into the terminal. False: it does not, and its headings can go to each value
  * instead.
  */
-static bool fit(struct table *t)
+static bool table_fit(struct table *t)
 {
 	const size_t terminal = scols_table_get_termwidth(t->rows);
 	const size_t n_rows = scols_table_get_nlines(t->rows);
 	size_t widths[TABLE_COLUMNS_MAX], least[TABLE_COLUMNS_MAX];
 
 	table_measure(t, terminal, widths, least);
-	if (sum(least, t->n_columns) > terminal && !t->format->noheadings && !t->is_redrawn)
+	if (widths_sum(least, t->n_columns) > terminal && !t->format->noheadings && !t->is_redrawn)
 		return false;
-	shrink(widths, least, t->n_columns, terminal);
+	table_shrink(widths, least, t->n_columns, terminal);
 	for (size_t i = 0; i < t->n_columns; i++) {
-		cut(t, scols_column_get_header(scols_table_get_column(t->rows, i)), widths[i]);
+		table_cut(t, scols_column_get_header(scols_table_get_column(t->rows, i)), widths[i]);
 		for (size_t row = 0; row < n_rows; row++)
-			cut(t, cell_at(t, row, i), widths[i]);
+			table_cut(t, cell_at(t, row, i), widths[i]);
 	}
 	return true;
 }
@@ -267,7 +267,7 @@ int table_end(struct table *t)
 		json_close(t->json, ']');
 		return 0;
 	}
-	if (isatty(STDOUT_FILENO) && !fit(t)) {
+	if (isatty(STDOUT_FILENO) && !table_fit(t)) {
 		print_records(t, out);
 		return 0;
 	}

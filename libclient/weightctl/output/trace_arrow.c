@@ -38,13 +38,13 @@ static json_t *object(void)
 	return o;
 }
 
-static void set(json_t *map, const char *key, json_int_t value)
+static void map_set(json_t *map, const char *key, json_int_t value)
 {
 	if (json_object_set_new(map, key, json_integer(value)) < 0)
 		cli_out_of_memory();
 }
 
-static json_int_t get(const json_t *map, const char *key)
+static json_int_t map_get(const json_t *map, const char *key)
 {
 	const json_t *value = json_object_get(map, key);
 
@@ -66,11 +66,11 @@ static void name_key(const json_t *row, const char *node, const char *peer, char
 }
 
 /* An index that two have is that of none. */
-static void claim(json_t *map, const char *key, json_int_t end)
+static void map_claim(json_t *map, const char *key, json_int_t end)
 {
-	json_int_t other = get(map, key);
+	json_int_t other = map_get(map, key);
 
-	set(map, key, other == NONE || other == end ? end : SEVERAL);
+	map_set(map, key, other == NONE || other == end ? end : SEVERAL);
 }
 
 /* The row of the packet, or NONE if it cannot be determined. */
@@ -86,13 +86,13 @@ static json_int_t end_of(struct trace_arrows *a, const json_t *packet)
 	(void)snprintf(key, sizeof(key), "%s\n%" PRIu64 "\n%s", a->node, number,
 		       text(packet, "sync"));
 	if (json_object_get(a->by_row, key))
-		return get(a->by_row, key);
+		return map_get(a->by_row, key);
 	a->ends = cli_grown(a->ends, a->n_ends, sizeof(*a->ends));
 	a->ends[a->n_ends] = (struct trace_arrow_end){.partner = NONE};
 	(void)strcpy(a->ends[a->n_ends++].sync, text(packet, "sync"));
-	set(a->by_row, key, end);
+	map_set(a->by_row, key, end);
 	name_key(packet, a->node, text(packet, "peer"), key);
-	claim(a->by_name, key, end);
+	map_claim(a->by_name, key, end);
 	return end;
 }
 
@@ -105,7 +105,7 @@ void trace_arrows_add(struct trace_arrows *a, const json_t *packet)
 	if (end == NONE)
 		return;
 	(void)snprintf(key, sizeof(key), "%s\n%s\n%s", text(packet, "sync"), local, remote);
-	claim(a->by_connection, key, end);
+	map_claim(a->by_connection, key, end);
 }
 
 void trace_arrows_note(struct trace_arrows *a, const json_t *row, const struct trace_slice *slice)
@@ -124,7 +124,7 @@ void trace_arrows_note(struct trace_arrows *a, const json_t *row, const struct t
 	};
 }
 
-static void pair(struct trace_arrows *a, json_int_t one, json_int_t other)
+static void trace_arrows_pair(struct trace_arrows *a, json_int_t one, json_int_t other)
 {
 	struct trace_arrow_end *end = &a->ends[one];
 
@@ -155,13 +155,13 @@ static void pair_by(struct trace_arrows *a, json_t *map, int n, bool only_new)
 		json_int_t one = json_integer_value(value), other;
 
 		swapped(name, n, key);
-		other = get(map, key);
+		other = map_get(map, key);
 		if (one < 0 || other < 0 || one >= other)
 			continue;
 		if (only_new && (a->ends[one].partner != NONE || a->ends[other].partner != NONE))
 			continue;
-		pair(a, one, other);
-		pair(a, other, one);
+		trace_arrows_pair(a, one, other);
+		trace_arrows_pair(a, other, one);
 	}
 }
 

@@ -29,7 +29,7 @@ static json_t *made(json_t *o)
 	return o;
 }
 
-static void set(json_t *o, const char *key, json_t *value)
+static void trace_event_set(json_t *o, const char *key, json_t *value)
 {
 	if (json_object_set_new(o, key, made(value)) < 0)
 		cli_out_of_memory();
@@ -126,7 +126,7 @@ static void take_lane(struct trace_events *c, json_t *packet)
 	if (json_object_get(c->lanes, key))
 		return;
 	(void)snprintf(prefix, sizeof(prefix), "%" PRIu64 " ", client_of(packet));
-	set(c->lanes, key, json_integer(free_lane(c, prefix)));
+	trace_event_set(c->lanes, key, json_integer(free_lane(c, prefix)));
 }
 
 /*
@@ -140,7 +140,7 @@ static json_int_t id_of(struct trace_events *c, json_int_t process, const char *
 
 	if (known)
 		return id;
-	set(c->ids, key, json_integer(id));
+	trace_event_set(c->ids, key, json_integer(id));
 	trace_events_put(c, json_pack("{ss ss sI sI s{ss}}", "name",
 				      process ? "thread_name" : "process_name", "ph", "M", "pid",
 				      process ? process : id, "tid", process ? id : 0, "args",
@@ -182,8 +182,8 @@ static struct trace_slice put_on_thread(struct trace_events *c, const json_t *pa
 	struct trace_slice at = {.process = process_of(c, packet)};
 
 	at.thread = thread_of(c, packet, at.process);
-	set(made(event), "pid", json_integer(at.process));
-	set(event, "tid", json_integer(at.thread));
+	trace_event_set(made(event), "pid", json_integer(at.process));
+	trace_event_set(event, "tid", json_integer(at.thread));
 	trace_events_put(c, event);
 	return at;
 }
@@ -231,7 +231,7 @@ static void take_stall(struct trace_events *c, const json_t *packet, const char 
 		return;
 	if (!stalls) {
 		stalls = json_array();
-		set(c->stalls, key, stalls);
+		trace_event_set(c->stalls, key, stalls);
 	}
 	last = json_array_get(stalls, json_array_size(stalls) - 1);
 	if (!last || number(last, "since_ns") != since_ns) {
@@ -239,8 +239,8 @@ static void take_stall(struct trace_events *c, const json_t *packet, const char 
 		if (json_array_append_new(stalls, last) < 0)
 			cli_out_of_memory();
 	}
-	set(last, "cause", text_json(stall, "cause"));
-	set(last, "until_ns", json_integer((json_int_t)now_ns));
+	trace_event_set(last, "cause", text_json(stall, "cause"));
+	trace_event_set(last, "until_ns", json_integer((json_int_t)now_ns));
 }
 
 static void add_row(struct trace_events *c, json_t *packet)
@@ -254,7 +254,7 @@ static void add_row(struct trace_events *c, json_t *packet)
 	take_stall(c, packet, key);
 	if (rtt_us)
 		put_counter(c, packet, "rtt (us)", number(packet, "now_ns"), (json_int_t)rtt_us);
-	set(c->rows, key, json_incref(packet));
+	trace_event_set(c->rows, key, json_incref(packet));
 }
 
 /* Inside of the slice of its row, which readers require first. */
@@ -394,7 +394,7 @@ static bool place_act(struct trace_events *c, const json_t *packet, uint64_t beg
 		is_free = !busy || (uint64_t)json_integer_value(busy) <= begin_ns;
 	}
 	if (is_free)
-		set(c->busy, key, json_integer((json_int_t)end_ns));
+		trace_event_set(c->busy, key, json_integer((json_int_t)end_ns));
 	ret->thread = id_of(c, ret->process, name, key);
 	return is_free;
 }
@@ -408,7 +408,7 @@ static void put_arrow(struct trace_events *c, const char *phase, const struct tr
 
 	/* It ends in the slice around it, not in the next one. */
 	if (*phase == 'f')
-		set(made(event), "bp", json_string("e"));
+		trace_event_set(made(event), "bp", json_string("e"));
 	trace_events_put(c, event);
 }
 
@@ -432,11 +432,12 @@ static const json_t *giver_of(const json_t *packet)
 }
 
 /* Records a slice at which arrows may begin. */
-static void note(json_t *places, const char *key, const struct trace_slice *slice)
+static void trace_slice_note(json_t *places, const char *key, const struct trace_slice *slice)
 {
 	if (json_object_size(places) >= PLACES_MAX) /* the oldest slices get no arrow any more */
 		(void)json_object_clear(places);
-	set(places, key, json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
+	trace_event_set(places, key,
+			json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
 }
 
 /* Writes a gift once for all its receivers, on a track of its own. */
@@ -451,7 +452,7 @@ static void put_giver(struct trace_events *c, const json_t *from, const char *ke
 	trace_events_put(c, json_pack("{ss ss ss ss sf sI sI}", "name", GIVES, "ph", "i", "s", "t",
 				      "cat", "act", "ts", us(c, number(from, "ns")), "pid",
 				      at.process, "tid", at.thread));
-	note(c->gifts, key, &at);
+	trace_slice_note(c->gifts, key, &at);
 }
 
 /* From the slice of the act that it has something from, if that is there. */
@@ -499,7 +500,7 @@ static void note_act(struct trace_events *c, const json_t *packet, const struct 
 	    !strcmp(text_or(packet, "act", ""), RECEIVES))
 		return;
 	act_key(c, packet, key);
-	note(c->exports, key, slice);
+	trace_slice_note(c->exports, key, slice);
 }
 
 static void add_act(struct trace_events *c, json_t *packet)
@@ -516,12 +517,12 @@ static void add_act(struct trace_events *c, json_t *packet)
 				  is_slice ? "X" : "i", "cat", is_phase(packet) ? "phase" : "act",
 				  "ts", us(c, is_slice ? begin_ns : end_ns), "args", packet);
 
-	set(made(event), "pid", json_integer(at.process));
-	set(event, "tid", json_integer(at.thread));
+	trace_event_set(made(event), "pid", json_integer(at.process));
+	trace_event_set(event, "tid", json_integer(at.thread));
 	if (is_slice)
-		set(event, "dur", json_real((double)took_ns / 1000));
+		trace_event_set(event, "dur", json_real((double)took_ns / 1000));
 	else
-		set(event, "s", json_string("t"));
+		trace_event_set(event, "s", json_string("t"));
 	trace_events_put(c, event);
 	if (!is_slice)
 		at.begin_ns = at.end_ns;
@@ -532,7 +533,7 @@ static void add_act(struct trace_events *c, json_t *packet)
 static void set_port_rate(json_t *rates, const char *name, uint64_t rate)
 {
 	if (rate != UINT64_MAX)
-		set(rates, name, json_integer((json_int_t)rate));
+		trace_event_set(rates, name, json_integer((json_int_t)rate));
 }
 
 /* All bytes of the port since the last sample, of any program. */
@@ -553,7 +554,7 @@ static void add_port(struct trace_events *c, json_t *packet)
 		trace_events_put(c, json_pack("{ss ss sI sf sO}", "name", "rate (B/s)", "ph", "C",
 					      "pid", id_of(c, 0, name, key), "ts",
 					      us(c, number(packet, "ns")), "args", rates));
-	set(c->ports, key, json_incref(packet));
+	trace_event_set(c->ports, key, json_incref(packet));
 }
 
 static const struct kind {
@@ -638,7 +639,7 @@ void trace_events_end_spans(struct trace_events *c)
 
 	json_object_foreach(c->rows, name, row)
 	{
-		set(row, "unfinished", json_true());
+		trace_event_set(row, "unfinished", json_true());
 		put_slice(c, row, c->last_ns, name);
 	}
 	(void)json_object_clear(c->rows);

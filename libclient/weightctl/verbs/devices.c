@@ -109,7 +109,7 @@ static const struct column columns[] = {
 	{},
 };
 
-static void say(const char *device, const char *is, const char *text)
+static void device_say(const char *device, const char *is, const char *text)
 {
 	escape_name(stdout, device);
 	(void)fputs(is, stdout);
@@ -129,9 +129,9 @@ static void print_sentences(struct cli *cli, const struct weightd_list *list)
 		if ((strcmp(name, info->device) || *info->why) && !any)
 			any = fputc('\n', stdout) != EOF;
 		if (strcmp(name, info->device))
-			say(name, info->mig ? " is a part of a GPU, " : " is ", info->device);
+			device_say(name, info->mig ? " is a part of a GPU, " : " is ", info->device);
 		if (*info->why)
-			say(name, ": ", info->why);
+			device_say(name, ": ", info->why);
 	}
 }
 

@@ -56,7 +56,7 @@ static const struct column columns[] = {
 /* The signal that asked us to stop. The handler writes it, load_progress() reads it. */
 static volatile sig_atomic_t stop_signal;
 
-static void on_signal(int signal)
+static void load_on_signal(int signal)
 {
 	stop_signal = signal;
 }
@@ -65,7 +65,7 @@ static void catch_signals(void)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 	const struct sigaction action = {
-		.sa_handler = on_signal,
+		.sa_handler = load_on_signal,
 		.sa_flags = SA_RESTART | (int)SA_RESETHAND,
 	};
 	struct sigaction old;

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-static int refuse(char why[PKI_WHY_SIZE])
+static int pki_none_refuse(char why[PKI_WHY_SIZE])
 {
 	(void)snprintf(why, PKI_WHY_SIZE,
 		       "this weightctl was built without OpenSSL and cannot handle certificates; build "
@@ -16,7 +16,7 @@ static int refuse(char why[PKI_WHY_SIZE])
 int pki_make_ca(struct pki_pair *ret, char why[PKI_WHY_SIZE])
 {
 	(void)ret;
-	return refuse(why);
+	return pki_none_refuse(why);
 }
 
 int pki_make_node(const struct pki_pair *ca, const char *name, unsigned days, struct pki_pair *ret,
@@ -27,7 +27,7 @@ int pki_make_node(const struct pki_pair *ca, const char *name, unsigned days, st
 	(void)days;
 	(void)ret;
 	(void)ret_cut;
-	return refuse(why);
+	return pki_none_refuse(why);
 }
 
 int pki_revoke(const struct pki_pair *ca, const char *before, const char *const *serials, size_t n,
@@ -39,7 +39,7 @@ int pki_revoke(const struct pki_pair *ca, const char *before, const char *const 
 	(void)n;
 	(void)ret;
 	(void)ret_n;
-	return refuse(why);
+	return pki_none_refuse(why);
 }
 
 int pki_read(const char **pem, const char *ca, struct pki_certificate *ret, char why[PKI_WHY_SIZE])
@@ -47,5 +47,5 @@ int pki_read(const char **pem, const char *ca, struct pki_certificate *ret, char
 	(void)pem;
 	(void)ca;
 	(void)ret;
-	return refuse(why);
+	return pki_none_refuse(why);
 }

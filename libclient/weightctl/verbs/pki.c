@@ -165,7 +165,7 @@ static int read_ca(const char *path, struct pki_pair *ret)
 }
 
 /* One write, so that concurrent lines stay whole. */
-static int append(const char *path, const char *name, const char *line)
+static int pki_append(const char *path, const char *name, const char *line)
 {
 	cleanup(folder_deinit) struct folder folder = {.path = path, .fd = -1};
 	size_t n = strlen(line);
@@ -192,7 +192,7 @@ static int note_issued(const char *ca_path, const char *certificate)
 	if (pki_read(&certificate, NULL, &c, why) != 0)
 		return cli_error("%s", why);
 	(void)snprintf(line, sizeof(line), "%s %s %s\n", c.serial, c.until, c.name);
-	return append(ca_path, ISSUED, line);
+	return pki_append(ca_path, ISSUED, line);
 }
 
 static int make_node(const char *ca_path, const char *name, unsigned days, const char *out)

@@ -168,7 +168,7 @@ static void take_reached(struct push *p, const json_t *packet)
 }
 
 /* The caller owns the packet. 0: more packets follow; CONTROL_END; or EXIT_FAILED. */
-static int on_packet(struct push *p, json_t *packet)
+static int sync_push_on_packet(struct push *p, json_t *packet)
 {
 	const char *sync = json_field_text(packet, "sync"),
 		   *event = json_field_text(packet, "event");
@@ -199,7 +199,7 @@ static int on_packet(struct push *p, json_t *packet)
 }
 
 /* Stops waiting; the sync continues. */
-static int leave(struct push *p, int signal)
+static int push_leave(struct push *p, int signal)
 {
 	progress_finish(&p->progress);
 	if (!*p->sync) {
@@ -220,7 +220,7 @@ static int sync_push_take(struct push *p, struct keepalive *keepalive)
 
 	if (r == 0) {
 		keepalive_reset(keepalive);
-		return on_packet(p, packet);
+		return sync_push_on_packet(p, packet);
 	}
 	if (r == -EAGAIN)
 		r = keepalive_check(keepalive);
@@ -250,7 +250,7 @@ static int wait_for_end(struct push *p, int signal_fd)
 		(void)poll(fds, 3, keepalive_timeout_ms(&keepalive));
 		signal = signals_take(signal_fd);
 		if (signal)
-			return leave(p, signal);
+			return push_leave(p, signal);
 		r = sync_push_take(p, &keepalive);
 	}
 	return r;
@@ -295,7 +295,7 @@ static int sync_push_begin(struct push *p)
 
 		r = control_client_next(&p->control, &packet);
 		if (r == 0)
-			r = on_packet(p, packet);
+			r = sync_push_on_packet(p, packet);
 	}
 	return r;
 }

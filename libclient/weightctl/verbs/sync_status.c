@@ -168,7 +168,7 @@ static void sync_status_choose(json_t *rows, json_t *shown)
 	}
 }
 
-static void say(FILE *f, const struct part *p, const char *sentence)
+static void sync_status_say(FILE *f, const struct part *p, const char *sentence)
 {
 	char what[128];
 
@@ -188,7 +188,7 @@ static void say_slow(FILE *f, const struct part *p)
 	(void)snprintf(sentence, sizeof(sentence),
 		       "receives it slowly from %.63s; nodes behind it wait",
 		       p->from ? p->from : "the node before it");
-	say(f, p, sentence);
+	sync_status_say(f, p, sentence);
 }
 
 /* Below the table: what does not fit into it. */
@@ -209,7 +209,7 @@ static void print_sentences(FILE *f, const json_t *rows)
 		if (p.slow)
 			say_slow(f, &p);
 		if (p.why)
-			say(f, &p, p.why);
+			sync_status_say(f, &p, p.why);
 	}
 }
 

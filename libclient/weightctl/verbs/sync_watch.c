@@ -129,7 +129,7 @@ static int sync_watch_print(struct sync_watch *w, const json_t *event)
 }
 
 /* A refusal is the last packet, and so is one marked as the end. */
-static int on_packet(struct sync_watch *w, const json_t *packet)
+static int sync_watch_on_packet(struct sync_watch *w, const json_t *packet)
 {
 	const char *event = json_field_text(packet, "event");
 
@@ -144,7 +144,7 @@ static int on_packet(struct sync_watch *w, const json_t *packet)
 	return 0;
 }
 
-static int stream(struct sync_watch *w, int signal_fd)
+static int sync_watch_stream(struct sync_watch *w, int signal_fd)
 {
 	cleanup(keepalive_deinit) struct keepalive keepalive;
 	int r = 0;
@@ -168,7 +168,7 @@ static int stream(struct sync_watch *w, int signal_fd)
 		if (r == 0)
 			keepalive_reset(&keepalive);
 		if (r == 0)
-			r = on_packet(w, packet);
+			r = sync_watch_on_packet(w, packet);
 		else if (r == -EAGAIN)
 			r = keepalive_check(&keepalive);
 	}
@@ -183,7 +183,7 @@ static int sync_watch_follow(struct sync_watch *w)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
 	if (!control_client_open(w->cli, &w->control) &&
 	    !control_client_ask(&w->control, json_pack("{s:s}", "op", "watch")))
-		r = stream(w, fd);
+		r = sync_watch_stream(w, fd);
 	(void)close(fd);
 	return r;
 }

@@ -112,12 +112,12 @@ static int top_compare(const void *left, const void *right, void *sort)
 	return r ? r : compare_numbers(b->number, a->number);
 }
 
-static bool equals(const char *text, const char *wanted)
+static bool text_equals(const char *text, const char *wanted)
 {
 	return !wanted || (text && !strcmp(text, wanted));
 }
 
-static bool begins(const char *text, const char *wanted)
+static bool text_begins(const char *text, const char *wanted)
 {
 	return !wanted || (text && !strncmp(text, wanted, strlen(wanted)));
 }
@@ -137,14 +137,14 @@ static bool is_process(const struct trace_row *f, const char *wanted)
 	char pid[16];
 
 	(void)snprintf(pid, sizeof(pid), "%" PRIu32, f->pid);
-	return equals(f->process, wanted) || (f->pid != UINT32_MAX && !strcmp(pid, wanted));
+	return text_equals(f->process, wanted) || (f->pid != UINT32_MAX && !strcmp(pid, wanted));
 }
 
 static bool is_wanted(const struct top *top, const struct trace_row *f)
 {
-	return begins(f->sync, top->sync) && equals(f->peer, top->peer) &&
-	       equals(f->role, top->role) && equals(f->transport, top->transport) &&
-	       is_process(f, top->process) && begins(f->container, top->container) &&
+	return text_begins(f->sync, top->sync) && text_equals(f->peer, top->peer) &&
+	       text_equals(f->role, top->role) && text_equals(f->transport, top->transport) &&
+	       is_process(f, top->process) && text_begins(f->container, top->container) &&
 	       is_below(f->cgroup, top->cgroup);
 }
 
@@ -227,7 +227,7 @@ static int top_show(struct top *top, const json_t *rows)
 	return r;
 }
 
-static void remember(struct top *top, const json_t *rows)
+static void top_remember(struct top *top, const json_t *rows)
 {
 	json_t *row;
 	char key[32];
@@ -262,7 +262,7 @@ static int show_all(struct top *top, int signal_fd)
 		if (!r)
 			r = top_show(top, rows);
 		if (!r)
-			remember(top, rows);
+			top_remember(top, rows);
 	} while (!r && !top->once && poll(fds, 2, top->delay_ms) == 0);
 	if (fds[1].revents & POLLERR) /* as a write would end it */
 		(void)raise(SIGPIPE);

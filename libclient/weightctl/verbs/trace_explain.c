@@ -461,7 +461,7 @@ static void put_all(const struct explanation *e)
 
 /* --- In JSON ------------------------------------------------------------------------------------ */
 
-static void set(json_t *o, const char *key, json_t *value)
+static void explanation_set(json_t *o, const char *key, json_t *value)
 {
 	if (json_object_set_new(o, key, value) < 0)
 		cli_out_of_memory();
@@ -495,8 +495,8 @@ static int print_json(const struct explanation *e)
 	for (size_t i = 0; i < e->n_links; i++) {
 		json_t *row = e->links[i].row;
 
-		set(row, "stalls", stalls_json(&e->links[i]));
-		set(row, "is_over", json_boolean(e->links[i].is_over));
+		explanation_set(row, "stalls", stalls_json(&e->links[i]));
+		explanation_set(row, "is_over", json_boolean(e->links[i].is_over));
 		if (json_array_append(rows, row) < 0)
 			cli_out_of_memory();
 	}

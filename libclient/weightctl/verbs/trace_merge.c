@@ -27,7 +27,7 @@ struct merge {
 	struct trace_arrows arrows;
 };
 
-static void add(void *context, json_t *packet)
+static void merge_add(void *context, json_t *packet)
 {
 	struct merge *m = context;
 
@@ -79,7 +79,7 @@ static int trace_merge_draw(struct merge *m, FILE *f)
 
 		trace_events_begin_node(&m->timeline, r->node, r->realtime_ns - origin_ns);
 		m->arrows.node = r->node;
-		result = recording_read(r, add, m);
+		result = recording_read(r, merge_add, m);
 	}
 	trace_events_end_spans(&m->timeline);
 	trace_arrows_draw(&m->arrows, &m->timeline);
@@ -125,7 +125,7 @@ static bool is_recording(const struct merge *m)
 	return false;
 }
 
-static int merge(struct merge *m, char *const paths[])
+static int merge_run(struct merge *m, char *const paths[])
 {
 	int result;
 
@@ -164,7 +164,7 @@ static int trace_merge_run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind < 1)
 		cli_usage(cli, "'%s' wants the files of recordings", cli->verb->name);
 	m.n = (size_t)(argc - optind);
-	return merge(&m, argv + optind);
+	return merge_run(&m, argv + optind);
 }
 
 const struct verb verb_trace_merge = {

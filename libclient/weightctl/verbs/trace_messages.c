@@ -77,7 +77,7 @@ static uint64_t began_ns(const json_t *row)
 }
 
 /* Keeps the rows of the sync with calls counted since the start; returns the number of rows of the sync. */
-static unsigned keep(struct messages *m, const json_t *rows)
+static unsigned messages_keep(struct messages *m, const json_t *rows)
 {
 	unsigned n = 0;
 	char key[32];
@@ -102,7 +102,7 @@ static int trace_messages_look(struct messages *m, const char *op)
 	cleanup(json_decrefp) json_t *rows = NULL;
 	int r = control_client_rows(m->cli, json_pack("{s:s}", "op", op), &rows);
 
-	if (!r && keep(m, rows) == 0)
+	if (!r && messages_keep(m, rows) == 0)
 		m->is_over = true;
 	return r;
 }
@@ -215,7 +215,7 @@ static int trace_messages_print(const struct messages *m, struct table *table)
 	return r;
 }
 
-static int count(struct messages *m, struct table *table)
+static int messages_count(struct messages *m, struct table *table)
 {
 	int fd = signals_open(), r;
 
@@ -256,7 +256,7 @@ static int trace_messages_run(struct cli *cli, int argc, char *argv[])
 	m.rows = json_object();
 	if (!m.rows)
 		cli_out_of_memory();
-	r = count(&m, &table);
+	r = messages_count(&m, &table);
 	control_client_deinit(&m.control);
 	json_decref(m.rows);
 	sync_prefix_deinit(&m.sync_names);

@@ -233,7 +233,7 @@ static int open_output(struct record *r)
 }
 
 /* A recording that fails is whole up to the failure. An existing file stays untouched until it begins. */
-static int record(struct record *r, int signal_fd)
+static int record_until_end(struct record *r, int signal_fd)
 {
 	bool has_begun;
 	int result;
@@ -259,7 +259,7 @@ static int run_record(struct record *r)
 	r->batch = open_memstream(&r->text, &r->size);
 	if (!r->batch)
 		cli_out_of_memory();
-	result = record(r, fd);
+	result = record_until_end(r, fd);
 	if (r->path && r->fd >= 0 && close(r->fd) < 0 && result == 0)
 		result = cli_error("cannot write %s: %s", r->path, strerror(errno));
 	control_client_deinit(&r->control);

@@ -331,7 +331,7 @@ static int trace_watch_print(const struct watch *w, struct table *table, const j
 	return r;
 }
 
-static int count(struct watch *w, struct table *table)
+static int trace_watch_count(struct watch *w, struct table *table)
 {
 	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(cli_freep) struct pollfd *fds = calloc(w->n_targets + 3, sizeof(*fds));
@@ -371,7 +371,7 @@ static int run_watch(struct watch *w, struct table *table)
 	w->signal_fd = signals_open();
 	if (w->signal_fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-w->signal_fd));
-	r = end_command(w, count(w, table));
+	r = end_command(w, trace_watch_count(w, table));
 	for (size_t i = 0; i < w->n_targets; i++)
 		if (w->targets[i].fd >= 0)
 			(void)close(w->targets[i].fd);

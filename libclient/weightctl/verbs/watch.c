@@ -166,7 +166,7 @@ static int late(const struct watch *watch)
 	return 0;
 }
 
-static int stream(struct watch *watch, struct weightd_watch *source)
+static int watch_stream(struct watch *watch, struct weightd_watch *source)
 {
 	struct weightd_event event;
 	int r;
@@ -214,7 +214,7 @@ static int connect_and_stream(struct watch *watch, bool quiet)
 		return cli_fail(watch->cli, r);
 	if (!quiet)
 		(void)fputs("weightctl: watching\n", stderr); /* no event from now on is missed */
-	r = stream(watch, source);
+	r = watch_stream(watch, source);
 	weightd_watch_free(source);
 	return r;
 }

@@ -56,7 +56,7 @@ static void take_fds(struct msghdr *m, struct json_packet *ret)
 	}
 }
 
-static int receive(int fd, int flags, bool with_fds, struct json_packet *ret)
+static int json_packet_receive_from(int fd, int flags, bool with_fds, struct json_packet *ret)
 {
 	cleanup(freep) char *text = malloc(JSON_PACKET_SIZE_MAX);
 	union {
@@ -93,12 +93,12 @@ static int receive(int fd, int flags, bool with_fds, struct json_packet *ret)
 
 int json_packet_receive(int fd, int flags, struct json_packet *ret)
 {
-	return receive(fd, flags, true, ret);
+	return json_packet_receive_from(fd, flags, true, ret);
 }
 
 int json_packet_receive_plain(int fd, int flags, struct json_packet *ret)
 {
-	return receive(fd, flags, false, ret);
+	return json_packet_receive_from(fd, flags, false, ret);
 }
 
 void json_packet_deinit(struct json_packet *t)

@@ -31,7 +31,7 @@ struct hashing {
 	void *userdata;
 };
 
-static EVP_MD_CTX *begin(void)
+static EVP_MD_CTX *merkle_begin(void)
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
 	int r = c ? EVP_DigestInit_ex(c, EVP_sha256(), NULL) : 0;
@@ -40,14 +40,14 @@ static EVP_MD_CTX *begin(void)
 	return c;
 }
 
-static void put(EVP_MD_CTX *c, const void *data, size_t size)
+static void merkle_put(EVP_MD_CTX *c, const void *data, size_t size)
 {
 	int r = EVP_DigestUpdate(c, data, size);
 
 	assert(r == 1);
 }
 
-static void end(EVP_MD_CTX *c, uint8_t ret[MERKLE_HASH_SIZE])
+static void merkle_end(EVP_MD_CTX *c, uint8_t ret[MERKLE_HASH_SIZE])
 {
 	unsigned size = 0;
 	int r = EVP_DigestFinal_ex(c, ret, &size);
@@ -58,37 +58,38 @@ static void end(EVP_MD_CTX *c, uint8_t ret[MERKLE_HASH_SIZE])
 
 void merkle_hash(const void *data, size_t size, uint8_t ret[MERKLE_HASH_SIZE])
 {
-	EVP_MD_CTX *c = begin();
+	EVP_MD_CTX *c = merkle_begin();
 
-	put(c, data, size);
-	end(c, ret);
+	merkle_put(c, data, size);
+	merkle_end(c, ret);
 }
 
 void merkle_leaf(const void *data, uint64_t n_bytes, uint64_t leaf, uint8_t ret[MERKLE_HASH_SIZE])
 {
 	uint64_t offset = leaf * MERKLE_LEAF_SIZE, left = n_bytes - offset;
-	EVP_MD_CTX *c = begin();
+	EVP_MD_CTX *c = merkle_begin();
 
 	assert(leaf < merkle_n_leaves(n_bytes));
-	put(c, "\0", 1);
-	put(c, (const char *)data + offset, left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE);
-	end(c, ret);
+	merkle_put(c, "\0", 1);
+	merkle_put(c, (const char *)data + offset,
+		   left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE);
+	merkle_end(c, ret);
 }
 
 void merkle_root(uint64_t n_bytes, const uint8_t (*leaves)[MERKLE_HASH_SIZE],
 		 uint8_t ret[MERKLE_HASH_SIZE])
 {
 	uint64_t n = htobe64(n_bytes);
-	EVP_MD_CTX *c = begin();
+	EVP_MD_CTX *c = merkle_begin();
 
-	put(c, "\1", 1);
-	put(c, &n, sizeof(n));
-	put(c, leaves, merkle_n_leaves(n_bytes) * MERKLE_HASH_SIZE);
-	end(c, ret);
+	merkle_put(c, "\1", 1);
+	merkle_put(c, &n, sizeof(n));
+	merkle_put(c, leaves, merkle_n_leaves(n_bytes) * MERKLE_HASH_SIZE);
+	merkle_end(c, ret);
 }
 
 /* Takes one leaf at a time, so that a thread with less processor time takes fewer. */
-static void *walk(void *userdata)
+static void *merkle_walk(void *userdata)
 {
 	struct walk *w = userdata;
 	uint64_t leaf;
@@ -112,9 +113,9 @@ void merkle_each_leaf(uint64_t n_bytes, void (*each)(void *userdata, uint64_t le
 	unsigned n = n_cores() < THREADS_MAX ? n_cores() : THREADS_MAX, n_others = 0;
 
 	while (n_others + 1 < n && n_others + 1 < w.n &&
-	       pthread_create(&others[n_others], NULL, walk, &w) == 0)
+	       pthread_create(&others[n_others], NULL, merkle_walk, &w) == 0)
 		n_others++;
-	(void)walk(&w); /* alone, if no thread could be created */
+	(void)merkle_walk(&w); /* alone, if no thread could be created */
 	while (n_others > 0)
 		(void)pthread_join(others[--n_others], NULL);
 }

@@ -200,7 +200,8 @@ static inline int put_sparse(const uint8_t *at, uint32_t count, size_t width, ui
 }
 
 /* Writes the new values into the bytes of a block, and their marks, unless that is NULL. */
-static int put(const struct patch *p, const struct patch_block *b, uint8_t *to, uint64_t *marks)
+static int patch_put(const struct patch *p, const struct patch_block *b, uint8_t *to,
+		     uint64_t *marks)
 {
 	const size_t size = block_size(p->n_bytes, b->index);
 	const uint8_t *at = p->data + b->offset;
@@ -216,7 +217,7 @@ static int put(const struct patch *p, const struct patch_block *b, uint8_t *to, 
 }
 
 /* Returns the first block that is not before `index`. */
-static uint64_t find(const struct patch *p, uint64_t index)
+static uint64_t patch_find(const struct patch *p, uint64_t index)
 {
 	uint64_t low = 0, high = p->n_blocks;
 
@@ -236,12 +237,12 @@ int patch_apply(const struct patch *p, uint64_t leaf, uint8_t *bytes)
 	const uint64_t first = leaf * BLOCKS_OF_LEAF;
 	int r = 0;
 
-	for (uint64_t i = find(p, first); r == 0 && i < p->n_blocks; i++) {
+	for (uint64_t i = patch_find(p, first); r == 0 && i < p->n_blocks; i++) {
 		const struct patch_block *b = &p->blocks[i];
 
 		if (b->index - first >= BLOCKS_OF_LEAF)
 			break;
-		r = put(p, b, bytes + (b->index - first) * PATCH_BLOCK_SIZE, NULL);
+		r = patch_put(p, b, bytes + (b->index - first) * PATCH_BLOCK_SIZE, NULL);
 	}
 	return r;
 }
@@ -255,7 +256,7 @@ static uint64_t mark_word(uint64_t x)
 }
 
 /* Optimized for words that are equal, as most are. */
-static void compare(const uint8_t *x, const uint8_t *y, size_t size, uint64_t marks[N_MARKS])
+static void patch_compare(const uint8_t *x, const uint8_t *y, size_t size, uint64_t marks[N_MARKS])
 {
 	size_t i = 0;
 
@@ -273,7 +274,7 @@ static void compare(const uint8_t *x, const uint8_t *y, size_t size, uint64_t ma
 			marks[i / BYTES_OF_MARK] |= (uint64_t)1 << i % BYTES_OF_MARK / UNIT;
 }
 
-static int look(const struct patch_draft *d, uint64_t index, struct view *v)
+static int patch_draft_look(const struct patch_draft *d, uint64_t index, struct view *v)
 {
 	const uint64_t offset = index * PATCH_BLOCK_SIZE;
 	int r = 0;
@@ -282,22 +283,22 @@ static int look(const struct patch_draft *d, uint64_t index, struct view *v)
 	v->size = block_size(d->n_bytes, index);
 	if (d->to) {
 		v->bytes = d->to + offset;
-		compare(d->from + offset, v->bytes, v->size, v->marks);
+		patch_compare(d->from + offset, v->bytes, v->size, v->marks);
 		return 0;
 	}
 	v->bytes = v->own;
 	for (unsigned i = 0; r == 0 && i < d->n_patches; i++) {
 		const struct patch *p = &d->patches[i];
-		uint64_t at = find(p, index);
+		uint64_t at = patch_find(p, index);
 
 		if (at < p->n_blocks && p->blocks[at].index == index)
-			r = put(p, &p->blocks[at], v->own, v->marks);
+			r = patch_put(p, &p->blocks[at], v->own, v->marks);
 	}
 	return r;
 }
 
 /* Chooses the smallest encoding. Without `knows_all` it must not contain unknown bytes. */
-static void measure(const struct view *v, bool knows_all, struct patch_block *b)
+static void view_measure(const struct view *v, bool knows_all, struct patch_block *b)
 {
 	const bool sparse = may_be_sparse(v->size);
 	size_t n2 = 0, n4 = 0, best = SIZE_MAX;
@@ -349,9 +350,9 @@ static void measure_leaf(void *userdata, uint64_t leaf)
 		return;
 	for (uint64_t i = first; r == 0 && i < all && i < first + BLOCKS_OF_LEAF; i++) {
 		d->blocks[i].index = i;
-		r = look(d, i, &v);
+		r = patch_draft_look(d, i, &v);
 		if (r == 0)
-			measure(&v, d->to, &d->blocks[i]);
+			view_measure(&v, d->to, &d->blocks[i]);
 	}
 	if (r < 0)
 		__atomic_store_n(&d->r, r, __ATOMIC_RELAXED); /* if several fail, any error */
@@ -380,7 +381,7 @@ static void lay_out(struct patch_draft *d)
 		d->n_changed = d->n_bytes; /* the last unit may be cut */
 }
 
-static int draft(struct patch_draft *d)
+static int patch_draft_run(struct patch_draft *d)
 {
 	int r;
 
@@ -400,7 +401,7 @@ int patch_draft_difference(const void *from, const void *to, uint64_t n_bytes,
 			   const struct ranges *differ, struct patch_draft *ret)
 {
 	*ret = (struct patch_draft){.n_bytes = n_bytes, .from = from, .to = to, .differ = differ};
-	return draft(ret);
+	return patch_draft_run(ret);
 }
 
 int patch_draft_union(const struct patch *patches, unsigned n, struct patch_draft *ret)
@@ -411,7 +412,7 @@ int patch_draft_union(const struct patch *patches, unsigned n, struct patch_draf
 		if (patches[i].n_bytes != ret->n_bytes)
 			return -EBADMSG;
 	}
-	return draft(ret);
+	return patch_draft_run(ret);
 }
 
 void patch_draft_deinit(struct patch_draft *d)
@@ -453,7 +454,7 @@ static void write_block(struct writing *w, const struct patch_block *b, uint64_t
 {
 	struct entry e = {htole64(b->index), htole32(b->count), htole32(b->mode)};
 	struct view v;
-	int r = look(w->d, b->index, &v);
+	int r = patch_draft_look(w->d, b->index, &v);
 	uint32_t n = 0;
 
 	memcpy(w->map + PATCH_HEADER_SIZE + i * sizeof(e), &e, sizeof(e));
@@ -471,7 +472,7 @@ static void write_leaf(void *userdata, uint64_t leaf)
 	const struct patch all = {.blocks = w->d->blocks, .n_blocks = w->d->n_blocks};
 	const uint64_t first = leaf * BLOCKS_OF_LEAF;
 
-	for (uint64_t i = find(&all, first); i < all.n_blocks; i++) {
+	for (uint64_t i = patch_find(&all, first); i < all.n_blocks; i++) {
 		if (all.blocks[i].index - first >= BLOCKS_OF_LEAF)
 			break;
 		write_block(w, &all.blocks[i], i);

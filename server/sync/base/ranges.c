@@ -1,6 +1,6 @@
 /*
- * Every operation makes a new array from front to back. append() keeps the invariants of a set. The
- * old array is freed when nothing can fail any more.
+ * Every operation makes a new array from front to back. ranges_append() keeps the invariants of a
+ * set. The old array is freed when nothing can fail any more.
  */
 #include "server/sync/base/ranges.h"
 
@@ -13,20 +13,20 @@ static uint64_t end_of(const struct range *r)
 	return r->offset + r->size;
 }
 
-static int allocate(size_t n_max, struct ranges *ret)
+static int ranges_allocate(size_t n_max, struct ranges *ret)
 {
 	*ret = (struct ranges){.at = calloc(n_max ? n_max : 1, sizeof(*ret->at))};
 	return ret->at ? 0 : -ENOMEM;
 }
 
-static void replace(struct ranges *r, struct ranges by)
+static void ranges_replace(struct ranges *r, struct ranges by)
 {
 	free(r->at);
 	*r = by;
 }
 
 /* Begins after all that is in `r`, or touches or overlaps the last range. */
-static void append(struct ranges *r, uint64_t offset, uint64_t end)
+static void ranges_append(struct ranges *r, uint64_t offset, uint64_t end)
 {
 	struct range *last = r->n ? &r->at[r->n - 1] : NULL;
 
@@ -63,7 +63,7 @@ static int find_gaps(const struct ranges *r, size_t n, uint64_t *ret_limit, size
 }
 
 /* Closes the smallest gaps: so the fewest bytes are added that were not requested. */
-static int widen(struct ranges *r)
+static int ranges_widen(struct ranges *r)
 {
 	size_t last = 0, n_equal;
 	uint64_t limit;
@@ -99,7 +99,7 @@ int ranges_add_all(struct ranges *r, const struct ranges *others)
 {
 	struct ranges sum;
 	size_t i = 0, j = 0;
-	int error = allocate(r->n + others->n, &sum);
+	int error = ranges_allocate(r->n + others->n, &sum);
 
 	if (error < 0)
 		return error;
@@ -107,13 +107,13 @@ int ranges_add_all(struct ranges *r, const struct ranges *others)
 		bool ours = j == others->n || (i < r->n && r->at[i].offset <= others->at[j].offset);
 		const struct range *next = ours ? &r->at[i++] : &others->at[j++];
 
-		append(&sum, next->offset, end_of(next));
+		ranges_append(&sum, next->offset, end_of(next));
 	}
-	error = widen(&sum);
+	error = ranges_widen(&sum);
 	if (error < 0)
 		ranges_deinit(&sum);
 	else
-		replace(r, sum);
+		ranges_replace(r, sum);
 	return error;
 }
 
@@ -131,7 +131,7 @@ int ranges_remove_all(struct ranges *r, const struct ranges *others)
 {
 	struct ranges rest;
 	size_t j = 0;
-	int error = allocate(r->n + others->n, &rest);
+	int error = ranges_allocate(r->n + others->n, &rest);
 
 	if (error < 0)
 		return error;
@@ -144,16 +144,16 @@ int ranges_remove_all(struct ranges *r, const struct ranges *others)
 		 * The last range compared here may reach into the next one: it is compared again.
 		 */
 		for (size_t k = j; k < others->n && others->at[k].offset < end; k++) {
-			append(&rest, from, others->at[k].offset);
+			ranges_append(&rest, from, others->at[k].offset);
 			from = end_of(&others->at[k]);
 		}
-		append(&rest, from, end);
+		ranges_append(&rest, from, end);
 	}
 	if (rest.n > RANGES_MAX) {
 		ranges_deinit(&rest);
 		return -E2BIG;
 	}
-	replace(r, rest);
+	ranges_replace(r, rest);
 	return 0;
 }
 
@@ -169,17 +169,17 @@ uint64_t ranges_total(const struct ranges *r)
 int ranges_prefix(const struct ranges *r, uint64_t n_bytes, struct ranges *ret)
 {
 	struct ranges prefix;
-	int error = allocate(r->n, &prefix);
+	int error = ranges_allocate(r->n, &prefix);
 
 	if (error < 0)
 		return error;
 	for (size_t i = 0; i < r->n && n_bytes > 0; i++) {
 		uint64_t size = r->at[i].size < n_bytes ? r->at[i].size : n_bytes;
 
-		append(&prefix, r->at[i].offset, r->at[i].offset + size);
+		ranges_append(&prefix, r->at[i].offset, r->at[i].offset + size);
 		n_bytes -= size;
 	}
-	replace(ret, prefix);
+	ranges_replace(ret, prefix);
 	return 0;
 }
 
@@ -228,7 +228,7 @@ int ranges_from_json(const json_t *from, uint64_t n_bytes, struct ranges *ret)
 
 	if (!json_is_array(from) || n > RANGES_MAX)
 		return -EBADMSG;
-	r = allocate(n, &read);
+	r = ranges_allocate(n, &read);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		struct range one;
 
@@ -237,13 +237,13 @@ int ranges_from_json(const json_t *from, uint64_t n_bytes, struct ranges *ret)
 			r = -EBADMSG;
 		if (r == 0) {
 			end = end_of(&one);
-			append(&read, one.offset, end);
+			ranges_append(&read, one.offset, end);
 		}
 	}
 	if (r < 0) {
 		ranges_deinit(&read);
 		return r;
 	}
-	replace(ret, read);
+	ranges_replace(ret, read);
 	return 0;
 }

@@ -130,7 +130,7 @@ struct cursor stripes_cursor(const struct stripes *s, uint64_t piece)
 		.ranges = s->ranges, .i = low, .within = at - s->starts[low], .at = at};
 }
 
-static void encode(uint64_t offset, uint64_t size, uint8_t ret[STRIPES_HEADER_SIZE])
+static void stripes_encode_header(uint64_t offset, uint64_t size, uint8_t ret[STRIPES_HEADER_SIZE])
 {
 	const uint64_t words[2] = {htobe64(offset), htobe64(size)};
 
@@ -139,12 +139,12 @@ static void encode(uint64_t offset, uint64_t size, uint8_t ret[STRIPES_HEADER_SI
 
 void stripes_encode(const struct stripes *s, uint64_t piece, uint8_t ret[STRIPES_HEADER_SIZE])
 {
-	encode(piece * s->piece, stripes_size(s, piece), ret);
+	stripes_encode_header(piece * s->piece, stripes_size(s, piece), ret);
 }
 
 void stripes_encode_end(const struct stripes *s, uint8_t ret[STRIPES_HEADER_SIZE])
 {
-	encode(s->total, 0, ret);
+	stripes_encode_header(s->total, 0, ret);
 }
 
 int stripes_decode(const struct stripes *s, const uint8_t from[STRIPES_HEADER_SIZE],

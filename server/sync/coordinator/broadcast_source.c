@@ -107,8 +107,8 @@ static void fail_for_room(struct agent *a, struct broadcast *b, const char *why)
 	sync_fail(a, &b->sync, "%s", why);
 }
 
-static void on_attached(struct agent *a, struct broadcast *b, const json_t *message, int *fds,
-			unsigned n_fds)
+static void broadcast_source_on_attached(struct agent *a, struct broadcast *b,
+					 const json_t *message, int *fds, unsigned n_fds)
 {
 	struct document *d = b->sync.document;
 
@@ -247,7 +247,7 @@ static void broadcast_source_on_source_message(struct agent *a, struct work *w,
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "attached") == 0) {
-		on_attached(a, b, message, fds, n_fds);
+		broadcast_source_on_attached(a, b, message, fds, n_fds);
 	} else if (strcmp(op, "root") == 0) {
 		on_root(a, b, message, fds, n_fds);
 	} else if (strcmp(op, "staged") == 0) {

@@ -590,7 +590,8 @@ static struct culprit culprit_of(struct agent *a, struct broadcast *b, struct me
  * Several members report the same break, in any order. A member that reports its own engine is the cause of the reports
  * of its neighbours, this node among them. A broken link is the cause of the reports of the members behind it.
  */
-static void blame(struct agent *a, struct broadcast *b, struct member *m, const json_t *message)
+static void chain_epoch_blame(struct agent *a, struct broadcast *b, struct member *m,
+			      const json_t *message)
 {
 	const char *why = "it did not say why", *from = NULL, *to = NULL;
 	struct culprit c;
@@ -622,7 +623,7 @@ void chain_epoch_on_broken(struct agent *a, struct sync *s, struct member *m, co
 		return;
 	}
 	if (!b->is_left)
-		blame(a, b, m, message);
+		chain_epoch_blame(a, b, m, message);
 	member_set_state(a, s, m, MEMBER_READY);
 	chain_epoch_stop(a, b);
 }

@@ -101,7 +101,7 @@ static json_t *collective_commit_fields(const struct sync *s, const struct membe
 }
 
 /* Nodes that have to come to the same did so, or are lost. */
-static void judge(struct agent *a, struct sync *s)
+static void collective_judge(struct agent *a, struct sync *s)
 {
 	for (unsigned i = 0; i < s->n_members && collective_of(s)->op->is_version; i++) {
 		struct member *m = &s->members[i];
@@ -144,7 +144,7 @@ void collective_step(struct agent *a, struct sync *s)
 		break;
 	case PHASE_VERIFY:
 		if (!sync_count(s, MEMBER_VERIFYING))
-			judge(a, s);
+			collective_judge(a, s);
 		break;
 	default:
 		break;

@@ -334,7 +334,7 @@ static struct member *most_accused(struct collective *c)
 	return found;
 }
 
-static void blame(struct agent *a, struct collective *c, struct member *m)
+static void collective_epoch_blame(struct agent *a, struct collective *c, struct member *m)
 {
 	struct member *by = m->n_accused == 1 && m->accuser && !m->accuser->is_us ? m->accuser
 										  : NULL;
@@ -360,7 +360,7 @@ void collective_epoch_settle(struct agent *a, struct collective *c)
 	for (unsigned i = 0; i < c->sync.n_members; i++)
 		c->sync.members[i].is_in_epoch = false;
 	if (m)
-		blame(a, c, m);
+		collective_epoch_blame(a, c, m);
 	if (c->sync.phase != PHASE_STOP)
 		return;
 	agent_log_of(a, sync_about(&c->sync, "broken", NULL), "warning",

@@ -76,7 +76,7 @@ void engine_loop_end(struct engine_loop *d, json_t *message)
 		loop_quit(&d->loop); /* no memory: the agent sees that this process exits */
 }
 
-static void fail(struct engine_loop *d, const struct blame *b, const char *why)
+static void engine_loop_end_failed(struct engine_loop *d, const struct blame *b, const char *why)
 {
 	static const struct blame here;
 	uint64_t done, sent;
@@ -94,7 +94,7 @@ void engine_loop_vfail(struct engine_loop *d, const struct blame *b, const char 
 	char why[ENGINE_ORDER_WHY_SIZE];
 
 	(void)vsnprintf(why, sizeof(why), fmt, args);
-	fail(d, b, why);
+	engine_loop_end_failed(d, b, why);
 }
 
 void engine_loop_fail(struct engine_loop *d, const struct blame *b, const char *fmt, ...)
@@ -169,7 +169,7 @@ static void loop_check(struct engine_loop *d)
 	memcpy(why, d->why, sizeof(why));
 	(void)pthread_mutex_unlock(&d->lock);
 	if (why[0])
-		fail(d, &blame, why);
+		engine_loop_end_failed(d, &blame, why);
 	else
 		d->kind->on_wake(d);
 }
@@ -183,7 +183,7 @@ static void on_wake(struct source *source, uint32_t events)
 	loop_check(container_of(source, struct engine_loop, wake));
 }
 
-static void on_tick(struct timer *timer)
+static void engine_loop_on_tick(struct timer *timer)
 {
 	struct engine_loop *d = container_of(timer, struct engine_loop, tick);
 	uint64_t now = num_now_ns();
@@ -199,13 +199,13 @@ static void on_tick(struct timer *timer)
 
 /* --- Messages from the agent ------------------------------------------------------------------ */
 
-static void open_epoch(struct engine_loop *d, struct json_packet *t)
+static void engine_loop_open_epoch(struct engine_loop *d, struct json_packet *t)
 {
 	char why[ENGINE_ORDER_WHY_SIZE];
 	const char *never;
 
 	if (engine_order_read(t, &d->order, why) < 0) {
-		fail(d, NULL, why);
+		engine_loop_end_failed(d, NULL, why);
 		return;
 	}
 	if (d->order.is_traced)
@@ -215,16 +215,16 @@ static void open_epoch(struct engine_loop *d, struct json_packet *t)
 	if (never)
 		engine_loop_fail(d, NULL, "the order is wrong: %s", never);
 	else if (d->kind->open(d, t->message, why) < 0)
-		fail(d, NULL, why);
+		engine_loop_end_failed(d, NULL, why);
 }
 
-static void start_epoch(struct engine_loop *d, const json_t *order)
+static void engine_loop_start_epoch(struct engine_loop *d, const json_t *order)
 {
 	char why[ENGINE_ORDER_WHY_SIZE];
 
 	d->is_started = true;
 	if (d->kind->start(d, order, why) < 0)
-		fail(d, NULL, why);
+		engine_loop_end_failed(d, NULL, why);
 	else
 		loop_check(d); /* there may be nothing to do */
 }
@@ -235,13 +235,13 @@ static void change_rate(struct engine_loop *d, const json_t *order)
 	uint64_t max_rate;
 
 	if (engine_order_read_rate(order, &max_rate, why) < 0)
-		fail(d, NULL, why);
+		engine_loop_end_failed(d, NULL, why);
 	else
 		d->kind->limit(d, max_rate);
 }
 
 /* The agent's observer has lost all sockets, and asks for them again. */
-static void report_sockets(struct engine_loop *d)
+static void engine_loop_report_sockets(struct engine_loop *d)
 {
 	atomic_store(&d->n_sockets, 0);
 	atomic_store(&d->is_traced, true);
@@ -254,11 +254,11 @@ static void handle_message(struct engine_loop *d, struct json_packet *t)
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
 	if (op && !strcmp(op, "open") && !d->is_asked)
-		open_epoch(d, t);
+		engine_loop_open_epoch(d, t);
 	else if (op && !strcmp(op, "start") && d->is_open && !d->is_started)
-		start_epoch(d, t->message);
+		engine_loop_start_epoch(d, t->message);
 	else if (op && !strcmp(op, "sockets") && d->kind->report_sockets)
-		report_sockets(d);
+		engine_loop_report_sockets(d);
 	else if (op && !strcmp(op, "rate") && d->is_started && d->kind->limit)
 		change_rate(d, t->message);
 	else
@@ -302,7 +302,7 @@ int engine_loop_init(struct engine_loop *d, const struct engine_loop_kind *kind)
 	log_init(LOG_LEVEL_INFO);
 	(void)signal(SIGPIPE, SIG_IGN); /* sendfile() has no flag against it */
 	engine_order_init(&d->order);
-	timer_init(&d->tick, on_tick);
+	timer_init(&d->tick, engine_loop_on_tick);
 	(void)pthread_mutex_init(&d->lock, NULL);
 	(void)pthread_condattr_init(&monotonic);
 	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

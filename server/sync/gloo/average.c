@@ -66,7 +66,7 @@ static size_t batch_size(const struct average *a, uint64_t batch)
 	return left < GLOO_DIGESTS ? left : GLOO_DIGESTS;
 }
 
-static void digest(struct average *a, uint64_t batch)
+static void average_digest(struct average *a, uint64_t batch)
 {
 	for (size_t i = 0; i < batch_size(a, batch); i++) {
 		const struct other *o = &a->pieces.others[batch * GLOO_DIGESTS + i];
@@ -99,7 +99,7 @@ static bool compare_batch(struct average *a, uint64_t batch)
 	size_t size = batch_size(a, batch) * MERKLE_HASH_SIZE;
 	struct engine *e = a->engine;
 
-	digest(a, batch);
+	average_digest(a, batch);
 	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		struct party *p = &a->parties[j];
 
@@ -151,7 +151,7 @@ static uint8_t *term_of(const struct average *a, unsigned peer, uint64_t round)
  * Sends our terms of the others' pieces of a round; receives the others' terms of ours, and their
  * results.
  */
-static bool ask(struct average *a, uint64_t round)
+static bool average_ask(struct average *a, uint64_t round)
 {
 	const struct piece *ours = piece_of(a, a->mesh.rank, round);
 	struct engine *e = a->engine;
@@ -208,7 +208,7 @@ static void store_mean(struct average *a, const struct piece *piece)
 	}
 }
 
-static bool reduce(struct average *a, uint64_t round)
+static bool average_reduce(struct average *a, uint64_t round)
 {
 	const struct piece *ours = piece_of(a, a->mesh.rank, round);
 	struct engine *e = a->engine;
@@ -241,7 +241,7 @@ static bool reduce(struct average *a, uint64_t round)
 }
 
 /* Waits for the rest of a round. */
-static bool settle(struct average *a, uint64_t round)
+static bool average_settle(struct average *a, uint64_t round)
 {
 	struct engine *e = a->engine;
 
@@ -270,20 +270,20 @@ static bool run_rounds(struct average *a)
 	uint64_t n = a->pieces.n_rounds;
 
 	for (uint64_t i = 0; i < DEPTH && i < n; i++)
-		if (!ask(a, i))
+		if (!average_ask(a, i))
 			return false;
 	for (uint64_t i = 0; i < n + DEPTH; i++) {
-		if (i < n && !reduce(a, i))
+		if (i < n && !average_reduce(a, i))
 			return false;
-		if (i >= DEPTH && !settle(a, i - DEPTH))
+		if (i >= DEPTH && !average_settle(a, i - DEPTH))
 			return false;
-		if (i + DEPTH < n && !ask(a, i + DEPTH))
+		if (i + DEPTH < n && !average_ask(a, i + DEPTH))
 			return false;
 	}
 	return true;
 }
 
-static bool part(struct average *a)
+static bool average_part(struct average *a)
 {
 	for (unsigned j = 0; j < a->mesh.n_nodes; j++)
 		if (j != a->mesh.rank && !mesh_part(&a->mesh, j))
@@ -291,17 +291,18 @@ static bool part(struct average *a)
 	return true;
 }
 
-static bool greet(struct mesh *m, unsigned peer)
+static bool average_greet(struct mesh *m, unsigned peer)
 {
 	return peer == m->rank || mesh_greet(m, peer);
 }
 
-static void *work(void *arg)
+static void *average_work(void *arg)
 {
 	struct average *a = arg;
 
 	/* All at once: a node that waits for one of them must not look silent to the others. */
-	if (mesh_each(&a->mesh, greet) && compare_others(a) && run_rounds(a) && part(a))
+	if (mesh_each(&a->mesh, average_greet) && compare_others(a) && run_rounds(a) &&
+	    average_part(a))
 		engine_thread_is_done(a->engine);
 	return NULL;
 }
@@ -392,16 +393,16 @@ static int start_average(struct engine *e, const json_t *order, char why[ENGINE_
 
 	if (r < 0 || !is_met)
 		return r;
-	return engine_run(e, work, a, why);
+	return engine_run(e, average_work, a, why);
 }
 
-static bool is_owed(struct engine *e, const struct wire *w)
+static bool average_is_owed(struct engine *e, const struct wire *w)
 {
 	(void)e, (void)w;
 	return true;
 }
 
-static struct planned_bytes plan(const struct engine *e, const struct wire *w)
+static struct planned_bytes average_plan(const struct engine *e, const struct wire *w)
 {
 	const struct average *a = e->work;
 	const struct share *ours = &a->pieces.shares[a->mesh.rank];
@@ -415,6 +416,6 @@ static struct planned_bytes plan(const struct engine *e, const struct wire *w)
 const struct operation average_operation = {
 	.open = open_average,
 	.start = start_average,
-	.is_owed = is_owed,
-	.plan = plan,
+	.is_owed = average_is_owed,
+	.plan = average_plan,
 };

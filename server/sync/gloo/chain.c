@@ -96,7 +96,7 @@ static bool is_welcome(struct engine *e, const struct wire *w, const struct gree
 }
 
 /* Receives the pieces from `i` on, in a batch: the sender may begin at once. */
-static bool ask(struct engine *e, struct cursor *c, uint64_t i, struct transfer **ret)
+static bool chain_ask(struct engine *e, struct cursor *c, uint64_t i, struct transfer **ret)
 {
 	uint64_t offset, size;
 
@@ -122,21 +122,21 @@ static bool take_stream(struct engine *e)
 	cursor_init(&asked, &e->engine_loop.order.ranges);
 	cursor_init(&there, &e->engine_loop.order.ranges);
 	for (unsigned i = 0; i < DEPTH; i += BATCH)
-		if (!ask(e, &asked, i, &transfers[i]))
+		if (!chain_ask(e, &asked, i, &transfers[i]))
 			return false;
 	for (uint64_t i = 0; i < chain->n_pieces; i++) {
 		if (!wire_finish(e, &chain->wires[IN], &transfers[i % DEPTH]))
 			return false;
 		cursor_advance(&there, cursor_piece(&there, e->engine_loop.order.chunk, &offset));
 		engine_arrived(e, there.at);
-		if ((i + 1) % BATCH == 0 &&
-		    !ask(e, &asked, i + 1 - BATCH + DEPTH, &transfers[(i + 1 - BATCH) % DEPTH]))
+		if ((i + 1) % BATCH == 0 && !chain_ask(e, &asked, i + 1 - BATCH + DEPTH,
+						       &transfers[(i + 1 - BATCH) % DEPTH]))
 			return false;
 	}
 	return true;
 }
 
-static void *take(void *arg)
+static void *chain_take(void *arg)
 {
 	struct engine *e = arg;
 	struct wire *in = &chain_of(e)->wires[IN];
@@ -158,7 +158,7 @@ static void *take(void *arg)
 
 /* --- Outgoing ---------------------------------------------------------------------------------- */
 
-static void greet(const struct engine *e, struct greeting *ret)
+static void chain_greet(const struct engine *e, struct greeting *ret)
 {
 	struct preamble p = {.epoch = e->engine_loop.order.epoch,
 			     .n_bytes = e->engine_loop.order.total};
@@ -179,7 +179,7 @@ struct going {
 };
 
 /* Waits for the last first: while it is sent, this thread is not woken for the earlier ones. */
-static bool finish(struct engine *e, struct going *batch)
+static bool chain_finish(struct engine *e, struct going *batch)
 {
 	for (unsigned j = BATCH; j-- > 0;) {
 		if (!wire_finish(e, &chain_of(e)->wires[OUT], &batch[j].transfer))
@@ -207,7 +207,7 @@ static bool give_stream(struct engine *e)
 			     i < chain->n_pieces ? gloo_planned(i + 1, GLOO_GREETING_SIZE + c.at) +
 							   gloo_planned_back(1)
 						 : UINT64_MAX);
-		if (i % BATCH == 0 && !finish(e, g))
+		if (i % BATCH == 0 && !chain_finish(e, g))
 			return false;
 		g->size = cursor_piece(&c, e->engine_loop.order.chunk, &offset);
 		if (g->size == 0)
@@ -221,7 +221,7 @@ static bool give_stream(struct engine *e)
 	return true;
 }
 
-static void *give(void *arg)
+static void *chain_give(void *arg)
 {
 	struct engine *e = arg;
 	struct wire *out = &chain_of(e)->wires[OUT];
@@ -229,7 +229,7 @@ static void *give(void *arg)
 	struct greeting greeting;
 	char word[STREAM_WORD_SIZE] = {0};
 
-	greet(e, &greeting);
+	chain_greet(e, &greeting);
 	wire_prove(e->next.token, e->next.node, e->engine_loop.order.node, expected);
 	if (!wire_connect(e, out, &e->next.address, e->next.max_rate) ||
 	    !wire_send_wait(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
@@ -372,18 +372,18 @@ static int start_chain(struct engine *e, const json_t *order, char why[ENGINE_OR
 	if (!is_last && take_hello(json_object_get(order, "next"), "hello", out) < 0)
 		return refuse_hello(e, out);
 	if (!is_source)
-		r = start_wire(e, in, take, why);
+		r = start_wire(e, in, chain_take, why);
 	if (r == 0 && !is_last)
-		r = start_wire(e, out, give, why);
+		r = start_wire(e, out, chain_give, why);
 	return r;
 }
 
-static bool is_owed(struct engine *e, const struct wire *w)
+static bool chain_is_owed(struct engine *e, const struct wire *w)
 {
 	return w->way == WIRE_IN || wire_acknowledged(w) < atomic_load(&chain_of(e)->owed);
 }
 
-static struct planned_bytes plan(const struct engine *e, const struct wire *w)
+static struct planned_bytes chain_plan(const struct engine *e, const struct wire *w)
 {
 	const struct engine_order *o = &e->engine_loop.order;
 	uint64_t stream = gloo_planned_stream(&o->ranges, o->chunk);
@@ -396,6 +396,6 @@ static struct planned_bytes plan(const struct engine *e, const struct wire *w)
 const struct operation chain_operation = {
 	.open = open_chain,
 	.start = start_chain,
-	.is_owed = is_owed,
-	.plan = plan,
+	.is_owed = chain_is_owed,
+	.plan = chain_plan,
 };

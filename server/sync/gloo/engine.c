@@ -42,7 +42,7 @@ __attribute__((format(printf, 3, 4))) static void fail(struct engine *e, const s
 	va_end(args);
 }
 
-static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
+static void gloo_count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
 {
 	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
@@ -55,7 +55,7 @@ static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret
 /*
  * Compares the bytes of a wire with the plan and with the kernel's count. False: the engine failed.
  */
-static bool check(struct engine *e, const struct wire *w, struct traffic *ret)
+static bool gloo_check_wire(struct engine *e, const struct wire *w, struct traffic *ret)
 {
 	const struct planned_bytes planned = e->operation->plan(e, w);
 	char why[ENGINE_ORDER_WHY_SIZE];
@@ -71,7 +71,7 @@ static bool check(struct engine *e, const struct wire *w, struct traffic *ret)
 	return r == 0;
 }
 
-static void report_done(struct engine *e)
+static void gloo_report_done(struct engine *e)
 {
 	struct traffic in = {0}, out = {0};
 	bool comes = false, goes = false;
@@ -84,7 +84,7 @@ static void report_done(struct engine *e)
 
 		if (atomic_load(&w->state) == WIRE_NONE)
 			continue;
-		if (!check(e, w, &t)) {
+		if (!gloo_check_wire(e, w, &t)) {
 			json_decref(links);
 			return;
 		}
@@ -114,7 +114,7 @@ static void report_done(struct engine *e)
 	engine_loop_end(&e->engine_loop, done);
 }
 
-static void on_loop_wake(struct engine_loop *d)
+static void gloo_on_loop_wake(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 	bool is_running;
@@ -123,7 +123,7 @@ static void on_loop_wake(struct engine_loop *d)
 	is_running = e->n_running > 0;
 	(void)pthread_mutex_unlock(&d->lock);
 	if (d->is_started && !is_running)
-		report_done(e);
+		gloo_report_done(e);
 }
 
 /* --- Threads ----------------------------------------------------------------------------------- */
@@ -221,7 +221,7 @@ static bool watch_end(struct engine *e, struct wire *w, uint64_t now_ns)
 }
 
 /* Blames the wire that was silent first: other silent ones may wait for it, as this node does. */
-static void watch(struct engine_loop *d, uint64_t now_ns)
+static void gloo_watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 	const struct wire *worst = NULL;
@@ -250,7 +250,7 @@ static void watch(struct engine_loop *d, uint64_t now_ns)
 
 /* --- Messages from the agent ------------------------------------------------------------------- */
 
-static const char *refuse(const struct engine_order *o)
+static const char *gloo_refuse(const struct engine_order *o)
 {
 	if (o->tls)
 		return "Gloo carries weights in the clear, and `security` is \"tls\"; use the "
@@ -258,7 +258,8 @@ static const char *refuse(const struct engine_order *o)
 	return o->gpu[0] ? "Gloo carries host memory only; use the engine \"nccl\"" : NULL;
 }
 
-static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
+static int gloo_open_epoch(struct engine_loop *d, const json_t *order,
+			   char why[ENGINE_ORDER_WHY_SIZE])
 {
 	static const struct operation *const operations[] = {
 		[ENGINE_ORDER_BROADCAST] = &chain_operation,
@@ -278,7 +279,8 @@ static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGIN
 	return r;
 }
 
-static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
+static int gloo_start_epoch(struct engine_loop *d, const json_t *order,
+			    char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
 
@@ -287,7 +289,7 @@ static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGI
 	return e->operation->start(e, order, why);
 }
 
-static void report_sockets(struct engine_loop *d)
+static void gloo_report_sockets(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 
@@ -299,13 +301,13 @@ int engine_init(struct engine *e)
 {
 	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-gloo",
-		.refuse = refuse,
-		.open = open_epoch,
-		.start = start_epoch,
-		.report_sockets = report_sockets,
-		.on_wake = on_loop_wake,
-		.watch = watch,
-		.count = count,
+		.refuse = gloo_refuse,
+		.open = gloo_open_epoch,
+		.start = gloo_start_epoch,
+		.report_sockets = gloo_report_sockets,
+		.on_wake = gloo_on_loop_wake,
+		.watch = gloo_watch,
+		.count = gloo_count,
 	};
 
 	*e = (struct engine){0};

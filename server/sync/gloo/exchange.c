@@ -53,7 +53,7 @@ static uint8_t *piece_of(const struct exchange *x, const struct lane *l, uint64_
 /* --- Digests ----------------------------------------------------------------------------------- */
 
 /* The root of the tree over a stream, from the bytes in memory now, independent of those sent. */
-static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
+static bool exchange_digest(struct exchange *x, struct lane *l, enum moves_side side)
 {
 	uint64_t n_bytes = l->link->n_bytes, n_leaves = merkle_n_leaves(n_bytes);
 	cleanup(freep) uint8_t(*leaves)[MERKLE_HASH_SIZE] = calloc(n_leaves, sizeof(*leaves));
@@ -80,13 +80,13 @@ static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
 
 static bool digest_lanes(struct party *p)
 {
-	return (!p->out.link || digest(p->exchange, &p->out, MOVES_FROM)) &&
-	       (!p->in.link || digest(p->exchange, &p->in, MOVES_TO));
+	return (!p->out.link || exchange_digest(p->exchange, &p->out, MOVES_FROM)) &&
+	       (!p->in.link || exchange_digest(p->exchange, &p->in, MOVES_TO));
 }
 
 /* --- Transfers --------------------------------------------------------------------------------- */
 
-static bool ask(struct party *p, unsigned peer, uint64_t i)
+static bool exchange_ask(struct party *p, unsigned peer, uint64_t i)
 {
 	struct exchange *x = p->exchange;
 
@@ -97,7 +97,7 @@ static bool ask(struct party *p, unsigned peer, uint64_t i)
 }
 
 /* Sends a piece, after the transfer that used its place has ended. */
-static bool give(struct party *p, unsigned peer, uint64_t i)
+static bool exchange_give(struct party *p, unsigned peer, uint64_t i)
 {
 	struct exchange *x = p->exchange;
 	struct engine *e = x->engine;
@@ -115,7 +115,7 @@ static bool give(struct party *p, unsigned peer, uint64_t i)
 			 piece_of(x, l, i), piece_size(x, l, i), &l->transfers[i % DEPTH]);
 }
 
-static bool take(struct party *p, unsigned peer, uint64_t i)
+static bool exchange_take(struct party *p, unsigned peer, uint64_t i)
 {
 	struct exchange *x = p->exchange;
 	struct lane *l = &p->in;
@@ -128,7 +128,7 @@ static bool take(struct party *p, unsigned peer, uint64_t i)
 	atomic_fetch_add(&x->engine->arrived, piece_size(x, l, i));
 	if (i + 1 == l->n_pieces)
 		atomic_store(&x->mesh.wires[peer].has_all, true);
-	return ask(p, peer, i + DEPTH);
+	return exchange_ask(p, peer, i + DEPTH);
 }
 
 static void *give_all(void *arg)
@@ -138,7 +138,7 @@ static void *give_all(void *arg)
 
 	/* The last DEPTH turns only wait. */
 	for (uint64_t i = 0; i < p->out.n_pieces + DEPTH; i++)
-		if (!give(p, peer, i))
+		if (!exchange_give(p, peer, i))
 			return NULL;
 	return p;
 }
@@ -146,10 +146,10 @@ static void *give_all(void *arg)
 static bool take_all(struct party *p, unsigned peer)
 {
 	for (uint64_t i = 0; i < DEPTH; i++)
-		if (!ask(p, peer, i))
+		if (!exchange_ask(p, peer, i))
 			return false;
 	for (uint64_t i = 0; i < p->in.n_pieces; i++)
-		if (!take(p, peer, i))
+		if (!exchange_take(p, peer, i))
 			return false;
 	return true;
 }
@@ -192,7 +192,7 @@ static void move_ours(struct party *p)
 	}
 }
 
-static bool serve(struct mesh *m, unsigned peer)
+static bool exchange_serve(struct mesh *m, unsigned peer)
 {
 	struct party *p = &container_of(m, struct exchange, mesh)->parties[peer];
 
@@ -203,11 +203,11 @@ static bool serve(struct mesh *m, unsigned peer)
 	return digest_lanes(p);
 }
 
-static void *work(void *arg)
+static void *exchange_work(void *arg)
 {
 	struct exchange *x = arg;
 
-	if (mesh_each(&x->mesh, serve))
+	if (mesh_each(&x->mesh, exchange_serve))
 		engine_thread_is_done(x->engine);
 	return NULL;
 }
@@ -295,16 +295,16 @@ static int start_exchange(struct engine *e, const json_t *order, char why[ENGINE
 
 	if (r < 0 || !is_met)
 		return r;
-	return engine_run(e, work, x, why);
+	return engine_run(e, exchange_work, x, why);
 }
 
-static bool is_owed(struct engine *e, const struct wire *w)
+static bool exchange_is_owed(struct engine *e, const struct wire *w)
 {
 	(void)e, (void)w;
 	return true;
 }
 
-static struct planned_bytes plan(const struct engine *e, const struct wire *w)
+static struct planned_bytes exchange_plan(const struct engine *e, const struct wire *w)
 {
 	const struct exchange *x = e->work;
 	const struct lane *in = &x->parties[w - x->mesh.wires].in;
@@ -318,7 +318,7 @@ static struct planned_bytes plan(const struct engine *e, const struct wire *w)
 	};
 }
 
-static json_t *describe(const struct lane *l, const char *node)
+static json_t *lane_describe(const struct lane *l, const char *node)
 {
 	char hex[2 * MERKLE_HASH_SIZE + 1];
 
@@ -326,7 +326,7 @@ static json_t *describe(const struct lane *l, const char *node)
 			 field_hex(l->root, sizeof(l->root), hex));
 }
 
-static void report(const struct engine *e, json_t *done)
+static void exchange_report(const struct engine *e, json_t *done)
 {
 	const struct exchange *x = e->work;
 	json_t *gave = json_array(), *took = json_array();
@@ -337,9 +337,9 @@ static void report(const struct engine *e, json_t *done)
 		const char *node = x->mesh.wires[rank].node;
 
 		if (p->out.link)
-			(void)json_array_append_new(gave, describe(&p->out, node));
+			(void)json_array_append_new(gave, lane_describe(&p->out, node));
 		if (p->in.link)
-			(void)json_array_append_new(took, describe(&p->in, node));
+			(void)json_array_append_new(took, lane_describe(&p->in, node));
 	}
 	(void)json_object_set_new(done, "gave", gave);
 	(void)json_object_set_new(done, "took", took);
@@ -348,7 +348,7 @@ static void report(const struct engine *e, json_t *done)
 const struct operation exchange_operation = {
 	.open = open_exchange,
 	.start = start_exchange,
-	.is_owed = is_owed,
-	.plan = plan,
-	.report = report,
+	.is_owed = exchange_is_owed,
+	.plan = exchange_plan,
+	.report = exchange_report,
 };

@@ -92,7 +92,7 @@ static struct piece *piece_for(struct pieces *p, size_t tensor, uint64_t offset,
 	return &p->at[p->n++];
 }
 
-static int cut(struct pieces *p, uint64_t chunk)
+static int pieces_cut(struct pieces *p, uint64_t chunk)
 {
 	for (size_t i = 0; i < p->n_tensors; i++) {
 		const struct tensor *t = &p->tensors[i];
@@ -177,7 +177,7 @@ int pieces_init(struct pieces *p, const char *text, size_t size, uint64_t n_byte
 	if (r == 0)
 		r = read_tensors(p, n_bytes, why);
 	if (r == 0)
-		r = cut(p, chunk);
+		r = pieces_cut(p, chunk);
 	if (r == 0)
 		r = cut_others(p);
 	if (r == 0)

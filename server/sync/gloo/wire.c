@@ -32,7 +32,7 @@ static int is_dialled(const struct wire *w, bool *ret)
 /* --- Called by threads ------------------------------------------------------------------------- */
 
 /* Gloo's own error does not explain that the peer closed. */
-static bool broke(struct engine *e, struct wire *w, const char *why)
+static bool wire_broke(struct engine *e, struct wire *w, const char *why)
 {
 	struct tcp_info info;
 
@@ -78,13 +78,13 @@ bool wire_connect(struct engine *e, struct wire *w, const struct address *at, ui
 	char why[LINK_WHY_SIZE];
 
 	if (link_hello_place(w->hello, w->hello_size, &there, why) < 0)
-		return broke(e, w, why);
+		return wire_broke(e, w, why);
 	if (!is_host(&there, &at->at)) {
 		engine_break(e, w, "the hello of %s contains another address", w->node);
 		return false;
 	}
 	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
-		return broke(e, w, why);
+		return wire_broke(e, w, why);
 	/* Set first: the loop reports all connected wires when the agent requests them. */
 	atomic_store(&w->state, WIRE_CONNECTED);
 	report_socket(e, w);
@@ -100,7 +100,7 @@ bool wire_send(struct engine *e, struct wire *w, uint64_t slot, const void *from
 {
 	char why[LINK_WHY_SIZE];
 
-	return link_send(w->link, slot, from, size, ret, why) == 0 || broke(e, w, why);
+	return link_send(w->link, slot, from, size, ret, why) == 0 || wire_broke(e, w, why);
 }
 
 bool wire_receive(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size,
@@ -108,7 +108,7 @@ bool wire_receive(struct engine *e, struct wire *w, uint64_t slot, void *to, siz
 {
 	char why[LINK_WHY_SIZE];
 
-	return link_receive(w->link, slot, to, size, ret, why) == 0 || broke(e, w, why);
+	return link_receive(w->link, slot, to, size, ret, why) == 0 || wire_broke(e, w, why);
 }
 
 bool wire_finish(struct engine *e, struct wire *w, struct transfer **t)
@@ -117,7 +117,7 @@ bool wire_finish(struct engine *e, struct wire *w, struct transfer **t)
 	char why[LINK_WHY_SIZE];
 
 	*t = NULL;
-	return !finished || transfer_finish(finished, why) == 0 || broke(e, w, why);
+	return !finished || transfer_finish(finished, why) == 0 || wire_broke(e, w, why);
 }
 
 bool wire_send_wait(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size)

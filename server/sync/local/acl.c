@@ -33,8 +33,8 @@ int acl_read(const struct json_packet *t, struct acl *ret, struct fault *f)
 	return 0;
 }
 
-static int refused(const struct acl *g, const struct task *e, const struct target *target, int r,
-		   struct fault *f)
+static int acl_refused(const struct acl *g, const struct task *e, const struct target *target,
+		       int r, struct fault *f)
 {
 	if (r != -EPERM)
 		return fault_set_weightd(f, r, e->w);
@@ -46,7 +46,7 @@ static int refused(const struct acl *g, const struct task *e, const struct targe
 		target->buffer, g->unix_group, weightd_error(e->w));
 }
 
-static bool differs(const struct acl *g, const struct weightd_buffer_info *b)
+static bool acl_differs(const struct acl *g, const struct weightd_buffer_info *b)
 {
 	return (g->mode >= 0 && g->mode != b->mode) || (g->gid >= 0 && g->gid != b->gid);
 }
@@ -67,11 +67,11 @@ int acl_apply(const struct acl *g, const struct task *e, const struct target *ta
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	for (size_t i = 0; (b = weightd_list_buffer(list, i)); i++) {
-		if (strcmp(b->device, device) != 0 || !differs(g, b))
+		if (strcmp(b->device, device) != 0 || !acl_differs(g, b))
 			continue;
 		r = weightd_set_access(e->w, target->buffer, target->device, g->mode, -1, g->gid);
 		if (r < 0 && r != -EACCES) /* the decision is the owner's */
-			return refused(g, e, target, r, f);
+			return acl_refused(g, e, target, r, f);
 	}
 	return 0;
 }

@@ -53,8 +53,8 @@ static int take_named(const struct json_packet *t, uint64_t *ret_version, uint64
 }
 
 /* A base that was removed, or lost in a restart of weightd, only costs time. */
-static void attach(const struct task *e, const struct target *target, uint64_t version,
-		   uint64_t n_bytes, struct base *b)
+static void base_attach(const struct task *e, const struct target *target, uint64_t version,
+			uint64_t n_bytes, struct base *b)
 {
 	const struct weightd_attach_options o = {
 		.size = sizeof(o),
@@ -89,7 +89,7 @@ int base_new(const struct task *e, const struct json_packet *t, const struct tar
 	if (r < 0)
 		return r;
 	if (r > 0)
-		attach(e, target, version, n_bytes, b);
+		base_attach(e, target, version, n_bytes, b);
 	r = merkle_difference(e->n_bytes, e->leaves.data, b->buffer ? merkle_n_leaves(n_bytes) : 0,
 			      leaves.data, &b->missing);
 	if (r < 0)
@@ -182,7 +182,7 @@ static bool is_for(const struct patch *p, const struct task *e, const struct bas
 	       memcmp(p->result, e->root, sizeof(e->root)) == 0;
 }
 
-static int apply(const struct task *e, const struct base *b, const void *data, uint64_t size)
+static int base_apply(const struct task *e, const struct base *b, const void *data, uint64_t size)
 {
 	struct patch p;
 	int r = patch_open(data, size, &p);
@@ -211,7 +211,7 @@ void base_patch(const struct task *e, const struct base *b, int fd, char *why)
 	if (r == 0)
 		data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 	if (r == 0)
-		r = data == MAP_FAILED ? -errno : apply(e, b, data, size);
+		r = data == MAP_FAILED ? -errno : base_apply(e, b, data, size);
 	if (data != MAP_FAILED)
 		(void)munmap(data, size);
 	if (r < 0)

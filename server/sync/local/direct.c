@@ -60,7 +60,7 @@ int direct_refuse(const struct task *e, int r, struct fault *f)
 		weightd_error(e->w), e->gpu);
 }
 
-static void set(json_t *message, const char *key, json_t *value)
+static void message_set(json_t *message, const char *key, json_t *value)
 {
 	/* Without memory the field is missing. */
 	(void)json_object_set_new(message, key, value);
@@ -70,14 +70,14 @@ void direct_describe(const struct task *e, json_t *message)
 {
 	struct weightd_location at = {.size = sizeof(at)};
 
-	set(message, "memory", json_string(e->gpu[0] ? "cuda" : "host"));
+	message_set(message, "memory", json_string(e->gpu[0] ? "cuda" : "host"));
 	if (!e->gpu[0])
 		return;
 	(void)(e->writer ? weightd_writer_location(e->writer, &at)
 			 : weightd_buffer_location(e->buffer, &at)); /* its size is set */
-	set(message, "gpu", json_string(e->gpu));
-	set(message, "map_size", json_integer((json_int_t)at.map_size));
-	set(message, "nccl", json_integer(e->nccl_version));
+	message_set(message, "gpu", json_string(e->gpu));
+	message_set(message, "map_size", json_integer((json_int_t)at.map_size));
+	message_set(message, "nccl", json_integer(e->nccl_version));
 }
 
 bool direct_is_staged(const struct task *e, uint64_t leaf)

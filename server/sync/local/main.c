@@ -47,7 +47,7 @@ static bool has_agent(void)
 }
 
 /* Releases its resources before it reports the failure. */
-static int fail(struct task *e, const struct fault *f)
+static int task_fail(struct task *e, const struct fault *f)
 {
 	struct fault ignored;
 
@@ -57,7 +57,7 @@ static int fail(struct task *e, const struct fault *f)
 			 NULL, 0, &ignored);
 }
 
-static int serve(const struct role *role)
+static int role_serve(const struct role *role)
 {
 	struct task e = {.staging = STAGING_NONE};
 	int r = 0;
@@ -75,7 +75,7 @@ static int serve(const struct role *role)
 		else if (r == 0)
 			r = role->take(&e, &t, &f);
 		if (r < 0 && f.code)
-			r = fail(&e, &f);
+			r = task_fail(&e, &f);
 		json_packet_deinit(&t);
 	}
 	task_end(&e);
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], roles[i].name) && has_agent()) {
 			int r = pthread_create(&thread, NULL, end_with_agent, NULL);
 
-			return r == 0 ? serve(&roles[i]) : 1;
+			return r == 0 ? role_serve(&roles[i]) : 1;
 		}
 	(void)fprintf(stderr,
 		      "weightd-sync-local: is started by weightd-sync, as 'source', 'sink', 'watch' or "

@@ -214,7 +214,7 @@ static int send_moves(const struct reshard *r, const struct asked *a, struct fau
 	return send_blob(json_pack("{s:s}", "op", "planned"), text, size, f);
 }
 
-static int plan(const struct planning *p, const struct json_packet *t, struct fault *f)
+static int planner_plan(const struct planning *p, const struct json_packet *t, struct fault *f)
 {
 	cleanup(asked_deinit) struct asked a = {0};
 	cleanup(reshard_deinit) struct reshard r = {0};
@@ -243,7 +243,7 @@ int planner_handle(struct task *e, const struct json_packet *t, struct fault *f)
 		return take_layout(e->planning, t, f);
 	if (op && !strcmp(op, "plan") && e->stage == STAGE_NEW && e->planning->n > 0) {
 		e->stage = STAGE_OVER;
-		return plan(e->planning, t, f);
+		return planner_plan(e->planning, t, f);
 	}
 	return fault_set_message(f, t, "expects the layout of each rank, and then one plan");
 }

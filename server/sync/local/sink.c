@@ -165,7 +165,7 @@ static int send_created(const struct task *e, json_t *message, struct fault *f)
 	return task_send(take_ptr(m), own >= 0 ? &own : &e->staging.fd, 1, f);
 }
 
-static json_t *describe(const struct base *b)
+static json_t *base_describe(const struct base *b)
 {
 	return json_pack("{s:s, s:o, s:b, s:s*}", "op", "created", "missing",
 			 ranges_to_json(&b->missing), "has_base", b->buffer != NULL, "why",
@@ -173,20 +173,20 @@ static json_t *describe(const struct base *b)
 }
 
 /* Engines write the missing bytes while the rest is copied here; verify follows both. */
-static int fill(struct task *e, const struct json_packet *t, const struct target *target,
-		struct fault *f)
+static int sink_fill(struct task *e, const struct json_packet *t, const struct target *target,
+		     struct fault *f)
 {
 	int r = base_new(e, t, target, &e->base, f);
 
 	if (r == 0)
-		r = send_created(e, describe(e->base), f);
+		r = send_created(e, base_describe(e->base), f);
 	if (r == 0)
 		base_copy(e, e->base);
 	return r;
 }
 
 /* All the missing bytes arrived as a patch. */
-static int patch(struct task *e, const struct json_packet *t, struct fault *f)
+static int sink_patch(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	char why[FAULT_WHY_SIZE];
 
@@ -195,7 +195,7 @@ static int patch(struct task *e, const struct json_packet *t, struct fault *f)
 			 NULL, 0, f);
 }
 
-static int refused(const struct task *e, const struct target *target, int r, struct fault *f)
+static int sink_refused(const struct task *e, const struct target *target, int r, struct fault *f)
 {
 	if (r != -EACCES)
 		return fault_set_weightd(f, r, e->w);
@@ -224,7 +224,7 @@ static int begin_version(struct task *e, const struct target *target,
 		return r;
 	r = weightd_create(e->w, target->buffer, layout, &o, &e->writer);
 	if (r < 0)
-		return refused(e, target, r, f);
+		return sink_refused(e, target, r, f);
 	return acl_apply(acl, e, target, f);
 }
 
@@ -246,7 +246,7 @@ static int make_room(struct task *e, const struct target *target,
 	return r < 0 ? r : staging_fill(&e->staging, f);
 }
 
-static int create(struct task *e, const struct json_packet *t, struct fault *f)
+static int sink_create(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
@@ -268,11 +268,11 @@ static int create(struct task *e, const struct json_packet *t, struct fault *f)
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	return fill(e, t, &target, f);
+	return sink_fill(e, t, &target, f);
 }
 
 /* The same without a root, for memory that engines fill with computed bytes. */
-static int make(struct task *e, const struct json_packet *t, struct fault *f)
+static int sink_make(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
@@ -311,7 +311,7 @@ static bool is_on_gpu(const struct task *e)
 }
 
 /* Hashes the leaves in memory; with a staging, correct ones are also copied to the GPU. */
-static int hash(struct task *e, uint8_t (**ret)[MERKLE_HASH_SIZE], struct fault *f)
+static int sink_hash(struct task *e, uint8_t (**ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = calloc(merkle_n_leaves(e->n_bytes) + 1,
 								  sizeof(*found));
@@ -377,7 +377,7 @@ static int check_weightd(const struct task *e, struct fault *f)
 	return r < 0 ? fault_set_weightd(f, r, e->w) : 0;
 }
 
-static int verify(struct task *e, struct fault *f)
+static int sink_verify(struct task *e, struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = NULL;
 	char hex[2 * MERKLE_HASH_SIZE + 1];
@@ -385,7 +385,7 @@ static int verify(struct task *e, struct fault *f)
 
 	e->stage = STAGE_AT_WORK;
 	e->base = base_free(e->base);
-	r = hash(e, &found, f);
+	r = sink_hash(e, &found, f);
 	if (r < 0)
 		return r;
 	if (!e->is_computed && !is_right(e, (const void *)found))
@@ -409,7 +409,7 @@ static int verify(struct task *e, struct fault *f)
 static int verify_again(struct task *e, struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[MERKLE_HASH_SIZE] = NULL;
-	int r = hash(e, &found, f);
+	int r = sink_hash(e, &found, f);
 
 	if (r < 0 || is_right(e, (const void *)found))
 		return r;
@@ -418,7 +418,7 @@ static int verify_again(struct task *e, struct fault *f)
 }
 
 /* On a GPU no other process can delay it. */
-static int publish(struct task *e, struct fault *f)
+static int sink_publish(struct task *e, struct fault *f)
 {
 	uint64_t version;
 	int r = weightd_writer_publish(e->writer, &version);
@@ -441,18 +441,18 @@ int sink_handle(struct task *e, const struct json_packet *t, struct fault *f)
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
 	if (op && !strcmp(op, "create") && e->stage == STAGE_NEW)
-		return create(e, t, f);
+		return sink_create(e, t, f);
 	if (op && t->n_fds == 1 && !strcmp(op, "patch") && e->stage == STAGE_AT_WORK)
-		return patch(e, t, f);
+		return sink_patch(e, t, f);
 	if (op && !strcmp(op, "make") && e->stage == STAGE_NEW)
-		return make(e, t, f);
+		return sink_make(e, t, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "stage") && e->stage == STAGE_AT_WORK && e->gpu[0])
 		return direct_stage(e, t, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer &&
 	    (is_on_gpu(e) || is_on_host(e)))
-		return verify(e, f);
+		return sink_verify(e, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "publish") && e->stage == STAGE_VERIFIED)
-		return publish(e, f);
+		return sink_publish(e, f);
 	return fault_set_message(
 		f, t,
 		"expects create or make, a patch or stage perhaps, then verify until that "

@@ -63,8 +63,8 @@ static int fail_to_attach(const struct task *e, const struct target *target, uin
 #define WORTH 2 /* times fewer bytes than the leaves that differ */
 
 /* `*ret_fd` stays unchanged if only a copy can be lent. */
-static int attach(struct task *e, const struct json_packet *t, bool *ret_is_on_gpu, int *ret_fd,
-		  struct fault *f)
+static int source_attach(struct task *e, const struct json_packet *t, bool *ret_is_on_gpu,
+			 int *ret_fd, struct fault *f)
 {
 	struct weightd_attach_options o = {.size = sizeof(o)};
 	struct target target;
@@ -95,7 +95,7 @@ static int attach(struct task *e, const struct json_packet *t, bool *ret_is_on_g
 }
 
 /* Creates the copy that is lent, still empty. `beside`: bytes that are staged next. */
-static int stage(struct task *e, uint64_t beside, int *ret_fd, struct fault *f)
+static int source_stage(struct task *e, uint64_t beside, int *ret_fd, struct fault *f)
 {
 	int r = staging_check(e->n_bytes + beside, f);
 
@@ -226,7 +226,7 @@ static int make_one(const struct patch *patches, unsigned n, struct made *ret)
 	return patch_draft_write(&d, patches[0].base, patches[n - 1].result, &ret->fd);
 }
 
-static int compose(const struct json_packet *t, struct fault *f)
+static int source_compose(const struct json_packet *t, struct fault *f)
 {
 	struct patch patches[JSON_PACKET_FDS_MAX] = {0};
 	struct blob blobs[JSON_PACKET_FDS_MAX] = {0};
@@ -251,7 +251,8 @@ static int compose(const struct json_packet *t, struct fault *f)
 
 /* --- The version -------------------------------------------------------------------------------- */
 
-static int hash(struct task *e, bool is_on_gpu, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
+static int source_hash(struct task *e, bool is_on_gpu, uint8_t (*ret)[MERKLE_HASH_SIZE],
+		       struct fault *f)
 {
 	int r = e->staging.data ? staging_fill(&e->staging, f) : 0;
 
@@ -281,7 +282,8 @@ static int send_root(struct task *e, bool is_on_gpu, const struct older *o, stru
 	struct made made = {.fd = -1};
 	uint8_t root[MERKLE_HASH_SIZE], table[MERKLE_HASH_SIZE];
 	char root_hex[2 * MERKLE_HASH_SIZE + 1], table_hex[2 * MERKLE_HASH_SIZE + 1];
-	int r = leaves ? hash(e, is_on_gpu, leaves, f) : fault_set(f, -ENOMEM, "out of memory");
+	int r = leaves ? source_hash(e, is_on_gpu, leaves, f)
+		       : fault_set(f, -ENOMEM, "out of memory");
 
 	if (r == 0 && is_on_gpu && !e->gpu[0])
 		r = buffer_release(e, f);
@@ -305,7 +307,7 @@ static int send_root(struct task *e, bool is_on_gpu, const struct older *o, stru
 			 (const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
 }
 
-static int lend(struct task *e, const struct json_packet *t, const char *op, struct fault *f)
+static int source_lend(struct task *e, const struct json_packet *t, const char *op, struct fault *f)
 {
 	bool has_table = !strcmp(op, "lend"), has_tree = !has_table && strcmp(op, "give") != 0;
 	bool is_lent = strcmp(op, "look") != 0, is_on_gpu = false;
@@ -314,11 +316,11 @@ static int lend(struct task *e, const struct json_packet *t, const char *op, str
 	int r = take_older(t, &older, f);
 
 	if (r == 0)
-		r = attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
+		r = source_attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
 	if (r == 0 && has_table)
 		r = tensors_table(e->buffer, &table_fd, f);
 	if (r == 0 && is_lent && has_tree && is_on_gpu && !e->gpu[0])
-		r = stage(e, 0, &data_fd, f);
+		r = source_stage(e, 0, &data_fd, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
@@ -336,7 +338,7 @@ static bool is_to_copy(const struct task *e)
 	       at.memory != WEIGHTD_MEMORY_HOST;
 }
 
-static int copy(struct task *e, const struct json_packet *t, struct fault *f)
+static int source_copy(struct task *e, const struct json_packet *t, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
 	uint64_t beside;
@@ -344,7 +346,7 @@ static int copy(struct task *e, const struct json_packet *t, struct fault *f)
 
 	if (field_number(t->message, "beside", N_BYTES_MAX, &beside) < 0)
 		return fault_set_message(f, t, "lacks the size that is staged beside it");
-	r = stage(e, beside, &fd, f);
+	r = source_stage(e, beside, &fd, f);
 	if (r == 0)
 		r = staging_fill(&e->staging, f);
 	if (r < 0)
@@ -367,13 +369,13 @@ int source_handle(struct task *e, const struct json_packet *t, struct fault *f)
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
 	if (op && is_to_lend(op) && e->stage == STAGE_NEW)
-		return lend(e, t, op, f);
+		return source_lend(e, t, op, f);
 	if (op && !strcmp(op, "compose") && e->stage == STAGE_AT_WORK && t->n_fds > 0)
-		return compose(t, f);
+		return source_compose(t, f);
 	if (op && !strcmp(op, "stage") && e->stage == STAGE_AT_WORK && e->gpu[0])
 		return direct_stage(e, t, f);
 	if (op && !strcmp(op, "copy") && e->stage == STAGE_AT_WORK && is_to_copy(e))
-		return copy(e, t, f);
+		return source_copy(e, t, f);
 	if (op && !strcmp(op, "compare") && e->stage == STAGE_AT_WORK && e->buffer)
 		return difference_explain(e->buffer, t, f);
 	return fault_set_message(f, t,

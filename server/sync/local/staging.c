@@ -17,7 +17,7 @@
 
 #define STRETCH_SIZE (256 * MIB)
 
-static int refuse(uint64_t needed, uint64_t room, const char *limit, struct fault *f)
+static int staging_refuse(uint64_t needed, uint64_t room, const char *limit, struct fault *f)
 {
 	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX];
 
@@ -37,7 +37,7 @@ static int refuse(uint64_t needed, uint64_t room, const char *limit, struct faul
  * `missing` bytes of the whole are still to be allocated; if the kernel has refused them, they do
  * not fit.
  */
-static int check(uint64_t whole, uint64_t missing, bool is_refused, struct fault *f)
+static int staging_check_room(uint64_t whole, uint64_t missing, bool is_refused, struct fault *f)
 {
 	struct headroom room;
 	int r = headroom_find(&room);
@@ -46,12 +46,12 @@ static int check(uint64_t whole, uint64_t missing, bool is_refused, struct fault
 		return fault_set(f, r, "/proc/meminfo cannot be read: %s", strerror(-r));
 	if (missing <= room.bytes && !is_refused)
 		return 0;
-	return refuse(whole, room.bytes + (whole - missing), room.limit, f);
+	return staging_refuse(whole, room.bytes + (whole - missing), room.limit, f);
 }
 
 int staging_check(uint64_t size, struct fault *f)
 {
-	return check(size, size, false, f);
+	return staging_check_room(size, size, false, f);
 }
 
 int staging_open(uint64_t size, struct staging *ret, struct fault *f)
@@ -77,14 +77,14 @@ int staging_take(struct staging *s, uint64_t at, uint64_t end, struct fault *f)
 
 	for (; at < end; at += STRETCH_SIZE) {
 		uint64_t left = end - at;
-		int r = check(end - begin, left, false, f);
+		int r = staging_check_room(end - begin, left, false, f);
 
 		if (r < 0)
 			return r;
 		while (fallocate(s->fd, 0, (off_t)at,
 				 (off_t)(left < STRETCH_SIZE ? left : STRETCH_SIZE)) < 0)
 			if (errno != EINTR)
-				return check(end - begin, left, true, f);
+				return staging_check_room(end - begin, left, true, f);
 	}
 	return 0;
 }
@@ -94,7 +94,7 @@ int staging_fill(struct staging *s, struct fault *f)
 	return staging_take(s, 0, s->size, f);
 }
 
-static void unmap(struct staging *s)
+static void staging_unmap(struct staging *s)
 {
 	if (s->data)
 		(void)munmap(s->data, s->size ? s->size : 1);
@@ -103,7 +103,7 @@ static void unmap(struct staging *s)
 
 int staging_seal(struct staging *s, struct fault *f)
 {
-	unmap(s);
+	staging_unmap(s);
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return fault_set(f, -errno, "cannot seal the copy: %s", strerror(errno));
 	s->fd = fd_close(s->fd);
@@ -112,7 +112,7 @@ int staging_seal(struct staging *s, struct fault *f)
 
 void staging_deinit(struct staging *s)
 {
-	unmap(s);
+	staging_unmap(s);
 	(void)fd_close(s->fd);
 	*s = STAGING_NONE;
 }

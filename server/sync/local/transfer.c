@@ -23,7 +23,7 @@ static uint64_t size_of(const struct transfer *t, uint64_t leaf)
 	return left < MERKLE_LEAF_SIZE ? left : MERKLE_LEAF_SIZE;
 }
 
-static void note(struct transfer *t, int r)
+static void transfer_note(struct transfer *t, int r)
 {
 	if (r < 0)
 		t->result = fault_set_weightd(t->fault, r, t->e->w);
@@ -36,7 +36,7 @@ static bool read_leaf(struct transfer *t, uint64_t leaf, void *to)
 
 	(void)pthread_mutex_lock(&t->lock);
 	if (t->result == 0)
-		note(t, task_read(t->e, leaf * MERKLE_LEAF_SIZE, to, size_of(t, leaf)));
+		transfer_note(t, task_read(t->e, leaf * MERKLE_LEAF_SIZE, to, size_of(t, leaf)));
 	is_there = t->result == 0;
 	(void)pthread_mutex_unlock(&t->lock);
 	return is_there;
@@ -78,13 +78,13 @@ static void hash_and_write(void *userdata, uint64_t leaf)
 	weightd_writer_digest_bytes(e->writer, leaf, from);
 	(void)pthread_mutex_lock(&t->lock);
 	if (t->result == 0)
-		note(t, weightd_writer_write(e->writer, leaf * MERKLE_LEAF_SIZE, from,
-					     size_of(t, leaf)));
+		transfer_note(t, weightd_writer_write(e->writer, leaf * MERKLE_LEAF_SIZE, from,
+						      size_of(t, leaf)));
 	(void)pthread_mutex_unlock(&t->lock);
 }
 
-static int run(struct task *e, void (*each)(void *userdata, uint64_t leaf),
-	       uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
+static int transfer_run(struct task *e, void (*each)(void *userdata, uint64_t leaf),
+			uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
 	struct transfer t = {.e = e, .hashes = ret, .fault = f};
 
@@ -96,10 +96,10 @@ static int run(struct task *e, void (*each)(void *userdata, uint64_t leaf),
 
 int transfer_read(struct task *e, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
-	return run(e, read_and_hash, ret, f);
+	return transfer_run(e, read_and_hash, ret, f);
 }
 
 int transfer_write(struct task *e, uint8_t (*ret)[MERKLE_HASH_SIZE], struct fault *f)
 {
-	return run(e, hash_and_write, ret, f);
+	return transfer_run(e, hash_and_write, ret, f);
 }

@@ -36,7 +36,7 @@ static void report_open(struct engine *e)
  * Reports the planned bytes: NCCL carries exactly the bytes of its calls, and nothing else counts
  * them.
  */
-static void report_done(struct engine *e)
+static void nccl_report_done(struct engine *e)
 {
 	json_t *bytes = json_pack("{sI sn}", "bytes", (json_int_t)e->engine_loop.order.total,
 				  "kernel");
@@ -48,7 +48,7 @@ static void report_done(struct engine *e)
 	json_decref(bytes);
 }
 
-static void on_loop_wake(struct engine_loop *d)
+static void nccl_on_loop_wake(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 	bool is_open, is_done;
@@ -64,12 +64,12 @@ static void on_loop_wake(struct engine_loop *d)
 	if (d->is_started)
 		engine_loop_report_progress(d);
 	if (is_done)
-		report_done(e);
+		nccl_report_done(e);
 	else if (is_open && !d->is_open)
 		report_open(e);
 }
 
-static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
+static void nccl_count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
 {
 	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
@@ -151,7 +151,7 @@ void engine_arrived(struct engine *e, uint64_t n_bytes)
  * The worker watches NCCL; this watches the worker. It waits a little longer, because the worker
  * can better name the cause.
  */
-static void watch(struct engine_loop *d, uint64_t now_ns)
+static void nccl_watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 	uint64_t alive_ns = atomic_load(&e->alive_ns), stall_ns = d->order.stall_ns;
@@ -165,7 +165,7 @@ static void watch(struct engine_loop *d, uint64_t now_ns)
 
 /* --- Messages from the agent ------------------------------------------------------------------- */
 
-static const char *refuse(const struct engine_order *o)
+static const char *nccl_refuse(const struct engine_order *o)
 {
 	if (o->tls)
 		return "NCCL carries weights in the clear, and `security` is \"tls\"; use the "
@@ -178,7 +178,8 @@ static const char *refuse(const struct engine_order *o)
 }
 
 /* Sets the environment while there is one thread, since all threads share it. */
-static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
+static int nccl_open_epoch(struct engine_loop *d, const json_t *order,
+			   char why[ENGINE_ORDER_WHY_SIZE])
 {
 	int r = surroundings_set(&d->order, why);
 
@@ -186,7 +187,8 @@ static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGIN
 	return r < 0 ? r : worker_start(engine_of(d), why);
 }
 
-static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
+static int nccl_start_epoch(struct engine_loop *d, const json_t *order,
+			    char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
 	bool is_source = !d->order.from[0];
@@ -208,12 +210,12 @@ int engine_init(struct engine *e)
 {
 	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-nccl",
-		.refuse = refuse,
-		.open = open_epoch,
-		.start = start_epoch,
-		.on_wake = on_loop_wake,
-		.watch = watch,
-		.count = count,
+		.refuse = nccl_refuse,
+		.open = nccl_open_epoch,
+		.start = nccl_start_epoch,
+		.on_wake = nccl_on_loop_wake,
+		.watch = nccl_watch,
+		.count = nccl_count,
 	};
 
 	*e = (struct engine){0};

@@ -15,7 +15,7 @@ int gpu_fail(const struct gpu *g, cu_result result, const char *what, char ret_w
 	return cuda_driver_errno(result);
 }
 
-static int find(struct gpu *g, const char *name, char ret_why[GPU_WHY_SIZE])
+static int gpu_find_named(struct gpu *g, const char *name, char ret_why[GPU_WHY_SIZE])
 {
 	struct device wanted;
 	struct cu_uuid uuid;
@@ -38,7 +38,7 @@ static int find(struct gpu *g, const char *name, char ret_why[GPU_WHY_SIZE])
 	return -ENODEV;
 }
 
-static int enter(struct gpu *g, char ret_why[GPU_WHY_SIZE])
+static int gpu_enter_context(struct gpu *g, char ret_why[GPU_WHY_SIZE])
 {
 	const struct cuda_driver *d = g->driver;
 	cu_context context;
@@ -69,8 +69,8 @@ static cu_result set_access(const struct gpu *g, uint64_t map_size, bool is_read
 	return g->driver->mem_set_access(g->memory, map_size, &a, 1);
 }
 
-static int map(struct gpu *g, int fd, uint64_t map_size, bool is_read_only,
-	       char ret_why[GPU_WHY_SIZE])
+static int gpu_map_fd(struct gpu *g, int fd, uint64_t map_size, bool is_read_only,
+		      char ret_why[GPU_WHY_SIZE])
 {
 	const struct cuda_driver *d = g->driver;
 	cu_handle handle;
@@ -99,12 +99,12 @@ int gpu_open(struct gpu *g, const char *name, int fd, uint64_t map_size, bool is
 		(void)snprintf(ret_why, GPU_WHY_SIZE, "%s", why);
 		return r;
 	}
-	r = find(g, name, ret_why);
+	r = gpu_find_named(g, name, ret_why);
 	on_call(userdata, "the context on the GPU");
 	if (r == 0)
-		r = enter(g, ret_why);
+		r = gpu_enter_context(g, ret_why);
 	on_call(userdata, "the mapping of the memory");
 	if (r == 0 && map_size > 0)
-		r = map(g, fd, map_size, is_read_only, ret_why);
+		r = gpu_map_fd(g, fd, map_size, is_read_only, ret_why);
 	return r;
 }

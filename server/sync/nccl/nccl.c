@@ -8,8 +8,8 @@
 #define SONAME "libnccl.so.2"
 #define VERSION_MIN 21800
 
-static int fail(int r, char ret_why[NCCL_WHY_SIZE], const char *what, const char *detail,
-		const char *way_out)
+static int nccl_fail(int r, char ret_why[NCCL_WHY_SIZE], const char *what, const char *detail,
+		     const char *way_out)
 {
 	(void)snprintf(ret_why, NCCL_WHY_SIZE, SONAME " %s%.120s; %s", what, detail, way_out);
 	return r;
@@ -21,7 +21,8 @@ static int load_functions(struct nccl *n, void *library, char ret_why[NCCL_WHY_S
 #define X(field, symbol, result, parameters)                                                       \
 	*(void **)&n->field = dlsym(library, symbol);                                              \
 	if (!n->field)                                                                             \
-		return fail(-ENOSYS, ret_why, "lacks ", symbol, "NCCL 2.18 or later is needed");
+		return nccl_fail(-ENOSYS, ret_why, "lacks ", symbol,                               \
+				 "NCCL 2.18 or later is needed");
 	NCCL_FUNCTIONS(X)
 #undef X
 	return 0;
@@ -40,12 +41,13 @@ static int check_version(struct nccl *n, char ret_why[NCCL_WHY_SIZE])
 	nccl_result result = n->get_version(&n->version);
 
 	if (result)
-		return fail(-EIO, ret_why, "does not return its version: ", n->error_string(result),
-			    "install NCCL anew");
+		return nccl_fail(-EIO, ret_why,
+				 "does not return its version: ", n->error_string(result),
+				 "install NCCL anew");
 	if (n->version >= VERSION_MIN)
 		return 0;
-	return fail(-ENOSYS, ret_why, "is NCCL ", nccl_format_version(n->version, is),
-		    "2.18 or later is needed");
+	return nccl_fail(-ENOSYS, ret_why, "is NCCL ", nccl_format_version(n->version, is),
+			 "2.18 or later is needed");
 }
 
 int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE])
@@ -59,8 +61,9 @@ int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE])
 
 		if (!strncmp(text, SONAME ": ", sizeof(SONAME ": ") - 1))
 			text += sizeof(SONAME ": ") - 1;
-		return fail(-ENOENT, ret_why, "cannot be opened: ", text,
-			    "install NCCL where the dynamic linker finds it, or use another engine");
+		return nccl_fail(
+			-ENOENT, ret_why, "cannot be opened: ", text,
+			"install NCCL where the dynamic linker finds it, or use another engine");
 	}
 	r = load_functions(&n, library, ret_why);
 	if (r == 0)

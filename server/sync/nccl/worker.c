@@ -43,7 +43,7 @@ struct worker {
 
 /* --- Progress ---------------------------------------------------------------------------------- */
 
-static void moved(struct worker *w)
+static void worker_moved(struct worker *w)
 {
 	w->moved_ns = num_now_ns();
 }
@@ -59,7 +59,7 @@ static cu_result take_buckets(struct worker *w)
 			return result;
 		w->first = (w->first + 1) % DEPTH;
 		w->n--;
-		moved(w);
+		worker_moved(w);
 		engine_arrived(w->e, b->end);
 	}
 	return CU_OK;
@@ -68,7 +68,7 @@ static cu_result take_buckets(struct worker *w)
 /* --- Deadlines --------------------------------------------------------------------------------- */
 
 /* Counts the work that ended before the failure: it is not sent again. */
-static bool fails(struct worker *w, nccl_result result)
+static bool worker_fails(struct worker *w, nccl_result result)
 {
 	char said[NCCL_WHY_SIZE];
 	/* Failures of other nodes have these results; all others are this node's own. */
@@ -98,18 +98,18 @@ static bool is_late(struct worker *w)
 }
 
 /* Waits until the communicator has completed the last call, which returned `result`. */
-static bool settle(struct worker *w, nccl_result result)
+static bool worker_settle(struct worker *w, nccl_result result)
 {
 	const struct nccl *n = &w->e->nccl;
 
-	moved(w);
+	worker_moved(w);
 	for (;;) {
 		nccl_result asked = NCCL_OK;
 
 		if (result == NCCL_IN_PROGRESS)
 			asked = n->async_error(w->comm, &result);
 		if (asked || (result && result != NCCL_IN_PROGRESS))
-			return fails(w, asked ? asked : result);
+			return worker_fails(w, asked ? asked : result);
 		if (result == NCCL_OK)
 			return true;
 		if (is_late(w))
@@ -124,15 +124,15 @@ static bool is_well(struct worker *w)
 	nccl_result result, asked = w->e->nccl.async_error(w->comm, &result);
 
 	if (asked || (result && result != NCCL_IN_PROGRESS))
-		return fails(w, asked ? asked : result);
+		return worker_fails(w, asked ? asked : result);
 	return !is_late(w);
 }
 
-static bool await(struct worker *w, cu_event event)
+static bool worker_await(struct worker *w, cu_event event)
 {
 	cu_result result;
 
-	moved(w);
+	worker_moved(w);
 	while ((result = w->e->gpu.driver->event_query(event)) == CU_NOT_READY) {
 		if (!is_well(w))
 			return false;
@@ -142,17 +142,17 @@ static bool await(struct worker *w, cu_event event)
 }
 
 /* Waits until all queued work is done. */
-static bool flush(struct worker *w)
+static bool worker_flush(struct worker *w)
 {
 	cu_event event = w->buckets[0].event;
 	cu_result result = w->e->gpu.driver->event_record(event, w->e->gpu.stream);
 
-	return result == CU_OK ? await(w, event) : fails_on_gpu(w, result);
+	return result == CU_OK ? worker_await(w, event) : fails_on_gpu(w, result);
 }
 
 /* --- Greeting and parting ---------------------------------------------------------------------- */
 
-static bool form(struct worker *w)
+static bool worker_form(struct worker *w)
 {
 	struct engine *e = w->e;
 	struct nccl_id id;
@@ -169,8 +169,8 @@ static bool form(struct worker *w)
 
 	engine_does(e, "NCCL's communicator");
 	memcpy(id.bytes, e->place.id, sizeof(id.bytes));
-	return settle(w, e->nccl.init(&w->comm, (int)e->place.n_ranks, id, (int)e->place.rank,
-				      &config));
+	return worker_settle(w, e->nccl.init(&w->comm, (int)e->place.n_ranks, id,
+					     (int)e->place.rank, &config));
 }
 
 /* Digests the order: NCCL would write any bytes, even if the other end has another size. */
@@ -196,7 +196,7 @@ static bool digest_order(const struct engine *e, uint8_t ret[MERKLE_HASH_SIZE])
 }
 _Static_assert(PREAMBLE_SYNC_SIZE == sizeof(uint64_t), "it is one of the words");
 
-static bool greet(struct worker *w)
+static bool worker_greet(struct worker *w)
 {
 	struct engine *e = w->e;
 	const struct cuda_driver *d = e->gpu.driver;
@@ -211,13 +211,13 @@ static bool greet(struct worker *w)
 	result = d->memcpy_to_device_async(at, pinned->ours, sizeof(pinned->ours), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
-	if (!settle(w, e->nccl.broadcast(p, p, sizeof(pinned->ours), NCCL_UINT8, 0, w->comm,
-					 e->gpu.stream)))
+	if (!worker_settle(w, e->nccl.broadcast(p, p, sizeof(pinned->ours), NCCL_UINT8, 0, w->comm,
+						e->gpu.stream)))
 		return false;
 	result = d->memcpy_to_host_async(pinned->theirs, at, sizeof(pinned->theirs), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
-	if (!flush(w))
+	if (!worker_flush(w))
 		return false;
 	if (memcmp(pinned->ours, pinned->theirs, sizeof(pinned->ours)) != 0)
 		return engine_break(e, true,
@@ -229,7 +229,7 @@ static bool greet(struct worker *w)
  * Waits for all nodes: one that has all may still hold bytes that another needs, since NCCL sends
  * in the background.
  */
-static bool part(struct worker *w)
+static bool worker_part(struct worker *w)
 {
 	struct engine *e = w->e;
 	const struct cuda_driver *d = e->gpu.driver;
@@ -243,18 +243,19 @@ static bool part(struct worker *w)
 	result = d->memcpy_to_device_async(at, &pinned->one, sizeof(pinned->one), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
-	if (!settle(w, e->nccl.all_reduce(p, p, 1, NCCL_UINT32, NCCL_SUM, w->comm, e->gpu.stream)))
+	if (!worker_settle(w, e->nccl.all_reduce(p, p, 1, NCCL_UINT32, NCCL_SUM, w->comm,
+						 e->gpu.stream)))
 		return false;
 	result = d->memcpy_to_host_async(&pinned->count, at, sizeof(pinned->count), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
-	if (!flush(w))
+	if (!worker_flush(w))
 		return false;
 	if (pinned->count != e->place.n_ranks)
 		return engine_break(e, false, "%u of %u nodes have all, by NCCL's own count",
 				    pinned->count, e->place.n_ranks);
 	engine_does(e, "NCCL's end");
-	return settle(w, e->nccl.finalize(w->comm));
+	return worker_settle(w, e->nccl.finalize(w->comm));
 }
 
 /* --- The bytes --------------------------------------------------------------------------------- */
@@ -270,7 +271,8 @@ static bool queue_bucket(struct worker *w)
 		void *p = (void *)(uintptr_t)(e->gpu.memory + offset);
 
 		/* In place: the source's memory is only read. */
-		if (!settle(w, e->nccl.broadcast(p, p, n, NCCL_UINT8, 0, w->comm, e->gpu.stream)))
+		if (!worker_settle(w, e->nccl.broadcast(p, p, n, NCCL_UINT8, 0, w->comm,
+							e->gpu.stream)))
 			return false;
 		cursor_advance(&w->queued, n);
 		room -= n;
@@ -306,7 +308,7 @@ static bool wait_for_some(struct worker *w)
 	if (w->n < n)
 		return true;
 	if (n == 0)
-		moved(w); /* the rate limit, no stall */
+		worker_moved(w); /* the rate limit, no stall */
 	if (!is_well(w))
 		return false;
 	engine_pause(w->e);
@@ -328,13 +330,13 @@ static bool is_fast_enough(struct engine *e)
 			    (uintmax_t)e->place.max_rate, (uintmax_t)size, min + 1);
 }
 
-static bool carry(struct worker *w)
+static bool worker_carry(struct worker *w)
 {
 	struct engine *e = w->e;
 	const uint64_t begun_ns = num_now_ns();
 
 	engine_does(e, "NCCL's broadcast");
-	moved(w);
+	worker_moved(w);
 	cursor_init(&w->queued, &e->engine_loop.order.ranges);
 	while (w->n > 0 || w->queued.at < e->engine_loop.order.total)
 		if (!(may_queue(w, begun_ns) ? queue_bucket(w) : wait_for_some(w)))
@@ -371,11 +373,11 @@ static bool open_all(struct worker *w)
 	/* The process that makes the id listens until it ends. */
 	if (is_source)
 		minted = e->nccl.get_id(&e->id);
-	return !minted || fails(w, minted);
+	return !minted || worker_fails(w, minted);
 }
 _Static_assert(GPU_WHY_SIZE >= NCCL_WHY_SIZE, "one sentence has room for both");
 
-static void *work(void *arg)
+static void *worker_work(void *arg)
 {
 	static struct worker w;
 	struct engine *e = w.e = arg;
@@ -383,7 +385,8 @@ static void *work(void *arg)
 	if (open_all(&w)) {
 		engine_is_open(e);
 		engine_await_start(e);
-		if (is_fast_enough(e) && form(&w) && greet(&w) && carry(&w) && part(&w)) {
+		if (is_fast_enough(e) && worker_form(&w) && worker_greet(&w) && worker_carry(&w) &&
+		    worker_part(&w)) {
 			engine_is_done(e);
 			engine_does(e, NULL);
 			return NULL;
@@ -401,7 +404,7 @@ static void *work(void *arg)
 int worker_start(struct engine *e, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	pthread_t thread;
-	int r = pthread_create(&thread, NULL, work, e);
+	int r = pthread_create(&thread, NULL, worker_work, e);
 
 	if (r != 0) {
 		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "no thread to work: %s", strerror(r));

@@ -131,7 +131,7 @@ bool address_same_host(const struct sockaddr *a, const struct sockaddr *b)
 }
 
 /* The first `n_bits` of both are equal. */
-static bool agree(const uint8_t *a, const uint8_t *b, unsigned n_bits)
+static bool address_agree(const uint8_t *a, const uint8_t *b, unsigned n_bits)
 {
 	unsigned n = n_bits / 8, rest = n_bits % 8;
 
@@ -182,7 +182,7 @@ bool network_has(const struct network *networks, unsigned n, const struct sockad
 
 	for (unsigned i = 0; bytes && i < n; i++)
 		if (networks[i].family == family &&
-		    agree(bytes, networks[i].bytes, networks[i].n_bits))
+		    address_agree(bytes, networks[i].bytes, networks[i].n_bits))
 			return true;
 	return false;
 }

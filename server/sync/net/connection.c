@@ -267,7 +267,7 @@ static void drop_unwanted_blob(struct connection *c)
 		blob_drop(&c->blob);
 }
 
-static void beat(struct connection *c, uint64_t now)
+static void connection_beat(struct connection *c, uint64_t now)
 {
 	uint64_t late = now - c->deadline.deadline_ns, heartbeat_ns = c->manner->heartbeat_ns;
 
@@ -296,7 +296,7 @@ static void connection_on_deadline(struct timer *timer)
 	};
 
 	if (c->state == CONNECTION_UP)
-		beat(c, num_now_ns());
+		connection_beat(c, num_now_ns());
 	else
 		connection_doom(c, "it took more than %u s %s",
 				(unsigned)(CONNECTION_OPEN_NS / 1000000000), what[c->state]);

@@ -142,7 +142,7 @@ bool outbox_is_between(const struct outbox *o)
 }
 
 /* Reads the next part of a blob. */
-static int fill(struct parcel *p)
+static int parcel_fill(struct parcel *p)
 {
 	uint64_t left = p->size - p->offset;
 	size_t size = left < FRAME_PART_MAX ? (size_t)left : FRAME_PART_MAX, got = 0;
@@ -176,7 +176,7 @@ int outbox_next(struct outbox *o, const void **ret, size_t *ret_size)
 	if (!p)
 		return 0;
 	if (p->fd >= 0 && !p->begun)
-		r = fill(p);
+		r = parcel_fill(p);
 	if (r < 0)
 		return r;
 	p->begun = true;

@@ -112,7 +112,7 @@ static void go_down(struct peer *p, struct connection *c)
 }
 
 /* `c` is authenticated, and the peer already has a connection: usually the newer one is right. */
-static void supersede(struct peer *p, struct connection *c)
+static void peer_supersede(struct peer *p, struct connection *c)
 {
 	struct connection *old = p->up;
 
@@ -173,7 +173,7 @@ static void peer_on_hello(struct connection *c)
 	if (p->dialled == c)
 		p->dialled = NULL;
 	if (p->up)
-		supersede(p, c);
+		peer_supersede(p, c);
 	else
 		come_up(p, c);
 }

@@ -10,7 +10,7 @@
 #define LOGGED_MAX 30 /* per minute, for all causes */
 
 /* FNV-1a: an attacker that finds a collision only hides its own messages. */
-static uint64_t hash(uint64_t h, const char *text)
+static uint64_t refusal_log_hash(uint64_t h, const char *text)
 {
 	for (; *text; text++)
 		h = (h ^ (unsigned char)*text) * 0x100000001b3u;
@@ -31,7 +31,7 @@ void refusal_log_add(struct refusal_log *r, const char *who, const char *why)
 {
 	uint64_t minute = num_now_ns() / MINUTE_NS;
 
-	if (!is_news(r, hash(hash(0xcbf29ce484222325u, who), why) | 1))
+	if (!is_news(r, refusal_log_hash(refusal_log_hash(0xcbf29ce484222325u, who), why) | 1))
 		return;
 	if (minute != r->minute) {
 		r->minute = minute;

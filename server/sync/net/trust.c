@@ -277,7 +277,7 @@ static int load_text(const char *what, const char *path, bool secret, char **ret
 }
 
 /* Makes a copy for engines. */
-static int seal(const char *text, int *ret_fd, char why[WHY_SIZE])
+static int trust_seal(const char *text, int *ret_fd, char why[WHY_SIZE])
 {
 	int r = fd_sealed_copy("weightd-sync-pem", text, strlen(text), ret_fd);
 
@@ -395,7 +395,7 @@ static int load_authorities(struct trust *t, const struct trust_files *files, ch
 
 	if (r == 0 && files->crl)
 		r = load_crl(t, files->crl, &text, why);
-	return r == 0 ? seal(text, &t->fds[0], why) : r;
+	return r == 0 ? trust_seal(text, &t->fds[0], why) : r;
 }
 
 static int load_certificate(struct trust *t, const char *path, char why[WHY_SIZE])
@@ -403,7 +403,7 @@ static int load_certificate(struct trust *t, const char *path, char why[WHY_SIZE
 	int r = load_text("[tls] certificate", path, false, &t->certificate_pem, why);
 
 	if (r == 0)
-		r = seal(t->certificate_pem, &t->fds[1], why);
+		r = trust_seal(t->certificate_pem, &t->fds[1], why);
 	if (r < 0)
 		return r;
 	t->certificate = parse_certificate(t->certificate_pem);
@@ -425,7 +425,7 @@ static int load_key(struct trust *t, const char *path, char why[WHY_SIZE])
 
 	if (r < 0)
 		return r;
-	r = seal(text, &t->fds[2], why);
+	r = trust_seal(text, &t->fds[2], why);
 	bio = BIO_new_mem_buf(text, -1);
 	t->key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL) : NULL;
 	OPENSSL_cleanse(text, strlen(text));
@@ -546,7 +546,8 @@ static int decode_signature(const char *text, unsigned char ret[SIGNATURE_BYTES]
  * `then` NULL: now. A revocation list does not contain the time from which a key is compromised: so
  * it applies to `then` as well.
  */
-static int verify(X509_STORE *store, X509 *certificate, const time_t *then, char why[WHY_SIZE])
+static int trust_verify_at(X509_STORE *store, X509 *certificate, const time_t *then,
+			   char why[WHY_SIZE])
 {
 	cleanup(store_context_freep) X509_STORE_CTX *c = X509_STORE_CTX_new();
 
@@ -567,7 +568,7 @@ static int verify(X509_STORE *store, X509 *certificate, const time_t *then, char
 
 int trust_verify(X509_STORE *store, X509 *certificate, char why[WHY_SIZE])
 {
-	return verify(store, certificate, NULL, why);
+	return trust_verify_at(store, certificate, NULL, why);
 }
 
 static const char *check_signature(X509 *certificate, const char *text, const char *signature)
@@ -601,7 +602,7 @@ int trust_check(const struct trust *t, const char *text, const char *signature,
 		wrong = clause;
 	else if (strcmp(found, name) != 0)
 		wrong = "is of another node";
-	if (!wrong && verify(t->store, x, time_ns == TIME_NOW ? NULL : &then, clause) < 0)
+	if (!wrong && trust_verify_at(t->store, x, time_ns == TIME_NOW ? NULL : &then, clause) < 0)
 		wrong = clause;
 	if (!wrong)
 		wrong = check_signature(x, text, signature);

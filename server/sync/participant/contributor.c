@@ -288,8 +288,8 @@ static void on_made(struct agent *a, struct contributor *c, int *fds, unsigned n
 	tell_ready(a, c);
 }
 
-static void on_verified(struct agent *a, struct contributor *c, const json_t *message, int *fds,
-			unsigned n_fds)
+static void contributor_on_verified(struct agent *a, struct contributor *c, const json_t *message,
+				    int *fds, unsigned n_fds)
 {
 	char root[65], leaves[65];
 
@@ -437,8 +437,8 @@ static void contributor_compare(struct agent *a, struct contributor *c)
 	participant_tell(a, &c->participant, "differs", NULL);
 }
 
-static void on_attached(struct agent *a, struct contributor *c, const json_t *message, int *fds,
-			unsigned n_fds)
+static void contributor_on_attached(struct agent *a, struct contributor *c, const json_t *message,
+				    int *fds, unsigned n_fds)
 {
 	const bool is_lent = !is_on_gpu(a, c); /* else a copy of it will be */
 	uint64_t n_bytes;
@@ -487,7 +487,7 @@ static void contributor_on_source_message(struct agent *a, struct work *w, const
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "attached") == 0) {
-		on_attached(a, c, message, fds, n_fds);
+		contributor_on_attached(a, c, message, fds, n_fds);
 		return;
 	}
 	if (strcmp(op, "copied") == 0) {
@@ -615,7 +615,7 @@ static bool contributor_on_sink(struct agent *a, struct participant *p, const ch
 	if (strcmp(op, "created") == 0)
 		on_made(a, contributor_of(p), fds, n_fds);
 	else if (strcmp(op, "verified") == 0)
-		on_verified(a, contributor_of(p), message, fds, n_fds);
+		contributor_on_verified(a, contributor_of(p), message, fds, n_fds);
 	else
 		return false;
 	return true;

@@ -392,7 +392,7 @@ void participant_create(struct agent *a, struct participant *p, json_t *message,
 	work_tell(a, &p->sink, message, fds, n_fds);
 }
 
-static void publish(struct agent *a, struct participant *p)
+static void participant_start_publish(struct agent *a, struct participant *p)
 {
 	/* Its old version, which others may have been told of, is not its newest any more. */
 	participant_set_state(a, p, PARTICIPANT_PUBLISHING, time_limit_for(a, p->n_bytes));
@@ -423,7 +423,7 @@ static void record_again(struct agent *a, struct participant *p, uint64_t now)
 
 	if (a->env->may_save(a->userdata, why) == 0 &&
 	    replica_commit(a, p->replica, p->decided, 0, REPLICA_BEHIND) == 0)
-		publish(a, p);
+		participant_start_publish(a, p);
 	else if (now >= p->whole_ns)
 		participant_give_up(a, p, "record", "there was no room for the record for too long");
 	else
@@ -439,7 +439,7 @@ void participant_publish(struct agent *a, struct participant *p, const struct do
 	if (document && p->coordinator != AGENT_SELF)
 		r = replica_commit(a, p->replica, document, 0, REPLICA_BEHIND);
 	if (r == 0) {
-		publish(a, p);
+		participant_start_publish(a, p);
 		return;
 	}
 	snprintf(why, sizeof(why), "the record of %s could not be written: %s", a->config->name,

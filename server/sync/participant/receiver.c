@@ -90,7 +90,7 @@ static void on_created(struct agent *a, struct receiver *rec, const json_t *mess
 				   "base", base[0] ? base : NULL));
 }
 
-static void on_verified(struct agent *a, struct receiver *rec, const json_t *message)
+static void receiver_on_verified(struct agent *a, struct receiver *rec, const json_t *message)
 {
 	struct participant *p = &rec->participant;
 	uint8_t root[32];
@@ -157,7 +157,7 @@ static bool receiver_on_sink(struct agent *a, struct participant *p, const char 
 	if (strcmp(op, "created") == 0)
 		on_created(a, rec, message, fds, n_fds);
 	else if (strcmp(op, "verified") == 0)
-		on_verified(a, rec, message);
+		receiver_on_verified(a, rec, message);
 	else if (strcmp(op, "corrupt") == 0)
 		on_corrupt(a, rec, message);
 	else if (strcmp(op, "patched") == 0)
@@ -179,7 +179,7 @@ static void receiver_on_published(struct agent *a, struct participant *p)
 				 rec->blob_fds[BLOB_LEAVES]);
 }
 
-static void create(struct agent *a, struct receiver *rec)
+static void receiver_create(struct agent *a, struct receiver *rec)
 {
 	const struct document *d = rec->document;
 	const struct base *base = &rec->participant.replica->base;
@@ -460,7 +460,7 @@ void receiver_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], in
 			participant_give_up(a, p, "memory",
 					    "there are no descriptors for its layout");
 		else if (rec->blob_fds[BLOB_LAYOUT] >= 0 && rec->blob_fds[BLOB_LEAVES] >= 0)
-			create(a, rec);
+			receiver_create(a, rec);
 		return;
 	}
 }

@@ -263,7 +263,7 @@ static void receiver_epoch_open_engine(struct agent *a, struct receiver *rec)
 }
 
 /* Bytes on the GPU are in the staging, too: incoming bytes are looked for there alone. */
-static void stage(struct agent *a, struct receiver *rec)
+static void receiver_epoch_stage(struct agent *a, struct receiver *rec)
 {
 	struct participant *p = &rec->participant;
 
@@ -332,7 +332,7 @@ void receiver_epoch_on_open(struct agent *a, struct participant *p, const json_t
 	}
 	rec->transport = transport;
 	if (is_staged(rec))
-		stage(a, rec);
+		receiver_epoch_stage(a, rec);
 	else
 		receiver_epoch_open_engine(a, rec);
 }

@@ -46,7 +46,7 @@ void byte_count_add_broken(struct byte_count *t)
 	t->n_broken++;
 }
 
-static void show(json_t *row, const char *key, uint64_t n)
+static void byte_count_put(json_t *row, const char *key, uint64_t n)
 {
 	json_object_set_new(row, key,
 			    n == BYTE_COUNT_UNKNOWN ? json_null() : json_integer((json_int_t)n));
@@ -56,13 +56,13 @@ void byte_count_show(const struct byte_count *t, json_t *row)
 {
 	const bool is_lost = t->n_broken && !t->bytes;
 
-	show(row, "planned", is_lost ? BYTE_COUNT_UNKNOWN : t->planned);
-	show(row, "payload", is_lost ? BYTE_COUNT_UNKNOWN : t->payload);
-	show(row, "bytes", is_lost ? BYTE_COUNT_UNKNOWN : t->bytes);
-	show(row, "kernel", is_lost ? BYTE_COUNT_UNKNOWN : t->kernel);
-	show(row, "broken", t->n_broken);
-	show(row, "traced", t->n_traced ? t->traced : BYTE_COUNT_UNKNOWN);
-	show(row, "untraced", t->n_untraced);
+	byte_count_put(row, "planned", is_lost ? BYTE_COUNT_UNKNOWN : t->planned);
+	byte_count_put(row, "payload", is_lost ? BYTE_COUNT_UNKNOWN : t->payload);
+	byte_count_put(row, "bytes", is_lost ? BYTE_COUNT_UNKNOWN : t->bytes);
+	byte_count_put(row, "kernel", is_lost ? BYTE_COUNT_UNKNOWN : t->kernel);
+	byte_count_put(row, "broken", t->n_broken);
+	byte_count_put(row, "traced", t->n_traced ? t->traced : BYTE_COUNT_UNKNOWN);
+	byte_count_put(row, "untraced", t->n_untraced);
 }
 
 void byte_count_amend(json_t *row, uint64_t n_bytes)
@@ -76,6 +76,6 @@ void byte_count_amend(json_t *row, uint64_t n_bytes)
 	if (!t.n_untraced)
 		return;
 	byte_count_add_traced(&t, n_bytes);
-	show(row, "traced", t.traced);
-	show(row, "untraced", t.n_untraced);
+	byte_count_put(row, "traced", t.traced);
+	byte_count_put(row, "untraced", t.n_untraced);
 }

@@ -74,7 +74,7 @@ static char *write_text(const struct document *d)
 	return o ? json_dumps(o, JSON_COMPACT) : NULL;
 }
 
-static int sign(struct agent *a, const char *text, char **ret, char why[WHY_SIZE])
+static int document_sign_text(struct agent *a, const char *text, char **ret, char why[WHY_SIZE])
 {
 	char signature[SIGNATURE_SIZE_MAX + 1];
 	int r = a->env->sign(a->userdata, text, signature, sizeof(signature));
@@ -94,7 +94,7 @@ int document_sign(struct agent *a, struct document *d, char why[WHY_SIZE])
 	d->certificate = strdup(a->env->certificate(a->userdata));
 	if (!d->text || !d->certificate)
 		return -ENOMEM;
-	return sign(a, d->text, &d->signature, why);
+	return document_sign_text(a, d->text, &d->signature, why);
 }
 
 static char *decision_text(const struct document *d)
@@ -109,7 +109,7 @@ int document_decide(struct agent *a, struct document *d, char why[WHY_SIZE])
 	cleanup(freep) char *text = decision_text(d);
 
 	snprintf(why, WHY_SIZE, "out of memory");
-	return text ? sign(a, text, &d->decision, why) : -ENOMEM;
+	return text ? document_sign_text(a, text, &d->decision, why) : -ENOMEM;
 }
 
 /* --- Reading ------------------------------------------------------------------------------------ */

@@ -78,7 +78,7 @@ void engine_fail_stripe(struct engine *e, enum engine_side side, unsigned place,
 	va_end(args);
 }
 
-static void count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
+static void tcp_count(const struct engine_loop *d, uint64_t *ret_done, uint64_t *ret_sent)
 {
 	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
@@ -148,7 +148,7 @@ void engine_check_done(struct engine *e)
 				  describe_link(e, false)));
 }
 
-static void on_loop_wake(struct engine_loop *d)
+static void tcp_on_loop_wake(struct engine_loop *d)
 {
 	engine_check_done(engine_of(d));
 }
@@ -177,7 +177,7 @@ bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
 	return r == 0;
 }
 
-static void watch(struct engine_loop *d, uint64_t now_ns)
+static void tcp_watch(struct engine_loop *d, uint64_t now_ns)
 {
 	struct engine *e = engine_of(d);
 
@@ -189,7 +189,7 @@ static void watch(struct engine_loop *d, uint64_t now_ns)
 }
 
 /* Closes the gate, and stops reading and writing. */
-static void end(struct engine_loop *d)
+static void tcp_end(struct engine_loop *d)
 {
 	struct engine *e = engine_of(d);
 
@@ -218,7 +218,7 @@ static json_t *describe_ports(const uint16_t *ports, unsigned n)
 	return message;
 }
 
-static const char *refuse(const struct engine_order *o)
+static const char *tcp_refuse(const struct engine_order *o)
 {
 	if (o->operation != ENGINE_ORDER_BROADCAST)
 		return "TCP carries broadcasts only; use the engine \"gloo\"";
@@ -226,7 +226,8 @@ static const char *refuse(const struct engine_order *o)
 }
 
 /* Prepares the stream, its memory and the listening sockets. */
-static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
+static int tcp_open_epoch(struct engine_loop *d, const json_t *order,
+			  char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
 	const struct engine_order *o = &d->order;
@@ -261,7 +262,8 @@ static int open_epoch(struct engine_loop *d, const json_t *order, char why[ENGIN
 	return 0;
 }
 
-static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
+static int tcp_start_epoch(struct engine_loop *d, const json_t *order,
+			   char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
 	int r = engine_order_read_next(order, &e->next, why);
@@ -280,7 +282,7 @@ static int start_epoch(struct engine_loop *d, const json_t *order, char why[ENGI
 	return 0;
 }
 
-static void report_sockets(struct engine_loop *d)
+static void tcp_report_sockets(struct engine_loop *d)
 {
 	const struct engine *e = engine_of(d);
 
@@ -292,7 +294,7 @@ static void report_sockets(struct engine_loop *d)
 }
 
 /* May run before the next node is connected. */
-static void limit(struct engine_loop *d, uint64_t max_rate)
+static void tcp_limit(struct engine_loop *d, uint64_t max_rate)
 {
 	struct engine *e = engine_of(d);
 
@@ -305,15 +307,15 @@ int engine_init(struct engine *e)
 {
 	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-tcp",
-		.refuse = refuse,
-		.open = open_epoch,
-		.start = start_epoch,
-		.report_sockets = report_sockets,
-		.limit = limit,
-		.on_wake = on_loop_wake,
-		.watch = watch,
-		.count = count,
-		.end = end,
+		.refuse = tcp_refuse,
+		.open = tcp_open_epoch,
+		.start = tcp_start_epoch,
+		.report_sockets = tcp_report_sockets,
+		.limit = tcp_limit,
+		.on_wake = tcp_on_loop_wake,
+		.watch = tcp_watch,
+		.count = tcp_count,
+		.end = tcp_end,
 	};
 
 	*e = (struct engine){0};

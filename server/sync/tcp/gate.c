@@ -53,7 +53,7 @@ static void name_guest(const struct guest *g, char *ret, size_t size)
 		(void)snprintf(ret, size, "%s port %s", host, port);
 }
 
-static void refuse(struct guest *g, const char *why)
+static void guest_refuse(struct guest *g, const char *why)
 {
 	static const uint8_t refused = PREAMBLE_REFUSED;
 	struct gate *gate = &g->engine->gate;
@@ -98,7 +98,7 @@ static const char *check_preamble(const struct engine *e, const struct preamble 
 	return NULL;
 }
 
-static void on_preamble(struct guest *g)
+static void guest_on_preamble(struct guest *g)
 {
 	struct engine *e = g->engine;
 	struct preamble p;
@@ -106,12 +106,12 @@ static void on_preamble(struct guest *g)
 	struct link link;
 
 	if (preamble_decode(g->preamble, &p) < 0) {
-		refuse(g, "it does not speak our protocol");
+		guest_refuse(g, "it does not speak our protocol");
 		return;
 	}
 	why = check_preamble(e, &p);
 	if (why) {
-		refuse(g, why);
+		guest_refuse(g, why);
 		return;
 	}
 	loop_remove(&g->source);
@@ -124,7 +124,7 @@ static void on_preamble(struct guest *g)
 	inbound_accept(&e->in[p.stripe], link, g->place);
 }
 
-static void on_guest(struct source *source, uint32_t events)
+static void gate_on_guest(struct source *source, uint32_t events)
 {
 	struct guest *g = container_of(source, struct guest, source);
 	char why[GATE_WHY_SIZE];
@@ -137,7 +137,7 @@ static void on_guest(struct source *source, uint32_t events)
 			return;
 		if (n < 0) {
 			tls_explain(g->link.tls, why, sizeof(why));
-			refuse(g, why);
+			guest_refuse(g, why);
 			return;
 		}
 		g->is_secured = true;
@@ -149,9 +149,9 @@ static void on_guest(struct source *source, uint32_t events)
 		g->n_read += (size_t)n;
 	}
 	if (g->n_read == PREAMBLE_SIZE)
-		on_preamble(g);
+		guest_on_preamble(g);
 	else if (n != -EAGAIN)
-		refuse(g, "it hung up before it sent a preamble");
+		guest_refuse(g, "it hung up before it sent a preamble");
 }
 
 /* The number of guests of a host; all places must be taken. */
@@ -180,7 +180,7 @@ static struct guest *find_room(struct gate *gate)
 			n_most = n;
 		}
 	}
-	refuse(leaves, "it sent no preamble while others connected");
+	guest_refuse(leaves, "it sent no preamble while others connected");
 	return leaves;
 }
 
@@ -195,7 +195,7 @@ static struct in6_addr host_of(const struct sockaddr_storage *at)
 	return host;
 }
 
-static void on_connection(struct source *source, uint32_t events)
+static void gate_on_connection(struct source *source, uint32_t events)
 {
 	struct door *door = container_of(source, struct door, source);
 	struct engine *e = door->engine;
@@ -222,7 +222,7 @@ static void on_connection(struct source *source, uint32_t events)
 		.is_secured = !tls,
 	};
 	link_open(&g->link, fd, tls, false);
-	if (loop_add(&e->engine_loop.loop, &g->source, fd, EPOLLIN, on_guest) < 0)
+	if (loop_add(&e->engine_loop.loop, &g->source, fd, EPOLLIN, gate_on_guest) < 0)
 		guest_drop(g);
 }
 
@@ -245,7 +245,8 @@ static int open_door(struct engine *e, struct door *door, const struct address *
 	    listen(door->fd, BACKLOG) < 0 || getsockname(door->fd, &at.any, &size) < 0)
 		r = -errno;
 	if (r == 0)
-		r = loop_add(&e->engine_loop.loop, &door->source, door->fd, EPOLLIN, on_connection);
+		r = loop_add(&e->engine_loop.loop, &door->source, door->fd, EPOLLIN,
+			     gate_on_connection);
 	if (r == 0)
 		*ret_port = ntohs(at.any.sa_family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
 	return r;
@@ -267,6 +268,6 @@ void gate_check_deadlines(struct engine *e, uint64_t now_ns)
 		struct guest *g = &e->gate.guests[i];
 
 		if (g->link.fd >= 0 && now_ns > g->since_ns + e->engine_loop.order.stall_ns)
-			refuse(g, "it sent no preamble in time");
+			guest_refuse(g, "it sent no preamble in time");
 	}
 }

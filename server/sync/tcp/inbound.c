@@ -8,12 +8,12 @@
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
 
-static void on_again(struct timer *timer);
+static void inbound_on_again(struct timer *timer);
 
 void inbound_init(struct inbound *in, struct engine *e)
 {
 	*in = (struct inbound){.engine = e};
-	timer_init(&in->again, on_again);
+	timer_init(&in->again, inbound_on_again);
 	link_init(&in->link);
 }
 
@@ -39,7 +39,7 @@ static bool is_stripe(const struct inbound *in)
 				   ##__VA_ARGS__);                                                 \
 	} while (0)
 
-static void fail(struct inbound *in, ssize_t error)
+static void inbound_fail(struct inbound *in, ssize_t error)
 {
 	char why[256];
 
@@ -168,7 +168,7 @@ static ssize_t read_end(struct inbound *in)
 	return 0;
 }
 
-static void finish(struct inbound *in)
+static void inbound_finish(struct inbound *in)
 {
 	struct engine *e = in->engine;
 	const struct planned_bytes planned = {
@@ -186,7 +186,7 @@ static void finish(struct inbound *in)
 	}
 	n = link_write(&in->link, STREAM_THERE, STREAM_WORD_SIZE);
 	if (n != STREAM_WORD_SIZE) {
-		fail(in, n < 0 ? n : -EIO);
+		inbound_fail(in, n < 0 ? n : -EIO);
 		return;
 	}
 	loop_remove(&in->source);
@@ -198,7 +198,7 @@ static void finish(struct inbound *in)
 
 /* --- Turns ------------------------------------------------------------------------------------- */
 
-static void take(struct inbound *in)
+static void inbound_take(struct inbound *in)
 {
 	struct engine *e = in->engine;
 	uint64_t before = in->n_bytes;
@@ -213,26 +213,26 @@ static void take(struct inbound *in)
 	if (r == 0 && in->state == INBOUND_END && !e->engine_loop.is_over) {
 		r = read_end(in);
 		if (r == 0) {
-			finish(in);
+			inbound_finish(in);
 			return;
 		}
 	}
 	if (r < 0 && r != -EAGAIN)
-		fail(in, r);
+		inbound_fail(in, r);
 }
 
-static void on_event(struct source *source, uint32_t events)
+static void inbound_on_event(struct source *source, uint32_t events)
 {
 	(void)events;
-	take(container_of(source, struct inbound, source));
+	inbound_take(container_of(source, struct inbound, source));
 }
 
-static void on_again(struct timer *timer)
+static void inbound_on_again(struct timer *timer)
 {
 	struct inbound *in = container_of(timer, struct inbound, again);
 
 	if (in->source.loop)
-		take(in);
+		inbound_take(in);
 }
 
 void inbound_report_socket(const struct inbound *in)
@@ -260,14 +260,15 @@ void inbound_accept(struct inbound *in, struct link link, unsigned place)
 	inbound_report_socket(in);
 	n = link_write(&in->link, &accepted, 1);
 	if (n != 1) {
-		fail(in, n < 0 ? n : -EIO);
+		inbound_fail(in, n < 0 ? n : -EIO);
 		return;
 	}
-	r = loop_add(&in->engine->engine_loop.loop, &in->source, in->link.fd, EPOLLIN, on_event);
+	r = loop_add(&in->engine->engine_loop.loop, &in->source, in->link.fd, EPOLLIN,
+		     inbound_on_event);
 	if (r < 0)
-		fail(in, r);
+		inbound_fail(in, r);
 	else
-		take(in); /* TLS may have buffered more */
+		inbound_take(in); /* TLS may have buffered more */
 }
 
 /* --- Deadlines --------------------------------------------------------------------------------- */

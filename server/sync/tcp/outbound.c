@@ -16,14 +16,14 @@
 /* Bytes of a stripe that wait in its socket: other stripes could carry them. */
 #define NOT_SENT_MAX 262144
 
-static void on_event(struct source *source, uint32_t events);
-static void on_retry(struct timer *timer);
+static void outbound_on_event(struct source *source, uint32_t events);
+static void outbound_on_retry(struct timer *timer);
 
 void outbound_init(struct outbound *out, struct engine *e, unsigned stripe)
 {
 	*out = (struct outbound){.engine = e, .stripe = stripe};
 	link_init(&out->link);
-	timer_init(&out->retry, on_retry);
+	timer_init(&out->retry, outbound_on_retry);
 }
 
 void outbound_deinit(struct outbound *out)
@@ -56,7 +56,7 @@ static unsigned place_of(const struct outbound *out)
 				   ##__VA_ARGS__);                                                 \
 	} while (0)
 
-static void fail(struct outbound *out, ssize_t error)
+static void outbound_fail(struct outbound *out, ssize_t error)
 {
 	char why[256];
 
@@ -91,7 +91,7 @@ static void try_again(struct outbound *out, int error)
 	if (may_heal(error))
 		timer_start(&out->engine->engine_loop.loop, &out->retry, num_now_ns() + RETRY_NS);
 	else
-		fail(out, error);
+		outbound_fail(out, error);
 }
 
 /*
@@ -139,10 +139,11 @@ static int open_socket(struct outbound *out)
 		return r;
 	if (connect(fd, (const struct sockaddr *)&a->at, a->size) < 0 && errno != EINPROGRESS)
 		return -errno;
-	return loop_add(&e->engine_loop.loop, &out->source, fd, EPOLLIN | EPOLLOUT, on_event);
+	return loop_add(&e->engine_loop.loop, &out->source, fd, EPOLLIN | EPOLLOUT,
+			outbound_on_event);
 }
 
-static void on_retry(struct timer *timer)
+static void outbound_on_retry(struct timer *timer)
 {
 	struct outbound *out = container_of(timer, struct outbound, retry);
 	int r = open_socket(out);
@@ -168,7 +169,7 @@ void outbound_start(struct outbound *out)
 	preamble_encode(&p, out->preamble);
 	out->moved_ns = num_now_ns();
 	out->state = OUTBOUND_CONNECTING;
-	on_retry(&out->retry);
+	outbound_on_retry(&out->retry);
 }
 
 /* The plan is that of all stripes together. */
@@ -296,7 +297,7 @@ static ssize_t send_more(struct outbound *out)
 	return r;
 }
 
-static void finish(struct outbound *out)
+static void outbound_finish(struct outbound *out)
 {
 	struct engine *e = out->engine;
 	const struct planned_bytes planned = {
@@ -340,7 +341,7 @@ static ssize_t read_word(struct outbound *out)
 			return n;
 		out->n_word += (size_t)n;
 	}
-	finish(out);
+	outbound_finish(out);
 	return 0;
 }
 
@@ -367,7 +368,7 @@ static ssize_t read_more(struct outbound *out)
 	}
 }
 
-static int handshake(struct outbound *out)
+static int outbound_handshake(struct outbound *out)
 {
 	int r = link_handshake(&out->link);
 
@@ -393,13 +394,13 @@ static int check_connection(struct outbound *out)
 }
 
 /* Reads before it writes: the peer's last message contains more than the fact that it closed. */
-static void advance(struct outbound *out, bool is_readable)
+static void outbound_advance(struct outbound *out, bool is_readable)
 {
 	struct engine *e = out->engine;
 	ssize_t r = 0;
 
 	if (out->state == OUTBOUND_HANDSHAKE)
-		r = handshake(out);
+		r = outbound_handshake(out);
 	if (r == 0 && is_readable && out->state > OUTBOUND_PREAMBLE) {
 		r = read_more(out);
 		r = r == -EAGAIN ? 0 : r;
@@ -409,12 +410,12 @@ static void advance(struct outbound *out, bool is_readable)
 	if (e->engine_loop.is_over || out->state == OUTBOUND_DONE)
 		return;
 	if (r < 0 && r != -EAGAIN)
-		fail(out, r);
+		outbound_fail(out, r);
 	else
 		loop_modify(&out->source, out->is_full ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-static void on_event(struct source *source, uint32_t events)
+static void outbound_on_event(struct source *source, uint32_t events)
 {
 	struct outbound *out = container_of(source, struct outbound, source);
 
@@ -427,7 +428,7 @@ static void on_event(struct source *source, uint32_t events)
 		}
 		report_socket(out);
 	}
-	advance(out, events & ~(uint32_t)EPOLLOUT);
+	outbound_advance(out, events & ~(uint32_t)EPOLLOUT);
 }
 
 void outbound_report_socket(const struct outbound *out)
@@ -445,7 +446,7 @@ void outbound_limit(const struct outbound *out)
 void outbound_push(struct outbound *out)
 {
 	if (out->state == OUTBOUND_BODY && !out->is_full)
-		advance(out, false);
+		outbound_advance(out, false);
 }
 
 /* The next node has work that it has not done. */
