@@ -128,7 +128,9 @@ def test_weightd_itself_never_loads_the_driver(gpu, serve):
         publish(w, gpu.device())
     assert "libcuda" not in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text()
     names = subprocess.run(["nm", features.BUILD / "weightd"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert " main" in names and not re.search(r"cuda_driver|dlopen", names), "weightd links what opens libcuda"
+    # The runtime of a sanitizer, which is linked into the program, has dlopen().
+    opens = r"cuda_driver|dlopen" if features.BUILD == features.ROOT / "build" else "cuda_driver"
+    assert " main" in names and not re.search(opens, names), "weightd links what opens libcuda"
 
 
 def own_fds(pid):
