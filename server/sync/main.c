@@ -13,7 +13,7 @@
 
 static const char usage[] =
 	"Usage: weightd-sync [OPTIONS]\n"
-	"Bring versions of model weights to every node of a group, or to none.\n"
+	"Replicate versions of model weights to every node of a group, or to none.\n"
 	"\n"
 	"  --config PATH   read this file (default: " CONFIG_PATH ")\n"
 	"  --check         say what is wrong in it, or with the certificates that it\n"
