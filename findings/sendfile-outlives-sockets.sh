@@ -15,7 +15,9 @@
 set -euo pipefail
 
 [ "$(nproc)" -gt 1 ] || { echo "needs two CPUs" >&2; exit 2; }
-exec /usr/bin/python3 - <<'PYTHON'
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cat >"$folder/seal.py" <<'PYTHON'
 import errno
 import fcntl
 import os
@@ -80,3 +82,4 @@ print(f"both ends on one CPU: {here} of {ROUNDS} seals refused")
 print(f"the receiver on another CPU: {there} of {ROUNDS} seals refused, each until its CPU got a packet")
 sys.exit(here != 0 or there == 0)
 PYTHON
+/usr/bin/python3 "$folder/seal.py"
