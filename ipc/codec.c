@@ -47,6 +47,18 @@ static bool create_ok(const struct wire_request *m)
 				     WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC));
 }
 
+static bool create_image_ok(const struct wire_request *m)
+{
+	uint64_t offset = m->create_image.data_offset;
+
+	return create_ok(m) && offset > 0 && offset <= WIRE_DATA_OFFSET_MAX;
+}
+
+static bool files_ok(const struct wire_request *m)
+{
+	return target_ok(m->files.name, m->files.device);
+}
+
 static bool publish_ok(const struct wire_request *m)
 {
 	return !m->publish.pad && !(m->publish.flags & ~WIRE_PUBLISH_DIGEST);
@@ -122,6 +134,10 @@ static const struct {
 	[WIRE_EVENTS] = {sizeof(struct wire_events), 0, events_ok},
 	[WIRE_STAT] = {0, 0, NULL},
 	[WIRE_LAYOUT] = {sizeof(struct wire_layout), 0, layout_ok},
+	[WIRE_CREATE_IMAGE] = {sizeof(struct wire_create_image), 1, create_image_ok},
+	[WIRE_PROOF] = {sizeof(struct wire_id), 0, NULL},
+	[WIRE_SET_FILES] = {sizeof(struct wire_id), 1, NULL},
+	[WIRE_FILES] = {sizeof(struct wire_files), 0, files_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -165,15 +181,21 @@ static bool layout_reply_ok(const struct wire_reply *m)
 	return !m->layout.pad && buffer_flags_ok(m->layout.flags);
 }
 
+static bool version_flags_ok(uint32_t flags)
+{
+	return !(flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE | WIRE_VERSION_IMAGE |
+			   WIRE_VERSION_FILES));
+}
+
 static bool attach_reply_ok(const struct wire_reply *m)
 {
 	return !m->attach.pad && location_ok(&m->attach.location, m->attach.slot_size) &&
-	       !(m->attach.flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE));
+	       version_flags_ok(m->attach.flags) && m->attach.data_size <= m->attach.slot_size;
 }
 
 static bool pause_reply_ok(const struct wire_reply *m)
 {
-	return !m->pause.pad && !(m->pause.flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE));
+	return !m->pause.pad && version_flags_ok(m->pause.flags);
 }
 
 static bool list_reply_ok(const struct wire_reply *m)
@@ -207,6 +229,10 @@ static const struct {
 	[WIRE_EVENTS] = {sizeof(struct wire_list_reply), 0, list_reply_ok},
 	[WIRE_STAT] = {sizeof(struct wire_stat_reply), 0, NULL},
 	[WIRE_LAYOUT] = {sizeof(struct wire_layout_reply), 1, layout_reply_ok},
+	[WIRE_CREATE_IMAGE] = {sizeof(struct wire_create_reply), 3, create_reply_ok},
+	[WIRE_PROOF] = {0, 2, NULL},
+	[WIRE_SET_FILES] = {0, 0, NULL},
+	[WIRE_FILES] = {sizeof(struct wire_files_reply), 1, NULL},
 };
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)

@@ -30,6 +30,10 @@ struct wire_request {
 		struct wire_pause pause;
 		struct wire_events events;
 		struct wire_layout layout;
+		struct wire_create_image create_image; /* begins like create */
+		struct wire_id proof;
+		struct wire_id set_files; /* id of the writer */
+		struct wire_files files;
 	};
 };
 
@@ -39,7 +43,7 @@ struct wire_reply {
 		struct wire_error error;
 		struct wire_hello_reply hello;
 		struct wire_ping_reply ping;
-		struct wire_create_reply create;
+		struct wire_create_reply create; /* and of create image */
 		struct wire_publish_reply publish;
 		struct wire_attach_reply attach;
 		struct wire_wait_reply wait;
@@ -50,6 +54,7 @@ struct wire_reply {
 		struct wire_pause_reply pause;
 		struct wire_stat_reply stat;
 		struct wire_layout_reply layout;
+		struct wire_files_reply files;
 	};
 };
 

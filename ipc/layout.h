@@ -28,7 +28,8 @@
 #define LAYOUT_DIMS_MAX 32
 #define LAYOUT_NAME_MAX 1024
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30)
-#define LAYOUT_ALIGNMENT_MIN 64
+#define LAYOUT_ALIGNMENT_MIN 1 /* of an image of safetensors, which has no room between tensors */
+#define LAYOUT_ALIGNMENT_FLAT_MIN 64 /* of what a writer may ask for */
 #define LAYOUT_ALIGNMENT_MAX (2u << 20)
 #define LAYOUT_ALIGNMENT_DEFAULT 256
 
@@ -49,7 +50,7 @@ struct layout_header {
 	uint32_t pad;
 	uint8_t hash[HASH_SIZE]; /* layout_hash() of all bytes behind it */
 	uint64_t total_size; /* bytes of the image */
-	uint64_t data_size; /* bytes of the flat range: the end of the last tensor, aligned */
+	uint64_t data_size; /* bytes of the flat range: the end of the last tensor, or that aligned */
 	uint64_t strings_size;
 	uint32_t alignment; /* alignment of each offset, a power of two */
 	uint32_t n_tensors;

@@ -45,6 +45,10 @@ enum wire_op {
 	WIRE_EVENTS = 16,
 	WIRE_STAT = 17,
 	WIRE_LAYOUT = 18,
+	WIRE_CREATE_IMAGE = 19,
+	WIRE_PROOF = 20,
+	WIRE_SET_FILES = 21,
+	WIRE_FILES = 22,
 	WIRE_OP_END,
 
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
@@ -69,6 +73,8 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 #define WIRE_FEATURE_SURVIVES                                                                      \
 	1u /* the server's: when it dies it is started again, with all it had */
 #define WIRE_FEATURE_LAYOUT 2u /* the server's: it answers WIRE_LAYOUT */
+#define WIRE_FEATURE_IMAGE                                                                         \
+	4u /* both ends': images, files, and the requests of both; a client without it attaches no image */
 
 struct wire_hello {
 	uint32_t version;
@@ -161,16 +167,49 @@ struct wire_create_reply {
 	uint64_t buffer;
 	uint64_t version; /* the number it will get */
 	uint64_t data_size; /* bytes of the flat range */
-	uint64_t slot_size; /* data, then the digest leaves; see digest_leaves_offset() */
+	uint64_t slot_size; /* data, then the digest leaves; of an image: data_offset, then data */
 	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
 	uint32_t pad;
 	struct wire_location location;
 };
 static_assert(sizeof(struct wire_create_reply) == 144, "wire_create_reply is ABI");
 
+/*
+ * --- create image: like create, for a version that is a file: a header of data_offset bytes, then the data. ---
+ * The reply is that of create, with a third descriptor: the version's digests, writable, which the client writes
+ * before it publishes; see digest.h. -EMEDIUMTYPE: the buffer is exclusive, reusable or on a GPU, and can only
+ * have versions of the flat form.
+ */
+struct wire_create_image {
+	struct wire_create create;
+	uint64_t data_offset; /* 1 to WIRE_DATA_OFFSET_MAX */
+};
+static_assert(sizeof(struct wire_create_image) == 232, "wire_create_image is ABI");
+
+#define WIRE_DATA_OFFSET_MAX ((uint64_t)128 << 20)
+
 #define WIRE_BUFFER_EXCLUSIVE 1u
 #define WIRE_BUFFER_REUSABLE 2u
 #define WIRE_BUFFER_IPC 4u
+
+/* --- set files: descriptor 0 is a sealed memfd with the files of an unpublished version. --- */
+/*
+ * The server never looks into it: see libclient/image/files.h. Replaces what the writer had: at first the files of
+ * the newest version. The reply comes once the service manager has the descriptor.
+ */
+#define WIRE_FILES_MAX ((uint64_t)80 << 20) /* bytes of the memfd */
+
+/* --- files: those of a version, for a client that may read it. The reply carries the memfd. -ENODATA: none. --- */
+struct wire_files {
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint64_t version; /* 0: the current one */
+};
+static_assert(sizeof(struct wire_files) == 200, "wire_files is ABI");
+
+struct wire_files_reply {
+	uint64_t version;
+};
 
 /*
  * --- layout: that of a version, for a client that may read or write it. The reply carries the memfd ---
@@ -227,6 +266,9 @@ static_assert(sizeof(struct wire_attach) == 232, "wire_attach is ABI");
 
 #define WIRE_VERSION_DIGEST 1u /* the version was published with a digest */
 #define WIRE_VERSION_MUTABLE 2u /* it is of an exclusive buffer: read it between begin and retry */
+#define WIRE_VERSION_IMAGE                                                                         \
+	4u /* the data begin at slot_size - data_size, behind a header; see digest.h */
+#define WIRE_VERSION_FILES 8u /* it has files; see WIRE_FILES */
 
 struct wire_attach_reply {
 	uint64_t lease;
@@ -241,6 +283,11 @@ struct wire_attach_reply {
 	struct wire_location location;
 };
 static_assert(sizeof(struct wire_attach_reply) == 176, "wire_attach_reply is ABI");
+
+/*
+ * --- proof: what else it takes to verify the version of a lease (struct wire_id), which is an image. ---
+ * The reply carries the digests and the slot, both read-only.
+ */
 
 /* --- wait: the reply has the version, or -ETIMEDOUT --- */
 struct wire_wait {

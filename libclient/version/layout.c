@@ -56,7 +56,7 @@ int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
 
 	if (alignment == 0)
 		alignment = LAYOUT_ALIGNMENT_DEFAULT;
-	if (!num_is_power_of_two(alignment) || alignment < LAYOUT_ALIGNMENT_MIN ||
+	if (!num_is_power_of_two(alignment) || alignment < LAYOUT_ALIGNMENT_FLAT_MIN ||
 	    alignment > LAYOUT_ALIGNMENT_MAX)
 		return -EINVAL;
 	l = calloc(1, sizeof(*l));

@@ -15,9 +15,22 @@
 #include "ipc/wire.h"
 
 #define MANIFEST_MAGIC 0x4e414d444847574bull
-#define MANIFEST_ABI 2 /* a later weightd that changes what follows changes this */
+/*
+ * The format. 2 has neither images nor files, and `companions` is zero; 3 may have them. A manifest is of format 2
+ * until it gets the first of them, so that an earlier weightd still serves what it can.
+ */
+#define MANIFEST_ABI 3
+#define MANIFEST_ABI_FLAT 2
 #define MANIFEST_SIZE 32768
 #define MANIFEST_VERSIONS 64
+
+/* What a slot has beside it; its digests have the id of the slot. */
+struct manifest_companions {
+	uint64_t data_offset; /* bytes in front of the data; 0: the slot has the flat form */
+	uint64_t files; /* id of the version's files; 0: none */
+	uint8_t pad[WIRE_HANDLE_SIZE - 16];
+};
+static_assert(sizeof(struct manifest_companions) == WIRE_HANDLE_SIZE, "in the place of a handle");
 
 /* A version, or one that was. */
 #define MANIFEST_HELD 1u /* its slot and its table are in the store */
@@ -40,7 +53,10 @@ struct manifest_version {
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
 	uint64_t map_size; /* part of the slot's location, like the next; the rest is the buffer's device */
-	uint8_t handle[WIRE_HANDLE_SIZE];
+	union {
+		uint8_t handle[WIRE_HANDLE_SIZE]; /* of a buffer with MANIFEST_IPC, which has no companions */
+		struct manifest_companions companions;
+	};
 };
 static_assert(sizeof(struct manifest_version) == 200, "manifest_version is ABI");
 
@@ -59,7 +75,10 @@ struct manifest_writer {
 	uint32_t keep;
 	uint32_t flags; /* the three above */
 	uint64_t map_size; /* likewise */
-	uint8_t handle[WIRE_HANDLE_SIZE];
+	union { /* likewise */
+		uint8_t handle[WIRE_HANDLE_SIZE];
+		struct manifest_companions companions;
+	};
 };
 static_assert(sizeof(struct manifest_writer) == 136, "manifest_writer is ABI");
 

@@ -20,6 +20,8 @@ enum store_kind {
 	STORE_HEAD = 'h',
 	STORE_SLOT = 's',
 	STORE_TABLE = 't',
+	STORE_DIGESTS = 'd', /* of an image, under the id of its slot */
+	STORE_FILES = 'f',
 	STORE_SOCKET = 'w', /* the listening socket that we made ourselves */
 	STORE_LOCK = 'k', /* ... and the lock on its path */
 };

@@ -284,7 +284,7 @@ static void buckets_are_a_power_of_two_and_twice_the_tensors(void **state)
 		struct layout_header h = {
 			.magic = LAYOUT_MAGIC,
 			.abi = LAYOUT_ABI,
-			.alignment = LAYOUT_ALIGNMENT_MIN,
+			.alignment = LAYOUT_ALIGNMENT_FLAT_MIN,
 			.n_tensors = cases[i].n_tensors,
 			.n_buckets = cases[i].n_buckets,
 		};
@@ -665,7 +665,7 @@ static void millions_of_units_are_checked_in_short_steps(void **state)
 	struct layout_header h = {
 		.magic = LAYOUT_MAGIC,
 		.abi = LAYOUT_ABI,
-		.alignment = LAYOUT_ALIGNMENT_MIN,
+		.alignment = LAYOUT_ALIGNMENT_FLAT_MIN,
 		.n_tensors = 1,
 		.n_units = n,
 		.n_buckets = 2,
@@ -697,7 +697,7 @@ static void millions_of_units_are_checked_in_short_steps(void **state)
 		.role = LAYOUT_PARAM,
 		.n_bytes = 1,
 	};
-	header_of(&image)->data_size = LAYOUT_ALIGNMENT_MIN;
+	header_of(&image)->data_size = LAYOUT_ALIGNMENT_FLAT_MIN;
 	make_index(&image);
 	make_hash(&image);
 	check_steps(&image, "units");
