@@ -48,8 +48,7 @@ static int packing_add(struct weightd_layout *packed, const struct layout *l, ui
 }
 
 /* `places` has the new index of each tensor that is not tied. */
-static int packing_tie(struct weightd_layout *packed, const struct layout *l,
-		       const uint32_t *places)
+static int packing_tie(struct weightd_layout *packed, const struct layout *l, const uint32_t *places)
 {
 	int r = 0;
 
