@@ -9,7 +9,7 @@
 
 #include "libclient/connection/sentence.h"
 #include "libclient/image/gguf.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 
 struct gguf_file {
 	struct gguf gguf; /* names are in `header` */

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/load/array.h"
+#include "libclient/image/array.h"
+#include "libclient/image/safetensors.h"
 #include "libclient/load/gguf_file.h"
-#include "libclient/load/safetensors.h"
 
 struct planner {
 	struct plan plan;
@@ -20,14 +20,16 @@ struct planner {
 	struct progress *progress;
 	struct sentence *s;
 	size_t files_max, pieces_max; /* allocated */
-	struct verbatim_data data; /* of the last file */
-	size_t n_read; /* tensors in it, also those that an index assigns to another file */
+	struct original_data data; /* of the last file */
+	bool leaves_out; /* an index assigns a tensor in a file to another file */
 };
 
 /* A tensor as any kind of file has it. */
 struct found {
 	const char *name;
 	enum weightd_dtype dtype;
+	enum weightd_role role;
+	const char *unit; /* NULL: that of its name */
 	uint32_t n_dims;
 	const uint64_t *shape;
 	uint64_t offset, size; /* in the file */
@@ -117,8 +119,8 @@ static int add_tensor(struct planner *p, const struct found *t)
 	char unit[PLAN_UNIT_MAX];
 	int r;
 
-	r = weightd_layout_add(plan->layout, t->name, t->dtype, t->n_dims, t->shape, WEIGHTD_PARAM,
-			       plan_unit_of(t->name, unit));
+	r = weightd_layout_add(plan->layout, t->name, t->dtype, t->n_dims, t->shape, t->role,
+			       t->unit ? t->unit : plan_unit_of(t->name, unit));
 	if (r == 0)
 		r = weightd_layout_tensor(plan->layout, weightd_layout_n_tensors(plan->layout) - 1,
 					  &added);
@@ -175,6 +177,21 @@ static int open_source(struct planner *p, const struct source *source,
 	return 0;
 }
 
+static int add_tensor_of_safetensors(struct planner *p, const struct safetensors *st,
+				     const struct safetensors_tensor *t)
+{
+	return add_tensor(p, &(struct found){
+				     .name = t->name,
+				     .dtype = t->dtype,
+				     .role = t->role,
+				     .unit = t->unit,
+				     .n_dims = t->n_dims,
+				     .shape = safetensors_shape(st, t),
+				     .offset = st->data_offset + t->begin,
+				     .size = t->end - t->begin,
+			     });
+}
+
 static int read_safetensors(struct planner *p, const struct source *source,
 			    const struct source_index *index, const struct file *f)
 {
@@ -182,16 +199,12 @@ static int read_safetensors(struct planner *p, const struct source *source,
 	int r = safetensors_read(f, &st, p->s);
 
 	for (size_t i = 0; r == 0 && i < st.n_tensors; i++) {
-		const struct safetensors_tensor *t = &st.tensors[i];
-
-		if (plan_take(p, source, index, t))
-			r = add_tensor(p, &(struct found){t->name, t->dtype, t->n_dims,
-							  safetensors_shape(&st, t),
-							  st.data_offset + t->begin,
-							  t->end - t->begin});
+		if (plan_take(p, source, index, &st.tensors[i]))
+			r = add_tensor_of_safetensors(p, &st, &st.tensors[i]);
+		else
+			p->leaves_out = true;
 	}
-	p->data = (struct verbatim_data){st.data_offset, f->identity.size - st.data_offset, 1};
-	p->n_read = st.n_tensors;
+	p->data = (struct original_data){st.data_offset, f->identity.size - st.data_offset, 1};
 	safetensors_deinit(&st);
 	return r;
 }
@@ -201,8 +214,15 @@ static int add_tensor_of_gguf(struct planner *p, const struct gguf *g, const str
 	char name[WEIGHTD_TENSOR_NAME_MAX + 1];
 
 	(void)snprintf(name, sizeof(name), "%.*s", (int)t->name_size, t->name);
-	return add_tensor(p, &(struct found){name, t->dtype, t->n_dims, t->shape,
-					     g->data_offset + t->offset, t->n_bytes});
+	return add_tensor(p, &(struct found){
+				     .name = name,
+				     .dtype = t->dtype,
+				     .role = WEIGHTD_PARAM,
+				     .n_dims = t->n_dims,
+				     .shape = t->shape,
+				     .offset = g->data_offset + t->offset,
+				     .size = t->n_bytes,
+			     });
 }
 
 /* A version is the file, so that no other can be a part of it. */
@@ -218,8 +238,7 @@ static int read_gguf(struct planner *p, const struct file *f)
 	r = gguf_file_read(f, &g, p->s);
 	for (size_t i = 0; r == 0 && i < g.gguf.n_tensors; i++)
 		r = add_tensor_of_gguf(p, &g.gguf, &g.gguf.tensors[i]);
-	p->data = (struct verbatim_data){g.gguf.data_offset, g.gguf.data_size, g.gguf.alignment};
-	p->n_read = g.gguf.n_tensors;
+	p->data = (struct original_data){g.gguf.data_offset, g.gguf.data_size, g.gguf.alignment};
 	gguf_file_deinit(&g);
 	return r;
 }
@@ -305,9 +324,9 @@ static int plan_files(struct planner *p, const char *const *paths, size_t n_path
 		return r;
 	if (weightd_layout_n_tensors(p->plan.layout) == 0)
 		return sentence_set(p->s, -EBADMSG, "%s has no tensors", QUOTE_PATH(paths[0]));
-	if (p->plan.n_files > 1 || weightd_layout_n_tensors(p->plan.layout) != p->n_read)
+	if (p->plan.n_files > 1 || p->leaves_out)
 		return 0;
-	return verbatim_init(&p->plan.verbatim, &p->plan.files[0].file, &p->data, p->plan.layout,
+	return original_init(&p->plan.original, &p->plan.files[0].file, &p->data, p->plan.layout,
 			     p->s);
 }
 
@@ -334,7 +353,7 @@ void plan_deinit(struct plan *p)
 	free(p->files);
 	free(p->pieces);
 	weightd_layout_free(p->layout);
-	verbatim_deinit(&p->verbatim);
+	original_deinit(&p->original);
 	sources_deinit(&p->sources);
 	*p = (struct plan){0};
 }

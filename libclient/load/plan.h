@@ -10,10 +10,10 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
+#include "libclient/load/original.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/source.h"
-#include "libclient/load/verbatim.h"
 #include "weightd.h"
 
 /* Room for the unit of any tensor. */
@@ -40,7 +40,7 @@ struct plan {
 	size_t n_pieces;
 	struct weightd_layout *layout;
 	uint64_t n_bytes; /* sum over all pieces */
-	struct verbatim verbatim; /* of the only file, if all of it is loaded */
+	struct original original; /* of the only file, if all of it is loaded */
 };
 
 /*

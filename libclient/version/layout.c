@@ -22,6 +22,7 @@ struct weightd_layout {
 	uint64_t end; /* end of the last tensor */
 	uint64_t strings_size;
 	bool ends_tight; /* the data end with the last tensor */
+	bool is_loose; /* no alignment was asked for */
 	uint32_t alignment;
 	uint32_t n_tensors, n_dims, n_units, n_buckets;
 	size_t tensors_room, dims_room, units_room, strings_room;
@@ -76,14 +77,26 @@ int layout_builder_new(uint64_t alignment, struct weightd_layout **ret)
 
 int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
 {
-	if (alignment == 0)
+	bool is_loose = alignment == 0;
+	int r = -EINVAL;
+
+	if (is_loose)
 		alignment = LAYOUT_ALIGNMENT_DEFAULT;
-	return alignment < LAYOUT_ALIGNMENT_FLAT_MIN ? -EINVAL : layout_builder_new(alignment, ret);
+	if (alignment >= LAYOUT_ALIGNMENT_FLAT_MIN)
+		r = layout_builder_new(alignment, ret);
+	if (r == 0)
+		(*ret)->is_loose = is_loose;
+	return r;
 }
 
 void layout_builder_end_tight(struct weightd_layout *l)
 {
 	l->ends_tight = true;
+}
+
+bool layout_builder_is_loose(const struct weightd_layout *l)
+{
+	return l->is_loose;
 }
 
 static int check_image(const void *image, uint64_t size, uint64_t *ret_end)

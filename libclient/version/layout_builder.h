@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "weightd.h"
@@ -14,3 +15,6 @@ int layout_builder_new(uint64_t alignment, struct weightd_layout **ret);
 
 /* Lets the data end with the last tensor, instead of at a multiple of the alignment. */
 void layout_builder_end_tight(struct weightd_layout *l);
+
+/* True for a layout of weightd_layout_new(0): the library may choose another order and other offsets. */
+bool layout_builder_is_loose(const struct weightd_layout *l);

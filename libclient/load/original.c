@@ -1,4 +1,4 @@
-#include "libclient/load/verbatim.h"
+#include "libclient/load/original.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,10 +35,10 @@ static int align_again(const struct weightd_layout *from, uint64_t alignment,
 	return r;
 }
 
-int verbatim_init(struct verbatim *ret, const struct file *f, const struct verbatim_data *data,
+int original_init(struct original *ret, const struct file *f, const struct original_data *data,
 		  const struct weightd_layout *layout, struct sentence *s)
 {
-	cleanup(verbatim_deinit) struct verbatim v = {.header_size = data->offset};
+	cleanup(original_deinit) struct original v = {.header_size = data->offset};
 	int r = align_again(layout, data->alignment, &v.layout);
 
 	if (r < 0)
@@ -54,13 +54,13 @@ int verbatim_init(struct verbatim *ret, const struct file *f, const struct verba
 	if (r < 0)
 		return r;
 	*ret = v;
-	v = (struct verbatim){0};
+	v = (struct original){0};
 	return 0;
 }
 
-void verbatim_deinit(struct verbatim *v)
+void original_deinit(struct original *v)
 {
 	weightd_layout_free(v->layout);
 	free(v->header);
-	*v = (struct verbatim){0};
+	*v = (struct original){0};
 }
