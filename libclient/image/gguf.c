@@ -554,17 +554,17 @@ static int check_tensor(const struct layout *l, const struct layout_tensor *t,
 	const char *name = layout_tensor_name(l, t);
 
 	if (strlen(name) != g->name_size || memcmp(name, g->name, g->name_size) != 0)
-		return sentence_set(s, -EILSEQ, "its header has tensor %s where the layout has %s",
+		return sentence_set(s, -EILSEQ, "has tensor %s where the layout has %s",
 				    QUOTE_TENSOR(g),
 				    sentence_quote(&(struct sentence_quote){0}, name, strlen(name)));
 	if (t->dtype != (unsigned)g->dtype || !is_same_shape(l, t, g))
 		return sentence_set(
 			s, -EILSEQ,
-			"its header has another type or shape for tensor %s than the layout",
+			"has another type or shape for tensor %s than the layout",
 			QUOTE_TENSOR(g));
 	if (t->offset != g->offset || t->tied_to != LAYOUT_NONE)
 		return sentence_set(s, -EILSEQ,
-				    "its header has another place for tensor %s than the layout",
+				    "has another place for tensor %s than the layout",
 				    QUOTE_TENSOR(g));
 	return 0;
 }
@@ -572,7 +572,7 @@ static int check_tensor(const struct layout *l, const struct layout_tensor *t,
 static int check_tensors(const struct gguf *g, const struct layout *l, struct sentence *s)
 {
 	if (g->n_tensors != l->header->n_tensors)
-		return sentence_set(s, -EILSEQ, "its header has %zu tensors, the layout %u",
+		return sentence_set(s, -EILSEQ, "has %zu tensors, the layout %u",
 				    g->n_tensors, l->header->n_tensors);
 	for (size_t i = 0; i < g->n_tensors; i++) {
 		int r = check_tensor(l, &l->tensors[i], &g->tensors[i], s);
@@ -591,14 +591,14 @@ int gguf_check(const void *header, uint64_t data_offset, const struct layout *l,
 	int r;
 
 	if (__builtin_add_overflow(data_offset, l->header->data_size, &file_size))
-		return sentence_set(s, -EILSEQ, "its header is too large");
+		return sentence_set(s, -EILSEQ, "is too large");
 	r = gguf_parse(header, data_offset, file_size, &g, &why);
 	if (r == -ENOMEM)
 		return sentence_set(s, r, "%s", why.text);
 	if (r == GGUF_MORE || (r == 0 && g.data_offset != data_offset))
-		r = sentence_set(s, -EILSEQ, "its header does not end where its data begin");
+		r = sentence_set(s, -EILSEQ, "does not end where the data begin");
 	else if (r > 0)
-		r = sentence_set(s, -EILSEQ, "its header is not GGUF: %.300s", why.text);
+		r = sentence_set(s, -EILSEQ, "is not GGUF: %.300s", why.text);
 	else
 		r = check_tensors(&g, l, s);
 	gguf_deinit(&g);

@@ -67,7 +67,7 @@ void gguf_deinit(struct gguf *g);
 
 /*
  * Compares the header of an image, `data_offset` bytes, with the layout that was published with it. -EILSEQ: they
- * differ; the sentence is a clause, "its header ...". -ENOMEM.
+ * differ; the sentence is a clause, whose subject is the header. -ENOMEM.
  */
 int gguf_check(const void *header, uint64_t data_offset, const struct layout *l, struct sentence *s);
 

@@ -505,7 +505,7 @@ static void a_header_is_compared_with_the_layout(void **state)
 	put_zeros(&b, 32);
 	check(&b, &(struct change){"a", 32, 2, WEIGHTD_Q4_0, 32, "belong to no tensor"});
 	b.n = 40;
-	check(&b, &(struct change){"a", 32, 2, WEIGHTD_Q4_0, 32, "where its data begin"});
+	check(&b, &(struct change){"a", 32, 2, WEIGHTD_Q4_0, 32, "where the data begin"});
 	b.p[0] = 'g';
 	check(&b, &(struct change){"a", 32, 2, WEIGHTD_Q4_0, 32, "is not GGUF"});
 }
