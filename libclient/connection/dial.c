@@ -67,5 +67,6 @@ int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience 
 	w->instance = reply->instance;
 	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
 	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
+	w->has_images = reply->features & WIRE_FEATURE_IMAGE;
 	return 0;
 }
