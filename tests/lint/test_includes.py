@@ -77,7 +77,7 @@ MAY_INCLUDE = {
 # Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c", "bpf/rdma/qp.c"],
-    r"jansson\.h": ["ipc/reshard/split.c", "libclient/load/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
+    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],

@@ -6,7 +6,7 @@
 #include <jansson.h>
 
 #include "libclient/image/header.h"
-#include "libclient/load/safetensors.h"
+#include "libclient/image/safetensors.h"
 
 struct written {
 	void *bytes;
