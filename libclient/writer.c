@@ -46,6 +46,7 @@ static struct weightd_writer *writer_free(struct weightd_writer *wr)
 	adoption_deinit(&wr->adoption);
 	(void)fd_close(wr->fd);
 	(void)fd_close(wr->reader_fd);
+	(void)fd_close(wr->files_fd);
 	free(wr->leaf_done);
 	free(wr->leaves);
 	client_unref(wr->w);
@@ -335,6 +336,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	wr->w = client_ref(w);
 	wr->fd = -1;
 	wr->reader_fd = -1;
+	wr->files_fd = -1;
 	if (options) {
 		r = client_copy_options(w, options, offsetof(struct weightd_create_options, mode),
 					&o, sizeof(o));
@@ -370,6 +372,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	}
 	list_append(&w->writers, &wr->held.link);
 	memcpy(wr->name, create->name, sizeof(wr->name));
+	memcpy(wr->device, create->device, sizeof(wr->device));
 	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
 	*ret = take_ptr(wr);
 	return 0;
