@@ -20,6 +20,7 @@
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/restart/inherit.h"
 #include "server/state/server.h"
 
@@ -42,7 +43,7 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_t
 
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_for_each(v, lists[i], link)
-			if (v->table->id == id) {
+			if (v->table->memfd.id == id) {
 				*ret = layout_table_ref(v->table);
 				return 0;
 			}
@@ -52,6 +53,33 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_t
 	r = layout_table_recover(p->server, uid, id, fd, ret);
 	if (r < 0)
 		inherit_give_back(p->in, STORE_TABLE, id, fd);
+	else
+		store_adopt(&p->server->store);
+	return r;
+}
+
+/* Likewise; those of version or writer 0, none. */
+static int find_files(struct patient *p, uint64_t id, uid_t uid, struct version_files **ret)
+{
+	struct list *lists[] = {&p->buffer->versions, &p->buffer->leaving};
+	struct version *v;
+	int fd, r;
+
+	*ret = NULL;
+	if (!id)
+		return 0;
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		list_for_each(v, lists[i], link)
+			if (version_files_id(v->files) == id) {
+				*ret = version_files_ref(v->files);
+				return 0;
+			}
+	fd = inherit_take(p->in, STORE_FILES, id);
+	if (fd < 0)
+		return -ENOENT;
+	r = version_files_recover(p->server, uid, id, fd, ret);
+	if (r < 0)
+		inherit_give_back(p->in, STORE_FILES, id, fd);
 	else
 		store_adopt(&p->server->store);
 	return r;
@@ -73,9 +101,44 @@ static int find_slot(struct patient *p, const struct slot_saved *saved, struct s
 	return r;
 }
 
+/* Those of an image. A published version must have them sealed, or is served without. */
+static int find_digests(struct patient *p, struct slot *s, bool is_published)
+{
+	int fd = inherit_take(p->in, STORE_DIGESTS, s->id);
+	int r = fd < 0 ? -ENOENT : slot_recover_digests(s, fd, is_published);
+
+	if (r == 0)
+		store_adopt(&p->server->store);
+	else if (fd >= 0)
+		inherit_give_back(p->in, STORE_DIGESTS, s->id, fd);
+	return r;
+}
+
+/* A version is served without what it has lost of this. */
+static void recover_companions(struct patient *p, const struct manifest_version *e,
+			       const struct manifest_companions *beside, struct version *v)
+{
+	const struct buffer *b = p->buffer;
+
+	if (beside->data_offset && find_digests(p, v->slot, v->number) < 0) {
+		if (v->has_digest && !e->ended_ns)
+			log_error("the digests of '%s@%" PRIu64
+				  "' on %s are lost: it is served, and cannot be verified",
+				  b->name, e->number, b->device);
+		v->has_digest = false;
+	}
+	if (find_files(p, beside->files, e->uid, &v->files) < 0 && !e->ended_ns)
+		log_error("the files of '%s@%" PRIu64 "' on %s are lost: it is served without them",
+			  b->name, e->number, b->device);
+}
+
 /* Returns it to the store's keeping: for a descriptor that cannot be used. */
 static void return_slot(struct patient *p, struct slot *s)
 {
+	if (slot_has_digests(s)) {
+		inherit_give_back(p->in, STORE_DIGESTS, s->id, take_fd(s->digests.reader_fd));
+		p->server->store.n_kept--;
+	}
 	inherit_give_back(p->in, STORE_SLOT, s->id, take_fd(s->probe_fd));
 	s->kept = false;
 	p->server->store.n_kept--;
@@ -84,9 +147,9 @@ static void return_slot(struct patient *p, struct slot *s)
 
 static void return_table(struct patient *p, struct layout_table *t)
 {
-	if (t && t->n_refs == 1) {
-		inherit_give_back(p->in, STORE_TABLE, t->id, take_fd(t->fd));
-		t->kept = false;
+	if (t && t->memfd.n_refs == 1) {
+		inherit_give_back(p->in, STORE_TABLE, t->memfd.id, take_fd(t->memfd.fd));
+		t->memfd.kept = false;
 		p->server->store.n_kept--;
 	}
 	layout_table_unref(t);
@@ -109,9 +172,10 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 {
 	struct server *server = p->server;
 	struct version *v = version_blank();
+	struct manifest_companions beside = manifest_companions(p->buffer->manifest, &e->companions);
 	struct slot_saved saved = {
 		.id = e->slot,
-		.data_size = e->data_size,
+		.form = {.data_size = e->data_size, .data_offset = beside.data_offset},
 		.huge_bytes = e->huge_bytes,
 		.map_size = e->map_size,
 		.handle = e->handle,
@@ -144,7 +208,9 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->pid = (pid_t)e->pid;
 	v->generation = e->generation;
 	v->has_digest = e->flags & MANIFEST_DIGEST;
-	memcpy(v->digest, e->digest, sizeof(v->digest));
+	recover_companions(p, e, &beside, v);
+	if (v->has_digest)
+		memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
 	(void)slot_watch(v->slot); /* else an attach sees the loss */
 	return 0;
@@ -187,9 +253,11 @@ static void recover_versions(struct patient *p)
 static void recover_writer(struct patient *p)
 {
 	const struct manifest_writer *saved = &p->record->writer;
+	struct manifest_companions beside = manifest_companions(p->buffer->manifest,
+								&saved->companions);
 	struct slot_saved of_slot = {
 		.id = saved->slot,
-		.data_size = saved->data_size,
+		.form = {.data_size = saved->data_size, .data_offset = beside.data_offset},
 		.huge_bytes = saved->huge_bytes,
 		.map_size = saved->map_size,
 		.handle = saved->handle,
@@ -199,6 +267,7 @@ static void recover_writer(struct patient *p)
 	struct version *current = buffer_current(p->buffer);
 	struct slot *slot = NULL;
 	struct layout_table *table = NULL;
+	struct version_files *files = NULL;
 	int r;
 
 	if (!saved->id)
@@ -207,12 +276,16 @@ static void recover_writer(struct patient *p)
 		r = current && current->slot->id == saved->slot ? 0 : -ENOENT;
 	else
 		r = find_slot(p, &of_slot, &slot);
+	if (r == 0 && beside.data_offset)
+		r = find_digests(p, slot, false);
 	if (r == 0 && slot_has_writer(slot ? slot : current->slot) == 0)
 		r = -ESRCH; /* every process that could write it is dead */
 	if (r == 0)
 		r = find_table(p, saved->table, saved->uid, &table);
 	if (r == 0)
-		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table);
+		r = find_files(p, beside.files, saved->uid, &files);
+	if (r == 0)
+		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table, files);
 	if (r == 0) {
 		(void)slot_watch(in_place ? current->slot : slot);
 		p->result->n_writers++;
@@ -220,9 +293,12 @@ static void recover_writer(struct patient *p)
 	}
 	slot_free(slot);
 	layout_table_unref(table);
+	version_files_unref(files);
 	/* Its other half may have been on the way to the store, or out of it; or it was spoiled. */
-	if (!in_place)
+	if (!in_place) {
 		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
+		inherit_drop(p->in, &p->server->store, STORE_DIGESTS, saved->slot);
+	}
 	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
 }
 
@@ -235,16 +311,33 @@ static void check_state(struct buffer *b)
 	buffer_audit(b, AUDIT_TORN, NULL, b->current);
 }
 
+static bool should_exist(const struct manifest_version *e)
+{
+	return !e->ended_ns || e->why == WIRE_END_LOST;
+}
+
 /* True if a version that should exist, and does not, has this slot: then the slot stays where it is. */
 static bool is_missed(const struct patient *p, uint64_t slot)
 {
+	for (unsigned i = 0; i < p->record->n_versions; i++)
+		if (p->record->versions[i].slot == slot && should_exist(&p->record->versions[i]))
+			return true;
+	return false;
+}
+
+/* Drops files, unless a version that should exist has them, and does not, or cannot use them. */
+static void drop_files(struct patient *p, uint64_t id)
+{
+	if (!id)
+		return;
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
 		const struct manifest_version *e = &p->record->versions[i];
 
-		if (e->slot == slot && (!e->ended_ns || e->why == WIRE_END_LOST))
-			return true;
+		if (manifest_companions(p->buffer->manifest, &e->companions).files == id &&
+		    should_exist(e) && !p->is_dead[i])
+			return;
 	}
-	return false;
+	inherit_drop(p->in, &p->server->store, STORE_FILES, id);
 }
 
 /*
@@ -253,14 +346,22 @@ static bool is_missed(const struct patient *p, uint64_t slot)
  */
 static void drop_rest(struct patient *p)
 {
+	const struct manifest *m = p->buffer->manifest;
 	struct store *store = &p->server->store;
+	struct manifest_companions of_writer = manifest_companions(m, &p->record->writer.companions);
 
+	if (p->record->writer.id) {
+		drop_files(p, of_writer.files);
+		drop_files(p, of_writer.other_files);
+	}
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
 		const struct manifest_version *e = &p->record->versions[i];
 
+		drop_files(p, manifest_companions(m, &e->companions).files);
 		if (!p->is_dead[i] && (!e->ended_ns || is_missed(p, e->slot)))
 			continue;
 		inherit_drop(p->in, store, STORE_SLOT, e->slot);
+		inherit_drop(p->in, store, STORE_DIGESTS, e->slot);
 		inherit_drop(p->in, store, STORE_TABLE, e->table);
 	}
 }

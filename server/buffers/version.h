@@ -19,6 +19,7 @@
 struct buffer;
 struct slot;
 struct layout_table;
+struct version_files;
 
 struct version {
 	struct list link; /* buffer::versions, or buffer::leaving */
@@ -27,6 +28,7 @@ struct version {
 	uint64_t writer; /* id of its writer */
 	struct slot *slot;
 	struct layout_table *table;
+	struct version_files *files; /* NULL: none */
 	uint64_t published_ns; /* CLOCK_REALTIME */
 	uint64_t ended_ns; /* likewise; 0: it is there */
 	enum wire_end why;
@@ -46,6 +48,9 @@ struct version *version_blank(void);
 
 /* Puts `v`, filled in but for its buffer, on one of the buffer's lists, at the end. */
 void version_add(struct version *v, struct buffer *b);
+
+/* WIRE_VERSION_*. */
+uint32_t version_flags(const struct version *v);
 
 /* It is no more: from the buffer's list to those that leave. The caller saves the buffer, and reaps. */
 void version_end(struct version *v, enum wire_end why);
