@@ -88,8 +88,9 @@ def test_attributes_that_cannot_be_are_refused(weightd):
         for attributes in ({"a b": 1}, {"": 1}, {"a": "x" * 5000}, {"weights": "/x"}):
             with pytest.raises(ValueError):
                 writer.attributes = attributes
-        writer.files = {"model.safetensors": b""}
         writer.attributes = {"weights": "w"}
+        writer.files = {"model.safetensors": b""}
+        assert writer.attributes == {"weights": "w"}
 
 
 def test_no_file_takes_the_path_of_the_weights(weightd):

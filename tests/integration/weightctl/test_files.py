@@ -25,7 +25,7 @@ def loaded(daemon, tmp_path):
 
 
 def test_table_has_paths_and_sizes(loaded):
-    assert [line.split() for line in loaded.ctl("files", "m@1").stdout.splitlines()] == [
+    assert [line.split() for line in loaded.ctl("files", "m@1", "--bytes").stdout.splitlines()] == [
         ["PATH", "SIZE"], ["config.json", "2"], ["notes.txt", str(len(HOSTILE.encode()))]]
     assert loaded.ctl("files", "m", "--noheadings", "-o", "PATH").stdout == "config.json\n"
 
