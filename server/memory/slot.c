@@ -157,7 +157,9 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	s->id = saved->id;
 	s->kept = true;
 	s->memory.location.map_size = saved->map_size;
-	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
+	/* For other memory the manifest has the companions there. */
+	if (s->backend->memory == WIRE_MEMORY_CUDA_IPC)
+		memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
 	r = slot_locate(s);
 	if (r == 0)
 		r = slot_check_recovered(s, probe_fd);
@@ -279,11 +281,14 @@ void slot_keep(struct slot *s)
 
 int slot_provide(struct slot *s)
 {
-	int r = s->memory.progress.done == 0 ? digests_provide(&s->digests) : 0;
+	int r = s->backend->provide(&s->memory);
 
-	if (r == 0)
-		r = s->backend->provide(&s->memory);
-	return r == JOB_DONE ? open_others(s) : r;
+	if (r != JOB_DONE)
+		return r;
+	r = digests_provide(&s->digests);
+	if (r == -ENOMEM)
+		s->memory.progress.missing = s->digests.size;
+	return r < 0 ? r : open_others(s);
 }
 
 int slot_open(struct slot *s)
