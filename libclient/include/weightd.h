@@ -935,6 +935,8 @@ struct weightd_version_info {
 	uint32_t pid; /* process of its writer, when it published */
 	enum weightd_end end;
 	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it exists */
+	bool image; /* it is a file: see weightd_create() */
+	bool has_files; /* files beside the weights */
 };
 
 /* Uses of memory. */

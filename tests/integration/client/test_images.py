@@ -396,3 +396,39 @@ def test_digests_that_are_not_those_of_the_bytes_are_found(weightd, daemon):
         with pytest.raises(weightd.Error, match="the bytes from 0 to 1048576 are not those published"):
             weightd.attach("n").verify()
         assert client.attach("n").flags & DIGEST
+
+
+# --- weightctl show ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options, form, why", [
+    ({}, "image", ""), ({"alignment": 64}, "flat", "aligned layout"), ({"exclusive": True}, "flat", "exclusive buffer"),
+    ({"reusable": True}, "flat", "reusable buffer"), ({"device": "cuda:0"}, "flat", "GPU memory")], ids=str)
+def test_show_has_the_form_of_each_version_and_the_reason(make_daemon, gpu, monkeypatch, options, form, why):
+    features.require("library")
+    import weightd
+    daemon = make_daemon(env=gpu.env)
+    if "device" in options:
+        daemon.ctl("load", "-q", "--device", "cuda:0", "m", small_file(daemon.folder))
+    else:
+        monkeypatch.setenv("WEIGHTD_SOCKET", daemon.socket)
+        publish(weightd, "m", ODD, **options)
+        [version] = weightd.versions("m")
+        assert (version.image, version.has_files) == (form == "image", False)
+    device = ["--device", "cuda:0"] if "device" in options else []
+    [version] = json.loads(daemon.ctl("show", "m", "--json", *device).stdout)["versions"]
+    assert (version["form"], version["why"]) == (form, why)
+    head, row = daemon.ctl("show", "m", "-o", "form,why", *device).stdout.splitlines()[-2:]
+    assert head.split() == ["FORM", "WHY"] and row.split() == [form, *(why.split() or ["-"])]
+
+
+def small_file(folder):
+    path = folder / "small.safetensors"
+    write_file(path, ODD, contents(ODD), {})
+    return path
+
+
+def test_show_names_the_header_where_there_are_many_tensors(weightd, daemon):
+    publish(weightd, "m", [(f"{i}", "U8", (1,)) for i in range(20_000)], alignment=64)
+    [version] = json.loads(daemon.ctl("show", "m", "--json").stdout)["versions"]
+    assert version["why"] == "aligned layout or large header"
