@@ -91,7 +91,7 @@ class VersionInfo(Sized):
                 ("n_bytes", c_uint64), ("slot_bytes", c_uint64), ("huge_bytes", c_uint64),
                 ("published_ns", c_uint64), ("n_readers", c_uint32), ("uid", c_uint32),
                 ("current", c_bool), ("layout_hash", Hash), ("digest", Hash), ("pid", c_uint32),
-                ("end", c_int), ("ended_ns", c_uint64)]
+                ("end", c_int), ("ended_ns", c_uint64), ("image", c_bool), ("has_files", c_bool)]
 
 
 class SlotInfo(Sized):
