@@ -110,6 +110,21 @@ def test_readers_swap_from_one_file_to_the_next(daemon, weightd, client, tmp_pat
     assert content(client.attach("m", 2)) == path.read_bytes()
 
 
+def test_a_file_with_other_metadata_is_that_file_and_readers_attach_anew(daemon, weightd, client, tmp_path):
+    """Nothing can be put into its header, so that the data begin elsewhere in their page."""
+    path = tmp_path / "m.gguf"
+    gguf.write(path, all_types(1), METADATA)
+    load(daemon, path)
+    buffer = weightd.attach("m")
+    gguf.write(path, all_types(2), METADATA | {"general.description": ("text", "d" * 100)})
+    load(daemon, path)
+    assert content(client.attach("m", 2)) == path.read_bytes()
+    with pytest.raises(weightd.Error, match="attach"):
+        buffer.swap()
+    assert buffer["large"].read() == all_types(1)["large"][2]
+    assert weightd.attach("m")["large"].read() == all_types(2)["large"][2]
+
+
 def test_views_of_blocks_are_bytes(daemon, weightd, numpy, tmp_path):
     tensors = all_types(1)
     gguf.write(tmp_path / "m.gguf", tensors)
