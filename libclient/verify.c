@@ -135,19 +135,38 @@ static int proof_again(struct weightd *w, struct client_call *call)
 				       b->name, b->version, b->device);
 }
 
-static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+/* On success the caller releases `call`, with the descriptors of the digests and of the slot. */
+static int ask_proof(struct weightd_buffer *b, struct client_call *call)
 {
-	struct client_call call = {.op = WIRE_PROOF, .again = proof_again, .subject = b};
 	int r = memory_check(&b->memory, &b->w->sentence);
 
 	if (r < 0)
 		return read_failed(b, r, b->w->sentence.text);
-	r = proof_again(b->w, &call);
-	if (r == 0)
-		r = client_call_run(b->w, &call);
+	*call = (struct client_call){.op = WIRE_PROOF, .again = proof_again, .subject = b};
+	r = proof_again(b->w, call);
+	return r < 0 ? r : client_call_run(b->w, call);
+}
+
+static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct client_call call;
+	int r = ask_proof(b, &call);
+
 	if (r < 0)
 		return r;
 	r = verify_header(b, n, call.reply_fds[0], call.reply_fds[1], ret);
+	client_call_deinit(&call);
+	return r;
+}
+
+int buffer_read_header(struct weightd_buffer *b, void *ret)
+{
+	struct client_call call;
+	int r = ask_proof(b, &call);
+
+	if (r < 0)
+		return r;
+	r = read_start(b, call.reply_fds[1], b->memory.offset, ret);
 	client_call_deinit(&call);
 	return r;
 }

@@ -867,6 +867,38 @@ struct weightd_load_result {
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
 
+/* --- Saving ------------------------------------------------------------------------------------- */
+
+struct weightd_save_options {
+	size_t size; /* set by the caller */
+	uint64_t shard_size; /* bytes of tensors in a file, at most, unless one tensor is larger; 0: 5,000,000,000 */
+	bool replace; /* replace a directory that has weights, with all that is in it */
+	bool no_files; /* save the weights alone */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread; "write" or "commit" */
+	void *userdata; /* its argument */
+};
+
+struct weightd_save_result {
+	size_t size; /* set by the caller */
+	uint64_t n_bytes; /* bytes of tensor data */
+	uint64_t n_tensors;
+	uint64_t n_files; /* of weights, and others */
+	uint64_t elapsed_ns;
+};
+
+/*
+ * Writes the attached version to a directory: weights as safetensors (model.safetensors; or, if they need several files,
+ * model-00001-of-0000N.safetensors and model.safetensors.index.json; the attribute "weights" is another path), and the
+ * files of the version. The directory must not exist or be empty, unless `replace` is set, and appears at once, with all
+ * of it on the disk: a failure leaves nothing, and what was there before. A version that is a file, and fits one, is
+ * written byte for byte. Ties, roles and units are in the metadata of the files, so that weightd_load() makes the same
+ * layout of them. Blocks. -ENOTEMPTY; -ENOSPC, -EDQUOT; -EBUSY: the directory is a mount point; -EOPNOTSUPP: a type that
+ * safetensors lacks; -E2BIG: too many tensors for one file; -EAGAIN: an exclusive buffer was updated meanwhile;
+ * -ECANCELED; other errors of files. `options` and `ret` may be NULL.
+ */
+int weightd_save(struct weightd_buffer *b, const char *directory,
+		 const struct weightd_save_options *options, struct weightd_save_result *ret);
+
 /* --- Managing ---------------------------------------------------------------------------------- */
 
 struct weightd_buffer_info {

@@ -76,6 +76,16 @@ class File(Sized):
     _fields_ = [("size", c_size_t), ("path", c_char_p), ("data", c_void_p), ("n_bytes", c_uint64)]
 
 
+class SaveOptions(Sized):
+    _fields_ = [("size", c_size_t), ("shard_size", c_uint64), ("replace", c_bool), ("no_files", c_bool),
+                ("progress", Progress), ("userdata", c_void_p)]
+
+
+class SaveResult(Sized):
+    _fields_ = [("size", c_size_t), ("n_bytes", c_uint64), ("n_tensors", c_uint64), ("n_files", c_uint64),
+                ("elapsed_ns", c_uint64)]
+
+
 class BufferInfo(Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("device", c_char_p), ("state", c_int),
                 ("writing", c_bool), ("uid", c_uint32), ("gid", c_uint32), ("mode", c_uint32),
@@ -221,6 +231,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_get_files": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
     "weightd_device_name": (c_int, c_void_p, c_char_p, c_char_p),
     "weightd_end_name": (c_char_p, c_int),
     "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
