@@ -22,6 +22,7 @@ extern const struct verb verb_pki_revoke;
 extern const struct verb verb_pki_show;
 extern const struct verb verb_rm;
 extern const struct verb verb_rollback;
+extern const struct verb verb_save;
 extern const struct verb verb_show;
 extern const struct verb verb_stat;
 extern const struct verb verb_sync_average;
