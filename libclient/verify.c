@@ -128,9 +128,11 @@ static int proof_again(struct weightd *w, struct client_call *call)
 {
 	const struct weightd_buffer *b = call->subject;
 
-	(void)w;
 	call->request.proof.id = b->lease;
-	return b->lease ? 0 : -ESTALE;
+	return b->lease ? 0
+			: sentence_set(&w->sentence, -ESTALE,
+				       "'%s@%" PRIu64 "' on %s has no lease any more; attach anew",
+				       b->name, b->version, b->device);
 }
 
 /* The same comparison without the table: by the root, which the attachment has. It cannot name the wrong range. */
@@ -150,20 +152,39 @@ static int verify_whole(struct weightd_buffer *b, uint64_t n, uint8_t (*leaves)[
 	return 0;
 }
 
-/* Reads the digests, and compares the header with them. 1: without a lease or a server there are none to read. */
-static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+/* On success the caller releases `call`, with the descriptors of the digests and of the slot. */
+static int ask_proof(struct weightd_buffer *b, struct client_call *call)
 {
-	struct client_call call = {.op = WIRE_PROOF, .again = proof_again, .subject = b};
 	int r = memory_check(&b->memory, &b->w->sentence);
 
 	if (r < 0)
 		return read_failed(b, r, b->w->sentence.text);
-	r = proof_again(b->w, &call);
-	if (r == 0)
-		r = client_call_run(b->w, &call);
+	*call = (struct client_call){.op = WIRE_PROOF, .again = proof_again, .subject = b};
+	r = proof_again(b->w, call);
+	return r < 0 ? r : client_call_run(b->w, call);
+}
+
+/* Reads the digests, and compares the header with them. 1: without a lease or a server there are none to read. */
+static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct client_call call;
+	int r = ask_proof(b, &call);
+
 	if (r < 0)
 		return 1;
 	r = verify_header(b, n, call.reply_fds[0], call.reply_fds[1], ret);
+	client_call_deinit(&call);
+	return r;
+}
+
+int buffer_read_header(struct weightd_buffer *b, void *ret)
+{
+	struct client_call call;
+	int r = ask_proof(b, &call);
+
+	if (r < 0)
+		return r;
+	r = read_start(b, call.reply_fds[1], b->memory.offset, ret);
 	client_call_deinit(&call);
 	return r;
 }

@@ -31,6 +31,8 @@ static const struct {
 	{&verb_files, NULL},
 	{&verb_cat, NULL},
 	{&verb_verify, NULL},
+	{&verb_diff, NULL},
+	{&verb_save, NULL},
 	{&verb_history, NULL},
 	{&verb_rollback, NULL},
 	{&verb_chmod, NULL},
