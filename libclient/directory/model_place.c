@@ -132,13 +132,20 @@ static int refuse(const struct model_place *p, int r, const char *why, struct se
 			    why);
 }
 
+static int refuse_error(const struct model_place *p, int r, struct sentence *s)
+{
+	return sentence_set(s, r, "%s cannot be made: %s",
+			    sentence_quote(&(struct sentence_quote){0}, p->path, strlen(p->path)),
+			    strerror(-r));
+}
+
 static int take_given(struct model_place *p, struct sentence *s)
 {
 	cleanup(fd_closep) int fd = open(p->path, OPEN_FLAGS);
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return refuse(p, -errno, strerror(errno), s);
+		return refuse_error(p, -errno, s);
 	if (st.st_uid != geteuid())
 		return refuse(p, -EPERM,
 			      "belongs to another user; name a directory that does not exist yet",
@@ -167,11 +174,11 @@ static int make_given(struct model_place *p, const char *path, struct sentence *
 		return sentence_set(s, -ENOMEM, "out of memory");
 	}
 	if (mkdir(p->path, 0700) < 0)
-		return errno == EEXIST ? take_given(p, s) : refuse(p, -errno, strerror(errno), s);
+		return errno == EEXIST ? take_given(p, s) : refuse_error(p, -errno, s);
 	r = lock_new(p);
 	if (r < 0) {
 		(void)rmdir(p->path);
-		return refuse(p, r, strerror(-r), s);
+		return refuse_error(p, r, s);
 	}
 	return 0;
 }

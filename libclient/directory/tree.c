@@ -104,7 +104,7 @@ static void set_immutable(int fd, bool on)
 	(void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
 }
 
-/* What happens to the directories of a tree and to their entries; negative ends the walk. */
+/* Calls for the directories of a tree and for their entries; a negative result ends the walk. */
 struct visitor {
 	int (*enter)(struct visitor *v, int fd); /* a directory, before its entries; may be NULL */
 	int (*entry)(struct visitor *v, int fd, const char *name, const struct stat *st);

@@ -257,7 +257,7 @@ static void leftovers_at_a_given_path_are_taken_over(void **state)
 	model_place_deinit(&p);
 
 	assert_int_equal(rmdir(path), 0);
-	leave_directory(s, path, false); /* which may be anybody's */
+	leave_directory(s, path, false); /* unfinished: it may be a directory of a user */
 	assert_int_equal(model_place_init(&p, path, &s->sentence), -ENOTEMPTY);
 }
 
