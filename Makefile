@@ -619,6 +619,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 		>$(DESTDIR)$(unitdir)/weightd-sync.service)
 	$(if $(TRACE_PROGRAM),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-trace.service \
 		>$(DESTDIR)$(unitdir)/weightd-trace.service)
+	sed 's|@bindir@|$(bindir)|' packaging/systemd/weightd-export@.service >$(DESTDIR)$(unitdir)/weightd-export@.service
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
@@ -640,7 +641,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
-		$(addprefix $(DESTDIR)$(unitdir)/weightd-,sync.service trace.service) \
+		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service sync.service trace.service) \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
