@@ -112,7 +112,7 @@ const char *weightd_release(void);
 #define WEIGHTD_DIGEST_SIZE 16
 #define WEIGHTD_LEAF_SIZE 1048576 /* bytes of one digest leaf */
 
-/* Element types, those of safetensors. */
+/* Element types: those of safetensors, and of GGUF. */
 enum weightd_dtype {
 	WEIGHTD_BOOL = 1,
 	WEIGHTD_F4, /* two to a byte */
@@ -136,14 +136,46 @@ enum weightd_dtype {
 	WEIGHTD_F64,
 	WEIGHTD_I64,
 	WEIGHTD_U64,
+	/* Block-quantised types of GGUF. A row of a tensor, its innermost dimension, is a number of whole blocks. */
+	WEIGHTD_Q4_0,
+	WEIGHTD_Q4_1,
+	WEIGHTD_Q5_0,
+	WEIGHTD_Q5_1,
+	WEIGHTD_Q8_0,
+	WEIGHTD_Q8_1,
+	WEIGHTD_Q2_K,
+	WEIGHTD_Q3_K,
+	WEIGHTD_Q4_K,
+	WEIGHTD_Q5_K,
+	WEIGHTD_Q6_K,
+	WEIGHTD_Q8_K,
+	WEIGHTD_IQ2_XXS,
+	WEIGHTD_IQ2_XS,
+	WEIGHTD_IQ3_XXS,
+	WEIGHTD_IQ1_S,
+	WEIGHTD_IQ4_NL,
+	WEIGHTD_IQ3_S,
+	WEIGHTD_IQ2_S,
+	WEIGHTD_IQ4_XS,
+	WEIGHTD_IQ1_M,
+	WEIGHTD_TQ1_0,
+	WEIGHTD_TQ2_0,
+	WEIGHTD_MXFP4,
+	WEIGHTD_NVFP4,
+	WEIGHTD_Q1_0,
 };
 
 /* "BF16"; NULL for an unknown code. */
 const char *weightd_dtype_name(enum weightd_dtype dtype);
 /* The code of "BF16"; -EINVAL for an unknown name. */
 int weightd_dtype_parse(const char *name);
-/* Bits of one element; 0 for an unknown code. */
+/* Bits of one element; 0 for an unknown code, and for a block type, whose elements have no size of their own. */
 unsigned weightd_dtype_bits(enum weightd_dtype dtype);
+/*
+ * The fewest elements that fill whole bytes, and the number of these bytes: 256 and 144 for Q4_K, 1 and 2 for BF16, 2 and
+ * 1 for F4. -EINVAL for an unknown code.
+ */
+int weightd_dtype_block(enum weightd_dtype dtype, uint32_t *ret_elements, uint32_t *ret_bytes);
 
 /* The role of a tensor in its module. */
 enum weightd_role {
@@ -271,9 +303,9 @@ struct weightd_attach_options {
 	 */
 	const char *map_device;
 	/*
-	 * Receives a descriptor of the bytes, which begin at its offset 0, for sendfile() or for another process to
-	 * map; the caller closes it. NULL: none. For host memory the descriptor is read-only; other processes share
-	 * its file position, so use calls with an explicit offset. On a GPU it is the allocation, for
+	 * Receives a descriptor of the bytes, which begin at weightd_location::data_offset, for sendfile() or for
+	 * another process to map; the caller closes it. NULL: none. For host memory the descriptor is read-only; other
+	 * processes share its file position, so use calls with an explicit offset. On a GPU it is the allocation, for
 	 * cuMemImportFromShareableHandle(). Its importer must map weightd_location::map_size bytes; nothing prevents
 	 * it from mapping them writable. -EOPNOTSUPP for cuda-ipc memory. Only the lease of the attachment protects
 	 * the memory of a reusable buffer from a new writer, the descriptor does not. The server cannot free the
@@ -380,8 +412,8 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
  * Like weightd_buffer_refresh(), at the same address: the memory of the new version replaces that of the old
  * one, so that pointers, views and captured graphs stay valid. Call it at a safe point, where no thread of the
  * process reads the buffer. Returns 1: swapped; 0: `b` has the current version already; -EPROTOTYPE: the layout
- * differs (the sentence has the differences), attach anew. After a failure `b` keeps its version. Results of
- * weightd_buffer_tensor() stay valid, except for the bytes.
+ * differs (the sentence has the differences), or the data have another place in a page of memory, attach anew. After
+ * a failure `b` keeps its version. Results of weightd_buffer_tensor() stay valid, except for the bytes.
  *
  * On a GPU the call imports the new memory, then waits for the streams; work queued after the call reads the new
  * version. -EIO: the driver could map neither the new memory nor the old one again, and `b` has no memory until
@@ -457,7 +489,9 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
  * Computes the digest of the mapped bytes and compares it with the published one. A GPU digests its own memory, beside
  * its other work, and copies back 16 bytes of each leaf. 0: equal; -EILSEQ: they differ (the sentence has the first bad
  * range); -ENODATA: published without a digest; -EAGAIN: an exclusive buffer was updated since `b` was attached or
- * last paused; -EUCLEAN, -ESTALE, -EADDRNOTAVAIL, -EIO. Reads all bytes, and blocks for it.
+ * last paused; -EUCLEAN, -ESTALE, -EADDRNOTAVAIL, -EIO. Reads all bytes, and blocks for it. Of a version that is a file
+ * it compares the header too, with its digest and with the layout, for which it asks the server; without a lease, without
+ * the server and in a child it compares the data alone.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
 
@@ -477,7 +511,9 @@ struct weightd_layout;
 
 /*
  * Creates an empty layout, which the caller frees. `alignment` is that of every tensor's offset in bytes, a power
- * of two from 64 to 2 MiB; 0 means 256. -EINVAL, -ENOMEM.
+ * of two from 64 to 2 MiB. 0 leaves order and offsets to weightd_create(): a version in host memory is a file then, see
+ * there. The functions on layouts show such a layout in the order of the calls, with an alignment of 256. -EINVAL,
+ * -ENOMEM.
  */
 int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret);
 void weightd_layout_free(struct weightd_layout *l);
@@ -561,8 +597,8 @@ struct weightd_create_options {
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
 	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
 	/*
-	 * Publish in exactly the given layout, independent of the newest version: allows other tensors, and another
-	 * order of the same ones. Not for an exclusive buffer.
+	 * Publish in the given layout, independent of the newest version: allows other tensors, and another order of
+	 * the same ones. Not for an exclusive buffer.
 	 */
 	bool new_layout;
 	/*
@@ -590,8 +626,17 @@ struct weightd_create_options {
  * The bytes are zero; in an exclusive buffer they are the current version, in a reusable one possibly an older
  * version. -EBUSY: the buffer has another writer; -EACCES, -EPERM, -ENOMEM, -EDQUOT, -ETIMEDOUT, -ENOTRECOVERABLE.
  *
+ * A version in host memory is a safetensors file, and nothing else, if its layout can be one: a header, and behind it
+ * the bytes, from weightd_location::data_offset on. A layout of weightd_layout_new(0) is packed for that: first the
+ * tensors whose size is a multiple of 256, then the others by falling size of their elements, without room between them.
+ * A layout with an alignment, and one of weightd_layout_parse(), is used as it is, and is a file only if it was one's.
+ * Versions of exclusive and reusable buffers, of GPUs, and those whose header would have more than 100 MB, have the flat
+ * form: the bytes, and behind them their digests. So have all versions of an older server.
+ *
  * A layout of the same model as the newest version (weightd_layout_compare()) is replaced by that version's: the new
- * version has the order, offsets, alignment, roles, units and ties of the newest one, so that readers can swap to it.
+ * version has the order, offsets, alignment, roles, units and ties of the newest one, and its data begin at the same
+ * place in a page, so that readers can swap to it. A file never follows the flat form that way: if the newest version has
+ * that, and the new one can be a file, it has its own layout, and readers attach anew.
  * weightd_writer_tensor() and weightd_writer_find() return the actual places; offsets and indices of the given layout
  * do not apply then. Names that the given layout ties stay tied for the writer, even if the newest version has separate
  * memory for each: the writer sees one memory, and publish copies it to the others. Names that only the newest version
@@ -623,9 +668,9 @@ int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, ui
 int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n);
 
 /*
- * A writable descriptor of the bytes, which begin at its offset 0, for another process to write them; the caller
- * closes it. On a GPU it is the allocation, as in weightd_attach(). -EOPNOTSUPP: cuda-ipc memory; -EALREADY: published
- * or aborted; -ESTALE; -ECHILD.
+ * A writable descriptor of the bytes, which begin at weightd_location::data_offset, for another process to write
+ * them; the caller closes it. publish itself writes the header in front of them. On a GPU it is the allocation, as in
+ * weightd_attach(). -EOPNOTSUPP: cuda-ipc memory; -EALREADY: published or aborted; -ESTALE; -ECHILD.
  *
  * The other process must stop writing and unmap before weightd_writer_publish(): publish waits a second for writable
  * mappings of host memory to end and then fails with -EBUSY. Bytes written while publish digests are in the version,
@@ -817,8 +862,10 @@ struct weightd_load_result {
 };
 
 /*
- * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors file, an index
- * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a directory. A
+ * Loads safetensors or GGUF into the next version of `name` and publishes it. Each path is a safetensors file, an index
+ * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a directory; a GGUF
+ * file must be the only path. In host memory the version of one file is that file, byte for byte, unless the buffer is
+ * exclusive or reusable, or its newest version has the same tensors in another order. A
  * directory stands for one set of files: the one with a well-known name (model, diffusion_pytorch_model), else the one
  * of its only index, else its only set X-00001-of-0000N, else its only file; weightctl(1) has the rules. Several
  * candidates are -EBADMSG. The library opens files with the caller's permissions. A failure leaves the previous version
@@ -956,6 +1003,8 @@ struct weightd_version_info {
 	uint32_t pid; /* process of its writer, when it published */
 	enum weightd_end end;
 	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it exists */
+	bool image; /* it is a file: see weightd_create() */
+	bool has_files; /* files beside the weights */
 };
 
 /* Uses of memory. */

@@ -13,6 +13,8 @@
 #include "server/memory/gpu_free.h"
 #include "server/state/server.h"
 
+#define PAGE 4096u
+
 /* True when what the descriptor of mortal memory leads to is lost. */
 static bool hangs_up(int fd)
 {
@@ -55,9 +57,14 @@ static uint64_t digests_size(const struct slot_form *form)
 	return form->data_offset ? digest_table_size(form->data_size) : 0;
 }
 
+static uint64_t in_pages(uint64_t size)
+{
+	return (size + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+}
+
 uint64_t slot_form_charge(const struct slot_form *form)
 {
-	return slot_form_size(form) + digests_size(form);
+	return in_pages(slot_form_size(form)) + in_pages(digests_size(form));
 }
 
 static unsigned n_descriptors(const struct slot_form *form)
@@ -281,11 +288,14 @@ void slot_keep(struct slot *s)
 
 int slot_provide(struct slot *s)
 {
-	int r = s->memory.progress.done == 0 ? digests_provide(&s->digests) : 0;
+	int r = s->backend->provide(&s->memory);
 
-	if (r == 0)
-		r = s->backend->provide(&s->memory);
-	return r == JOB_DONE ? open_others(s) : r;
+	if (r != JOB_DONE)
+		return r;
+	r = digests_provide(&s->digests);
+	if (r == -ENOMEM)
+		s->memory.progress.missing = s->digests.size;
+	return r < 0 ? r : open_others(s);
 }
 
 int slot_open(struct slot *s)

@@ -99,7 +99,7 @@ class VersionInfo(Sized):
                 ("n_bytes", c_uint64), ("slot_bytes", c_uint64), ("huge_bytes", c_uint64),
                 ("published_ns", c_uint64), ("n_readers", c_uint32), ("uid", c_uint32),
                 ("current", c_bool), ("layout_hash", Hash), ("digest", Hash), ("pid", c_uint32),
-                ("end", c_int), ("ended_ns", c_uint64)]
+                ("end", c_int), ("ended_ns", c_uint64), ("image", c_bool), ("has_files", c_bool)]
 
 
 class SlotInfo(Sized):
@@ -143,6 +143,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_dtype_name": (c_char_p, c_int),
     "weightd_dtype_parse": (c_int, c_char_p),
     "weightd_dtype_bits": (c_uint, c_int),
+    "weightd_dtype_block": (c_int, c_int, POINTER(c_uint32), POINTER(c_uint32)),
     "weightd_new": (c_int, POINTER(c_void_p)),
     "weightd_connect": (c_int, c_void_p, c_char_p),
     "weightd_close": (None, c_void_p),
