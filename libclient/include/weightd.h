@@ -31,9 +31,10 @@
  *	-ENOTCONN	not connected, or the server went away
  *	-ECHILD		the connection belongs to the process that forked this one; connect again
  *	-ECANCELED	a progress callback asked to stop
+ *	-ENOLINK	/proc does not lead to the descriptors of this process
  *	-ENODEV		this process has no such GPU, or no driver for one
  *	-ENOSYS		its CUDA driver is too old
- *	-EOPNOTSUPP	this kind of memory, or these two GPUs, cannot do that
+ *	-EOPNOTSUPP	this kind of memory or version, or these two GPUs, cannot do that
  *	-EADDRNOTAVAIL	the memory was given back, and only its addresses are kept
  *	-EIO		the GPU or its driver fails; of cuda-ipc memory: it is lost with the process that held it
  *
@@ -962,6 +963,73 @@ struct weightd_diff_result {
 int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
 		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
 		 struct weightd_diff_result *ret);
+
+/* --- Model directories --------------------------------------------------------------------------- */
+
+struct weightd_model_dir;
+
+struct weightd_model_dir_options {
+	size_t size; /* set by the caller */
+	/*
+	 * The directory to make: it must not exist, or be empty and belong to the caller. NULL: a new private one, below
+	 * $XDG_RUNTIME_DIR, else $TMPDIR, else /tmp.
+	 */
+	const char *path;
+	/*
+	 * > 0: the links lead to /proc/self/fd/N, with N from this number on in the order of the versions. The caller
+	 * passes the descriptors of weightd_model_dir_weights() to one program under these numbers. In any other process
+	 * the links lead nowhere, or to another file. 0: links to the descriptors of this process.
+	 */
+	int self_fd;
+};
+
+/*
+ * Makes a directory that programs without libweightd read models from by its path: the weights of each version, and the
+ * files beside them. `specs` are `n` texts NAME or NAME@VERSION, of buffers on the host. One version lies in the
+ * directory itself, several in a folder each, named like the buffer. The caller owns the result, and releases it with
+ * weightd_model_dir_free().
+ *
+ * The weights are a link /proc/PID/fd/N to a descriptor of this process, the holder: their memory is mapped, not copied.
+ * The kernel opens the link for processes of the same user with no fewer capabilities, in the same PID and user namespace,
+ * for as long as this process lives. The result holds leases like attachments: a version stays while newer ones are
+ * published.
+ *
+ * The directory is read-only, because a program that saves a model replaces the link by a file. Modes do not bind
+ * processes with CAP_DAC_OVERRIDE, as those of root: for them, the file system forbids changes if it has the immutable flag
+ * (ext4, xfs, btrfs, and tmpfs since Linux 6.0) and this process has CAP_LINUX_IMMUTABLE. Other users can read the files
+ * if the mode of each buffer allows others to read it.
+ *
+ * A holder that is killed leaves the directory, with links that lead nowhere. The next private directory of the same user
+ * in the same folder, and the next one at the same path, remove it.
+ *
+ * -EOPNOTSUPP: a version is not stored as a file; -ENOLINK: /proc does not lead to this process's descriptors; -EBADMSG:
+ * a file would leave the directory; -EEXIST: two names are the same, or two files; -ENOTEMPTY; -EBUSY: another holder has
+ * this directory; and errors of weightd_attach() and of the file system.
+ */
+int weightd_model_dir_new(struct weightd *w, const char *const *specs, size_t n,
+			  const struct weightd_model_dir_options *options,
+			  struct weightd_model_dir **ret);
+
+/* The absolute path of the directory, owned by it. */
+const char *weightd_model_dir_path(const struct weightd_model_dir *d);
+
+struct weightd_model_weights {
+	size_t size; /* set by the caller */
+	const char *name; /* of the buffer; owned by the directory, like `path` */
+	uint64_t version;
+	const char *path; /* path of the weights below the directory: "model.safetensors" */
+	int fd; /* read-only, close-on-exec; owned by the directory */
+};
+
+/* The weights of version `i`, in the order of the specs. -ENOENT; -EINVAL: `ret->size` was not set. */
+int weightd_model_dir_weights(const struct weightd_model_dir *d, size_t i,
+			      struct weightd_model_weights *ret);
+
+/*
+ * Removes the directory, closes the descriptors and ends the leases; NULL is fine. A directory that existed before is
+ * emptied instead. In a child of the process that made it, the directory stays.
+ */
+void weightd_model_dir_free(struct weightd_model_dir *d);
 
 /* --- Managing ---------------------------------------------------------------------------------- */
 

@@ -66,6 +66,14 @@ class LoadOptions(Sized):
                 ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t)]
 
 
+class ModelDirOptions(Sized):
+    _fields_ = [("size", c_size_t), ("path", c_char_p), ("self_fd", c_int)]
+
+
+class ModelWeights(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("version", c_uint64), ("path", c_char_p), ("fd", c_int)]
+
+
 class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
@@ -251,6 +259,11 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_diff_name": (c_char_p, c_int),
     "weightd_diff": (c_int, c_void_p, POINTER(DiffSide), POINTER(DiffSide), DiffFunction, c_void_p,
                      POINTER(DiffResult)),
+    "weightd_model_dir_new": (c_int, c_void_p, POINTER(c_char_p), c_size_t, POINTER(ModelDirOptions),
+                              POINTER(c_void_p)),
+    "weightd_model_dir_path": (c_char_p, c_void_p),
+    "weightd_model_dir_weights": (c_int, c_void_p, c_size_t, POINTER(ModelWeights)),
+    "weightd_model_dir_free": (None, c_void_p),
     "weightd_device_name": (c_int, c_void_p, c_char_p, c_char_p),
     "weightd_end_name": (c_char_p, c_int),
     "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
