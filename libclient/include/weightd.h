@@ -183,6 +183,11 @@ struct weightd_location {
 	int device; /* number, in this process, of the GPU that maps it; -1: host memory */
 	uint8_t uuid[16]; /* UUID of the GPU or MIG partition with the memory; zero for host memory */
 	uint64_t map_size; /* CUDA memory: bytes of the allocation; a mapping of its descriptor must span all of them */
+	/*
+	 * Host memory: the byte at which the data begin in the descriptor of weightd_attach() or weightd_writer_fd(),
+	 * behind the header of a version that is a file. 0: the descriptor begins with them.
+	 */
+	uint64_t data_offset;
 };
 
 /* All streams of a GPU, where a stream is expected. */

@@ -39,7 +39,7 @@ class Tensor(Sized):
 
 class Location(Sized):
     _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", c_ubyte * 16),
-                ("map_size", c_uint64)]
+                ("map_size", c_uint64), ("data_offset", c_uint64)]
 
 
 class Server(Sized):

@@ -40,6 +40,7 @@ static void broadcast_source_fill_loan(struct agent *a, struct broadcast *b, str
 	memcpy(l->root, b->sync.document->root, sizeof(l->root));
 	l->layout_fd = take_fd(b->layout_fd);
 	l->data_fd = take_fd(b->data_fd);
+	l->data_offset = b->data_offset;
 	l->leaves_fd = take_fd(b->leaves_fd);
 }
 
@@ -117,6 +118,7 @@ static void broadcast_source_on_attached(struct agent *a, struct broadcast *b,
 	    b->nccl.is_wanted != (b->nccl.memory.gpu[0] != '\0') ||
 	    field_number(message, "version", INT64_MAX, &b->sync.version) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
+	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &b->data_offset) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", d->layout, 32) < 0) {
 		broadcast_source_failed(a, b,
@@ -306,8 +308,8 @@ static json_t *describe_base(const struct loan *l)
 {
 	char hex[65];
 
-	return json_pack("{s:I, s:s}", "n_bytes", (json_int_t)l->n_bytes, "root",
-			 field_hex(l->root, 32, hex));
+	return json_pack("{s:I, s:I, s:s}", "n_bytes", (json_int_t)l->n_bytes, "data_offset",
+			 (json_int_t)l->data_offset, "root", field_hex(l->root, 32, hex));
 }
 
 /* Gives the loan of the replica to a repair, if it fits. */
@@ -324,6 +326,7 @@ static bool take_kept(struct agent *a, struct broadcast *b, uint64_t version)
 	b->sync.version = l->version;
 	b->layout_fd = take_fd(l->layout_fd);
 	b->data_fd = take_fd(l->data_fd);
+	b->data_offset = l->data_offset;
 	b->leaves_fd = take_fd(l->leaves_fd);
 	b->loan = take_ptr(rep->kept);
 	sync_set_phase(a, &b->sync, PHASE_DIGEST, time_limit_for(a, 0));

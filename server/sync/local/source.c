@@ -19,6 +19,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/json_fields.h"
+#include "server/sync/base/limits.h"
 #include "server/sync/base/patch.h"
 #include "server/sync/local/difference.h"
 #include "server/sync/local/direct.h"
@@ -141,6 +142,7 @@ static int send_attached(const struct task *e, int data_fd, int table_fd, struct
 /* An older version, lent by the agent. */
 struct older {
 	uint64_t n_bytes;
+	uint64_t data_offset; /* where it begins in `data` */
 	uint8_t root[MERKLE_HASH_SIZE];
 	struct blob data;
 	struct blob leaves;
@@ -160,10 +162,12 @@ static int take_older(const struct json_packet *t, struct older *ret, struct fau
 	if (!named && t->n_fds == 0)
 		return 0;
 	if (t->n_fds != 2 || field_number(named, "n_bytes", N_BYTES_MAX, &ret->n_bytes) < 0 ||
+	    field_number_or(named, "data_offset", DATA_OFFSET_MAX, 0, &ret->data_offset) < 0 ||
 	    field_bytes(named, "root", ret->root, sizeof(ret->root)) < 0)
 		return fault_set_message(f, t, "lacks a base, or its bytes");
 	size = merkle_n_leaves(ret->n_bytes) * MERKLE_HASH_SIZE;
-	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 || ret->data.size < ret->n_bytes ||
+	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 ||
+	    ret->data.size < ret->data_offset + ret->n_bytes ||
 	    blob_map(t->fds[1], size, &ret->leaves) < 0 || ret->leaves.size != size)
 		return fault_set_message(f, t, "lacks a sealed base with its leaves");
 	return 0;
@@ -182,13 +186,15 @@ static void make_patch(const struct task *e, const struct older *o,
 {
 	cleanup(ranges_deinit) struct ranges differ = {0};
 	cleanup(patch_draft_deinit) struct patch_draft d = {0};
+	const void *before;
 
 	if (o->n_bytes != e->n_bytes || !o->n_bytes ||
 	    merkle_difference(e->n_bytes, leaves, merkle_n_leaves(o->n_bytes), o->leaves.data,
 			      &differ) < 0 ||
 	    !differ.n)
 		return;
-	if (patch_draft_difference(o->data.data, task_data(e), e->n_bytes, &differ, &d) < 0 ||
+	before = (const uint8_t *)o->data.data + o->data_offset;
+	if (patch_draft_difference(before, task_data(e), e->n_bytes, &differ, &d) < 0 ||
 	    d.size > ranges_total(&differ) / WORTH)
 		return;
 	ret->size = d.size;

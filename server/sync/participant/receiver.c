@@ -66,6 +66,7 @@ static void on_created(struct agent *a, struct receiver *rec, const json_t *mess
 
 	if (p->state != PARTICIPANT_CREATE || n_fds != 1 ||
 	    gpu_memory_read(message, &rec->memory) < 0 ||
+	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &p->data_offset) < 0 ||
 	    (rec->nccl != 0) != (rec->memory.gpu[0] != '\0') ||
 	    ranges_from_json(json_object_get(message, "missing"), p->n_bytes, &rec->missing) < 0) {
 		participant_give_up(a, p, "failed",

@@ -22,6 +22,7 @@ struct loan {
 	uint8_t root[32];
 	int layout_fd;
 	int data_fd;
+	uint64_t data_offset; /* where its bytes begin in `data_fd` */
 	int leaves_fd;
 };
 
