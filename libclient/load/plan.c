@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/load/array.h"
-#include "libclient/load/safetensors.h"
+#include "libclient/image/array.h"
+#include "libclient/image/safetensors.h"
 
 struct planner {
 	struct plan plan;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "ipc/dtype.h"
-#include "libclient/load/magic.h"
-#include "libclient/load/safetensors.h"
+#include "libclient/image/magic.h"
+#include "libclient/image/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_tensor(const struct safetensors *st, const struct safetensors_tensor *t)

@@ -95,6 +95,11 @@ static void fill_attach_reply(char *body)
 	attach->data_size = attach->slot_size;
 }
 
+static void fill_layout_reply(char *body)
+{
+	((struct wire_layout_reply *)body)->data_offset = WIRE_DATA_OFFSET_MAX;
+}
+
 #define N_RECORDS 13
 #define RECORD_SIZE 304
 
@@ -313,10 +318,10 @@ static const struct message replies[] = {
 		.op = WIRE_LAYOUT,
 		.n_fds = 1,
 		.body_size = sizeof(struct wire_layout_reply),
-		.paddings = {FIELD(wire_layout_reply, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_layout_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+		.fill = fill_layout_reply,
 	},
 	{
 		.name = "create image reply",
@@ -785,6 +790,22 @@ static void an_image_has_a_header_of_a_size_that_is_bounded(void **state)
 	refuse(directions, m, packet, size, m->n_fds, "no cookie");
 }
 
+static void the_header_of_a_version_has_a_size_that_is_bounded(void **state)
+{
+	const struct direction *d = &directions[1];
+	const struct message *m = &replies[WIRE_LAYOUT - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(d, m, packet);
+	struct wire_layout_reply *layout = (struct wire_layout_reply *)(packet +
+									sizeof(struct wire_header));
+
+	(void)state;
+	layout->data_offset = 0;
+	accept(d, m, packet, size, "a version of the flat form");
+	layout->data_offset = WIRE_DATA_OFFSET_MAX + 1;
+	refuse(d, m, packet, size, m->n_fds, "no size of a header");
+}
+
 static void the_data_of_a_version_lie_in_its_slot(void **state)
 {
 	const struct direction *d = &directions[1];
@@ -947,6 +968,7 @@ int main(void)
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
 		cmocka_unit_test(a_create_has_a_cookie_and_a_policy_that_is_known),
 		cmocka_unit_test(an_image_has_a_header_of_a_size_that_is_bounded),
+		cmocka_unit_test(the_header_of_a_version_has_a_size_that_is_bounded),
 		cmocka_unit_test(the_data_of_a_version_lie_in_its_slot),
 		cmocka_unit_test(an_error_is_a_negative_errno),
 		cmocka_unit_test(a_listing_fits_and_has_zeros_behind_its_last_record),

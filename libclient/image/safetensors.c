@@ -2,7 +2,7 @@
  * Offsets and shapes of an untrusted file are unsigned, added and multiplied with checks, and all of them are
  * validated before any is used.
  */
-#include "libclient/load/safetensors.h"
+#include "libclient/image/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,10 +12,10 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
-#include "libclient/load/array.h"
-#include "libclient/load/magic.h"
-#include "libclient/load/members.h"
-#include "libclient/load/names.h"
+#include "libclient/image/array.h"
+#include "libclient/image/magic.h"
+#include "libclient/image/members.h"
+#include "libclient/image/names.h"
 
 struct parser {
 	struct members members;

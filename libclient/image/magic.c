@@ -2,7 +2,7 @@
  * Eight bytes of any file can be read as the size of a header, so for a file of another format the parser's number
  * helps nobody. The format of the file helps: a failed download, weights to be converted.
  */
-#include "libclient/load/magic.h"
+#include "libclient/image/magic.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 #include "weightd.h"
 
 #define SAFETENSORS_PREFIX_SIZE 8
