@@ -21,6 +21,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/local/acl.h"
 #include "server/sync/local/base.h"
+#include "server/sync/local/companions.h"
 #include "server/sync/local/direct.h"
 #include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
@@ -248,6 +249,7 @@ static int make_room(struct task *e, const struct target *target,
 
 static int sink_create(struct task *e, const struct json_packet *t, struct fault *f)
 {
+	cleanup(received_companions_deinit) struct received_companions companions = {0};
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
 	struct acl acl;
@@ -258,6 +260,8 @@ static int sink_create(struct task *e, const struct json_packet *t, struct fault
 	if (r == 0)
 		r = take_layout(e, t, &layout, f);
 	if (r == 0)
+		r = companions_take(t, &companions, f);
+	if (r == 0)
 		r = task_begin(e, t, &target, f);
 	if (r == 0)
 		r = direct_read(e, t, &target, f);
@@ -265,6 +269,8 @@ static int sink_create(struct task *e, const struct json_packet *t, struct fault
 		r = check_target(e, &target, f);
 	if (r == 0)
 		r = make_room(e, &target, layout, &acl, f);
+	if (r == 0)
+		r = companions_set_files(e, &companions, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
