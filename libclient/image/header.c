@@ -14,6 +14,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
+#include "libclient/image/unit.h"
 
 #define ROOM_MIN 4096
 
@@ -21,6 +22,7 @@ enum stage {
 	STAGE_METADATA, /* attributes */
 	STAGE_TIED,
 	STAGE_BUFFERS,
+	STAGE_UNITS,
 	STAGE_TENSORS,
 };
 
@@ -140,7 +142,8 @@ static void header_enter(struct image_header *h, enum stage stage, const char *o
 
 static bool is_reserved(const char *key)
 {
-	return !strcmp(key, IMAGE_METADATA_TIED) || !strcmp(key, IMAGE_METADATA_BUFFERS);
+	return !strcmp(key, IMAGE_METADATA_TIED) || !strcmp(key, IMAGE_METADATA_BUFFERS) ||
+	       !strcmp(key, IMAGE_METADATA_UNITS);
 }
 
 void image_header_begin(struct image_header *h, const struct image_metadata *m)
@@ -177,6 +180,16 @@ void image_header_buffer(struct image_header *h, const char *name, size_t name_s
 {
 	header_enter(h, STAGE_BUFFERS, "\"" IMAGE_METADATA_BUFFERS "\":\"[", "]\"");
 	put_string(h, name, name_size, 1);
+}
+
+void image_header_units(struct image_header *h, const char *unit, uint32_t n)
+{
+	header_enter(h, STAGE_UNITS, "\"" IMAGE_METADATA_UNITS "\":\"[", "]\"");
+	put_text(h, "[");
+	put_string(h, unit, strlen(unit), 1);
+	put_text(h, ",");
+	put_u64(h, n);
+	put_text(h, "]");
 }
 
 static void header_refuse(struct image_header *h, int r)
@@ -310,6 +323,47 @@ static void add_buffers(struct image_header *h, const struct layout *l)
 	}
 }
 
+struct run {
+	const char *unit;
+	uint32_t n;
+};
+
+static void run_extend(struct run *run, struct image_header *h, const char *unit)
+{
+	if (run->n > 0 && strcmp(run->unit, unit) != 0) {
+		image_header_units(h, run->unit, run->n);
+		run->n = 0;
+	}
+	run->unit = unit;
+	run->n++;
+}
+
+static bool has_own_units(const struct layout *l)
+{
+	char unit[UNIT_MAX];
+
+	for (uint32_t i = 0; i < l->header->n_tensors; i++) {
+		const struct layout_tensor *t = &l->tensors[i];
+
+		if (strcmp(layout_tensor_unit(l, t), unit_of(layout_tensor_name(l, t), unit)) != 0)
+			return true;
+	}
+	return false;
+}
+
+static void add_units(struct image_header *h, const struct layout *l)
+{
+	struct run run = {0};
+
+	if (!has_own_units(l))
+		return;
+	for (int tied = 0; tied <= 1; tied++)
+		for (uint32_t i = 0; i < l->header->n_tensors; i++)
+			if ((l->tensors[i].tied_to != LAYOUT_NONE) == tied)
+				run_extend(&run, h, layout_tensor_unit(l, &l->tensors[i]));
+	image_header_units(h, run.unit, run.n);
+}
+
 static void add_tensors(struct image_header *h, const struct layout *l)
 {
 	for (uint32_t i = 0; i < l->header->n_tensors; i++) {
@@ -331,6 +385,7 @@ int image_header_build(const struct layout *l, const struct image_metadata *m,
 	image_header_begin(&h, m);
 	add_ties(&h, l);
 	add_buffers(&h, l);
+	add_units(&h, l);
 	add_tensors(&h, l);
 	return image_header_end(&h, data_offset_wanted, ret, ret_size);
 }

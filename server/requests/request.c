@@ -703,6 +703,8 @@ static void request_layout(struct session *s, const struct wire_request *m, cons
 	}
 	reply.layout.version = v->number;
 	reply.layout.flags = buffer_flags(b);
+	if (s->features & WIRE_FEATURE_IMAGE)
+		reply.layout.data_offset = (uint32_t)v->slot->data_offset;
 	memcpy(reply.layout.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	(void)session_reply(s, WIRE_LAYOUT, &reply, &v->table->fd, 1);
 }

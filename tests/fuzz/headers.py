@@ -177,7 +177,7 @@ def judge(image):
 
 # --- The parser under test -------------------------------------------------------------------------
 
-SOURCES = ["tests/unit/tool_safetensors.c", "libclient/connection/sentence.c", "libclient/image/safetensors.c",
+SOURCES = ["tests/unit/tool_safetensors.c", "libclient/connection/sentence.c", "libclient/image/safetensors.c", "libclient/image/metadata.c",
            "libclient/load/index.c", "libclient/image/members.c", "libclient/image/names.c", "libclient/image/magic.c", "libclient/image/file.c",
            "ipc/dtype.c", "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c",
            "ipc/base/utf8.c"]

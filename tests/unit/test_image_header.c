@@ -7,6 +7,7 @@
 
 #include "libclient/image/header.h"
 #include "libclient/image/safetensors.h"
+#include "libclient/image/unit.h"
 
 struct written {
 	void *bytes;
@@ -165,6 +166,44 @@ static void assert_round_trip(const struct image *image, const struct written *w
 	safetensors_deinit(&st);
 }
 
+/* Parses a header and builds the layout of its tensors again, as the loader does. */
+static struct image layout_of_header(const struct written *w, uint64_t data_size)
+{
+	struct safetensors st = parse_header(w, data_size);
+	struct weightd_layout *l = new_layout(0);
+	char unit[UNIT_MAX];
+	uint32_t to;
+
+	for (size_t i = 0; i < st.n_tensors; i++) {
+		const struct safetensors_tensor *t = &st.tensors[i];
+
+		assert_int_equal(weightd_layout_add(l, t->name, t->dtype, t->n_dims,
+						    safetensors_shape(&st, t), t->role,
+						    t->unit ? t->unit : unit_of(t->name, unit)),
+				 0);
+	}
+	for (size_t i = 0; i < st.n_ties; i++) {
+		const struct safetensors_tie *t = &st.ties[i];
+
+		for (to = 0; strcmp(st.tensors[to].name, t->name) != 0; to++)
+			;
+		assert_int_equal(weightd_layout_tie(l, t->alias, to,
+						    t->unit ? t->unit : unit_of(t->alias, unit)),
+				 0);
+	}
+	safetensors_deinit(&st);
+	return dense(l);
+}
+
+/* The whole layout is in the header: roles, ties and units, too. */
+static void assert_same_layout(const struct image *image)
+{
+	cleanup(written_free) struct written w = write_header(image, NULL, 0);
+	cleanup(image_free) struct image again = layout_of_header(&w, header_of(image)->data_size);
+
+	assert_memory_equal(header_of(&again)->hash, header_of(image)->hash, HASH_SIZE);
+}
+
 /* --- Tests ------------------------------------------------------------------------------------ */
 
 static void test_sample_is_read_back(void **state)
@@ -214,7 +253,8 @@ static void test_without_ties_and_buffers_nothing_of_them_is_written(void **stat
 	json_t *metadata = metadata_of(&w);
 
 	(void)state;
-	assert_int_equal(json_object_size(metadata), 1);
+	assert_null(json_object_get(metadata, IMAGE_METADATA_TIED));
+	assert_null(json_object_get(metadata, IMAGE_METADATA_BUFFERS));
 	json_decref(metadata);
 }
 
@@ -261,7 +301,7 @@ static void test_attributes_cannot_replace_ties(void **state)
 	json_t *metadata = metadata_of(&w), *tied = nested(metadata, IMAGE_METADATA_TIED);
 
 	(void)state;
-	assert_int_equal(json_object_size(metadata), 3);
+	assert_string_equal(json_string_value(json_object_get(metadata, "producer")), "x");
 	assert_int_equal(json_object_size(tied), 2);
 	json_decref(tied);
 	json_decref(metadata);
@@ -330,6 +370,224 @@ static void test_100000_tensors(void **state)
 	(void)state;
 	assert_round_trip(&image, &w);
 }
+
+/* The tied names of sample_layout() stand before its last tensor; those of an image stand behind all. */
+static struct weightd_layout *sample_with_ties_last(const char *unit)
+{
+	struct weightd_layout *l = new_layout(0);
+
+	ADD(l, "a.weight", F32, PARAM, unit, 3, 100);
+	ADD(l, "a.0.bias", F32, BUFFER, unit, 3);
+	ADD(l, "a.1.bias", BF16, PARAM, unit, 64, 32);
+	ADD(l, "empty", BF16, BUFFER, unit, 0);
+	assert_int_equal(weightd_layout_tie(l, "head.weight", 0, unit), 0);
+	assert_int_equal(weightd_layout_tie(l, "bias", 1, unit), 0);
+	return l;
+}
+
+static void test_layouts_are_whole_in_headers(void **state)
+{
+	static const char *const units[] = {NULL, "one", "\"\\\n\xc3\xa4"};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(units); i++) {
+		cleanup(image_free) struct image image = dense(sample_with_ties_last(units[i]));
+
+		assert_same_layout(&image);
+	}
+}
+
+static void test_units_by_name_are_not_written(void **state)
+{
+	struct weightd_layout *l = new_layout(0);
+	json_t *metadata;
+
+	(void)state;
+	ADD(l, "layers.0.weight", F32, PARAM, "layers.0", 2);
+	ADD(l, "norm.weight", F32, PARAM, "norm", 2);
+	cleanup(image_free) struct image image = dense(l);
+	cleanup(written_free) struct written w = write_header(&image, NULL, 0);
+
+	metadata = metadata_of(&w);
+	assert_null(json_object_get(metadata, IMAGE_METADATA_UNITS));
+	json_decref(metadata);
+	assert_same_layout(&image);
+}
+
+static void test_runs_of_units_are_short(void **state)
+{
+	cleanup(image_free) struct image image = dense(numbered_layout(1000));
+	cleanup(written_free) struct written w = write_header(&image, NULL, 0);
+	json_t *metadata = metadata_of(&w);
+
+	(void)state;
+	assert_string_equal(json_string_value(json_object_get(metadata, IMAGE_METADATA_UNITS)),
+			    "[[\"layers\",1000]]");
+	json_decref(metadata);
+}
+
+/* --- Comparisons with layouts --- */
+
+static void check_fails(const struct image *image, const struct written *w, const char *phrase)
+{
+	struct layout l = open_image(image);
+	struct sentence s = {0};
+	int r = image_header_check(w->bytes, w->size, &l, &s);
+
+	if (r != -EILSEQ || !strstr(s.text, phrase))
+		fail_msg("wanted %d with '%s', got %d: %s", -EILSEQ, phrase, r, s.text);
+}
+
+static void test_header_and_layout_agree(void **state)
+{
+	cleanup(image_free) struct image image = dense(sample_layout());
+	cleanup(written_free) struct written w = write_header(&image, NULL, 0);
+	struct layout l = open_image(&image);
+	struct sentence s = {0};
+
+	(void)state;
+	assert_int_equal(image_header_check(w.bytes, w.size, &l, &s), 0);
+}
+
+/* A layout that differs in one field from the one that the header was built for. */
+static void test_each_difference_of_a_tensor_is_found(void **state)
+{
+	cleanup(image_free) struct image image = dense(sample_layout());
+	cleanup(written_free) struct written w = write_header(&image, NULL, 0);
+
+	(void)state;
+	tensor_of(&image, A_BIAS)->role = LAYOUT_BUFFER;
+	check_fails(&image, &w, "another role of tensor 'a.bias'");
+	tensor_of(&image, A_BIAS)->role = LAYOUT_PARAM;
+	tensor_of(&image, A_BIAS)->dtype = WEIGHTD_I32;
+	check_fails(&image, &w, "another type or shape of tensor 'a.bias'");
+	tensor_of(&image, A_BIAS)->dtype = WEIGHTD_F32;
+	((uint64_t *)(tensor_of(&image, N_SAMPLE)))[0]++;
+	check_fails(&image, &w, "another type or shape of tensor 'a.weight'");
+	((uint64_t *)(tensor_of(&image, N_SAMPLE)))[0]--;
+	tensor_of(&image, B_WEIGHT)->offset++;
+	check_fails(&image, &w, "another place for tensor 'b.weight'");
+	tensor_of(&image, B_WEIGHT)->offset--;
+	tensor_of(&image, HEAD)->tied_to = A_BIAS;
+	check_fails(&image, &w, "ties 'head.weight' to another tensor");
+	tensor_of(&image, HEAD)->tied_to = A_WEIGHT;
+	tensor_of(&image, LAST)->tied_to = A_WEIGHT;
+	check_fails(&image, &w, "lacks 'z'");
+}
+
+static void test_other_names_are_found(void **state)
+{
+	struct weightd_layout *one = new_layout(0), *other = new_layout(0), *more = new_layout(0),
+			      *tied = new_layout(0);
+
+	(void)state;
+	ADD(one, "a", U8, PARAM, NULL, 4);
+	ADD(other, "b", U8, PARAM, NULL, 4);
+	ADD(more, "a", U8, PARAM, NULL, 4);
+	ADD(more, "c", U8, PARAM, NULL, 0);
+	ADD(tied, "a", U8, PARAM, NULL, 4);
+	assert_int_equal(weightd_layout_tie(tied, "t", 0, NULL), 0);
+	cleanup(image_free) struct image a = dense(one), b = dense(other), c = dense(more),
+					 t = dense(tied);
+	cleanup(written_free) struct written w = write_header(&a, NULL, 0),
+					     longer = write_header(&c, NULL, 0),
+					     with_tie = write_header(&t, NULL, 0);
+
+	check_fails(&b, &w, "has tensor 'a' where the layout has 'b'");
+	check_fails(&c, &w, "lacks 'c'");
+	check_fails(&t, &w, "lacks 't'");
+	check_fails(&a, &longer, "has tensor 'c', which the layout lacks");
+	check_fails(&a, &with_tie, "ties 't', which the layout lacks");
+}
+
+static void test_broken_headers_are_found(void **state)
+{
+	cleanup(image_free) struct image image = dense(sample_layout());
+	cleanup(written_free) struct written w = write_header(&image, NULL, 0);
+
+	(void)state;
+	((char *)w.bytes)[IMAGE_HEADER_PREFIX_SIZE] = '[';
+	check_fails(&image, &w, "breaks the format: its header is broken at byte 0");
+	((char *)w.bytes)[IMAGE_HEADER_PREFIX_SIZE] = '{';
+	((char *)w.bytes)[0]++;
+	check_fails(&image, &w, "the data begin at");
+	w.size = IMAGE_HEADER_PREFIX_SIZE - 1;
+	check_fails(&image, &w, "has 7 bytes");
+}
+
+/* --- Metadata of other files --- */
+
+#define TENSOR "'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}"
+
+static struct safetensors parse_text(const char *text)
+{
+	struct safetensors st = {0};
+	struct sentence s;
+	char copy[512];
+	size_t n = strlen(text);
+
+	assert_true(n < sizeof(copy));
+	for (size_t i = 0; i <= n; i++)
+		copy[i] = text[i] == '\'' ? '"' : text[i];
+	if (safetensors_parse(copy, n, 1, &st, &s) != 0)
+		fail_msg("refused (%s): %s", s.text, text);
+	return st;
+}
+
+/* Tools copy metadata to files with other tensors. */
+static void test_metadata_that_does_not_fit_is_ignored(void **state)
+{
+	static const char *const texts[] = {
+		"{'__metadata__':{'weightd.tied':'['},",
+		"{'__metadata__':{'weightd.tied':'[1]'},",
+		"{'__metadata__':{'weightd.tied':''},",
+		"{'__metadata__':{'weightd.tied':'{\\'b\\':1}'},",
+		"{'__metadata__':{'weightd.tied':'{\\'a\\':\\'b\\'}'},",
+		"{'__metadata__':{'weightd.tied':'{\\'\\':\\'a\\'}'},",
+		"{'__metadata__':{'weightd.tied':'{\\'b\\':\\'a\\',\\'b\\':\\'a\\'}'},",
+		"{'__metadata__':{'weightd.buffers':'{}'},",
+		"{'__metadata__':{'weightd.buffers':'[\\'b\\',1,null]'},",
+		"{'__metadata__':{'weightd.units':'[[\\'u\\',2]]'},",
+		"{'__metadata__':{'weightd.units':'[]'},",
+		"{'__metadata__':{'weightd.units':'[[\\'u\\',1,1]]'},",
+		"{'__metadata__':{'weightd.units':'[[\\'u\\',-1],[\\'u\\',2]]'},",
+		"{'__metadata__':{'weightd.units':'[[1,1]]'},",
+		"{'__metadata__':null,",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+		char text[512];
+		struct safetensors st;
+
+		(void)snprintf(text, sizeof(text), "%s" TENSOR "}", texts[i]);
+		st = parse_text(text);
+		assert_int_equal(st.n_tensors, 1);
+		assert_int_equal(st.n_ties, 0);
+		assert_int_equal(st.tensors[0].role, WEIGHTD_PARAM);
+		assert_null(st.tensors[0].unit);
+		safetensors_deinit(&st);
+	}
+}
+
+static void test_metadata_may_stand_behind_the_tensors(void **state)
+{
+	struct safetensors st = parse_text("{" TENSOR
+					   ",'__metadata__':{'weightd.tied':'{\\'b\\':\\'a\\'}',"
+					   "'weightd.buffers':'[\\'a\\']',"
+					   "'weightd.units':'[[\\'u\\',1],[\\'\\',1]]'}}");
+
+	(void)state;
+	assert_int_equal(st.n_ties, 1);
+	assert_string_equal(st.ties[0].alias, "b");
+	assert_string_equal(st.ties[0].name, "a");
+	assert_string_equal(st.ties[0].unit, "");
+	assert_int_equal(st.tensors[0].role, WEIGHTD_BUFFER);
+	assert_string_equal(st.tensors[0].unit, "u");
+	safetensors_deinit(&st);
+}
+
+/* --- Sizes --- */
 
 static void test_size_is_a_multiple_of_4k_with_room(void **state)
 {
@@ -488,6 +746,15 @@ int main(void)
 		cmocka_unit_test(test_empty_and_scalar_tensors),
 		cmocka_unit_test(test_nothing_but_empty_tensors),
 		cmocka_unit_test(test_100000_tensors),
+		cmocka_unit_test(test_layouts_are_whole_in_headers),
+		cmocka_unit_test(test_units_by_name_are_not_written),
+		cmocka_unit_test(test_runs_of_units_are_short),
+		cmocka_unit_test(test_header_and_layout_agree),
+		cmocka_unit_test(test_each_difference_of_a_tensor_is_found),
+		cmocka_unit_test(test_other_names_are_found),
+		cmocka_unit_test(test_broken_headers_are_found),
+		cmocka_unit_test(test_metadata_that_does_not_fit_is_ignored),
+		cmocka_unit_test(test_metadata_may_stand_behind_the_tensors),
 		cmocka_unit_test(test_size_is_a_multiple_of_4k_with_room),
 		cmocka_unit_test(test_wanted_size_is_kept_while_it_fits),
 		cmocka_unit_test(test_wanted_size_that_is_too_small_keeps_its_place_in_a_page),
