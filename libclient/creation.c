@@ -224,7 +224,7 @@ static int propose_image(struct creation *c)
 	return is_unfit(r) ? -EMEDIUMTYPE : r;
 }
 
-/* What follows no other version. */
+/* A version that follows no other. */
 static int propose_own(struct creation *c)
 {
 	int r = propose_image(c);
