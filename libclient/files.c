@@ -19,7 +19,7 @@
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
-static int check_server(struct weightd *w)
+int files_check_server(struct weightd *w)
 {
 	int r = client_check_usable(w);
 
@@ -39,7 +39,7 @@ int weightd_files_get(struct weightd *w, const char *name, const char *device, u
 	struct client_call call = {.op = WIRE_FILES, .request.files.version = version};
 	struct wire_files *request = &call.request.files;
 	struct sentence *s = &w->sentence, why;
-	int r = check_server(w);
+	int r = files_check_server(w);
 
 	if (r == 0)
 		r = client_put_target(w, name, device, request->name, request->device);
@@ -106,7 +106,7 @@ int files_require(struct weightd *w, const char *name, const char *device, uint6
 
 bool files_possible(struct weightd_writer *wr)
 {
-	if (check_server(wr->w) < 0)
+	if (files_check_server(wr->w) < 0)
 		return false;
 	if (wr->memory.location.memory != WIRE_MEMORY_CUDA_IPC)
 		return true;

@@ -16,5 +16,8 @@
 int files_require(struct weightd *w, const char *name, const char *device, uint64_t version,
 		  const char *const *require, size_t n_require);
 
+/* -EOPNOTSUPP: the server is older than files. -ENOTCONN, -ECHILD. */
+int files_check_server(struct weightd *w);
+
 /* True if the server and the memory of `wr` can have files; else the sentence of `wr` has the reason. */
 bool files_possible(struct weightd_writer *wr);
