@@ -11,6 +11,7 @@
 
 #include "ipc/digest.h"
 #include "libclient/buffer.h"
+#include "libclient/image/gguf.h"
 #include "libclient/image/header.h"
 #include "libclient/writer.h"
 
@@ -97,7 +98,10 @@ static int check_header(struct weightd_buffer *b, const void *header, uint64_t s
 		return sentence_set(s, -EILSEQ,
 				    "'%s@%" PRIu64 "' on %s: its header is not the one published",
 				    b->name, b->version, b->device);
-	r = image_header_check(header, size, &b->layout, s);
+	if (gguf_is_magic(header, size))
+		r = gguf_check(header, size, &b->layout, s);
+	else
+		r = image_header_check(header, size, &b->layout, s);
 	return r < 0 ? sentence_set(s, r, "'%s@%" PRIu64 "' on %s: its header %s", b->name,
 				    b->version, b->device, s->text)
 		     : 0;

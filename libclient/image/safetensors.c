@@ -74,7 +74,7 @@ static int parse_dtype(struct parser *p, const json_t *value, struct safetensors
 	if (!name)
 		return sentence_set(p->s, SAFETENSORS_ENTRY, "tensor %s has no dtype", QUOTE(t));
 	dtype = strlen(name) == n ? dtype_parse(name) : -EINVAL;
-	if (dtype < 0)
+	if (dtype < 0 || dtype_is_block((unsigned)dtype))
 		return sentence_set(p->s, SAFETENSORS_DTYPE,
 				    "tensor %s has dtype %s, which this release does not support",
 				    QUOTE(t), sentence_quote(&(struct sentence_quote){0}, name, n));

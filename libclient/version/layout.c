@@ -334,7 +334,7 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 	int r;
 
 	if (role < WEIGHTD_PARAM || role > WEIGHTD_BUFFER || n_dims > LAYOUT_DIMS_MAX ||
-	    !dtype_bits((unsigned)dtype))
+	    !dtype_name((unsigned)dtype))
 		return -EINVAL;
 	r = dtype_tensor_size((unsigned)dtype, n_dims, shape, &t.n_bytes);
 	if (r < 0)

@@ -135,6 +135,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_dtype_name": (c_char_p, c_int),
     "weightd_dtype_parse": (c_int, c_char_p),
     "weightd_dtype_bits": (c_uint, c_int),
+    "weightd_dtype_block": (c_int, c_int, POINTER(c_uint32), POINTER(c_uint32)),
     "weightd_new": (c_int, POINTER(c_void_p)),
     "weightd_connect": (c_int, c_void_p, c_char_p),
     "weightd_close": (None, c_void_p),
