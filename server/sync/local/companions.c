@@ -12,6 +12,11 @@
 
 CLEANUP_POINTER(struct weightd_files, weightd_files_free);
 
+static bool has_any(const struct weightd_files *f)
+{
+	return weightd_files_count(f) || weightd_files_n_attributes(f);
+}
+
 /* --- A source's --------------------------------------------------------------------------------- */
 
 /* 0 with NULL: the version has none, or its weightd is of a release without files. */
@@ -59,11 +64,11 @@ int companions_new(const struct task *e, const struct target *target, int data_f
 
 	if (r < 0)
 		return r;
-	if (files)
+	if (files && has_any(files))
 		image = weightd_files_image(files, &n_files);
 	c.size = c.header_size + n_files;
 	bytes = malloc(c.size + 1);
-	if (!bytes || (files && !image))
+	if (!bytes || (files && has_any(files) && !image))
 		return fault_set(f, -ENOMEM, "out of memory");
 	r = read_header(data_fd, bytes, c.header_size);
 	if (r == 0 && image)
@@ -130,18 +135,31 @@ void received_companions_deinit(struct received_companions *c)
 	blob_deinit(&c->blob);
 }
 
+/* False: the version before has no files, and so the new one has none. */
+static bool inherits_files(const struct task *e)
+{
+	cleanup(weightd_files_freep) struct weightd_files *before = NULL;
+
+	return weightd_writer_get_files(e->writer, &before) < 0 || has_any(before);
+}
+
+static int parse_files(const struct received_companions *c, struct weightd_files **ret,
+		       struct fault *f)
+{
+	int r = weightd_files_parse((const uint8_t *)c->blob.data + c->header_size,
+				    c->blob.size - c->header_size, ret);
+
+	return r < 0 ? fault_set(f, r, "the received files cannot be used: %s", strerror(-r)) : 0;
+}
+
 int companions_set_files(const struct task *e, const struct received_companions *c, struct fault *f)
 {
 	cleanup(weightd_files_freep) struct weightd_files *files = NULL;
-	int r = 0;
+	const bool has_files = c->blob.size > c->header_size;
+	int r = has_files ? parse_files(c, &files, f) : 0;
 
-	if (!c->is_known)
-		return 0;
-	if (c->blob.size > c->header_size)
-		r = weightd_files_parse((const uint8_t *)c->blob.data + c->header_size,
-					c->blob.size - c->header_size, &files);
-	if (r < 0)
-		return fault_set(f, r, "the received files cannot be used: %s", strerror(-r));
+	if (r < 0 || !c->is_known || (!has_files && !inherits_files(e)))
+		return r;
 	r = weightd_writer_set_files(e->writer, files);
 	/* A weightd of a release without files goes on with the weights. */
 	return r < 0 && r != -EOPNOTSUPP ? fault_set_weightd(f, r, e->w) : 0;
