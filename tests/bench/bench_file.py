@@ -85,7 +85,7 @@ def measure_exec(report, d):
 
 
 def copy(path, to):
-    """What cp and sync take, in ns."""
+    """Nanoseconds of cp and sync."""
     started = time.perf_counter_ns()
     subprocess.run(["cp", path, to], check=True)
     subprocess.run(["sync", to, to.parent], check=True)

@@ -28,7 +28,7 @@ void companions_deinit(struct companions *c);
 /* Adds them to the message of a source. */
 void companions_describe(const struct companions *c, json_t *message);
 
-/* What a sink received. */
+/* Those that a sink receives. */
 struct received_companions {
 	bool is_known; /* else the new version keeps the files of the one before it */
 	struct blob blob;

@@ -38,7 +38,7 @@ static void blob_deinitp(struct blob *b)
 	blob_deinit(b);
 }
 
-/* What of the new version is known from the start. */
+/* The parts of a version that come before its bytes. */
 struct received {
 	struct weightd_layout *layout;
 	struct received_companions companions;
