@@ -249,7 +249,9 @@ def test_tensors(loaded):
     for name, dtype, shape, data in TENSORS:
         tensor = by_name[name]
         assert (tensor["dtype"], tensor["shape"], tensor["size"]) == (dtype, shape, len(data)), name
-        assert tensor["offset"] % 256 == 0 and tensor["role"] == "param" and tensor["tied"] is None
+        assert tensor["role"] == "param" and tensor["tied"] is None
+    ends = [t["offset"] + t["size"] for t in table["tensors"]]
+    assert [t["offset"] for t in table["tensors"]] == [0, *ends[:-1]]  # as in the file
 
 
 def test_cat_writes_the_bytes(loaded):
