@@ -11,8 +11,7 @@
 
 #include "ipc/digest.h"
 #include "libclient/buffer.h"
-#include "libclient/image/gguf.h"
-#include "libclient/image/header.h"
+#include "libclient/image/verbatim.h"
 #include "libclient/writer.h"
 
 #define VERIFY_LEAVES 16384 /* digested at a time: what is too few keeps no GPU busy */
@@ -98,10 +97,7 @@ static int check_header(struct weightd_buffer *b, const void *header, uint64_t s
 		return sentence_set(s, -EILSEQ,
 				    "'%s@%" PRIu64 "' on %s: its header is not the one published",
 				    b->name, b->version, b->device);
-	if (gguf_is_magic(header, size))
-		r = gguf_check(header, size, &b->layout, s);
-	else
-		r = image_header_check(header, size, &b->layout, s);
+	r = verbatim_check(header, size, &b->layout, s);
 	return r < 0 ? sentence_set(s, r, "'%s@%" PRIu64 "' on %s: its header %s", b->name,
 				    b->version, b->device, s->text)
 		     : 0;

@@ -618,6 +618,13 @@ struct weightd_create_options {
 	int pause_timeout_ms;
 	enum weightd_policy policy;
 	enum weightd_handle handle; /* way to share a new buffer on a GPU */
+	/*
+	 * The header of a file whose data `layout` describes, of `header_size` bytes up to the data, and with
+	 * `new_layout`: a version that is a file then begins with exactly these bytes. -EINVAL: it is another format than
+	 * safetensors and GGUF, or does not describe the layout. NULL: the library writes a header.
+	 */
+	const void *header;
+	uint64_t header_size;
 };
 
 /*

@@ -377,6 +377,8 @@ def document(decision=None, **said):
 DOCUMENTS = {
     "signed": document(), "decided": document("c2ln"), "largest": document(n_bytes=1 << 50, term=1 << 53, number=1 << 53),
     "empty": document(n_bytes=0), "negative": document(n_bytes=-1), "too-large": document(n_bytes=(1 << 50) + 1),
+    "companions": document(companions="03" * 32, companions_bytes=9000, header_bytes=4096), "no-companions": document(companions_bytes=0, header_bytes=0),
+    "long-header": document(companions="03" * 32, companions_bytes=9, header_bytes=10), "no-blob": document(companions_bytes=9, header_bytes=0),
     "other-release": document(protocol=2), "long-name": document(buffer="b" * 128), "no-hash": document(root="01"),
 }
 
@@ -404,6 +406,8 @@ ORDERS = {
     "exchange": order(3, **OPEN | {"operation": "exchange", "from": None, "result_bytes": 1 << 20}),
     "exchange-of-nothing": order(1, **OPEN | {"operation": "exchange", "from": None, "n_bytes": 0, "result_bytes": 0}),
     "gpu": order(1, **OPEN | {"memory": "cuda", "gpu": "GPU-0", "map_size": 1 << 21}), "no-memory": order(0, **OPEN),
+    "behind-a-header": order(1, **OPEN | {"n_bytes": 4096, "ranges": [], "data_offset": 8192}),
+    "no-offset": order(1, **OPEN | {"data_offset": -1}), "far-offset": order(1, **OPEN | {"data_offset": 1 << 62}),
     "small-memory": order(1, **OPEN | {"n_bytes": 1 << 30}), "outside": order(1, **OPEN | {"ranges": [[1 << 20, 1]]}),
     "to-itself": order(1, **OPEN | {"from": "b"}),
     "last": order(0, next=None), "next": order(0, next=NEXT, max_rate=65536), "too-slow": order(0, next=NEXT, max_rate=1),
