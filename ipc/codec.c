@@ -178,7 +178,7 @@ static bool create_reply_ok(const struct wire_reply *m)
 
 static bool layout_reply_ok(const struct wire_reply *m)
 {
-	return !m->layout.pad && buffer_flags_ok(m->layout.flags);
+	return m->layout.data_offset <= WIRE_DATA_OFFSET_MAX && buffer_flags_ok(m->layout.flags);
 }
 
 static bool version_flags_ok(uint32_t flags)

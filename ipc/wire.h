@@ -225,7 +225,7 @@ static_assert(sizeof(struct wire_layout) == 200, "wire_layout is ABI");
 struct wire_layout_reply {
 	uint64_t version;
 	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
-	uint32_t pad;
+	uint32_t data_offset; /* of an image, for a client with WIRE_FEATURE_IMAGE; else 0 */
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 };
 static_assert(sizeof(struct wire_layout_reply) == 32, "wire_layout_reply is ABI");

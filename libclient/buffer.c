@@ -84,6 +84,9 @@ static bool buffer_leave(struct held *h, bool wait)
 
 static const struct held_ops buffer_held_ops = {buffer_resume, buffer_forget, buffer_leave};
 
+/* The version has the layout, and yet cannot take the place of the one that is attached. The sentence is set. */
+#define ATTACH_MISPLACED 1
+
 /* A file shorter than the server's size would fault on reading. */
 static int check_size(int fd, uint64_t size)
 {
@@ -93,7 +96,18 @@ static int check_size(int fd, uint64_t size)
 	return r == 0 && file_size < size ? -EBADMSG : r;
 }
 
-static int map_tables(struct weightd_buffer *b, const int fds[2], uint64_t slot_size)
+/* True for the size that the slot has in its form. */
+static bool is_slot_size(const struct wire_attach_reply *reply)
+{
+	if (reply->data_size > DIGEST_DATA_MAX)
+		return false;
+	if (!(reply->flags & WIRE_VERSION_IMAGE))
+		return reply->slot_size == digest_slot_size(reply->data_size);
+	return reply->location.memory == WIRE_MEMORY_HOST && reply->slot_size > reply->data_size &&
+	       reply->slot_size - reply->data_size <= WIRE_DATA_OFFSET_MAX;
+}
+
+static int map_tables(struct weightd_buffer *b, const int fds[2])
 {
 	int r = fd_size(fds[0], &b->image_size);
 
@@ -107,17 +121,16 @@ static int map_tables(struct weightd_buffer *b, const int fds[2], uint64_t slot_
 		r = mapping_new_plain(fds[1], HEAD_SIZE, &b->head);
 	if (r < 0)
 		return r;
-	if (!head_ok(b->head, b->id) || b->layout.header->data_size != b->data_size ||
-	    b->data_size > DIGEST_DATA_MAX || digest_slot_size(b->data_size) != slot_size)
+	if (!head_ok(b->head, b->id) || b->layout.header->data_size != b->data_size)
 		return -EBADMSG;
 	return 0;
 }
 
-static int map_all(struct weightd_buffer *b, const struct attaching *a,
-		   const struct client_call *call)
+/* What is mapped of the slot: from the first byte of the data on. */
+static struct memory_request slot_request(const struct attaching *a, const struct client_call *call)
 {
 	const struct wire_attach_reply *reply = &call->reply.attach;
-	const struct memory_request q = {
+	struct memory_request q = {
 		.location = reply->location,
 		.size = reply->slot_size,
 		.access = MEMORY_READ,
@@ -125,9 +138,35 @@ static int map_all(struct weightd_buffer *b, const struct attaching *a,
 		.device = a->map_device,
 		.stream = a->stream,
 	};
-	struct sentence *s = &b->w->sentence;
-	int r = map_tables(b, call->reply_fds, reply->slot_size);
 
+	if (reply->flags & WIRE_VERSION_IMAGE) {
+		q.offset = reply->slot_size - reply->data_size;
+		q.size = reply->data_size;
+	}
+	return q;
+}
+
+/* Pointers stay valid only if the data have the same place in a page. */
+static int refuse_place(const struct weightd_buffer *b, const struct weightd_buffer *over,
+			uint64_t offset)
+{
+	return sentence_set(&b->w->sentence, ATTACH_MISPLACED,
+			    "the data of '%s@%" PRIu64 "' on %s begin at byte %" PRIu64
+			    " of its memory, those of version %" PRIu64 " at byte %" PRIu64
+			    ", which is another place in a page; attach anew",
+			    b->name, b->version, b->device, offset, over->version,
+			    over->memory.offset);
+}
+
+static int map_all(struct weightd_buffer *b, const struct attaching *a,
+		   const struct client_call *call)
+{
+	const struct memory_request q = slot_request(a, call);
+	struct sentence *s = &b->w->sentence;
+	int r = is_slot_size(&call->reply.attach) ? map_tables(b, call->reply_fds) : -EBADMSG;
+
+	if (r == 0 && a->over && !memory_is_congruent(&a->over->memory, q.offset))
+		return refuse_place(b, a->over, q.offset);
 	if (r < 0)
 		(void)sentence_set(s, r, "%s", strerror(-r));
 	else if (a->over)
@@ -150,7 +189,7 @@ static int give_descriptor(const struct weightd_buffer *b, int *fd, int *ret_fd)
 	return 0;
 }
 
-/* Without memory when what was asked for took the place of what `over` had. */
+/* Without memory when what was asked for took the place of what `over` had. Or ATTACH_MISPLACED. */
 static int attach_once(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret)
 {
 	const struct wire_attach *attach = &a->attach;
@@ -188,7 +227,7 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 	if (r == 0 && a->ret_fd)
 		r = give_descriptor(b, &call.reply_fds[2], a->ret_fd);
 	client_call_deinit(&call); /* the mappings keep the files */
-	if (r < 0) {
+	if (r != 0) {
 		client_end(w, WIRE_DETACH, b->lease);
 		return r;
 	}
@@ -255,6 +294,8 @@ int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_b
 {
 	int r = attach_once(w, a, ret);
 
+	if (r == ATTACH_MISPLACED)
+		return -EPROTOTYPE;
 	if (r == -EPROTOTYPE && a->over)
 		return explain_layout(a->over);
 	if (r == 0 && a->over) {

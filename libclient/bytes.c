@@ -23,6 +23,7 @@ static int put_location(const struct memory *m, struct weightd_location *ret)
 		.memory = (enum weightd_memory)m->location.memory,
 		.device = m->device,
 		.map_size = m->location.memory == WIRE_MEMORY_CUDA ? m->location.map_size : 0,
+		.data_offset = m->offset,
 	};
 
 	static_assert(sizeof(location.uuid) == WIRE_UUID_SIZE, "UUIDs are ABI");

@@ -1,6 +1,7 @@
 /*
- * Verification: compares the bytes with the published ones, by their leaves against the table behind them, and the
- * table against the digest that the server keeps; and compares a writer's bytes with their digests before that.
+ * Verification: compares the bytes with the published ones, by their leaves against the table behind them or beside
+ * them, and the table against the digest that the server keeps; and compares a writer's bytes with their digests
+ * before that. An image has a header too, which is compared with its digest and with the layout.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -10,6 +11,8 @@
 
 #include "ipc/digest.h"
 #include "libclient/buffer.h"
+#include "libclient/image/gguf.h"
+#include "libclient/image/header.h"
 #include "libclient/writer.h"
 
 #define VERIFY_LEAVES 16384 /* digested at a time: what is too few keeps no GPU busy */
@@ -35,43 +38,145 @@ static int verify_leaves(struct weightd_buffer *b, uint64_t first, uint64_t n,
 	return 0;
 }
 
-static int read_leaves(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+static int read_failed(struct weightd_buffer *b, int r, const char *why)
 {
-	struct sentence *s = &b->w->sentence;
-	uint8_t hash[HASH_SIZE];
-	int r = memory_read(&b->memory, digest_leaves_offset(b->data_size), ret, n * HASH_SIZE, s);
+	return sentence_set(&b->w->sentence, r, "'%s@%" PRIu64 "' on %s cannot be read: %s",
+			    b->name, b->version, b->device, why);
+}
 
-	if (r < 0)
-		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be read: %s", b->name,
-				    b->version, b->device, s->text);
-	digest_root((const void *)ret, n, hash);
+static int check_root(struct weightd_buffer *b, uint64_t n, const uint8_t (*leaves)[HASH_SIZE])
+{
+	uint8_t hash[HASH_SIZE];
+
+	digest_root(leaves, n, hash);
 	if (memcmp(hash, b->digest, HASH_SIZE) != 0)
-		return sentence_set(s, -EILSEQ,
+		return sentence_set(&b->w->sentence, -EILSEQ,
 				    "'%s@%" PRIu64
 				    "' on %s: its table of digests is not the one published",
 				    b->name, b->version, b->device);
 	return 0;
 }
 
+static int read_leaves(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct sentence *s = &b->w->sentence;
+	int r = memory_read(&b->memory, digest_leaves_offset(b->data_size), ret, n * HASH_SIZE, s);
+
+	return r < 0 ? read_failed(b, r, s->text) : 0;
+}
+
+/* --- Images ------------------------------------------------------------------------------------- */
+
+/* The first `size` bytes of a file. */
+static int read_start(struct weightd_buffer *b, int fd, uint64_t size, void *ret)
+{
+	char *p = ret;
+	ssize_t n;
+
+	for (uint64_t at = 0; at < size; at += (uint64_t)n) {
+		n = pread(fd, p + at, size - at, (off_t)at);
+		if (n < 0 && errno == EINTR)
+			n = 0;
+		else if (n < 0)
+			return read_failed(b, -errno, strerror(errno));
+		else if (n == 0)
+			return read_failed(b, -EBADMSG, "its memory is shorter than its size");
+	}
+	return 0;
+}
+
+/* Other programs read the header, readers that attach use the layout: both must describe the same tensors. */
+static int check_header(struct weightd_buffer *b, const void *header, uint64_t size,
+			const uint8_t digest[HASH_SIZE])
+{
+	struct sentence *s = &b->w->sentence;
+	uint8_t hash[HASH_SIZE];
+	int r;
+
+	hash128(header, size, hash);
+	if (memcmp(hash, digest, HASH_SIZE) != 0)
+		return sentence_set(s, -EILSEQ,
+				    "'%s@%" PRIu64 "' on %s: its header is not the one published",
+				    b->name, b->version, b->device);
+	if (gguf_is_magic(header, size))
+		r = gguf_check(header, size, &b->layout, s);
+	else
+		r = image_header_check(header, size, &b->layout, s);
+	return r < 0 ? sentence_set(s, r, "'%s@%" PRIu64 "' on %s: its header %s", b->name,
+				    b->version, b->device, s->text)
+		     : 0;
+}
+
+/* `ret` has room for the digest of the header, and behind it for those of the leaves. */
+static int verify_header(struct weightd_buffer *b, uint64_t n, int digests_fd, int slot_fd,
+			 uint8_t (*ret)[HASH_SIZE])
+{
+	uint64_t size = b->memory.offset;
+	cleanup(freep) void *header = malloc(size);
+	int r;
+
+	if (!header)
+		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
+	r = read_start(b, digests_fd, (n + 1) * HASH_SIZE, ret);
+	if (r == 0)
+		r = read_start(b, slot_fd, size, header);
+	return r < 0 ? r : check_header(b, header, size, ret[0]);
+}
+
+/* After a restart the lease is another one, or none. */
+static int proof_again(struct weightd *w, struct client_call *call)
+{
+	const struct weightd_buffer *b = call->subject;
+
+	call->request.proof.id = b->lease;
+	return b->lease ? 0
+			: sentence_set(&w->sentence, -ESTALE,
+				       "'%s@%" PRIu64 "' on %s has no lease any more; attach anew",
+				       b->name, b->version, b->device);
+}
+
+static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct client_call call = {.op = WIRE_PROOF, .again = proof_again, .subject = b};
+	int r = memory_check(&b->memory, &b->w->sentence);
+
+	if (r < 0)
+		return read_failed(b, r, b->w->sentence.text);
+	r = proof_again(b->w, &call);
+	if (r == 0)
+		r = client_call_run(b->w, &call);
+	if (r < 0)
+		return r;
+	r = verify_header(b, n, call.reply_fds[0], call.reply_fds[1], ret);
+	client_call_deinit(&call);
+	return r;
+}
+
+/* --- Buffers ------------------------------------------------------------------------------------ */
+
 static int verify_buffer(struct weightd_buffer *b)
 {
 	uint64_t n = digest_n_leaves(b->data_size);
-	cleanup(freep) uint8_t(*leaves)[HASH_SIZE] = NULL;
+	cleanup(freep) uint8_t(*digests)[HASH_SIZE] = NULL;
 	cleanup(freep) uint8_t(*found)[HASH_SIZE] = NULL;
+	const uint8_t(*leaves)[HASH_SIZE];
 	int r;
 
 	if (!b->has_digest)
 		return sentence_set(&b->w->sentence, -ENODATA,
 				    "'%s@%" PRIu64 "' on %s was published without a digest",
 				    b->name, b->version, b->device);
-	leaves = calloc(n + 1, sizeof(*leaves));
+	digests = calloc(n + 1, sizeof(*digests));
 	found = calloc(VERIFY_LEAVES, sizeof(*found));
-	if (!leaves || !found)
+	if (!digests || !found)
 		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
-	r = read_leaves(b, n, leaves);
+	leaves = (const void *)(digests + 1);
+	r = b->memory.offset ? read_proof(b, n, digests) : read_leaves(b, n, digests + 1);
+	if (r == 0)
+		r = check_root(b, n, leaves);
 	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
-		r = verify_leaves(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES,
-				  (const void *)leaves, found);
+		r = verify_leaves(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES, leaves,
+				  found);
 	return r;
 }
 

@@ -42,6 +42,7 @@ int version_layout_init(struct version_layout *l, struct weightd *w, const char 
 		return r;
 	l->version = call.reply.layout.version;
 	l->flags = call.reply.layout.flags;
+	l->data_offset = call.reply.layout.data_offset;
 	r = version_layout_map(l, call.reply_fds[0]);
 	client_call_deinit(&call);
 	if (r < 0)

@@ -14,6 +14,7 @@ struct version_layout {
 	struct layout layout;
 	uint64_t version;
 	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
+	uint64_t data_offset; /* of an image; 0: the version has the flat form */
 };
 
 /*

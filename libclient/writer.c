@@ -7,12 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -21,38 +17,9 @@
 #include "ipc/digest.h"
 #include "libclient/connection/call.h"
 #include "libclient/connection/restart.h"
-#include "libclient/target.h"
-#include "libclient/version/difference.h"
 #include "libclient/version/holders.h"
 #include "libclient/version/tensor.h"
-#include "libclient/version_layout.h"
 #include "weightd.h"
-
-#define PAUSE_TIMEOUT_MS 10000
-/* How often a layout is adopted that is not the newest any more when it is used. */
-#define ADOPTIONS_MAX 4
-
-static_assert((int)WEIGHTD_WAIT == (int)WIRE_POLICY_WAIT &&
-		      (int)WEIGHTD_EVICT == (int)WIRE_POLICY_EVICT &&
-		      (int)WEIGHTD_KILL == (int)WIRE_POLICY_KILL,
-	      "policies are ABI");
-
-static struct weightd_writer *writer_free(struct weightd_writer *wr)
-{
-	list_remove(&wr->held.link);
-	guard_remove(&wr->guarded);
-	memory_unmap(&wr->memory);
-	mapping_free(wr->image, wr->image_size);
-	adoption_deinit(&wr->adoption);
-	(void)fd_close(wr->fd);
-	(void)fd_close(wr->reader_fd);
-	free(wr->leaf_done);
-	free(wr->leaves);
-	client_unref(wr->w);
-	free(wr);
-	return NULL;
-}
-CLEANUP_POINTER(struct weightd_writer, writer_free);
 
 static void writer_lose(struct weightd_writer *wr, const char *why)
 {
@@ -111,28 +78,44 @@ static int writer_resume(struct held *h, const struct restart_patience *p)
 
 static const struct held_ops writer_held_ops = {writer_resume, writer_forget, NULL};
 
-/* Puts the layout into a sealed memfd, which is sent, and mapped for our own look-ups. */
-static int seal_layout(struct weightd_writer *wr, const struct weightd_layout *layout, int *ret_fd)
+struct weightd_writer *writer_new(struct weightd *w)
 {
-	cleanup(fd_closep) int fd = -1;
-	cleanup(freep) void *image = NULL;
-	int r = weightd_layout_image(layout, &image, &wr->image_size);
+	struct weightd_writer *wr = calloc(1, sizeof(*wr));
 
-	if (r == 0)
-		r = fd_sealed_copy("weightd-layout", image, wr->image_size, &fd);
-	if (r == 0)
-		r = mapping_new_plain(fd, wr->image_size, &wr->image);
-	if (r == 0)
-		r = layout_open(wr->image, wr->image_size, &wr->layout);
-	if (r == 0)
-		*ret_fd = take_fd(fd);
-	return r;
+	if (!wr)
+		return NULL;
+	list_init(&wr->held.link);
+	wr->held.ops = &writer_held_ops;
+	wr->w = client_ref(w);
+	wr->fd = -1;
+	wr->reader_fd = -1;
+	wr->digests_fd = -1;
+	return wr;
+}
+
+struct weightd_writer *writer_free(struct weightd_writer *wr)
+{
+	list_remove(&wr->held.link);
+	guard_remove(&wr->guarded);
+	memory_unmap(&wr->memory);
+	mapping_free(wr->image, wr->image_size);
+	adoption_deinit(&wr->adoption);
+	(void)fd_close(wr->fd);
+	(void)fd_close(wr->reader_fd);
+	(void)fd_close(wr->digests_fd);
+	free(wr->header);
+	free(wr->leaf_done);
+	free(wr->digests);
+	client_unref(wr->w);
+	free(wr);
+	return NULL;
 }
 
 static struct memory_request request_of(const struct weightd_writer *wr, enum memory_access access)
 {
 	return (struct memory_request){
 		.location = wr->memory.location,
+		.offset = wr->memory.offset,
 		.size = wr->memory.size,
 		.access = access,
 		.fd = access == MEMORY_WRITE ? wr->fd : wr->reader_fd,
@@ -140,12 +123,34 @@ static struct memory_request request_of(const struct weightd_writer *wr, enum me
 	};
 }
 
+/* The bytes in front of the data are the header that was asked with. */
+static bool is_slot_size(const struct weightd_writer *wr, uint64_t size)
+{
+	if (wr->data_size != wr->layout.header->data_size || wr->data_size > DIGEST_DATA_MAX)
+		return false;
+	return size ==
+	       (wr->header ? wr->header_size + wr->data_size : digest_slot_size(wr->data_size));
+}
+
+/* Room for the digests of all leaves, and in front of them for that of the header. */
+static int new_digests(struct weightd_writer *wr)
+{
+	wr->n_leaves = digest_n_leaves(wr->data_size);
+	wr->leaf_done = calloc(wr->n_leaves + 1, sizeof(*wr->leaf_done));
+	wr->digests = calloc(wr->n_leaves + 1, sizeof(*wr->digests));
+	if (!wr->leaf_done || !wr->digests)
+		return -ENOMEM;
+	wr->leaves = wr->digests + 1;
+	return 0;
+}
+
 static int take_slot(struct weightd_writer *wr, struct client_call *call)
 {
 	const struct wire_create_reply *reply = &call->reply.create;
 	const struct memory_request q = {
 		.location = reply->location,
-		.size = reply->slot_size,
+		.offset = wr->header_size,
+		.size = wr->header ? reply->data_size : reply->slot_size,
 		.access = MEMORY_WRITE,
 		.fd = call->reply_fds[0],
 		.device = -1,
@@ -158,227 +163,30 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	wr->data_size = reply->data_size;
 	wr->fd = take_fd(call->reply_fds[0]);
 	wr->reader_fd = take_fd(call->reply_fds[1]);
-	if (wr->data_size != wr->layout.header->data_size ||
-	    digest_slot_size(wr->data_size) != reply->slot_size)
+	if (wr->header)
+		wr->digests_fd = take_fd(call->reply_fds[2]);
+	if (!is_slot_size(wr, reply->slot_size))
 		return sentence_set(s, -EBADMSG, "%s", strerror(EBADMSG));
-	wr->n_leaves = digest_n_leaves(wr->data_size);
-	wr->leaf_done = calloc(wr->n_leaves + 1, sizeof(*wr->leaf_done));
-	wr->leaves = calloc(wr->n_leaves + 1, sizeof(*wr->leaves));
-	if (!wr->leaf_done || !wr->leaves)
+	if (new_digests(wr) < 0)
 		return sentence_set(s, -ENOMEM, "out of memory");
 	return memory_map(&wr->memory, &q, s);
 }
 
-/* Identifies a create that is sent again after a restart. */
-static uint64_t new_cookie(void)
-{
-	uint64_t cookie = 0;
-
-	while (!cookie)
-		if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie))
-			cookie = 0; /* interrupted by a signal */
-	return cookie;
-}
-
-/* --- The newest version's layout --- */
-
-/* Takes the image over, for look-ups, and sends a copy of it: the owner of the original could lock that. */
-static int use_layout(struct weightd_writer *wr, void **image, uint64_t size, int *layout_fd)
-{
-	cleanup(fd_closep) int fd = -1;
-	int r = fd_sealed_copy("weightd-layout", *image, size, &fd);
-
-	if (r < 0)
-		return r;
-	(void)fd_close(*layout_fd);
-	*layout_fd = take_fd(fd);
-	wr->image = take_ptr(*image);
-	wr->image_size = size;
-	return layout_open(wr->image, size, &wr->layout);
-}
-
-static int writer_adopt(struct weightd_writer *wr, struct version_layout *newest, int *layout_fd)
-{
-	struct adoption *a = &wr->adoption;
-	int r;
-
-	if (writer_has_adopted(wr)) {
-		mapping_free(wr->image, wr->image_size);
-	} else {
-		a->image = wr->image;
-		a->image_size = wr->image_size;
-		a->given = wr->layout;
-	}
-	wr->image = NULL;
-	r = use_layout(wr, &newest->image, newest->size, layout_fd);
-	return r < 0 ? r : adoption_tie(a, &wr->layout);
-}
-
-/* Returns to the given layout, when there is nothing left to adopt. */
-static int writer_unadopt(struct weightd_writer *wr, int *layout_fd)
-{
-	cleanup(adoption_deinit) struct adoption a = wr->adoption;
-
-	if (!writer_has_adopted(wr))
-		return 0;
-	wr->adoption = (struct adoption){0};
-	mapping_free(take_ptr(wr->image), wr->image_size);
-	return use_layout(wr, &a.image, a.image_size, layout_fd);
-}
-
-static int refuse_layout(struct weightd_writer *wr, const struct wire_create *create,
-			 const struct version_layout *newest, const struct difference *d,
-			 const struct layout *given)
-{
-	bool in_place = newest->flags & WIRE_BUFFER_EXCLUSIVE;
-	char text[SENTENCE_MAX], version[32];
-	/* The sentence around it takes less than 160 bytes beside the names. */
-	size_t room = sizeof(text) - 160 - strlen(create->name) - strlen(create->device);
-
-	(void)snprintf(version, sizeof(version), "version %" PRIu64, newest->version);
-	difference_describe(d, given, &newest->layout, "the new layout", version, text, room);
-	return sentence_set(&wr->w->sentence, -EPROTOTYPE,
-			    "the layout differs from that of '%s@%" PRIu64 "' on %s%s (%s); %s",
-			    create->name, newest->version, create->device,
-			    in_place ? ", which is written in place" : "", text,
-			    in_place ? "remove the buffer first"
-				     : "ask for a new layout (weightctl load --new-layout), or "
-				       "remove the buffer first");
-}
-
-/*
- * 0: the newest version has the same tensors, and its layout is used. -EPROTOTYPE: the sentence has the differences.
- */
-static int writer_consider(struct weightd_writer *wr, const struct wire_create *create,
-			   struct version_layout *newest, int *layout_fd)
-{
-	const struct layout *given = writer_has_adopted(wr) ? &wr->adoption.given : &wr->layout;
-	struct difference d;
-	int r = difference_find(given, &newest->layout, &d);
-
-	if (r > 0)
-		return refuse_layout(wr, create, newest, &d, given);
-	if (r == 0)
-		r = writer_adopt(wr, newest, layout_fd);
-	if (r < 0)
-		return sentence_set(&wr->w->sentence, r,
-				    "the layout of '%s@%" PRIu64 "' on %s cannot be used: %s",
-				    create->name, newest->version, create->device, strerror(-r));
-	return 0;
-}
-
-/* The layout to ask with next, after one that was refused. */
-static int choose_layout(struct weightd_writer *wr, const struct wire_create *create, int *layout_fd)
-{
-	cleanup(version_layout_deinit) struct version_layout newest = {0};
-	int r;
-
-	if (!wr->w->sends_layouts)
-		return -EPROTOTYPE; /* with the sentence of the server, which is older than this library */
-	r = version_layout_init(&newest, wr->w, create->name, create->device, 0);
-	/* Removed meanwhile, with what refused us. */
-	if (r == -ENOENT || r == -ENODATA)
-		return writer_unadopt(wr, layout_fd);
-	return r < 0 ? r : writer_consider(wr, create, &newest, layout_fd);
-}
-
-/* As it was given, or else as the newest version has it, which another writer may change meanwhile. */
-static int ask_for_slot(struct weightd_writer *wr, struct client_call *call, int *layout_fd,
-			const struct writer_hooks *hooks)
+int writer_begin(struct weightd_writer *wr, struct client_call *call)
 {
 	const struct wire_create *create = &call->request.create;
-	int r = client_call_run(wr->w, call);
+	struct weightd *w = wr->w;
+	int r = take_slot(wr, call);
 
-	if (create->flags & WIRE_CREATE_NEW_LAYOUT)
-		return r;
-	for (unsigned i = 0; r == -EPROTOTYPE && i < ADOPTIONS_MAX; i++) {
-		r = choose_layout(wr, create, layout_fd);
-		if (r == 0 && hooks->adopt && writer_has_adopted(wr))
-			r = hooks->adopt(hooks->userdata, wr);
-		if (r < 0)
-			return r;
-		r = client_call_run(wr->w, call);
-	}
-	return r;
-}
-
-static uint32_t create_flags(const struct weightd_create_options *o)
-{
-	return (o->new_layout ? WIRE_CREATE_NEW_LAYOUT : 0) |
-	       (o->exclusive ? WIRE_CREATE_EXCLUSIVE : 0) |
-	       (o->reusable ? WIRE_CREATE_REUSABLE : 0) | (o->replace ? WIRE_CREATE_REPLACE : 0) |
-	       (o->handle == WEIGHTD_HANDLE_IPC ? WIRE_CREATE_IPC : 0);
-}
-
-int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
-		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
-		  struct weightd_writer **ret)
-{
-	cleanup(writer_freep) struct weightd_writer *wr = calloc(1, sizeof(*wr));
-	cleanup(fd_closep) int layout_fd = -1;
-	/* Providing the memory takes as long as it takes. */
-	struct client_call call = {
-		.op = WIRE_CREATE,
-		.timeout_ms = -1,
-		.fds = &layout_fd,
-		.tick = hooks->tick,
-		.userdata = hooks->userdata,
-	};
-	struct wire_create *create = &call.request.create;
-	struct weightd_create_options o = {0};
-	int r;
-
-	if (!wr)
-		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	list_init(&wr->held.link);
-	wr->held.ops = &writer_held_ops;
-	wr->w = client_ref(w);
-	wr->fd = -1;
-	wr->reader_fd = -1;
-	if (options) {
-		r = client_copy_options(w, options, offsetof(struct weightd_create_options, mode),
-					&o, sizeof(o));
-		if (r < 0)
-			return r;
-	}
-	if ((unsigned)o.policy > WEIGHTD_KILL)
-		return sentence_set(&w->sentence, -EINVAL, "there is no policy %d", (int)o.policy);
-	if ((unsigned)o.handle > WEIGHTD_HANDLE_IPC)
-		return sentence_set(&w->sentence, -EINVAL, "there is no handle %d", (int)o.handle);
-	r = client_put_target(w, name, o.device, create->name, create->device);
-	if (r < 0)
-		return r;
-	create->cookie = new_cookie();
-	create->mode = o.mode;
-	create->keep = o.keep;
-	create->timeout_ms = o.pause_timeout_ms ? o.pause_timeout_ms : PAUSE_TIMEOUT_MS;
-	create->policy = (uint32_t)o.policy;
-	create->flags = create_flags(&o);
-	r = seal_layout(wr, layout, &layout_fd);
-	if (r < 0)
-		return sentence_set(&w->sentence, r, "the layout of '%s' cannot be made: %s", name,
-				    r == -EINVAL ? "it has no tensors" : strerror(-r));
-	r = ask_for_slot(wr, &call, &layout_fd, hooks);
-	if (r < 0)
-		return r;
-	r = take_slot(wr, &call);
-	client_call_deinit(&call);
 	if (r < 0) {
 		client_end(w, WIRE_ABORT, wr->id);
 		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s",
-				    name, w->sentence.text);
+				    create->name, w->sentence.text);
 	}
 	list_append(&w->writers, &wr->held.link);
 	memcpy(wr->name, create->name, sizeof(wr->name));
 	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
-	*ret = take_ptr(wr);
 	return 0;
-}
-
-int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
-		   const struct weightd_create_options *options, struct weightd_writer **ret)
-{
-	return writer_create(w, name, layout, options, &(struct writer_hooks){0}, ret);
 }
 
 static int lost(const struct weightd_writer *wr)
@@ -655,6 +463,37 @@ static int copy_tied(struct weightd_writer *wr, struct sentence *s)
 	return r;
 }
 
+/* All of it at `offset` of a file. */
+static int put_bytes(int fd, const void *bytes, uint64_t size, uint64_t offset)
+{
+	const char *p = bytes;
+	ssize_t n;
+
+	for (; size > 0; size -= (uint64_t)n, p += n, offset += (uint64_t)n) {
+		n = pwrite(fd, p, size, (off_t)offset);
+		if (n < 0 && errno == EINTR)
+			n = 0;
+		if (n < 0)
+			return -errno;
+	}
+	return 0;
+}
+
+/* The header in front of the data of an image, and all digests in their own memfd; or the digests behind the data. */
+static int put_digests(struct weightd_writer *wr, struct sentence *s)
+{
+	int r;
+
+	if (!wr->header)
+		return memory_write(&wr->memory, digest_leaves_offset(wr->data_size), wr->leaves,
+				    wr->n_leaves * HASH_SIZE, s);
+	hash128(wr->header, wr->header_size, wr->digests[0]);
+	r = put_bytes(wr->fd, wr->header, wr->header_size, 0);
+	if (r == 0)
+		r = put_bytes(wr->digests_fd, wr->digests, digest_table_size(wr->data_size), 0);
+	return r < 0 ? sentence_set(s, r, "%s", strerror(-r)) : 0;
+}
+
 static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
 {
 	struct sentence *s = &wr->w->sentence;
@@ -664,8 +503,7 @@ static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
 		r = digest_rest(wr, s);
 	/* Read-only: another publish has put them there, and the bytes are the same since. */
 	if (r == 0 && wr->memory.access == MEMORY_WRITE)
-		r = memory_write(&wr->memory, digest_leaves_offset(wr->data_size), wr->leaves,
-				 wr->n_leaves * HASH_SIZE, s);
+		r = put_digests(wr, s);
 	if (r < 0)
 		return sentence_set(s, r, "the bytes cannot be digested: %s", s->text);
 	publish->writer = wr->id;
@@ -699,6 +537,8 @@ static int writer_publish(struct weightd_writer *wr)
 	}
 	wr->version = wr->committed ? wr->committed : call.reply.publish.version;
 	wr->fd = fd_close(wr->fd);
+	wr->digests_fd = fd_close(wr->digests_fd);
+	free(take_ptr(wr->header));
 	return 0;
 }
 

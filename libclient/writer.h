@@ -7,8 +7,12 @@
 
 #include <stdatomic.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/layout.h"
+#include "libclient/connection/call.h"
 #include "libclient/connection/restart.h"
+#include "libclient/image/header.h"
+#include "libclient/image/verbatim.h"
 #include "libclient/version/adoption.h"
 #include "libclient/version/guard.h"
 #include "libclient/version/memory.h"
@@ -29,6 +33,9 @@ struct weightd_writer {
 	uint64_t data_size;
 	int fd; /* writable; -1 once published */
 	int reader_fd;
+	int digests_fd; /* of an image, likewise writable */
+	void *header; /* of an image, header_size bytes in front of the data; NULL: the flat form */
+	uint64_t header_size;
 	void *image; /* mapped image of the new version's layout */
 	uint64_t image_size;
 	struct layout layout;
@@ -37,7 +44,8 @@ struct weightd_writer {
 	struct guarded guarded;
 	uint64_t n_leaves;
 	_Atomic bool *leaf_done; /* its digest is in `leaves` */
-	uint8_t (*leaves)[HASH_SIZE]; /* publish writes them behind the data */
+	uint8_t (*digests)[HASH_SIZE]; /* of the header of an image, and of the leaves */
+	uint8_t (*leaves)[HASH_SIZE]; /* in `digests` */
 	uint8_t digest[HASH_SIZE];
 };
 
@@ -46,20 +54,35 @@ struct writer_hooks {
 	/* Called periodically while the server provides the memory; < 0 cancels and closes the connection. */
 	int (*tick)(void *userdata);
 	/*
-	 * Called before the layout of the newest version replaces the given one, which is before memory is
-	 * requested, and again if another version is the newest meanwhile. < 0, with a sentence on the
-	 * connection, ends the create.
+	 * Called before another layout replaces the given one: that of the newest version, or of a file.
+	 * Memory is requested afterwards. Called again if another version is the newest meanwhile. < 0, with a
+	 * sentence on the connection, ends the create.
 	 */
 	int (*adopt)(void *userdata, const struct weightd_writer *wr);
 	void *userdata;
+	/* A file whose layout and header a new buffer, or one with the same layout, gets. The given layout has its tensors. */
+	const struct image_verbatim *verbatim;
+	/* For headers that the library writes; NULL: the default of image_header_build(). */
+	const struct image_metadata *metadata;
 };
+
+/* A writer without a version yet, to be filled by a create. NULL: out of memory. */
+struct weightd_writer *writer_new(struct weightd *w);
+struct weightd_writer *writer_free(struct weightd_writer *wr);
+CLEANUP_POINTER(struct weightd_writer, writer_free);
+
+/*
+ * Takes the memory over that the reply to a create or create image has, for the layout and header that it asked with.
+ * Sets the sentence on failure, and ends the version.
+ */
+int writer_begin(struct weightd_writer *wr, struct client_call *call);
 
 /* Like weightd_create(). */
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
 		  struct weightd_writer **ret);
 
-/* True if the layout is that of the newest version, and not the caller's. */
+/* True if the layout is not the caller's, but that of the newest version or of a file. */
 static inline bool writer_has_adopted(const struct weightd_writer *wr)
 {
 	return wr->adoption.image;

@@ -73,9 +73,34 @@ static int find_slot(struct patient *p, const struct slot_saved *saved, struct s
 	return r;
 }
 
+/* Those of an image. A published version must have them sealed, or is served without. */
+static int find_digests(struct patient *p, struct slot *s, bool is_published)
+{
+	int fd = inherit_take(p->in, STORE_DIGESTS, s->id);
+	int r = fd < 0 ? -ENOENT : slot_recover_digests(s, fd, is_published);
+
+	if (r == 0)
+		store_adopt(&p->server->store);
+	else if (fd >= 0)
+		inherit_give_back(p->in, STORE_DIGESTS, s->id, fd);
+	return r;
+}
+
+static void recovery_report_no_digests(const struct patient *p, const struct manifest_version *e)
+{
+	if (!e->ended_ns && e->flags & MANIFEST_DIGEST)
+		log_error("the digests of '%s@%" PRIu64
+			  "' on %s are lost: it is served, and cannot be verified",
+			  p->buffer->name, e->number, p->buffer->device);
+}
+
 /* Returns it to the store's keeping: for a descriptor that cannot be used. */
 static void return_slot(struct patient *p, struct slot *s)
 {
+	if (slot_has_digests(s)) {
+		inherit_give_back(p->in, STORE_DIGESTS, s->id, take_fd(s->digests.reader_fd));
+		p->server->store.n_kept--;
+	}
 	inherit_give_back(p->in, STORE_SLOT, s->id, take_fd(s->probe_fd));
 	s->kept = false;
 	p->server->store.n_kept--;
@@ -109,9 +134,10 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 {
 	struct server *server = p->server;
 	struct version *v = version_blank();
+	struct manifest_companions beside = manifest_companions(p->buffer->manifest, &e->companions);
 	struct slot_saved saved = {
 		.id = e->slot,
-		.data_size = e->data_size,
+		.form = {.data_size = e->data_size, .data_offset = beside.data_offset},
 		.huge_bytes = e->huge_bytes,
 		.map_size = e->map_size,
 		.handle = e->handle,
@@ -144,7 +170,12 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->pid = (pid_t)e->pid;
 	v->generation = e->generation;
 	v->has_digest = e->flags & MANIFEST_DIGEST;
-	memcpy(v->digest, e->digest, sizeof(v->digest));
+	if (beside.data_offset && find_digests(p, v->slot, v->number) < 0) {
+		recovery_report_no_digests(p, e);
+		v->has_digest = false;
+	}
+	if (v->has_digest)
+		memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
 	(void)slot_watch(v->slot); /* else an attach sees the loss */
 	return 0;
@@ -187,9 +218,11 @@ static void recover_versions(struct patient *p)
 static void recover_writer(struct patient *p)
 {
 	const struct manifest_writer *saved = &p->record->writer;
+	struct manifest_companions beside = manifest_companions(p->buffer->manifest,
+								&saved->companions);
 	struct slot_saved of_slot = {
 		.id = saved->slot,
-		.data_size = saved->data_size,
+		.form = {.data_size = saved->data_size, .data_offset = beside.data_offset},
 		.huge_bytes = saved->huge_bytes,
 		.map_size = saved->map_size,
 		.handle = saved->handle,
@@ -207,6 +240,8 @@ static void recover_writer(struct patient *p)
 		r = current && current->slot->id == saved->slot ? 0 : -ENOENT;
 	else
 		r = find_slot(p, &of_slot, &slot);
+	if (r == 0 && beside.data_offset)
+		r = find_digests(p, slot, false);
 	if (r == 0 && slot_has_writer(slot ? slot : current->slot) == 0)
 		r = -ESRCH; /* every process that could write it is dead */
 	if (r == 0)
@@ -221,8 +256,10 @@ static void recover_writer(struct patient *p)
 	slot_free(slot);
 	layout_table_unref(table);
 	/* Its other half may have been on the way to the store, or out of it; or it was spoiled. */
-	if (!in_place)
+	if (!in_place) {
 		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
+		inherit_drop(p->in, &p->server->store, STORE_DIGESTS, saved->slot);
+	}
 	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
 }
 
@@ -261,6 +298,7 @@ static void drop_rest(struct patient *p)
 		if (!p->is_dead[i] && (!e->ended_ns || is_missed(p, e->slot)))
 			continue;
 		inherit_drop(p->in, store, STORE_SLOT, e->slot);
+		inherit_drop(p->in, store, STORE_DIGESTS, e->slot);
 		inherit_drop(p->in, store, STORE_TABLE, e->table);
 	}
 }

@@ -19,7 +19,13 @@ int mapping_new_plain(int fd, uint64_t size, void **ret)
 	return 0;
 }
 
-int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
+/* The first address of the area that has the place of `offset` in a huge page. */
+static char *congruent(char *area, uint64_t offset)
+{
+	return area + ((offset - (uintptr_t)area) & (HUGE_SIZE - 1));
+}
+
+int mapping_new_part(int fd, uint64_t offset, uint64_t size, int prot, void *at, void **ret)
 {
 	int flags = MAP_SHARED | (at ? MAP_FIXED : 0);
 	uint64_t mapped_size;
@@ -27,7 +33,7 @@ int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
 	void *mapped;
 
 	if (at || size < HUGE_SIZE) {
-		mapped = mmap(at, size, prot, flags, fd, 0);
+		mapped = mmap(at, size, prot, flags, fd, (off_t)offset);
 		if (mapped == MAP_FAILED)
 			return -errno;
 		*ret = mapped;
@@ -39,8 +45,8 @@ int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (area == MAP_FAILED)
 		return -errno;
-	p = (char *)(((uintptr_t)area + HUGE_SIZE - 1) & ~(uintptr_t)(HUGE_SIZE - 1));
-	mapped = mmap(p, size, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+	p = congruent(area, offset);
+	mapped = mmap(p, size, prot, MAP_SHARED | MAP_FIXED, fd, (off_t)offset);
 	if (mapped == MAP_FAILED) {
 		int r = -errno;
 
@@ -52,6 +58,11 @@ int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
 	(void)munmap(p + mapped_size, (size_t)(area + HUGE_SIZE - p));
 	*ret = p;
 	return 0;
+}
+
+int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
+{
+	return mapping_new_part(fd, 0, size, prot, at, ret);
 }
 
 void mapping_free(void *p, uint64_t size)

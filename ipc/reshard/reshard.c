@@ -142,7 +142,12 @@ static int check_tie(const struct reshard_layout *source, uint32_t tensor,
 {
 	const struct reshard_tensor *t = &source->tensors[tensor];
 
-	if (t->n_dims <= RESHARD_DIMS_MAX && t->bits > 0 &&
+	if (t->bits == 0)
+		return wrong(why,
+			     "the elements of tensor '%.200s' (%.20s) have no size of their own: "
+			     "tensors in blocks cannot be resharded; push the buffer as it is",
+			     t->name, t->dtype);
+	if (t->n_dims <= RESHARD_DIMS_MAX &&
 	    (t->tied_to == RESHARD_NOT_TIED ||
 	     (t->tied_to < tensor && source->tensors[t->tied_to].tied_to == RESHARD_NOT_TIED)))
 		return 0;

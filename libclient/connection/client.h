@@ -19,6 +19,7 @@ struct weightd {
 	uint64_t instance; /* identifies one start of the server */
 	bool survives; /* the server announced that it restarts after its death */
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
+	bool has_images; /* the server announced WIRE_FEATURE_IMAGE */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* the caller has closed the connection */

@@ -58,6 +58,7 @@ int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience 
 		call.userdata = p->userdata;
 	}
 	call.request.hello.version = WIRE_VERSION;
+	call.request.hello.features = WIRE_FEATURE_IMAGE;
 	/* The server logs this name. A name that is too long is cut. */
 	(void)snprintf(call.request.hello.program, sizeof(call.request.hello.program), "%s",
 		       program_invocation_short_name);
@@ -67,5 +68,6 @@ int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience 
 	w->instance = reply->instance;
 	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
 	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
+	w->has_images = reply->features & WIRE_FEATURE_IMAGE;
 	return 0;
 }

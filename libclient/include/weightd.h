@@ -134,14 +134,46 @@ enum weightd_dtype {
 	WEIGHTD_F64,
 	WEIGHTD_I64,
 	WEIGHTD_U64,
+	/* Block-quantised types of GGUF. A row of a tensor, its innermost dimension, is a number of whole blocks. */
+	WEIGHTD_Q4_0,
+	WEIGHTD_Q4_1,
+	WEIGHTD_Q5_0,
+	WEIGHTD_Q5_1,
+	WEIGHTD_Q8_0,
+	WEIGHTD_Q8_1,
+	WEIGHTD_Q2_K,
+	WEIGHTD_Q3_K,
+	WEIGHTD_Q4_K,
+	WEIGHTD_Q5_K,
+	WEIGHTD_Q6_K,
+	WEIGHTD_Q8_K,
+	WEIGHTD_IQ2_XXS,
+	WEIGHTD_IQ2_XS,
+	WEIGHTD_IQ3_XXS,
+	WEIGHTD_IQ1_S,
+	WEIGHTD_IQ4_NL,
+	WEIGHTD_IQ3_S,
+	WEIGHTD_IQ2_S,
+	WEIGHTD_IQ4_XS,
+	WEIGHTD_IQ1_M,
+	WEIGHTD_TQ1_0,
+	WEIGHTD_TQ2_0,
+	WEIGHTD_MXFP4,
+	WEIGHTD_NVFP4,
+	WEIGHTD_Q1_0,
 };
 
 /* "BF16"; NULL for an unknown code. */
 const char *weightd_dtype_name(enum weightd_dtype dtype);
 /* The code of "BF16"; -EINVAL for an unknown name. */
 int weightd_dtype_parse(const char *name);
-/* Bits of one element; 0 for an unknown code. */
+/* Bits of one element; 0 for an unknown code, and for a block type, whose elements have no size of their own. */
 unsigned weightd_dtype_bits(enum weightd_dtype dtype);
+/*
+ * The fewest elements that fill whole bytes, and the number of these bytes: 256 and 144 for Q4_K, 1 and 2 for BF16, 2 and
+ * 1 for F4. -EINVAL for an unknown code.
+ */
+int weightd_dtype_block(enum weightd_dtype dtype, uint32_t *ret_elements, uint32_t *ret_bytes);
 
 /* The role of a tensor in its module. */
 enum weightd_role {
@@ -183,6 +215,11 @@ struct weightd_location {
 	int device; /* number, in this process, of the GPU that maps it; -1: host memory */
 	uint8_t uuid[16]; /* UUID of the GPU or MIG partition with the memory; zero for host memory */
 	uint64_t map_size; /* CUDA memory: bytes of the allocation; a mapping of its descriptor must span all of them */
+	/*
+	 * Host memory: the byte at which the data begin in the descriptor of weightd_attach() or weightd_writer_fd(),
+	 * behind the header of a version that is a file. 0: the descriptor begins with them.
+	 */
+	uint64_t data_offset;
 };
 
 /* All streams of a GPU, where a stream is expected. */

@@ -151,7 +151,8 @@ static int refuse_empty(const struct file *f, struct sentence *s)
 		return sentence_set(
 			s, -ENOENT,
 			"the directory %s has no .safetensors file, only %s: name a file that is "
-			"one under another name, or save the tensors as safetensors",
+			"safetensors under another name or GGUF, or save the tensors as "
+			"safetensors",
 			QUOTE_PATH(f->path), list_end(&files));
 	return sentence_set(s, -ENOENT,
 			    "the directory %s has no .safetensors file and no index of such files",

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 
 #include "libclient/connection/sentence.h"
+#include "libclient/image/file.h"
 #include "libclient/load/directory.h"
-#include "libclient/load/file.h"
 
 struct choice {
 	const struct directory_set *set; /* an index, a file, or all parts of a whole */

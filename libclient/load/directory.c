@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "libclient/load/array.h"
+#include "libclient/image/array.h"
 
 #define SUFFIX ".safetensors"
 #define PART_DIGITS_MAX 9

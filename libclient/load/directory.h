@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 
 struct directory_entry {
 	char *name;

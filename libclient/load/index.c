@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "libclient/load/array.h"
-#include "libclient/load/magic.h"
-#include "libclient/load/members.h"
+#include "libclient/image/array.h"
+#include "libclient/image/magic.h"
+#include "libclient/image/members.h"
 #include "weightd.h"
 
 struct parser {

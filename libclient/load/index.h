@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
-#include "libclient/load/names.h"
+#include "libclient/image/file.h"
+#include "libclient/image/names.h"
 
 #define INDEX_SIZE_MAX 100000000u
 

@@ -73,7 +73,17 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	struct sentence *s = client_sentence(w);
 	cleanup(creation_deinit) struct creation creation = {.name = name, .plan = plan, .s = s};
-	const struct writer_hooks hooks = {creation_tick, creation_adopt, &creation};
+	const struct image_verbatim original = {
+		.layout = plan->original.layout,
+		.header = plan->original.header,
+		.size = plan->original.header_size,
+	};
+	const struct writer_hooks hooks = {
+		.tick = creation_tick,
+		.adopt = creation_adopt,
+		.userdata = &creation,
+		.verbatim = original.layout ? &original : NULL,
+	};
 	uint64_t start = num_now_ns();
 	int r;
 

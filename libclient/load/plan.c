@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/load/array.h"
-#include "libclient/load/safetensors.h"
+#include "libclient/image/array.h"
+#include "libclient/image/safetensors.h"
+#include "libclient/load/gguf_file.h"
 
 struct planner {
 	struct plan plan;
@@ -19,6 +20,19 @@ struct planner {
 	struct progress *progress;
 	struct sentence *s;
 	size_t files_max, pieces_max; /* allocated */
+	struct original_data data; /* of the last file */
+	bool leaves_out; /* an index assigns a tensor in a file to another file */
+};
+
+/* A tensor as any kind of file has it. */
+struct found {
+	const char *name;
+	enum weightd_dtype dtype;
+	enum weightd_role role;
+	const char *unit; /* NULL: that of its name */
+	uint32_t n_dims;
+	const uint64_t *shape;
+	uint64_t offset, size; /* in the file */
 };
 
 #define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
@@ -98,27 +112,26 @@ static int add_piece(struct planner *p, struct plan_piece piece)
 	return 0;
 }
 
-static int add_tensor(struct planner *p, const struct safetensors *st,
-		      const struct safetensors_tensor *t)
+static int add_tensor(struct planner *p, const struct found *t)
 {
 	struct plan *plan = &p->plan;
 	struct weightd_tensor added = {.size = sizeof(added)};
 	char unit[PLAN_UNIT_MAX];
 	int r;
 
-	r = weightd_layout_add(plan->layout, t->name, t->dtype, t->n_dims, safetensors_shape(st, t),
-			       WEIGHTD_PARAM, plan_unit_of(t->name, unit));
+	r = weightd_layout_add(plan->layout, t->name, t->dtype, t->n_dims, t->shape, t->role,
+			       t->unit ? t->unit : plan_unit_of(t->name, unit));
 	if (r == 0)
 		r = weightd_layout_tensor(plan->layout, weightd_layout_n_tensors(plan->layout) - 1,
 					  &added);
 	if (r < 0)
 		return refuse_tensor(p, t->name, r);
-	if (t->end == t->begin)
+	if (t->size == 0)
 		return 0;
 	return add_piece(p, (struct plan_piece){
 				    .dest = added.offset,
-				    .offset = st->data_offset + t->begin,
-				    .size = t->end - t->begin,
+				    .offset = t->offset,
+				    .size = t->size,
 				    .file = (uint32_t)plan->n_files - 1,
 			    });
 }
@@ -164,21 +177,83 @@ static int open_source(struct planner *p, const struct source *source,
 	return 0;
 }
 
+static int add_tensor_of_safetensors(struct planner *p, const struct safetensors *st,
+				     const struct safetensors_tensor *t)
+{
+	return add_tensor(p, &(struct found){
+				     .name = t->name,
+				     .dtype = t->dtype,
+				     .role = t->role,
+				     .unit = t->unit,
+				     .n_dims = t->n_dims,
+				     .shape = safetensors_shape(st, t),
+				     .offset = st->data_offset + t->begin,
+				     .size = t->end - t->begin,
+			     });
+}
+
+static int read_safetensors(struct planner *p, const struct source *source,
+			    const struct source_index *index, const struct file *f)
+{
+	struct safetensors st = {0};
+	int r = safetensors_read(f, &st, p->s);
+
+	for (size_t i = 0; r == 0 && i < st.n_tensors; i++) {
+		if (plan_take(p, source, index, &st.tensors[i]))
+			r = add_tensor_of_safetensors(p, &st, &st.tensors[i]);
+		else
+			p->leaves_out = true;
+	}
+	p->data = (struct original_data){st.data_offset, f->identity.size - st.data_offset, 1};
+	safetensors_deinit(&st);
+	return r;
+}
+
+static int add_tensor_of_gguf(struct planner *p, const struct gguf *g, const struct gguf_tensor *t)
+{
+	char name[WEIGHTD_TENSOR_NAME_MAX + 1];
+
+	(void)snprintf(name, sizeof(name), "%.*s", (int)t->name_size, t->name);
+	return add_tensor(p, &(struct found){
+				     .name = name,
+				     .dtype = t->dtype,
+				     .role = WEIGHTD_PARAM,
+				     .n_dims = t->n_dims,
+				     .shape = t->shape,
+				     .offset = g->data_offset + t->offset,
+				     .size = t->n_bytes,
+			     });
+}
+
+/* A version is the file, so that no other can be a part of it. */
+static int read_gguf(struct planner *p, const struct file *f)
+{
+	struct gguf_file g = {0};
+	int r;
+
+	if (p->plan.sources.n > 1)
+		return sentence_set(p->s, -EBADMSG,
+				    "%s is a GGUF file, which is loaded alone: name no other file",
+				    QUOTE_PATH(f->path));
+	r = gguf_file_read(f, &g, p->s);
+	for (size_t i = 0; r == 0 && i < g.gguf.n_tensors; i++)
+		r = add_tensor_of_gguf(p, &g.gguf, &g.gguf.tensors[i]);
+	p->data = (struct original_data){g.gguf.data_offset, g.gguf.data_size, g.gguf.alignment};
+	gguf_file_deinit(&g);
+	return r;
+}
+
 static int read_source(struct planner *p, const struct source *source,
 		       const struct source_index *index)
 {
-	struct safetensors st = {0};
+	const struct file *f;
 	int r;
 
 	r = open_source(p, source, index);
 	if (r < 0)
 		return r;
-	r = safetensors_read(&p->plan.files[p->plan.n_files - 1].file, &st, p->s);
-	for (size_t i = 0; r == 0 && i < st.n_tensors; i++)
-		if (plan_take(p, source, index, &st.tensors[i]))
-			r = add_tensor(p, &st, &st.tensors[i]);
-	safetensors_deinit(&st);
-	return r;
+	f = &p->plan.files[p->plan.n_files - 1].file;
+	return gguf_file_is(f) ? read_gguf(p, f) : read_safetensors(p, source, index, f);
 }
 
 /* A mapped tensor that its file does not have: the index is older or younger than the files. */
@@ -249,7 +324,10 @@ static int plan_files(struct planner *p, const char *const *paths, size_t n_path
 		return r;
 	if (weightd_layout_n_tensors(p->plan.layout) == 0)
 		return sentence_set(p->s, -EBADMSG, "%s has no tensors", QUOTE_PATH(paths[0]));
-	return 0;
+	if (p->plan.n_files > 1 || p->leaves_out)
+		return 0;
+	return original_init(&p->plan.original, &p->plan.files[0].file, &p->data, p->plan.layout,
+			     p->s);
 }
 
 int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,
@@ -275,6 +353,7 @@ void plan_deinit(struct plan *p)
 	free(p->files);
 	free(p->pieces);
 	weightd_layout_free(p->layout);
+	original_deinit(&p->original);
 	sources_deinit(&p->sources);
 	*p = (struct plan){0};
 }

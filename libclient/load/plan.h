@@ -10,7 +10,8 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
+#include "libclient/load/original.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/source.h"
 #include "weightd.h"
@@ -39,11 +40,12 @@ struct plan {
 	size_t n_pieces;
 	struct weightd_layout *layout;
 	uint64_t n_bytes; /* sum over all pieces */
+	struct original original; /* of the only file, if all of it is loaded */
 };
 
 /*
- * Opens what the paths name (.safetensors files, indexes, directories with either), parses it and lays
- * it out. All descriptors stay open in the plan. `progress` has the functions of the caller.
+ * Opens what the paths name (.safetensors files, indexes, directories with either; one GGUF file), parses it and
+ * lays it out. All descriptors stay open in the plan. `progress` has the functions of the caller.
  */
 int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,
 	      struct sentence *s);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "libclient/load/array.h"
+#include "libclient/image/array.h"
 #include "libclient/load/choice.h"
 #include "libclient/load/directory.h"
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 #include "libclient/load/index.h"
 #include "weightd.h"
 

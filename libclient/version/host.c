@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
@@ -15,26 +16,51 @@ static int host_say(struct sentence *s, int r)
 	return r < 0 ? sentence_set(s, r, "%s", strerror(-r)) : r;
 }
 
+/*
+ * Bytes that are mapped in front of the data, because a mapping begins with a page: the end of an image's header.
+ * Without any data, a page of it, since no mapping is empty.
+ */
+static uint64_t lead_of(const struct memory *m)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), lead = m->offset % page;
+
+	return lead == 0 && m->size == 0 ? page : lead;
+}
+
+static void *start_of(const struct memory *m)
+{
+	return m->data ? (char *)m->data - lead_of(m) : NULL;
+}
+
 /* At the address that there is, over what is mapped there, else where there is room. */
 static int map_at(struct memory *m, const struct memory_request *q)
 {
 	bool is_writable = q->access == MEMORY_WRITE;
-	uint64_t file_size;
+	uint64_t file_size, lead = lead_of(m);
+	void *start;
 	int r = fd_size(q->fd, &file_size);
 
 	/* A file shorter than the server's size would fault on reading. */
-	if (r == 0 && file_size < m->size)
+	if (r == 0 && (file_size < q->offset || file_size - q->offset < m->size))
 		r = -EBADMSG;
 	if (r == 0)
-		r = mapping_new(q->fd, m->size, PROT_READ | (is_writable ? PROT_WRITE : 0), m->data,
-				&m->data);
+		r = mapping_new_part(q->fd, q->offset - lead, lead + m->size,
+				     PROT_READ | (is_writable ? PROT_WRITE : 0), start_of(m),
+				     &start);
+	if (r == 0)
+		m->data = (char *)start + lead;
 	return r;
 }
 
 /* In the mapping of a child the bytes would stay writable, and publish would find them so. */
 static int keep_from_children(const struct memory *m)
 {
-	return madvise(m->data, m->size, MADV_DONTFORK) < 0 ? -errno : 0;
+	return madvise(start_of(m), lead_of(m) + m->size, MADV_DONTFORK) < 0 ? -errno : 0;
+}
+
+static void host_unmap(struct memory *m)
+{
+	mapping_free(start_of(m), lead_of(m) + m->size);
 }
 
 static int host_map(struct memory *m, const struct memory_request *q, struct sentence *s)
@@ -44,7 +70,7 @@ static int host_map(struct memory *m, const struct memory_request *q, struct sen
 	if (r == 0 && q->access == MEMORY_WRITE) {
 		r = keep_from_children(m);
 		if (r < 0)
-			mapping_free(m->data, m->size);
+			host_unmap(m);
 	}
 	return host_say(s, r);
 }
@@ -60,15 +86,10 @@ static int host_replace(struct memory *m, const struct memory_request *q, struct
 
 static int host_let_go(struct memory *m, struct sentence *s)
 {
-	void *p = mmap(m->data, m->size, PROT_NONE,
+	void *p = mmap(start_of(m), lead_of(m) + m->size, PROT_NONE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
 	return host_say(s, p == MAP_FAILED ? -errno : 0);
-}
-
-static void host_unmap(struct memory *m)
-{
-	mapping_free(m->data, m->size);
 }
 
 static int host_read(const struct memory *m, uint64_t offset, void *to, uint64_t n,

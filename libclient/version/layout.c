@@ -10,6 +10,7 @@
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
 #include "libclient/version/difference.h"
+#include "libclient/version/layout_builder.h"
 #include "libclient/version/tensor.h"
 #include "weightd.h"
 
@@ -20,6 +21,8 @@
 struct weightd_layout {
 	uint64_t end; /* end of the last tensor */
 	uint64_t strings_size;
+	bool ends_tight; /* the data end with the last tensor */
+	bool is_loose; /* no alignment was asked for */
 	uint32_t alignment;
 	uint32_t n_tensors, n_dims, n_units, n_buckets;
 	size_t tensors_room, dims_room, units_room, strings_room;
@@ -50,13 +53,11 @@ static int layout_reserve(void *array, size_t item_size, size_t n, size_t more, 
 	return 0;
 }
 
-int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
+int layout_builder_new(uint64_t alignment, struct weightd_layout **ret)
 {
 	struct weightd_layout *l;
 
-	if (alignment == 0)
-		alignment = LAYOUT_ALIGNMENT_DEFAULT;
-	if (!num_is_power_of_two(alignment) || alignment < LAYOUT_ALIGNMENT_FLAT_MIN ||
+	if (!num_is_power_of_two(alignment) || alignment < LAYOUT_ALIGNMENT_MIN ||
 	    alignment > LAYOUT_ALIGNMENT_MAX)
 		return -EINVAL;
 	l = calloc(1, sizeof(*l));
@@ -72,6 +73,30 @@ int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
 	memset(l->buckets, 0xff, BUCKETS_MIN * sizeof(*l->buckets)); /* LAYOUT_NONE */
 	*ret = l;
 	return 0;
+}
+
+int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
+{
+	bool is_loose = alignment == 0;
+	int r = -EINVAL;
+
+	if (is_loose)
+		alignment = LAYOUT_ALIGNMENT_DEFAULT;
+	if (alignment >= LAYOUT_ALIGNMENT_FLAT_MIN)
+		r = layout_builder_new(alignment, ret);
+	if (r == 0)
+		(*ret)->is_loose = is_loose;
+	return r;
+}
+
+void layout_builder_end_tight(struct weightd_layout *l)
+{
+	l->ends_tight = true;
+}
+
+bool layout_builder_is_loose(const struct weightd_layout *l)
+{
+	return l->is_loose;
 }
 
 static int check_image(const void *image, uint64_t size, uint64_t *ret_end)
@@ -120,6 +145,7 @@ static int take_sections(struct weightd_layout *l, const struct layout *from)
 	memcpy(l->buckets, from->buckets, h->n_buckets * sizeof(*l->buckets));
 	l->strings_size = strings_size;
 	l->alignment = h->alignment;
+	l->ends_tight = h->data_size % h->alignment != 0;
 	l->n_tensors = h->n_tensors;
 	l->n_dims = h->n_dims;
 	l->n_units = h->n_units;
@@ -308,7 +334,7 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 	int r;
 
 	if (role < WEIGHTD_PARAM || role > WEIGHTD_BUFFER || n_dims > LAYOUT_DIMS_MAX ||
-	    !dtype_bits((unsigned)dtype))
+	    !dtype_name((unsigned)dtype))
 		return -EINVAL;
 	r = dtype_tensor_size((unsigned)dtype, n_dims, shape, &t.n_bytes);
 	if (r < 0)
@@ -354,6 +380,8 @@ uint32_t weightd_layout_n_tensors(const struct weightd_layout *l)
 
 uint64_t weightd_layout_n_bytes(const struct weightd_layout *l)
 {
+	if (l->ends_tight)
+		return l->end;
 	return (l->end + l->alignment - 1) & ~(uint64_t)(l->alignment - 1);
 }
 

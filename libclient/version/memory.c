@@ -4,6 +4,7 @@
 #include "libclient/version/memory.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
@@ -24,13 +25,14 @@ int memory_map(struct memory *m, const struct memory_request *q, struct sentence
 	struct memory fresh = {
 		.kind = kind_of(&q->location),
 		.location = q->location,
+		.offset = q->offset,
 		.size = q->size,
 		.access = q->access,
 		.device = -1,
 	};
 	int r;
 
-	if (!fresh.kind)
+	if (!fresh.kind || (q->offset && fresh.kind != &host_memory))
 		return sentence_set(s, -EOPNOTSUPP,
 				    "this libweightd does not support its kind of memory");
 	r = fresh.kind->map(&fresh, q, s);
@@ -41,16 +43,23 @@ int memory_map(struct memory *m, const struct memory_request *q, struct sentence
 	return 0;
 }
 
+bool memory_is_congruent(const struct memory *m, uint64_t offset)
+{
+	return !m->offset == !offset && (m->offset - offset) % (uint64_t)sysconf(_SC_PAGESIZE) == 0;
+}
+
 int memory_replace(struct memory *m, const struct memory_request *q, struct sentence *s)
 {
 	int r;
 
-	if (q->location.memory != m->location.memory || q->size != m->size)
+	if (q->location.memory != m->location.memory || q->size != m->size ||
+	    !memory_is_congruent(m, q->offset))
 		return sentence_set(s, -EBADMSG, "its size or kind has changed");
 	r = m->kind->replace(m, q, s);
 	if (r < 0)
 		return r;
 	m->location = q->location;
+	m->offset = q->offset;
 	m->access = q->access;
 	m->is_mapped = true;
 	return 0;

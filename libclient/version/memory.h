@@ -23,8 +23,9 @@ enum memory_access {
 struct memory {
 	const struct memory_kind *kind; /* NULL: never mapped */
 	struct wire_location location;
-	void *data; /* on a GPU, an address of that GPU */
-	uint64_t size; /* bytes of the slot: data, and behind it the table of leaf digests */
+	void *data; /* first byte of the data; on a GPU, an address of that GPU */
+	uint64_t offset; /* of the data in an image; 0: the slot has the flat form */
+	uint64_t size; /* bytes from there to the end; in the flat form with the table of leaf digests */
 	bool is_mapped; /* else `data` is only kept */
 	enum memory_access access;
 	int device; /* ordinal of the GPU that maps it, in this process; -1: host memory */
@@ -33,7 +34,8 @@ struct memory {
 
 struct memory_request {
 	struct wire_location location;
-	uint64_t size;
+	uint64_t offset; /* like memory::offset */
+	uint64_t size; /* likewise */
 	enum memory_access access;
 	int fd; /* descriptor received with the location; the caller owns it */
 	int device; /* map: the GPU that is to map it; -1: the one that has it */
@@ -107,6 +109,9 @@ int memory_synchronize(const struct memory *m, void *stream, struct sentence *s)
 int memory_mark(struct memory *m, void *stream, struct sentence *s);
 bool memory_has_passed(const struct memory *m, bool wait);
 int memory_check(const struct memory *m, struct sentence *s);
+
+/* True if the form of the slot and the place of the data in a page allow memory_replace(). */
+bool memory_is_congruent(const struct memory *m, uint64_t offset);
 
 /* True if the descriptor that accompanies the location is of the bytes, for other processes to map. */
 static inline bool memory_has_descriptor(const struct memory *m)

@@ -6,7 +6,8 @@
 /* The two enumerations are one: the public header stands alone, and the codes are those in layouts. */
 static_assert((int)WEIGHTD_BOOL == (int)DTYPE_BOOL && (int)WEIGHTD_U8 == (int)DTYPE_U8 &&
 		      (int)WEIGHTD_BF16 == (int)DTYPE_BF16 && (int)WEIGHTD_F32 == (int)DTYPE_F32 &&
-		      (int)WEIGHTD_U64 == (int)DTYPE_U64,
+		      (int)WEIGHTD_U64 == (int)DTYPE_U64 && (int)WEIGHTD_Q4_0 == (int)DTYPE_Q4_0 &&
+		      (int)WEIGHTD_Q1_0 == (int)DTYPE_Q1_0,
 	      "dtype codes are ABI");
 static_assert((int)WEIGHTD_PARAM == (int)LAYOUT_PARAM && (int)WEIGHTD_BUFFER == (int)LAYOUT_BUFFER,
 	      "role codes are ABI");
@@ -28,6 +29,11 @@ int weightd_dtype_parse(const char *name)
 unsigned weightd_dtype_bits(enum weightd_dtype dtype)
 {
 	return dtype_bits((unsigned)dtype);
+}
+
+int weightd_dtype_block(enum weightd_dtype dtype, uint32_t *ret_elements, uint32_t *ret_bytes)
+{
+	return dtype_block((unsigned)dtype, ret_elements, ret_bytes);
 }
 
 int tensor_get(const struct layout *l, const void *base, uint32_t index, struct weightd_tensor *ret)

@@ -104,6 +104,12 @@ struct backend {
 	 * removed.
 	 */
 	int (*seal)(int fd, uint64_t size);
+
+	/*
+	 * Lets every user open sealed memory by a path in /proc, if another process of that user has
+	 * it open. NULL: it has none.
+	 */
+	int (*share)(int fd);
 };
 
 extern const struct backend backend_host;

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -50,7 +51,8 @@ static int host_allocate(struct backend_memory *m)
 	/*
 	 * The descriptor of memfd_create() does not count as open for writing, so a lease would be
 	 * granted while a writer has it. One that was opened does count. Its mode of 0400 keeps
-	 * other users from opening it through /proc, even when a client passes it on.
+	 * other users from opening it through /proc, even when a client passes it on, until it is
+	 * sealed.
 	 */
 	m->location.map_size = m->size;
 	return fd_reopen_writable(fd, &m->fd);
@@ -128,11 +130,13 @@ static int host_provide(struct backend_memory *m)
 static bool is_whole(int fd, uint64_t size)
 {
 	struct stat st, filled;
+	uint64_t in_pages;
 
 	if (fstat(fd, &st) < 0 || (uint64_t)st.st_size != size ||
-	    (uint64_t)st.st_blocks * 512 < size)
+	    !num_align_up(size, (uint64_t)sysconf(_SC_PAGESIZE), &in_pages) ||
+	    (uint64_t)st.st_blocks * 512 < in_pages)
 		return false;
-	if ((uint64_t)st.st_blocks * 512 == size)
+	if ((uint64_t)st.st_blocks * 512 == in_pages)
 		return true;
 	return fallocate(fd, 0, 0, (off_t)size) == 0 && fstat(fd, &filled) == 0 &&
 	       filled.st_blocks == st.st_blocks;
@@ -144,6 +148,11 @@ static int host_seal(int fd, uint64_t size)
 		return -errno;
 	/* Only now: until it is sealed a writer can punch holes, which the seal itself allows. */
 	return is_whole(fd, size) ? 0 : -ENODATA;
+}
+
+static int host_share(int fd)
+{
+	return fchmod(fd, 0444) < 0 ? -errno : 0;
 }
 
 static int host_is_whole(int fd, uint64_t size)
@@ -180,4 +189,5 @@ const struct backend backend_host = {
 	.describe = host_describe,
 	.is_whole = host_is_whole,
 	.seal = host_seal,
+	.share = host_share,
 };

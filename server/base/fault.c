@@ -26,7 +26,7 @@ static const char *const points[] = {
 	"store-put", "store-removed", "store-barrier",
 	"create-begun", "create-provided", "create-saved", "create-stored", "create-kept", "create-answered",
 	"resume-adopted", "resume-published",
-	"publish-begun", "publish-slot-sealed", "publish-sealed", "publish-committed", "publish-flipped",
+	"publish-begun", "publish-digests", "publish-slot-sealed", "publish-sealed", "publish-committed", "publish-flipped",
 	"publish-answered",
 	"abort-begun", "abort-saved", "torn-begun",
 	"attach-leased", "attach-answered", "renew-leased", "detach-freed",

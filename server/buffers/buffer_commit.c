@@ -60,6 +60,15 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 	}
 }
 
+static void copy_location(const struct buffer *b, const struct slot *s, uint8_t *ret_handle,
+			  struct manifest_companions *ret)
+{
+	if (b->backend->memory == WIRE_MEMORY_CUDA_IPC)
+		memcpy(ret_handle, s->memory.location.handle, WIRE_HANDLE_SIZE);
+	else
+		manifest_set_companions(b->manifest, ret, s->data_offset);
+}
+
 static void copy_version(const struct version *v, struct manifest_record *r)
 {
 	struct manifest_version *e = &r->versions[r->n_versions++];
@@ -81,7 +90,7 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 		.generation = v->generation,
 		.map_size = v->slot->memory.location.map_size,
 	};
-	memcpy(e->handle, v->slot->memory.location.handle, sizeof(e->handle));
+	copy_location(v->buffer, v->slot, e->handle, &e->companions);
 	memcpy(e->layout_hash, v->table->hash, sizeof(e->layout_hash));
 	memcpy(e->digest, v->digest, sizeof(e->digest));
 }
@@ -118,7 +127,7 @@ static void copy_writer(const struct writer *w, struct manifest_writer *ret)
 		.map_size = w->slot ? w->slot->memory.location.map_size : 0,
 	};
 	if (w->slot)
-		memcpy(ret->handle, w->slot->memory.location.handle, sizeof(ret->handle));
+		copy_location(w->buffer, w->slot, ret->handle, &ret->companions);
 }
 
 void buffer_save(struct buffer *b)

@@ -70,8 +70,7 @@ static void paused_reader_answer(struct session *s, struct lease *lease)
 	}
 	reply.pause = (struct wire_pause_reply){
 		.version = v->number,
-		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
-			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
+		.flags = version_flags(v),
 	};
 	memcpy(reply.pause.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(reply.pause.digest, v->digest, WIRE_HASH_SIZE);

@@ -35,6 +35,13 @@ void version_add(struct version *v, struct buffer *b)
 	}
 }
 
+uint32_t version_flags(const struct version *v)
+{
+	return (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
+	       (v->buffer->exclusive ? WIRE_VERSION_MUTABLE : 0) |
+	       (v->slot->data_offset ? WIRE_VERSION_IMAGE : 0);
+}
+
 void version_end(struct version *v, enum wire_end why)
 {
 	struct buffer *b = v->buffer;

@@ -47,6 +47,9 @@ struct version *version_blank(void);
 /* Puts `v`, filled in but for its buffer, on one of the buffer's lists, at the end. */
 void version_add(struct version *v, struct buffer *b);
 
+/* WIRE_VERSION_*. */
+uint32_t version_flags(const struct version *v);
+
 /* It is no more: from the buffer's list to those that leave. The caller saves the buffer, and reaps. */
 void version_end(struct version *v, enum wire_end why);
 

@@ -237,6 +237,7 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 	w->pid = (pid_t)saved->pid;
 	w->keep = saved->keep;
 	w->slot = slot;
+	w->data_offset = slot->data_offset;
 	w->table = table;
 	w->kept = true;
 	w->handed_out = true;

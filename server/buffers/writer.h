@@ -64,6 +64,7 @@ struct writer {
 	bool pausing; /* they are asked to; in place, until the update is over */
 	uint64_t pause_began_ns;
 	uint64_t pause_deadline_ns; /* 0: none */
+	uint64_t data_offset; /* of an image; 0: a flat version is made */
 	uint32_t keep; /* keep of the buffer, from this version on; 0: as before */
 	bool reused; /* the slot's old bytes may still be in it */
 	bool spoiled; /* sealed and not whole, or distrusted: fit for nothing but the end */

@@ -9,6 +9,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/device.h"
 #include "ipc/digest.h"
+#include "server/base/fault.h"
 #include "server/memory/gpu_free.h"
 #include "server/state/server.h"
 
@@ -24,7 +25,7 @@ static void slot_destroy(struct slot *s)
 {
 	slot_close(s);
 	quota_refund(&s->charge);
-	quota_refund(&s->descriptor);
+	quota_refund(&s->descriptors);
 	free(s);
 }
 CLEANUP_POINTER(struct slot, slot_destroy);
@@ -43,7 +44,29 @@ static int slot_locate(struct slot *s)
 	return 0;
 }
 
-static struct slot *slot_blank(const struct slot_place *place, uid_t uid, uint64_t data_size)
+uint64_t slot_form_size(const struct slot_form *form)
+{
+	return form->data_offset ? form->data_offset + form->data_size
+				 : digest_slot_size(form->data_size);
+}
+
+static uint64_t digests_size(const struct slot_form *form)
+{
+	return form->data_offset ? digest_table_size(form->data_size) : 0;
+}
+
+uint64_t slot_form_charge(const struct slot_form *form)
+{
+	return slot_form_size(form) + digests_size(form);
+}
+
+static unsigned n_descriptors(const struct slot_form *form)
+{
+	return form->data_offset ? 2 : 1;
+}
+
+static struct slot *slot_blank(const struct slot_place *place, uid_t uid,
+			       const struct slot_form *form)
 {
 	struct slot *s = calloc(1, sizeof(*s));
 
@@ -53,8 +76,10 @@ static struct slot *slot_blank(const struct slot_place *place, uid_t uid, uint64
 	s->backend = place->backend;
 	s->device = place->device;
 	s->uid = uid;
-	s->data_size = data_size;
-	s->size = digest_slot_size(data_size);
+	s->data_size = form->data_size;
+	s->data_offset = form->data_offset;
+	s->size = slot_form_size(form);
+	digests_init(&s->digests);
 	s->memory.server = s->server;
 	s->memory.size = s->size;
 	s->memory.fd = -1;
@@ -74,9 +99,10 @@ static int open_others(struct slot *s)
 	return r < 0 ? r : s->backend->reader(s->memory.fd, &s->reader_fd);
 }
 
-int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret)
+int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *form,
+	     struct slot **ret)
 {
-	cleanup(slot_destroyp) struct slot *s = slot_blank(place, uid, data_size);
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, uid, form);
 	struct server *server = place->server;
 	int r;
 
@@ -85,11 +111,15 @@ int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, stru
 	s->id = server_next_id(server);
 	r = slot_locate(s);
 	if (r == 0)
-		r = quota_charge(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
+		r = quota_charge(&server->quota, uid, QUOTA_BYTES, slot_form_charge(form),
+				 &s->charge);
 	if (r == 0)
-		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS, 1, &s->descriptor);
+		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS, n_descriptors(form),
+				 &s->descriptors);
 	if (r == 0)
 		r = s->backend->allocate(&s->memory);
+	if (r == 0 && form->data_offset)
+		r = digests_new(&s->digests, digests_size(form));
 	if (r == 0)
 		r = open_others(s);
 	if (r != 0)
@@ -118,7 +148,7 @@ static int slot_check_recovered(struct slot *s, int probe_fd)
 int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret)
 {
-	cleanup(slot_destroyp) struct slot *s = slot_blank(place, saved->uid, saved->data_size);
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, saved->uid, &saved->form);
 	struct server *server = place->server;
 	int r;
 
@@ -132,10 +162,11 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	if (r == 0)
 		r = slot_check_recovered(s, probe_fd);
 	if (r == 0)
-		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_BYTES, s->size, &s->charge);
+		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_BYTES,
+					slot_form_charge(&saved->form), &s->charge);
 	if (r == 0)
-		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_DESCRIPTORS, 1,
-					&s->descriptor);
+		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_DESCRIPTORS,
+					n_descriptors(&saved->form), &s->descriptors);
 	if (r < 0)
 		return r;
 	s->probe_fd = probe_fd;
@@ -146,12 +177,27 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	return 0;
 }
 
+int slot_recover_digests(struct slot *s, int fd, bool is_published)
+{
+	struct slot_form form = {.data_size = s->data_size, .data_offset = s->data_offset};
+
+	if (is_published && !fd_is_sealed(fd))
+		return -EBADMSG;
+	return digests_recover(&s->digests, digests_size(&form), fd);
+}
+
+bool slot_has_digests(const struct slot *s)
+{
+	return s->digests.size > 0;
+}
+
 void slot_close(struct slot *s)
 {
 	/* The last close frees the pages. */
 	s->memory.fd = fd_close(s->memory.fd);
 	s->reader_fd = fd_close(s->reader_fd);
 	s->probe_fd = fd_close(s->probe_fd);
+	digests_close(&s->digests);
 }
 
 static int slot_free_step(struct job *job)
@@ -194,6 +240,8 @@ void slot_forget(struct slot *s)
 	slot_unwatch(s);
 	if (s->kept)
 		store_remove(&s->server->store, STORE_SLOT, s->id);
+	if (s->kept && slot_has_digests(s))
+		store_remove(&s->server->store, STORE_DIGESTS, s->id);
 	s->kept = false;
 }
 
@@ -224,24 +272,31 @@ void slot_keep(struct slot *s)
 	s->kept = true;
 	(void)store_put(&s->server->store, STORE_SLOT, s->id,
 			s->probe_fd); /* the barrier after it reports errors */
+	if (slot_has_digests(s))
+		(void)store_put(&s->server->store, STORE_DIGESTS, s->id, s->digests.reader_fd);
 	(void)slot_watch(s); /* else an attach sees the loss */
 }
 
 int slot_provide(struct slot *s)
 {
-	int r = s->backend->provide(&s->memory);
+	int r = s->memory.progress.done == 0 ? digests_provide(&s->digests) : 0;
 
+	if (r == 0)
+		r = s->backend->provide(&s->memory);
 	return r == JOB_DONE ? open_others(s) : r;
 }
 
 int slot_open(struct slot *s)
 {
-	return s->memory.fd >= 0 ? 0 : s->backend->writable(s->probe_fd, &s->memory.fd);
+	int r = s->memory.fd >= 0 ? 0 : s->backend->writable(s->probe_fd, &s->memory.fd);
+
+	return r < 0 ? r : digests_open(&s->digests);
 }
 
 void slot_shut(struct slot *s)
 {
 	s->memory.fd = fd_close(s->memory.fd);
+	digests_shut(&s->digests);
 }
 
 int slot_seal(struct slot *s)
@@ -252,10 +307,15 @@ int slot_seal(struct slot *s)
 		return 0; /* sealed before, and then something else failed */
 	r = s->sealed ? s->backend->is_whole(s->memory.fd, s->size)
 		      : s->backend->seal(s->memory.fd, s->size);
-	if (r == 0) {
-		s->sealed = true;
+	if (r < 0)
+		return r;
+	s->sealed = true;
+	fault_point("publish-digests");
+	r = digests_seal(&s->digests);
+	if (r == 0 && s->backend->share)
+		r = s->backend->share(s->memory.fd);
+	if (r == 0)
 		slot_shut(s);
-	}
 	return r;
 }
 

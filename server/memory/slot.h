@@ -9,6 +9,9 @@
  * Three descriptors lead to it. `probe_fd` is read-only, and only weightd and the store have it:
  * while any other is open, or a mapping made from one, the kernel refuses a lease on it. This shows
  * that the slot is in use.
+ *
+ * A slot is flat or an image; see ipc/digest.h. An image has digests beside it, in the store under
+ * its id.
  */
 #pragma once
 
@@ -17,6 +20,7 @@
 
 #include "server/backend/backend.h"
 #include "server/base/worker.h"
+#include "server/memory/digests.h"
 #include "server/memory/gpu_free.h"
 #include "server/state/quota.h"
 
@@ -26,8 +30,9 @@ struct slot {
 	struct server *server;
 	const struct backend *backend;
 	uint64_t id;
+	uint64_t data_offset; /* bytes in front of the data of an image; 0: the slot has the flat form */
 	uint64_t data_size; /* the flat range */
-	uint64_t size; /* with the digest leaves behind it */
+	uint64_t size; /* with the header in front of it, or the digest leaves behind it */
 	struct backend_memory memory; /* its descriptor is -1 once published */
 	int reader_fd; /* the readers' descriptor; see slot_reader() */
 	int probe_fd;
@@ -35,8 +40,9 @@ struct slot {
 	uid_t uid; /* the user that is charged */
 	bool kept; /* in the store */
 	bool sealed;
+	struct digests digests; /* of an image */
 	struct charge charge;
-	struct charge descriptor;
+	struct charge descriptors;
 	struct job free_job;
 	struct gpu_free gpu_free;
 	const char *device; /* the buffer's, which outlives it */
@@ -57,13 +63,24 @@ struct slot_place {
 	const char *device; /* outlives the slot */
 };
 
+/* The form of a slot. */
+struct slot_form {
+	uint64_t data_size;
+	uint64_t data_offset; /* 0: flat */
+};
+
+/* Bytes of the slot, and of all that is charged for it. */
+uint64_t slot_form_size(const struct slot_form *form);
+uint64_t slot_form_charge(const struct slot_form *form);
+
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
-int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret);
+int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *form,
+	     struct slot **ret);
 
 /* A slot as the manifest has it. */
 struct slot_saved {
 	uint64_t id;
-	uint64_t data_size;
+	struct slot_form form;
 	uint64_t huge_bytes;
 	uint64_t map_size;
 	const uint8_t *handle; /* WIRE_HANDLE_SIZE bytes */
@@ -76,6 +93,15 @@ struct slot_saved {
  */
 int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret);
+
+/*
+ * Gives a recovered image its digests from the store. Takes `fd` on success. -EBADMSG when they
+ * are not what they should be: sealed, if it is published. An image can be served without.
+ */
+int slot_recover_digests(struct slot *s, int fd, bool is_published);
+
+/* True for an image that has its digests. */
+bool slot_has_digests(const struct slot *s);
 
 /* Takes a slot that no job works on, or NULL. It leaves the store. */
 void slot_free(struct slot *s);
@@ -92,13 +118,16 @@ void slot_close(struct slot *s);
 /* On the backend's worker: as backend::provide. */
 int slot_provide(struct slot *s);
 
-/* Makes sure of the writable descriptor, for a slot that is not sealed. */
+/* Makes sure of the writable descriptors, for a slot that is not sealed. */
 int slot_open(struct slot *s);
 
-/* Gives it up. */
+/* Gives them up. */
 void slot_shut(struct slot *s);
 
-/* On the worker: seals the slot and gives up the writable descriptor. As backend::seal. */
+/*
+ * On the worker: seals the slot and its digests and gives up the writable descriptors. As
+ * backend::seal.
+ */
 int slot_seal(struct slot *s);
 
 /* On the worker: likewise without the seal, for buffers that have it so. -ENODATA. */

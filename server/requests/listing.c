@@ -108,8 +108,7 @@ static void fill_version_record(const struct version *v, struct wire_version_rec
 	rec->uid = v->uid;
 	rec->pid = (uint32_t)v->pid;
 	rec->current = v->number == v->buffer->current;
-	rec->flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
-		     (v->buffer->exclusive ? WIRE_VERSION_MUTABLE : 0);
+	rec->flags = version_flags(v);
 	memcpy(rec->layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(rec->digest, v->digest, WIRE_HASH_SIZE);
 }
@@ -169,6 +168,7 @@ static const struct version *find_held(const struct buffer *b, const struct mani
 static void fill_history_record(const struct buffer *b, const struct manifest_version *e,
 				struct wire_version_record *rec)
 {
+	struct manifest_companions beside = manifest_companions(b->manifest, &e->companions);
 	const struct version *v = find_held(b, e);
 
 	if (v)
@@ -182,7 +182,8 @@ static void fill_history_record(const struct buffer *b, const struct manifest_ve
 	rec->pid = e->pid;
 	rec->why = e->why;
 	rec->flags = (e->flags & MANIFEST_DIGEST ? WIRE_VERSION_DIGEST : 0) |
-		     (b->exclusive ? WIRE_VERSION_MUTABLE : 0);
+		     (b->exclusive ? WIRE_VERSION_MUTABLE : 0) |
+		     (beside.data_offset ? WIRE_VERSION_IMAGE : 0);
 	memcpy(rec->layout_hash, e->layout_hash, WIRE_HASH_SIZE);
 	memcpy(rec->digest, e->digest, WIRE_HASH_SIZE);
 }

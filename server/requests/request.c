@@ -52,12 +52,13 @@ static void request_hello(struct session *s, const struct wire_request *m, const
 		return;
 	}
 	s->greeted = true;
+	s->features = m->hello.features;
 	log_debug("session of pid %d uid %u: %s", s->peer.pid, s->peer.uid,
 		  buffer_name_ok(m->hello.program) ? m->hello.program : "(a program)");
 	reply.hello.version = WIRE_VERSION;
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
-	reply.hello.features = WIRE_FEATURE_LAYOUT;
+	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE;
 	if (store_works(&s->server->store))
 		reply.hello.features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
@@ -139,9 +140,11 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 }
 
 /* True for a create that is sent again, since its first answer was lost; which is answered then. */
-static bool answer_again(struct session *s, struct writer *w, const struct wire_create *create)
+static bool answer_again(struct session *s, struct writer *w, const struct wire_create *create,
+			 uint64_t data_offset)
 {
-	if (!w || w->cookie != create->cookie || !writer_adopt(w, s))
+	if (!w || w->cookie != create->cookie || w->data_offset != data_offset ||
+	    !writer_adopt(w, s))
 		return false;
 	writer_create_answer(w);
 	return true;
@@ -177,15 +180,41 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 	return false;
 }
 
-static void request_create(struct session *s, const struct wire_request *m, const int *fds)
+/* True for a version of the flat form, and for a buffer whose versions can be images. */
+static bool form_ok(struct session *s, const struct wire_create *create, const struct buffer *b,
+		    uint64_t data_offset)
 {
-	const struct wire_create *create = &m->create;
+	bool exclusive = b ? b->exclusive : create->flags & WIRE_CREATE_EXCLUSIVE;
+	bool reusable = b ? b->reusable : create->flags & WIRE_CREATE_REUSABLE;
+	const struct backend *backend = b ? b->backend : NULL;
+
+	if (!data_offset)
+		return true;
+	if (exclusive || reusable)
+		session_fail(s, -EMEDIUMTYPE,
+			     "'%s' is %s: its versions can be written again, and so cannot be files; "
+			     "create a version of the flat form",
+			     create->name, exclusive ? "exclusive" : "reusable");
+	else if ((backend || backend_find(lookup_device(create->device),
+					  create->flags & WIRE_CREATE_IPC, &backend) == 0) &&
+		 backend->memory != WIRE_MEMORY_HOST)
+		session_fail(s, -EMEDIUMTYPE,
+			     "memory of %s cannot be a file; create a version of the flat form",
+			     lookup_device(create->device));
+	else
+		return true; /* of a device that does not exist, too: see make_buffer() */
+	return false;
+}
+
+static void create(struct session *s, const struct wire_create *create, uint64_t data_offset,
+		   int layout_fd)
+{
 	const char *device = lookup_device(create->device);
 	struct buffer *b = buffer_find(s->server, create->name, device);
 
 	if (b && !lookup_buffer(s, create->name, device, ACCESS_WRITE))
 		return;
-	if (b && answer_again(s, b->writer, create))
+	if (b && answer_again(s, b->writer, create, data_offset))
 		return;
 	if (b && b->writer && writer_bury(b->writer))
 		b = buffer_find(s->server, create->name, device); /* it may have been removed too */
@@ -195,7 +224,7 @@ static void request_create(struct session *s, const struct wire_request *m, cons
 			     b->writer->session ? "" : ", which still has time to return");
 		return;
 	}
-	if (!options_ok(s, create, b))
+	if (!options_ok(s, create, b) || !form_ok(s, create, b, data_offset))
 		return;
 	if (!b) {
 		b = make_buffer(s, create);
@@ -206,7 +235,17 @@ static void request_create(struct session *s, const struct wire_request *m, cons
 		event_of_buffer(WIRE_EVENT_CREATED, b);
 	}
 	fault_point("create-begun");
-	writer_create_start(s, b, create, fds[0]);
+	writer_create_start(s, b, create, data_offset, layout_fd);
+}
+
+static void request_create(struct session *s, const struct wire_request *m, const int *fds)
+{
+	create(s, &m->create, 0, fds[0]);
+}
+
+static void request_create_image(struct session *s, const struct wire_request *m, const int *fds)
+{
+	create(s, &m->create_image.create, m->create_image.data_offset, fds[0]);
 }
 
 static void request_publish(struct session *s, const struct wire_request *m, const int *fds)
@@ -257,6 +296,19 @@ static struct version *wanted_version(const struct buffer *b, uint64_t number)
 	return number ? buffer_version(b, number) : buffer_current(b);
 }
 
+/* True if the client can map the version; else the request was answered with an error. */
+static bool form_is_known(struct session *s, const struct version *v)
+{
+	if (!v->slot->data_offset || s->features & WIRE_FEATURE_IMAGE)
+		return true;
+	session_fail(s, -EPROTONOSUPPORT,
+		     "'%s@%" PRIu64
+		     "' is a file, which the libweightd of this program does not support; restart "
+		     "the program with the libweightd of release " RELEASE,
+		     v->buffer->name, v->number);
+	return false;
+}
+
 /* The version that an attach asks for. NULL: the request was answered with an error. */
 static struct version *find_version(struct session *s, struct buffer *b,
 				    const struct wire_attach *attach)
@@ -282,7 +334,7 @@ static struct version *find_version(struct session *s, struct buffer *b,
 		session_fail(s, -EPROTOTYPE,
 			     "the layout of '%s@%" PRIu64 "' on %s is not the requested one",
 			     b->name, v->number, b->device);
-	else
+	else if (form_is_known(s, v))
 		return v;
 	return NULL;
 }
@@ -316,8 +368,7 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 		.version = v->number,
 		.data_size = v->slot->data_size,
 		.slot_size = v->slot->size,
-		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
-			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
+		.flags = version_flags(v),
 		.location = v->slot->memory.location,
 	};
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
@@ -490,6 +541,8 @@ static void request_renew(struct session *s, const struct wire_request *m, const
 			     s->peer.uid);
 		return;
 	}
+	if (!form_is_known(s, v))
+		return;
 	r = lease_new(s, v, server_next_id(s->server), &lease);
 	if (r != 0) {
 		session_fail_quota(s, r, "leases; detach some");
@@ -650,21 +703,67 @@ static void request_layout(struct session *s, const struct wire_request *m, cons
 	}
 	reply.layout.version = v->number;
 	reply.layout.flags = buffer_flags(b);
+	if (s->features & WIRE_FEATURE_IMAGE)
+		reply.layout.data_offset = (uint32_t)v->slot->data_offset;
 	memcpy(reply.layout.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	(void)session_reply(s, WIRE_LAYOUT, &reply, &v->table->fd, 1);
 }
 
+static void request_proof(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct lease *lease = lease_find(s, m->proof.id);
+	struct wire_reply reply = {0};
+	struct version *v;
+	int out[2];
+
+	(void)fds;
+	if (!lease) {
+		session_fail(s, -ENOENT, "this connection has no such lease");
+		return;
+	}
+	v = lease->version;
+	if (!v->slot->data_offset) {
+		session_fail(s, -EMEDIUMTYPE,
+			     "'%s@%" PRIu64 "' has the flat form: its digests are in its slot",
+			     v->buffer->name, v->number);
+		return;
+	}
+	if (!v->has_digest || !slot_has_digests(v->slot)) {
+		session_fail(s, -ENODATA, "'%s@%" PRIu64 "' has no digests", v->buffer->name,
+			     v->number);
+		return;
+	}
+	out[0] = v->slot->digests.reader_fd;
+	out[1] = slot_reader(v->slot);
+	if (out[1] < 0) {
+		session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
+		return;
+	}
+	(void)session_reply(s, WIRE_PROOF, &reply, out, 2);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
-	[WIRE_HELLO] = request_hello,       [WIRE_PING] = request_ping,
-	[WIRE_CREATE] = request_create,     [WIRE_PUBLISH] = request_publish,
-	[WIRE_ABORT] = request_abort,       [WIRE_ATTACH] = request_attach,
-	[WIRE_DETACH] = request_detach,     [WIRE_WAIT] = request_wait,
-	[WIRE_LIST] = request_list,         [WIRE_DROP] = request_drop,
-	[WIRE_RESUME] = request_resume,     [WIRE_RENEW] = request_renew,
-	[WIRE_ROLLBACK] = request_rollback, [WIRE_ACCESS] = request_access,
-	[WIRE_PAUSE] = request_pause,       [WIRE_EVENTS] = request_events,
-	[WIRE_STAT] = request_stat,         [WIRE_LAYOUT] = request_layout,
+	[WIRE_HELLO] = request_hello,
+	[WIRE_PING] = request_ping,
+	[WIRE_CREATE] = request_create,
+	[WIRE_PUBLISH] = request_publish,
+	[WIRE_ABORT] = request_abort,
+	[WIRE_ATTACH] = request_attach,
+	[WIRE_DETACH] = request_detach,
+	[WIRE_WAIT] = request_wait,
+	[WIRE_LIST] = request_list,
+	[WIRE_DROP] = request_drop,
+	[WIRE_RESUME] = request_resume,
+	[WIRE_RENEW] = request_renew,
+	[WIRE_ROLLBACK] = request_rollback,
+	[WIRE_ACCESS] = request_access,
+	[WIRE_PAUSE] = request_pause,
+	[WIRE_EVENTS] = request_events,
+	[WIRE_STAT] = request_stat,
+	[WIRE_LAYOUT] = request_layout,
+	[WIRE_CREATE_IMAGE] = request_create_image,
+	[WIRE_PROOF] = request_proof,
 };
 
 /* The device that a request names, or NULL. */
@@ -672,6 +771,7 @@ static const char *device_of(const struct wire_request *m)
 {
 	switch (m->header.op) {
 	case WIRE_CREATE:
+	case WIRE_CREATE_IMAGE:
 		return m->create.device;
 	case WIRE_ATTACH:
 		return m->attach.device;
@@ -714,6 +814,8 @@ int request_handle(struct session *s, const struct wire_request *m, const int *f
 {
 	if (s->greeted == (m->header.op == WIRE_HELLO))
 		return -EPROTO; /* hello must be first, and once */
+	if (!handlers[m->header.op])
+		return -EPROTO;
 	if (!refuse_spelling(s, m))
 		handlers[m->header.op](s, m, fds);
 	return 0;

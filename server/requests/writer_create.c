@@ -7,7 +7,6 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "ipc/digest.h"
 #include "server/backend/backend.h"
 #include "server/base/async_close.h"
 #include "server/base/fault.h"
@@ -42,14 +41,16 @@ void writer_create_answer(struct writer *w)
 				.location = w->slot->memory.location,
 			},
 	};
-	int fds[2] = {w->slot->memory.fd, slot_reader(w->slot)};
+	bool is_image = w->slot->data_offset;
+	int fds[3] = {w->slot->memory.fd, slot_reader(w->slot), w->slot->digests.fd};
 
 	if (fds[1] < 0) {
 		session_fail(w->session, -EMFILE, "weightd is out of descriptors; try again");
 		writer_free(w);
 		return;
 	}
-	if (session_reply(w->session, WIRE_CREATE, &reply, fds, 2) < 0)
+	if (session_reply(w->session, is_image ? WIRE_CREATE_IMAGE : WIRE_CREATE, &reply, fds,
+			  is_image ? 3 : 2) < 0)
 		writer_free(w);
 	else
 		w->handed_out = true;
@@ -214,11 +215,20 @@ static int take_table(struct writer *w)
 	return 0;
 }
 
-/* Room in the store for two more, and for a new buffer's own two. */
+/* The form of the slot that is made. */
+static struct slot_form form_of(const struct writer *w)
+{
+	return (struct slot_form){
+		.data_size = w->table->data_size,
+		.data_offset = w->data_offset,
+	};
+}
+
+/* Room in the store for two more, the digests of an image, and a new buffer's own two. */
 static int make_store_room(struct writer *w)
 {
 	struct store *store = &w->buffer->server->store;
-	unsigned n = w->buffer->kept ? 2 : 4;
+	unsigned n = (w->buffer->kept ? 2u : 4u) + (w->data_offset ? 1u : 0);
 
 	if (store_is_expected(store) && !store_works(store)) {
 		session_fail(w->session, -ENOTRECOVERABLE,
@@ -241,10 +251,11 @@ static int make_store_room(struct writer *w)
 static int writer_allocate(struct writer *w)
 {
 	struct slot_place place = buffer_place(w->buffer);
+	struct slot_form form = form_of(w);
 	struct buffer *b = w->buffer;
 	int r;
 
-	r = slot_new(&place, w->uid, w->table->data_size, &w->slot);
+	r = slot_new(&place, w->uid, &form, &w->slot);
 	if (r == QUOTA_EXCEEDED) {
 		session_fail(w->session, -EDQUOT,
 			     "uid %u may not hold that many bytes or descriptors", w->uid);
@@ -358,7 +369,8 @@ static int check_room(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct server *server = b->server;
-	uint64_t needs = digest_slot_size(w->table->data_size);
+	struct slot_form form = form_of(w);
+	uint64_t needs = slot_form_charge(&form);
 	uint64_t room = w->n_free + buffer_bytes(b) + buffers_kept_bytes(server, b->device) +
 			buffers_bytes_being_freed(server, b->device);
 	const struct backend_memory *m = &w->measured;
@@ -377,7 +389,8 @@ static int check_room(struct writer *w)
 
 static int check_quota(struct writer *w)
 {
-	uint64_t needs = digest_slot_size(w->table->data_size);
+	struct slot_form form = form_of(w);
+	uint64_t needs = slot_form_charge(&form);
 
 	if (needs <= quota_left(&w->buffer->server->quota, w->uid, QUOTA_BYTES) +
 			     buffer_charged_bytes(w->buffer, w->uid))
@@ -505,7 +518,7 @@ static int charge_version(struct writer *w)
 }
 
 void writer_create_start(struct session *session, struct buffer *buffer,
-			 const struct wire_create *create, int layout_fd)
+			 const struct wire_create *create, uint64_t data_offset, int layout_fd)
 {
 	struct server *server = session->server;
 	cleanup(writer_freep) struct writer *w = NULL;
@@ -525,6 +538,7 @@ void writer_create_start(struct session *session, struct buffer *buffer,
 	w->pid = session->peer.pid;
 	w->keep = create->keep;
 	w->flags = create->flags;
+	w->data_offset = data_offset;
 	w->policy = create->policy;
 	w->timeout_ms = create->timeout_ms;
 	list_append(&session->writers, &w->link);

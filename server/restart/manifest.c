@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -47,7 +48,7 @@ int manifest_new(uint64_t buffer, struct manifest **ret, int *ret_fd)
 	if (r < 0)
 		return r;
 	m->magic = MANIFEST_MAGIC;
-	m->abi = MANIFEST_ABI;
+	m->abi = MANIFEST_ABI_FLAT;
 	m->buffer = buffer;
 	(void)manifest_begin(m);
 	manifest_commit(m);
@@ -83,7 +84,7 @@ static int manifest_check(const struct manifest *m, uint64_t buffer, uint32_t *r
 
 	if (m->magic != MANIFEST_MAGIC || m->buffer != buffer)
 		return -EBADMSG;
-	if (m->abi != MANIFEST_ABI) {
+	if (m->abi != MANIFEST_ABI && m->abi != MANIFEST_ABI_FLAT) {
 		*ret_abi = m->abi;
 		return -EPROTONOSUPPORT;
 	}
@@ -120,6 +121,21 @@ int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_
 const struct manifest_record *manifest_current(const struct manifest *m)
 {
 	return &m->records[atomic_load(&((struct manifest *)m)->active) & 1];
+}
+
+struct manifest_companions manifest_companions(const struct manifest *m,
+					       const struct manifest_companions *c)
+{
+	bool has_them = m->abi != MANIFEST_ABI_FLAT && !(manifest_current(m)->flags & MANIFEST_IPC);
+
+	return has_them ? *c : (struct manifest_companions){0};
+}
+
+void manifest_set_companions(struct manifest *m, struct manifest_companions *c, uint64_t data_offset)
+{
+	*c = (struct manifest_companions){.data_offset = data_offset};
+	if (data_offset)
+		m->abi = MANIFEST_ABI; /* before the commit: the record in force has no companions */
 }
 
 struct manifest_record *manifest_begin(struct manifest *m)

@@ -24,7 +24,7 @@
 #define MANIFEST_SIZE 32768
 #define MANIFEST_VERSIONS 64
 
-/* What a slot has beside it; its digests have the id of the slot. */
+/* Parts of a version outside its slot; digests have the id of the slot. */
 struct manifest_companions {
 	uint64_t data_offset; /* bytes in front of the data; 0: the slot has the flat form */
 	uint64_t files; /* id of the version's files; 0: none */
@@ -133,6 +133,14 @@ struct manifest *manifest_free(struct manifest *m);
 
 /* The record in force. */
 const struct manifest_record *manifest_current(const struct manifest *m);
+
+/* The companions of a version or writer of the record in force; zeros where there are none. */
+struct manifest_companions manifest_companions(const struct manifest *m,
+					       const struct manifest_companions *c);
+
+/* Fills in those of the other record, of a buffer without MANIFEST_IPC. */
+void manifest_set_companions(struct manifest *m, struct manifest_companions *c,
+			     uint64_t data_offset);
 
 /*
  * The other record, as a copy of the one in force without its versions and writer: to be filled in and

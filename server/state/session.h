@@ -30,6 +30,7 @@ struct session {
 	struct channel_peer peer;
 	uint64_t serial; /* serial of the request in progress */
 	bool greeted;
+	uint64_t features; /* WIRE_FEATURE_* of the client */
 	bool pending; /* an answer is owed */
 	bool doomed; /* to be closed in the loop's next round */
 	struct list leases;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "ipc/dtype.h"
-#include "libclient/load/magic.h"
-#include "libclient/load/safetensors.h"
+#include "libclient/image/magic.h"
+#include "libclient/image/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_tensor(const struct safetensors *st, const struct safetensors_tensor *t)
@@ -19,6 +19,17 @@ static void check_tensor(const struct safetensors *st, const struct safetensors_
 	MUST(t->n_dims <= WEIGHTD_DIMS_MAX && t->first_dim + t->n_dims <= st->n_dims);
 	MUST(dtype_tensor_size(t->dtype, t->n_dims, safetensors_shape(st, t), &size) == 0);
 	MUST(size == t->end - t->begin);
+	MUST(t->role == WEIGHTD_PARAM || t->role == WEIGHTD_BUFFER);
+	MUST(!t->unit || strlen(t->unit) <= WEIGHTD_TENSOR_NAME_MAX);
+}
+
+static void check_tie(const struct safetensors *st, const struct safetensors_tie *t)
+{
+	MUST(t->alias_size > 0 && t->alias_size <= WEIGHTD_TENSOR_NAME_MAX);
+	MUST(strlen(t->alias) == t->alias_size && strlen(t->name) == t->name_size);
+	MUST(!t->unit || strlen(t->unit) <= WEIGHTD_TENSOR_NAME_MAX);
+	for (size_t i = 0; i < st->n_tensors && st->n_tensors < 100; i++)
+		MUST(strcmp(st->tensors[i].name, t->alias) != 0);
 }
 
 static void check_accepted(const struct safetensors *st, uint64_t data_size)
@@ -33,6 +44,8 @@ static void check_accepted(const struct safetensors *st, uint64_t data_size)
 			MUST(strcmp(st->tensors[k].name, st->tensors[i].name) != 0);
 	}
 	MUST(end == data_size);
+	for (size_t i = 0; i < st->n_ties; i++)
+		check_tie(st, &st->ties[i]);
 }
 
 static void check_sentence(const struct sentence *s)

@@ -177,8 +177,8 @@ def judge(image):
 
 # --- The parser under test -------------------------------------------------------------------------
 
-SOURCES = ["tests/unit/tool_safetensors.c", "libclient/connection/sentence.c", "libclient/load/safetensors.c",
-           "libclient/load/index.c", "libclient/load/members.c", "libclient/load/names.c", "libclient/load/magic.c", "libclient/load/file.c",
+SOURCES = ["tests/unit/tool_safetensors.c", "libclient/connection/sentence.c", "libclient/image/safetensors.c", "libclient/image/metadata.c",
+           "libclient/load/index.c", "libclient/image/members.c", "libclient/image/names.c", "libclient/image/magic.c", "libclient/image/file.c",
            "ipc/dtype.c", "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c",
            "ipc/base/utf8.c"]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_nldev, fuzz_note and fuzz_sync_*: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_gguf, fuzz_layout, fuzz_allocator, fuzz_nldev, fuzz_note and fuzz_sync_*: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -7,6 +7,11 @@ worth keeping stands beside them. The first byte of an input is for the target, 
 import json
 import pathlib
 import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from lib import gguf  # noqa: E402
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
 
@@ -291,6 +296,22 @@ PLANNERS = {
     "no-bytes": planner(BY_ROWS, 1, 2, 0, [(F32, 1, 4)]), "no-split": planner(b"[]", 1, 1, 0, [(F32, 4)]),
 }
 
+# --- gguf: libclient/image/gguf.h ---
+
+KEYS = {"general.alignment": ("u32", 64), "tokens": ("text array", ["a", "", "bc"]), "scores": ("f32 array", [0.5, 1]),
+        "n": ("u16", 7), "name": ("text", "m"), "flag": ("bool", True), "large": ("u64", 1 << 40)}
+SMALL = {"a": ("Q4_K", [2, 256], b"x" * 288), "b": ("F32", [3], b"y" * 12), "c": ("MXFP4", [2, 32], b"z" * 34), "s": ("F16", [], b"zz")}
+GGUFS = {
+    "four": gguf.pack(SMALL), "no-padding": gguf.pack(SMALL, pads_end=False), "keys": gguf.pack(SMALL, KEYS),
+    "version-2": gguf.pack(SMALL, version=2), "version-1": gguf.pack(SMALL, version=1), "none": gguf.pack({}), "cut": gguf.pack(SMALL)[:200],
+    "byte-aligned": gguf.pack(SMALL, {"general.alignment": ("u32", 1)}), "twice": gguf.pack({"a": SMALL["b"], "aa": SMALL["b"]}).replace(
+        struct.pack("<Q", 2) + b"aa", struct.pack("<Q", 2) + b"a\1"), "part": gguf.pack(SMALL, {"split.count": ("u16", 2)}),
+    "empty": gguf.pack({"e": ("F32", [0, 4], b"")}), "tail": gguf.pack(SMALL) + b"x", "moved": gguf.pack(SMALL).replace(
+        struct.pack("<IQ", 0, 288), struct.pack("<IQ", 0, 320)), "many": gguf.pack({str(i): SMALL["b"] for i in range(120)}),
+    "huge-count": b"GGUF" + struct.pack("<IQQ", 3, 1 << 62, 1 << 62), "huge-array": b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" +
+        struct.pack("<IIQ", 9, 10, 1 << 61),
+}
+
 # --- sync_patch: server/sync/base/patch.h ---
 
 NOT_CHANGED, SPARSE2, SPARSE4, DENSE = range(4)
@@ -474,7 +495,7 @@ NLDEVS = {
 
 
 def main():
-    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
+    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "gguf": GGUFS, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
                           "sync_document": DOCUMENTS, "sync_collective_op": OWNED, "sync_engine_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS}.items():

@@ -29,7 +29,8 @@ from lib import features
 
 HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
-OPS = range(HELLO, LAYOUT + 1)
+CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
+OPS = range(HELLO, FILES + 1)
 REPLY = 0x8000
 ERROR = 0x7fff | REPLY
 VERSION = 1
@@ -44,15 +45,17 @@ BODIES = {  # bodies of requests
     ROLLBACK: struct.Struct("<128s 64s Q"), ACCESS: struct.Struct("<128s 64s IIII"),
     PAUSE: struct.Struct("<Qq"), EVENTS: struct.Struct("<Qq"), STAT: struct.Struct(""),
     LAYOUT: struct.Struct("<128s 64s Q"),
+    CREATE_IMAGE: struct.Struct("<128s 64s Qq IIII Q"), PROOF: struct.Struct("<Q"), SET_FILES: struct.Struct("<Q"),
+    FILES: struct.Struct("<128s 64s Q"),
 }
-N_FDS = {op: int(op == CREATE) for op in OPS}
+N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, SET_FILES)) for op in OPS}
 
-SURVIVES, LAYOUTS = 1, 2  # features, in the answer to hello
+SURVIVES, LAYOUTS, IMAGES = 1, 2, 4  # features, in hello and in the answer to it
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
 DIGEST = 1  # in publish, and in the answers to attach and pause
-MUTABLE = 2  # in the answers to attach and pause
+MUTABLE, IS_IMAGE, HAS_FILES = 2, 4, 8  # in the answers to attach and pause, and in the record of a version
 MODE, UID, GID = 1, 2, 4  # in access
 BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES = range(1, 7)  # kinds of lists
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
@@ -135,11 +138,17 @@ class Slot(NamedTuple):
     flags: int
     fd: int
     reader_fd: int
+    digests_fd: int = -1  # of an image
 
     @property
     def fds(self):
         """Descriptors for Wire.forget(): while they are open, the memory is not free."""
         return self.fd, self.reader_fd
+
+    @property
+    def data_offset(self):
+        """Where the data of an image begin."""
+        return self.slot_size - self.data_size
 
     def map(self):
         return mmap.mmap(self.fd, self.slot_size)
@@ -169,8 +178,9 @@ class Lease(NamedTuple):
         return mmap.mmap(self.slot_fd, self.slot_size, prot=mmap.PROT_READ)
 
     def bytes(self):
+        offset = self.slot_size - self.data_size if self.flags & IS_IMAGE else 0
         with self.map() as m:
-            return m[:self.data_size]
+            return m[offset:offset + self.data_size]
 
     def shown(self):
         """Version and state in the head page, as any reader sees them."""
@@ -246,7 +256,7 @@ EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed up
 class Wire:
     """One connection. greet=False leaves the hello to the caller."""
 
-    def __init__(self, path, greet=True, timeout=PATIENCE_S):
+    def __init__(self, path, greet=True, timeout=PATIENCE_S, features=0):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.serial = 0
         self.fds = []
@@ -256,7 +266,7 @@ class Wire:
             self.socket.settimeout(timeout)
             self.socket.connect(path)
             if greet:
-                self.hello()
+                self.hello(features=features)
         except BaseException:
             self.close()
             raise
@@ -336,8 +346,8 @@ class Wire:
 
     # --- requests ---
 
-    def hello(self, version=VERSION):
-        return Greeting(*struct.unpack_from("<IIQQ", self.ask(HELLO, version, 0, 0, b"test").body))
+    def hello(self, version=VERSION, features=0):
+        return Greeting(*struct.unpack_from("<IIQQ", self.ask(HELLO, version, 0, features, b"test").body))
 
     def ping(self):
         return Server(*struct.unpack_from("<6QI", self.ask(PING).body))
@@ -354,6 +364,19 @@ class Wire:
             self.send(CREATE, create_body(name, **kw), [fd])
         if isinstance(layout, bytes):
             os.close(fd)
+
+    def create_image(self, name, layout, data_offset, **kw):
+        """Likewise for a version that is a file; the rest is for create_body()."""
+        fd = memfd(layout) if isinstance(layout, bytes) else layout
+        with contextlib.suppress(Closed):
+            self.send(CREATE_IMAGE, create_body(name, **kw) + struct.pack("<Q", data_offset), [fd])
+        if isinstance(layout, bytes):
+            os.close(fd)
+        return self.slot(self.answer(CREATE_IMAGE))
+
+    def proof(self, lease):
+        """Descriptors of the digests and of the slot."""
+        return self.ask(PROOF, lease).fds
 
     def slot(self, reply):
         slot = Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
@@ -534,9 +557,10 @@ def image(tensors, padding=0, **fields):
     """
     A layout of U8 tensors: (name, size) each, or with a dict of members of struct layout_tensor that
     shall be otherwise. `padding` zeros stand behind the strings; `fields` replaces members of the header;
-    the hash is always right.
+    the hash is always right. An alignment of 1 leaves no room between tensors.
     """
     rows, dims, strings, offset = [], [], b"", 0
+    alignment = 1 if fields.get("alignment") == 1 else 64
     n_buckets = 2
     while n_buckets < 2 * len(tensors):
         n_buckets *= 2
@@ -548,7 +572,7 @@ def image(tensors, padding=0, **fields):
         rows.append(LAYOUT_TENSOR.pack(*row.values()))
         dims.append(size)
         strings += name + b"\0"
-        offset += -(-size // 64) * 64
+        offset += -(-size // alignment) * alignment
         at = _library().layout_bucket(name, len(name), n_buckets)
         while buckets[at] != NONE:
             at = (at + 1) % n_buckets
@@ -591,4 +615,21 @@ def fill(slot, pattern):
     leaves = b"".join(_hash(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
     os.pwrite(slot.fd, data, 0)
     os.pwrite(slot.fd, leaves, -(-slot.data_size // 4096) * 4096)
+    return _hash(leaves)
+
+
+def image_header(layout_size, data_offset):
+    """A safetensors header of one U8 tensor of that many bytes, blanks at its end."""
+    json = b'{"t":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (layout_size, layout_size)
+    assert len(json) <= data_offset - 8, "the header has no room"
+    return struct.pack("<Q", data_offset - 8) + json.ljust(data_offset - 8)
+
+
+def fill_image(slot, pattern):
+    """Writes header, data and digests of a version of create_image(), and returns the root for publish()."""
+    data = (pattern * (slot.data_size // len(pattern) + 1))[:slot.data_size]
+    leaves = b"".join(_hash(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
+    header = image_header(slot.data_size, slot.data_offset)
+    os.pwrite(slot.fd, header + data, 0)
+    os.pwrite(slot.digests_fd, _hash(header) + leaves, 0)
     return _hash(leaves)

@@ -61,7 +61,7 @@ CHANGES = [  # folder, text, new text, the line that reports it
     ("server", '"socket-mode", required', '"mode-of-socket", required', "commands [weightd] + --mode-of-socket=ARG"),
     ("ipc", "WIRE_ABORT = 5", "WIRE_ABORT = 50", "formats [ipc: wire.h] + enum wire_op"),
     ("ipc", "uint64_t serial; /*", "uint32_t serial; /*", "formats [ipc: wire.h] + struct wire_header"),
-    ("server", "MANIFEST_ABI 2", "MANIFEST_ABI 3", "formats [server: manifest.h] - #define MANIFEST_ABI 2"),
+    ("server", "MANIFEST_ABI 3", "MANIFEST_ABI 4", "formats [server: manifest.h] - #define MANIFEST_ABI 3"),
     ("libclient", "int timeout_ms, uint64_t *ret_version", "int timeout_ms, uint32_t *ret_version", "library [weightd.h] + int weightd_"),
     ("libclient", "\tweightd_attach;", "\tweightd_attach_to;", "library [libweightd.map] + weightd_attach_to"),
     ("libclient/python", 'def ping(socket: str | None', 'def ping(path: str | None', "python [weightd] + ping(path: "),

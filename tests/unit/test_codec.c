@@ -54,6 +54,12 @@ static void fill_create(char *body)
 	((struct wire_create *)body)->policy = WIRE_POLICY_KILL;
 }
 
+static void fill_create_image(char *body)
+{
+	fill_create(body);
+	((struct wire_create_image *)body)->data_offset = WIRE_DATA_OFFSET_MAX;
+}
+
 static void fill_pause(char *body)
 {
 	((struct wire_pause *)body)->timeout_ms = INT32_MAX;
@@ -83,7 +89,15 @@ static void fill_create_reply(char *body)
 
 static void fill_attach_reply(char *body)
 {
-	fill_location(&((struct wire_attach_reply *)body)->location);
+	struct wire_attach_reply *attach = (struct wire_attach_reply *)body;
+
+	fill_location(&attach->location);
+	attach->data_size = attach->slot_size;
+}
+
+static void fill_layout_reply(char *body)
+{
+	((struct wire_layout_reply *)body)->data_offset = WIRE_DATA_OFFSET_MAX;
 }
 
 #define N_RECORDS 13
@@ -199,6 +213,31 @@ static const struct message requests[] = {
 		.body_size = sizeof(struct wire_layout),
 		.strings = {FIELD(wire_layout, name), FIELD(wire_layout, device)},
 	},
+	{
+		.name = "create image",
+		.op = WIRE_CREATE_IMAGE,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_create_image),
+		.strings = {FIELD(wire_create, name), FIELD(wire_create, device)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create, flags),
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
+			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.fill = fill_create_image,
+	},
+	{.name = "proof", .op = WIRE_PROOF, .body_size = sizeof(struct wire_id)},
+	{
+		.name = "set files",
+		.op = WIRE_SET_FILES,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_id),
+	},
+	{
+		.name = "files",
+		.op = WIRE_FILES,
+		.body_size = sizeof(struct wire_files),
+		.strings = {FIELD(wire_files, name), FIELD(wire_files, device)},
+	},
 };
 
 static const struct message replies[] = {
@@ -236,7 +275,8 @@ static const struct message replies[] = {
 		.paddings = {FIELD(wire_attach_reply, pad), FIELD(wire_attach_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_attach_reply, flags),
-		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE,
+		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE | WIRE_VERSION_IMAGE |
+			       WIRE_VERSION_FILES,
 		.fill = fill_attach_reply,
 	},
 	{.name = "detach reply", .op = WIRE_DETACH},
@@ -263,7 +303,8 @@ static const struct message replies[] = {
 		.paddings = {FIELD(wire_pause_reply, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_pause_reply, flags),
-		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE,
+		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE | WIRE_VERSION_IMAGE |
+			       WIRE_VERSION_FILES,
 	},
 	{
 		.name = "events reply",
@@ -277,10 +318,29 @@ static const struct message replies[] = {
 		.op = WIRE_LAYOUT,
 		.n_fds = 1,
 		.body_size = sizeof(struct wire_layout_reply),
-		.paddings = {FIELD(wire_layout_reply, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_layout_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+		.fill = fill_layout_reply,
+	},
+	{
+		.name = "create image reply",
+		.op = WIRE_CREATE_IMAGE,
+		.n_fds = 3,
+		.body_size = sizeof(struct wire_create_reply),
+		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create_reply, flags),
+		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+		.fill = fill_create_reply,
+	},
+	{.name = "proof reply", .op = WIRE_PROOF, .n_fds = 2},
+	{.name = "set files reply", .op = WIRE_SET_FILES},
+	{
+		.name = "files reply",
+		.op = WIRE_FILES,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_files_reply),
 	},
 	{
 		.name = "error",
@@ -706,6 +766,62 @@ static void a_create_has_a_cookie_and_a_policy_that_is_known(void **state)
 	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
 }
 
+static void an_image_has_a_header_of_a_size_that_is_bounded(void **state)
+{
+	static const uint64_t good[] = {1, 8, 4096, WIRE_DATA_OFFSET_MAX};
+	static const uint64_t bad[] = {0, WIRE_DATA_OFFSET_MAX + 1, 1ull << 63, UINT64_MAX};
+	const struct message *m = &requests[WIRE_CREATE_IMAGE - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(directions, m, packet);
+	struct wire_create_image *image = (struct wire_create_image *)(packet +
+								       sizeof(struct wire_header));
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		image->data_offset = good[i];
+		accept(directions, m, packet, size, "a size of a header");
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		image->data_offset = bad[i];
+		refuse(directions, m, packet, size, m->n_fds, "no size of a header");
+	}
+	image->data_offset = 1;
+	image->create.cookie = 0;
+	refuse(directions, m, packet, size, m->n_fds, "no cookie");
+}
+
+static void the_header_of_a_version_has_a_size_that_is_bounded(void **state)
+{
+	const struct direction *d = &directions[1];
+	const struct message *m = &replies[WIRE_LAYOUT - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(d, m, packet);
+	struct wire_layout_reply *layout = (struct wire_layout_reply *)(packet +
+									sizeof(struct wire_header));
+
+	(void)state;
+	layout->data_offset = 0;
+	accept(d, m, packet, size, "a version of the flat form");
+	layout->data_offset = WIRE_DATA_OFFSET_MAX + 1;
+	refuse(d, m, packet, size, m->n_fds, "no size of a header");
+}
+
+static void the_data_of_a_version_lie_in_its_slot(void **state)
+{
+	const struct direction *d = &directions[1];
+	const struct message *m = &replies[WIRE_ATTACH - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(d, m, packet);
+	struct wire_attach_reply *attach = (struct wire_attach_reply *)(packet +
+									sizeof(struct wire_header));
+
+	(void)state;
+	attach->data_size = attach->slot_size - 1;
+	accept(d, m, packet, size, "a header in front of the data");
+	attach->data_size = attach->slot_size + 1;
+	refuse(d, m, packet, size, m->n_fds, "more data than the slot has");
+}
+
 static void an_error_is_a_negative_errno(void **state)
 {
 	static const int32_t good[] = {-1, -ENOENT, -4095};
@@ -851,6 +967,9 @@ int main(void)
 		cmocka_unit_test(only_known_flags_are_accepted),
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
 		cmocka_unit_test(a_create_has_a_cookie_and_a_policy_that_is_known),
+		cmocka_unit_test(an_image_has_a_header_of_a_size_that_is_bounded),
+		cmocka_unit_test(the_header_of_a_version_has_a_size_that_is_bounded),
+		cmocka_unit_test(the_data_of_a_version_lie_in_its_slot),
 		cmocka_unit_test(an_error_is_a_negative_errno),
 		cmocka_unit_test(a_listing_fits_and_has_zeros_behind_its_last_record),
 		cmocka_unit_test(a_decoded_struct_is_zero_behind_its_message),

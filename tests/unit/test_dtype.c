@@ -27,10 +27,24 @@ static const struct {
 	{"I64", 64},        {"U64", 64},
 };
 
+/* Behind them: names, and elements and bytes of a block, as ggml has them. */
+static const struct {
+	const char *name;
+	uint32_t elements, bytes;
+} blocks[] = {
+	{"Q4_0", 32, 18},     {"Q4_1", 32, 20},    {"Q5_0", 32, 22},     {"Q5_1", 32, 24},
+	{"Q8_0", 32, 34},     {"Q8_1", 32, 40},    {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
+	{"Q4_K", 256, 144},   {"Q5_K", 256, 176},  {"Q6_K", 256, 210},   {"Q8_K", 256, 292},
+	{"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74}, {"IQ3_XXS", 256, 98}, {"IQ1_S", 256, 50},
+	{"IQ4_NL", 32, 18},   {"IQ3_S", 256, 110}, {"IQ2_S", 256, 82},   {"IQ4_XS", 256, 136},
+	{"IQ1_M", 256, 56},   {"TQ1_0", 256, 54},  {"TQ2_0", 256, 66},   {"MXFP4", 32, 17},
+	{"NVFP4", 64, 36},    {"Q1_0", 128, 18},
+};
+
 static void each_code_has_its_name_and_bits(void **state)
 {
 	(void)state;
-	assert_int_equal(DTYPE_END, ARRAY_LEN(dtypes) + 1);
+	assert_int_equal(DTYPE_END, ARRAY_LEN(dtypes) + ARRAY_LEN(blocks) + 1);
 	for (unsigned i = 0; i < ARRAY_LEN(dtypes); i++) {
 		assert_string_equal(dtype_name(i + 1), dtypes[i].name);
 		assert_int_equal(dtype_bits(i + 1), dtypes[i].bits);
@@ -38,10 +52,44 @@ static void each_code_has_its_name_and_bits(void **state)
 	}
 }
 
+static void each_block_type_has_its_block_and_no_bits(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < ARRAY_LEN(blocks); i++) {
+		unsigned code = (unsigned)ARRAY_LEN(dtypes) + 1 + i;
+		uint32_t elements, bytes;
+
+		assert_string_equal(dtype_name(code), blocks[i].name);
+		assert_int_equal(dtype_parse(blocks[i].name), code);
+		assert_int_equal(dtype_bits(code), 0);
+		assert_true(dtype_is_block(code));
+		assert_int_equal(weightd_dtype_block((enum weightd_dtype)code, &elements, &bytes),
+				 0);
+		assert_int_equal(elements, blocks[i].elements);
+		assert_int_equal(bytes, blocks[i].bytes);
+	}
+}
+
+static void other_types_have_the_fewest_elements_of_whole_bytes(void **state)
+{
+	uint32_t elements, bytes = UINT32_MAX;
+
+	(void)state;
+	for (unsigned i = 0; i < ARRAY_LEN(dtypes); i++) {
+		assert_int_equal(dtype_block(i + 1, &elements, &bytes), 0);
+		assert_int_equal(elements, dtypes[i].bits == 4 ? 2 : dtypes[i].bits == 6 ? 4 : 1);
+		assert_int_equal(bytes * 8, elements * dtypes[i].bits);
+		assert_false(dtype_is_block(i + 1));
+	}
+	assert_int_equal(dtype_block(0, &elements, &bytes), -EINVAL);
+	assert_int_equal(dtype_block(DTYPE_END, &elements, &bytes), -EINVAL);
+	assert_int_equal(weightd_dtype_block((enum weightd_dtype)255, &elements, &bytes), -EINVAL);
+}
+
 static void the_public_codes_are_the_same(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i <= ARRAY_LEN(dtypes) + 1; i++) {
+	for (unsigned i = 0; i <= DTYPE_END; i++) {
 		const char *name = dtype_name(i);
 
 		assert_int_equal(weightd_dtype_bits((enum weightd_dtype)i), dtype_bits(i));
@@ -105,6 +153,13 @@ static void the_size_of_a_tensor_is_checked_arithmetic(void **state)
 		{DTYPE_U8, 3, {(uint64_t)1 << 63, 4, 0}, -EOVERFLOW, 0},
 		{DTYPE_U8, 3, {0, (uint64_t)1 << 63, 4}, 0, 0},
 		{DTYPE_U8, 1, {UINT64_MAX}, -EOVERFLOW, 0},
+		{DTYPE_Q4_K, 2, {3, 512}, 0, 864},
+		{DTYPE_Q4_K, 2, {512, 3}, -EINVAL, 0},
+		{DTYPE_Q4_K, 1, {0}, 0, 0},
+		{DTYPE_Q4_K, 0, {0}, -EINVAL, 0},
+		{DTYPE_Q4_0, 2, {0, 33}, -EINVAL, 0},
+		{DTYPE_Q4_0, 2, {(uint64_t)1 << 32, (uint64_t)1 << 32}, -EOVERFLOW, 0},
+		{DTYPE_Q8_K, 1, {UINT64_MAX - 255}, -EOVERFLOW, 0},
 		{0, 0, {0}, -EINVAL, 0},
 		{DTYPE_END, 1, {8}, -EINVAL, 0},
 	};
@@ -125,6 +180,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_code_has_its_name_and_bits),
+		cmocka_unit_test(each_block_type_has_its_block_and_no_bits),
+		cmocka_unit_test(other_types_have_the_fewest_elements_of_whole_bytes),
 		cmocka_unit_test(the_public_codes_are_the_same),
 		cmocka_unit_test(unknown_codes_have_neither),
 		cmocka_unit_test(unknown_names_are_refused),

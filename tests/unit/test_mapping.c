@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -55,9 +56,36 @@ static void a_slot_is_mapped_with_nothing_around_it(void **state)
 	}
 }
 
+static void a_part_has_the_place_in_huge_pages_that_it_has_in_the_file(void **state)
+{
+	static const uint64_t offsets[] = {0, 4096, 8192, MIB, 2 * MIB - 4096, 2 * MIB, 5 * MIB};
+	static const uint64_t sizes[] = {1, 4096, 2 * MIB - 1, 2 * MIB, 3 * MIB + 5};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(offsets) * ARRAY_LEN(sizes); i++) {
+		uint64_t offset = offsets[i % ARRAY_LEN(offsets)],
+			 size = sizes[i / ARRAY_LEN(offsets)];
+		uint64_t pages = (size + 4095) & ~(uint64_t)4095;
+		cleanup(fd_closep) int fd = -1;
+		void *p, *again;
+
+		assert_int_equal(fd_memfd("mapping", offset + size, &fd), 0);
+		assert_int_equal(pwrite(fd, "x", 1, (off_t)offset), 1);
+		assert_int_equal(mapping_new_part(fd, offset, size, PROT_READ, NULL, &p), 0);
+		assert_int_equal(*(volatile char *)p, 'x');
+		if (size >= 2 * MIB)
+			assert_int_equal((uintptr_t)p % (2 * MIB), offset % (2 * MIB));
+		assert_false(has_rest(p, (char *)p + pages));
+		assert_int_equal(mapping_new_part(fd, offset, size, PROT_READ, p, &again), 0);
+		assert_ptr_equal(again, p);
+		mapping_free(p, size);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_part_has_the_place_in_huge_pages_that_it_has_in_the_file),
 		cmocka_unit_test(a_slot_is_mapped_with_nothing_around_it),
 	};
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
-#include "libclient/load/safetensors.h"
+#include "libclient/image/safetensors.h"
 
 #define U8(name, from, to, size)                                                                   \
 	"'" name "':{'dtype':'U8','shape':[" #size "],'data_offsets':[" #from "," #to "]}"

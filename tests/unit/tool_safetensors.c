@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "ipc/dtype.h"
+#include "libclient/image/safetensors.h"
 #include "libclient/load/index.h"
-#include "libclient/load/safetensors.h"
 
 static void print_name(const char *before, const char *name, size_t n)
 {

@@ -39,7 +39,7 @@ class Tensor(Sized):
 
 class Location(Sized):
     _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", c_ubyte * 16),
-                ("map_size", c_uint64)]
+                ("map_size", c_uint64), ("data_offset", c_uint64)]
 
 
 class Server(Sized):
@@ -130,6 +130,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_dtype_name": (c_char_p, c_int),
     "weightd_dtype_parse": (c_int, c_char_p),
     "weightd_dtype_bits": (c_uint, c_int),
+    "weightd_dtype_block": (c_int, c_int, POINTER(c_uint32), POINTER(c_uint32)),
     "weightd_new": (c_int, POINTER(c_void_p)),
     "weightd_connect": (c_int, c_void_p, c_char_p),
     "weightd_close": (None, c_void_p),

@@ -1,7 +1,9 @@
 """Element types: those of libweightd, and what numpy and torch call them."""
 from __future__ import annotations
 
+import functools
 import math
+from ctypes import byref, c_uint32
 
 from ._abi import lib, text
 
@@ -13,7 +15,13 @@ NUMPY = {
     "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "U32": "<u4",
     "F32": "<f4", "C64": "<c8", "F64": "<f8", "I64": "<i8", "U64": "<u8",
 }
-BITS = frozenset(name for name in NUMPY if name == "BF16" or name.startswith(("F4", "F6_", "F8_")))
+# Block-quantised types of GGUF, in numpy bytes as well, as in the package gguf.
+BLOCKS = (
+    "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL "
+    "IQ3_S IQ2_S IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0"
+).split()
+NUMPY.update(dict.fromkeys(BLOCKS, "u1"))
+BITS = frozenset(name for name in NUMPY if name in ("BF16", *BLOCKS) or name.startswith(("F4", "F6_", "F8_")))
 
 # Attributes of the module torch; which of them exist depends on its version.
 TORCH = {
@@ -37,6 +45,14 @@ def name(code: int) -> str:
     return lib.weightd_dtype_name(code).decode()
 
 
+@functools.lru_cache(maxsize=None)
+def block(name: str) -> tuple[int, int]:
+    """The fewest elements that fill whole bytes, and these bytes: (1, 4) for F32, (2, 1) for F4, (256, 144) for Q4_K."""
+    elements, size = c_uint32(), c_uint32()
+    lib.weightd_dtype_block(code(name), byref(elements), byref(size))
+    return elements.value, size.value
+
+
 def typestr(name: str) -> str:
     """The numpy type, as numpy.dtype.str has it."""
     kind = NUMPY[name]
@@ -45,15 +61,15 @@ def typestr(name: str) -> str:
 
 def packed(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """
-    The shape in whole elements of the numpy type: the same, except for elements below a byte, where the
-    last dimension counts bytes; flat when a row does not end with a byte.
+    The shape in whole elements of the numpy type: the same, except for elements below a byte and for blocks, where
+    the last dimension counts bytes; flat when a row does not end with a byte.
     """
-    bits = lib.weightd_dtype_bits(code(name))
-    if bits % 8 == 0:
+    elements, size = block(name)
+    if elements == 1:
         return shape
-    if shape and shape[-1] * bits % 8 == 0:
-        return (*shape[:-1], shape[-1] * bits // 8)
-    return (math.prod(shape) * bits // 8,)
+    if shape and shape[-1] % elements == 0:
+        return (*shape[:-1], shape[-1] // elements * size)
+    return (math.prod(shape) // elements * size,)
 
 
 def unpacked(shape: tuple[int, ...], name: str) -> tuple[int, ...]:

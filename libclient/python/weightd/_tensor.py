@@ -21,7 +21,7 @@ class Entry:
     One row of a layout.
 
     name      str
-    dtype     "F32", "BF16", ...: those of safetensors
+    dtype     "F32", "BF16", ...: those of safetensors, and "Q4_K", ...: those of GGUF
     shape     tuple of int, outermost first; () for a scalar; row-major and contiguous
     offset    bytes from the start of the buffer
     nbytes    bytes
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element, or of the byte that holds several."""
+        """Bytes of an element; 1 for types below a byte and for blocks."""
         return max(1, _abi.lib.weightd_dtype_bits(_dtype.code(self.dtype)) // 8)
 
     def __repr__(self) -> str:
@@ -84,8 +84,8 @@ class Tensor(Entry):
     def __getitem__(self, rows: slice | int) -> Tensor:
         """
         Rows, as numpy counts them: tensor[2:5] and tensor[-1] are Tensors on the same memory, of all types: with
-        F4 and F6_* a slice has to begin and end with a byte. IndexError, ValueError; TypeError: another index, which
-        numpy() and torch() take.
+        F4 and F6_* a slice has to begin and end with a byte, with types of GGUF with a block. IndexError, ValueError;
+        TypeError: another index, which numpy() and torch() take.
         """
         if not self.shape:
             raise IndexError(f"{self.name!r} is a scalar, without rows")
@@ -108,14 +108,14 @@ class Tensor(Entry):
 
     def _part(self, shape: tuple[int, ...], first: int) -> Tensor:
         """A Tensor of that shape from element `first` on. ValueError."""
-        bits = _abi.lib.weightd_dtype_bits(_dtype.code(self.dtype))
-        begin, size = first * bits, math.prod(shape) * bits
-        if size and (begin % 8 or size % 8):
-            each = 8 // math.gcd(8, math.prod(self.shape[1:]) * bits)
-            raise ValueError(f"{self.name!r}: those rows of {self.dtype} begin or end within a byte; every "
-                             f"{each} rows one begins")
+        elements, size = _dtype.block(self.dtype)
+        n = math.prod(shape)
+        if n and (first % elements or n % elements):
+            each = elements // math.gcd(elements, math.prod(self.shape[1:]))
+            raise ValueError(f"{self.name!r}: those rows of {self.dtype} begin or end within a "
+                             f"{'block' if self.dtype in _dtype.BLOCKS else 'byte'}; every {each} rows one begins")
         part = copy.copy(self)
-        part.shape, part.offset, part.nbytes = shape, self.offset + begin // 8, size // 8
+        part.shape, part.offset, part.nbytes = shape, self.offset + first // elements * size, n // elements * size
         return part
 
     # With rows it would be a sequence of Python's, which torch 1.13 reads element by element.
@@ -149,8 +149,8 @@ class Tensor(Entry):
     def numpy(self) -> ndarray:
         """
         An array of this shape. BF16 and F8_* are returned as the unsigned integer that holds their bits (see
-        `dtype`), F4 and F6_* as bytes: the last dimension counts bytes, and the array is flat if a row does
-        not end with one. TypeError: it is on a GPU.
+        `dtype`), F4, F6_* and the types of GGUF as bytes: the last dimension counts bytes, and the array is flat
+        if a row does not end with one. TypeError: it is on a GPU.
         """
         self._on_host()
         return self._array()

@@ -327,7 +327,7 @@ OTHER_FORMATS = [
     (b"PK\x03\x04\x14\0\x08\x08" + bytes(60), "zip archive, as torch.save()"),
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle, as old versions of torch.save() write"),
     (b"\x80\x04\x95" + bytes(20), "pickle"),
-    (b"GGUF\3\0\0\0" + bytes(60), "GGUF"),
+    (b"GGUF\1\0\0\0" + bytes(60), "GGUF"),
     (b"\x89HDF\r\n\x1a\n" + bytes(60), "HDF5"),
     (b"\x93NUMPY\1\0v\0{'descr': '<f4'}", "numpy.save()"),
     (b"\x1f\x8b\x08\0\0\0\0\0\0\x03" + bytes(20), "compressed by gzip"),

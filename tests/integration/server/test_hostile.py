@@ -101,7 +101,8 @@ def valid(op):
               wire.DROP: (b"none", device, 0), wire.RESUME: (77,), wire.RENEW: (77, 1),
               wire.ROLLBACK: (b"none", device, 0), wire.ACCESS: (b"none", device, 0, 0, 0, 0),
               wire.PAUSE: (77, 0), wire.EVENTS: (0, 0), wire.STAT: (),
-              wire.LAYOUT: (b"none", device, 0)}
+              wire.LAYOUT: (b"none", device, 0), wire.CREATE_IMAGE: (b"file", device, 9, 0, 0, 0, 0, 0, 4096),
+              wire.PROOF: (77,), wire.SET_FILES: (77,), wire.FILES: (b"none", device, 0)}
     return wire.BODIES[op].pack(*values[op])
 
 

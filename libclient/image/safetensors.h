@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 #include "weightd.h"
 
 #define SAFETENSORS_PREFIX_SIZE 8
@@ -45,6 +45,15 @@ struct safetensors_tensor {
 	uint32_t name_size;
 	uint32_t n_dims;
 	enum weightd_dtype dtype;
+	enum weightd_role role;
+	const char *unit; /* NULL: the file does not say */
+};
+
+/* A second name for a tensor, of this file or of another one of the same model. */
+struct safetensors_tie {
+	const char *alias, *name; /* NUL-terminated, in safetensors::text */
+	uint32_t alias_size, name_size;
+	const char *unit; /* NULL: the file does not say */
 };
 
 struct safetensors {
@@ -52,6 +61,8 @@ struct safetensors {
 	size_t n_tensors;
 	uint64_t *dims;
 	size_t n_dims;
+	struct safetensors_tie *ties; /* in the order of the header */
+	size_t n_ties;
 	char *text;
 	uint64_t data_offset; /* position of the data in the file, set by safetensors_read() */
 };

@@ -2,7 +2,7 @@
  * Offsets and shapes of an untrusted file are unsigned, added and multiplied with checks, and all of them are
  * validated before any is used.
  */
-#include "libclient/load/safetensors.h"
+#include "libclient/image/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,10 +12,11 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
-#include "libclient/load/array.h"
-#include "libclient/load/magic.h"
-#include "libclient/load/members.h"
-#include "libclient/load/names.h"
+#include "libclient/image/array.h"
+#include "libclient/image/magic.h"
+#include "libclient/image/members.h"
+#include "libclient/image/metadata.h"
+#include "libclient/image/names.h"
 
 struct parser {
 	struct members members;
@@ -23,6 +24,7 @@ struct parser {
 	struct names names;
 	size_t text_used;
 	size_t tensors_max, dims_max; /* allocated */
+	json_t *metadata; /* NULL: there is none */
 	struct sentence *s;
 };
 
@@ -72,7 +74,7 @@ static int parse_dtype(struct parser *p, const json_t *value, struct safetensors
 	if (!name)
 		return sentence_set(p->s, SAFETENSORS_ENTRY, "tensor %s has no dtype", QUOTE(t));
 	dtype = strlen(name) == n ? dtype_parse(name) : -EINVAL;
-	if (dtype < 0)
+	if (dtype < 0 || dtype_is_block((unsigned)dtype))
 		return sentence_set(p->s, SAFETENSORS_DTYPE,
 				    "tensor %s has dtype %s, which this release does not support",
 				    QUOTE(t), sentence_quote(&(struct sentence_quote){0}, name, n));
@@ -173,9 +175,10 @@ static int add_tensor(struct parser *p, const char *name, size_t n, struct span 
 	*t = (struct safetensors_tensor){
 		.name = memcpy(p->st.text + p->text_used, name, n + 1),
 		.name_size = (uint32_t)n,
+		.role = WEIGHTD_PARAM,
 	};
 	p->text_used += n + 1;
-	r = names_add(&p->names, t->name, n, 0);
+	r = names_add(&p->names, t->name, n, (uint32_t)p->st.n_tensors);
 	if (r == -EEXIST)
 		return sentence_set(p->s, SAFETENSORS_DUPLICATE, "tensor %s is in its header twice",
 				    QUOTE(t));
@@ -188,8 +191,8 @@ static int add_tensor(struct parser *p, const char *name, size_t n, struct span 
 	return 0;
 }
 
-/* Checks text for people. Nothing in it matters here, but the reference implementation requires its form. */
-static int check_metadata(struct parser *p, struct span value)
+/* Checks the form that the reference implementation requires. The texts themselves cannot make a file wrong. */
+static int parse_metadata(struct parser *p, struct span value)
 {
 	cleanup(json_decrefp) json_t *metadata = NULL;
 	const char *key;
@@ -207,6 +210,7 @@ static int check_metadata(struct parser *p, struct span value)
 		p->s, SAFETENSORS_METADATA,
 		"its __metadata__ holds something other than text under %s",
 		sentence_quote(&(struct sentence_quote){0}, key, strlen(key)));
+	p->metadata = take_ptr(metadata);
 	return 0;
 }
 
@@ -226,7 +230,7 @@ static int add_member(struct parser *p, struct span key, struct span value, bool
 		return sentence_set(p->s, SAFETENSORS_DUPLICATE,
 				    "__metadata__ is in its header twice");
 	*had_metadata = true;
-	return check_metadata(p, value);
+	return parse_metadata(p, value);
 }
 
 static int parse_members(struct parser *p)
@@ -356,6 +360,22 @@ int safetensors_parse_prefix(const uint8_t prefix[SAFETENSORS_PREFIX_SIZE], uint
 	return 0;
 }
 
+/* A text is never longer than in the header, so those of the metadata have room behind the names. */
+static int parser_finish(struct parser *p, uint64_t data_size)
+{
+	char *text = p->st.text + p->text_used;
+	int r;
+
+	r = metadata_read_names(p->metadata, &p->names, &p->st, &text);
+	if (r < 0)
+		return out_of_memory(p->s);
+	sort_tensors(&p->st);
+	r = metadata_read_units(p->metadata, &p->st, &text);
+	if (r < 0)
+		return out_of_memory(p->s);
+	return check_data(&p->st, data_size, p->s);
+}
+
 int safetensors_parse(const char *header, uint64_t size, uint64_t data_size,
 		      struct safetensors *ret, struct sentence *s)
 {
@@ -366,11 +386,10 @@ int safetensors_parse(const char *header, uint64_t size, uint64_t data_size,
 	/* Without its quotes a name leaves room for its NUL, and escapes are longer than what they mean. */
 	p.st.text = malloc(size + 1);
 	r = p.st.text ? parse_members(&p) : out_of_memory(s);
-	if (r == 0) {
-		sort_tensors(&p.st);
-		r = check_data(&p.st, data_size, s);
-	}
+	if (r == 0)
+		r = parser_finish(&p, data_size);
 	names_deinit(&p.names);
+	json_decref(p.metadata);
 	if (r) {
 		safetensors_deinit(&p.st);
 		return r;
@@ -440,6 +459,7 @@ void safetensors_deinit(struct safetensors *st)
 {
 	free(st->tensors);
 	free(st->dims);
+	free(st->ties);
 	free(st->text);
 	*st = (struct safetensors){0};
 }

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 
 #define MAGIC_SIZE 512 /* bytes that are looked at */
 

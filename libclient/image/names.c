@@ -1,4 +1,4 @@
-#include "libclient/load/names.h"
+#include "libclient/image/names.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "libclient/load/file.h"
+#include "libclient/image/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

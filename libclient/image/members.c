@@ -1,4 +1,4 @@
-#include "libclient/load/members.h"
+#include "libclient/image/members.h"
 
 #include <errno.h>
 

@@ -2,7 +2,7 @@
  * Eight bytes of any file can be read as the size of a header, so for a file of another format the parser's number
  * helps nobody. The format of the file helps: a failed download, weights to be converted.
  */
-#include "libclient/load/magic.h"
+#include "libclient/image/magic.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static const struct format {
 	{0, 2, "\x80\3", "a pickle: " CONVERT},
 	{0, 2, "\x80\4", "a pickle: " CONVERT},
 	{0, 2, "\x80\5", "a pickle: " CONVERT},
-	{0, 4, "GGUF", "a GGUF file of llama.cpp: load the safetensors files of the model instead"},
+	{0, 4, "GGUF", "a GGUF file of llama.cpp: name it by itself, X.gguf"},
 	{0, 8, "\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes: " CONVERT},
 	{0, 6, "\x93NUMPY", "an array that numpy.save() wrote: " CONVERT},
 	{0, 3, "\x1f\x8b\x08", "compressed by gzip: " UNPACK},
