@@ -16,6 +16,7 @@
 #include "ipc/digest.h"
 #include "libclient/connection/restart.h"
 #include "libclient/cuda/gpu.h"
+#include "libclient/files.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"
 #include "libclient/version/tensor.h"
@@ -348,12 +349,41 @@ static int start_attaching(struct weightd *w, const char *name,
 	return choose_map_device(w, o->map_device, ret);
 }
 
+/* The version may be gone again before it is attached: retry, up to the deadline. */
+static int attach_in_time(struct weightd *w, const struct attaching *a, int timeout_ms,
+			  struct weightd_buffer **ret)
+{
+	bool is_updated;
+	int r;
+
+	for (;;) {
+		uint64_t now;
+		int left_ms = -1;
+
+		r = buffer_attach(w, a, ret);
+		is_updated = r == -EAGAIN;
+		if (timeout_ms == 0 || (r != -ENODATA && r != -ENOENT && !is_updated))
+			return r;
+		now = num_now_ns();
+		if (timeout_ms > 0)
+			left_ms = now < a->deadline_ns ? (int)((a->deadline_ns - now) / 1000000) : 0;
+		r = weightd_wait(w, a->attach.name, a->attach.device, a->attach.version, left_ms,
+				 NULL);
+		if (r < 0)
+			return r;
+		/* -ENOENT: the buffer is past it. */
+		if (a->attach.version && !is_updated)
+			return buffer_attach(w, a, ret);
+	}
+}
+
 int weightd_attach(struct weightd *w, const char *name,
 		   const struct weightd_attach_options *options, struct weightd_buffer **ret)
 {
 	struct weightd_attach_options o = {0};
+	cleanup(fd_closep) int fd = -1;
+	struct weightd_buffer *b = NULL;
 	struct attaching a;
-	bool is_updated;
 	int r;
 
 	if (options) {
@@ -363,27 +393,20 @@ int weightd_attach(struct weightd *w, const char *name,
 			return r;
 	}
 	r = start_attaching(w, name, &o, &a);
+	a.ret_fd = o.ret_fd ? &fd : NULL;
+	if (r == 0)
+		r = attach_in_time(w, &a, o.timeout_ms, &b);
 	if (r < 0)
 		return r;
-	/* The version may be gone again before it is attached: retry, up to the deadline. */
-	for (;;) {
-		uint64_t now;
-		int left_ms = -1;
-
-		r = buffer_attach(w, &a, ret);
-		is_updated = r == -EAGAIN;
-		if (o.timeout_ms == 0 || (r != -ENODATA && r != -ENOENT && !is_updated))
-			return r;
-		now = num_now_ns();
-		if (o.timeout_ms > 0)
-			left_ms = now < a.deadline_ns ? (int)((a.deadline_ns - now) / 1000000) : 0;
-		r = weightd_wait(w, a.attach.name, a.attach.device, a.attach.version, left_ms, NULL);
-		if (r < 0)
-			return r;
-		/* -ENOENT: the buffer is past it. */
-		if (a.attach.version && !is_updated)
-			return buffer_attach(w, &a, ret);
+	r = files_require(w, b->name, b->device, b->version, o.require, o.n_require);
+	if (r < 0) {
+		weightd_detach(b);
+		return r;
 	}
+	if (o.ret_fd)
+		*o.ret_fd = take_fd(fd);
+	*ret = b;
+	return 0;
 }
 
 const char *weightd_buffer_name(const struct weightd_buffer *b)

@@ -90,6 +90,7 @@ struct weightd_writer *writer_new(struct weightd *w)
 	wr->fd = -1;
 	wr->reader_fd = -1;
 	wr->digests_fd = -1;
+	wr->files_fd = -1;
 	return wr;
 }
 
@@ -103,6 +104,7 @@ struct weightd_writer *writer_free(struct weightd_writer *wr)
 	(void)fd_close(wr->fd);
 	(void)fd_close(wr->reader_fd);
 	(void)fd_close(wr->digests_fd);
+	(void)fd_close(wr->files_fd);
 	free(wr->header);
 	free(wr->leaf_done);
 	free(wr->digests);
@@ -185,6 +187,7 @@ int writer_begin(struct weightd_writer *wr, struct client_call *call)
 	}
 	list_append(&w->writers, &wr->held.link);
 	memcpy(wr->name, create->name, sizeof(wr->name));
+	memcpy(wr->device, create->device, sizeof(wr->device));
 	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
 	return 0;
 }

@@ -36,11 +36,13 @@ struct weightd_writer {
 	int digests_fd; /* of an image, likewise writable */
 	void *header; /* of an image, header_size bytes in front of the data; NULL: the flat form */
 	uint64_t header_size;
+	int files_fd; /* the files that were set; -1: those of the newest version */
 	void *image; /* mapped image of the new version's layout */
 	uint64_t image_size;
 	struct layout layout;
 	struct adoption adoption; /* if that is not the caller's layout */
 	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
 	struct guarded guarded;
 	uint64_t n_leaves;
 	_Atomic bool *leaf_done; /* its digest is in `leaves` */

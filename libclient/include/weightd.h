@@ -18,6 +18,7 @@
  *	-ENOMEM		this machine has no room for the bytes; the sentence has the missing size
  *	-EDQUOT		a limit of the user or of the server is reached
  *	-EPROTOTYPE	the layout is not the one asked for
+ *	-EMEDIUMTYPE	an attribute of the version is not the one required
  *	-EAGAIN		the buffer is being updated in place; wait for the next version
  *	-EUCLEAN	an exclusive buffer is torn: its writer died during an update; update it again
  *	-EALREADY	this writer has published or was aborted
@@ -310,11 +311,17 @@ struct weightd_attach_options {
 	 * memory while the descriptor is open.
 	 */
 	int *ret_fd;
+	/*
+	 * Attributes that the version must have, "key=value" each, `n_require` of them, else -EMEDIUMTYPE: the sentence has
+	 * both values. Later swaps do not check them again.
+	 */
+	const char *const *require;
+	size_t n_require;
 };
 
 /*
  * Maps a published version; `options` may be NULL. The caller owns the result, and releases it with
- * weightd_detach(). -ENOENT, -ENODATA, -EACCES, -EAGAIN, -EUCLEAN, -EPROTOTYPE, -ETIMEDOUT.
+ * weightd_detach(). -ENOENT, -ENODATA, -EACCES, -EAGAIN, -EUCLEAN, -EPROTOTYPE, -EMEDIUMTYPE, -ETIMEDOUT.
  *
  * On a GPU the mapping is read-only too: a kernel that writes through it fails, with its context (an illegal
  * address). A driver without such mappings returns a writable one, and cuda-ipc memory is always writable: there
@@ -706,6 +713,100 @@ int weightd_writer_abort(struct weightd_writer *wr);
  */
 void weightd_writer_free(struct weightd_writer *wr);
 
+/* --- Files beside the weights ------------------------------------------------------------------- */
+
+#define WEIGHTD_FILES_MAX 67108864 /* bytes of all files of a version */
+#define WEIGHTD_FILES_COUNT_MAX 4096
+#define WEIGHTD_FILE_PATH_MAX 1024
+#define WEIGHTD_ATTRIBUTES_MAX 256
+#define WEIGHTD_ATTRIBUTE_KEY_MAX 127
+#define WEIGHTD_ATTRIBUTE_VALUE_MAX 4095
+
+/*
+ * The small files of a model directory beside its weights (config.json, those of a tokenizer), and attributes: short
+ * texts by name, as "architecture", "dtype" or "tp_rank". They belong to a version and are published with it.
+ *
+ * A path is relative, with '/' between its components: no component is empty, "." or "..", or longer than 255 bytes,
+ * and none has control characters. No path is a folder of another. The attribute "weights" is the path of the weights in
+ * such a directory; without it that is "model.safetensors". No file has this path.
+ */
+struct weightd_files;
+
+struct weightd_file {
+	size_t size; /* set by the caller */
+	const char *path;
+	const void *data; /* owned by the set of files */
+	uint64_t n_bytes;
+};
+
+/* Creates an empty set, which the caller frees. -ENOMEM. */
+int weightd_files_new(struct weightd_files **ret);
+void weightd_files_free(struct weightd_files *f); /* NULL is fine */
+
+/*
+ * Adds a file with a copy of these bytes. -EEXIST: the path is taken, or one of the two is a folder of the other;
+ * -EINVAL: it is no path as above; -EFBIG: the files would have more than WEIGHTD_FILES_MAX bytes, or there are too many;
+ * -ENOMEM. weightd_files_error() has the sentence.
+ */
+int weightd_files_add(struct weightd_files *f, const char *path, const void *data, uint64_t n_bytes);
+
+/*
+ * Sets an attribute; `value` NULL removes it. A key is 1 to WEIGHTD_ATTRIBUTE_KEY_MAX of [A-Za-z0-9._-], a value is at
+ * most WEIGHTD_ATTRIBUTE_VALUE_MAX bytes of UTF-8. -EINVAL, -EFBIG: too many; -ENOMEM. weightd_files_error() has the
+ * sentence.
+ */
+int weightd_files_set_attribute(struct weightd_files *f, const char *key, const char *value);
+
+/* The message of the last failure of these two functions; "" if there was none. */
+const char *weightd_files_error(const struct weightd_files *f);
+
+size_t weightd_files_count(const struct weightd_files *f);
+/* File `i`, in the order of the paths' bytes. -ENOENT; -EINVAL: `ret->size` was not set. */
+int weightd_files_file(const struct weightd_files *f, size_t i, struct weightd_file *ret);
+/* The file with that path. -ENOENT, -EINVAL. */
+int weightd_files_find(const struct weightd_files *f, const char *path, struct weightd_file *ret);
+size_t weightd_files_n_attributes(const struct weightd_files *f);
+/* Attribute `i`, in the order of the keys' bytes; both texts are owned by the set of files. -ENOENT. */
+int weightd_files_attribute(const struct weightd_files *f, size_t i, const char **ret_key,
+			    const char **ret_value);
+/* The value of an attribute, owned by the set of files; NULL: there is none. */
+const char *weightd_files_value(const struct weightd_files *f, const char *key);
+
+/*
+ * All of it as one range of bytes, a safetensors file, for another machine: weightd_files_parse() makes the same set of
+ * it. An unchanged set of weightd_files_get() or weightd_files_parse() returns the very bytes that it was made of. Owned
+ * by `f`, until the next change. NULL: a file has the path of the weights, or there is no memory; weightd_files_error()
+ * has the sentence.
+ */
+const void *weightd_files_image(struct weightd_files *f, uint64_t *ret_size);
+
+/*
+ * Parses such a range of bytes into a set that the caller frees. The bytes are untrusted: the function copies and checks
+ * them. -EBADMSG, -ENOMEM.
+ */
+int weightd_files_parse(const void *image, uint64_t size, struct weightd_files **ret);
+
+/*
+ * The files of version `version` of a buffer (0: the current one) on `device` (NULL: "host"), without attaching it. The
+ * caller frees the result; their bytes are shared memory. -ENOENT, -EACCES; -ENODATA: the version has none, or the buffer
+ * has no version; -EBADMSG: its writer sent something else; -EOPNOTSUPP: the server is older.
+ */
+int weightd_files_get(struct weightd *w, const char *name, const char *device, uint64_t version,
+		      struct weightd_files **ret);
+
+/*
+ * Makes these files, which the caller keeps, those of the version that `wr` publishes; NULL: none. A writer begins with
+ * those of the newest version. May be called again before the publish. -EEXIST: a file has the path of the weights;
+ * -EOPNOTSUPP: cuda-ipc memory, or an older server; -EALREADY, -ESTALE, -EDQUOT, -ENOMEM.
+ */
+int weightd_writer_set_files(struct weightd_writer *wr, struct weightd_files *f);
+
+/*
+ * A copy of the files that `wr` publishes, to change and to pass to weightd_writer_set_files(); empty if there are none. The
+ * caller frees it. Errors as for weightd_files_get().
+ */
+int weightd_writer_get_files(struct weightd_writer *wr, struct weightd_files **ret);
+
 /* --- Loading files ----------------------------------------------------------------------------- */
 
 /*
@@ -729,6 +830,9 @@ struct weightd_load_options {
 	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
 	void *userdata; /* argument of both functions */
 	weightd_note_fn note; /* may be NULL; called from the calling thread, before memory is requested */
+	bool no_files; /* load the weights alone, without the small files beside them */
+	const char *const *attributes; /* "key=value" each; they replace what the load itself finds */
+	size_t n_attributes;
 };
 
 struct weightd_load_result {
@@ -752,6 +856,11 @@ struct weightd_load_result {
  * untouched, with two exceptions: an exclusive buffer is torn once the update has begun, and a replaced buffer is left
  * without a version. A file that changes during the load is -EBADMSG. Blocks, and uses a connection of its own to the
  * same server. `options` and `ret` may be NULL.
+ *
+ * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
+ * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version. The
+ * load sets the attributes architecture, dtype, quantization, producer, weights and weightd. An older server, and cuda-ipc
+ * memory, have neither; there `attributes` are -EOPNOTSUPP.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);

@@ -11,6 +11,7 @@
 #include "libclient/connection/client.h"
 #include "libclient/connection/connection.h"
 #include "libclient/connection/sentence.h"
+#include "libclient/load/companions.h"
 #include "libclient/load/placement.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
@@ -111,14 +112,16 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 }
 
 static int load_plan(struct weightd *w, const char *name, const struct plan *plan,
-		     const struct weightd_load_options *o, struct progress *progress,
-		     struct weightd_load_result *result)
+		     const struct companions *companions, const struct weightd_load_options *o,
+		     struct progress *progress, struct weightd_load_result *result)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	struct sentence *s = client_sentence(w);
 	int r;
 
 	r = load_fill(w, name, plan, o, progress, result, &wr);
+	if (r == 0)
+		r = companions_send(companions, wr);
 	if (r < 0)
 		return r;
 	r = plan_check_unchanged(plan, s);
@@ -142,15 +145,15 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
  * all leases of the caller's.
  */
 static int load_alone(struct weightd *w, const char *name, const struct plan *plan,
-		      const struct weightd_load_options *o, struct progress *progress,
-		      struct weightd_load_result *result)
+		      const struct companions *companions, const struct weightd_load_options *o,
+		      struct progress *progress, struct weightd_load_result *result)
 {
 	cleanup(client_unrefp) struct weightd *own = NULL;
 	int r = connection_twin(w, &own);
 
 	if (r < 0)
 		return r;
-	r = load_plan(own, name, plan, o, progress, result);
+	r = load_plan(own, name, plan, companions, o, progress, result);
 	if (r < 0)
 		*client_sentence(w) = *client_sentence(own);
 	return r;
@@ -160,6 +163,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 		 const struct weightd_load_options *options, struct weightd_load_result *ret)
 {
 	cleanup(plan_deinit) struct plan plan = {0};
+	cleanup(companions_deinit) struct companions companions = {0};
 	struct weightd_load_options o = {0};
 	struct weightd_load_result result = {0};
 	struct progress progress;
@@ -176,7 +180,10 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
 	if (r < 0)
 		return r;
-	r = load_alone(w, name, &plan, &o, &progress, &result);
+	r = companions_init(&companions, w, &plan, paths, n_paths, &o);
+	if (r < 0)
+		return r;
+	r = load_alone(w, name, &plan, &companions, &o, &progress, &result);
 	if (r < 0)
 		return r;
 	result.elapsed_ns = num_now_ns() - start;

@@ -9,6 +9,7 @@
 #include "libclient/image/array.h"
 #include "libclient/load/choice.h"
 #include "libclient/load/directory.h"
+#include "libclient/load/pipeline.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
 
@@ -123,25 +124,56 @@ static int add_files_in(struct sources *ss, struct directory *d, const char *dir
 	return r;
 }
 
-static int add_directory(struct sources *ss, const struct file *f, struct sentence *s)
+/* Adds the set that `d`, the list of `f`, stands for. */
+static int add_choice(struct sources *ss, struct directory *d, const struct file *f,
+		      struct sentence *s)
 {
-	cleanup(directory_deinit) struct directory d = {0};
 	struct choice choice = {0};
 	struct sentence note;
-	int r;
+	int r = choice_make(d, f, &choice, s);
 
-	r = directory_read(f, &d, s);
-	if (r == 0)
-		r = choice_make(&d, f, &choice, s);
 	if (r < 0)
 		return r;
 	if (choice.set->entries->is_index)
-		r = add_index_of(ss, &d, f->path, choice.set->entries->name, s);
+		r = add_index_of(ss, d, f->path, choice.set->entries->name, s);
 	else
-		r = add_files_in(ss, &d, f->path, choice.set, s);
-	if (r == 0 && ss->note && choice_left_out(&choice, &d, f, &note))
+		r = add_files_in(ss, d, f->path, choice.set, s);
+	if (r == 0 && ss->note && choice_left_out(&choice, d, f, &note))
 		ss->note(ss->userdata, note.text);
 	return r;
+}
+
+/* 1: the directory is a pipeline, and its component with weights was added. */
+static int add_component(struct sources *ss, const char *directory, struct sentence *s)
+{
+	cleanup(directory_deinit) struct directory d = {0};
+	cleanup(file_deinit) struct file f = FILE_INIT;
+	cleanup(freep) char *component = NULL, *path = NULL;
+	int r = pipeline_find(directory, &component, s);
+
+	if (r <= 0)
+		return r;
+	path = path_join(directory, strlen(directory), component);
+	if (!path)
+		return out_of_memory(s);
+	r = file_open(path, &f, s);
+	if (r == 0)
+		r = directory_read(&f, &d, s);
+	if (r == 0)
+		r = add_choice(ss, &d, &f, s);
+	return r < 0 ? r : 1;
+}
+
+static int add_directory(struct sources *ss, const struct file *f, struct sentence *s)
+{
+	cleanup(directory_deinit) struct directory d = {0};
+	int r = directory_read(f, &d, s);
+
+	if (r == 0 && d.n_sets == 0)
+		r = add_component(ss, f->path, s);
+	if (r != 0)
+		return r < 0 ? r : 0;
+	return add_choice(ss, &d, f, s);
 }
 
 /* --- Paths -------------------------------------------------------------------------------------- */

@@ -120,3 +120,27 @@ int absent_tensor(const struct weightd_buffer *b, const char *name)
 	free(names);
 	return r;
 }
+
+int absent_file(const struct target *target, const struct weightd_files *files, const char *path)
+{
+	struct weightd_file file = {.size = sizeof(file)};
+	const char **names = calloc(weightd_files_count(files) + 1, sizeof(*names));
+	const char *nearest;
+	unsigned n = 0;
+	int r;
+
+	if (!names)
+		cli_out_of_memory();
+	while (weightd_files_file(files, n, &file) >= 0)
+		names[n++] = file.path;
+	nearest = suggestion_find(path, strlen(path), names, n);
+	if (nearest)
+		r = cli_error("%s@%" PRIu64 " has no file '%s'; is it '%s'?", target->name,
+			      target->version, path, nearest);
+	else
+		r = cli_error("%s@%" PRIu64 " has no file '%s'; 'weightctl files %s' lists those it "
+			      "has",
+			      target->name, target->version, path, target->name);
+	free(names);
+	return r;
+}

@@ -14,5 +14,8 @@ int absent_buffer(struct cli *cli, const char *name, int r);
 /* That way alone, for a buffer on any device: "is it 'minilm'?". Valid until the next call. */
 const char *absent_hint(struct cli *cli, const char *name);
 
+/* Prints that the version has no file of that path. Returns EXIT_FAILED. */
+int absent_file(const struct target *target, const struct weightd_files *files, const char *path);
+
 /* Prints that the buffer has no tensor of that name. Returns EXIT_FAILED. */
 int absent_tensor(const struct weightd_buffer *b, const char *name);

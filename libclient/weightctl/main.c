@@ -28,6 +28,7 @@ static const struct {
 	{&verb_ls, NULL},
 	{&verb_show, NULL},
 	{&verb_tensors, NULL},
+	{&verb_files, NULL},
 	{&verb_cat, NULL},
 	{&verb_verify, NULL},
 	{&verb_history, NULL},

@@ -77,3 +77,37 @@ int server_attach(struct cli *cli, const struct target *target, struct weightd_b
 	r = weightd_attach(cli->w, target->name, &options, ret);
 	return r < 0 ? absent_buffer(cli, target->name, r) : 0;
 }
+
+/* The number of the current version; 0: the buffer is missing or has none, which the next request reports. */
+static uint64_t current_version(struct cli *cli, const char *name)
+{
+	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	const struct weightd_buffer_info *info;
+
+	if (weightd_list(cli->w, name, &list) < 0)
+		return 0;
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
+		if (!strcmp(info->device, cli_device(cli)))
+			return info->version;
+	return 0;
+}
+
+int server_files(struct cli *cli, struct target *target, struct weightd_files **ret)
+{
+	int r;
+
+	if (!target->version)
+		target->version = current_version(cli, target->name);
+	r = weightd_files_get(cli->w, target->name, cli->device, target->version, ret);
+	return r < 0 ? absent_buffer(cli, target->name, r) : 0;
+}
+
+void server_put_attributes(const struct weightd_files *files, struct json *json)
+{
+	const char *key, *value;
+
+	json_open(json, "attributes", '{');
+	for (size_t i = 0; files && weightd_files_attribute(files, i, &key, &value) >= 0; i++)
+		json_put_string(json, key, value);
+	json_close(json, '}');
+}

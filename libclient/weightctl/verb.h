@@ -10,6 +10,7 @@ extern const struct verb verb_cat;
 extern const struct verb verb_chmod;
 extern const struct verb verb_chown;
 extern const struct verb verb_devices;
+extern const struct verb verb_files;
 extern const struct verb verb_history;
 extern const struct verb verb_load;
 extern const struct verb verb_ls;

@@ -26,8 +26,9 @@ Lifetime. Tensors, arrays and capsules keep the memory mapped, in whatever order
 from ._abi import lib as _lib
 from ._buffer import Buffer, attach, reap, wait
 from ._connection import set_restart_timeout
-from ._errors import (Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
+from ._errors import (AttributeMismatch, Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
                       NotPublished, Removed, Restarted, Timeout, Torn, Updating)
+from ._files import Files, files
 from ._layout import Layout
 from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, drop, history, ls,
                       ping, rollback, set_access, versions)
@@ -40,10 +41,10 @@ from ._writer import LoadResult, Writer, create, load
 __version__ = _lib.weightd_release().decode()
 
 __all__ = [
-    "Buffer", "BufferInfo", "Denied", "DeviceInfo", "DigestMismatch", "Disconnected", "Entry", "Error",
-    "Event", "Layout", "LayoutMismatch", "LoadResult", "Location", "NotFound", "NotPublished",
+    "AttributeMismatch", "Buffer", "BufferInfo", "Denied", "DeviceInfo", "DigestMismatch", "Disconnected", "Entry", "Error",
+    "Event", "Files", "Layout", "LayoutMismatch", "LoadResult", "Location", "NotFound", "NotPublished",
     "Removed", "Restarted", "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating",
-    "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create", "devices", "drop", "history",
+    "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create", "devices", "drop", "files", "history",
     "load", "ls", "ping", "reap", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
     "users", "versions", "wait", "watch",
 ]

@@ -51,7 +51,7 @@ class Server(Sized):
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64),
                 ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int), ("map_device", c_char_p),
-                ("ret_fd", POINTER(c_int))]
+                ("ret_fd", POINTER(c_int)), ("require", POINTER(c_char_p)), ("n_require", c_size_t)]
 
 
 class CreateOptions(Sized):
@@ -62,13 +62,18 @@ class CreateOptions(Sized):
 
 class LoadOptions(Sized):
     _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("n_threads", c_uint),
-                ("progress", Progress), ("userdata", c_void_p), ("note", Note)]
+                ("progress", Progress), ("userdata", c_void_p), ("note", Note), ("no_files", c_bool),
+                ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t)]
 
 
 class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
                 ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash)]
+
+
+class File(Sized):
+    _fields_ = [("size", c_size_t), ("path", c_char_p), ("data", c_void_p), ("n_bytes", c_uint64)]
 
 
 class BufferInfo(Sized):
@@ -198,6 +203,22 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_publish_on": (c_int, c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_writer_abort": (c_int, c_void_p),
     "weightd_writer_free": (None, c_void_p),
+    "weightd_files_new": (c_int, POINTER(c_void_p)),
+    "weightd_files_free": (None, c_void_p),
+    "weightd_files_add": (c_int, c_void_p, c_char_p, c_void_p, c_uint64),
+    "weightd_files_set_attribute": (c_int, c_void_p, c_char_p, c_char_p),
+    "weightd_files_error": (c_char_p, c_void_p),
+    "weightd_files_count": (c_size_t, c_void_p),
+    "weightd_files_file": (c_int, c_void_p, c_size_t, POINTER(File)),
+    "weightd_files_find": (c_int, c_void_p, c_char_p, POINTER(File)),
+    "weightd_files_n_attributes": (c_size_t, c_void_p),
+    "weightd_files_attribute": (c_int, c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)),
+    "weightd_files_value": (c_char_p, c_void_p, c_char_p),
+    "weightd_files_image": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_files_parse": (c_int, c_void_p, c_uint64, POINTER(c_void_p)),
+    "weightd_files_get": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, POINTER(c_void_p)),
+    "weightd_writer_set_files": (c_int, c_void_p, c_void_p),
+    "weightd_writer_get_files": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
     "weightd_device_name": (c_int, c_void_p, c_char_p, c_char_p),

@@ -7,6 +7,7 @@ import errno
 import os
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any, Callable, TypeVar, Union
 
 from . import _abi, _stream
@@ -14,6 +15,8 @@ from ._abi import lib
 from ._connection import SLICE_S, Connection, patiently, shared
 from ._deferred import Deferred
 from ._errors import Timeout, Updating, error
+from ._files import Files, texts
+from ._files import get as get_files
 from ._layout import Layout
 from ._memory import BUFFER, Memory
 from ._memory import attach as attach_memory
@@ -57,6 +60,8 @@ class Buffer(Table):
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
     digest       16 bytes, or None when it was published without
+    files        the small files beside the weights: a mapping of paths to bytes
+    attributes   of the version: a dict of short texts
     is_mutable   True for an exclusive buffer; its bytes can change in place: pause() regularly, or read
                  through read_consistent()
     """
@@ -71,6 +76,7 @@ class Buffer(Table):
                          lib.weightd_buffer_n_tensors(handle))
         self.layout_hash = _abi.hash_at(lib.weightd_buffer_layout_hash(handle))
         self.is_mutable: bool = lib.weightd_buffer_is_mutable(handle)
+        self._files: tuple[int, Any] = (0, None)
         self._look_again(handle)
 
     def layout(self) -> Layout:
@@ -108,6 +114,21 @@ class Buffer(Table):
 
     def __repr__(self) -> str:
         return f"<Buffer {self.name!r} on {self.device}, version {self.version}, {len(self)} tensors>"
+
+    @property
+    def files(self) -> Files:
+        """The small files of the version, beside its weights. One request for each version. Error."""
+        version, found = self._files
+        if version != self.version:
+            memory, version = self._open(), self.version
+            found = get_files(memory.connection, self.name, self.device, version)
+            self._files = version, found
+        return found
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The attributes of the version: "architecture", "dtype", ... Error."""
+        return self.files.attributes
 
     def latest(self) -> int:
         """The newest published version: one load from shared memory, no system call. Removed."""
@@ -289,7 +310,7 @@ class Buffer(Table):
 
 def attach(name: str, device: str = "host", version: int | None = None, timeout: float | None = 0.0,
            layout: Layout | bytes | None = None, socket: str | None = None,
-           map_device: str | None = None) -> Buffer:
+           map_device: str | None = None, require: Mapping[str, Any] | None = None) -> Buffer:
     """
     Maps a published version of `name`, or the one that "name@3" means.
 
@@ -299,10 +320,11 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     layout      what the tensors must be, else LayoutMismatch: a Layout, with the same names, types and shapes
                 in any order; or the hash of one, with that very order too
     map_device  the GPU that is to read it, by peer access, where that is not the one that has it
+    require     attributes that the version must have, {"dtype": "BF16"}, else AttributeMismatch
     socket      path; default: $WEIGHTD_SOCKET, else $XDG_RUNTIME_DIR/weightd.sock, else the system's,
                 /run/weightd/weightd.sock
 
-    NotFound, NotPublished, Timeout, LayoutMismatch, Denied, Disconnected, Error.
+    NotFound, NotPublished, Timeout, LayoutMismatch, AttributeMismatch, Denied, Disconnected, Error.
     """
     name, version = target(name, version)
     if timeout is None or timeout > 0:
@@ -310,7 +332,7 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     wanted = None if isinstance(layout, Layout) else layout
     if wanted is not None and len(wanted) != _abi.HASH_SIZE:
         raise ValueError(f"a layout's hash has {_abi.HASH_SIZE} bytes, not {len(wanted)}")
-    buffer = Buffer(attach_memory(name, device, version, wanted, map_device, socket))
+    buffer = Buffer(attach_memory(name, device, version, wanted, map_device, socket, texts(require)))
     difference = isinstance(layout, Layout) and layout.difference(buffer.layout())
     if difference:
         buffer.close()

@@ -16,7 +16,7 @@ class NotFound(Error, FileNotFoundError):
 
 
 class NotPublished(Error):
-    """ENODATA: the buffer has no version yet, or the version no digest."""
+    """ENODATA: the buffer has no version yet, or the version no digest or no files."""
 
 
 class Removed(Error):
@@ -29,6 +29,10 @@ class Denied(Error, PermissionError):
 
 class LayoutMismatch(Error):
     """EPROTOTYPE: the tensors are not the ones asked for."""
+
+
+class AttributeMismatch(Error):
+    """EMEDIUMTYPE: an attribute of the version is not the one required."""
 
 
 class Torn(Error):
@@ -65,6 +69,7 @@ _CLASSES = {
     errno.EACCES: Denied,
     errno.EPERM: Denied,
     errno.EPROTOTYPE: LayoutMismatch,
+    errno.EMEDIUMTYPE: AttributeMismatch,
     errno.EUCLEAN: Torn,
     errno.EAGAIN: Updating,
     errno.EILSEQ: DigestMismatch,

@@ -168,11 +168,12 @@ def _flat(data: Any) -> memoryview:
 
 
 def attach(name: str, device: str, version: int, layout_hash: bytes | None, map_device: str | None,
-           socket: str | None) -> Memory:
-    """As the attach() that is public, without its wait; `version` 0: the newest."""
+           socket: str | None, require: Any = None) -> Memory:
+    """As the attach() that is public, without its wait; `version` 0: the newest; `require` as from texts()."""
     options = _abi.AttachOptions(device=_abi.text(device), version=version,
                                  layout_hash=layout_hash and _abi.Hash.from_buffer_copy(layout_hash),
-                                 map_device=None if map_device is None else _abi.text(map_device))
+                                 map_device=None if map_device is None else _abi.text(map_device),
+                                 require=require, n_require=len(require or ()))
     connection, handle = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
                     ctypes.byref(handle))

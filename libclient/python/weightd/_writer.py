@@ -4,12 +4,14 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
 from . import _abi, _stream
 from ._abi import lib
 from ._connection import Connection, milliseconds
 from ._errors import Error
+from ._files import Files, of_writer, set_of_writer, texts
 from ._layout import Layout
 from ._memory import WRITER, Memory
 from ._table import Table
@@ -54,6 +56,34 @@ class Writer(Table):
         numpy's arrays. Error.
         """
         self._open().write(offset, data)
+
+    @property
+    def files(self) -> Files:
+        """
+        The small files that the version will have beside its weights: those of the newest version, or what was set.
+        To set: any mapping of paths ("config.json") to bytes or str, at most 64 MiB. ValueError: a path that
+        leaves the directory, or too much. Error.
+        """
+        memory = self._open()
+        return of_writer(memory.connection, memory.handle)
+
+    @files.setter
+    def files(self, files: Mapping[str, Any]) -> None:
+        memory = self._open()
+        set_of_writer(memory.connection, memory.handle, files, self.attributes)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """
+        The attributes that the version will have: those of the newest version, or what was set. To set: a mapping;
+        values become str. ValueError, Error.
+        """
+        return self.files.attributes
+
+    @attributes.setter
+    def attributes(self, attributes: Mapping[str, Any]) -> None:
+        memory = self._open()
+        set_of_writer(memory.connection, memory.handle, self.files, attributes)
 
     def publish(self, stream: Any = None) -> int:
         """
@@ -135,17 +165,20 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          keep: int = 0, new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
          replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
          threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
-         socket: str | None = None, handle: str = "vmm") -> LoadResult:
+         socket: str | None = None, handle: str = "vmm", files: bool = True,
+         attributes: Mapping[str, Any] | None = None) -> LoadResult:
     """
     Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either. A directory stands for one set of files, by the rules in
     weightctl(1); a UserWarning names the files left out. A failure leaves nothing behind, and the previous
     version unchanged, unless it was being replaced, or written in place: then the buffer is torn.
 
-    threads   that read; 0: libweightd's choice
-    progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
-              "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
-              here, and so is a warning that a filter turns into an error
+    threads     that read; 0: libweightd's choice
+    files       take the small files of a directory too: its configuration and tokenizer, see weightctl(1)
+    attributes  of the version, beside those that its files and tensors show: {"tp_rank": 0}
+    progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
+                "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
+                here, and so is a warning that a filter turns into an error
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
@@ -169,12 +202,14 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
 
     create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
                                      policy, pause_timeout, handle)
+    wanted = texts(attributes)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
-                               progress=report, note=note)
-    files = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
+                               progress=report, note=note, no_files=not files,
+                               attributes=wanted, n_attributes=len(wanted or ()))
+    named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     connection, result = Connection(socket), _abi.LoadResult()
     try:
-        connection.call(lib.weightd_load, connection.handle, _abi.text(name), files, len(files),
+        connection.call(lib.weightd_load, connection.handle, _abi.text(name), named, len(named),
                         ctypes.byref(options), ctypes.byref(result), again=False)
     except Error:
         if raised:

@@ -1,13 +1,21 @@
 /*
- * weightctl cat: the bytes of one tensor, as they are, to standard output.
+ * weightctl cat: the bytes of one tensor or file, as they are, to standard output.
  */
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
+
+enum {
+	OPTION_FILE = OPTION_OWN,
+};
 
 #define CHUNK (16u << 20) /* bytes copied from a GPU at once */
 
@@ -66,23 +74,70 @@ static int print_mutable(const struct cli *cli, struct weightd_buffer *b, const 
 	return r;
 }
 
+/* Lines and tabs stay; other control characters could disturb the terminal. */
+static void print_text(const char *data, uint64_t size)
+{
+	while (size > 0) {
+		size_t n = 0;
+		char *run;
+
+		while (n < size && data[n] && data[n] != '\n' && data[n] != '\t')
+			n++;
+		run = strndup(data, n);
+		if (!run)
+			cli_out_of_memory();
+		escape_text(stdout, run);
+		free(run);
+		if (n < size)
+			(void)fputs(data[n] == '\n' ? "\n" : data[n] ? "\t" : "\\x00", stdout);
+		n += n < size;
+		data += n;
+		size -= n;
+	}
+}
+
+/* Needs no attachment. */
+static int cat_file(struct cli *cli, struct target *target, const char *path, bool force)
+{
+	cleanup(server_files_freep) struct weightd_files *files = NULL;
+	struct weightd_file file = {.size = sizeof(file)};
+
+	if (server_connect(cli) || server_files(cli, target, &files))
+		return EXIT_FAILED;
+	if (weightd_files_find(files, path, &file) < 0)
+		return absent_file(target, files, path);
+	if (force || !isatty(STDOUT_FILENO))
+		return cli_write(file.data, file.n_bytes);
+	print_text(file.data, file.n_bytes);
+	return 0;
+}
+
 static int cat_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"force", no_argument, NULL, 'f'},
+		{"file", required_argument, NULL, OPTION_FILE},
 		OPTIONS_DEVICE,
 		OPTIONS_COMMON,
 		{},
 	};
 	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	struct target target;
+	const char *path = NULL;
 	bool force = false;
+	int option;
 
-	while (cli_option(cli, argc, argv, LETTERS_COMMON "f", longs) >= 0)
-		force = true;
-	if (argc - optind != 2)
-		cli_usage(cli, "'cat' wants the name of a buffer and that of a tensor");
+	while ((option = cli_option(cli, argc, argv, LETTERS_COMMON "f", longs)) >= 0) {
+		if (option == OPTION_FILE)
+			path = optarg;
+		else
+			force = true;
+	}
+	if (argc - optind != (path ? 1 : 2))
+		cli_usage(cli, "'cat' wants the name of a buffer, and that of a tensor or --file");
 	target = cli_target(cli, argv[optind]);
+	if (path)
+		return cat_file(cli, &target, path, force);
 	if (!force && isatty(STDOUT_FILENO))
 		return cli_error("raw bytes would disturb the terminal; send them to a file or a "
 				 "pipe, or use --force");
@@ -95,8 +150,10 @@ static int cat_run(struct cli *cli, int argc, char *argv[])
 
 const struct verb verb_cat = {
 	.name = "cat",
-	.args = "NAME[@VERSION] TENSOR",
-	.summary = "Write the raw bytes of a tensor to standard output",
-	.options = " -f, --force            even if standard output is a terminal\n" HELP_DEVICE,
+	.args = "NAME[@VERSION] [TENSOR]",
+	.summary = "Write the raw bytes of a tensor or file to standard output",
+	.options =
+		"     --file PATH        a file beside the weights, instead of a tensor\n"
+		" -f, --force            raw bytes even if standard output is a terminal\n" HELP_DEVICE,
 	.run = cat_run,
 };

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libclient/weightctl/cli.h"
@@ -29,6 +30,8 @@ enum {
 	OPTION_POLICY,
 	OPTION_PAUSE_TIMEOUT,
 	OPTION_HANDLE,
+	OPTION_NO_FILES,
+	OPTION_ATTRIBUTE,
 };
 
 struct loaded {
@@ -195,6 +198,13 @@ static void option_kind(const struct cli *cli, int option, struct weightd_create
 		cli_usage(cli, "of --exclusive, --reusable and --replace only one makes sense");
 }
 
+static const char *option_attribute(const struct cli *cli)
+{
+	if (!strchr(optarg, '=') || optarg[0] == '=')
+		cli_usage(cli, "--attribute wants KEY=VALUE, not '%s'", optarg);
+	return optarg;
+}
+
 static int load_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
@@ -208,6 +218,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"policy", required_argument, NULL, OPTION_POLICY},
 		{"pause-timeout", required_argument, NULL, OPTION_PAUSE_TIMEOUT},
 		{"handle", required_argument, NULL, OPTION_HANDLE},
+		{"no-files", no_argument, NULL, OPTION_NO_FILES},
+		{"attribute", required_argument, NULL, OPTION_ATTRIBUTE},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_JSON,
@@ -219,9 +231,14 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		.size = sizeof(options),
 		.create = &create,
 	};
+	/* Each argument of an option is one of argv: there are fewer of them. */
+	const char **attributes = calloc((size_t)argc + 1, sizeof(*attributes));
 	bool quiet = false;
-	int option;
+	int option, r;
 
+	if (!attributes)
+		cli_out_of_memory();
+	options.attributes = attributes;
 	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
 		switch (option) {
 		case OPTION_MODE:
@@ -245,6 +262,12 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_HANDLE:
 			create.handle = option_handle(cli);
 			break;
+		case OPTION_NO_FILES:
+			options.no_files = true;
+			break;
+		case OPTION_ATTRIBUTE:
+			attributes[options.n_attributes++] = option_attribute(cli);
+			break;
 		case 'q':
 			quiet = true;
 			break;
@@ -254,8 +277,10 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind < 2)
 		cli_usage(cli, "'load' wants a name and at least one path");
-	return load_buffer(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
-			   &options, quiet);
+	r = load_buffer(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
+			&options, quiet);
+	free(attributes);
+	return r;
 }
 
 const struct verb verb_load = {
@@ -277,6 +302,9 @@ const struct verb verb_load = {
 		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that "
 		   "can\n"
 		   "                        open a cudaIpcMemHandle_t only\n"
+		   "     --no-files         load the weights of a directory without its other files\n"
+		   "     --attribute KEY=VALUE\n"
+		   "                        an attribute of the version; may be given again\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
 	.run = load_run,
 };

@@ -8,6 +8,7 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/output/user.h"
 #include "libclient/weightctl/server.h"
@@ -42,9 +43,39 @@ static const struct column columns[] = {
 	{},
 };
 
+/* Those of the current version, whose writer chose the text. */
+static void print_attributes(const struct weightd_files *files)
+{
+	const char *key, *value;
+	int width = 0;
+
+	for (size_t i = 0; weightd_files_attribute(files, i, &key, &value) >= 0; i++)
+		if ((int)strlen(key) > width)
+			width = (int)strlen(key);
+	if (width)
+		(void)fputc('\n', stdout);
+	for (size_t i = 0; weightd_files_attribute(files, i, &key, &value) >= 0; i++) {
+		(void)printf("%-*s  ", width, key);
+		escape_text(stdout, value);
+		(void)fputc('\n', stdout);
+	}
+}
+
+/* NULL: it has none, the server is older, or they cannot be read: the rest is shown without. */
+static struct weightd_files *find_attributes(struct cli *cli, const struct weightd_buffer_info *info)
+{
+	struct weightd_files *files;
+
+	if (!info->version ||
+	    weightd_files_get(cli->w, info->name, info->device, info->version, &files) < 0)
+		return NULL;
+	return files;
+}
+
 static int show_print(struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
 		      const struct weightd_list *versions)
 {
+	cleanup(server_files_freep) struct weightd_files *files = find_attributes(cli, info);
 	struct weightd_buffer_info row = *info;
 	struct json json = {.file = stdout};
 	const struct weightd_version_info *version;
@@ -53,9 +84,12 @@ static int show_print(struct cli *cli, struct table *table, const struct weightd
 	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		column_json_all(ls_columns, info, &json);
+		server_put_attributes(files, &json);
 	} else {
 		row.device = device_short(cli, info->device);
 		column_text_all(ls_columns, &row, cli->format.bytes, stdout);
+		if (files)
+			print_attributes(files);
 		if (weightd_list_count(versions))
 			(void)fputc('\n', stdout);
 	}
