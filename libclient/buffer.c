@@ -127,7 +127,7 @@ static int map_tables(struct weightd_buffer *b, const int fds[2])
 	return 0;
 }
 
-/* What is mapped of the slot: from the first byte of the data on. */
+/* The slot from the first byte of the data on. */
 static struct memory_request slot_request(const struct attaching *a, const struct client_call *call)
 {
 	const struct wire_attach_reply *reply = &call->reply.attach;

@@ -224,7 +224,7 @@ static int propose_image(struct creation *c)
 	return is_unfit(r) ? -EMEDIUMTYPE : r;
 }
 
-/* What follows no other version. */
+/* A version that follows no other. */
 static int propose_own(struct creation *c)
 {
 	int r = propose_image(c);
@@ -502,7 +502,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
 		  struct weightd_writer **ret)
 {
-	cleanup(writer_freep) struct weightd_writer *wr = writer_new(w);
+	cleanup(client_writer_freep) struct weightd_writer *wr = client_writer_new(w);
 	cleanup(creation_deinit) struct creation c = {
 		.w = w,
 		.wr = wr,

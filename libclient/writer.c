@@ -78,7 +78,7 @@ static int writer_resume(struct held *h, const struct restart_patience *p)
 
 static const struct held_ops writer_held_ops = {writer_resume, writer_forget, NULL};
 
-struct weightd_writer *writer_new(struct weightd *w)
+struct weightd_writer *client_writer_new(struct weightd *w)
 {
 	struct weightd_writer *wr = calloc(1, sizeof(*wr));
 
@@ -94,7 +94,7 @@ struct weightd_writer *writer_new(struct weightd *w)
 	return wr;
 }
 
-struct weightd_writer *writer_free(struct weightd_writer *wr)
+struct weightd_writer *client_writer_free(struct weightd_writer *wr)
 {
 	list_remove(&wr->held.link);
 	guard_remove(&wr->guarded);
@@ -256,7 +256,7 @@ void weightd_writer_free(struct weightd_writer *wr)
 	}
 	wr->memory = (struct memory){0};
 	writer_detach(wr);
-	writer_free(wr);
+	client_writer_free(wr);
 }
 
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)

@@ -69,9 +69,9 @@ struct writer_hooks {
 };
 
 /* A writer without a version yet, to be filled by a create. NULL: out of memory. */
-struct weightd_writer *writer_new(struct weightd *w);
-struct weightd_writer *writer_free(struct weightd_writer *wr);
-CLEANUP_POINTER(struct weightd_writer, writer_free);
+struct weightd_writer *client_writer_new(struct weightd *w);
+struct weightd_writer *client_writer_free(struct weightd_writer *wr);
+CLEANUP_POINTER(struct weightd_writer, client_writer_free);
 
 /*
  * Takes the memory over that the reply to a create or create image has, for the layout and header that it asked with.

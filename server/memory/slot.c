@@ -157,7 +157,9 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	s->id = saved->id;
 	s->kept = true;
 	s->memory.location.map_size = saved->map_size;
-	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
+	/* For other memory the manifest has the companions there. */
+	if (s->backend->memory == WIRE_MEMORY_CUDA_IPC)
+		memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
 	r = slot_locate(s);
 	if (r == 0)
 		r = slot_check_recovered(s, probe_fd);

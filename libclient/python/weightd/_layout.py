@@ -19,8 +19,12 @@ _ROLES = {name: code for code, name in _abi.ROLES.items()}
 
 class Layout:
     """
-    An ordered tensor table, written by add() and tie() and read as a sequence of Entry. Each offset is a
-    multiple of `alignment` bytes, a power of two from 64 to 2 MiB. One thread at a time. Can be pickled.
+    An ordered tensor table, written by add() and tie() and read as a sequence of Entry. One thread at a time. Can
+    be pickled.
+
+    By default create() chooses order and offsets: a version in host memory is a safetensors file then, without room
+    between the tensors. With `alignment`, a power of two from 64 to 2 MiB, each offset is a multiple of it, in the
+    order of this table, and the version is no file.
 
     The set of (name, type, shape) identifies a model: if the newest version of a buffer has the same set, create()
     writes in the order of that version.
@@ -28,17 +32,17 @@ class Layout:
 
     _handle: ctypes.c_void_p | None = None  # until __init__ has one
 
-    def __init__(self, alignment: int = 256):
+    def __init__(self, alignment: int | None = None):
         """ValueError: the alignment."""
-        self._handle, self._alignment = ctypes.c_void_p(), alignment
+        self._handle, self._alignment = ctypes.c_void_p(), alignment or 0
         self._index: dict[str, int] | None = {}
-        _check(lib.weightd_layout_new(alignment, ctypes.byref(self._handle)), f"alignment {alignment}")
+        _check(lib.weightd_layout_new(self._alignment, ctypes.byref(self._handle)), f"alignment {alignment}")
 
     @classmethod
     def _parse(cls, image: int | bytes, size: int) -> Layout:
         """Parses bytes, or those at an address; there is at least one tensor. Error."""
         layout = cls.__new__(cls)
-        layout._handle, layout._index = ctypes.c_void_p(), None
+        layout._handle, layout._alignment, layout._index = ctypes.c_void_p(), None, None
         _check(lib.weightd_layout_parse(image, size, ctypes.byref(layout._handle)), "image")
         return layout
 
@@ -50,7 +54,20 @@ class Layout:
     def __del__(self):
         lib.weightd_layout_free(self._handle)
 
+    @classmethod
+    def _repeat(cls, rows: Iterable[tuple]) -> Layout:
+        """The layout of the same calls, without an alignment."""
+        layout = cls()
+        for name, dtype, shape, role, unit, tied_to in rows:
+            if tied_to is None:
+                layout.add(name, dtype, shape, role, unit)
+            else:
+                layout.tie(name, tied_to, unit)
+        return layout
+
     def __reduce__(self):
+        if self._alignment == 0:  # one that was parsed has an alignment
+            return Layout._repeat, ([(e.name, e.dtype, e.shape, e.role, e.unit, e.tied_to) for e in self],)
         if not len(self):
             return Layout, (self._alignment,)
         image, size = ctypes.c_void_p(), ctypes.c_uint64()

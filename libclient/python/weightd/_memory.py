@@ -19,12 +19,14 @@ class Location(NamedTuple):
     """
     The place of bytes. `memory`: "host"; "cuda": an allocation of a GPU's; "cuda-ipc": one of the older kind.
     `device`: the GPU that maps it, by its number in this process, as in torch; None: host memory. `uuid` of
-    the GPU, or of the part of one, that has it: "8e2a4d5c-..."; None: host memory.
+    the GPU, or of the part of one, that has it: "8e2a4d5c-..."; None: host memory. `data_offset`: the byte of the
+    file at which the data begin, behind the header, if the version is a safetensors file; else 0.
     """
 
     memory: str
     device: int | None
     uuid: str | None
+    data_offset: int = 0
 
 
 class Kind(NamedTuple):
@@ -206,7 +208,7 @@ def _location(kind: Kind, handle: ctypes.c_void_p) -> Location:
     if r < 0:
         raise error(-r, f"the location of the memory cannot be determined: {os.strerror(-r)}")
     if found.device < 0:
-        return Location(_abi.MEMORIES[found.memory], None, None)
+        return Location(_abi.MEMORIES[found.memory], None, None, found.data_offset)
     digits = bytes(found.uuid).hex()
     uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     return Location(_abi.MEMORIES[found.memory], found.device, uuid)

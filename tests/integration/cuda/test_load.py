@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from integration.load.test_load import MIB, buffers, eventually, random_tensors, u8, write_model
-from lib import features
+from lib import features, gguf
 
 ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY, INVALID_IMAGE, UNKNOWN = 700, 2, 209, 200, 999
 
@@ -86,8 +86,20 @@ def test_what_is_on_the_gpu_is_what_the_file_holds(gpu_daemon, gpu, model, threa
 def test_a_load_has_the_digest_that_it_has_in_host_memory(gpu_daemon, model):
     path, _ = model
     there = json.loads(load(gpu_daemon, path).stdout)
-    here = json.loads(gpu_daemon.ctl("load", "--json", "--quiet", "m", path).stdout)
+    # Memory that is used again has the layout that memory of a GPU has.
+    here = json.loads(gpu_daemon.ctl("load", "--json", "--quiet", "--reusable", "m", path).stdout)
     assert there["digest"] == here["digest"]
+
+
+def test_a_gguf_file_is_loaded_to_a_gpu_tensor_by_tensor(gpu_daemon, gpu, tmp_path):
+    rng = random.Random(5)
+    sizes = {"a": ("Q4_K", [3, 512]), "b": ("F32", [5]), "c": ("MXFP4", [64, 4096]), "d": ("IQ1_S", [40, 25_600])}
+    tensors = {name: (dtype, shape, rng.randbytes(gguf.size_of(dtype, shape))) for name, (dtype, shape) in sizes.items()}
+    gguf.write(tmp_path / "m.gguf", tensors)
+    load(gpu_daemon, tmp_path / "m.gguf")
+    check_bytes(gpu_daemon, gpu, tensors)
+    assert {name: (row["dtype"], row["shape"]) for name, row in listing(gpu_daemon).items()} == sizes
+    gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
 
 
 def test_a_real_model_is_loaded_to_a_gpu(gpu_daemon, gpu):

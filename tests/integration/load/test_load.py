@@ -61,9 +61,10 @@ def one_file(tmp_path):
     return path, write_model(path, tensors), tensors
 
 
-def check_bytes(daemon, name, tensors):
+def check_bytes(daemon, name, tensors, in_order=True):
+    """`in_order`: the version has the tensors in this order, as one file has them; of several the library decides."""
     listed = {t["name"]: t for t in json.loads(daemon.ctl("tensors", name, "--json").stdout)["tensors"]}
-    assert list(listed) == list(tensors)
+    assert list(listed) == list(tensors) if in_order else listed.keys() == tensors.keys()
     for tensor, (dtype, shape, data) in tensors.items():
         assert (listed[tensor]["dtype"], listed[tensor]["shape"]) == (dtype, shape)
         assert daemon.ctl("cat", name, tensor, text=False).stdout == data, tensor
@@ -207,7 +208,7 @@ def test_the_index_decides_for_every_tensor(daemon, tmp_path):
     write_index(tmp_path / "model.safetensors.index.json",
                 {name: f"model-{i}.safetensors" for i in (2, 0, 1) for name in parts[i]})
     daemon.ctl("load", "m", tmp_path)
-    check_bytes(daemon, "m", parts[0] | parts[1] | parts[2])
+    check_bytes(daemon, "m", parts[0] | parts[1] | parts[2], in_order=False)
 
 
 def test_a_directory_and_a_list_of_files_give_the_same(daemon, tmp_path):
@@ -217,7 +218,7 @@ def test_a_directory_and_a_list_of_files_give_the_same(daemon, tmp_path):
     for path, part in zip(paths, parts):
         write_model(path, part)
     daemon.ctl("load", "m", tmp_path)
-    check_bytes(daemon, "m", parts[0] | parts[1] | parts[2])
+    check_bytes(daemon, "m", parts[0] | parts[1] | parts[2], in_order=False)
     first = buffers(daemon)[0]
     daemon.ctl("load", "m", *paths)  # would be refused if the layout differed
     assert buffers(daemon)[0]["layout"] == first["layout"]

@@ -56,7 +56,7 @@ class Flat(Mapping):
         self.writer.close()
 
 
-def flat(module: torch.nn.Module, name: str, alignment: int = 256, names: Names = None, **options) -> Flat:
+def flat(module: torch.nn.Module, name: str, alignment: int | None = None, names: Names = None, **options) -> Flat:
     """
     Makes the parameters and persistent buffers of `module` views of the next version of buffer `name`,
     to be filled and published. Tensors on the meta device are replaced (parameters by new objects of the
@@ -70,8 +70,8 @@ def flat(module: torch.nn.Module, name: str, alignment: int = 256, names: Names 
     Tensors over the same elements (storage, offset, shape, strides) stay so. Those that share a part of their
     memory are refused.
 
-    `names` makes the buffer's names of the module's, as in bind(). `options` as in weightd.create(), with its
-    errors; with device="cuda:0" the module moves to the GPU, its gradients, if it has any, do not: module.cuda()
+    `alignment` as in Layout. `names` makes the buffer's names of the module's, as in bind(). `options` as in
+    weightd.create(), with its errors; with device="cuda:0" the module moves to the GPU, its gradients, if it has any, do not: module.cuda()
     first. ValueError: a non-persistent buffer is still on the meta device, a type that weightd has not, a
     tensor that is not plain (see bind()). LayoutMismatch: the version has one memory for tensors that differ here.
     Nothing is changed after an error. load_state_dict() is refused (Denied) once the version is published.

@@ -13,7 +13,7 @@ from ._names import Names, renamer
 from ._places import Contents, contents_of, refuse_odd
 
 
-def layout_of(module: torch.nn.Module, alignment: int = 256, names: Names = None,
+def layout_of(module: torch.nn.Module, alignment: int | None = None, names: Names = None,
               like: Buffer | Layout | None = None) -> Layout:
     """
     The layout of a module's parameters and persistent buffers, in the order and with the names of its
@@ -25,6 +25,8 @@ def layout_of(module: torch.nn.Module, alignment: int = 256, names: Names = None
     With `like`, a Buffer or a Layout, it is that one's layout, with its order, offsets and roles: LayoutMismatch
     where the module has other names, types or shapes, which it names. A name that only one of the two has may
     be missing in the other where it is tied.
+
+    `alignment` as in Layout.
 
     Extra state (get_extra_state()) is in no layout; fill() passes over it.
 
@@ -46,7 +48,7 @@ def _like(layout: Layout, like: Buffer | Layout) -> Layout:
     return wanted
 
 
-def lay_out(contents: Contents, alignment: int, names: Names) -> Layout:
+def lay_out(contents: Contents, alignment: int | None, names: Names) -> Layout:
     layout, rename = Layout(alignment), renamer(names)
     indices: dict[int, int] = {}  # keyed by id of the Held
     for name, held in contents.entries:
