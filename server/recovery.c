@@ -20,6 +20,7 @@
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/restart/inherit.h"
 #include "server/state/server.h"
 
@@ -42,7 +43,7 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_t
 
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_for_each(v, lists[i], link)
-			if (v->table->id == id) {
+			if (v->table->memfd.id == id) {
 				*ret = layout_table_ref(v->table);
 				return 0;
 			}
@@ -52,6 +53,33 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_t
 	r = layout_table_recover(p->server, uid, id, fd, ret);
 	if (r < 0)
 		inherit_give_back(p->in, STORE_TABLE, id, fd);
+	else
+		store_adopt(&p->server->store);
+	return r;
+}
+
+/* Likewise; those of version or writer 0, none. */
+static int find_files(struct patient *p, uint64_t id, uid_t uid, struct version_files **ret)
+{
+	struct list *lists[] = {&p->buffer->versions, &p->buffer->leaving};
+	struct version *v;
+	int fd, r;
+
+	*ret = NULL;
+	if (!id)
+		return 0;
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		list_for_each(v, lists[i], link)
+			if (version_files_id(v->files) == id) {
+				*ret = version_files_ref(v->files);
+				return 0;
+			}
+	fd = inherit_take(p->in, STORE_FILES, id);
+	if (fd < 0)
+		return -ENOENT;
+	r = version_files_recover(p->server, uid, id, fd, ret);
+	if (r < 0)
+		inherit_give_back(p->in, STORE_FILES, id, fd);
 	else
 		store_adopt(&p->server->store);
 	return r;
@@ -86,12 +114,22 @@ static int find_digests(struct patient *p, struct slot *s, bool is_published)
 	return r;
 }
 
-static void recovery_report_no_digests(const struct patient *p, const struct manifest_version *e)
+/* A version is served without what it has lost of this. */
+static void recover_companions(struct patient *p, const struct manifest_version *e,
+			       const struct manifest_companions *beside, struct version *v)
 {
-	if (!e->ended_ns && e->flags & MANIFEST_DIGEST)
-		log_error("the digests of '%s@%" PRIu64
-			  "' on %s are lost: it is served, and cannot be verified",
-			  p->buffer->name, e->number, p->buffer->device);
+	const struct buffer *b = p->buffer;
+
+	if (beside->data_offset && find_digests(p, v->slot, v->number) < 0) {
+		if (v->has_digest && !e->ended_ns)
+			log_error("the digests of '%s@%" PRIu64
+				  "' on %s are lost: it is served, and cannot be verified",
+				  b->name, e->number, b->device);
+		v->has_digest = false;
+	}
+	if (find_files(p, beside->files, e->uid, &v->files) < 0 && !e->ended_ns)
+		log_error("the files of '%s@%" PRIu64 "' on %s are lost: it is served without them",
+			  b->name, e->number, b->device);
 }
 
 /* Returns it to the store's keeping: for a descriptor that cannot be used. */
@@ -109,9 +147,9 @@ static void return_slot(struct patient *p, struct slot *s)
 
 static void return_table(struct patient *p, struct layout_table *t)
 {
-	if (t && t->n_refs == 1) {
-		inherit_give_back(p->in, STORE_TABLE, t->id, take_fd(t->fd));
-		t->kept = false;
+	if (t && t->memfd.n_refs == 1) {
+		inherit_give_back(p->in, STORE_TABLE, t->memfd.id, take_fd(t->memfd.fd));
+		t->memfd.kept = false;
 		p->server->store.n_kept--;
 	}
 	layout_table_unref(t);
@@ -170,10 +208,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->pid = (pid_t)e->pid;
 	v->generation = e->generation;
 	v->has_digest = e->flags & MANIFEST_DIGEST;
-	if (beside.data_offset && find_digests(p, v->slot, v->number) < 0) {
-		recovery_report_no_digests(p, e);
-		v->has_digest = false;
-	}
+	recover_companions(p, e, &beside, v);
 	if (v->has_digest)
 		memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
@@ -232,6 +267,7 @@ static void recover_writer(struct patient *p)
 	struct version *current = buffer_current(p->buffer);
 	struct slot *slot = NULL;
 	struct layout_table *table = NULL;
+	struct version_files *files = NULL;
 	int r;
 
 	if (!saved->id)
@@ -247,7 +283,9 @@ static void recover_writer(struct patient *p)
 	if (r == 0)
 		r = find_table(p, saved->table, saved->uid, &table);
 	if (r == 0)
-		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table);
+		r = find_files(p, beside.files, saved->uid, &files);
+	if (r == 0)
+		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table, files);
 	if (r == 0) {
 		(void)slot_watch(in_place ? current->slot : slot);
 		p->result->n_writers++;
@@ -255,6 +293,7 @@ static void recover_writer(struct patient *p)
 	}
 	slot_free(slot);
 	layout_table_unref(table);
+	version_files_unref(files);
 	/* Its other half may have been on the way to the store, or out of it; or it was spoiled. */
 	if (!in_place) {
 		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
@@ -272,16 +311,33 @@ static void check_state(struct buffer *b)
 	buffer_audit(b, AUDIT_TORN, NULL, b->current);
 }
 
+static bool should_exist(const struct manifest_version *e)
+{
+	return !e->ended_ns || e->why == WIRE_END_LOST;
+}
+
 /* True if a version that should exist, and does not, has this slot: then the slot stays where it is. */
 static bool is_missed(const struct patient *p, uint64_t slot)
 {
+	for (unsigned i = 0; i < p->record->n_versions; i++)
+		if (p->record->versions[i].slot == slot && should_exist(&p->record->versions[i]))
+			return true;
+	return false;
+}
+
+/* Drops files, unless a version that should exist has them, and does not, or cannot use them. */
+static void drop_files(struct patient *p, uint64_t id)
+{
+	if (!id)
+		return;
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
 		const struct manifest_version *e = &p->record->versions[i];
 
-		if (e->slot == slot && (!e->ended_ns || e->why == WIRE_END_LOST))
-			return true;
+		if (manifest_companions(p->buffer->manifest, &e->companions).files == id &&
+		    should_exist(e) && !p->is_dead[i])
+			return;
 	}
-	return false;
+	inherit_drop(p->in, &p->server->store, STORE_FILES, id);
 }
 
 /*
@@ -290,11 +346,18 @@ static bool is_missed(const struct patient *p, uint64_t slot)
  */
 static void drop_rest(struct patient *p)
 {
+	const struct manifest *m = p->buffer->manifest;
 	struct store *store = &p->server->store;
+	struct manifest_companions of_writer = manifest_companions(m, &p->record->writer.companions);
 
+	if (p->record->writer.id) {
+		drop_files(p, of_writer.files);
+		drop_files(p, of_writer.other_files);
+	}
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
 		const struct manifest_version *e = &p->record->versions[i];
 
+		drop_files(p, manifest_companions(m, &e->companions).files);
 		if (!p->is_dead[i] && (!e->ended_ns || is_missed(p, e->slot)))
 			continue;
 		inherit_drop(p->in, store, STORE_SLOT, e->slot);

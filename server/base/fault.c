@@ -24,6 +24,7 @@ static const char *const points[] = {
 	"recovery-buffer", "recovery-version", "recovery-writer", "recovery-before-save", "recovery-before-head",
 	"manifest-record", "manifest-checksum", "manifest-commit",
 	"store-put", "store-removed", "store-barrier",
+	"files-begun", "files-saved", "files-kept", "files-committed", "files-removed",
 	"create-begun", "create-provided", "create-saved", "create-stored", "create-kept", "create-answered",
 	"resume-adopted", "resume-published",
 	"publish-begun", "publish-digests", "publish-slot-sealed", "publish-sealed", "publish-committed", "publish-flipped",

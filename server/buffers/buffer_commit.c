@@ -8,6 +8,7 @@
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/state/server.h"
 
 enum head_state buffer_shown_state(const struct buffer *b)
@@ -60,13 +61,13 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 	}
 }
 
-static void copy_location(const struct buffer *b, const struct slot *s, uint8_t *ret_handle,
-			  struct manifest_companions *ret)
+/* True for a slot with a handle, which is copied: it has no companions. */
+static bool copy_handle(const struct slot *s, uint8_t *ret)
 {
-	if (b->backend->memory == WIRE_MEMORY_CUDA_IPC)
-		memcpy(ret_handle, s->memory.location.handle, WIRE_HANDLE_SIZE);
-	else
-		manifest_set_companions(b->manifest, ret, s->data_offset);
+	if (s->backend->memory != WIRE_MEMORY_CUDA_IPC)
+		return false;
+	memcpy(ret, s->memory.location.handle, WIRE_HANDLE_SIZE);
+	return true;
 }
 
 static void copy_version(const struct version *v, struct manifest_record *r)
@@ -76,7 +77,7 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 	*e = (struct manifest_version){
 		.number = v->number,
 		.slot = v->slot->id,
-		.table = v->table->id,
+		.table = v->table->memfd.id,
 		.writer = v->writer,
 		.data_size = v->slot->data_size,
 		.huge_bytes = v->slot->memory.progress.huge,
@@ -90,7 +91,11 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 		.generation = v->generation,
 		.map_size = v->slot->memory.location.map_size,
 	};
-	copy_location(v->buffer, v->slot, e->handle, &e->companions);
+	if (!copy_handle(v->slot, e->handle))
+		manifest_set_companions(
+			v->buffer->manifest, &e->companions,
+			(struct manifest_companions){.data_offset = v->slot->data_offset,
+						     .files = version_files_id(v->files)});
 	memcpy(e->layout_hash, v->table->hash, sizeof(e->layout_hash));
 	memcpy(e->digest, v->digest, sizeof(e->digest));
 }
@@ -116,7 +121,7 @@ static void copy_writer(const struct writer *w, struct manifest_writer *ret)
 		.id = w->id,
 		.cookie = w->cookie,
 		.slot = w->slot ? w->slot->id : 0,
-		.table = w->table ? w->table->id : 0,
+		.table = w->table ? w->table->memfd.id : 0,
 		.data_size = w->slot ? w->slot->data_size : 0,
 		.huge_bytes = w->slot ? w->slot->memory.progress.huge : 0,
 		.uid = w->uid,
@@ -126,8 +131,12 @@ static void copy_writer(const struct writer *w, struct manifest_writer *ret)
 			 (w->spoiled ? MANIFEST_SPOILED : 0),
 		.map_size = w->slot ? w->slot->memory.location.map_size : 0,
 	};
-	if (w->slot)
-		copy_location(w->buffer, w->slot, ret->handle, &ret->companions);
+	if (w->slot && !copy_handle(w->slot, ret->handle))
+		manifest_set_companions(
+			w->buffer->manifest, &ret->companions,
+			(struct manifest_companions){.data_offset = w->slot->data_offset,
+						     .files = version_files_id(w->files),
+						     .other_files = w->other_files});
 }
 
 void buffer_save(struct buffer *b)

@@ -9,6 +9,7 @@
 #include "server/buffers/event.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/state/server.h"
 
 struct version *version_blank(void)
@@ -39,7 +40,7 @@ uint32_t version_flags(const struct version *v)
 {
 	return (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
 	       (v->buffer->exclusive ? WIRE_VERSION_MUTABLE : 0) |
-	       (v->slot->data_offset ? WIRE_VERSION_IMAGE : 0);
+	       (v->slot->data_offset ? WIRE_VERSION_IMAGE : 0) | (v->files ? WIRE_VERSION_FILES : 0);
 }
 
 void version_end(struct version *v, enum wire_end why)
@@ -73,6 +74,7 @@ void version_free(struct version *v)
 	/* Out of the store, then out of the manifest: what recovery finds in neither never was. */
 	slot_free(v->slot);
 	layout_table_unref(v->table);
+	version_files_unref(v->files);
 	fault_point("free-removed");
 	buffer_save(b);
 	fault_point("free-saved");

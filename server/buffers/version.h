@@ -19,6 +19,7 @@
 struct buffer;
 struct slot;
 struct layout_table;
+struct version_files;
 
 struct version {
 	struct list link; /* buffer::versions, or buffer::leaving */
@@ -27,6 +28,7 @@ struct version {
 	uint64_t writer; /* id of its writer */
 	struct slot *slot;
 	struct layout_table *table;
+	struct version_files *files; /* NULL: none */
 	uint64_t published_ns; /* CLOCK_REALTIME */
 	uint64_t ended_ns; /* likewise; 0: it is there */
 	enum wire_end why;

@@ -19,6 +19,7 @@
 #include "server/buffers/version.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -39,6 +40,7 @@ static void writer_release_slot(struct writer *w)
 	w->version = NULL;
 	v->slot = take_ptr(w->slot);
 	v->table = take_ptr(w->table);
+	v->files = take_ptr(w->files);
 	v->writer = w->id;
 	v->uid = w->uid;
 	v->pid = w->pid;
@@ -78,6 +80,8 @@ static void writer_destroy(struct writer *w)
 {
 	async_close_memfd(&w->buffer->server->worker, w->layout.fd);
 	layout_table_unref(w->table);
+	version_files_unref(w->files);
+	version_files_unref(w->new_files);
 	quota_refund(&w->charge);
 	free(w->version);
 	free(w);
@@ -214,7 +218,7 @@ static void writer_on_not_back(struct timer *timer)
 }
 
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
-		   struct layout_table *table)
+		   struct layout_table *table, struct version_files *files)
 {
 	struct server *server = buffer->server;
 	struct writer *w = writer_blank(buffer, saved->id);
@@ -239,6 +243,7 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 	w->slot = slot;
 	w->data_offset = slot->data_offset;
 	w->table = table;
+	w->files = files;
 	w->kept = true;
 	w->handed_out = true;
 	w->reused = saved->flags & MANIFEST_RECYCLED;

@@ -35,6 +35,7 @@ struct session;
 struct slot;
 struct layout_table;
 struct version;
+struct version_files;
 
 struct writer {
 	struct list link; /* session::writers */
@@ -48,6 +49,9 @@ struct writer {
 	struct slot *slot; /* in place: the target's, borrowed */
 	struct version *target; /* the version that is written in place; NULL: a new one is made */
 	struct layout_table *table;
+	struct version_files *files; /* at first those of the newest version; NULL: none */
+	struct version_files *new_files; /* on their way to the store, and then `files` */
+	uint64_t other_files; /* id of those that come or go; 0: none */
 	struct version *version; /* room for what this becomes */
 	struct job job;
 	struct barrier barrier;
@@ -84,11 +88,11 @@ struct writer *writer_blank(struct buffer *buffer, uint64_t id);
 struct writer *writer_free(struct writer *w);
 
 /*
- * Recovers a writer of the manifest, which waits for its session. Takes slot and table (in place
- * the slot is the current version's) on success.
+ * Recovers a writer of the manifest, which waits for its session. Takes slot, table and files (in
+ * place the slot is the current version's) on success.
  */
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
-		   struct layout_table *table);
+		   struct layout_table *table, struct version_files *files);
 
 /* Has a worker do a step of it. `done` gets the writer back by writer_take_back(). */
 void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct job *),

@@ -6,32 +6,23 @@
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "ipc/wire.h"
-#include "server/state/quota.h"
+#include "server/memory/kept_memfd.h"
 
 struct server;
 
 struct layout_table {
-	struct server *server;
-	unsigned n_refs;
-	uint64_t id;
-	int fd; /* read-only */
-	uint64_t size; /* bytes of the memfd */
+	struct kept_memfd memfd;
 	uint64_t data_size; /* bytes of the flat range it describes */
 	uint64_t n_tensors;
 	uint8_t hash[WIRE_HASH_SIZE];
-	bool kept; /* in the store */
-	struct charge charge;
-	struct charge descriptor;
 };
 
 /* Takes `fd` on success. The caller fills in the fields of the layout. 0, QUOTA_EXCEEDED or -ENOMEM. */
-int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
-		     struct layout_table **ret);
+int layout_table_new(struct server *server, uid_t uid, int fd, struct layout_table **ret);
 
 /* Recovers a table from the store. Charges in any case. */
 int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,
@@ -40,6 +31,3 @@ int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,
 struct layout_table *layout_table_ref(struct layout_table *t);
 /* NULL is fine. */
 void layout_table_unref(struct layout_table *t);
-
-/* Puts it into the store, if it is not there already. */
-void layout_table_keep(struct layout_table *t);

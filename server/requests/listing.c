@@ -183,7 +183,8 @@ static void fill_history_record(const struct buffer *b, const struct manifest_ve
 	rec->why = e->why;
 	rec->flags = (e->flags & MANIFEST_DIGEST ? WIRE_VERSION_DIGEST : 0) |
 		     (b->exclusive ? WIRE_VERSION_MUTABLE : 0) |
-		     (beside.data_offset ? WIRE_VERSION_IMAGE : 0);
+		     (beside.data_offset ? WIRE_VERSION_IMAGE : 0) |
+		     (beside.files ? WIRE_VERSION_FILES : 0);
 	memcpy(rec->layout_hash, e->layout_hash, WIRE_HASH_SIZE);
 	memcpy(rec->digest, e->digest, WIRE_HASH_SIZE);
 }

@@ -29,10 +29,12 @@
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/requests/event_watch.h"
 #include "server/requests/listing.h"
 #include "server/requests/lookup.h"
 #include "server/requests/writer_create.h"
+#include "server/requests/writer_files.h"
 #include "server/requests/writer_publish.h"
 #include "server/state/access.h"
 #include "server/state/audit.h"
@@ -374,7 +376,7 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);
 	fault_point("attach-leased");
-	out[0] = v->table->fd;
+	out[0] = v->table->memfd.fd;
 	r = session_reply(s, WIRE_ATTACH, &reply, out, 3);
 	PROBE(attach, lease);
 	if (r < 0)
@@ -706,7 +708,7 @@ static void request_layout(struct session *s, const struct wire_request *m, cons
 	if (s->features & WIRE_FEATURE_IMAGE)
 		reply.layout.data_offset = (uint32_t)v->slot->data_offset;
 	memcpy(reply.layout.layout_hash, v->table->hash, WIRE_HASH_SIZE);
-	(void)session_reply(s, WIRE_LAYOUT, &reply, &v->table->fd, 1);
+	(void)session_reply(s, WIRE_LAYOUT, &reply, &v->table->memfd.fd, 1);
 }
 
 static void request_proof(struct session *s, const struct wire_request *m, const int *fds)
@@ -742,6 +744,40 @@ static void request_proof(struct session *s, const struct wire_request *m, const
 	(void)session_reply(s, WIRE_PROOF, &reply, out, 2);
 }
 
+static void request_set_files(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct writer *w = writer_find(s, m->set_files.id);
+
+	if (w)
+		writer_set_files(w, fds[0]);
+	else
+		session_fail(s, -ENOENT, "this connection has no such writer");
+}
+
+static void request_files(struct session *s, const struct wire_request *m, const int *fds)
+{
+	const struct wire_files *files = &m->files;
+	struct buffer *b = lookup_buffer(s, files->name, files->device, ACCESS_READ);
+	struct version *v = b ? wanted_version(b, files->version) : NULL;
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!b)
+		return;
+	if (!v) {
+		session_fail(s, files->version ? -ENOENT : -ENODATA,
+			     "'%s' on %s does not have that version", b->name, b->device);
+		return;
+	}
+	if (!v->files) {
+		session_fail(s, -ENODATA, "'%s@%" PRIu64 "' on %s has no files beside its weights",
+			     b->name, v->number, b->device);
+		return;
+	}
+	reply.files.version = v->number;
+	(void)session_reply(s, WIRE_FILES, &reply, &v->files->memfd.fd, 1);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
 	[WIRE_HELLO] = request_hello,
@@ -764,6 +800,8 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_LAYOUT] = request_layout,
 	[WIRE_CREATE_IMAGE] = request_create_image,
 	[WIRE_PROOF] = request_proof,
+	[WIRE_SET_FILES] = request_set_files,
+	[WIRE_FILES] = request_files,
 };
 
 /* The device that a request names, or NULL. */
@@ -787,6 +825,8 @@ static const char *device_of(const struct wire_request *m)
 		return m->access.device;
 	case WIRE_LAYOUT:
 		return m->layout.device;
+	case WIRE_FILES:
+		return m->files.device;
 	default:
 		return NULL;
 	}
@@ -814,8 +854,6 @@ int request_handle(struct session *s, const struct wire_request *m, const int *f
 {
 	if (s->greeted == (m->header.op == WIRE_HELLO))
 		return -EPROTO; /* hello must be first, and once */
-	if (!handlers[m->header.op])
-		return -EPROTO;
 	if (!refuse_spelling(s, m))
 		handlers[m->header.op](s, m, fds);
 	return 0;

@@ -20,6 +20,7 @@
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
+#include "server/memory/version_files.h"
 #include "server/requests/reader_pause.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
@@ -109,7 +110,7 @@ static void writer_keep(struct writer *w)
 	buffer_save(b);
 	fault_point("create-saved");
 	buffer_keep(b);
-	layout_table_keep(w->table);
+	kept_memfd_keep(&w->table->memfd);
 	slot_keep(w->slot);
 	fault_point("create-stored");
 	r = barrier_start(&w->barrier, &b->server->store, writer_on_kept);
@@ -205,7 +206,7 @@ static int take_table(struct writer *w)
 		async_close_memfd(&server->worker, take_fd(w->layout.fd));
 		return 0;
 	}
-	r = layout_table_new(server, w->uid, w->layout.fd, w->layout.size, &w->table);
+	r = layout_table_new(server, w->uid, w->layout.fd, &w->table);
 	if (r != 0)
 		return r;
 	w->layout.fd = -1;
@@ -462,6 +463,7 @@ static int writer_proceed(struct writer *w)
 	    (b->exclusive || !(w->flags & WIRE_CREATE_NEW_LAYOUT)))
 		return fail_for_layout(w, newest);
 	r = take_table(w);
+	w->files = version_files_ref(newest ? newest->files : NULL);
 	(void)reaper_look(
 		b->server->reaper); /* versions that no process holds must not be in the way */
 	if (r != 0) {

@@ -75,11 +75,16 @@ static void fill_version(struct writer *w)
 	v->has_digest = w->has_digest;
 	memcpy(v->digest, w->digest, sizeof(v->digest));
 	if (w->target) {
+		struct version_files *old = v->files;
+
+		v->files = w->files;
+		w->files = old;
 		writer_leave_target(w);
 		return;
 	}
 	v->slot = take_ptr(w->slot);
 	v->table = take_ptr(w->table);
+	v->files = take_ptr(w->files);
 	v->charge = w->charge;
 	w->charge = (struct charge){0};
 }

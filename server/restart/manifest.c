@@ -131,10 +131,11 @@ struct manifest_companions manifest_companions(const struct manifest *m,
 	return has_them ? *c : (struct manifest_companions){0};
 }
 
-void manifest_set_companions(struct manifest *m, struct manifest_companions *c, uint64_t data_offset)
+void manifest_set_companions(struct manifest *m, struct manifest_companions *ret,
+			     struct manifest_companions c)
 {
-	*c = (struct manifest_companions){.data_offset = data_offset};
-	if (data_offset)
+	*ret = c;
+	if (c.data_offset || c.files || c.other_files)
 		m->abi = MANIFEST_ABI; /* before the commit: the record in force has no companions */
 }
 

@@ -28,7 +28,8 @@
 struct manifest_companions {
 	uint64_t data_offset; /* bytes in front of the data; 0: the slot has the flat form */
 	uint64_t files; /* id of the version's files; 0: none */
-	uint8_t pad[WIRE_HANDLE_SIZE - 16];
+	uint64_t other_files; /* id of a writer's files on their way into the store or out of it; 0: none */
+	uint8_t pad[WIRE_HANDLE_SIZE - 24];
 };
 static_assert(sizeof(struct manifest_companions) == WIRE_HANDLE_SIZE, "in the place of a handle");
 
@@ -139,8 +140,8 @@ struct manifest_companions manifest_companions(const struct manifest *m,
 					       const struct manifest_companions *c);
 
 /* Fills in those of the other record, of a buffer without MANIFEST_IPC. */
-void manifest_set_companions(struct manifest *m, struct manifest_companions *c,
-			     uint64_t data_offset);
+void manifest_set_companions(struct manifest *m, struct manifest_companions *ret,
+			     struct manifest_companions c);
 
 /*
  * The other record, as a copy of the one in force without its versions and writer: to be filled in and

@@ -378,6 +378,20 @@ class Wire:
         """Descriptors of the digests and of the slot."""
         return self.ask(PROOF, lease).fds
 
+    def set_files(self, writer, data):
+        """`data` is bytes, or a descriptor."""
+        fd = memfd(data) if isinstance(data, bytes) else data
+        try:
+            self.ask(SET_FILES, writer, fds=[fd])
+        finally:
+            if isinstance(data, bytes):
+                os.close(fd)
+
+    def files(self, name, version=0, device=""):
+        """The version that it is, and a descriptor."""
+        reply = self.ask(FILES, name.encode(), device.encode(), version)
+        return struct.unpack("<Q", reply.body)[0], *reply.fds
+
     def slot(self, reply):
         slot = Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
         self.location = Location.of(reply)

@@ -18,14 +18,14 @@ import pytest
 from lib.features import BUILD, ROOT
 from lib.wire import until
 
-VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
+VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
          "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
          "trace messages", "trace watch", "trace log", "trace attached", "help"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
-NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
+NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
 NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top", "help") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
