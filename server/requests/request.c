@@ -331,12 +331,14 @@ static struct version *find_version(struct session *s, struct buffer *b,
 			     b->next_version > 1 ? "'%s' on %s has no version left; load it again"
 						 : "'%s' on %s has not been published yet",
 			     b->name, b->device);
+	else if (!form_is_known(s, v))
+		return NULL; /* before its layout is compared: the client's program must end in any case */
 	else if (attach->flags & WIRE_ATTACH_CHECK_LAYOUT &&
 		 memcmp(attach->layout_hash, v->table->hash, WIRE_HASH_SIZE))
 		session_fail(s, -EPROTOTYPE,
 			     "the layout of '%s@%" PRIu64 "' on %s is not the requested one",
 			     b->name, v->number, b->device);
-	else if (form_is_known(s, v))
+	else
 		return v;
 	return NULL;
 }

@@ -6,6 +6,8 @@ import os
 import signal
 import stat
 import struct
+import subprocess
+import sys
 
 import pytest
 from lib import wire
@@ -13,6 +15,7 @@ from lib.wire import (EXCLUSIVE, HISTORY, IMAGES, IS_IMAGE, NEW_LAYOUT, REPLACE,
                       Wire, image, until)
 
 OFFSET = 4096
+CHECK_LAYOUT = 1  # in attach
 SIZES = [1, 5, 4095, 4096, 4097, 100_001, (2 << 20) - OFFSET, (2 << 20) + 1, (64 << 20) + 3]
 
 
@@ -38,7 +41,7 @@ def refused(code, *words):
 def publish(client, name="m", size=100_001, offset=OFFSET, pattern=b"abcdefg", **options):
     slot = client.create_image(name, layout(size), offset, **options)
     version = client.publish(slot.writer, wire.fill_image(slot, pattern))
-    client.forget(slot.fds + (slot.digests_fd,))
+    client.detach(slot.writer)
     return version
 
 
@@ -149,8 +152,9 @@ def test_holes_in_digests_are_filled(client):
 def test_an_old_client_is_told_to_restart_and_keeps_the_flat_form(daemon, client):
     publish(client)
     with Wire(daemon.socket) as old:
-        with refused(errno.EPROTONOSUPPORT, "'m@1' is a file", "restart the program"):
-            old.attach("m")
+        for flags in 0, CHECK_LAYOUT:
+            with refused(errno.EPROTONOSUPPORT, "'m@1' is a file", "restart the program"):
+                old.ask(wire.ATTACH, b"m", b"", 0, 0, flags, 0, b"another layout")
         with refused(errno.EPROTONOSUPPORT):
             old.renew(client.attach("m").buffer, 1)
         assert old.wait("m") == 1
@@ -213,3 +217,82 @@ def test_a_create_that_is_sent_again_must_be_for_the_same_form(make_daemon):
             assert again.publish(same.writer, wire.fill_image(same, b"x")) == 1
             assert again.attach("m").bytes() == b"x" * 10
             assert len(again.proof(again.attach("m").lease)) == 2
+
+
+def test_an_image_survives_a_restart_in_all_its_parts(make_daemon):
+    daemon = make_daemon("--keeper")
+    client = Wire(daemon.socket, features=IMAGES)
+    with client:
+        publish(client, size=100_001)
+        publish(client, size=wire.LEAF + 1, flags=NEW_LAYOUT)
+        lease = client.attach("m")
+        before, table, place = client.stat(), os.pread(client.proof(lease.lease)[0], 100, 0), client.location
+        users = client.list(USERS)
+        os.kill(client.ping().pid, signal.SIGKILL)
+        client.hang_up()
+    with Wire(daemon.socket, features=IMAGES) as w:
+        for version, size in (1, 100_001), (2, wire.LEAF + 1):
+            lease = w.attach("m", version)
+            assert (lease.flags, lease.slot_size) == (wire.DIGEST | IS_IMAGE, OFFSET + size)
+            assert lease.bytes() == content(b"abcdefg", size)
+            assert w.location._replace(map_size=0) == place._replace(map_size=0) and not any(place.handle)
+            assert mode(lease.slot_fd) == 0o444
+        assert os.pread(w.proof(lease.lease)[0], 100, 0) == table
+        assert w.stat()._replace(headroom=0, kept_bytes=0) == before._replace(headroom=0, kept_bytes=0)
+        row, old = w.list(USERS)[0], users[0]
+        assert (row.used_bytes, row.used_descriptors) == (old.used_bytes, old.used_descriptors)
+        assert [row.flags for row in w.list(VERSIONS, "m")] == [wire.DIGEST | IS_IMAGE] * 2
+        # Its digests count: a writer of today's weightd finds them by the slot's id.
+        assert before.store_used == 2 + 2 + 2 * (2 + 1)
+
+
+def test_history_and_slots_say_which_form(client):
+    publish(client, keep=3)
+    client.publish(client.create("m", image([("t", 64)]), flags=NEW_LAYOUT).writer)
+    publish(client, flags=NEW_LAYOUT)
+    with_digest = wire.DIGEST | IS_IMAGE
+    assert [row.flags for row in client.list(VERSIONS, "m")] == [with_digest, 0, with_digest]
+    assert [row.flags for row in client.list(HISTORY, "m")] == [with_digest, 0, with_digest]
+    assert [row.size for row in client.list(SLOTS, "m")] == [OFFSET + 100_001, 8192, OFFSET + 100_001]
+
+
+def test_bytes_and_descriptors_are_charged_and_refunded(client):
+    publish(client, size=3 * wire.LEAF)
+    used = lambda: (client.list(USERS)[0].used_bytes, client.list(USERS)[0].used_descriptors)
+    layout_bytes = client.stat().layout_bytes
+    assert used() == (OFFSET + 3 * wire.LEAF + 16 * 4 + layout_bytes, 2 + 2 + 1)
+    for flags in 0, REPLACE:
+        publish(client, size=3 * wire.LEAF, flags=flags)
+    client.drop("m")
+    for lease in list(client.held):
+        with contextlib.suppress(Refused):
+            client.detach(lease)
+    until(lambda: used() == (0, 0), lambda: f"all is refunded but {used()}")
+
+
+MAP_BY_PATH = """
+import mmap, sys
+with open(sys.argv[1], "rb") as f:
+    m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+print("mapped", flush=True)
+sys.stdin.readline()
+sys.stdout.buffer.write(m[:])
+"""
+
+
+def test_a_process_that_opened_the_file_by_its_path_keeps_the_memory(daemon, client):
+    """It has no lease and no descriptor of weightd's, and maps what it opened through another process."""
+    publish(client, size=100_001, keep=1)
+    with Wire(daemon.socket, features=IMAGES) as holder:
+        lease = holder.attach("m")
+        path = f"/proc/{os.getpid()}/fd/{lease.slot_fd}"
+        other = subprocess.Popen([sys.executable, "-c", MAP_BY_PATH, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert other.stdout.readline() == b"mapped\n"
+    publish(client, size=100_001, pattern=b"new", keep=1)
+    states = lambda: [row.state for row in client.list(SLOTS, "m")]
+    assert states() == [wire.ORPHAN, wire.CURRENT]
+    publish(client, size=100_001, pattern=b"newer", keep=1)
+    until(lambda: states() == [wire.ORPHAN, wire.CURRENT], lambda: states())  # the one that nobody maps is free
+    raw, _ = other.communicate(b"\n")
+    assert raw[OFFSET:] == content(b"abcdefg", 100_001) and other.returncode == 0
+    until(lambda: states() == [wire.CURRENT], lambda: states())
