@@ -111,7 +111,7 @@ const char *weightd_release(void);
 #define WEIGHTD_DIGEST_SIZE 16
 #define WEIGHTD_LEAF_SIZE 1048576 /* bytes of one digest leaf */
 
-/* Element types, those of safetensors. */
+/* Element types: those of safetensors, and of GGUF. */
 enum weightd_dtype {
 	WEIGHTD_BOOL = 1,
 	WEIGHTD_F4, /* two to a byte */
@@ -848,8 +848,10 @@ struct weightd_load_result {
 };
 
 /*
- * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors file, an index
- * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a directory. A
+ * Loads safetensors or GGUF into the next version of `name` and publishes it. Each path is a safetensors file, an index
+ * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a directory; a GGUF
+ * file must be the only path. In host memory the version of one file is that file, byte for byte, unless the buffer is
+ * exclusive or reusable, or its newest version has the same tensors in another order. A
  * directory stands for one set of files: the one with a well-known name (model, diffusion_pytorch_model), else the one
  * of its only index, else its only set X-00001-of-0000N, else its only file; weightctl(1) has the rules. Several
  * candidates are -EBADMSG. The library opens files with the caller's permissions. A failure leaves the previous version

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 
 #include "libclient/connection/sentence.h"
-#include "libclient/image/gguf.h"
 #include "libclient/image/file.h"
+#include "libclient/image/gguf.h"
 
 struct gguf_file {
 	struct gguf gguf; /* names are in `header` */

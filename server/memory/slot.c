@@ -281,11 +281,14 @@ void slot_keep(struct slot *s)
 
 int slot_provide(struct slot *s)
 {
-	int r = s->memory.progress.done == 0 ? digests_provide(&s->digests) : 0;
+	int r = s->backend->provide(&s->memory);
 
-	if (r == 0)
-		r = s->backend->provide(&s->memory);
-	return r == JOB_DONE ? open_others(s) : r;
+	if (r != JOB_DONE)
+		return r;
+	r = digests_provide(&s->digests);
+	if (r == -ENOMEM)
+		s->memory.progress.missing = s->digests.size;
+	return r < 0 ? r : open_others(s);
 }
 
 int slot_open(struct slot *s)

@@ -168,8 +168,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          socket: str | None = None, handle: str = "vmm", files: bool = True,
          attributes: Mapping[str, Any] | None = None) -> LoadResult:
     """
-    Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
-    an index of some, or a directory with either. A directory stands for one set of files, by the rules in
+    Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
+    an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
     weightctl(1); a UserWarning names the files left out. A failure leaves nothing behind, and the previous
     version unchanged, unless it was being replaced, or written in place: then the buffer is torn.
 

@@ -286,7 +286,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_load = {
 	.name = "load",
 	.args = "NAME PATH...",
-	.summary = "Load safetensors files as the next version of a buffer",
+	.summary = "Load safetensors or GGUF as the next version of a buffer",
 	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
 		   "     --keep N           versions to keep, the newest included (2 at first)\n"
 		   "     --threads N        reading threads (one a core, 4 at most, 8 to a GPU)\n"

@@ -6,7 +6,8 @@ import random
 import struct
 
 import pytest
-from lib import gguf, safetensors_file
+from lib import gguf, safetensors_file, wire
+from lib.fake_server import FakeServer, later
 from lib.wire import IMAGES, IS_IMAGE, Wire
 
 METADATA = {"general.name": ("text", "small"), "tokenizer.ggml.tokens": ("text array", ["<s>", "\N{EURO SIGN}", ""]),
@@ -157,6 +158,15 @@ def test_a_folder_with_gguf_files_alone_names_them(daemon, tmp_path):
     assert done.returncode == 1 and "'small.gguf'" in done.stderr and "GGUF" in done.stderr
 
 
+def test_an_older_weightd_is_told_apart(daemon, tmp_path):
+    gguf.write(tmp_path / "m.gguf", all_types(1))
+    with FakeServer(tmp_path / "old.sock") as old:
+        asked = later(daemon.ctl, "load", "--quiet", "m", tmp_path / "m.gguf", "--socket", tmp_path / "old.sock", check=False)
+        old.accept()
+        old.accept()  # a load has a connection of its own
+        assert "is of an earlier release, which does not have the types of GGUF (Q4_0)" in asked.result(60).stderr
+
+
 # --- Broken files -----------------------------------------------------------------------------------
 
 SMALL = {"a": ("Q4_K", [2, 256], b"x" * 288), "b": ("F32", [3], b"y" * 12)}
@@ -231,7 +241,6 @@ def test_verify_compares_the_header_with_the_layout(daemon, client, tmp_path):
 
 def forge(slot, raw, offset):
     """Writes the digests of a version of less than a leaf, and returns the root."""
-    from lib import wire
     table = wire._hash(raw[:offset]) + wire._hash(raw[offset:])
     os.pwrite(slot.digests_fd, table, 0)
     return wire._hash(table[16:])

@@ -77,7 +77,7 @@ def test_a_checkpoint_of_which_no_name_fits_changes_nothing_and_is_bound_by_a_fu
     buffer, replica = publish(weightd, trained), net(device)
     before = [(id(tensor), tensor.data_ptr()) for tensor in replica.state_dict(keep_vars=True).values()]
     with pytest.raises(weightd.LayoutMismatch, match=r"missing in the buffer: 0\.weight, .*; not in the module: "
-                       r"module\._orig_mod\.0\.weight, .*names=\{'': 'module\._orig_mod\.'\}$"):
+                       r".*module\._orig_mod\.0\.weight, .*names=\{'': 'module\._orig_mod\.'\}$"):
         weightd.torch.bind(replica, buffer, strict=False)
     assert [(id(tensor), tensor.data_ptr()) for tensor in replica.state_dict(keep_vars=True).values()] == before
     weightd.torch.bind(replica, buffer, names=lambda name: f"module._orig_mod.{name}")

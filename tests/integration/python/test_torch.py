@@ -74,7 +74,7 @@ def publish(weightd, model, name="m", **options):
 
 
 def base(buffer):
-    first = buffer.tensor(0)
+    first = next(tensor for tensor in buffer.values() if tensor.nbytes)  # torch gives the others no address
     return first.torch().data_ptr() - first.offset
 
 
@@ -159,7 +159,8 @@ def test_dlpack_works_without_numpy(weightd, daemon):
         layout.add("f8", "F8_E4M3", (2, 3))
         with weightd.create("n", layout) as writer:
             writer.publish()
-        f6, f8 = weightd.attach("n").values()
+        n = weightd.attach("n")
+        f6, f8 = n["f6"], n["f8"]
         from weightd import _dlpack
         for tensor, version in (f6, None), (f8, None), (f8, (1, 1)):
             capsule = tensor.__dlpack__(max_version=version)
@@ -423,7 +424,7 @@ def test_flat_of_a_meta_module_is_filled_and_published(weightd):
     ordinary = Model().eval()
     with weightd.torch.flat(Model("meta"), "m") as flat:
         flat.module.load_state_dict(ordinary.state_dict())
-        assert flat["scale"].shape == () and list(flat) == list(ordinary.state_dict())
+        assert flat["scale"].shape == () and set(flat) == set(ordinary.state_dict())
         assert flat.publish() == flat.writer.version == 1
     assert torch.equal(flat.module.eval()(tokens()), ordinary(tokens()))
     bound = weightd.torch.bind(Model("meta"), weightd.attach("m")).eval()

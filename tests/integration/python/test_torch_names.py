@@ -85,7 +85,7 @@ def test_fill_layout_of_and_flat_take_names_too(weightd):
     flat.module.load_state_dict(wrapped.state_dict())
     flat.publish()
     for name in "m", "n":
-        assert list(weightd.attach(name)) == [f"model.{key}" for key in wrapped.module.state_dict()]
+        assert set(weightd.attach(name)) == {f"model.{key}" for key in wrapped.module.state_dict()}
         bound = weightd.torch.bind(net("meta"), weightd.attach(name), names={"": "model."})
         assert torch.equal(computes(bound), computes(wrapped.module))
 
@@ -171,9 +171,9 @@ def test_nothing_in_common_is_an_error_unless_strict_too(weightd):
             use(names={"module.": "model."})
     assert all(tensor.is_meta for tensor in wrapped.parameters())
     with weightd.create("m", weightd.torch.layout_of(net())) as writer:
-        with pytest.raises(weightd.LayoutMismatch, match="not given: 0.weight.*not in the layout: module.0.weight"):
+        with pytest.raises(weightd.LayoutMismatch, match="not given: .*0.weight.*not in the layout: module.0.weight"):
             weightd.torch.fill(writer, wrapped.state_dict(), strict=False)
-    with pytest.raises(weightd.LayoutMismatch, match="not in the module: 0.weight"):
+    with pytest.raises(weightd.LayoutMismatch, match="not in the module: [^;]*0.weight"):
         weightd.torch.bind(torch.nn.Module(), buffer, strict=False)
 
 
@@ -181,11 +181,11 @@ def test_buckets_fill_a_writer_one_after_the_other(weightd):
     state = net().state_dict()
     with weightd.create("m", weightd.torch.layout_of(net())) as writer:
         first = {key: tensor for key, tensor in state.items() if key[0] == "0"}
-        with pytest.raises(weightd.LayoutMismatch, match="not given: 1.weight"):
+        with pytest.raises(weightd.LayoutMismatch, match="not given: [^;]*1.weight"):
             weightd.torch.fill(writer, first)
         assert not any(writer.read())
         keys = weightd.torch.fill(writer, first | {"other": torch.ones(1)}, strict=False)
-        assert keys == ([key for key in state if key[0] == "1"], ["other"])
+        assert keys == ([key for key in writer if key[0] == "1"], ["other"]) and len(keys.missing_keys) == 5
         rest = {key: tensor for key, tensor in state.items() if key[0] == "1"}
         assert weightd.torch.fill(writer, rest, strict=False).unexpected_keys == []
         writer.publish()
@@ -212,7 +212,7 @@ def test_modules_whose_state_dict_renames_have_its_names(weightd):
     flat.module.load_state_dict(state)
     flat.publish()
     buffer = weightd.attach("m")
-    assert list(buffer) == list(state)
+    assert set(buffer) == set(state)
     weightd.torch.bind(flat.module, buffer)
     assert torch.equal(computes(weightd.torch.bind(wrapped("meta"), buffer)), computes(net()))
     if hidden == list(state):
@@ -249,8 +249,8 @@ def test_state_dict_of_a_module_that_overrides_it_is_followed(weightd):
             return {f"net.{name}": tensor.data for name, tensor in self.inner.state_dict().items()}
 
     buffer = publish(weightd, Renaming())
-    assert list(buffer) == list(Renaming().state_dict())
-    assert weightd.torch.layout_of(Renaming("meta")).hash == buffer.layout_hash
+    assert set(buffer) == set(Renaming().state_dict())
+    assert weightd.torch.layout_of(Renaming("meta")).difference(buffer.layout()) == ""
     assert torch.equal(computes(weightd.torch.bind(Renaming("meta"), buffer).inner), computes(net()))
 
 
@@ -293,7 +293,7 @@ def test_parametrized_modules_are_laid_out_and_bound(weightd):
 
     ordinary = parametrized()
     buffer = publish(weightd, ordinary)
-    assert list(buffer) == list(ordinary.state_dict()) and "0.parametrizations.weight.original" in buffer
+    assert set(buffer) == set(ordinary.state_dict()) and "0.parametrizations.weight.original" in buffer
     bound = weightd.torch.bind(parametrized("meta"), buffer)
     assert torch.equal(computes(bound), computes(ordinary))
     assert torch.equal(bound[0].weight, 2 * buffer["0.parametrizations.weight.original"].torch())

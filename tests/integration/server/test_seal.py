@@ -518,7 +518,7 @@ def test_publishing_again_after_a_failure_behind_the_seal_is_refused(daemon):
         view = writer["t"].memoryview()
         for leaf in range(SIZE >> 20):  # or publish reads the hole, which fills it
             lib.weightd_writer_digest_leaf(writer._memory.handle, leaf)
-        fallocate(slot, PUNCH_HOLE | KEEP_SIZE, 4096, 4096)
+        fallocate(slot, PUNCH_HOLE | KEEP_SIZE, writer.location.data_offset + 4096, 4096)
         for expected in errno.ENODATA, errno.ESTALE:
             with pytest.raises(weightd.Error) as refused:
                 writer.publish()

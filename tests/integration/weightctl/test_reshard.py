@@ -1,5 +1,6 @@
 """weightctl sync reshard: the plan, of layouts that a weightd has."""
 import json
+import math
 import random
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 from integration.engines.test_exchange import REPLICATED, Case
 from integration.weightctl.test_weightctl import in_terminal, write_safetensors
+from lib import gguf
 
 TENSORS = {"a.weight": [8, 6], "b.o_proj.weight": [6, 8], "norm": [10], "odd.weight": [5, 2]}
 RULES = [{"tensors": "*.o_proj.*", "from": 0, "to": 1}, {"tensors": "*.weight", "dim": 0},
@@ -84,12 +86,22 @@ def test_the_plan_is_what_arithmetic_says(shards, split):
     assert (nodes["f"]["source"], nodes["f"]["receives"]) == (None, sum(n for (_, b), n in expected().items() if b == "f"))
 
 
+def flat_bytes(shapes):
+    """Of a version with each tensor at a multiple of 256."""
+    return sum(-(-4 * math.prod(shape) // 256) * 256 for shape in shapes.values())
+
+
 def shards_bytes(daemon, name):
     return json.loads(daemon.ctl("show", "--json", name).stdout)["size"]
 
 
 def test_what_has_them_whole_says_what_shards_there_would_be(shards, split):
-    assert plan(shards, split, *GIVEN, "whole") == plan(shards, split, *GIVEN, *NAMES)
+    """All but the size of the shards' versions: those that are there are files, without room between tensors."""
+    would_be, there = plan(shards, split, *GIVEN, "whole"), plan(shards, split, *GIVEN, *NAMES)
+    for rank in range(4):
+        assert would_be["nodes"][rank].pop("source") == flat_bytes(shard(rank, 4))
+        assert there["nodes"][rank].pop("source") == shards_bytes(shards, f"w-{rank}")
+    assert would_be == there
 
 
 def test_any_split_over_any_nodes_is_what_a_model_of_elements_says(shards, tmp_path, numpy):
@@ -107,7 +119,8 @@ def test_any_split_over_any_nodes_is_what_a_model_of_elements_says(shards, tmp_p
         assert got == {link: case.n_bytes(link) for link in case.links}, (path.read_text(), sources, targets)
         for node in said["nodes"]:
             i = int(node["node"][1:])
-            assert node["source"] == (len(case.sources[i]) if i in sources else None), node
+            whole = shards_bytes(shards, "whole") if len(sources) == 1 else None  # it is the version that is there
+            assert node["source"] == (whole or len(case.sources[i]) if i in sources else None), node
             assert node["target"] == (len(case.expected[i]) if i in targets else None), node
 
 
@@ -121,9 +134,18 @@ def test_what_stays_on_a_node_is_no_traffic(shards, split):
 def test_gather_and_scatter_are_reshards(shards, split):
     gather = plan(shards, split, "--ranks", "a b c d", "--onto", "e", "--dry-run", *NAMES)
     scatter = plan(shards, split, "--ranks", "e", "--onto", "a b c d", "--dry-run", "whole")
-    assert gather["nodes"][-1]["target"] == scatter["nodes"][0]["source"] == shards_bytes(shards, "whole")
+    assert gather["nodes"][-1]["target"] == flat_bytes(TENSORS)
+    assert scatter["nodes"][0]["source"] == shards_bytes(shards, "whole")
     assert gather["total"] == 4 * (8 * 6 + 6 * 8 + 10 + 5 * 2)
     assert scatter["total"] == 4 * (8 * 6 + 6 * 8 + 4 * 10 + 5 * 2)
+
+
+def test_tensors_in_blocks_are_refused_by_name(daemon, split, tmp_path):
+    gguf.write(tmp_path / "q.gguf", {"a.weight": ("F32", [2, 3], bytes(24)), "b.weight": ("Q4_K", [2, 256], bytes(288))})
+    daemon.ctl("load", "-q", "q", tmp_path / "q.gguf")
+    done = daemon.ctl("sync", "reshard", "--split", split, "--ranks", "a b", "--onto", "e f", "--dry-run", "q", check=False)
+    assert done.returncode == 1
+    assert "tensor 'b.weight' (Q4_K) have no size of their own" in done.stderr and "push the buffer" in done.stderr
 
 
 def test_people_read_tables_of_eighty_columns_and_a_sentence(shards, split):

@@ -18,14 +18,14 @@ import pytest
 from lib.features import BUILD, ROOT
 from lib.wire import until
 
-VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
-         "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
+VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "save", "history", "rollback", "chmod", "chown",
+         "rm", "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
          "trace messages", "trace watch", "trace log", "trace attached", "help"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
-NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
+NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "diff": ["m", "m"], "save": ["m", "/none/out"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
 NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top", "help") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
@@ -249,7 +249,9 @@ def test_tensors(loaded):
     for name, dtype, shape, data in TENSORS:
         tensor = by_name[name]
         assert (tensor["dtype"], tensor["shape"], tensor["size"]) == (dtype, shape, len(data)), name
-        assert tensor["offset"] % 256 == 0 and tensor["role"] == "param" and tensor["tied"] is None
+        assert tensor["role"] == "param" and tensor["tied"] is None
+    ends = [(t["offset"], t["offset"] + t["size"]) for t in table["tensors"]]
+    assert ends[0][0] == 0 and all(end == begin for (_, end), (begin, _) in zip(ends, ends[1:])), "as in the file"
 
 
 def test_cat_writes_the_bytes(loaded):
