@@ -18,6 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
 #include "libclient/connection/call.h"
+#include "libclient/files.h"
 #include "libclient/image/packing.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"
@@ -492,6 +493,8 @@ static int creation_run(struct creation *c, const char *name, const struct weigh
 	if (r < 0)
 		return sentence_set(&c->w->sentence, r, "the layout of '%s' cannot be made: %s",
 				    name, r == -EINVAL ? "it has no tensors" : strerror(-r));
+	if (o->replace)
+		files_keep(c->wr, c->call.request.create.name, c->call.request.create.device);
 	r = ask_for_slot(c);
 	if (r == 0)
 		r = writer_begin(c->wr, &c->call);
