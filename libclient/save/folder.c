@@ -16,7 +16,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "libclient/image/file.h"
-#include "libclient/save/tree.h"
+#include "libclient/save/contents.h"
 
 #define QUOTE(path) file_quote(&(struct sentence_quote){0}, path)
 
@@ -117,7 +117,7 @@ static int check_place(struct save_folder *f, bool replace, struct sentence *s)
 				    "cannot save to %s: it is a mount point, which cannot be "
 				    "replaced; name a folder below it",
 				    QUOTE(f->path));
-	r = tree_is_empty(fd);
+	r = contents_is_empty(fd);
 	if (r < 0)
 		return place_failed(f->path, r, s);
 	f->is_empty = r;
@@ -129,7 +129,7 @@ static int check_place(struct save_folder *f, bool replace, struct sentence *s)
 				    "cannot save to %s: it is not empty; name another folder, or "
 				    "replace all of it with --force",
 				    QUOTE(f->path));
-	if (!tree_has_weights(fd))
+	if (!contents_has_weights(fd))
 		return sentence_set(s, -ENOTEMPTY,
 				    "cannot replace %s: it has no weights, so it is no model; "
 				    "remove its files, or name another folder",
@@ -153,7 +153,7 @@ static void remove_unlocked(int parent_fd, const char *name)
 					   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
 	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-		(void)tree_remove(parent_fd, name); /* another user's stays */
+		(void)contents_remove(parent_fd, name); /* another user's stays */
 }
 
 /* Removes what processes that were killed left of saves to this place. */
@@ -251,7 +251,7 @@ static int replace_by_two_renames(struct save_folder *f)
 		(void)renameat(f->parent_fd, old, f->parent_fd, f->name);
 		return r;
 	}
-	(void)tree_remove(f->parent_fd, old);
+	(void)contents_remove(f->parent_fd, old);
 	f->temporary[0] = '\0';
 	return 0;
 }
@@ -297,7 +297,7 @@ int save_folder_commit(struct save_folder *f, struct sentence *s)
 void save_folder_deinit(struct save_folder *f)
 {
 	if (f->temporary[0])
-		(void)tree_remove(f->parent_fd, f->temporary);
+		(void)contents_remove(f->parent_fd, f->temporary);
 	f->fd = fd_close(f->fd);
 	f->parent_fd = fd_close(f->parent_fd);
 	free(take_ptr(f->path));

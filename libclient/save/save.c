@@ -14,10 +14,10 @@
 #include "libclient/buffer.h"
 #include "libclient/image/files.h"
 #include "libclient/image/header.h"
+#include "libclient/save/contents.h"
 #include "libclient/save/folder.h"
 #include "libclient/save/output.h"
 #include "libclient/save/shards.h"
-#include "libclient/save/tree.h"
 
 #define SHARD_SIZE_DEFAULT 5000000000u /* as transformers has it */
 #define CHUNK (16 * MIB) /* copied from a GPU at once */
@@ -285,7 +285,7 @@ static int save_to(struct saving *v, const char *directory, bool replace)
 		return r;
 	if (progress_report(&v->run.progress, "commit", 0, 1) < 0)
 		return sentence_set(s, -ECANCELED, "the save was cancelled");
-	r = tree_sync(v->folder.fd);
+	r = contents_sync(v->folder.fd);
 	if (r < 0)
 		return sentence_set(s, r, "cannot save to '%s': %s", v->folder.path, strerror(-r));
 	return save_folder_commit(&v->folder, s);

@@ -1,4 +1,4 @@
-#include "libclient/save/tree.h"
+#include "libclient/save/contents.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@ static void closedirp(DIR **dir)
 }
 
 /* A stream over another descriptor of the folder, from its beginning. */
-static DIR *tree_list(int fd)
+static DIR *contents_list(int fd)
 {
 	int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
@@ -65,7 +65,7 @@ static int remove_folder(int parent_fd, const char *name, const dev_t *device)
 
 static int remove_entries(int fd, dev_t device)
 {
-	cleanup(closedirp) DIR *dir = tree_list(fd);
+	cleanup(closedirp) DIR *dir = contents_list(fd);
 	const struct dirent *entry;
 	int first = 0;
 
@@ -82,14 +82,14 @@ static int remove_entries(int fd, dev_t device)
 	return first;
 }
 
-int tree_remove(int parent_fd, const char *name)
+int contents_remove(int parent_fd, const char *name)
 {
 	return remove_folder(parent_fd, name, NULL);
 }
 
-int tree_is_empty(int fd)
+int contents_is_empty(int fd)
 {
-	cleanup(closedirp) DIR *dir = tree_list(fd);
+	cleanup(closedirp) DIR *dir = contents_list(fd);
 
 	if (!dir)
 		return -errno;
@@ -111,7 +111,7 @@ static bool is_weights(const char *name)
 
 static bool has_weights(int fd, unsigned depth)
 {
-	cleanup(closedirp) DIR *dir = tree_list(fd);
+	cleanup(closedirp) DIR *dir = contents_list(fd);
 	const struct dirent *entry;
 
 	while (dir && (entry = next_entry(dir))) {
@@ -128,14 +128,14 @@ static bool has_weights(int fd, unsigned depth)
 	return false;
 }
 
-bool tree_has_weights(int fd)
+bool contents_has_weights(int fd)
 {
 	return has_weights(fd, 1);
 }
 
-int tree_sync(int fd)
+int contents_sync(int fd)
 {
-	cleanup(closedirp) DIR *dir = tree_list(fd);
+	cleanup(closedirp) DIR *dir = contents_list(fd);
 	const struct dirent *entry;
 	int r = dir ? 0 : -errno;
 
@@ -146,7 +146,7 @@ int tree_sync(int fd)
 			continue;
 		below = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (below >= 0)
-			r = tree_sync(below);
+			r = contents_sync(below);
 	}
 	if (r == 0 && fsync(fd) < 0)
 		r = -errno;
