@@ -158,6 +158,18 @@ def test_load_of_a_file_keeps_the_files_of_the_newest_version(daemon, model, tmp
     assert found(daemon, "m@1")[1]["stage"] == "base"
 
 
+@pytest.mark.parametrize("option", ["--exclusive", "--reusable", "--replace"])
+def test_buffer_of_any_kind_keeps_files(daemon, model, tmp_path, option):
+    other = write_weights(tmp_path / "other.safetensors", value=2)
+    daemon.ctl("load", "m", str(model), option)
+    assert found(daemon)[0] == ["config.json"]
+    for step in "1", "2":
+        daemon.ctl("load", "m", str(other), "--attribute", f"step={step}", *[option] * (option == "--replace"))
+        paths, attributes = found(daemon)
+        assert paths == ["config.json"]
+        assert (attributes["step"], attributes["architecture"]) == (step, "LlamaForCausalLM")
+
+
 @pytest.mark.parametrize("option", ["--no-files", "--new-layout"])
 def test_load_of_a_file_as_another_model_keeps_nothing(daemon, model, tmp_path, option):
     other = write_weights(tmp_path / "other.safetensors", value=2)

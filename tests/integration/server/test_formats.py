@@ -115,7 +115,7 @@ def environment_of(pid):
 
 def lose(kept, kind):
     """Removes the descriptors of that kind from the keeper's store, in the name of the daemon."""
-    kept.restart()  # whose successor got all their names
+    kept.restart()  # a successor gets all their names
     pid = kept.client.ping().pid
     environment = environment_of(pid)
     names = [name for name in environment["LISTEN_FDNAMES"].split(":") if name[0] == kind]
