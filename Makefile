@@ -108,7 +108,7 @@ SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.
 FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault\.h"' $(SERVER_ROOMS:%=%/*.c) server/base/fault.c))
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
-CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load))))
+CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load directory))))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
@@ -627,6 +627,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 		>$(DESTDIR)$(unitdir)/weightd-sync.service)
 	$(if $(TRACE_PROGRAM),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-trace.service \
 		>$(DESTDIR)$(unitdir)/weightd-trace.service)
+	sed 's|@bindir@|$(bindir)|' packaging/systemd/weightd-export@.service >$(DESTDIR)$(unitdir)/weightd-export@.service
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
@@ -648,7 +649,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
-		$(addprefix $(DESTDIR)$(unitdir)/weightd-,sync.service trace.service) \
+		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service sync.service trace.service) \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \

@@ -38,6 +38,8 @@ static const struct {
 	{&verb_rm, NULL},
 	{&verb_wait, NULL},
 	{&verb_watch, NULL},
+	{&verb_exec, "Programs"},
+	{&verb_export, NULL},
 	{&verb_stat, "The server"},
 	{&verb_devices, NULL},
 	{&verb_ping, NULL},
@@ -76,13 +78,14 @@ static const struct {
 
 /*
  * A standard descriptor that the caller closed must not become the connection's. What takes its place
- * fails like a closed one: input cannot be read, output cannot be written.
+ * fails like a closed one: input cannot be read, output cannot be written. A program that a verb runs gets them closed.
  */
 static void hold_standard_descriptors(void)
 {
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0)
-			(void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+			(void)open("/dev/null",
+				   (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
 }
 
 static void close_stdout(void)

@@ -10,6 +10,8 @@ extern const struct verb verb_cat;
 extern const struct verb verb_chmod;
 extern const struct verb verb_chown;
 extern const struct verb verb_devices;
+extern const struct verb verb_exec;
+extern const struct verb verb_export;
 extern const struct verb verb_files;
 extern const struct verb verb_history;
 extern const struct verb verb_load;

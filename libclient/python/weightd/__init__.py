@@ -33,6 +33,7 @@ from ._layout import Layout
 from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, drop, history, ls,
                       ping, rollback, set_access, versions)
 from ._memory import Location
+from ._model_dir import ModelDir, model_dir
 from ._stat import SlotInfo, Stat, UserInfo, slots, stat, users
 from ._tensor import Entry, Tensor
 from ._watch import Event, Watch, watch
@@ -42,9 +43,9 @@ __version__ = _lib.weightd_release().decode()
 
 __all__ = [
     "AttributeMismatch", "Buffer", "BufferInfo", "Denied", "DeviceInfo", "DigestMismatch", "Disconnected", "Entry", "Error",
-    "Event", "Files", "Layout", "LayoutMismatch", "LoadResult", "Location", "NotFound", "NotPublished",
+    "Event", "Files", "Layout", "LayoutMismatch", "LoadResult", "Location", "ModelDir", "NotFound", "NotPublished",
     "Removed", "Restarted", "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating",
     "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create", "devices", "drop", "files", "history",
-    "load", "ls", "ping", "reap", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
+    "load", "ls", "model_dir", "ping", "reap", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
     "users", "versions", "wait", "watch",
 ]

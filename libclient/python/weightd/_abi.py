@@ -66,6 +66,14 @@ class LoadOptions(Sized):
                 ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t)]
 
 
+class ModelDirOptions(Sized):
+    _fields_ = [("size", c_size_t), ("path", c_char_p), ("self_fd", c_int)]
+
+
+class ModelWeights(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("version", c_uint64), ("path", c_char_p), ("fd", c_int)]
+
+
 class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
@@ -91,7 +99,7 @@ class VersionInfo(Sized):
                 ("n_bytes", c_uint64), ("slot_bytes", c_uint64), ("huge_bytes", c_uint64),
                 ("published_ns", c_uint64), ("n_readers", c_uint32), ("uid", c_uint32),
                 ("current", c_bool), ("layout_hash", Hash), ("digest", Hash), ("pid", c_uint32),
-                ("end", c_int), ("ended_ns", c_uint64)]
+                ("end", c_int), ("ended_ns", c_uint64), ("image", c_bool), ("has_files", c_bool)]
 
 
 class SlotInfo(Sized):
@@ -221,6 +229,11 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_get_files": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_model_dir_new": (c_int, c_void_p, POINTER(c_char_p), c_size_t, POINTER(ModelDirOptions),
+                              POINTER(c_void_p)),
+    "weightd_model_dir_path": (c_char_p, c_void_p),
+    "weightd_model_dir_weights": (c_int, c_void_p, c_size_t, POINTER(ModelWeights)),
+    "weightd_model_dir_free": (None, c_void_p),
     "weightd_device_name": (c_int, c_void_p, c_char_p, c_char_p),
     "weightd_end_name": (c_char_p, c_int),
     "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
