@@ -225,6 +225,10 @@ static int read_gguf(struct planner *p, const struct file *f)
 	r = gguf_file_read(f, &g, p->s);
 	for (size_t i = 0; r == 0 && i < g.gguf.n_tensors; i++)
 		r = add_tensor_of_gguf(p, &g.gguf, &g.gguf.tensors[i]);
+	if (r == 0 && g.gguf.architecture) {
+		p->plan.architecture = strndup(g.gguf.architecture, g.gguf.architecture_size);
+		r = p->plan.architecture ? 0 : out_of_memory(p);
+	}
 	p->data = (struct original_data){g.gguf.data_offset, g.gguf.data_size, g.gguf.alignment};
 	gguf_file_deinit(&g);
 	return r;
@@ -346,6 +350,7 @@ void plan_deinit(struct plan *p)
 	free(p->pieces);
 	weightd_layout_free(p->layout);
 	original_deinit(&p->original);
+	free(p->architecture);
 	sources_deinit(&p->sources);
 	*p = (struct plan){0};
 }

@@ -37,6 +37,7 @@ struct plan {
 	size_t n_pieces;
 	struct weightd_layout *layout;
 	uint64_t n_bytes; /* sum over all pieces */
+	char *architecture; /* of the GGUF file; NULL: of none */
 	struct original original; /* of the only file, if all of it is loaded */
 };
 

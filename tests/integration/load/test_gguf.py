@@ -81,6 +81,16 @@ def test_the_version_is_the_file(daemon, client, tmp_path, version, alignment, p
     assert all(row["offset"] % (alignment or 32) == 0 for row in rows.values())
 
 
+def test_attributes_say_what_the_file_is(daemon, weightd, tmp_path):
+    gguf.write(tmp_path / "m.gguf", all_types(1), METADATA | {"general.architecture": ("text", "qwen3")})
+    load(daemon, tmp_path / "m.gguf")
+    attributes = weightd.files("m").attributes
+    assert (attributes["architecture"], attributes["weights"], attributes["dtype"]) == ("qwen3", "model.gguf", "Q8_0")
+    weightd.attach("m", require={"architecture": "qwen3"}).close()
+    with pytest.raises(weightd.Error, match="llama"):
+        weightd.attach("m", require={"architecture": "llama"})
+
+
 def test_the_file_has_no_need_of_its_extension(daemon, client, tmp_path):
     gguf.write(tmp_path / "blob", all_types(1))
     load(daemon, tmp_path / "blob")
