@@ -7,11 +7,13 @@ import pty
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from lib import gguf, wire
 from lib.daemon import copy_for_others
 from lib.model_files import data_of, holder_of, kill_holder, readers, write_model
 from lib.wire import until
@@ -348,6 +350,47 @@ def test_several_names_have_a_folder_each(scene, weights, tmp_path):
                      "find . -type l | wc -l")
     assert done.stdout.split()[::2] == [hashlib.sha256(data_of(weights) + data_of(other)).hexdigest(), "2"]
     scene.ctl("rm", "org/other")
+
+
+def test_files_beside_the_weights_stand_beside_the_link(scene, weights, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(tmp_path / "model.safetensors", folder)
+    (folder / "config.json").write_text('{"model_type": "none"}')
+    (folder / "vocab.txt").write_bytes(bytes(range(256)))
+    scene.ctl("load", "m", folder, "-q")
+    done = scene.ctl("exec", "m", "--", "sh", "-c", "cd {} && ls && cat config.json vocab.txt", text=False)
+    assert done.stdout == b'config.json\nmodel.safetensors\nvocab.txt\n{"model_type": "none"}' + bytes(range(256))
+
+
+def test_the_attribute_weights_names_the_link(scene, weights, tmp_path):
+    scene.ctl("load", "--attribute", "weights=unet/diffusion.safetensors", "--mode", "0640", "d", tmp_path / "model.safetensors", "-q")
+    done = scene.ctl("exec", "d", "--", "sh", "-c", "cd {} && find . ! -type d && stat -L -c %a unet unet/diffusion.safetensors")
+    assert done.stdout.split() == ["./unet/diffusion.safetensors", "500", "444"]
+
+
+def test_a_file_of_weights_alone_is_the_same_byte_for_byte(scene, weights, tmp_path):
+    scene.ctl("load", "verbatim", tmp_path / "model.safetensors", "-q")
+    assert scene.ctl("exec", "verbatim", "--", "cat", "{}/model.safetensors", text=False).stdout == weights
+    model = tmp_path / "small.gguf"
+    gguf.write(model, {"w": ("F32", [4], b"\1" * 16)})
+    scene.ctl("load", "gguf", model, "-q")
+    done = scene.ctl("exec", "gguf", "--", "sh", "-c", "ls {} && cat {}/*", text=False)
+    assert done.stdout == b"model.gguf\n" + model.read_bytes()
+
+
+def test_files_of_a_hostile_writer_make_no_directory(scene, runtime):
+    """The library of the reader checks them again."""
+    entry = {"../outside": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    text = json.dumps(entry).encode()
+    with wire.Wire(scene.socket, features=wire.IMAGES) as writer:
+        slot = writer.create_image("hostile", wire.image([("t", 64)]), 4096)
+        writer.set_files(slot.writer, struct.pack("<Q", len(text)) + text + b"x")
+        writer.publish(slot.writer)
+        writer.detach(slot.writer)
+    done = scene.ctl("exec", "hostile", "--", "echo", "started", check=False)
+    assert (done.returncode, done.stdout) == (125, "") and "'../outside' cannot be the path" in done.stderr
+    assert not (runtime / "outside").exists()
 
 
 @pytest.mark.parametrize("names, sentence", [

@@ -493,7 +493,7 @@ def test_help_groups_the_verbs(daemon):
     groups = re.findall(r"^(\S.*):\n((?: \w.*\n)+)", daemon.ctl("--help").stdout, re.M)
     assert [name for name, _ in groups] == ["Buffers", "Programs", "The server", "Between nodes", "Certificates", "Traffic", "Help"]
     first = {name: re.match(r" (\w+(?: \w+)?)  ", lines)[1] for name, lines in groups}
-    assert list(first.values()) == ["load", "stat", "nodes", "pki ca", "top", "help"]
+    assert list(first.values()) == ["load", "exec", "stat", "nodes", "pki ca", "top", "help"]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
