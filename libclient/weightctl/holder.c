@@ -1,5 +1,5 @@
 /*
- * A server that restarts keeps a lease only if the client takes it up again in time. A thread waits for the event on a
+ * A server that restarts keeps a lease only if the client resumes it in time. A thread waits for the event on a
  * connection of its own, because a call that waits occupies its connection.
  */
 #include "libclient/weightctl/holder.h"
@@ -13,6 +13,8 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/server.h"
+
+#define RESTART_MS 5000 /* of a call to a server that has just restarted */
 
 /* Ends with the server, if that does not return. */
 static void *wait_for_restarts(void *userdata)
@@ -50,6 +52,14 @@ static int watch_server(struct holder *h)
 	return 0;
 }
 
+/* Any call resumes the leases. Without them the descriptors still keep the memory. */
+static void renew(struct holder *h)
+{
+	struct weightd_server server = {.size = sizeof(server)};
+
+	(void)weightd_ping(h->cli->w, &server);
+}
+
 static int fail(struct cli *cli, const char *const *specs, size_t n, int r)
 {
 	cleanup(cli_freep) char *name = strndup(specs[0], strcspn(specs[0], "@"));
@@ -73,8 +83,11 @@ int holder_open(struct holder *h, struct cli *cli, const char *const *specs, siz
 	r = weightd_model_dir_new(cli->w, specs, n, options, &h->dir);
 	if (r < 0)
 		return fail(cli, specs, n, r);
-	weightd_set_restart_timeout(cli->w, -1);
+	weightd_set_restart_timeout(cli->w, -1); /* the connection of the watch has the same */
 	r = watch_server(h);
+	weightd_set_restart_timeout(cli->w, RESTART_MS);
+	if (r == 0)
+		renew(h); /* a restart before the watch was no event */
 	if (r)
 		holder_close(h);
 	return r;
@@ -86,15 +99,13 @@ void holder_keep(struct holder *h, int fd)
 		{.fd = fd, .events = POLLIN},
 		{.fd = h->restart_fd, .events = POLLIN},
 	};
-	struct weightd_server server = {.size = sizeof(server)};
 	eventfd_t count;
 
 	do {
 		if (poll(fds, 2, -1) < 0 || !(fds[1].revents & POLLIN))
 			continue;
 		(void)eventfd_read(h->restart_fd, &count);
-		/* Any call takes up the leases. Without one the descriptors still keep the memory. */
-		(void)weightd_ping(h->cli->w, &server);
+		renew(h);
 	} while (!fds[0].revents);
 }
 
