@@ -60,16 +60,47 @@ static void renew(struct holder *h)
 	(void)weightd_ping(h->cli->w, &server);
 }
 
+/* A buffer of that name on a GPU alone. */
+static bool is_on_gpu(struct cli *cli, const char *name)
+{
+	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	const struct weightd_buffer_info *info = NULL;
+
+	if (weightd_list(cli->w, name, &list) < 0)
+		return false;
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
+		if (info->memory == WEIGHTD_MEMORY_HOST)
+			return false;
+	return weightd_list_count(list) > 0;
+}
+
+static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
+{
+	cleanup(cli_freep) char *sentence = strdup(weightd_error(cli->w)); /* a list may replace it */
+
+	for (size_t i = 0; i < n && sentence; i++) {
+		cleanup(cli_freep) char *name = strndup(specs[i], strcspn(specs[i], "@"));
+
+		if (!name)
+			break;
+		if (is_on_gpu(cli, name))
+			return cli_error("'%s' is on a GPU, and only versions in host memory are files; "
+					 "load it to the host, too (weightctl load %s PATH)",
+					 name, name);
+		if (n == 1)
+			return absent_buffer(cli, name, -ENOENT);
+	}
+	return cli_error("%s", sentence ? sentence : strerror(ENOMEM));
+}
+
 static int fail(struct cli *cli, const char *const *specs, size_t n, int r)
 {
-	cleanup(cli_freep) char *name = strndup(specs[0], strcspn(specs[0], "@"));
-
-	if (!name)
-		cli_out_of_memory();
+	if (r == -ENOENT)
+		return fail_absent(cli, specs, n);
 	if (r == -ENOLINK)
 		return cli_error("%s; --inherit works without, for a program of one process",
 				 weightd_error(cli->w));
-	return n == 1 ? absent_buffer(cli, name, r) : cli_fail(cli, r);
+	return cli_fail(cli, r);
 }
 
 int holder_open(struct holder *h, struct cli *cli, const char *const *specs, size_t n,

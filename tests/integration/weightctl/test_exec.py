@@ -406,6 +406,17 @@ def test_a_version_that_is_gone_and_a_buffer_that_is_not_there(scene):
     done = scene.ctl("exec", "n", "--", "true", check=False)
     assert (done.returncode, done.stderr) == \
         (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
+    done = scene.ctl("exec", "m", "n", "--", "true", check=False)
+    assert done.returncode == 125 and "'n'" in done.stderr
+
+
+def test_a_buffer_on_a_gpu_is_refused_with_the_way_out(make_daemon, gpu, weights, tmp_path):
+    daemon = make_daemon(env=gpu.env)
+    daemon.ctl("load", "--device", "cuda:0", "m", tmp_path / "model.safetensors", "-q")
+    done = daemon.ctl("exec", "m", "--", "true", check=False)
+    assert (done.returncode, done.stderr) == \
+        (125, "weightctl: 'm' is on a GPU, and only versions in host memory are files; load it to the host, too "
+              "(weightctl load m PATH)\n")
 
 
 @pytest.mark.parametrize("kind", ["--exclusive", "--reusable"])
