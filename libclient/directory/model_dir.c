@@ -204,6 +204,26 @@ static int restrict_mode(struct weightd_model_dir *d, const struct held_version 
 	return 0;
 }
 
+/* The path of a file of the version below the directory. */
+static int join(struct weightd_model_dir *d, const struct held_version *v, const char *path,
+		char **ret)
+{
+	cleanup(freep) char *joined = NULL;
+
+	if (asprintf(&joined, "%s%s%s", d->n > 1 ? v->name : "", d->n > 1 ? "/" : "", path) < 0) {
+		joined = NULL;
+		return sentence_set(&d->w->sentence, -ENOMEM, "out of memory");
+	}
+	if (!tree_takes(path) || !tree_takes(joined))
+		return sentence_set(&d->w->sentence, -EBADMSG,
+				    "%s of '%s@%" PRIu64
+				    "' cannot be a path in a directory: it would leave it, or is too "
+				    "deep; publish the version again with another name",
+				    QUOTE(path), v->name, weightd_buffer_version(v->b));
+	*ret = take_ptr(joined);
+	return 0;
+}
+
 static int get_files(struct weightd_model_dir *d, struct held_version *v)
 {
 	const char *weights = NULL;
@@ -215,17 +235,7 @@ static int get_files(struct weightd_model_dir *d, struct held_version *v)
 		weights = weightd_files_value(v->files, "weights");
 	if (!weights)
 		weights = "model.safetensors";
-	if (!tree_takes(weights))
-		return sentence_set(&d->w->sentence, -EBADMSG,
-				    "the weights of '%s@%" PRIu64
-				    "' would leave the directory, at %s; publish the "
-				    "version again with another attribute 'weights'",
-				    v->name, weightd_buffer_version(v->b), QUOTE(weights));
-	if (asprintf(&v->path, "%s%s%s", d->n > 1 ? v->name : "", d->n > 1 ? "/" : "", weights) < 0) {
-		v->path = NULL;
-		return sentence_set(&d->w->sentence, -ENOMEM, "out of memory");
-	}
-	return 0;
+	return join(d, v, weights, &v->path);
 }
 
 static int refuse_entry(struct weightd_model_dir *d, const struct held_version *v, const char *path,
@@ -242,16 +252,9 @@ static int add_file(struct weightd_model_dir *d, const struct held_version *v,
 	cleanup(freep) char *path = NULL;
 	int r;
 
-	if (asprintf(&path, "%s%s%s", d->n > 1 ? v->name : "", d->n > 1 ? "/" : "", file->path) < 0) {
-		path = NULL;
-		return sentence_set(&d->w->sentence, -ENOMEM, "out of memory");
-	}
-	if (!tree_takes(file->path) || !tree_takes(path))
-		return sentence_set(&d->w->sentence, -EBADMSG,
-				    "the file %s of '%s@%" PRIu64
-				    "' would leave the directory; publish the version again "
-				    "without it",
-				    QUOTE(file->path), v->name, weightd_buffer_version(v->b));
+	r = join(d, v, file->path, &path);
+	if (r < 0)
+		return r;
 	r = tree_add_file(d->place.fd, path, file->data, file->n_bytes);
 	return r < 0 ? refuse_entry(d, v, path, r) : 0;
 }

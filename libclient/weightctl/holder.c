@@ -1,5 +1,5 @@
 /*
- * A server that restarts keeps a lease only if the client takes it up again in time. A thread waits for the event on a
+ * A server that restarts keeps a lease only if the client resumes it in time. A thread waits for the event on a
  * connection of its own, because a call that waits occupies its connection.
  */
 #include "libclient/weightctl/holder.h"
@@ -13,6 +13,8 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/server.h"
+
+#define RESTART_MS 5000 /* of a call to a server that has just restarted */
 
 /* Ends with the server, if that does not return. */
 static void *wait_for_restarts(void *userdata)
@@ -50,16 +52,55 @@ static int watch_server(struct holder *h)
 	return 0;
 }
 
+/* Any call resumes the leases. Without them the descriptors still keep the memory. */
+static void renew(struct holder *h)
+{
+	struct weightd_server server = {.size = sizeof(server)};
+
+	(void)weightd_ping(h->cli->w, &server);
+}
+
+/* A buffer of that name on a GPU alone. */
+static bool is_on_gpu(struct cli *cli, const char *name)
+{
+	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	const struct weightd_buffer_info *info = NULL;
+
+	if (weightd_list(cli->w, name, &list) < 0)
+		return false;
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
+		if (info->memory == WEIGHTD_MEMORY_HOST)
+			return false;
+	return weightd_list_count(list) > 0;
+}
+
+static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
+{
+	cleanup(cli_freep) char *sentence = strdup(weightd_error(cli->w)); /* a list may replace it */
+
+	for (size_t i = 0; i < n && sentence; i++) {
+		cleanup(cli_freep) char *name = strndup(specs[i], strcspn(specs[i], "@"));
+
+		if (!name)
+			break;
+		if (is_on_gpu(cli, name))
+			return cli_error("'%s' is on a GPU, and only versions in host memory are files; "
+					 "load it to the host, too (weightctl load %s PATH)",
+					 name, name);
+		if (n == 1)
+			return absent_buffer(cli, name, -ENOENT);
+	}
+	return cli_error("%s", sentence ? sentence : strerror(ENOMEM));
+}
+
 static int fail(struct cli *cli, const char *const *specs, size_t n, int r)
 {
-	cleanup(cli_freep) char *name = strndup(specs[0], strcspn(specs[0], "@"));
-
-	if (!name)
-		cli_out_of_memory();
+	if (r == -ENOENT)
+		return fail_absent(cli, specs, n);
 	if (r == -ENOLINK)
 		return cli_error("%s; --inherit works without, for a program of one process",
 				 weightd_error(cli->w));
-	return n == 1 ? absent_buffer(cli, name, r) : cli_fail(cli, r);
+	return cli_fail(cli, r);
 }
 
 int holder_open(struct holder *h, struct cli *cli, const char *const *specs, size_t n,
@@ -73,8 +114,11 @@ int holder_open(struct holder *h, struct cli *cli, const char *const *specs, siz
 	r = weightd_model_dir_new(cli->w, specs, n, options, &h->dir);
 	if (r < 0)
 		return fail(cli, specs, n, r);
-	weightd_set_restart_timeout(cli->w, -1);
+	weightd_set_restart_timeout(cli->w, -1); /* the connection of the watch has the same */
 	r = watch_server(h);
+	weightd_set_restart_timeout(cli->w, RESTART_MS);
+	if (r == 0)
+		renew(h); /* a restart before the watch was no event */
 	if (r)
 		holder_close(h);
 	return r;
@@ -86,15 +130,13 @@ void holder_keep(struct holder *h, int fd)
 		{.fd = fd, .events = POLLIN},
 		{.fd = h->restart_fd, .events = POLLIN},
 	};
-	struct weightd_server server = {.size = sizeof(server)};
 	eventfd_t count;
 
 	do {
 		if (poll(fds, 2, -1) < 0 || !(fds[1].revents & POLLIN))
 			continue;
 		(void)eventfd_read(h->restart_fd, &count);
-		/* Any call takes up the leases. Without one the descriptors still keep the memory. */
-		(void)weightd_ping(h->cli->w, &server);
+		renew(h);
 	} while (!fds[0].revents);
 }
 

@@ -49,9 +49,10 @@ static int search_path(const char *name, char **ret_path)
 			*ret_path = candidate;
 			return 0;
 		}
-		free(candidate);
-		if (r == -EACCES)
+		/* A folder that cannot be entered has no program. */
+		if (r == -EACCES && access(candidate, F_OK) == 0)
 			worst = r;
+		free(candidate);
 		path += n;
 		if (!*path)
 			return worst;

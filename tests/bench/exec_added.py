@@ -18,7 +18,7 @@ def elapsed_ns(command, env):
 
 
 def added_ns(env, name, n=N):
-    """What exec added in each of `n` rounds; `env` leads weightctl to a server with buffer `name`."""
+    """The time added in each of `n` rounds. `env` leads weightctl to a server with buffer `name`."""
     with_exec = [features.BUILD / "weightctl", "exec", name, "--", *COMMAND]
     elapsed_ns(with_exec, env)  # programs and libraries are in the page cache from now on
     return [elapsed_ns(with_exec, env) - elapsed_ns(COMMAND, env) for _ in range(n)]

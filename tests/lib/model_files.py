@@ -32,11 +32,19 @@ def holder_of(folder, weights="model.safetensors"):
     return tuple(map(int, re.fullmatch(r"/proc/(\d+)/fd/(\d+)", os.readlink(pathlib.Path(folder) / weights)).groups()))
 
 
+def can_open(path):
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:  # EACCES of a process that ends, then ENOENT
+        return False
+
+
 def kill_holder(folder):
-    """SIGKILL, and waits until the kernel has closed what it had open."""
+    """SIGKILL, and waits until the kernel has closed the descriptors of the holder."""
     pid, _ = holder_of(folder)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not (pathlib.Path(folder) / "model.safetensors").exists(), "the holder has ended")
+    until(lambda: not can_open(pathlib.Path(folder) / "model.safetensors"), "the holder has ended")
 
 
 def readers(daemon, name="m"):

@@ -1,6 +1,7 @@
 /*
  * weightctl export: keep a model as a directory.
  */
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,7 @@ static int hold(struct cli *cli, const char *const *specs, size_t n, const char 
 
 	if (fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
+	(void)signal(SIGPIPE, SIG_IGN); /* else the directory would be left behind */
 	r = holder_open(&holder, cli, specs, n, &options);
 	if (r == 0) {
 		r = announce(holder.dir);

@@ -7,13 +7,15 @@ import pty
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from lib import gguf, wire
 from lib.daemon import copy_for_others
-from lib.model_files import data_of, holder_of, kill_holder, readers, write_model
+from lib.model_files import can_open, data_of, holder_of, kill_holder, readers, write_model
 from lib.wire import until
 
 OTHER = 12345
@@ -230,9 +232,7 @@ def test_the_holder_keeps_its_lease_over_restarts(make_daemon, runtime, weights,
 def test_after_the_death_of_a_holder_the_weights_are_missing_and_the_next_one_cleans_up(scene, waiting, runtime):
     program, folder = waiting()
     kill_holder(folder)
-    with pytest.raises(FileNotFoundError):
-        open(folder / "model.safetensors")
-    assert folder.exists()
+    assert folder.exists() and not can_open(folder / "model.safetensors")
     end(program)
     scene.ctl("exec", "m", "--", "test", "!", "-e", folder)
     until(lambda: not list(runtime.iterdir()), "the second directory is removed")
@@ -350,6 +350,47 @@ def test_several_names_have_a_folder_each(scene, weights, tmp_path):
     scene.ctl("rm", "org/other")
 
 
+def test_files_beside_the_weights_stand_beside_the_link(scene, weights, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(tmp_path / "model.safetensors", folder)
+    (folder / "config.json").write_text('{"model_type": "none"}')
+    (folder / "vocab.txt").write_bytes(bytes(range(256)))
+    scene.ctl("load", "m", folder, "-q")
+    done = scene.ctl("exec", "m", "--", "sh", "-c", "cd {} && ls && cat config.json vocab.txt", text=False)
+    assert done.stdout == b'config.json\nmodel.safetensors\nvocab.txt\n{"model_type": "none"}' + bytes(range(256))
+
+
+def test_the_attribute_weights_names_the_link(scene, weights, tmp_path):
+    scene.ctl("load", "--attribute", "weights=unet/diffusion.safetensors", "--mode", "0640", "d", tmp_path / "model.safetensors", "-q")
+    done = scene.ctl("exec", "d", "--", "sh", "-c", "cd {} && find . ! -type d && stat -L -c %a unet unet/diffusion.safetensors")
+    assert done.stdout.split() == ["./unet/diffusion.safetensors", "500", "444"]
+
+
+def test_a_file_of_weights_alone_is_the_same_byte_for_byte(scene, weights, tmp_path):
+    scene.ctl("load", "verbatim", tmp_path / "model.safetensors", "-q")
+    assert scene.ctl("exec", "verbatim", "--", "cat", "{}/model.safetensors", text=False).stdout == weights
+    model = tmp_path / "small.gguf"
+    gguf.write(model, {"w": ("F32", [4], b"\1" * 16)})
+    scene.ctl("load", "gguf", model, "-q")
+    done = scene.ctl("exec", "gguf", "--", "sh", "-c", "ls {} && cat {}/*", text=False)
+    assert done.stdout == b"model.gguf\n" + model.read_bytes()
+
+
+def test_files_of_a_hostile_writer_make_no_directory(scene, runtime):
+    """The library of the reader checks them again."""
+    entry = {"../outside": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    text = json.dumps(entry).encode()
+    with wire.Wire(scene.socket, features=wire.IMAGES) as writer:
+        slot = writer.create_image("hostile", wire.image([("t", 64)]), 4096)
+        writer.set_files(slot.writer, struct.pack("<Q", len(text)) + text + b"x")
+        writer.publish(slot.writer)
+        writer.detach(slot.writer)
+    done = scene.ctl("exec", "hostile", "--", "echo", "started", check=False)
+    assert (done.returncode, done.stdout) == (125, "") and "'../outside' cannot be the path" in done.stderr
+    assert not (runtime / "outside").exists()
+
+
 @pytest.mark.parametrize("names, sentence", [
     (["m", "m@1"], "'m' is named twice; a directory has one version of a buffer"),
     (["m", "a/../b"], "'a/../b' cannot be the name of a folder, which several models need; name it alone"),
@@ -365,6 +406,17 @@ def test_a_version_that_is_gone_and_a_buffer_that_is_not_there(scene):
     done = scene.ctl("exec", "n", "--", "true", check=False)
     assert (done.returncode, done.stderr) == \
         (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
+    done = scene.ctl("exec", "m", "n", "--", "true", check=False)
+    assert done.returncode == 125 and "'n'" in done.stderr
+
+
+def test_a_buffer_on_a_gpu_is_refused_with_the_way_out(make_daemon, gpu, weights, tmp_path):
+    daemon = make_daemon(env=gpu.env)
+    daemon.ctl("load", "--device", "cuda:0", "m", tmp_path / "model.safetensors", "-q")
+    done = daemon.ctl("exec", "m", "--", "true", check=False)
+    assert (done.returncode, done.stderr) == \
+        (125, "weightctl: 'm' is on a GPU, and only versions in host memory are files; load it to the host, too "
+              "(weightctl load m PATH)\n")
 
 
 @pytest.mark.parametrize("kind", ["--exclusive", "--reusable"])
@@ -389,6 +441,15 @@ def test_a_program_that_is_not_there(scene):
     assert refusal(scene, "no-such", status=127) == "weightctl: there is no program 'no-such' in $PATH\n"
     assert refusal(scene, "/no/such", status=127) == "weightctl: there is no program '/no/such'\n"
     assert refusal(scene, "", status=127) == "weightctl: there is no program '' in $PATH\n"
+
+
+def test_a_folder_of_the_path_that_cannot_be_entered_is_passed_over(scene, tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    env = {"PATH": f"{closed}:{tmp_path / 'none'}:{os.environ['PATH']}"}
+    assert scene.ctl("exec", "m", "--", "true", env=env).returncode == 0
+    done = scene.ctl("exec", "m", "--", "no-such", env=env, check=False)
+    assert (done.returncode, done.stderr) == (127, "weightctl: there is no program 'no-such' in $PATH\n")
 
 
 def test_a_program_that_cannot_be_executed(scene, tmp_path):

@@ -137,6 +137,14 @@ def test_the_directory_lasts_over_restarts(make_daemon, weights, tmp_path):
     end(process)
 
 
+def test_an_output_without_a_reader_leaves_nothing(scene, tmp_path):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    process = scene.spawn("export", "m", tmp_path / "exported", "--hold", stdout=theirs)
+    os.close(theirs)
+    assert process.wait(60) == 1 and not (tmp_path / "exported").exists()
+
+
 @pytest.mark.parametrize("args", [["m", "dir"], ["m", "--hold"], ["--hold"], ["m@x", "dir", "--hold"]])
 def test_wrong_arguments(scene, args):
     done = scene.ctl("export", *args, check=False)
