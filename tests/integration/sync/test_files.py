@@ -135,6 +135,24 @@ def test_the_flat_form_stays_flat(make_nodes):
     assert [slot(node)[1] for node in nodes] == [False, False] and slot(nodes["b"]) == slot(nodes["a"])
 
 
+@pytest.mark.parametrize("header", (0, 4_093))
+def test_shards_that_are_files_become_one(make_nodes, require, tmp_path, header):
+    import weightd
+    require("gloo")
+    nodes = make_nodes(2, settings=NONE)
+    rows, columns = 301, 1_001
+    data = random.Random(header).randbytes(2 * rows * columns * 2)
+    for i, node in enumerate(nodes):
+        half = data[i * len(data) // 2:(i + 1) * len(data) // 2]
+        node.daemon.ctl("load", "shard", write_safetensors(
+            tmp_path / f"{i}.safetensors", {"odd": ("U8", [3], b"abc"), "w": ("BF16", [rows, columns], half)}, blanks=i * header))
+    (tmp_path / "split.json").write_text(json.dumps({"split": [
+        {"tensors": "w", "from": 0, "to": 0}, {"tensors": "odd", "from": "replicated", "to": "replicated"}]}))
+    nodes["a"].ctl("sync", "reshard", "--split", tmp_path / "split.json", "--ranks", "a b", "--onto", "b", "--into", "whole", "shard")
+    with weightd.attach("whole", socket=nodes["b"].daemon.socket) as whole:
+        assert bytes(whole["w"].memoryview().cast("B")) == data and bytes(whole["odd"].memoryview()) == b"abc"
+
+
 # --- Files beside it ---------------------------------------------------------------------------------
 
 

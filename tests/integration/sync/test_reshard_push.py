@@ -28,7 +28,7 @@ def np():
 
 def layout_of(tensors, side, ranks, rank):
     import weightd
-    layout = weightd.Layout()
+    layout = weightd.Layout(256)
     for i, (shape, *dims) in enumerate(tensors):
         shape = list(shape)
         if dims[side] is not REPLICATED:
