@@ -59,7 +59,7 @@ def gguf(folder, is_large):
     """A Llama of 16-bit floats, with a vocabulary of bytes."""
     import gguf as package
 
-    hidden, layers, words, heads = (512, 8, 4096, 8) if is_large else (64, 2, 320, 4)
+    hidden, layers, words, heads = (512, 8, 4096, 8) if is_large else (128, 4, 512, 4)
     inner = hidden * 3
     writer = package.GGUFWriter(str(pathlib.Path(folder, "model.gguf")), "llama")
     writer.add_context_length(256)

@@ -1,5 +1,6 @@
 """A model that weightd serves, as programs open it."""
 from lib.features import BUILD, LIBRARY, ROOT
+from process import Failed
 
 
 def environment_of(daemon, name):
@@ -15,13 +16,17 @@ def exec_command(names, words):
 
 class Version:
     """
-    The newest version of buffer `name`, loaded from a folder into a weightd of the caller's.
+    The newest version of buffer `name`, loaded from a folder, or from the GGUF file in it, into a weightd of the
+    caller's. Failed.
 
     environment  of programs, beside that of this process
     """
 
     def __init__(self, daemon, name, folder):
-        daemon.ctl("load", name, folder, timeout=600)
+        file = folder / "model.gguf"
+        done = daemon.ctl("load", name, file if file.exists() else folder, check=False, timeout=600)
+        if done.returncode:
+            raise Failed(done.stderr.strip().splitlines()[-1])
         self.name, self.environment = name, environment_of(daemon, name)
 
     def command(self, words):

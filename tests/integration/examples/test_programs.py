@@ -53,6 +53,16 @@ def test_programs_share_a_version_and_compute_the_same(daemon, python, folders):
     assert n_processes == {row.name: 3 if row is SPAWNING else 2 for row in FORKED}
 
 
+@pytest.mark.parametrize("row", [row for row in rows.ROWS if row.model == "gguf"], ids=lambda row: row.program)
+def test_llama_cpp_shares_a_gguf_file(daemon, python, tmp_path, row):
+    """In fresh processes, of which the first spawns another."""
+    features.require("llama", f"no {row.package} there (make fetch-llama)", process.version_of(python, row.package) is not None)
+    process.make_models(python, {"gguf": tmp_path / "gguf"}, "small")
+    figures = rows.run_fresh(row, python, tmp_path / "gguf", Version(daemon, "gguf", tmp_path / "gguf"))
+    print(row.name, figures)
+    assert figures.faults(row) == [] and figures.n_processes == 3
+
+
 def test_a_regular_file_changes_under_its_reader_and_a_version_does_not(daemon, python, folders, tmp_path):
     version = Version(daemon, "llama", folders["llama"])
     assert control.run(python, folders["llama"], version, tmp_path / "copy.safetensors") == control.EXPECTED
