@@ -200,7 +200,7 @@ static int lay_out_image(struct creation *c)
 	uint64_t size;
 	int fd, r = 0;
 
-	if (c->hooks->verbatim) {
+	if (c->hooks->verbatim && c->hooks->verbatim->layout != c->given) {
 		layout = c->hooks->verbatim->layout;
 	} else if (layout_builder_is_loose(c->given)) {
 		r = packing_make(given_layout(c), &packed);
@@ -477,6 +477,25 @@ static int fill_request(struct creation *c, const char *name, const struct weigh
 	return 0;
 }
 
+/* The caller's header may come from another machine. */
+static int check_given_header(struct creation *c, const char *name,
+			      const struct weightd_create_options *o)
+{
+	struct sentence *s = &c->w->sentence;
+	int r;
+
+	if (!o->header)
+		return 0;
+	if (!o->header_size || o->header_size > WIRE_DATA_OFFSET_MAX)
+		return sentence_set(s, -EINVAL, "a header of %" PRIu64 " bytes is no header of '%s'",
+				    o->header_size, name);
+	r = verbatim_check(o->header, o->header_size, &c->wr->layout, s);
+	return r < 0 ? sentence_set(s, r == -EILSEQ ? -EINVAL : r,
+				    "'%s' cannot be made with this header, because it %s", name,
+				    s->text)
+		     : 0;
+}
+
 static int creation_run(struct creation *c, const char *name, const struct weightd_create_options *o)
 {
 	void *image = NULL;
@@ -493,9 +512,11 @@ static int creation_run(struct creation *c, const char *name, const struct weigh
 	if (r < 0)
 		return sentence_set(&c->w->sentence, r, "the layout of '%s' cannot be made: %s",
 				    name, r == -EINVAL ? "it has no tensors" : strerror(-r));
-	if (o->replace)
+	r = check_given_header(c, name, o);
+	if (r == 0 && o->replace)
 		files_keep(c->wr, c->call.request.create.name, c->call.request.create.device);
-	r = ask_for_slot(c);
+	if (r == 0)
+		r = ask_for_slot(c);
 	if (r == 0)
 		r = writer_begin(c->wr, &c->call);
 	return r;
@@ -520,6 +541,8 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 			 .again = create_again},
 	};
 	struct weightd_create_options o = {0};
+	struct writer_hooks own = *hooks;
+	struct image_verbatim verbatim;
 	int r = 0;
 
 	client_call_init_fds(&c.call);
@@ -529,6 +552,11 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	if (options)
 		r = client_copy_options(w, options, offsetof(struct weightd_create_options, mode),
 					&o, sizeof(o));
+	if (r == 0 && o.header) {
+		verbatim = (struct image_verbatim){layout, o.header, o.header_size};
+		own.verbatim = &verbatim;
+		c.hooks = &own;
+	}
 	if (r == 0)
 		r = creation_run(&c, name, &o);
 	if (r == 0)

@@ -11,8 +11,7 @@
 
 #include "ipc/digest.h"
 #include "libclient/buffer.h"
-#include "libclient/image/gguf.h"
-#include "libclient/image/header.h"
+#include "libclient/image/verbatim.h"
 #include "libclient/writer.h"
 
 #define VERIFY_LEAVES 16384 /* digested at a time: what is too few keeps no GPU busy */
@@ -98,10 +97,7 @@ static int check_header(struct weightd_buffer *b, const void *header, uint64_t s
 		return sentence_set(s, -EILSEQ,
 				    "'%s@%" PRIu64 "' on %s: its header is not the one published",
 				    b->name, b->version, b->device);
-	if (gguf_is_magic(header, size))
-		r = gguf_check(header, size, &b->layout, s);
-	else
-		r = image_header_check(header, size, &b->layout, s);
+	r = verbatim_check(header, size, &b->layout, s);
 	return r < 0 ? sentence_set(s, r, "'%s@%" PRIu64 "' on %s: its header %s", b->name,
 				    b->version, b->device, s->text)
 		     : 0;
@@ -128,9 +124,11 @@ static int proof_again(struct weightd *w, struct client_call *call)
 {
 	const struct weightd_buffer *b = call->subject;
 
-	(void)w;
 	call->request.proof.id = b->lease;
-	return b->lease ? 0 : -ESTALE;
+	return b->lease ? 0
+			: sentence_set(&w->sentence, -ESTALE,
+				       "'%s@%" PRIu64 "' on %s has no lease any more; attach anew",
+				       b->name, b->version, b->device);
 }
 
 /* The same comparison without the table: by the root, which the attachment has. It cannot name the wrong range. */
@@ -150,20 +148,39 @@ static int verify_whole(struct weightd_buffer *b, uint64_t n, uint8_t (*leaves)[
 	return 0;
 }
 
-/* Reads the digests, and compares the header with them. 1: without a lease or a server there are none to read. */
-static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+/* On success the caller releases `call`, with the descriptors of the digests and of the slot. */
+static int ask_proof(struct weightd_buffer *b, struct client_call *call)
 {
-	struct client_call call = {.op = WIRE_PROOF, .again = proof_again, .subject = b};
 	int r = memory_check(&b->memory, &b->w->sentence);
 
 	if (r < 0)
 		return read_failed(b, r, b->w->sentence.text);
-	r = proof_again(b->w, &call);
-	if (r == 0)
-		r = client_call_run(b->w, &call);
+	*call = (struct client_call){.op = WIRE_PROOF, .again = proof_again, .subject = b};
+	r = proof_again(b->w, call);
+	return r < 0 ? r : client_call_run(b->w, call);
+}
+
+/* Reads the digests, and compares the header with them. 1: without a lease or a server there are none to read. */
+static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct client_call call;
+	int r = ask_proof(b, &call);
+
 	if (r < 0)
 		return 1;
 	r = verify_header(b, n, call.reply_fds[0], call.reply_fds[1], ret);
+	client_call_deinit(&call);
+	return r;
+}
+
+int buffer_read_header(struct weightd_buffer *b, void *ret)
+{
+	struct client_call call;
+	int r = ask_proof(b, &call);
+
+	if (r < 0)
+		return r;
+	r = read_start(b, call.reply_fds[1], b->memory.offset, ret);
 	client_call_deinit(&call);
 	return r;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "libclient/image/gguf.h"
 #include "libclient/image/header.h"
 
 /* True for a header that begins with its own size. */
@@ -50,4 +51,10 @@ int verbatim_header(const struct image_verbatim *v, uint64_t data_offset_wanted,
 	*ret = header;
 	*ret_size = size;
 	return 0;
+}
+
+int verbatim_check(const void *header, uint64_t size, const struct layout *l, struct sentence *s)
+{
+	return gguf_is_magic(header, size) ? gguf_check(header, size, l, s)
+					   : image_header_check(header, size, l, s);
 }

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include "ipc/layout.h"
+#include "libclient/connection/sentence.h"
 #include "weightd.h"
 
 struct image_verbatim {
@@ -22,3 +24,9 @@ struct image_verbatim {
  */
 int verbatim_header(const struct image_verbatim *v, uint64_t data_offset_wanted, void **ret,
 		    uint64_t *ret_size);
+
+/*
+ * Compares a header of either format with a layout. 0; -EILSEQ and a sentence that completes "its header ...";
+ * -ENOMEM.
+ */
+int verbatim_check(const void *header, uint64_t size, const struct layout *l, struct sentence *s);

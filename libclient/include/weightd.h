@@ -618,6 +618,13 @@ struct weightd_create_options {
 	int pause_timeout_ms;
 	enum weightd_policy policy;
 	enum weightd_handle handle; /* way to share a new buffer on a GPU */
+	/*
+	 * The header of a file whose data `layout` describes, of `header_size` bytes up to the data, and with
+	 * `new_layout`: a version that is a file then begins with exactly these bytes. -EINVAL: it is another format than
+	 * safetensors and GGUF, or does not describe the layout. NULL: the library writes a header.
+	 */
+	const void *header;
+	uint64_t header_size;
 };
 
 /*
@@ -880,6 +887,89 @@ struct weightd_load_result {
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
+
+/* --- Saving and comparing ----------------------------------------------------------------------- */
+
+struct weightd_save_options {
+	size_t size; /* set by the caller */
+	uint64_t shard_size; /* bytes of tensors in a file, at most, unless one tensor is larger; 0: 5,000,000,000 */
+	bool replace; /* replace a directory that has weights, with all that is in it */
+	bool no_files; /* save the weights alone */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread; "write" or "commit" */
+	void *userdata; /* its argument */
+};
+
+struct weightd_save_result {
+	size_t size; /* set by the caller */
+	uint64_t n_bytes; /* bytes of tensor data */
+	uint64_t n_tensors;
+	uint64_t n_files; /* of weights, and others */
+	uint64_t elapsed_ns;
+};
+
+/*
+ * Writes the attached version to a directory: weights as safetensors (model.safetensors; or, if they need several files,
+ * model-00001-of-0000N.safetensors and model.safetensors.index.json; the attribute "weights" is another path), and the
+ * files of the version. The directory must not exist or be empty, unless `replace` is set, and appears at once, with all
+ * of it on the disk: a failure leaves nothing, and what was there before. A version that is a file, and fits one, is
+ * written byte for byte. Ties, roles and units are in the metadata of the files, so that weightd_load() makes the same
+ * layout of them. Blocks. -ENOTEMPTY; -ENOSPC, -EDQUOT; -EBUSY: the directory is a mount point; -EOPNOTSUPP: a type that
+ * safetensors lacks; -E2BIG: too many tensors for one file; -EAGAIN: an exclusive buffer was updated meanwhile;
+ * -ECANCELED; other errors of files. `options` and `ret` may be NULL.
+ */
+int weightd_save(struct weightd_buffer *b, const char *directory,
+		 const struct weightd_save_options *options, struct weightd_save_result *ret);
+
+/* Differences of one tensor. */
+enum weightd_diff_kind {
+	WEIGHTD_DIFF_ONLY_FIRST = 1, /* the second side has no tensor of that name */
+	WEIGHTD_DIFF_ONLY_SECOND,
+	WEIGHTD_DIFF_TYPE, /* and perhaps the shape */
+	WEIGHTD_DIFF_SHAPE,
+	WEIGHTD_DIFF_BYTES,
+};
+
+/* "only-first", "only-second", "type", "shape", "bytes"; NULL for an unknown one. */
+const char *weightd_diff_name(enum weightd_diff_kind kind);
+
+struct weightd_difference {
+	size_t size; /* size of this struct in the library */
+	enum weightd_diff_kind kind;
+	const struct weightd_tensor *first, *second; /* NULL: that side has no such tensor */
+	/* BYTES, else 0. Of a block type of GGUF, blocks are counted instead of elements. */
+	uint64_t n_elements;
+	uint64_t n_different; /* elements whose bits differ */
+	uint64_t n_unmeasured; /* part of n_different: without a finite difference, as for NaN and infinities */
+	double max_abs; /* the largest finite absolute difference of two elements; of C64, of a part of one */
+};
+
+/* Called for each tensor that differs, with pointers that are valid during the call. Not 0: stop. */
+typedef int (*weightd_diff_fn)(void *userdata, const struct weightd_difference *difference);
+
+struct weightd_diff_side {
+	size_t size; /* set by the caller */
+	struct weightd_buffer *buffer; /* or NULL */
+	const char *path; /* or NULL: a file, index or directory as weightd_load() takes it */
+};
+
+struct weightd_diff_result {
+	size_t size; /* set by the caller */
+	uint64_t n_tensors; /* that were compared; tied names of the same tensor count once */
+	uint64_t n_different; /* part of them */
+	uint64_t n_bytes; /* compared, of one side */
+};
+
+/*
+ * Compares the tensors of two versions or checkpoints by name: types, shapes, and bytes. Their order and places, roles and
+ * units do not matter, and a name in only one of them is no difference if it is tied to a name in both. Returns 0:
+ * equal; 1: different. `w` has the sentence of a failure and need not be connected to compare paths; buffers may be of
+ * any connections that this thread may use. Reads all bytes, and blocks for it. -ECANCELED; -EINVAL; -EAGAIN: an
+ * exclusive buffer was updated meanwhile; errors as for weightd_load() and weightd_buffer_read(). `fn` and `ret` may be
+ * NULL.
+ */
+int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
+		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
+		 struct weightd_diff_result *ret);
 
 /* --- Model directories --------------------------------------------------------------------------- */
 

@@ -31,6 +31,8 @@ static const struct {
 	{&verb_files, NULL},
 	{&verb_cat, NULL},
 	{&verb_verify, NULL},
+	{&verb_diff, NULL},
+	{&verb_save, NULL},
 	{&verb_history, NULL},
 	{&verb_rollback, NULL},
 	{&verb_chmod, NULL},
@@ -88,19 +90,38 @@ static void hold_standard_descriptors(void)
 				   (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
 }
 
+/* The error of the first write that failed: stdio drops what it holds then, and may not try again. */
+static int output_error;
+
+static ssize_t output_write(void *cookie, const char *data, size_t size)
+{
+	ssize_t n = write(STDOUT_FILENO, data, size);
+
+	(void)cookie;
+	if (n < 0 && !output_error)
+		output_error = errno;
+	return n < 0 ? 0 : n; /* 0 is how a stream of this kind fails */
+}
+
 static void close_stdout(void)
 {
-	bool failed = ferror(stdout);
-
-	errno = 0;
-	if (fclose(stdout) < 0)
-		failed = true;
-	if (!failed)
+	if (fclose(stdout) == 0 && !output_error)
 		return;
-	if (errno != EPIPE) /* a reader that closed the pipe needs no message */
-		(void)cli_error("cannot write to standard output%s%s", errno ? ": " : "",
-				errno ? strerror(errno) : "");
+	if (output_error != EPIPE) /* a reader that closed the pipe needs no message */
+		(void)cli_error("cannot write to standard output: %s", strerror(output_error));
 	_exit(EXIT_FAILED);
+}
+
+static void open_stdout(void)
+{
+	FILE *f = fopencookie(NULL, "w", (cookie_io_functions_t){.write = output_write});
+
+	if (!f)
+		cli_out_of_memory();
+	if (isatty(STDOUT_FILENO))
+		(void)setvbuf(f, NULL, _IOLBF, 0);
+	stdout = f;
+	(void)atexit(close_stdout);
 }
 
 static void help(void)
@@ -327,7 +348,7 @@ int main(int argc, char *argv[])
 	int status, words;
 
 	hold_standard_descriptors();
-	(void)atexit(close_stdout);
+	open_stdout();
 	opterr = 0;
 	(void)setlocale(LC_CTYPE, ""); /* only what can be printed; numbers stay as they are */
 	global_options(&cli, argc, argv);

@@ -93,8 +93,9 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 		return code;
 	if (document_blobs_bytes(d) > participant_blobs_max(a)) {
 		snprintf(why, WHY_SIZE,
-			 "its layout has %ju bytes, and max-bytes of %s leaves %ju for those",
-			 (uintmax_t)d->layout_bytes, a->config->name,
+			 "its layout %s %ju bytes, and max-bytes of %s leaves %ju for those",
+			 d->companions_bytes ? "and files have" : "has",
+			 (uintmax_t)(d->layout_bytes + d->companions_bytes), a->config->name,
 			 (uintmax_t)participant_blobs_max(a));
 		return "size";
 	}

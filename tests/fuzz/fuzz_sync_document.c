@@ -17,6 +17,9 @@ static void check_bounds(const struct document *d)
 	MUST(d->group[0] && d->buffer[0] && d->publisher[0] && d->version_id.term &&
 	     d->version_id.number);
 	MUST(d->n_bytes && d->layout_bytes && d->layout_bytes <= LAYOUT_SIZE_MAX);
+	MUST(d->companions_bytes <= DOCUMENT_COMPANIONS_MAX &&
+	     d->header_bytes <= d->companions_bytes);
+	MUST(d->has_companions || !d->companions_bytes);
 	MUST(document_leaves_bytes(d) / 32 <= d->n_bytes); /* no overflow */
 }
 
@@ -26,7 +29,9 @@ static bool is_same(const struct document *x, const struct document *y)
 	       !strcmp(x->certificate, y->certificate) && !x->decision == !y->decision &&
 	       (!x->decision || !strcmp(x->decision, y->decision)) &&
 	       !memcmp(&x->version_id, &y->version_id, sizeof(x->version_id)) &&
-	       x->n_bytes == y->n_bytes && !memcmp(x->root, y->root, sizeof(x->root));
+	       x->n_bytes == y->n_bytes && !memcmp(x->root, y->root, sizeof(x->root)) &&
+	       x->companions_bytes == y->companions_bytes && x->header_bytes == y->header_bytes &&
+	       !memcmp(x->companions, y->companions, sizeof(x->companions));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -27,8 +27,8 @@ static void check_order(const struct engine_order *o)
 
 	MUST(preamble_is_name(o->node) && strcmp(o->node, o->from) != 0);
 	MUST(o->n_addresses <= STRIPES_MAX && o->chunk > 0 && o->stall_ns > 0);
-	MUST(o->gpu[0] ? o->n_bytes <= o->map_size : o->n_bytes <= MEMORY_SIZE);
-	MUST(o->result_fd < 0 || o->gpu[0] || o->result_bytes <= MEMORY_SIZE);
+	MUST(o->gpu[0] ? o->n_bytes <= o->map_size : o->data_offset + o->n_bytes <= MEMORY_SIZE);
+	MUST(o->result_fd < 0 || o->gpu[0] || o->result_offset + o->result_bytes <= MEMORY_SIZE);
 	for (size_t i = 0; i < o->ranges.n; i++) {
 		MUST(o->ranges.at[i].size <= o->n_bytes);
 		MUST(o->ranges.at[i].offset <= o->n_bytes - o->ranges.at[i].size);

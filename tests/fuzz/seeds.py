@@ -52,6 +52,10 @@ MESSAGES = {
     "pause": packet(15, struct.pack("<Qq", 9, -1)),
     "events": packet(16, struct.pack("<Qq", 5, 1000)),
     "stat": packet(17),
+    "create-image": packet(19, TARGET + struct.pack("<QqIIIIQ", 9, -1, 0o640, 2, 1, 2, 4096), 1),
+    "proof": packet(20, struct.pack("<Q", 9)),
+    "set-files": packet(21, struct.pack("<Q", 9), 1),
+    "files": packet(22, TARGET + struct.pack("<Q", 3)),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -70,6 +74,10 @@ MESSAGES = {
     "events-reply": packet(REPLY | 16, struct.pack("<IIQ", 1, 232, 5) + TARGET +
                            struct.pack("<QQQIIII", 5, 6, 3, 2, 0, 1000, 77) + bytes(4032 - 232)),
     "stat-reply": packet(REPLY | 17, struct.pack("<9Q", *range(9))),
+    "create-image-reply": packet(REPLY | 19, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 0, 0) + bytes(96), 3),
+    "proof-reply": packet(REPLY | 20, n_fds=2),
+    "set-files-reply": packet(REPLY | 21),
+    "files-reply": packet(REPLY | 22, struct.pack("<Q", 3), 1),
     "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
 }
 
@@ -369,6 +377,8 @@ def document(decision=None, **said):
 DOCUMENTS = {
     "signed": document(), "decided": document("c2ln"), "largest": document(n_bytes=1 << 50, term=1 << 53, number=1 << 53),
     "empty": document(n_bytes=0), "negative": document(n_bytes=-1), "too-large": document(n_bytes=(1 << 50) + 1),
+    "companions": document(companions="03" * 32, companions_bytes=9000, header_bytes=4096), "no-companions": document(companions_bytes=0, header_bytes=0),
+    "long-header": document(companions="03" * 32, companions_bytes=9, header_bytes=10), "no-blob": document(companions_bytes=9, header_bytes=0),
     "other-release": document(protocol=2), "long-name": document(buffer="b" * 128), "no-hash": document(root="01"),
 }
 
@@ -396,6 +406,8 @@ ORDERS = {
     "exchange": order(3, **OPEN | {"operation": "exchange", "from": None, "result_bytes": 1 << 20}),
     "exchange-of-nothing": order(1, **OPEN | {"operation": "exchange", "from": None, "n_bytes": 0, "result_bytes": 0}),
     "gpu": order(1, **OPEN | {"memory": "cuda", "gpu": "GPU-0", "map_size": 1 << 21}), "no-memory": order(0, **OPEN),
+    "behind-a-header": order(1, **OPEN | {"n_bytes": 4096, "ranges": [], "data_offset": 8192}),
+    "no-offset": order(1, **OPEN | {"data_offset": -1}), "far-offset": order(1, **OPEN | {"data_offset": 1 << 62}),
     "small-memory": order(1, **OPEN | {"n_bytes": 1 << 30}), "outside": order(1, **OPEN | {"ranges": [[1 << 20, 1]]}),
     "to-itself": order(1, **OPEN | {"from": "b"}),
     "last": order(0, next=None), "next": order(0, next=NEXT, max_rate=65536), "too-slow": order(0, next=NEXT, max_rate=1),

@@ -30,6 +30,7 @@ PREAMBLE, WORD, HEADER = 192, 8, 16
 PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned_bytes.h
 CHUNK = 1 << 20
 HUGE, MAP_FIXED, MADV_COLLAPSE = 2 << 20, 0x10, 25
+HEADER_BYTE = b"\xee"  # of the header in front of a memory
 
 
 def program(engine):
@@ -77,25 +78,31 @@ def plan(nodes, links, magic=b"moves\0\0\1"):
 
 
 class Memory:
-    """A memfd of these bytes, or of this size."""
+    """A memfd of these bytes, or of this size, behind a header of so many bytes."""
 
-    def __init__(self, content, flags=0):
+    def __init__(self, content, flags=0, header=0):
         self.size = content if isinstance(content, int) else len(content)
+        self.header = header
         self.fd = os.memfd_create("engine-test", flags)
-        os.ftruncate(self.fd, self.size)
+        os.ftruncate(self.fd, header + self.size)
+        os.pwrite(self.fd, HEADER_BYTE * header, 0)
         if not isinstance(content, int):
             self.write(0, content)
 
     def write(self, offset, data):
         while data:
-            n = os.pwrite(self.fd, data, offset)
+            n = os.pwrite(self.fd, data, self.header + offset)
             offset, data = offset + n, data[n:]
 
     def read(self):
         if self.size == 0:
             return b""
-        with mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ) as m:
-            return m[:]
+        with mmap.mmap(self.fd, self.header + self.size, prot=mmap.PROT_READ) as m:
+            return m[self.header:]
+
+    def has_header(self):
+        """No process has written it."""
+        return os.pread(self.fd, self.header, 0) == HEADER_BYTE * self.header
 
     def provide(self):
         """Makes its pages, huge ones where that works, as weightd does before it gives memory to a writer."""
@@ -108,6 +115,7 @@ class Memory:
         """The same memory behind a descriptor that cannot write it, as weightd gives it away."""
         lent = Memory.__new__(Memory)
         lent.fd, lent.size = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY), self.size
+        lent.header = self.header
         return lent
 
     def close(self):
@@ -186,7 +194,7 @@ class Engine:
 
     def tell_open(self, memory, /, ranges=None, fds=(), **changes):
         self.tell_with([memory.fd, *fds], **({
-            "n_bytes": memory.size, "ranges": ranges if ranges is not None else [[0, memory.size]] if memory.size else [],
+            "n_bytes": memory.size, "data_offset": memory.header, "ranges": ranges if ranges is not None else [[0, memory.size]] if memory.size else [],
             "security": "tls" if fds else "none"} | changes))
 
     def tell_with(self, fds, **changes):
@@ -304,7 +312,8 @@ class Chain(Engines):
     stripes             how many addresses each has; one engine of a link uses as many as the other
     """
 
-    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, prefix=(), **orders):
+    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, prefix=(), headers=(),
+                 **orders):
         super().__init__(names, net)
         self.prefix = tuple(prefix)
         self.stripes = stripes or [1] * len(names)
@@ -313,7 +322,8 @@ class Chain(Engines):
         self.n_bytes = sum(size for _, size in self.ranges)
         self.orders = orders
         self.tokens = [None] + [secrets.token_hex(32) for _ in names[1:]]
-        self.memories = [memory] + [Memory(memory.size) for _ in names[1:]]
+        self.memories = [memory] + [
+            Memory(memory.size, header=header) for header in headers or [0] * len(names[1:])]
 
     def _open(self, i):
         memory = self.memories[i] if i else self.memories[0].lend()
@@ -390,16 +400,16 @@ class Average(Mesh):
     results     by rank
     """
 
-    def __init__(self, memories, tensors, tables=None, net=None, **orders):
+    def __init__(self, memories, tensors, tables=None, net=None, headers=(), **orders):
         super().__init__(len(memories), net, **orders)
         self.memories = memories
         self.tables = [Memory(json.dumps(t).encode()) for t in tables or [tensors] * len(memories)]
-        self.results = [Memory(memories[0].size) for _ in memories]
+        self.results = [Memory(memories[0].size, header=header) for header in headers or [0] * len(memories)]
 
     def tell_open(self, rank, order):
         lent = self.memories[rank].lend()
         self.engines[rank].tell_open(lent, ..., (self.results[rank].fd, self.tables[rank].fd), **(
-            {"operation": "average"} | order))
+            {"operation": "average", "result_offset": self.results[rank].header} | order))
         lent.close()
 
     def owned(self):
@@ -408,15 +418,16 @@ class Average(Mesh):
 
 class Exchange(Mesh):
     """
-    An exchange by plans, a blob for each, from `sources` into results of these sizes; None: it has none.
+    An exchange by plans, a blob for each, from `sources` into results of these sizes; None: it has none. Each has a
+    header of so many bytes.
 
     results     by rank
     """
 
-    def __init__(self, sources, result_sizes, plans, net=None, **orders):
+    def __init__(self, sources, result_sizes, plans, net=None, header=0, **orders):
         super().__init__(len(sources), net, **orders)
-        self.sources = [None if source is None else Memory(source) for source in sources]
-        self.results = [Memory(size) if size else None for size in result_sizes]
+        self.sources = [None if source is None else Memory(source, header=header) for source in sources]
+        self.results = [Memory(size, header=header) if size else None for size in result_sizes]
         self.plans = [sealed(plan) for plan in plans]
 
     def tell_open(self, rank, order):
@@ -425,7 +436,8 @@ class Exchange(Mesh):
         given = [memory.fd for memory in lent + [result] * bool(result) + [self.plans[rank]]]
         self.engines[rank].tell_with(given, **({
             "operation": "exchange", "n_bytes": source.size if source else 0,
-            "result_bytes": result.size if result else 0} | order))
+            "data_offset": source.header if source else 0, "result_bytes": result.size if result else 0,
+            "result_offset": result.header if result else 0} | order))
         for memory in lent:
             memory.close()
 

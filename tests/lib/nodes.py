@@ -70,17 +70,21 @@ def content(seed, size):
 
 
 def layout_of(size, tensors=3):
-    """About `size` bytes in so many tensors, with gaps between them now and then."""
+    """About `size` bytes in so many tensors, as a file has them: one behind the other."""
     import weightd
     layout = weightd.Layout()
     for i in range(tensors):
-        layout.add(f"blocks.{i}.weight", "BF16", (size // tensors // 2 // 64, 64))
+        layout.add(f"blocks.{i}.weight", "BF16", (rows_of(size, tensors), 64))
     return layout
+
+
+def rows_of(size, tensors):
+    return size // tensors // 2 // 64
 
 
 def digest_of(seed, size, tensors=3):
     """SHA-256 of what publish() writes."""
-    return hashlib.sha256(content(seed, layout_of(size, tensors).nbytes)).hexdigest()
+    return hashlib.sha256(content(seed, tensors * rows_of(size, tensors) * 64 * 2)).hexdigest()
 
 
 class Control:

@@ -48,6 +48,10 @@ MAY_INCLUDE = {
                   "ipc", "ipc/base"],
     "libclient/load": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
                        "libclient/include", "ipc", "ipc/base"],
+    "libclient/save": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
+                       "libclient/include", "ipc", "ipc/base"],
+    "libclient/diff": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
+                       "libclient/include", "ipc", "ipc/base"],
     "libclient/directory": ["libclient/connection", "libclient/include", "ipc", "ipc/base"],
     "libclient/weightctl/output": ["libclient/include", "ipc/base"],
     "libclient/weightctl": ["libclient/weightctl/output", "libclient/include", "ipc/base"],
@@ -66,6 +70,7 @@ MAY_INCLUDE = {
               "server/buffers", "server/cuda", "server/sync", "server/sync/base", "server/sync/local",
               "libclient/include", "ipc", "ipc/base", "ipc/cuda", "ipc/reshard", "bpf", "bpf/base", "bpf/elf",
               "bpf/tcp", "bpf/event", "bpf/rdma", "bpf/probe", "libclient/weightctl/verbs", "libclient/connection",
+              "libclient/cuda", "libclient/diff", "libclient/image", "libclient/load", "libclient/version", "server/sync/coordinator", "server/sync/net",
               "libclient/cuda", "libclient/directory", "libclient/image", "libclient/load", "libclient/version", "server/sync/coordinator", "server/sync/net",
               "server/sync/participant", "server/sync/state"],
     "tests/fake": ["ipc", "ipc/base"],
@@ -78,7 +83,7 @@ MAY_INCLUDE = {
 # Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c", "bpf/rdma/qp.c"],
-    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
+    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],

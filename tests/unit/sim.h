@@ -25,7 +25,10 @@ struct sim_version {
 	uint64_t number;
 	uint64_t content;
 	uint64_t n_bytes;
+	bool has_companions;
 };
+
+#define SIM_COMPANIONS 5000 /* bytes of a header with files */
 
 struct sim_node {
 	struct sim *sim;
@@ -74,6 +77,9 @@ struct sim_node {
 	uint64_t n_received_again; /* bytes received that it already had */
 	unsigned n_read; /* versions that its sources read to lend them */
 	unsigned n_patched; /* sinks that made their version with a patch */
+	bool has_companions; /* versions that are published here have them */
+	unsigned n_companions; /* sinks that got them */
+	unsigned n_told_companions; /* sinks that know of any, or of none */
 	char why[WHY_SIZE]; /* the last sync that ended here */
 	char outcome[16];
 	json_t *end; /* the event */

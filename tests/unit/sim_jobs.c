@@ -150,7 +150,10 @@ struct sim_version *sim_newest(struct sim_node *n, const char *buffer)
 
 void sim_add_version(struct sim_node *n, const char *buffer, uint64_t content, uint64_t n_bytes)
 {
-	struct sim_version v = {.number = ++n->last_number, .content = content, .n_bytes = n_bytes};
+	struct sim_version v = {.number = ++n->last_number,
+				.content = content,
+				.n_bytes = n_bytes,
+				.has_companions = n->has_companions};
 
 	snprintf(v.buffer, sizeof(v.buffer), "%s", buffer);
 	if (n->n_versions == ARRAY_LEN(n->versions)) {
@@ -198,6 +201,7 @@ void sim_publish(struct job *j)
 		assert_true(x[0] < y[0] || (x[0] == y[0] && x[1] <= y[1]));
 	}
 	sim_add_version(n, j->buffer, j->content, j->n_bytes);
+	n->versions[n->n_versions - 1].has_companions = j->has_companions;
 }
 
 /* --- Jobs --------------------------------------------------------------------------------------- */
@@ -347,6 +351,18 @@ static const struct sim_version *find_version(const struct sim_node *n, uint64_t
 	return NULL;
 }
 
+static void say_companions(const struct sim_version *v, json_t *told)
+{
+	uint8_t hash[32];
+	char hex[65];
+
+	root_of(v->content, hash);
+	hash[30] = 1;
+	json_object_update_new(told,
+			       json_pack("{s:s, s:i, s:i}", "companions", field_hex(hash, 32, hex),
+					 "companions_bytes", SIM_COMPANIONS, "header_bytes", 4096));
+}
+
 /* Sends the lent memory, and, after reading it, the root. */
 void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
@@ -358,7 +374,8 @@ void sim_source_told(struct job *j, const json_t *message, const int *fds, unsig
 	uint8_t layout[32], root[32], leaves[32];
 	char hex[65], leaves_hex[65];
 	struct memory *patch;
-	bool is_lent;
+	bool is_lent, has_companions;
+	json_t *told;
 
 	if (strcmp(op, "compose") == 0) {
 		compose(j, fds, n_fds);
@@ -406,13 +423,15 @@ void sim_source_told(struct job *j, const json_t *message, const int *fds, unsig
 	root_of(found->content, root);
 	root_of(found->content, leaves);
 	leaves[31] = 1;
-	sim_job_say(j, delay,
-		    json_pack("{s:s, s:s, s:I, s:I, s:I, s:s}", "op", "attached", "memory", "host",
-			      "version", (json_int_t)found->number, "n_bytes",
-			      (json_int_t)found->n_bytes, "layout_bytes", (json_int_t)1000,
-			      "layout", field_hex(layout, 32, hex)),
-		    sim_file_of((const void *)(uintptr_t)found->n_bytes),
-		    is_lent ? sim_file_of(j->memory) : -1, lends ? sim_file_of(NULL) : -1);
+	has_companions = found->has_companions && strcmp(op, "attach") == 0;
+	told = json_pack("{s:s, s:s, s:I, s:I, s:I, s:s}", "op", "attached", "memory", "host",
+			 "version", (json_int_t)found->number, "n_bytes", (json_int_t)found->n_bytes,
+			 "layout_bytes", (json_int_t)1000, "layout", field_hex(layout, 32, hex));
+	if (has_companions)
+		say_companions(found, told);
+	sim_job_say(j, delay, told, sim_file_of((const void *)(uintptr_t)found->n_bytes),
+		    is_lent ? sim_file_of(j->memory) : -1,
+		    lends || has_companions ? sim_file_of(NULL) : -1);
 	if (lends || gives)
 		return;
 	patch = make_patch(j, json_object_get(message, "base"), fds, n_fds);
@@ -462,10 +481,14 @@ static void patch(struct job *j, const struct memory *p)
 
 static void create(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
+	const json_t *companions = json_object_get(message, "companions");
 	json_t *missing;
 	uint8_t root[32];
 
-	assert_int_equal(n_fds, json_object_get(message, "base") ? 3 : 2);
+	j->has_companions = companions && sim_number(companions, "bytes") == SIM_COMPANIONS;
+	j->node->n_companions += j->has_companions;
+	j->node->n_told_companions += companions != NULL;
+	assert_int_equal(n_fds, (json_object_get(message, "base") ? 3 : 2) + j->has_companions);
 	assert_int_equal(field_bytes(message, "root", root, 32), 0);
 	j->content = sim_content_of(root);
 	j->memory = memory_new(j->content, j->n_bytes);

@@ -35,6 +35,7 @@ struct job {
 	struct ranges missing; /* sink: not in its base */
 	uint64_t base; /* the content of that base */
 	bool makes; /* sink: a computed version */
+	bool has_companions; /* sink: they came with it */
 	bool is_publishing;
 
 	struct list engine_link; /* sim::engines */

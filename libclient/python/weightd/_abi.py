@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int64,
                     c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
 
 HASH_SIZE = 16
@@ -57,7 +57,8 @@ class AttachOptions(Sized):
 class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
                 ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool),
-                ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int)]
+                ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int),
+                ("header", c_void_p), ("header_size", c_uint64)]
 
 
 class LoadOptions(Sized):
@@ -82,6 +83,32 @@ class LoadResult(Sized):
 
 class File(Sized):
     _fields_ = [("size", c_size_t), ("path", c_char_p), ("data", c_void_p), ("n_bytes", c_uint64)]
+
+
+class SaveOptions(Sized):
+    _fields_ = [("size", c_size_t), ("shard_size", c_uint64), ("replace", c_bool), ("no_files", c_bool),
+                ("progress", Progress), ("userdata", c_void_p)]
+
+
+class SaveResult(Sized):
+    _fields_ = [("size", c_size_t), ("n_bytes", c_uint64), ("n_tensors", c_uint64), ("n_files", c_uint64),
+                ("elapsed_ns", c_uint64)]
+
+
+class Difference(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("first", POINTER(Tensor)), ("second", POINTER(Tensor)),
+                ("n_elements", c_uint64), ("n_different", c_uint64), ("n_unmeasured", c_uint64), ("max_abs", c_double)]
+
+
+class DiffSide(Sized):
+    _fields_ = [("size", c_size_t), ("buffer", c_void_p), ("path", c_char_p)]
+
+
+class DiffResult(Sized):
+    _fields_ = [("size", c_size_t), ("n_tensors", c_uint64), ("n_different", c_uint64), ("n_bytes", c_uint64)]
+
+
+DiffFunction = CFUNCTYPE(c_int, c_void_p, POINTER(Difference))
 
 
 class BufferInfo(Sized):
@@ -229,6 +256,10 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_get_files": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
+    "weightd_diff_name": (c_char_p, c_int),
+    "weightd_diff": (c_int, c_void_p, POINTER(DiffSide), POINTER(DiffSide), DiffFunction, c_void_p,
+                     POINTER(DiffResult)),
     "weightd_model_dir_new": (c_int, c_void_p, POINTER(c_char_p), c_size_t, POINTER(ModelDirOptions),
                               POINTER(c_void_p)),
     "weightd_model_dir_path": (c_char_p, c_void_p),

@@ -8,6 +8,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/json_fields.h"
+#include "server/sync/base/limits.h"
 
 #define CHUNK_MIN (64 * KIB)
 #define CHUNK_MAX GIB
@@ -158,6 +159,10 @@ static int read_numbers(const json_t *m, struct engine_order *o, char why[ENGINE
 	if (o->operation == ENGINE_ORDER_EXCHANGE &&
 	    field_number(m, "result_bytes", INT64_MAX, &o->result_bytes) < 0)
 		return engine_order_wrong(why, "`result_bytes` must be a number");
+	if (field_number_or(m, "data_offset", DATA_OFFSET_MAX, 0, &o->data_offset) < 0 ||
+	    field_number_or(m, "result_offset", DATA_OFFSET_MAX, 0, &o->result_offset) < 0)
+		return engine_order_wrong(
+			why, "`data_offset` and `result_offset` must be up to 134217728");
 	if (o->operation == ENGINE_ORDER_BROADCAST &&
 	    ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
 		return engine_order_wrong(why,
@@ -196,12 +201,12 @@ static int read_memory(const json_t *m, struct engine_order *o, char why[ENGINE_
 }
 
 /* A descriptor of GPU memory does not contain its size. */
-static int check_size(const struct engine_order *o, int fd, uint64_t n_bytes,
+static int check_size(const struct engine_order *o, int fd, uint64_t at, uint64_t n_bytes,
 		      char why[ENGINE_ORDER_WHY_SIZE])
 {
 	uint64_t size;
 
-	if (!o->gpu[0] && (fd_size(fd, &size) < 0 || size < n_bytes))
+	if (!o->gpu[0] && (fd_size(fd, &size) < 0 || size < at || size - at < n_bytes))
 		return engine_order_wrong(why, "the memory is smaller than `n_bytes`");
 	return 0;
 }
@@ -216,7 +221,7 @@ static int take_broadcast_fds(struct json_packet *t, struct engine_order *o,
 	o->memory_fd = take_fd(t->fds[0]);
 	for (unsigned i = 1; i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
-	return check_size(o, o->memory_fd, o->n_bytes, why);
+	return check_size(o, o->memory_fd, o->data_offset, o->n_bytes, why);
 }
 
 static int take_average_fds(struct json_packet *t, struct engine_order *o,
@@ -230,8 +235,8 @@ static int take_average_fds(struct json_packet *t, struct engine_order *o,
 	o->memory_fd = take_fd(t->fds[0]);
 	o->result_fd = take_fd(t->fds[1]);
 	o->tensors_fd = take_fd(t->fds[2]);
-	r = check_size(o, o->memory_fd, o->n_bytes, why);
-	return r < 0 ? r : check_size(o, o->result_fd, o->n_bytes, why);
+	r = check_size(o, o->memory_fd, o->data_offset, o->n_bytes, why);
+	return r < 0 ? r : check_size(o, o->result_fd, o->result_offset, o->n_bytes, why);
 }
 
 /* A source or result of 0 bytes has no descriptor. */
@@ -247,11 +252,11 @@ static int take_exchange_fds(struct json_packet *t, struct engine_order *o,
 			     "any, and the plan must be attached");
 	if (o->n_bytes > 0) {
 		o->memory_fd = take_fd(t->fds[n++]);
-		r = check_size(o, o->memory_fd, o->n_bytes, why);
+		r = check_size(o, o->memory_fd, o->data_offset, o->n_bytes, why);
 	}
 	if (r == 0 && o->result_bytes > 0) {
 		o->result_fd = take_fd(t->fds[n++]);
-		r = check_size(o, o->result_fd, o->result_bytes, why);
+		r = check_size(o, o->result_fd, o->result_offset, o->result_bytes, why);
 	}
 	o->plan_fd = take_fd(t->fds[n]);
 	return r;

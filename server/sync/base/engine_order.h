@@ -43,7 +43,9 @@ struct engine_order {
 	unsigned n_addresses; /* 0: the order has none */
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
 	uint64_t n_bytes; /* size of the memory */
+	uint64_t data_offset; /* where it begins in `memory_fd`: behind the header of a file, or 0 */
 	uint64_t result_bytes; /* size of an exchange's result */
+	uint64_t result_offset; /* the same in `result_fd` */
 	/* "": host memory; else the memory is an allocation on this GPU */
 	char gpu[ENGINE_ORDER_GPU_SIZE];
 	uint64_t map_size; /* all of that allocation */

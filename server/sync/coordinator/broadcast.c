@@ -368,6 +368,8 @@ static json_t *broadcast_ask_fields(const struct agent *a, const struct sync *s)
 	json_object_set_new(fields, "group", json_string(s->group->name));
 	if (s->is_dry)
 		json_object_set_new(fields, "dry", json_true());
+	if (b->companions_fd >= 0)
+		json_object_set_new(fields, "companions", json_true());
 	if (b->nccl.is_wanted) {
 		json_object_set_new(fields, "engine", json_string(transport_nccl.name));
 		json_object_set_new(fields, "nccl", json_integer((json_int_t)b->nccl.memory.nccl));
@@ -385,7 +387,7 @@ static void send_blobs(struct agent *a, struct broadcast *b, struct member *m, c
 	json_array_foreach(wanted, i, row)
 	{
 		const char *hex = json_string_value(row);
-		char layout[65], leaves[65];
+		char layout[65], leaves[65], companions[65];
 
 		if (hex && strcmp(hex, field_hex(d->layout, 32, layout)) == 0)
 			r = a->env->send_blob(a->userdata, m->peer, d->layout, b->layout_fd,
@@ -393,6 +395,10 @@ static void send_blobs(struct agent *a, struct broadcast *b, struct member *m, c
 		else if (hex && strcmp(hex, field_hex(d->leaves, 32, leaves)) == 0)
 			r = a->env->send_blob(a->userdata, m->peer, d->leaves, b->leaves_fd,
 					      document_leaves_bytes(d));
+		else if (hex && b->companions_fd >= 0 &&
+			 strcmp(hex, field_hex(d->companions, 32, companions)) == 0)
+			r = a->env->send_blob(a->userdata, m->peer, d->companions, b->companions_fd,
+					      d->companions_bytes);
 		if (r < 0) {
 			member_fail(a, &b->sync, m, "could not be sent the layout: %s,",
 				    strerror(-r));
@@ -406,7 +412,7 @@ static void broadcast_on_want(struct agent *a, struct sync *s, struct member *m,
 {
 	json_t *blobs;
 
-	if (m->state != MEMBER_ASKED || field_array(message, "blobs", 2, &blobs) < 0) {
+	if (m->state != MEMBER_ASKED || field_array(message, "blobs", 3, &blobs) < 0) {
 		member_is_wrong(a, s, m, "want");
 		return;
 	}
@@ -498,6 +504,7 @@ static void broadcast_free(struct agent *a, struct sync *s)
 		ranges_deinit(&s->members[i].patch_missing);
 	}
 	(void)fd_close(b->layout_fd);
+	(void)fd_close(b->companions_fd);
 	(void)fd_close(b->data_fd);
 	(void)fd_close(b->nccl.staged_fd);
 	(void)fd_close(b->leaves_fd);
@@ -574,7 +581,8 @@ int broadcast_new(struct agent *a, struct replica *rep, const struct group *g, u
 	snprintf(why, WHY_SIZE, "out of memory");
 	if (!b)
 		return -ENOMEM;
-	b->patch_policy.fd = b->layout_fd = b->data_fd = b->leaves_fd = b->nccl.staged_fd = -1;
+	b->patch_policy.fd = b->layout_fd = b->data_fd = b->leaves_fd = b->companions_fd =
+		b->nccl.staged_fd = -1;
 	b->nccl.is_wanted = kind == KIND_PUSH && nccl_epoch_is_wanted(a, g);
 	b->before = replica_committed(rep);
 	ranges_init(&b->ranges);

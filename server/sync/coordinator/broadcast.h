@@ -35,7 +35,9 @@ struct broadcast {
 	bool is_unwanted; /* that memory is wanted back */
 	int layout_fd;
 	int data_fd;
+	uint64_t data_offset; /* where its bytes begin in `data_fd`: behind the header of a file */
 	int leaves_fd;
+	int companions_fd; /* -1: members get none */
 	struct nccl_epoch {
 		bool is_wanted; /* there are such epochs */
 		struct gpu_memory memory; /* the place of data_fd then */

@@ -40,7 +40,9 @@ static void broadcast_source_fill_loan(struct agent *a, struct broadcast *b, str
 	memcpy(l->root, b->sync.document->root, sizeof(l->root));
 	l->layout_fd = take_fd(b->layout_fd);
 	l->data_fd = take_fd(b->data_fd);
+	l->data_offset = b->data_offset;
 	l->leaves_fd = take_fd(b->leaves_fd);
+	l->companions_fd = take_fd(b->companions_fd);
 }
 
 void broadcast_source_keep(struct agent *a, struct broadcast *b)
@@ -112,11 +114,13 @@ static void broadcast_source_on_attached(struct agent *a, struct broadcast *b,
 {
 	struct document *d = b->sync.document;
 
-	if (b->sync.phase != PHASE_ATTACH || n_fds != 2 ||
+	if (b->sync.phase != PHASE_ATTACH || document_read_companions(message, d) < 0 ||
+	    n_fds != 2u + (d->companions_bytes > 0) ||
 	    gpu_memory_read(message, &b->nccl.memory) < 0 ||
 	    b->nccl.is_wanted != (b->nccl.memory.gpu[0] != '\0') ||
 	    field_number(message, "version", INT64_MAX, &b->sync.version) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
+	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &b->data_offset) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", d->layout, 32) < 0) {
 		broadcast_source_failed(a, b,
@@ -136,6 +140,8 @@ static void broadcast_source_on_attached(struct agent *a, struct broadcast *b,
 	}
 	b->layout_fd = take_fd(fds[0]);
 	b->data_fd = take_fd(fds[1]);
+	if (d->companions_bytes)
+		b->companions_fd = take_fd(fds[2]);
 	sync_set_phase(a, &b->sync, PHASE_DIGEST, time_limit_for(a, d->n_bytes));
 }
 
@@ -145,6 +151,13 @@ static bool is_as_recorded(const struct document *d, const struct document *reco
 	       d->layout_bytes == recorded->layout_bytes &&
 	       memcmp(d->layout, recorded->layout, 32) == 0 &&
 	       memcmp(d->leaves, recorded->leaves, 32) == 0;
+}
+
+static bool has_companions_of(const struct document *d, const struct document *recorded)
+{
+	return d->companions_bytes == recorded->companions_bytes &&
+	       d->header_bytes == recorded->header_bytes &&
+	       memcmp(d->companions, recorded->companions, 32) == 0;
 }
 
 /* Takes the document. NULL: there was no memory for it. */
@@ -174,6 +187,9 @@ static void take_recorded(struct agent *a, struct broadcast *b)
 					"the local weightd has other bytes than the record says");
 		return;
 	}
+	/* An earlier weightd-sync may have had the version without them. */
+	if (!has_companions_of(b->sync.document, recorded))
+		b->companions_fd = fd_close(b->companions_fd);
 	begin_with(a, b, recorded);
 }
 
@@ -306,8 +322,8 @@ static json_t *describe_base(const struct loan *l)
 {
 	char hex[65];
 
-	return json_pack("{s:I, s:s}", "n_bytes", (json_int_t)l->n_bytes, "root",
-			 field_hex(l->root, 32, hex));
+	return json_pack("{s:I, s:I, s:s}", "n_bytes", (json_int_t)l->n_bytes, "data_offset",
+			 (json_int_t)l->data_offset, "root", field_hex(l->root, 32, hex));
 }
 
 /* Gives the loan of the replica to a repair, if it fits. */
@@ -324,7 +340,9 @@ static bool take_kept(struct agent *a, struct broadcast *b, uint64_t version)
 	b->sync.version = l->version;
 	b->layout_fd = take_fd(l->layout_fd);
 	b->data_fd = take_fd(l->data_fd);
+	b->data_offset = l->data_offset;
 	b->leaves_fd = take_fd(l->leaves_fd);
+	b->companions_fd = take_fd(l->companions_fd);
 	b->loan = take_ptr(rep->kept);
 	sync_set_phase(a, &b->sync, PHASE_DIGEST, time_limit_for(a, 0));
 	b->sync.whole_ns = UINT64_MAX;
@@ -358,7 +376,8 @@ int broadcast_source_start(struct agent *a, struct broadcast *b, uint64_t versio
 			   .replica = b->sync.replica,
 			   .layout_fd = -1,
 			   .data_fd = -1,
-			   .leaves_fd = -1};
+			   .leaves_fd = -1,
+			   .companions_fd = -1};
 	list_init(&l->link);
 	b->loan = l;
 	r = work_start(a, &l->work, JOB_SOURCE, b->sync.replica->buffer, why);

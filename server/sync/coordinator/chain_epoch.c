@@ -123,6 +123,7 @@ int chain_epoch_open_ours(struct agent *a, struct broadcast *b)
 		.sync = b->sync.id,
 		.epoch = b->sync.epoch,
 		.n_bytes = payload_size(b),
+		.data_offset = data_of(b) == &b->data_fd ? b->data_offset : 0,
 		.ranges = &b->ranges,
 		.memory = &b->nccl.memory,
 		.chunk = nccl_epoch_chunk(a, b),

@@ -74,7 +74,8 @@ void sync_set_phase(struct agent *a, struct sync *s, enum phase phase, uint64_t 
 uint64_t sync_time_to_prepare(const struct agent *a, const struct sync *s)
 {
 	return a->config->stall_ns + time_limit_for(a, 0) +
-	       2 * time_limit_for(a, s->document->n_bytes);
+	       2 * time_limit_for(a, s->document->n_bytes) +
+	       time_limit_to_send(s->document->companions_bytes);
 }
 
 static uint64_t time_to_verify(const struct agent *a, const struct sync *s)

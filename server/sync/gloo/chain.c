@@ -293,13 +293,14 @@ static int open_wire(const struct engine *e, struct wire *w, char why[ENGINE_ORD
 static int open_chain(struct engine *e, const json_t *order, json_t *opened,
 		      char why[ENGINE_ORDER_WHY_SIZE])
 {
+	const struct engine_order *o = &e->engine_loop.order;
 	struct chain *chain = calloc(1, sizeof(*chain));
-	bool is_source = !e->engine_loop.order.from[0];
+	bool is_source = !o->from[0];
 	uint8_t hello[HELLO_SIZE];
 	char hex[2 * HELLO_SIZE + 1];
 	size_t size;
-	int r = chain ? memory_init(&e->memory, e->engine_loop.order.memory_fd,
-				    e->engine_loop.order.n_bytes, is_source, true)
+	int r = chain ? memory_init(&e->memory, o->memory_fd, o->data_offset, o->n_bytes, is_source,
+				    true)
 		      : -ENOMEM;
 
 	(void)order;

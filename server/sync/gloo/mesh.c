@@ -217,10 +217,10 @@ int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ENGINE_ORDER_WHY_SI
 {
 	const struct engine_order *o = &m->engine->engine_loop.order;
 	struct memory source, result;
-	int r = memory_init(&source, o->memory_fd, o->n_bytes, true, true);
+	int r = memory_init(&source, o->memory_fd, o->data_offset, o->n_bytes, true, true);
 
 	if (r == 0)
-		r = memory_init(&result, o->result_fd, result_bytes, false, true);
+		r = memory_init(&result, o->result_fd, o->result_offset, result_bytes, false, true);
 	if (r < 0) {
 		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the memory cannot be mapped: %s",
 			       strerror(-r));

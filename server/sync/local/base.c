@@ -17,6 +17,7 @@
 #include "ipc/base/fd.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/patch.h"
+#include "server/sync/local/companions.h"
 
 struct copy {
 	const struct base *base;
@@ -41,9 +42,10 @@ static int take_named(const struct json_packet *t, uint64_t *ret_version, uint64
 	const json_t *named = json_object_get(t->message, "base");
 	uint64_t size;
 
-	if (!named && t->n_fds == 2)
+	if (!named && t->n_fds == 2 + companions_n_fds(t))
 		return 0;
-	if (t->n_fds != 3 || field_number(named, "version", INT64_MAX, ret_version) < 0 ||
+	if (t->n_fds != 3 + companions_n_fds(t) ||
+	    field_number(named, "version", INT64_MAX, ret_version) < 0 ||
 	    field_number(named, "n_bytes", N_BYTES_MAX, ret_n_bytes) < 0)
 		return fault_set_message(f, t, "lacks a base, or its table");
 	size = merkle_n_leaves(*ret_n_bytes) * MERKLE_HASH_SIZE;

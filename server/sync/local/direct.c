@@ -71,10 +71,12 @@ void direct_describe(const struct task *e, json_t *message)
 	struct weightd_location at = {.size = sizeof(at)};
 
 	message_set(message, "memory", json_string(e->gpu[0] ? "cuda" : "host"));
-	if (!e->gpu[0])
-		return;
 	(void)(e->writer ? weightd_writer_location(e->writer, &at)
 			 : weightd_buffer_location(e->buffer, &at)); /* its size is set */
+	if (at.data_offset)
+		message_set(message, "data_offset", json_integer((json_int_t)at.data_offset));
+	if (!e->gpu[0])
+		return;
 	message_set(message, "gpu", json_string(e->gpu));
 	message_set(message, "map_size", json_integer((json_int_t)at.map_size));
 	message_set(message, "nccl", json_integer(e->nccl_version));

@@ -21,6 +21,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/local/acl.h"
 #include "server/sync/local/base.h"
+#include "server/sync/local/companions.h"
 #include "server/sync/local/direct.h"
 #include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
@@ -35,6 +36,18 @@ CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 static void blob_deinitp(struct blob *b)
 {
 	blob_deinit(b);
+}
+
+/* The parts of a version that come before its bytes. */
+struct received {
+	struct weightd_layout *layout;
+	struct received_companions companions;
+};
+
+static void received_deinit(struct received *d)
+{
+	weightd_layout_free(d->layout);
+	received_companions_deinit(&d->companions);
 }
 
 static bool is_hash_of(const struct blob *b, const uint8_t wanted[MERKLE_HASH_SIZE])
@@ -211,18 +224,20 @@ static int sink_refused(const struct task *e, const struct target *target, int r
  * reused memory when they change. A new buffer gets its rights before any process can attach it.
  */
 static int begin_version(struct task *e, const struct target *target,
-			 const struct weightd_layout *layout, const struct acl *acl, struct fault *f)
+			 const struct received *received, const struct acl *acl, struct fault *f)
 {
 	const struct weightd_create_options o = {
 		.size = sizeof(o),
 		.device = target->device,
 		.new_layout = true,
+		.header = received->companions.header_size ? received->companions.blob.data : NULL,
+		.header_size = received->companions.header_size,
 	};
 	int r = acl_apply(acl, e, target, f);
 
 	if (r < 0)
 		return r;
-	r = weightd_create(e->w, target->buffer, layout, &o, &e->writer);
+	r = weightd_create(e->w, target->buffer, received->layout, &o, &e->writer);
 	if (r < 0)
 		return sink_refused(e, target, r, f);
 	return acl_apply(acl, e, target, f);
@@ -232,14 +247,14 @@ static int begin_version(struct task *e, const struct target *target,
  * Creates the version's memory, and a staging if it needs one. If there is no room for the staging,
  * nothing is created.
  */
-static int make_room(struct task *e, const struct target *target,
-		     const struct weightd_layout *layout, const struct acl *acl, struct fault *f)
+static int make_room(struct task *e, const struct target *target, const struct received *received,
+		     const struct acl *acl, struct fault *f)
 {
 	const bool is_staged = !target_is_host(target) && !e->gpu[0];
 	int r = is_staged ? staging_check(e->n_bytes, f) : 0;
 
 	if (r == 0)
-		r = begin_version(e, target, layout, acl, f);
+		r = begin_version(e, target, received, acl, f);
 	if (r < 0 || !is_staged)
 		return r;
 	r = staging_open(e->n_bytes, &e->staging, f);
@@ -248,7 +263,7 @@ static int make_room(struct task *e, const struct target *target,
 
 static int sink_create(struct task *e, const struct json_packet *t, struct fault *f)
 {
-	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
+	cleanup(received_deinit) struct received received = {0};
 	struct target target;
 	struct acl acl;
 	int r = take_announced(e, t, f);
@@ -256,7 +271,9 @@ static int sink_create(struct task *e, const struct json_packet *t, struct fault
 	if (r == 0)
 		r = acl_read(t, &acl, f);
 	if (r == 0)
-		r = take_layout(e, t, &layout, f);
+		r = take_layout(e, t, &received.layout, f);
+	if (r == 0)
+		r = companions_take(t, &received.companions, f);
 	if (r == 0)
 		r = task_begin(e, t, &target, f);
 	if (r == 0)
@@ -264,7 +281,9 @@ static int sink_create(struct task *e, const struct json_packet *t, struct fault
 	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
-		r = make_room(e, &target, layout, &acl, f);
+		r = make_room(e, &target, &received, &acl, f);
+	if (r == 0)
+		r = companions_set_files(e, &received.companions, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
@@ -274,7 +293,7 @@ static int sink_create(struct task *e, const struct json_packet *t, struct fault
 /* The same without a root, for memory that engines fill with computed bytes. */
 static int sink_make(struct task *e, const struct json_packet *t, struct fault *f)
 {
-	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
+	cleanup(received_deinit) struct received received = {0};
 	struct target target;
 	struct acl acl;
 	int r;
@@ -284,13 +303,13 @@ static int sink_make(struct task *e, const struct json_packet *t, struct fault *
 	e->is_computed = true;
 	r = acl_read(t, &acl, f);
 	if (r == 0)
-		r = take_layout(e, t, &layout, f);
+		r = take_layout(e, t, &received.layout, f);
 	if (r == 0)
 		r = task_begin(e, t, &target, f);
 	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
-		r = make_room(e, &target, layout, &acl, f);
+		r = make_room(e, &target, &received, &acl, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;

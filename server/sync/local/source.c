@@ -19,7 +19,9 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/json_fields.h"
+#include "server/sync/base/limits.h"
 #include "server/sync/base/patch.h"
+#include "server/sync/local/companions.h"
 #include "server/sync/local/difference.h"
 #include "server/sync/local/direct.h"
 #include "server/sync/local/tensors.h"
@@ -63,8 +65,8 @@ static int fail_to_attach(const struct task *e, const struct target *target, uin
 #define WORTH 2 /* times fewer bytes than the leaves that differ */
 
 /* `*ret_fd` stays unchanged if only a copy can be lent. */
-static int source_attach(struct task *e, const struct json_packet *t, bool *ret_is_on_gpu,
-			 int *ret_fd, struct fault *f)
+static int source_attach(struct task *e, const struct json_packet *t, struct target *ret_target,
+			 bool *ret_is_on_gpu, int *ret_fd, struct fault *f)
 {
 	struct weightd_attach_options o = {.size = sizeof(o)};
 	struct target target;
@@ -90,6 +92,7 @@ static int source_attach(struct task *e, const struct json_packet *t, bool *ret_
 			"sent; load it anew without --exclusive",
 			target.buffer);
 	(void)weightd_buffer_data(e->buffer, &e->n_bytes);
+	*ret_target = target;
 	*ret_is_on_gpu = !target_is_host(&target);
 	return 0;
 }
@@ -107,13 +110,27 @@ static int source_stage(struct task *e, uint64_t beside, int *ret_fd, struct fau
 	return r < 0 ? fault_set(f, r, "the copy cannot be lent: %s", strerror(-r)) : 0;
 }
 
-/* `data_fd` and `table_fd` are -1 if they are not requested, or a copy will be requested later. */
-static int send_attached(const struct task *e, int data_fd, int table_fd, struct fault *f)
+/* Descriptors of a version, each -1 if it is not requested, or a copy will be requested later. */
+struct lent {
+	int data_fd;
+	int table_fd;
+	struct companions companions;
+};
+
+static void lent_deinit(struct lent *l)
+{
+	l->data_fd = fd_close(l->data_fd);
+	l->table_fd = fd_close(l->table_fd);
+	companions_deinit(&l->companions);
+}
+
+static int send_attached(const struct task *e, const struct lent *l, bool has_companions,
+			 struct fault *f)
 {
 	uint64_t layout_size;
 	const void *image = weightd_buffer_layout_image(e->buffer, &layout_size);
 	cleanup(fd_closep) int layout_fd = -1;
-	int fds[3], r = fd_sealed_copy("weightd-sync-layout", image, layout_size, &layout_fd);
+	int fds[4], r = fd_sealed_copy("weightd-sync-layout", image, layout_size, &layout_fd);
 	uint8_t hash[MERKLE_HASH_SIZE];
 	char hex[2 * MERKLE_HASH_SIZE + 1];
 	unsigned n_fds = 0;
@@ -126,13 +143,17 @@ static int send_attached(const struct task *e, int data_fd, int table_fd, struct
 			    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
 			    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
 			    "layout", field_hex(hash, sizeof(hash), hex));
-	if (data_fd >= 0)
+	if (l->data_fd >= 0)
 		direct_describe(e, message);
+	if (has_companions)
+		companions_describe(&l->companions, message);
 	fds[n_fds++] = layout_fd;
-	if (data_fd >= 0)
-		fds[n_fds++] = data_fd;
-	if (table_fd >= 0)
-		fds[n_fds++] = table_fd;
+	if (l->data_fd >= 0)
+		fds[n_fds++] = l->data_fd;
+	if (l->table_fd >= 0)
+		fds[n_fds++] = l->table_fd;
+	if (l->companions.fd >= 0)
+		fds[n_fds++] = l->companions.fd;
 	return task_send(message, fds, n_fds, f);
 }
 
@@ -141,6 +162,7 @@ static int send_attached(const struct task *e, int data_fd, int table_fd, struct
 /* An older version, lent by the agent. */
 struct older {
 	uint64_t n_bytes;
+	uint64_t data_offset; /* where it begins in `data` */
 	uint8_t root[MERKLE_HASH_SIZE];
 	struct blob data;
 	struct blob leaves;
@@ -160,10 +182,12 @@ static int take_older(const struct json_packet *t, struct older *ret, struct fau
 	if (!named && t->n_fds == 0)
 		return 0;
 	if (t->n_fds != 2 || field_number(named, "n_bytes", N_BYTES_MAX, &ret->n_bytes) < 0 ||
+	    field_number_or(named, "data_offset", DATA_OFFSET_MAX, 0, &ret->data_offset) < 0 ||
 	    field_bytes(named, "root", ret->root, sizeof(ret->root)) < 0)
 		return fault_set_message(f, t, "lacks a base, or its bytes");
 	size = merkle_n_leaves(ret->n_bytes) * MERKLE_HASH_SIZE;
-	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 || ret->data.size < ret->n_bytes ||
+	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 ||
+	    ret->data.size < ret->data_offset + ret->n_bytes ||
 	    blob_map(t->fds[1], size, &ret->leaves) < 0 || ret->leaves.size != size)
 		return fault_set_message(f, t, "lacks a sealed base with its leaves");
 	return 0;
@@ -182,13 +206,15 @@ static void make_patch(const struct task *e, const struct older *o,
 {
 	cleanup(ranges_deinit) struct ranges differ = {0};
 	cleanup(patch_draft_deinit) struct patch_draft d = {0};
+	const void *before;
 
 	if (o->n_bytes != e->n_bytes || !o->n_bytes ||
 	    merkle_difference(e->n_bytes, leaves, merkle_n_leaves(o->n_bytes), o->leaves.data,
 			      &differ) < 0 ||
 	    !differ.n)
 		return;
-	if (patch_draft_difference(o->data.data, task_data(e), e->n_bytes, &differ, &d) < 0 ||
+	before = (const uint8_t *)o->data.data + o->data_offset;
+	if (patch_draft_difference(before, task_data(e), e->n_bytes, &differ, &d) < 0 ||
 	    d.size > ranges_total(&differ) / WORTH)
 		return;
 	ret->size = d.size;
@@ -312,20 +338,23 @@ static int source_lend(struct task *e, const struct json_packet *t, const char *
 	bool has_table = !strcmp(op, "lend"), has_tree = !has_table && strcmp(op, "give") != 0;
 	bool is_lent = strcmp(op, "look") != 0, is_on_gpu = false;
 	cleanup(older_deinit) struct older older = {0};
-	cleanup(fd_closep) int data_fd = -1, table_fd = -1;
+	cleanup(lent_deinit) struct lent lent = {-1, -1, COMPANIONS_NONE};
+	struct target target;
 	int r = take_older(t, &older, f);
 
 	if (r == 0)
-		r = source_attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
+		r = source_attach(e, t, &target, &is_on_gpu, is_lent ? &lent.data_fd : NULL, f);
 	if (r == 0 && has_table)
-		r = tensors_table(e->buffer, &table_fd, f);
+		r = tensors_table(e->buffer, &lent.table_fd, f);
+	if (r == 0 && is_lent && has_tree)
+		r = companions_new(e, &target, lent.data_fd, &lent.companions, f);
 	if (r == 0 && is_lent && has_tree && is_on_gpu && !e->gpu[0])
-		r = source_stage(e, 0, &data_fd, f);
+		r = source_stage(e, 0, &lent.data_fd, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	r = send_attached(e, data_fd, table_fd, f);
-	data_fd = fd_close(data_fd);
+	r = send_attached(e, &lent, is_lent && has_tree, f);
+	lent_deinit(&lent);
 	return r < 0 || !has_tree ? r : send_root(e, is_on_gpu, &older, f);
 }
 

@@ -16,7 +16,7 @@
 #define OUTBOX_BYTES_MAX ((size_t)16 << 20) /* bytes of messages */
 /* Messages that overtake others: a peer that causes more and reads none is disconnected. */
 #define OUTBOX_URGENT_MAX 64
-#define OUTBOX_BLOBS_MAX 64
+#define OUTBOX_BLOBS_MAX 96
 
 struct outbox {
 	struct list parcels;

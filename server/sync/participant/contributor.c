@@ -169,13 +169,15 @@ static void contributor_open_engine(struct agent *a, struct contributor *c, cons
 		participant_give_up(a, &c->participant, "engine", why);
 		return;
 	}
-	order = json_pack("{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:s}", "op",
-			  "open", "operation", op->exchange, "node", a->config->name, "from",
-			  "sync", c->participant.sync, "epoch", (json_int_t)c->participant.epoch,
-			  "address", a->config->data_addresses[0], "token", token, "nodes",
-			  c->nodes, "n_bytes", (json_int_t)c->participant.n_bytes, "chunk",
-			  (json_int_t)COLLECTIVE_OP_CHUNK, "stall_ms",
-			  (json_int_t)(a->config->stall_ns / 1000000), "security", "none");
+	order = json_pack(
+		"{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:s}", "op",
+		"open", "operation", op->exchange, "node", a->config->name, "from", "sync",
+		c->participant.sync, "epoch", (json_int_t)c->participant.epoch, "address",
+		a->config->data_addresses[0], "token", token, "nodes", c->nodes, "n_bytes",
+		(json_int_t)c->participant.n_bytes, "data_offset", (json_int_t)c->data_offset,
+		"result_offset", (json_int_t)c->participant.data_offset, "chunk",
+		(json_int_t)COLLECTIVE_OP_CHUNK, "stall_ms",
+		(json_int_t)(a->config->stall_ns / 1000000), "security", "none");
 	if (c->participant.is_own)
 		n_fds = shard_open(c, order, fds);
 	work_tell(a, &c->participant.engine, order, fds, n_fds);
@@ -276,9 +278,13 @@ static void tell_ready(struct agent *a, struct contributor *c)
 				   a->config->data_addresses[0]));
 }
 
-static void on_made(struct agent *a, struct contributor *c, int *fds, unsigned n_fds)
+static void on_made(struct agent *a, struct contributor *c, const json_t *message, int *fds,
+		    unsigned n_fds)
 {
-	if (c->participant.state != PARTICIPANT_CREATE || n_fds != 1) {
+	struct participant *p = &c->participant;
+
+	if (p->state != PARTICIPANT_CREATE || n_fds != 1 ||
+	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &p->data_offset) < 0) {
 		participant_give_up(a, &c->participant, "failed",
 				    "the sink answered something else than was asked");
 		return;
@@ -447,6 +453,7 @@ static void contributor_on_attached(struct agent *a, struct contributor *c, cons
 	    n_fds != 1u + is_lent + !c->participant.is_own ||
 	    field_number(message, "version", INT64_MAX, &c->lent) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX / 4, &n_bytes) < 0 ||
+	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &c->data_offset) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &c->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", c->layout, 32) < 0) {
 		participant_give_up(a, &c->participant, "failed",
@@ -613,7 +620,7 @@ static bool contributor_on_sink(struct agent *a, struct participant *p, const ch
 				const json_t *message, int *fds, unsigned n_fds)
 {
 	if (strcmp(op, "created") == 0)
-		on_made(a, contributor_of(p), fds, n_fds);
+		on_made(a, contributor_of(p), message, fds, n_fds);
 	else if (strcmp(op, "verified") == 0)
 		contributor_on_verified(a, contributor_of(p), message, fds, n_fds);
 	else

@@ -38,6 +38,7 @@ struct contributor {
 	uint64_t layout_bytes;
 	uint8_t layout[32];
 	int layout_fd, data_fd, tensors_fd;
+	uint64_t data_offset; /* where its bytes begin in `data_fd` */
 
 	uint8_t root[32], leaves[32]; /* the result's, once it is verified */
 	int leaves_fd;

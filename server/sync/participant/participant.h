@@ -45,6 +45,7 @@ struct participant {
 
 	struct work sink;
 	int memory_fd;
+	uint64_t data_offset; /* where its bytes begin in `memory_fd`: behind the header of a file */
 	uint64_t changed; /* bytes of it that have to come; UINT64_MAX: not known yet */
 	struct document *decided; /* to be recorded again; NULL: no attempt ever failed */
 	uint64_t patch_size; /* size of a patch that is received instead; 0: none is */

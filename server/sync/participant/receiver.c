@@ -22,7 +22,7 @@
 #include "server/sync/state/transport.h"
 
 /*
- * At a time: each has two processes and memory, and their blobs, two each, have to fit into the outbox of one
+ * At a time: each has two processes and memory, and their blobs, three each, have to fit into the outbox of one
  * coordinator. A push does not wait for repairs.
  */
 #define PUSHES_MAX 16
@@ -66,6 +66,7 @@ static void on_created(struct agent *a, struct receiver *rec, const json_t *mess
 
 	if (p->state != PARTICIPANT_CREATE || n_fds != 1 ||
 	    gpu_memory_read(message, &rec->memory) < 0 ||
+	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &p->data_offset) < 0 ||
 	    (rec->nccl != 0) != (rec->memory.gpu[0] != '\0') ||
 	    ranges_from_json(json_object_get(message, "missing"), p->n_bytes, &rec->missing) < 0) {
 		participant_give_up(a, p, "failed",
@@ -188,8 +189,9 @@ static void receiver_create(struct agent *a, struct receiver *rec)
 	const bool has_base = base->version &&
 			      strcmp(device,
 				     group_device(a->config, rec->participant.replica->group)) == 0;
-	int fds[] = {rec->blob_fds[BLOB_LAYOUT], rec->blob_fds[BLOB_LEAVES], base->leaves_fd};
-	char root[65], layout[65];
+	int fds[4] = {rec->blob_fds[BLOB_LAYOUT], rec->blob_fds[BLOB_LEAVES]};
+	unsigned n_fds = 2;
+	char root[65], layout[65], companions[65];
 	json_t *message;
 
 	if (strcmp(device, GROUP_DEVICE_DEFAULT) != 0)
@@ -209,7 +211,23 @@ static void receiver_create(struct agent *a, struct receiver *rec)
 		json_object_set_new(message, "base",
 				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,
 					      "n_bytes", (json_int_t)base->n_bytes));
-	participant_create(a, &rec->participant, message, fds, has_base ? 3 : 2);
+	if (has_base)
+		fds[n_fds++] = base->leaves_fd;
+	if (rec->has_companions)
+		fds[n_fds++] = rec->blob_fds[BLOB_COMPANIONS];
+	/*
+	 * Without the field, the new version keeps the files of the one before it. None are better
+	 * than those: a coordinator that does not have them may still repair.
+	 */
+	if (d->has_companions)
+		json_object_set_new(
+			message, "companions",
+			json_pack("{s:I, s:I, s:s}", "bytes",
+				  (json_int_t)(rec->has_companions ? d->companions_bytes : 0),
+				  "header_bytes",
+				  (json_int_t)(rec->has_companions ? d->header_bytes : 0), "hash",
+				  field_hex(d->companions, 32, companions)));
+	participant_create(a, &rec->participant, message, fds, n_fds);
 }
 
 /* --- Messages of the coordinator ---------------------------------------------------------------- */
@@ -263,12 +281,31 @@ static const struct participant_ops RECEIVER = {
 
 static const uint8_t *blob_hash(const struct document *d, enum receiver_blob blob)
 {
-	return blob == BLOB_LAYOUT ? d->layout : d->leaves;
+	const uint8_t *const hashes[N_BLOBS] = {d->layout, d->leaves, d->companions};
+
+	return hashes[blob];
 }
 
 static uint64_t blob_size(const struct document *d, enum receiver_blob blob)
 {
-	return blob == BLOB_LAYOUT ? d->layout_bytes : document_leaves_bytes(d);
+	const uint64_t sizes[N_BLOBS] = {d->layout_bytes, document_leaves_bytes(d),
+					 d->companions_bytes};
+
+	return sizes[blob];
+}
+
+/* It comes, and is not here yet. */
+static bool lacks_blob(const struct receiver *rec, enum receiver_blob blob)
+{
+	return rec->blob_fds[blob] < 0 && (blob != BLOB_COMPANIONS || rec->has_companions);
+}
+
+static bool lacks_blobs(const struct receiver *rec)
+{
+	for (unsigned i = 0; i < N_BLOBS; i++)
+		if (lacks_blob(rec, i))
+			return true;
+	return false;
 }
 
 static void receiver_want(struct agent *a, struct receiver *rec)
@@ -277,10 +314,12 @@ static void receiver_want(struct agent *a, struct receiver *rec)
 	char hex[65];
 
 	for (unsigned i = 0; i < N_BLOBS; i++)
-		json_array_append_new(blobs,
-				      json_string(field_hex(blob_hash(rec->document, i), 32, hex)));
+		if (lacks_blob(rec, i))
+			json_array_append_new(
+				blobs, json_string(field_hex(blob_hash(rec->document, i), 32, hex)));
 	participant_set_state(a, &rec->participant, PARTICIPANT_WANT,
-			      time_limit_for(a, rec->document->n_bytes));
+			      time_limit_for(a, rec->document->n_bytes) +
+				      time_limit_to_send(rec->document->companions_bytes));
 	participant_tell(a, &rec->participant, "want", json_pack("{s:o}", "blobs", blobs));
 }
 
@@ -377,6 +416,7 @@ void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 {
 	cleanup(document_freep) struct document *d = NULL;
 	const char *sync, *group, *code;
+	bool has_companions;
 	uint64_t nccl;
 	char why[WHY_SIZE] = "";
 	struct replica *rep = NULL;
@@ -385,8 +425,9 @@ void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 
 	if (participant_read_sync(a, peer, message, &sync) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
-	    field_bool_or(message, "dry", false, &is_dry) < 0 || document_parse(message, &d) < 0 ||
-	    strcmp(group, d->group) != 0) {
+	    field_bool_or(message, "dry", false, &is_dry) < 0 ||
+	    field_bool_or(message, "companions", false, &has_companions) < 0 ||
+	    document_parse(message, &d) < 0 || strcmp(group, d->group) != 0) {
 		agent_hang_up(a, peer,
 			      "PREPARE of another form, or of a sync that there is already");
 		return;
@@ -405,6 +446,7 @@ void receiver_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	}
 	take_ptr(d);
 	rec->nccl = nccl;
+	rec->has_companions = has_companions && rec->document->companions_bytes;
 	replica_set_asked(a, rep, NO_PEER);
 	receiver_begin_next(a);
 	if (rec->participant.state == PARTICIPANT_QUEUED)
@@ -424,8 +466,7 @@ uint64_t receiver_blob_limit(const struct agent *a, unsigned peer, const uint8_t
 		const struct receiver *rec = receiver_of(p);
 
 		for (unsigned i = 0; waits_for_blobs(p, peer) && i < N_BLOBS; i++)
-			if (rec->blob_fds[i] < 0 &&
-			    memcmp(blob_hash(rec->document, i), hash, 32) == 0)
+			if (lacks_blob(rec, i) && memcmp(blob_hash(rec->document, i), hash, 32) == 0)
 				return blob_size(rec->document, i);
 	}
 	return 0;
@@ -438,7 +479,7 @@ uint64_t receiver_blob_limit(const struct agent *a, unsigned peer, const uint8_t
 static int take_blob(struct receiver *rec, const uint8_t hash[32], int fd, uint64_t size)
 {
 	for (unsigned i = 0; i < N_BLOBS; i++)
-		if (rec->blob_fds[i] < 0 && blob_size(rec->document, i) == size &&
+		if (lacks_blob(rec, i) && blob_size(rec->document, i) == size &&
 		    memcmp(blob_hash(rec->document, i), hash, 32) == 0) {
 			rec->blob_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 			return rec->blob_fds[i] < 0 ? -errno : 1;
@@ -459,7 +500,7 @@ void receiver_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], in
 		if (r < 0)
 			participant_give_up(a, p, "memory",
 					    "there are no descriptors for its layout");
-		else if (rec->blob_fds[BLOB_LAYOUT] >= 0 && rec->blob_fds[BLOB_LEAVES] >= 0)
+		else if (!lacks_blobs(rec))
 			receiver_create(a, rec);
 		return;
 	}

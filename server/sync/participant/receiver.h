@@ -13,6 +13,7 @@
 enum receiver_blob {
 	BLOB_LAYOUT,
 	BLOB_LEAVES,
+	BLOB_COMPANIONS, /* if the coordinator has them */
 	N_BLOBS
 };
 
@@ -20,6 +21,7 @@ struct receiver {
 	struct participant participant;
 	struct document *document;
 	int blob_fds[N_BLOBS];
+	bool has_companions; /* they come, too */
 
 	uint64_t nccl; /* the publisher's version of it, as there are rings; 0: there are none */
 	struct gpu_memory memory; /* the place of the sink's memory, then */

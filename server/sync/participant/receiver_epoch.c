@@ -246,6 +246,7 @@ static void receiver_epoch_open_engine(struct agent *a, struct receiver *rec)
 		.sync = p->sync,
 		.epoch = p->epoch,
 		.n_bytes = rec->by_patch ? p->patch_size : p->n_bytes,
+		.data_offset = memory_of(rec) == &p->memory_fd ? p->data_offset : 0,
 		.ranges = &rec->ranges,
 		.from = p->from,
 		.token = rec->token,

@@ -37,7 +37,7 @@ struct document *document_free(struct document *d)
 
 uint64_t document_blobs_bytes(const struct document *d)
 {
-	return d->layout_bytes + document_leaves_bytes(d);
+	return d->layout_bytes + document_leaves_bytes(d) + d->companions_bytes;
 }
 
 struct document *document_copy(const struct document *d)
@@ -59,6 +59,17 @@ struct document *document_copy(const struct document *d)
 
 /* --- Signing ----------------------------------------------------------------------------------- */
 
+static int add_companions(const struct document *d, json_t *o)
+{
+	char hex[65];
+
+	return json_object_update_new(
+		o, json_pack("{s:s*, s:I, s:I}", "companions",
+			     d->companions_bytes ? field_hex(d->companions, 32, hex) : NULL,
+			     "companions_bytes", (json_int_t)d->companions_bytes, "header_bytes",
+			     (json_int_t)d->header_bytes));
+}
+
 static char *write_text(const struct document *d)
 {
 	char root[65], layout[65], leaves[65];
@@ -71,7 +82,9 @@ static char *write_text(const struct document *d)
 		"layout_bytes", (json_int_t)d->layout_bytes, "leaves",
 		field_hex(d->leaves, 32, leaves), "exclusive", d->exclusive);
 
-	return o ? json_dumps(o, JSON_COMPACT) : NULL;
+	if (!o || (d->has_companions && add_companions(d, o) < 0))
+		return NULL;
+	return json_dumps(o, JSON_COMPACT);
 }
 
 static int document_sign_text(struct agent *a, const char *text, char **ret, char why[WHY_SIZE])
@@ -124,6 +137,17 @@ static int copy_name(const json_t *o, const char *key, size_t max, char *ret)
 	return 0;
 }
 
+int document_read_companions(const json_t *o, struct document *d)
+{
+	d->has_companions = json_object_get(o, "companions_bytes");
+	if (!d->has_companions)
+		return 0;
+	if (field_number(o, "companions_bytes", DOCUMENT_COMPANIONS_MAX, &d->companions_bytes) < 0 ||
+	    field_number(o, "header_bytes", d->companions_bytes, &d->header_bytes) < 0)
+		return -EBADMSG;
+	return d->companions_bytes ? field_bytes(o, "companions", d->companions, 32) : 0;
+}
+
 static int read_text(struct document *d)
 {
 	cleanup(json_freep) json_t *o = json_loads(d->text, JSON_REJECT_DUPLICATES, NULL);
@@ -139,7 +163,7 @@ static int read_text(struct document *d)
 	    field_number(o, "n_bytes", N_BYTES_MAX, &d->n_bytes) < 0 ||
 	    field_number(o, "layout_bytes", LAYOUT_SIZE_MAX, &d->layout_bytes) < 0 ||
 	    field_bytes(o, "root", d->root, 32) < 0 || field_bytes(o, "layout", d->layout, 32) < 0 ||
-	    field_bytes(o, "leaves", d->leaves, 32) < 0 ||
+	    field_bytes(o, "leaves", d->leaves, 32) < 0 || document_read_companions(o, d) < 0 ||
 	    field_bool_or(o, "exclusive", false, &d->exclusive) < 0)
 		return -EBADMSG;
 	return d->n_bytes && d->layout_bytes && d->version_id.term && d->version_id.number

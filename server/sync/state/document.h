@@ -17,6 +17,7 @@
 #define DOCUMENT_SIZE_MAX 4096
 #define SIGNATURE_SIZE_MAX 256
 #define CERTIFICATE_SIZE_MAX 16384
+#define DOCUMENT_COMPANIONS_MAX (DATA_OFFSET_MAX + FILES_MAX)
 #define CORRUPT_MAX 3 /* times that a member may receive corrupted bytes */
 
 struct document {
@@ -36,8 +37,19 @@ struct document {
 	uint8_t layout[32];
 	uint64_t layout_bytes;
 	uint8_t leaves[32];
+	/*
+	 * One blob: the header of a version that is a file, then its files. Earlier publishers have
+	 * none, and do not say so.
+	 */
+	bool has_companions;
+	uint8_t companions[32];
+	uint64_t companions_bytes; /* 0: no blob */
+	uint64_t header_bytes; /* of these */
 	bool exclusive;
 };
+
+/* Reads the companions of a version from a message; an absent field says nothing. -EBADMSG. */
+int document_read_companions(const json_t *o, struct document *d);
 
 /* Signs `d` with this node's key, and sets the texts. -errno with a sentence. */
 int document_sign(struct agent *a, struct document *d, char why[WHY_SIZE]);
@@ -64,7 +76,7 @@ int document_take_decision(struct agent *a, struct document *d, const json_t *me
 			   char why[WHY_SIZE]);
 
 uint64_t document_leaves_bytes(const struct document *d);
-/* The size of the layout and the leaves. */
+/* The size of the layout, the leaves and the companions. */
 uint64_t document_blobs_bytes(const struct document *d);
 
 struct document *document_copy(const struct document *d);

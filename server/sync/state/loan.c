@@ -19,6 +19,7 @@ struct loan *loan_free(struct agent *a, struct loan *l)
 	(void)fd_close(l->layout_fd);
 	(void)fd_close(l->data_fd);
 	(void)fd_close(l->leaves_fd);
+	(void)fd_close(l->companions_fd);
 	free(l);
 	return NULL;
 }

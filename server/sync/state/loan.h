@@ -22,7 +22,9 @@ struct loan {
 	uint8_t root[32];
 	int layout_fd;
 	int data_fd;
+	uint64_t data_offset; /* where its bytes begin in `data_fd` */
 	int leaves_fd;
+	int companions_fd; /* -1: none, or not those that were signed */
 };
 
 struct loan *loan_free(struct agent *a, struct loan *l);

@@ -77,6 +77,8 @@ json_t *transport_open(const struct agent *a, const struct carriage *c)
 			  (json_int_t)(c->transport->is_nccl ? c->chunk : TRANSPORT_CHUNK),
 			  "stall_ms", (json_int_t)(config->stall_ns / 1000000), "security",
 			  config->tls ? "tls" : "none");
+	if (c->data_offset)
+		json_object_set_new(order, "data_offset", json_integer((json_int_t)c->data_offset));
 	if (c->transport->is_nccl)
 		gpu_memory_tell(c->memory, order);
 	return order;

@@ -45,6 +45,7 @@ struct carriage {
 	const char *sync;
 	uint64_t epoch;
 	uint64_t n_bytes; /* the memory's */
+	uint64_t data_offset; /* where these begin in its descriptor */
 	const struct ranges *ranges;
 	const char *from, *token; /* NULL at the source */
 	/* NCCL's. */

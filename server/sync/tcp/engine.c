@@ -246,7 +246,7 @@ static int tcp_open_epoch(struct engine_loop *d, const json_t *order,
 			       strerror(-r));
 		return r;
 	}
-	r = memory_init(&e->memory, o->memory_fd, o->n_bytes, is_source, o->tls);
+	r = memory_init(&e->memory, o->memory_fd, o->data_offset, o->n_bytes, is_source, o->tls);
 	if (r < 0) {
 		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the memory cannot be mapped: %s",
 			       strerror(-r));

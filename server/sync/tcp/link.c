@@ -174,12 +174,12 @@ static ssize_t write_file_tls(struct link *l, int fd, uint64_t offset, uint64_t 
 
 ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offset, uint64_t size)
 {
-	off_t at = (off_t)offset;
+	off_t at = (off_t)(m->at + offset);
 	ssize_t n;
 
 	size = size < AT_ONCE_MAX ? size : AT_ONCE_MAX;
 	if (l->is_kernel_sending)
-		return write_file_tls(l, m->fd, offset, size);
+		return write_file_tls(l, m->fd, m->at + offset, size);
 	if (l->tls)
 		return write_tls(l, m->map + offset, size);
 	n = sendfile(l->fd, m->fd, &at, size);

@@ -51,6 +51,7 @@ def _allocate(pipe, sock, env):
 
 class GpuMemory:
     """An allocation of at least `size` bytes; the bytes are those of the file that stands for it."""
+    header = 0
 
     def __init__(self, gpu, fd, path, size, map_size, device):
         self.fd, self.size, self.map_size, self.device = fd, size, map_size, gpu.gpus.device(device)

@@ -198,7 +198,7 @@ def other(name=None, dtype=None, n=None):
     (other(name="x"), "a has a tensor 'a', and b has none"),
     (other(n=7), "tensor 'a' is BF16 [7] on b, and BF16 [200003] on a"),
     (other(dtype="F16"), "tensor 'a' is F16 [200003] on b, and BF16 [200003] on a"),
-    (TENSORS[::-1], "tensor 0 is 'd' on b, and 'a' on a, in another order"),
+    (TENSORS[::-1], "tensor 2 is 'd' on b, and 'a' on a, in another order"),
 ])
 def test_who_has_other_tensors_says_which_one_is_the_first(make_nodes, np, tensors, how):
     nodes = make_nodes(2, settings=PLAIN)

@@ -4,6 +4,7 @@ import os
 import struct
 
 import pytest
+from lib import gguf
 from lib.fake_server import FakeServer, later
 
 MIB = 1 << 20
@@ -285,3 +286,13 @@ def test_older_server_loads_the_weights_alone_and_refuses_attributes(daemon, mod
                       check=False)
         old.accept()
         assert "keeps no files beside weights" in asked.result(60).stderr
+
+
+def test_weights_of_a_gguf_file_are_named_as_such(daemon, model):
+    gguf.write(model / "llama-q8.gguf", {"w": ("F16", [8], bytes(16)), "q": ("Q8_0", [1, 64], bytes(68))})
+    daemon.ctl("load", "q", str(model / "llama-q8.gguf"))
+    paths, attributes = found(daemon, "q")
+    assert paths == [] and (attributes["weights"], attributes["dtype"]) == ("model.gguf", "Q8_0")
+    daemon.ctl("load", "m", str(model))
+    daemon.ctl("load", "m", str(model / "llama-q8.gguf"), "--new-layout")
+    assert found(daemon)[1]["weights"] == "model.gguf"

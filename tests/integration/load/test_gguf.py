@@ -81,6 +81,16 @@ def test_the_version_is_the_file(daemon, client, tmp_path, version, alignment, p
     assert all(row["offset"] % (alignment or 32) == 0 for row in rows.values())
 
 
+def test_attributes_say_what_the_file_is(daemon, weightd, tmp_path):
+    gguf.write(tmp_path / "m.gguf", all_types(1), METADATA | {"general.architecture": ("text", "qwen3")})
+    load(daemon, tmp_path / "m.gguf")
+    attributes = weightd.files("m").attributes
+    assert (attributes["architecture"], attributes["weights"], attributes["dtype"]) == ("qwen3", "model.gguf", "Q8_0")
+    weightd.attach("m", require={"architecture": "qwen3"}).close()
+    with pytest.raises(weightd.Error, match="llama"):
+        weightd.attach("m", require={"architecture": "llama"})
+
+
 def test_the_file_has_no_need_of_its_extension(daemon, client, tmp_path):
     gguf.write(tmp_path / "blob", all_types(1))
     load(daemon, tmp_path / "blob")
@@ -108,6 +118,21 @@ def test_readers_swap_from_one_file_to_the_next(daemon, weightd, client, tmp_pat
     buffer.swap()
     assert view == all_types(2)["large"][2]
     assert content(client.attach("m", 2)) == path.read_bytes()
+
+
+def test_a_file_with_other_metadata_is_that_file_and_readers_attach_anew(daemon, weightd, client, tmp_path):
+    """Nothing can be put into its header, so that the data begin elsewhere in their page."""
+    path = tmp_path / "m.gguf"
+    gguf.write(path, all_types(1), METADATA)
+    load(daemon, path)
+    buffer = weightd.attach("m")
+    gguf.write(path, all_types(2), METADATA | {"general.description": ("text", "d" * 100)})
+    load(daemon, path)
+    assert content(client.attach("m", 2)) == path.read_bytes()
+    with pytest.raises(weightd.Error, match="attach"):
+        buffer.swap()
+    assert buffer["large"].read() == all_types(1)["large"][2]
+    assert weightd.attach("m")["large"].read() == all_types(2)["large"][2]
 
 
 def test_views_of_blocks_are_bytes(daemon, weightd, numpy, tmp_path):

@@ -3,6 +3,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import signal
 import stat
 import struct
@@ -322,3 +323,17 @@ def test_a_full_store_counts_the_digests_of_an_image(make_daemon, tmp_path):
         with refused(errno.EDQUOT, "keeps 7 descriptors for weightd already, of 10"):
             publish(w, "n")
         assert "n" not in w.names()
+
+
+def test_an_open_in_the_moment_of_a_look_does_not_end_weightd(daemon, client):
+    """The kernel then sends the signal of a broken lease, which ends a process that does not expect it."""
+    publish(client)
+    daemon.proc.send_signal(signal.SIGIO)
+    assert client.stat().slot_bytes == OFFSET + 100_001 and daemon.proc.poll() is None
+    assert signal.SIGIO in ignored(daemon)
+
+
+def ignored(daemon):
+    """The signals that it ignores."""
+    mask = int(re.search(r"SigIgn:\s+(\w+)", daemon.status())[1], 16)
+    return {s for s in signal.Signals if mask >> (s - 1) & 1}
