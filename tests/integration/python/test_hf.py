@@ -135,6 +135,16 @@ def test_replica_of_a_published_model_copies_no_parameter(weightd, make_saved, n
     assert not any(p.data_ptr() == q.data_ptr() for p, q in zip(saved.reference.parameters(), replica.parameters()))
 
 
+@pytest.mark.parametrize("name", MODELS if HAS_TRANSFORMERS else [None])
+def test_published_model_is_a_directory_for_programs_without_weightd(weightd, make_saved, tokenizer, name):
+    saved = make_saved(name)
+    weightd.hf.publish(saved.reference, "m", tokenizer)
+    with weightd.model_dir("m") as path:
+        model = saved.type.from_pretrained(path)
+        assert transformers.BertTokenizerFast.from_pretrained(path).get_vocab() == tokenizer.get_vocab()
+    assert torch.equal(saved.compute(model), saved.compute(saved.reference))
+
+
 def test_published_files_are_those_that_save_pretrained_writes(weightd, llama, tokenizer, tmp_path):
     llama.reference.generation_config.max_new_tokens = 7
     weightd.hf.publish(llama.reference, "m", tokenizer, attributes={"tp_rank": 3})
