@@ -1,4 +1,4 @@
-"""What the library asks of a weightd for a version that is a file, reply by reply."""
+"""Sequence of what the library asks of a weightd for a version that is a file, reply by reply."""
 import errno
 import os
 import struct
