@@ -8,7 +8,7 @@ import tempfile
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
-PATIENCE_S = 300
+PATIENCE_S = 600
 MARK = "report: "
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false",
          "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}

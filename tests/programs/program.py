@@ -6,8 +6,9 @@ The common part of all programs of this folder. None of it uses weightd.
     use_NAME.py PATH --rounds 7 OTHER    loads PATH and OTHER in turns, and prints the seconds of each
 
 A program has three functions: load(path) returns a model, output(model) the bytes that it computes, and
-parameters(model) its tensors, or None where the program does not show them. The seed of what a program makes up
-by itself, like an adapter, is $PROGRAM_RANK.
+parameters(model) its tensors, or None where the program does not show them. One whose output takes long also has
+first(model), which ends with the first output. The seed of what a program makes up by itself, like an adapter, is
+$PROGRAM_RANK.
 """
 import argparse
 import contextlib
@@ -26,7 +27,7 @@ def rank():
     return int(os.environ.get("PROGRAM_RANK", 0))
 
 
-def main(load, output, parameters):
+def main(load, output, parameters, first=None):
     arguments = argparse.ArgumentParser()
     arguments.add_argument("path")
     arguments.add_argument("other", nargs="?")
@@ -34,7 +35,7 @@ def main(load, output, parameters):
     arguments.add_argument("--rounds", type=int)
     given = arguments.parse_args()
     if given.rounds:
-        say(time_in_turns(load, output, (given.path, given.other), given.rounds))
+        say(time_in_turns(load, first or output, (given.path, given.other), given.rounds))
         return
     with contextlib.ExitStack() as stack:
         grandchild = stack.enter_context(spawned(load, output, parameters, given.path)) if given.grandchild else []
@@ -52,14 +53,14 @@ def use(load, output, parameters, path):
     return {"pid": os.getpid(), "path": path, "digest": hashlib.sha256(data).hexdigest(), "parameters": places}, model
 
 
-def time_in_turns(load, output, paths, n_rounds):
+def time_in_turns(load, first, paths, n_rounds):
     """The seconds from the call that loads to the first output; a first round of each warms up."""
     seconds = [[] for _ in paths]
     for turn in range(n_rounds + 1):
         for path, mine in zip(paths, seconds):
             begin = time.perf_counter()
             model = load(path)
-            output(model)
+            first(model)
             took = time.perf_counter() - begin
             if turn:
                 mine.append(took)

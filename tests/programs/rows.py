@@ -8,7 +8,7 @@ from areas import areas_of, share_inside
 from process import Failed, Process, script
 
 LEAST_INSIDE, MOST_PSS, MOST_TIME = 0.99, 1.05, 1.05
-N_ROUNDS = 7
+N_ROUNDS = 15
 
 
 class Row(NamedTuple):

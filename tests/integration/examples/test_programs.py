@@ -15,7 +15,7 @@ import process
 import rows
 from served import Version, environment_of, exec_command
 
-pytestmark = [pytest.mark.plain, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.plain, pytest.mark.timeout(1200)]
 MODELS = ("llama", "bert", "ddpm")
 FORKED = [row for row in rows.ROWS if row.model in MODELS]
 SPAWNING = FORKED[0]
