@@ -108,7 +108,7 @@ SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.
 FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault\.h"' $(SERVER_ROOMS:%=%/*.c) server/base/fault.c))
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
-CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load))))
+CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load save diff directory))))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
@@ -391,7 +391,7 @@ digest-kernel: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
+.PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama perfetto guest
 
 # The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
@@ -426,7 +426,8 @@ $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(TEST_LIBS)
 
 TEST_ENV = WEIGHTD_LIBRARY=$(abspath build/libweightd.so) WEIGHTD_MODEL=$(abspath $(MODEL)) \
-	WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python))
+	WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python)) \
+	WEIGHTD_PYTHON_PROGRAMS=$(abspath $(wildcard build/programs/bin/python))
 PYTEST = WEIGHTD_BUILD=$(abspath $(B)) $(TEST_ENV) $(PYTHON) -m pytest
 LANES = $(TEST_ENV) $(PYTHON) tests/lanes
 
@@ -541,6 +542,13 @@ check-guest: all unit fakes guest
 torch2: | deps
 	$(Q)packaging/fetch-torch2 build/torch2
 
+# Likewise: for the tests with programs that know nothing of weightd. llama.cpp takes 15 minutes to build.
+fetch-programs: torch2
+	$(Q)packaging/fetch-programs build/programs
+
+fetch-llama: torch2
+	$(Q)packaging/fetch-programs build/programs llama
+
 # Only where asked for, as torch2 is: for the test that opens a timeline with it.
 perfetto: | deps
 	$(Q)packaging/fetch-perfetto build/perfetto
@@ -619,6 +627,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 		>$(DESTDIR)$(unitdir)/weightd-sync.service)
 	$(if $(TRACE_PROGRAM),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-trace.service \
 		>$(DESTDIR)$(unitdir)/weightd-trace.service)
+	sed 's|@bindir@|$(bindir)|' packaging/systemd/weightd-export@.service >$(DESTDIR)$(unitdir)/weightd-export@.service
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
@@ -640,7 +649,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
-		$(addprefix $(DESTDIR)$(unitdir)/weightd-,sync.service trace.service) \
+		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service sync.service trace.service) \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
@@ -653,7 +662,7 @@ uninstall:
 
 # Keeps downloads: they are no build product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -674,6 +683,8 @@ help:
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch and transformers into build/torch2 (1.1 GB), for the tests that want both versions'
+	@echo 'make fetch-programs  diffusers, peft and their like into build/programs (250 MB), for the tests that run them unmodified;'
+	@echo '                make fetch-llama adds llama-cpp-python, which takes 15 minutes to build'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'

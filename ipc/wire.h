@@ -559,7 +559,7 @@ struct wire_stat_reply {
 	uint64_t kept_bytes; /* part of slot_bytes, freed when a create needs the room */
 	uint64_t leaving_bytes; /* part of slot_bytes, held by leases on dropped versions */
 	uint64_t orphan_bytes; /* part of slot_bytes, held by mappings without a lease */
-	uint64_t layout_bytes;
+	uint64_t layout_bytes; /* of layouts and of files beside versions */
 	uint64_t n_quarantined; /* descriptors that the service manager returned and that match no buffer */
 	uint64_t store_used; /* descriptors kept by the service manager */
 	uint64_t store_max; /* 0: the service manager keeps none */

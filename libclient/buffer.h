@@ -60,3 +60,6 @@ int buffer_swap_until(struct weightd_buffer *b, void *stream, uint64_t deadline_
 
 /* Unmaps and frees it and ends its lease, without waiting for a GPU. */
 void buffer_end(struct weightd_buffer *b);
+
+/* Reads the header of an image, memory::offset bytes. */
+int buffer_read_header(struct weightd_buffer *b, void *ret);

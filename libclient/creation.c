@@ -18,6 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
 #include "libclient/connection/call.h"
+#include "libclient/files.h"
 #include "libclient/image/packing.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"
@@ -512,6 +513,8 @@ static int creation_run(struct creation *c, const char *name, const struct weigh
 		return sentence_set(&c->w->sentence, r, "the layout of '%s' cannot be made: %s",
 				    name, r == -EINVAL ? "it has no tensors" : strerror(-r));
 	r = check_given_header(c, name, o);
+	if (r == 0 && o->replace)
+		files_keep(c->wr, c->call.request.create.name, c->call.request.create.device);
 	if (r == 0)
 		r = ask_for_slot(c);
 	if (r == 0)

@@ -183,33 +183,54 @@ int weightd_writer_set_files(struct weightd_writer *wr, struct weightd_files *f)
 	return 0;
 }
 
-/* The number of the newest version, before the one of `wr`; 0: none. */
-static int newest_version(struct weightd_writer *wr, uint64_t *ret)
+/* The number of the newest version; 0: none. */
+static int newest_version(struct weightd *w, const char *name, const char *device, uint64_t *ret)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_buffer_info *info;
-	int r = weightd_list(wr->w, wr->name, &list);
+	int r = weightd_list(w, name, &list);
 
 	if (r < 0)
 		return r;
 	*ret = 0;
 	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
-		if (!strcmp(info->device, wr->device))
+		if (!strcmp(info->device, device))
 			*ret = info->newest;
 	return 0;
 }
 
-/* The files that the server gave the writer: those of the newest version. -ENODATA: none. */
-static int get_inherited(struct weightd_writer *wr, struct weightd_files **ret)
+/* Asks for the files of the newest version, which a writer begins with. -ENODATA: there are none. */
+static int ask_for_newest(struct weightd *w, const char *name, const char *device, int *ret_fd)
 {
-	uint64_t newest = 0;
-	int r = newest_version(wr, &newest);
+	struct client_call call = {.op = WIRE_FILES};
+	struct wire_files *request = &call.request.files;
+	int r = newest_version(w, name, device, &request->version);
 
-	if (r == 0 && newest == 0)
+	if (r == 0 && request->version == 0)
 		return -ENODATA;
 	if (r == 0)
-		r = weightd_files_get(wr->w, wr->name, wr->device, newest, ret);
-	return r == -ENOENT ? -ENODATA : r; /* a replaced version is gone */
+		r = client_put_target(w, name, device, request->name, request->device);
+	if (r == 0)
+		r = client_call_run(w, &call);
+	if (r < 0)
+		return r == -ENOENT ? -ENODATA : r;
+	*ret_fd = take_fd(call.reply_fds[0]);
+	client_call_deinit(&call);
+	return 0;
+}
+
+void files_keep(struct weightd_writer *wr, const char *name, const char *device)
+{
+	if (wr->w->has_images && ask_for_newest(wr->w, name, device, &wr->files_fd) < 0)
+		wr->files_fd = -1; /* the create has its own sentence about what is wrong */
+}
+
+static int get_inherited(struct weightd_writer *wr, struct weightd_files **ret)
+{
+	cleanup(fd_closep) int fd = -1;
+	int r = ask_for_newest(wr->w, wr->name, wr->device, &fd);
+
+	return r < 0 ? r : files_map(fd, ret, &wr->w->sentence);
 }
 
 int weightd_writer_get_files(struct weightd_writer *wr, struct weightd_files **ret)

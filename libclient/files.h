@@ -19,5 +19,11 @@ int files_require(struct weightd *w, const char *name, const char *device, uint6
 /* -EOPNOTSUPP: the server is older than files. -ENOTCONN, -ECHILD. */
 int files_check_server(struct weightd *w);
 
+/*
+ * Keeps the files of the newest version, which the writer begins with, for a create that replaces that version: it is gone
+ * when they are asked for.
+ */
+void files_keep(struct weightd_writer *wr, const char *name, const char *device);
+
 /* True if the server and the memory of `wr` can have files; else the sentence of `wr` has the reason. */
 bool files_possible(struct weightd_writer *wr);

@@ -139,6 +139,8 @@ static void fill_version(void *record, void *ret)
 		.pid = rec->pid,
 		.end = (enum weightd_end)rec->why,
 		.ended_ns = rec->ended_ns,
+		.image = rec->flags & WIRE_VERSION_IMAGE,
+		.has_files = rec->flags & WIRE_VERSION_FILES,
 	};
 	memcpy(info->layout_hash, rec->layout_hash, sizeof(info->layout_hash));
 	memcpy(info->digest, rec->digest, sizeof(info->digest));

@@ -36,7 +36,7 @@ struct weightd_writer {
 	int digests_fd; /* of an image, likewise writable */
 	void *header; /* of an image, header_size bytes in front of the data; NULL: the flat form */
 	uint64_t header_size;
-	int files_fd; /* the files that were set; -1: those of the newest version */
+	int files_fd; /* those that were set or are replaced; -1: those of the newest version */
 	void *image; /* mapped image of the new version's layout */
 	uint64_t image_size;
 	struct layout layout;

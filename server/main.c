@@ -184,6 +184,11 @@ int main(int argc, char **argv)
 	config_give(&config, &a.source);
 	log_init(config.log_level);
 	(void)signal(SIGPIPE, SIG_IGN); /* the reader of the log may exit before us */
+	/*
+	 * The kernel sends it when a process opens a slot while weightd tries a lease on it: see
+	 * fd_is_open_elsewhere(), which gives the lease back at once.
+	 */
+	(void)signal(SIGIO, SIG_IGN);
 	if (a.keeper && !a.check)
 		return run_keeper(argc, argv);
 	if (config_load(&a.source, &config) < 0)

@@ -17,6 +17,7 @@
 #define VERSION_MIN 2
 #define VERSION_MAX 3
 #define KEY_MAX 65535 /* as in the specification */
+#define ARCHITECTURE_MAX 256 /* "llama"; anything longer is none */
 #define KEY_SIZE_MIN (8 + 1 + 4 + 1) /* length, one byte, type, value */
 #define INFO_SIZE_MIN (8 + 1 + 4 + 4 + 8) /* length, one byte, dimensions, type, offset */
 
@@ -258,6 +259,18 @@ static int parse_split(struct parser *p)
 	return r;
 }
 
+static int parse_architecture(struct parser *p)
+{
+	struct span text;
+	int r = take_string(p, &text);
+
+	if (r == 0 && text.n <= ARCHITECTURE_MAX) {
+		p->g.architecture = text.p;
+		p->g.architecture_size = (uint32_t)text.n;
+	}
+	return r;
+}
+
 static bool is_key(const struct span *key, const char *name)
 {
 	return key->n == strlen(name) && !memcmp(key->p, name, key->n);
@@ -285,6 +298,8 @@ static int parse_key(struct parser *p)
 		return parse_alignment(p, type);
 	if (is_key(&key, "split.count") && type == VALUE_U16)
 		return parse_split(p);
+	if (is_key(&key, "general.architecture") && type == VALUE_STRING)
+		return parse_architecture(p);
 	return skip_value(p, &key, type);
 }
 

@@ -55,6 +55,8 @@ struct gguf {
 	uint64_t data_offset; /* bytes of the header, padding included */
 	uint64_t data_size; /* bytes behind it: the end of the last tensor, or that aligned */
 	uint32_t alignment; /* a power of two */
+	uint32_t architecture_size;
+	const char *architecture; /* general.architecture, bytes in the header; NULL: it has none */
 };
 
 /*

@@ -123,7 +123,7 @@ static void header_close(struct image_header *h)
 	h->closing = "";
 }
 
-/* Begins a text of __metadata__, or goes on with it. */
+/* Begins a text of __metadata__, or continues it. */
 static void header_enter(struct image_header *h, enum stage stage, const char *opening,
 			 const char *closing)
 {
@@ -239,7 +239,7 @@ void image_header_tensor(struct image_header *h, const char *name, size_t name_s
 	put_text(h, "]}");
 }
 
-/* The size of a header whose last byte but blanks is `used`. */
+/* The size of a header that has `used` bytes without the blanks at its end. */
 static uint64_t padded_size(uint64_t used, uint64_t wanted)
 {
 	uint64_t rest = wanted % IMAGE_HEADER_ALIGNMENT, size = used + IMAGE_HEADER_ROOM;
@@ -299,9 +299,11 @@ static bool is_dense(const struct layout *l)
 	return l->header->alignment == 1 && l->header->data_size == end;
 }
 
-static void add_ties(struct image_header *h, const struct layout *l)
+static void add_ties(struct image_header *h, const struct image_part *part)
 {
-	for (uint32_t i = 0; i < l->header->n_tensors; i++) {
+	const struct layout *l = part->layout;
+
+	for (uint32_t i = 0; part->has_ties && i < l->header->n_tensors; i++) {
 		const struct layout_tensor *t = &l->tensors[i], *to;
 
 		if (t->tied_to == LAYOUT_NONE)
@@ -313,12 +315,14 @@ static void add_ties(struct image_header *h, const struct layout *l)
 }
 
 /* A tied name has the role of the tensor with the bytes. */
-static void add_buffers(struct image_header *h, const struct layout *l)
+static void add_buffers(struct image_header *h, const struct image_part *part)
 {
-	for (uint32_t i = 0; i < l->header->n_tensors; i++) {
-		const struct layout_tensor *t = &l->tensors[i];
+	const struct layout *l = part->layout;
 
-		if (t->tied_to == LAYOUT_NONE && t->role == LAYOUT_BUFFER)
+	for (uint32_t i = 0; i < part->n_tensors; i++) {
+		const struct layout_tensor *t = &l->tensors[part->tensors[i]];
+
+		if (t->role == LAYOUT_BUFFER)
 			image_header_buffer(h, layout_tensor_name(l, t), t->name_size);
 	}
 }
@@ -351,41 +355,61 @@ static bool has_own_units(const struct layout *l)
 	return false;
 }
 
-static void add_units(struct image_header *h, const struct layout *l)
+static void add_units(struct image_header *h, const struct image_part *part)
 {
+	const struct layout *l = part->layout;
 	struct run run = {0};
 
 	if (!has_own_units(l))
 		return;
-	for (int tied = 0; tied <= 1; tied++)
-		for (uint32_t i = 0; i < l->header->n_tensors; i++)
-			if ((l->tensors[i].tied_to != LAYOUT_NONE) == tied)
-				run_extend(&run, h, layout_tensor_unit(l, &l->tensors[i]));
-	image_header_units(h, run.unit, run.n);
+	for (uint32_t i = 0; i < part->n_tensors; i++)
+		run_extend(&run, h, layout_tensor_unit(l, &l->tensors[part->tensors[i]]));
+	for (uint32_t i = 0; part->has_ties && i < l->header->n_tensors; i++)
+		if (l->tensors[i].tied_to != LAYOUT_NONE)
+			run_extend(&run, h, layout_tensor_unit(l, &l->tensors[i]));
+	if (run.n > 0)
+		image_header_units(h, run.unit, run.n);
 }
 
-static void add_tensors(struct image_header *h, const struct layout *l)
+static void add_tensors(struct image_header *h, const struct image_part *part)
 {
-	for (uint32_t i = 0; i < l->header->n_tensors; i++) {
-		const struct layout_tensor *t = &l->tensors[i];
+	const struct layout *l = part->layout;
 
-		if (t->tied_to == LAYOUT_NONE)
-			image_header_tensor(h, layout_tensor_name(l, t), t->name_size, t->dtype,
-					    t->n_dims, layout_tensor_shape(l, t), t->n_bytes);
+	for (uint32_t i = 0; i < part->n_tensors; i++) {
+		const struct layout_tensor *t = &l->tensors[part->tensors[i]];
+
+		image_header_tensor(h, layout_tensor_name(l, t), t->name_size, t->dtype, t->n_dims,
+				    layout_tensor_shape(l, t), t->n_bytes);
 	}
+}
+
+int image_header_build_part(const struct image_part *part, const struct image_metadata *m,
+			    uint64_t data_offset_wanted, void **ret, uint64_t *ret_size)
+{
+	struct image_header h;
+
+	image_header_begin(&h, m);
+	add_ties(&h, part);
+	add_buffers(&h, part);
+	add_units(&h, part);
+	add_tensors(&h, part);
+	return image_header_end(&h, data_offset_wanted, ret, ret_size);
 }
 
 int image_header_build(const struct layout *l, const struct image_metadata *m,
 		       uint64_t data_offset_wanted, void **ret, uint64_t *ret_size)
 {
-	struct image_header h;
+	cleanup(freep) uint32_t *tensors = NULL;
+	struct image_part part = {.layout = l, .has_ties = true};
 
 	if (!is_dense(l))
 		return -EOPNOTSUPP;
-	image_header_begin(&h, m);
-	add_ties(&h, l);
-	add_buffers(&h, l);
-	add_units(&h, l);
-	add_tensors(&h, l);
-	return image_header_end(&h, data_offset_wanted, ret, ret_size);
+	tensors = calloc(l->header->n_tensors, sizeof(*tensors));
+	if (!tensors)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < l->header->n_tensors; i++)
+		if (l->tensors[i].tied_to == LAYOUT_NONE)
+			tensors[part.n_tensors++] = i;
+	part.tensors = tensors;
+	return image_header_build_part(&part, m, data_offset_wanted, ret, ret_size);
 }

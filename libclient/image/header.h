@@ -58,6 +58,18 @@ struct image_metadata {
 int image_header_build(const struct layout *l, const struct image_metadata *m,
 		       uint64_t data_offset_wanted, void **ret, uint64_t *ret_size);
 
+/* Tensors of a layout, for a file of their own. */
+struct image_part {
+	const struct layout *layout;
+	const uint32_t *tensors; /* indices, none of them tied, in the order of the bytes in the file */
+	uint32_t n_tensors;
+	bool has_ties; /* all ties of the layout, whatever file their tensors are in */
+};
+
+/* The header for a part: the tensors lie densely in the file, wherever they are in the layout. */
+int image_header_build_part(const struct image_part *part, const struct image_metadata *m,
+			    uint64_t data_offset_wanted, void **ret, uint64_t *ret_size);
+
 /*
  * Compares the header of an image, its first `data_offset` bytes, with its layout: both must have the same tensors at
  * the same places, with the same types, shapes and roles, and the same tied names. 0; -EILSEQ and a sentence that

@@ -22,8 +22,7 @@ static unsigned group_of(const struct layout_tensor *t)
 	return t->n_bytes % LAYOUT_ALIGNMENT_DEFAULT ? BITS_MAX + 1 - dtype_bits(t->dtype) : 0;
 }
 
-/* Fills `order` with the indices of the tensors that are not tied, and returns their number. */
-static uint32_t sort_untied(const struct layout *l, uint32_t *order)
+uint32_t packing_order(const struct layout *l, uint32_t *order)
 {
 	uint32_t starts[GROUPS + 1] = {0};
 
@@ -71,7 +70,7 @@ int packing_make(const struct layout *given, struct weightd_layout **ret)
 
 	if (r < 0)
 		return r;
-	n_untied = sort_untied(given, order);
+	n_untied = packing_order(given, order);
 	for (uint32_t i = 0; r == 0 && i < n_untied; i++) {
 		places[order[i]] = i;
 		r = packing_add(packed, given, order[i]);

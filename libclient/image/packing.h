@@ -15,3 +15,6 @@
  * keep their order. The caller frees the result. -ENOMEM.
  */
 int packing_make(const struct layout *given, struct weightd_layout **ret);
+
+/* That order itself: fills `ret_order` with the indices of the tensors that are not tied. Returns their number. */
+uint32_t packing_order(const struct layout *given, uint32_t *ret_order);

@@ -46,14 +46,14 @@ struct safetensors_tensor {
 	uint32_t n_dims;
 	enum weightd_dtype dtype;
 	enum weightd_role role;
-	const char *unit; /* NULL: the file does not say */
+	const char *unit; /* NULL: none in the metadata */
 };
 
 /* A second name for a tensor, of this file or of another one of the same model. */
 struct safetensors_tie {
 	const char *alias, *name; /* NUL-terminated, in safetensors::text */
 	uint32_t alias_size, name_size;
-	const char *unit; /* NULL: the file does not say */
+	const char *unit; /* NULL: none in the metadata */
 };
 
 struct safetensors {

@@ -31,9 +31,10 @@
  *	-ENOTCONN	not connected, or the server went away
  *	-ECHILD		the connection belongs to the process that forked this one; connect again
  *	-ECANCELED	a progress callback asked to stop
+ *	-ENOLINK	/proc does not lead to the descriptors of this process
  *	-ENODEV		this process has no such GPU, or no driver for one
  *	-ENOSYS		its CUDA driver is too old
- *	-EOPNOTSUPP	this kind of memory, or these two GPUs, cannot do that
+ *	-EOPNOTSUPP	this kind of memory or version, or these two GPUs, cannot do that
  *	-EADDRNOTAVAIL	the memory was given back, and only its addresses are kept
  *	-EIO		the GPU or its driver fails; of cuda-ipc memory: it is lost with the process that held it
  *
@@ -302,9 +303,9 @@ struct weightd_attach_options {
 	 */
 	const char *map_device;
 	/*
-	 * Receives a descriptor of the bytes, which begin at its offset 0, for sendfile() or for another process to
-	 * map; the caller closes it. NULL: none. For host memory the descriptor is read-only; other processes share
-	 * its file position, so use calls with an explicit offset. On a GPU it is the allocation, for
+	 * Receives a descriptor of the bytes, which begin at weightd_location::data_offset, for sendfile() or for
+	 * another process to map; the caller closes it. NULL: none. For host memory the descriptor is read-only; other
+	 * processes share its file position, so use calls with an explicit offset. On a GPU it is the allocation, for
 	 * cuMemImportFromShareableHandle(). Its importer must map weightd_location::map_size bytes; nothing prevents
 	 * it from mapping them writable. -EOPNOTSUPP for cuda-ipc memory. Only the lease of the attachment protects
 	 * the memory of a reusable buffer from a new writer, the descriptor does not. The server cannot free the
@@ -411,8 +412,8 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
  * Like weightd_buffer_refresh(), at the same address: the memory of the new version replaces that of the old
  * one, so that pointers, views and captured graphs stay valid. Call it at a safe point, where no thread of the
  * process reads the buffer. Returns 1: swapped; 0: `b` has the current version already; -EPROTOTYPE: the layout
- * differs (the sentence has the differences), attach anew. After a failure `b` keeps its version. Results of
- * weightd_buffer_tensor() stay valid, except for the bytes.
+ * differs (the sentence has the differences), or the data have another place in a page of memory, attach anew. After
+ * a failure `b` keeps its version. Results of weightd_buffer_tensor() stay valid, except for the bytes.
  *
  * On a GPU the call imports the new memory, then waits for the streams; work queued after the call reads the new
  * version. -EIO: the driver could map neither the new memory nor the old one again, and `b` has no memory until
@@ -488,7 +489,9 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
  * Computes the digest of the mapped bytes and compares it with the published one. A GPU digests its own memory, beside
  * its other work, and copies back 16 bytes of each leaf. 0: equal; -EILSEQ: they differ (the sentence has the first bad
  * range); -ENODATA: published without a digest; -EAGAIN: an exclusive buffer was updated since `b` was attached or
- * last paused; -EUCLEAN, -ESTALE, -EADDRNOTAVAIL, -EIO. Reads all bytes, and blocks for it.
+ * last paused; -EUCLEAN, -ESTALE, -EADDRNOTAVAIL, -EIO. Reads all bytes, and blocks for it. Of a version that is a file
+ * it compares the header too, with its digest and with the layout, for which it asks the server; without a lease, without
+ * the server and in a child it compares the data alone.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
 
@@ -508,7 +511,9 @@ struct weightd_layout;
 
 /*
  * Creates an empty layout, which the caller frees. `alignment` is that of every tensor's offset in bytes, a power
- * of two from 64 to 2 MiB; 0 means 256. -EINVAL, -ENOMEM.
+ * of two from 64 to 2 MiB. 0 leaves order and offsets to weightd_create(): a version in host memory is a file then, see
+ * there. The functions on layouts show such a layout in the order of the calls, with an alignment of 256. -EINVAL,
+ * -ENOMEM.
  */
 int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret);
 void weightd_layout_free(struct weightd_layout *l);
@@ -592,8 +597,8 @@ struct weightd_create_options {
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
 	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
 	/*
-	 * Publish in exactly the given layout, independent of the newest version: allows other tensors, and another
-	 * order of the same ones. Not for an exclusive buffer.
+	 * Publish in the given layout, independent of the newest version: allows other tensors, and another order of
+	 * the same ones. Not for an exclusive buffer.
 	 */
 	bool new_layout;
 	/*
@@ -628,8 +633,17 @@ struct weightd_create_options {
  * The bytes are zero; in an exclusive buffer they are the current version, in a reusable one possibly an older
  * version. -EBUSY: the buffer has another writer; -EACCES, -EPERM, -ENOMEM, -EDQUOT, -ETIMEDOUT, -ENOTRECOVERABLE.
  *
+ * A version in host memory is a safetensors file, and nothing else, if its layout can be one: a header, and behind it
+ * the bytes, from weightd_location::data_offset on. A layout of weightd_layout_new(0) is packed for that: first the
+ * tensors whose size is a multiple of 256, then the others by falling size of their elements, without room between them.
+ * A layout with an alignment, and one of weightd_layout_parse(), is used as it is, and is a file only if it was one's.
+ * Versions of exclusive and reusable buffers, of GPUs, and those whose header would have more than 100 MB, have the flat
+ * form: the bytes, and behind them their digests. So have all versions of an older server.
+ *
  * A layout of the same model as the newest version (weightd_layout_compare()) is replaced by that version's: the new
- * version has the order, offsets, alignment, roles, units and ties of the newest one, so that readers can swap to it.
+ * version has the order, offsets, alignment, roles, units and ties of the newest one, and its data begin at the same
+ * place in a page, so that readers can swap to it. A file never follows the flat form that way: if the newest version has
+ * that, and the new one can be a file, it has its own layout, and readers attach anew.
  * weightd_writer_tensor() and weightd_writer_find() return the actual places; offsets and indices of the given layout
  * do not apply then. Names that the given layout ties stay tied for the writer, even if the newest version has separate
  * memory for each: the writer sees one memory, and publish copies it to the others. Names that only the newest version
@@ -661,9 +675,9 @@ int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, ui
 int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n);
 
 /*
- * A writable descriptor of the bytes, which begin at its offset 0, for another process to write them; the caller
- * closes it. On a GPU it is the allocation, as in weightd_attach(). -EOPNOTSUPP: cuda-ipc memory; -EALREADY: published
- * or aborted; -ESTALE; -ECHILD.
+ * A writable descriptor of the bytes, which begin at weightd_location::data_offset, for another process to write
+ * them; the caller closes it. publish itself writes the header in front of them. On a GPU it is the allocation, as in
+ * weightd_attach(). -EOPNOTSUPP: cuda-ipc memory; -EALREADY: published or aborted; -ESTALE; -ECHILD.
  *
  * The other process must stop writing and unmap before weightd_writer_publish(): publish waits a second for writable
  * mappings of host memory to end and then fails with -EBUSY. Bytes written while publish digests are in the version,
@@ -874,6 +888,156 @@ struct weightd_load_result {
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
 
+/* --- Saving and comparing ----------------------------------------------------------------------- */
+
+struct weightd_save_options {
+	size_t size; /* set by the caller */
+	uint64_t shard_size; /* bytes of tensors in a file, at most, unless one tensor is larger; 0: 5,000,000,000 */
+	bool replace; /* replace a directory that has weights, with all that is in it */
+	bool no_files; /* save the weights alone */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread; "write" or "commit" */
+	void *userdata; /* its argument */
+};
+
+struct weightd_save_result {
+	size_t size; /* set by the caller */
+	uint64_t n_bytes; /* bytes of tensor data */
+	uint64_t n_tensors;
+	uint64_t n_files; /* of weights, and others */
+	uint64_t elapsed_ns;
+};
+
+/*
+ * Writes the attached version to a directory: weights as safetensors (model.safetensors; or, if they need several files,
+ * model-00001-of-0000N.safetensors and model.safetensors.index.json; the attribute "weights" is another path), and the
+ * files of the version. The directory must not exist or be empty, unless `replace` is set, and appears at once, with all
+ * of it on the disk: a failure leaves nothing, and what was there before. A version that is a file, and fits one, is
+ * written byte for byte. Ties, roles and units are in the metadata of the files, so that weightd_load() makes the same
+ * layout of them. Blocks. -ENOTEMPTY; -ENOSPC, -EDQUOT; -EBUSY: the directory is a mount point; -EOPNOTSUPP: a type that
+ * safetensors lacks; -E2BIG: too many tensors for one file; -EAGAIN: an exclusive buffer was updated meanwhile;
+ * -ECANCELED; other errors of files. `options` and `ret` may be NULL.
+ */
+int weightd_save(struct weightd_buffer *b, const char *directory,
+		 const struct weightd_save_options *options, struct weightd_save_result *ret);
+
+/* Differences of one tensor. */
+enum weightd_diff_kind {
+	WEIGHTD_DIFF_ONLY_FIRST = 1, /* the second side has no tensor of that name */
+	WEIGHTD_DIFF_ONLY_SECOND,
+	WEIGHTD_DIFF_TYPE, /* and perhaps the shape */
+	WEIGHTD_DIFF_SHAPE,
+	WEIGHTD_DIFF_BYTES,
+};
+
+/* "only-first", "only-second", "type", "shape", "bytes"; NULL for an unknown one. */
+const char *weightd_diff_name(enum weightd_diff_kind kind);
+
+struct weightd_difference {
+	size_t size; /* size of this struct in the library */
+	enum weightd_diff_kind kind;
+	const struct weightd_tensor *first, *second; /* NULL: that side has no such tensor */
+	/* BYTES, else 0. Of a block type of GGUF, blocks are counted instead of elements. */
+	uint64_t n_elements;
+	uint64_t n_different; /* elements whose bits differ */
+	uint64_t n_unmeasured; /* part of n_different: without a finite difference, as for NaN and infinities */
+	double max_abs; /* the largest finite absolute difference of two elements; of C64, of a part of one */
+};
+
+/* Called for each tensor that differs, with pointers that are valid during the call. Not 0: stop. */
+typedef int (*weightd_diff_fn)(void *userdata, const struct weightd_difference *difference);
+
+struct weightd_diff_side {
+	size_t size; /* set by the caller */
+	struct weightd_buffer *buffer; /* or NULL */
+	const char *path; /* or NULL: a file, index or directory as weightd_load() takes it */
+};
+
+struct weightd_diff_result {
+	size_t size; /* set by the caller */
+	uint64_t n_tensors; /* that were compared; tied names of the same tensor count once */
+	uint64_t n_different; /* part of them */
+	uint64_t n_bytes; /* compared, of one side */
+};
+
+/*
+ * Compares the tensors of two versions or checkpoints by name: types, shapes, and bytes. Their order and places, roles and
+ * units do not matter, and a name in only one of them is no difference if it is tied to a name in both. Returns 0:
+ * equal; 1: different. `w` has the sentence of a failure and need not be connected to compare paths; buffers may be of
+ * any connections that this thread may use. Reads all bytes, and blocks for it. -ECANCELED; -EINVAL; -EAGAIN: an
+ * exclusive buffer was updated meanwhile; errors as for weightd_load() and weightd_buffer_read(). `fn` and `ret` may be
+ * NULL.
+ */
+int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
+		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
+		 struct weightd_diff_result *ret);
+
+/* --- Model directories --------------------------------------------------------------------------- */
+
+struct weightd_model_dir;
+
+struct weightd_model_dir_options {
+	size_t size; /* set by the caller */
+	/*
+	 * The directory to make: it must not exist, or be empty and belong to the caller. NULL: a new private one, below
+	 * $XDG_RUNTIME_DIR, else $TMPDIR, else /tmp.
+	 */
+	const char *path;
+	/*
+	 * > 0: the links lead to /proc/self/fd/N, with N from this number on in the order of the versions. The caller
+	 * passes the descriptors of weightd_model_dir_weights() to one program under these numbers. In any other process
+	 * the links lead nowhere, or to another file. 0: links to the descriptors of this process.
+	 */
+	int self_fd;
+};
+
+/*
+ * Makes a directory that programs without libweightd read models from by its path: the weights of each version, and the
+ * files beside them. `specs` are `n` texts NAME or NAME@VERSION, of buffers on the host. One version lies in the
+ * directory itself, several in a folder each, named like the buffer. The caller owns the result, and releases it with
+ * weightd_model_dir_free().
+ *
+ * The weights are a link /proc/PID/fd/N to a descriptor of this process, the holder: their memory is mapped, not copied.
+ * The kernel opens the link for processes of the same user with no fewer capabilities, in the same PID and user namespace,
+ * for as long as this process lives. The result holds leases like attachments: a version stays while newer ones are
+ * published.
+ *
+ * The directory is read-only, because a program that saves a model replaces the link by a file. Modes do not bind
+ * processes with CAP_DAC_OVERRIDE, as those of root: for them, the file system forbids changes if it has the immutable flag
+ * (ext4, xfs, btrfs, and tmpfs since Linux 6.0) and this process has CAP_LINUX_IMMUTABLE. Other users can read the files
+ * if the mode of each buffer allows others to read it.
+ *
+ * A holder that is killed leaves the directory, with links that lead nowhere. The next private directory of the same user
+ * in the same folder, and the next one at the same path, remove it.
+ *
+ * -EOPNOTSUPP: a version is not stored as a file; -ENOLINK: /proc does not lead to this process's descriptors; -EBADMSG:
+ * a file would leave the directory; -EEXIST: two names are the same, or two files; -ENOTEMPTY; -EBUSY: another holder has
+ * this directory; and errors of weightd_attach() and of the file system.
+ */
+int weightd_model_dir_new(struct weightd *w, const char *const *specs, size_t n,
+			  const struct weightd_model_dir_options *options,
+			  struct weightd_model_dir **ret);
+
+/* The absolute path of the directory, owned by it. */
+const char *weightd_model_dir_path(const struct weightd_model_dir *d);
+
+struct weightd_model_weights {
+	size_t size; /* set by the caller */
+	const char *name; /* of the buffer; owned by the directory, like `path` */
+	uint64_t version;
+	const char *path; /* path of the weights below the directory: "model.safetensors" */
+	int fd; /* read-only, close-on-exec; owned by the directory */
+};
+
+/* The weights of version `i`, in the order of the specs. -ENOENT; -EINVAL: `ret->size` was not set. */
+int weightd_model_dir_weights(const struct weightd_model_dir *d, size_t i,
+			      struct weightd_model_weights *ret);
+
+/*
+ * Removes the directory, closes the descriptors and ends the leases; NULL is fine. A directory that existed before is
+ * emptied instead. In a child of the process that made it, the directory stays.
+ */
+void weightd_model_dir_free(struct weightd_model_dir *d);
+
 /* --- Managing ---------------------------------------------------------------------------------- */
 
 struct weightd_buffer_info {
@@ -929,6 +1093,8 @@ struct weightd_version_info {
 	uint32_t pid; /* process of its writer, when it published */
 	enum weightd_end end;
 	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it exists */
+	bool image; /* it is a file: see weightd_create() */
+	bool has_files; /* files beside the weights */
 };
 
 /* Uses of memory. */

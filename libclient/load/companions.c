@@ -247,6 +247,8 @@ static int fill(struct companions *c, const struct plan *plan, const char *const
 		r = read_directory(c, directory, weights, o, s);
 	if (r == 0)
 		r = set_weights(c, plan, weights, s);
+	if (r == 0 && set_found(c, "architecture", plan->architecture) < 0)
+		r = sentence_set(s, -ENOMEM, "out of memory");
 	if (r == 0)
 		r = files_set_attribute(c->files, "dtype", main_dtype(plan->layout), s);
 	if (r == 0)

@@ -8,6 +8,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "ipc/dtype.h"
 #include "libclient/connection/client.h"
 #include "libclient/connection/connection.h"
 #include "libclient/connection/sentence.h"
@@ -33,6 +34,20 @@ static int check_progress(struct progress *p, const char *phase, uint64_t total,
 	int r = progress_report(p, phase, 0, total);
 
 	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
+}
+
+/* An older server refuses the layout, with a sentence about its bytes. */
+static int check_types(const struct weightd *w, const struct plan *plan, struct sentence *s)
+{
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	for (uint32_t i = 0; !w->has_images && weightd_layout_tensor(plan->layout, i, &t) == 0; i++)
+		if (dtype_is_block((unsigned)t.dtype))
+			return sentence_set(s, -EOPNOTSUPP,
+					    "weightd is of an earlier release, which does not have "
+					    "the types of GGUF (%s): restart it with this one",
+					    weightd_dtype_name(t.dtype));
+	return 0;
 }
 
 /* A load without its writer yet. */
@@ -117,9 +132,10 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	struct sentence *s = client_sentence(w);
-	int r;
+	int r = check_types(w, plan, s);
 
-	r = load_fill(w, name, plan, o, progress, result, &wr);
+	if (r == 0)
+		r = load_fill(w, name, plan, o, progress, result, &wr);
 	if (r == 0)
 		r = companions_send(companions, wr);
 	if (r < 0)

@@ -12,7 +12,9 @@
 
 #include "libclient/image/array.h"
 #include "libclient/image/safetensors.h"
+#include "libclient/image/unit.h"
 #include "libclient/load/gguf_file.h"
+#include "libclient/load/ties.h"
 
 struct planner {
 	struct plan plan;
@@ -21,6 +23,7 @@ struct planner {
 	struct sentence *s;
 	size_t files_max, pieces_max; /* allocated */
 	struct original_data data; /* of the last file */
+	struct ties ties;
 	bool leaves_out; /* an index assigns a tensor in a file to another file */
 };
 
@@ -41,24 +44,6 @@ struct found {
 static int out_of_memory(struct planner *p)
 {
 	return sentence_set(p->s, -ENOMEM, "there is not enough memory for the plan");
-}
-
-const char *plan_unit_of(const char *name, char ret[PLAN_UNIT_MAX])
-{
-	const char *end = strrchr(name, '.');
-
-	for (const char *p = name; *p;) {
-		size_t n = strcspn(p, ".");
-
-		if (n > 0 && strspn(p, "0123456789") >= n) {
-			end = p + n;
-			break;
-		}
-		p += n;
-		p += *p == '.';
-	}
-	(void)snprintf(ret, PLAN_UNIT_MAX, "%.*s", end ? (int)(end - name) : 0, name);
-	return ret;
 }
 
 /*
@@ -116,11 +101,11 @@ static int add_tensor(struct planner *p, const struct found *t)
 {
 	struct plan *plan = &p->plan;
 	struct weightd_tensor added = {.size = sizeof(added)};
-	char unit[PLAN_UNIT_MAX];
+	char unit[UNIT_MAX];
 	int r;
 
 	r = weightd_layout_add(plan->layout, t->name, t->dtype, t->n_dims, t->shape, t->role,
-			       t->unit ? t->unit : plan_unit_of(t->name, unit));
+			       t->unit ? t->unit : unit_of(t->name, unit));
 	if (r == 0)
 		r = weightd_layout_tensor(plan->layout, weightd_layout_n_tensors(plan->layout) - 1,
 					  &added);
@@ -205,6 +190,8 @@ static int read_safetensors(struct planner *p, const struct source *source,
 			p->leaves_out = true;
 	}
 	p->data = (struct original_data){st.data_offset, f->identity.size - st.data_offset, 1};
+	if (r == 0 && ties_keep(&p->ties, &st) < 0)
+		r = out_of_memory(p);
 	safetensors_deinit(&st);
 	return r;
 }
@@ -238,6 +225,10 @@ static int read_gguf(struct planner *p, const struct file *f)
 	r = gguf_file_read(f, &g, p->s);
 	for (size_t i = 0; r == 0 && i < g.gguf.n_tensors; i++)
 		r = add_tensor_of_gguf(p, &g.gguf, &g.gguf.tensors[i]);
+	if (r == 0 && g.gguf.architecture) {
+		p->plan.architecture = strndup(g.gguf.architecture, g.gguf.architecture_size);
+		r = p->plan.architecture ? 0 : out_of_memory(p);
+	}
 	p->data = (struct original_data){g.gguf.data_offset, g.gguf.data_size, g.gguf.alignment};
 	gguf_file_deinit(&g);
 	return r;
@@ -306,6 +297,7 @@ static int read_sources(struct planner *p)
 
 static int plan_files(struct planner *p, const char *const *paths, size_t n_paths)
 {
+	const char *tied;
 	int r;
 
 	if (n_paths == 0)
@@ -324,6 +316,9 @@ static int plan_files(struct planner *p, const char *const *paths, size_t n_path
 		return r;
 	if (weightd_layout_n_tensors(p->plan.layout) == 0)
 		return sentence_set(p->s, -EBADMSG, "%s has no tensors", QUOTE_PATH(paths[0]));
+	r = ties_add(&p->ties, p->plan.layout, &tied);
+	if (r < 0)
+		return refuse_tensor(p, tied, r);
 	if (p->plan.n_files > 1 || p->leaves_out)
 		return 0;
 	return original_init(&p->plan.original, &p->plan.files[0].file, &p->data, p->plan.layout,
@@ -338,6 +333,7 @@ int plan_make(const char *const *paths, size_t n_paths, struct progress *progres
 
 	r = plan_files(&p, paths, n_paths);
 	free(p.taken);
+	ties_deinit(&p.ties);
 	if (r < 0) {
 		plan_deinit(&p.plan);
 		return r;
@@ -354,6 +350,7 @@ void plan_deinit(struct plan *p)
 	free(p->pieces);
 	weightd_layout_free(p->layout);
 	original_deinit(&p->original);
+	free(p->architecture);
 	sources_deinit(&p->sources);
 	*p = (struct plan){0};
 }

@@ -16,9 +16,6 @@
 #include "libclient/load/source.h"
 #include "weightd.h"
 
-/* Room for the unit of any tensor. */
-#define PLAN_UNIT_MAX (WEIGHTD_TENSOR_NAME_MAX + 1)
-
 struct plan_file {
 	struct file file;
 	uint32_t first_tensor; /* index in the layout; the tensors of the next file begin at its first_tensor */
@@ -40,6 +37,7 @@ struct plan {
 	size_t n_pieces;
 	struct weightd_layout *layout;
 	uint64_t n_bytes; /* sum over all pieces */
+	char *architecture; /* of the GGUF file; NULL: of none */
 	struct original original; /* of the only file, if all of it is loaded */
 };
 
@@ -59,10 +57,3 @@ uint64_t plan_end(const struct plan *p);
 
 /* The first piece that ends behind `dest`; n_pieces when there is none. */
 size_t plan_find_piece(const struct plan *p, uint64_t dest);
-
-/*
- * The module block a tensor belongs to, by its name: up to the first component that is a number
- * ("encoder.layer.3" of "encoder.layer.3.output.weight"), else up to the last dot, else "". Returns
- * `ret`, for a name of at most WEIGHTD_TENSOR_NAME_MAX bytes.
- */
-const char *plan_unit_of(const char *name, char ret[PLAN_UNIT_MAX]);

@@ -31,6 +31,8 @@ static const struct {
 	{&verb_files, NULL},
 	{&verb_cat, NULL},
 	{&verb_verify, NULL},
+	{&verb_diff, NULL},
+	{&verb_save, NULL},
 	{&verb_history, NULL},
 	{&verb_rollback, NULL},
 	{&verb_chmod, NULL},
@@ -38,6 +40,8 @@ static const struct {
 	{&verb_rm, NULL},
 	{&verb_wait, NULL},
 	{&verb_watch, NULL},
+	{&verb_exec, "Programs"},
+	{&verb_export, NULL},
 	{&verb_stat, "The server"},
 	{&verb_devices, NULL},
 	{&verb_ping, NULL},
@@ -76,13 +80,14 @@ static const struct {
 
 /*
  * A standard descriptor that the caller closed must not become the connection's. What takes its place
- * fails like a closed one: input cannot be read, output cannot be written.
+ * fails like a closed one: input cannot be read, output cannot be written. A program that a verb runs gets them closed.
  */
 static void hold_standard_descriptors(void)
 {
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0)
-			(void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+			(void)open("/dev/null",
+				   (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
 }
 
 static void close_stdout(void)

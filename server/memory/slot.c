@@ -13,6 +13,8 @@
 #include "server/memory/gpu_free.h"
 #include "server/state/server.h"
 
+#define PAGE 4096u
+
 /* True when what the descriptor of mortal memory leads to is lost. */
 static bool hangs_up(int fd)
 {
@@ -55,9 +57,14 @@ static uint64_t digests_size(const struct slot_form *form)
 	return form->data_offset ? digest_table_size(form->data_size) : 0;
 }
 
+static uint64_t in_pages(uint64_t size)
+{
+	return (size + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+}
+
 uint64_t slot_form_charge(const struct slot_form *form)
 {
-	return slot_form_size(form) + digests_size(form);
+	return in_pages(slot_form_size(form)) + in_pages(digests_size(form));
 }
 
 static unsigned n_descriptors(const struct slot_form *form)

@@ -69,7 +69,7 @@ struct slot_form {
 	uint64_t data_offset; /* 0: flat */
 };
 
-/* Bytes of the slot, and of all that is charged for it. */
+/* Bytes of the slot; of all that is charged for it, in whole pages. */
 uint64_t slot_form_size(const struct slot_form *form);
 uint64_t slot_form_charge(const struct slot_form *form);
 

@@ -35,6 +35,7 @@ static void check_strings(const struct wire_request *m)
 		MUST_END(m->hello.program);
 		break;
 	case WIRE_CREATE:
+	case WIRE_CREATE_IMAGE:
 		MUST_END(m->create.name);
 		MUST_END(m->create.device);
 		break;
@@ -65,6 +66,10 @@ static void check_strings(const struct wire_request *m)
 	case WIRE_LAYOUT:
 		MUST_END(m->layout.name);
 		MUST_END(m->layout.device);
+		break;
+	case WIRE_FILES:
+		MUST_END(m->files.name);
+		MUST_END(m->files.device);
 		break;
 	default:
 		break;

@@ -52,6 +52,10 @@ MESSAGES = {
     "pause": packet(15, struct.pack("<Qq", 9, -1)),
     "events": packet(16, struct.pack("<Qq", 5, 1000)),
     "stat": packet(17),
+    "create-image": packet(19, TARGET + struct.pack("<QqIIIIQ", 9, -1, 0o640, 2, 1, 2, 4096), 1),
+    "proof": packet(20, struct.pack("<Q", 9)),
+    "set-files": packet(21, struct.pack("<Q", 9), 1),
+    "files": packet(22, TARGET + struct.pack("<Q", 3)),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -70,6 +74,10 @@ MESSAGES = {
     "events-reply": packet(REPLY | 16, struct.pack("<IIQ", 1, 232, 5) + TARGET +
                            struct.pack("<QQQIIII", 5, 6, 3, 2, 0, 1000, 77) + bytes(4032 - 232)),
     "stat-reply": packet(REPLY | 17, struct.pack("<9Q", *range(9))),
+    "create-image-reply": packet(REPLY | 19, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 0, 0) + bytes(96), 3),
+    "proof-reply": packet(REPLY | 20, n_fds=2),
+    "set-files-reply": packet(REPLY | 21),
+    "files-reply": packet(REPLY | 22, struct.pack("<Q", 3), 1),
     "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
 }
 

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("WEIGHTD_BUILD", ROOT / "build")).resolve()
 LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_LIBRARY", ROOT / "build/libweightd.so")).resolve()
 TORCH2 = os.environ.get("WEIGHTD_PYTHON_TORCH2", "")
+PROGRAMS = os.environ.get("WEIGHTD_PYTHON_PROGRAMS", "")
 PERFETTO = ROOT / "build/perfetto"
 MODEL = pathlib.Path(os.environ.get("WEIGHTD_MODEL", ROOT / "build/model")).resolve()
 
@@ -94,6 +95,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
              "weightd-trace finds processes by the numbers that the kernel's first PID namespace has for them; this one is another"),
     "probes": (lambda: tracing().has("uprobe_multi"),
                "the kernel cannot attach a program to many functions at once (Linux 6.6 is the first that can)"),
+    "programs": (lambda: os.path.exists(PROGRAMS), "no Python with diffusers, peft and their like (make fetch-programs)"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),

@@ -186,7 +186,7 @@ class Client:
 
     def create(self, name, size=4096, **options):
         """A writer of a version with one tensor of that many bytes."""
-        layout = self.new(lib.weightd_layout_new, c_uint64(64))
+        layout = self.new(lib.weightd_layout_new, c_uint64(0))
         try:
             self.check(lib.weightd_layout_add(layout, b"t", U8, 1, (c_uint64 * 1)(size), PARAM, None))
             return Writer(self, self.new(lib.weightd_create, self.w, name.encode(), layout,

@@ -154,6 +154,8 @@ static void a_file_gives_its_tensors(void **state)
 	assert_int_equal(gguf_parse(b.p, b.n, b.n, &g, &s), 0);
 	assert_int_equal(g.n_tensors, 3);
 	assert_int_equal(g.alignment, 32);
+	assert_int_equal(g.architecture_size, 5);
+	assert_memory_equal(g.architecture, "llama", 5);
 	assert_int_equal(g.data_offset, b.n - 932);
 	assert_int_equal(g.data_size, 932);
 	assert_memory_equal(g.tensors[0].name, "a", 1);

@@ -217,9 +217,122 @@ static void a_kind_that_nobody_knows_is_refused(void **state)
 	fd_close(q.fd);
 }
 
+/* A file of zeros with `size` bytes of data that are all `value`, from `offset` on. */
+static struct memory_request file_request(char value, uint64_t offset, uint64_t size)
+{
+	struct memory_request q = {
+		.location.map_size = offset + size,
+		.offset = offset,
+		.size = size,
+		.fd = -1,
+		.device = -1,
+	};
+	cleanup(freep) char *bytes = malloc(size + 1);
+
+	assert_non_null(bytes);
+	memset(bytes, value, size + 1);
+	assert_int_equal(fd_memfd("slot", offset + size, &q.fd), 0);
+	assert_int_equal(pwrite(q.fd, bytes, size, (off_t)offset), size);
+	return q;
+}
+
+static void check_file(const struct memory *m, char value, uint64_t offset, uint64_t size)
+{
+	struct sentence s;
+	char byte;
+
+	assert_int_equal(m->offset, offset);
+	assert_int_equal((uintptr_t)m->data % 4096, offset % 4096);
+	if (size >= 2 * MIB)
+		assert_int_equal((uintptr_t)m->data % (2 * MIB), offset % (2 * MIB));
+	assert_int_equal(memory_read(m, size, &byte, 1, &s), -ERANGE);
+	if (size == 0)
+		return;
+	assert_int_equal(first_byte(m), value);
+	assert_int_equal(memory_read(m, size - 1, &byte, 1, &s), 0);
+	assert_int_equal(byte, value);
+}
+
+static void a_file_is_mapped_from_its_data_on(void **state)
+{
+	static const uint64_t offsets[] = {10, 97, 4095, 4096, 8192, 2 * MIB, 2 * MIB + 4097};
+	static const uint64_t sizes[] = {0, 1, 4096, 100001, 2 * MIB, 5 * MIB + 3};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(offsets) * ARRAY_LEN(sizes); i++) {
+		uint64_t offset = offsets[i % ARRAY_LEN(offsets)],
+			 size = sizes[i / ARRAY_LEN(offsets)];
+		struct memory_request a = file_request(1, offset, size);
+		struct memory_request b = file_request(2, offset, size);
+		struct memory m = mapped(&a);
+		void *data = m.data;
+		struct sentence s;
+
+		check_file(&m, 1, offset, size);
+		assert_int_equal(memory_replace(&m, &b, &s), 0);
+		assert_ptr_equal(m.data, data);
+		check_file(&m, 2, offset, size);
+		assert_int_equal(memory_let_go(&m, &s), 0);
+		assert_int_equal(memory_replace(&m, &a, &s), 0);
+		assert_ptr_equal(m.data, data);
+		check_file(&m, 1, offset, size);
+		assert_int_equal(ftruncate(b.fd, (off_t)(offset + size - 1)), 0);
+		assert_int_equal(memory_replace(&m, &b, &s), -EBADMSG);
+		memory_unmap(&m);
+		fd_close(a.fd);
+		fd_close(b.fd);
+	}
+}
+
+static void data_are_replaced_only_by_those_at_the_same_place_in_a_page(void **state)
+{
+	static const struct {
+		uint64_t before, after;
+		bool ok;
+	} cases[] = {{8192, 4096, true}, {8192, 12288, true}, {97, 4193, true}, {4193, 97, true},
+		     {8192, 97, false},  {97, 98, false},     {0, 4096, false}, {4096, 0, false}};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct memory_request a = file_request(1, cases[i].before, 5000);
+		struct memory_request b = file_request(2, cases[i].after, 5000);
+		struct memory m = mapped(&a);
+		struct sentence s;
+
+		assert_int_equal(memory_is_congruent(&m, cases[i].after), cases[i].ok);
+		assert_int_equal(memory_replace(&m, &b, &s), cases[i].ok ? 0 : -EBADMSG);
+		check_file(&m, cases[i].ok ? 2 : 1, cases[i].ok ? cases[i].after : cases[i].before,
+			   5000);
+		memory_unmap(&m);
+		fd_close(a.fd);
+		fd_close(b.fd);
+	}
+}
+
+static void no_page_of_a_file_that_is_written_reaches_a_child(void **state)
+{
+	struct memory_request q = file_request(1, 97, 10000);
+	struct memory m;
+	struct sentence s;
+
+	(void)state;
+	q.access = MEMORY_WRITE;
+	m = mapped(&q);
+	assert_true(is_hidden_from_children((char *)m.data - 97));
+	assert_true(is_hidden_from_children((char *)m.data + 9999));
+	q.access = MEMORY_READ;
+	assert_int_equal(memory_protect(&m, &q, &s), 0);
+	assert_false(is_hidden_from_children((char *)m.data - 97));
+	memory_unmap(&m);
+	fd_close(q.fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_file_is_mapped_from_its_data_on),
+		cmocka_unit_test(data_are_replaced_only_by_those_at_the_same_place_in_a_page),
+		cmocka_unit_test(no_page_of_a_file_that_is_written_reaches_a_child),
 		cmocka_unit_test(another_slot_takes_its_place_at_the_same_address),
 		cmocka_unit_test(what_was_given_back_is_asked_for_nothing_until_it_is_there_again),
 		cmocka_unit_test(writable_memory_is_hidden_from_children_until_it_is_read_only),

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
+#include "libclient/image/unit.h"
 #include "libclient/load/plan.h"
 
 #define U8(name, from, to, size)                                                                   \
@@ -728,11 +729,11 @@ static void the_unit_is_the_block_of_the_name(void **state)
 		{"a.", "a"},
 		{"...", ".."},
 	};
-	char unit[PLAN_UNIT_MAX];
+	char unit[UNIT_MAX];
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-		assert_string_equal(plan_unit_of(cases[i].name, unit), cases[i].unit);
+		assert_string_equal(unit_of(cases[i].name, unit), cases[i].unit);
 }
 
 static void tensors_carry_their_unit_dtype_and_shape(void **state)

@@ -33,6 +33,8 @@ from ._layout import Layout
 from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, drop, history, ls,
                       ping, rollback, set_access, versions)
 from ._memory import Location
+from ._model_dir import ModelDir, model_dir
+from ._save import Difference, SaveResult, diff, save
 from ._stat import SlotInfo, Stat, UserInfo, slots, stat, users
 from ._tensor import Entry, Tensor
 from ._watch import Event, Watch, watch
@@ -41,10 +43,11 @@ from ._writer import LoadResult, Writer, create, load
 __version__ = _lib.weightd_release().decode()
 
 __all__ = [
-    "AttributeMismatch", "Buffer", "BufferInfo", "Denied", "DeviceInfo", "DigestMismatch", "Disconnected", "Entry", "Error",
-    "Event", "Files", "Layout", "LayoutMismatch", "LoadResult", "Location", "NotFound", "NotPublished",
-    "Removed", "Restarted", "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating",
-    "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create", "devices", "drop", "files", "history",
-    "load", "ls", "ping", "reap", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
+    "AttributeMismatch", "Buffer", "BufferInfo", "Denied", "DeviceInfo", "Difference", "DigestMismatch",
+    "Disconnected", "Entry", "Error", "Event", "Files", "Layout", "LayoutMismatch", "LoadResult", "Location",
+    "ModelDir", "NotFound", "NotPublished", "Removed", "Restarted", "SaveResult", "ServerInfo", "SlotInfo", "Stat",
+    "Tensor", "Timeout", "Torn", "Updating", "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create",
+    "devices", "diff", "drop", "files", "history", "load", "ls", "model_dir", "ping", "reap", "rollback", "save",
+    "set_access", "set_restart_timeout", "slots", "stat",
     "users", "versions", "wait", "watch",
 ]

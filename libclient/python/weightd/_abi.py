@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int64,
                     c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
 
 HASH_SIZE = 16
@@ -67,6 +67,14 @@ class LoadOptions(Sized):
                 ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t)]
 
 
+class ModelDirOptions(Sized):
+    _fields_ = [("size", c_size_t), ("path", c_char_p), ("self_fd", c_int)]
+
+
+class ModelWeights(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("version", c_uint64), ("path", c_char_p), ("fd", c_int)]
+
+
 class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
@@ -75,6 +83,32 @@ class LoadResult(Sized):
 
 class File(Sized):
     _fields_ = [("size", c_size_t), ("path", c_char_p), ("data", c_void_p), ("n_bytes", c_uint64)]
+
+
+class SaveOptions(Sized):
+    _fields_ = [("size", c_size_t), ("shard_size", c_uint64), ("replace", c_bool), ("no_files", c_bool),
+                ("progress", Progress), ("userdata", c_void_p)]
+
+
+class SaveResult(Sized):
+    _fields_ = [("size", c_size_t), ("n_bytes", c_uint64), ("n_tensors", c_uint64), ("n_files", c_uint64),
+                ("elapsed_ns", c_uint64)]
+
+
+class Difference(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("first", POINTER(Tensor)), ("second", POINTER(Tensor)),
+                ("n_elements", c_uint64), ("n_different", c_uint64), ("n_unmeasured", c_uint64), ("max_abs", c_double)]
+
+
+class DiffSide(Sized):
+    _fields_ = [("size", c_size_t), ("buffer", c_void_p), ("path", c_char_p)]
+
+
+class DiffResult(Sized):
+    _fields_ = [("size", c_size_t), ("n_tensors", c_uint64), ("n_different", c_uint64), ("n_bytes", c_uint64)]
+
+
+DiffFunction = CFUNCTYPE(c_int, c_void_p, POINTER(Difference))
 
 
 class BufferInfo(Sized):
@@ -92,7 +126,7 @@ class VersionInfo(Sized):
                 ("n_bytes", c_uint64), ("slot_bytes", c_uint64), ("huge_bytes", c_uint64),
                 ("published_ns", c_uint64), ("n_readers", c_uint32), ("uid", c_uint32),
                 ("current", c_bool), ("layout_hash", Hash), ("digest", Hash), ("pid", c_uint32),
-                ("end", c_int), ("ended_ns", c_uint64)]
+                ("end", c_int), ("ended_ns", c_uint64), ("image", c_bool), ("has_files", c_bool)]
 
 
 class SlotInfo(Sized):
@@ -222,6 +256,15 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_get_files": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
+    "weightd_diff_name": (c_char_p, c_int),
+    "weightd_diff": (c_int, c_void_p, POINTER(DiffSide), POINTER(DiffSide), DiffFunction, c_void_p,
+                     POINTER(DiffResult)),
+    "weightd_model_dir_new": (c_int, c_void_p, POINTER(c_char_p), c_size_t, POINTER(ModelDirOptions),
+                              POINTER(c_void_p)),
+    "weightd_model_dir_path": (c_char_p, c_void_p),
+    "weightd_model_dir_weights": (c_int, c_void_p, c_size_t, POINTER(ModelWeights)),
+    "weightd_model_dir_free": (None, c_void_p),
     "weightd_device_name": (c_int, c_void_p, c_char_p, c_char_p),
     "weightd_end_name": (c_char_p, c_int),
     "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),

@@ -93,6 +93,8 @@ class Buffer(Table):
         self._look_again(memory.handle)
         if memory.followed == self.version:
             return
+        memory.locate()
+        self.location = memory.location
         errors, said = [], []
         for follow in followers:
             try:

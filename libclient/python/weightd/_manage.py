@@ -49,7 +49,8 @@ class VersionInfo(NamedTuple):
     A version of a buffer, as in BufferInfo. `uid` published it, from process `pid`; `current`: it is what
     attach() returns. `end`: why it is no more: "keep" (there were more than the buffer keeps), "memory"
     (it was needed), "dropped", "rewritten" (in place, or replaced), "lost" (with the server), and
-    `ended_ns` since 1970; "" and 0 while it is there.
+    `ended_ns` since 1970; "" and 0 while it is there. `image`: it is a file, see create(); `has_files`: it has files
+    beside the weights.
     """
 
     version: int
@@ -66,6 +67,8 @@ class VersionInfo(NamedTuple):
     pid: int
     end: str
     ended_ns: int
+    image: bool
+    has_files: bool
 
 
 class DeviceInfo(NamedTuple):

@@ -67,7 +67,7 @@ class Memory:
         self.connection, self.handle, self._kind, self.writable = connection, handle, kind, writable
         self.address = kind.data(handle, ctypes.byref(size)) or 0
         self.size = size.value
-        self.location = _location(kind, handle)
+        self.locate()
         self._free = kind.free
         self.followed: int | None = lib.weightd_buffer_version(handle) if kind is BUFFER else None
         self._pages = ctypes.c_ubyte * self.size
@@ -108,6 +108,10 @@ class Memory:
         # In a child the bytes of a writer are not mapped: something else may be where they were. Nor is
         # what a parent has on a GPU: no child may use the CUDA of its parent.
         return (self.writable or self.is_on_gpu) and self.connection.is_parents()
+
+    def locate(self) -> None:
+        """Another version may begin its data at another offset."""
+        self.location = _location(self._kind, self.handle)
 
     @property
     def is_writers(self) -> bool:

@@ -29,7 +29,8 @@ static const struct phase {
 	{"memory", "reserving", true}, /* while the server provides it */
 	{"read", "reading", true}, /* and digesting */
 	{"verify", "verifying", true}, /* on a GPU */
-	{"publish", "publishing", false}, {PROGRESS_SEND, "sending", true}, /* to other nodes */
+	{"write", "writing", true},       {"publish", "publishing", false},
+	{PROGRESS_SEND, "sending", true}, /* to other nodes */
 };
 
 static bool can_redraw(void)

@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "libclient/weightctl/output/progress.h"
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/server.h"
+#include "libclient/weightctl/stopping.h"
 #include "libclient/weightctl/verb.h"
 
 enum {
@@ -56,34 +56,10 @@ static const struct column columns[] = {
 	{},
 };
 
-/* The signal that asked us to stop. The handler writes it, load_progress() reads it. */
-static volatile sig_atomic_t stop_signal;
-
-static void load_on_signal(int signal)
-{
-	stop_signal = signal;
-}
-
-static void catch_signals(void)
-{
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	const struct sigaction action = {
-		.sa_handler = load_on_signal,
-		.sa_flags = SA_RESTART | (int)SA_RESETHAND,
-	};
-	struct sigaction old;
-
-	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
-		(void)sigaction(signals[i], NULL, &old); /* cannot fail for these */
-		if (old.sa_handler != SIG_IGN) /* nohup */
-			(void)sigaction(signals[i], &action, NULL);
-	}
-}
-
 static int load_progress(void *userdata, const char *phase, uint64_t done, uint64_t total)
 {
 	progress_update(userdata, phase, done, total);
-	return stop_signal;
+	return stopping_signal();
 }
 
 /* Before the first line of progress: nothing has to be redrawn. */
@@ -108,9 +84,9 @@ static void print_result(struct cli *cli, const struct loaded *l)
 
 static int load_fail(const struct cli *cli, int r)
 {
-	if (r == -ECANCELED && stop_signal) {
+	if (r == -ECANCELED && stopping_signal()) {
 		(void)cli_error("interrupted; nothing was published");
-		return EXIT_SIGNAL + stop_signal;
+		return EXIT_SIGNAL + stopping_signal();
 	}
 	return cli_fail(cli, r);
 }
@@ -136,7 +112,7 @@ static int load_buffer(struct cli *cli, const char *name, char *paths[], int n_p
 	options.userdata = &progress;
 	options.note = load_note;
 	progress_init(&progress, name, quiet);
-	catch_signals();
+	stopping_catch();
 	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, &options,
 			 &loaded.result);
 	progress_finish(&progress);

@@ -8,20 +8,43 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/form.h"
 #include "libclient/weightctl/output/escape.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/output/user.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
-#define INFO(member) offsetof(struct weightd_version_info, member)
+/* A version and its buffer. */
+struct show_row {
+	struct weightd_version_info version;
+	const struct weightd_buffer_info *buffer;
+};
+
+#define INFO(member) offsetof(struct show_row, version.member)
 
 static const char *show_user(const void *row, bool json)
 {
-	const struct weightd_version_info *info = row;
+	const struct show_row *r = row;
 
 	(void)json;
-	return user_name(info->uid);
+	return user_name(r->version.uid);
+}
+
+static const char *show_form(const void *row, bool json)
+{
+	const struct show_row *r = row;
+
+	(void)json;
+	return form_name(&r->version);
+}
+
+static const char *show_why(const void *row, bool json)
+{
+	const struct show_row *r = row;
+
+	(void)json;
+	return form_why(r->buffer, &r->version);
 }
 
 static const struct column columns[] = {
@@ -38,6 +61,9 @@ static const struct column columns[] = {
 	{"USER", COLUMN_WORD, .word = show_user, .help = "user that published it", .shown = true,
 	 .cut = true, .width = 0.1},
 	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
+	{"FORM", COLUMN_WORD, .word = show_form,
+	 .help = "image: it is a file; flat: its digests are behind its bytes", .shown = true},
+	{"WHY", COLUMN_WORD, .word = show_why, .help = "reason if it is no file", .shown = true},
 	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of its layout"},
 	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of its bytes"},
 	{},
@@ -95,7 +121,7 @@ static int show_print(struct cli *cli, struct table *table, const struct weightd
 	}
 	table_begin(table, &json, "versions");
 	for (size_t i = 0; (version = weightd_list_version(versions, i)); i++)
-		table_row(table, version);
+		table_row(table, &(struct show_row){*version, info});
 	r = table_end(table);
 	if (cli->format.json)
 		json_close(&json, '}');

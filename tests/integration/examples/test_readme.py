@@ -104,6 +104,15 @@ def test_the_section_on_torch_runs_with_todays_models(daemon, model):
     assert "embeddings.position_ids" in printed[0] and printed[1:] == ["True"], printed
 
 
+@pytest.mark.plain
+def test_the_section_on_transformers_copies_nothing(daemon, model):
+    require("torch2")
+    daemon.ctl("load", "minilm", model)
+    snippets = literals("weightd-python.3", "MODELS OF TRANSFORMERS")
+    code = "".join(snippets) + 'print(type(replica).__name__, bool(weightd.torch.is_bound(replica)))'
+    assert run_python(daemon, code, TORCH2).splitlines() == ["0", "BertModel True"]
+
+
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     """With the plain library: the snippet is a program of a user, not of ours."""
     require("library")

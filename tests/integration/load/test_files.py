@@ -4,6 +4,7 @@ import os
 import struct
 
 import pytest
+from lib import gguf
 from lib.fake_server import FakeServer, later
 
 MIB = 1 << 20
@@ -158,6 +159,18 @@ def test_load_of_a_file_keeps_the_files_of_the_newest_version(daemon, model, tmp
     assert found(daemon, "m@1")[1]["stage"] == "base"
 
 
+@pytest.mark.parametrize("option", ["--exclusive", "--reusable", "--replace"])
+def test_buffer_of_any_kind_keeps_files(daemon, model, tmp_path, option):
+    other = write_weights(tmp_path / "other.safetensors", value=2)
+    daemon.ctl("load", "m", str(model), option)
+    assert found(daemon)[0] == ["config.json"]
+    for step in "1", "2":
+        daemon.ctl("load", "m", str(other), "--attribute", f"step={step}", *[option] * (option == "--replace"))
+        paths, attributes = found(daemon)
+        assert paths == ["config.json"]
+        assert (attributes["step"], attributes["architecture"]) == (step, "LlamaForCausalLM")
+
+
 @pytest.mark.parametrize("option", ["--no-files", "--new-layout"])
 def test_load_of_a_file_as_another_model_keeps_nothing(daemon, model, tmp_path, option):
     other = write_weights(tmp_path / "other.safetensors", value=2)
@@ -273,3 +286,13 @@ def test_older_server_loads_the_weights_alone_and_refuses_attributes(daemon, mod
                       check=False)
         old.accept()
         assert "keeps no files beside weights" in asked.result(60).stderr
+
+
+def test_weights_of_a_gguf_file_are_named_as_such(daemon, model):
+    gguf.write(model / "llama-q8.gguf", {"w": ("F16", [8], bytes(16)), "q": ("Q8_0", [1, 64], bytes(68))})
+    daemon.ctl("load", "q", str(model / "llama-q8.gguf"))
+    paths, attributes = found(daemon, "q")
+    assert paths == [] and (attributes["weights"], attributes["dtype"]) == ("model.gguf", "Q8_0")
+    daemon.ctl("load", "m", str(model))
+    daemon.ctl("load", "m", str(model / "llama-q8.gguf"), "--new-layout")
+    assert found(daemon)[1]["weights"] == "model.gguf"

@@ -6,7 +6,8 @@ import random
 import struct
 
 import pytest
-from lib import gguf, safetensors_file
+from lib import gguf, safetensors_file, wire
+from lib.fake_server import FakeServer, later
 from lib.wire import IMAGES, IS_IMAGE, Wire
 
 METADATA = {"general.name": ("text", "small"), "tokenizer.ggml.tokens": ("text array", ["<s>", "\N{EURO SIGN}", ""]),
@@ -80,6 +81,16 @@ def test_the_version_is_the_file(daemon, client, tmp_path, version, alignment, p
     assert all(row["offset"] % (alignment or 32) == 0 for row in rows.values())
 
 
+def test_attributes_say_what_the_file_is(daemon, weightd, tmp_path):
+    gguf.write(tmp_path / "m.gguf", all_types(1), METADATA | {"general.architecture": ("text", "qwen3")})
+    load(daemon, tmp_path / "m.gguf")
+    attributes = weightd.files("m").attributes
+    assert (attributes["architecture"], attributes["weights"], attributes["dtype"]) == ("qwen3", "model.gguf", "Q8_0")
+    weightd.attach("m", require={"architecture": "qwen3"}).close()
+    with pytest.raises(weightd.Error, match="llama"):
+        weightd.attach("m", require={"architecture": "llama"})
+
+
 def test_the_file_has_no_need_of_its_extension(daemon, client, tmp_path):
     gguf.write(tmp_path / "blob", all_types(1))
     load(daemon, tmp_path / "blob")
@@ -107,6 +118,21 @@ def test_readers_swap_from_one_file_to_the_next(daemon, weightd, client, tmp_pat
     buffer.swap()
     assert view == all_types(2)["large"][2]
     assert content(client.attach("m", 2)) == path.read_bytes()
+
+
+def test_a_file_with_other_metadata_is_that_file_and_readers_attach_anew(daemon, weightd, client, tmp_path):
+    """Nothing can be put into its header, so that the data begin elsewhere in their page."""
+    path = tmp_path / "m.gguf"
+    gguf.write(path, all_types(1), METADATA)
+    load(daemon, path)
+    buffer = weightd.attach("m")
+    gguf.write(path, all_types(2), METADATA | {"general.description": ("text", "d" * 100)})
+    load(daemon, path)
+    assert content(client.attach("m", 2)) == path.read_bytes()
+    with pytest.raises(weightd.Error, match="attach"):
+        buffer.swap()
+    assert buffer["large"].read() == all_types(1)["large"][2]
+    assert weightd.attach("m")["large"].read() == all_types(2)["large"][2]
 
 
 def test_views_of_blocks_are_bytes(daemon, weightd, numpy, tmp_path):
@@ -155,6 +181,15 @@ def test_a_folder_with_gguf_files_alone_names_them(daemon, tmp_path):
     gguf.write(tmp_path / "small.gguf", all_types(1))
     done = daemon.ctl("load", "m", tmp_path, check=False)
     assert done.returncode == 1 and "'small.gguf'" in done.stderr and "GGUF" in done.stderr
+
+
+def test_an_older_weightd_is_told_apart(daemon, tmp_path):
+    gguf.write(tmp_path / "m.gguf", all_types(1))
+    with FakeServer(tmp_path / "old.sock") as old:
+        asked = later(daemon.ctl, "load", "--quiet", "m", tmp_path / "m.gguf", "--socket", tmp_path / "old.sock", check=False)
+        old.accept()
+        old.accept()  # a load has a connection of its own
+        assert "is of an earlier release, which does not have the types of GGUF (Q4_0)" in asked.result(60).stderr
 
 
 # --- Broken files -----------------------------------------------------------------------------------
@@ -231,7 +266,6 @@ def test_verify_compares_the_header_with_the_layout(daemon, client, tmp_path):
 
 def forge(slot, raw, offset):
     """Writes the digests of a version of less than a leaf, and returns the root."""
-    from lib import wire
     table = wire._hash(raw[:offset]) + wire._hash(raw[offset:])
     os.pwrite(slot.digests_fd, table, 0)
     return wire._hash(table[16:])

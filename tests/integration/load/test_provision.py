@@ -102,7 +102,6 @@ def test_the_progress_of_a_load_follows_the_memory(daemon, tmp_path, fallocate):
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
-        worker.run_past(fallocate)  # of the digests
         for percent in (20, 50, 70):  # tenths, of 25, 50 and 75 %
             worker.run_past(fallocate)
             load.hear(f"m: reserving {percent} % (")
@@ -116,7 +115,6 @@ def test_a_load_can_be_cancelled_while_its_memory_does_not_come(daemon, tmp_path
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
-        worker.run_past(fallocate)  # of the digests
         worker.run_past(fallocate)
         load.hear("m: reserving 20 % (")
         daemon.proc.send_signal(signal.SIGSTOP)  # nor is there an answer to how far it is

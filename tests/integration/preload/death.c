@@ -71,6 +71,7 @@ CALL(void *, mmap, (void *at, size_t size, int protection, int flags, int fd, of
      (at, size, protection, flags, fd, offset))
 CALL(int, munmap, (void *at, size_t size), (at, size))
 CALL(int, madvise, (void *at, size_t size, int advice), (at, size, advice))
+CALL(ssize_t, pwrite, (int fd, const void *bytes, size_t size, off_t offset), (fd, bytes, size, offset))
 CALL(int, close, (int fd), (fd))
 /* clang-format on */
 

@@ -46,7 +46,11 @@ def test_structs_have_the_size_and_offsets_of_the_header(tmp_path):
                "weightd_buffer_info": _abi.BufferInfo, "weightd_version_info": _abi.VersionInfo,
                "weightd_slot_info": _abi.SlotInfo, "weightd_user_info": _abi.UserInfo,
                "weightd_location": _abi.Location, "weightd_device_info": _abi.DeviceInfo,
-               "weightd_stat": _abi.Stat, "weightd_event": _abi.Event, "weightd_file": _abi.File}
+               "weightd_model_dir_options": _abi.ModelDirOptions, "weightd_model_weights": _abi.ModelWeights,
+               "weightd_stat": _abi.Stat, "weightd_event": _abi.Event, "weightd_file": _abi.File,
+               "weightd_save_options": _abi.SaveOptions, "weightd_save_result": _abi.SaveResult,
+               "weightd_difference": _abi.Difference, "weightd_diff_side": _abi.DiffSide,
+               "weightd_diff_result": _abi.DiffResult}
     assert set(re.findall(r"^struct (\w+) \{", header(), re.M)) == set(structs)
     program = ['#include <stdio.h>', '#include "weightd.h"', "int main(void) {"]
     ours = []

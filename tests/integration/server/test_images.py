@@ -3,6 +3,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import signal
 import stat
 import struct
@@ -14,7 +15,7 @@ from lib import wire
 from lib.wire import (EXCLUSIVE, HISTORY, IMAGES, IS_IMAGE, NEW_LAYOUT, REPLACE, REUSABLE, SLOTS, USERS, VERSIONS, Refused,
                       Wire, image, until)
 
-OFFSET = 4096
+OFFSET = PAGE = 4096
 CHECK_LAYOUT = 1  # in attach
 SIZES = [1, 5, 4095, 4096, 4097, 100_001, (2 << 20) - OFFSET, (2 << 20) + 1, (64 << 20) + 3]
 
@@ -260,7 +261,10 @@ def test_bytes_and_descriptors_are_charged_and_refunded(client):
     publish(client, size=3 * wire.LEAF)
     used = lambda: (client.list(USERS)[0].used_bytes, client.list(USERS)[0].used_descriptors)
     layout_bytes = client.stat().layout_bytes
-    assert used() == (OFFSET + 3 * wire.LEAF + 16 * 4 + layout_bytes, 2 + 2 + 1)
+    assert used() == (OFFSET + 3 * wire.LEAF + PAGE + layout_bytes, 2 + 2 + 1)  # digests take a page
+    publish(client, "tiny", size=1, offset=97)
+    assert used()[0] == OFFSET + 3 * wire.LEAF + PAGE + client.stat().layout_bytes + 2 * PAGE
+    client.drop("tiny")
     for flags in 0, REPLACE:
         publish(client, size=3 * wire.LEAF, flags=flags)
     client.drop("m")
@@ -296,3 +300,40 @@ def test_a_process_that_opened_the_file_by_its_path_keeps_the_memory(daemon, cli
     raw, _ = other.communicate(b"\n")
     assert raw[OFFSET:] == content(b"abcdefg", 100_001) and other.returncode == 0
     until(lambda: states() == [wire.CURRENT], lambda: states())
+
+
+def test_an_image_larger_than_all_memory_names_what_is_missing(client):
+    size = 1 << 50
+    with refused(errno.ENOMEM, "'m' on host needs", "more than"):
+        client.create_image("m", image([("t", size)], alignment=1), 128 << 20)
+    assert client.names() == []
+    until(lambda: client.stat().slot_bytes == 0, lambda: client.stat())
+
+
+def test_a_full_store_counts_the_digests_of_an_image(make_daemon, tmp_path):
+    config = tmp_path / "weightd.conf"
+    config.write_text("[store]\nmax = 10\n")
+    with Wire(make_daemon("--keeper", "--config", config).socket, features=IMAGES) as w:
+        publish(w, keep=2)
+        assert w.stat().store_used == 2 + 2 + 3
+        publish(w, size=10, flags=NEW_LAYOUT)
+        assert w.stat().store_used == 10
+        publish(w, size=10)  # the first one has to go, with its layout
+        assert [row.version for row in w.list(VERSIONS, "m")] == [2, 3]
+        with refused(errno.EDQUOT, "keeps 7 descriptors for weightd already, of 10"):
+            publish(w, "n")
+        assert "n" not in w.names()
+
+
+def test_an_open_in_the_moment_of_a_look_does_not_end_weightd(daemon, client):
+    """The kernel then sends the signal of a broken lease, which ends a process that does not expect it."""
+    publish(client)
+    daemon.proc.send_signal(signal.SIGIO)
+    assert client.stat().slot_bytes == OFFSET + 100_001 and daemon.proc.poll() is None
+    assert signal.SIGIO in ignored(daemon)
+
+
+def ignored(daemon):
+    """The signals that it ignores."""
+    mask = int(re.search(r"SigIgn:\s+(\w+)", daemon.status())[1], 16)
+    return {s for s in signal.Signals if mask >> (s - 1) & 1}

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from integration.programs import HERE, compiled
 from lib import features
-from lib.wire import VERSIONS, Refused, Wire, until
+from lib.wire import IMAGES, VERSIONS, Refused, Wire, until
 
 SIZE = 12288
 KINDS = "sealed", "reusable", "exclusive", "replace"
@@ -58,8 +58,9 @@ def test_a_writer_that_dies_leaves_a_version_or_none(daemon, kind):
     assert authors.run(1, at=0) == (0, 1)
     calls = authors.calls()
     assert {"connect", "sendmsg", "recvmsg", "mmap", "madvise", "close"} <= set(calls)
+    assert ("pwrite" in calls) == (kind in ("sealed", "replace"))  # header and digests of a file
     n_published, n_torn = 0, 0
-    with Wire(daemon.socket) as w:
+    with Wire(daemon.socket, features=IMAGES) as w:
         byte, at = 1, 0
         while True:
             at, byte = at + 1, byte % 200 + 1

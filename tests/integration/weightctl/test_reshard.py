@@ -8,6 +8,7 @@ import pytest
 
 from integration.engines.test_exchange import REPLICATED, Case
 from integration.weightctl.test_weightctl import in_terminal, write_safetensors
+from lib import gguf
 
 TENSORS = {"a.weight": [8, 6], "b.o_proj.weight": [6, 8], "norm": [10], "odd.weight": [5, 2]}
 RULES = [{"tensors": "*.o_proj.*", "from": 0, "to": 1}, {"tensors": "*.weight", "dim": 0},
@@ -137,6 +138,14 @@ def test_gather_and_scatter_are_reshards(shards, split):
     assert scatter["nodes"][0]["source"] == shards_bytes(shards, "whole")
     assert gather["total"] == 4 * (8 * 6 + 6 * 8 + 10 + 5 * 2)
     assert scatter["total"] == 4 * (8 * 6 + 6 * 8 + 4 * 10 + 5 * 2)
+
+
+def test_tensors_in_blocks_are_refused_by_name(daemon, split, tmp_path):
+    gguf.write(tmp_path / "q.gguf", {"a.weight": ("F32", [2, 3], bytes(24)), "b.weight": ("Q4_K", [2, 256], bytes(288))})
+    daemon.ctl("load", "-q", "q", tmp_path / "q.gguf")
+    done = daemon.ctl("sync", "reshard", "--split", split, "--ranks", "a b", "--onto", "e f", "--dry-run", "q", check=False)
+    assert done.returncode == 1
+    assert "tensor 'b.weight' (Q4_K) have no size of their own" in done.stderr and "push the buffer" in done.stderr
 
 
 def test_people_read_tables_of_eighty_columns_and_a_sentence(shards, split):

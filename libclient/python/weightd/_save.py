@@ -1,0 +1,177 @@
+"""Versions written to directories, and comparisons of versions and files."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from typing import Callable, Iterator, NamedTuple
+
+from . import _abi
+from ._abi import lib
+from ._buffer import Buffer
+from ._connection import Connection
+from ._errors import Error, error
+from ._target import target
+from ._tensor import Entry
+
+
+class SaveResult(NamedTuple):
+    """A finished save: bytes of tensors, tensors, files of any kind, and nanoseconds."""
+
+    n_bytes: int
+    n_tensors: int
+    n_files: int
+    elapsed_ns: int
+
+
+class Difference(NamedTuple):
+    """
+    A tensor that differs. `kind`: "only-first", "only-second", "type", "shape" or "bytes"; `first` and `second`: its
+    entries, None where it is missing. For "bytes": `n_different` of `n_elements` elements differ in their bits (of a
+    block type of GGUF: blocks), `max_abs` is the largest difference that is finite, and `n_unmeasured` of them have none,
+    as NaN; `max_abs` is None if all of them are like that.
+    """
+
+    name: str
+    kind: str
+    first: Entry | None
+    second: Entry | None
+    n_elements: int
+    n_different: int
+    n_unmeasured: int
+    max_abs: float | None
+
+
+def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0, replace: bool = False,
+         files: bool = True, progress: Callable[[str, int, int], object] | None = None,
+         version: int | None = None, device: str = "host", socket: str | None = None) -> SaveResult:
+    """
+    Writes a version to a directory: safetensors, and the files of the version. `source` is an attached Buffer, or a name as
+    for attach(), which has the last three arguments. The directory appears at once, with all of it on the disk; it must
+    not exist or be empty. After a failure nothing of it is left, and what was there before is unchanged.
+
+    shard_size  bytes of tensors in a weights file, at most; 0: 5,000,000,000
+    replace     replace a directory that has weights, with all that is in it
+    files       also the files of the version
+    progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "write" or "commit"; an
+                exception in it cancels the save and is raised here
+
+    Error: ENOTEMPTY, ENOSPC and other errors of files. NotFound, NotPublished, Denied, Disconnected.
+    """
+    raised: list[BaseException] = []
+
+    @_abi.Progress
+    def report(_, phase: bytes, done: int, total: int) -> int:
+        try:
+            if progress and not raised:
+                progress(phase.decode(), done, total)
+        except BaseException as e:
+            raised.append(e)
+        return bool(raised)
+
+    options = _abi.SaveOptions(shard_size=shard_size, replace=replace, no_files=not files, progress=report)
+    result = _abi.SaveResult()
+    with _attached(source, version, device, socket) as (connection, handle):
+        try:
+            connection.call(lib.weightd_save, handle, _path(directory), ctypes.byref(options), ctypes.byref(result),
+                            again=False)
+        except Error:
+            if raised:
+                raise raised[0] from None
+            raise
+    return SaveResult(result.n_bytes, result.n_tensors, result.n_files, result.elapsed_ns)
+
+
+def diff(first: Buffer | str | os.PathLike, second: Buffer | str | os.PathLike, device: str = "host",
+         socket: str | None = None) -> list[Difference]:
+    """
+    The tensors that differ, compared by name: types, shapes and bytes. A side is an attached Buffer, a name as for attach()
+    ("m@3"), or a path, which must be an os.PathLike such as pathlib.Path: a safetensors file, index or directory. A
+    name that only one of them has is no difference if it is tied there to a name of both. Reads all bytes.
+
+    NotFound, NotPublished, Denied, Disconnected, Error.
+    """
+    found: list[Difference] = []
+    raised: list[BaseException] = []
+
+    @_abi.DiffFunction
+    def note(_, difference) -> int:
+        try:
+            found.append(_difference(difference[0]))
+        except BaseException as e:
+            raised.append(e)
+        return bool(raised)
+
+    with contextlib.ExitStack() as stack:
+        sides = [_side(stack, given, device, socket) for given in (first, second)]
+        connection = next((c for c, _ in sides if c is not None), None) or _unconnected(stack)
+        try:
+            connection.call(lib.weightd_diff, connection.handle, *(ctypes.byref(side) for _, side in sides), note, None,
+                            None, again=False)
+        except Error:
+            if raised:
+                raise raised[0] from None
+            raise
+    return found
+
+
+class _Unconnected:
+    """A connection object of the library for comparisons of paths, which need no server."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        if lib.weightd_new(ctypes.byref(self.handle)) < 0:
+            raise MemoryError
+
+    def call(self, function, *args, again: bool = True) -> int:
+        r = function(*args)
+        if r < 0:
+            raise error(-r, lib.weightd_error(self.handle).decode(errors="replace"))
+        return r
+
+    def close(self) -> None:
+        lib.weightd_close(self.handle)
+
+
+def _unconnected(stack: contextlib.ExitStack) -> _Unconnected:
+    return stack.enter_context(contextlib.closing(_Unconnected()))
+
+
+def _side(stack: contextlib.ExitStack, given: Buffer | str | os.PathLike, device: str,
+          socket: str | None) -> tuple[Connection | None, _abi.DiffSide]:
+    if isinstance(given, os.PathLike):
+        return None, _abi.DiffSide(path=_path(given))
+    connection, handle = stack.enter_context(_attached(given, None, device, socket))
+    return connection, _abi.DiffSide(buffer=handle)
+
+
+@contextlib.contextmanager
+def _attached(source: Buffer | str, version: int | None, device: str,
+              socket: str | None) -> Iterator[tuple[Connection, ctypes.c_void_p]]:
+    """The version on a connection of its own, which may be busy for long."""
+    if isinstance(source, Buffer):
+        name, device, number = source.name, source.device, source.version
+        socket = source._open().connection.socket()
+    else:
+        name, number = target(source, version)
+    connection, handle = Connection(socket), ctypes.c_void_p()
+    options = _abi.AttachOptions(device=_abi.text(device), version=number)
+    connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options), ctypes.byref(handle))
+    try:
+        yield connection, handle
+    finally:
+        connection.free(lib.weightd_detach, handle)
+
+
+def _difference(row: _abi.Difference) -> Difference:
+    first, second = (Entry(t[0]) if t else None for t in (row.first, row.second))
+    measured = row.n_different > row.n_unmeasured
+    return Difference((first or second).name, lib.weightd_diff_name(row.kind).decode(), first, second, row.n_elements,
+                      row.n_different, row.n_unmeasured, row.max_abs if measured else None)
+
+
+def _path(path: str | os.PathLike) -> bytes:
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise ValueError(f"{path!r} holds a NUL")
+    return encoded

@@ -1,0 +1,112 @@
+/*
+ * A server that restarts keeps a lease only if the client takes it up again in time. A thread waits for the event on a
+ * connection of its own, because a call that waits occupies its connection.
+ */
+#include "libclient/weightctl/holder.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/absent.h"
+#include "libclient/weightctl/server.h"
+
+/* Ends with the server, if that does not return. */
+static void *wait_for_restarts(void *userdata)
+{
+	struct holder *h = userdata;
+	struct weightd_event event;
+	int r;
+
+	do {
+		event = (struct weightd_event){.size = sizeof(event)};
+		r = weightd_watch_next(h->watch, -1, &event);
+		if (r >= 0 && event.kind == WEIGHTD_EVENT_RESTARTED)
+			(void)eventfd_write(h->restart_fd, 1);
+	} while (r >= 0);
+	return NULL;
+}
+
+static int watch_server(struct holder *h)
+{
+	struct weightd_watch *watch;
+	int r = weightd_watch_new(h->cli->w, &watch);
+
+	if (r < 0)
+		return cli_fail(h->cli, r);
+	h->restart_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = h->restart_fd < 0 ? -errno : 0;
+	h->watch = watch;
+	if (r == 0)
+		r = -pthread_create(&h->thread, NULL, wait_for_restarts, h);
+	if (r < 0) {
+		weightd_watch_free(watch);
+		h->watch = NULL;
+		return cli_error("cannot watch the server: %s", strerror(-r));
+	}
+	return 0;
+}
+
+static int fail(struct cli *cli, const char *const *specs, size_t n, int r)
+{
+	cleanup(cli_freep) char *name = strndup(specs[0], strcspn(specs[0], "@"));
+
+	if (!name)
+		cli_out_of_memory();
+	if (r == -ENOLINK)
+		return cli_error("%s; --inherit works without, for a program of one process",
+				 weightd_error(cli->w));
+	return n == 1 ? absent_buffer(cli, name, r) : cli_fail(cli, r);
+}
+
+int holder_open(struct holder *h, struct cli *cli, const char *const *specs, size_t n,
+		const struct weightd_model_dir_options *options)
+{
+	int r;
+
+	*h = (struct holder){.cli = cli, .restart_fd = -1};
+	if (server_connect(cli))
+		return EXIT_FAILED;
+	r = weightd_model_dir_new(cli->w, specs, n, options, &h->dir);
+	if (r < 0)
+		return fail(cli, specs, n, r);
+	weightd_set_restart_timeout(cli->w, -1);
+	r = watch_server(h);
+	if (r)
+		holder_close(h);
+	return r;
+}
+
+void holder_keep(struct holder *h, int fd)
+{
+	struct pollfd fds[] = {
+		{.fd = fd, .events = POLLIN},
+		{.fd = h->restart_fd, .events = POLLIN},
+	};
+	struct weightd_server server = {.size = sizeof(server)};
+	eventfd_t count;
+
+	do {
+		if (poll(fds, 2, -1) < 0 || !(fds[1].revents & POLLIN))
+			continue;
+		(void)eventfd_read(h->restart_fd, &count);
+		/* Any call takes up the leases. Without one the descriptors still keep the memory. */
+		(void)weightd_ping(h->cli->w, &server);
+	} while (!fds[0].revents);
+}
+
+void holder_close(struct holder *h)
+{
+	if (h->watch) {
+		(void)pthread_cancel(h->thread);
+		(void)pthread_join(h->thread, NULL);
+		weightd_watch_free(h->watch);
+	}
+	weightd_model_dir_free(h->dir);
+	if (h->restart_fd >= 0)
+		(void)close(h->restart_fd);
+	*h = (struct holder){.restart_fd = -1};
+}
