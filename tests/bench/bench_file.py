@@ -1,6 +1,6 @@
 """File: versions that are files, beside regular files and beside the release before them.
 
-exec        what weightctl exec adds to a program, /bin/true: the difference of p50s, in turns
+exec        what weightctl exec adds to a program: see exec_added.py
 save        weightctl save, beside cp and a sync of its copy: both end with the bytes on the disk
 attach      libweightd from C, as bench "attach" has it: connect, attach, find the last tensor and load its first byte
 swap        weightd_buffer_swap() in a reader, as bench "flip" has it
@@ -23,17 +23,17 @@ from lib import earlier, features
 from lib.daemon import Daemon
 
 import bench_load
-import buffers
+import exec_added
 import figures
 import machine
 import programs
 from report import say
 
-TURNS, EXECS, COPIES = 12, 20, 7
+TURNS, COPIES = 12, 7
 ATTACHES, COUNTS = 300, (1, 1_000, 100_000)
 SWAPS = ((1 << 20, 100), (256 << 20, 8))  # bytes, rounds of a turn
 NAME = "bench/file"
-EXEC_MS, SAVE_SHARE, SLOWER = 50, 0.9, 1.05
+SAVE_SHARE, SLOWER = 0.9, 1.05
 
 
 def measure(report):
@@ -43,7 +43,7 @@ def measure(report):
         path = bench_load.make_file(folder, 64, size)
         with contextlib.closing(Daemon("--log-level", "warning")) as d:
             d.ctl("load", "--quiet", NAME, path)
-            measure_exec(report, d)
+            exec_added.measure(report, d.env, NAME)
             measure_save(report, d, path, pathlib.Path(folder))
             d.ctl("rm", NAME)
             with bench_load.baselines() as load:
@@ -64,24 +64,6 @@ def judge(report):
 
 
 # --- Beside regular files ----------------------------------------------------------------------------
-
-
-def elapsed_ms(command, env=None):
-    started = time.perf_counter_ns()
-    subprocess.run([*map(str, command)], env=env, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return (time.perf_counter_ns() - started) / 1e6
-
-
-def measure_exec(report, d):
-    alone, through = [], []
-    with machine.Others() as others:
-        for _ in range(EXECS):
-            alone.append(elapsed_ms(["/bin/true"]))
-            through.append(elapsed_ms(d.ctl_command(["exec", NAME, "--", "/bin/true", "{}"]), env=d.env))
-    added = figures.median(through) - figures.median(alone)
-    report.line(name="exec", p50_ms=figures.median(through), max_ms=max(through), alone_p50_ms=figures.median(alone),
-                added_ms=added, rounds=EXECS, other_cpu=others.share)
-    report.bound("exec", "added_ms", added, at_most=EXEC_MS)
 
 
 def copy(path, to):

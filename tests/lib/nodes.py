@@ -70,7 +70,7 @@ def content(seed, size):
 
 
 def layout_of(size, tensors=3):
-    """About `size` bytes in so many tensors, as a file has them: one behind the other."""
+    """About `size` bytes in so many tensors, one behind the other."""
     import weightd
     layout = weightd.Layout()
     for i in range(tensors):
@@ -79,7 +79,9 @@ def layout_of(size, tensors=3):
 
 
 def rows_of(size, tensors):
-    return size // tensors // 2 // 64
+    """An even number where there are several, so that the flat form, too, has no bytes between the tensors."""
+    rows = size // tensors // 2 // 64
+    return rows - rows % 2 if rows > 1 else rows
 
 
 def digest_of(seed, size, tensors=3):
