@@ -105,18 +105,17 @@ static uint64_t sum_words(const void *data, size_t size)
 	return sum + word;
 }
 
-/* Over all tensors. In a buffer that is the flat range at once: what lies between them is zero. */
 static uint64_t checksum(const struct source *s)
 {
-	uint64_t size, sum = 0;
+	struct weightd_tensor t = {.size = sizeof(t)};
+	uint64_t sum = 0;
 
-	if (s->buffer) {
-		const void *data = weightd_buffer_data(s->buffer, &size);
-
-		return sum_words(data, size);
-	}
-	for (size_t i = 0; i < s->copy->n_tensors; i++)
-		sum += sum_words(s->copy->tensors[i].data, s->copy->tensors[i].n_bytes);
+	if (s->buffer)
+		for (uint32_t i = 0; weightd_buffer_tensor(s->buffer, i, &t) == 0; i++)
+			sum += sum_words(t.data, t.n_bytes);
+	else
+		for (size_t i = 0; i < s->copy->n_tensors; i++)
+			sum += sum_words(s->copy->tensors[i].data, s->copy->tensors[i].n_bytes);
 	return sum;
 }
 

@@ -23,9 +23,9 @@ def np():
     return numpy
 
 
-def layout_of(tensors):
+def layout_of(tensors, alignment=None):
     import weightd
-    layout = weightd.Layout()
+    layout = weightd.Layout(alignment)
     for name, dtype, n in tensors:
         layout.add(name, dtype, (n,))
     return layout

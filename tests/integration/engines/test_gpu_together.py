@@ -22,6 +22,7 @@ from lib.wire import Wire, image, memfd
 
 PLAIN = {"data": {"security": "none"}}
 ILLEGAL_ADDRESS = 700
+ALIGNMENT = 256  # that of GPUs: a host has the same layout only if it is given
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def make(make_nodes, make_gpus):
 
 def flat(contents):
     """Tensors as they lie in a buffer, with nothing between them."""
-    layout = layout_of(TENSORS)
+    layout = layout_of(TENSORS, ALIGNMENT)
     data = bytearray(layout.nbytes)
     for entry in layout:
         data[entry.offset:entry.offset + entry.nbytes] = contents[entry.name]
@@ -60,7 +61,7 @@ class Trained:
                              encode(np, dtype, draw(np, seed + 10 * rank + i, n)) for i, (name, dtype, n) in enumerate(TENSORS)})
         self.contents, self.mean = [flat(c) for c in contents], flat(mean_of(np, contents))
         for node, data in zip(nodes, self.contents):
-            write(node, "m", layout_of(TENSORS), data)
+            write(node, "m", layout_of(TENSORS, ALIGNMENT), data)
 
     def assert_averaged(self):
         for node in self.nodes:
@@ -181,7 +182,7 @@ def test_host_memory_for_what_is_given_and_for_the_mean_is_asked_for_at_once(mak
     features.require("cgroup")
     nodes, size = make(2, "b"), 64 * MIB
     for node in nodes:
-        write(node, "m", layout_of([("w", "F32", size // 4)]), bytes(size))
+        write(node, "m", layout_of([("w", "F32", size // 4)], ALIGNMENT), bytes(size))
     before = used(nodes)
     with MemoryCgroup(size * 7 // 4) as group:
         (group.path / "cgroup.procs").write_text(str(nodes["b"].proc.pid))
