@@ -217,7 +217,7 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 		.version = v->number,
 		.data_size = v->slot->data_size,
 		.slot_size = v->slot->size,
-		.flags = version_flags(v),
+		.flags = version_flags_for(v, s->features),
 		.location = v->slot->memory.location,
 	};
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
