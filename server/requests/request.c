@@ -143,16 +143,19 @@ static struct version *wanted_version(const struct buffer *b, uint64_t number)
 	return number ? buffer_version(b, number) : buffer_current(b);
 }
 
-/* True if the client can map the version; else the request was answered with an error. */
+/* True if the client can open the layout and map the version; else the request was answered with an error. */
 static bool form_is_known(struct session *s, const struct version *v)
 {
-	if (!v->slot->data_offset || s->features & WIRE_FEATURE_IMAGE)
+	bool is_image = v->slot->data_offset;
+
+	if (s->features & WIRE_FEATURE_IMAGE || !(is_image || v->table->needs_images))
 		return true;
 	session_fail(s, -EPROTONOSUPPORT,
 		     "'%s@%" PRIu64
-		     "' is a file, which the libweightd of this program does not support; restart "
+		     "' %s, which the libweightd of this program does not support; restart "
 		     "the program with the libweightd of release " RELEASE,
-		     v->buffer->name, v->number);
+		     v->buffer->name, v->number,
+		     is_image ? "is a file" : "has its tensors without room between them");
 	return false;
 }
 
@@ -550,6 +553,8 @@ static void request_layout(struct session *s, const struct wire_request *m, cons
 			     "'%s' on %s does not have that version", b->name, b->device);
 		return;
 	}
+	if (!form_is_known(s, v))
+		return;
 	reply.layout.version = v->number;
 	reply.layout.flags = buffer_flags(b);
 	if (s->features & WIRE_FEATURE_IMAGE)
