@@ -606,24 +606,50 @@ static void request_set_files(struct session *s, const struct wire_request *m, c
 		session_fail(s, -ENOENT, "this connection has no such writer");
 }
 
+/* A version that the session holds, although it or its buffer was removed since. NULL: none. */
+static struct version *find_leased(const struct session *s, const struct wire_files *files)
+{
+	const struct lease *l;
+
+	list_for_each(l, &s->leases, link) {
+		struct version *v = l->version;
+
+		if (v->ended_ns && v->number == files->version &&
+		    !strcmp(v->buffer->name, files->name) &&
+		    !strcmp(v->buffer->device, lookup_device(files->device)))
+			return v;
+	}
+	return NULL;
+}
+
+/* One that the client may read, or has. NULL: the request was answered with an error. */
+static struct version *find_version_with_files(struct session *s, const struct wire_files *files)
+{
+	struct buffer *b = buffer_find(s->server, files->name, lookup_device(files->device));
+	struct version *v = b ? wanted_version(b, files->version) : NULL;
+
+	if (!v && files->version)
+		v = find_leased(s, files);
+	if (v && v->ended_ns)
+		return v;
+	b = lookup_buffer(s, files->name, files->device, ACCESS_READ);
+	if (b && !v)
+		session_fail(s, files->version ? -ENOENT : -ENODATA,
+			     "'%s' on %s does not have that version", b->name, b->device);
+	return b ? v : NULL;
+}
+
 static void request_files(struct session *s, const struct wire_request *m, const int *fds)
 {
-	const struct wire_files *files = &m->files;
-	struct buffer *b = lookup_buffer(s, files->name, files->device, ACCESS_READ);
-	struct version *v = b ? wanted_version(b, files->version) : NULL;
+	struct version *v = find_version_with_files(s, &m->files);
 	struct wire_reply reply = {0};
 
 	(void)fds;
-	if (!b)
+	if (!v)
 		return;
-	if (!v) {
-		session_fail(s, files->version ? -ENOENT : -ENODATA,
-			     "'%s' on %s does not have that version", b->name, b->device);
-		return;
-	}
 	if (!v->files) {
 		session_fail(s, -ENODATA, "'%s@%" PRIu64 "' on %s has no files beside its weights",
-			     b->name, v->number, b->device);
+			     v->buffer->name, v->number, v->buffer->device);
 		return;
 	}
 	reply.files.version = v->number;

@@ -131,6 +131,25 @@ def test_a_write_in_place_that_fails_leaves_the_files_as_they_were(client):
     assert files_of(client) == b"first"
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["version", "buffer"])
+def test_files_of_a_version_that_was_dropped_are_its_readers(daemon, client, whole):
+    publish(client, files=b"first", keep=2)
+    lease = client.attach("m")
+    publish(client, files=b"second")
+    client.drop("m", 0 if whole else 1)
+    with Wire(daemon.socket, features=IMAGES) as other, refused(errno.ENOENT):
+        other.files("m", 1)
+    assert files_of(client, version=1) == b"first"
+    if whole:
+        with refused(errno.ENOENT, "there is no buffer 'm'"):
+            client.files("m")
+    else:
+        assert files_of(client) == b"second"
+    client.detach(lease.lease)
+    with refused(errno.ENOENT):
+        client.files("m", 1)
+
+
 def test_files_are_charged_and_refunded(client):
     publish(client)
     before = used(client)
