@@ -203,7 +203,7 @@ static_assert(sizeof(struct wire_create_image) == 232, "wire_create_image is ABI
 struct wire_files {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
-	uint64_t version; /* 0: the current one */
+	uint64_t version; /* 0: the current one; one that was removed since, if the client has a lease on it */
 };
 static_assert(sizeof(struct wire_files) == 200, "wire_files is ABI");
 

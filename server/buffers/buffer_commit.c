@@ -29,16 +29,44 @@ static struct version *find_by_slot(const struct buffer *b, uint64_t slot)
 	return NULL;
 }
 
+static bool has_files(const struct buffer *b, uint64_t id)
+{
+	const struct writer *w = b->writer;
+	struct version *v;
+
+	list_for_each(v, &b->leaving, link)
+		if (version_files_id(v->files) == id)
+			return true;
+	list_for_each(v, &b->versions, link)
+		if (version_files_id(v->files) == id)
+			return true;
+	return w && w->kept && (version_files_id(w->files) == id || w->other_files == id);
+}
+
+/* An entry for files that a writer had and nobody has, if the store may still have them. */
+static unsigned leave_files(struct buffer *b, uint64_t id, struct manifest_version *ret)
+{
+	if (!id || has_files(b, id) || !store_is_behind(&b->server->store))
+		return 0;
+	*ret = (struct manifest_version){.ended_ns = buffer_now_ns(), .why = WIRE_END_DROPPED};
+	manifest_set_companions(b->manifest, &ret->companions,
+				(struct manifest_companions){.files = id});
+	return 1;
+}
+
 /*
  * Copies entries of versions without memory. The oldest are dropped. A version that was never
  * published is dropped at once, unless the store may still have its slot.
  */
-static void copy_history(const struct buffer *b, const struct manifest_record *old,
+static void copy_history(struct buffer *b, const struct manifest_record *old,
 			 struct manifest_record *r)
 {
 	unsigned room = MANIFEST_VERSIONS - b->n_versions - b->n_leaving;
-	const struct manifest_version *from[MANIFEST_VERSIONS];
-	unsigned n = 0;
+	const struct manifest_version *from[MANIFEST_VERSIONS + 2];
+	struct manifest_companions of_writer = manifest_companions(b->manifest,
+								   &old->writer.companions);
+	struct manifest_version left[2];
+	unsigned n_left = 0, n = 0;
 
 	for (unsigned i = 0; i < old->n_versions; i++) {
 		const struct manifest_version *e = &old->versions[i];
@@ -48,6 +76,11 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 		    (e->number || store_is_behind(&b->server->store)))
 			from[n++] = e;
 	}
+	/* Behind the others, so that they are not dropped for want of room. */
+	n_left += leave_files(b, of_writer.files, &left[n_left]);
+	n_left += leave_files(b, of_writer.other_files, &left[n_left]);
+	for (unsigned i = 0; i < n_left; i++)
+		from[n++] = &left[i];
 	for (unsigned i = n > room ? n - room : 0; i < n; i++) {
 		struct manifest_version *e = &r->versions[r->n_versions++];
 

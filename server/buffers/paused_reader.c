@@ -70,7 +70,7 @@ static void paused_reader_answer(struct session *s, struct lease *lease)
 	}
 	reply.pause = (struct wire_pause_reply){
 		.version = v->number,
-		.flags = version_flags(v),
+		.flags = version_flags_for(v, s->features),
 	};
 	memcpy(reply.pause.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(reply.pause.digest, v->digest, WIRE_HASH_SIZE);

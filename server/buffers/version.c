@@ -43,6 +43,14 @@ uint32_t version_flags(const struct version *v)
 	       (v->slot->data_offset ? WIRE_VERSION_IMAGE : 0) | (v->files ? WIRE_VERSION_FILES : 0);
 }
 
+uint32_t version_flags_for(const struct version *v, uint64_t features)
+{
+	uint32_t flags = version_flags(v);
+
+	return features & WIRE_FEATURE_IMAGE ? flags
+					     : flags & (WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE);
+}
+
 void version_end(struct version *v, enum wire_end why)
 {
 	struct buffer *b = v->buffer;

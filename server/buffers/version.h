@@ -51,6 +51,8 @@ void version_add(struct version *v, struct buffer *b);
 
 /* WIRE_VERSION_*. */
 uint32_t version_flags(const struct version *v);
+/* Those that a client with these WIRE_FEATURE_* knows: an earlier one hangs up at any other bit. */
+uint32_t version_flags_for(const struct version *v, uint64_t features);
 
 /* It is no more: from the buffer's list to those that leave. The caller saves the buffer, and reaps. */
 void version_end(struct version *v, enum wire_end why);

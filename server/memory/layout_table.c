@@ -8,7 +8,17 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/layout.h"
 
-int layout_table_new(struct server *server, uid_t uid, int fd, struct layout_table **ret)
+static void describe(struct layout_table *t, const struct layout_header *h)
+{
+	t->data_size = h->data_size;
+	t->n_tensors = h->n_tensors;
+	memcpy(t->hash, h->hash, sizeof(t->hash));
+	/* Offsets used to be aligned, and the end too. */
+	t->needs_images = h->alignment < LAYOUT_ALIGNMENT_FLAT_MIN || h->data_size % h->alignment;
+}
+
+int layout_table_new(struct server *server, uid_t uid, int fd, const struct layout_header *h,
+		     struct layout_table **ret)
 {
 	cleanup(freep) struct layout_table *t = calloc(1, sizeof(*t));
 	int r;
@@ -16,6 +26,7 @@ int layout_table_new(struct server *server, uid_t uid, int fd, struct layout_tab
 	if (!t)
 		return -ENOMEM;
 	t->memfd = (struct kept_memfd){.server = server, .kind = STORE_TABLE, .fd = fd};
+	describe(t, h);
 	r = kept_memfd_init(&t->memfd, uid);
 	if (r == 0)
 		*ret = take_ptr(t);
@@ -29,9 +40,7 @@ static int read_header(struct layout_table *t)
 
 	if (pread(t->memfd.fd, &h, sizeof(h), 0) != sizeof(h) || h.magic != LAYOUT_MAGIC)
 		return -EBADMSG;
-	t->data_size = h.data_size;
-	t->n_tensors = h.n_tensors;
-	memcpy(t->hash, h.hash, sizeof(t->hash));
+	describe(t, &h);
 	return 0;
 }
 

@@ -6,12 +6,14 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "ipc/wire.h"
 #include "server/memory/kept_memfd.h"
 
+struct layout_header;
 struct server;
 
 struct layout_table {
@@ -19,10 +21,12 @@ struct layout_table {
 	uint64_t data_size; /* bytes of the flat range it describes */
 	uint64_t n_tensors;
 	uint8_t hash[WIRE_HASH_SIZE];
+	bool needs_images; /* no client without WIRE_FEATURE_IMAGE can open it */
 };
 
-/* Takes `fd` on success. The caller fills in the fields of the layout. 0, QUOTA_EXCEEDED or -ENOMEM. */
-int layout_table_new(struct server *server, uid_t uid, int fd, struct layout_table **ret);
+/* Takes `fd`, of a layout with that header, on success. 0, QUOTA_EXCEEDED or -ENOMEM. */
+int layout_table_new(struct server *server, uid_t uid, int fd, const struct layout_header *h,
+		     struct layout_table **ret);
 
 /* Recovers a table from the store. Charges in any case. */
 int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,

@@ -143,16 +143,19 @@ static struct version *wanted_version(const struct buffer *b, uint64_t number)
 	return number ? buffer_version(b, number) : buffer_current(b);
 }
 
-/* True if the client can map the version; else the request was answered with an error. */
+/* True if the client can open the layout and map the version; else the request was answered with an error. */
 static bool form_is_known(struct session *s, const struct version *v)
 {
-	if (!v->slot->data_offset || s->features & WIRE_FEATURE_IMAGE)
+	bool is_image = v->slot->data_offset;
+
+	if (s->features & WIRE_FEATURE_IMAGE || !(is_image || v->table->needs_images))
 		return true;
 	session_fail(s, -EPROTONOSUPPORT,
 		     "'%s@%" PRIu64
-		     "' is a file, which the libweightd of this program does not support; restart "
+		     "' %s, which the libweightd of this program does not support; restart "
 		     "the program with the libweightd of release " RELEASE,
-		     v->buffer->name, v->number);
+		     v->buffer->name, v->number,
+		     is_image ? "is a file" : "has its tensors without room between them");
 	return false;
 }
 
@@ -217,7 +220,7 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 		.version = v->number,
 		.data_size = v->slot->data_size,
 		.slot_size = v->slot->size,
-		.flags = version_flags(v),
+		.flags = version_flags_for(v, s->features),
 		.location = v->slot->memory.location,
 	};
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
@@ -550,6 +553,8 @@ static void request_layout(struct session *s, const struct wire_request *m, cons
 			     "'%s' on %s does not have that version", b->name, b->device);
 		return;
 	}
+	if (!form_is_known(s, v))
+		return;
 	reply.layout.version = v->number;
 	reply.layout.flags = buffer_flags(b);
 	if (s->features & WIRE_FEATURE_IMAGE)
@@ -601,24 +606,50 @@ static void request_set_files(struct session *s, const struct wire_request *m, c
 		session_fail(s, -ENOENT, "this connection has no such writer");
 }
 
+/* A version that the session holds, although it or its buffer was removed since. NULL: none. */
+static struct version *find_leased(const struct session *s, const struct wire_files *files)
+{
+	const struct lease *l;
+
+	list_for_each(l, &s->leases, link) {
+		struct version *v = l->version;
+
+		if (v->ended_ns && v->number == files->version &&
+		    !strcmp(v->buffer->name, files->name) &&
+		    !strcmp(v->buffer->device, lookup_device(files->device)))
+			return v;
+	}
+	return NULL;
+}
+
+/* One that the client may read, or has. NULL: the request was answered with an error. */
+static struct version *find_version_with_files(struct session *s, const struct wire_files *files)
+{
+	struct buffer *b = buffer_find(s->server, files->name, lookup_device(files->device));
+	struct version *v = b ? wanted_version(b, files->version) : NULL;
+
+	if (!v && files->version)
+		v = find_leased(s, files);
+	if (v && v->ended_ns)
+		return v;
+	b = lookup_buffer(s, files->name, files->device, ACCESS_READ);
+	if (b && !v)
+		session_fail(s, files->version ? -ENOENT : -ENODATA,
+			     "'%s' on %s does not have that version", b->name, b->device);
+	return b ? v : NULL;
+}
+
 static void request_files(struct session *s, const struct wire_request *m, const int *fds)
 {
-	const struct wire_files *files = &m->files;
-	struct buffer *b = lookup_buffer(s, files->name, files->device, ACCESS_READ);
-	struct version *v = b ? wanted_version(b, files->version) : NULL;
+	struct version *v = find_version_with_files(s, &m->files);
 	struct wire_reply reply = {0};
 
 	(void)fds;
-	if (!b)
+	if (!v)
 		return;
-	if (!v) {
-		session_fail(s, files->version ? -ENOENT : -ENODATA,
-			     "'%s' on %s does not have that version", b->name, b->device);
-		return;
-	}
 	if (!v->files) {
 		session_fail(s, -ENODATA, "'%s@%" PRIu64 "' on %s has no files beside its weights",
-			     b->name, v->number, b->device);
+			     v->buffer->name, v->number, v->buffer->device);
 		return;
 	}
 	reply.files.version = v->number;

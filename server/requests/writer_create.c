@@ -206,13 +206,10 @@ static int take_table(struct writer *w)
 		async_close_memfd(&server->worker, take_fd(w->layout.fd));
 		return 0;
 	}
-	r = layout_table_new(server, w->uid, w->layout.fd, &w->table);
+	r = layout_table_new(server, w->uid, w->layout.fd, h, &w->table);
 	if (r != 0)
 		return r;
 	w->layout.fd = -1;
-	w->table->n_tensors = h->n_tensors;
-	w->table->data_size = h->data_size;
-	memcpy(w->table->hash, h->hash, WIRE_HASH_SIZE);
 	return 0;
 }
 

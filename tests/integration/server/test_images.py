@@ -158,11 +158,46 @@ def test_an_old_client_is_told_to_restart_and_keeps_the_flat_form(daemon, client
                 old.ask(wire.ATTACH, b"m", b"", 0, 0, flags, 0, b"another layout")
         with refused(errno.EPROTONOSUPPORT):
             old.renew(client.attach("m").buffer, 1)
+        for version in 0, 1:
+            with refused(errno.EPROTONOSUPPORT, "'m@1' is a file", "restart the program"):
+                old.layout("m", version)
         assert old.wait("m") == 1
         assert old.publish(old.create("m", image([("t", 64)]), flags=NEW_LAYOUT).writer) == 2
         assert old.attach("m").flags == 0
     assert not client.attach("m").flags & IS_IMAGE
     assert client.attach("m", version=1).flags & IS_IMAGE
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
+@pytest.mark.parametrize("flags", [0, EXCLUSIVE, REUSABLE])
+@pytest.mark.parametrize("tensors, alignment, is_known", [
+    ([("t", 100)], 1, False), ([("t", 64)], 1, False), ([("t", 128)], 32, False), ([("t", 64)], 64, True)])
+def test_an_old_client_gets_no_layout_that_it_cannot_open(make_daemon, tensors, alignment, is_known, flags, again):
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket, features=IMAGES) as client:
+        dense = image(tensors, alignment=alignment)
+        client.publish(client.create("m", dense, flags=flags).writer)
+        buffer, pid = client.attach("m").buffer, client.ping().pid
+        if again:
+            os.kill(pid, signal.SIGKILL)
+            client.hang_up()
+    with Wire(daemon.socket) as old, Wire(daemon.socket, features=IMAGES) as client:
+        for ask in (lambda: old.attach("m"), lambda: old.attach("m", 1), lambda: old.layout("m"),
+                    lambda: old.layout("m", 1), lambda: old.renew(buffer, 1)):
+            if is_known:
+                ask()
+            else:
+                with refused(errno.EPROTONOSUPPORT, "'m@1' has its tensors without room between them", "restart the program"):
+                    ask()
+        assert client.attach("m").version == client.layout("m").version == 1
+        assert client.renew(buffer, 1)
+
+
+def test_an_old_client_gets_no_layout_whose_end_is_not_aligned(daemon, client):
+    client.publish(client.create("m", image([("t", 100)], data_size=100)).writer)
+    with Wire(daemon.socket) as old, refused(errno.EPROTONOSUPPORT, "restart the program"):
+        old.attach("m")
+    assert client.attach("m").data_size == 100
 
 
 def test_a_server_with_images_says_so(client):

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from lib import features
-from lib.wire import BUFFERS, Wire, image, until
+from lib.wire import BODIES, BUFFERS, EXCLUSIVE, SET_FILES, Refused, Wire, image, memfd, until
 
 N = 20
 LAYOUT = image([("t", 4096)])
@@ -120,3 +120,61 @@ def test_what_the_keeper_was_too_busy_to_hear_is_forgotten_all_the_same(make_dae
         assert w.names() == []
         until(lambda: w.stat().store_used == before, "nothing is kept without an owner")
         assert w.stat().n_quarantined == 0 and "quarantined" not in daemon.log.replace("0 descriptors q", "")
+
+
+def end_unheard(daemon, w, begin, spare, end):
+    """begin() and end() while the keeper hears nothing, and then weightd dies: what fills the keeper's socket is between."""
+    pid = w.ping().pid
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        begin()
+        for slot in spare:
+            w.abort(slot.writer)
+        end()
+        os.kill(pid, signal.SIGKILL)
+        w.hang_up()
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
+def check_nothing_is_left(daemon, before):
+    with Wire(daemon.socket) as w:
+        w.drop("m")
+        until(lambda: w.stat().store_used == before, "nothing is kept without an owner")
+        assert w.stat().n_quarantined == 0 and "quarantined" not in daemon.log.replace("0 descriptors q", "")
+
+
+@pytest.mark.parametrize("end", [Wire.publish, Wire.abort])
+def test_files_that_the_keeper_did_not_confirm_are_forgotten_all_the_same(make_daemon, end):
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w, Wire(daemon.socket) as other:
+        before = w.stat().store_used
+        other.publish(other.create("m", LAYOUT).writer)
+        slot = other.create("m", LAYOUT)
+        spare = [w.create(f"b{i}", LAYOUT) for i in range(20)]
+        files = memfd(b"files")
+
+        def give_up():
+            with pytest.raises(Refused, match="does not keep the files of 'm'"):
+                other.answer(SET_FILES)
+            end(other, slot.writer)
+
+        end_unheard(daemon, w, lambda: (other.send(SET_FILES, BODIES[SET_FILES].pack(slot.writer), [files]), w.ping()),
+                    spare, give_up)
+        os.close(files)
+    check_nothing_is_left(daemon, before)
+
+
+def test_files_of_a_write_in_place_that_fails_are_forgotten_all_the_same(make_daemon):
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        before = w.stat().store_used
+        for files in b"of the version", b"of the writer":
+            slot = w.create("m", LAYOUT, flags=EXCLUSIVE)
+            w.set_files(slot.writer, files)
+            if files == b"of the version":
+                w.publish(slot.writer)
+                w.detach(slot.writer)
+        spare = [w.create(f"b{i}", LAYOUT) for i in range(20)]
+        end_unheard(daemon, w, lambda: None, spare, lambda: w.abort(slot.writer))
+    check_nothing_is_left(daemon, before)

@@ -62,6 +62,26 @@ def test_a_version_has_its_files_and_the_next_one_inherits_them(client):
     assert [row.flags for row in client.list(HISTORY, "m")] == [HAS_FILES] * 3
 
 
+@pytest.mark.parametrize("flags", [0, EXCLUSIVE, REUSABLE])
+def test_a_client_of_an_earlier_release_is_not_told_of_them(daemon, client, flags):
+    """It takes a reply with a bit that it does not know for garbage, and hangs up."""
+    publish(client, files=b"first", flags=flags)
+    known = wire.DIGEST | wire.MUTABLE
+    with Wire(daemon.socket) as earlier:
+        lease = earlier.attach("m")
+        assert (lease.flags & known, lease.flags & ~known) == (wire.MUTABLE if flags & EXCLUSIVE else 0, 0)
+        assert earlier.pause(lease.lease).flags == lease.flags
+        if flags & EXCLUSIVE:
+            client.send_create("m", FLAT, flags=flags, timeout_ms=-1)
+            until(lambda: earlier.records()["m"].state == wire.UPDATING, "readers are asked to pause")
+            earlier.send_pause(lease.lease)
+            client.publish(client.slot(client.answer(wire.CREATE)).writer)
+            shown = earlier.paused()
+            assert (shown.version, shown.flags) == (2, lease.flags)
+    assert client.attach("m").flags == lease.flags | HAS_FILES
+    assert files_of(client) == b"first"
+
+
 def test_an_image_has_files_like_any_other(client):
     slot = client.create_image("m", layout(10), OFFSET)
     client.set_files(slot.writer, b"config")
@@ -109,6 +129,25 @@ def test_a_write_in_place_that_fails_leaves_the_files_as_they_were(client):
     client.abort(slot.writer)
     assert publish(client, flags=EXCLUSIVE) == 2
     assert files_of(client) == b"first"
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["version", "buffer"])
+def test_files_of_a_version_that_was_dropped_are_its_readers(daemon, client, whole):
+    publish(client, files=b"first", keep=2)
+    lease = client.attach("m")
+    publish(client, files=b"second")
+    client.drop("m", 0 if whole else 1)
+    with Wire(daemon.socket, features=IMAGES) as other, refused(errno.ENOENT):
+        other.files("m", 1)
+    assert files_of(client, version=1) == b"first"
+    if whole:
+        with refused(errno.ENOENT, "there is no buffer 'm'"):
+            client.files("m")
+    else:
+        assert files_of(client) == b"second"
+    client.detach(lease.lease)
+    with refused(errno.ENOENT):
+        client.files("m", 1)
 
 
 def test_files_are_charged_and_refunded(client):
