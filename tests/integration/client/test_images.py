@@ -194,6 +194,24 @@ def test_the_next_version_begins_its_data_at_the_same_offset(weightd):
     reader.verify()
 
 
+@pytest.mark.parametrize("is_parsed", [False, True])
+def test_a_new_layout_that_is_the_same_leaves_the_offset(weightd, tmp_path, is_parsed):
+    rows = [row for row in ODD if n_bytes(*row[1:]) % 256 == 0] + [("tail", "U8", (3,))]  # in the order of a file
+    write_file(tmp_path / "m.safetensors", rows, contents(rows, 1), {"k": "v" * 100})
+    weightd.load("m", tmp_path / "m.safetensors")
+    reader = weightd.attach("m")
+    before, view = reader.location.data_offset, reader["tail"].memoryview()
+    assert before % PAGE
+    data = contents(rows, 2)
+    with weightd.create("m", reader.layout() if is_parsed else lay_out(weightd, rows), new_layout=True) as writer:
+        for name, value in data.items():
+            writer.write(writer[name].offset, value)
+        writer.publish()
+    assert reader.swap() and reader.location.data_offset == before
+    assert bytes(view) == data["tail"]
+    reader.verify()
+
+
 def write_file(path, rows, data, metadata):
     header, at = {"__metadata__": metadata}, 0
     for name, dtype, shape in rows:
