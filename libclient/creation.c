@@ -282,11 +282,13 @@ static int refuse_layout(const struct creation *c, const struct version_layout *
 
 /*
  * An image can follow a version of the flat form, which an earlier weightd may have published. Its layout is another
- * one then, and readers attach anew.
+ * one then, and readers attach anew. It does not replace that version: one with other tensors, published meanwhile,
+ * would be freed instead without a question.
  */
 static int propose_after(struct creation *c, struct version_layout *newest)
 {
-	int r = newest->data_offset ? -EMEDIUMTYPE : propose_image(c);
+	bool is_image = !newest->data_offset && !(c->flags & WIRE_CREATE_REPLACE);
+	int r = is_image ? propose_image(c) : -EMEDIUMTYPE;
 
 	if (r == -EMEDIUMTYPE)
 		return propose_newest(c, newest);

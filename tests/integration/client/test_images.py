@@ -269,6 +269,17 @@ def test_a_file_follows_a_version_of_the_flat_form_and_its_readers_attach_anew(w
     assert new.swap() and new.location.data_offset > 0
 
 
+def test_a_version_that_replaces_the_flat_form_has_it_too(weightd):
+    """With a layout of its own it could replace another model, which was published after the look at the newest version."""
+    publish(weightd, "m", ODD, 1, alignment=256)
+    before = weightd.attach("m").layout_hash
+    data = publish(weightd, "m", ODD, 2, replace=True, policy="evict", pause_timeout=0.0)
+    new = weightd.attach("m")
+    assert (new.version, new.location.data_offset, new.layout_hash) == (2, 0, before) and rows_of(new) == data
+    publish(weightd, "m", ODD, 3, replace=True, new_layout=True, policy="evict", pause_timeout=0.0)
+    assert weightd.attach("m").location.data_offset > 0
+
+
 def test_other_tensors_after_the_flat_form_are_refused_as_ever(weightd):
     publish(weightd, "m", ODD, alignment=256)
     with pytest.raises(weightd.LayoutMismatch, match="only in the new layout: 'z'.*--new-layout"):
