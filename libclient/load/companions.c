@@ -278,7 +278,11 @@ int companions_init(struct companions *c, struct weightd *w, const struct plan *
 {
 	int r;
 
-	*c = (struct companions){.n_wanted = o->n_attributes};
+	*c = (struct companions){
+		.n_wanted = o->n_attributes,
+		.note = o->note,
+		.userdata = o->userdata,
+	};
 	r = weightd_files_new(&c->files);
 	if (r < 0)
 		return sentence_set(&w->sentence, r, "out of memory");
@@ -304,12 +308,31 @@ static bool keeps_weights(const struct weightd_files *had, const struct weightd_
 	return weightd_files_value(had, FILES_WEIGHTS) && here && there && !strcmp(here, there);
 }
 
+/* The files that the version begins with, to add to. None, with a note, if they cannot be read. */
+static int get_begun(const struct companions *c, struct weightd_writer *wr,
+		     struct weightd_files **ret)
+{
+	struct sentence note;
+	int r = weightd_writer_get_files(wr, ret);
+
+	if (r != -EBADMSG)
+		return r;
+	(void)sentence_set(&note, 0,
+			   "the files of the newest version of '%s' are left out, because they "
+			   "cannot be used: %.300s",
+			   wr->name, wr->w->sentence.text);
+	if (c->note)
+		c->note(c->userdata, note.text);
+	r = weightd_files_new(ret);
+	return r < 0 ? sentence_set(&wr->w->sentence, r, "out of memory") : 0;
+}
+
 static int send_added(const struct companions *c, struct weightd_writer *wr)
 {
 	cleanup(weightd_files_freep) struct weightd_files *all = NULL;
 	struct sentence *s = &wr->w->sentence;
 	bool keep;
-	int r = weightd_writer_get_files(wr, &all);
+	int r = get_begun(c, wr, &all);
 
 	if (r < 0)
 		return r;

@@ -6,6 +6,7 @@ import struct
 import pytest
 from lib import gguf
 from lib.fake_server import FakeServer, later
+from lib.wire import IMAGES, Wire
 
 MIB = 1 << 20
 CONFIG = {"architectures": ["LlamaForCausalLM"], "transformers_version": "5.24.0",
@@ -157,6 +158,21 @@ def test_load_of_a_file_keeps_the_files_of_the_newest_version(daemon, model, tmp
     assert paths == ["config.json"]
     assert (attributes["stage"], attributes["architecture"]) == ("tuned", "LlamaForCausalLM")
     assert found(daemon, "m@1")[1]["stage"] == "base"
+
+
+def test_load_of_a_file_leaves_files_out_that_cannot_be_read(daemon, tmp_path):
+    other = write_weights(tmp_path / "w.safetensors")
+    daemon.ctl("load", "m", str(other))
+    with Wire(daemon.socket, features=IMAGES) as writer:
+        lease = writer.attach("m")
+        slot = writer.create("m", os.pread(lease.layout_fd, os.fstat(lease.layout_fd).st_size, 0))
+        writer.set_files(slot.writer, b"junk" * 10)
+        writer.publish(slot.writer)
+        writer.detach(slot.writer)
+    done = daemon.ctl("load", "m", str(other), "--attribute", "a=b")
+    assert "the files of the newest version of 'm' are left out, because they cannot be used: " in done.stderr
+    paths, attributes = found(daemon)
+    assert paths == [] and (attributes["a"], attributes["dtype"]) == ("b", "F32")
 
 
 @pytest.mark.parametrize("option", ["--exclusive", "--reusable", "--replace"])
