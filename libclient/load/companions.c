@@ -255,8 +255,10 @@ static int fill(struct companions *c, const struct plan *plan, const char *const
 		r = files_set_attribute(c->files, "weightd", weightd_release(), s);
 	if (r == 0 && o->no_files)
 		r = drop_files(c, s);
-	for (size_t i = 0; r == 0 && i < o->n_attributes; i++)
+	for (size_t i = 0; r == 0 && i < o->n_attributes; i++) {
+		c->sets_weights |= begins_with(o->attributes[i], FILES_WEIGHTS "=");
 		r = files_set_text(c->files, o->attributes[i], s);
+	}
 	return r == 0 ? files_check_weights(c->files, s) : r;
 }
 
@@ -336,7 +338,7 @@ static int send_added(const struct companions *c, struct weightd_writer *wr)
 
 	if (r < 0)
 		return r;
-	keep = keeps_weights(all, c->files);
+	keep = !c->sets_weights && keeps_weights(all, c->files);
 	for (size_t i = 0; r == 0 && i < c->files->n_attributes; i++) {
 		const struct files_attribute *a = &c->files->attributes[i];
 

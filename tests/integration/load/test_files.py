@@ -175,6 +175,15 @@ def test_load_of_a_file_leaves_files_out_that_cannot_be_read(daemon, tmp_path):
     assert paths == [] and (attributes["a"], attributes["dtype"]) == ("b", "F32")
 
 
+def test_path_of_the_weights_that_the_caller_sets_takes_precedence(daemon, model, tmp_path):
+    daemon.ctl("load", "m", str(model))
+    other = write_weights(tmp_path / "other.safetensors", value=2)
+    daemon.ctl("load", "m", str(other), "--attribute", "weights=unet/w.safetensors")
+    assert found(daemon)[1]["weights"] == "unet/w.safetensors"
+    daemon.ctl("load", "m", str(other))
+    assert found(daemon)[1]["weights"] == "unet/w.safetensors"
+
+
 @pytest.mark.parametrize("option", ["--exclusive", "--reusable", "--replace"])
 def test_buffer_of_any_kind_keeps_files(daemon, model, tmp_path, option):
     other = write_weights(tmp_path / "other.safetensors", value=2)
