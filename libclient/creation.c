@@ -282,11 +282,13 @@ static int refuse_layout(const struct creation *c, const struct version_layout *
 
 /*
  * An image can follow a version of the flat form, which an earlier weightd may have published. Its layout is another
- * one then, and readers attach anew.
+ * one then, and readers attach anew. It does not replace that version: one with other tensors, published meanwhile,
+ * would be freed instead without a question.
  */
 static int propose_after(struct creation *c, struct version_layout *newest)
 {
-	int r = newest->data_offset ? -EMEDIUMTYPE : propose_image(c);
+	bool is_image = !newest->data_offset && !(c->flags & WIRE_CREATE_REPLACE);
+	int r = is_image ? propose_image(c) : -EMEDIUMTYPE;
 
 	if (r == -EMEDIUMTYPE)
 		return propose_newest(c, newest);
@@ -326,21 +328,56 @@ static int follow_none(struct creation *c)
 		     : 0;
 }
 
+static int look_at_newest(struct creation *c, struct version_layout *ret)
+{
+	const struct wire_create *create = &c->call.request.create;
+
+	return version_layout_init(ret, c->w, create->name, create->device, 0);
+}
+
+/* True for the results of a look at a newest version that is not there, or has no layout to see. */
+static bool is_none(int r)
+{
+	return r == -ENOENT || r == -ENODATA || r == -EACCES;
+}
+
+/*
+ * A new layout that turns out to be that of the newest version: where the library writes the header, the data begin where
+ * they did, so that readers can swap.
+ */
+static int keep_offset(struct creation *c)
+{
+	cleanup(version_layout_deinit) struct version_layout newest = {0};
+	int r;
+
+	if (c->call.op != WIRE_CREATE_IMAGE || c->hooks->verbatim)
+		return 0;
+	r = look_at_newest(c, &newest);
+	if (r < 0)
+		return is_none(r) ? 0 : r;
+	if (!newest.data_offset ||
+	    memcmp(c->wr->layout.header->hash, newest.layout.header->hash, HASH_SIZE) != 0)
+		return 0;
+	r = ask_image_at(c, newest.data_offset);
+	return is_unfit(r) ? 0 : r;
+}
+
 /* Decides what to ask for next. */
 static int choose(struct creation *c)
 {
 	cleanup(version_layout_deinit) struct version_layout newest = {0};
-	const struct wire_create *create = &c->call.request.create;
-	int r = -ENODATA;
+	bool is_new = c->flags & WIRE_CREATE_NEW_LAYOUT;
+	int r;
 
 	c->call.request.create.flags = c->flags;
 	c->replaced = 0;
-	if (!(c->flags & WIRE_CREATE_NEW_LAYOUT))
-		r = version_layout_init(&newest, c->w, create->name, create->device, 0);
+	r = is_new ? -ENODATA : look_at_newest(c, &newest);
 	if (r == 0)
 		r = follow_newest(c, &newest);
-	else if (r == -ENOENT || r == -ENODATA || r == -EACCES)
-		r = follow_none(c); /* the server has a sentence for the last one */
+	else if (is_none(r))
+		r = follow_none(c); /* the server has a sentence for -EACCES */
+	if (r == 0 && is_new)
+		r = keep_offset(c);
 	if (r == 0 && c->hooks->adopt && writer_has_adopted(c->wr))
 		r = c->hooks->adopt(c->hooks->userdata, c->wr);
 	return r;
@@ -350,12 +387,11 @@ static int choose(struct creation *c)
 static int is_outdated(struct creation *c)
 {
 	cleanup(version_layout_deinit) struct version_layout newest = {0};
-	const struct wire_create *create = &c->call.request.create;
 	int r;
 
 	if (!c->replaced)
 		return 0;
-	r = version_layout_init(&newest, c->w, create->name, create->device, 0);
+	r = look_at_newest(c, &newest);
 	/* The server may have freed it for this version. */
 	if (r == -ENOENT || r == -ENODATA)
 		return 0;
@@ -519,6 +555,8 @@ static int creation_run(struct creation *c, const char *name, const struct weigh
 		r = ask_for_slot(c);
 	if (r == 0)
 		r = writer_begin(c->wr, &c->call);
+	if (r == 0 && !o->replace && files_possible(c->wr))
+		files_keep(c->wr, c->wr->name, c->wr->device);
 	return r;
 }
 

@@ -213,15 +213,13 @@ int weightd_files_parse(const void *data, uint64_t size, struct weightd_files **
 int files_map(int fd, struct weightd_files **ret, struct sentence *s)
 {
 	cleanup(weightd_files_freep) struct weightd_files *f = NULL;
-	uint64_t size;
+	uint64_t size = 0;
 	int r = weightd_files_new(&f);
 
-	if (r == 0)
-		r = fd_size(fd, &size);
 	if (r < 0)
 		return sentence_set(s, r, "%s", strerror(-r));
-	/* One that could shrink would end this process. */
-	if (!fd_is_sealed(fd) || size == 0 || size > WIRE_FILES_MAX)
+	/* One that could shrink would end this process, and its size is of no use before the seal. */
+	if (!fd_is_sealed(fd) || fd_size(fd, &size) < 0 || size == 0 || size > WIRE_FILES_MAX)
 		return sentence_set(s, -EBADMSG, "it is no sealed memfd of 1 to %" PRIu64 " bytes",
 				    WIRE_FILES_MAX);
 	r = mapping_new_plain(fd, size, &f->image);

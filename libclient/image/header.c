@@ -244,7 +244,7 @@ static uint64_t padded_size(uint64_t used, uint64_t wanted)
 {
 	uint64_t rest = wanted % IMAGE_HEADER_ALIGNMENT, size = used + IMAGE_HEADER_ROOM;
 
-	if (wanted >= used)
+	if (wanted >= used && wanted <= IMAGE_HEADER_PREFIX_SIZE + (uint64_t)IMAGE_HEADER_TEXT_MAX)
 		return wanted;
 	return size + (rest - size) % IMAGE_HEADER_ALIGNMENT;
 }

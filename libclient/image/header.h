@@ -47,7 +47,7 @@ struct image_metadata {
  * The header for a layout, from the prefix to the last blank: `*ret_size` is the offset of the data. `m` NULL is
  * {"format": "pt"}, which transformers requires.
  *
- * The header has `data_offset_wanted` bytes if it fits. Otherwise, and for 0, its size is a multiple of
+ * The header has `data_offset_wanted` bytes if it fits and the format allows that. Otherwise, and for 0, its size is a multiple of
  * IMAGE_HEADER_ALIGNMENT with IMAGE_HEADER_ROOM, or congruent to the wanted one, so that a page of the data stays
  * a page.
  *

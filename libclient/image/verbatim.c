@@ -26,7 +26,7 @@ static uint64_t padded_size(const struct image_verbatim *v, uint64_t wanted)
 {
 	if (!wanted || !is_safetensors(v))
 		return v->size;
-	if (wanted > v->size)
+	if (wanted > v->size && wanted <= IMAGE_HEADER_PREFIX_SIZE + (uint64_t)IMAGE_HEADER_TEXT_MAX)
 		return wanted;
 	return v->size + (wanted - v->size) % IMAGE_HEADER_ALIGNMENT;
 }

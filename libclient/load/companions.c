@@ -255,8 +255,10 @@ static int fill(struct companions *c, const struct plan *plan, const char *const
 		r = files_set_attribute(c->files, "weightd", weightd_release(), s);
 	if (r == 0 && o->no_files)
 		r = drop_files(c, s);
-	for (size_t i = 0; r == 0 && i < o->n_attributes; i++)
+	for (size_t i = 0; r == 0 && i < o->n_attributes; i++) {
+		c->sets_weights |= begins_with(o->attributes[i], FILES_WEIGHTS "=");
 		r = files_set_text(c->files, o->attributes[i], s);
+	}
 	return r == 0 ? files_check_weights(c->files, s) : r;
 }
 
@@ -278,7 +280,11 @@ int companions_init(struct companions *c, struct weightd *w, const struct plan *
 {
 	int r;
 
-	*c = (struct companions){.n_wanted = o->n_attributes};
+	*c = (struct companions){
+		.n_wanted = o->n_attributes,
+		.note = o->note,
+		.userdata = o->userdata,
+	};
 	r = weightd_files_new(&c->files);
 	if (r < 0)
 		return sentence_set(&w->sentence, r, "out of memory");
@@ -304,16 +310,35 @@ static bool keeps_weights(const struct weightd_files *had, const struct weightd_
 	return weightd_files_value(had, FILES_WEIGHTS) && here && there && !strcmp(here, there);
 }
 
+/* The files that the version begins with, to add to. None, with a note, if they cannot be read. */
+static int get_begun(const struct companions *c, struct weightd_writer *wr,
+		     struct weightd_files **ret)
+{
+	struct sentence note;
+	int r = weightd_writer_get_files(wr, ret);
+
+	if (r != -EBADMSG)
+		return r;
+	(void)sentence_set(&note, 0,
+			   "the files of the newest version of '%s' are left out, because they "
+			   "cannot be used: %.300s",
+			   wr->name, wr->w->sentence.text);
+	if (c->note)
+		c->note(c->userdata, note.text);
+	r = weightd_files_new(ret);
+	return r < 0 ? sentence_set(&wr->w->sentence, r, "out of memory") : 0;
+}
+
 static int send_added(const struct companions *c, struct weightd_writer *wr)
 {
 	cleanup(weightd_files_freep) struct weightd_files *all = NULL;
 	struct sentence *s = &wr->w->sentence;
 	bool keep;
-	int r = weightd_writer_get_files(wr, &all);
+	int r = get_begun(c, wr, &all);
 
 	if (r < 0)
 		return r;
-	keep = keeps_weights(all, c->files);
+	keep = !c->sets_weights && keeps_weights(all, c->files);
 	for (size_t i = 0; r == 0 && i < c->files->n_attributes; i++) {
 		const struct files_attribute *a = &c->files->attributes[i];
 

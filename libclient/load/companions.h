@@ -17,6 +17,9 @@ struct companions {
 	struct weightd_files *files; /* NULL: the server keeps none */
 	bool is_whole; /* else they are added to those of the newest version */
 	size_t n_wanted; /* attributes of the caller, without which the load fails */
+	bool sets_weights; /* the caller set the path of the weights */
+	void (*note)(void *userdata, const char *note); /* the caller's; NULL: none */
+	void *userdata;
 };
 
 /* `paths` are those of the plan. Errors have a sentence on `w`. */

@@ -81,6 +81,33 @@ static int creation_adopt(void *userdata, const struct weightd_writer *wr)
 	return placement_init(&c->placement, c->plan, wr, c->name, c->s);
 }
 
+/* True for a version that is the file, or has its data behind a header of another size. */
+static bool is_original(const struct plan *plan, const struct weightd_writer *wr)
+{
+	uint8_t hash[HASH_SIZE];
+
+	return wr->header && plan->original.layout &&
+	       weightd_layout_hash(plan->original.layout, hash) == 0 &&
+	       !memcmp(hash, wr->layout.header->hash, HASH_SIZE);
+}
+
+/* The plan with the places that its bytes have in the writer. */
+static int creation_place(struct creation *c, const struct weightd_writer *wr,
+			  const struct plan **ret)
+{
+	int r = 0;
+
+	*ret = c->plan;
+	if (is_original(c->plan, wr)) {
+		placement_deinit(&c->placement);
+		r = placement_init_original(&c->placement, c->plan, c->s);
+	} else if (!writer_has_adopted(wr)) {
+		return 0;
+	}
+	*ret = &c->placement.plan;
+	return r;
+}
+
 /* Asks for the memory and fills it. */
 static int load_fill(struct weightd *w, const char *name, const struct plan *plan,
 		     const struct weightd_load_options *o, struct progress *progress,
@@ -116,9 +143,9 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	if (r < 0)
 		return r;
 	result->memory_ns = num_now_ns() - start;
-	if (writer_has_adopted(wr))
-		plan = &creation.placement.plan;
-	r = reader_run(plan, wr, o->n_threads, progress, s);
+	r = creation_place(&creation, wr, &plan);
+	if (r == 0)
+		r = reader_run(plan, wr, o->n_threads, progress, s);
 	if (r < 0)
 		return r;
 	result->read_ns = num_now_ns() - start - result->memory_ns;

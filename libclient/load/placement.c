@@ -157,6 +157,24 @@ int placement_init(struct placement *p, const struct plan *plan, const struct we
 	return add_pieces(&p->plan, plan, places, n, name, s);
 }
 
+int placement_init_original(struct placement *p, const struct plan *plan, struct sentence *s)
+{
+	uint64_t size = weightd_layout_n_bytes(plan->original.layout);
+
+	p->plan = *plan;
+	p->plan.n_pieces = 0;
+	p->plan.n_bytes = size;
+	p->plan.pieces = calloc(1, sizeof(*p->plan.pieces));
+	if (!p->plan.pieces)
+		return out_of_memory(s);
+	if (size > 0)
+		p->plan.pieces[p->plan.n_pieces++] = (struct plan_piece){
+			.offset = plan->original.header_size,
+			.size = size,
+		};
+	return 0;
+}
+
 void placement_deinit(struct placement *p)
 {
 	free(p->plan.pieces);

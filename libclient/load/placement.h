@@ -1,7 +1,8 @@
 /*
  * Placements
  *
- * The places of a plan's bytes in a writer with the layout of its buffer's newest version instead of the plan's.
+ * The places of a plan's bytes in a writer with another layout than the plan's: that of its buffer's newest version, or of
+ * the file.
  */
 #pragma once
 
@@ -20,4 +21,7 @@ struct placement {
  */
 int placement_init(struct placement *p, const struct plan *plan, const struct weightd_writer *wr,
 		   const char *name, struct sentence *s);
+
+/* The data of the plan's original as they are, with what stands between its tensors: for a writer with its layout. */
+int placement_init_original(struct placement *p, const struct plan *plan, struct sentence *s);
 void placement_deinit(struct placement *p); /* a zeroed one is fine */

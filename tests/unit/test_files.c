@@ -253,6 +253,20 @@ static void hostile_bundles_are_refused_by_the_reader(void **state)
 	assert_refused("", 0, "");
 }
 
+static void a_descriptor_without_seals_is_refused(void **state)
+{
+	struct weightd_files *f = NULL;
+	struct sentence s = {0};
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(files_map(fds[0], &f, &s), -EBADMSG);
+	assert_non_null(strstr(s.text, "no sealed memfd"));
+	(void)close(fds[0]);
+	(void)close(fds[1]);
+}
+
 static void a_memfd_that_can_change_is_refused(void **state)
 {
 	cleanup(fd_closep) int fd = -1;
@@ -297,6 +311,7 @@ int main(void)
 		cmocka_unit_test(sets_have_limits),
 		cmocka_unit_test(hostile_bundles_are_refused_by_the_reader),
 		cmocka_unit_test(a_memfd_that_can_change_is_refused),
+		cmocka_unit_test(a_descriptor_without_seals_is_refused),
 		cmocka_unit_test(more_than_the_most_is_refused_by_the_reader),
 	};
 

@@ -195,8 +195,8 @@ static void a_header_is_padded_to_a_place_in_a_page_that_is_the_same(void **stat
 {
 	static const struct {
 		uint64_t wanted, size;
-	} cases[] = {{0, 10},      {10, 10},  {11, 11},  {4106, 4106},
-		     {8192, 8192}, {9, 4105}, {1, 4097}, {5, 4101}};
+	} cases[] = {{0, 10},   {10, 10},  {11, 11},  {4106, 4106},    {8192, 8192},
+		     {9, 4105}, {1, 4097}, {5, 4101}, {100000009, 265}};
 	char buf[16];
 	const struct image_verbatim v = safetensors(buf, "{}");
 

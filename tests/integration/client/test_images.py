@@ -194,6 +194,24 @@ def test_the_next_version_begins_its_data_at_the_same_offset(weightd):
     reader.verify()
 
 
+@pytest.mark.parametrize("is_parsed", [False, True])
+def test_a_new_layout_that_is_the_same_leaves_the_offset(weightd, tmp_path, is_parsed):
+    rows = [row for row in ODD if n_bytes(*row[1:]) % 256 == 0] + [("tail", "U8", (3,))]  # in the order of a file
+    write_file(tmp_path / "m.safetensors", rows, contents(rows, 1), {"k": "v" * 100})
+    weightd.load("m", tmp_path / "m.safetensors")
+    reader = weightd.attach("m")
+    before, view = reader.location.data_offset, reader["tail"].memoryview()
+    assert before % PAGE
+    data = contents(rows, 2)
+    with weightd.create("m", reader.layout() if is_parsed else lay_out(weightd, rows), new_layout=True) as writer:
+        for name, value in data.items():
+            writer.write(writer[name].offset, value)
+        writer.publish()
+    assert reader.swap() and reader.location.data_offset == before
+    assert bytes(view) == data["tail"]
+    reader.verify()
+
+
 def write_file(path, rows, data, metadata):
     header, at = {"__metadata__": metadata}, 0
     for name, dtype, shape in rows:
@@ -249,6 +267,17 @@ def test_a_file_follows_a_version_of_the_flat_form_and_its_readers_attach_anew(w
     assert {name: bytes(tensor.read()) for name, tensor in new.items()} == data
     publish(weightd, "m", ODD, 3, alignment=256)  # adopts the layout of the file
     assert new.swap() and new.location.data_offset > 0
+
+
+def test_a_version_that_replaces_the_flat_form_has_it_too(weightd):
+    """With a layout of its own it could replace another model, which was published after the look at the newest version."""
+    publish(weightd, "m", ODD, 1, alignment=256)
+    before = weightd.attach("m").layout_hash
+    data = publish(weightd, "m", ODD, 2, replace=True, policy="evict", pause_timeout=0.0)
+    new = weightd.attach("m")
+    assert (new.version, new.location.data_offset, new.layout_hash) == (2, 0, before) and rows_of(new) == data
+    publish(weightd, "m", ODD, 3, replace=True, new_layout=True, policy="evict", pause_timeout=0.0)
+    assert weightd.attach("m").location.data_offset > 0
 
 
 def test_other_tensors_after_the_flat_form_are_refused_as_ever(weightd):

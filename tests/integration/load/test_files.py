@@ -6,6 +6,7 @@ import struct
 import pytest
 from lib import gguf
 from lib.fake_server import FakeServer, later
+from lib.wire import IMAGES, Wire
 
 MIB = 1 << 20
 CONFIG = {"architectures": ["LlamaForCausalLM"], "transformers_version": "5.24.0",
@@ -157,6 +158,30 @@ def test_load_of_a_file_keeps_the_files_of_the_newest_version(daemon, model, tmp
     assert paths == ["config.json"]
     assert (attributes["stage"], attributes["architecture"]) == ("tuned", "LlamaForCausalLM")
     assert found(daemon, "m@1")[1]["stage"] == "base"
+
+
+def test_load_of_a_file_leaves_files_out_that_cannot_be_read(daemon, tmp_path):
+    other = write_weights(tmp_path / "w.safetensors")
+    daemon.ctl("load", "m", str(other))
+    with Wire(daemon.socket, features=IMAGES) as writer:
+        lease = writer.attach("m")
+        slot = writer.create("m", os.pread(lease.layout_fd, os.fstat(lease.layout_fd).st_size, 0))
+        writer.set_files(slot.writer, b"junk" * 10)
+        writer.publish(slot.writer)
+        writer.detach(slot.writer)
+    done = daemon.ctl("load", "m", str(other), "--attribute", "a=b")
+    assert "the files of the newest version of 'm' are left out, because they cannot be used: " in done.stderr
+    paths, attributes = found(daemon)
+    assert paths == [] and (attributes["a"], attributes["dtype"]) == ("b", "F32")
+
+
+def test_path_of_the_weights_that_the_caller_sets_takes_precedence(daemon, model, tmp_path):
+    daemon.ctl("load", "m", str(model))
+    other = write_weights(tmp_path / "other.safetensors", value=2)
+    daemon.ctl("load", "m", str(other), "--attribute", "weights=unet/w.safetensors")
+    assert found(daemon)[1]["weights"] == "unet/w.safetensors"
+    daemon.ctl("load", "m", str(other))
+    assert found(daemon)[1]["weights"] == "unet/w.safetensors"
 
 
 @pytest.mark.parametrize("option", ["--exclusive", "--reusable", "--replace"])

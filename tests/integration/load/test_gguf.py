@@ -81,6 +81,25 @@ def test_the_version_is_the_file(daemon, client, tmp_path, version, alignment, p
     assert all(row["offset"] % (alignment or 32) == 0 for row in rows.values())
 
 
+@pytest.mark.parametrize("alignment", [32, 256])
+def test_bytes_between_the_tensors_are_those_of_the_file(daemon, client, tmp_path, alignment):
+    """Writers leave there what they like."""
+    path, tensors, metadata = tmp_path / "m.gguf", all_types(1), {"general.alignment": ("u32", alignment)}
+    for version, digit in (1, b"#"), (2, b"%"):
+        offset = gguf.write(path, tensors, metadata)
+        raw, at = bytearray(path.read_bytes()), offset
+        for _, _, data in tensors.values():
+            at += len(data)
+            gap = -(at - offset) % alignment
+            raw[at:at + gap] = digit * gap
+            at += gap
+        assert at == len(raw) == path.stat().st_size and raw != path.read_bytes()
+        path.write_bytes(raw)
+        assert load(daemon, path)["size"] == sum(len(data) for _, _, data in tensors.values())
+        assert content(client.attach("m", version)) == raw
+        check_tensors(daemon, tensors)
+
+
 def test_attributes_say_what_the_file_is(daemon, weightd, tmp_path):
     gguf.write(tmp_path / "m.gguf", all_types(1), METADATA | {"general.architecture": ("text", "qwen3")})
     load(daemon, tmp_path / "m.gguf")
