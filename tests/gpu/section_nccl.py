@@ -52,6 +52,8 @@ class Memory:
     A process with memory on the GPU (memory.py). `seed` gives its content; 0 is zeroes.
     """
 
+    header = 0  # the data are at the start
+
     def __init__(self, env, size, seed, gpu=0):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(MEMORY_S)

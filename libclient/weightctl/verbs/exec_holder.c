@@ -242,6 +242,8 @@ void exec_holder_end(struct exec_holder *h)
 {
 	char byte = 0;
 
+	free(h->links);
+	free(h->weights);
 	if (h->fd < 0)
 		return;
 	(void)send(h->fd, &byte, 1, MSG_NOSIGNAL);

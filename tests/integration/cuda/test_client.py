@@ -22,7 +22,7 @@ def test_what_one_process_writes_another_reads_bit_for_bit(one):
             assert buffer.read(7, 5) == DATA[7:12]
             buffer.verify()
             assert "GPU-" in buffer.device
-            for offset, n in (len(DATA) + 64, 1), (0, len(DATA) + 64), (2**64 - 1, 2):
+            for offset, n in (len(DATA) + 256, 1), (0, len(DATA) + 256), (2**64 - 1, 2):
                 assert refused(buffer.read, offset, n).errno == errno.EINVAL
     """)
 
