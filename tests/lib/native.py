@@ -56,7 +56,7 @@ class CreateOptions(Sized):
 
 class Location(Sized):
     _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", ctypes.c_uint8 * 16),
-                ("map_size", c_uint64)]
+                ("map_size", c_uint64), ("data_offset", c_uint64)]
 
 
 PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
@@ -282,6 +282,12 @@ class Buffer:
         self.client.check(lib.weightd_buffer_location(self.handle, byref(ret)))
         return ret.map_size
 
+    @property
+    def data_offset(self):
+        ret = Location()
+        self.client.check(lib.weightd_buffer_location(self.handle, byref(ret)))
+        return ret.data_offset
+
     def read(self, offset=0, n=None):
         """As bytes() does, wherever they are."""
         size = c_uint64()
@@ -363,6 +369,12 @@ class Writer:
         ret = Location()
         self.client.check(lib.weightd_writer_location(self.handle, byref(ret)))
         return ret.map_size
+
+    @property
+    def data_offset(self):
+        ret = Location()
+        self.client.check(lib.weightd_writer_location(self.handle, byref(ret)))
+        return ret.data_offset
 
     def read(self, offset, n):
         to = ctypes.create_string_buffer(n)

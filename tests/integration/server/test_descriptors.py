@@ -47,8 +47,10 @@ def image_of(buffer):
 def test_the_descriptor_of_a_buffer_reads_its_bytes_and_writes_none(client):
     client.publish("m", BYTES)
     buffer, fd = attach(client)
+    data = buffer.data_offset
     try:
-        assert os.pread(fd, SIZE, 0) == BYTES
+        assert data > 0 and os.fstat(fd).st_size == data + SIZE
+        assert os.pread(fd, SIZE, data) == BYTES
         assert not os.get_inheritable(fd)
         with pytest.raises(OSError) as e:
             os.pwrite(fd, b"x", 0)
@@ -56,7 +58,7 @@ def test_the_descriptor_of_a_buffer_reads_its_bytes_and_writes_none(client):
         with pytest.raises(OSError):
             mmap.mmap(fd, SIZE)
         buffer.detach()
-        assert os.pread(fd, SIZE, 0) == BYTES, "without a lease, but there"
+        assert os.pread(fd, SIZE, data) == BYTES, "without a lease, but there"
     finally:
         os.close(fd)
 
@@ -67,7 +69,7 @@ def test_the_descriptor_is_of_the_version_that_was_attached(client):
     for version, data in (1, BYTES), (2, bytes(SIZE)), (0, bytes(SIZE)):
         buffer, fd = attach(client, version=version)
         with buffer:
-            assert os.pread(fd, SIZE, 0) == data, version
+            assert os.pread(fd, SIZE, buffer.data_offset) == data, version
         os.close(fd)
 
 
@@ -130,10 +132,11 @@ def test_memory_of_the_older_kind_of_a_gpu_has_no_descriptor(one):
 def test_the_memory_stays_until_the_descriptor_is_closed(client, daemon):
     client.publish("m", BYTES)
     buffer, fd = attach(client)
+    data = buffer.data_offset
     buffer.detach()
     client.drop("m")
     with Wire(daemon.socket) as w:
-        assert os.pread(fd, SIZE, 0) == BYTES
+        assert os.pread(fd, SIZE, data) == BYTES
         os.close(fd)
         assert w.names() == []
 
@@ -144,7 +147,7 @@ def test_the_memory_stays_until_the_descriptor_is_closed(client, daemon):
 def test_what_a_child_writes_through_the_descriptor_is_published_with_its_digest(client):
     with client.create("m", SIZE) as writer:
         fd = writer.fd()
-        with Child(write_all, fd) as child:
+        with Child(write_all, fd, writer.data_offset) as child:
             assert child.end() == 0
         version = writer.publish()
         with client.attach("m", version=version) as buffer:
@@ -156,9 +159,9 @@ def test_what_a_child_writes_through_the_descriptor_is_published_with_its_digest
         os.close(fd)
 
 
-def write_all(_, fd):
-    with mmap.mmap(fd, SIZE) as m:
-        m[:] = BYTES
+def write_all(_, fd, data):
+    with mmap.mmap(fd, data + SIZE) as m:
+        m[data:] = BYTES
 
 
 def test_what_changes_behind_a_leaf_that_was_digested_is_digested_again_when_asked(client):
@@ -166,7 +169,7 @@ def test_what_changes_behind_a_leaf_that_was_digested_is_digested_again_when_ask
         fd = writer.fd()
         for leaf in range(3):
             lib.weightd_writer_digest_leaf(writer.handle, leaf)
-        os.pwrite(fd, BYTES, 0)
+        os.pwrite(fd, BYTES, writer.data_offset)
         for leaf in range(3):
             lib.weightd_writer_digest_leaf(writer.handle, leaf)
         os.close(fd)
@@ -178,10 +181,11 @@ def test_what_changes_behind_a_leaf_that_was_digested_is_digested_again_when_ask
 def test_a_mapping_through_the_descriptor_is_in_the_way_of_publish_until_it_is_gone(client):
     with client.create("m", SIZE) as writer:
         fd = writer.fd()
-        with mmap.mmap(fd, SIZE) as m:
-            m[:4] = b"once"
+        data = writer.data_offset
+        with mmap.mmap(fd, data + SIZE) as m:
+            m[data:data + 4] = b"once"
             assert refused(writer.publish).errno == errno.EBUSY
-            m[:5] = b"twice"
+            m[data:data + 5] = b"twice"
         os.close(fd)
         writer.publish()
     with client.attach("m") as buffer:
