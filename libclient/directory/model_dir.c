@@ -316,7 +316,7 @@ static int fill(struct weightd_model_dir *d)
 	}
 	if (r < 0)
 		return r;
-	r = tree_protect(d->place.fd, d->mode);
+	r = model_place_finish(&d->place, d->mode);
 	if (r < 0)
 		return sentence_set(&d->w->sentence, r, "'%s' cannot be made read-only: %s",
 				    d->place.path, strerror(-r));

@@ -137,7 +137,9 @@ static void protected_trees_cannot_be_changed(void **state)
 	assert_int_equal(tree_add_file(fd, "a/b", "before", 6), 0);
 	assert_int_equal(tree_add_link(fd, "w", "/proc/1/fd/900"), 0);
 	assert_false(tree_is_protected(fd));
+	assert_true(tree_is_unfinished(fd));
 	assert_int_equal(tree_protect(fd, 0555), 0);
+	tree_seal(fd);
 	assert_true(tree_is_protected(fd));
 
 	assert_int_equal(openat(fd, "new", O_CREAT | O_WRONLY, 0600), -1);
@@ -181,9 +183,9 @@ static void leave_directory(struct scene *s, const char *path, bool finished)
 	if (child == 0) {
 		struct model_place p;
 		bool made = model_place_init(&p, path, &s->sentence) == 0 &&
-			    tree_add_file(p.fd, "d/f", "x", 1) == 0 &&
 			    tree_add_link(p.fd, "w", "/proc/1/fd/900") == 0 &&
-			    (!finished || tree_protect(p.fd, 0500) == 0);
+			    tree_add_file(p.fd, "d/f", "x", 1) == 0 &&
+			    (!finished || model_place_finish(&p, 0500) == 0);
 
 		_exit(made ? 0 : 1); /* model_place_deinit() is not called */
 	}
@@ -217,6 +219,61 @@ static void leftovers_are_removed_by_the_next_one(void **state)
 	assert_true(exists(living.path) && exists(p.path));
 	model_place_deinit(&p);
 	model_place_deinit(&living);
+	assert_int_equal(count_entries(s->top), 0);
+}
+
+/* A directory that a user may have under the name that holders choose. */
+static int make_own(const struct scene *s, const char *name, const char *target)
+{
+	cleanup(freep) char *path = below(s, name);
+	int fd;
+
+	assert_int_equal(mkdir(path, 0700), 0);
+	fd = open_folder(path);
+	assert_int_equal(tree_add_file(fd, "notes", "x", 1), 0);
+	if (target)
+		assert_int_equal(tree_add_link(fd, "w", target), 0);
+	return fd;
+}
+
+static void directories_of_the_user_stay(void **state)
+{
+	struct scene *s = *state;
+	cleanup(fd_closep) int plain = make_own(s, "weightd-model-backup", NULL);
+	cleanup(fd_closep) int hidden = make_own(s, ".weightd-model-backup", NULL);
+	cleanup(fd_closep) int linked = make_own(s, "weightd-model-linked", "/proc/1/fd/900");
+	cleanup(fd_closep) int other = make_own(s, ".weightd-model-linked", "/tmp");
+	cleanup(fd_closep) int read_only = make_own(s, "weightd-model-frozen", NULL);
+	cleanup(freep) char *empty = below(s, "weightd-model-abcdef");
+	struct model_place p;
+
+	assert_int_equal(tree_protect(read_only, 0555), 0);
+	assert_int_equal(mkdir(empty, 0700), 0);
+	assert_int_equal(model_place_init(&p, NULL, &s->sentence), 0);
+	model_place_deinit(&p);
+	assert_int_equal(count_entries(s->top), 6);
+	assert_false(tree_is_empty(plain) || tree_is_empty(hidden) || tree_is_empty(linked) ||
+		     tree_is_empty(other) || tree_is_empty(read_only));
+}
+
+static void a_program_sees_the_name_of_a_finished_directory(void **state)
+{
+	struct scene *s = *state;
+	cleanup(freep) char *hidden = NULL;
+	struct model_place p;
+	struct stat st;
+
+	assert_int_equal(model_place_init(&p, NULL, &s->sentence), 0);
+	hidden = strdup(p.path);
+	assert_non_null(strstr(hidden, "/.weightd-model-"));
+	assert_int_equal(tree_add_link(p.fd, "w", "/proc/1/fd/900"), 0);
+	assert_int_equal(model_place_finish(&p, 0555), 0);
+	assert_false(exists(hidden));
+	assert_non_null(strstr(p.path, "/weightd-model-"));
+	assert_int_equal(stat(p.path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0555);
+	assert_int_equal(count_entries(s->top), 1);
+	model_place_deinit(&p);
 	assert_int_equal(count_entries(s->top), 0);
 }
 
@@ -285,6 +342,8 @@ int main(void)
 		TEST(protected_trees_cannot_be_changed),
 		TEST(private_directories_are_locked_and_removed),
 		TEST(leftovers_are_removed_by_the_next_one),
+		TEST(directories_of_the_user_stay),
+		TEST(a_program_sees_the_name_of_a_finished_directory),
 		TEST(given_directories_must_be_empty),
 		TEST(leftovers_at_a_given_path_are_taken_over),
 		TEST(missing_directories_are_made_and_removed),
