@@ -120,7 +120,8 @@ static bool is_users_own(const char *folder)
 	return stat(folder, &st) == 0 && st.st_uid == geteuid();
 }
 
-static int make_private(struct model_place *p, struct sentence *s)
+/* In the first folder that takes one, of those that were not tried. -ENOENT: all were. */
+static int make_private(struct model_place *p)
 {
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	const char *const folders[] = {
@@ -130,12 +131,21 @@ static int make_private(struct model_place *p, struct sentence *s)
 	};
 	int r = -ENOENT;
 
-	for (size_t i = 0; i < ARRAY_LEN(folders) && r < 0; i++) {
-		if (!folders[i] || folders[i][0] != '/')
+	while (p->n_tried < ARRAY_LEN(folders) && r < 0) {
+		const char *folder = folders[p->n_tried++];
+
+		if (!folder || folder[0] != '/')
 			continue;
-		remove_leftovers(folders[i]);
-		r = make_private_in(p, folders[i]);
+		remove_leftovers(folder);
+		r = make_private_in(p, folder);
 	}
+	return r;
+}
+
+static int make_first_private(struct model_place *p, struct sentence *s)
+{
+	int r = make_private(p);
+
 	if (r < 0)
 		return sentence_set(
 			s, r, "no directory can be made in $XDG_RUNTIME_DIR, $TMPDIR or /tmp: %s",
@@ -206,7 +216,7 @@ int model_place_init(struct model_place *p, const char *path, struct sentence *s
 	int r;
 
 	*p = (struct model_place){.fd = -1};
-	r = path ? make_given(p, path, s) : make_private(p, s);
+	r = path ? make_given(p, path, s) : make_first_private(p, s);
 	if (r < 0)
 		model_place_forget(p);
 	return r;
@@ -264,6 +274,17 @@ void model_place_deinit(struct model_place *p)
 	else if (is_still_there(p))
 		(void)rmdir(p->path);
 	model_place_forget(p);
+}
+
+int model_place_move(struct model_place *p)
+{
+	if (!p->is_hidden)
+		return -ENOSPC;
+	model_place_deinit(p);
+	if (make_private(p) == 0)
+		return 0;
+	model_place_forget(p);
+	return -ENOSPC;
 }
 
 void model_place_forget(struct model_place *p)

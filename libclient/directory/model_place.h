@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 #include "libclient/connection/sentence.h"
@@ -17,6 +18,7 @@ struct model_place {
 	bool is_made; /* it did not exist before, and is removed at the end; else it is emptied */
 	bool is_hidden; /* its name begins with a dot until it is finished */
 	mode_t mode; /* of a directory that existed before */
+	size_t n_tried; /* folders for private ones */
 };
 
 /*
@@ -25,6 +27,9 @@ struct model_place {
  * holders of this user left there.
  */
 int model_place_init(struct model_place *p, const char *path, struct sentence *s);
+
+/* Removes a private directory whose folder is full, and makes one in the next folder. -ENOSPC: there is none. */
+int model_place_move(struct model_place *p);
 
 /* Protects the filled directory with `mode`, and gives a private one the `path` that it keeps. */
 int model_place_finish(struct model_place *p, mode_t mode);

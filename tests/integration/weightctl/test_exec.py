@@ -13,7 +13,7 @@ import sys
 import textwrap
 
 import pytest
-from lib import gguf, wire
+from lib import features, gguf, wire
 from lib.daemon import copy_for_others
 from lib.model_files import can_open, data_of, holder_of, kill_holder, readers, write_model
 from lib.wire import until
@@ -389,6 +389,23 @@ def test_files_of_a_hostile_writer_make_no_directory(scene, runtime):
     done = scene.ctl("exec", "hostile", "--", "echo", "started", check=False)
     assert (done.returncode, done.stdout) == (125, "") and "'../outside' cannot be the path" in done.stderr
     assert not (runtime / "outside").exists()
+
+
+def test_a_folder_without_room_for_the_files_is_passed_over(scene, runtime, weights, tmp_path):
+    features.require("mounts")
+    folder, second = tmp_path / "folder", tmp_path / "second"
+    folder.mkdir()
+    second.mkdir()
+    shutil.copy(tmp_path / "model.safetensors", folder)
+    (folder / "vocab.txt").write_bytes(bytes(300_000))
+    scene.ctl("load", "m", folder, "-q")
+    command = list(map(str, scene.ctl_command(["exec", "m", "--", "sh", "-c", 'stat -c "%n %s" {}/vocab.txt; ls -A $XDG_RUNTIME_DIR'])))
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none $XDG_RUNTIME_DIR && exec "$@"', "sh", *command],
+                          env=scene.env | {"TMPDIR": str(second)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    path, size = done.stdout.split()
+    assert os.path.dirname(os.path.dirname(path)) == str(second) and size == "300000"
+    until(lambda: not list(second.iterdir()), "the directory is removed")
 
 
 @pytest.mark.parametrize("names, sentence", [
