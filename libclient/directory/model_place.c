@@ -195,8 +195,12 @@ static int take_given(struct model_place *p, struct sentence *s)
 static int make_given(struct model_place *p, const char *path, struct sentence *s)
 {
 	cleanup(freep) char *here = path[0] == '/' ? strdup("") : get_current_dir_name();
-	int r;
+	int r = here ? 0 : -errno;
 
+	if (!*path)
+		return sentence_set(s, -ENOENT, "'' is no path of a directory");
+	if (r < 0 && r != -ENOMEM)
+		return sentence_set(s, r, "the current directory cannot be found: %s", strerror(-r));
 	if (!here || asprintf(&p->path, "%s%s%s", here, *here ? "/" : "", path) < 0) {
 		p->path = NULL;
 		return sentence_set(s, -ENOMEM, "out of memory");

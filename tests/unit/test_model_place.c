@@ -332,6 +332,33 @@ static void missing_directories_are_made_and_removed(void **state)
 	assert_non_null(strstr(s->sentence.text, "none/new"));
 }
 
+/* The current directory would be taken for it, if that is empty. */
+static void an_empty_path_is_refused(void **state)
+{
+	struct scene *s = *state;
+	struct model_place p;
+
+	assert_int_equal(chdir(s->top), 0);
+	assert_int_equal(model_place_init(&p, "", &s->sentence), -ENOENT);
+	assert_string_equal(s->sentence.text, "'' is no path of a directory");
+	assert_int_equal(chdir("/"), 0);
+}
+
+static void a_relative_path_needs_a_current_directory(void **state)
+{
+	struct scene *s = *state;
+	cleanup(freep) char *gone = below(s, "gone");
+	struct model_place p;
+
+	assert_int_equal(mkdir(gone, 0700), 0);
+	assert_int_equal(chdir(gone), 0);
+	assert_int_equal(rmdir(gone), 0);
+	assert_int_equal(model_place_init(&p, "new", &s->sentence), -ENOENT);
+	assert_string_equal(s->sentence.text,
+			    "the current directory cannot be found: No such file or directory");
+	assert_int_equal(chdir("/"), 0);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -347,6 +374,8 @@ int main(void)
 		TEST(given_directories_must_be_empty),
 		TEST(leftovers_at_a_given_path_are_taken_over),
 		TEST(missing_directories_are_made_and_removed),
+		TEST(an_empty_path_is_refused),
+		TEST(a_relative_path_needs_a_current_directory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
