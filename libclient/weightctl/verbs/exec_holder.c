@@ -228,7 +228,8 @@ int exec_holder_start(struct exec_holder *h, struct cli *cli, const char *const 
 		cli_out_of_memory();
 	process_fd = pidfd_open(getpid(), 0);
 	if (process_fd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return cli_error("cannot start a holder: %s", strerror(errno));
+		return cli_error("cannot start a holder: %s%s", strerror(errno),
+				 errno == EMFILE ? "; raise the limit (ulimit -n)" : "");
 	r = fork_holder(cli, specs, n, self_fd, pair[1], process_fd);
 	(void)close(pair[1]);
 	(void)close(process_fd);

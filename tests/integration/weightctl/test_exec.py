@@ -325,6 +325,22 @@ def test_a_user_without_privileges_has_the_same(make_daemon, weights, tmp_path, 
     until(lambda: not list(runtime.iterdir()), "the directory is removed")
 
 
+def test_a_changed_mode_of_the_memory_is_told(make_daemon, weights, tmp_path, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    runtime = daemon.folder / "runtime"
+    runtime.mkdir()
+    os.chown(runtime, OTHER, OTHER)
+    daemon.ctl("load", "--mode", "0644", "m", tmp_path / "model.safetensors", "-q")
+    daemon.ctl("exec", "m", "--", "chmod", "0", "{}/model.safetensors")
+    done = subprocess.run(["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups",
+                           copy_for_others("weightctl", daemon.folder), "exec", "m", "--", "echo", "started"],
+                          env=daemon.env | {"XDG_RUNTIME_DIR": str(runtime)}, cwd="/", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "Permission denied" in done.stderr and "changed the mode of the memory" in done.stderr and "/proc is" not in done.stderr
+    until(lambda: not list(runtime.iterdir()), "the directory is removed")
+
+
 @pytest.mark.parametrize("mode, shown", [("0640", "500"), ("0644", "555")])
 def test_others_may_look_at_what_they_may_attach(scene, mode, shown):
     scene.ctl("chmod", mode, "m")
@@ -424,7 +440,8 @@ def test_a_version_that_is_gone_and_a_buffer_that_is_not_there(scene):
     assert (done.returncode, done.stderr) == \
         (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
     done = scene.ctl("exec", "m", "n", "--", "true", check=False)
-    assert done.returncode == 125 and "'n'" in done.stderr
+    assert (done.returncode, done.stderr) == \
+        (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
 
 
 def test_a_buffer_on_a_gpu_is_refused_with_the_way_out(make_daemon, gpu, weights, tmp_path):
@@ -585,7 +602,15 @@ def test_too_few_descriptors_to_inherit(scene):
     done = subprocess.run(["sh", "-c", 'ulimit -n 900 && exec "$@"', "sh", *command], env=scene.env, capture_output=True,
                           text=True, timeout=60)
     assert done.returncode == 125
-    assert done.stderr == "weightctl: the program cannot have descriptor 900: Bad file descriptor; raise the limit (ulimit -n)\n"
+    assert done.stderr == "weightctl: the program cannot have descriptor 900: Too many open files; raise the limit (ulimit -n)\n"
+
+
+def test_too_few_descriptors_for_a_holder(scene):
+    command = [str(word) for word in scene.ctl_command(["exec", "m", "--", "true"])]
+    done = subprocess.run(["sh", "-c", 'ulimit -n 5 && exec "$@"', "sh", *command], env=scene.env, capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 125
+    assert done.stderr == "weightctl: cannot start a holder: Too many open files; raise the limit (ulimit -n)\n"
 
 
 def test_without_a_server(tmp_path, daemon):
