@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -79,6 +80,14 @@ static enum where find(struct cli *cli, const char *name)
 	return weightd_list_count(list) > 0 ? ON_GPU : NOWHERE;
 }
 
+/* Of NAME[@VERSION], which was parsed before; 0: none. */
+static uint64_t version_of(const char *spec)
+{
+	const char *at = strchr(spec, '@');
+
+	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
 static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
 {
 	cleanup(cli_freep) char *sentence = strdup(weightd_error(cli->w)); /* a list may replace it */
@@ -91,8 +100,8 @@ static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
 			return cli_error("'%s' is on a GPU, and only versions in host memory are files; "
 					 "load it to the host, too (weightctl load %s PATH)",
 					 name, name);
-		if (where == NOWHERE)
-			return absent_buffer(cli, name, -ENOENT);
+		if (where == NOWHERE || n == 1)
+			return absent_version(cli, name, version_of(specs[i]), -ENOENT);
 	}
 	return cli_error("%s", sentence ? sentence : strerror(ENOMEM));
 }
