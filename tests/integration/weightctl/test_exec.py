@@ -167,6 +167,38 @@ def test_a_terminal_stays_the_programs(scene):
     os.close(ours)
 
 
+def holders_waiting(pid):
+    """The processes that wait as the holder of that one would: it has become no program yet."""
+    return [entry for entry in os.listdir("/proc") if entry.isdigit() and is_holder_of(entry, pid)]
+
+
+def is_holder_of(entry, pid):
+    try:
+        if pathlib.Path(f"/proc/{entry}/comm").read_text() != "weightd-holder\n":
+            return False
+        fds = pathlib.Path(f"/proc/{entry}/fdinfo")
+        return any(f"Pid:\t{pid}\n" in fd.read_text() for fd in fds.iterdir())
+    except OSError:
+        return False
+
+
+def test_a_starter_that_is_gone_gets_no_sentence_of_its_holder(scene, tmp_path):
+    """The terminal is the shell's again."""
+    ours, theirs = os.pipe()
+    scene.proc.send_signal(signal.SIGSTOP)
+    program = scene.spawn("exec", "m", "--", "true", stderr=theirs)
+    os.close(theirs)
+    until(lambda: holders_waiting(program.pid), "the holder has started")
+    program.kill()
+    program.wait(60)
+    scene.proc.kill()
+    scene.proc.wait()
+    with open(ours, "rb") as f:
+        assert f.read() == b""  # until the holder has ended
+    scene.start()
+    scene.ctl("load", "m", tmp_path / "model.safetensors", "-q")
+
+
 # --- The holder -------------------------------------------------------------------------------------
 
 
@@ -435,7 +467,11 @@ def test_names_that_cannot_stand_side_by_side_are_refused(scene, names, sentence
 
 def test_a_version_that_is_gone_and_a_buffer_that_is_not_there(scene):
     done = scene.ctl("exec", "m@7", "--", "true", check=False)
-    assert done.returncode == 125 and "m" in done.stderr and "7" in done.stderr
+    assert (done.returncode, done.stderr) == \
+        (125, "weightctl: 'm' on host has no version 7; 'weightctl history m' lists those it has\n")
+    for verb in (["files", "m@7"], ["cat", "m@7", "w"]):
+        other = scene.ctl(*verb, check=False)
+        assert (other.returncode, other.stderr) == (1, done.stderr), verb
     done = scene.ctl("exec", "n", "--", "true", check=False)
     assert (done.returncode, done.stderr) == \
         (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
