@@ -241,9 +241,10 @@ static int get_files(struct weightd_model_dir *d, struct held_version *v)
 static int refuse_entry(struct weightd_model_dir *d, const struct held_version *v, const char *path,
 			int r)
 {
-	return sentence_set(&d->w->sentence, r, "%s of '%s@%" PRIu64 "' cannot be made in %s: %s",
-			    QUOTE(path), v->name, weightd_buffer_version(v->b), d->place.path,
-			    strerror(-r));
+	return sentence_set(
+		&d->w->sentence, r, "%s of '%s@%" PRIu64 "' cannot be made in %s: %s%s",
+		QUOTE(path), v->name, weightd_buffer_version(v->b), d->place.path, strerror(-r),
+		r == -ENOSPC || r == -EDQUOT ? "; $TMPDIR can name a folder with more room" : "");
 }
 
 static int add_file(struct weightd_model_dir *d, const struct held_version *v,
@@ -316,11 +317,22 @@ static int fill(struct weightd_model_dir *d)
 	}
 	if (r < 0)
 		return r;
-	r = tree_protect(d->place.fd, d->mode);
+	r = model_place_finish(&d->place, d->mode);
 	if (r < 0)
 		return sentence_set(&d->w->sentence, r, "'%s' cannot be made read-only: %s",
 				    d->place.path, strerror(-r));
 	return 0;
+}
+
+/* A private directory goes to a folder with more room. */
+static int fill_somewhere(struct weightd_model_dir *d)
+{
+	int r;
+
+	do
+		r = fill(d);
+	while ((r == -ENOSPC || r == -EDQUOT) && model_place_move(&d->place) == 0);
+	return r;
 }
 
 static int hold_versions(struct weightd_model_dir *d, const char *const *specs)
@@ -374,7 +386,7 @@ int weightd_model_dir_new(struct weightd *w, const char *const *specs, size_t n,
 	if (r == 0)
 		r = model_place_init(&d->place, o.path, &w->sentence);
 	if (r == 0)
-		r = fill(d);
+		r = fill_somewhere(d);
 	if (r < 0) {
 		struct sentence said = w->sentence; /* detaching may fail, too */
 

@@ -1,6 +1,9 @@
 /*
  * A directory is locked only after it exists, and removers of leftovers take the same lock. So a maker that finds its
  * directory locked or removed makes another one.
+ *
+ * A user may have a directory with such a name. Two kinds are removed: protected ones with a link to a descriptor, and
+ * ones that no holder has finished, whose names begin with a dot. In these the link is made before the first file.
  */
 #include "libclient/directory/model_place.h"
 
@@ -19,6 +22,7 @@
 #include "libclient/directory/tree.h"
 
 #define PREFIX "weightd-model-"
+#define HIDDEN_PREFIX ".weightd-model-"
 #define RANDOM "XXXXXX"
 #define TRIES_MAX 20
 #define OPEN_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK)
@@ -37,14 +41,28 @@ static bool is_linked(int fd)
 	return fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
+static bool is_leftover(int fd, bool is_hidden)
+{
+	if (is_hidden)
+		return tree_is_empty(fd) || tree_is_unfinished(fd);
+	return tree_is_protected(fd);
+}
+
 static void remove_leftover(int folder_fd, const char *name)
 {
 	cleanup(fd_closep) int fd = openat(folder_fd, name, OPEN_FLAGS | O_NOFOLLOW);
 
 	if (fd < 0 || !is_ours(fd) || flock(fd, LOCK_EX | LOCK_NB) < 0)
 		return;
-	if (tree_clear(fd) == 0)
+	if (is_leftover(fd, name[0] == '.') && tree_clear(fd) == 0)
 		(void)unlinkat(folder_fd, name, AT_REMOVEDIR);
+}
+
+static bool is_random_name(const char *name, const char *prefix)
+{
+	size_t n = strlen(prefix);
+
+	return !strncmp(name, prefix, n) && strlen(name) == n + strlen(RANDOM);
 }
 
 static void remove_leftovers(const char *folder)
@@ -53,8 +71,7 @@ static void remove_leftovers(const char *folder)
 	struct dirent *e;
 
 	while (dir && (e = readdir(dir)))
-		if (!strncmp(e->d_name, PREFIX, strlen(PREFIX)) &&
-		    strlen(e->d_name) == strlen(PREFIX RANDOM))
+		if (is_random_name(e->d_name, PREFIX) || is_random_name(e->d_name, HIDDEN_PREFIX))
 			remove_leftover(dirfd(dir), e->d_name);
 }
 
@@ -81,13 +98,14 @@ static int make_private_in(struct model_place *p, const char *folder)
 	for (int i = 0; i < TRIES_MAX && r == -EAGAIN; i++) {
 		cleanup(freep) char *path = NULL;
 
-		if (asprintf(&path, "%s/" PREFIX RANDOM, folder) < 0)
+		if (asprintf(&path, "%s/" HIDDEN_PREFIX RANDOM, folder) < 0)
 			return path = NULL, -ENOMEM;
 		if (!mkdtemp(path))
 			return -errno;
 		free(p->path);
 		p->path = take_ptr(path);
 		r = lock_new(p);
+		p->is_hidden = r == 0;
 		if (r < 0 && r != -EAGAIN)
 			(void)rmdir(p->path);
 	}
@@ -102,7 +120,8 @@ static bool is_users_own(const char *folder)
 	return stat(folder, &st) == 0 && st.st_uid == geteuid();
 }
 
-static int make_private(struct model_place *p, struct sentence *s)
+/* In the first folder that takes one, of those that were not tried. -ENOENT: all were. */
+static int make_private(struct model_place *p)
 {
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	const char *const folders[] = {
@@ -112,12 +131,21 @@ static int make_private(struct model_place *p, struct sentence *s)
 	};
 	int r = -ENOENT;
 
-	for (size_t i = 0; i < ARRAY_LEN(folders) && r < 0; i++) {
-		if (!folders[i] || folders[i][0] != '/')
+	while (p->n_tried < ARRAY_LEN(folders) && r < 0) {
+		const char *folder = folders[p->n_tried++];
+
+		if (!folder || folder[0] != '/')
 			continue;
-		remove_leftovers(folders[i]);
-		r = make_private_in(p, folders[i]);
+		remove_leftovers(folder);
+		r = make_private_in(p, folder);
 	}
+	return r;
+}
+
+static int make_first_private(struct model_place *p, struct sentence *s)
+{
+	int r = make_private(p);
+
 	if (r < 0)
 		return sentence_set(
 			s, r, "no directory can be made in $XDG_RUNTIME_DIR, $TMPDIR or /tmp: %s",
@@ -167,8 +195,12 @@ static int take_given(struct model_place *p, struct sentence *s)
 static int make_given(struct model_place *p, const char *path, struct sentence *s)
 {
 	cleanup(freep) char *here = path[0] == '/' ? strdup("") : get_current_dir_name();
-	int r;
+	int r = here ? 0 : -errno;
 
+	if (!*path)
+		return sentence_set(s, -ENOENT, "'' is no path of a directory");
+	if (r < 0 && r != -ENOMEM)
+		return sentence_set(s, r, "the current directory cannot be found: %s", strerror(-r));
 	if (!here || asprintf(&p->path, "%s%s%s", here, *here ? "/" : "", path) < 0) {
 		p->path = NULL;
 		return sentence_set(s, -ENOMEM, "out of memory");
@@ -188,9 +220,42 @@ int model_place_init(struct model_place *p, const char *path, struct sentence *s
 	int r;
 
 	*p = (struct model_place){.fd = -1};
-	r = path ? make_given(p, path, s) : make_private(p, s);
+	r = path ? make_given(p, path, s) : make_first_private(p, s);
 	if (r < 0)
 		model_place_forget(p);
+	return r;
+}
+
+/* The new name is taken first by an empty directory, which the renamed one replaces. */
+static int reveal(struct model_place *p)
+{
+	int folder_length = (int)(strrchr(p->path, '/') - p->path);
+	cleanup(freep) char *path = NULL;
+	int r = 0;
+
+	if (asprintf(&path, "%.*s/" PREFIX RANDOM, folder_length, p->path) < 0)
+		return path = NULL, -ENOMEM;
+	if (!mkdtemp(path))
+		return -errno;
+	if (rename(p->path, path) < 0) {
+		r = -errno;
+		(void)rmdir(path);
+		return r;
+	}
+	free(p->path);
+	p->path = take_ptr(path);
+	p->is_hidden = false;
+	return 0;
+}
+
+int model_place_finish(struct model_place *p, mode_t mode)
+{
+	int r = tree_protect(p->fd, mode);
+
+	if (r == 0 && p->is_hidden)
+		r = reveal(p);
+	if (r == 0)
+		tree_seal(p->fd);
 	return r;
 }
 
@@ -213,6 +278,17 @@ void model_place_deinit(struct model_place *p)
 	else if (is_still_there(p))
 		(void)rmdir(p->path);
 	model_place_forget(p);
+}
+
+int model_place_move(struct model_place *p)
+{
+	if (!p->is_hidden)
+		return -ENOSPC;
+	model_place_deinit(p);
+	if (make_private(p) == 0)
+		return 0;
+	model_place_forget(p);
+	return -ENOSPC;
 }
 
 void model_place_forget(struct model_place *p)

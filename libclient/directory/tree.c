@@ -19,6 +19,7 @@
 
 #define DEPTH_MAX 40
 #define WRITE_BITS 0222
+#define OTHERS_WRITE_BITS 0022
 #define OPEN_FLAGS (O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
 static bool component_is_plain(const char *name, size_t n)
@@ -110,6 +111,8 @@ struct visitor {
 	int (*entry)(struct visitor *v, int fd, const char *name, const struct stat *st);
 	int (*leave)(struct visitor *v, int fd); /* after them; may be NULL */
 	mode_t mode;
+	mode_t forbidden; /* bits that no mode may have */
+	int top_fd;
 	bool has_link;
 };
 
@@ -163,7 +166,8 @@ static int protect_directory(struct visitor *v, int fd)
 {
 	if (fchmod(fd, v->mode & ~(mode_t)WRITE_BITS) < 0)
 		return -errno;
-	set_immutable(fd, true);
+	if (fd != v->top_fd)
+		set_immutable(fd, true);
 	return 0;
 }
 
@@ -182,9 +186,15 @@ static int protect_entry(struct visitor *v, int fd, const char *name, const stru
 
 int tree_protect(int top_fd, mode_t mode)
 {
-	struct visitor v = {.entry = protect_entry, .leave = protect_directory, .mode = mode};
+	struct visitor v = {
+		.entry = protect_entry, .leave = protect_directory, .mode = mode, .top_fd = top_fd};
 
 	return walk(&v, top_fd, 0);
+}
+
+void tree_seal(int top_fd)
+{
+	set_immutable(top_fd, true);
 }
 
 static int unprotect_directory(struct visitor *v, int fd)
@@ -230,10 +240,9 @@ static int check_directory(struct visitor *v, int fd)
 {
 	struct stat st;
 
-	(void)v;
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	return st.st_uid == geteuid() && !(st.st_mode & WRITE_BITS) ? 0 : -EPERM;
+	return st.st_uid == geteuid() && !(st.st_mode & v->forbidden) ? 0 : -EPERM;
 }
 
 static int check_entry(struct visitor *v, int fd, const char *name, const struct stat *st)
@@ -244,16 +253,26 @@ static int check_entry(struct visitor *v, int fd, const char *name, const struct
 		v->has_link = true;
 		return 0;
 	}
-	return S_ISREG(st->st_mode) && st->st_uid == geteuid() && !(st->st_mode & WRITE_BITS)
+	return S_ISREG(st->st_mode) && st->st_uid == geteuid() && !(st->st_mode & v->forbidden)
 		       ? 0
 		       : -EPERM;
 }
 
-bool tree_is_protected(int top_fd)
+static bool is_of_holder(int top_fd, mode_t forbidden)
 {
-	struct visitor v = {.enter = check_directory, .entry = check_entry};
+	struct visitor v = {.enter = check_directory, .entry = check_entry, .forbidden = forbidden};
 
 	return walk(&v, top_fd, 0) == 0 && v.has_link;
+}
+
+bool tree_is_protected(int top_fd)
+{
+	return is_of_holder(top_fd, WRITE_BITS);
+}
+
+bool tree_is_unfinished(int top_fd)
+{
+	return is_of_holder(top_fd, OTHERS_WRITE_BITS);
 }
 
 static int refuse_entry(struct visitor *v, int fd, const char *name, const struct stat *st)

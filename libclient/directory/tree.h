@@ -19,9 +19,11 @@ int tree_add_file(int top_fd, const char *path, const void *data, uint64_t size)
 
 /*
  * Removes the write permissions of everything, `top_fd` included, and leaves those of `mode`. Processes that ignore
- * modes are kept from writing by the file system, if it has a flag for that and this process may set it.
+ * modes are kept from writing by the file system, if it has a flag for that and this process may set it. tree_seal()
+ * sets that flag for the top itself, which cannot be renamed from then on.
  */
 int tree_protect(int top_fd, mode_t mode);
+void tree_seal(int top_fd);
 
 /* Removes everything below `top_fd`, and makes that writable for its owner. */
 int tree_clear(int top_fd);
@@ -31,6 +33,9 @@ int tree_clear(int top_fd);
  * /proc/PID/fd.
  */
 bool tree_is_protected(int top_fd);
+
+/* The same for a tree that is not protected yet. */
+bool tree_is_unfinished(int top_fd);
 bool tree_is_empty(int top_fd);
 
 static inline void tree_closedirp(DIR **d)

@@ -874,7 +874,8 @@ struct weightd_load_result {
  * file must be the only path. In host memory the version of one file is that file, byte for byte, unless the buffer is
  * exclusive or reusable, or its newest version has the same tensors in another order. A
  * directory stands for one set of files: the one with a well-known name (model, diffusion_pytorch_model), else the one
- * of its only index, else its only set X-00001-of-0000N, else its only file; weightctl(1) has the rules. Several
+ * of its only index, else its only set X-00001-of-0000N, else its only file, which may be GGUF if it has no other
+ * weights; weightctl(1) has the rules. Several
  * candidates are -EBADMSG. The library opens files with the caller's permissions. A failure leaves the previous version
  * untouched, with two exceptions: an exclusive buffer is torn once the update has begun, and a replaced buffer is left
  * without a version. A file that changes during the load is -EBADMSG. Blocks, and uses a connection of its own to the

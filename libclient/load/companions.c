@@ -193,7 +193,7 @@ static void note_left_out(const struct companion_folder *folder,
 		(void)snprintf(more, sizeof(more), " and %zu more", folder->n_left_out - 1);
 	(void)sentence_set(&note, 0,
 			   "%s: left out %s%s: links that leave the directory or lead nowhere, or "
-			   "names that are not UTF-8",
+			   "names that are not UTF-8 or have control characters",
 			   QUOTE_PATH(folder->path), QUOTE(folder->left_out), more);
 	o->note(o->userdata, note.text);
 }

@@ -3,10 +3,13 @@
  */
 #include "libclient/load/gguf_file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ipc/base/num.h"
+#include "libclient/load/companion_name.h"
 
 #define FIRST_SIZE (64 * KIB)
 
@@ -18,6 +21,35 @@ bool gguf_file_is(const struct file *f)
 	return !f->is_directory && f->identity.size >= sizeof(start) &&
 	       file_read(f, start, sizeof(start), 0, &ignored) == 0 &&
 	       gguf_is_magic(start, sizeof(start));
+}
+
+static bool has_suffix(const char *name)
+{
+	const char *suffix = strrchr(name, '.');
+
+	return suffix && !strcmp(suffix, ".gguf");
+}
+
+static int is_weights(const struct dirent *e)
+{
+	return e->d_name[0] != '.' && companion_is_weights(e->d_name);
+}
+
+int gguf_file_find(const char *directory, char **ret_name)
+{
+	struct dirent **entries = NULL;
+	int n = scandir(directory, &entries, is_weights, alphasort), r = 0;
+
+	if (n < 0)
+		return -errno;
+	if (n == 1 && has_suffix(entries[0]->d_name)) {
+		*ret_name = strdup(entries[0]->d_name);
+		r = *ret_name ? 1 : -ENOMEM;
+	}
+	for (int i = 0; i < n; i++)
+		free(entries[i]);
+	free(entries);
+	return r;
 }
 
 /* Makes `size` bytes of the `had`. */

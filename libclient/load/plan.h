@@ -42,7 +42,7 @@ struct plan {
 };
 
 /*
- * Opens what the paths name (.safetensors files, indexes, directories with either; one GGUF file), parses it and
+ * Opens what the paths name (.safetensors files, indexes, directories with them; one GGUF file), parses it and
  * lays it out. All descriptors stay open in the plan. `progress` has the functions of the caller.
  */
 int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,

@@ -9,6 +9,7 @@
 #include "libclient/image/array.h"
 #include "libclient/load/choice.h"
 #include "libclient/load/directory.h"
+#include "libclient/load/gguf_file.h"
 #include "libclient/load/pipeline.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
@@ -164,6 +165,21 @@ static int add_component(struct sources *ss, const char *directory, struct sente
 	return r < 0 ? r : 1;
 }
 
+/* 1: the weights of the directory are one GGUF file, which was added. */
+static int add_gguf(struct sources *ss, const char *directory, struct sentence *s)
+{
+	cleanup(freep) char *name = NULL;
+	int r = gguf_file_find(directory, &name);
+
+	if (r < 0)
+		return sentence_set(s, r, "cannot list the directory %s: %s", QUOTE_PATH(directory),
+				    strerror(-r));
+	if (r == 0)
+		return 0;
+	r = add_source(ss, path_join(directory, strlen(directory), name), SOURCE_NO_INDEX, 0, s);
+	return r < 0 ? r : 1;
+}
+
 static int add_directory(struct sources *ss, const struct file *f, struct sentence *s)
 {
 	cleanup(directory_deinit) struct directory d = {0};
@@ -171,6 +187,8 @@ static int add_directory(struct sources *ss, const struct file *f, struct senten
 
 	if (r == 0 && d.n_sets == 0)
 		r = add_component(ss, f->path, s);
+	if (r == 0 && d.n_sets == 0)
+		r = add_gguf(ss, f->path, s);
 	if (r != 0)
 		return r < 0 ? r : 0;
 	return add_choice(ss, &d, f, s);

@@ -71,7 +71,7 @@ static const char *device_of(const struct weightd_list *list, const char *name, 
 	return found;
 }
 
-int absent_buffer(struct cli *cli, const char *name, int r)
+int absent_version(struct cli *cli, const char *name, uint64_t version, int r)
 {
 	cleanup(cli_list_freep) struct weightd_list *list = NULL;
 	cleanup(cli_freep) char *sentence = NULL;
@@ -85,7 +85,11 @@ int absent_buffer(struct cli *cli, const char *name, int r)
 	if (weightd_list(cli->w, NULL, &list) < 0)
 		return cli_error("%s", sentence);
 	found = device_of(list, name, device);
-	if (found && !strcmp(found, device)) /* it is a version that is not there */
+	if (found && !strcmp(found, device) && version)
+		return cli_error("'%s' on %s has no version %" PRIu64
+				 "; 'weightctl history %s' lists those it has",
+				 name, device_short(cli, device), version, name);
+	if (found && !strcmp(found, device))
 		return cli_error("%s", sentence);
 	if (found)
 		return cli_error("there is no buffer '%s' on %s, but one on %s (--device %s)", name,
@@ -93,6 +97,11 @@ int absent_buffer(struct cli *cli, const char *name, int r)
 				 device_short(cli, found));
 	return cli_error("there is no buffer '%s' on %s; %s", name, device_short(cli, device),
 			 say_nearest(list, name, device));
+}
+
+int absent_buffer(struct cli *cli, const char *name, int r)
+{
+	return absent_version(cli, name, 0, r);
 }
 
 int absent_tensor(const struct weightd_buffer *b, const char *name)

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -60,18 +61,31 @@ static void renew(struct holder *h)
 	(void)weightd_ping(h->cli->w, &server);
 }
 
-/* A buffer of that name on a GPU alone. */
-static bool is_on_gpu(struct cli *cli, const char *name)
+enum where {
+	NOWHERE,
+	ON_HOST,
+	ON_GPU, /* alone */
+};
+
+static enum where find(struct cli *cli, const char *name)
 {
 	cleanup(cli_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_buffer_info *info = NULL;
 
 	if (weightd_list(cli->w, name, &list) < 0)
-		return false;
+		return ON_HOST;
 	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
 		if (info->memory == WEIGHTD_MEMORY_HOST)
-			return false;
-	return weightd_list_count(list) > 0;
+			return ON_HOST;
+	return weightd_list_count(list) > 0 ? ON_GPU : NOWHERE;
+}
+
+/* Of NAME[@VERSION], which was parsed before; 0: none. */
+static uint64_t version_of(const char *spec)
+{
+	const char *at = strchr(spec, '@');
+
+	return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
 static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
@@ -80,15 +94,14 @@ static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
 
 	for (size_t i = 0; i < n && sentence; i++) {
 		cleanup(cli_freep) char *name = strndup(specs[i], strcspn(specs[i], "@"));
+		const enum where where = name ? find(cli, name) : ON_HOST;
 
-		if (!name)
-			break;
-		if (is_on_gpu(cli, name))
+		if (where == ON_GPU)
 			return cli_error("'%s' is on a GPU, and only versions in host memory are files; "
 					 "load it to the host, too (weightctl load %s PATH)",
 					 name, name);
-		if (n == 1)
-			return absent_buffer(cli, name, -ENOENT);
+		if (where == NOWHERE || n == 1)
+			return absent_version(cli, name, version_of(specs[i]), -ENOENT);
 	}
 	return cli_error("%s", sentence ? sentence : strerror(ENOMEM));
 }

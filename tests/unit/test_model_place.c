@@ -137,7 +137,9 @@ static void protected_trees_cannot_be_changed(void **state)
 	assert_int_equal(tree_add_file(fd, "a/b", "before", 6), 0);
 	assert_int_equal(tree_add_link(fd, "w", "/proc/1/fd/900"), 0);
 	assert_false(tree_is_protected(fd));
+	assert_true(tree_is_unfinished(fd));
 	assert_int_equal(tree_protect(fd, 0555), 0);
+	tree_seal(fd);
 	assert_true(tree_is_protected(fd));
 
 	assert_int_equal(openat(fd, "new", O_CREAT | O_WRONLY, 0600), -1);
@@ -181,9 +183,9 @@ static void leave_directory(struct scene *s, const char *path, bool finished)
 	if (child == 0) {
 		struct model_place p;
 		bool made = model_place_init(&p, path, &s->sentence) == 0 &&
-			    tree_add_file(p.fd, "d/f", "x", 1) == 0 &&
 			    tree_add_link(p.fd, "w", "/proc/1/fd/900") == 0 &&
-			    (!finished || tree_protect(p.fd, 0500) == 0);
+			    tree_add_file(p.fd, "d/f", "x", 1) == 0 &&
+			    (!finished || model_place_finish(&p, 0500) == 0);
 
 		_exit(made ? 0 : 1); /* model_place_deinit() is not called */
 	}
@@ -217,6 +219,61 @@ static void leftovers_are_removed_by_the_next_one(void **state)
 	assert_true(exists(living.path) && exists(p.path));
 	model_place_deinit(&p);
 	model_place_deinit(&living);
+	assert_int_equal(count_entries(s->top), 0);
+}
+
+/* A directory that a user may have under the name that holders choose. */
+static int make_own(const struct scene *s, const char *name, const char *target)
+{
+	cleanup(freep) char *path = below(s, name);
+	int fd;
+
+	assert_int_equal(mkdir(path, 0700), 0);
+	fd = open_folder(path);
+	assert_int_equal(tree_add_file(fd, "notes", "x", 1), 0);
+	if (target)
+		assert_int_equal(tree_add_link(fd, "w", target), 0);
+	return fd;
+}
+
+static void directories_of_the_user_stay(void **state)
+{
+	struct scene *s = *state;
+	cleanup(fd_closep) int plain = make_own(s, "weightd-model-backup", NULL);
+	cleanup(fd_closep) int hidden = make_own(s, ".weightd-model-backup", NULL);
+	cleanup(fd_closep) int linked = make_own(s, "weightd-model-linked", "/proc/1/fd/900");
+	cleanup(fd_closep) int other = make_own(s, ".weightd-model-linked", "/tmp");
+	cleanup(fd_closep) int read_only = make_own(s, "weightd-model-frozen", NULL);
+	cleanup(freep) char *empty = below(s, "weightd-model-abcdef");
+	struct model_place p;
+
+	assert_int_equal(tree_protect(read_only, 0555), 0);
+	assert_int_equal(mkdir(empty, 0700), 0);
+	assert_int_equal(model_place_init(&p, NULL, &s->sentence), 0);
+	model_place_deinit(&p);
+	assert_int_equal(count_entries(s->top), 6);
+	assert_false(tree_is_empty(plain) || tree_is_empty(hidden) || tree_is_empty(linked) ||
+		     tree_is_empty(other) || tree_is_empty(read_only));
+}
+
+static void a_program_sees_the_name_of_a_finished_directory(void **state)
+{
+	struct scene *s = *state;
+	cleanup(freep) char *hidden = NULL;
+	struct model_place p;
+	struct stat st;
+
+	assert_int_equal(model_place_init(&p, NULL, &s->sentence), 0);
+	hidden = strdup(p.path);
+	assert_non_null(strstr(hidden, "/.weightd-model-"));
+	assert_int_equal(tree_add_link(p.fd, "w", "/proc/1/fd/900"), 0);
+	assert_int_equal(model_place_finish(&p, 0555), 0);
+	assert_false(exists(hidden));
+	assert_non_null(strstr(p.path, "/weightd-model-"));
+	assert_int_equal(stat(p.path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0555);
+	assert_int_equal(count_entries(s->top), 1);
+	model_place_deinit(&p);
 	assert_int_equal(count_entries(s->top), 0);
 }
 
@@ -275,6 +332,33 @@ static void missing_directories_are_made_and_removed(void **state)
 	assert_non_null(strstr(s->sentence.text, "none/new"));
 }
 
+/* The current directory would be taken for it, if that is empty. */
+static void an_empty_path_is_refused(void **state)
+{
+	struct scene *s = *state;
+	struct model_place p;
+
+	assert_int_equal(chdir(s->top), 0);
+	assert_int_equal(model_place_init(&p, "", &s->sentence), -ENOENT);
+	assert_string_equal(s->sentence.text, "'' is no path of a directory");
+	assert_int_equal(chdir("/"), 0);
+}
+
+static void a_relative_path_needs_a_current_directory(void **state)
+{
+	struct scene *s = *state;
+	cleanup(freep) char *gone = below(s, "gone");
+	struct model_place p;
+
+	assert_int_equal(mkdir(gone, 0700), 0);
+	assert_int_equal(chdir(gone), 0);
+	assert_int_equal(rmdir(gone), 0);
+	assert_int_equal(model_place_init(&p, "new", &s->sentence), -ENOENT);
+	assert_string_equal(s->sentence.text,
+			    "the current directory cannot be found: No such file or directory");
+	assert_int_equal(chdir("/"), 0);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -285,9 +369,13 @@ int main(void)
 		TEST(protected_trees_cannot_be_changed),
 		TEST(private_directories_are_locked_and_removed),
 		TEST(leftovers_are_removed_by_the_next_one),
+		TEST(directories_of_the_user_stay),
+		TEST(a_program_sees_the_name_of_a_finished_directory),
 		TEST(given_directories_must_be_empty),
 		TEST(leftovers_at_a_given_path_are_taken_over),
 		TEST(missing_directories_are_made_and_removed),
+		TEST(an_empty_path_is_refused),
+		TEST(a_relative_path_needs_a_current_directory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

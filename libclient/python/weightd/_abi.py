@@ -323,6 +323,13 @@ def text(value: str) -> bytes:
     return encoded
 
 
+def path_bytes(path: str | os.PathLike) -> bytes:
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise ValueError(f"{path!r} holds a NUL")
+    return encoded
+
+
 def hash_at(address: int | None) -> bytes | None:
     """The 16 bytes there; None for NULL."""
     return ctypes.string_at(address, HASH_SIZE) if address else None

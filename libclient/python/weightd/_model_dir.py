@@ -5,7 +5,7 @@ import ctypes
 import os
 import weakref
 
-from ._abi import ModelDirOptions, lib, text
+from ._abi import ModelDirOptions, lib, path_bytes, text
 from ._connection import shared
 
 
@@ -19,7 +19,7 @@ class ModelDir(os.PathLike):
         self._connection = connection = shared(socket)
         self._handle = handle = ctypes.c_void_p()
         specs = (ctypes.c_char_p * len(names))(*map(text, names))
-        options = ModelDirOptions(path=None if path is None else os.fsencode(path))
+        options = ModelDirOptions(path=None if path is None else path_bytes(path))
         connection.call(lib.weightd_model_dir_new, connection.handle, specs, len(names), ctypes.byref(options),
                         ctypes.byref(handle))
         self._path = os.fsdecode(lib.weightd_model_dir_path(handle))

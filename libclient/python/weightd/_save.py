@@ -7,7 +7,7 @@ import os
 from typing import Callable, Iterator, NamedTuple
 
 from . import _abi
-from ._abi import lib
+from ._abi import lib, path_bytes
 from ._buffer import Buffer
 from ._connection import Connection
 from ._errors import Error, error
@@ -73,7 +73,7 @@ def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0
     result = _abi.SaveResult()
     with _attached(source, version, device, socket) as (connection, handle):
         try:
-            connection.call(lib.weightd_save, handle, _path(directory), ctypes.byref(options), ctypes.byref(result),
+            connection.call(lib.weightd_save, handle, path_bytes(directory), ctypes.byref(options), ctypes.byref(result),
                             again=False)
         except Error:
             if raised:
@@ -140,7 +140,7 @@ def _unconnected(stack: contextlib.ExitStack) -> _Unconnected:
 def _side(stack: contextlib.ExitStack, given: Buffer | str | os.PathLike, device: str,
           socket: str | None) -> tuple[Connection | None, _abi.DiffSide]:
     if isinstance(given, os.PathLike):
-        return None, _abi.DiffSide(path=_path(given))
+        return None, _abi.DiffSide(path=path_bytes(given))
     connection, handle = stack.enter_context(_attached(given, None, device, socket))
     return connection, _abi.DiffSide(buffer=handle)
 
@@ -168,10 +168,3 @@ def _difference(row: _abi.Difference) -> Difference:
     measured = row.n_different > row.n_unmeasured
     return Difference((first or second).name, lib.weightd_diff_name(row.kind).decode(), first, second, row.n_elements,
                       row.n_different, row.n_unmeasured, row.max_abs if measured else None)
-
-
-def _path(path: str | os.PathLike) -> bytes:
-    encoded = os.fsencode(path)
-    if b"\0" in encoded:
-        raise ValueError(f"{path!r} holds a NUL")
-    return encoded

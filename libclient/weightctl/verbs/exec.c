@@ -61,7 +61,7 @@ static int inherit_weights(const struct exec_holder *h, int first)
 		if (dup2(h->weights[i], first + (int)i) < 0)
 			return cli_error(
 				"the program cannot have descriptor %d: %s; raise the limit (ulimit -n)",
-				first + (int)i, strerror(errno));
+				first + (int)i, strerror(errno == EBADF ? EMFILE : errno));
 	return 0;
 }
 
@@ -79,6 +79,11 @@ static int check_links(const struct exec_holder *h, bool inherit)
 			(void)close(fd);
 		if (same)
 			continue;
+		if (fd < 0 && error == EACCES)
+			return cli_error(
+				"'%s' cannot be opened (%s): root or the user of weightd has changed the mode of the "
+				"memory, or a security module forbids it; load the model again",
+				link->path, strerror(error));
 		return cli_error(
 			"'%s' does not lead to the weights in process %d (%s): /proc is not mounted, hides that process, "
 			"or shows another PID namespace%s",

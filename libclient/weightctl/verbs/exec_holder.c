@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -88,6 +89,36 @@ static void close_others(int a, int b)
 	(void)close_range(last + 1, ~0U, 0);
 }
 
+/* Keeps what is printed until it is known that somebody waits for it. -1: it is printed at once. */
+static int divert_errors(int *ret_memory)
+{
+	int memory = memfd_create("errors", MFD_CLOEXEC), saved;
+
+	saved = memory < 0 ? -1 : fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (saved >= 0)
+		(void)dup2(memory, STDERR_FILENO);
+	*ret_memory = memory;
+	return saved;
+}
+
+/* A terminal is another program's once the process that started the holder has ended. */
+static void print_diverted(int memory, int saved, int process_fd)
+{
+	struct pollfd end = {.fd = process_fd, .events = POLLIN};
+	char text[1024];
+	ssize_t n;
+
+	if (saved >= 0) {
+		(void)dup2(saved, STDERR_FILENO);
+		if (poll(&end, 1, 0) == 0 && lseek(memory, 0, SEEK_SET) == 0)
+			while ((n = read(memory, text, sizeof(text))) > 0)
+				(void)fwrite(text, 1, (size_t)n, stderr);
+		(void)close(saved);
+	}
+	if (memory >= 0)
+		(void)close(memory);
+}
+
 static void close_standard_descriptors(void)
 {
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -153,11 +184,15 @@ _Noreturn static void holder_run(struct cli *cli, const char *const *specs, size
 		.self_fd = self_fd,
 	};
 	struct holder holder;
+	int memory, saved, r;
 
 	(void)prctl(PR_SET_NAME, "weightd-holder");
 	ignore_signals();
 	close_others(fd, process_fd);
-	if (holder_open(&holder, cli, specs, n, &options))
+	saved = divert_errors(&memory);
+	r = holder_open(&holder, cli, specs, n, &options);
+	print_diverted(memory, saved, process_fd);
+	if (r)
 		_exit(EXIT_FAILED);
 	if (!send_all(holder.dir, fd, n, self_fd)) {
 		(void)cli_error(
@@ -228,7 +263,8 @@ int exec_holder_start(struct exec_holder *h, struct cli *cli, const char *const 
 		cli_out_of_memory();
 	process_fd = pidfd_open(getpid(), 0);
 	if (process_fd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return cli_error("cannot start a holder: %s", strerror(errno));
+		return cli_error("cannot start a holder: %s%s", strerror(errno),
+				 errno == EMFILE ? "; raise the limit (ulimit -n)" : "");
 	r = fork_holder(cli, specs, n, self_fd, pair[1], process_fd);
 	(void)close(pair[1]);
 	(void)close(process_fd);

@@ -1,8 +1,10 @@
 /*
  * weightctl files: the files that a version has beside its weights.
  */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/server.h"
@@ -53,6 +55,9 @@ static int files_run(struct cli *cli, int argc, char *argv[])
 	target = cli_target(cli, argv[optind]);
 	if (server_connect(cli) || server_files(cli, &target, &files))
 		return EXIT_FAILED;
+	if (weightd_files_count(files) == 0 && !cli->format.json && isatty(STDOUT_FILENO))
+		(void)fprintf(stderr, "%s@%" PRIu64 " has no files beside its weights\n",
+			      target.name, target.version);
 	return files_print(cli, &table, &target, files);
 }
 

@@ -288,3 +288,27 @@ def forge(slot, raw, offset):
     table = wire._hash(raw[:offset]) + wire._hash(raw[offset:])
     os.pwrite(slot.digests_fd, table, 0)
     return wire._hash(table[16:])
+
+
+def test_a_directory_stands_for_its_only_gguf_file(daemon, tmp_path):
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    whole = gguf.pack(SMALL, METADATA)
+    (folder / "llama-Q8_0.gguf").write_bytes(whole)
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    load(daemon, folder)
+    files = json.loads(daemon.ctl("files", "m", "--json").stdout)
+    assert [file["path"] for file in files["files"]] == ["config.json"]
+    assert files["attributes"]["weights"] == "model.gguf"
+    daemon.ctl("save", "m", tmp_path / "saved", "-q")
+    assert (tmp_path / "saved/model.gguf").read_bytes() == whole
+    daemon.ctl("diff", "m", tmp_path / "saved")
+    assert load(daemon, tmp_path / "saved", name="again")["digest"] == load(daemon, folder, name="other")["digest"]
+
+
+@pytest.mark.parametrize("other", ["mmproj.gguf", "pytorch_model.bin"])
+def test_a_directory_with_other_weights_stands_for_no_gguf_file(daemon, tmp_path, other):
+    gguf.write(tmp_path / "model.gguf", SMALL)
+    (tmp_path / other).write_bytes(b"GGUF")
+    done = daemon.ctl("load", "m", tmp_path, check=False)
+    assert done.returncode == 1 and "'model.gguf'" in done.stderr and other in done.stderr

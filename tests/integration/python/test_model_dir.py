@@ -149,6 +149,12 @@ def test_errors(weightd, model, tmp_path):
         weightd.model_dir("m", path=path)
 
 
+def test_a_path_with_a_nul_is_not_cut(weightd, model, tmp_path):
+    with pytest.raises(ValueError, match="holds a NUL"):
+        weightd.model_dir("m", path=f"{tmp_path}/cut\0off")
+    assert not (tmp_path / "cut").exists()
+
+
 def test_it_cannot_be_pickled(weightd, model):
     with pytest.raises(TypeError, match="pass its path"):
         pickle.dumps(weightd.model_dir("m"))

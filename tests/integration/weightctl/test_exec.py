@@ -13,7 +13,7 @@ import sys
 import textwrap
 
 import pytest
-from lib import gguf, wire
+from lib import features, gguf, wire
 from lib.daemon import copy_for_others
 from lib.model_files import can_open, data_of, holder_of, kill_holder, readers, write_model
 from lib.wire import until
@@ -165,6 +165,38 @@ def test_a_terminal_stays_the_programs(scene):
     assert program.wait(60) == 0, os.read(ours, 4096)
     os.close(theirs)
     os.close(ours)
+
+
+def holders_waiting(pid):
+    """The processes that wait as the holder of that one would: it has become no program yet."""
+    return [entry for entry in os.listdir("/proc") if entry.isdigit() and is_holder_of(entry, pid)]
+
+
+def is_holder_of(entry, pid):
+    try:
+        if pathlib.Path(f"/proc/{entry}/comm").read_text() != "weightd-holder\n":
+            return False
+        fds = pathlib.Path(f"/proc/{entry}/fdinfo")
+        return any(f"Pid:\t{pid}\n" in fd.read_text() for fd in fds.iterdir())
+    except OSError:
+        return False
+
+
+def test_a_starter_that_is_gone_gets_no_sentence_of_its_holder(scene, tmp_path):
+    """The terminal is the shell's again."""
+    ours, theirs = os.pipe()
+    scene.proc.send_signal(signal.SIGSTOP)
+    program = scene.spawn("exec", "m", "--", "true", stderr=theirs)
+    os.close(theirs)
+    until(lambda: holders_waiting(program.pid), "the holder has started")
+    program.kill()
+    program.wait(60)
+    scene.proc.kill()
+    scene.proc.wait()
+    with open(ours, "rb") as f:
+        assert f.read() == b""  # until the holder has ended
+    scene.start()
+    scene.ctl("load", "m", tmp_path / "model.safetensors", "-q")
 
 
 # --- The holder -------------------------------------------------------------------------------------
@@ -325,6 +357,22 @@ def test_a_user_without_privileges_has_the_same(make_daemon, weights, tmp_path, 
     until(lambda: not list(runtime.iterdir()), "the directory is removed")
 
 
+def test_a_changed_mode_of_the_memory_is_told(make_daemon, weights, tmp_path, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    runtime = daemon.folder / "runtime"
+    runtime.mkdir()
+    os.chown(runtime, OTHER, OTHER)
+    daemon.ctl("load", "--mode", "0644", "m", tmp_path / "model.safetensors", "-q")
+    daemon.ctl("exec", "m", "--", "chmod", "0", "{}/model.safetensors")
+    done = subprocess.run(["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups",
+                           copy_for_others("weightctl", daemon.folder), "exec", "m", "--", "echo", "started"],
+                          env=daemon.env | {"XDG_RUNTIME_DIR": str(runtime)}, cwd="/", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "Permission denied" in done.stderr and "changed the mode of the memory" in done.stderr and "/proc is" not in done.stderr
+    until(lambda: not list(runtime.iterdir()), "the directory is removed")
+
+
 @pytest.mark.parametrize("mode, shown", [("0640", "500"), ("0644", "555")])
 def test_others_may_look_at_what_they_may_attach(scene, mode, shown):
     scene.ctl("chmod", mode, "m")
@@ -391,6 +439,23 @@ def test_files_of_a_hostile_writer_make_no_directory(scene, runtime):
     assert not (runtime / "outside").exists()
 
 
+def test_a_folder_without_room_for_the_files_is_passed_over(scene, runtime, weights, tmp_path):
+    features.require("mounts")
+    folder, second = tmp_path / "folder", tmp_path / "second"
+    folder.mkdir()
+    second.mkdir()
+    shutil.copy(tmp_path / "model.safetensors", folder)
+    (folder / "vocab.txt").write_bytes(bytes(300_000))
+    scene.ctl("load", "m", folder, "-q")
+    command = list(map(str, scene.ctl_command(["exec", "m", "--", "sh", "-c", 'stat -c "%n %s" {}/vocab.txt; ls -A $XDG_RUNTIME_DIR'])))
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none $XDG_RUNTIME_DIR && exec "$@"', "sh", *command],
+                          env=scene.env | {"TMPDIR": str(second)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    path, size = done.stdout.split()
+    assert os.path.dirname(os.path.dirname(path)) == str(second) and size == "300000"
+    until(lambda: not list(second.iterdir()), "the directory is removed")
+
+
 @pytest.mark.parametrize("names, sentence", [
     (["m", "m@1"], "'m' is named twice; a directory has one version of a buffer"),
     (["m", "a/../b"], "'a/../b' cannot be the name of a folder, which several models need; name it alone"),
@@ -402,12 +467,17 @@ def test_names_that_cannot_stand_side_by_side_are_refused(scene, names, sentence
 
 def test_a_version_that_is_gone_and_a_buffer_that_is_not_there(scene):
     done = scene.ctl("exec", "m@7", "--", "true", check=False)
-    assert done.returncode == 125 and "m" in done.stderr and "7" in done.stderr
+    assert (done.returncode, done.stderr) == \
+        (125, "weightctl: 'm' on host has no version 7; 'weightctl history m' lists those it has\n")
+    for verb in (["files", "m@7"], ["cat", "m@7", "w"]):
+        other = scene.ctl(*verb, check=False)
+        assert (other.returncode, other.stderr) == (1, done.stderr), verb
     done = scene.ctl("exec", "n", "--", "true", check=False)
     assert (done.returncode, done.stderr) == \
         (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
     done = scene.ctl("exec", "m", "n", "--", "true", check=False)
-    assert done.returncode == 125 and "'n'" in done.stderr
+    assert (done.returncode, done.stderr) == \
+        (125, "weightctl: there is no buffer 'n' on host; 'weightctl ls' lists those there are\n")
 
 
 def test_a_buffer_on_a_gpu_is_refused_with_the_way_out(make_daemon, gpu, weights, tmp_path):
@@ -568,7 +638,15 @@ def test_too_few_descriptors_to_inherit(scene):
     done = subprocess.run(["sh", "-c", 'ulimit -n 900 && exec "$@"', "sh", *command], env=scene.env, capture_output=True,
                           text=True, timeout=60)
     assert done.returncode == 125
-    assert done.stderr == "weightctl: the program cannot have descriptor 900: Bad file descriptor; raise the limit (ulimit -n)\n"
+    assert done.stderr == "weightctl: the program cannot have descriptor 900: Too many open files; raise the limit (ulimit -n)\n"
+
+
+def test_too_few_descriptors_for_a_holder(scene):
+    command = [str(word) for word in scene.ctl_command(["exec", "m", "--", "true"])]
+    done = subprocess.run(["sh", "-c", 'ulimit -n 5 && exec "$@"', "sh", *command], env=scene.env, capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 125
+    assert done.stderr == "weightctl: cannot start a holder: Too many open files; raise the limit (ulimit -n)\n"
 
 
 def test_without_a_server(tmp_path, daemon):

@@ -3,8 +3,10 @@ import json
 import os
 import pty
 import struct
+import subprocess
 
 import pytest
+from lib.model_files import write_model
 
 HOSTILE = "é\x1b[31m\n\ttab\x00end\n"
 
@@ -70,3 +72,15 @@ def test_absent_files_are_named(loaded, args, said):
                                   ("cat", "--file", "x"), ("load", "m", "x", "--attribute", "y")])
 def test_wrong_arguments_are_a_usage_error(daemon, args):
     assert daemon.ctl(*args, check=False).returncode == 2
+
+
+def test_a_version_without_files_is_told_on_a_terminal(daemon, tmp_path):
+    write_model(tmp_path / "bare.safetensors")
+    daemon.ctl("load", "-q", "bare", tmp_path / "bare.safetensors")
+    assert daemon.ctl("files", "bare").stderr == ""
+    ours, theirs = os.openpty()
+    done = subprocess.run(daemon.ctl_command(["files", "bare"]), env=daemon.env, stdin=subprocess.DEVNULL, stdout=theirs,
+                          stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(theirs)
+    os.close(ours)
+    assert (done.returncode, done.stderr) == (0, "bare@1 has no files beside its weights\n")
