@@ -18,6 +18,8 @@
 #include "libclient/image/file.h"
 #include "libclient/save/contents.h"
 
+#define TRIES_MAX 20 /* to make a folder that another save does not remove at once */
+
 #define QUOTE(path) file_quote(&(struct sentence_quote){0}, path)
 
 /* Names of temporary folders: this, and 8 digits. */
@@ -175,42 +177,67 @@ static void remove_leftovers(const struct save_folder *f)
 	(void)closedir(dir);
 }
 
-/* Another save may have removed the folder before it was locked. */
-static bool is_ours(const struct save_folder *f)
+/* Locks the new folder. -EAGAIN: another save removed it before it was locked. */
+static int lock_temporary(const struct save_folder *f)
 {
 	struct stat here, there;
 
-	return flock(f->fd, LOCK_EX | LOCK_NB) == 0 && fstat(f->fd, &here) == 0 &&
-	       fstatat(f->parent_fd, f->temporary, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-	       here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+	if (flock(f->fd, LOCK_EX | LOCK_NB) < 0)
+		return -errno;
+	if (fstat(f->fd, &here) < 0)
+		return -errno;
+	if (fstatat(f->parent_fd, f->temporary, &there, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? -EAGAIN : -errno;
+	return here.st_dev == there.st_dev && here.st_ino == there.st_ino ? 0 : -EAGAIN;
 }
 
-static int make_temporary(struct save_folder *f, struct sentence *s)
+static int make_folder(struct save_folder *f)
 {
 	char prefix[256];
 	uint32_t number;
 
 	temporary_prefix(f, prefix);
-	for (;;) {
-		if (getrandom(&number, sizeof(number), 0) != sizeof(number))
-			return place_failed(f->path, -errno, s);
-		(void)snprintf(f->temporary, sizeof(f->temporary), "%.240s%08x", prefix, number);
-		if (mkdirat(f->parent_fd, f->temporary, 0777) < 0) {
-			f->temporary[0] = '\0';
-			if (errno == EEXIST)
-				continue;
-			return sentence_set(s, -errno,
-					    "cannot save to %s: no folder can be made beside it: %s",
-					    QUOTE(f->path), strerror(errno));
-		}
-		f->fd = openat(f->parent_fd, f->temporary,
-			       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		if (f->fd < 0)
-			return place_failed(f->path, -errno, s);
-		if (is_ours(f))
-			return 0;
-		f->fd = fd_close(f->fd);
+	if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+		return -errno;
+	(void)snprintf(f->temporary, sizeof(f->temporary), "%.240s%08x", prefix, number);
+	if (mkdirat(f->parent_fd, f->temporary, 0777) < 0) {
+		int r = -errno;
+
+		f->temporary[0] = '\0';
+		return r;
 	}
+	return 0;
+}
+
+/* Makes a folder and locks it, or leaves none. -EEXIST, -EAGAIN: another try may succeed. */
+static int try_temporary(struct save_folder *f, const char **ret_what)
+{
+	int r = make_folder(f);
+
+	*ret_what = "no folder can be made beside it";
+	if (r < 0)
+		return r;
+	*ret_what = "the new folder beside it cannot be locked";
+	f->fd = openat(f->parent_fd, f->temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	r = f->fd < 0 ? -errno : lock_temporary(f);
+	if (r == 0)
+		return 0;
+	f->fd = fd_close(f->fd);
+	(void)unlinkat(f->parent_fd, f->temporary, AT_REMOVEDIR);
+	f->temporary[0] = '\0';
+	return r;
+}
+
+static int make_temporary(struct save_folder *f, struct sentence *s)
+{
+	const char *what = "";
+	int r = -EAGAIN;
+
+	for (unsigned i = 0; i < TRIES_MAX && (r == -EAGAIN || r == -EEXIST); i++)
+		r = try_temporary(f, &what);
+	if (r == 0)
+		return 0;
+	return sentence_set(s, r, "cannot save to %s: %s: %s", QUOTE(f->path), what, strerror(-r));
 }
 
 int save_folder_open(struct save_folder *f, const char *path, bool replace, struct sentence *s)

@@ -10,6 +10,7 @@ import struct
 import subprocess
 
 import pytest
+from integration.programs import compiled
 from integration.weightctl.test_weightctl import HOSTILE, TENSORS, ctl_json, write_safetensors
 from lib import features
 from lib.wire import until
@@ -363,6 +364,14 @@ def test_a_limit_of_files_leaves_nothing(loaded, place):
     done = loaded.ctl("save", "-q", "m", place / "out", check=False,
                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
     assert done.returncode == 1 and "File too large" in done.stderr
+    assert tree(place) == {}
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_disk_that_cannot_lock_is_refused(loaded, place):
+    library = compiled("no_locks.so", (features.ROOT / "tests/integration/preload/no_locks.c",), "-shared")
+    loaded.env["LD_PRELOAD"] = str(library)
+    assert "cannot be locked: No locks available" in refused(loaded, "m", place / "out")
     assert tree(place) == {}
 
 
