@@ -267,7 +267,7 @@ static int rename_failed(const struct save_folder *f, int r, struct sentence *s)
 /* File systems that cannot exchange folders: the place is empty for a moment. */
 static int replace_by_two_renames(struct save_folder *f)
 {
-	char old[sizeof(f->temporary) + 4];
+	char old[sizeof(f->temporary)];
 
 	(void)snprintf(old, sizeof(old), "%.250s-old", f->temporary);
 	if (renameat(f->parent_fd, f->name, f->parent_fd, old) < 0)
@@ -278,16 +278,32 @@ static int replace_by_two_renames(struct save_folder *f)
 		(void)renameat(f->parent_fd, old, f->parent_fd, f->name);
 		return r;
 	}
-	(void)contents_remove(f->parent_fd, old);
-	f->temporary[0] = '\0';
+	memcpy(f->temporary, old, sizeof(old));
 	return 0;
 }
 
+/* The old folder has the temporary name then. */
 static int replace_old(struct save_folder *f)
 {
 	if (renameat2(f->parent_fd, f->temporary, f->parent_fd, f->name, RENAME_EXCHANGE) == 0)
-		return 0; /* save_folder_deinit() removes the old one, which has the temporary name */
+		return 0;
 	return errno == EINVAL ? replace_by_two_renames(f) : -errno;
+}
+
+static int remove_old(struct save_folder *f, struct sentence *s)
+{
+	int r;
+
+	if (!f->temporary[0])
+		return 0;
+	r = contents_remove(f->parent_fd, f->temporary);
+	if (r < 0)
+		r = sentence_set(s, r,
+				 "the version was saved to %s, but what it replaced cannot be removed "
+				 "(%s): remove %s beside it",
+				 QUOTE(f->path), strerror(-r), QUOTE(f->temporary));
+	f->temporary[0] = '\0';
+	return r;
 }
 
 static int move_new(struct save_folder *f)
@@ -316,9 +332,9 @@ int save_folder_commit(struct save_folder *f, struct sentence *s)
 	r = f->exists && !f->is_empty ? replace_old(f) : move_new(f);
 	if (r < 0)
 		return rename_failed(f, r, s);
-	(void)fsync(
-		f->parent_fd); /* the save is complete; a crash now may undo all of it, and no part */
-	return 0;
+	/* The save is complete. A crash before this may undo all of it, and no part. */
+	(void)fsync(f->parent_fd);
+	return remove_old(f, s);
 }
 
 void save_folder_deinit(struct save_folder *f)

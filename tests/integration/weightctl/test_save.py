@@ -297,6 +297,20 @@ def test_force_replaces_a_model_and_all_that_is_in_it(loaded, place):
     assert list(tree(place / "out")) == ["config.json", "model.safetensors"]
 
 
+def test_force_replaces_a_model_that_is_read_only(loaded, place):
+    loaded.ctl("save", "-q", "m", place / "out")
+    (place / "out/below").mkdir()
+    (place / "out/below/file").write_text("x")
+    (place / "out/below").chmod(0o555)
+    (place / "out").chmod(0o555)
+    drop = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()  # as other users
+    done = subprocess.run([*drop, features.BUILD / "weightctl", "save", "-q", "--force", "m", place / "out"],
+                          env=loaded.env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tree(place / "out")) == ["config.json", "model.safetensors"]
+    assert [p.name for p in place.iterdir()] == ["out"]
+
+
 @pytest.mark.parametrize("where, why", [("file", "not a folder"), ("none/out", "No such file"), ("", "no folder"),
                                         ("file/out", "Not a directory"), ("/", "name a folder below it")])
 def test_places_that_cannot_be(loaded, place, where, why):
