@@ -136,6 +136,12 @@ static int check_place(struct save_folder *f, bool replace, struct sentence *s)
 				    "cannot replace %s: it has no weights, so it is no model; "
 				    "remove its files, or name another folder",
 				    QUOTE(f->path));
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+		return sentence_set(
+			s, -EBUSY,
+			"cannot replace %s: it is in use, by 'weightctl export' for example; "
+			"end that first, or name another folder",
+			QUOTE(f->path));
 	return 0;
 }
 
