@@ -41,6 +41,7 @@ static int resolve_new(const char *path, char **ret, struct sentence *s)
 	cleanup(freep) char *copy = strdup(path);
 	cleanup(freep) char *parent = NULL;
 	size_t n = copy ? strlen(copy) : 0;
+	struct stat st;
 	char *slash;
 
 	if (!copy)
@@ -58,6 +59,11 @@ static int resolve_new(const char *path, char **ret, struct sentence *s)
 				    QUOTE(path), strerror(errno));
 	if (asprintf(ret, "%s/%s", strcmp(parent, "/") ? parent : "", slash ? slash + 1 : copy) < 0)
 		return place_failed(path, -ENOMEM, s);
+	if (lstat(*ret, &st) == 0)
+		return sentence_set(s, -ENOENT,
+				    "cannot save to %s: it is a link that leads nowhere; remove it, or "
+				    "make the folder that it names",
+				    QUOTE(path));
 	return 0;
 }
 
@@ -92,11 +98,16 @@ static int open_parent(struct save_folder *f, struct sentence *s)
 	return f->parent_fd < 0 ? place_failed(f->path, -errno, s) : 0;
 }
 
-static bool same_device(int a, int b)
+/* Also one whose device is that of its parent, by a bind. Kernels before 5.8 do not tell that. */
+static bool is_mount_point(int fd, int parent_fd)
 {
-	struct stat st_a, st_b;
+	struct stat here, parent;
+	struct statx found;
 
-	return fstat(a, &st_a) == 0 && fstat(b, &st_b) == 0 && st_a.st_dev == st_b.st_dev;
+	if (statx(fd, "", AT_EMPTY_PATH, 0, &found) == 0 &&
+	    (found.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+		return true;
+	return fstat(fd, &here) < 0 || fstat(parent_fd, &parent) < 0 || here.st_dev != parent.st_dev;
 }
 
 static int check_place(struct save_folder *f, bool replace, struct sentence *s)
@@ -114,7 +125,7 @@ static int check_place(struct save_folder *f, bool replace, struct sentence *s)
 				    QUOTE(f->path));
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return place_failed(f->path, -errno, s);
-	if (!same_device(fd, f->parent_fd))
+	if (is_mount_point(fd, f->parent_fd))
 		return sentence_set(s, -EBUSY,
 				    "cannot save to %s: it is a mount point, which cannot be "
 				    "replaced; name a folder below it",

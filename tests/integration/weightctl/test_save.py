@@ -278,6 +278,13 @@ def test_a_link_to_a_directory_is_followed(loaded, place):
     assert (place / "link").is_symlink() and saved_tensors(place / "real") == as_dict(LAYERS)
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_link_that_leads_nowhere_is_refused_at_once(loaded, place, end):
+    (place / "link").symlink_to("none")
+    assert "is a link that leads nowhere" in refused(loaded, "m", f"{place}/link{end}")
+    assert (place / "link").is_symlink() and [p.name for p in place.iterdir()] == ["link"]
+
+
 def test_a_directory_with_files_is_refused(loaded, place):
     (place / "out").mkdir()
     (place / "out/mine").write_text("precious")
@@ -370,6 +377,17 @@ def test_a_full_disk_keeps_the_model_that_is_there(daemon, tmp_path, place):
 def test_a_mount_point_is_refused(loaded, place):
     features.require("mounts")
     done = in_mount(loaded, "1M", '"$0" save -q m "$1"; status=$?; ls -A "$1"; exit $status', place)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "mount point" in done.stderr
+
+
+def test_a_bind_of_the_same_disk_is_a_mount_point(loaded, place, tmp_path):
+    features.require("mounts")
+    (place / "out").mkdir()
+    (tmp_path / "other").mkdir()
+    script = 'mount --bind "$2" "$1/out" && "$0" save -q m "$1/out"; status=$?; ls -A "$1/out"; exit $status'
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script, features.BUILD / "weightctl", place, tmp_path / "other"],
+                          env=loaded.env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert "mount point" in done.stderr
 
