@@ -22,10 +22,13 @@
 
 #define QUOTE(path) file_quote(&(struct sentence_quote){0}, path)
 
+#define NAME_KEPT 200 /* bytes of a name in those of its temporary folders */
+#define OLD "-old" /* end of the name of a folder that another replaces */
+
 /* Names of temporary folders: this, and 8 digits. */
 static void temporary_prefix(const struct save_folder *f, char ret[256])
 {
-	(void)snprintf(ret, 256, ".%.200s.weightd-", f->name);
+	(void)snprintf(ret, 256, ".%.*s.weightd-", NAME_KEPT, f->name);
 }
 
 /* --- Places ----------------------------------------------------------------------------------- */
@@ -162,21 +165,41 @@ static bool is_temporary(const char *name, const char *prefix)
 {
 	size_t n = strlen(prefix);
 
-	return !strncmp(name, prefix, n) && strlen(name + n) == 8 &&
-	       strspn(name + n, "0123456789abcdef") == 8;
+	return !strncmp(name, prefix, n) && strspn(name + n, "0123456789abcdef") == 8 &&
+	       (name[n + 8] == '\0' || !strcmp(name + n + 8, OLD));
 }
 
-static void remove_unlocked(int parent_fd, const char *name)
+/*
+ * A process that was killed between two renames has moved the model away, and no other to its place. True: the
+ * folder is not such a model, and can be removed.
+ */
+static bool put_back(struct save_folder *f, const char *name)
 {
-	cleanup(fd_closep) int fd = openat(parent_fd, name,
+	size_t n = strlen(name);
+
+	if (n < strlen(OLD) || strcmp(name + n - strlen(OLD), OLD) != 0)
+		return true;
+	if (strlen(f->name) > NAME_KEPT) /* it was cut: this may be of another place */
+		return false;
+	if (f->exists || faccessat(f->parent_fd, f->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return true;
+	f->exists = renameat(f->parent_fd, name, f->parent_fd, f->name) == 0;
+	return false;
+}
+
+static void remove_unlocked(struct save_folder *f, const char *name)
+{
+	cleanup(fd_closep) int fd = openat(f->parent_fd, name,
 					   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-		(void)contents_remove(parent_fd, name); /* another user's stays */
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return;
+	if (put_back(f, name))
+		(void)contents_remove(f->parent_fd, name); /* another user's stays */
 }
 
 /* Removes what processes that were killed left of saves to this place. */
-static void remove_leftovers(const struct save_folder *f)
+static void remove_leftovers(struct save_folder *f)
 {
 	int fd = openat(f->parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -190,7 +213,7 @@ static void remove_leftovers(const struct save_folder *f)
 	temporary_prefix(f, prefix);
 	while ((entry = readdir(dir)))
 		if (is_temporary(entry->d_name, prefix))
-			remove_unlocked(f->parent_fd, entry->d_name);
+			remove_unlocked(f, entry->d_name);
 	(void)closedir(dir);
 }
 
@@ -263,12 +286,11 @@ int save_folder_open(struct save_folder *f, const char *path, bool replace, stru
 
 	if (r == 0)
 		r = open_parent(f, s);
-	if (r == 0)
-		r = check_place(f, replace, s);
 	if (r < 0)
 		return r;
 	remove_leftovers(f);
-	return make_temporary(f, s);
+	r = check_place(f, replace, s);
+	return r < 0 ? r : make_temporary(f, s);
 }
 
 /* --- Commit ----------------------------------------------------------------------------------- */
@@ -284,9 +306,13 @@ static int rename_failed(const struct save_folder *f, int r, struct sentence *s)
 /* File systems that cannot exchange folders: the place is empty for a moment. */
 static int replace_by_two_renames(struct save_folder *f)
 {
+	cleanup(fd_closep) int fd = openat(f->parent_fd, f->name,
+					   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	char old[sizeof(f->temporary)];
 
-	(void)snprintf(old, sizeof(old), "%.250s-old", f->temporary);
+	if (fd >= 0)
+		(void)flock(fd, LOCK_EX | LOCK_NB); /* no other save shall put it back */
+	(void)snprintf(old, sizeof(old), "%.250s" OLD, f->temporary);
 	if (renameat(f->parent_fd, f->name, f->parent_fd, old) < 0)
 		return -errno;
 	if (renameat(f->parent_fd, f->temporary, f->parent_fd, f->name) < 0) {

@@ -461,6 +461,30 @@ def test_a_save_does_not_remove_that_of_a_living_process(loaded, place):
     assert tree(place / "out") == before and temporaries(place) == []
 
 
+@pytest.fixture
+def no_exchange(loaded):
+    library = compiled("no_exchange.so", (features.ROOT / "tests/integration/preload/no_exchange.c",), "-shared")
+    return loaded.env | {"LD_PRELOAD": str(library)}
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_disk_that_cannot_exchange_has_the_model_replaced(loaded, place, no_exchange):
+    loaded.ctl("save", "-q", "m", place / "out")
+    loaded.ctl("save", "-q", "--force", "--no-files", "m", place / "out", env=no_exchange)
+    assert list(tree(place)) == ["out", "out/model.safetensors"]
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_save_that_is_killed_between_two_renames_is_put_back(loaded, place, no_exchange):
+    loaded.ctl("save", "-q", "--no-files", "m", place / "out")
+    before = tree(place / "out")
+    done = loaded.ctl("save", "-q", "--force", "m", place / "out", check=False, env=no_exchange | {"KILL_BETWEEN": "1"})
+    assert done.returncode == -signal.SIGKILL
+    assert len(temporaries(place)) == 2 and not (place / "out").exists()
+    assert "is not empty" in refused(loaded, "m", place / "out")
+    assert tree(place / "out") == before and temporaries(place) == []
+
+
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing(loaded, place, sig):
     blocked = Blocked(loaded, "m", place / "out")
