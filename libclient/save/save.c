@@ -161,13 +161,12 @@ static int write_one_shard(struct saving *v, uint32_t i)
 
 static int write_index(struct saving *v)
 {
-	cleanup(freep) char *path = shards_path(&(struct shards){.n = 1}, v->weights, 0);
-	cleanup(freep) char *index_path = NULL;
+	cleanup(freep) char *path = shards_index_path(v->weights);
 	cleanup(freep) char *text = shards_index(&v->shards, &v->b->layout, v->weights);
 
-	if (!path || !text || asprintf(&index_path, "%s.index.json", path) < 0)
+	if (!path || !text)
 		return out_of_memory(v->run.s);
-	return output_file(&v->run, index_path, text, strlen(text));
+	return output_file(&v->run, path, text, strlen(text));
 }
 
 static int write_shards(struct saving *v)

@@ -121,6 +121,15 @@ def test_weights_have_the_path_in_their_attribute(daemon, model, place):
     assert index["weight_map"]["layers.7.weight"] == "diffusion_pytorch_model-00004-of-00004.safetensors"
 
 
+def test_one_file_has_the_path_that_exec_shows(daemon, model, place):
+    daemon.ctl("load", "-q", "--attribute", "weights=sub/w.bin", "m", model)
+    daemon.ctl("save", "-q", "m", place / "out")
+    assert list(tree(place / "out")) == ["config.json", "sub", "sub/w.bin"]
+    assert daemon.ctl("exec", "m", "--", "cat", "{}/sub/w.bin", text=False).stdout == (place / "out/sub/w.bin").read_bytes()
+    daemon.ctl("save", "-q", "--shard-size", "2048", "m", place / "shards")
+    assert (place / "shards/sub/w.bin.safetensors.index.json").exists()
+
+
 @pytest.mark.parametrize("size, n", [("1", 8), ("1024", 8), ("2047", 8), ("2048", 4), ("5k", 2), ("8191", 2),
                                      ("8192", 1), ("5G", 1)])
 def test_shards_are_as_large_as_asked_for(loaded, place, size, n):
