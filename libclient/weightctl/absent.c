@@ -95,6 +95,21 @@ int absent_buffer(struct cli *cli, const char *name, int r)
 			 say_nearest(list, name, device));
 }
 
+int absent_version(struct cli *cli, const struct target *target, int r)
+{
+	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	const char *device = cli_device(cli), *found;
+
+	if (r != -ENOENT || !target->version || weightd_list(cli->w, NULL, &list) < 0)
+		return absent_buffer(cli, target->name, r);
+	found = device_of(list, target->name, device);
+	if (!found || strcmp(found, device) != 0)
+		return absent_buffer(cli, target->name, r);
+	return cli_error("'%s' on %s has no version %" PRIu64 "; 'weightctl history %s' lists those "
+			 "it has had",
+			 target->name, device_short(cli, device), target->version, target->name);
+}
+
 int absent_tensor(const struct weightd_buffer *b, const char *name)
 {
 	const uint32_t n = weightd_buffer_n_tensors(b);

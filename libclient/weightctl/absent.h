@@ -11,6 +11,9 @@
  */
 int absent_buffer(struct cli *cli, const char *name, int r);
 
+/* The same for a version: if the buffer exists, it has no such version. */
+int absent_version(struct cli *cli, const struct target *target, int r);
+
 /* That way alone, for a buffer on any device: "is it 'minilm'?". Valid until the next call. */
 const char *absent_hint(struct cli *cli, const char *name);
 

@@ -99,7 +99,7 @@ int server_files(struct cli *cli, struct target *target, struct weightd_files **
 	if (!target->version)
 		target->version = current_version(cli, target->name);
 	r = weightd_files_get(cli->w, target->name, cli->device, target->version, ret);
-	return r < 0 ? absent_buffer(cli, target->name, r) : 0;
+	return r < 0 ? absent_version(cli, target, r) : 0;
 }
 
 void server_put_attributes(const struct weightd_files *files, struct json *json)

@@ -1,8 +1,10 @@
 /*
  * weightctl files: the files that a version has beside its weights.
  */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/server.h"
@@ -34,6 +36,9 @@ static int files_print(const struct cli *cli, struct table *table, const struct 
 	for (size_t i = 0; weightd_files_file(files, i, &file) >= 0; i++)
 		table_row(table, &file);
 	r = table_end(table);
+	if (!cli->format.json && weightd_files_count(files) == 0 && isatty(STDERR_FILENO))
+		(void)fprintf(stderr, "%s@%" PRIu64 " has no files beside its weights\n",
+			      target->name, target->version);
 	if (cli->format.json)
 		json_close(&json, '}');
 	return r;

@@ -70,3 +70,20 @@ def test_absent_files_are_named(loaded, args, said):
                                   ("cat", "--file", "x"), ("load", "m", "x", "--attribute", "y")])
 def test_wrong_arguments_are_a_usage_error(daemon, args):
     assert daemon.ctl(*args, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("args", [["files", "m@9"], ["cat", "--file", "config.json", "m@9"]])
+def test_a_version_that_is_not_there_is_named_with_the_way_out(loaded, args):
+    done = loaded.ctl(*args, check=False)
+    assert done.returncode == 1 and "'m' on host has no version 9; 'weightctl history m' lists" in done.stderr
+
+
+def test_a_terminal_is_told_of_a_version_without_files(loaded, tmp_path):
+    loaded.ctl("load", "bare", str(tmp_path / "model/model.safetensors"))
+    ours, theirs = pty.openpty()
+    process = loaded.spawn("files", "bare", stderr=theirs)
+    assert process.wait(60) == 0
+    os.close(theirs)
+    assert os.read(ours, 4096) == b"bare@1 has no files beside its weights\r\n"
+    os.close(ours)
+    assert loaded.ctl("files", "bare").stderr == ""
