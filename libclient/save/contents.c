@@ -57,6 +57,9 @@ static int remove_folder(int parent_fd, const char *name, const dev_t *device)
 		return -errno;
 	if (device && st.st_dev != *device)
 		return -EBUSY;
+	/* Its owner may have made it read-only. Of another user's, the removal of an entry tells the error. */
+	if ((st.st_mode & S_IRWXU) != S_IRWXU)
+		(void)fchmod(fd, (st.st_mode & 07777) | S_IRWXU);
 	r = remove_entries(fd, st.st_dev);
 	if (unlinkat(parent_fd, name, AT_REMOVEDIR) < 0)
 		return r < 0 ? r : -errno;

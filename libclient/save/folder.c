@@ -18,12 +18,17 @@
 #include "libclient/image/file.h"
 #include "libclient/save/contents.h"
 
+#define TRIES_MAX 20 /* to make a folder that another save does not remove at once */
+
 #define QUOTE(path) file_quote(&(struct sentence_quote){0}, path)
+
+#define NAME_KEPT 200 /* bytes of a name in those of its temporary folders */
+#define OLD "-old" /* end of the name of a folder that another replaces */
 
 /* Names of temporary folders: this, and 8 digits. */
 static void temporary_prefix(const struct save_folder *f, char ret[256])
 {
-	(void)snprintf(ret, 256, ".%.200s.weightd-", f->name);
+	(void)snprintf(ret, 256, ".%.*s.weightd-", NAME_KEPT, f->name);
 }
 
 /* --- Places ----------------------------------------------------------------------------------- */
@@ -39,6 +44,7 @@ static int resolve_new(const char *path, char **ret, struct sentence *s)
 	cleanup(freep) char *copy = strdup(path);
 	cleanup(freep) char *parent = NULL;
 	size_t n = copy ? strlen(copy) : 0;
+	struct stat st;
 	char *slash;
 
 	if (!copy)
@@ -56,6 +62,11 @@ static int resolve_new(const char *path, char **ret, struct sentence *s)
 				    QUOTE(path), strerror(errno));
 	if (asprintf(ret, "%s/%s", strcmp(parent, "/") ? parent : "", slash ? slash + 1 : copy) < 0)
 		return place_failed(path, -ENOMEM, s);
+	if (lstat(*ret, &st) == 0)
+		return sentence_set(s, -ENOENT,
+				    "cannot save to %s: it is a link that leads nowhere; remove it, or "
+				    "make the folder that it names",
+				    QUOTE(path));
 	return 0;
 }
 
@@ -90,11 +101,16 @@ static int open_parent(struct save_folder *f, struct sentence *s)
 	return f->parent_fd < 0 ? place_failed(f->path, -errno, s) : 0;
 }
 
-static bool same_device(int a, int b)
+/* Also one whose device is that of its parent, by a bind. Kernels before 5.8 do not tell that. */
+static bool is_mount_point(int fd, int parent_fd)
 {
-	struct stat st_a, st_b;
+	struct stat here, parent;
+	struct statx found;
 
-	return fstat(a, &st_a) == 0 && fstat(b, &st_b) == 0 && st_a.st_dev == st_b.st_dev;
+	if (statx(fd, "", AT_EMPTY_PATH, 0, &found) == 0 &&
+	    (found.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+		return true;
+	return fstat(fd, &here) < 0 || fstat(parent_fd, &parent) < 0 || here.st_dev != parent.st_dev;
 }
 
 static int check_place(struct save_folder *f, bool replace, struct sentence *s)
@@ -112,7 +128,7 @@ static int check_place(struct save_folder *f, bool replace, struct sentence *s)
 				    QUOTE(f->path));
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return place_failed(f->path, -errno, s);
-	if (!same_device(fd, f->parent_fd))
+	if (is_mount_point(fd, f->parent_fd))
 		return sentence_set(s, -EBUSY,
 				    "cannot save to %s: it is a mount point, which cannot be "
 				    "replaced; name a folder below it",
@@ -134,6 +150,12 @@ static int check_place(struct save_folder *f, bool replace, struct sentence *s)
 				    "cannot replace %s: it has no weights, so it is no model; "
 				    "remove its files, or name another folder",
 				    QUOTE(f->path));
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+		return sentence_set(
+			s, -EBUSY,
+			"cannot replace %s: it is in use, by 'weightctl export' for example; "
+			"end that first, or name another folder",
+			QUOTE(f->path));
 	return 0;
 }
 
@@ -143,21 +165,41 @@ static bool is_temporary(const char *name, const char *prefix)
 {
 	size_t n = strlen(prefix);
 
-	return !strncmp(name, prefix, n) && strlen(name + n) == 8 &&
-	       strspn(name + n, "0123456789abcdef") == 8;
+	return !strncmp(name, prefix, n) && strspn(name + n, "0123456789abcdef") == 8 &&
+	       (name[n + 8] == '\0' || !strcmp(name + n + 8, OLD));
 }
 
-static void remove_unlocked(int parent_fd, const char *name)
+/*
+ * A process that was killed between two renames has moved the model away, and no other to its place. True: the
+ * folder is not such a model, and can be removed.
+ */
+static bool put_back(struct save_folder *f, const char *name)
 {
-	cleanup(fd_closep) int fd = openat(parent_fd, name,
+	size_t n = strlen(name);
+
+	if (n < strlen(OLD) || strcmp(name + n - strlen(OLD), OLD) != 0)
+		return true;
+	if (strlen(f->name) > NAME_KEPT) /* it was cut: this may be of another place */
+		return false;
+	if (f->exists || faccessat(f->parent_fd, f->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return true;
+	f->exists = renameat(f->parent_fd, name, f->parent_fd, f->name) == 0;
+	return false;
+}
+
+static void remove_unlocked(struct save_folder *f, const char *name)
+{
+	cleanup(fd_closep) int fd = openat(f->parent_fd, name,
 					   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-		(void)contents_remove(parent_fd, name); /* another user's stays */
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return;
+	if (put_back(f, name))
+		(void)contents_remove(f->parent_fd, name); /* another user's stays */
 }
 
 /* Removes what processes that were killed left of saves to this place. */
-static void remove_leftovers(const struct save_folder *f)
+static void remove_leftovers(struct save_folder *f)
 {
 	int fd = openat(f->parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -171,46 +213,71 @@ static void remove_leftovers(const struct save_folder *f)
 	temporary_prefix(f, prefix);
 	while ((entry = readdir(dir)))
 		if (is_temporary(entry->d_name, prefix))
-			remove_unlocked(f->parent_fd, entry->d_name);
+			remove_unlocked(f, entry->d_name);
 	(void)closedir(dir);
 }
 
-/* Another save may have removed the folder before it was locked. */
-static bool is_ours(const struct save_folder *f)
+/* Locks the new folder. -EAGAIN: another save removed it before it was locked. */
+static int lock_temporary(const struct save_folder *f)
 {
 	struct stat here, there;
 
-	return flock(f->fd, LOCK_EX | LOCK_NB) == 0 && fstat(f->fd, &here) == 0 &&
-	       fstatat(f->parent_fd, f->temporary, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-	       here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+	if (flock(f->fd, LOCK_EX | LOCK_NB) < 0)
+		return -errno;
+	if (fstat(f->fd, &here) < 0)
+		return -errno;
+	if (fstatat(f->parent_fd, f->temporary, &there, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? -EAGAIN : -errno;
+	return here.st_dev == there.st_dev && here.st_ino == there.st_ino ? 0 : -EAGAIN;
 }
 
-static int make_temporary(struct save_folder *f, struct sentence *s)
+static int make_folder(struct save_folder *f)
 {
 	char prefix[256];
 	uint32_t number;
 
 	temporary_prefix(f, prefix);
-	for (;;) {
-		if (getrandom(&number, sizeof(number), 0) != sizeof(number))
-			return place_failed(f->path, -errno, s);
-		(void)snprintf(f->temporary, sizeof(f->temporary), "%.240s%08x", prefix, number);
-		if (mkdirat(f->parent_fd, f->temporary, 0777) < 0) {
-			f->temporary[0] = '\0';
-			if (errno == EEXIST)
-				continue;
-			return sentence_set(s, -errno,
-					    "cannot save to %s: no folder can be made beside it: %s",
-					    QUOTE(f->path), strerror(errno));
-		}
-		f->fd = openat(f->parent_fd, f->temporary,
-			       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		if (f->fd < 0)
-			return place_failed(f->path, -errno, s);
-		if (is_ours(f))
-			return 0;
-		f->fd = fd_close(f->fd);
+	if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+		return -errno;
+	(void)snprintf(f->temporary, sizeof(f->temporary), "%.240s%08x", prefix, number);
+	if (mkdirat(f->parent_fd, f->temporary, 0777) < 0) {
+		int r = -errno;
+
+		f->temporary[0] = '\0';
+		return r;
 	}
+	return 0;
+}
+
+/* Makes a folder and locks it, or leaves none. -EEXIST, -EAGAIN: another try may succeed. */
+static int try_temporary(struct save_folder *f, const char **ret_what)
+{
+	int r = make_folder(f);
+
+	*ret_what = "no folder can be made beside it";
+	if (r < 0)
+		return r;
+	*ret_what = "the new folder beside it cannot be locked";
+	f->fd = openat(f->parent_fd, f->temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	r = f->fd < 0 ? -errno : lock_temporary(f);
+	if (r == 0)
+		return 0;
+	f->fd = fd_close(f->fd);
+	(void)unlinkat(f->parent_fd, f->temporary, AT_REMOVEDIR);
+	f->temporary[0] = '\0';
+	return r;
+}
+
+static int make_temporary(struct save_folder *f, struct sentence *s)
+{
+	const char *what = "";
+	int r = -EAGAIN;
+
+	for (unsigned i = 0; i < TRIES_MAX && (r == -EAGAIN || r == -EEXIST); i++)
+		r = try_temporary(f, &what);
+	if (r == 0)
+		return 0;
+	return sentence_set(s, r, "cannot save to %s: %s: %s", QUOTE(f->path), what, strerror(-r));
 }
 
 int save_folder_open(struct save_folder *f, const char *path, bool replace, struct sentence *s)
@@ -219,12 +286,11 @@ int save_folder_open(struct save_folder *f, const char *path, bool replace, stru
 
 	if (r == 0)
 		r = open_parent(f, s);
-	if (r == 0)
-		r = check_place(f, replace, s);
 	if (r < 0)
 		return r;
 	remove_leftovers(f);
-	return make_temporary(f, s);
+	r = check_place(f, replace, s);
+	return r < 0 ? r : make_temporary(f, s);
 }
 
 /* --- Commit ----------------------------------------------------------------------------------- */
@@ -240,9 +306,13 @@ static int rename_failed(const struct save_folder *f, int r, struct sentence *s)
 /* File systems that cannot exchange folders: the place is empty for a moment. */
 static int replace_by_two_renames(struct save_folder *f)
 {
-	char old[sizeof(f->temporary) + 4];
+	cleanup(fd_closep) int fd = openat(f->parent_fd, f->name,
+					   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	char old[sizeof(f->temporary)];
 
-	(void)snprintf(old, sizeof(old), "%.250s-old", f->temporary);
+	if (fd >= 0)
+		(void)flock(fd, LOCK_EX | LOCK_NB); /* no other save shall put it back */
+	(void)snprintf(old, sizeof(old), "%.250s" OLD, f->temporary);
 	if (renameat(f->parent_fd, f->name, f->parent_fd, old) < 0)
 		return -errno;
 	if (renameat(f->parent_fd, f->temporary, f->parent_fd, f->name) < 0) {
@@ -251,16 +321,32 @@ static int replace_by_two_renames(struct save_folder *f)
 		(void)renameat(f->parent_fd, old, f->parent_fd, f->name);
 		return r;
 	}
-	(void)contents_remove(f->parent_fd, old);
-	f->temporary[0] = '\0';
+	memcpy(f->temporary, old, sizeof(old));
 	return 0;
 }
 
+/* The old folder has the temporary name then. */
 static int replace_old(struct save_folder *f)
 {
 	if (renameat2(f->parent_fd, f->temporary, f->parent_fd, f->name, RENAME_EXCHANGE) == 0)
-		return 0; /* save_folder_deinit() removes the old one, which has the temporary name */
+		return 0;
 	return errno == EINVAL ? replace_by_two_renames(f) : -errno;
+}
+
+static int remove_old(struct save_folder *f, struct sentence *s)
+{
+	int r;
+
+	if (!f->temporary[0])
+		return 0;
+	r = contents_remove(f->parent_fd, f->temporary);
+	if (r < 0)
+		r = sentence_set(s, r,
+				 "the version was saved to %s, but what it replaced cannot be removed "
+				 "(%s): remove %s beside it",
+				 QUOTE(f->path), strerror(-r), QUOTE(f->temporary));
+	f->temporary[0] = '\0';
+	return r;
 }
 
 static int move_new(struct save_folder *f)
@@ -289,9 +375,9 @@ int save_folder_commit(struct save_folder *f, struct sentence *s)
 	r = f->exists && !f->is_empty ? replace_old(f) : move_new(f);
 	if (r < 0)
 		return rename_failed(f, r, s);
-	(void)fsync(
-		f->parent_fd); /* the save is complete; a crash now may undo all of it, and no part */
-	return 0;
+	/* The save is complete. A crash before this may undo all of it, and no part. */
+	(void)fsync(f->parent_fd);
+	return remove_old(f, s);
 }
 
 void save_folder_deinit(struct save_folder *f)

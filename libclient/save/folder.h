@@ -34,7 +34,7 @@ struct save_folder {
  */
 int save_folder_open(struct save_folder *f, const char *path, bool replace, struct sentence *s);
 
-/* Moves the folder to its final place; one that is there already is removed. */
+/* Moves the folder to its final place; one that is there already is removed, or the sentence tells where it is. */
 int save_folder_commit(struct save_folder *f, struct sentence *s);
 
 /* Removes what was not committed. */

@@ -29,7 +29,7 @@ static int output_failed(const struct output *o, int r)
 				    "there",
 				    QUOTE_PATH(o->run->folder),
 				    r == -ENOSPC ? "the disk is full" : "the disk quota is used up",
-				    QUOTE(o->path), num_format_size(size, o->run->total));
+				    QUOTE(o->path), num_format_size(size, o->run->needed));
 	if (r == -EEXIST)
 		return sentence_set(s, r, "cannot save to %s: two files would have the name %s",
 				    QUOTE_PATH(o->run->folder), QUOTE(o->path));

@@ -14,6 +14,7 @@ struct save_run {
 	const char *folder; /* the final place, named by sentences */
 	struct progress progress;
 	uint64_t done, total; /* bytes of weights */
+	uint64_t needed; /* bytes of all files */
 	struct sentence *s;
 };
 

@@ -131,7 +131,7 @@ static int header_failed(struct saving *v, int r)
 	return out_of_memory(v->run.s);
 }
 
-static int write_one_shard(struct saving *v, uint32_t i)
+static int build_header(struct saving *v, uint32_t i, void **ret, uint64_t *ret_size)
 {
 	const struct shard *shard = &v->shards.list[i];
 	const struct image_part part = {
@@ -140,6 +140,12 @@ static int write_one_shard(struct saving *v, uint32_t i)
 		.n_tensors = shard->n,
 		.has_ties = i == 0,
 	};
+
+	return image_header_build_part(&part, NULL, 0, ret, ret_size);
+}
+
+static int write_one_shard(struct saving *v, uint32_t i)
+{
 	cleanup(freep) char *path = shards_path(&v->shards, v->weights, i);
 	cleanup(freep) void *header = NULL;
 	uint64_t size;
@@ -147,21 +153,20 @@ static int write_one_shard(struct saving *v, uint32_t i)
 
 	if (!path)
 		return out_of_memory(v->run.s);
-	r = image_header_build_part(&part, NULL, 0, &header, &size);
+	r = build_header(v, i, &header, &size);
 	if (r < 0)
 		return header_failed(v, r);
-	return write_weights(v, path, header, size, shard);
+	return write_weights(v, path, header, size, &v->shards.list[i]);
 }
 
 static int write_index(struct saving *v)
 {
-	cleanup(freep) char *path = shards_path(&(struct shards){.n = 1}, v->weights, 0);
-	cleanup(freep) char *index_path = NULL;
+	cleanup(freep) char *path = shards_index_path(v->weights);
 	cleanup(freep) char *text = shards_index(&v->shards, &v->b->layout, v->weights);
 
-	if (!path || !text || asprintf(&index_path, "%s.index.json", path) < 0)
+	if (!path || !text)
 		return out_of_memory(v->run.s);
-	return output_file(&v->run, index_path, text, strlen(text));
+	return output_file(&v->run, path, text, strlen(text));
 }
 
 static int write_shards(struct saving *v)
@@ -300,6 +305,36 @@ static uint64_t sum_of(const struct shards *shards)
 	return n;
 }
 
+/* With headers and index. Headers that cannot be built are those of a GGUF file, which stays one. */
+static uint64_t size_of_weights(struct saving *v)
+{
+	uint64_t image = v->b->memory.offset + v->b->data_size, n = sum_of(&v->shards), size;
+	cleanup(freep) char *index = NULL;
+
+	if (v->b->memory.offset && v->shards.n == 1)
+		return image;
+	for (uint32_t i = 0; i < v->shards.n; i++) {
+		cleanup(freep) void *header = NULL;
+
+		if (build_header(v, i, &header, &size) < 0)
+			return image;
+		n += size;
+	}
+	if (v->shards.n > 1)
+		index = shards_index(&v->shards, &v->b->layout, v->weights);
+	return n + (index ? strlen(index) : 0);
+}
+
+static uint64_t size_of_files(const struct weightd_files *files)
+{
+	struct weightd_file f = {.size = sizeof(f)};
+	uint64_t n = 0;
+
+	for (size_t i = 0; files && weightd_files_file(files, i, &f) == 0; i++)
+		n += f.n_bytes;
+	return n;
+}
+
 static int save_prepare(struct saving *v, const struct weightd_save_options *o)
 {
 	uint64_t shard_size = o->shard_size ? o->shard_size : SHARD_SIZE_DEFAULT;
@@ -322,6 +357,7 @@ static int save_prepare(struct saving *v, const struct weightd_save_options *o)
 	if (r < 0)
 		return out_of_memory(s);
 	v->run.total = sum_of(&v->shards);
+	v->run.needed = size_of_weights(v) + size_of_files(v->files);
 	return 0;
 }
 

@@ -92,11 +92,18 @@ char *shards_path(const struct shards *s, const char *weights, uint32_t i)
 	int r;
 
 	if (s->n == 1)
-		r = asprintf(&path, "%.*s" EXTENSION, stem_size(weights), weights);
-	else
-		r = asprintf(&path, "%.*s-%05u-of-%05u" EXTENSION, stem_size(weights), weights,
-			     i + 1, s->n);
+		return strdup(weights);
+	r = asprintf(&path, "%.*s-%05u-of-%05u" EXTENSION, stem_size(weights), weights, i + 1, s->n);
 	return r < 0 ? NULL : path;
+}
+
+char *shards_index_path(const char *weights)
+{
+	char *path;
+
+	if (asprintf(&path, "%.*s" EXTENSION ".index.json", stem_size(weights), weights) < 0)
+		return NULL;
+	return path;
 }
 
 /* --- Index ------------------------------------------------------------------------------------ */

@@ -34,6 +34,8 @@ void shards_deinit(struct shards *s);
  * "model-00001-of-00002.safetensors" otherwise. The caller frees it. NULL: out of memory.
  */
 char *shards_path(const struct shards *s, const char *weights, uint32_t i);
+/* The path of their index. The caller frees it. NULL: out of memory. */
+char *shards_index_path(const char *weights);
 
 /* The index that assigns each tensor to its file: text that the caller frees. NULL: out of memory. */
 char *shards_index(const struct shards *s, const struct layout *l, const char *weights);

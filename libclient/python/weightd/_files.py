@@ -114,7 +114,9 @@ def set_of_writer(connection: Connection, writer: ctypes.c_void_p, files: Mappin
 
 
 def texts(attributes: Mapping[str, Any] | None) -> Any:
-    """An array of "key=value" for C, and None for none. ValueError."""
+    """An array of "key=value" for C, and None for none. ValueError, TypeError."""
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise TypeError(f"attributes are a mapping of names to values, not {type(attributes).__name__}")
     wrong = [key for key in attributes or {} if not key or "=" in key]
     if wrong:
         raise ValueError(f"{wrong[0]!r} cannot be the name of an attribute")

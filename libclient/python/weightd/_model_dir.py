@@ -66,4 +66,7 @@ def model_dir(*names: str, path: str | os.PathLike | None = None, socket: str | 
     """
     if not names:
         raise TypeError("model_dir() needs the name of a buffer")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"model_dir() needs names, not {type(name).__name__}")
     return ModelDir(names, path, socket)

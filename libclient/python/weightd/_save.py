@@ -58,6 +58,8 @@ def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0
 
     Error: ENOTEMPTY, ENOSPC and other errors of files. NotFound, NotPublished, Denied, Disconnected.
     """
+    if not 0 <= shard_size < 1 << 64:
+        raise ValueError(f"shard_size is {shard_size}; it must be a number of bytes, or 0")
     raised: list[BaseException] = []
 
     @_abi.Progress
@@ -153,6 +155,8 @@ def _attached(source: Buffer | str, version: int | None, device: str,
         name, device, number = source.name, source.device, source.version
         socket = source._open().connection.socket()
     else:
+        if not isinstance(source, str):
+            raise TypeError(f"a version is a Buffer or the name of one, not {type(source).__name__}")
         name, number = target(source, version)
     connection, handle = Connection(socket), ctypes.c_void_p()
     options = _abi.AttachOptions(device=_abi.text(device), version=number)

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/device.h"
@@ -21,6 +22,7 @@ enum {
 
 /* A side as the user named it. */
 struct named {
+	const char *arg;
 	const char *path; /* NULL: a buffer */
 	struct target target;
 	struct weightd_buffer *buffer;
@@ -151,7 +153,7 @@ static bool is_path(const char *arg)
 
 static struct named diff_name(const struct cli *cli, char *arg)
 {
-	struct named n = {0};
+	struct named n = {.arg = arg};
 
 	if (is_path(arg)) {
 		n.path = arg;
@@ -166,8 +168,12 @@ static int diff_attach(struct cli *cli, struct named *n)
 {
 	if (n->path)
 		return 0;
-	if (server_attach(cli, &n->target, &n->buffer))
+	if (server_attach(cli, &n->target, &n->buffer)) {
+		if (access(n->arg, F_OK) == 0)
+			(void)cli_error("there is a file or directory '%s', too: './%s' names that",
+					n->arg, n->arg);
 		return EXIT_TROUBLE;
+	}
 	(void)snprintf(n->text, sizeof(n->text), "%s@%" PRIu64, n->target.name,
 		       weightd_buffer_version(n->buffer));
 	return 0;

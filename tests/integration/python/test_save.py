@@ -47,6 +47,22 @@ def test_save_refuses_and_replaces(weightd, published, tmp_path):
         weightd.save("m", "a\0b")
 
 
+def test_arguments_of_wrong_types_and_sizes(weightd, published, tmp_path):
+    published(0)
+    for size in -1, 1 << 64:
+        with pytest.raises(ValueError, match="shard_size is"):
+            weightd.save("m", tmp_path / "a", shard_size=size)
+    with pytest.raises(TypeError, match="not int"):
+        weightd.save(5, tmp_path / "a")
+    with pytest.raises(TypeError, match="not int"):
+        weightd.diff("m", 5)
+    with pytest.raises(TypeError, match="not int"):
+        weightd.model_dir(1)
+    with pytest.raises(TypeError, match="not str"):
+        weightd.attach("m", require="x")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_exception_in_progress_cancels_the_save(weightd, published, tmp_path):
     published(0)
 

@@ -200,3 +200,12 @@ def test_show_and_diff_agree_on_versions(m, tmp_path):
     m.ctl("load", "-q", "m", file_with(tmp_path, changed("s", "F16", [], struct.pack("<e", 2.5))))
     assert differences(m, "m@1", "m@2")["s"]["max_abs"] == 1
     assert ctl_json(m, "show", "m")["version"] == 2
+
+
+def test_a_path_that_looks_like_a_name_is_pointed_out(m, tmp_path):
+    write_safetensors(tmp_path / "there", BASE)
+    done = m.ctl("diff", "m", "there", check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no buffer 'there'" in done.stderr and "'./there' names that" in done.stderr
+    assert m.ctl("diff", "m", "./there", cwd=tmp_path).returncode == 0
+    assert "names that" not in m.ctl("diff", "m", "nowhere", check=False, cwd=tmp_path).stderr

@@ -157,3 +157,13 @@ def test_without_a_server(scene, tmp_path):
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and scene.socket in done.stderr and not (tmp_path / "exported").exists()
     scene.start()
+
+
+def test_save_does_not_replace_what_is_held(scene, export, weights, tmp_path):
+    folder = tmp_path / "exported"
+    process = export("m")
+    done = scene.ctl("save", "-q", "--force", "m", folder, check=False)
+    assert done.returncode == 1 and "is in use, by 'weightctl export'" in done.stderr
+    assert is_held(folder, weights)
+    end(process)
+    assert not folder.exists() and [p.name for p in tmp_path.iterdir() if "weightd-" in p.name] == []

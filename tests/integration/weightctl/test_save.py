@@ -10,6 +10,7 @@ import struct
 import subprocess
 
 import pytest
+from integration.programs import compiled
 from integration.weightctl.test_weightctl import HOSTILE, TENSORS, ctl_json, write_safetensors
 from lib import features
 from lib.wire import until
@@ -118,6 +119,15 @@ def test_weights_have_the_path_in_their_attribute(daemon, model, place):
     assert (place / "shards/unet/diffusion_pytorch_model-00001-of-00004.safetensors").exists()
     index = json.loads((place / "shards/unet/diffusion_pytorch_model.safetensors.index.json").read_text())
     assert index["weight_map"]["layers.7.weight"] == "diffusion_pytorch_model-00004-of-00004.safetensors"
+
+
+def test_one_file_has_the_path_that_exec_shows(daemon, model, place):
+    daemon.ctl("load", "-q", "--attribute", "weights=sub/w.bin", "m", model)
+    daemon.ctl("save", "-q", "m", place / "out")
+    assert list(tree(place / "out")) == ["config.json", "sub", "sub/w.bin"]
+    assert daemon.ctl("exec", "m", "--", "cat", "{}/sub/w.bin", text=False).stdout == (place / "out/sub/w.bin").read_bytes()
+    daemon.ctl("save", "-q", "--shard-size", "2048", "m", place / "shards")
+    assert (place / "shards/sub/w.bin.safetensors.index.json").exists()
 
 
 @pytest.mark.parametrize("size, n", [("1", 8), ("1024", 8), ("2047", 8), ("2048", 4), ("5k", 2), ("8191", 2),
@@ -277,6 +287,13 @@ def test_a_link_to_a_directory_is_followed(loaded, place):
     assert (place / "link").is_symlink() and saved_tensors(place / "real") == as_dict(LAYERS)
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_link_that_leads_nowhere_is_refused_at_once(loaded, place, end):
+    (place / "link").symlink_to("none")
+    assert "is a link that leads nowhere" in refused(loaded, "m", f"{place}/link{end}")
+    assert (place / "link").is_symlink() and [p.name for p in place.iterdir()] == ["link"]
+
+
 def test_a_directory_with_files_is_refused(loaded, place):
     (place / "out").mkdir()
     (place / "out/mine").write_text("precious")
@@ -294,6 +311,20 @@ def test_force_replaces_a_model_and_all_that_is_in_it(loaded, place):
     (place / "out/link").symlink_to("/")
     loaded.ctl("save", "-q", "--force", "m", place / "out")
     assert list(tree(place / "out")) == ["config.json", "model.safetensors"]
+
+
+def test_force_replaces_a_model_that_is_read_only(loaded, place):
+    loaded.ctl("save", "-q", "m", place / "out")
+    (place / "out/below").mkdir()
+    (place / "out/below/file").write_text("x")
+    (place / "out/below").chmod(0o555)
+    (place / "out").chmod(0o555)
+    drop = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()  # as other users
+    done = subprocess.run([*drop, features.BUILD / "weightctl", "save", "-q", "--force", "m", place / "out"],
+                          env=loaded.env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tree(place / "out")) == ["config.json", "model.safetensors"]
+    assert [p.name for p in place.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("where, why", [("file", "not a folder"), ("none/out", "No such file"), ("", "no folder"),
@@ -332,13 +363,16 @@ def in_mount(daemon, size, script, *args):
 
 
 @pytest.mark.parametrize("size, shards", [("4k", "5G"), ("4k", "1k"), ("40k", "1k"), ("20k", "5G")])
-def test_a_full_disk_leaves_nothing(daemon, tmp_path, place, size, shards):
+def test_a_full_disk_leaves_nothing(daemon, model, tmp_path, place, size, shards):
     features.require("mounts")
-    tensors = LAYERS + [("large", "U8", [32768], bytes(32768))]
-    daemon.ctl("load", "-q", "m", write_safetensors(tmp_path / "large.safetensors", tensors))
+    write_safetensors(model / "model.safetensors", LAYERS + [("large", "U8", [32768], bytes(32768))])
+    (model / "README.md").write_text("x" * 5000)
+    daemon.ctl("load", "-q", "m", model)
+    daemon.ctl("save", "-q", "--shard-size", shards, "m", tmp_path / "roomy")
+    needed = sum(len(data) for data in tree(tmp_path / "roomy").values())
     done = in_mount(daemon, size, '"$0" save -q --shard-size $2 m "$1/out"; status=$?; ls -A "$1"; exit $status', place, shards)
     assert done.returncode == 1 and done.stdout == ""
-    assert "the disk is full" in done.stderr and "41.0 kB" in done.stderr
+    assert "the disk is full" in done.stderr and f"needs {needed / 1000:.1f} kB there" in done.stderr
 
 
 def test_a_full_disk_keeps_the_model_that_is_there(daemon, tmp_path, place):
@@ -359,10 +393,29 @@ def test_a_mount_point_is_refused(loaded, place):
     assert "mount point" in done.stderr
 
 
+def test_a_bind_of_the_same_disk_is_a_mount_point(loaded, place, tmp_path):
+    features.require("mounts")
+    (place / "out").mkdir()
+    (tmp_path / "other").mkdir()
+    script = 'mount --bind "$2" "$1/out" && "$0" save -q m "$1/out"; status=$?; ls -A "$1/out"; exit $status'
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script, features.BUILD / "weightctl", place, tmp_path / "other"],
+                          env=loaded.env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "mount point" in done.stderr
+
+
 def test_a_limit_of_files_leaves_nothing(loaded, place):
     done = loaded.ctl("save", "-q", "m", place / "out", check=False,
                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
     assert done.returncode == 1 and "File too large" in done.stderr
+    assert tree(place) == {}
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_disk_that_cannot_lock_is_refused(loaded, place):
+    library = compiled("no_locks.so", (features.ROOT / "tests/integration/preload/no_locks.c",), "-shared")
+    loaded.env["LD_PRELOAD"] = str(library)
+    assert "cannot be locked: No locks available" in refused(loaded, "m", place / "out")
     assert tree(place) == {}
 
 
@@ -417,6 +470,30 @@ def test_a_save_does_not_remove_that_of_a_living_process(loaded, place):
     assert len(temporaries(place)) == 1
     status, said = blocked.drain()
     assert status == 1 and "another process has put files there" in said
+    assert tree(place / "out") == before and temporaries(place) == []
+
+
+@pytest.fixture
+def no_exchange(loaded):
+    library = compiled("no_exchange.so", (features.ROOT / "tests/integration/preload/no_exchange.c",), "-shared")
+    return loaded.env | {"LD_PRELOAD": str(library)}
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_disk_that_cannot_exchange_has_the_model_replaced(loaded, place, no_exchange):
+    loaded.ctl("save", "-q", "m", place / "out")
+    loaded.ctl("save", "-q", "--force", "--no-files", "m", place / "out", env=no_exchange)
+    assert list(tree(place)) == ["out", "out/model.safetensors"]
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_save_that_is_killed_between_two_renames_is_put_back(loaded, place, no_exchange):
+    loaded.ctl("save", "-q", "--no-files", "m", place / "out")
+    before = tree(place / "out")
+    done = loaded.ctl("save", "-q", "--force", "m", place / "out", check=False, env=no_exchange | {"KILL_BETWEEN": "1"})
+    assert done.returncode == -signal.SIGKILL
+    assert len(temporaries(place)) == 2 and not (place / "out").exists()
+    assert "is not empty" in refused(loaded, "m", place / "out")
     assert tree(place / "out") == before and temporaries(place) == []
 
 
