@@ -555,8 +555,6 @@ static int creation_run(struct creation *c, const char *name, const struct weigh
 		r = ask_for_slot(c);
 	if (r == 0)
 		r = writer_begin(c->wr, &c->call);
-	if (r == 0 && !o->replace && files_possible(c->wr))
-		files_keep(c->wr, c->wr->name, c->wr->device);
 	return r;
 }
 

@@ -180,7 +180,6 @@ int weightd_writer_set_files(struct weightd_writer *wr, struct weightd_files *f)
 		return r;
 	(void)fd_close(wr->files_fd);
 	wr->files_fd = take_fd(fd);
-	wr->knows_files = true;
 	return 0;
 }
 
@@ -222,26 +221,16 @@ static int ask_for_newest(struct weightd *w, const char *name, const char *devic
 
 void files_keep(struct weightd_writer *wr, const char *name, const char *device)
 {
-	int r;
-
-	if (!wr->w->has_images)
-		return;
-	r = ask_for_newest(wr->w, name, device, &wr->files_fd);
-	/* The create has its own sentence about what is wrong. */
-	wr->knows_files = r == 0 || r == -ENODATA;
+	if (wr->w->has_images && ask_for_newest(wr->w, name, device, &wr->files_fd) < 0)
+		wr->files_fd = -1; /* the create has its own sentence about what is wrong */
 }
 
-/* -ENODATA: there are none. */
-static int get_own(struct weightd_writer *wr, struct weightd_files **ret)
+static int get_inherited(struct weightd_writer *wr, struct weightd_files **ret)
 {
-	int r = 0;
+	cleanup(fd_closep) int fd = -1;
+	int r = ask_for_newest(wr->w, wr->name, wr->device, &fd);
 
-	if (!wr->knows_files)
-		r = ask_for_newest(wr->w, wr->name, wr->device, &wr->files_fd);
-	wr->knows_files = r == 0 || r == -ENODATA;
-	if (r == 0 && wr->files_fd < 0)
-		r = -ENODATA;
-	return r < 0 ? r : files_map(wr->files_fd, ret, &wr->w->sentence);
+	return r < 0 ? r : files_map(fd, ret, &wr->w->sentence);
 }
 
 int weightd_writer_get_files(struct weightd_writer *wr, struct weightd_files **ret)
@@ -252,7 +241,7 @@ int weightd_writer_get_files(struct weightd_writer *wr, struct weightd_files **r
 
 	if (r < 0)
 		return r;
-	r = get_own(wr, &f);
+	r = wr->files_fd >= 0 ? files_map(wr->files_fd, &f, s) : get_inherited(wr, &f);
 	if (r < 0 && r != -ENODATA)
 		return r;
 	r = weightd_files_new(&copy);

@@ -20,8 +20,8 @@ int files_require(struct weightd *w, const char *name, const char *device, uint6
 int files_check_server(struct weightd *w);
 
 /*
- * Keeps the files of the newest version, which the writer begins with: another version is the newest later. A create that
- * replaces a version asks for them before that one is gone.
+ * Keeps the files of the newest version, which the writer begins with, for a create that replaces that version: it is gone
+ * when they are asked for.
  */
 void files_keep(struct weightd_writer *wr, const char *name, const char *device);
 

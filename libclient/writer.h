@@ -36,8 +36,7 @@ struct weightd_writer {
 	int digests_fd; /* of an image, likewise writable */
 	void *header; /* of an image, header_size bytes in front of the data; NULL: the flat form */
 	uint64_t header_size;
-	int files_fd; /* those that it begins with or were set; -1: none */
-	bool knows_files; /* else they could not be asked for at the create */
+	int files_fd; /* those that were set or are replaced; -1: those of the newest version */
 	void *image; /* mapped image of the new version's layout */
 	uint64_t image_size;
 	struct layout layout;

@@ -86,20 +86,6 @@ def test_load_to_an_older_server_leaves_the_files_out_with_a_note(daemon, tmp_pa
     assert "keeps no files beside weights" in first and "the test says no" in second
 
 
-def test_writer_has_the_files_of_the_version_that_was_the_newest_when_it_began(weightd):
-    for value in b"1", b"2":
-        with weightd.create("m", layout_of(weightd)) as writer:
-            writer.files = {"a": value}
-            writer.publish()
-    weightd.rollback("m", 1)
-    with weightd.create("m", layout_of(weightd)) as writer:
-        weightd.drop("m", 2)
-        assert dict(writer.files) == {"a": b"2"}
-        writer.attributes = {"x": "y"}
-        writer.publish()
-    assert dict(weightd.files("m")) == {"a": b"2"} and weightd.files("m").attributes == {"x": "y"}
-
-
 def test_files_of_a_writer_survive_the_server(weightd, make_daemon, monkeypatch):
     monkeypatch.setenv("WEIGHTD_SOCKET", make_daemon("--keeper").socket)
     with weightd.create("m", layout_of(weightd)) as writer:
