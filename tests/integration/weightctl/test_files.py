@@ -1,6 +1,7 @@
 """weightctl files, cat --file and the attributes in show: also text that would disturb a terminal."""
 import json
 import os
+import pty
 import struct
 import subprocess
 
