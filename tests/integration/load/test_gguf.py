@@ -196,10 +196,11 @@ def test_a_gguf_file_is_loaded_alone(daemon, tmp_path):
     assert json.loads(daemon.ctl("ls", "--json").stdout)["buffers"] == []
 
 
-def test_a_folder_with_gguf_files_alone_names_them(daemon, tmp_path):
-    gguf.write(tmp_path / "small.gguf", all_types(1))
+def test_a_folder_with_several_gguf_files_alone_names_them(daemon, tmp_path):
+    for name in "small.gguf", "large.gguf":
+        gguf.write(tmp_path / name, all_types(1))
     done = daemon.ctl("load", "m", tmp_path, check=False)
-    assert done.returncode == 1 and "'small.gguf'" in done.stderr and "GGUF" in done.stderr
+    assert done.returncode == 1 and "'small.gguf'" in done.stderr and "'large.gguf'" in done.stderr and "GGUF" in done.stderr
 
 
 def test_an_older_weightd_is_told_apart(daemon, tmp_path):

@@ -10,7 +10,7 @@ import warnings
 import pytest
 from integration.python.test_adoption_torch import changed
 from integration.python.test_torch_names import computes, net, publish
-from integration.python.test_transformers import HAS_TRANSFORMERS, Saved
+from integration.python.test_transformers import HAS_TRANSFORMERS
 from lib import features
 
 HAS_TORCH = features.FEATURES["torch"][0]()
@@ -412,6 +412,7 @@ def test_a_model_that_is_all_on_meta_is_refused_with_the_way_out(weightd, tmp_pa
 
 @with_transformers
 def test_experts_that_a_file_has_apart_are_named_beside_those_that_the_module_fuses(weightd, tmp_path):
+    from integration.python.saved_model import Saved
     saved = Saved("Mixtral", tmp_path)
     weightd.load("m", tmp_path)
     replica = saved.make_empty(weightd)
