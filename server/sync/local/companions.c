@@ -82,7 +82,7 @@ int companions_new(const struct task *e, const struct target *target, int data_f
 	return 0;
 }
 
-void companions_deinit(struct companions *c)
+void companions_clear(struct companions *c)
 {
 	c->fd = fd_close(c->fd);
 }

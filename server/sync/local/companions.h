@@ -23,7 +23,7 @@ struct companions {
  */
 int companions_new(const struct task *e, const struct target *target, int data_fd,
 		   struct companions *ret, struct fault *f);
-void companions_deinit(struct companions *c);
+void companions_clear(struct companions *c);
 
 /* Adds them to the message of a source. */
 void companions_describe(const struct companions *c, json_t *message);

@@ -121,7 +121,7 @@ static void lent_deinit(struct lent *l)
 {
 	l->data_fd = fd_close(l->data_fd);
 	l->table_fd = fd_close(l->table_fd);
-	companions_deinit(&l->companions);
+	companions_clear(&l->companions);
 }
 
 static int send_attached(const struct task *e, const struct lent *l, bool has_companions,
