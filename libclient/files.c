@@ -118,19 +118,10 @@ bool files_possible(struct weightd_writer *wr)
 
 static int check_writer(struct weightd_writer *wr)
 {
-	struct sentence *s = &wr->w->sentence;
+	int r = writer_check_open(wr);
 
-	if (wr->version || wr->committed || wr->aborted)
-		return sentence_set(
-			s, -EALREADY,
-			"this writer has published or was aborted already; create another");
-	if (wr->owner != getpid())
-		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
-	if (wr->lost)
-		return sentence_set(s, -ESTALE,
-				    "the bytes written were lost with the connection to weightd "
-				    "(%.300s); create another writer",
-				    wr->why_lost.text);
+	if (r < 0)
+		return r;
 	return files_possible(wr) ? 0 : -EOPNOTSUPP;
 }
 

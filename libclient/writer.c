@@ -200,6 +200,19 @@ static int lost(const struct weightd_writer *wr)
 			    wr->why_lost.text);
 }
 
+int writer_check_open(const struct weightd_writer *wr)
+{
+	struct sentence *s = &wr->w->sentence;
+
+	if (wr->version || wr->committed || wr->aborted)
+		return sentence_set(
+			s, -EALREADY,
+			"this writer has published or was aborted already; create another");
+	if (wr->owner != getpid())
+		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
+	return wr->lost ? lost(wr) : 0;
+}
+
 static int abort_again(struct weightd *w, struct client_call *call)
 {
 	const struct weightd_writer *wr = call->subject;
@@ -269,19 +282,14 @@ void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)
 int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd)
 {
 	struct sentence *s = &wr->w->sentence;
-	int fd;
+	int fd, r;
 
 	if (!memory_has_descriptor(&wr->memory))
 		return sentence_set(s, -EOPNOTSUPP,
 				    "the bytes are cuda-ipc memory, which has no descriptor");
-	if (wr->version || wr->committed || wr->aborted)
-		return sentence_set(
-			s, -EALREADY,
-			"this writer has published or was aborted already; create another");
-	if (wr->owner != getpid())
-		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
-	if (wr->lost)
-		return lost(wr);
+	r = writer_check_open(wr);
+	if (r < 0)
+		return r;
 	fd = fcntl(wr->fd, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0)
 		return sentence_set(s, -errno,
