@@ -11,6 +11,7 @@ from ._abi import lib, path_bytes
 from ._buffer import Buffer
 from ._connection import Connection
 from ._errors import Error, error
+from ._progress import reporter
 from ._target import target
 from ._tensor import Entry
 
@@ -61,15 +62,7 @@ def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0
     if not 0 <= shard_size < 1 << 64:
         raise ValueError(f"shard_size is {shard_size}; it must be a number of bytes, or 0")
     raised: list[BaseException] = []
-
-    @_abi.Progress
-    def report(_, phase: bytes, done: int, total: int) -> int:
-        try:
-            if progress and not raised:
-                progress(phase.decode(), done, total)
-        except BaseException as e:
-            raised.append(e)
-        return bool(raised)
+    report = reporter(progress, raised)
 
     options = _abi.SaveOptions(shard_size=shard_size, replace=replace, no_files=not files, progress=report)
     result = _abi.SaveResult()

@@ -14,6 +14,7 @@ from ._errors import Error
 from ._files import Files, of_writer, set_of_writer, texts
 from ._layout import Layout
 from ._memory import WRITER, Memory
+from ._progress import reporter
 from ._table import Table
 
 
@@ -183,15 +184,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
     raised: list[BaseException] = []
-
-    @_abi.Progress
-    def report(_, phase: bytes, done: int, total: int) -> int:
-        try:
-            if progress and not raised:
-                progress(phase.decode(), done, total)
-        except BaseException as e:  # KeyboardInterrupt too: Python delivers it here
-            raised.append(e)
-        return bool(raised)
+    report = reporter(progress, raised)
 
     @_abi.Note
     def note(_, text: bytes) -> None:
