@@ -910,11 +910,12 @@ struct weightd_save_result {
 
 /*
  * Writes the attached version to a directory: weights as safetensors (model.safetensors; or, if they need several files,
- * model-00001-of-0000N.safetensors and model.safetensors.index.json; the attribute "weights" is another path), and the
- * files of the version. The directory must not exist or be empty, unless `replace` is set, and appears at once, with all
+ * model-00001-of-0000N.safetensors and model.safetensors.index.json; the attribute "weights" is another path), or as the
+ * GGUF file that they are, and the files of the version. The directory must not exist or be empty, unless `replace` is set, and appears at once, with all
  * of it on the disk: a failure leaves nothing, and what was there before. A version that is a file, and fits one, is
  * written byte for byte. Ties, roles and units are in the metadata of the files, so that weightd_load() makes the same
- * layout of them. Blocks. -ENOTEMPTY; -ENOSPC, -EDQUOT; -EBUSY: the directory is a mount point; -EOPNOTSUPP: a type that
+ * layout of one file, and of several the same tensors, perhaps in another order. Blocks. -ENOTEMPTY; -ENOSPC, -EDQUOT;
+ * -EBUSY: the directory is a mount point, or a model directory with a holder; -EOPNOTSUPP: a type that
  * safetensors lacks; -E2BIG: too many tensors for one file; -EAGAIN: an exclusive buffer was updated meanwhile;
  * -ECANCELED; other errors of files. `options` and `ret` may be NULL.
  */
@@ -980,7 +981,7 @@ struct weightd_model_dir_options {
 	size_t size; /* set by the caller */
 	/*
 	 * The directory to make: it must not exist, or be empty and belong to the caller. NULL: a new private one, below
-	 * $XDG_RUNTIME_DIR, else $TMPDIR, else /tmp.
+	 * the first of $XDG_RUNTIME_DIR, $TMPDIR and /tmp that has room for the files.
 	 */
 	const char *path;
 	/*
