@@ -29,7 +29,7 @@ def require():
     features.require("library")
     known = bool(shutil.which("git")) and subprocess.run(
         ["git", "-C", features.ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}"], stderr=subprocess.DEVNULL).returncode == 0
-    features.require("history", f"no git, or no commit {COMMIT[:7]} to build the earlier release from (git fetch --unshallow)",
+    features.require("git-history", f"no git, or no commit {COMMIT[:7]} to build the earlier release from (git fetch --unshallow)",
                      available=TREE.exists() or known)
     build("weightd", "weightctl", "libweightd.so")
 
