@@ -50,7 +50,7 @@ bool companion_is_small_file(const char *name)
 	};
 	static const char *const beginnings[] = {"README", "LICENSE", "LICENCE", "NOTICE"};
 
-	/* Of a training, and as large as the training is long. */
+	/* A log of the training, as large as the training is long. */
 	if (is_index(name) || companion_is_weights(name) || !strcmp(name, "trainer_state.json"))
 		return false;
 	for (size_t i = 0; i < ARRAY_LEN(beginnings); i++)

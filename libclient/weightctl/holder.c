@@ -80,7 +80,7 @@ static enum where find(struct cli *cli, const char *name)
 	return weightd_list_count(list) > 0 ? ON_GPU : NOWHERE;
 }
 
-/* Of NAME[@VERSION], which was parsed before; 0: none. */
+/* The number in NAME[@VERSION], which was parsed before; 0: none. */
 static uint64_t version_of(const char *spec)
 {
 	const char *at = strchr(spec, '@');

@@ -129,7 +129,7 @@ static void refuse(const struct bytes *b, int rule, const char *phrase)
 		fail_msg("wanted %d and \"%s\", got %d: %s", rule, phrase, r, s.text);
 }
 
-/* Of one tensor at the start of its data, of `size` bytes. */
+/* The data of one tensor at their start, `size` bytes. */
 static void end_one(struct bytes *b, size_t size)
 {
 	pad(b, 32);
