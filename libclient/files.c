@@ -14,6 +14,7 @@
 #include "ipc/base/fd.h"
 #include "libclient/connection/call.h"
 #include "libclient/target.h"
+#include "libclient/writer_check.h"
 
 #define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
 

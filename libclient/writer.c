@@ -19,6 +19,7 @@
 #include "libclient/connection/restart.h"
 #include "libclient/version/holders.h"
 #include "libclient/version/tensor.h"
+#include "libclient/writer_check.h"
 #include "weightd.h"
 
 static void writer_lose(struct weightd_writer *wr, const char *why)
@@ -190,27 +191,6 @@ int writer_begin(struct weightd_writer *wr, struct client_call *call)
 	memcpy(wr->device, create->device, sizeof(wr->device));
 	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
 	return 0;
-}
-
-static int lost(const struct weightd_writer *wr)
-{
-	return sentence_set(&wr->w->sentence, -ESTALE,
-			    "the bytes written were lost with the connection to weightd (%.300s); "
-			    "create another writer",
-			    wr->why_lost.text);
-}
-
-int writer_check_open(const struct weightd_writer *wr)
-{
-	struct sentence *s = &wr->w->sentence;
-
-	if (wr->version || wr->committed || wr->aborted)
-		return sentence_set(
-			s, -EALREADY,
-			"this writer has published or was aborted already; create another");
-	if (wr->owner != getpid())
-		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
-	return wr->lost ? lost(wr) : 0;
 }
 
 static int abort_again(struct weightd *w, struct client_call *call)
@@ -417,7 +397,7 @@ static int publish_again(struct weightd *w, struct client_call *call)
 
 	(void)w;
 	if (wr->lost)
-		return lost(wr);
+		return writer_say_lost(wr);
 	call->reply.publish.version = wr->committed;
 	return wr->committed != 0;
 }
@@ -565,7 +545,7 @@ int weightd_writer_publish_on(struct weightd_writer *wr, void *stream, uint64_t 
 	if (wr->owner != getpid())
 		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
 	if (wr->lost)
-		return lost(wr);
+		return writer_say_lost(wr);
 	r = memory_synchronize(&wr->memory, stream, s);
 	if (r < 0)
 		return sentence_set(s, r, "the bytes may be incomplete: %s", s->text);

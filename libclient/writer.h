@@ -90,9 +90,6 @@ static inline bool writer_has_adopted(const struct weightd_writer *wr)
 	return wr->adoption.image;
 }
 
-/* 0, and it can be filled. -EALREADY, -ECHILD, -ESTALE, with a sentence. */
-int writer_check_open(const struct weightd_writer *wr);
-
 /* The published digest: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);
 
