@@ -36,7 +36,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-st
 	-Wvla -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wconversion -Wsign-conversion
 # -fPIC throughout, so that every file is compiled once. What the library exports is written in one
 # place, libclient/libweightd.map, hence no -fvisibility.
-BASE := -std=gnu17 -D_GNU_SOURCE -I. -Ilibclient/include -fPIC -fno-semantic-interposition -pthread \
+BASE := -std=gnu17 -D_GNU_SOURCE -I. -Ilibclient/include -Ilibclient/train/include -fPIC -fno-semantic-interposition -pthread \
 	$(shell pkg-config --cflags-only-I jansson smartcols openssl 2>/dev/null)
 SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SAN_coverage := --coverage
@@ -102,13 +102,14 @@ PROTOCOL := $(call objects,server/cuda/protocol.c)
 # Linked into programs that use jansson; weightd does not.
 JSON_BASE := $(call objects,$(wildcard server/base/json/*.c))
 BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
-SERVER_ROOMS := server server/backend server/buffers server/memory server/requests server/restart server/state
+SERVER_ROOMS := server server/backend server/buffers server/groups server/memory server/requests server/restart server/state
 SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.c))) $(PROBE)) $(BASE_OBJECTS) $(PROTOCOL)
 # weightd with points where it dies: the files that know them have objects of their own.
 FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault\.h"' $(SERVER_ROOMS:%=%/*.c) server/base/fault.c))
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load save diff directory))))
+TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c)))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
@@ -126,11 +127,13 @@ TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/
 NCCL_PLUGIN_OBJECTS := $(call objects,$(wildcard bpf/nccl/*.c) $(addprefix ipc/base/,fd.c num.c utf8.c))
 NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map
 MAP := libclient/libweightd.map
+TRAIN_MAP := libclient/train/libweightd-train.map
 
 PTX := libclient/cuda/digest.ptx
 FATBIN := libclient/cuda/digest.fatbin
 
 LIB := $(B)/libweightd.so
+TRAIN_LIB := $(B)/libweightd-train.so
 NCCL_PLUGIN := $(B)/libnccl-profiler-weightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
 	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
@@ -140,6 +143,7 @@ MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard p
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,mmap_watch.c ring.c)),$(wildcard tests/unit/test_*.c))))
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
+UNIT_TRAIN := $(filter $(B)/unit/test_train_%,$(UNIT))
 UNIT_BPF := $(filter $(B)/unit/test_mmap_watch,$(UNIT))
 # Benches that look inside weightd-sync.
 TOOLS_SYNC := $(if $(HAVE_CMOCKA),$(if $(HAVE_OPENSSL),$(addprefix $(B)/unit/tool_,members connections)))
@@ -148,6 +152,7 @@ parts = $(filter $(patsubst %.h,%.c,$(wildcard tests/$(1)/*.h)),$(wildcard tests
 programs = $(filter-out $(call parts,$(1)),$(wildcard tests/$(1)/*.c))
 DEMO := $(patsubst tests/%.c,$(B)/%,$(call programs,demo))
 SOAK := $(patsubst tests/%.c,$(B)/%,$(call programs,soak))
+REF := $(patsubst tests/%.c,$(B)/%,$(call programs,ref))
 GPU := $(patsubst tests/%.c,$(B)/%,$(call programs,gpu))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
 FUZZ := $(filter-out $(if $(HAVE_CMOCKA),,sync_agent),$(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c)))
@@ -184,19 +189,20 @@ endif
 
 # --- Build --------------------------------------------------------------------------------------
 
-.PHONY: all programs faults unit threaded demos benches soaks fakes gpu-programs man required
+.PHONY: all programs faults unit threaded demos refs benches soaks fakes gpu-programs man required
 .DELETE_ON_ERROR:
 
-all: programs demos man
+all: programs demos refs man
 	@for part in $(WITHOUT); do echo "weightd: built without $$part"; done
 
-programs: $(PROGRAMS) $(LIB) $(NCCL_PLUGIN)
+programs: $(PROGRAMS) $(LIB) $(TRAIN_LIB) $(NCCL_PLUGIN)
 faults: $(B)-faults/weightd $(B)-faults/weightd-cuda
 unit: $(UNIT) $(NCCL_HOST)
 # Programs that the tests marked `threads` run.
 threaded: $(filter-out $(addprefix $(B)/weightd-sync-,tcp gloo nccl),$(PROGRAMS)) $(LIB) $(NCCL_PLUGIN) $(NCCL_HOST) \
 	$(filter $(addprefix $(B)/unit/,$(file <tests/unit/threads)),$(UNIT))
 demos: $(DEMO)
+refs: $(REF)
 benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE) $(FAKE_THREADS)
@@ -217,6 +223,12 @@ $(B)-faults/obj/%.o: %.c Makefile | required
 # gcc's -O2 makes no vectors of its loops.
 $(B)/obj/server/sync/gloo/mean.o: ALL_CFLAGS += -O3
 
+# Kernels have the same bits on every instruction set: a compiler must not fuse operations.
+$(B)/obj/libclient/train/kernels/%.o: ALL_CFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math $(ISA)
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+$(foreach v,v2 v3 v4,$(eval $(B)/obj/libclient/train/kernels/$(v).o: ISA := -march=x86-64-$(v)))
+endif
+
 $(B)/obj/%.o: %.cc Makefile | required
 	$(call say,CXX)mkdir -p $(@D)
 	$(Q)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
@@ -228,7 +240,7 @@ SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 # Tests start these thousands of times, and half of a start was finding the sanitizers' libraries and looking for leaks in
 # their data. What a library of ours needs of them, the program that it is linked into has.
 ifeq ($(SAN),address)
-$(PROGRAMS) $(B)-faults/weightd $(LIB): ALL_LDFLAGS += -static-libasan -static-libubsan
+$(PROGRAMS) $(B)-faults/weightd $(LIB) $(TRAIN_LIB): ALL_LDFLAGS += -static-libasan -static-libubsan
 endif
 
 $(B)/weightd: $(SERVER) $(IPC)
@@ -304,6 +316,14 @@ $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 $(LIB): $(LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(LIB).$(SOVERSION) && ln -sf $(LIB:$(B)/%=%).$(SOVERSION) $@
 
+$(TRAIN_LIB).$(VERSION): $(TRAIN) $(IPC) $(LIB) $(TRAIN_MAP)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd-train.so.$(SOVERSION) \
+		-Wl,--version-script=$(TRAIN_MAP) $(if $(SAN),,-Wl,--no-undefined) -Wl,-rpath,'$$ORIGIN' \
+		-o $@ $(filter %.o,$^) -L$(B) -lweightd $(call libs,jansson) -lm
+
+$(TRAIN_LIB): $(TRAIN_LIB).$(VERSION)
+	$(Q)ln -sf $(<F) $(TRAIN_LIB).$(SOVERSION) && ln -sf $(TRAIN_LIB:$(B)/%=%).$(SOVERSION) $@
+
 WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd \
 	$(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
 
@@ -326,6 +346,11 @@ $(SOAK): $(call objects,$(call parts,soak))
 $(DEMO) $(BENCHES) $(SOAK): $(B)/%: $(B)/obj/tests/%.o $(LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' -lm
+
+# Trainers know weightd-train.h, too.
+$(REF): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,ref)) $(LIB) $(TRAIN_LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd-train -lweightd -Wl,-rpath,'$$ORIGIN/..' -lm
 
 # Those of the GPU know the driver, too.
 $(GPU): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,gpu)) $(CUDA) $(IPC) $(LIB)
@@ -407,13 +432,19 @@ UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE
 # It has a libbpf of its own.
 $(B)/unit/test_ring: $(call objects,bpf/base/ring.c)
 $(B)/unit/test_probed_file: $(call objects,bpf/probe/probed_file.c)
-$(filter-out $(UNIT_SYNC) $(UNIT_BPF),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
+$(filter-out $(UNIT_SYNC) $(UNIT_BPF) $(UNIT_TRAIN),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
 
 $(UNIT_SYNC) $(TOOLS_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
+
+# Tests of the training library see its insides, and the rest of weightd through its library.
+$(UNIT_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(TRAIN) $(IPC) $(LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' \
+		$(call libs,cmocka jansson) -lm
 
 # Tests of the output of BPF programs link all of weightd-trace.
 $(UNIT_BPF): $(B)/%: $(B)/obj/tests/%.o $(filter-out $(B)/obj/bpf/main.o,$(TRACE))

@@ -49,6 +49,12 @@ enum wire_op {
 	WIRE_PROOF = 20,
 	WIRE_SET_FILES = 21,
 	WIRE_FILES = 22,
+	WIRE_JOB_CREATE = 23,
+	WIRE_JOB_JOIN = 24,
+	WIRE_JOB_PART = 25,
+	WIRE_JOB_DESCRIPTION = 26,
+	WIRE_JOB_LEAVE = 27,
+	WIRE_JOB_REMOVE = 28,
 	WIRE_OP_END,
 
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
@@ -75,6 +81,8 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 #define WIRE_FEATURE_LAYOUT 2u /* the server's: it answers WIRE_LAYOUT */
 #define WIRE_FEATURE_IMAGE                                                                         \
 	4u /* both ends': images, files, and the requests of both; a client without it attaches no image */
+
+#define WIRE_FEATURE_JOBS 8u /* the server's: it answers the requests about jobs */
 
 struct wire_hello {
 	uint32_t version;
@@ -412,6 +420,8 @@ enum wire_list_kind {
 	WIRE_LIST_SLOTS = 4, /* all memory of buffers the client may read or owns */
 	WIRE_LIST_USERS = 5, /* charges of each user; without administration, only the client's own */
 	WIRE_LIST_DEVICES = 6, /* devices for buffers; may wait for the allocator of GPU memory */
+	WIRE_LIST_JOBS =
+		7, /* all jobs, or the one with the name `name`; without administration, only the client's own */
 };
 
 #define WIRE_LIST_KNOWN                                                                            \
@@ -573,5 +583,99 @@ struct wire_drop {
 	uint64_t version; /* 0: the buffer */
 };
 static_assert(sizeof(struct wire_drop) == 200, "wire_drop is ABI");
+
+/*
+ * Jobs: host memory that several processes of one user write, its *ranks*.
+ *
+ * A job has parts, each a memfd with a kind that the server does not interpret. The server owns them, so that
+ * they outlive every rank; they are never sealed. Who shows the token and is of the owner's user becomes a
+ * rank. A rank is present while its connection exists. Names of jobs and of buffers are independent.
+ */
+#define WIRE_TOKEN_SIZE 32
+#define WIRE_JOB_RANKS_MAX 256
+#define WIRE_JOB_PARTS_MAX 16
+#define WIRE_KIND_SIZE 16
+#define WIRE_DESCRIPTION_MAX ((uint64_t)16 << 20)
+
+/* --- job create: a job without memory, owned by the client's user. -EEXIST: there is one of this name. --- */
+struct wire_job_create {
+	char name[WIRE_NAME_SIZE];
+	uint8_t token[WIRE_TOKEN_SIZE]; /* random, never zero */
+	int64_t linger_ms; /* the server removes the job after this time without a rank; 0: never */
+	uint32_t n_ranks; /* 1 to WIRE_JOB_RANKS_MAX, on this server */
+	uint32_t pad;
+};
+static_assert(sizeof(struct wire_job_create) == 176, "wire_job_create is ABI");
+
+/*
+ * --- job join: the client becomes a rank. Descriptor 0 is a sealed memfd that describes the job. ---
+ * The first join gives the job its parts and its description; later ones must bring the same sizes and the same hash, else
+ * -EPROTOTYPE. Replies once the parts have their memory: all or none. -EACCES: wrong token or user; -EBUSY: another
+ * process is this rank; -ENOMEM, -EDQUOT: nothing was kept, and the next join may ask again. The same connection
+ * may join again as the same rank; so may the same process on another one, which ends the presence of the first.
+ */
+struct wire_job_part {
+	char kind[WIRE_KIND_SIZE]; /* 1 to 15 of [A-Z0-9_] */
+	uint64_t size; /* bytes, not 0 */
+};
+static_assert(sizeof(struct wire_job_part) == 24, "wire_job_part is ABI");
+
+struct wire_job_join {
+	char name[WIRE_NAME_SIZE];
+	uint8_t token[WIRE_TOKEN_SIZE];
+	uint8_t hash[WIRE_HASH_SIZE]; /* of the description */
+	uint32_t rank;
+	uint32_t n_parts; /* 1 to WIRE_JOB_PARTS_MAX */
+	struct wire_job_part parts[WIRE_JOB_PARTS_MAX]; /* zero behind the last */
+};
+static_assert(sizeof(struct wire_job_join) == 568, "wire_job_join is ABI");
+
+struct wire_job_join_reply {
+	uint64_t job; /* id */
+	uint32_t n_ranks;
+	uint32_t n_present; /* ranks, this one included */
+};
+static_assert(sizeof(struct wire_job_join_reply) == 16, "wire_job_join_reply is ABI");
+
+/* --- job part: the reply carries the writable memfd of one part, for a rank --- */
+struct wire_job_index {
+	uint64_t job;
+	uint32_t index;
+	uint32_t pad;
+};
+static_assert(sizeof(struct wire_job_index) == 16, "wire_job_index is ABI");
+
+/* --- job description: the reply carries the memfd of the first join. -ENODATA: nobody has joined. --- */
+struct wire_job_key {
+	char name[WIRE_NAME_SIZE];
+	uint8_t token[WIRE_TOKEN_SIZE];
+};
+static_assert(sizeof(struct wire_job_key) == 160, "wire_job_key is ABI");
+
+/*
+ * --- job leave (struct wire_id): this rank is done. Once all ranks of the job are, the server removes it. ---
+ * A rank that joins again is not done any more.
+ */
+
+/* --- job remove: by its owner or an administrator; processes keep what they have mapped --- */
+struct wire_job_remove {
+	char name[WIRE_NAME_SIZE];
+};
+static_assert(sizeof(struct wire_job_remove) == 128, "wire_job_remove is ABI");
+
+struct wire_job_record {
+	char name[WIRE_NAME_SIZE];
+	uint64_t n_bytes; /* of its parts */
+	uint64_t step; /* first eight bytes of part 0, which the ranks write */
+	uint64_t created_ns; /* CLOCK_REALTIME */
+	uint64_t vacant_ns; /* when the last rank went; 0: there are ranks, or there was none yet */
+	int64_t linger_ms;
+	uint32_t uid, gid;
+	uint32_t n_ranks;
+	uint32_t n_present;
+	uint32_t n_done; /* ranks that left */
+	uint32_t n_parts;
+};
+static_assert(sizeof(struct wire_job_record) == 192, "wire_job_record is ABI");
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire is little-endian");

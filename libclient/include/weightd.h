@@ -1285,6 +1285,120 @@ int weightd_watch_new(struct weightd *w, struct weightd_watch **ret);
 int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weightd_event *ret);
 void weightd_watch_free(struct weightd_watch *watch);
 
+/* --- Jobs --------------------------------------------------------------------------------------- */
+
+/*
+ * A job is host memory that several processes of one user write, its ranks: the state of a training run. The server owns
+ * it: it outlives every rank, and the server itself as a version does. It has parts, each a range of bytes with a kind
+ * ("PARAM"), which the server does not interpret. Nothing of it is sealed, digested or readable by others; publish a
+ * version for that.
+ *
+ * The creator receives a token and passes it on, in an environment variable or in a file of mode 0600. A process with
+ * the token, of the user that created the job, becomes a rank and may write all parts. Other processes of that user
+ * need no token to reach the memory: they can open /proc/PID/fd of a rank.
+ *
+ * A job ends when each rank has left it, when it is removed, or after its linger time without a rank. Until then a
+ * process that died can be started again and finds the memory as it was.
+ */
+#define WEIGHTD_TOKEN_MAX                                                                          \
+	192 /* bytes of a token as text, "NAME:64 hexadecimal digits", the NUL included */
+#define WEIGHTD_RANKS_MAX 256
+#define WEIGHTD_PARTS_MAX 16
+#define WEIGHTD_PART_KIND_MAX 15
+#define WEIGHTD_DESCRIPTION_MAX 16777216
+
+struct weightd_job;
+
+struct weightd_job_options {
+	size_t size; /* set by the caller */
+	uint32_t n_ranks; /* 1 to WEIGHTD_RANKS_MAX, on this machine */
+	/* Milliseconds without a rank after which the server removes the job; 0: never. */
+	int64_t linger_ms;
+};
+
+/*
+ * Creates a job without memory, and writes its token. -EEXIST: the user, or another one, has a job of that name;
+ * -EINVAL: the name breaks the rules of names of buffers; -EDQUOT; -EOPNOTSUPP: the server is too old.
+ */
+int weightd_job_create(struct weightd *w, const char *name,
+		       const struct weightd_job_options *options, char ret_token[WEIGHTD_TOKEN_MAX]);
+
+struct weightd_part {
+	size_t size; /* set by the caller */
+	const char *kind; /* 1 to WEIGHTD_PART_KIND_MAX of [A-Z0-9_] */
+	uint64_t n_bytes; /* not 0 */
+};
+
+struct weightd_join_options {
+	size_t size; /* set by the caller */
+	uint32_t rank;
+	uint32_t n_parts;
+	const struct weightd_part *
+		parts; /* the first eight bytes of part 0 are the step that weightd_list_jobs() shows */
+	/* Bytes that all ranks must have equal, WEIGHTD_DESCRIPTION_MAX at most: what the parts contain. Copied. */
+	const void *description;
+	uint64_t description_size;
+};
+
+/*
+ * Becomes a rank of a job. The first rank makes its memory, zero, in all parts or none; this may take as long as a create.
+ * The caller owns the result, which keeps the connection open. -ENOENT: no such job; -EACCES: another user's, or the
+ * wrong token; -EBUSY: a living process is this rank, which the sentence names; -EPROTOTYPE: parts or description differ
+ * from the job's; -ENOMEM and -EDQUOT: there is no room, by the sentence, and nothing was taken.
+ *
+ * The library holds a POSIX record lock (F_SETLK) on byte `rank` of part 0 for as long as the process lives: the
+ * kernel's proof that no two processes are one rank. Other processes read it with F_GETLK: it names the process, and
+ * ends with it. The lock is lost if this process closes any descriptor of its own for that part.
+ */
+int weightd_job_join(struct weightd *w, const char *token,
+		     const struct weightd_join_options *options, struct weightd_job **ret);
+
+/* The description of the first rank, in memory that the caller frees with free(). -ENODATA: no rank has joined yet. */
+int weightd_job_description(struct weightd *w, const char *token, void **ret, uint64_t *ret_size);
+
+const char *weightd_job_name(const struct weightd_job *j);
+uint32_t weightd_job_n_ranks(const struct weightd_job *j);
+uint32_t weightd_job_rank(const struct weightd_job *j);
+/* The writable descriptor of a part, owned by the job: map it, never close it. -ENOENT: no such part. */
+int weightd_job_fd(const struct weightd_job *j, uint32_t part);
+/* 0: no process holds that rank; else its pid, or -1 for one that this pid namespace does not see. Does not need the server. */
+int weightd_job_holder(const struct weightd_job *j, uint32_t rank);
+/*
+ * Takes the lock of another rank, whose process died, to act for it; weightd_job_release() gives it back. -EBUSY: a living
+ * process is that rank.
+ */
+int weightd_job_hold(struct weightd_job *j, uint32_t rank);
+void weightd_job_release(struct weightd_job *j, uint32_t rank);
+/*
+ * Joins again if the connection to the server was lost and the server is back. Never waits. -ESTALE: the job was removed;
+ * -ENOTCONN: the server is not there (the memory is).
+ */
+int weightd_job_check(struct weightd_job *j);
+/* This rank is done. Once all are, the server removes the job. The memory stays mapped. -ESTALE: it was removed. */
+int weightd_job_leave(struct weightd_job *j);
+/* Releases the job; NULL is fine. Without weightd_job_leave() it remains, and can be joined again. */
+void weightd_job_free(struct weightd_job *j);
+
+/* Removes a job by its name: its owner, or an administrator. Ranks keep what they have mapped. -ENOENT, -EACCES. */
+int weightd_job_remove(struct weightd *w, const char *name);
+
+struct weightd_job_info {
+	const char *name;
+	uint64_t n_bytes;
+	uint64_t step; /* as the ranks wrote it */
+	uint64_t created_ns; /* CLOCK_REALTIME */
+	uint64_t vacant_ns; /* when the last rank went; 0: there are ranks, or there was none yet */
+	int64_t linger_ms; /* 0: for ever */
+	uint32_t uid, gid;
+	uint32_t n_ranks;
+	uint32_t n_present;
+	uint32_t n_done;
+};
+
+/* The jobs of the caller's user; an administrator gets all. */
+int weightd_list_jobs(struct weightd *w, struct weightd_list **ret);
+const struct weightd_job_info *weightd_list_job(const struct weightd_list *l, size_t i);
+
 #ifdef __cplusplus
 }
 #endif

@@ -20,10 +20,12 @@ MAY_INCLUDE = {
     "server/backend": ["ipc", "ipc/base", "server/base", "server/cuda", "server/restart", "server/state"],
     "server/memory": ["ipc", "ipc/base", "server/base", "server/restart", "server/state", "server/backend"],
     "server/buffers": ["ipc", "ipc/base", "server/base", "server/restart", "server/state", "server/backend", "server/memory"],
+    # Jobs: memory that several clients write.
+    "server/groups": ["ipc", "ipc/base", "server/base", "server/restart", "server/state", "server/backend", "server/memory"],
     "server/requests": ["ipc", "ipc/base", "server/base", "server/restart", "server/state", "server/backend", "server/memory",
-                        "server/buffers"],
+                        "server/buffers", "server/groups"],
     "server": ["ipc", "ipc/base", "server/base", "server/restart", "server/state", "server/backend", "server/memory",
-               "server/buffers", "server/requests"],
+               "server/buffers", "server/groups", "server/requests"],
     "server/cuda": ["ipc", "ipc/base", "ipc/cuda"],
     "server/sync/base": ["ipc/base"],
     "server/sync/net": ["server/sync/base", "server/base", "ipc/base"],
@@ -53,11 +55,19 @@ MAY_INCLUDE = {
     "libclient/diff": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
                        "libclient/include", "ipc", "ipc/base"],
     "libclient/directory": ["libclient/connection", "libclient/include", "ipc", "ipc/base"],
+    # The training library knows weightd by its public header, like any client.
+    "libclient/train/include": ["libclient/include"],
+    "libclient/train/plan": ["libclient/train/include", "libclient/include", "ipc", "ipc/base"],
+    "libclient/train/kernels": [],
+    "libclient/train/engine": ["libclient/train/plan", "libclient/train/kernels", "libclient/train/include",
+                               "libclient/include", "ipc/base"],
+    "libclient/train": ["libclient/train/engine", "libclient/train/kernels", "libclient/train/plan",
+                        "libclient/train/include", "libclient/include", "ipc/base"],
     "libclient/weightctl/output": ["libclient/include", "ipc/base"],
     "libclient/weightctl": ["libclient/weightctl/output", "libclient/include", "ipc/base"],
     "libclient/weightctl/control": ["libclient/weightctl", "libclient/weightctl/output", "ipc/base"],
     "libclient/weightctl/verbs": ["libclient/weightctl", "libclient/weightctl/control", "libclient/weightctl/output",
-                                  "libclient/include", "libclient/reshard", "ipc/base", "ipc/reshard"],
+                                  "libclient/include", "libclient/train/include", "libclient/reshard", "ipc/base", "ipc/reshard"],
     "bpf": ["bpf/probe", "bpf/rdma", "bpf/event", "bpf/tcp", "bpf/base", "server/base", "server/base/json", "ipc/base"],
     "bpf/base": ["ipc/base"],
     "bpf/elf": ["ipc/base"],
@@ -70,12 +80,15 @@ MAY_INCLUDE = {
               "server/buffers", "server/cuda", "server/sync", "server/sync/base", "server/sync/local",
               "libclient/include", "ipc", "ipc/base", "ipc/cuda", "ipc/reshard", "bpf", "bpf/base", "bpf/elf",
               "bpf/tcp", "bpf/event", "bpf/rdma", "bpf/probe", "libclient/weightctl/verbs", "libclient/connection",
+              "libclient/train", "libclient/train/engine", "libclient/train/kernels", "libclient/train/plan",
+              "libclient/train/include", "server/groups",
               "libclient/cuda", "libclient/diff", "libclient/image", "libclient/load", "libclient/version", "server/sync/coordinator", "server/sync/net",
               "libclient/cuda", "libclient/directory", "libclient/image", "libclient/load", "libclient/version", "server/sync/coordinator", "server/sync/net",
               "server/sync/participant", "server/sync/state"],
     "tests/fake": ["ipc", "ipc/base"],
     "tests/gpu": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "tests/demo": ["libclient/include"],
+    "tests/ref": ["libclient/include", "libclient/train/include"],
     "tests/bench": ["libclient/include"],
     "tests/soak": ["libclient/include"],
 }
@@ -83,7 +96,7 @@ MAY_INCLUDE = {
 # Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c", "bpf/rdma/qp.c"],
-    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
+    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/train/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
@@ -105,7 +118,7 @@ def zone(path):
 
 def resolve(path, kind, name):
     """The path of one of our headers, relative to the top, or None."""
-    folders = [ROOT, ROOT / "libclient/include"]
+    folders = [ROOT, ROOT / "libclient/include", ROOT / "libclient/train/include"]
     for folder in [ROOT / path.parent] * (kind == '"') + folders:
         if (folder / name).is_file():
             return os.path.relpath(folder / name, ROOT)

@@ -1,0 +1,45 @@
+/*
+ * The arena
+ *
+ * The parts of a job as one rank maps them: PARAM whole and read-only, which the caller's tensors are views of, and a
+ * second, writable mapping of the elements that the rank updates; GRAD of all ranks; MOMENTS, REDUCED and the journal.
+ * No protection changes during a step.
+ */
+#pragma once
+
+#include "libclient/train/plan/control.h"
+
+struct arena {
+	const struct weightd_plan *plan; /* the trainer's */
+	struct weightd_job *job; /* owned */
+	uint32_t rank;
+	struct control_layout layout;
+	uint8_t *journal; /* JOURNAL, writable */
+	const float *param; /* this rank's copy, read-only, from element 0 on */
+	float **params; /* n_copies aliases, writable: element `updated.begin` of each copy */
+	struct plan_interval updated; /* plan_updated() */
+	float *const *grads; /* n_ranks * n_slots: GRAD of rank r, slot s at [r * n_slots + s]; others' read-only */
+	float *reduced; /* NULL in a fused plan; from element 0 on */
+	float *moments[2]; /* element `updated.begin` of each; NULL where there is none */
+	uint8_t *buffers; /* this rank's two slots in BUFFER, buffer_stride apart; NULL: no buffers */
+	uint64_t buffer_stride;
+};
+
+/* Joins the job and maps its parts, or fails with a sentence. The first rank's difference of plans is named. */
+int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *token, uint32_t rank,
+	       struct arena *ret);
+void arena_close(struct arena *a);
+
+/* Maps moments and parameters of another rank, to finish its update; arena_borrow_end() unmaps them. */
+int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret);
+void arena_borrow_end(struct arena *borrowed);
+
+/* Whole writable PARAM, copy by copy, for rank 0 of an empty job. NULL: it cannot be mapped. */
+float *arena_map_all(struct arena *a, uint32_t copy);
+void arena_unmap_all(struct arena *a, float *all);
+
+struct control_head *arena_head(const struct arena *a);
+struct control_rank *arena_rank(const struct arena *a, uint32_t rank);
+struct control_bucket *arena_bucket(const struct arena *a, uint32_t rank, uint32_t bucket);
+struct control_saved *arena_saved(const struct arena *a, uint32_t rank, uint64_t step);
+float *arena_log(const struct arena *a, uint32_t rank);

@@ -1,0 +1,394 @@
+/*
+ * weightd-train.h: train on one copy of the parameters per node
+ *
+ * The processes of a *job* (weightd.h) train one model together. A *plan* has the tensors, the mesh of ranks, the
+ * placement of each kind of memory, and the operations of a step; all ranks make the same plan from the same options,
+ * and the first difference ends the start. A *trainer* is one rank: it maps the parameters, which all ranks of a node
+ * share, adds its gradients, and takes part in each step.
+ *
+ * A step happens exactly once. A rank that was killed, at any instruction, opens the job again and continues at the step
+ * where it was, with the same bits: parameters, optimizer state, buffers, and the caller's own state. See weightd-train(7).
+ *
+ * Errors are those of weightd.h, with these meanings here:
+ *	-EPROTOTYPE	the ranks of the job have different plans; the sentence has the first difference
+ *	-EOWNERDEAD	a rank died, and the options ask for an error
+ *	-ETIMEDOUT	a rank did not arrive before the deadline
+ *	-EBUSY		another process is this rank
+ *	-ENOMEM		there is no room for the state; the sentence has the arithmetic
+ *	-EDOM		the loss of a rank is not a number: the step changed nothing
+ *	-ESTALE		the job was removed
+ * Every sentence about a rank names it, the operation and the step. weightd_train_error() returns the sentence of the
+ * calling thread's last failure.
+ *
+ * Threads. One thread at a time may use a trainer or a window, except for weightd_train_ready(), which any thread may
+ * call, one at a time. Processes. A forked child may read what its parent mapped and must call nothing here (-ECHILD).
+ * Structs begin with their size, as in weightd.h.
+ */
+#ifndef WEIGHTD_TRAIN_H
+#define WEIGHTD_TRAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <weightd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The sentence of the calling thread's last failure; "" if there was none. Valid until its next failure. */
+const char *weightd_train_error(void);
+
+/* The instruction set of the kernels in use: "x86-64-v2", "x86-64-v3" or "x86-64-v4". */
+const char *weightd_train_isa(void);
+
+/* --- Mesh --------------------------------------------------------------------------------------- */
+
+/* Named dimensions of ranks, row-major: the last one varies fastest. Every group is a pure function of it. */
+#define WEIGHTD_MESH_DIMS_MAX 4
+#define WEIGHTD_MESH_NAME_MAX 15
+
+struct weightd_mesh;
+
+struct weightd_mesh_dim {
+	const char *name; /* 1 to WEIGHTD_MESH_NAME_MAX of [a-z0-9_] */
+	uint32_t size; /* ranks, not 0 */
+};
+
+/* -EINVAL: no dimensions, too many, a bad or repeated name, or more than WEIGHTD_RANKS_MAX ranks. */
+int weightd_mesh_new(const struct weightd_mesh_dim *dims, uint32_t n_dims,
+		     struct weightd_mesh **ret);
+void weightd_mesh_free(struct weightd_mesh *m);
+uint32_t weightd_mesh_n_ranks(const struct weightd_mesh *m);
+uint32_t weightd_mesh_n_dims(const struct weightd_mesh *m);
+/* -ENOENT. */
+int weightd_mesh_dim(const struct weightd_mesh *m, uint32_t dim, struct weightd_mesh_dim *ret);
+int weightd_mesh_find(const struct weightd_mesh *m, const char *name, uint32_t *ret_dim);
+/* The coordinate of a rank in a dimension. -ENOENT. */
+int weightd_mesh_coordinate(const struct weightd_mesh *m, uint32_t rank, uint32_t dim,
+			    uint32_t *ret);
+/* The ranks that differ from `rank` in that dimension only, in its order; as many as it has. -ENOENT. */
+int weightd_mesh_group(const struct weightd_mesh *m, uint32_t rank, uint32_t dim,
+		       uint32_t *ret_ranks);
+
+/* --- Placement and redistribution ---------------------------------------------------------------- */
+
+/* How the ranks of a mesh dimension hold a range, in DTensor's words. */
+enum weightd_placement {
+	WEIGHTD_REPLICATE = 1, /* each has all of it */
+	WEIGHTD_SHARD, /* each has its part, by cuts */
+	WEIGHTD_PARTIAL, /* each has a summand of it */
+};
+
+/* "Replicate", "Shard", "Partial"; NULL for an unknown code. */
+const char *weightd_placement_name(enum weightd_placement p);
+
+/*
+ * Cuts `n_elements` into `n` ragged parts at multiples of `block`, as even as possible: part i is [ret[i], ret[i + 1]).
+ * No two parts differ by more than one block; the last one ends at n_elements. -EINVAL: n or block is 0.
+ */
+int weightd_cuts(uint64_t n_elements, uint64_t block, uint32_t n, uint64_t *ret);
+
+/* The change from one placement to another, and its backward: the transpose, with Replicate and Partial exchanged. */
+struct weightd_redistribution {
+	size_t size; /* set by the caller */
+	const char *name; /* "all-reduce", "reduce-scatter", "all-gather", "slice", "identity", "all-to-all" */
+	enum weightd_placement backward_from, backward_to; /* placements of the gradient */
+	const char *backward_name;
+};
+
+/*
+ * Describes it. `from` and `to` are placements of the value in the forward direction; `grad` is the placement in which the
+ * gradient of the result arrives, 0 for the usual one (that of the result, Replicate for Partial and Partial for Replicate).
+ * -EOPNOTSUPP: no such change.
+ */
+int weightd_redistribution(enum weightd_placement from, enum weightd_placement to,
+			   enum weightd_placement grad, struct weightd_redistribution *ret);
+
+/*
+ * Bytes that a rank receives from others, by shared memory or a network, for `size` bytes among `n` ranks with these
+ * cuts (in bytes; NULL: even, and then size must be a multiple of n): Partial to Shard and Shard to Replicate.
+ */
+int weightd_redistribution_bytes(enum weightd_placement from, enum weightd_placement to,
+				 uint64_t size, const uint64_t *cuts, uint32_t n, uint32_t rank,
+				 uint64_t *ret);
+
+/* --- Plan --------------------------------------------------------------------------------------- */
+
+/* Kinds of memory. The name of a part of the job is that of its kind, without the prefix. */
+enum weightd_kind {
+	WEIGHTD_KIND_JOURNAL, /* words that order the steps, redo logs, states of the caller */
+	WEIGHTD_KIND_PARAM,
+	WEIGHTD_KIND_GRAD, /* of each rank */
+	WEIGHTD_KIND_REDUCED, /* sums of gradients, fp32; two-phase steps only */
+	WEIGHTD_KIND_MASTER, /* reserved: fp32 originals of narrower parameters */
+	WEIGHTD_KIND_MOMENTS, /* of the optimizer */
+	WEIGHTD_KIND_BUFFER, /* running statistics, of each rank */
+	WEIGHTD_KINDS,
+};
+
+const char *weightd_kind_name(enum weightd_kind kind);
+
+enum weightd_optimizer {
+	WEIGHTD_ADAMW = 1, /* decoupled weight decay */
+	WEIGHTD_ADAM, /* weight decay added to the gradient */
+	WEIGHTD_SGD, /* with momentum */
+};
+
+/* A parameter group. Learning rates come with each step. */
+struct weightd_group {
+	size_t size; /* set by the caller */
+	double weight_decay;
+	double beta1, beta2, eps; /* Adam and AdamW */
+	double momentum; /* SGD, without dampening */
+	bool nesterov; /* SGD */
+};
+
+/*
+ * A tensor of the model. Parameters (WEIGHTD_PARAM) are trained and must be WEIGHTD_F32; buffers (WEIGHTD_BUFFER) may have
+ * any element type of whole bytes. Tied names are one tensor.
+ */
+struct weightd_train_tensor {
+	size_t size; /* set by the caller */
+	const char *name;
+	const uint64_t *shape; /* n_dims of them, outermost first */
+	uint32_t n_dims;
+	enum weightd_dtype dtype;
+	enum weightd_role role;
+	uint32_t group; /* parameters: index of the parameter group */
+	/* Filled in by weightd_plan_tensor(): bytes from the start of PARAM, or of a rank's BUFFER; a multiple of 64. */
+	uint64_t offset;
+	uint64_t n_bytes;
+};
+
+enum weightd_step_form {
+	WEIGHTD_STEP_AUTO, /* fused where the strategy allows it */
+	WEIGHTD_STEP_FUSED, /* the update reads the gradients of all ranks in place */
+	WEIGHTD_STEP_TWO_PHASE, /* sums by bucket into REDUCED, then the update: for clipping, and overlap with backward */
+};
+
+struct weightd_plan_options {
+	size_t size; /* set by the caller */
+	const struct weightd_mesh *mesh; /* one dimension of data parallelism */
+	/*
+	 * "shared": the ranks of a node have one PARAM; MOMENTS are sharded. "zero1": each rank has a PARAM of its own.
+	 * "replicated": MOMENTS too, as torch's DDP.
+	 */
+	const char *strategy;
+	enum weightd_optimizer optimizer;
+	const struct weightd_group *groups;
+	uint32_t n_groups;
+	enum weightd_step_form form;
+	uint64_t bucket_bytes; /* two-phase: bytes of gradients in a bucket; the first has 1 MiB at most. 0: 25 MiB */
+	bool overlap; /* two-phase: a thread sums finished buckets during backward */
+	uint32_t staleness; /* fused, "shared": a rank may be this many steps ahead of the slowest update; 0: synchronous */
+	uint32_t n_copies; /* "shared": copies of PARAM, each for ranks of one NUMA node. 0: as many as this machine has nodes */
+	uint32_t state_size; /* bytes of the caller's state that a step commits, for each rank; 0: 4096; 1 MiB at most */
+	bool without_journal; /* a killed rank leaves the step torn: for measurements only */
+};
+
+struct weightd_plan;
+
+/*
+ * Makes the plan of a model. -EINVAL, with a sentence: no parameters, unknown strategy, bad group; a form that the strategy
+ * cannot have. -EOPNOTSUPP: an element type that the optimizer does not have, by the tensor's name.
+ */
+int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
+		     const struct weightd_plan_options *options, struct weightd_plan **ret);
+void weightd_plan_free(struct weightd_plan *p);
+
+/* The plan as JSON, for people and tools; the caller frees it with free(). */
+int weightd_plan_json(const struct weightd_plan *p, char **ret);
+/* A plan from that JSON. -EBADMSG, with the path of the member. */
+int weightd_plan_parse_json(const char *json, size_t size, struct weightd_plan **ret);
+/* The plan in its binary form, which the ranks compare. Owned by the plan. */
+const void *weightd_plan_image(const struct weightd_plan *p, uint64_t *ret_size);
+int weightd_plan_parse(const void *image, uint64_t size, struct weightd_plan **ret);
+/* XXH3-128 of the binary form. */
+void weightd_plan_hash(const struct weightd_plan *p, uint8_t ret[16]);
+/* Writes the first difference as a sentence. 0: they are equal; 1: they differ. */
+int weightd_plan_compare(const struct weightd_plan *ours, const struct weightd_plan *theirs,
+			 char *ret, size_t ret_size);
+
+uint32_t weightd_plan_n_tensors(const struct weightd_plan *p);
+/* -ENOENT. The plan owns name and shape. */
+int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
+			struct weightd_train_tensor *ret);
+int weightd_plan_find(const struct weightd_plan *p, const char *name, uint32_t *ret_index);
+/* Bytes of memory of a kind on the node, all ranks and padding included. */
+uint64_t weightd_plan_bytes(const struct weightd_plan *p, enum weightd_kind kind);
+/* Bytes between tensors and at their ends, part of PARAM, and once more of each GRAD and moment. */
+uint64_t weightd_plan_padding(const struct weightd_plan *p);
+/* Elements [ret_begin, ret_end) of the flat range of parameters that a rank updates. */
+int weightd_plan_shard(const struct weightd_plan *p, uint32_t rank, uint64_t *ret_begin,
+		       uint64_t *ret_end);
+
+/* Bytes that a rank reads from and writes to memory of other ranks in a step, and payload bytes on sockets. */
+struct weightd_traffic {
+	size_t size; /* set by the caller */
+	uint64_t read; /* gradients and sums of other ranks */
+	uint64_t written; /* parameters into copies of other ranks */
+	uint64_t sent; /* on sockets: 0 inside a node */
+};
+
+int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct weightd_traffic *ret);
+
+/* --- Trainer ------------------------------------------------------------------------------------- */
+
+/* Reaction of the others to the death of a rank. */
+enum weightd_on_death {
+	WEIGHTD_DEATH_WAIT, /* wait for its successor, until the deadline */
+	WEIGHTD_DEATH_FAIL, /* -EOWNERDEAD */
+	WEIGHTD_DEATH_FINISH, /* finish its part of the update, if it had handed over its gradients; else wait */
+};
+
+struct weightd_train_options {
+	size_t size; /* set by the caller */
+	const char *token; /* NULL: $WEIGHTD_JOB, else the content of the file $WEIGHTD_JOB_FILE */
+	uint32_t rank;
+	bool rank_from_env; /* rank is that of $LOCAL_RANK, else of $RANK */
+	int deadline_ms; /* of a rank to arrive: 0: 30 s; < 0: none */
+	enum weightd_on_death on_death;
+};
+
+struct weightd_train;
+
+/*
+ * Opens the job as one rank; the first rank makes its memory. Finishes the step in which this rank, or all, died.
+ * Keeps a reference to the connection, which the trainer uses alone afterwards.
+ */
+int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
+		       const struct weightd_train_options *options, struct weightd_train **ret);
+/* This rank is done: once all are, the job ends. The trainer remains to be freed. */
+int weightd_train_close(struct weightd_train *t);
+/* NULL is fine. Without weightd_train_close() the job remains and can be resumed. */
+void weightd_train_free(struct weightd_train *t);
+
+/* The plan, owned by the trainer. */
+const struct weightd_plan *weightd_train_plan(const struct weightd_train *t);
+uint32_t weightd_train_rank(const struct weightd_train *t);
+/* Steps that are committed; the next one is this number + 1. */
+uint64_t weightd_train_step(const struct weightd_train *t);
+
+/* True until weightd_train_begin() of all ranks: PARAM has no values yet. */
+bool weightd_train_is_empty(const struct weightd_train *t);
+/* Rank 0 gives a tensor of an empty job its first value: n_bytes of them. -EALREADY; -EINVAL: another rank. */
+int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data);
+/* Waits until rank 0 has filled the job and called this. Returns at once for a job that is not empty. */
+int weightd_train_begin(struct weightd_train *t);
+
+/*
+ * Addresses of a tensor. Parameters are read-only: a stray write faults. Gradients are this rank's, of the step that comes
+ * next: their address changes from step to step with staleness. Buffers are private to this process; a
+ * step saves them. NULL: no such tensor, or none of that kind.
+ */
+const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor);
+void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor);
+void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor);
+/* The start of this rank's PARAM or GRAD, and its bytes. NULL for other kinds. */
+const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind kind,
+				uint64_t *ret_size);
+/* The state that the last committed step saved; 0 bytes before the first. Valid until the next step. */
+const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_size);
+
+/*
+ * The gradient of a tensor is complete for this step. Optional: weightd_train_update() completes the rest. A two-phase
+ * plan sums a bucket once all ranks completed it. False from weightd_train_wants(): a rank that died had handed over the
+ * bucket, and the caller must not write this gradient again.
+ */
+int weightd_train_ready(struct weightd_train *t, uint32_t tensor);
+bool weightd_train_wants(const struct weightd_train *t, uint32_t tensor);
+
+struct weightd_update {
+	size_t size; /* set by the caller */
+	const double *lr; /* learning rate of each parameter group */
+	/* This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal. */
+	double weight;
+	bool has_loss;
+	double loss; /* checked: a NaN of one rank ends the step on all with -EDOM, and nothing changed but its number */
+	double max_norm; /* two-phase: clips the global norm as torch's clip_grad_norm_; 0: not */
+	const void *state; /* saved with the step */
+	uint64_t state_size;
+};
+
+/*
+ * The step: waits for the gradients of all ranks, sums them in the order of ranks, updates this rank's part of PARAM, and
+ * waits for the others' (with staleness k, for the step k before). On success, and with -EDOM, the step is committed.
+ * With -EOWNERDEAD and -ETIMEDOUT it is not, and may be called again with the same arguments.
+ */
+int weightd_train_update(struct weightd_train *t, const struct weightd_update *u);
+/* The global norm of the last two-phase step's mean gradient, before clipping. */
+double weightd_train_norm(const struct weightd_train *t);
+
+/* What this rank moved since it was opened. */
+int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret);
+
+/* Publishes PARAM and this rank's buffers as a version of buffer `name` on the host. One rank calls it between steps. */
+int weightd_train_publish(struct weightd_train *t, const char *name, uint64_t *ret_version);
+
+/* --- Windows ------------------------------------------------------------------------------------- */
+
+/*
+ * A window is memory of a job for collectives: one range of each rank, all mapped by all. Collectives work in place on
+ * offset + n elements of each range, in fp32 sums in the order of ranks, with the same bits on all. A rank that dies in one
+ * leaves the ranges undefined.
+ */
+struct weightd_window;
+
+/* `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. */
+int weightd_window_open(struct weightd *w, const struct weightd_train_options *options,
+			uint64_t size, struct weightd_window **ret);
+/* Leaves the job. NULL is fine. */
+void weightd_window_free(struct weightd_window *win);
+/* The range of a rank, and of this one. NULL: no such rank. */
+void *weightd_window_data(const struct weightd_window *win, uint32_t rank);
+uint32_t weightd_window_rank(const struct weightd_window *win);
+uint32_t weightd_window_n_ranks(const struct weightd_window *win);
+
+int weightd_window_barrier(struct weightd_window *win);
+/* WEIGHTD_F32 and WEIGHTD_BF16. `offset` in bytes, a multiple of 64. */
+int weightd_window_all_reduce(struct weightd_window *win, uint64_t offset, uint64_t n,
+			      enum weightd_dtype dtype);
+/* Part `rank` of weightd_cuts(n, 32) is summed in this rank's range, the rest undefined. */
+int weightd_window_reduce_scatter(struct weightd_window *win, uint64_t offset, uint64_t n,
+				  enum weightd_dtype dtype);
+/* Part `rank` of each rank goes to `to`, `n` elements outside the window; NULL: into the own range of each. */
+int weightd_window_all_gather(struct weightd_window *win, uint64_t offset, uint64_t n,
+			      enum weightd_dtype dtype, void *to);
+/* The bytes of rank `root` go to all. */
+int weightd_window_broadcast(struct weightd_window *win, uint64_t offset, uint64_t n_bytes,
+			     uint32_t root);
+
+/* --- Profile ------------------------------------------------------------------------------------- */
+
+enum weightd_collective {
+	WEIGHTD_ALL_REDUCE = 1,
+	WEIGHTD_REDUCE_SCATTER,
+	WEIGHTD_ALL_GATHER,
+	WEIGHTD_BROADCAST,
+	WEIGHTD_BARRIER,
+};
+
+/* One line of a profile. Bandwidths are those of nccl-tests: algbw = size / time, busbw = algbw * factor. */
+struct weightd_profile {
+	size_t size; /* set by the caller */
+	enum weightd_collective collective;
+	uint64_t n_bytes;
+	uint32_t n_ranks;
+	uint32_t n_rounds; /* after the warm-up */
+	double median_us, min_us;
+	double algbw, busbw; /* bytes a second, by the median; 0 for a barrier */
+};
+
+/* Measures one collective with one size; all ranks call it alike. n_rounds 0: enough for about 0.2 s. */
+int weightd_window_profile(struct weightd_window *win, enum weightd_collective collective,
+			   uint64_t n_bytes, enum weightd_dtype dtype, uint32_t n_rounds,
+			   struct weightd_profile *ret);
+const char *weightd_collective_name(enum weightd_collective c);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

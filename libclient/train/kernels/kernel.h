@@ -1,0 +1,71 @@
+/*
+ * Kernels
+ *
+ * Arithmetic on flat ranges, once for each instruction set, chosen at run time: x86-64-v2, v3 (AVX2, FMA) and v4
+ * (AVX-512). All have the same bits: one rounding for each operation that the formulas below write, in this order,
+ * wherever a range is cut. Pointers are aligned to 64 bytes and counts are multiples of 16 elements, except where a
+ * kernel says otherwise; ranges are equal or disjoint.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KERNEL_RANKS_MAX 256
+
+/* Gradients of all ranks, to be summed in the order of ranks. */
+struct kernel_grads {
+	const float *const *grads; /* n, each at the first element of the range */
+	const float *weights; /* n: each gradient is multiplied with it first; NULL: not */
+	uint32_t n;
+	float scale; /* the sum is multiplied with it, unless it is 1 */
+};
+
+/* Scalars of one step, rounded once from double. AdamW as torch's fused one on the CPU has it. */
+struct kernel_adam {
+	float decay; /* AdamW: 1 - lr * weight_decay; Adam: weight_decay */
+	float beta1_rest, beta2, beta2_rest; /* 1 - beta1; beta2; 1 - beta2 */
+	float bias2_sqrt; /* sqrt(1 - beta2^step) */
+	float eps;
+	float minus_step_size; /* -lr / (1 - beta1^step) */
+	bool decoupled; /* AdamW */
+};
+
+struct kernel_sgd {
+	float weight_decay, momentum, minus_lr;
+	bool nesterov;
+	bool has_momentum;
+};
+
+/* Old and new values of a range; equal pointers update in place. Moments that the optimizer lacks are NULL. */
+struct kernel_state {
+	const float *param, *m, *v;
+	float *new_param, *new_m, *new_v;
+};
+
+struct kernels {
+	const char *isa;
+	/* One pass: sum of gradients, optimizer. */
+	void (*adam)(const struct kernel_adam *k, const struct kernel_grads *g,
+		     const struct kernel_state *s, size_t n);
+	void (*sgd)(const struct kernel_sgd *k, const struct kernel_grads *g,
+		    const struct kernel_state *s, size_t n);
+	/* to[i][...] = sum, for n_to outputs, whole cache lines; `stream`: non-temporal stores. */
+	void (*sum)(float *const *to, uint32_t n_to, const struct kernel_grads *g, size_t n,
+		    bool stream);
+	/* Likewise for bf16, with sums in fp32 and one rounding to nearest even; n is a multiple of 32. */
+	void (*sum_bf16)(uint16_t *const *to, uint32_t n_to, const uint16_t *const *from,
+			 uint32_t n_from, size_t n, bool stream);
+	/* Sum of squares in double, in a fixed order: eight interleaved sums over blocks of 16 elements. */
+	double (*squares)(const float *from, size_t n);
+	/* Bytes, a multiple of 64. Non-temporal stores need a fence before a word that others wait for: kernels_fence(). */
+	void (*copy)(void *to, const void *from, size_t n_bytes, bool stream);
+};
+
+/* The fastest that this machine has; $WEIGHTD_TRAIN_ISA names another one, for tests. */
+const struct kernels *kernels_get(void);
+/* NULL: unknown, or this machine lacks it. */
+const struct kernels *kernels_find(const char *isa);
+/* Orders non-temporal stores before what follows. */
+void kernels_fence(void);

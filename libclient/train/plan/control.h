@@ -1,0 +1,99 @@
+/*
+ * Control words
+ *
+ * The JOURNAL part of a job: words in which ranks order their steps, a redo log and saved states for each rank. All of it
+ * outlives every process. A word has one writer, its rank (or the rank that acts for it under its lock), and only grows.
+ *
+ * Steps count from 1. A rank in step s has committed[r] == s - 1 and goes through
+ *	GRAD and state slot s % 2 are written; grad = s
+ *	(two-phase) sums of buckets; reduced[b] = s; norm, norm_step = s
+ *	blocks of the update, under `journal`; param = s
+ * and the step is committed once all ranks have param >= s. Each word is published with release order after what it
+ * stands for, so that a rank that was killed anywhere continues from the words alone:
+ *	grad == param: forward and backward of step param + 1 have to be done (again)
+ *	grad == param + 1: the update of step grad has to be finished, from the block in `journal`
+ */
+#pragma once
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "libclient/train/plan/plan.h"
+
+#define CONTROL_MAGIC 0x4e49415254444757ull
+#define CONTROL_ABI 1
+
+/* A word that ranks wait for: its lower half is the futex. */
+struct control_word {
+	alignas(64) _Atomic uint64_t value;
+	_Atomic uint32_t n_waiters; /* may be too high after a kill: only wakes in vain */
+};
+
+/* First 4096 bytes. */
+struct control_head {
+	_Atomic uint64_t step; /* newest committed step, for lists of jobs; a hint */
+	uint64_t magic; /* 0: not initialised; written last */
+	uint32_t abi;
+	uint32_t n_ranks;
+	uint32_t state_size;
+	uint32_t pad;
+	struct control_word filled; /* 1: PARAM has its first values */
+};
+
+/* Journal: the block being updated. Steps up to 2^38, blocks up to 2^25. */
+#define CONTROL_LOGGED 1ull /* the log has the block's new values: copy them home (again) */
+static inline uint64_t control_journal(uint64_t step, uint64_t block, uint64_t phase)
+{
+	return step << 26 | block << 1 | phase;
+}
+static inline uint64_t control_journal_step(uint64_t word)
+{
+	return word >> 26;
+}
+static inline uint64_t control_journal_block(uint64_t word)
+{
+	return (word >> 1) & ((1ull << 25) - 1);
+}
+
+/* The caller's state with a step, and what the step must be repeated with. Two for each rank: step % 2. */
+struct control_saved {
+	uint64_t step;
+	uint64_t state_size; /* bytes behind this struct in use */
+	double weight;
+	double max_norm;
+	double lr[PLAN_GROUPS_MAX];
+	uint32_t has_nan; /* the loss of the rank was not a number */
+	uint32_t pad;
+	/* the state, then the buffers of the rank are in BUFFER, slot step % 2 */
+};
+
+/* Words of one rank. */
+struct control_rank {
+	struct control_word grad;
+	struct control_word param;
+	struct control_word journal;
+	struct control_word norm_step; /* norm is that of this step */
+	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient */
+	uint64_t traffic_read, traffic_written; /* since the job began; hints */
+};
+
+/* Words of one rank for each bucket: GRAD handed over, REDUCED of its shard complete. */
+struct control_bucket {
+	struct control_word grad;
+	struct control_word reduced;
+};
+
+/* Offsets in JOURNAL, a pure function of the plan. */
+struct control_layout {
+	uint64_t ranks; /* struct control_rank [n_ranks] */
+	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
+	uint64_t saved; /* 2 for each rank, saved_stride bytes each */
+	uint64_t saved_stride;
+	uint64_t logs; /* one for each rank: PLAN_BLOCK elements of PARAM and of each moment */
+	uint64_t log_stride;
+	uint64_t size;
+};
+
+/* Also called by plan.c, for the size of the part; needs n_ranks, n_buckets, n_moments, state_size and form. */
+struct control_layout control_layout(const struct weightd_plan *p);

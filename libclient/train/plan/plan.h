@@ -1,0 +1,118 @@
+/*
+ * Plans
+ *
+ * The tensors of a model, the placement of each kind of memory, and the operations of a step. A plan is a pure function of
+ * its options: every rank makes the same one. Nothing in it is an address; the executor runs it on the parts of a job.
+ *
+ * The trained parameters are one flat range of fp32 elements: tensors in order, each at a multiple of PLAN_ALIGN
+ * elements. Shards, buckets and runs are intervals of it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weightd-train.h"
+
+#define PLAN_ALIGN 16 /* elements: a cache line */
+#define PLAN_CUT 32 /* elements: shards begin at multiples of it */
+#define PLAN_BLOCK 4096 /* elements of a block of the journal: 16 KiB */
+#define PLAN_GROUPS_MAX 64
+#define PLAN_PAGE 4096 /* bytes: ranks' ranges within a part begin at multiples of it */
+#define PLAN_HUGE 2097152 /* bytes: parts from this size on are multiples of it, for huge pages */
+
+struct plan_interval {
+	uint64_t begin, end; /* elements */
+};
+
+/* An interval of tensors of one parameter group. Runs cover the flat range in order; padding belongs to its left neighbour. */
+struct plan_run {
+	struct plan_interval interval;
+	uint32_t group;
+};
+
+/* A part of the job: `n` ranges of `stride` bytes each, of which `used` are in use. */
+struct plan_part {
+	enum weightd_kind kind;
+	uint32_t n;
+	uint64_t used, stride;
+	enum weightd_placement placement;
+};
+
+enum plan_op_type {
+	PLAN_COMPUTE, /* the caller's forward and backward; hands over GRAD */
+	PLAN_REDUCE, /* REDUCED of a bucket: sum over ranks, of the part of its interval that the rank owns */
+	PLAN_DECIDE, /* the norm over all shards, and whether to skip */
+	PLAN_UPDATE, /* the optimizer on `interval`; from GRAD of all ranks (fused) or from REDUCED */
+	PLAN_COMMIT, /* all ranks have updated */
+};
+
+/* One operation. The ranges of a rank are its own: plan_owned(). */
+struct plan_op {
+	enum plan_op_type type;
+	uint32_t bucket; /* REDUCE */
+	enum weightd_kind from, to; /* kinds read and written */
+	enum weightd_placement placement_from,
+		placement_to; /* of the value; equal where nothing moves */
+	struct plan_interval interval; /* elements of the flat range, of all ranks together */
+	enum weightd_kind waits,
+		produces; /* kinds with a version to wait for, and to produce; JOURNAL: none */
+	uint32_t lag; /* versions that may be missing from what it waits for */
+	const char *resource; /* "compute" or "memory" */
+};
+
+struct weightd_plan {
+	struct weightd_mesh *mesh; /* a copy */
+	uint32_t n_ranks; /* on this node: all, for now */
+	char strategy[16];
+	enum weightd_optimizer optimizer;
+	enum weightd_step_form form; /* fused or two-phase */
+	bool overlap;
+	bool without_journal;
+	uint32_t staleness;
+	uint32_t n_copies; /* of PARAM */
+	uint32_t n_moments; /* ranges of MOMENTS for one element: 2, 1, or 0 */
+	uint32_t n_slots; /* of GRAD for each rank: staleness + 1 */
+	uint32_t state_size;
+	uint64_t bucket_bytes;
+
+	struct weightd_group *groups;
+	uint32_t n_groups;
+	struct weightd_train_tensor *tensors; /* names and shapes are the plan's */
+	uint32_t n_tensors;
+
+	uint64_t n_elements; /* of the flat range, padding included: a multiple of PLAN_CUT */
+	uint64_t n_padding; /* elements of it */
+	uint64_t buffer_size; /* bytes of the buffers of one rank */
+	uint64_t *cuts; /* n_ranks + 1: shard i of the flat range is [cuts[i], cuts[i + 1]) */
+	struct plan_run *runs;
+	uint32_t n_runs;
+	struct plan_interval *buckets; /* in the order of backward: the last tensors first */
+	uint32_t n_buckets;
+	struct plan_part parts[WEIGHTD_KINDS]; /* in the order of the job's parts; JOURNAL is first */
+	uint32_t n_parts;
+	struct plan_op *ops;
+	uint32_t n_ops;
+
+	void *image; /* binary form, made with the plan */
+	uint64_t image_size;
+};
+
+/*
+ * The part of the flat range whose parameters and moments a rank updates: its shard, or all of it where MOMENTS are
+ * replicated.
+ */
+struct plan_interval plan_updated(const struct weightd_plan *p, uint32_t rank);
+
+/* The intersection of an interval with a rank's shard; empty: begin == end. */
+struct plan_interval plan_owned(const struct weightd_plan *p, uint32_t rank,
+				struct plan_interval interval);
+
+/* The part of a kind, or NULL. */
+const struct plan_part *plan_part(const struct weightd_plan *p, enum weightd_kind kind);
+
+/* The copy of PARAM that a rank maps. */
+uint32_t plan_copy(const struct weightd_plan *p, uint32_t rank);
+
+/* The bucket with an element. */
+uint32_t plan_bucket_of(const struct weightd_plan *p, uint64_t element);
