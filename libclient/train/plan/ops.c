@@ -128,7 +128,7 @@ static uint64_t read_by(const struct weightd_plan *p, const struct plan_op *op, 
 	if (op->placement_from == WEIGHTD_PARTIAL)
 		return owned * (p->n_ranks - 1);
 	/* Sums that the others own. */
-	if (op->type == PLAN_UPDATE && p->row->update == WEIGHTD_REPLICATE)
+	if (op->type == PLAN_UPDATE && plan_is_replicated(p))
 		return length(op->interval) - owned;
 	return 0;
 }
@@ -136,7 +136,7 @@ static uint64_t read_by(const struct weightd_plan *p, const struct plan_op *op, 
 /* Elements. New parameters for the copies that other ranks map. */
 static uint64_t written_by(const struct weightd_plan *p, const struct plan_op *op, uint32_t rank)
 {
-	if (op->type != PLAN_UPDATE || p->row->update == WEIGHTD_REPLICATE)
+	if (op->type != PLAN_UPDATE || plan_is_replicated(p))
 		return 0;
 	return length(plan_owned(p, rank, op->interval)) * (p->n_copies - 1);
 }

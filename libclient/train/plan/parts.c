@@ -26,7 +26,7 @@ void build_parts(struct weightd_plan *p)
 {
 	uint64_t flat = p->n_elements * 4, stride = range_stride(flat);
 	uint64_t journal = control_layout(p).size;
-	uint32_t n_updates = p->row->update == WEIGHTD_REPLICATE ? p->n_ranks : 1;
+	uint32_t n_updates = plan_is_replicated(p) ? p->n_ranks : 1;
 	bool two_phase = p->form == WEIGHTD_STEP_TWO_PHASE;
 
 	add_part(p,

@@ -354,7 +354,7 @@ struct plan_interval plan_owned(const struct weightd_plan *p, uint32_t rank,
 
 struct plan_interval plan_updated(const struct weightd_plan *p, uint32_t rank)
 {
-	if (p->row->update == WEIGHTD_REPLICATE)
+	if (plan_is_replicated(p))
 		return (struct plan_interval){0, p->n_elements};
 	return (struct plan_interval){p->cuts[rank], p->cuts[rank + 1]};
 }
@@ -365,6 +365,11 @@ const struct plan_part *plan_part(const struct weightd_plan *p, enum weightd_kin
 		if (p->parts[i].kind == kind)
 			return &p->parts[i];
 	return NULL;
+}
+
+bool plan_is_replicated(const struct weightd_plan *p)
+{
+	return p->row->update == WEIGHTD_REPLICATE;
 }
 
 uint32_t plan_copy(const struct weightd_plan *p, uint32_t rank)
