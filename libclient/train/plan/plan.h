@@ -111,6 +111,9 @@ struct plan_interval plan_owned(const struct weightd_plan *p, uint32_t rank,
 /* The part of a kind, or NULL. */
 const struct plan_part *plan_part(const struct weightd_plan *p, enum weightd_kind kind);
 
+/* Each rank updates all of its own copy of PARAM, and of no other. */
+bool plan_is_replicated(const struct weightd_plan *p);
+
 /* The copy of PARAM that a rank maps. */
 uint32_t plan_copy(const struct weightd_plan *p, uint32_t rank);
 
