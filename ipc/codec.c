@@ -140,6 +140,11 @@ static bool job_description_ok(const struct wire_request *m)
 	return STRING_OK(m->job_description.name);
 }
 
+static bool job_leave_ok(const struct wire_request *m)
+{
+	return !m->job_leave.pad && !(m->job_leave.flags & ~WIRE_LEAVE_DONE);
+}
+
 static bool job_remove_ok(const struct wire_request *m)
 {
 	return STRING_OK(m->job_remove.name);
@@ -176,7 +181,7 @@ static const struct {
 	[WIRE_JOB_JOIN] = {sizeof(struct wire_job_join), 1, job_join_ok},
 	[WIRE_JOB_PART] = {sizeof(struct wire_job_index), 0, job_part_ok},
 	[WIRE_JOB_DESCRIPTION] = {sizeof(struct wire_job_key), 0, job_description_ok},
-	[WIRE_JOB_LEAVE] = {sizeof(struct wire_id), 0, NULL},
+	[WIRE_JOB_LEAVE] = {sizeof(struct wire_job_leave), 0, job_leave_ok},
 	[WIRE_JOB_REMOVE] = {sizeof(struct wire_job_remove), 0, job_remove_ok},
 };
 

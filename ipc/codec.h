@@ -38,7 +38,7 @@ struct wire_request {
 		struct wire_job_join job_join;
 		struct wire_job_index job_part;
 		struct wire_job_key job_description;
-		struct wire_id job_leave; /* id of the job */
+		struct wire_job_leave job_leave;
 		struct wire_job_remove job_remove;
 	};
 };

@@ -657,12 +657,14 @@ static_assert(sizeof(struct wire_job_key) == 160, "wire_job_key is ABI");
 
 /*
  * --- job leave: ends the presence of this connection, as closing it does. ---
- * With `is_done` the rank is done. Once all ranks of the job are, the server removes it. A rank that joins again is not
- * done any more.
+ * With WIRE_LEAVE_DONE the rank is done. Once all ranks of the job are, the server removes it. A rank that joins again is
+ * not done any more.
  */
+#define WIRE_LEAVE_DONE 1u
+
 struct wire_job_leave {
 	uint64_t job;
-	uint32_t is_done; /* 0 or 1 */
+	uint32_t flags;
 	uint32_t pad;
 };
 static_assert(sizeof(struct wire_job_leave) == 16, "wire_job_leave is ABI");

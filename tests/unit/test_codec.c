@@ -280,7 +280,15 @@ static const struct message requests[] = {
 		.body_size = sizeof(struct wire_job_key),
 		.strings = {FIELD(wire_job_key, name)},
 	},
-	{.name = "job leave", .op = WIRE_JOB_LEAVE, .body_size = sizeof(struct wire_id)},
+	{
+		.name = "job leave",
+		.op = WIRE_JOB_LEAVE,
+		.body_size = sizeof(struct wire_job_leave),
+		.paddings = {FIELD(wire_job_leave, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_job_leave, flags),
+		.known_flags = WIRE_LEAVE_DONE,
+	},
 	{
 		.name = "job remove",
 		.op = WIRE_JOB_REMOVE,
