@@ -178,22 +178,14 @@ static uint64_t flat_size(const struct arena *a)
 	return a->plan->n_elements * sizeof(float);
 }
 
-static bool moments_are_replicated(const struct weightd_plan *p)
-{
-	const struct plan_part *part = plan_part(p, WEIGHTD_KIND_MOMENTS);
-
-	/* SGD without momentum has none: the plan of its updates decides. */
-	return part ? part->placement == WEIGHTD_REPLICATE : strcmp(p->strategy, "replicated") == 0;
-}
-
 /* Parameters and moments of a->updated, of rank a->rank. */
 static int arena_map_updated(struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
 	uint64_t begin = a->updated.begin * sizeof(float);
 	uint64_t size = (a->updated.end - a->updated.begin) * sizeof(float);
-	bool is_replicated = moments_are_replicated(p);
-	uint32_t first = is_replicated ? a->rank * p->n_moments : 0;
+	bool is_replicated = plan_is_replicated(p);
+	uint64_t moments = is_replicated ? a->rank * stride_of(a, WEIGHTD_KIND_MOMENTS) : 0;
 	int r = 0;
 
 	a->params = calloc(p->n_copies, sizeof(*a->params));
@@ -205,9 +197,8 @@ static int arena_map_updated(struct arena *a)
 				      i * stride_of(a, WEIGHTD_KIND_PARAM) + begin, size, WRITE,
 				      &a->params[i]);
 	for (uint32_t i = 0; r == 0 && i < p->n_moments; i++)
-		r = arena_map(a, WEIGHTD_KIND_MOMENTS,
-			      (first + i) * stride_of(a, WEIGHTD_KIND_MOMENTS) + begin, size, WRITE,
-			      &a->moments[i]);
+		r = arena_map(a, WEIGHTD_KIND_MOMENTS, moments + i * flat_size(a) + begin, size,
+			      WRITE, &a->moments[i]);
 	return r;
 }
 

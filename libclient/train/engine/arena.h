@@ -25,8 +25,8 @@ struct arena {
 	uint8_t *journal; /* JOURNAL, writable */
 	const float *param; /* this rank's copy, read-only, from element 0 on */
 	/*
-	 * n_copies aliases, writable: element `updated.begin` of each copy. Where MOMENTS are replicated, those of other
-	 * ranks' copies are NULL. All are NULL where the rank updates nothing.
+	 * n_copies aliases, writable: element `updated.begin` of each copy. Where plan_is_replicated(), those of
+	 * other ranks' copies are NULL. All are NULL where the rank updates nothing.
 	 */
 	float **params;
 	struct plan_interval updated; /* plan_updated() */
