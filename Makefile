@@ -607,7 +607,8 @@ $(F)/obj/%.o: %.c Makefile | required
 # The parts of the agent, and those of the process that knows weightd for it.
 FUZZ_LOCAL := $(F)/fuzz_sync_planner
 FUZZ_SYNC := $(filter-out $(FUZZ_LOCAL),$(filter $(F)/fuzz_sync_%,$(FUZZ_PROGRAMS)))
-$(filter-out $(FUZZ_SYNC) $(FUZZ_LOCAL),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
+FUZZ_TRAIN := $(filter $(F)/fuzz_train_%,$(FUZZ_PROGRAMS))
+$(filter-out $(FUZZ_SYNC) $(FUZZ_LOCAL) $(FUZZ_TRAIN),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(TEST_LIBS)
 
 # Agents in the world of the unit tests.
@@ -619,6 +620,10 @@ $(FUZZ_SYNC): $(F)/%: $(F)/obj/tests/fuzz/%.o $(UNDER_SYNC_TEST:$(B)/obj/%=$(F)/
 $(FUZZ_LOCAL): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst $(B)/obj/%,$(F)/obj/%,\
 	$(filter-out %/main.o,$(SYNC_LOCAL)) $(SYNC_BASE) $(IPC) $(CUDA) $(CLIENT))
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
+
+# Plans are functions of nothing else.
+$(FUZZ_TRAIN): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst %.c,$(F)/obj/%.o,$(wildcard libclient/train/plan/*.c)) $(IPC:$(B)/obj/%=$(F)/obj/%)
+	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(call libs,jansson libxxhash) -lm
 
 .PHONY: fuzz-programs $(FUZZ:%=fuzz-%)
 fuzz-programs: $(FUZZ_PROGRAMS)
