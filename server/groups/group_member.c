@@ -50,16 +50,6 @@ void group_member_lose(struct group_member *m)
 	writer_group_save(g);
 }
 
-struct group_member *group_member_find(const struct writer_group *g, uint32_t rank)
-{
-	struct group_member *m;
-
-	list_for_each(m, &g->members, link)
-		if (m->rank == rank)
-			return m;
-	return NULL;
-}
-
 struct group_member *group_member_of(const struct session *s, const struct writer_group *g)
 {
 	struct group_member *m;
@@ -93,10 +83,12 @@ static bool has_ended(pid_t pid)
 	return ended;
 }
 
-bool group_member_yields(const struct group_member *m, const struct session *s)
+void group_member_replace(struct writer_group *g, uint32_t rank)
 {
-	const struct session *first = m->session;
+	struct group_member *m, *tmp;
 
-	return (s->peer.pid > 0 && first->peer.pid == s->peer.pid) || first->doomed ||
-	       hangs_up(first->source.fd) || has_ended(first->peer.pid);
+	list_for_each_safe(m, tmp, &g->members, link)
+		if (m->rank == rank && (m->session->doomed || hangs_up(m->session->source.fd) ||
+					has_ended(m->session->peer.pid)))
+			(void)group_member_free(m);
 }

@@ -1,7 +1,8 @@
 /*
  * Members of a writer group
  *
- * A session that is one rank of a group, for as long as its connection lasts.
+ * A session that is one rank of a group, for as long as its connection lasts. Several may be the same rank: which
+ * process is, the clients settle by a lock in the kernel.
  */
 #pragma once
 
@@ -31,9 +32,8 @@ struct group_member *group_member_free(struct group_member *m);
 /* At the end of its session. The group may be removed in it. */
 void group_member_lose(struct group_member *m);
 
-/* NULL: no member is that rank; the session is no member of that group. */
-struct group_member *group_member_find(const struct writer_group *g, uint32_t rank);
+/* NULL: the session is no member of that group. */
 struct group_member *group_member_of(const struct session *s, const struct writer_group *g);
 
-/* True if the rank's connection or process has ended, or if this session is of the same process. */
-bool group_member_yields(const struct group_member *m, const struct session *s);
+/* Ends the members that are a rank and whose process has ended. */
+void group_member_replace(struct writer_group *g, uint32_t rank);

@@ -265,6 +265,19 @@ void writer_group_settle(struct writer_group *g)
 	timer_start(&g->server->loop, &g->timer, num_now_ns() + (uint64_t)g->linger_ms * 1000000);
 }
 
+unsigned writer_group_n_present(const struct writer_group *g)
+{
+	bool present[WIRE_JOB_RANKS_MAX] = {false};
+	const struct group_member *m;
+	unsigned n = 0;
+
+	list_for_each(m, &g->members, link) {
+		n += !present[m->rank];
+		present[m->rank] = true;
+	}
+	return n;
+}
+
 bool writer_group_is_done(const struct writer_group *g, uint32_t rank)
 {
 	return g->done[rank / 64] >> rank % 64 & 1;

@@ -93,6 +93,8 @@ void writer_group_unmake(struct writer_group *g);
 /* Starts the linger time if there are no members, or stops it; the caller saves. */
 void writer_group_settle(struct writer_group *g);
 
+/* Ranks that members are. */
+unsigned writer_group_n_present(const struct writer_group *g);
 unsigned writer_group_n_done(const struct writer_group *g);
 bool writer_group_is_done(const struct writer_group *g, uint32_t rank);
 /* The caller saves. */

@@ -74,7 +74,7 @@ static int open_description(struct session *s, int fd, int *ret_fd)
 /* True if the session can be the rank. Else the request was answered with an error. */
 static bool rank_ok(struct session *s, struct writer_group *g, uint32_t rank)
 {
-	struct group_member *own = group_member_of(s, g), *first = group_member_find(g, rank);
+	struct group_member *own = group_member_of(s, g);
 
 	if (rank >= g->n_ranks)
 		session_fail(s, -EINVAL, "job '%s' has ranks 0 to %u, and no rank %u", g->name,
@@ -82,11 +82,6 @@ static bool rank_ok(struct session *s, struct writer_group *g, uint32_t rank)
 	else if (own && own->rank != rank)
 		session_fail(s, -EBUSY, "this connection is rank %u of job '%s' already", own->rank,
 			     g->name);
-	else if (first && first != own && !group_member_yields(first, s))
-		session_fail(s, -EBUSY,
-			     "rank %u of job '%s' is pid %d, which is alive; end that process, or "
-			     "join as another rank",
-			     rank, g->name, first->session->peer.pid);
 	else
 		return true;
 	return false;
@@ -99,19 +94,17 @@ static void group_join_admit(struct group_caller *c)
 {
 	struct writer_group *g = c->group;
 	struct session *s = c->session;
-	struct group_member *m = group_member_of(s, g), *first;
+	struct group_member *m = group_member_of(s, g);
 	struct wire_reply reply = {0};
 
 	if (!m) {
-		first = group_member_find(g, c->join.rank);
+		group_member_replace(g, c->join.rank);
 		m = group_member_new(g, s, c->join.rank);
 		if (!m) {
 			session_fail(s, -ENOMEM, "weightd is out of memory");
 			(void)group_caller_free(c);
 			return;
 		}
-		if (first)
-			(void)group_member_free(first);
 		audit(&(struct audit){.action = AUDIT_JOB_JOIN, .peer = &s->peer, .job = g->name});
 	}
 	writer_group_set_done(g, m->rank, false);
@@ -119,7 +112,7 @@ static void group_join_admit(struct group_caller *c)
 	fault_point("job-joined");
 	reply.job_join = (struct wire_job_join_reply){.job = g->id,
 						      .n_ranks = g->n_ranks,
-						      .n_present = g->n_members};
+						      .n_present = writer_group_n_present(g)};
 	(void)group_caller_free(c);
 	(void)session_reply(s, WIRE_JOB_JOIN, &reply, NULL,
 			    0); /* on failure the connection is being closed */

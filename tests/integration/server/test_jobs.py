@@ -178,27 +178,28 @@ def test_the_list_has_what_there_is(client, connect):
 # --- ranks ----------------------------------------------------------------------------------------
 
 
-def test_a_rank_of_a_living_process_is_taken(daemon, client):
-    token = client.create_job("train", n_ranks=2)
-    with child_rank(daemon, "train", token, 1) as child:
-        with refused(errno.EBUSY, f"rank 1 of job 'train' is pid {child.pid}, which is alive"):
-            client.join("train", token, 1, PARTS)
-        child.kill()
-        assert client.join("train", token, 1, PARTS).n_present == 1
-
-
-def test_a_rank_passes_to_another_connection_of_its_process(client, connect):
+def test_several_connections_may_be_one_rank_which_is_present_while_one_of_them_is(client, connect):
+    """The kernel decides which process is the rank, by a lock of the clients."""
     token = client.create_job("train", n_ranks=2)
     first, second = connect(), connect()
     job = first.join("train", token, 1, PARTS).job
     assert second.join("train", token, 1, PARTS).n_present == 1
-    with refused(errno.ESTALE, "another connection is the rank now"):
-        first.part(job)
-    with refused(errno.ESTALE, "join it again"):
-        first.leave(job)
-    assert os.fstat(second.part(job)).st_size == 4096
+    assert os.fstat(first.part(job)).st_size == os.fstat(second.part(job)).st_size == 4096
     first.close()
     assert client.job("train").n_present == 1
+    second.leave(job, done=False)
+    until(lambda: client.job("train").n_present == 0, "both have gone")
+    assert client.job("train").n_done == 0 and client.job("train").vacant_ns
+
+
+def test_a_presence_that_ends_without_being_done_ends_no_job(client, connect):
+    token = client.create_job("train")
+    one = connect()
+    job = one.join("train", token, 0, PARTS).job
+    one.leave(job, done=False)
+    with refused(errno.ESTALE, "not a rank of that job"):
+        one.part(job)
+    assert (client.job("train").n_done, client.job("train").n_present) == (0, 0)
 
 
 def fork_and_die(pipe, path, token):
