@@ -1,16 +1,17 @@
 /*
  * Members of a writer group
  *
- * A session that is one rank of a group, for as long as its connection lasts. Several may be the same rank: which
- * process is, the clients settle by a lock in the kernel.
+ * A session that is a rank of a group, for as long as its connection lasts. Several sessions can be the same rank:
+ * one of a process that is ending, and one of the process that replaces it. The ranks distinguish them by record
+ * locks, which weightd does not need.
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+#include "server/state/audit.h"
 
 struct session;
 struct writer_group;
@@ -29,11 +30,11 @@ struct group_member *group_member_new(struct writer_group *g, struct session *s,
 /* Ends it; the caller settles and saves the group. NULL. */
 struct group_member *group_member_free(struct group_member *m);
 
-/* At the end of its session. The group may be removed in it. */
+/* Audits that it joined or left. */
+void group_member_audit(const struct group_member *m, enum audit_action action);
+
+/* At the end of its session. The group stays, and lingers. */
 void group_member_lose(struct group_member *m);
 
 /* NULL: the session is no member of that group. */
 struct group_member *group_member_of(const struct session *s, const struct writer_group *g);
-
-/* Ends the members that are a rank and whose process has ended. */
-void group_member_replace(struct writer_group *g, uint32_t rank);

@@ -180,8 +180,8 @@ static struct group_member *find_member(struct session *s, uint64_t job)
 
 	if (!m)
 		session_fail(s, -ESTALE,
-			     "this connection is not a rank of that job: the job was removed, or "
-			     "the rank has left it; join it again");
+			     "this connection is not a rank of that job: it has left, or the job was "
+			     "removed; join it again");
 	return m;
 }
 
@@ -231,10 +231,11 @@ void group_request_leave(struct session *s, const struct wire_job_leave *leave)
 	if (!m)
 		return;
 	g = m->group;
-	if (leave->flags & WIRE_LEAVE_DONE)
+	if (leave->flags & WIRE_LEAVE_DONE) {
 		writer_group_set_done(g, m->rank, true);
+		group_member_audit(m, AUDIT_JOB_LEAVE);
+	}
 	(void)group_member_free(m);
-	audit(&(struct audit){.action = AUDIT_JOB_LEAVE, .peer = &s->peer, .job = g->name});
 	fault_point("job-leave-begun");
 	if (writer_group_n_done(g) == g->n_ranks) {
 		writer_group_drop(g, "each rank has left it");

@@ -21,8 +21,7 @@
 #define LEAVING_MS 20
 
 /* The job in a list; false where there is none of that name. The strings are the list's. */
-static bool find_job(const struct weightd_list *list, const char *name,
-		     struct weightd_job_info *ret)
+static bool find_job(const struct weightd_list *list, const char *name, struct weightd_job_info *ret)
 {
 	const struct weightd_job_info *info;
 
@@ -62,13 +61,15 @@ static int open_token(const char *path)
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		(void)cli_error("the token file '%s' is no regular file", path);
 	else if (st.st_uid != geteuid())
-		(void)cli_error("the token file '%s' belongs to another user, uid %u; use one of your own",
-				path, st.st_uid);
+		(void)cli_error(
+			"the token file '%s' belongs to another user, uid %u; use one of your own",
+			path, st.st_uid);
 	else if (st.st_mode & 077)
-		(void)cli_error("the token file '%s' has mode %04o: others who can read it may write "
-				"the memory of the job; remove the job (weightctl rm --job NAME) and the "
-				"file, or, if nobody has read it, chmod 600 '%s'",
-				path, st.st_mode & 07777, path);
+		(void)cli_error(
+			"the token file '%s' has mode %04o: others who can read it may write "
+			"the memory of the job; remove the job (weightctl rm --job NAME) and the "
+			"file, or, if nobody has read it, chmod 600 '%s'",
+			path, st.st_mode & 07777, path);
 	else
 		return fd;
 	(void)close(fd);
@@ -118,7 +119,8 @@ static int write_token(const struct train_job *job)
 /* "train.py" and a process become "train.py-4711". Letters that names cannot have become dashes. */
 static void make_name(const char *program, char *ret, size_t size)
 {
-	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+	static const char letters[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 	const char *slash = strrchr(program, '/');
 	const char *last = slash ? slash + 1 : program;
 	char name[PROGRAM_MAX];
@@ -144,14 +146,16 @@ static int create_job(struct cli *cli, const struct train_job_request *q, struct
 		make_name(q->program, job->name, sizeof(job->name));
 	r = weightd_job_create(cli->w, job->name, &options, job->token);
 	if (r == -EEXIST && look_up(cli, job->name, &info) > 0 && info.n_ranks != q->n_ranks)
-		return cli_error("job '%s' exists, with %" PRIu32 " rank%s, not %" PRIu32
-				 "; remove it (weightctl rm --job '%s'), or choose another name (--job)",
-				 job->name, info.n_ranks, info.n_ranks == 1 ? "" : "s", q->n_ranks,
-				 job->name);
+		return cli_error(
+			"job '%s' exists, with %" PRIu32 " rank%s, not %" PRIu32
+			"; remove it (weightctl rm --job '%s'), or choose another name (--job)",
+			job->name, info.n_ranks, info.n_ranks == 1 ? "" : "s", q->n_ranks,
+			job->name);
 	if (r == -EEXIST)
-		return cli_error("job '%s' exists; resume it with the file of its token (--token-file), "
-				 "remove it (weightctl rm --job '%s'), or choose another name (--job)",
-				 job->name, job->name);
+		return cli_error(
+			"job '%s' exists; resume it with the file of its token (--token-file), "
+			"remove it (weightctl rm --job '%s'), or choose another name (--job)",
+			job->name, job->name);
 	if (r < 0)
 		return cli_fail(cli, r);
 	if (job->token_file && write_token(job)) {
@@ -175,9 +179,10 @@ static int wait_until_vacant(struct cli *cli, const struct train_job *job,
 
 static int job_gone(const struct train_job *job)
 {
-	return cli_error("job '%s' of the token file '%s' is not there any more: it ended, or was removed; "
-			 "remove the file to begin a new one (rm '%s')",
-			 job->name, job->token_file, job->token_file);
+	return cli_error(
+		"job '%s' of the token file '%s' is not there any more: it ended, or was removed; "
+		"remove the file to begin a new one (rm '%s')",
+		job->name, job->token_file, job->token_file);
 }
 
 static int resume_job(struct cli *cli, const struct train_job_request *q, struct train_job *job)
@@ -207,7 +212,8 @@ static int resume_job(struct cli *cli, const struct train_job_request *q, struct
 				 job->name, info.n_ranks, info.n_ranks == 1 ? "" : "s", q->n_ranks,
 				 info.n_ranks);
 	if (info.n_present)
-		return cli_error("job '%s' has %" PRIu32 " living rank%s, of a run before; end them first",
+		return cli_error("job '%s' has %" PRIu32
+				 " living rank%s, of a run before; end them first",
 				 job->name, info.n_present, info.n_present == 1 ? "" : "s");
 	return 0;
 }
