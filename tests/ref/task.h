@@ -38,7 +38,7 @@ struct task {
 	uint64_t bucket_bytes;
 	uint32_t staleness, copies, state_size;
 	bool overlap, without_journal, weights;
-	bool keep_on; /* calls a failed update again */
+	bool keep_on; /* holds at an update that failed, then calls it again */
 	int deadline_ms;
 	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
 	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */

@@ -271,6 +271,7 @@ static void trainer_open(struct trainer *t)
 	struct weightd_train_options options = {
 		.size = sizeof(options),
 		.rank = t->rank,
+		.rank_from_env = t->task.rank == UINT32_MAX,
 		.deadline_ms = t->task.deadline_ms,
 		.on_death = on_death_find(t->task.on_death),
 	};
@@ -388,6 +389,7 @@ static int update(struct trainer *t, uint64_t step, uint32_t n_samples, double l
 			fail(t, "weightd_train_update", r);
 		(void)fprintf(stderr, "train: rank %" PRIu32 " calls again: %s\n", t->rank,
 			      weightd_train_error());
+		hold(step);
 	}
 	if (r == -EDOM)
 		(void)fprintf(stderr, "train: rank %" PRIu32 ": %s\n", t->rank,
