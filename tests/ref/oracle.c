@@ -19,6 +19,7 @@ struct oracle {
 	float *m[MODEL_TENSORS_MAX], *v[MODEL_TENSORS_MAX];
 	void *buffers[MODEL_TENSORS_MAX];
 	uint64_t position, rng;
+	uint64_t n_updates; /* steps that were not skipped: bias correction counts these */
 };
 
 static void *zeros(uint64_t n, size_t size)
@@ -104,14 +105,14 @@ static void clip(struct oracle *o)
 			o->grads[i][j] *= scale;
 }
 
-static void adam(struct oracle *o, uint32_t tensor, uint64_t step, double lr, double weight_decay)
+static void adam(struct oracle *o, uint32_t tensor, double lr, double weight_decay)
 {
 	const struct task *t = &o->task;
 	bool decoupled = strcmp(t->optimizer, "adamw") == 0;
 	float beta1_rest = (float)(1 - t->beta1), beta2 = (float)t->beta2;
 	float beta2_rest = (float)(1 - t->beta2), eps = (float)t->eps;
-	float bias2_sqrt = (float)sqrt(1 - pow(t->beta2, (double)step));
-	float step_size = (float)(-lr / (1 - pow(t->beta1, (double)step)));
+	float bias2_sqrt = (float)sqrt(1 - pow(t->beta2, (double)o->n_updates));
+	float step_size = (float)(-lr / (1 - pow(t->beta1, (double)o->n_updates)));
 	float decay = (float)(decoupled ? 1 - lr * weight_decay : weight_decay);
 
 	for (uint64_t i = 0; i < model_tensor(o->model, tensor)->n; i++) {
@@ -130,7 +131,7 @@ static void adam(struct oracle *o, uint32_t tensor, uint64_t step, double lr, do
 	}
 }
 
-static void sgd(struct oracle *o, uint32_t tensor, uint64_t step, double lr, double weight_decay)
+static void sgd(struct oracle *o, uint32_t tensor, double lr, double weight_decay)
 {
 	float momentum = (float)o->task.momentum;
 
@@ -138,7 +139,7 @@ static void sgd(struct oracle *o, uint32_t tensor, uint64_t step, double lr, dou
 		float *p = &o->params[tensor][i], *m = &o->m[tensor][i];
 		float g = o->grads[tensor][i] + (float)weight_decay * *p;
 
-		*m = step == 1 ? g : momentum * *m + g;
+		*m = o->n_updates == 1 ? g : momentum * *m + g;
 		*p -= (float)lr * (o->task.nesterov ? g + momentum * *m : *m);
 	}
 }
@@ -147,6 +148,7 @@ static void update(struct oracle *o, uint64_t step)
 {
 	double rates[TASK_GROUPS];
 
+	o->n_updates++;
 	task_rates(&o->task, step, rates);
 	if (o->task.max_norm > 0)
 		clip(o);
@@ -157,9 +159,9 @@ static void update(struct oracle *o, uint64_t step)
 		if (!o->params[i])
 			continue;
 		if (o->task.optimizer[0] == 'a')
-			adam(o, i, step, rates[group], weight_decay);
+			adam(o, i, rates[group], weight_decay);
 		else
-			sgd(o, i, step, rates[group], weight_decay);
+			sgd(o, i, rates[group], weight_decay);
 	}
 }
 
