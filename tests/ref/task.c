@@ -76,6 +76,7 @@ static const struct option {
 	OPTION("stop-after", U64, stop_after),
 	OPTION("hold-at", U64, hold_at),
 	OPTION("publish", TEXT, publish),
+	OPTION("release", TEXT, release),
 	OPTION("progress", TEXT, progress),
 	OPTION("report", TEXT, report),
 #undef OPTION

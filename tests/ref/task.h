@@ -42,6 +42,7 @@ struct task {
 	int deadline_ms;
 	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
 	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */
+	const char *release; /* of the library that the plan claims; NULL: this one */
 	const char *progress, *report;
 	uint64_t linger_ms;
 };

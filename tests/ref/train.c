@@ -155,6 +155,30 @@ static enum weightd_on_death on_death_find(const char *name)
 					     : WEIGHTD_DEATH_WAIT;
 }
 
+/* Makes the plan that of a rank with another release of the library. */
+static void plan_release(struct trainer *t)
+{
+	struct weightd_plan *other;
+	char *json, *version, *changed;
+	int r = weightd_plan_json(t->plan, &json);
+
+	if (r < 0)
+		fail(t, "weightd_plan_json", r);
+	version = check(strstr(json, "\"release\""));
+	version = strchr(strchr(version, ':'), '"') + 1;
+	r = asprintf(&changed, "%.*s%s%s", (int)(version - json), json, t->task.release,
+		     strchr(version, '"'));
+	if (r < 0)
+		check(NULL);
+	r = weightd_plan_parse_json(changed, strlen(changed), &other);
+	if (r < 0)
+		fail(t, "weightd_plan_parse_json", r);
+	weightd_plan_free(t->plan);
+	t->plan = other;
+	free(changed);
+	free(json);
+}
+
 static void plan_make(struct trainer *t)
 {
 	const struct task *task = &t->task;
@@ -208,6 +232,8 @@ static void plan_make(struct trainer *t)
 	if (r < 0)
 		fail(t, "weightd_plan_new", r);
 	weightd_mesh_free(mesh);
+	if (task->release)
+		plan_release(t);
 }
 
 static void tensors_fill(struct trainer *t)

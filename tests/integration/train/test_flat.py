@@ -6,7 +6,7 @@ DIFFERENT = [
     ({"width": 15}, "embedding.weight"), ({"classes": 12}, "head.weight"), ({"rms_norm": True}, "norm1.bias"),
     ({"ballast": 1}, "ballast.weight"), ({"optimizer": "sgd"}, "optimizer"), ({"weight_decay": 0.2}, "weight decay"),
     ({"strategy": "zero1"}, "strategy"), ({"form": "two-phase"}, "form"), ({"state_size": 64}, "state"),
-    ({"without_journal": True}, "journal"), ({"groups": 1}, "group"), ({"staleness": 1}, "staleness"),
+    ({"without_journal": True}, "journal"), ({"groups": 1}, "group"), ({"staleness": 1}, "staleness"), ({"release": "77.1.2"}, "release"),
 ]
 
 
