@@ -2,7 +2,7 @@
  * oracle: the curve of a single process, without weightd
  *
  * The plainest loop: whole batches, one copy of everything, an optimizer that visits one number after the other. It takes
- * the trainer's options; --n says only which samples use the side layer.
+ * the trainer's options; --n only selects the samples that use the side layer.
  */
 #include <math.h>
 #include <stdio.h>

@@ -37,7 +37,7 @@ enum phase {
 	PHASE_END
 };
 
-/* What a test sees of a rank, also of a killed one: element `rank` of the file --progress. */
+/* Element `rank` of the file --progress: a test sees where a rank is, or where it was killed. */
 struct progress {
 	_Atomic uint64_t step; /* in work, or committed at the end */
 	_Atomic uint32_t phase;

@@ -16,7 +16,7 @@ def keeper(make_daemon):
 
 @pytest.fixture
 def make_job(keeper, tmp_path):
-    """make_job(n=2, strategy="zero1"): a Job, whose processes end with the test."""
+    """make_job(n=2, strategy="zero1"): a Job; its processes end with the test."""
     made, numbers = [], itertools.count()
 
     def make(n, **options):

@@ -1,4 +1,4 @@
-"""Bad input to a job: refused with the thing and the way out, and the job goes on with what is right."""
+"""Bad input to a job: refused with the thing and the way out, and the job continues with correct input."""
 import pathlib
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""ZeRO-1 and the shared replica (notes 3.3): who owns which bytes, what moves, and what an owner's death costs."""
+"""ZeRO-1 and the shared replica (notes 3.3): owned bytes, moved bytes, and the death of an owner."""
 import json
 import subprocess
 import time
@@ -69,7 +69,7 @@ def test_z_3_bytes_that_move_are_those_of_the_formula(make_job, strategy, form, 
 
 @pytest.mark.parametrize("strategy, form", ROWS)
 def test_z_3_nothing_moves_over_sockets_inside_a_node(keeper, make_job, strategy, form):
-    """All ranks in one network namespace, whose only interface is its loopback: that has to carry nothing."""
+    """All ranks in one network namespace with a loopback interface alone, which has to carry nothing."""
     features.require("netns")
     job = make_job(3, steps=5, strategy=strategy, form=form, hold_at=5)
     holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "ip link set lo up && echo && exec cat"], stdin=subprocess.PIPE,
