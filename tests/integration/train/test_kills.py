@@ -14,7 +14,6 @@ import sys
 import time
 
 import pytest
-from lib import features, trainer
 from lib.trainer import COMPUTE, END, START, UPDATE, pidfd_kill
 from lib.wire import PATIENCE_S
 
@@ -97,9 +96,9 @@ class Killer:
         self.follow()
 
     def follow(self):
-        """Adapts the bound: half of the kills belong to half of the steps."""
-        step = min(step for step, phase, _ in self.job.progress() if phase != START) if any(
-            phase != START for _, phase, _ in self.job.progress()) else 0
+        """Adapts the bound on delays: half of the kills belong to half of the steps."""
+        steps = [step for step, phase, _ in self.job.progress() if phase != START]
+        step = min(steps, default=0)
         ahead = step / STEPS - self.n_done / self.n_kills
         self.bound_s *= 0.9 if ahead > 0 else 1.1
         self.bound_s = min(max(self.bound_s, LEAST_DELAY_S), MOST_DELAY_S)
