@@ -1,12 +1,8 @@
 #include "server/groups/group_member.h"
 
-#include <errno.h>
-#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "ipc/base/fd.h"
 #include "server/base/log.h"
 #include "server/groups/writer_group.h"
 #include "server/state/server.h"
@@ -23,7 +19,6 @@ struct group_member *group_member_new(struct writer_group *g, struct session *s,
 	m->rank = rank;
 	list_append(&g->members, &m->link);
 	list_append(&s->members, &m->session_link);
-	g->n_members++;
 	writer_group_settle(g);
 	return m;
 }
@@ -32,9 +27,17 @@ struct group_member *group_member_free(struct group_member *m)
 {
 	list_remove(&m->link);
 	list_remove(&m->session_link);
-	m->group->n_members--;
 	free(m);
 	return NULL;
+}
+
+void group_member_audit(const struct group_member *m, enum audit_action action)
+{
+	char rank[32];
+
+	(void)snprintf(rank, sizeof(rank), "rank %u", m->rank);
+	audit(&(struct audit){
+		.action = action, .peer = &m->session->peer, .job = m->group->name, .detail = rank});
 }
 
 void group_member_lose(struct group_member *m)
@@ -50,16 +53,6 @@ void group_member_lose(struct group_member *m)
 	writer_group_save(g);
 }
 
-struct group_member *group_member_find(const struct writer_group *g, uint32_t rank)
-{
-	struct group_member *m;
-
-	list_for_each(m, &g->members, link)
-		if (m->rank == rank)
-			return m;
-	return NULL;
-}
-
 struct group_member *group_member_of(const struct session *s, const struct writer_group *g)
 {
 	struct group_member *m;
@@ -68,35 +61,4 @@ struct group_member *group_member_of(const struct session *s, const struct write
 		if (m->group == g)
 			return m;
 	return NULL;
-}
-
-static bool hangs_up(int fd)
-{
-	struct pollfd p = {.fd = fd};
-
-	return poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR);
-}
-
-/* A child of the process may still have its connection, such as a loader of data. */
-static bool has_ended(pid_t pid)
-{
-	struct pollfd p = {.events = POLLIN};
-	bool ended;
-
-	if (pid <= 0)
-		return false; /* of another pid namespace */
-	p.fd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (p.fd < 0)
-		return errno == ESRCH;
-	ended = poll(&p, 1, 0) > 0 && p.revents & POLLIN;
-	(void)fd_close(p.fd);
-	return ended;
-}
-
-bool group_member_yields(const struct group_member *m, const struct session *s)
-{
-	const struct session *first = m->session;
-
-	return (s->peer.pid > 0 && first->peer.pid == s->peer.pid) || first->doomed ||
-	       hangs_up(first->source.fd) || has_ended(first->peer.pid);
 }

@@ -1,15 +1,17 @@
 /*
  * Members of a writer group
  *
- * A session that is one rank of a group, for as long as its connection lasts.
+ * A session that is a rank of a group, for as long as its connection lasts. Several sessions can be the same rank:
+ * one of a process that is ending, and one of the process that replaces it. The ranks distinguish them by record
+ * locks, which weightd does not need.
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+#include "server/state/audit.h"
 
 struct session;
 struct writer_group;
@@ -28,12 +30,11 @@ struct group_member *group_member_new(struct writer_group *g, struct session *s,
 /* Ends it; the caller settles and saves the group. NULL. */
 struct group_member *group_member_free(struct group_member *m);
 
-/* At the end of its session. The group may be removed in it. */
+/* Audits that it joined or left. */
+void group_member_audit(const struct group_member *m, enum audit_action action);
+
+/* At the end of its session. The group stays, and lingers. */
 void group_member_lose(struct group_member *m);
 
-/* NULL: no member is that rank; the session is no member of that group. */
-struct group_member *group_member_find(const struct writer_group *g, uint32_t rank);
+/* NULL: the session is no member of that group. */
 struct group_member *group_member_of(const struct session *s, const struct writer_group *g);
-
-/* True if the rank's connection or process has ended, or if this session is of the same process. */
-bool group_member_yields(const struct group_member *m, const struct session *s);

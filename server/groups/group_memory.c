@@ -3,9 +3,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -15,7 +15,6 @@
 #include "server/state/server.h"
 
 #define PAGE 4096u
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 /* Or a rank could seal a part, and no other could write it any more. */
 #define NO_MORE_SEALS F_SEAL_SEAL
 
@@ -85,25 +84,36 @@ static int memory_charge(struct group_memory *m, uid_t uid, uint64_t pages, char
 	return r == 0 ? fn(q, uid, QUOTA_DESCRIPTORS, m->n_parts, &m->descriptors) : r;
 }
 
-int group_memory_new(struct server *server, uid_t uid, const struct wire_job_part *parts,
-		     unsigned n_parts, struct group_memory **ret)
+/* /proc shows the name of the job and the kind of each part that a process has. */
+static int part_allocate(struct group_part *p, const char *name)
+{
+	char label[sizeof("weightd-job::") + WIRE_NAME_SIZE + WIRE_KIND_SIZE];
+	int r;
+
+	(void)snprintf(label, sizeof(label), "weightd-job:%s:%s", name, p->kind);
+	p->memory.label = label;
+	r = backend_host.allocate(&p->memory);
+	p->memory.label = NULL;
+	if (r == 0 && fcntl(p->memory.fd, F_ADD_SEALS, NO_MORE_SEALS) < 0)
+		r = -errno;
+	return r;
+}
+
+int group_memory_new(struct server *server, uid_t uid, const char *name,
+		     const struct wire_job_join *join, struct group_memory **ret)
 {
 	cleanup(memory_destroyp) struct group_memory *m = NULL;
 	uint64_t pages;
 	int r;
 
-	if (!sum_pages(parts, n_parts, &pages))
+	if (!sum_pages(join->parts, join->n_parts, &pages))
 		return -EOVERFLOW;
-	r = memory_blank(server, parts, n_parts, &m);
+	r = memory_blank(server, join->parts, join->n_parts, &m);
 	if (r == 0)
 		r = memory_charge(m, uid, pages, quota_charge);
-	for (unsigned i = 0; r == 0 && i < n_parts; i++) {
-		struct backend_memory *memory = &m->parts[i].memory;
-
+	for (unsigned i = 0; r == 0 && i < m->n_parts; i++) {
 		m->parts[i].id = server_next_id(server);
-		r = backend_host.allocate(memory);
-		if (r == 0 && fcntl(memory->fd, F_ADD_SEALS, NO_MORE_SEALS) < 0)
-			r = -errno;
+		r = part_allocate(&m->parts[i], name);
 	}
 	if (r != 0)
 		return r;

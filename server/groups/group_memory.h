@@ -40,11 +40,11 @@ struct group_memory {
 };
 
 /*
- * Allocates parts without memory yet, and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno; -EOVERFLOW:
- * together they are larger than any memory.
+ * Allocates parts without memory yet for the job of that name, and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno;
+ * -EOVERFLOW: together they are larger than any memory.
  */
-int group_memory_new(struct server *server, uid_t uid, const struct wire_job_part *parts,
-		     unsigned n_parts, struct group_memory **ret);
+int group_memory_new(struct server *server, uid_t uid, const char *name,
+		     const struct wire_job_join *join, struct group_memory **ret);
 
 /*
  * Recovers parts from the store, those of `ids` and `fds`; takes the descriptors on success. Charges in any case.

@@ -258,32 +258,48 @@ void writer_group_settle(struct writer_group *g)
 	if (g->removed)
 		return;
 	timer_stop(&g->timer);
-	g->vacant_ns = g->n_members > 0 || !g->ready ? 0 : real_now_ns();
+	g->vacant_ns = list_empty(&g->members) && g->ready ? real_now_ns() : 0;
 	if (!g->vacant_ns || !g->linger_ms)
 		return;
 	timer_init(&g->timer, writer_group_on_linger);
 	timer_start(&g->server->loop, &g->timer, num_now_ns() + (uint64_t)g->linger_ms * 1000000);
 }
 
-bool writer_group_is_done(const struct writer_group *g, uint32_t rank)
+/* A set of ranks: a bit each. */
+static void set_rank(uint64_t *set, uint32_t rank, bool value)
 {
-	return g->done[rank / 64] >> rank % 64 & 1;
+	uint64_t bit = (uint64_t)1 << rank % 64;
+
+	set[rank / 64] = value ? set[rank / 64] | bit : set[rank / 64] & ~bit;
+}
+
+static unsigned count_ranks(const uint64_t set[WIRE_JOB_RANKS_MAX / 64])
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < WIRE_JOB_RANKS_MAX / 64; i++)
+		n += (unsigned)__builtin_popcountll(set[i]);
+	return n;
 }
 
 void writer_group_set_done(struct writer_group *g, uint32_t rank, bool done)
 {
-	uint64_t bit = (uint64_t)1 << rank % 64;
-
-	g->done[rank / 64] = done ? g->done[rank / 64] | bit : g->done[rank / 64] & ~bit;
+	set_rank(g->done, rank, done);
 }
 
 unsigned writer_group_n_done(const struct writer_group *g)
 {
-	unsigned n = 0;
+	return count_ranks(g->done);
+}
 
-	for (size_t i = 0; i < ARRAY_LEN(g->done); i++)
-		n += (unsigned)__builtin_popcountll(g->done[i]);
-	return n;
+unsigned writer_group_n_present(const struct writer_group *g)
+{
+	uint64_t present[WIRE_JOB_RANKS_MAX / 64] = {0};
+	const struct group_member *m;
+
+	list_for_each(m, &g->members, link)
+		set_rank(present, m->rank, true);
+	return count_ranks(present);
 }
 
 /* --- the end --- */

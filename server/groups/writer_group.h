@@ -40,7 +40,6 @@ struct writer_group {
 	struct timer timer; /* without members: the end of linger_ms; without a name: the next look at its memory */
 	uint64_t delay_ns; /* of that look */
 	struct list members;
-	unsigned n_members;
 	uint64_t done[WIRE_JOB_RANKS_MAX / 64]; /* a bit for each rank that left */
 	struct list callers; /* requests that wait for it */
 	struct group_caller *maker; /* the caller that the memory is made for, while that lasts */
@@ -93,8 +92,9 @@ void writer_group_unmake(struct writer_group *g);
 /* Starts the linger time if there are no members, or stops it; the caller saves. */
 void writer_group_settle(struct writer_group *g);
 
+/* Ranks with a member; ranks that left. */
+unsigned writer_group_n_present(const struct writer_group *g);
 unsigned writer_group_n_done(const struct writer_group *g);
-bool writer_group_is_done(const struct writer_group *g, uint32_t rank);
 /* The caller saves. */
 void writer_group_set_done(struct writer_group *g, uint32_t rank, bool done);
 

@@ -16,7 +16,6 @@
 #include "server/groups/writer_group.h"
 #include "server/requests/group_lookup.h"
 #include "server/requests/store_room.h"
-#include "server/state/audit.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -59,7 +58,7 @@ static int open_description(struct session *s, int fd, int *ret_fd)
 
 	if (r == 0 && size > WIRE_DESCRIPTION_MAX)
 		r = -EFBIG;
-	else if (r == 0 && (size == 0 || !fd_is_written(fd, size)))
+	else if (r == 0 && size > 0 && !fd_is_written(fd, size))
 		r = -EBADMSG;
 	if (r == 0)
 		r = fd_reopen_readonly(fd, ret_fd);
@@ -74,19 +73,16 @@ static int open_description(struct session *s, int fd, int *ret_fd)
 /* True if the session can be the rank. Else the request was answered with an error. */
 static bool rank_ok(struct session *s, struct writer_group *g, uint32_t rank)
 {
-	struct group_member *own = group_member_of(s, g), *first = group_member_find(g, rank);
+	const struct group_member *own = group_member_of(s, g);
 
 	if (rank >= g->n_ranks)
 		session_fail(s, -EINVAL, "job '%s' has ranks 0 to %u, and no rank %u", g->name,
 			     g->n_ranks - 1, rank);
 	else if (own && own->rank != rank)
-		session_fail(s, -EBUSY, "this connection is rank %u of job '%s' already", own->rank,
-			     g->name);
-	else if (first && first != own && !group_member_yields(first, s))
 		session_fail(s, -EBUSY,
-			     "rank %u of job '%s' is pid %d, which is alive; end that process, or "
-			     "join as another rank",
-			     rank, g->name, first->session->peer.pid);
+			     "this connection is rank %u of job '%s'; leave it first, or use another "
+			     "connection",
+			     own->rank, g->name);
 	else
 		return true;
 	return false;
@@ -99,27 +95,24 @@ static void group_join_admit(struct group_caller *c)
 {
 	struct writer_group *g = c->group;
 	struct session *s = c->session;
-	struct group_member *m = group_member_of(s, g), *first;
+	struct group_member *m = group_member_of(s, g);
 	struct wire_reply reply = {0};
 
 	if (!m) {
-		first = group_member_find(g, c->join.rank);
 		m = group_member_new(g, s, c->join.rank);
 		if (!m) {
 			session_fail(s, -ENOMEM, "weightd is out of memory");
 			(void)group_caller_free(c);
 			return;
 		}
-		if (first)
-			(void)group_member_free(first);
-		audit(&(struct audit){.action = AUDIT_JOB_JOIN, .peer = &s->peer, .job = g->name});
+		group_member_audit(m, AUDIT_JOB_JOIN);
 	}
 	writer_group_set_done(g, m->rank, false);
 	writer_group_save(g);
 	fault_point("job-joined");
 	reply.job_join = (struct wire_job_join_reply){.job = g->id,
 						      .n_ranks = g->n_ranks,
-						      .n_present = g->n_members};
+						      .n_present = writer_group_n_present(g)};
 	(void)group_caller_free(c);
 	(void)session_reply(s, WIRE_JOB_JOIN, &reply, NULL,
 			    0); /* on failure the connection is being closed */
@@ -285,7 +278,7 @@ static void group_join_make(struct group_caller *c)
 		(void)group_caller_free(c);
 		return;
 	}
-	r = group_memory_new(g->server, g->access.uid, c->join.parts, c->join.n_parts, &g->memory);
+	r = group_memory_new(g->server, g->access.uid, g->name, &c->join, &g->memory);
 	if (r == 0)
 		r = take_description(g, c);
 	if (r != 0) {

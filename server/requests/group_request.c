@@ -180,8 +180,8 @@ static struct group_member *find_member(struct session *s, uint64_t job)
 
 	if (!m)
 		session_fail(s, -ESTALE,
-			     "this connection is not a rank of that job: the job was removed, or "
-			     "another connection is the rank now; join it again");
+			     "this connection is not a rank of that job: it has left, or the job was "
+			     "removed; join it again");
 	return m;
 }
 
@@ -222,18 +222,20 @@ void group_request_description(struct session *s, const struct wire_job_key *key
 	(void)session_reply(s, WIRE_JOB_DESCRIPTION, &reply, &g->description.fd, 1);
 }
 
-void group_request_leave(struct session *s, uint64_t job)
+void group_request_leave(struct session *s, const struct wire_job_leave *leave)
 {
-	struct group_member *m = find_member(s, job);
+	struct group_member *m = find_member(s, leave->job);
 	struct wire_reply reply = {0};
 	struct writer_group *g;
 
 	if (!m)
 		return;
 	g = m->group;
-	writer_group_set_done(g, m->rank, true);
+	if (leave->flags & WIRE_LEAVE_DONE) {
+		writer_group_set_done(g, m->rank, true);
+		group_member_audit(m, AUDIT_JOB_LEAVE);
+	}
 	(void)group_member_free(m);
-	audit(&(struct audit){.action = AUDIT_JOB_LEAVE, .peer = &s->peer, .job = g->name});
 	fault_point("job-leave-begun");
 	if (writer_group_n_done(g) == g->n_ranks) {
 		writer_group_drop(g, "each rank has left it");

@@ -15,5 +15,5 @@ struct writer_group;
 void group_request_create(struct session *s, const struct wire_job_create *create);
 void group_request_part(struct session *s, const struct wire_job_index *index);
 void group_request_description(struct session *s, const struct wire_job_key *key);
-void group_request_leave(struct session *s, uint64_t job);
+void group_request_leave(struct session *s, const struct wire_job_leave *leave);
 void group_request_remove(struct session *s, const char *name);

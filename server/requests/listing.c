@@ -379,7 +379,7 @@ static void fill_job_record(const struct writer_group *g, struct wire_job_record
 	rec->uid = g->access.uid;
 	rec->gid = g->access.gid;
 	rec->n_ranks = g->n_ranks;
-	rec->n_present = g->n_members;
+	rec->n_present = writer_group_n_present(g);
 	rec->n_done = writer_group_n_done(g);
 	if (!g->ready)
 		return; /* the worker may be at its memory */

@@ -684,7 +684,7 @@ static void request_job_description(struct session *s, const struct wire_request
 static void request_job_leave(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
-	group_request_leave(s, m->job_leave.id);
+	group_request_leave(s, &m->job_leave);
 }
 
 static void request_job_remove(struct session *s, const struct wire_request *m, const int *fds)

@@ -49,7 +49,7 @@ BODIES = {  # bodies of requests
     CREATE_IMAGE: struct.Struct("<128s 64s Qq IIII Q"), PROOF: struct.Struct("<Q"), SET_FILES: struct.Struct("<Q"),
     FILES: struct.Struct("<128s 64s Q"),
     JOB_CREATE: struct.Struct("<128s 32s q II"), JOB_JOIN: struct.Struct("<128s 32s 16s II" + "16s Q" * 16),
-    JOB_PART: struct.Struct("<Q II"), JOB_DESCRIPTION: struct.Struct("<128s 32s"), JOB_LEAVE: struct.Struct("<Q"),
+    JOB_PART: struct.Struct("<Q II"), JOB_DESCRIPTION: struct.Struct("<128s 32s"), JOB_LEAVE: struct.Struct("<Q II"),
     JOB_REMOVE: struct.Struct("<128s"),
 }
 N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, SET_FILES, JOB_JOIN)) for op in OPS}
@@ -530,8 +530,8 @@ class Wire:
         self.forget([fd])
         return data
 
-    def leave(self, job):
-        self.ask(JOB_LEAVE, job)
+    def leave(self, job, done=True):
+        self.ask(JOB_LEAVE, job, int(done), 0)
 
     def remove_job(self, name):
         self.ask(JOB_REMOVE, name.encode())
