@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libclient/train/kernels/kernel.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/trainer.h"
 
@@ -23,10 +24,9 @@ static struct bucket_range buckets_of(const struct weightd_plan *p, uint32_t ten
 	uint64_t begin = t->offset / sizeof(float), n = t->n_bytes / sizeof(float);
 
 	if (!p->n_buckets || t->role != WEIGHTD_PARAM || !n)
-		return (struct bucket_range){ 0, 0 };
+		return (struct bucket_range){0, 0};
 	/* The first bucket has the last elements. */
-	return (struct bucket_range){ plan_bucket_of(p, begin + n - 1),
-				      plan_bucket_of(p, begin) + 1 };
+	return (struct bucket_range){plan_bucket_of(p, begin + n - 1), plan_bucket_of(p, begin) + 1};
 }
 
 static bool bucket_is_given(const struct weightd_train *t, uint32_t bucket, uint64_t step)

@@ -42,7 +42,7 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 			  int deadline_ms)
 {
 	struct overlap *o = &t->overlap;
-	struct wait_reason reason = { rank, step, "hand over a bucket of gradients", true };
+	struct wait_reason reason = {rank, step, "hand over a bucket of gradients", true};
 
 	for (;;) {
 		bool is_complete, ends;
@@ -55,8 +55,7 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 		if (ends)
 			return OVERLAP_ENDS;
 		o->place.deadline_ms = is_complete ? deadline_ms : PATIENT_MS;
-		r = wait_for(&o->place, &arena_bucket(&t->arena, rank, bucket)->grad, step,
-			     &reason);
+		r = wait_for(&o->place, &arena_bucket(&t->arena, rank, bucket)->grad, step, &reason);
 		if (r != -ETIMEDOUT || is_complete)
 			return r;
 	}
@@ -67,7 +66,7 @@ static int sum_step(struct weightd_train *t, uint64_t step, int deadline_ms)
 	const struct arena *a = &t->arena;
 	struct journal_step sums;
 
-	optimizer_weigh(&sums, (const double[WEIGHTD_RANKS_MAX]){ 0 }, t->plan->n_ranks);
+	optimizer_weigh(&sums, (const double[WEIGHTD_RANKS_MAX]){0}, t->plan->n_ranks);
 	step_set_grads(&sums, a, step);
 	for (uint32_t bucket = 0; bucket < t->plan->n_buckets; bucket++) {
 		struct control_word *reduced = &arena_bucket(a, a->rank, bucket)->reduced;
@@ -114,21 +113,25 @@ static void *overlap_main(void *data)
 	return NULL;
 }
 
-int overlap_init(struct weightd_train *t, const struct weightd_train_options *options)
+int overlap_init(struct weightd_train *t, const struct wait_place *place)
 {
 	struct overlap *o = &t->overlap;
 	int r;
 
-	pthread_mutex_init(&o->lock, NULL);
-	pthread_cond_init(&o->changed, NULL);
 	if (!t->plan->overlap || !t->plan->n_buckets)
 		return 0;
-	wait_place_init(&o->place, t->arena.job, t->arena.rank, t->plan->n_ranks, options);
+	memcpy(&o->place, place, sizeof(o->place)); /* ours, until the thread starts */
 	o->place.spins = false; /* backward has the CPU */
+	pthread_mutex_init(&o->lock, NULL);
+	pthread_cond_init(&o->changed, NULL);
+	o->done = o->step = t->step;
 	r = pthread_create(&o->thread, NULL, overlap_main, t);
-	if (r)
+	if (r) {
+		pthread_cond_destroy(&o->changed);
+		pthread_mutex_destroy(&o->lock);
 		return train_fail(-r, "cannot start the thread that sums gradients: %s",
 				  strerror(r));
+	}
 	o->is_running = true;
 	return 0;
 }
@@ -137,13 +140,13 @@ void overlap_deinit(struct weightd_train *t)
 {
 	struct overlap *o = &t->overlap;
 
-	if (o->is_running) {
-		pthread_mutex_lock(&o->lock);
-		o->ends = true;
-		pthread_cond_broadcast(&o->changed);
-		pthread_mutex_unlock(&o->lock);
-		pthread_join(o->thread, NULL);
-	}
+	if (!o->is_running)
+		return;
+	pthread_mutex_lock(&o->lock);
+	o->ends = true;
+	pthread_cond_broadcast(&o->changed);
+	pthread_mutex_unlock(&o->lock);
+	pthread_join(o->thread, NULL);
 	free(o->error);
 	pthread_cond_destroy(&o->changed);
 	pthread_mutex_destroy(&o->lock);

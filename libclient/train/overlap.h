@@ -29,8 +29,8 @@ struct overlap {
 	char *error; /* its sentence, or NULL */
 };
 
-/* Starts the thread, where the plan asks for one. */
-int overlap_init(struct weightd_train *t, const struct weightd_train_options *options);
+/* Starts the thread, where the plan asks for one. It waits for others as `place` does, and never spins. */
+int overlap_init(struct weightd_train *t, const struct wait_place *place);
 void overlap_deinit(struct weightd_train *t);
 
 /* Has the thread sum the buckets of a step from now on. */

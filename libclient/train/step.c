@@ -29,7 +29,7 @@ static uint64_t length(struct plan_interval i)
 
 static struct plan_interval shard_of(const struct weightd_plan *p, uint32_t rank)
 {
-	return (struct plan_interval){ p->cuts[rank], p->cuts[rank + 1] };
+	return (struct plan_interval){p->cuts[rank], p->cuts[rank + 1]};
 }
 
 static bool find_nan(const struct arena *a, uint64_t number, uint32_t *ret_rank)
@@ -63,8 +63,7 @@ void step_init(struct step *s, struct weightd_train *t, uint64_t number)
 	s->max_norm = first->max_norm;
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
 		weights[rank] = arena_saved(a, rank, number)->weight;
-	optimizer_begin(&s->update, t->plan, first->lr,
-			number - words->n_skipped[(number - 1) % 2]);
+	optimizer_begin(&s->update, t->plan, first->lr, number - words->n_skipped[(number - 1) % 2]);
 	optimizer_weigh(&s->update, weights, t->plan->n_ranks);
 	step_set_grads(&s->update, a, number);
 }
@@ -86,7 +85,7 @@ void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, cons
 		return;
 	for (uint32_t rank = 0; rank < u->n_grads; rank++)
 		grads[rank] = u->grads[rank] + owned.begin;
-	kernels_get()->sum(&(float *){ a->reduced + owned.begin }, 1, &g, length(owned),
+	kernels_get()->sum(&(float *){a->reduced + owned.begin}, 1, &g, length(owned),
 			   p->n_elements * sizeof(float) > STREAM_BYTES);
 	kernels_fence();
 	count_read(t, length(owned) * (u->n_grads - 1));
@@ -144,7 +143,7 @@ static void count_update(struct step *s, const struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
 	uint64_t left = journal_left(a, a->rank, s->number);
-	struct plan_interval rest = { a->updated.end - left, a->updated.end };
+	struct plan_interval rest = {a->updated.end - left, a->updated.end};
 
 	if (plan_is_replicated(p))
 		count_read(s->t, left - length(plan_owned(p, a->rank, rest)));

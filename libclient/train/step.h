@@ -15,7 +15,8 @@ struct step {
 	bool is_skipped; /* the loss of a rank was not a number */
 	uint32_t nan_rank; /* the first such rank */
 	double max_norm;
-	struct journal_step update; /* gradients: those of all ranks; after step_decide() of a two-phase plan REDUCED */
+	struct journal_step
+		update; /* gradients: those of all ranks; after step_decide() of a two-phase plan REDUCED */
 };
 
 /* Reads what the ranks saved with their gradients; all have handed them over. Rank 0's learning rates count. */

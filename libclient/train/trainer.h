@@ -28,7 +28,8 @@ struct weightd_train {
 	struct handover handover;
 	struct overlap overlap;
 	double norm;
-	_Atomic uint64_t n_read, n_written; /* bytes of memory of other ranks; the overlap thread counts, too */
+	_Atomic uint64_t n_read,
+		n_written; /* bytes of memory of other ranks; the overlap thread counts, too */
 };
 
 /* -ECHILD in a forked child. */
@@ -38,6 +39,12 @@ static inline uint64_t trainer_word(struct control_word *word)
 {
 	return atomic_load_explicit(&word->value, memory_order_acquire);
 }
+
+/* The version that the ranks must have made for a step to be complete: it lags behind by the staleness. */
+uint64_t trainer_version(const struct weightd_train *t, uint64_t step);
+
+/* The step is complete on this rank: the next one begins. */
+void trainer_complete(struct weightd_train *t, uint64_t step);
 
 /* This rank's words. */
 struct control_rank *trainer_words(const struct weightd_train *t);

@@ -85,7 +85,7 @@ static void count_traffic(struct weightd_train *t, const struct weightd_traffic 
 
 static int update_advance(struct weightd_train *t, uint64_t step)
 {
-	struct weightd_traffic before = { .read = t->n_read, .written = t->n_written };
+	struct weightd_traffic before = {.read = t->n_read, .written = t->n_written};
 	int r = overlap_end(t, step);
 
 	if (!r)
@@ -106,18 +106,17 @@ static int update_result(const struct weightd_train *t, uint64_t version)
 			  rank, version);
 }
 
-int weightd_train_update(struct weightd_train *t, const struct weightd_update *given)
+int weightd_train_update(struct weightd_train *t, const struct weightd_update *u)
 {
-	struct weightd_update u = { .size = sizeof(u) };
 	uint64_t step = t->step + 1;
 	int r = trainer_check(t);
 
 	if (!r)
-		r = given_read(&u, given, sizeof(u), "struct weightd_update");
+		r = given_check(u, sizeof(*u), "struct weightd_update");
 	if (!r && !t->is_begun)
 		r = train_fail(-EINVAL, "call weightd_train_begin() before the first step");
 	if (!r)
-		r = update_hand_over(t, &u, step);
+		r = update_hand_over(t, u, step);
 	if (!r)
 		r = update_advance(t, step);
 	if (r < 0)
@@ -133,7 +132,7 @@ double weightd_train_norm(const struct weightd_train *t)
 
 int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret)
 {
-	struct weightd_traffic traffic = { .read = t->n_read, .written = t->n_written };
+	struct weightd_traffic traffic = {.read = t->n_read, .written = t->n_written};
 
 	return given_return(ret, &traffic, sizeof(traffic), "struct weightd_traffic");
 }
