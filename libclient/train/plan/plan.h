@@ -16,7 +16,8 @@
 
 #define PLAN_ALIGN 16 /* elements: a cache line */
 #define PLAN_CUT 32 /* elements: shards begin at multiples of it */
-#define PLAN_BLOCK 1024 /* elements of a block of the journal: with its log it stays in the L1 and L2 caches */
+#define PLAN_BLOCK                                                                                 \
+	1024 /* elements of a block of the journal: with its log it stays in the L1 and L2 caches */
 #define PLAN_GROUPS_MAX 64
 #define PLAN_PAGE 4096 /* bytes: ranks' ranges within a part begin at multiples of it */
 #define PLAN_HUGE                                                                                  \
