@@ -13,7 +13,10 @@ static int compute_run(struct step *s, const struct plan_op *op)
 
 	(void)op;
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
-		struct wait_reason reason = {rank, s->number, "hand over its gradients", true};
+		struct wait_reason reason = {.rank = rank,
+					     .step = s->number,
+					     .what = "hand over its gradients",
+					     .for_successor = true};
 		int r = wait_for(&t->place, &arena_rank(&t->arena, rank)->grad, s->number, &reason);
 
 		if (r < 0)
@@ -45,8 +48,9 @@ static int decide_run(struct step *s, const struct plan_op *op)
 		return 0;
 	step_measure(s, &t->arena);
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
-		struct wait_reason reason = {rank, s->number, "sum its part of the gradients",
-					     false};
+		struct wait_reason reason = {.rank = rank,
+					     .step = s->number,
+					     .what = "sum its part of the gradients"};
 		int r = finish_wait(s, &arena_rank(&t->arena, rank)->norm_step, s->number, &reason,
 				    finish_sums);
 
@@ -77,7 +81,9 @@ static int commit_run(struct step *s, const struct plan_op *op)
 	(void)op;
 	step_commit(s, &t->arena);
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
-		struct wait_reason reason = {rank, s->number, "update its parameters", false};
+		struct wait_reason reason = {.rank = rank,
+					     .step = s->number,
+					     .what = "update its parameters"};
 		int r = finish_wait(s, &arena_rank(&t->arena, rank)->param, s->number, &reason,
 				    finish_update);
 

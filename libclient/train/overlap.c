@@ -42,7 +42,10 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 			  int deadline_ms)
 {
 	struct overlap *o = &t->overlap;
-	struct wait_reason reason = {rank, step, "hand over a bucket of gradients", true};
+	struct wait_reason reason = {.rank = rank,
+				     .step = step,
+				     .what = "hand over a bucket of gradients",
+				     .for_successor = true};
 
 	for (;;) {
 		bool is_complete, ends;

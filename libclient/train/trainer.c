@@ -205,7 +205,7 @@ static void fill_end(struct weightd_train *t)
 int weightd_train_begin(struct weightd_train *t)
 {
 	struct control_word *filled = &arena_head(&t->arena)->filled;
-	struct wait_reason reason = {0, 0, "fill the parameters", true};
+	struct wait_reason reason = {.what = "fill the parameters", .for_successor = true};
 	int r = trainer_check(t);
 
 	if (r < 0 || t->is_begun)

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "libclient/train/optimizer.h"
+#include "libclient/train/plan/strategy.h"
 
 #define N_STEPS 40
 #define N_COPIES 2
@@ -65,6 +66,7 @@ static void scene_init(struct scene *s, enum weightd_optimizer optimizer, uint32
 	*p = (struct weightd_plan){
 		.n_ranks = 2,
 		.strategy = "zero1",
+		.row = strategy_find("zero1"),
 		.optimizer = optimizer,
 		.form = WEIGHTD_STEP_FUSED,
 		.without_journal = without_journal,
