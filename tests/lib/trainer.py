@@ -57,13 +57,13 @@ def oracle(folder, **options):
 class Rank:
     """A process of a rank. Its error output is in a file, and that of its predecessors too."""
 
-    def __init__(self, job, rank, prefix=(), env=None, **options):
-        self.rank = rank
-        self.errors = job.folder / f"{rank}.errors"
+    def __init__(self, job, number, prefix=(), env=None, **options):
+        self.rank = number
+        self.errors = job.folder / f"{number}.errors"
         with open(self.errors, "ab") as errors:
             self.proc = subprocess.Popen(
-                [*prefix, *job.command(rank, **options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                env=job.daemon.env | {"WEIGHTD_JOB": job.token, "LOCAL_RANK": str(rank)} | (env or {}))
+                [*prefix, *job.command(number, **options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                env=job.daemon.env | {"WEIGHTD_JOB": job.token, "LOCAL_RANK": str(number)} | (env or {}))
 
     @property
     def pid(self):
@@ -114,16 +114,16 @@ class Job:
         assert done.returncode == 0, done.stderr
         self.token = done.stdout.strip()
 
-    def command(self, rank, **options):
-        own = {"n": self.n, "losses": self.folder / f"{rank}.losses", "dump": self.folder / "dump",
-               "report": self.folder / f"{rank}.report", "progress": self.folder / "progress"}
+    def command(self, number, **options):
+        own = {"n": self.n, "losses": self.folder / f"{number}.losses", "dump": self.folder / "dump",
+               "report": self.folder / f"{number}.report", "progress": self.folder / "progress"}
         return [PROGRAMS / "train", *words(**own | self.options | options)]
 
-    def start(self, rank, **kw):
+    def start(self, number, **kw):
         """A process of a rank, which ends with the job at the latest."""
-        self.ranks[rank] = Rank(self, rank, **kw)
-        self.started.append(self.ranks[rank])
-        return self.ranks[rank]
+        self.ranks[number] = Rank(self, number, **kw)
+        self.started.append(self.ranks[number])
+        return self.ranks[number]
 
     def start_all(self, **kw):
         return [self.start(rank, **kw) for rank in range(self.n)]

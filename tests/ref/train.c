@@ -155,28 +155,27 @@ static enum weightd_on_death on_death_find(const char *name)
 					     : WEIGHTD_DEATH_WAIT;
 }
 
-/* Makes the plan that of a rank with another release of the library. */
+/* Makes the plan that of a rank with another release of the library: its image has the release in a field of its own. */
 static void plan_release(struct trainer *t)
 {
+	char ours[16] = {0}, theirs[16] = {0};
 	struct weightd_plan *other;
-	char *json, *version, *changed;
-	int r = weightd_plan_json(t->plan, &json);
+	uint64_t size;
+	const void *image = weightd_plan_image(t->plan, &size);
+	uint8_t *changed = check(malloc(size));
+	int r;
 
+	(void)snprintf(ours, sizeof(ours), "%d.%d.%d", WEIGHTD_VERSION_MAJOR, WEIGHTD_VERSION_MINOR,
+		       WEIGHTD_VERSION_PATCH);
+	(void)snprintf(theirs, sizeof(theirs), "%s", t->task.release);
+	memcpy(changed, image, size);
+	memcpy(check(memmem(changed, size, ours, sizeof(ours))), theirs, sizeof(theirs));
+	r = weightd_plan_parse(changed, size, &other);
 	if (r < 0)
-		fail(t, "weightd_plan_json", r);
-	version = check(strstr(json, "\"release\""));
-	version = strchr(strchr(version, ':'), '"') + 1;
-	r = asprintf(&changed, "%.*s%s%s", (int)(version - json), json, t->task.release,
-		     strchr(version, '"'));
-	if (r < 0)
-		check(NULL);
-	r = weightd_plan_parse_json(changed, strlen(changed), &other);
-	if (r < 0)
-		fail(t, "weightd_plan_parse_json", r);
+		fail(t, "weightd_plan_parse", r);
+	free(changed);
 	weightd_plan_free(t->plan);
 	t->plan = other;
-	free(changed);
-	free(json);
 }
 
 static void plan_make(struct trainer *t)

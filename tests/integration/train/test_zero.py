@@ -33,7 +33,7 @@ def rounded(size):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("strategy, form", ROWS)
-@pytest.mark.parametrize("model", [{}, {"ballast": 20011, "width": 13, "heads": 1}], ids=["small", "large"])
+@pytest.mark.parametrize("model", [{}, {"ballast": 110_011, "width": 13, "heads": 1}], ids=["small", "large"])
 def test_z_2_bytes_of_each_kind_are_those_of_the_formula(make_job, strategy, form, n, model):
     report = make_job(n, steps=1, strategy=strategy, form=form, **model).run().report(n - 1)
     size = report["shard"][1] * 4
