@@ -77,6 +77,8 @@ class Rank:
     def held(self):
         """Waits until it holds at its step (hold_at=), which it returns."""
         line = self.proc.stdout.readline()
+        while line.startswith(b"began "):
+            line = self.proc.stdout.readline()
         assert line.startswith(b"holding "), f"{line!r} {self.errors.read_text()}"
         return int(line.split()[1])
 

@@ -30,6 +30,8 @@ struct cursor {
 	uint64_t rng; /* of dropout, of this rank */
 };
 
+#define RECONNECTS 12
+
 enum phase {
 	PHASE_START = 1,
 	PHASE_COMPUTE,
@@ -107,6 +109,22 @@ static void progress_open(struct trainer *t)
 }
 
 /* --- Start -------------------------------------------------------------------------------------- */
+
+/* A weightd that died is started anew by its keeper: the job is still there. */
+static bool is_connection_lost(int r)
+{
+	return r == -ENOTCONN || r == -ECONNRESET || r == -ECONNREFUSED || r == -EPIPE;
+}
+
+/* Each attempt waits for a server that starts, for up to 5 s. */
+static int connection_open(struct trainer *t)
+{
+	int r = -ETIMEDOUT;
+
+	for (int i = 0; i < RECONNECTS && (r == -ETIMEDOUT || is_connection_lost(r)); i++)
+		r = weightd_connect(t->w, NULL);
+	return r;
+}
 
 static uint32_t rank_find(const struct task *t)
 {
@@ -291,7 +309,7 @@ static struct weightd_traffic traffic_get(const struct trainer *t)
 	return traffic;
 }
 
-static void trainer_open(struct trainer *t)
+static int job_open(struct trainer *t)
 {
 	struct weightd_train_options options = {
 		.size = sizeof(options),
@@ -300,10 +318,22 @@ static void trainer_open(struct trainer *t)
 		.deadline_ms = t->task.deadline_ms,
 		.on_death = on_death_find(t->task.on_death),
 	};
+	int r = weightd_train_open(t->w, t->plan, &options, &t->train);
+
+	for (int i = 0; i < RECONNECTS && is_connection_lost(r); i++) {
+		r = connection_open(t);
+		if (r == 0)
+			r = weightd_train_open(t->w, t->plan, &options, &t->train);
+	}
+	return r;
+}
+
+static void trainer_open(struct trainer *t)
+{
 	int r;
 
 	plan_make(t);
-	r = weightd_train_open(t->w, t->plan, &options, &t->train);
+	r = job_open(t);
 	if (r < 0)
 		fail(t, "weightd_train_open", r);
 	if (t->rank == 0 && weightd_train_is_empty(t->train))
@@ -324,6 +354,8 @@ static void trainer_open(struct trainer *t)
 	cursor_load(t);
 	t->filled = traffic_get(t);
 	t->fingerprint = fingerprint(t);
+	(void)printf("began %" PRIu64 "\n", t->cursor.step);
+	(void)fflush(stdout);
 }
 
 /* --- Steps -------------------------------------------------------------------------------------- */
@@ -607,7 +639,7 @@ int main(int argc, char **argv)
 		progress_open(&t);
 	r = weightd_new(&t.w);
 	if (r == 0)
-		r = weightd_connect(t.w, NULL);
+		r = connection_open(&t);
 	if (r < 0)
 		fail(&t, "weightd_connect", r);
 	if (t.task.create) {
