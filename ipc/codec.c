@@ -111,6 +111,45 @@ static bool layout_ok(const struct wire_request *m)
 	return target_ok(m->layout.name, m->layout.device);
 }
 
+static bool job_create_ok(const struct wire_request *m)
+{
+	return STRING_OK(m->job_create.name) && !m->job_create.pad;
+}
+
+/* The caller must check the contents of kinds and the sizes. */
+static bool job_join_ok(const struct wire_request *m)
+{
+	const struct wire_job_join *join = &m->job_join;
+	size_t used = (size_t)join->n_parts * sizeof(join->parts[0]);
+
+	if (!STRING_OK(join->name) || join->n_parts > WIRE_JOB_PARTS_MAX)
+		return false;
+	for (unsigned i = 0; i < join->n_parts; i++)
+		if (!STRING_OK(join->parts[i].kind))
+			return false;
+	return is_zero((const char *)join->parts + used, sizeof(join->parts) - used);
+}
+
+static bool job_part_ok(const struct wire_request *m)
+{
+	return !m->job_part.pad;
+}
+
+static bool job_description_ok(const struct wire_request *m)
+{
+	return STRING_OK(m->job_description.name);
+}
+
+static bool job_leave_ok(const struct wire_request *m)
+{
+	return !m->job_leave.pad && !(m->job_leave.flags & ~WIRE_LEAVE_DONE);
+}
+
+static bool job_remove_ok(const struct wire_request *m)
+{
+	return STRING_OK(m->job_remove.name);
+}
+
 static const struct {
 	uint32_t size;
 	uint32_t n_fds;
@@ -138,6 +177,12 @@ static const struct {
 	[WIRE_PROOF] = {sizeof(struct wire_id), 0, NULL},
 	[WIRE_SET_FILES] = {sizeof(struct wire_id), 1, NULL},
 	[WIRE_FILES] = {sizeof(struct wire_files), 0, files_ok},
+	[WIRE_JOB_CREATE] = {sizeof(struct wire_job_create), 0, job_create_ok},
+	[WIRE_JOB_JOIN] = {sizeof(struct wire_job_join), 1, job_join_ok},
+	[WIRE_JOB_PART] = {sizeof(struct wire_job_index), 0, job_part_ok},
+	[WIRE_JOB_DESCRIPTION] = {sizeof(struct wire_job_key), 0, job_description_ok},
+	[WIRE_JOB_LEAVE] = {sizeof(struct wire_job_leave), 0, job_leave_ok},
+	[WIRE_JOB_REMOVE] = {sizeof(struct wire_job_remove), 0, job_remove_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -233,6 +278,12 @@ static const struct {
 	[WIRE_PROOF] = {0, 2, NULL},
 	[WIRE_SET_FILES] = {0, 0, NULL},
 	[WIRE_FILES] = {sizeof(struct wire_files_reply), 1, NULL},
+	[WIRE_JOB_CREATE] = {0, 0, NULL},
+	[WIRE_JOB_JOIN] = {sizeof(struct wire_job_join_reply), 0, NULL},
+	[WIRE_JOB_PART] = {0, 1, NULL},
+	[WIRE_JOB_DESCRIPTION] = {0, 1, NULL},
+	[WIRE_JOB_LEAVE] = {0, 0, NULL},
+	[WIRE_JOB_REMOVE] = {0, 0, NULL},
 };
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)

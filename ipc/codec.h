@@ -34,6 +34,12 @@ struct wire_request {
 		struct wire_id proof;
 		struct wire_id set_files; /* id of the writer */
 		struct wire_files files;
+		struct wire_job_create job_create;
+		struct wire_job_join job_join;
+		struct wire_job_index job_part;
+		struct wire_job_key job_description;
+		struct wire_job_leave job_leave;
+		struct wire_job_remove job_remove;
 	};
 };
 
@@ -55,6 +61,7 @@ struct wire_reply {
 		struct wire_stat_reply stat;
 		struct wire_layout_reply layout;
 		struct wire_files_reply files;
+		struct wire_job_join_reply job_join;
 	};
 };
 

@@ -610,9 +610,12 @@ static_assert(sizeof(struct wire_job_create) == 176, "wire_job_create is ABI");
 /*
  * --- job join: the client becomes a rank. Descriptor 0 is a sealed memfd that describes the job. ---
  * The first join gives the job its parts and its description; later ones must bring the same sizes and the same hash, else
- * -EPROTOTYPE. Replies once the parts have their memory: all or none. -EACCES: wrong token or user; -EBUSY: another
- * process is this rank; -ENOMEM, -EDQUOT: nothing was kept, and the next join may ask again. The same connection
- * may join again as the same rank; so may the same process on another one, which ends the presence of the first.
+ * -EPROTOTYPE. Replies once the parts have their memory: all or none. -EACCES: wrong token or user; -ENOMEM, -EDQUOT:
+ * nothing was kept, and the next join may ask again. The same connection may join again as the same rank.
+ *
+ * Several connections may join as one rank, which is present while one of them is: the server cannot distinguish a
+ * process that is ending from one that lives. The kernel can: a record lock of the client's on byte `rank` of part 0
+ * decides which process is the rank, and the other one leaves.
  */
 struct wire_job_part {
 	char kind[WIRE_KIND_SIZE]; /* 1 to 15 of [A-Z0-9_] */
@@ -653,9 +656,18 @@ struct wire_job_key {
 static_assert(sizeof(struct wire_job_key) == 160, "wire_job_key is ABI");
 
 /*
- * --- job leave (struct wire_id): this rank is done. Once all ranks of the job are, the server removes it. ---
- * A rank that joins again is not done any more.
+ * --- job leave: ends the presence of this connection, as closing it does. ---
+ * With WIRE_LEAVE_DONE the rank is done. Once all ranks of the job are, the server removes it. A rank that joins again is
+ * not done any more.
  */
+#define WIRE_LEAVE_DONE 1u
+
+struct wire_job_leave {
+	uint64_t job;
+	uint32_t flags;
+	uint32_t pad;
+};
+static_assert(sizeof(struct wire_job_leave) == 16, "wire_job_leave is ABI");
 
 /* --- job remove: by its owner or an administrator; processes keep what they have mapped --- */
 struct wire_job_remove {

@@ -8,6 +8,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/connection/call.h"
+#include "libclient/job_token.h"
 #include "libclient/target.h"
 #include "weightd.h"
 
@@ -217,6 +218,27 @@ static void fill_device(void *record, void *ret)
 	};
 }
 
+static void fill_job(void *record, void *ret)
+{
+	struct wire_job_record *rec = record;
+
+	END_STRING(rec->name);
+	*(struct weightd_job_info *)ret = (struct weightd_job_info){
+		.size = sizeof(struct weightd_job_info),
+		.name = rec->name,
+		.n_bytes = rec->n_bytes,
+		.step = rec->step,
+		.created_ns = rec->created_ns,
+		.vacant_ns = rec->vacant_ns,
+		.linger_ms = rec->linger_ms,
+		.uid = rec->uid,
+		.gid = rec->gid,
+		.n_ranks = rec->n_ranks,
+		.n_present = rec->n_present,
+		.n_done = rec->n_done,
+	};
+}
+
 static int by_name_and_device(const void *a, const void *b)
 {
 	const struct wire_buffer_record *x = a, *y = b;
@@ -230,6 +252,13 @@ static int by_version(const void *a, const void *b)
 	const struct wire_version_record *x = a, *y = b;
 
 	return x->version < y->version ? -1 : x->version > y->version;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct wire_job_record *x = a, *y = b;
+
+	return strncmp(x->name, y->name, sizeof(x->name));
 }
 
 static const struct {
@@ -249,6 +278,8 @@ static const struct {
 			     fill_user, NULL},
 	[WIRE_LIST_DEVICES] = {sizeof(struct wire_device_record),
 			       sizeof(struct weightd_device_info), fill_device, NULL},
+	[WIRE_LIST_JOBS] = {sizeof(struct wire_job_record), sizeof(struct weightd_job_info),
+			    fill_job, by_name},
 };
 
 static int list_new(struct weightd *w, enum wire_list_kind kind, uint32_t flags, const char *name,
@@ -308,6 +339,13 @@ int weightd_list_devices(struct weightd *w, bool now, struct weightd_list **ret)
 	return list_new(w, WIRE_LIST_DEVICES, now ? 0 : WIRE_LIST_KNOWN, NULL, NULL, ret);
 }
 
+int weightd_list_jobs(struct weightd *w, struct weightd_list **ret)
+{
+	int r = job_check_server(w);
+
+	return r < 0 ? r : list_new(w, WIRE_LIST_JOBS, 0, NULL, NULL, ret);
+}
+
 size_t weightd_list_count(const struct weightd_list *l)
 {
 	return l->n;
@@ -344,6 +382,11 @@ const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, 
 const struct weightd_device_info *weightd_list_device(const struct weightd_list *l, size_t i)
 {
 	return info_at(l, WIRE_LIST_DEVICES, i);
+}
+
+const struct weightd_job_info *weightd_list_job(const struct weightd_list *l, size_t i)
+{
+	return info_at(l, WIRE_LIST_JOBS, i);
 }
 
 const char *weightd_end_name(enum weightd_end end)

@@ -161,7 +161,7 @@ void client_call_init_fds(struct client_call *call)
 		call->reply_fds[i] = -1;
 }
 
-int client_ask(struct weightd *w, struct client_call *call)
+int client_ask_send(struct weightd *w, struct client_call *call)
 {
 	size_t size;
 	int r;
@@ -174,10 +174,21 @@ int client_ask(struct weightd *w, struct client_call *call)
 	/* A server that rejected this client sent its reason before it closed: that is read below. */
 	else if (r != -EPIPE && r != -ECONNRESET)
 		return client_lost(w, r);
-	r = wait_for_reply(w->fd, call);
-	if (r < 0)
-		return client_lost(w, r);
-	return receive_reply(w, call);
+	return 0;
+}
+
+int client_ask_receive(struct weightd *w, struct client_call *call)
+{
+	int r = wait_for_reply(w->fd, call);
+
+	return r < 0 ? client_lost(w, r) : receive_reply(w, call);
+}
+
+int client_ask(struct weightd *w, struct client_call *call)
+{
+	int r = client_ask_send(w, call);
+
+	return r < 0 ? r : client_ask_receive(w, call);
 }
 
 void client_call_deinit(struct client_call *call)

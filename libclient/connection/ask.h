@@ -38,6 +38,9 @@ struct client_call {
  * lost connection stays lost, with w->fd < 0: -ENOTCONN, -ETIMEDOUT, -EBADMSG.
  */
 int client_ask(struct weightd *w, struct client_call *call);
+/* The two halves of it. The first does not wait; the second waits for the reply. */
+int client_ask_send(struct weightd *w, struct client_call *call);
+int client_ask_receive(struct weightd *w, struct client_call *call);
 void client_call_deinit(struct client_call *call);
 
 /* Marks all reply descriptors as absent. Needed for a call that may end before client_ask(). */

@@ -29,9 +29,11 @@ int weightd_new(struct weightd **ret)
 		return -ENOMEM;
 	w->n_refs = 1;
 	w->fd = -1;
+	w->greeted_fd = -1;
 	w->restart_timeout_ms = RESTART_TIMEOUT_MS;
 	list_init(&w->buffers);
 	list_init(&w->writers);
+	list_init(&w->jobs);
 	*ret = w;
 	return 0;
 }
@@ -47,6 +49,7 @@ void client_unref(struct weightd *w)
 	if (!w || --w->n_refs > 0)
 		return;
 	(void)fd_close(w->fd);
+	(void)fd_close(w->greeted_fd);
 	free(w->path);
 	free(w);
 }

@@ -12,20 +12,23 @@
 #include "libclient/connection/sentence.h"
 
 struct weightd {
-	unsigned n_refs; /* the caller's, and one of each buffer and writer */
+	unsigned n_refs; /* the caller's, and one of each buffer, writer and job */
 	int fd; /* -1: not connected */
+	int greeted_fd; /* -1, or a new connection to a server that has not answered yet; see restart_try() */
 	pid_t owner; /* the process that connected; a child may not use the connection */
 	uint64_t serial;
 	uint64_t instance; /* identifies one start of the server */
 	bool survives; /* the server announced that it restarts after its death */
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	bool has_images; /* the server announced WIRE_FEATURE_IMAGE */
+	bool has_jobs; /* the server announced WIRE_FEATURE_JOBS */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* the caller has closed the connection */
 	struct list buffers; /* held::link of each weightd_buffer */
 	int n_leaving; /* buffers that are detached and still in use by a stream */
 	struct list writers; /* held::link of each weightd_writer */
+	struct list jobs; /* held::link of each weightd_job */
 	struct sentence sentence;
 };
 
@@ -44,9 +47,9 @@ struct held_ops {
 	bool (*leave)(struct held *h, bool wait);
 };
 
-/* An attached buffer or a writer. The server identifies it by its connection. The first member of both. */
+/* An attached buffer, a writer or a job. The server identifies it by its connection. The first member of each. */
 struct held {
-	struct list link; /* weightd::buffers or weightd::writers */
+	struct list link; /* weightd::buffers, weightd::writers or weightd::jobs */
 	const struct held_ops *ops;
 };
 

@@ -23,6 +23,7 @@ int dial_open(struct weightd *w, bool wait)
 	struct sockaddr_un address;
 	int r = channel_address(w->path, &address);
 
+	w->greeted_fd = fd_close(w->greeted_fd);
 	if (r < 0)
 		return sentence_set(&w->sentence, r,
 				    "%s cannot be a socket: a path has 1 to 107 bytes", w->path);
@@ -47,27 +48,57 @@ int dial_open(struct weightd *w, bool wait)
 	return 0;
 }
 
+static void hello_fill(struct client_call *call)
+{
+	call->op = WIRE_HELLO;
+	call->request.hello.version = WIRE_VERSION;
+	call->request.hello.features = WIRE_FEATURE_IMAGE;
+	/* The server logs this name. A name that is too long is cut. */
+	(void)snprintf(call->request.hello.program, sizeof(call->request.hello.program), "%s",
+		       program_invocation_short_name);
+}
+
+static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
+{
+	w->instance = reply->instance;
+	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
+	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
+	w->has_images = reply->features & WIRE_FEATURE_IMAGE;
+	w->has_jobs = reply->features & WIRE_FEATURE_JOBS;
+}
+
 int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p)
 {
-	struct client_call call = {.op = WIRE_HELLO, .timeout_ms = timeout_ms};
-	const struct wire_hello_reply *reply = &call.reply.hello;
+	struct client_call call = {.timeout_ms = timeout_ms};
 	int r;
 
 	if (p) {
 		call.tick = p->tick;
 		call.userdata = p->userdata;
 	}
-	call.request.hello.version = WIRE_VERSION;
-	call.request.hello.features = WIRE_FEATURE_IMAGE;
-	/* The server logs this name. A name that is too long is cut. */
-	(void)snprintf(call.request.hello.program, sizeof(call.request.hello.program), "%s",
-		       program_invocation_short_name);
+	hello_fill(&call);
 	r = client_ask(w, &call);
-	if (r < 0)
-		return r;
-	w->instance = reply->instance;
-	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
-	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
-	w->has_images = reply->features & WIRE_FEATURE_IMAGE;
-	return 0;
+	if (r == 0)
+		hello_take(w, &call.reply.hello);
+	return r;
+}
+
+int dial_greet_send(struct weightd *w)
+{
+	struct client_call call = {0};
+
+	hello_fill(&call);
+	return client_ask_send(w, &call);
+}
+
+int dial_greet_receive(struct weightd *w)
+{
+	struct client_call call = {.op = WIRE_HELLO};
+	int r;
+
+	client_call_init_fds(&call);
+	r = client_ask_receive(w, &call);
+	if (r == 0)
+		hello_take(w, &call.reply.hello);
+	return r;
 }

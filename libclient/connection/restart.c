@@ -5,6 +5,7 @@
 #include "libclient/connection/restart.h"
 
 #include <errno.h>
+#include <poll.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -61,7 +62,9 @@ int restart_take_up(struct weightd *w, const struct restart_patience *p)
 {
 	int r = resume_all(&w->buffers, w, p);
 
-	return w->fd < 0 ? r : resume_all(&w->writers, w, p);
+	if (w->fd >= 0)
+		r = resume_all(&w->writers, w, p);
+	return w->fd < 0 ? r : resume_all(&w->jobs, w, p);
 }
 
 void restart_forget(struct weightd *w)
@@ -71,6 +74,8 @@ void restart_forget(struct weightd *w)
 	list_for_each(h, &w->buffers, link)
 		h->ops->forget(h);
 	list_for_each(h, &w->writers, link)
+		h->ops->forget(h);
+	list_for_each(h, &w->jobs, link)
 		h->ops->forget(h);
 }
 
@@ -142,4 +147,47 @@ int restart_wait(struct weightd *w, const struct restart_patience *p)
 	if (!is_passing(r))
 		return r;
 	return num_now_ns() < end_of(p) ? watch_and_wait(w, p) : too_late(w, p);
+}
+
+static int not_back(struct weightd *w)
+{
+	return sentence_set(&w->sentence, -ENOTCONN, "weightd at %s is not back yet", w->path);
+}
+
+/* Leaves the connection in w->greeted_fd, with a hello sent on it. */
+static int greet_without_waiting(struct weightd *w)
+{
+	int r = dial_open(w, false);
+
+	if (r == 0)
+		r = dial_greet_send(w);
+	if (r < 0) {
+		w->fd = fd_close(w->fd);
+		return is_passing(r) ? not_back(w) : r;
+	}
+	w->greeted_fd = take_fd(w->fd);
+	return 0;
+}
+
+int restart_try(struct weightd *w)
+{
+	const struct restart_patience patience = {
+		.until_ns = UINT64_MAX,
+		.deadline_ns = UINT64_MAX,
+	};
+	struct pollfd answer = {.events = POLLIN};
+	int r = w->greeted_fd < 0 ? greet_without_waiting(w) : 0;
+
+	if (r < 0)
+		return r;
+	answer.fd = w->greeted_fd;
+	if (poll(&answer, 1, 0) <= 0)
+		return not_back(w);
+	w->fd = take_fd(w->greeted_fd);
+	r = dial_greet_receive(w);
+	if (r == 0)
+		r = restart_take_up(w, &patience);
+	if (r < 0)
+		w->fd = fd_close(w->fd);
+	return is_passing(r) ? not_back(w) : r;
 }

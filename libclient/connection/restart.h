@@ -19,12 +19,18 @@ struct restart_patience {
 uint64_t restart_until(const struct weightd *w);
 
 /*
- * Connects again, for which the server may have to start first, and resumes leases and writers. 0; -ENOTCONN: it did
+ * Connects again, for which the server may have to start first, and resumes leases, writers and jobs. 0; -ENOTCONN: it did
  * not return; -ETIMEDOUT: the call's deadline passed; -ECANCELED; or the server's refusal.
  */
 int restart_wait(struct weightd *w, const struct restart_patience *p);
 
-/* On a new connection: leases and writers again. An error with w->fd < 0: the connection is lost anew. */
+/*
+ * One attempt at the same that does not wait: the next one continues a connection whose server has not answered yet.
+ * -ENOTCONN: the server is not back.
+ */
+int restart_try(struct weightd *w);
+
+/* On a new connection: leases, writers and jobs again. An error with w->fd < 0: the connection is lost anew. */
 int restart_take_up(struct weightd *w, const struct restart_patience *p);
 
 /* After connecting to another server, or in another process: what there was is not of this connection. */

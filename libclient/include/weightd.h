@@ -1301,7 +1301,7 @@ void weightd_watch_free(struct weightd_watch *watch);
  * process that died can be started again and finds the memory as it was.
  */
 #define WEIGHTD_TOKEN_MAX                                                                          \
-	192 /* bytes of a token as text, "NAME:64 hexadecimal digits", the NUL included */
+	193 /* bytes of a token as text, "NAME:64 hexadecimal digits", the NUL included */
 #define WEIGHTD_RANKS_MAX 256
 #define WEIGHTD_PARTS_MAX 16
 #define WEIGHTD_PART_KIND_MAX 15
@@ -1361,7 +1361,10 @@ uint32_t weightd_job_n_ranks(const struct weightd_job *j);
 uint32_t weightd_job_rank(const struct weightd_job *j);
 /* The writable descriptor of a part, owned by the job: map it, never close it. -ENOENT: no such part. */
 int weightd_job_fd(const struct weightd_job *j, uint32_t part);
-/* 0: no process holds that rank; else its pid, or -1 for one that this pid namespace does not see. Does not need the server. */
+/*
+ * 0: no process holds that rank; else its pid, or -1 for one that this pid namespace does not see. -EINVAL: no such rank.
+ * Does not need the server.
+ */
 int weightd_job_holder(const struct weightd_job *j, uint32_t rank);
 /*
  * Takes the lock of another rank, whose process died, to act for it; weightd_job_release() gives it back. -EBUSY: a living
@@ -1383,6 +1386,7 @@ void weightd_job_free(struct weightd_job *j);
 int weightd_job_remove(struct weightd *w, const char *name);
 
 struct weightd_job_info {
+	size_t size;
 	const char *name;
 	uint64_t n_bytes;
 	uint64_t step; /* as the ranks wrote it */

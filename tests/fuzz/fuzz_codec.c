@@ -71,6 +71,21 @@ static void check_strings(const struct wire_request *m)
 		MUST_END(m->files.name);
 		MUST_END(m->files.device);
 		break;
+	case WIRE_JOB_CREATE:
+		MUST_END(m->job_create.name);
+		break;
+	case WIRE_JOB_JOIN:
+		MUST_END(m->job_join.name);
+		MUST(m->job_join.n_parts <= WIRE_JOB_PARTS_MAX);
+		for (unsigned i = 0; i < WIRE_JOB_PARTS_MAX; i++)
+			MUST_END(m->job_join.parts[i].kind);
+		break;
+	case WIRE_JOB_DESCRIPTION:
+		MUST_END(m->job_description.name);
+		break;
+	case WIRE_JOB_REMOVE:
+		MUST_END(m->job_remove.name);
+		break;
 	default:
 		break;
 	}

@@ -100,6 +100,18 @@ static void fill_layout_reply(char *body)
 	((struct wire_layout_reply *)body)->data_offset = WIRE_DATA_OFFSET_MAX;
 }
 
+static void fill_job_join(char *body)
+{
+	struct wire_job_join *join = (struct wire_job_join *)body;
+
+	memset(join->parts, 0, sizeof(join->parts));
+	join->n_parts = 2;
+	for (unsigned i = 0; i < join->n_parts; i++) {
+		memcpy(join->parts[i].kind, "JOURNAL", 7);
+		join->parts[i].size = UINT64_MAX - i;
+	}
+}
+
 #define N_RECORDS 13
 #define RECORD_SIZE 304
 
@@ -238,6 +250,51 @@ static const struct message requests[] = {
 		.body_size = sizeof(struct wire_files),
 		.strings = {FIELD(wire_files, name), FIELD(wire_files, device)},
 	},
+	{
+		.name = "job create",
+		.op = WIRE_JOB_CREATE,
+		.body_size = sizeof(struct wire_job_create),
+		.strings = {FIELD(wire_job_create, name)},
+		.paddings = {FIELD(wire_job_create, pad)},
+	},
+	{
+		.name = "job join",
+		.op = WIRE_JOB_JOIN,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_job_join),
+		.strings = {FIELD(wire_job_join, name), FIELD(wire_job_join, parts[0].kind),
+			    FIELD(wire_job_join, parts[1].kind)},
+		.paddings = {FIELD(wire_job_join, parts[2]),
+			     FIELD(wire_job_join, parts[WIRE_JOB_PARTS_MAX - 1])},
+		.fill = fill_job_join,
+	},
+	{
+		.name = "job part",
+		.op = WIRE_JOB_PART,
+		.body_size = sizeof(struct wire_job_index),
+		.paddings = {FIELD(wire_job_index, pad)},
+	},
+	{
+		.name = "job description",
+		.op = WIRE_JOB_DESCRIPTION,
+		.body_size = sizeof(struct wire_job_key),
+		.strings = {FIELD(wire_job_key, name)},
+	},
+	{
+		.name = "job leave",
+		.op = WIRE_JOB_LEAVE,
+		.body_size = sizeof(struct wire_job_leave),
+		.paddings = {FIELD(wire_job_leave, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_job_leave, flags),
+		.known_flags = WIRE_LEAVE_DONE,
+	},
+	{
+		.name = "job remove",
+		.op = WIRE_JOB_REMOVE,
+		.body_size = sizeof(struct wire_job_remove),
+		.strings = {FIELD(wire_job_remove, name)},
+	},
 };
 
 static const struct message replies[] = {
@@ -342,6 +399,16 @@ static const struct message replies[] = {
 		.n_fds = 1,
 		.body_size = sizeof(struct wire_files_reply),
 	},
+	{.name = "job create reply", .op = WIRE_JOB_CREATE},
+	{
+		.name = "job join reply",
+		.op = WIRE_JOB_JOIN,
+		.body_size = sizeof(struct wire_job_join_reply),
+	},
+	{.name = "job part reply", .op = WIRE_JOB_PART, .n_fds = 1},
+	{.name = "job description reply", .op = WIRE_JOB_DESCRIPTION, .n_fds = 1},
+	{.name = "job leave reply", .op = WIRE_JOB_LEAVE},
+	{.name = "job remove reply", .op = WIRE_JOB_REMOVE},
 	{
 		.name = "error",
 		.op = WIRE_ERROR,
