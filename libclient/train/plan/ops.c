@@ -8,7 +8,6 @@
 #include "libclient/train/plan/build.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
-#include "libclient/train/plan/strategy.h"
 
 #define BEYOND_BUCKETS 4 /* operations: compute, decide, update, commit */
 
