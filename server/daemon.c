@@ -23,6 +23,7 @@
 #include "server/buffers/retention.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
+#include "server/groups/writer_group.h"
 #include "server/memory/slot.h"
 #include "server/recovery.h"
 #include "server/requests/connection.h"
@@ -185,6 +186,8 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	list_init(&s->sessions);
 	list_init(&s->buffers);
 	list_init(&s->removed);
+	list_init(&s->groups);
+	list_init(&s->removed_groups);
 	list_init(&s->waiters);
 	list_init(&s->paused_readers);
 	quota_init(&s->quota);
@@ -257,6 +260,17 @@ static void end_writers(struct list *buffers)
 			writer_end(b->writer);
 }
 
+/* Takes their names away, and waits for nothing. */
+static void end_groups(struct server *s)
+{
+	struct writer_group *g, *tmp;
+
+	while ((g = list_first(&s->groups, struct writer_group, link)))
+		writer_group_drop(g, "weightd ends");
+	list_for_each_safe(g, tmp, &s->removed_groups, link)
+		writer_group_end(g);
+}
+
 static void free_all(struct list *buffers)
 {
 	struct buffer *b, *tmp;
@@ -288,6 +302,7 @@ void daemon_deinit(struct daemon *d)
 	end_writers(&s->removed);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
+	end_groups(s);
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer); /* before the worker, which frees what it ends */
 	cuda_deinit(s->cuda); /* likewise */
@@ -296,7 +311,8 @@ void daemon_deinit(struct daemon *d)
 	reaper_deinit(&d->reaper);
 	notify_deinit(&s->notify);
 	nothing_stuck = client_fds_deinit(&d->client_fds);
-	assert(list_empty(&s->waiters) && list_empty(&s->removed) && s->n_slot_bytes == 0);
+	assert(list_empty(&s->waiters) && list_empty(&s->removed) &&
+	       list_empty(&s->removed_groups) && s->n_slot_bytes == 0);
 	events_deinit(&d->events);
 	release_signals(d);
 	loop_deinit(&s->loop);

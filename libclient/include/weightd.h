@@ -1335,7 +1335,7 @@ struct weightd_join_options {
 	uint32_t n_parts;
 	const struct weightd_part *
 		parts; /* the first eight bytes of part 0 are the step that weightd_list_jobs() shows */
-	/* Bytes that all ranks must have equal, WEIGHTD_DESCRIPTION_MAX at most: what the parts contain. Copied. */
+	/* 1 to WEIGHTD_DESCRIPTION_MAX bytes that all ranks must have equal: what the parts contain. Copied. */
 	const void *description;
 	uint64_t description_size;
 };

@@ -28,6 +28,7 @@ struct backend_progress {
 struct backend_memory {
 	struct server *server; /* a backend may have state there */
 	uint64_t size;
+	const char *label; /* a name that /proc shows, or NULL: only on the host, for allocate */
 	int fd; /* writable; -1: none yet, or given up */
 	struct wire_location location;
 	struct backend_progress progress;

@@ -42,7 +42,7 @@ static struct worker *host_worker(struct server *server)
 static int host_allocate(struct backend_memory *m)
 {
 	cleanup(fd_closep) int fd = -1;
-	int r = fd_memfd("weightd-slot", m->size, &fd);
+	int r = fd_memfd(m->label ? m->label : "weightd-slot", m->size, &fd);
 
 	if (r < 0)
 		return r;

@@ -38,6 +38,11 @@ static const char *const points[] = {
 	"update-asked", "update-paused", "update-evicted", "update-committed", "pause-taken", "pause-answered",
 	"rewrite-finished", "rewrite-committed", "rewrite-flipped",
 	"access-begun", "access-saved",
+	"job-record", "job-checksum", "job-commit",
+	"job-created", "job-kept", "job-create-answered",
+	"job-begun", "job-provided", "job-saved", "job-stored", "job-memory-kept", "job-memory-committed",
+	"job-joined", "job-answered", "job-leave-begun", "job-left",
+	"job-remove-begun", "job-remove-committed", "job-removed",
 };
 /* clang-format on */
 

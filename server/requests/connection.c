@@ -14,6 +14,8 @@
 #include "server/buffers/paused_reader.h"
 #include "server/buffers/waiter.h"
 #include "server/buffers/writer.h"
+#include "server/groups/group_caller.h"
+#include "server/groups/group_member.h"
 #include "server/requests/client_fds.h"
 #include "server/requests/device_query.h"
 #include "server/requests/event_watch.h"
@@ -141,6 +143,7 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 		uid = s->peer.uid;
 		list_init(&s->leases);
 		list_init(&s->writers);
+		list_init(&s->members);
 		why = connection_refuse(s);
 	}
 	if (!why) {
@@ -166,6 +169,7 @@ void connection_close(struct session *s)
 {
 	void (*closed)(void *) = s->closed;
 	void *context = s->closed_context;
+	struct group_member *member;
 	struct lease *lease;
 	struct writer *writer;
 
@@ -174,6 +178,9 @@ void connection_close(struct session *s)
 	paused_reader_forget(s);
 	event_watch_forget(s);
 	device_query_forget(s);
+	group_caller_forget(s);
+	while ((member = list_first(&s->members, struct group_member, session_link)))
+		group_member_lose(member);
 	while ((writer = list_first(&s->writers, struct writer, link)))
 		writer_abandon(writer);
 	while ((lease = list_first(&s->leases, struct lease, link)))

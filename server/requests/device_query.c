@@ -12,6 +12,7 @@
 #include "server/base/headroom.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/device_usage.h"
+#include "server/groups/writer_group.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -29,7 +30,7 @@ static void describe_host(struct server *server, struct wire_device_record *ret)
 	*ret = (struct wire_device_record){
 		.device = "host",
 		.name = "host memory",
-		.ours = buffers_bytes(server, "host"),
+		.ours = buffers_bytes(server, "host") + writer_groups_bytes(server),
 		.granularity = (uint64_t)sysconf(_SC_PAGESIZE),
 	};
 	if (headroom_total(&ret->total) < 0 || headroom_bytes(&ret->free) < 0)

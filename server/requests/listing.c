@@ -13,6 +13,8 @@
 #include "server/buffers/retention.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
+#include "server/groups/group_memory.h"
+#include "server/groups/writer_group.h"
 #include "server/memory/gpu_free.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
@@ -368,6 +370,44 @@ static void list_users(struct session *s, const struct wire_list *list)
 	page_send(&page, s);
 }
 
+static void fill_job_record(const struct writer_group *g, struct wire_job_record *rec)
+{
+	memcpy(rec->name, g->name, sizeof(rec->name));
+	rec->created_ns = g->created_ns;
+	rec->vacant_ns = g->vacant_ns;
+	rec->linger_ms = g->linger_ms;
+	rec->uid = g->access.uid;
+	rec->gid = g->access.gid;
+	rec->n_ranks = g->n_ranks;
+	rec->n_present = writer_group_n_present(g);
+	rec->n_done = writer_group_n_done(g);
+	if (!g->ready)
+		return; /* the worker may be at its memory */
+	rec->n_parts = g->memory->n_parts;
+	rec->n_bytes = g->memory->size;
+	rec->step = group_memory_step(g->memory);
+}
+
+/* Likewise: all jobs that the client owns, or the one of that name. */
+static void list_jobs(struct session *s, const struct wire_list *list)
+{
+	struct writer_group *g;
+	struct page page;
+
+	page_init(&page, list, sizeof(struct wire_job_record));
+	list_for_each(g, &s->server->groups, link) {
+		struct wire_job_record rec = {0};
+
+		if (g->id <= list->after || !access_owns(&g->access, &s->peer) ||
+		    (list->name[0] && strcmp(g->name, list->name)))
+			continue;
+		fill_job_record(g, &rec);
+		if (!page_add(&page, g->id, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
 void listing_answer(struct session *s, const struct wire_list *list)
 {
 	switch (list->kind) {
@@ -388,6 +428,9 @@ void listing_answer(struct session *s, const struct wire_list *list)
 		break;
 	case WIRE_LIST_DEVICES:
 		device_query_new(s, list);
+		break;
+	case WIRE_LIST_JOBS:
+		list_jobs(s, list);
 		break;
 	default:
 		session_fail(s, -EINVAL, "there is no list of kind %u", list->kind);
@@ -414,6 +457,7 @@ void listing_stat(struct session *s)
 				else
 					stat->orphan_bytes += v->slot->size;
 			}
+	stat->leaving_bytes += writer_groups_leaving_bytes(server);
 	if (headroom_bytes(&stat->headroom) < 0)
 		stat->headroom = 0;
 	stat->slot_bytes = server->n_slot_bytes;

@@ -29,6 +29,8 @@
 #include "server/memory/version_files.h"
 #include "server/requests/creation.h"
 #include "server/requests/event_watch.h"
+#include "server/requests/group_join.h"
+#include "server/requests/group_request.h"
 #include "server/requests/listing.h"
 #include "server/requests/lookup.h"
 #include "server/requests/writer_files.h"
@@ -56,7 +58,7 @@ static void request_hello(struct session *s, const struct wire_request *m, const
 	reply.hello.version = WIRE_VERSION;
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
-	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE;
+	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS;
 	if (store_works(&s->server->store))
 		reply.hello.features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
@@ -656,6 +658,41 @@ static void request_files(struct session *s, const struct wire_request *m, const
 	(void)session_reply(s, WIRE_FILES, &reply, &v->files->memfd.fd, 1);
 }
 
+static void request_job_create(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	group_request_create(s, &m->job_create);
+}
+
+static void request_job_join(struct session *s, const struct wire_request *m, const int *fds)
+{
+	group_join_start(s, &m->job_join, fds[0]);
+}
+
+static void request_job_part(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	group_request_part(s, &m->job_part);
+}
+
+static void request_job_description(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	group_request_description(s, &m->job_description);
+}
+
+static void request_job_leave(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	group_request_leave(s, &m->job_leave);
+}
+
+static void request_job_remove(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	group_request_remove(s, m->job_remove.name);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
 	[WIRE_HELLO] = request_hello,
@@ -680,6 +717,12 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_PROOF] = request_proof,
 	[WIRE_SET_FILES] = request_set_files,
 	[WIRE_FILES] = request_files,
+	[WIRE_JOB_CREATE] = request_job_create,
+	[WIRE_JOB_JOIN] = request_job_join,
+	[WIRE_JOB_PART] = request_job_part,
+	[WIRE_JOB_DESCRIPTION] = request_job_description,
+	[WIRE_JOB_LEAVE] = request_job_leave,
+	[WIRE_JOB_REMOVE] = request_job_remove,
 };
 
 /* The device that a request names, or NULL. */

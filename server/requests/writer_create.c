@@ -22,6 +22,7 @@
 #include "server/memory/slot.h"
 #include "server/memory/version_files.h"
 #include "server/requests/reader_pause.h"
+#include "server/requests/store_room.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -225,24 +226,7 @@ static struct slot_form form_of(const struct writer *w)
 /* Room in the store for two more, the digests of an image, and a new buffer's own two. */
 static int make_store_room(struct writer *w)
 {
-	struct store *store = &w->buffer->server->store;
-	unsigned n = (w->buffer->kept ? 2u : 4u) + (w->data_offset ? 1u : 0);
-
-	if (store_is_expected(store) && !store_works(store)) {
-		session_fail(w->session, -ENOTRECOVERABLE,
-			     "the service manager that kept the memory of this weightd is gone, so "
-			     "nothing can be created; restart weightd");
-		return -ENOTRECOVERABLE;
-	}
-	while (!store_has_room(store, n) && buffers_evict(w->buffer->server, NULL, 0))
-		;
-	if (store_has_room(store, n))
-		return 0;
-	session_fail(w->session, -EDQUOT,
-		     "the service manager keeps %u descriptors for weightd already, of %u; remove a "
-		     "buffer (weightctl rm), or raise FileDescriptorStoreMax= and [store] max",
-		     store->n_kept, store->max);
-	return -EDQUOT;
+	return store_room_make(w->session, (w->buffer->kept ? 2u : 4u) + (w->data_offset ? 1u : 0));
 }
 
 /* 0, or the request was answered with an error. */

@@ -9,9 +9,9 @@
 #include "server/base/fault.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
-#include "server/buffers/retention.h"
 #include "server/buffers/writer.h"
 #include "server/memory/version_files.h"
+#include "server/requests/store_room.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -89,22 +89,6 @@ static int open_files(struct session *s, int fd, int *ret_fd)
 	return r;
 }
 
-/* 0, or the request was answered with an error. */
-static int find_room(struct session *s)
-{
-	struct store *store = &s->server->store;
-
-	while (!store_has_room(store, 1) && buffers_evict(s->server, NULL, 0))
-		;
-	if (store_has_room(store, 1))
-		return 0;
-	session_fail(s, -EDQUOT,
-		     "the service manager keeps %u descriptors for weightd already, of %u; remove a "
-		     "buffer (weightctl rm), or raise FileDescriptorStoreMax= and [store] max",
-		     store->n_kept, store->max);
-	return -EDQUOT;
-}
-
 void writer_set_files(struct writer *w, int fd)
 {
 	cleanup(fd_closep) int own = -1;
@@ -118,7 +102,7 @@ void writer_set_files(struct writer *w, int fd)
 			     w->buffer->name, w->buffer->device);
 		return;
 	}
-	if (open_files(s, fd, &own) < 0 || find_room(s) < 0)
+	if (open_files(s, fd, &own) < 0 || store_room_make(s, 1) < 0)
 		return;
 	r = version_files_new(s->server, w->uid, own, &w->new_files);
 	if (r != 0) {

@@ -76,8 +76,9 @@ bool store_is_name(const char *name)
 
 bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id)
 {
-	static const char kinds[] = {STORE_MANIFEST, STORE_HEAD,  STORE_SLOT,   STORE_TABLE,
-				     STORE_DIGESTS,  STORE_FILES, STORE_SOCKET, STORE_LOCK};
+	static const char kinds[] = {STORE_MANIFEST,    STORE_HEAD,   STORE_SLOT,  STORE_TABLE,
+				     STORE_DIGESTS,     STORE_FILES,  STORE_GROUP, STORE_PART,
+				     STORE_DESCRIPTION, STORE_SOCKET, STORE_LOCK};
 
 	if (!store_is_name(name) || !memchr(kinds, name[0], sizeof(kinds)))
 		return false;

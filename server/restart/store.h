@@ -22,6 +22,9 @@ enum store_kind {
 	STORE_TABLE = 't',
 	STORE_DIGESTS = 'd', /* of an image, under the id of its slot */
 	STORE_FILES = 'f',
+	STORE_GROUP = 'g', /* manifest of a job */
+	STORE_PART = 'p', /* of its memory */
+	STORE_DESCRIPTION = 'n',
 	STORE_SOCKET = 'w', /* the listening socket that we made ourselves */
 	STORE_LOCK = 'k', /* ... and the lock on its path */
 };

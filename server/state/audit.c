@@ -44,6 +44,14 @@ const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 			   "found again after a restart", "of"},
 	[AUDIT_QUARANTINE] = {"quarantine", "16a9f2ca60c749738fea439a69d2dc79", LOG_LEVEL_ERROR,
 			      "set aside and not served", "to"},
+	[AUDIT_JOB_CREATE] = {"job-create", "060c92e17c7743f2a90ac60c0e2ac8b5", LOG_LEVEL_INFO,
+			      "created", "by"},
+	[AUDIT_JOB_JOIN] = {"job-join", "d5cc1895266644ce96454f3e2a839360", LOG_LEVEL_INFO,
+			    "joined", "by"},
+	[AUDIT_JOB_LEAVE] = {"job-leave", "553f91bd6ece47baad5fb0dc66eb6296", LOG_LEVEL_INFO,
+			     "left", "by"},
+	[AUDIT_JOB_REMOVE] = {"job-remove", "b8d05bfa50e84dcc9e20e755a878a0cf", LOG_LEVEL_INFO,
+			      "removed", "by"},
 	[AUDIT_REFUSE] = {"refuse", "fcc5bd680b4c4425bc65bf4d07a179b7", LOG_LEVEL_WARNING,
 			  "refused", "to"},
 };
@@ -81,6 +89,8 @@ const char *audit_message(const struct audit *a, char buf[AUDIT_MESSAGE_SIZE])
 		n = append(buf, size, n, "@%" PRIu64, a->version);
 	if (a->buffer)
 		n = append(buf, size, n, "' on %s ", a->device ? a->device : "host");
+	if (a->job)
+		n = append(buf, size, n, "job '%s' ", a->job);
 	n = append(buf, size, n, "%s", kind->did);
 	if (a->peer)
 		n = append(buf, size, n, " %s pid %d uid %u", kind->preposition, a->peer->pid,
@@ -107,6 +117,7 @@ size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE])
 	n = journal_append(buf, size, n, "WEIGHTD_ACTION", kind->name);
 	n = journal_append(buf, size, n, "WEIGHTD_BUFFER", a->buffer);
 	n = journal_append(buf, size, n, "WEIGHTD_DEVICE", a->device);
+	n = journal_append(buf, size, n, "WEIGHTD_JOB", a->job);
 	if (a->version)
 		n = journal_append_number(buf, size, n, "WEIGHTD_VERSION", a->version);
 	if (a->peer) {

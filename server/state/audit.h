@@ -1,7 +1,7 @@
 /*
  * Audit lines
  *
- * One line for each change of a version and for each refusal, with its user and process. Where the
+ * One line for each change of a version or a job and for each refusal, with its user and process. Where the
  * journal reads stderr the line has structured fields, so that `journalctl WEIGHTD_BUFFER=llama-8b`
  * shows the history of a buffer. weightd(8) lists the fields.
  */
@@ -26,6 +26,10 @@ enum audit_action {
 	AUDIT_LOSE,
 	AUDIT_RECOVER,
 	AUDIT_QUARANTINE,
+	AUDIT_JOB_CREATE,
+	AUDIT_JOB_JOIN,
+	AUDIT_JOB_LEAVE,
+	AUDIT_JOB_REMOVE,
 	AUDIT_REFUSE, /* permission is missing, or a limit is reached */
 	AUDIT_ACTIONS,
 };
@@ -35,6 +39,7 @@ struct audit {
 	const struct channel_peer *peer; /* NULL: weightd by itself */
 	const char *buffer; /* NULL: none, as for a connection; likewise the device */
 	const char *device;
+	const char *job; /* NULL: it is about no job */
 	uint64_t version; /* 0: none */
 	int result; /* 0 or a negative errno */
 	const char *detail; /* appended to the sentence, or NULL */

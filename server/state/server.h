@@ -1,8 +1,8 @@
 /*
  * The state of the server
  *
- * Shared by all parts: the loop and the workers, the store, limits, and the lists of sessions and
- * buffers. All of it belongs to the loop's thread. The parts above it (daemon.h) are declared here
+ * Shared by all parts: the loop and the workers, the store, limits, and the lists of sessions, buffers
+ * and writer groups. All of it belongs to the loop's thread. The parts above it (daemon.h) are declared here
  * by name only.
  */
 #pragma once
@@ -43,6 +43,8 @@ struct server {
 	struct list sessions;
 	struct list buffers; /* with a name */
 	struct list removed; /* without one, and not free yet */
+	struct list groups; /* with a name */
+	struct list removed_groups; /* without one, and not free yet */
 	struct list waiters;
 	struct list paused_readers;
 	struct session *actor; /* the session of the request in progress, or NULL */
@@ -54,7 +56,7 @@ struct server {
 	uint64_t n_sessions;
 	uint64_t n_buffers;
 	uint64_t n_leases;
-	uint64_t n_slot_bytes;
+	uint64_t n_slot_bytes; /* in slots, and in parts of jobs */
 	uint64_t n_table_bytes;
 	uint64_t n_quarantined; /* descriptors from the store that match nothing */
 };
@@ -62,5 +64,5 @@ struct server {
 /* Makes server::config hold from now on, with the overrides of `c`, which are taken. */
 void server_apply_config(struct server *s, struct config *c);
 
-/* Ids of buffers, slots, writers and leases: never twice, also not after a restart. */
+/* Ids of buffers, slots, writers, leases and jobs: never twice, also not after a restart. */
 uint64_t server_next_id(struct server *s);

@@ -2,7 +2,8 @@
  * Sessions
  *
  * One connected client. It sends requests and receives replies strictly in turn: until a reply is
- * sent, weightd reads nothing more from it. It owns its leases and writers, which end with it. A
+ * sent, weightd reads nothing more from it. It owns its leases and writers, and its places in
+ * jobs, which end with it. A
  * client that breaks the protocol, or does not read its replies, loses its connection, without an
  * effect on other clients.
  */
@@ -18,6 +19,7 @@
 #include "server/state/quota.h"
 
 struct device_query;
+struct group_caller;
 struct server;
 struct paused_reader;
 struct waiter;
@@ -35,10 +37,12 @@ struct session {
 	bool doomed; /* to be closed in the loop's next round */
 	struct list leases;
 	struct list writers;
-	struct waiter *waiter; /* at most one of these four */
+	struct list members; /* jobs that it is a rank of */
+	struct waiter *waiter; /* at most one of these five */
 	struct paused_reader *paused_reader;
 	struct watcher *watcher;
 	struct device_query *device_query;
+	struct group_caller *group_caller;
 	void (*closed)(void *context); /* after the end: descriptors are free */
 	void *closed_context;
 	struct charge charge;

@@ -30,7 +30,8 @@ from lib import features
 HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
-OPS = range(HELLO, FILES + 1)
+JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE = range(23, 29)
+OPS = range(HELLO, JOB_REMOVE + 1)
 REPLY = 0x8000
 ERROR = 0x7fff | REPLY
 VERSION = 1
@@ -47,17 +48,20 @@ BODIES = {  # bodies of requests
     LAYOUT: struct.Struct("<128s 64s Q"),
     CREATE_IMAGE: struct.Struct("<128s 64s Qq IIII Q"), PROOF: struct.Struct("<Q"), SET_FILES: struct.Struct("<Q"),
     FILES: struct.Struct("<128s 64s Q"),
+    JOB_CREATE: struct.Struct("<128s 32s q II"), JOB_JOIN: struct.Struct("<128s 32s 16s II" + "16s Q" * 16),
+    JOB_PART: struct.Struct("<Q II"), JOB_DESCRIPTION: struct.Struct("<128s 32s"), JOB_LEAVE: struct.Struct("<Q II"),
+    JOB_REMOVE: struct.Struct("<128s"),
 }
-N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, SET_FILES)) for op in OPS}
+N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, SET_FILES, JOB_JOIN)) for op in OPS}
 
-SURVIVES, LAYOUTS, IMAGES = 1, 2, 4  # features, in hello and in the answer to it
+SURVIVES, LAYOUTS, IMAGES, WITH_JOBS = 1, 2, 4, 8  # features, in hello and in the answer to it
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
 DIGEST = 1  # in publish, and in the answers to attach and pause
 MUTABLE, IS_IMAGE, HAS_FILES = 2, 4, 8  # in the answers to attach and pause, and in the record of a version
 MODE, UID, GID = 1, 2, 4  # in access
-BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES = range(1, 7)  # kinds of lists
+BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES, JOBS = range(1, 8)  # kinds of lists
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
 FROM_NOW_ON = 2**64 - 1  # in events
 EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
@@ -204,6 +208,13 @@ class VersionLayout(NamedTuple):
     fd: int
 
 
+class Rank(NamedTuple):
+    """The answer to a join."""
+    job: int
+    n_ranks: int
+    n_present: int
+
+
 class Stat(NamedTuple):
     """The server's memory as a whole."""
     headroom: int
@@ -248,7 +259,9 @@ User = record("User", "II 12Q", " ".join(["uid pad", *(f"used_{c}" for c in CHAR
 Event = record("Event", "128s 64s 3Q 4I", "name device serial time_ns version event why uid pid", TARGET)
 Device = record("Device", "64s 128s 256s 4Q 4I", "device name why total free ours granularity index flags driver capability",
                 ("device", "name", "why"))
-RECORDS = {DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
+Job = record("Job", "128s QQQQ q 6I",
+             "name n_bytes step created_ns vacant_ns linger_ms uid gid n_ranks n_present n_done n_parts", ("name",))
+RECORDS = {JOBS: Job, DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
 EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed updating torn access evicted missed".split(),
                           range(1, 11)))
 
@@ -485,6 +498,48 @@ class Wire:
     def drop(self, name, version=0, device=""):
         self.ask(DROP, name.encode(), device.encode(), version)
 
+    def create_job(self, name, n_ranks=1, linger_ms=0, token=None):
+        """The token."""
+        token = os.urandom(32) if token is None else token
+        self.ask(JOB_CREATE, name if isinstance(name, bytes) else name.encode(), token, linger_ms, n_ranks, 0)
+        return token
+
+    def join(self, name, token, rank=0, parts=(("JOURNAL", 4096),), description=b"description", content=None):
+        """`content` is what is sent as the description: bytes, or a descriptor; its hash is that of `description`."""
+        self.send_join(name, token, rank, parts, description, content)
+        return self.joined()
+
+    def send_join(self, name, token, rank=0, parts=(("JOURNAL", 4096),), description=b"description", content=None):
+        content = description if content is None else content
+        fd = memfd(content) if isinstance(content, bytes) else content
+        with contextlib.suppress(Closed):
+            self.send(JOB_JOIN, join_body(name, token, rank, parts, description), [fd])
+        if isinstance(content, bytes):
+            os.close(fd)
+
+    def joined(self):
+        return Rank(*struct.unpack("<QII", self.answer(JOB_JOIN).body))
+
+    def part(self, job, index=0):
+        """A writable descriptor."""
+        return self.ask(JOB_PART, job, index, 0).fds[0]
+
+    def job_description(self, name, token):
+        fd, = self.ask(JOB_DESCRIPTION, name.encode(), token).fds
+        data = os.pread(fd, os.fstat(fd).st_size, 0)
+        self.forget([fd])
+        return data
+
+    def leave(self, job, done=True):
+        self.ask(JOB_LEAVE, job, int(done), 0)
+
+    def remove_job(self, name):
+        self.ask(JOB_REMOVE, name.encode())
+
+    def job(self, name):
+        """Its record; None: there is none, or it is not for us."""
+        return next(iter(self.list(JOBS, name)), None)
+
 
 def message(op, body=b"", n_fds=0, serial=1, size=None):
     """A packet; a `size` that is not its own is a lie."""
@@ -496,6 +551,11 @@ def create_body(name, mode=0, keep=0, flags=0, policy=0, timeout_ms=0, cookie=No
     cookie = cookie or int.from_bytes(os.urandom(8), "little") | 1
     name = name if isinstance(name, bytes) else name.encode()
     return BODIES[CREATE].pack(name, device.encode(), cookie, timeout_ms, mode, keep, flags, policy)
+
+
+def join_body(name, token, rank=0, parts=(("JOURNAL", 4096),), description=b"description", n_parts=None):
+    rows = [value for kind, size in parts for value in (kind.encode(), size)] + [b"", 0] * (16 - len(parts))
+    return BODIES[JOB_JOIN].pack(name.encode(), token, _hash(description), rank, len(parts) if n_parts is None else n_parts, *rows)
 
 
 def page(body):

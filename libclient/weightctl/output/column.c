@@ -148,6 +148,15 @@ static bool part_json(const void *v, const char *key, struct json *j)
 	return true;
 }
 
+static bool of_text(const void *v, bool bytes, FILE *f)
+{
+	const uint32_t *n = v;
+
+	(void)bytes;
+	(void)fprintf(f, "%" PRIu32 "/%" PRIu32, n[0], n[1]);
+	return true;
+}
+
 static bool used_text(const void *v, bool bytes, FILE *f)
 {
 	const uint64_t *n = v;
@@ -421,6 +430,7 @@ static const struct kind kinds[] = {
 	[COLUMN_COUNTED] = {true, counted_text, counted_json, NULL},
 	[COLUMN_COUNT] = {true, count_text, counted_json, NULL},
 	[COLUMN_PART] = {true, part_text, part_json, "_percent"},
+	[COLUMN_OF] = {true, of_text, u32_json, NULL},
 	[COLUMN_USED] = {true, used_text, used_json, NULL},
 	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},

@@ -23,6 +23,7 @@ enum column_kind {
 	COLUMN_COUNTED, /* the same; UINT64_MAX is none */
 	COLUMN_COUNT, /* u64, how many; UINT64_MAX is none */
 	COLUMN_PART, /* two u64: how much, of how much; UINT64_MAX is none */
+	COLUMN_OF, /* two u32: how many, of how many; in JSON the first */
 	COLUMN_USED, /* two u64: how many, and how many there may be, WEIGHTD_UNLIMITED is no limit */
 	COLUMN_USED_SIZE, /* the same in bytes */
 	COLUMN_AGE, /* u64 of ns, CLOCK_REALTIME; 0 is none; how long ago that was */

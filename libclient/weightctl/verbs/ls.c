@@ -1,5 +1,5 @@
 /*
- * weightctl ls: the buffers of the server, a line each.
+ * weightctl ls: the buffers of the server, a line each, and below them the jobs.
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -12,6 +12,7 @@
 #include "libclient/weightctl/output/user.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/ls_jobs.h"
 
 #define INFO(member) offsetof(struct weightd_buffer_info, member)
 
@@ -130,16 +131,11 @@ static int explain_nothing(struct cli *cli, size_t n_listed)
 	return 0;
 }
 
-static int ls_print(struct cli *cli, struct table *table, const struct weightd_list *list)
+static size_t print_buffers(struct cli *cli, struct table *table, const struct weightd_list *list)
 {
-	struct json json = {.file = stdout};
 	const struct weightd_buffer_info *info;
 	size_t n_rows = 0;
-	int r;
 
-	if (cli->format.json)
-		json_open(&json, NULL, '{');
-	table_begin(table, &json, "buffers");
 	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++) {
 		struct weightd_buffer_info row = *info;
 
@@ -150,18 +146,45 @@ static int ls_print(struct cli *cli, struct table *table, const struct weightd_l
 		table_row(table, &row);
 		n_rows++;
 	}
+	return n_rows;
+}
+
+static int ls_print(struct cli *cli, struct table *table, const struct weightd_list *buffers,
+		    const struct weightd_list *jobs)
+{
+	const size_t n_jobs = jobs ? weightd_list_count(jobs) : 0;
+	struct json json = {.file = stdout};
+	size_t n_rows;
+	int r;
+
+	if (cli->format.json)
+		json_open(&json, NULL, '{');
+	table_begin(table, &json, "buffers");
+	n_rows = print_buffers(cli, table, buffers);
 	r = table_end(table);
+	if (!r && !cli->format.json && n_rows && n_jobs)
+		(void)putchar('\n');
+	if (!r && (cli->format.json || n_jobs))
+		r = ls_jobs_print(cli, &json, jobs);
 	if (cli->format.json)
 		json_close(&json, '}');
-	if (!r && !cli->format.json && n_rows == 0 && isatty(STDOUT_FILENO))
-		r = explain_nothing(cli, weightd_list_count(list));
+	else if (!r && n_rows + n_jobs == 0 && isatty(STDOUT_FILENO))
+		r = explain_nothing(cli, weightd_list_count(buffers));
 	return r;
+}
+
+/* A script that names columns, or wants no headings, reads lines of buffers. */
+static bool shows_jobs(const struct cli *cli)
+{
+	if (cli->device && strcmp(cli->device, "host") != 0)
+		return false;
+	return cli->format.json || (!cli->format.columns && !cli->format.noheadings);
 }
 
 static int ls_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
-	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	cleanup(cli_list_freep) struct weightd_list *buffers = NULL, *jobs = NULL;
 	cleanup(table_deinit) struct table table = {};
 	int r;
 
@@ -171,16 +194,18 @@ static int ls_run(struct cli *cli, int argc, char *argv[])
 	table_init(&table, &cli->format, ls_columns);
 	if (server_connect(cli))
 		return EXIT_FAILED;
-	r = weightd_list(cli->w, NULL, &list);
+	r = weightd_list(cli->w, NULL, &buffers);
 	if (r < 0)
 		return cli_fail(cli, r);
-	return ls_print(cli, &table, list);
+	if (shows_jobs(cli) && ls_jobs_fetch(cli, &jobs))
+		return EXIT_FAILED;
+	return ls_print(cli, &table, buffers, jobs);
 }
 
 const struct verb verb_ls = {
 	.name = "ls",
 	.args = "",
-	.summary = "List the buffers",
+	.summary = "List the buffers, and the jobs of training runs",
 	.options = HELP_TABLE "     --device DEVICE    only buffers on this device: host, cuda:0\n",
 	.columns = ls_columns,
 	.run = ls_run,

@@ -102,7 +102,10 @@ def valid(op):
               wire.ROLLBACK: (b"none", device, 0), wire.ACCESS: (b"none", device, 0, 0, 0, 0),
               wire.PAUSE: (77, 0), wire.EVENTS: (0, 0), wire.STAT: (),
               wire.LAYOUT: (b"none", device, 0), wire.CREATE_IMAGE: (b"file", device, 9, 0, 0, 0, 0, 0, 4096),
-              wire.PROOF: (77,), wire.SET_FILES: (77,), wire.FILES: (b"none", device, 0)}
+              wire.PROOF: (77,), wire.SET_FILES: (77,), wire.FILES: (b"none", device, 0),
+              wire.JOB_CREATE: (b"new", b"", 0, 1, 0), wire.JOB_JOIN: (b"none", b"t", b"", 0, 1, b"A", 1, *(b"", 0) * 15),
+              wire.JOB_PART: (77, 0, 0), wire.JOB_DESCRIPTION: (b"none", b"t"), wire.JOB_LEAVE: (77, 1, 0),
+              wire.JOB_REMOVE: (b"none",)}
     return wire.BODIES[op].pack(*values[op])
 
 

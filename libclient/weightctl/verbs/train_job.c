@@ -1,0 +1,283 @@
+/*
+ * A token is worth as much as the job: its file is for the owner alone, and is removed when the job has ended.
+ */
+#include "libclient/weightctl/verbs/train_job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/output/atomic_file.h"
+#include "libclient/weightctl/output/clock.h"
+#include "libclient/weightctl/output/size.h"
+
+#define PROGRAM_MAX 64 /* of its name, in that of a job */
+#define LEAVING_NS UINT64_C(2000000000) /* how long ranks that were killed may still be listed */
+#define LEAVING_MS 20
+
+/* The job in a list; false where there is none of that name. The strings are the list's. */
+static bool find_job(const struct weightd_list *list, const char *name, struct weightd_job_info *ret)
+{
+	const struct weightd_job_info *info;
+
+	for (size_t i = 0; (info = weightd_list_job(list, i)); i++) {
+		if (strcmp(info->name, name) != 0)
+			continue;
+		*ret = *info;
+		ret->name = NULL;
+		return true;
+	}
+	return false;
+}
+
+/* 1: it is there; 0: it is not; or a negative errno. */
+static int look_up(struct cli *cli, const char *name, struct weightd_job_info *ret)
+{
+	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	int r = weightd_list_jobs(cli->w, &list);
+
+	return r < 0 ? r : find_job(list, name, ret);
+}
+
+/* --- The file ----------------------------------------------------------------------------------- */
+
+/* Returns a descriptor, or -ENOENT, or -EINVAL after printing why. */
+static int open_token(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 && errno == ENOENT)
+		return -ENOENT;
+	if (fd < 0) {
+		(void)cli_error("the token file '%s' cannot be opened: %s", path, strerror(errno));
+		return -EINVAL;
+	}
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		(void)cli_error("the token file '%s' is no regular file", path);
+	else if (st.st_uid != geteuid())
+		(void)cli_error(
+			"the token file '%s' belongs to another user, uid %u; use one of your own",
+			path, st.st_uid);
+	else if (st.st_mode & 077)
+		(void)cli_error(
+			"the token file '%s' has mode %04o: others who can read it may write "
+			"the memory of the job; remove the job (weightctl rm --job NAME) and the "
+			"file, or, if nobody has read it, chmod 600 '%s'",
+			path, st.st_mode & 07777, path);
+	else
+		return fd;
+	(void)close(fd);
+	return -EINVAL;
+}
+
+/* 0; -ENOENT: there is no file; -EINVAL after printing why. */
+static int read_token(struct train_job *job)
+{
+	int fd = open_token(job->token_file);
+	const char *colon;
+	ssize_t n;
+
+	if (fd < 0)
+		return fd;
+	n = read(fd, job->token, sizeof(job->token) - 1);
+	(void)close(fd);
+	job->token[n > 0 ? n : 0] = '\0';
+	job->token[strcspn(job->token, "\n")] = '\0';
+	colon = strrchr(job->token, ':');
+	if (!colon || colon == job->token || (size_t)(colon - job->token) >= sizeof(job->name)) {
+		(void)cli_error("'%s' has no token of a job; name another file, or remove it",
+				job->token_file);
+		return -EINVAL;
+	}
+	(void)snprintf(job->name, sizeof(job->name), "%.*s", (int)(colon - job->token), job->token);
+	return 0;
+}
+
+static int write_token(const struct train_job *job)
+{
+	cleanup(atomic_file_deinit) struct atomic_file file = {.dir_fd = AT_FDCWD};
+	char text[WEIGHTD_TOKEN_MAX + 1];
+	int r;
+
+	(void)snprintf(text, sizeof(text), "%s\n", job->token);
+	r = atomic_file_write(AT_FDCWD, job->token_file, 0600, text, &file);
+	if (r >= 0)
+		r = atomic_file_keep(&file);
+	return r < 0 ? cli_error("the token file '%s' cannot be written: %s", job->token_file,
+				 strerror(-r))
+		     : 0;
+}
+
+/* --- The beginning ------------------------------------------------------------------------------ */
+
+/* "train.py" and a process become "train.py-4711". Letters that names cannot have become dashes. */
+static void make_name(const char *program, char *ret, size_t size)
+{
+	static const char letters[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+	const char *slash = strrchr(program, '/');
+	const char *last = slash ? slash + 1 : program;
+	char name[PROGRAM_MAX];
+
+	(void)snprintf(name, sizeof(name), "%s", last);
+	for (char *c = name; *c; c++)
+		if (!strchr(letters, *c))
+			*c = '-';
+	(void)snprintf(ret, size, "%s%s-%d", strchr("._-", *name) ? "job" : "", name, (int)getpid());
+}
+
+static int create_job(struct cli *cli, const struct train_job_request *q, struct train_job *job)
+{
+	const struct weightd_job_options options = {
+		.size = sizeof(options),
+		.n_ranks = q->n_ranks,
+		.linger_ms = q->linger_ms,
+	};
+	struct weightd_job_info info;
+	int r;
+
+	if (!job->name[0])
+		make_name(q->program, job->name, sizeof(job->name));
+	r = weightd_job_create(cli->w, job->name, &options, job->token);
+	if (r == -EEXIST && look_up(cli, job->name, &info) > 0 && info.n_ranks != q->n_ranks)
+		return cli_error(
+			"job '%s' exists, with %" PRIu32 " rank%s, not %" PRIu32
+			"; remove it (weightctl rm --job '%s'), or choose another name (--job)",
+			job->name, info.n_ranks, info.n_ranks == 1 ? "" : "s", q->n_ranks,
+			job->name);
+	if (r == -EEXIST)
+		return cli_error(
+			"job '%s' exists; resume it with the file of its token (--token-file), "
+			"remove it (weightctl rm --job '%s'), or choose another name (--job)",
+			job->name, job->name);
+	if (r < 0)
+		return cli_fail(cli, r);
+	if (job->token_file && write_token(job)) {
+		(void)weightd_job_remove(cli->w, job->name); /* it has no memory yet, and no user */
+		return EXIT_FAILED;
+	}
+	return 0;
+}
+
+/* The ranks of the last run may have been killed a moment ago: weightd notices the end of each connection. */
+static int wait_until_vacant(struct cli *cli, const struct train_job *job,
+			     struct weightd_job_info *ret)
+{
+	const uint64_t end_ns = clock_now_ns() + LEAVING_NS;
+	int r;
+
+	while ((r = look_up(cli, job->name, ret)) > 0 && ret->n_present && clock_now_ns() < end_ns)
+		(void)poll(NULL, 0, LEAVING_MS); /* no event announces it */
+	return r;
+}
+
+static int job_gone(const struct train_job *job)
+{
+	return cli_error(
+		"job '%s' of the token file '%s' is not there any more: it ended, or was removed; "
+		"remove the file to begin a new one (rm '%s')",
+		job->name, job->token_file, job->token_file);
+}
+
+static int resume_job(struct cli *cli, const struct train_job_request *q, struct train_job *job)
+{
+	cleanup(cli_freep) void *description = NULL;
+	struct weightd_job_info info;
+	uint64_t size;
+	int r;
+
+	if (q->name && strcmp(q->name, job->name) != 0)
+		return cli_error("the token file '%s' is of job '%s', not of '%s'; leave out --job, or "
+				 "name another file",
+				 job->token_file, job->name, q->name);
+	r = weightd_job_description(cli->w, job->token, &description, &size);
+	if (r == -ENOENT)
+		return job_gone(job);
+	if (r < 0 && r != -ENODATA) /* no rank has joined yet */
+		return cli_fail(cli, r);
+	r = wait_until_vacant(cli, job, &info);
+	if (r < 0)
+		return cli_fail(cli, r);
+	if (r == 0)
+		return job_gone(job);
+	if (info.n_ranks != q->n_ranks)
+		return cli_error("job '%s' has %" PRIu32 " rank%s, not %" PRIu32
+				 "; run it with -n %" PRIu32,
+				 job->name, info.n_ranks, info.n_ranks == 1 ? "" : "s", q->n_ranks,
+				 info.n_ranks);
+	if (info.n_present)
+		return cli_error("job '%s' has %" PRIu32
+				 " living rank%s, of a run before; end them first",
+				 job->name, info.n_present, info.n_present == 1 ? "" : "s");
+	return 0;
+}
+
+int train_job_open(struct cli *cli, const struct train_job_request *request, struct train_job *ret)
+{
+	int r = -ENOENT;
+
+	*ret = (struct train_job){.token_file = request->token_file};
+	if (request->token_file)
+		r = read_token(ret);
+	if (r == 0)
+		return resume_job(cli, request, ret);
+	if (r != -ENOENT)
+		return EXIT_FAILED;
+	if (request->name && strlen(request->name) >= sizeof(ret->name))
+		return cli_error("a job's name has at most %d bytes", WEIGHTD_NAME_MAX);
+	(void)snprintf(ret->name, sizeof(ret->name), "%s", request->name ? request->name : "");
+	return create_job(cli, request, ret);
+}
+
+/* --- The end ------------------------------------------------------------------------------------ */
+
+static void remove_file(const struct train_job *job)
+{
+	if (job->token_file && unlink(job->token_file) < 0 && errno != ENOENT)
+		(void)cli_error("the token file '%s' cannot be removed: %s", job->token_file,
+				strerror(errno));
+}
+
+static void remove_job(struct cli *cli, const struct train_job *job)
+{
+	int r = weightd_job_remove(cli->w, job->name);
+
+	if (r < 0 && r != -ENOENT)
+		(void)cli_fail(cli, r);
+	remove_file(job);
+}
+
+void train_job_end(struct cli *cli, const struct train_job *job)
+{
+	struct weightd_job_info info = {0};
+	char size[SIZE_TEXT_MAX];
+	int r = wait_until_vacant(cli, job, &info);
+
+	if (r == 0)
+		remove_file(job);
+	if (r < 0)
+		(void)cli_error("job '%s' remains if weightd returns: %s", job->name,
+				weightd_error(cli->w));
+	if (r <= 0)
+		return;
+	(void)size_text(size, info.n_bytes);
+	if (info.n_bytes == 0) {
+		remove_job(cli, job); /* no rank joined it */
+	} else if (!job->token_file) {
+		(void)cli_error("job '%s' has not ended at step %" PRIu64
+				", and its %s were freed; with --token-file it can be resumed",
+				job->name, info.step, size);
+		remove_job(cli, job);
+	} else {
+		(void)cli_error("job '%s' has not ended at step %" PRIu64
+				", and keeps %s; run the same command to resume it, or remove it "
+				"(weightctl rm --job '%s')",
+				job->name, info.step, size, job->name);
+	}
+}
