@@ -113,10 +113,14 @@ class Gradients:
                 self._copy(index, parameter, parameter.grad)
                 self._versions[index] = views[index]._version
 
+    def hand_over(self) -> None:
+        """The update has begun and is not done: nothing of this step may be written again."""
+        self.forget()
+        self._is_over = [True] * len(self._parameters)
+
     def drop(self) -> None:
         """After the update: the next step begins."""
-        for parameter in self._parameters:
-            parameter.grad = None
+        self.forget()
         self._is_over = [False] * len(self._parameters)
         self._views = None
 

@@ -9,8 +9,9 @@ import weakref
 from typing import Any, Iterator
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .._errors import error
+from .._errors import Error, error
 from ..torch._misfit import some
 from . import _abi, _state
 from ._gradients import Gradients
@@ -174,6 +175,9 @@ class Optimizer(torch.optim.Optimizer):
         except _abi.NotANumber:
             self._finish()
             raise
+        except Error:
+            self._gradients.hand_over()
+            raise
         self._finish()
 
     def _finish(self) -> None:
@@ -309,7 +313,7 @@ def _refuse_foreign() -> None:
     """From now on step() of another optimizer with a parameter of a job is refused: its write would be a fault."""
     global _foreign
     if _foreign is None:
-        _foreign = torch.optim.optimizer.register_optimizer_step_pre_hook(_refuse_step)
+        _foreign = register_optimizer_step_pre_hook(_refuse_step)
 
 
 def _refuse_step(optimizer: torch.optim.Optimizer, *_) -> None:

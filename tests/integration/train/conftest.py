@@ -1,0 +1,14 @@
+"""Fixtures of the tests of training."""
+import pytest
+from lib import features
+from lib.torch_ranks import Host
+
+
+@pytest.fixture(scope="session")
+def host():
+    """A program that forks ranks with torch 2."""
+    features.require("library")
+    features.require("torch2")
+    host = Host()
+    yield host
+    host.close()
