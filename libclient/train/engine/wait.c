@@ -24,6 +24,7 @@
 struct wait {
 	struct wait_place *place;
 	const struct wait_reason *reason;
+	uint32_t rank; /* that is missing */
 	uint64_t woke_ns; /* last time, by the clock */
 	uint64_t waited_ns; /* that counts */
 	uint64_t looked_ns, checked_ns; /* last look, by waited_ns */
@@ -156,7 +157,7 @@ static int fail_dead(const struct wait *w, uint32_t rank)
 
 	(void)reason_phrase(&what, w->reason);
 	(void)pid_phrase(&pid, p, rank);
-	if (rank == w->reason->rank)
+	if (rank == w->rank)
 		return train_fail(
 			-EOWNERDEAD,
 			"rank %u%s died and did not %s; start rank %u again, or remove the job "
@@ -166,13 +167,13 @@ static int fail_dead(const struct wait *w, uint32_t rank)
 		-EOWNERDEAD,
 		"rank %u%s died while rank %u waited for rank %u to %s; start rank %u again, or remove "
 		"the job (weightctl rm %s)",
-		rank, pid.text, p->rank, w->reason->rank, what.text, rank, job_name(p));
+		rank, pid.text, p->rank, w->rank, what.text, rank, job_name(p));
 }
 
 static int fail_late(const struct wait *w, bool is_present)
 {
 	const struct wait_place *p = w->place;
-	uint32_t rank = w->reason->rank;
+	uint32_t rank = w->rank;
 	double seconds = (double)p->deadline_ms / 1000;
 	struct phrase what, pid;
 
@@ -208,7 +209,7 @@ static bool job_is_removed(struct weightd_job *job)
 static int look_at_ranks(struct wait *w)
 {
 	struct wait_place *p = w->place;
-	uint32_t rank = w->reason->rank;
+	uint32_t rank = w->rank;
 
 	if (!rank_meet(p, rank) && rank_pid(p, rank)) {
 		if (p->on_death == WEIGHTD_DEATH_FAIL)
@@ -231,6 +232,7 @@ static int look(struct wait *w)
 	if (!is_late && w->waited_ns - w->looked_ns < TICK_NS)
 		return 0;
 	w->looked_ns = w->waited_ns;
+	w->rank = w->reason->find_rank ? w->reason->find_rank(w->reason) : w->reason->rank;
 	r = p->job ? look_at_ranks(w) : 0;
 	if (r == 0 && p->job && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
 		w->checked_ns = w->waited_ns;
@@ -240,12 +242,11 @@ static int look(struct wait *w)
 			r = train_fail(
 				-ESTALE,
 				"job '%s' was removed while rank %u waited for rank %u to %s; create another one",
-				job_name(p), p->rank, w->reason->rank,
-				reason_phrase(&what, w->reason));
+				job_name(p), p->rank, w->rank, reason_phrase(&what, w->reason));
 		}
 	}
 	if (r == 0 && is_late)
-		r = fail_late(w, rank_meet(p, w->reason->rank));
+		r = fail_late(w, rank_meet(p, w->rank));
 	return r;
 }
 
@@ -300,7 +301,7 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	int r = 0;
 
 	if (!wait_spinning(p, word, value)) {
-		struct wait w = {.place = p, .reason = reason, .woke_ns = num_now_ns()};
+		struct wait w = {.place = p, .reason = reason, .rank = reason->rank, .woke_ns = num_now_ns()};
 
 		atomic_fetch_add(&word->n_waiters, 1);
 		r = wait_asleep(&w, word, value);

@@ -43,6 +43,8 @@ struct wait_reason {
 	uint64_t step; /* 0: none */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
+	/* The rank that is missing now, where others may come first. NULL: `rank`. */
+	uint32_t (*find_rank)(const struct wait_reason *reason);
 };
 
 /* Sets `spins` by the CPUs that this process may use, and meets the ranks that are there. */
