@@ -66,7 +66,6 @@ _weightd.weightd_job_description.argtypes = [c_void_p, c_char_p, POINTER(c_void_
 # Pointers to opaque structs, in and out, are c_void_p.
 FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_error": (c_char_p,),
-    "weightd_train_isa": (c_char_p,),
     "weightd_mesh_new": (c_int, POINTER(MeshDim), c_uint32, POINTER(c_void_p)),
     "weightd_mesh_free": (None, c_void_p),
     "weightd_mesh_coordinate": (c_int, c_void_p, c_uint32, c_uint32, POINTER(c_uint32)),

@@ -102,7 +102,6 @@ class Optimizer(torch.optim.Optimizer):
             fill(sharded, trainer)
         trainer.begin()
         self._places = Places(sharded, trainer)
-        self._places.put_buffers()
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"]]

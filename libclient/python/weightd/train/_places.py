@@ -36,17 +36,9 @@ class Places:
         self._watched = [Place(row.name, owner, attribute, parameter, parameter.data_ptr())
                          for row, parameter in zip(sharded.parameters(), self.parameters)
                          for owner, attribute in row.held.members[0].places]
-        first = len(self.parameters)
-        self._buffers = [Place(row.name, owner, attribute, trainer.buffer(index), 0)
-                         for index, row in enumerate(sharded.buffers(), first)
-                         for owner, attribute in row.held.members[0].places]
+        self._buffers = _install_buffers(sharded, trainer, len(self.parameters))
         self._n_parameters = _count(sharded.module)
         _watch_loading(sharded)
-
-    def put_buffers(self) -> None:
-        """Makes the buffers views of the memory that a step saves."""
-        for place in self._buffers:
-            place.owner._buffers[place.attribute] = place.tensor
 
     def check(self) -> None:
         """Error: a parameter is no longer the view that it was; one more is there."""
@@ -87,16 +79,24 @@ class Places:
 
 def fill(sharded: Sharded, trainer: Trainer) -> None:
     """The first values of a new job, by rank 0. ValueError: there are none for a tensor."""
-    values = sharded.options.values or {}
-    bare = [row.name for row in sharded.rows if row.tensor.is_meta and row.name not in values]
+    _refuse_bare(sharded, sharded.parameters())
+    for index, row in enumerate(sharded.parameters()):
+        trainer.fill(index, _value(sharded, row))
+
+
+def _refuse_bare(sharded: Sharded, rows: list[Row]) -> None:
+    bare = [row.name for row in rows if row.tensor.is_meta and row.name not in (sharded.options.values or {})]
     if bare:
-        raise ValueError(f"{some(bare)}: on the meta device, and the job is new: rank 0 needs values; pass "
-                         "shard(..., values=), or make the module with values there")
-    for index, row in enumerate(sharded.rows):
-        trainer.fill(index, _value(row, values[row.name]) if row.name in values else row.tensor)
+        raise ValueError(f"{some(bare)}: on the meta device, and the job is new; pass shard(..., values=), or make the module "
+                         "with values (weightd.torch.meta_parameters() leaves buffers theirs)")
 
 
-def _value(row: Row, given) -> torch.Tensor:
+def _value(sharded: Sharded, row: Row) -> torch.Tensor:
+    """The first value: from values= where that has one."""
+    values = sharded.options.values or {}
+    if row.name not in values:
+        return row.tensor
+    given = values[row.name]
     tensor = given if isinstance(given, torch.Tensor) else given.torch()
     if tensor.shape != row.tensor.shape or tensor.dtype != row.tensor.dtype:
         raise ValueError(f"{row.name} is {row.tensor.dtype} {list(row.tensor.shape)} in the module, and {tensor.dtype} "
@@ -119,6 +119,22 @@ def _install_parameters(sharded: Sharded, trainer: Trainer) -> list[torch.nn.Par
             parameters.append(made[-1][1] if row.tensor.is_meta else row.tensor)
         install(made)
     return parameters
+
+
+def _install_buffers(sharded: Sharded, trainer: Trainer, first: int) -> list[Place]:
+    """Buffers are views of memory that a step saves; before the first one they have the values of this rank's module."""
+    rows, places = sharded.buffers(), []
+    if trainer.step == 0:
+        _refuse_bare(sharded, rows)
+    for index, row in enumerate(rows, first):
+        tensor = trainer.buffer(index)
+        if trainer.step == 0:
+            with torch.no_grad():
+                tensor.copy_(_value(sharded, row))
+        for owner, attribute in row.held.members[0].places:
+            owner._buffers[attribute] = tensor
+            places.append(Place(row.name, owner, attribute, tensor, 0))
+    return places
 
 
 def _count(module: torch.nn.Module) -> int:

@@ -133,11 +133,11 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     on_death      when a rank dies: "wait" for its successor, "fail" (RankDied), or "finish" its update, if it had
                   handed over its gradients
     values        tensors by name, for a module on the meta device: the first values of a new job, read one after the
-                  other by rank 0: an attached Buffer, a state_dict
+                  other: an attached Buffer, a state_dict
 
-    The module may be on the meta device; on rank 0 of a new job its parameters need `values`. Rank 0's values are
-    those of all ranks. Tied parameters are one Parameter object. Buffers that a state_dict has are saved with each step;
-    others are each process's own.
+    The module may be on the meta device; on rank 0 of a new job its parameters need `values`. Rank 0's parameters are
+    those of all ranks; buffers (running statistics) are each rank's own. A step saves those that a state_dict has.
+    Tied parameters are one Parameter object.
 
     ValueError, by name: a parameter that is frozen, not float32, sparse, on a GPU, or in a DistributedDataParallel;
     two Parameter objects over one memory; no parameters; an unknown option.
