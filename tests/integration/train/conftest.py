@@ -1,6 +1,7 @@
 """Fixtures of the tests of training."""
 import pytest
 from lib import features
+from lib.daemon import Daemon
 from lib.torch_ranks import Host
 
 
@@ -12,3 +13,12 @@ def host():
     host = Host()
     yield host
     host.close()
+
+
+@pytest.fixture(scope="module")
+def module_daemon():
+    """A weightd for what the tests of a file share."""
+    features.require("library")
+    daemon = Daemon()
+    yield daemon
+    daemon.close()

@@ -277,10 +277,11 @@ def tied(steps=5, is_ours=True):
     optimizer = weightd.train.AdamW(sharded(module), lr=0.01) if is_ours else \
         torch.optim.AdamW(module.parameters(), lr=0.01, fused=True)
     for step in range(steps):
-        tokens = torch.randint(0, 7, (8,), generator=torch.Generator().manual_seed(step)).chunk(n)[rank]
+        tokens = torch.randint(0, 7, (8,), generator=torch.Generator().manual_seed(step))
+        tokens, following = tokens.chunk(n)[rank], tokens.roll(1).chunk(n)[rank]
         if not is_ours:
             optimizer.zero_grad()
-        nn.functional.cross_entropy(module(tokens), tokens.roll(1)).backward()
+        nn.functional.cross_entropy(module(tokens), following).backward()
         optimizer.step()
     result = {"values": values(module), "is_tied": module.head.weight is module.embed.weight}
     if is_ours:
