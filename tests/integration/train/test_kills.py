@@ -21,9 +21,9 @@ KILLS = int(os.environ.get("WEIGHTD_KILLS", 0))
 SEED = int(os.environ.get("WEIGHTD_KILLS_SEED", 1))
 STEPS = 500
 MARGIN = 0.05  # of the steps remains for after the last kill
-FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.01, 0.0003, 0.5
+FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.005, 0.0003, 0.03
 # Small passes and a large table: the optimizer's blocks take about half of a step, so that kills hit them.
-MODEL = {"mlp": True, "ballast": 16000, "width": 13, "heads": 1, "length": 3, "batch": 4, "dropout": 0.2}
+MODEL = {"mlp": True, "ballast": 16000, "width": 13, "heads": 1, "length": 3, "batch": 24, "dropout": 0.2}
 
 
 class Killer:
@@ -119,7 +119,7 @@ class Killer:
         """Adapts the bound on delays: half of the kills belong to half of the steps."""
         steps = [step for step, phase, _ in self.job.progress() if phase != START]
         self.is_ahead = max(steps, default=0) / STEPS + MARGIN > self.n_done / self.n_kills
-        self.bound_s = min(max(self.bound_s * (0.7 if self.is_ahead else 1.2), LEAST_DELAY_S), MOST_DELAY_S)
+        self.bound_s = min(max(self.bound_s * (0.7 if self.is_ahead else 1.1), LEAST_DELAY_S), MOST_DELAY_S)
 
     def __str__(self):
         phases = {"starting": START, "computing": COMPUTE, "in an update": UPDATE, "ending": END}
