@@ -88,7 +88,7 @@ static int writer_group_charge(struct writer_group *g,
 					 struct charge *))
 {
 	struct quota *q = &g->server->quota;
-	int r = fn(q, g->access.uid, QUOTA_BUFFERS, 1, &g->charge);
+	int r = g->removed ? 0 : fn(q, g->access.uid, QUOTA_BUFFERS, 1, &g->charge);
 
 	return r == 0 ? fn(q, g->access.uid, QUOTA_DESCRIPTORS, 1, &g->descriptor) : r;
 }
@@ -141,7 +141,7 @@ int writer_group_recover(struct server *server, uint64_t id, struct group_manife
 	if (!g)
 		return -ENOMEM;
 	read_record(g, group_manifest_current(m));
-	r = g->removed ? 0 : writer_group_charge(g, quota_charge_anyway);
+	r = writer_group_charge(g, quota_charge_anyway);
 	if (r < 0)
 		return r;
 	g->manifest = m;

@@ -3,6 +3,8 @@ import itertools
 
 import pytest
 from lib import features, trainer
+from lib.daemon import Daemon
+from lib.torch_ranks import Host
 
 ROWS = [("shared", "fused"), ("shared", "two-phase"), ("zero1", "fused"), ("zero1", "two-phase"), ("replicated", "two-phase")]
 
@@ -34,3 +36,22 @@ def oracle(tmp_path_factory):
     features.require("refs")
     folder = tmp_path_factory.mktemp("oracle")
     return lambda **options: trainer.oracle(folder, **options)
+
+
+@pytest.fixture(scope="session")
+def host():
+    """A program that forks ranks with torch 2."""
+    features.require("library")
+    features.require("torch2")
+    host = Host()
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="module")
+def module_daemon():
+    """A weightd for what the tests of a file share."""
+    features.require("library")
+    daemon = Daemon()
+    yield daemon
+    daemon.close()
