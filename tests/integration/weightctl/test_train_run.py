@@ -183,10 +183,10 @@ def test_a_job_without_a_token_file_is_removed_after_a_failure(scene, notes):
 def test_a_job_with_a_token_file_is_resumed(scene, notes, tmp_path):
     token = tmp_path / "token"
     command = "-n", 2, "--job", "train", "--token-file", token, "--"
-    write = JOIN + "\n    os.pwrite(job.fd(), rank.to_bytes(8, 'little') if not rank else b'state', 8 * rank)\n    os._exit(5)"
+    write = JOIN + "\n    if rank: signal.pause()\n    os.pwrite(job.fd(), (17).to_bytes(8, 'little') + b'state', 0)\n    os._exit(5)"
     done = run(scene, *command, *python(write, notes), check=False)
     assert done.returncode == 5
-    assert "job 'train' has not ended at step 0, and keeps 4.1 kB; run the same command to resume it, or remove it " \
+    assert "job 'train' has not ended at step 17, and keeps 4.1 kB; run the same command to resume it, or remove it " \
         "(weightctl rm --job 'train')" in done.stderr
     assert token.stat().st_mode & 0o777 == 0o600 and token.read_text().startswith("train:")
     assert scene.jobs()["train"]["n_present"] == 0
