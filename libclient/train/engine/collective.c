@@ -46,11 +46,12 @@ static int collective_init(struct collective *c, struct weightd_window *win, uin
 
 	*c = (struct collective){.win = win, .offset = offset, .size = size};
 	if (offset % WINDOW_LINE != 0)
-		return train_fail(-EINVAL, "offset %" PRIu64 " in a window is no multiple of %d", offset,
-				  WINDOW_LINE);
+		return train_fail(-EINVAL, "offset %" PRIu64 " in a window is no multiple of %d",
+				  offset, WINDOW_LINE);
 	if (__builtin_add_overflow(offset, size, &end) || end > win->size)
 		return train_fail(-EINVAL,
-				  "%" PRIu64 " bytes from offset %" PRIu64 " on do not fit into a window of "
+				  "%" PRIu64 " bytes from offset %" PRIu64
+				  " on do not fit into a window of "
 				  "%" PRIu64 " bytes; open a larger one",
 				  size, offset, win->size);
 	(void)weightd_cuts((size + element_size - 1) / element_size, CUT, win->n_ranks, c->cuts);
@@ -71,10 +72,13 @@ static int collective_init_typed(struct collective *c, struct weightd_window *wi
 	int r;
 
 	if (dtype != WEIGHTD_F32 && dtype != WEIGHTD_BF16)
-		return train_fail(-EOPNOTSUPP, "collectives are for fp32 and bf16 (WEIGHTD_F32, WEIGHTD_BF16)");
+		return train_fail(-EOPNOTSUPP,
+				  "collectives are for fp32 and bf16 (WEIGHTD_F32, WEIGHTD_BF16)");
 	if (__builtin_mul_overflow(n, element_size, &size))
-		return train_fail(-EINVAL, "%" PRIu64 " elements of %" PRIu64 " bytes do not fit into a window", n,
-				  element_size);
+		return train_fail(-EINVAL,
+				  "%" PRIu64 " elements of %" PRIu64
+				  " bytes do not fit into a window",
+				  n, element_size);
 	r = collective_init(c, win, offset, size, element_size);
 	c->dtype = dtype;
 	return r;
