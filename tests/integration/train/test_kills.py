@@ -122,7 +122,7 @@ class Killer:
         self.bound_s = min(max(self.bound_s * (0.7 if self.is_ahead else 1.1), LEAST_DELAY_S), MOST_DELAY_S)
 
     def __str__(self):
-        phases = {"starting": START, "computing": COMPUTE, "in an update": UPDATE, "ending": END}
+        phases = {"starting": START, "computing": COMPUTE, "in weightd_train_update()": UPDATE, "ending": END}
         return f"{self.n_done} kills: " + ", ".join(f"{n} of {name}" for name, n in sorted(self.hits.items())) + "; ranks killed: " + \
             ", ".join(f"{self.phases[phase]} {name}" for name, phase in phases.items())
 
