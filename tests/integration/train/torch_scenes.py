@@ -85,7 +85,9 @@ def loss_of(module, x, y):
 
 
 def environment():
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    """Rank and number of ranks."""
+    launcher = ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    return tuple(int(os.environ[name]) for name in launcher)
 
 
 def sharded(module, rank=None, **options):
