@@ -321,7 +321,7 @@ int weightd_train_update(struct weightd_train *t, const struct weightd_update *u
 /* The global norm of the last two-phase step's mean gradient, before clipping. */
 double weightd_train_norm(const struct weightd_train *t);
 
-/* What this rank moved since it was opened. */
+/* Bytes that this rank moved since it was opened. */
 int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret);
 
 /* Publishes PARAM and this rank's buffers as a version of buffer `name` on the host. One rank calls it between steps. */
