@@ -60,7 +60,11 @@ static const struct weightd_train_tensor tensors[] = {
 #define N_TENSORS ARRAY_LEN(tensors)
 #define COUNT 2 /* the buffer */
 
-enum stop { STOP_NEVER, STOP_BEFORE_OPEN, STOP_BEFORE_UPDATE };
+enum stop {
+	STOP_NEVER,
+	STOP_BEFORE_OPEN,
+	STOP_BEFORE_UPDATE
+};
 
 struct setup {
 	const char *strategy;
@@ -435,7 +439,8 @@ struct lives {
 	pid_t pids[RANKS_MAX]; /* 0: done */
 	int fds[RANKS_MAX];
 	uint32_t n_done;
-	unsigned n_kills, n_steps, n_updates; /* kills; within a step; between its first block and its last word */
+	unsigned n_kills, n_steps,
+		n_updates; /* kills; within a step; between its first block and its last word */
 };
 
 /* Counts where a rank was killed. */
@@ -515,7 +520,8 @@ static struct result run_killed(const struct setup *setup, unsigned n_kills, uns
 			if (l.pids[rank] && (all || rank == victim))
 				kill(l.pids[rank], SIGKILL);
 	}
-	print_message("%u kills, %u in a step, %u in its update\n", l.n_kills, l.n_steps, l.n_updates);
+	print_message("%u kills, %u in a step, %u in its update\n", l.n_kills, l.n_steps,
+		      l.n_updates);
 	result = result_read(setup);
 	train_job_stop();
 	return result;
@@ -598,17 +604,11 @@ static const struct setup rows[] = {
 	{.strategy = "shared", .form = WEIGHTD_STEP_FUSED},
 	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE},
 	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
-	{.strategy = "shared",
-	 .form = WEIGHTD_STEP_TWO_PHASE,
-	 .says_ready = true,
-	 .overlap = true},
+	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 	{.strategy = "zero1", .form = WEIGHTD_STEP_FUSED},
 	{.strategy = "zero1", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
-	{.strategy = "replicated",
-	 .form = WEIGHTD_STEP_TWO_PHASE,
-	 .says_ready = true,
-	 .overlap = true},
+	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 };
 
 static void test_every_strategy_is_the_plain_loop(void **state)
@@ -659,7 +659,7 @@ static void test_every_strategy_survives_kills(void **state)
 		setup.max_norm = setup.form == WEIGHTD_STEP_TWO_PHASE ? 1 : 0;
 		setup.is_weighted = i % 3 == 0;
 		setup.nan_step = 3;
-		expect_unharmed(&setup, 24);
+		expect_unharmed(&setup, 12);
 	}
 }
 
@@ -671,7 +671,7 @@ static void test_survivors_finish_and_the_bits_are_the_same(void **state)
 
 		setup.n_ranks = 3;
 		setup.on_death = WEIGHTD_DEATH_FINISH;
-		expect_unharmed(&setup, 24);
+		expect_unharmed(&setup, 12);
 	}
 }
 
