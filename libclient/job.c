@@ -189,9 +189,9 @@ static int copy_description(struct weightd_job *j, const struct weightd_join_opt
 	struct sentence *s = &j->w->sentence;
 	int r;
 
-	if (o->description_size > WEIGHTD_DESCRIPTION_MAX)
+	if (!o->description || !o->description_size || o->description_size > WEIGHTD_DESCRIPTION_MAX)
 		return sentence_set(s, -EINVAL,
-				    "the description of a job has at most %d bytes, not %" PRIu64,
+				    "the description of a job has 1 to %d bytes, not %" PRIu64,
 				    WEIGHTD_DESCRIPTION_MAX, o->description_size);
 	hash128(o->description, o->description_size, j->join.hash);
 	r = fd_sealed_copy("weightd-job-description", o->description, o->description_size,

@@ -42,6 +42,7 @@ static const struct {
 	{&verb_watch, NULL},
 	{&verb_exec, "Programs"},
 	{&verb_export, NULL},
+	{&verb_train_run, "Training"},
 	{&verb_stat, "The server"},
 	{&verb_devices, NULL},
 	{&verb_ping, NULL},

@@ -76,11 +76,15 @@ class FakeServer:
 
     def restart(self, peer):
         """Dies and is another one. The next connection, greeted."""
+        self.restart_unseen(peer)
+        return self.accept()
+
+    def restart_unseen(self, peer):
+        """The same, before any client has connected again."""
         self.stop()
         self.instance += 1
         self.start()
         peer.close()
-        return self.accept()
 
 
 class Peer:

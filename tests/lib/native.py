@@ -73,6 +73,24 @@ class Stat(Sized):
         "store_used", "store_max"))]
 
 
+class JobOptions(Sized):
+    _fields_ = [("size", c_size_t), ("n_ranks", c_uint32), ("linger_ms", c_int64)]
+
+
+class Part(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_char_p), ("n_bytes", c_uint64)]
+
+
+class JoinOptions(Sized):
+    _fields_ = [("size", c_size_t), ("rank", c_uint32), ("n_parts", c_uint32), ("parts", POINTER(Part)),
+                ("description", c_char_p), ("description_size", c_uint64)]
+
+
+class JobInfo(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), *((name, c_uint64) for name in ("n_bytes", "step", "created_ns", "vacant_ns")),
+                ("linger_ms", c_int64), *((name, c_uint32) for name in ("uid", "gid", "n_ranks", "n_present", "n_done"))]
+
+
 class Event(Sized):
     _fields_ = [("size", c_size_t), ("kind", c_int), ("name", c_char_p), ("device", c_char_p),
                 ("serial", c_uint64), ("time_ns", c_uint64), ("version", c_uint64), ("end", c_int),
@@ -80,6 +98,8 @@ class Event(Sized):
 
 
 lib = ctypes.CDLL(str(features.LIBRARY))
+free = ctypes.CDLL(None).free
+free.argtypes = c_void_p,
 HANDLE, HANDLES = c_void_p, POINTER(c_void_p)
 TARGET = (HANDLE, c_char_p, c_char_p)
 SIGNATURES = {
@@ -122,6 +142,14 @@ SIGNATURES = {
     "event_name": (c_char_p, c_int), "end_name": (c_char_p, c_int),
     "watch_new": (c_int, HANDLE, HANDLES), "watch_next": (c_int, HANDLE, c_int, POINTER(Event)),
     "watch_free": (None, HANDLE),
+    "job_create": (c_int, HANDLE, c_char_p, POINTER(JobOptions), c_char_p),
+    "job_join": (c_int, HANDLE, c_char_p, POINTER(JoinOptions), HANDLES),
+    "job_description": (c_int, HANDLE, c_char_p, HANDLES, POINTER(c_uint64)),
+    "job_name": (c_char_p, HANDLE), "job_n_ranks": (c_uint32, HANDLE), "job_rank": (c_uint32, HANDLE),
+    "job_fd": (c_int, HANDLE, c_uint32), "job_holder": (c_int, HANDLE, c_uint32), "job_hold": (c_int, HANDLE, c_uint32),
+    "job_release": (None, HANDLE, c_uint32), "job_check": (c_int, HANDLE), "job_leave": (c_int, HANDLE),
+    "job_free": (None, HANDLE), "job_remove": (c_int, HANDLE, c_char_p),
+    "list_jobs": (c_int, HANDLE, HANDLES), "list_job": (POINTER(JobInfo), HANDLE, c_size_t),
 }
 for name_, (result_, *arguments_) in SIGNATURES.items():
     function_ = getattr(lib, "weightd_" + name_)
@@ -225,11 +253,89 @@ class Client:
     def set_access(self, name, mode=-1, uid=-1, gid=-1):
         self.check(lib.weightd_set_access(self.w, name.encode(), None, mode, uid, gid))
 
+    def create_job(self, name, n_ranks=1, linger_ms=0):
+        """The token."""
+        token = ctypes.create_string_buffer(193)
+        self.check(lib.weightd_job_create(self.w, name.encode(), byref(JobOptions(n_ranks=n_ranks, linger_ms=linger_ms)), token))
+        return token.value.decode()
+
+    def join(self, token, rank=0, parts=(("JOURNAL", 4096),), description=b"description"):
+        rows = (Part * len(parts))(*(Part(kind=kind.encode(), n_bytes=size) for kind, size in parts))
+        options = JoinOptions(rank=rank, n_parts=len(parts), parts=rows, description=description, description_size=len(description))
+        return Job(self, self.new(lib.weightd_job_join, self.w, token.encode(), byref(options)))
+
+    def job_description(self, token):
+        handle, size = c_void_p(), c_uint64()
+        self.check(lib.weightd_job_description(self.w, token.encode(), byref(handle), byref(size)))
+        try:
+            return ctypes.string_at(handle, size.value)
+        finally:
+            free(handle)
+
+    def remove_job(self, name):
+        self.check(lib.weightd_job_remove(self.w, name.encode()))
+
+    def jobs(self):
+        """By name: their records as dictionaries."""
+        handle = self.new(lib.weightd_list_jobs, self.w)
+        try:
+            rows = [lib.weightd_list_job(handle, i).contents for i in range(lib.weightd_list_count(handle))]
+            return {row.name.decode(): {name: getattr(row, name) for name, _ in row._fields_[2:]} for row in rows}
+        finally:
+            lib.weightd_list_free(handle)
+
     def reap(self):
         return self.check(lib.weightd_reap(self.w))
 
     def watch(self):
         return Watch(self, self.new(lib.weightd_watch_new, self.w))
+
+
+class Job:
+    """A rank of a job, of the process that made it."""
+
+    def __init__(self, client, handle):
+        self.client, self.handle = client, handle
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.free()
+
+    def free(self):
+        lib.weightd_job_free(self.handle)
+        self.handle = c_void_p()
+
+    @property
+    def name(self):
+        return lib.weightd_job_name(self.handle).decode()
+
+    @property
+    def rank(self):
+        return lib.weightd_job_rank(self.handle)
+
+    @property
+    def n_ranks(self):
+        return lib.weightd_job_n_ranks(self.handle)
+
+    def fd(self, part=0):
+        return lib.weightd_job_fd(self.handle, part)
+
+    def holder(self, rank):
+        return lib.weightd_job_holder(self.handle, rank)
+
+    def hold(self, rank):
+        self.client.check(lib.weightd_job_hold(self.handle, rank))
+
+    def release(self, rank):
+        lib.weightd_job_release(self.handle, rank)
+
+    def check(self):
+        return self.client.check(lib.weightd_job_check(self.handle))
+
+    def leave(self):
+        self.client.check(lib.weightd_job_leave(self.handle))
 
 
 class Buffer:

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -24,6 +25,7 @@
 struct wait {
 	struct wait_place *place;
 	const struct wait_reason *reason;
+	uint32_t (*find_rank)(const struct wait_reason *reason); /* NULL: it is reason->rank */
 	uint32_t rank; /* that is missing */
 	uint64_t woke_ns; /* last time, by the clock */
 	uint64_t waited_ns; /* that counts */
@@ -232,7 +234,8 @@ static int look(struct wait *w)
 	if (!is_late && w->waited_ns - w->looked_ns < TICK_NS)
 		return 0;
 	w->looked_ns = w->waited_ns;
-	w->rank = w->reason->find_rank ? w->reason->find_rank(w->reason) : w->reason->rank;
+	if (w->find_rank)
+		w->rank = w->find_rank(w->reason);
 	r = p->job ? look_at_ranks(w) : 0;
 	if (r == 0 && p->job && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
 		w->checked_ns = w->waited_ns;
@@ -285,23 +288,41 @@ static int wait_asleep(struct wait *w, struct control_word *word, uint64_t value
 	}
 }
 
-static bool wait_spinning(const struct wait_place *p, struct control_word *word, uint64_t value)
+static bool has_arrived(struct control_word *word, uint64_t value)
 {
-	for (unsigned i = 0; i < (p->spins ? N_PAUSES : 1); i++) {
-		if (atomic_load_explicit(&word->value, memory_order_acquire) >= value)
+	return atomic_load_explicit(&word->value, memory_order_acquire) >= value;
+}
+
+/*
+ * Where ranks share CPUs, the one that is waited for is likely to be next on this one: yielding once is less than half of
+ * a sleep and a wake, even among other processes. More than once gains nothing, and yields what is ours.
+ */
+static bool wait_awake(const struct wait_place *p, struct control_word *word, uint64_t value)
+{
+	for (unsigned i = 0; p->spins && i < N_PAUSES; i++) {
+		if (has_arrived(word, value))
 			return true;
 		pause_cpu();
 	}
-	return false;
+	if (has_arrived(word, value))
+		return true;
+	if (!p->spins)
+		(void)sched_yield();
+	return has_arrived(word, value);
 }
 
-int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
-	     const struct wait_reason *reason)
+int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
+		   const struct wait_reason *reason,
+		   uint32_t (*find_rank)(const struct wait_reason *reason))
 {
 	int r = 0;
 
-	if (!wait_spinning(p, word, value)) {
-		struct wait w = {.place = p, .reason = reason, .rank = reason->rank, .woke_ns = num_now_ns()};
+	if (!wait_awake(p, word, value)) {
+		struct wait w = {.place = p,
+				 .reason = reason,
+				 .find_rank = find_rank,
+				 .rank = reason->rank,
+				 .woke_ns = num_now_ns()};
 
 		atomic_fetch_add(&word->n_waiters, 1);
 		r = wait_asleep(&w, word, value);
@@ -311,4 +332,10 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	if (r == 0 && rank_pid(p, reason->rank) == 0)
 		(void)rank_meet(p, reason->rank);
 	return r;
+}
+
+int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
+	     const struct wait_reason *reason)
+{
+	return wait_for_found(p, word, value, reason, NULL);
 }

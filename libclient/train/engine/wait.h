@@ -43,8 +43,6 @@ struct wait_reason {
 	uint64_t step; /* 0: none */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
-	/* The rank that is missing now, where others may come first. NULL: `rank`. */
-	uint32_t (*find_rank)(const struct wait_reason *reason);
 };
 
 /* Sets `spins` by the CPUs that this process may use, and meets the ranks that are there. */
@@ -68,3 +66,11 @@ void wait_publish_max(struct control_word *word, uint64_t value);
  */
 int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	     const struct wait_reason *reason);
+
+/*
+ * Likewise for a word that stands for several ranks: find_rank() has the one that is missing now, reason->rank the first
+ * one.
+ */
+int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
+		   const struct wait_reason *reason,
+		   uint32_t (*find_rank)(const struct wait_reason *reason));

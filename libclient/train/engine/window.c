@@ -61,59 +61,75 @@ struct barrier {
 	const struct weightd_window *win;
 };
 
+static bool has_entered(const struct weightd_window *win, uint32_t rank)
+{
+	return atomic_load(&window_rank(win, rank)->entered.value) >= win->epoch;
+}
+
 /* The first rank that has not entered, or n_ranks. */
 static uint32_t find_missing(const struct weightd_window *win)
 {
 	for (uint32_t i = 0; i < win->n_ranks; i++)
-		if (atomic_load(&window_rank(win, i)->entered.value) < win->epoch)
+		if (!has_entered(win, i))
 			return i;
 	return win->n_ranks;
 }
 
+/*
+ * A missing rank without a process, else the first missing one. Those that have entered may end. The last one may have been
+ * killed before it let the others pass.
+ */
 static uint32_t barrier_find_rank(const struct wait_reason *reason)
 {
-	uint32_t missing = find_missing(((const struct barrier *)(const void *)reason)->win);
+	const struct weightd_window *win = ((const struct barrier *)(const void *)reason)->win;
+	uint32_t missing = find_missing(win);
 
-	return missing < ((const struct barrier *)(const void *)reason)->win->n_ranks ? missing
-										      : reason->rank;
+	for (uint32_t i = missing; i < win->n_ranks; i++)
+		if (!has_entered(win, i) && weightd_job_holder(win->job, i) == 0)
+			return i;
+	if (missing < win->n_ranks)
+		return missing;
+	wait_publish_max(&window_head(win)->passed, win->epoch);
+	return reason->rank;
 }
 
 /* The last rank to enter sees all others: each stores its word before it loads the others, in one order for all. */
-static int barrier_sleep(struct weightd_window *win, const char *what)
+static int barrier_sleep(struct weightd_window *win, struct barrier *barrier)
 {
 	struct control_word *passed = &window_head(win)->passed;
-	struct barrier barrier = {
-		.reason = {.rank = find_missing(win), .what = what, .find_rank = barrier_find_rank},
-		.win = win,
-	};
 
-	if (barrier.reason.rank == win->n_ranks) {
+	barrier->reason.rank = find_missing(win);
+	if (barrier->reason.rank == win->n_ranks) {
 		wait_publish_max(passed, win->epoch);
 		return 0;
 	}
-	return wait_for(&win->place, passed, win->epoch, &barrier.reason);
+	return wait_for_found(&win->place, passed, win->epoch, &barrier->reason, barrier_find_rank);
 }
 
-static int barrier_spin(struct weightd_window *win, const char *what)
+static int barrier_spin(struct weightd_window *win, struct barrier *barrier)
 {
 	int r = 0;
 
 	for (uint32_t i = 1; r == 0 && i < win->n_ranks; i++) {
-		struct wait_reason reason = {.rank = (win->rank + i) % win->n_ranks, .what = what};
+		struct control_word *entered;
 
-		r = wait_for(&win->place, &window_rank(win, reason.rank)->entered, win->epoch,
-			     &reason);
+		barrier->reason.rank = (win->rank + i) % win->n_ranks;
+		entered = &window_rank(win, barrier->reason.rank)->entered;
+		r = wait_for_found(&win->place, entered, win->epoch, &barrier->reason,
+				   barrier_find_rank);
 	}
 	return r;
 }
 
 static int window_enter(struct weightd_window *win, const char *what)
 {
+	struct barrier barrier = {.reason.what = what, .win = win};
+
 	win->epoch++;
 	wait_publish(&window_rank(win, win->rank)->entered, win->epoch);
 	if (win->rank == 0)
 		atomic_store_explicit(&window_head(win)->step, win->epoch, memory_order_relaxed);
-	win->failure = win->place.spins ? barrier_spin(win, what) : barrier_sleep(win, what);
+	win->failure = win->place.spins ? barrier_spin(win, &barrier) : barrier_sleep(win, &barrier);
 	return win->failure;
 }
 
@@ -273,6 +289,7 @@ static int window_init(struct weightd_window *win, struct weightd *w, const char
 		return r;
 	win->kernels = kernels_get();
 	wait_place_init(&win->place, win->job, win->rank, win->n_ranks, &fail);
+	win->place.watches_all = false; /* a barrier does, but for those that have entered it */
 	return window_meet(win);
 }
 

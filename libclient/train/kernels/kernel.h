@@ -2,7 +2,7 @@
  * Kernels
  *
  * Arithmetic on flat ranges, once for each instruction set, chosen at run time: x86-64-v2, v3 (AVX2, FMA) and v4
- * (AVX-512), and one for any machine. All have the same bits: one rounding for each operation of the formulas in body.h,
+ * (AVX-512), and one for any machine. All have the same bits: one rounding for each operation of the formulas in body.inc,
  * wherever a range is cut. Two things are not promised: which bits a NaN has, and results in a thread that
  * flushes denormals. Pointers are aligned to 64 bytes and counts are multiples of 16 elements, except where a kernel says
  * otherwise; ranges are equal or disjoint. Kernels may prefetch behind the end of a range, which cannot fault.

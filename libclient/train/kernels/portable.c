@@ -28,4 +28,4 @@ static inline void vec_stream(float *to, vec x)
 	__builtin_memcpy(to, &x, sizeof(x));
 }
 
-#include "libclient/train/kernels/body.h"
+#include "libclient/train/kernels/body.inc"

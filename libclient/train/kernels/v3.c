@@ -26,6 +26,6 @@ static inline void vec_stream(float *to, vec x)
 	_mm256_stream_ps(to, (__m256)x);
 }
 
-#include "libclient/train/kernels/body.h"
+#include "libclient/train/kernels/body.inc"
 
 #endif

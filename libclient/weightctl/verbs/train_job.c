@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/output/atomic_file.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/size.h"
 
@@ -101,17 +100,18 @@ static int read_token(struct train_job *job)
 
 static int write_token(const struct train_job *job)
 {
-	cleanup(atomic_file_deinit) struct atomic_file file = {.dir_fd = AT_FDCWD};
-	char text[WEIGHTD_TOKEN_MAX + 1];
-	int r;
+	int fd = open(job->token_file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int r = fd < 0 ? -errno : 0;
 
-	(void)snprintf(text, sizeof(text), "%s\n", job->token);
-	r = atomic_file_write(AT_FDCWD, job->token_file, 0600, text, &file);
-	if (r >= 0)
-		r = atomic_file_keep(&file);
-	return r < 0 ? cli_error("the token file '%s' cannot be written: %s", job->token_file,
-				 strerror(-r))
-		     : 0;
+	if (r == 0 && dprintf(fd, "%s\n", job->token) < 0)
+		r = -errno;
+	if (fd >= 0 && close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r == 0)
+		return 0;
+	if (fd >= 0)
+		(void)unlink(job->token_file);
+	return cli_error("the token file '%s' cannot be written: %s", job->token_file, strerror(-r));
 }
 
 /* --- The beginning ------------------------------------------------------------------------------ */
