@@ -178,6 +178,8 @@ static int fill_copy(struct weightd_train *t, uint32_t copy,
 	if (!t->filled[copy])
 		return train_fail(-ENOMEM, "copy %u of PARAM cannot be mapped to be filled", copy);
 	memcpy((uint8_t *)t->filled[copy] + tensor->offset, data, tensor->n_bytes);
+	if (copy != plan_copy(t->plan, t->arena.rank))
+		atomic_fetch_add_explicit(&t->n_written, tensor->n_bytes, memory_order_relaxed);
 	return 0;
 }
 
