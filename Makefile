@@ -203,7 +203,7 @@ threaded: $(filter-out $(addprefix $(B)/weightd-sync-,tcp gloo nccl),$(PROGRAMS)
 	$(filter $(addprefix $(B)/unit/,$(file <tests/unit/threads)),$(UNIT))
 demos: $(DEMO)
 refs: $(REF)
-benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC) $(NCCL_HOST)
+benches: $(BENCHES) $(B)/unit/tool_flip $(B)/unit/tool_optimizer $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE) $(FAKE_THREADS)
 gpu-programs: $(GPU)
@@ -225,6 +225,7 @@ $(B)/obj/server/sync/gloo/mean.o: ALL_CFLAGS += -O3
 
 # Kernels have the same bits on every instruction set: a compiler must not fuse operations.
 $(B)/obj/libclient/train/kernels/%.o: ALL_CFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math $(ISA)
+$(B)/obj/tests/unit/test_train_kernels.o: ALL_CFLAGS += -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(foreach v,v2 v3 v4,$(eval $(B)/obj/libclient/train/kernels/$(v).o: ISA := -march=x86-64-$(v)))
 endif
@@ -324,14 +325,14 @@ $(TRAIN_LIB).$(VERSION): $(TRAIN) $(IPC) $(LIB) $(TRAIN_MAP)
 $(TRAIN_LIB): $(TRAIN_LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(TRAIN_LIB).$(SOVERSION) && ln -sf $(TRAIN_LIB:$(B)/%=%).$(SOVERSION) $@
 
-WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd \
+WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd-train -lweightd \
 	$(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
 
-$(B)/weightctl: $(WEIGHTCTL) $(LIB)
+$(B)/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)$(WEIGHTCTL_LINK) -Wl,-rpath,'$$ORIGIN'
 
-# The one that is installed finds the library where the system does.
-$(B)/install/weightctl: $(WEIGHTCTL) $(LIB)
+# The one that is installed finds the libraries where the system does.
+$(B)/install/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(WEIGHTCTL_LINK)
 
@@ -445,6 +446,11 @@ $(UNIT_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(TRAIN) $(IPC) $(LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' \
 		$(call libs,cmocka jansson) -lm
+
+# Torch is compared with the optimizer itself.
+$(B)/unit/tool_optimizer: $(B)/%: $(B)/obj/tests/%.o $(call objects,libclient/train/optimizer.c $(wildcard libclient/train/kernels/*.c))
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
 
 # Tests of the output of BPF programs link all of weightd-trace.
 $(UNIT_BPF): $(B)/%: $(B)/obj/tests/%.o $(filter-out $(B)/obj/bpf/main.o,$(TRACE))

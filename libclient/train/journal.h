@@ -12,9 +12,14 @@
 
 struct journal_step; /* scalars of the step for each group, and the source of gradients; see optimizer.h */
 
+/* Blocks of the range that the rank of this arena updates. */
+uint64_t journal_blocks(const struct arena *a);
+/* Elements of it that the update of `step` has yet to compute. */
+uint64_t journal_left(const struct arena *a, uint32_t rank, uint64_t step);
+
 /*
  * Updates what `rank` (of `a`, which is its arena or a borrowed one) has left to do in `step`, from its journal word on,
- * and leaves the word behind the last block. Idempotent.
+ * and leaves the word behind the last block. Idempotent, except in a plan without a journal.
  */
 void journal_update(const struct arena *a, uint32_t rank, uint64_t step,
 		    const struct journal_step *s);

@@ -4,10 +4,18 @@
  * The parts of a job as one rank maps them: PARAM whole and read-only, which the caller's tensors are views of, and a
  * second, writable mapping of the elements that the rank updates; GRAD of all ranks; MOMENTS, REDUCED and the journal.
  * No protection changes during a step.
+ *
+ * Writable mappings are not inherited by fork(): a child could write while the successor of its dead parent does. It may
+ * read PARAM; the gradients of this rank are not mapped in it.
  */
 #pragma once
 
 #include "libclient/train/plan/control.h"
+
+struct arena_mapping {
+	void *start;
+	uint64_t size;
+};
 
 struct arena {
 	const struct weightd_plan *plan; /* the trainer's */
@@ -16,25 +24,37 @@ struct arena {
 	struct control_layout layout;
 	uint8_t *journal; /* JOURNAL, writable */
 	const float *param; /* this rank's copy, read-only, from element 0 on */
-	float **params; /* n_copies aliases, writable: element `updated.begin` of each copy */
+	/*
+	 * n_copies aliases, writable: element `updated.begin` of each copy. Where plan_is_replicated(), those of
+	 * other ranks' copies are NULL. All are NULL where the rank updates nothing.
+	 */
+	float **params;
 	struct plan_interval updated; /* plan_updated() */
 	float *const *grads; /* n_ranks * n_slots: GRAD of rank r, slot s at [r * n_slots + s]; others' read-only */
 	float *reduced; /* NULL in a fused plan; from element 0 on */
 	float *moments[2]; /* element `updated.begin` of each; NULL where there is none */
 	uint8_t *buffers; /* this rank's two slots in BUFFER, buffer_stride apart; NULL: no buffers */
 	uint64_t buffer_stride;
+	struct arena_mapping *mappings;
+	uint32_t n_mappings;
 };
 
-/* Joins the job and maps its parts, or fails with a sentence. The first rank's difference of plans is named. */
+/*
+ * Joins the job and maps its parts, or fails with a sentence. Names the first difference to the plan of the first rank, and
+ * the arithmetic where there is no room.
+ */
 int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *token, uint32_t rank,
 	       struct arena *ret);
 void arena_close(struct arena *a);
 
-/* Maps moments and parameters of another rank, to finish its update; arena_borrow_end() unmaps them. */
+/*
+ * Maps moments and parameters of another rank, to finish its update, under its lock (weightd_job_hold()). `ret` shares the
+ * rest with `a`, which must outlive it. arena_borrow_end() unmaps them.
+ */
 int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret);
 void arena_borrow_end(struct arena *borrowed);
 
-/* Whole writable PARAM, copy by copy, for rank 0 of an empty job. NULL: it cannot be mapped. */
+/* Whole writable PARAM, copy by copy, for rank 0 of an empty job. NULL, with a sentence: it cannot be mapped. */
 float *arena_map_all(struct arena *a, uint32_t copy);
 void arena_unmap_all(struct arena *a, float *all);
 

@@ -3,9 +3,17 @@
  *
  * Waits for words of other ranks in shared memory: a short spin where each rank has a CPU, then futex, with a deadline
  * and a look at the life of the rank that is waited for. A death is noticed within WAIT_TICK_MS.
+ *
+ * A rank without a process is dead only if it had one in the lifetime of this process: a rank that is still starting has
+ * none either, and the words of a job that is resumed are as old as its last process. So a wait_place remembers the ranks
+ * that it has met. Only the deadline ends a wait for a rank that never came.
+ *
+ * A stopped rank (SIGSTOP) has its process: only the deadline ends that. Time in which this process itself was stopped
+ * does not count.
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,27 +29,48 @@ struct wait_place {
 	bool spins; /* there are no fewer CPUs than ranks */
 	int deadline_ms; /* < 0: none */
 	enum weightd_on_death on_death;
+	/*
+	 * FAIL: the death of any rank ends each wait, since the rank that is waited for may wait for the dead one. Clear it
+	 * where a rank may end its work, and its process, before the others have (staleness).
+	 */
+	bool watches_all;
+	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
 
 /* What is waited for, for the sentence: "rank 2 did not hand over its gradients of step 17 within 30 s". */
 struct wait_reason {
 	uint32_t rank;
-	uint64_t step;
-	const char *what; /* "hand over its gradients", "update elements 4096 to 8192", "leave the barrier" */
+	uint64_t step; /* 0: none */
+	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
+	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
 };
 
-/* Sets `spins` by the CPUs that this process may use. */
+/* Sets `spins` by the CPUs that this process may use, and meets the ranks that are there. */
 void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t rank, uint32_t n_ranks,
 		     const struct weightd_train_options *options);
 
+/* Sets `spins` anew: once all ranks are there, it is known which of them share CPUs. */
+void wait_place_count_cpus(struct wait_place *p);
+
 /* Publishes: everything before is visible to who sees the value. Wakes waiters if there are any. */
 void wait_publish(struct control_word *word, uint64_t value);
+
+/* Likewise where several ranks may write the word: it only grows. */
+void wait_publish_max(struct control_word *word, uint64_t value);
 
 #define WAIT_DEAD 1 /* on_death is FINISH, and the rank died */
 
 /*
  * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT or -ESTALE with a sentence. Looks every
- * WAIT_TICK_MS whether the process of `reason->rank` lives and the job exists.
+ * WAIT_TICK_MS at the process of `reason->rank`, and every second if the job exists. Two threads may wait.
  */
-int wait_for(const struct wait_place *p, struct control_word *word, uint64_t value,
+int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	     const struct wait_reason *reason);
+
+/*
+ * Likewise for a word that stands for several ranks: find_rank() has the one that is missing now, reason->rank the first
+ * one.
+ */
+int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
+		   const struct wait_reason *reason,
+		   uint32_t (*find_rank)(const struct wait_reason *reason));

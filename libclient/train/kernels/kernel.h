@@ -2,9 +2,10 @@
  * Kernels
  *
  * Arithmetic on flat ranges, once for each instruction set, chosen at run time: x86-64-v2, v3 (AVX2, FMA) and v4
- * (AVX-512). All have the same bits: one rounding for each operation that the formulas below write, in this order,
- * wherever a range is cut. Pointers are aligned to 64 bytes and counts are multiples of 16 elements, except where a
- * kernel says otherwise; ranges are equal or disjoint.
+ * (AVX-512), and one for any machine. All have the same bits: one rounding for each operation of the formulas in body.inc,
+ * wherever a range is cut. Two things are not promised: which bits a NaN has, and results in a thread that
+ * flushes denormals. Pointers are aligned to 64 bytes and counts are multiples of 16 elements, except where a kernel says
+ * otherwise; ranges are equal or disjoint. Kernels may prefetch behind the end of a range, which cannot fault.
  */
 #pragma once
 
@@ -51,19 +52,22 @@ struct kernels {
 		     const struct kernel_state *s, size_t n);
 	void (*sgd)(const struct kernel_sgd *k, const struct kernel_grads *g,
 		    const struct kernel_state *s, size_t n);
-	/* to[i][...] = sum, for n_to outputs, whole cache lines; `stream`: non-temporal stores. */
+	/*
+	 * to[i][...] = sum, for n_to outputs, whole cache lines. `stream`: non-temporal stores, which pay for outputs that
+	 * are not among the inputs, and larger than the caches; in place they take 1.3 to 3 times as long.
+	 */
 	void (*sum)(float *const *to, uint32_t n_to, const struct kernel_grads *g, size_t n,
 		    bool stream);
 	/* Likewise for bf16, with sums in fp32 and one rounding to nearest even; n is a multiple of 32. */
 	void (*sum_bf16)(uint16_t *const *to, uint32_t n_to, const uint16_t *const *from,
 			 uint32_t n_from, size_t n, bool stream);
-	/* Sum of squares in double, in a fixed order: eight interleaved sums over blocks of 16 elements. */
+	/* Sum of squares in double, in a fixed order: sixteen interleaved sums, then theirs. */
 	double (*squares)(const float *from, size_t n);
 	/* Bytes, a multiple of 64. Non-temporal stores need a fence before a word that others wait for: kernels_fence(). */
 	void (*copy)(void *to, const void *from, size_t n_bytes, bool stream);
 };
 
-/* The fastest that this machine has; $WEIGHTD_TRAIN_ISA names another one, for tests. */
+/* The fastest that this machine has; $WEIGHTD_TRAIN_ISA names another one, for tests, and is ignored if it is unknown. */
 const struct kernels *kernels_get(void);
 /* NULL: unknown, or this machine lacks it. */
 const struct kernels *kernels_find(const char *isa);

@@ -5,13 +5,14 @@
  * outlives every process. A word has one writer, its rank (or the rank that acts for it under its lock), and only grows.
  *
  * Steps count from 1. A rank in step s has committed[r] == s - 1 and goes through
- *	GRAD and state slot s % 2 are written; grad = s
- *	(two-phase) sums of buckets; reduced[b] = s; norm, norm_step = s
+ *	GRAD, buffers and saved slot are written; grad = s
+ *	(two-phase) sums of buckets; reduced[b] = 2 s; norm, norm_step = s
  *	blocks of the update, under `journal`; param = s
  * and the step is committed once all ranks have param >= s. Each word is published with release order after what it
  * stands for, so that a rank that was killed anywhere continues from the words alone:
  *	grad == param: forward and backward of step param + 1 have to be done (again)
  *	grad == param + 1: the update of step grad has to be finished, from the block in `journal`
+ * With staleness k, step s ends with the update of step s - k: param == grad - k between steps (0 in the first k).
  */
 #pragma once
 
@@ -41,22 +42,26 @@ struct control_head {
 	struct control_word filled; /* 1: PARAM has its first values */
 };
 
-/* Journal: the block being updated. Steps up to 2^38, blocks up to 2^25. */
+/* Journal: the block being updated. Steps up to 2^32, blocks up to 2^31. */
 #define CONTROL_LOGGED 1ull /* the log has the block's new values: copy them home (again) */
 static inline uint64_t control_journal(uint64_t step, uint64_t block, uint64_t phase)
 {
-	return step << 26 | block << 1 | phase;
+	return step << 32 | block << 1 | phase;
 }
 static inline uint64_t control_journal_step(uint64_t word)
 {
-	return word >> 26;
+	return word >> 32;
 }
 static inline uint64_t control_journal_block(uint64_t word)
 {
-	return (word >> 1) & ((1ull << 25) - 1);
+	return (word >> 1) & ((1ull << 31) - 1);
 }
 
-/* The caller's state with a step, and what the step must be repeated with. Two for each rank: step % 2. */
+/*
+ * The caller's state with a step, and what the step must be repeated with. CONTROL_SAVED(p) for each rank: the ranks
+ * read that of the step they update, and a restart that of the step before.
+ */
+#define CONTROL_SAVED(p) ((p)->staleness + 2)
 struct control_saved {
 	uint64_t step;
 	uint64_t state_size; /* bytes behind this struct in use */
@@ -75,12 +80,14 @@ struct control_rank {
 	struct control_word journal;
 	struct control_word norm_step; /* norm is that of this step */
 	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient */
+	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
 	uint64_t traffic_read, traffic_written; /* since the job began; hints */
 };
 
-/* Words of one rank for each bucket: GRAD handed over, REDUCED of its shard complete. */
+/* Words of one rank for each bucket. */
 struct control_bucket {
-	struct control_word grad;
+	struct control_word grad; /* GRAD of the bucket was handed over in this step */
+	/* REDUCED of its shard: 2 * step: the sum; 2 * step - 1: the sum if weights turn out to be equal (overlap) */
 	struct control_word reduced;
 };
 
@@ -88,7 +95,7 @@ struct control_bucket {
 struct control_layout {
 	uint64_t ranks; /* struct control_rank [n_ranks] */
 	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
-	uint64_t saved; /* 2 for each rank, saved_stride bytes each */
+	uint64_t saved; /* CONTROL_SAVED for each rank, saved_stride bytes each: step % CONTROL_SAVED */
 	uint64_t saved_stride;
 	uint64_t logs; /* one for each rank: PLAN_BLOCK elements of PARAM and of each moment */
 	uint64_t log_stride;

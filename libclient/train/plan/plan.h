@@ -16,10 +16,19 @@
 
 #define PLAN_ALIGN 16 /* elements: a cache line */
 #define PLAN_CUT 32 /* elements: shards begin at multiples of it */
-#define PLAN_BLOCK 4096 /* elements of a block of the journal: 16 KiB */
+#define PLAN_BLOCK                                                                                 \
+	1024 /* elements of a block of the journal: with its log it stays in the L1 and L2 caches */
 #define PLAN_GROUPS_MAX 64
 #define PLAN_PAGE 4096 /* bytes: ranks' ranges within a part begin at multiples of it */
-#define PLAN_HUGE 2097152 /* bytes: parts from this size on are multiples of it, for huge pages */
+/* Bytes: ranges begin at multiples of it where that costs 1/1024 of them at most, for huge pages. */
+#define PLAN_HUGE 2097152
+/* control_journal() has 31 bits for a block. */
+#define PLAN_ELEMENTS_MAX (((1ull << 31) - 1) * PLAN_BLOCK)
+#define PLAN_BUCKETS_MAX 16384
+#define PLAN_STALENESS_MAX 63
+#define PLAN_STATE_MAX 1048576
+#define PLAN_STRATEGY_MAX 15
+#define PLAN_RELEASE_MAX 15
 
 struct plan_interval {
 	uint64_t begin, end; /* elements */
@@ -31,7 +40,14 @@ struct plan_run {
 	uint32_t group;
 };
 
-/* A part of the job: `n` ranges of `stride` bytes each, of which `used` are in use. */
+/*
+ * A part of the job: `n` ranges of `stride` bytes each, of which `used` are in use.
+ *	PARAM		n_copies: see plan_copy()
+ *	GRAD		n_ranks * n_slots: rank r, slot s at r * n_slots + s
+ *	REDUCED		1; two-phase plans
+ *	MOMENTS		1, or n_ranks where each rank updates everything; moment j of element i at j * n_elements + i
+ *	BUFFER		n_ranks * 2: rank r, slot s at r * 2 + s; models with buffers
+ */
 struct plan_part {
 	enum weightd_kind kind;
 	uint32_t n;
@@ -62,9 +78,11 @@ struct plan_op {
 };
 
 struct weightd_plan {
+	char release[PLAN_RELEASE_MAX + 1]; /* of the library that made it */
 	struct weightd_mesh *mesh; /* a copy */
 	uint32_t n_ranks; /* on this node: all, for now */
-	char strategy[16];
+	char strategy[PLAN_STRATEGY_MAX + 1];
+	const struct strategy *row;
 	enum weightd_optimizer optimizer;
 	enum weightd_step_form form; /* fused or two-phase */
 	bool overlap;
@@ -80,6 +98,7 @@ struct weightd_plan {
 	uint32_t n_groups;
 	struct weightd_train_tensor *tensors; /* names and shapes are the plan's */
 	uint32_t n_tensors;
+	uint32_t *by_name; /* indexes of tensors, sorted */
 
 	uint64_t n_elements; /* of the flat range, padding included: a multiple of PLAN_CUT */
 	uint64_t n_padding; /* elements of it */
@@ -110,6 +129,9 @@ struct plan_interval plan_owned(const struct weightd_plan *p, uint32_t rank,
 
 /* The part of a kind, or NULL. */
 const struct plan_part *plan_part(const struct weightd_plan *p, enum weightd_kind kind);
+
+/* Each rank updates all of its own copy of PARAM, and of no other. */
+bool plan_is_replicated(const struct weightd_plan *p);
 
 /* The copy of PARAM that a rank maps. */
 uint32_t plan_copy(const struct weightd_plan *p, uint32_t rank);

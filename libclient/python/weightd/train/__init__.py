@@ -1,0 +1,55 @@
+"""
+Training of one model by several processes, on memory of weightd.
+
+    mesh = weightd.train.init_mesh()                          # the ranks that the launcher started
+    model = weightd.train.shard(Model(), mesh)
+    with weightd.train.AdamW(model, lr=3e-4) as opt:          # opens the job: the parameters are shared memory now
+        for step in opt.steps(1000):                          # from where the job is, after a restart
+            loss = criterion(model(batch(step)), ...)
+            loss.backward()
+            opt.step(loss)
+        opt.publish("mine")                                   # rank 0: a version that others attach
+
+All ranks of a machine train one copy of the parameters (strategy="shared"), and each step happens exactly once: a rank
+that was killed, at any moment, goes on at the step where it was, with the same bits, and nothing is loaded. Its program
+just starts again: parameters, optimizer state, buffers, random number generators, learning rates and a cursor
+of its own come back. See weightd-train(7).
+
+Jobs. The ranks find their job by, in this order: shard(job="name"), which a later start of the program finds again;
+$WEIGHTD_JOB (`weightctl train run`); the file $WEIGHTD_JOB_FILE, which is made if it is not there; the launcher
+(torchrun, mpirun, mp.spawn) that all ranks come from: that job is found by the ranks that this launcher restarts, and
+by no other start. It is removed 10 minutes after its last rank died, and that of a program on its own at once; jobs with
+a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again. Several
+modules in one program are several jobs; where the job comes from the environment, give the others names.
+
+torch. Parameters are read-only memory: opt.step() is all that writes them. load_state_dict() and the steps of
+other optimizers are refused (Denied); other in-place writes (torch.nn.init, p.data.fill_()) end in SIGSEGV: do that
+before the optimizer is made. A step refuses by name what would train in vain: parameters that to(), bfloat16(),
+load_state_dict(assign=True) or an assignment took out of the job, frozen or new ones, sparse gradients, those of
+backward(create_graph=True), and gradients that were changed after backward. p.grad is this rank's part of the gradient,
+not the mean; torch.nn.utils.clip_grad_norm_() therefore must not clip it: opt.step(max_norm=...) does, by the norm of
+the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() would clip nothing without an error.
+
+Threads. One thread at a time may use an optimizer. Processes. A forked child (a worker of a DataLoader) may read the
+parameters; it cannot take a step. A rank waits in a step for up to shard(deadline=) seconds, and Python sees Ctrl-C
+after that.
+
+Needs torch 2.1 or newer.
+"""
+try:
+    import torch
+except ImportError as e:
+    raise ImportError("weightd.train needs torch 2.1 or newer: pip install torch") from e
+
+if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+    raise ImportError(f"weightd.train needs torch 2.1 or newer, and this is {torch.__version__}: it has no "
+                      "register_post_accumulate_grad_hook()")
+
+from ._abi import NotANumber, RankBusy, RankDied  # noqa: E402
+from ._mesh import Mesh, init_mesh  # noqa: E402
+from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
+from ._sharded import no_sync, shard  # noqa: E402
+from ._trainer import Traffic  # noqa: E402
+
+__all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "RankBusy", "RankDied", "Traffic", "init_mesh",
+           "no_sync", "shard"]

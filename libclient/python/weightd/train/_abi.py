@@ -1,0 +1,144 @@
+"""libweightd-train and the declarations of weightd-train.h, one to one, as far as the package uses them."""
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import pathlib
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+from .._abi import Sized, _library_path
+from .._abi import lib as _weightd  # loaded first: libweightd-train uses this very one
+from .._errors import Error, error
+
+ROLES = {"param": 1, "buffer": 2}
+KINDS = {"PARAM": 1, "GRAD": 2}
+OPTIMIZERS = {"adamw": 1, "adam": 2, "sgd": 3}
+FORMS = {"auto": 0, "fused": 1, "two-phase": 2}
+ON_DEATH = {"wait": 0, "fail": 1, "finish": 2}
+
+
+class MeshDim(Structure):
+    _fields_ = [("name", c_char_p), ("size", c_uint32)]
+
+
+class Group(Sized):
+    _fields_ = [("size", c_size_t), ("weight_decay", c_double), ("beta1", c_double), ("beta2", c_double),
+                ("eps", c_double), ("momentum", c_double), ("nesterov", c_bool)]
+
+
+class Tensor(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("shape", POINTER(c_uint64)), ("n_dims", c_uint32),
+                ("dtype", c_int), ("role", c_int), ("group", c_uint32), ("offset", c_uint64), ("n_bytes", c_uint64)]
+
+
+class PlanOptions(Sized):
+    _fields_ = [("size", c_size_t), ("mesh", c_void_p), ("strategy", c_char_p), ("optimizer", c_int),
+                ("groups", POINTER(Group)), ("n_groups", c_uint32), ("form", c_int), ("bucket_bytes", c_uint64),
+                ("overlap", c_bool), ("staleness", c_uint32), ("n_copies", c_uint32), ("state_size", c_uint32),
+                ("without_journal", c_bool)]
+
+
+class Traffic(Sized):
+    _fields_ = [("size", c_size_t), ("read", c_uint64), ("written", c_uint64), ("sent", c_uint64)]
+
+
+class Options(Sized):
+    _fields_ = [("size", c_size_t), ("token", c_char_p), ("rank", c_uint32), ("rank_from_env", c_bool),
+                ("deadline_ms", c_int), ("on_death", c_int)]
+
+
+class Update(Sized):
+    _fields_ = [("size", c_size_t), ("lr", POINTER(c_double)), ("weight", c_double), ("has_loss", c_bool),
+                ("loss", c_double), ("max_norm", c_double), ("state", c_char_p), ("state_size", c_uint64)]
+
+
+TOKEN_MAX = 193
+
+
+class JobOptions(Sized):
+    _fields_ = [("size", c_size_t), ("n_ranks", c_uint32), ("linger_ms", c_int64)]
+
+
+_weightd.weightd_job_create.argtypes = [c_void_p, c_char_p, POINTER(JobOptions), c_char_p]
+_weightd.weightd_job_description.argtypes = [c_void_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64)]
+
+# Pointers to opaque structs, in and out, are c_void_p.
+FUNCTIONS = {  # name: (result, *arguments)
+    "weightd_train_error": (c_char_p,),
+    "weightd_mesh_new": (c_int, POINTER(MeshDim), c_uint32, POINTER(c_void_p)),
+    "weightd_mesh_free": (None, c_void_p),
+    "weightd_mesh_coordinate": (c_int, c_void_p, c_uint32, c_uint32, POINTER(c_uint32)),
+    "weightd_mesh_group": (c_int, c_void_p, c_uint32, c_uint32, POINTER(c_uint32)),
+    "weightd_plan_new": (c_int, POINTER(Tensor), c_uint32, POINTER(PlanOptions), POINTER(c_void_p)),
+    "weightd_plan_free": (None, c_void_p),
+    "weightd_plan_json": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_plan_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
+    "weightd_plan_traffic": (c_int, c_void_p, c_uint32, POINTER(Traffic)),
+    "weightd_train_open": (c_int, c_void_p, c_void_p, POINTER(Options), POINTER(c_void_p)),
+    "weightd_train_close": (c_int, c_void_p),
+    "weightd_train_free": (None, c_void_p),
+    "weightd_train_step": (c_uint64, c_void_p),
+    "weightd_train_is_empty": (c_bool, c_void_p),
+    "weightd_train_fill": (c_int, c_void_p, c_uint32, c_void_p),
+    "weightd_train_begin": (c_int, c_void_p),
+    "weightd_train_grad": (c_void_p, c_void_p, c_uint32),
+    "weightd_train_buffer": (c_void_p, c_void_p, c_uint32),
+    "weightd_train_range": (c_void_p, c_void_p, c_int, POINTER(c_uint64)),
+    "weightd_train_state": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_train_ready": (c_int, c_void_p, c_uint32),
+    "weightd_train_wants": (c_bool, c_void_p, c_uint32),
+    "weightd_train_update": (c_int, c_void_p, POINTER(Update)),
+    "weightd_train_norm": (c_double, c_void_p),
+    "weightd_train_traffic": (c_int, c_void_p, POINTER(Traffic)),
+    "weightd_train_publish": (c_int, c_void_p, c_char_p, POINTER(c_uint64)),
+}
+
+
+def _load() -> ctypes.CDLL:
+    beside = pathlib.Path(_library_path()).with_name("libweightd-train.so.0")
+    path = str(beside) if beside.is_absolute() and beside.exists() else "libweightd-train.so.0"
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as e:
+        raise ImportError(f"weightd.train needs libweightd-train, which belongs beside libweightd: {e}") from e
+    for name, (result, *arguments) in FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+lib = _load()
+free = ctypes.CDLL(None).free
+free.argtypes = [c_void_p]
+
+
+class RankDied(Error):
+    """EOWNERDEAD: a rank died, and the job was opened with on_death="fail"."""
+
+
+class NotANumber(Error, ArithmeticError):
+    """EDOM: the loss of a rank is not a number. The step counts, and changed nothing."""
+
+
+class RankBusy(Error):
+    """EBUSY: another process is this rank."""
+
+
+_CLASSES = {errno.EOWNERDEAD: RankDied, errno.EDOM: NotANumber, errno.EBUSY: RankBusy}
+
+
+def check(code: int) -> int:
+    """The result of a call of libweightd-train; Error for a negative one, with its sentence."""
+    if code < 0:
+        sentence = lib.weightd_train_error().decode(errors="replace") or os.strerror(-code)
+        raise _CLASSES[-code](-code, sentence) if -code in _CLASSES else error(-code, sentence)
+    return code
+
+
+def take_text(pointer: c_void_p) -> str:
+    """A text that the library allocated, which is freed."""
+    try:
+        return ctypes.string_at(pointer.value).decode()
+    finally:
+        free(pointer)

@@ -1,0 +1,139 @@
+"""Gradients: from autograd into the memory of the job, by hooks."""
+from __future__ import annotations
+
+import errno
+import weakref
+
+import torch
+
+from .._errors import error
+from ..torch._misfit import some
+from ._sharded import Sharded
+from ._trainer import Trainer
+
+
+class Gradients:
+    """
+    The gradients of one rank.
+
+    A hook copies what backward made into GRAD, and p.grad becomes a view of that: autograd adds later micro-batches in
+    place, and zero_grad() that drops the view drops that gradient and nothing else. After the step p.grad is None.
+    """
+
+    def __init__(self, sharded: Sharded, trainer: Trainer, parameters: list[torch.nn.Parameter], is_two_phase: bool):
+        """`parameters` are those of the first rows of the plan, in order."""
+        self._sharded, self._trainer, self._parameters = sharded, trainer, parameters
+        self._names = [row.name for row in sharded.parameters()]
+        self._is_two_phase, self._overlaps = is_two_phase, is_two_phase and sharded.options.overlap
+        self._slots: dict[int, list[torch.Tensor]] = {}  # views of GRAD, by the address of the first one
+        self._views: list[torch.Tensor] | None = None  # of this step
+        self._versions = [0] * len(parameters)  # of each view, after autograd or we have last written it
+        self._is_over = [False] * len(parameters)  # handed over in this step: not to be written again
+        this = weakref.ref(self)
+        for index, parameter in enumerate(parameters):
+            parameter.register_post_accumulate_grad_hook(_hook(this, index))
+
+    def _current(self) -> list[torch.Tensor]:
+        """The views of this step."""
+        if self._views is None:
+            address = next(self._trainer.grad_address(i) for i, p in enumerate(self._parameters) if p.numel())
+            if address not in self._slots:
+                self._slots[address] = self._map()
+            self._views = self._slots[address]
+        return self._views
+
+    def _map(self) -> list[torch.Tensor]:
+        flat = self._trainer.range("GRAD")
+        views = []
+        for index, parameter in enumerate(self._parameters):
+            at = (self._trainer.grad_address(index) - flat.data_ptr()) // flat.element_size()
+            view = flat[at:at + parameter.numel()] if parameter.numel() else torch.empty(0)
+            views.append(view.view(parameter.shape).data)  # .data: with a version counter of its own
+        return views
+
+    def take(self, index: int, parameter: torch.nn.Parameter) -> None:
+        """A backward pass has completed the gradient of a parameter, or added to it."""
+        grad, view = parameter.grad, self._current()[index]
+        if grad is None:
+            return
+        if self._is_over[index]:
+            parameter.grad = None
+            raise error(errno.EALREADY, f"{self._names[index]}: its gradient was handed over, and another backward pass made "
+                        "one before opt.step(); run all micro-batches of a step but the last inside no_sync()")
+        if grad is not view:
+            self._copy(index, parameter, grad)
+        if parameter.grad is view:
+            self._versions[index] = view._version
+            if self._overlaps and self._sharded.is_sync:
+                parameter.grad = None
+                self._is_over[index] = True
+                self._trainer.ready(index)
+
+    def _copy(self, index: int, parameter: torch.nn.Parameter, grad: torch.Tensor) -> None:
+        try:
+            self._refuse(index, grad)
+        except BaseException:
+            parameter.grad = None
+            raise
+        if self._is_two_phase and not self._trainer.wants(index):
+            parameter.grad = None  # this rank died after it had handed over the same one
+            self._is_over[index] = True
+            return
+        view = self._current()[index]
+        with torch.no_grad():
+            view.copy_(grad)
+        parameter.grad = view
+
+    def _refuse(self, index: int, grad: torch.Tensor) -> None:
+        name = self._names[index]
+        if grad.layout != torch.strided:
+            raise error(errno.EOPNOTSUPP, f"{name}: its gradient is sparse, which jobs cannot have; "
+                        "torch.nn.Embedding(..., sparse=False) makes a dense one")
+        if grad.requires_grad:
+            raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its own, "
+                        "which a job cannot hold; take second derivatives by torch.autograd.grad()")
+
+    def complete(self) -> None:
+        """
+        Before the update: what backward did not make is zero. Error: a gradient was changed after backward, or is of
+        a kind that take() refuses.
+        """
+        views = self._current()
+        changed = [self._names[i] for i, p in enumerate(self._parameters)
+                   if p.grad is views[i] and views[i]._version != self._versions[i]]
+        if changed:
+            raise error(errno.EOPNOTSUPP, f"{some(changed)}: the gradient was changed in place after backward. It is this "
+                        "rank's part and not yet the mean: clip by opt.step(max_norm=...), weight by opt.step(weight=...), "
+                        "scale the loss, and use no GradScaler; opt.zero_grad() drops the gradients")
+        for index, parameter in enumerate(self._parameters):
+            if parameter.grad is None:
+                if not self._is_over[index] and not (self._is_two_phase and not self._trainer.wants(index)):
+                    views[index].zero_()
+            elif parameter.grad is not views[index]:
+                self._copy(index, parameter, parameter.grad)
+                self._versions[index] = views[index]._version
+
+    def hand_over(self) -> None:
+        """The update has begun and is not done: nothing of this step may be written again."""
+        self.forget()
+        self._is_over = [True] * len(self._parameters)
+
+    def drop(self) -> None:
+        """After the update: the next step begins."""
+        self.forget()
+        self._is_over = [False] * len(self._parameters)
+        self._views = None
+
+    def forget(self) -> None:
+        """zero_grad(): this step's gradients so far are dropped, but for those that were handed over."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def _hook(this: weakref.ref[Gradients], index: int):
+    def take(parameter: torch.nn.Parameter) -> None:
+        gradients = this()
+        if gradients is not None:
+            gradients.take(index, parameter)
+
+    return take

@@ -1,0 +1,206 @@
+"""
+The token of a job, which all ranks of one start of a program find, and those of the next start.
+
+$WEIGHTD_JOB has it under `weightctl train run`. Else it lies in a file of mode 0600, and the first rank that holds the
+lock on an empty one creates the job: no rank waits for another, and one that is killed there leaves the file empty.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import pathlib
+import stat
+import urllib.parse
+import warnings
+from ctypes import byref, c_uint64, c_void_p
+from typing import Iterator
+
+from .. import _abi as weightd_abi
+from .._abi import text
+from .._connection import Connection
+from .._errors import Error, error
+from . import _abi
+from ._mesh import launched_by
+from ._sharded import Sharded
+
+_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 1_000}  # without a rank; 0: for ever
+_ordinals = itertools.count(1)  # jobs of this process without a name
+
+
+class Job:
+    """
+    token  which makes a process a rank
+    """
+
+    def __init__(self, token: str, file: pathlib.Path | None = None, is_ours: bool = False):
+        self.token, self._file, self._is_ours = token, file, is_ours
+
+    def left(self) -> None:
+        """After this rank has left: the last one empties the file, and removes one that is ours."""
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):  # it may be gone, and then so may the server
+            with _locked(self._file, 0) as fd:
+                if _token_in(fd) == self.token and not _exists(Connection(), self.token):
+                    os.ftruncate(fd, 0)
+                    if self._is_ours:
+                        self._file.unlink()
+
+
+def find_job(sharded: Sharded) -> Job:
+    """
+    The job of this optimizer: by `job=`, $WEIGHTD_JOB, $WEIGHTD_JOB_FILE, or the launcher of this process. Created
+    unless it is there. Error; ValueError: a file that others may read.
+    """
+    given, environment = sharded.options.job, os.environ
+    if given is None and environment.get("WEIGHTD_JOB"):
+        return Job(environment["WEIGHTD_JOB"].strip())
+    connection, n_ranks = Connection(), sharded.mesh.size
+    if given is not None:
+        file = _folder() / f"job-{urllib.parse.quote(given, safe='')}-{_digest(connection.socket())}"
+        return _from_file(connection, file, given, n_ranks, "named")
+    if environment.get("WEIGHTD_JOB_FILE"):
+        file = pathlib.Path(environment["WEIGHTD_JOB_FILE"]).absolute()
+        return _from_file(connection, file, f"train-{_digest(connection.socket(), str(file))}", n_ranks, "named", False)
+    if n_ranks == 1 and launched_by() is None:
+        return Job(_create(connection, f"train-{_digest(os.urandom(16).hex())}", n_ranks, "alone"))
+    key = _digest(connection.socket(), *_launcher(), str(next(_ordinals)))
+    return _from_file(connection, _folder() / f"run-{key}", f"train-{key}", n_ranks, "launched")
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+
+
+# --- Files ---------------------------------------------------------------------------------------
+
+
+def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: int, kind: str,
+               is_ours: bool = True) -> Job:
+    with _locked(file, os.O_CREAT) as fd:
+        token = _token_in(fd)
+        if token is not None and not _exists(connection, token):
+            if kind == "named":
+                warnings.warn(f"job '{token.partition(':')[0]}' of {file} is gone: removed, or lost with its server; a new one "
+                              "begins at step 0", RuntimeWarning, stacklevel=2)
+            token = None
+        if token is None:
+            try:
+                token = _create(connection, name, n_ranks, kind)
+            except Error as e:
+                if e.errno != errno.EEXIST:
+                    raise
+                raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` removes "
+                            "it, or WEIGHTD_JOB_FILE names the file with the token") from e
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{token}\n".encode(), 0)
+    return Job(token, file, is_ours)
+
+
+@contextlib.contextmanager
+def _locked(file: pathlib.Path, flags: int) -> Iterator[int]:
+    """A descriptor of the file, which no other process has locked, and which has not been removed meanwhile."""
+    while True:
+        fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+        try:
+            _refuse_others(file, os.fstat(fd), stat.S_ISREG)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(fd, file):
+                yield fd
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, file: pathlib.Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _token_in(fd: int) -> str | None:
+    """The token; None for an empty file, or one whose writer was killed half way."""
+    content = os.pread(fd, 4096, 0).decode(errors="replace")
+    return content.strip() if content.endswith("\n") and content.strip() else None
+
+
+def _folder() -> pathlib.Path:
+    """A folder of this user's own, which lasts as long as the login or the machine."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.geteuid():
+        folder = pathlib.Path(runtime) / "weightd-train"
+    else:
+        folder = pathlib.Path(os.environ.get("TMPDIR") or "/tmp") / f"weightd-train-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _refuse_others(folder, os.lstat(folder), stat.S_ISDIR)
+    return folder
+
+
+def _refuse_others(path: pathlib.Path, status: os.stat_result, is_kind) -> None:
+    if not is_kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise ValueError(f"{path} holds the token of a job, and must belong to this user and to nobody else (chmod "
+                         f"{'0700' if is_kind is stat.S_ISDIR else '0600'}); it has mode {stat.S_IMODE(status.st_mode):04o} and "
+                         f"uid {status.st_uid}")
+
+
+# --- Launchers -----------------------------------------------------------------------------------
+
+
+def _launcher() -> tuple[str, ...]:
+    """
+    What the ranks of one start have in common, also after a restart of some or all by their launcher, and other
+    starts have not: the process of the launcher, which is the nearest ancestor without this rank's variable, and the
+    run as it calls it. torchrun restarts its ranks with another MASTER_PORT.
+    """
+    variable, pid = launched_by(), os.getppid()
+    while pid > 1 and variable is not None and variable in _environment(pid):
+        pid = int(_stat(pid)[1])
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    born = _stat(pid)[19] if pid > 0 else ""
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    names = [run] if run is not None else [os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")]
+    return (boot, os.readlink("/proc/self/ns/pid"), str(pid), born, *names)
+
+
+def _environment(pid: int) -> set[str]:
+    """The names of the variables that a process was started with; none of a process that we may not look at."""
+    try:
+        content = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return set()
+    return {os.fsdecode(entry.partition(b"=")[0]) for entry in content.split(b"\0")}
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name: state, parent, and so on; the time of its birth is at 19."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+# --- Requests ------------------------------------------------------------------------------------
+
+
+def _create(connection: Connection, name: str, n_ranks: int, kind: str) -> str:
+    token = ctypes.create_string_buffer(_abi.TOKEN_MAX)
+    options = _abi.JobOptions(n_ranks=n_ranks, linger_ms=_LINGER_MS[kind])
+    connection.call(weightd_abi.lib.weightd_job_create, connection.handle, text(name), byref(options), token)
+    return token.value.decode()
+
+
+def _exists(connection: Connection, token: str) -> bool:
+    description, size = c_void_p(), c_uint64()
+    try:
+        connection.call(weightd_abi.lib.weightd_job_description, connection.handle, text(token), byref(description), byref(size))
+    except Error as e:
+        if e.errno == errno.ENOENT:
+            return False
+        if e.errno == errno.ENODATA:
+            return True
+        raise
+    _abi.free(description)
+    return True

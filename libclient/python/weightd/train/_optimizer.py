@@ -1,0 +1,340 @@
+"""Optimizers whose state is a job's."""
+from __future__ import annotations
+
+import atexit
+import errno
+import numbers
+import sys
+import weakref
+from typing import Any, Iterator
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .._errors import Error, error
+from ..torch._misfit import some
+from . import _abi, _state
+from ._gradients import Gradients
+from ._job import Job, find_job
+from ._places import Places, fill
+from ._sharded import Sharded, sharded_of, sharded_with
+from ._trainer import Plan, Traffic, Trainer, is_in_job
+
+
+class Optimizer(torch.optim.Optimizer):
+    """
+    An optimizer of torch's kind, whose step the ranks of a job take together. Its state lies in the job.
+
+    Making it opens the job: the ranks compare their plans, rank 0 gives a new job its values, and the parameters of
+    the module become views of memory that only steps write. Of a job that is under way, the program's state is put
+    back, too: the generators of torch, numpy (if loaded) and Python, the cursor, the learning rates, the buffers of the
+    module. A program that was killed goes on at its very step when it is started again:
+
+        for step in opt.steps(1000):                 # from opt.resumed_step on
+            ...
+            opt.step(loss, cursor=position)
+
+    A scheduler of torch continues likewise: LambdaLR(opt, f, last_epoch=opt.resumed_step - 1).
+
+    The job ends when each rank has called close(): at the end of a `with opt:` block without an exception, or of a
+    program that ends without one after its loop over steps() was done. Else it stays, to be resumed or removed
+    (weightctl rm).
+
+    resumed_step  steps that were committed when this process opened the job; 0 for a new one
+    cursor        what the last committed step saved; None for a new job
+
+    Raised by making it and by step(): LayoutMismatch: the ranks have different plans, and the first difference.
+    Timeout: a rank did not arrive. RankBusy: another process is this rank. RankDied. Error: no room, with the
+    arithmetic; no server; a job that was removed.
+    """
+
+    _NAME = ""
+    _FIXED: tuple[str, ...] = ()  # members of a group that are part of the plan
+    _job: Job | None = None
+
+    def __init__(self, params, defaults: dict[str, Any]):
+        sharded = sharded_of(params) if isinstance(params, torch.nn.Module) else None
+        super().__init__(list(params.parameters()) if isinstance(params, torch.nn.Module) else params, defaults)
+        sharded = sharded or sharded_with(self.param_groups[0]["params"][0])
+        if sharded.is_open:
+            raise error(errno.EBUSY, "this module has an optimizer already, and is in its job")
+        self._sharded = sharded
+        self._refuse_groups()
+        groups, self._fixed = [_group(group) for group in self.param_groups], self._fixed_now()
+        self._plan = Plan(sharded, self._NAME, groups, self._group_of(), _state.SIZE)
+        self._job = find_job(sharded)
+        options = sharded.options
+        self._trainer = Trainer(self._plan, self._job.token, sharded.mesh.rank, options.deadline, options.on_death)
+        self._is_closed = self._is_complete = False
+        self._cursor: Any = None
+        self._pending: bytes | None = None  # the state of a step that was begun and is not committed
+        self._install()
+        self.resumed_step = self._trainer.step
+        self._resume()
+        _refuse_foreign()
+        _open.add(self)
+
+    # --- Opening --------------------------------------------------------------------------------
+
+    def _refuse_groups(self) -> None:
+        rows = self._sharded.parameters()
+        given = {id(p) for group in self.param_groups for p in group["params"]}
+        without = [row.name for row in rows if id(row.tensor) not in given]
+        if without:
+            raise ValueError(f"{some(without)}: in no parameter group; a job trains all parameters of its module")
+        if len(given) > len(rows):
+            raise ValueError(f"the parameter groups have {len(given) - len(rows)} parameters that the module has not")
+        for i, group in enumerate(self.param_groups):
+            for key in ("lr", *(key for key in self._FIXED if key not in ("betas", "nesterov"))):
+                if not isinstance(group[key], numbers.Real) or not group[key] >= 0:
+                    raise ValueError(f"parameter group {i}: {key} is {group[key]!r}, and must be a number that is not negative")
+
+    def _group_of(self) -> dict[str, int]:
+        index = {id(p): i for i, group in enumerate(self.param_groups) for p in group["params"]}
+        return {row.name: index[id(row.tensor)] for row in self._sharded.parameters()}
+
+    def _fixed_now(self) -> list[dict[str, Any]]:
+        return [{key: group[key] for key in self._FIXED} for group in self.param_groups]
+
+    def _install(self) -> None:
+        sharded, trainer = self._sharded, self._trainer
+        if trainer.is_empty and sharded.mesh.rank == 0:
+            fill(sharded, trainer)
+        trainer.begin()
+        self._places = Places(sharded, trainer)
+        successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
+        for group in self.param_groups:
+            group["params"] = [successors[id(p)] for p in group["params"]]
+        is_two_phase = self._plan.describe()["form"] != "fused"
+        self._gradients = Gradients(sharded, trainer, self._places.parameters, is_two_phase)
+        sharded.is_open = True
+
+    def _resume(self) -> None:
+        packed = self._trainer.state()
+        if not packed:
+            return
+        self._cursor, groups = _state.restore(packed)
+        for group, saved in zip(self.param_groups, groups):
+            group.update(saved)
+
+    # --- Steps ----------------------------------------------------------------------------------
+
+    @property
+    def step_number(self) -> int:
+        """Steps that are committed."""
+        return self._trainer.step
+
+    @property
+    def cursor(self) -> Any:
+        return self._cursor
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The numbers of the steps that are left of `total`, from 0 as in range(): each is given until it is committed."""
+        while self.step_number < total:
+            yield self.step_number
+        self._is_complete = True
+
+    @torch.no_grad()
+    def step(self, loss=None, *, max_norm: float | None = None, weight: float | None = None,
+             cursor: Any = None) -> None:
+        """
+        Takes the step with all ranks: the mean of their gradients, then the update. Parameters without a gradient in
+        this step have one of zeros, and p.grad is None afterwards.
+
+        loss      a number or a tensor of one: NotANumber is raised on all ranks if that of one is NaN. The step counts
+                  then, and changed nothing
+        max_norm  clips the gradient by its global norm, as clip_grad_norm_() clips the whole one; needs the form
+                  "two-phase". See norm. All ranks pass the same
+        weight    of this rank in the mean, such as its number of samples: sum(weight * gradient) / sum(weight). None: equal
+        cursor    anything that JSON has, 4 KiB at most, saved with the step: the position in the data, the
+                  state_dict() of a scheduler; None: as with the last step
+
+        After RankDied and Timeout the step is not taken, and step() may be called again. Raised before anything moves: Error for
+        a parameter that is no longer in the job (to(), load_state_dict(assign=True)), or a gradient that was changed.
+        """
+        if self._is_closed:
+            raise error(errno.EALREADY, "this rank has left its job by close(), and takes no more steps")
+        if callable(loss) and not isinstance(loss, torch.Tensor):
+            raise TypeError("step() takes the loss, and no closure: gradients of a step are computed once")
+        self._refuse_changes()
+        if max_norm and self._plan.describe()["form"] == "fused":
+            raise error(errno.EINVAL, 'max_norm needs the whole gradient before the update: shard(..., form="two-phase")')
+        self._trainer.use()
+        self._places.check()
+        if cursor is not None:
+            self._cursor = cursor
+        if self._pending is None:
+            state = _state.pack(self._cursor, [_scalars(group) for group in self.param_groups])
+            self._gradients.complete()
+            self._places.save_buffers()
+            self._pending = state
+        rates = [float(group["lr"]) for group in self.param_groups]
+        try:
+            self._trainer.update(rates, weight or 0.0, None if loss is None else float(loss), max_norm or 0.0, self._pending)
+        except _abi.NotANumber:
+            self._finish()
+            raise
+        except Error:
+            self._gradients.hand_over()
+            raise
+        self._finish()
+
+    def _finish(self) -> None:
+        self._pending = None
+        self._gradients.drop()
+        self._places.has_written()
+
+    def _refuse_changes(self) -> None:
+        for i, (fixed, now) in enumerate(zip(self._fixed, self._fixed_now())):
+            for key in fixed:
+                if fixed[key] != now[key]:
+                    raise error(errno.EOPNOTSUPP, f"parameter group {i}: {key} is {now[key]!r} and was {fixed[key]!r}; only lr may "
+                                "change from step to step (cycle_momentum=False for schedulers that change it)")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """
+        Drops the gradients of this step so far. Not needed: a step does so itself.
+        """
+        self._gradients.forget()
+
+    @property
+    def norm(self) -> float:
+        """The global norm of the mean gradient of the last step, before clipping; "two-phase" only."""
+        return self._trainer.norm
+
+    # --- Around steps ------------------------------------------------------------------------------
+
+    def publish(self, name: str) -> int | None:
+        """
+        Publishes parameters and buffers of the last step as a version of buffer `name`. Every rank may call it: rank 0
+        does it, and gets the number of the version; the others get None.
+        """
+        return self._trainer.publish(name) if self._sharded.mesh.rank == 0 else None
+
+    def plan(self) -> dict[str, Any]:
+        """The plan, as weightd-train(7) describes its JSON."""
+        return self._plan.describe()
+
+    def traffic(self) -> Traffic:
+        """Bytes that this rank moved since it opened the job."""
+        return self._trainer.traffic()
+
+    def close(self) -> None:
+        """This rank is done: once all are, the job ends. The parameters remain as they are, and read-only."""
+        if not self._is_closed:
+            self._trainer.close()
+            self._is_closed = True
+            self._job.left()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is None:
+            self.close()
+
+    # --- Refused --------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Before the job is open only."""
+        if self._job is not None:
+            raise error(errno.EOPNOTSUPP, "parameter groups are part of the plan, which is fixed; give them all to the "
+                        "optimizer when it is made")
+        super().add_param_group(param_group)
+
+    def state_dict(self):
+        """Refused: the state is in the job, which keeps it over restarts."""
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts, and a start of the program resumes it; "
+                    "opt.publish() makes a version of the parameters")
+
+    def load_state_dict(self, state_dict) -> None:
+        """Refused, as state_dict()."""
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, which resumes with it")
+
+    def __reduce__(self):
+        raise TypeError("an optimizer of weightd.train is one rank in one process, and cannot be copied or pickled")
+
+
+class AdamW(Optimizer):
+    """torch.optim.AdamW on a job, with the bits of its fused=True: see Optimizer."""
+
+    _NAME = "adamw"
+    _FIXED = ("betas", "eps", "weight_decay")
+
+    def __init__(self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2):
+        """`params`: the module that shard() returned, or its parameters, or parameter groups, as torch takes them."""
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+
+class Adam(Optimizer):
+    """torch.optim.Adam on a job, with weight decay added to the gradient: see Optimizer."""
+
+    _NAME = "adam"
+    _FIXED = ("betas", "eps", "weight_decay")
+
+    def __init__(self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0):
+        """`params` as of AdamW."""
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+
+class SGD(Optimizer):
+    """torch.optim.SGD on a job, without dampening: see Optimizer."""
+
+    _NAME = "sgd"
+    _FIXED = ("momentum", "weight_decay", "nesterov")
+
+    def __init__(self, params, lr: float = 1e-3, momentum: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False):
+        """`params` as of AdamW."""
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
+
+
+def _group(group: dict[str, Any]) -> _abi.Group:
+    beta1, beta2 = group.get("betas", (0.0, 0.0))
+    return _abi.Group(weight_decay=group["weight_decay"], beta1=beta1, beta2=beta2, eps=group.get("eps", 0.0),
+                      momentum=group.get("momentum", 0.0), nesterov=bool(group.get("nesterov", False)))
+
+
+def _scalars(group: dict[str, Any]) -> dict[str, float]:
+    """What schedulers keep in a group: lr, initial_lr and their like."""
+    return {key: float(value) for key, value in group.items()
+            if isinstance(value, numbers.Real) and not isinstance(value, bool)}
+
+
+# --- Other optimizers ----------------------------------------------------------------------------
+
+_foreign: Any = None  # the handle of the hook, once there is a job
+
+
+def _refuse_foreign() -> None:
+    """From now on step() of another optimizer with a parameter of a job is refused: its write would be a fault."""
+    global _foreign
+    if _foreign is None:
+        _foreign = register_optimizer_step_pre_hook(_refuse_step)
+
+
+def _refuse_step(optimizer: torch.optim.Optimizer, *_) -> None:
+    if isinstance(optimizer, Optimizer):
+        return
+    if any(is_in_job(p) for group in optimizer.param_groups for p in group["params"]):
+        raise error(errno.EACCES, f"{type(optimizer).__name__} would write parameters that are in the memory of a job, which only "
+                    "its own optimizer may write (weightd.train.AdamW, Adam, SGD)")
+
+
+# --- The end of a program --------------------------------------------------------------------------
+
+_open: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+
+def _close_complete() -> None:
+    """At the end of a program without an exception: jobs whose steps are all done."""
+    if getattr(sys, "last_value", None) is not None:
+        return
+    for optimizer in list(_open):
+        if optimizer._is_complete and not optimizer._is_closed and not optimizer._trainer.is_parents():
+            optimizer.close()
+
+
+atexit.register(_close_complete)

@@ -1,0 +1,210 @@
+"""A rank of a job: the plan, the memory, and the calls of libweightd-train."""
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import math
+import os
+import weakref
+from ctypes import byref, c_double, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _dtype
+from .._abi import text
+from .._connection import Connection, milliseconds
+from .._errors import error
+from . import _abi
+from ._abi import FORMS, KINDS, ON_DEATH, OPTIMIZERS, ROLES, check, lib
+from ._sharded import Row, Sharded
+
+
+class Traffic(NamedTuple):
+    """
+    Bytes that this rank moved since it opened the job.
+
+    read     from gradients and sums of other ranks
+    written  into copies of the parameters of other ranks
+    sent     on sockets
+    """
+
+    read: int
+    written: int
+    sent: int
+
+
+class Described(NamedTuple):
+    """A row without its tensor, which would hold the memory that its trainer maps, and so itself."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Plan:
+    """The plan of a module, as all ranks have it."""
+
+    handle: c_void_p | None = None  # until __init__ has one
+
+    def __init__(self, sharded: Sharded, optimizer: str, groups: list[_abi.Group], group_of: dict[str, int],
+                 state_size: int):
+        given = sharded.options
+        self.rows = [Described(row.name, row.dtype, row.shape) for row in sharded.rows]
+        tensors = (_abi.Tensor * len(self.rows))(*(_row(row, group_of.get(row.name, 0)) for row in sharded.rows))
+        array = (_abi.Group * len(groups))(*groups)
+        options = _abi.PlanOptions(mesh=sharded.mesh._handle, strategy=text(given.strategy),
+                                   optimizer=OPTIMIZERS[optimizer], groups=array, n_groups=len(groups),
+                                   form=FORMS[given.form], bucket_bytes=given.bucket_bytes, overlap=given.overlap,
+                                   staleness=given.staleness, state_size=state_size)
+        handle = c_void_p()
+        check(lib.weightd_plan_new(tensors, len(self.rows), byref(options), byref(handle)))
+        self.handle = handle
+
+    def __del__(self, free=lib.weightd_plan_free):
+        if self.handle is not None:
+            free(self.handle)
+
+    def describe(self) -> dict[str, Any]:
+        found = c_void_p()
+        check(lib.weightd_plan_json(self.handle, byref(found)))
+        return json.loads(_abi.take_text(found))
+
+    def places(self) -> list[_abi.Tensor]:
+        """Offset and bytes of each row."""
+        found = []
+        for i in range(len(self.rows)):
+            found.append(_abi.Tensor())
+            check(lib.weightd_plan_tensor(self.handle, i, byref(found[-1])))
+        return found
+
+
+def _row(row: Row, group: int) -> _abi.Tensor:
+    shape = (c_uint64 * len(row.shape))(*row.shape)
+    return _abi.Tensor(name=text(row.name), shape=shape, n_dims=len(row.shape), dtype=_dtype.code(row.dtype),
+                       role=ROLES[row.role], group=group)
+
+
+class Trainer:
+    """
+    This process as a rank. Tensors over its memory hold it, it holds none of them: the last one to go unmaps it.
+    Indices are those of the plan's rows.
+    """
+
+    handle: c_void_p | None = None  # until __init__ has one
+
+    def __init__(self, plan: Plan, token: str, rank: int, deadline: float | None, on_death: str):
+        self.plan, self._pid = plan, os.getpid()
+        self._connection = Connection()  # the library keeps it for this trainer
+        options = _abi.Options(token=text(token), rank=rank, on_death=ON_DEATH[on_death],
+                               deadline_ms=-1 if deadline is None else max(1, milliseconds(deadline)))
+        handle = c_void_p()
+        check(lib.weightd_train_open(self._connection.handle, plan.handle, byref(options), byref(handle)))
+        self.handle = handle
+        size = c_uint64()
+        self._param = lib.weightd_train_range(handle, KINDS["PARAM"], byref(size)), size.value
+        _all.add(self)
+
+    def __del__(self, free=lib.weightd_train_free, getpid=os.getpid):
+        if self.handle is not None and self._pid == getpid():
+            free(self.handle)
+
+    @property
+    def step(self) -> int:
+        """Steps that are committed."""
+        return lib.weightd_train_step(self.handle)
+
+    @property
+    def is_empty(self) -> bool:
+        return lib.weightd_train_is_empty(self.handle)
+
+    def is_parents(self) -> bool:
+        """True in a process that was forked from the rank."""
+        return self._pid != os.getpid()
+
+    def use(self) -> c_void_p:
+        """The handle, for a call. Disconnected: a forked child is no rank."""
+        if self.is_parents():
+            raise error(errno.ECHILD, "this process was forked from a rank, and is none: the parameters may be read "
+                        "here, and a step is the parent's")
+        return self.handle
+
+    def _memory(self, address: int, size: int) -> Any:
+        """Memory of the job as an object with a buffer, which keeps it mapped."""
+        pages = (ctypes.c_ubyte * size).from_address(address)
+        pages.trainer = self
+        return pages
+
+    def range(self, kind: str) -> torch.Tensor:
+        """PARAM, or GRAD of the step that is next, flat and float32."""
+        size = c_uint64()
+        address = lib.weightd_train_range(self.handle, KINDS[kind], byref(size))
+        return torch.frombuffer(self._memory(address, size.value), dtype=torch.float32)
+
+    def buffer(self, index: int) -> torch.Tensor:
+        row = self.plan.rows[index]
+        kind, shape = getattr(torch, _dtype.TORCH[row.dtype]), _dtype.packed(row.shape, row.dtype)
+        size = math.prod(shape) * kind.itemsize
+        if not size:
+            return torch.empty(shape, dtype=kind)
+        address = lib.weightd_train_buffer(self.handle, index)
+        return torch.frombuffer(self._memory(address, size), dtype=kind).view(shape)
+
+    def grad_address(self, index: int) -> int:
+        """It changes from step to step with staleness."""
+        return lib.weightd_train_grad(self.handle, index) or 0
+
+    def fill(self, index: int, values: torch.Tensor) -> None:
+        values = values.detach().contiguous()
+        check(lib.weightd_train_fill(self.handle, index, values.data_ptr()))
+
+    def begin(self) -> None:
+        check(lib.weightd_train_begin(self.handle))
+
+    def state(self) -> bytes:
+        size = c_uint64()
+        address = lib.weightd_train_state(self.handle, byref(size))
+        return ctypes.string_at(address, size.value) if address else b""
+
+    def wants(self, index: int) -> bool:
+        return lib.weightd_train_wants(self.handle, index)
+
+    def ready(self, index: int) -> None:
+        check(lib.weightd_train_ready(self.handle, index))
+
+    def update(self, lr: list[float], weight: float, loss: float | None, max_norm: float, state: bytes) -> None:
+        update = _abi.Update(lr=(c_double * len(lr))(*lr), weight=weight, has_loss=loss is not None, loss=loss or 0.0,
+                             max_norm=max_norm, state=state, state_size=len(state))
+        check(lib.weightd_train_update(self.use(), byref(update)))
+
+    @property
+    def norm(self) -> float:
+        return lib.weightd_train_norm(self.handle)
+
+    def traffic(self) -> Traffic:
+        found = _abi.Traffic()
+        check(lib.weightd_train_traffic(self.handle, byref(found)))
+        return Traffic(found.read, found.written, found.sent)
+
+    def planned_traffic(self, rank: int) -> Traffic:
+        found = _abi.Traffic()
+        check(lib.weightd_plan_traffic(self.plan.handle, c_uint32(rank), byref(found)))
+        return Traffic(found.read, found.written, found.sent)
+
+    def publish(self, name: str) -> int:
+        version = c_uint64()
+        check(lib.weightd_train_publish(self.use(), text(name), byref(version)))
+        return version.value
+
+    def close(self) -> None:
+        check(lib.weightd_train_close(self.use()))
+
+
+_all: weakref.WeakSet[Trainer] = weakref.WeakSet()
+
+
+def is_in_job(tensor: torch.Tensor) -> bool:
+    """True for a tensor in the parameters of a job that this process has mapped."""
+    address = tensor.data_ptr() if tensor.device.type == "cpu" else 0
+    return any(start <= address < start + size for start, size in (trainer._param for trainer in _all))

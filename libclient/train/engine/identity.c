@@ -1,0 +1,94 @@
+#include "libclient/train/engine/identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "libclient/train/plan/sentence.h"
+
+static int token_read(const char *path, char ret[WEIGHTD_TOKEN_MAX])
+{
+	cleanup(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+	uint64_t size;
+	int r;
+
+	if (fd < 0) {
+		r = -errno;
+		return train_fail(r, "cannot open the token of the job, $WEIGHTD_JOB_FILE '%s': %s",
+				  path, strerror(-r));
+	}
+	r = fd_read_all(fd, ret, WEIGHTD_TOKEN_MAX, &size);
+	if (r < 0)
+		return train_fail(r, "cannot read the token of the job, $WEIGHTD_JOB_FILE '%s': %s",
+				  path, strerror(-r));
+	while (size && (ret[size - 1] == '\n' || ret[size - 1] == '\0'))
+		size--;
+	if (size == 0 || size == WEIGHTD_TOKEN_MAX || memchr(ret, '\0', size))
+		return train_fail(-EINVAL,
+				  "$WEIGHTD_JOB_FILE '%s' has no token of a job; write the one that "
+				  "weightctl train run or weightd_job_create() made",
+				  path);
+	ret[size] = '\0';
+	return 0;
+}
+
+static int token_find(const char *token, char ret[WEIGHTD_TOKEN_MAX])
+{
+	const char *path = getenv("WEIGHTD_JOB_FILE");
+
+	if (!token)
+		token = getenv("WEIGHTD_JOB");
+	if (!token && path)
+		return token_read(path, ret);
+	if (!token)
+		return train_fail(
+			-EINVAL,
+			"there is no token of a job; start this program by weightctl train run, "
+			"or set $WEIGHTD_JOB or $WEIGHTD_JOB_FILE");
+	if (!*token || strlen(token) >= WEIGHTD_TOKEN_MAX)
+		return train_fail(
+			-EINVAL,
+			"the token of the job has %zu bytes; it is 'NAME:64 hexadecimal digits'",
+			strlen(token));
+	memcpy(ret, token, strlen(token) + 1);
+	return 0;
+}
+
+static int rank_find(uint32_t *ret)
+{
+	const char *variable = getenv("LOCAL_RANK") ? "LOCAL_RANK" : "RANK";
+	const char *value = getenv(variable);
+	uint64_t rank;
+
+	if (!value)
+		return train_fail(
+			-EINVAL,
+			"neither $LOCAL_RANK nor $RANK is set; start this program by weightctl "
+			"train run or torchrun, or give the rank");
+	if (num_parse(value, 10, &rank) < 0 || rank >= WEIGHTD_RANKS_MAX)
+		return train_fail(-EINVAL, "$%s is '%.32s'; it must be a number below %d", variable,
+				  value, WEIGHTD_RANKS_MAX);
+	*ret = (uint32_t)rank;
+	return 0;
+}
+
+int identity_resolve(const struct weightd_train_options *options, char ret_token[WEIGHTD_TOKEN_MAX],
+		     uint32_t *ret_rank)
+{
+	char token[WEIGHTD_TOKEN_MAX];
+	uint32_t rank = options ? options->rank : 0;
+	int r = token_find(options ? options->token : NULL, token);
+
+	if (r == 0 && (!options || options->rank_from_env))
+		r = rank_find(&rank);
+	if (r < 0)
+		return r;
+	memcpy(ret_token, token, sizeof(token));
+	*ret_rank = rank;
+	return 0;
+}

@@ -1,0 +1,327 @@
+#include "libclient/train/engine/wait.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ipc/base/num.h"
+#include "libclient/train/engine/cpus.h"
+#include "libclient/train/plan/sentence.h"
+
+#define MS ((uint64_t)1000000)
+#define TICK_NS (WAIT_TICK_MS * MS)
+#define CHECK_NS (1000 * MS) /* of asking if the job exists */
+#define DEADLINE_DEFAULT_MS 30000
+#define N_PAUSES 2000 /* about 50 us: longer than a barrier takes, shorter than a time slice */
+
+/* A wait that has come to sleep. */
+struct wait {
+	struct wait_place *place;
+	const struct wait_reason *reason;
+	uint32_t (*find_rank)(const struct wait_reason *reason); /* NULL: it is reason->rank */
+	uint32_t rank; /* that is missing */
+	uint64_t woke_ns; /* last time, by the clock */
+	uint64_t waited_ns; /* that counts */
+	uint64_t looked_ns, checked_ns; /* last look, by waited_ns */
+};
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield" ::: "memory");
+#else
+	__asm__ volatile("" ::: "memory");
+#endif
+}
+
+static uint32_t *futex_of(struct control_word *word)
+{
+	return (uint32_t *)(void *)&word->value + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+static void futex_wake_all(struct control_word *word)
+{
+	(void)syscall(SYS_futex, futex_of(word), FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/*
+ * A value that grew by a multiple of 2^32 between the load and the wait looks unchanged: that costs a tick. The result is
+ * of no interest: the word is looked at in any case.
+ */
+static void futex_wait(struct control_word *word, uint64_t value, uint64_t timeout_ns)
+{
+	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / (1000 * MS)),
+				   .tv_nsec = (long)(timeout_ns % (1000 * MS))};
+
+	(void)syscall(SYS_futex, futex_of(word), FUTEX_WAIT, (uint32_t)value, &timeout, NULL, 0);
+}
+
+/* Returns true where the rank has a process, and remembers it. */
+static bool rank_meet(struct wait_place *p, uint32_t rank)
+{
+	int pid = p->job ? weightd_job_holder(p->job, rank) : -1;
+
+	if (pid != 0)
+		atomic_store_explicit(&p->pids[rank], pid, memory_order_relaxed);
+	return pid != 0;
+}
+
+static int rank_pid(const struct wait_place *p, uint32_t rank)
+{
+	return atomic_load_explicit(&p->pids[rank], memory_order_relaxed);
+}
+
+void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t rank, uint32_t n_ranks,
+		     const struct weightd_train_options *options)
+{
+	memset(p, 0, sizeof(*p));
+	p->job = job;
+	p->rank = rank;
+	p->n_ranks = n_ranks;
+	p->deadline_ms = options && options->deadline_ms ? options->deadline_ms
+							 : DEADLINE_DEFAULT_MS;
+	p->on_death = options ? options->on_death : WEIGHTD_DEATH_WAIT;
+	p->watches_all = p->on_death == WEIGHTD_DEATH_FAIL;
+	for (uint32_t i = 0; i < n_ranks; i++)
+		(void)rank_meet(p, i);
+	wait_place_count_cpus(p);
+}
+
+void wait_place_count_cpus(struct wait_place *p)
+{
+	p->spins = cpus_suffice(p->job, p->rank, p->n_ranks);
+}
+
+/*
+ * The order of the store and the load of n_waiters, and in a waiter of its increment and its load of the value, is what
+ * no waiter is lost by: all four are sequentially consistent.
+ */
+void wait_publish(struct control_word *word, uint64_t value)
+{
+	atomic_store(&word->value, value);
+	if (atomic_load(&word->n_waiters))
+		futex_wake_all(word);
+}
+
+void wait_publish_max(struct control_word *word, uint64_t value)
+{
+	uint64_t old = atomic_load(&word->value);
+
+	while (old < value && !atomic_compare_exchange_weak(&word->value, &old, value))
+		;
+	if (atomic_load(&word->n_waiters))
+		futex_wake_all(word);
+}
+
+/* The job in a sentence; without one there is no process that could be removed. */
+static const char *job_name(const struct wait_place *p)
+{
+	return p->job ? weightd_job_name(p->job) : "";
+}
+
+struct phrase {
+	char text[128];
+};
+
+/* "hand over its gradients of step 17" */
+static const char *reason_phrase(struct phrase *ret, const struct wait_reason *reason)
+{
+	if (reason->step)
+		(void)snprintf(ret->text, sizeof(ret->text), "%s of step %" PRIu64, reason->what,
+			       reason->step);
+	else
+		(void)snprintf(ret->text, sizeof(ret->text), "%s", reason->what);
+	return ret->text;
+}
+
+/* " (process 4711)", or nothing where the pid is not known. */
+static const char *pid_phrase(struct phrase *ret, const struct wait_place *p, uint32_t rank)
+{
+	ret->text[0] = '\0';
+	if (rank_pid(p, rank) > 0)
+		(void)snprintf(ret->text, sizeof(ret->text), " (process %d)", rank_pid(p, rank));
+	return ret->text;
+}
+
+static int fail_dead(const struct wait *w, uint32_t rank)
+{
+	const struct wait_place *p = w->place;
+	struct phrase what, pid;
+
+	(void)reason_phrase(&what, w->reason);
+	(void)pid_phrase(&pid, p, rank);
+	if (rank == w->rank)
+		return train_fail(
+			-EOWNERDEAD,
+			"rank %u%s died and did not %s; start rank %u again, or remove the job "
+			"(weightctl rm %s)",
+			rank, pid.text, what.text, rank, job_name(p));
+	return train_fail(
+		-EOWNERDEAD,
+		"rank %u%s died while rank %u waited for rank %u to %s; start rank %u again, or remove "
+		"the job (weightctl rm %s)",
+		rank, pid.text, p->rank, w->rank, what.text, rank, job_name(p));
+}
+
+static int fail_late(const struct wait *w, bool is_present)
+{
+	const struct wait_place *p = w->place;
+	uint32_t rank = w->rank;
+	double seconds = (double)p->deadline_ms / 1000;
+	struct phrase what, pid;
+
+	(void)reason_phrase(&what, w->reason);
+	(void)pid_phrase(&pid, p, rank);
+	if (is_present)
+		return train_fail(
+			-ETIMEDOUT,
+			"rank %u%s did not %s within %g s; look why that process is stopped or stuck, "
+			"or ask for a longer deadline",
+			rank, pid.text, what.text, seconds);
+	return train_fail(
+		-ETIMEDOUT,
+		"rank %u did not %s within %g s: it has no process%s; start rank %u, or remove the job "
+		"(weightctl rm %s)",
+		rank, what.text, seconds, rank_pid(p, rank) ? " any more" : "", rank, job_name(p));
+}
+
+/* weightd_job_check() talks to the server, on a connection that only one thread may use. */
+static bool job_is_removed(struct weightd_job *job)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* connections of jobs */
+	int r;
+
+	if (pthread_mutex_trylock(&lock) != 0)
+		return false; /* another thread is asking */
+	r = weightd_job_check(job);
+	(void)pthread_mutex_unlock(&lock);
+	return r == -ESTALE;
+}
+
+/* 0: wait on. */
+static int look_at_ranks(struct wait *w)
+{
+	struct wait_place *p = w->place;
+	uint32_t rank = w->rank;
+
+	if (!rank_meet(p, rank) && rank_pid(p, rank)) {
+		if (p->on_death == WEIGHTD_DEATH_FAIL)
+			return fail_dead(w, rank);
+		if (p->on_death == WEIGHTD_DEATH_FINISH && !w->reason->for_successor)
+			return WAIT_DEAD;
+	}
+	for (uint32_t i = 0; p->watches_all && i < p->n_ranks; i++)
+		if (i != p->rank && i != rank && !rank_meet(p, i) && rank_pid(p, i))
+			return fail_dead(w, i);
+	return 0;
+}
+
+static int look(struct wait *w)
+{
+	struct wait_place *p = w->place;
+	bool is_late = p->deadline_ms >= 0 && w->waited_ns >= (uint64_t)p->deadline_ms * MS;
+	int r;
+
+	if (!is_late && w->waited_ns - w->looked_ns < TICK_NS)
+		return 0;
+	w->looked_ns = w->waited_ns;
+	if (w->find_rank)
+		w->rank = w->find_rank(w->reason);
+	r = p->job ? look_at_ranks(w) : 0;
+	if (r == 0 && p->job && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
+		w->checked_ns = w->waited_ns;
+		if (job_is_removed(p->job)) {
+			struct phrase what;
+
+			r = train_fail(
+				-ESTALE,
+				"job '%s' was removed while rank %u waited for rank %u to %s; create another one",
+				job_name(p), p->rank, w->rank, reason_phrase(&what, w->reason));
+		}
+	}
+	if (r == 0 && is_late)
+		r = fail_late(w, rank_meet(p, w->rank));
+	return r;
+}
+
+/* A process that was stopped, or had no CPU, has not waited all that time. */
+static void wait_count_time(struct wait *w)
+{
+	uint64_t now = num_now_ns(), passed = now - w->woke_ns;
+
+	w->waited_ns += passed < 4 * TICK_NS ? passed : 4 * TICK_NS;
+	w->woke_ns = now;
+}
+
+static uint64_t wait_timeout(const struct wait *w)
+{
+	uint64_t deadline_ns = (uint64_t)w->place->deadline_ms * MS;
+
+	if (w->place->deadline_ms < 0 || deadline_ns > w->waited_ns + TICK_NS)
+		return TICK_NS;
+	return deadline_ns > w->waited_ns ? deadline_ns - w->waited_ns : 0;
+}
+
+static int wait_asleep(struct wait *w, struct control_word *word, uint64_t value)
+{
+	for (;;) {
+		uint64_t now = atomic_load(&word->value);
+		int r;
+
+		if (now >= value)
+			return 0;
+		futex_wait(word, now, wait_timeout(w));
+		wait_count_time(w);
+		r = look(w);
+		/* The rank may have published before it ended. */
+		if (r != 0)
+			return atomic_load(&word->value) >= value ? 0 : r;
+	}
+}
+
+static bool wait_spinning(const struct wait_place *p, struct control_word *word, uint64_t value)
+{
+	for (unsigned i = 0; i < (p->spins ? N_PAUSES : 1); i++) {
+		if (atomic_load_explicit(&word->value, memory_order_acquire) >= value)
+			return true;
+		pause_cpu();
+	}
+	return false;
+}
+
+int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
+		   const struct wait_reason *reason,
+		   uint32_t (*find_rank)(const struct wait_reason *reason))
+{
+	int r = 0;
+
+	if (!wait_spinning(p, word, value)) {
+		struct wait w = {.place = p,
+				 .reason = reason,
+				 .find_rank = find_rank,
+				 .rank = reason->rank,
+				 .woke_ns = num_now_ns()};
+
+		atomic_fetch_add(&word->n_waiters, 1);
+		r = wait_asleep(&w, word, value);
+		atomic_fetch_sub(&word->n_waiters, 1);
+	}
+	/* A rank that was quick is met as well, once. */
+	if (r == 0 && rank_pid(p, reason->rank) == 0)
+		(void)rank_meet(p, reason->rank);
+	return r;
+}
+
+int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
+	     const struct wait_reason *reason)
+{
+	return wait_for_found(p, word, value, reason, NULL);
+}

@@ -1,0 +1,17 @@
+/*
+ * The executor
+ *
+ * Walks the operations of a plan on the memory of a job, for one version of the parameters after the other. Where it was
+ * in a step is in the job's words alone, so it may begin a step that it, or a process before it, has begun.
+ */
+#pragma once
+
+#include <stdint.h>
+
+struct weightd_train;
+
+/*
+ * Makes all versions up to `version` that this rank has not made, and waits until all ranks have. Errors of waits leave
+ * the step to be continued by another call.
+ */
+int executor_advance(struct weightd_train *t, uint64_t version);

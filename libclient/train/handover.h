@@ -1,0 +1,24 @@
+/*
+ * The handover
+ *
+ * Gradients of this rank that others may read. A fused plan hands over all of GRAD with the word of the step; a two-phase
+ * plan hands over each bucket once its last tensor is complete, and never a second time: its sum may have been made.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct weightd_train;
+
+struct handover {
+	uint64_t step; /* whose tensors the rest is about */
+	bool *is_ready; /* n_tensors */
+	uint32_t *n_missing; /* tensors of each bucket */
+};
+
+int handover_init(struct weightd_train *t);
+void handover_deinit(struct weightd_train *t);
+
+/* Hands over all buckets that are left. */
+void handover_complete(struct weightd_train *t, uint64_t step);

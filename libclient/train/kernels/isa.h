@@ -1,0 +1,10 @@
+/*
+ * Instruction sets
+ *
+ * The tables of kernels, one for each instruction set that this library is built for.
+ */
+#pragma once
+
+#include "libclient/train/kernels/kernel.h"
+
+extern const struct kernels kernels_portable, kernels_v2, kernels_v3, kernels_v4;

@@ -1,0 +1,59 @@
+/*
+ * Kernels for x86-64-v2 (SSE4.2)
+ *
+ * It has no fused multiply-add. Here it is one in double: the product is exact, the sum is rounded to odd, that is to the
+ * neighbour with the odd mantissa unless it is exact, and such a sum rounds to float as the exact one would, since it has
+ * more than two bits to spare. Infinities and NaN pass through. AdamW takes 3.5 to 4 times as long as with AVX2, where
+ * memory is its bound.
+ */
+#ifdef __x86_64__
+
+#include <smmintrin.h>
+
+#define VEC_BYTES 16
+#define KERNELS kernels_v2
+#define KERNELS_ISA "x86-64-v2"
+
+typedef float vec __attribute__((vector_size(VEC_BYTES)));
+typedef double double2 __attribute__((vector_size(16)));
+typedef int64_t long2 __attribute__((vector_size(16)));
+
+static inline __m128 half_fma(__m128 a, __m128 b, __m128 c)
+{
+	double2 product = (double2)_mm_cvtps_pd(a) * (double2)_mm_cvtps_pd(b);
+	double2 other = (double2)_mm_cvtps_pd(c);
+	double2 sum = product + other;
+	double2 rest = sum - product;
+	double2 error = (product - (sum - rest)) + (other - rest);
+	long2 bits = (long2)sum;
+	long2 is_even = (bits & 1) - 1;
+	long2 is_inexact = (error < 0) | (error > 0);
+	/* The error's side: away from 0 where the signs are equal. */
+	long2 step = (((bits ^ (long2)error) < 0) & -2) + 1;
+
+	return _mm_cvtpd_ps((__m128d)(bits + (step & is_even & is_inexact)));
+}
+
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+	__m128 low = half_fma((__m128)a, (__m128)b, (__m128)c);
+	__m128 high = half_fma(_mm_movehl_ps((__m128)a, (__m128)a),
+			       _mm_movehl_ps((__m128)b, (__m128)b),
+			       _mm_movehl_ps((__m128)c, (__m128)c));
+
+	return (vec)_mm_movelh_ps(low, high);
+}
+
+static inline vec vec_sqrt(vec x)
+{
+	return (vec)_mm_sqrt_ps((__m128)x);
+}
+
+static inline void vec_stream(float *to, vec x)
+{
+	_mm_stream_ps(to, (__m128)x);
+}
+
+#include "libclient/train/kernels/body.inc"
+
+#endif

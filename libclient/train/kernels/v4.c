@@ -1,0 +1,31 @@
+/*
+ * Kernels for x86-64-v4 (AVX-512)
+ */
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+#define VEC_BYTES 64
+#define KERNELS kernels_v4
+#define KERNELS_ISA "x86-64-v4"
+
+typedef float vec __attribute__((vector_size(VEC_BYTES)));
+
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+	return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+
+static inline vec vec_sqrt(vec x)
+{
+	return (vec)_mm512_sqrt_ps((__m512)x);
+}
+
+static inline void vec_stream(float *to, vec x)
+{
+	_mm512_stream_ps(to, (__m512)x);
+}
+
+#include "libclient/train/kernels/body.inc"
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * Steps of making a plan. Each completes a plan that the steps above it made, and leaves what it has to plan_free.
+ */
+#pragma once
+
+#include "libclient/train/plan/plan.h"
+
+/*
+ * weightd_plan_new() for a plan of that release: parsers make plans of others. A tensor's or group's struct has the size
+ * of this library's.
+ */
+int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
+	       const struct weightd_plan_options *options, const char *release,
+	       struct weightd_plan **ret);
+
+/* Tensors: copies of them, and their places in the flat range and in BUFFER. */
+int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n);
+/* Intervals of the flat range: shards, runs, buckets. */
+int build_intervals(struct weightd_plan *p);
+/* Parts of the job. */
+void build_parts(struct weightd_plan *p);
+/* Operations of a step. */
+int build_ops(struct weightd_plan *p);
+/* The binary form. */
+int build_image(struct weightd_plan *p);
+
+/* Nodes of memory of this machine that have CPUs; 1 where the kernel does not say. */
+uint32_t build_n_nodes(void);
+
+int build_out_of_memory(void);

@@ -1,0 +1,30 @@
+/*
+ * Offsets of the control words. Words of two ranks are never in one cache line; logs begin at pages.
+ */
+#include "libclient/train/plan/control.h"
+
+#define LINE 64
+
+_Static_assert(sizeof(struct control_head) <= PLAN_PAGE, "the head has a page");
+_Static_assert(sizeof(struct control_rank) % LINE == 0, "words of two ranks are in two lines");
+_Static_assert(sizeof(struct control_bucket) % LINE == 0, "words of two ranks are in two lines");
+
+static uint64_t align_up(uint64_t n, uint64_t align)
+{
+	return (n + align - 1) / align * align;
+}
+
+struct control_layout control_layout(const struct weightd_plan *p)
+{
+	uint64_t n_ranks = p->n_ranks;
+	uint64_t n_buckets = p->form == WEIGHTD_STEP_TWO_PHASE ? p->n_buckets : 0;
+	struct control_layout l = {.ranks = PLAN_PAGE};
+
+	l.buckets = l.ranks + n_ranks * sizeof(struct control_rank);
+	l.saved = l.buckets + n_ranks * n_buckets * sizeof(struct control_bucket);
+	l.saved_stride = align_up(sizeof(struct control_saved) + p->state_size, LINE);
+	l.logs = align_up(l.saved + n_ranks * CONTROL_SAVED(p) * l.saved_stride, PLAN_PAGE);
+	l.log_stride = (1 + (uint64_t)p->n_moments) * PLAN_BLOCK * sizeof(float);
+	l.size = l.logs + n_ranks * l.log_stride;
+	return l;
+}

@@ -1,0 +1,82 @@
+/*
+ * Intervals of the flat range. Shards are as even as their blocks allow, runs follow the parameter groups, and buckets have
+ * whole tensors, the last tensors first, as backward completes them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ipc/base/num.h"
+#include "libclient/train/plan/build.h"
+#include "libclient/train/plan/sentence.h"
+
+#define FIRST_BUCKET_BYTES MIB
+
+static bool is_trained(const struct weightd_train_tensor *t)
+{
+	return t->role == WEIGHTD_PARAM && t->n_bytes != 0;
+}
+
+static int cut_runs(struct weightd_plan *p)
+{
+	struct plan_run *run = NULL;
+
+	p->runs = calloc(p->n_tensors, sizeof(*p->runs));
+	if (!p->runs)
+		return build_out_of_memory();
+	for (uint32_t i = 0; i < p->n_tensors; i++) {
+		const struct weightd_train_tensor *t = &p->tensors[i];
+
+		if (!is_trained(t) || (run && run->group == t->group))
+			continue;
+		if (run)
+			run->interval.end = t->offset / 4;
+		run = &p->runs[p->n_runs++];
+		*run = (struct plan_run){{t->offset / 4, p->n_elements}, t->group};
+	}
+	return 0;
+}
+
+static int cut_buckets(struct weightd_plan *p)
+{
+	uint64_t max = p->bucket_bytes < FIRST_BUCKET_BYTES ? p->bucket_bytes : FIRST_BUCKET_BYTES;
+	struct plan_interval b = {p->n_elements, p->n_elements};
+
+	p->buckets = calloc(p->n_tensors, sizeof(*p->buckets));
+	if (!p->buckets)
+		return build_out_of_memory();
+	for (uint32_t i = p->n_tensors; i-- > 0;) {
+		uint64_t begin = p->tensors[i].offset / 4;
+
+		if (!is_trained(&p->tensors[i]))
+			continue;
+		/* A tensor that is larger than a bucket has one of its own. */
+		if (b.begin < b.end && (b.end - begin) * 4 > max) {
+			p->buckets[p->n_buckets++] = b;
+			b.end = b.begin;
+			max = p->bucket_bytes;
+		}
+		b.begin = begin;
+	}
+	p->buckets[p->n_buckets++] = b;
+	if (p->n_buckets > PLAN_BUCKETS_MAX)
+		return train_fail(-EINVAL,
+				  "bucket_bytes of %llu make %u buckets; %d are the most: raise it",
+				  (unsigned long long)p->bucket_bytes, p->n_buckets,
+				  PLAN_BUCKETS_MAX);
+	return 0;
+}
+
+int build_intervals(struct weightd_plan *p)
+{
+	int r;
+
+	p->cuts = calloc((size_t)p->n_ranks + 1, sizeof(*p->cuts));
+	if (!p->cuts)
+		return build_out_of_memory();
+	r = weightd_cuts(p->n_elements, PLAN_CUT, p->n_ranks, p->cuts);
+	if (r >= 0)
+		r = cut_runs(p);
+	if (r >= 0 && p->form == WEIGHTD_STEP_TWO_PHASE)
+		r = cut_buckets(p);
+	return r;
+}

@@ -1,0 +1,60 @@
+/*
+ * Saved states: slots in the job
+ *
+ * The slot of a step is written before the rank's word of that step, and no slot that a rank may still read: the
+ * step before it, for a restart, and those of updates in flight have slots of their own.
+ */
+#include "libclient/train/saved.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "libclient/train/plan/sentence.h"
+#include "libclient/train/trainer.h"
+
+static uint8_t *buffers_at(const struct weightd_train *t, uint64_t step)
+{
+	return t->arena.buffers + (step % 2) * t->arena.buffer_stride;
+}
+
+void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
+{
+	struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, step);
+
+	saved->step = step;
+	saved->state_size = u->state_size;
+	saved->weight = u->weight;
+	saved->max_norm = u->max_norm;
+	memcpy(saved->lr, u->lr, t->plan->n_groups * sizeof(*saved->lr));
+	saved->has_nan = u->has_loss && isnan(u->loss);
+	if (u->state_size)
+		memcpy(saved + 1, u->state, u->state_size);
+	if (t->buffers)
+		memcpy(buffers_at(t, step), t->buffers, t->plan->buffer_size);
+}
+
+int saved_restore(struct weightd_train *t, uint64_t step)
+{
+	const struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, step);
+
+	if (!step)
+		return 0;
+	if (saved->step != step || saved->state_size > t->plan->state_size)
+		return train_fail(-EUCLEAN,
+				  "the journal of job '%s' was overwritten: it has no state of "
+				  "rank %u in step %" PRIu64 "; remove the job and train anew",
+				  weightd_job_name(t->arena.job), t->arena.rank, step);
+	if (t->buffers)
+		memcpy(t->buffers, buffers_at(t, step), t->plan->buffer_size);
+	return 0;
+}
+
+const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_size)
+{
+	const struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, t->step);
+
+	*ret_size = t->step ? saved->state_size : 0;
+	return t->step ? saved + 1 : NULL;
+}

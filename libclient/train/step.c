@@ -1,0 +1,180 @@
+/*
+ * A step: the work of one rank
+ *
+ * `a` is the arena of the rank that the work belongs to: this one's, or that of a dead rank whose lock is held.
+ */
+#include "libclient/train/step.h"
+
+#include <math.h>
+
+#include "libclient/train/journal.h"
+
+/* Sums of more bytes than this do not stay in the cache until they are used. */
+#define STREAM_BYTES ((uint64_t)16 << 20)
+
+static void count_read(struct weightd_train *t, uint64_t n_elements)
+{
+	atomic_fetch_add_explicit(&t->n_read, n_elements * sizeof(float), memory_order_relaxed);
+}
+
+static void count_written(struct weightd_train *t, uint64_t n_elements)
+{
+	atomic_fetch_add_explicit(&t->n_written, n_elements * sizeof(float), memory_order_relaxed);
+}
+
+static uint64_t length(struct plan_interval i)
+{
+	return i.end - i.begin;
+}
+
+static struct plan_interval shard_of(const struct weightd_plan *p, uint32_t rank)
+{
+	return (struct plan_interval){p->cuts[rank], p->cuts[rank + 1]};
+}
+
+static bool find_nan(const struct arena *a, uint64_t number, uint32_t *ret_rank)
+{
+	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++)
+		if (arena_saved(a, rank, number)->has_nan) {
+			*ret_rank = rank;
+			return true;
+		}
+	return false;
+}
+
+void step_set_grads(struct journal_step *u, const struct arena *a, uint64_t number)
+{
+	uint32_t n_slots = a->plan->n_slots;
+
+	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++)
+		u->grads[rank] = a->grads[rank * n_slots + number % n_slots];
+}
+
+void step_init(struct step *s, struct weightd_train *t, uint64_t number)
+{
+	const struct arena *a = &t->arena;
+	const struct control_saved *first = arena_saved(a, 0, number);
+	const struct control_rank *words = trainer_words(t);
+	double weights[WEIGHTD_RANKS_MAX];
+
+	s->t = t;
+	s->number = number;
+	s->is_skipped = find_nan(a, number, &s->nan_rank);
+	s->max_norm = first->max_norm;
+	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
+		weights[rank] = arena_saved(a, rank, number)->weight;
+	optimizer_begin(&s->update, t->plan, first->lr, number - words->n_skipped[(number - 1) % 2]);
+	optimizer_weigh(&s->update, weights, t->plan->n_ranks);
+	step_set_grads(&s->update, a, number);
+}
+
+void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, const struct arena *a,
+		     uint32_t bucket)
+{
+	const struct weightd_plan *p = t->plan;
+	struct plan_interval owned = plan_owned(p, a->rank, p->buckets[bucket]);
+	const float *grads[KERNEL_RANKS_MAX];
+	struct kernel_grads g = {
+		.grads = grads,
+		.weights = u->is_weighted ? u->weights : NULL,
+		.n = u->n_grads,
+		.scale = u->scale,
+	};
+
+	if (owned.begin == owned.end)
+		return;
+	for (uint32_t rank = 0; rank < u->n_grads; rank++)
+		grads[rank] = u->grads[rank] + owned.begin;
+	kernels_get()->sum(&(float *){a->reduced + owned.begin}, 1, &g, length(owned),
+			   p->n_elements * sizeof(float) > STREAM_BYTES);
+	kernels_fence();
+	count_read(t, length(owned) * (u->n_grads - 1));
+}
+
+void step_reduce(struct step *s, const struct arena *a, uint32_t bucket)
+{
+	struct control_word *reduced = &arena_bucket(a, a->rank, bucket)->reduced;
+	uint64_t done = trainer_word(reduced);
+
+	if (s->is_skipped || done >= 2 * s->number)
+		return;
+	if (done < 2 * s->number - 1 || s->update.is_weighted)
+		step_sum_bucket(s->t, &s->update, a, bucket);
+	wait_publish(reduced, 2 * s->number);
+}
+
+void step_measure(struct step *s, const struct arena *a)
+{
+	struct control_rank *words = arena_rank(a, a->rank);
+	struct plan_interval shard = shard_of(a->plan, a->rank);
+
+	if (s->is_skipped || trainer_word(&words->norm_step) >= s->number)
+		return;
+	words->norm = s->update.kernels->squares(a->reduced + shard.begin, length(shard));
+	wait_publish(&words->norm_step, s->number);
+}
+
+/* torch's clip_grad_norm_, in its arithmetic: fp32. */
+static float clip_coefficient(double norm, double max_norm)
+{
+	float coefficient = (float)max_norm / ((float)norm + 1e-6f);
+
+	return coefficient > 1 ? 1 : coefficient;
+}
+
+void step_decide(struct step *s)
+{
+	struct weightd_train *t = s->t;
+	double sum = 0;
+
+	if (s->is_skipped)
+		return;
+	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
+		sum += arena_rank(&t->arena, rank)->norm;
+	t->norm = sqrt(sum);
+	s->update.grads[0] = t->arena.reduced;
+	s->update.n_grads = 1;
+	s->update.is_weighted = false;
+	s->update.scale = s->max_norm > 0 ? clip_coefficient(t->norm, s->max_norm) : 1;
+}
+
+/* What the update has left to read from other ranks, and to write for them. */
+static void count_update(struct step *s, const struct arena *a)
+{
+	const struct weightd_plan *p = a->plan;
+	uint64_t left = journal_left(a, a->rank, s->number);
+	struct plan_interval rest = {a->updated.end - left, a->updated.end};
+
+	if (plan_is_replicated(p))
+		count_read(s->t, left - length(plan_owned(p, a->rank, rest)));
+	else
+		count_written(s->t, left * (p->n_copies - 1));
+	if (p->form == WEIGHTD_STEP_FUSED)
+		count_read(s->t, left * (p->n_ranks - 1));
+}
+
+void step_update(struct step *s, const struct arena *a)
+{
+	if (s->is_skipped || trainer_word(&arena_rank(a, a->rank)->param) >= s->number)
+		return;
+	count_update(s, a);
+	journal_update(a, a->rank, s->number, &s->update);
+}
+
+void step_commit(struct step *s, const struct arena *a)
+{
+	struct control_rank *words = arena_rank(a, a->rank);
+
+	if (trainer_word(&words->param) >= s->number)
+		return;
+	words->n_skipped[s->number % 2] = words->n_skipped[(s->number - 1) % 2] + s->is_skipped;
+	wait_publish(&words->param, s->number);
+}
+
+bool step_was_skipped(const struct weightd_train *t, uint64_t number, uint32_t *ret_rank)
+{
+	const struct control_rank *words = trainer_words(t);
+
+	return words->n_skipped[number % 2] != words->n_skipped[(number - 1) % 2] &&
+	       find_nan(&t->arena, number, ret_rank);
+}

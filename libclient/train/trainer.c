@@ -1,0 +1,291 @@
+/*
+ * The trainer: a rank from its opening to its end
+ *
+ * Where the rank is in the steps is what its words in the job say. Opening reads them, and finishes the step that this
+ * rank, or all ranks, died in.
+ */
+#include "libclient/train/trainer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "libclient/train/engine/identity.h"
+#include "libclient/train/executor.h"
+#include "libclient/train/plan/given.h"
+#include "libclient/train/plan/sentence.h"
+#include "libclient/train/saved.h"
+
+CLEANUP_POINTER(struct weightd_train, weightd_train_free);
+
+int trainer_check(const struct weightd_train *t)
+{
+	if (t->pid == getpid())
+		return 0;
+	return train_fail(-ECHILD,
+			  "the trainer belongs to process %d, which forked this one; open the job "
+			  "here as another rank",
+			  (int)t->pid);
+}
+
+struct control_rank *trainer_words(const struct weightd_train *t)
+{
+	return arena_rank(&t->arena, t->arena.rank);
+}
+
+uint64_t trainer_version(const struct weightd_train *t, uint64_t step)
+{
+	return step > t->plan->staleness ? step - t->plan->staleness : 0;
+}
+
+void trainer_complete(struct weightd_train *t, uint64_t step)
+{
+	t->step = step;
+	overlap_begin(t, step + 1);
+	if (t->has_met_all)
+		return;
+	t->has_met_all = true;
+	wait_place_count_cpus(&t->place);
+}
+
+/* --- Opening --------------------------------------------------------------------------------------- */
+
+static int open_memory(struct weightd_train *t)
+{
+	t->filled = calloc(t->plan->n_copies, sizeof(*t->filled));
+	if (t->plan->buffer_size)
+		t->buffers = aligned_alloc(64, (t->plan->buffer_size + 63) / 64 * 64);
+	if (!t->filled || (t->plan->buffer_size && !t->buffers))
+		return train_fail(-ENOMEM, "no memory for %llu bytes of buffers",
+				  (unsigned long long)t->plan->buffer_size);
+	if (t->buffers)
+		memset(t->buffers, 0, t->plan->buffer_size);
+	return handover_init(t);
+}
+
+/* Gradients that this rank handed over are the step that it was in. */
+static int open_finish_step(struct weightd_train *t)
+{
+	uint64_t step = trainer_word(&trainer_words(t)->grad);
+	int r = saved_restore(t, step);
+
+	if (!r)
+		r = executor_advance(t, trainer_version(t, step));
+	if (!r)
+		t->step = step;
+	return r;
+}
+
+int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
+		       const struct weightd_train_options *options, struct weightd_train **ret)
+{
+	cleanup(weightd_train_freep) struct weightd_train *t = calloc(1, sizeof(*t));
+	char token[WEIGHTD_TOKEN_MAX];
+	uint64_t image_size;
+	const void *image = weightd_plan_image(plan, &image_size);
+	uint32_t rank;
+	int r;
+
+	if (!t)
+		return train_fail(-ENOMEM, "no memory for the trainer");
+	t->w = w;
+	t->pid = getpid();
+	r = options ? given_check(options, sizeof(*options), "struct weightd_train_options") : 0;
+	if (!r)
+		r = identity_resolve(options, token, &rank);
+	if (!r)
+		r = weightd_plan_parse(image, image_size, &t->plan);
+	if (!r)
+		r = arena_open(w, t->plan, token, rank, &t->arena);
+	if (r < 0)
+		return r;
+	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, options);
+	r = open_memory(t);
+	if (!r)
+		r = open_finish_step(t);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(t);
+	return 0;
+}
+
+void weightd_train_free(struct weightd_train *t)
+{
+	if (!t)
+		return;
+	if (t->pid == getpid()) {
+		overlap_deinit(t);
+		if (t->arena.job)
+			arena_close(&t->arena);
+	}
+	handover_deinit(t);
+	free(t->filled);
+	free(t->buffers);
+	weightd_plan_free(t->plan);
+	free(t);
+}
+
+int weightd_train_close(struct weightd_train *t)
+{
+	int r = trainer_check(t);
+
+	/* With staleness, the last updates are still to be made. */
+	if (!r && t->is_begun)
+		r = executor_advance(t, t->step);
+	if (r < 0)
+		return r;
+	r = weightd_job_leave(t->arena.job);
+	return r < 0 ? train_fail(r, "%s", weightd_error(t->w)) : 0;
+}
+
+/* --- First values ---------------------------------------------------------------------------------- */
+
+bool weightd_train_is_empty(const struct weightd_train *t)
+{
+	return !trainer_word(&arena_head(&t->arena)->filled);
+}
+
+static int check_fill(const struct weightd_train *t, uint32_t tensor)
+{
+	int r = trainer_check(t);
+
+	if (r < 0)
+		return r;
+	if (tensor >= t->plan->n_tensors)
+		return train_fail(-ENOENT, "the plan has %u tensors, and no tensor %u",
+				  t->plan->n_tensors, tensor);
+	if (!weightd_train_is_empty(t))
+		return train_fail(-EALREADY, "job '%s' has its first values",
+				  weightd_job_name(t->arena.job));
+	if (t->plan->tensors[tensor].role == WEIGHTD_PARAM && t->arena.rank != 0)
+		return train_fail(-EINVAL,
+				  "rank %u cannot give '%s' its first value: rank 0 does, for all",
+				  t->arena.rank, t->plan->tensors[tensor].name);
+	return 0;
+}
+
+static int fill_copy(struct weightd_train *t, uint32_t copy,
+		     const struct weightd_train_tensor *tensor, const void *data)
+{
+	if (!t->filled[copy])
+		t->filled[copy] = arena_map_all(&t->arena, copy);
+	if (!t->filled[copy])
+		return train_fail(-ENOMEM, "copy %u of PARAM cannot be mapped to be filled", copy);
+	memcpy((uint8_t *)t->filled[copy] + tensor->offset, data, tensor->n_bytes);
+	return 0;
+}
+
+int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data)
+{
+	const struct weightd_train_tensor *filled = &t->plan->tensors[tensor];
+	int r = check_fill(t, tensor);
+
+	if (r < 0)
+		return r;
+	if (filled->role != WEIGHTD_PARAM) {
+		memcpy(t->buffers + filled->offset, data, filled->n_bytes);
+		return 0;
+	}
+	for (uint32_t copy = 0; !r && copy < t->plan->n_copies; copy++)
+		r = fill_copy(t, copy, filled, data);
+	return r;
+}
+
+static void fill_end(struct weightd_train *t)
+{
+	for (uint32_t copy = 0; copy < t->plan->n_copies; copy++) {
+		if (t->filled[copy])
+			arena_unmap_all(&t->arena, t->filled[copy]);
+		t->filled[copy] = NULL;
+	}
+}
+
+int weightd_train_begin(struct weightd_train *t)
+{
+	struct control_word *filled = &arena_head(&t->arena)->filled;
+	struct wait_reason reason = {.what = "fill the parameters", .for_successor = true};
+	int r = trainer_check(t);
+
+	if (r < 0 || t->is_begun)
+		return r;
+	if (t->arena.rank == 0) {
+		fill_end(t);
+		wait_publish_max(filled, 1);
+	}
+	r = wait_for(&t->place, filled, 1, &reason);
+	if (!r)
+		r = overlap_init(t, &t->place);
+	if (r < 0)
+		return r;
+	t->is_begun = true;
+	overlap_begin(t, t->step + 1);
+	return 0;
+}
+
+/* --- Accessors -------------------------------------------------------------------------------------- */
+
+const struct weightd_plan *weightd_train_plan(const struct weightd_train *t)
+{
+	return t->plan;
+}
+
+uint32_t weightd_train_rank(const struct weightd_train *t)
+{
+	return t->arena.rank;
+}
+
+uint64_t weightd_train_step(const struct weightd_train *t)
+{
+	return t->step;
+}
+
+/* NULL: no such tensor, or one of the other role. */
+static const struct weightd_train_tensor *tensor_find(const struct weightd_train *t,
+						      uint32_t tensor, bool is_param)
+{
+	if (tensor >= t->plan->n_tensors ||
+	    (t->plan->tensors[tensor].role == WEIGHTD_PARAM) != is_param)
+		return NULL;
+	return &t->plan->tensors[tensor];
+}
+
+/* GRAD of this rank in the step that comes next. */
+static uint8_t *grad_next(const struct weightd_train *t)
+{
+	uint32_t n_slots = t->plan->n_slots;
+
+	return (uint8_t *)t->arena.grads[t->arena.rank * n_slots + (t->step + 1) % n_slots];
+}
+
+const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_train_tensor *found = tensor_find(t, tensor, true);
+
+	return found ? (const uint8_t *)t->arena.param + found->offset : NULL;
+}
+
+void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_train_tensor *found = tensor_find(t, tensor, true);
+
+	return found ? grad_next(t) + found->offset : NULL;
+}
+
+void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_train_tensor *found = tensor_find(t, tensor, false);
+
+	return found ? t->buffers + found->offset : NULL;
+}
+
+const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind kind,
+				uint64_t *ret_size)
+{
+	if (kind != WEIGHTD_KIND_PARAM && kind != WEIGHTD_KIND_GRAD)
+		return NULL;
+	if (ret_size)
+		*ret_size = t->plan->n_elements * sizeof(float);
+	return kind == WEIGHTD_KIND_PARAM ? (const void *)t->arena.param : grad_next(t);
+}

@@ -1,0 +1,50 @@
+/*
+ * The trainer
+ *
+ * One rank of a training job: its mappings, the words it waits for, and where it is in the steps. All that must outlive
+ * it is in the job.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "libclient/train/engine/arena.h"
+#include "libclient/train/engine/wait.h"
+#include "libclient/train/handover.h"
+#include "libclient/train/overlap.h"
+
+struct weightd_train {
+	struct weightd_plan *plan;
+	struct weightd *w; /* the job keeps it open */
+	pid_t pid; /* a forked child is no rank */
+	struct arena arena;
+	struct wait_place place;
+	bool is_begun;
+	bool has_met_all; /* all ranks took part in a step */
+	uint64_t step; /* completed by this rank: its gradients are handed over, and the update that goes with it is done */
+	uint8_t *buffers; /* the caller's, plan->buffer_size bytes; NULL: none */
+	float **filled; /* copies of PARAM, writable whole, while rank 0 fills an empty job; NULL entries: not mapped */
+	struct handover handover;
+	struct overlap overlap;
+	double norm;
+	_Atomic uint64_t n_read,
+		n_written; /* bytes of memory of other ranks; the overlap thread counts, too */
+};
+
+/* -ECHILD in a forked child. */
+int trainer_check(const struct weightd_train *t);
+
+static inline uint64_t trainer_word(struct control_word *word)
+{
+	return atomic_load_explicit(&word->value, memory_order_acquire);
+}
+
+/* The version that the ranks must have made for a step to be complete: it lags behind by the staleness. */
+uint64_t trainer_version(const struct weightd_train *t, uint64_t step);
+
+/* The step is complete on this rank: the next one begins. */
+void trainer_complete(struct weightd_train *t, uint64_t step);
+
+/* This rank's words. */
+struct control_rank *trainer_words(const struct weightd_train *t);

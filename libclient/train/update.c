@@ -1,0 +1,138 @@
+/*
+ * The update: the caller's call for each step
+ *
+ * The arguments are saved, and the gradients handed over, once: a call after a failure continues the step.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "libclient/train/executor.h"
+#include "libclient/train/plan/given.h"
+#include "libclient/train/plan/sentence.h"
+#include "libclient/train/saved.h"
+#include "libclient/train/step.h"
+
+static int check_rates(const struct weightd_plan *p, const struct weightd_update *u)
+{
+	if (!u->lr)
+		return train_fail(-EINVAL,
+				  "lr is missing: give the learning rate of each of the %u groups",
+				  p->n_groups);
+	for (uint32_t i = 0; i < p->n_groups; i++)
+		if (!isfinite(u->lr[i]))
+			return train_fail(-EINVAL, "the learning rate of group %u is %g", i,
+					  u->lr[i]);
+	return 0;
+}
+
+static int check_update(const struct weightd_plan *p, const struct weightd_update *u)
+{
+	int r = check_rates(p, u);
+
+	if (r < 0)
+		return r;
+	if (!isfinite(u->weight) || u->weight < 0)
+		return train_fail(-EINVAL,
+				  "weight is %g; give a number that is not negative, such as the "
+				  "number of samples of this rank",
+				  u->weight);
+	if (isnan(u->max_norm) || u->max_norm < 0)
+		return train_fail(-EINVAL, "max_norm is %g; give a positive norm, or 0 for none",
+				  u->max_norm);
+	if (u->max_norm > 0 && p->form != WEIGHTD_STEP_TWO_PHASE)
+		return train_fail(-EINVAL,
+				  "max_norm needs the norm of the whole gradient before the "
+				  "update, which a fused step does not know; make the plan with "
+				  "form WEIGHTD_STEP_TWO_PHASE");
+	if (u->state_size > p->state_size)
+		return train_fail(-EINVAL,
+				  "the state has %" PRIu64 " bytes and the plan has room for %u; "
+				  "raise state_size of the plan",
+				  u->state_size, p->state_size);
+	if (u->state_size && !u->state)
+		return train_fail(-EINVAL, "state is missing, and state_size is %" PRIu64,
+				  u->state_size);
+	return 0;
+}
+
+/* From here on the step happens, with these arguments. */
+static int update_hand_over(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
+{
+	struct control_rank *words = trainer_words(t);
+	int r;
+
+	if (trainer_word(&words->grad) >= step)
+		return 0;
+	r = check_update(t->plan, u);
+	if (r < 0)
+		return r;
+	saved_write(t, u, step);
+	kernels_fence(); /* the caller may have written GRAD with non-temporal stores */
+	handover_complete(t, step);
+	wait_publish(&words->grad, step);
+	return 0;
+}
+
+static void count_traffic(struct weightd_train *t, const struct weightd_traffic *before)
+{
+	struct control_rank *words = trainer_words(t);
+
+	words->traffic_read += t->n_read - before->read;
+	words->traffic_written += t->n_written - before->written;
+}
+
+static int update_advance(struct weightd_train *t, uint64_t step)
+{
+	struct weightd_traffic before = {.read = t->n_read, .written = t->n_written};
+	int r = overlap_end(t, step);
+
+	if (!r)
+		r = executor_advance(t, trainer_version(t, step));
+	count_traffic(t, &before);
+	return r;
+}
+
+static int update_result(const struct weightd_train *t, uint64_t version)
+{
+	uint32_t rank;
+
+	if (!version || !step_was_skipped(t, version, &rank))
+		return 0;
+	return train_fail(-EDOM,
+			  "the loss of rank %u in step %" PRIu64
+			  " is not a number: the step changed nothing on any rank",
+			  rank, version);
+}
+
+int weightd_train_update(struct weightd_train *t, const struct weightd_update *u)
+{
+	uint64_t step = t->step + 1;
+	int r = trainer_check(t);
+
+	if (!r)
+		r = given_check(u, sizeof(*u), "struct weightd_update");
+	if (!r && !t->is_begun)
+		r = train_fail(-EINVAL, "call weightd_train_begin() before the first step");
+	if (!r)
+		r = update_hand_over(t, u, step);
+	if (!r)
+		r = update_advance(t, step);
+	if (r < 0)
+		return r;
+	trainer_complete(t, step);
+	return update_result(t, trainer_version(t, step));
+}
+
+double weightd_train_norm(const struct weightd_train *t)
+{
+	return t->norm;
+}
+
+int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret)
+{
+	struct weightd_traffic traffic = {.read = t->n_read, .written = t->n_written};
+
+	return given_return(ret, &traffic, sizeof(traffic), "struct weightd_traffic");
+}

@@ -1,0 +1,26 @@
+/*
+ * A trainer of one flat tensor, as the programs of this folder have it
+ */
+#pragma once
+
+#include <weightd-train.h>
+
+struct trainer {
+	struct weightd *w;
+	struct weightd_plan *plan;
+	struct weightd_train *train;
+	uint64_t n_elements;
+};
+
+struct trainer_options {
+	uint32_t rank, n_ranks;
+	uint64_t n_elements;
+	bool without_journal;
+};
+
+/* The plan: "shared", AdamW, fused. */
+struct weightd_plan *trainer_plan(const struct trainer_options *o);
+/* Opens the job of $WEIGHTD_JOB; gradients and, in an empty job, parameters have values. Fails the program. */
+struct trainer trainer_open(const struct trainer_options *o);
+/* One step. Fails the program. */
+void trainer_step(const struct trainer *t);

@@ -1,0 +1,74 @@
+"""
+Our optimizers beside torch's fused ones on the CPU, bit by bit, over 60 steps.
+
+They are equal in parameters and moments where torch runs its vector loop with AVX2 or AVX-512, for tensors whose length is a
+multiple of 16: AdamW, Adam with coupled decay, SGD. They may differ
+- in the last elements of other lengths, which torch computes one by one with other roundings: ours pads tensors to 16;
+- where torch has no FMA (ATEN_CPU_CAPABILITY=default): by a few units in the last place.
+"""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+from lib import features
+
+SCRIPT = pathlib.Path(__file__).with_name("torch_bits.py")
+TOOL = features.BUILD / "unit/tool_optimizer"
+STEPS, N = 60, 4096
+
+CASES = {
+    "adamw": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
+    "adamw of a line": ("adamw", 16, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
+    "adamw without decay": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 0}),
+    "adamw of 2 ranks": ("adamw", N + 16, 2, STEPS, {"lr": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95)}),
+    "adamw of 4 ranks": ("adamw", N, 4, STEPS, {"lr": 1e-3, "weight_decay": 1e-2, "eps": 1e-6}),
+    "adamw with a small beta1": ("adamw", N, 1, STEPS, {"lr": 1e-3, "betas": (0.4, 0.95)}),
+    "adam": ("adam", N, 2, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
+    "adam without decay": ("adam", N, 1, STEPS, {"lr": 1e-3}),
+    "sgd": ("sgd", N, 1, STEPS, {"lr": 1e-2, "weight_decay": 1e-2}),
+    "sgd with momentum": ("sgd", N, 2, STEPS, {"lr": 1e-2, "momentum": 0.9, "weight_decay": 1e-2}),
+    "sgd with nesterov": ("sgd", N, 1, STEPS, {"lr": 1e-2, "momentum": 0.9, "nesterov": True}),
+}
+TAIL = 7
+RAGGED = {"ragged": ("adamw", N + TAIL, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2})}
+
+# Both instruction sets of torch, and all of ours: they have the same bits, which the unit test holds, too.
+PAIRS = [("avx512", "x86-64-v4"), ("avx2", "x86-64-v3"), ("avx2", "x86-64-v2"), ("avx2", "portable")]
+
+
+def run(cases, capability, isa):
+    """The script's output, where torch has that instruction set."""
+    features.require("torch2")
+    features.require("optimizer tool", "no unit/tool_optimizer (make benches)", TOOL.exists())
+    done = subprocess.run([features.TORCH2, SCRIPT, TOOL, json.dumps(cases)], stdout=subprocess.PIPE, text=True, check=True,
+                          env=os.environ | {"ATEN_CPU_CAPABILITY": capability, "WEIGHTD_TRAIN_ISA": isa})
+    out = json.loads(done.stdout)
+    features.require(capability, f"torch has {out['capability']} here, not {capability}",
+                     out["capability"].lower() == capability)
+    return out["cases"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("capability, isa", PAIRS)
+def test_fused_optimizers_have_the_bits_of_torch(capability, isa):
+    differ = {(name, what): found for name, case in run(CASES, capability, isa).items()
+              for what, found in case.items() if found["words"]}
+    assert not differ
+
+
+@pytest.mark.timeout(300)
+def test_the_scalar_tail_of_torch_may_differ_and_nothing_before_it():
+    (case,) = run(RAGGED, "avx2", "x86-64-v3").values()
+    for what, found in case.items():
+        assert found["words"] <= TAIL, what
+        assert found["first_index"] is None or found["first_index"] >= N, what
+        assert found["largest"] < 1e-9, what
+
+
+@pytest.mark.timeout(300)
+def test_torch_without_fma_differs_by_units_in_the_last_place():
+    cases = run(CASES, "default", "x86-64-v2")
+    assert any(case["param"]["words"] for case in cases.values())
+    assert max(case["param"]["largest"] for case in cases.values()) <= 2e-6

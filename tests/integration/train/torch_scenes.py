@@ -1,0 +1,763 @@
+"""What ranks do in the tests of weightd.train: functions of JSON, which torch_host.py calls with torch 2."""
+import hashlib
+import os
+import signal
+
+import torch
+import torch.distributed
+from torch import nn
+
+BATCH = 24
+
+
+class Net(nn.Module):
+    """Of ragged sizes, with an attention."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.inner = nn.Linear(10, 12)
+        self.block = nn.TransformerEncoderLayer(12, 3, 23, dropout, batch_first=True)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x):
+        return self.head(self.block(self.inner(x)[:, None, :])[:, 0])
+
+
+class Plain(nn.Module):
+    """With running statistics and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(10, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 5))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 10)
+        self.head = nn.Linear(10, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.embed(x)))
+
+
+class Branches(nn.Module):
+    """Its second branch is used in some steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(10, 5), nn.Linear(10, 5)
+
+    def forward(self, x, uses_second):
+        return self.first(x) + (self.second(x) if uses_second else 0)
+
+
+def made(kind=Net, seed=0):
+    torch.manual_seed(seed)
+    return kind()
+
+
+def batch(step, n=BATCH):
+    generator = torch.Generator().manual_seed(1000 + step)
+    return torch.randn(n, 10, generator=generator), torch.randint(0, 5, (n,), generator=generator)
+
+
+def part(step, rank, n):
+    """A rank's samples of a step's batch."""
+    x, y = batch(step)
+    return x.chunk(n)[rank], y.chunk(n)[rank]
+
+
+def bits(module):
+    """Of all that a state_dict has."""
+    found = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        found.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def loss_of(module, x, y):
+    return nn.functional.cross_entropy(module(x), y)
+
+
+def environment():
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def sharded(module, rank=None, **options):
+    import weightd.train
+
+    return weightd.train.shard(module, weightd.train.init_mesh(), **options)
+
+
+# --- Curves ---------------------------------------------------------------------------------------
+
+
+def single(steps, lr=1e-3):
+    """Losses of one process that has the whole batch."""
+    module = made()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=lr, fused=True)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(module, *batch(step))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def torch_ddp(steps, file, lr=1e-3):
+    """Losses of this rank's part, by DistributedDataParallel over gloo."""
+    rank, n = environment()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=n)
+    module = nn.parallel.DistributedDataParallel(made())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=lr, fused=True)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(module, *part(step, rank, n))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    torch.distributed.destroy_process_group()
+    return losses
+
+
+def ours(steps, lr=1e-3, **options):
+    """Losses of this rank's part; the module's bits, the traffic as counted and as planned."""
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made(seed=rank), **options)  # rank 0's values are those of all
+    with weightd.train.AdamW(module, lr=lr) as optimizer:
+        losses = []
+        for step in optimizer.steps(steps):
+            loss = loss_of(module, *part(step, rank, n))
+            loss.backward()
+            optimizer.step(loss)
+            losses.append(loss.item())
+        planned = optimizer._trainer.planned_traffic(rank)
+        return {"losses": losses, "bits": bits(module), "traffic": optimizer.traffic(), "planned": planned}
+
+
+def strategies(steps, lr=1e-2):
+    """The bits of the module after training by each strategy and form, and the norms that two-phase ones saw."""
+    import weightd.train
+
+    rank, n = environment()
+    found = {}
+    for strategy, form, more in (("shared", "fused", {}), ("shared", "two-phase", {"bucket_bytes": 2048}), ("zero1", "fused", {}),
+                                 ("zero1", "two-phase", {}), ("replicated", "two-phase", {}),
+                                 ("shared", "two-phase", {"bucket_bytes": 2048, "overlap": True})):
+        module = sharded(made(), strategy=strategy, form=form, **more)
+        with weightd.train.AdamW(module, lr=lr) as optimizer:
+            for step in optimizer.steps(steps):
+                loss_of(module, *part(step, rank, n)).backward()
+                optimizer.step()
+            found[f"{strategy} {form}{' overlap' if more.get('overlap') else ''}"] = [
+                bits(module), optimizer.traffic(), optimizer._trainer.planned_traffic(rank)]
+    return found
+
+
+def clipped(steps, max_norm, **options):
+    """Parameters and norms, with the global norm clipped."""
+    import weightd.train
+
+    rank, n = environment()
+    module, norms = sharded(made(), form="two-phase", **options), []
+    with weightd.train.SGD(module, lr=0.1) as optimizer:
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, rank, n)).backward()
+            optimizer.step(max_norm=max_norm)
+            norms.append(optimizer.norm)
+        return {"norms": norms, "values": values(module)}
+
+
+def clipped_by_torch(steps, max_norm):
+    module, norms = made(), []
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(module, *batch(step)).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(module.parameters(), max_norm)))
+        optimizer.step()
+    return {"norms": norms, "values": values(module)}
+
+
+def values(module):
+    return {name: tensor.flatten().tolist() for name, tensor in module.state_dict().items()}
+
+
+def accumulated(k, steps=3, **options):
+    """`k` micro-batches a step, all but the last in no_sync(); the bytes that moved."""
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made(), **options)
+    with weightd.train.SGD(module, lr=0.1, momentum=0.9) as optimizer:
+        for step in optimizer.steps(steps):
+            x, y = part(step, rank, n)
+            for i, (xs, ys) in enumerate(zip(x.chunk(k), y.chunk(k))):
+                loss = loss_of(module, xs, ys) / k
+                if i < k - 1:
+                    with module.no_sync():
+                        loss.backward()
+                else:
+                    loss.backward()
+            optimizer.step()
+        return {"values": values(module), "read": optimizer.traffic().read}
+
+
+def whole(steps=3):
+    """accumulated() by torch, in one process."""
+    module = made()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(module, *batch(step)).backward()
+        optimizer.step()
+    return values(module)
+
+
+USES = (True, False), (True, True), (False, False), (False, True)  # by step and rank: of the second branch
+
+
+def branches(**options):
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made(Branches), **options)
+    with weightd.train.AdamW(module, lr=0.05) as optimizer:
+        for step in optimizer.steps(len(USES)):
+            x, y = part(step, rank, n)
+            nn.functional.cross_entropy(module(x, USES[step][rank]), y).backward()
+            optimizer.step()
+        return values(module)
+
+
+def branches_of_one_process():
+    """The mean of both parts' losses, with a gradient of zeros where a branch is not used."""
+    module = made(Branches)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05, fused=True)
+    for step, uses in enumerate(USES):
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        for rank in range(2):
+            x, y = part(step, rank, 2)
+            (nn.functional.cross_entropy(module(x, uses[rank]), y) / 2).backward()
+        optimizer.step()
+    return values(module)
+
+
+def uneven(sizes, is_weighted, steps=3):
+    """Each rank has its number of the batch's samples."""
+    import weightd.train
+
+    rank, _ = environment()
+    module = sharded(made())
+    with weightd.train.SGD(module, lr=0.1, momentum=0.9) as optimizer:
+        for step in optimizer.steps(steps):
+            x, y = batch(step)
+            x, y = x.split(sizes)[rank], y.split(sizes)[rank]
+            loss_of(module, x, y).backward()
+            optimizer.step(weight=len(x) if is_weighted else None)
+        return values(module)
+
+
+def tied(steps=5, is_ours=True):
+    import weightd.train
+
+    rank, n = environment()
+    module = made(Tied)
+    optimizer = weightd.train.AdamW(sharded(module), lr=0.01) if is_ours else \
+        torch.optim.AdamW(module.parameters(), lr=0.01, fused=True)
+    for step in range(steps):
+        tokens = torch.randint(0, 7, (8,), generator=torch.Generator().manual_seed(step))
+        tokens, following = tokens.chunk(n)[rank], tokens.roll(1).chunk(n)[rank]
+        if not is_ours:
+            optimizer.zero_grad()
+        nn.functional.cross_entropy(module(tokens), following).backward()
+        optimizer.step()
+    result = {"values": values(module), "is_tied": module.head.weight is module.embed.weight}
+    if is_ours:
+        result["tensors"] = [tensor["name"] for tensor in optimizer.plan()["tensors"]]
+        optimizer.close()
+    return result
+
+
+def grouped(is_ours, steps=7):
+    """Two groups of different rates and decays, and a scheduler of torch; the rates of each step."""
+    import weightd.train
+
+    rank, n = environment()
+    module = made()
+    weights = [p for p in module.parameters() if p.dim() > 1]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 0.02}]
+    if is_ours:
+        sharded(module)
+        optimizer = weightd.train.AdamW(groups, lr=0.01, weight_decay=0.0)
+    else:
+        optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0, fused=True)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.01, 0.02], total_steps=steps + 1, cycle_momentum=False)
+    rates = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(module, *(part(step, rank, n) if is_ours else batch(step))).backward()
+        optimizer.step()
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        scheduler.step()
+    if is_ours:
+        optimizer.close()
+    return {"values": values(module), "rates": rates}
+
+
+# --- The flat tensor -------------------------------------------------------------------------------
+
+
+class Large(nn.Module):
+    """64 MiB in 4 parameters."""
+
+    def __init__(self, device=None):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2048, 2048, bias=False, device=device) for _ in range(4))
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def status(key):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key + ":"))
+
+
+def peak_of(act):
+    """Bytes by which the resident memory grew at most while it ran, and its result."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak begins anew
+    before = status("VmRSS")
+    result = act()
+    return status("VmHWM") - before, result
+
+
+def layout_of_meta():
+    """The growth of the process that lays out a large module without values, its bytes, and the offsets."""
+    from weightd.train import _abi, _trainer
+
+    def lay_out():
+        module = sharded(Large("meta"))
+        return _trainer.Plan(module.no_sync.sharded, "adamw", [_abi.Group(beta1=0.9, beta2=0.99, eps=1e-8)], {}, 64)
+
+    sharded(made())  # so that all of the package is in memory
+    grown, plan = peak_of(lay_out)
+    return {"grown": grown, "n_bytes": 4 * 2048 * 2048 * 4, "offsets": [place.offset for place in plan.places()]}
+
+
+def where(module, optimizer):
+    """
+    Names of tensors that are not where the plan has them: parameters in PARAM, at their offsets, one storage for
+    all; gradients in GRAD; buffers in memory of their own, which a step saves.
+    """
+    flat = optimizer._trainer.range("PARAM")
+    placed = {tensor["name"]: tensor for tensor in optimizer.plan()["tensors"]}
+    wrong, ranges = [], []
+    for name, parameter in module.named_parameters():
+        offset = placed[name]["offset"]
+        if (parameter.untyped_storage().data_ptr() != flat.data_ptr() or parameter.storage_offset() * 4 != offset
+                or offset % 64 or not parameter.is_contiguous()):
+            wrong.append(name)
+        ranges.append((offset, offset + parameter.numel() * 4))
+    buffers = {name: optimizer._trainer.buffer(index) for index, (name, row) in enumerate(placed.items())
+               if row["role"] == "buffer"}
+    wrong += [name for name, buffer in module.named_buffers() if buffer.data_ptr() != buffers[name].data_ptr()]
+    ranges.sort()
+    if any(end > begin for (_, end), (begin, _) in zip(ranges, ranges[1:])):
+        wrong.append("ranges overlap")
+    return wrong
+
+
+def grads(module, optimizer):
+    """Names of gradients that are no views of GRAD at the places of their parameters."""
+    flat = optimizer._trainer.range("GRAD")
+    offsets = {tensor["name"]: tensor["offset"] for tensor in optimizer.plan()["tensors"]}
+    return [name for name, p in module.named_parameters()
+            if p.grad is None or p.grad.data_ptr() != flat.data_ptr() + offsets[name]]
+
+
+def attempt(act):
+    """The error as text, or None."""
+    try:
+        act()
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
+    return None
+
+
+def views():
+    """What lies elsewhere at the beginning, and after what a program does to a module."""
+    import weightd.train
+
+    module = made(Plain)
+    before = module.state_dict()
+    sharded(module)
+    with weightd.train.AdamW(module) as optimizer:
+        found = {"at first": where(module, optimizer)}
+        loss_of(module, *batch(0)).backward()
+        found["gradients"] = grads(module, optimizer)
+        optimizer.step()
+        found["step"] = where(module, optimizer)
+        found["after it"] = [name for name, p in module.named_parameters() if p.grad is not None]
+        found["refused"] = attempt(lambda: module.load_state_dict(before))
+        found["load_state_dict"] = where(module, optimizer)
+        optimizer.zero_grad()
+        module.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
+        found["zero_grad"] = where(module, optimizer)
+        loss_of(module, *batch(1)).backward()
+        optimizer.zero_grad()
+        loss_of(module, *batch(1)).backward()
+        found["gradients anew"] = grads(module, optimizer)
+        optimizer.step()
+        found["another step"] = where(module, optimizer)
+        return found
+
+
+def pss_of(address):
+    """Bytes of the mappings of the file that is mapped there, each divided by the number of its users."""
+    mappings, inode = {}, None
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            words = line.split()
+            if not words[0].endswith(":"):
+                start, end = (int(x, 16) for x in words[0].split("-"))
+                current = words[4]
+                if start <= address < end:
+                    inode = current
+            elif words[0] == "Pss:":
+                mappings[current] = mappings.get(current, 0) + int(words[1]) * 1024
+    return mappings[inode]
+
+
+def resident():
+    """PSS of the parameters in the job, and in the ordinary module before."""
+    import weightd.train
+
+    def pss():
+        with open("/proc/self/smaps_rollup") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+    before = pss()
+    module = Large()
+    private = pss() - before
+    with weightd.train.SGD(sharded(module), lr=0.1) as optimizer:
+        for _ in range(2):  # all ranks have read all of it after the first
+            sum(p.sum() for p in module.parameters())
+            optimizer.step()
+        shared = pss_of(optimizer._trainer._param[0])
+        optimizer.step()  # all have measured
+        return {"private": private, "shared": shared, "n_bytes": optimizer._trainer._param[1]}
+
+
+class Chunks(dict):
+    """Values that are made when they are asked for."""
+
+    def __getitem__(self, name):
+        return torch.full((2048, 2048), float(super().__getitem__(name)))
+
+
+def filled(**options):
+    """Rank 0 has values, one tensor at a time; the module is on the meta device everywhere."""
+    import weightd.train
+
+    rank, _ = environment()
+    module = Large("meta")
+    module.seen = torch.zeros(3)
+    given = Chunks({f"layers.{i}.weight": i + 1 for i in range(4)}) if rank == 0 else None
+    before = status("RssAnon")
+    sharded(module, values=given, **options)
+    optimizer = weightd.train.SGD(module, lr=0.1)
+    grown = status("RssAnon") - before
+    found = {"grown": grown, "values": [float(layer.weight[7, 9]) for layer in module.layers],
+             "on meta": [name for name, p in module.named_parameters() if p.is_meta]}
+    optimizer.close()
+    return found
+
+
+def meta_alone(**options):
+    """A module without values in a new job."""
+    import weightd.train
+
+    module = Large("meta")
+    module.seen = torch.zeros(3)
+    weightd.train.SGD(sharded(module, **options), lr=0.1)
+
+
+# --- Lives of a program ------------------------------------------------------------------------------
+
+
+def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, **options):
+    """
+    A program that is started again: dropout, running statistics, noise of three generators, a position in the data, a
+    scheduler. `dies`: SIGKILL in that step, after "forward", "backward" or "step".
+    """
+    import random
+
+    import weightd.train
+
+    def end(moment):
+        if dies == [step, moment]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    rank, n = environment()
+    random.seed(rank)
+    module = made(globals()[kind])
+    if with_numpy:
+        import numpy
+
+        numpy.random.seed(rank)
+    torch.manual_seed(100 + rank)  # other dropout in each rank
+    optimizer = weightd.train.AdamW(sharded(module, **options), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.7, last_epoch=optimizer.resumed_step - 1)
+    at, losses = (optimizer.cursor or {"at": 0})["at"], []
+    for step in optimizer.steps(steps):
+        x, y = part(at, rank, n)
+        x = x + 0.01 * torch.randn(x.shape) + 0.01 * random.random()
+        if with_numpy:
+            x = x + 0.01 * float(numpy.random.normal())
+        loss = loss_of(module, x, y)
+        end("forward")
+        loss.backward()
+        end("backward")
+        at += 3
+        optimizer.step(loss, cursor={"at": at})
+        end("step")
+        scheduler.step()
+        losses.append(loss.item())
+    found = {"bits": bits(module), "losses": losses, "first": optimizer.resumed_step, "at": optimizer.cursor["at"],
+             "lr": optimizer.param_groups[0]["lr"], "last_lr": scheduler.get_last_lr()}
+    if is_closed:
+        optimizer.close()
+    return found
+
+
+def ended_by(how, steps=3):
+    """A program that ends in one of its ways, in an interpreter of its own."""
+    import subprocess
+    import sys
+
+    tail = {"a loop that is done": "", "an exception": "raise ValueError(3)", "half way": "", "close": "opt.close()",
+            "an exception in with": "with opt: raise ValueError(3)", "with": "with opt: pass"}[how]
+    code = f"""
+import torch, weightd.train as train
+module = train.shard(torch.nn.Linear(3, 2), train.init_mesh(), job="j")
+opt = train.SGD(module, lr=0.1)
+for step in {"opt.steps(3)" if how not in ("half way", "close") else "range(3)"}:
+    module(torch.ones(1, 3)).sum().backward()
+    opt.step()
+{tail}
+"""
+    path = os.pathsep.join(path for path in sys.path if path.endswith("libclient/python"))
+    return subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True).returncode
+
+
+def nan_of_one(steps=4):
+    """Rank 1 has a loss that is NaN in step 2: the errors, and the bits around it."""
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made())
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        found = {"errors": {}, "bits": []}
+        for step in optimizer.steps(steps):
+            loss = loss_of(module, *part(step, rank, n))
+            loss.backward()
+            try:
+                optimizer.step(loss * float("nan") if (rank, step) == (1, 2) else loss)
+            except weightd.train.NotANumber as e:
+                found["errors"][step] = str(e)
+            found["bits"].append(bits(module))
+        return found
+
+
+def different(**options):
+    """Rank 1 has another model."""
+    import weightd.train
+
+    rank, _ = environment()
+    module = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 6 + rank))
+    weightd.train.AdamW(sharded(module, **options))
+
+
+def published():
+    """The version that rank 0 published, and the values at that time."""
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made(Plain))
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        found = []
+        for step in optimizer.steps(4):
+            loss_of(module, *part(step, rank, n)).backward()
+            optimizer.step()
+            if step % 2:
+                found.append([optimizer.publish("trained"), values(module)])
+        return found
+
+
+# --- What torch does ----------------------------------------------------------------------------------
+
+
+def refusals():
+    """Errors of shard() and of what belongs to it, by what was wrong."""
+    import weightd.train
+
+    def sharding(module, **options):
+        return attempt(lambda: sharded(module, **options))
+
+    frozen, half = made(), made().half()
+    frozen.inner.bias.requires_grad_(False)
+    apart = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    apart[1].weight = nn.Parameter(apart[0].weight.data)
+    sparse = nn.Linear(2, 2)
+    sparse.weight = nn.Parameter(sparse.weight.detach().to_sparse())
+    module = made()
+    other = made()
+    mesh = weightd.train.init_mesh()
+    return {
+        "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart), "sparse": sharding(sparse),
+        "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"), "form": sharding(made(), form="three"),
+        "unsharded": attempt(lambda: weightd.train.AdamW(made())),
+        "groups": attempt(lambda: weightd.train.AdamW([sharded(module).inner.weight])),
+        "stranger": attempt(lambda: weightd.train.AdamW([*sharded(module).parameters(), *other.parameters()])),
+        "lr": attempt(lambda: weightd.train.AdamW(sharded(made()), lr=-1.0)),
+        "mesh": attempt(lambda: weightd.train.init_mesh({"dp": 3})), "dim": attempt(lambda: weightd.train.init_mesh({"DP!": 1})),
+        "dims": mesh.dims, "group": mesh.group("dp"), "coordinate": mesh.coordinate("dp"),
+    }
+
+
+def traps():
+    """Errors of steps and of calls that would train in vain or fault; and that training goes on afterwards."""
+    import copy
+
+    import weightd.train
+
+    module = made(Tied)
+    module.more = nn.Linear(3, 2)
+    sharded(module)
+    optimizer = weightd.train.AdamW(module, lr=0.01)
+    found = {}
+
+    def forward():
+        return module(torch.arange(5)).sum() + module.more(torch.ones(1, 3)).sum()
+
+    def step(**given):
+        forward().backward()
+        return attempt(lambda: optimizer.step(**given))
+
+    found["fine"] = step()
+    forward().backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+    found["clip_grad_norm_"] = attempt(optimizer.step)
+    optimizer.zero_grad()
+    found["create_graph"] = attempt(lambda: forward().backward(create_graph=True))
+    optimizer.zero_grad()
+    module.embed.sparse = True
+    found["sparse gradient"] = attempt(lambda: module.embed(torch.arange(3)).sum().backward())
+    module.embed.sparse = False
+    optimizer.zero_grad()
+    output = forward()
+    step()
+    found["old graph"] = attempt(output.backward)
+    optimizer.zero_grad()
+    found["foreign optimizer"] = attempt(torch.optim.SGD(module.parameters(), lr=0.1).step)
+    found["add_param_group"] = attempt(lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]}))
+    found["state_dict"] = attempt(optimizer.state_dict)
+    found["second optimizer"] = attempt(lambda: weightd.train.AdamW(module))
+    found["closure"] = attempt(lambda: optimizer.step(lambda: 3))
+    found["max_norm"] = step(max_norm=1.0)
+    optimizer.zero_grad()
+    found["cursor"] = step(cursor={1, 2})
+    found["long cursor"] = step(cursor="x" * 5000)
+    optimizer.zero_grad()
+    optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+    found["betas"] = step()
+    optimizer.param_groups[0]["betas"] = (0.9, 0.999)
+    module.embed.weight.requires_grad_(False)
+    found["frozen"] = step()
+    module.embed.weight.requires_grad_(True)
+    module.late = nn.Linear(1, 1)
+    found["late"] = step()
+    del module.late
+    twin = copy.deepcopy(module)
+    found["deepcopy"] = attempt(lambda: twin.load_state_dict(module.state_dict()))
+    found["copy's no_sync"] = attempt(twin.no_sync)
+    found["assign"] = attempt(lambda: module.load_state_dict(twin.state_dict(), assign=True))
+    found["submodule"] = attempt(lambda: module.more.load_state_dict(twin.more.state_dict()))
+    optimizer.zero_grad()
+    found["fine again"] = step()
+    kept = module.more.weight.data
+    module.more.weight.data = kept.clone()
+    found["rebound"] = step()
+    module.more.weight.data = kept
+    optimizer.zero_grad()
+    module.more.bias = nn.Parameter(torch.ones(2))
+    found["replaced"] = step()
+    optimizer.close()
+    found["closed"] = step()
+    return found
+
+
+def stray():
+    """A write by the address of a parameter: a fault."""
+    import weightd.train
+
+    module = sharded(made())
+    weightd.train.AdamW(module)
+    with torch.no_grad():
+        module.inner.weight.fill_(1)
+
+
+def second_backward(**options):
+    """Overlap: a second backward pass outside no_sync()."""
+    import weightd.train
+
+    module = sharded(made(), form="two-phase", overlap=True, **options)
+    with weightd.train.AdamW(module) as optimizer:
+        loss_of(module, *batch(0)).backward()
+        error = attempt(lambda: loss_of(module, *batch(0)).backward())
+        return {"error": error, "step": attempt(optimizer.step), "again": attempt(
+            lambda: (loss_of(module, *batch(1)).backward(), optimizer.step()))}
+
+
+def evaluated():
+    """In a block without gradients, a forked child and a thread: the values of a whole step."""
+    import threading
+
+    import weightd.train
+
+    module = sharded(made())
+    with weightd.train.AdamW(module) as optimizer:
+        loss_of(module, *batch(0)).backward()
+        optimizer.step()
+        expected = bits(module)
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(bits(module)))
+        thread.start()
+        thread.join()
+        pipe = os.pipe()
+        pid = os.fork()
+        if not pid:
+            refused = attempt(optimizer.step)
+            os.write(pipe[1], f"{bits(module)} {refused}".encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        child, _, refused = os.read(pipe[0], 10000).decode().partition(" ")
+        return {"thread": seen == [expected], "child": child == expected, "refused": refused,
+                "still": attempt(lambda: (loss_of(module, *batch(1)).backward(), optimizer.step()))}
