@@ -141,11 +141,11 @@ static int take_over(struct daemon *d, const struct daemon_options *options)
 		recovery_run(s, &in, &result);
 		fault_point("start-recovered");
 		s->n_quarantined = result.n_quarantined;
-		if (result.n_buffers || result.n_quarantined)
+		if (result.n_buffers || result.n_jobs || result.n_quarantined)
 			log_info("recovered: %u buffers, %u versions, %u of them being written; %u "
-				 "descriptors quarantined",
+				 "jobs; %u descriptors quarantined",
 				 result.n_buffers, result.n_versions, result.n_writers,
-				 result.n_quarantined);
+				 result.n_jobs, result.n_quarantined);
 	}
 	inherit_deinit(&in);
 	return r;

@@ -18,6 +18,7 @@
 #include "server/buffers/retention.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
+#include "server/group_recovery.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
 #include "server/memory/version_files.h"
@@ -477,5 +478,6 @@ void recovery_run(struct server *server, struct inherit *in, struct recovery *re
 		fault_point("recovery-buffer");
 		recover_manifest(&p, id, take_fd(in->items[i].fd));
 	}
+	ret->n_jobs = group_recovery_run(server, in);
 	ret->n_quarantined = inherit_leave(in, &server->store);
 }

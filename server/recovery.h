@@ -1,7 +1,7 @@
 /*
  * Recovery
  *
- * Makes buffers from the descriptors that the service manager kept while there was no weightd. All
+ * Makes buffers and jobs from the descriptors that the service manager kept while there was no weightd. All
  * of it is checked: a manifest must be whole, and each descriptor must be what the manifest claims.
  * What does not match is quarantined: it stays in the store and is reported, but not served. Head
  * pages are rewritten before clients can connect.
@@ -14,6 +14,7 @@ struct server;
 struct recovery {
 	unsigned n_buffers;
 	unsigned n_versions;
+	unsigned n_jobs;
 	unsigned n_writers; /* recovered writers; they have some time to return */
 	unsigned n_quarantined; /* descriptors */
 };

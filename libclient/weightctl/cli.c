@@ -97,6 +97,8 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 			cli->format.columns = optarg;
 			break;
 		case 'n':
+			if (optarg)
+				return option; /* a verb that counts: of tables it has no argument */
 			cli->format.noheadings = true;
 			break;
 		case 'b':
@@ -170,6 +172,22 @@ int cli_seconds(const struct cli *cli, const char *what, const char *arg)
 	if (end == arg || *end || !(s >= 0) || s > INT_MAX / 1000)
 		cli_usage(cli, "%s wants seconds from 0 to %d, not '%s'", what, INT_MAX / 1000, arg);
 	return (int)ceil(s * 1000);
+}
+
+int64_t cli_duration(const struct cli *cli, const char *what, const char *arg)
+{
+	static const struct {
+		const char *unit;
+		double seconds;
+	} units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+	char *end;
+	double ms = strtod(arg, &end) * 1000;
+
+	for (size_t i = 0; end != arg && i < sizeof(units) / sizeof(*units); i++)
+		if (!strcmp(end, units[i].unit) && ms * units[i].seconds > 0 &&
+		    ms * units[i].seconds < 1e15)
+			return (int64_t)ceil(ms * units[i].seconds);
+	cli_usage(cli, "%s wants a time, such as 90, 10m, 2h or 7d, not '%s'", what, arg);
 }
 
 const char *cli_device(const struct cli *cli)

@@ -109,6 +109,9 @@ uint64_t cli_bytes(const struct cli *cli, const char *what, const char *arg);
 /* The seconds in `arg` as milliseconds, rounded up, or the end of the program. */
 int cli_seconds(const struct cli *cli, const char *what, const char *arg);
 
+/* A duration as milliseconds: "90", "1.5s", "10m", "2h", "7d", or the end of the program. Not 0. */
+int64_t cli_duration(const struct cli *cli, const char *what, const char *arg);
+
 /* Ends the program, for what getopt_long() returned: '?' or ':'. */
 _Noreturn void cli_wrong_option(const struct cli *cli, int option, char *argv[]);
 /* Ends the program with EXIT_USAGE. */

@@ -119,7 +119,7 @@ static int check_all(const char *path)
 	return r;
 }
 
-static int cannot_run(const char *name, int r)
+int program_refuse(const char *name, int r)
 {
 	if (r == -ENOENT || r == -ENOTDIR) {
 		(void)cli_error(strchr(name, '/') ? "there is no program '%s'"
@@ -133,24 +133,34 @@ static int cannot_run(const char *name, int r)
 	return EXIT_NOT_EXECUTABLE;
 }
 
-int program_find(const char *name, char **ret_path)
+int program_search(const char *name, char **ret_path)
 {
-	cleanup(cli_freep) char *path = NULL;
+	char *path;
 	int r;
 
 	if (!*name)
-		return cannot_run(name, -ENOENT);
-	if (strchr(name, '/')) {
-		path = strdup(name);
-		if (!path)
-			cli_out_of_memory();
-		r = check_executable(path);
-	} else {
-		r = search_path(name, &path);
+		return program_refuse(name, -ENOENT);
+	if (!strchr(name, '/')) {
+		r = search_path(name, ret_path);
+		return r < 0 ? program_refuse(name, r) : 0;
 	}
+	r = check_executable(name);
 	if (r < 0)
-		return cannot_run(name, r);
-	r = check_all(path);
+		return program_refuse(name, r);
+	path = strdup(name);
+	if (!path)
+		cli_out_of_memory();
+	*ret_path = path;
+	return 0;
+}
+
+int program_find(const char *name, char **ret_path)
+{
+	cleanup(cli_freep) char *path = NULL;
+	int r = program_search(name, &path);
+
+	if (r == 0)
+		r = check_all(path);
 	if (r == 0) {
 		*ret_path = path;
 		path = NULL;
@@ -161,5 +171,5 @@ int program_find(const char *name, char **ret_path)
 int program_run(const char *path, char *argv[])
 {
 	(void)execv(path, argv);
-	return cannot_run(path, -errno);
+	return program_refuse(path, -errno);
 }

@@ -42,7 +42,7 @@ static const char *const points[] = {
 	"job-created", "job-kept", "job-create-answered",
 	"job-begun", "job-provided", "job-saved", "job-stored", "job-memory-kept", "job-memory-committed",
 	"job-joined", "job-answered", "job-leave-begun", "job-left",
-	"job-remove-begun", "job-remove-committed", "job-removed",
+	"recovery-job", "job-recovered", "job-remove-begun", "job-remove-committed", "job-removed",
 };
 /* clang-format on */
 

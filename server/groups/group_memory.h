@@ -47,8 +47,8 @@ int group_memory_new(struct server *server, uid_t uid, const char *name,
 		     const struct wire_job_join *join, struct group_memory **ret);
 
 /*
- * Recovers parts from the store, those of `ids` and `fds`; takes the descriptors on success. Charges in any case.
- * -EBADMSG: one of them is not the memory of a part.
+ * Recovers parts with these ids and descriptors, which it takes on success. Charges in any case; the caller must set
+ * `kept`. -EBADMSG: one of them is not the memory of a part.
  */
 int group_memory_recover(struct server *server, uid_t uid, const struct wire_job_part *parts,
 			 unsigned n_parts, const uint64_t *ids, int *fds, struct group_memory **ret);

@@ -88,7 +88,7 @@ static int writer_group_charge(struct writer_group *g,
 					 struct charge *))
 {
 	struct quota *q = &g->server->quota;
-	int r = fn(q, g->access.uid, QUOTA_BUFFERS, 1, &g->charge);
+	int r = g->removed ? 0 : fn(q, g->access.uid, QUOTA_BUFFERS, 1, &g->charge);
 
 	return r == 0 ? fn(q, g->access.uid, QUOTA_DESCRIPTORS, 1, &g->descriptor) : r;
 }
@@ -141,7 +141,7 @@ int writer_group_recover(struct server *server, uint64_t id, struct group_manife
 	if (!g)
 		return -ENOMEM;
 	read_record(g, group_manifest_current(m));
-	r = g->removed ? 0 : writer_group_charge(g, quota_charge_anyway);
+	r = writer_group_charge(g, quota_charge_anyway);
 	if (r < 0)
 		return r;
 	g->manifest = m;
@@ -185,8 +185,33 @@ bool writer_group_has_token(const struct writer_group *g, const uint8_t token[WI
 
 /* --- state that outlives weightd --- */
 
+static void copy_memory(const struct writer_group *g, struct group_manifest_record *r)
+{
+	r->description = has_description(g) ? g->description.id : 0;
+	r->n_parts = g->memory->n_parts;
+	for (unsigned i = 0; i < r->n_parts; i++) {
+		const struct group_part *p = &g->memory->parts[i];
+
+		r->parts[i] = (struct group_manifest_part){
+			.id = p->id,
+			.size = p->memory.size,
+			.huge_bytes = p->memory.progress.huge,
+		};
+		memcpy(r->parts[i].kind, p->kind, sizeof(p->kind));
+	}
+}
+
+/* Memory that was given up in the making, and that the store may still have. */
+static void copy_leftovers(const struct group_manifest_record *old, struct group_manifest_record *r)
+{
+	r->description = old->description;
+	r->n_parts = old->n_parts;
+	memcpy(r->parts, old->parts, sizeof(r->parts));
+}
+
 void writer_group_save(struct writer_group *g)
 {
+	const struct group_manifest_record *old = group_manifest_current(g->manifest);
 	struct group_manifest_record *r = group_manifest_begin(g->manifest);
 
 	memcpy(r->name, g->name, sizeof(r->name));
@@ -200,18 +225,10 @@ void writer_group_save(struct writer_group *g)
 	r->gid = g->access.gid;
 	r->n_ranks = g->n_ranks;
 	r->flags = (g->ready ? GROUP_MANIFEST_READY : 0) | (g->removed ? GROUP_MANIFEST_REMOVED : 0);
-	r->description = has_description(g) ? g->description.id : 0;
-	r->n_parts = g->memory ? g->memory->n_parts : 0;
-	for (unsigned i = 0; i < r->n_parts; i++) {
-		const struct group_part *p = &g->memory->parts[i];
-
-		r->parts[i] = (struct group_manifest_part){
-			.id = p->id,
-			.size = p->memory.size,
-			.huge_bytes = p->memory.progress.huge,
-		};
-		memcpy(r->parts[i].kind, p->kind, sizeof(p->kind));
-	}
+	if (g->memory)
+		copy_memory(g, r);
+	else if (store_is_behind(&g->server->store))
+		copy_leftovers(old, r);
 	group_manifest_commit(g->manifest);
 }
 
@@ -242,7 +259,6 @@ void writer_group_unmake(struct writer_group *g)
 		(void)kept_memfd_unref(&g->description);
 	g->description = (struct kept_memfd){0};
 	memset(g->hash, 0, sizeof(g->hash));
-	writer_group_save(g);
 }
 
 /* --- ranks --- */

@@ -86,7 +86,7 @@ void writer_group_keep(struct writer_group *g);
  */
 bool writer_group_take_back(struct writer_group *g);
 
-/* Frees memory and description in the making, and saves. */
+/* Frees memory and description in the making. */
 void writer_group_unmake(struct writer_group *g);
 
 /* Starts the linger time if there are no members, or stops it; the caller saves. */

@@ -125,11 +125,12 @@ static void fail_for_memory(struct group_caller *c)
 	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
 
 	session_fail(c->session, -ENOMEM,
-		     "job '%s' needs %s, and %s%s leaves %s: %s are missing; remove a buffer, an old "
+		     "job '%s' needs %s, and %s%s%s leaves %s: %s are missing; remove a buffer, an old "
 		     "version or another job (weightctl rm), or %s",
 		     c->group->name, num_format_size(needs, m->size),
 		     m->limit[0] ? "the limit of a cgroup, " : "this machine", m->limit,
-		     num_format_size(has, m->n_free), num_format_size(missing, m->missing),
+		     m->limit[0] ? "," : "", num_format_size(has, m->n_free),
+		     num_format_size(missing, m->missing),
 		     m->limit[0] ? "raise that limit (MemoryMax= of a unit)"
 				 : "give weightd more memory");
 }

@@ -34,7 +34,7 @@ int group_manifest_new(uint64_t group, struct group_manifest **ret, int *ret_fd)
 {
 	cleanup(fd_closep) int fd = -1;
 	struct group_manifest *m = NULL;
-	int r = fd_memfd("weightd-job", GROUP_MANIFEST_SIZE, &fd);
+	int r = fd_memfd("weightd-job-manifest", GROUP_MANIFEST_SIZE, &fd);
 
 	if (r < 0)
 		return r;

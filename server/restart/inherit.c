@@ -131,7 +131,7 @@ unsigned inherit_leave(struct inherit *in, struct store *store)
 		n++;
 		store_adopt(store);
 		if (n <= LEFT_NAMED)
-			log_warning("descriptor '%s' from the store belongs to no served buffer: "
+			log_warning("descriptor '%s' from the store belongs to no served buffer or job: "
 				    "the service manager keeps it",
 				    in->items[i].name);
 	}

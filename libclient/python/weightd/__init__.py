@@ -29,6 +29,7 @@ from ._connection import set_restart_timeout
 from ._errors import (AttributeMismatch, Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
                       NotPublished, Removed, Restarted, Timeout, Torn, Updating)
 from ._files import Files, files
+from ._job import JobInfo, create_job, jobs, remove_job
 from ._layout import Layout
 from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, drop, history, ls,
                       ping, rollback, set_access, versions)
@@ -44,10 +45,10 @@ __version__ = _lib.weightd_release().decode()
 
 __all__ = [
     "AttributeMismatch", "Buffer", "BufferInfo", "Denied", "DeviceInfo", "Difference", "DigestMismatch",
-    "Disconnected", "Entry", "Error", "Event", "Files", "Layout", "LayoutMismatch", "LoadResult", "Location",
+    "Disconnected", "Entry", "Error", "Event", "Files", "JobInfo", "Layout", "LayoutMismatch", "LoadResult", "Location",
     "ModelDir", "NotFound", "NotPublished", "Removed", "Restarted", "SaveResult", "ServerInfo", "SlotInfo", "Stat",
     "Tensor", "Timeout", "Torn", "Updating", "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create",
-    "devices", "diff", "drop", "files", "history", "load", "ls", "model_dir", "ping", "reap", "rollback", "save",
-    "set_access", "set_restart_timeout", "slots", "stat",
+    "create_job", "devices", "diff", "drop", "files", "history", "jobs", "load", "ls", "model_dir", "ping", "reap",
+    "remove_job", "rollback", "save", "set_access", "set_restart_timeout", "slots", "stat",
     "users", "versions", "wait", "watch",
 ]

@@ -9,6 +9,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_d
 
 HASH_SIZE = 16
 DEVICE_MAX = 63
+TOKEN_MAX = 193
 NOT_TIED = 2**32 - 1
 ROLES = {1: "param", 2: "buffer"}
 STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
@@ -164,6 +165,25 @@ class Event(Sized):
                 ("uid", c_uint32), ("pid", c_uint32)]
 
 
+class JobOptions(Sized):
+    _fields_ = [("size", c_size_t), ("n_ranks", c_uint32), ("linger_ms", c_int64)]
+
+
+class Part(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_char_p), ("n_bytes", c_uint64)]
+
+
+class JoinOptions(Sized):
+    _fields_ = [("size", c_size_t), ("rank", c_uint32), ("n_parts", c_uint32), ("parts", POINTER(Part)),
+                ("description", c_void_p), ("description_size", c_uint64)]
+
+
+class JobInfo(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("n_bytes", c_uint64), ("step", c_uint64),
+                ("created_ns", c_uint64), ("vacant_ns", c_uint64), ("linger_ms", c_int64), ("uid", c_uint32),
+                ("gid", c_uint32), ("n_ranks", c_uint32), ("n_present", c_uint32), ("n_done", c_uint32)]
+
+
 # Pointers to opaque structs, in and out, are c_void_p.
 FUNCTIONS = {  # name: (result, *arguments)
     "weightd_release": (c_char_p,),
@@ -289,6 +309,22 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_watch_new": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_watch_next": (c_int, c_void_p, c_int, POINTER(Event)),
     "weightd_watch_free": (None, c_void_p),
+    "weightd_job_create": (c_int, c_void_p, c_char_p, POINTER(JobOptions), c_char_p),
+    "weightd_job_join": (c_int, c_void_p, c_char_p, POINTER(JoinOptions), POINTER(c_void_p)),
+    "weightd_job_description": (c_int, c_void_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64)),
+    "weightd_job_name": (c_char_p, c_void_p),
+    "weightd_job_n_ranks": (c_uint32, c_void_p),
+    "weightd_job_rank": (c_uint32, c_void_p),
+    "weightd_job_fd": (c_int, c_void_p, c_uint32),
+    "weightd_job_holder": (c_int, c_void_p, c_uint32),
+    "weightd_job_hold": (c_int, c_void_p, c_uint32),
+    "weightd_job_release": (None, c_void_p, c_uint32),
+    "weightd_job_check": (c_int, c_void_p),
+    "weightd_job_leave": (c_int, c_void_p),
+    "weightd_job_free": (None, c_void_p),
+    "weightd_job_remove": (c_int, c_void_p, c_char_p),
+    "weightd_list_jobs": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_list_job": (POINTER(JobInfo), c_void_p, c_size_t),
 }
 
 

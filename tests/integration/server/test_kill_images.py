@@ -197,7 +197,7 @@ NOT_PASSED = {point for point in matrix.POINTS if point.startswith((
     "stop-", "trim-", "resume-"))}
 
 
-@pytest.mark.parametrize("point", [p for p in matrix.POINTS if p not in NOT_PASSED])
+@pytest.mark.parametrize("point", [p for p in matrix.POINTS if p not in NOT_PASSED | matrix.OF_JOBS])
 def test_a_death_loses_no_image_and_no_file(point, require):
     require("faults")
     n_deaths = 0
@@ -207,7 +207,7 @@ def test_a_death_loses_no_image_and_no_file(point, require):
     assert n_deaths or point.startswith("recovery-"), "the scene does not pass here"
 
 
-@pytest.mark.parametrize("point", [p for p in matrix.POINTS if p.startswith(("recovery-", "resume-"))])
+@pytest.mark.parametrize("point", [p for p in matrix.POINTS if p.startswith(("recovery-", "resume-")) and p not in matrix.OF_JOBS])
 @pytest.mark.parametrize("first", ["files-kept", "files-committed", "create-kept", "publish-committed"])
 def test_a_death_in_the_recovery_loses_nothing_either(first, point, require):
     require("faults")

@@ -1,0 +1,152 @@
+"""Jobs and limits: of memory, of users, and of the store. All of a job is made, or nothing."""
+import errno
+import os
+
+import pytest
+from lib import wire
+from lib.cgroup import MemoryCgroup
+from lib.wire import Refused, Wire, until
+
+from integration.server.test_jobs import MIB, refused
+from integration.server.test_memory import LIMIT, publish, versions
+
+
+@pytest.fixture
+def group(require):
+    require("cgroup")
+    with MemoryCgroup(LIMIT) as g:
+        yield g
+
+
+@pytest.fixture
+def confine(group, make_daemon):
+    """confine("--reserve", "16M"): a daemon in a memory cgroup of 256 MiB."""
+    return lambda *args: make_daemon(*args, prefix=group.prefix)
+
+
+@pytest.fixture
+def configure(make_daemon, tmp_path):
+    def make(text, *args):
+        path = tmp_path / "weightd.conf"
+        path.write_text(text)
+        return make_daemon("--config", path, *args)
+    return make
+
+
+def is_empty(w):
+    """Nothing of a job is left but the job."""
+    user, = w.list(wire.USERS)
+    return (w.stat().slot_bytes, user.used_bytes, user.used_descriptors) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("parts", [(("PARAM", 300 * MIB),), (("PARAM", 100 * MIB), ("GRAD", 100 * MIB), ("MOMENTS", 100 * MIB)),
+                                   (("JOURNAL", 1), ("PARAM", 10 << 30))], ids=["one", "three", "the last"])
+def test_what_does_not_fit_is_refused_before_anything_is_made(confine, group, parts):
+    daemon = confine("--reserve", "16M")
+    with Wire(daemon.socket) as w:
+        token = w.create_job("train")
+        with refused(errno.ENOMEM, rf"job 'train' needs .*B, and the limit of a cgroup, {group.path}/{group.limit_name}, leaves "
+                                   r".*B: .*B are missing; remove a buffer, an old version or another job \(weightctl rm\), or raise "
+                                   r"that limit \(MemoryMax= of a unit\)"):
+            w.join("train", token, parts=parts)
+        until(lambda: is_empty(w), "nothing was kept")
+        assert w.join("train", token, parts=(("PARAM", 64 * MIB),)).n_present == 1, "and the next join may ask again"
+
+
+def test_the_machine_is_named_where_no_cgroup_limits(make_daemon):
+    daemon = make_daemon("--reserve", "1000T")
+    with Wire(daemon.socket) as w:
+        with refused(errno.ENOMEM, "job 'train' needs 4.1 kB, and this machine leaves 0 B: 4.1 kB are missing; .* give weightd more memory"):
+            w.join("train", w.create_job("train"))
+
+
+def test_two_that_fit_alone_but_not_together_are_not_killed(confine):
+    daemon = confine("--reserve", "16M")
+    outcomes = []
+    with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
+        for w, name in (one, "a"), (two, "b"):
+            w.send_join(name, w.create_job(name), 0, (("PARAM", 75 * MIB), ("GRAD", 75 * MIB)))
+        for w in one, two:
+            try:
+                outcomes.append(w.joined().n_present)
+            except Refused as e:
+                outcomes.append(e.errno)
+        until(lambda: one.ping().n_bytes == 150 * MIB, "the other one's is free")
+    assert sorted(outcomes) == [1, errno.ENOMEM]
+
+
+def test_kept_versions_make_room_for_a_job(confine):
+    daemon = confine("--reserve", "16M")
+    for _ in range(3):
+        publish(daemon.socket, "m", 60 * MIB, keep=3)
+    with Wire(daemon.socket) as w:
+        w.join("train", w.create_job("train"), parts=(("PARAM", 45 * MIB), ("GRAD", 45 * MIB)))
+        assert versions(daemon, "m") == [2, 3]
+
+
+def test_a_job_is_charged_to_its_user(configure):
+    daemon = configure("[limits]\nbuffers = 2\nbytes = 1M\ndescriptors = 9\n")
+    with Wire(daemon.socket) as w, Wire(daemon.socket) as other:
+        token = w.create_job("train")
+        for parts in ((("A", MIB + 1),), (("A", 1), ("B", MIB)), (("A", MIB),)):  # the description takes a byte too
+            with refused(errno.EDQUOT, r"job 'train' needs more bytes or descriptors than uid \d+ may hold; remove buffers or jobs "
+                                       r"\(weightctl rm\), or raise bytes= or descriptors= in \[limits\] of weightd.conf"):
+                w.join("train", token, parts=parts)
+        until(lambda: is_empty(w), "nothing was kept")
+        with refused(errno.EDQUOT, "more bytes or descriptors"):
+            w.join("train", token, parts=[(f"P{i}", 1) for i in range(8)])
+        until(lambda: is_empty(w), "nothing was kept")
+        job = w.join("train", token, parts=(("A", 1), ("B", 4097))).job
+        user, = w.list(wire.USERS)
+        assert (user.used_buffers, user.used_descriptors) == (1, 1 + 2 + 1)
+        assert user.used_bytes == 3 * 4096 + len(b"description")
+        assert other.create_job("second")
+        with refused(errno.EDQUOT, "has too many buffers and jobs; remove some buffers or jobs"):
+            other.create_job("third")
+        with pytest.raises(Refused, match="too many buffers"):
+            publish(daemon.socket, "m", 1)
+        w.leave(job)
+        until(lambda: w.list(wire.USERS)[0].used_bytes == 0, "it is free")
+        assert other.create_job("third")
+
+
+def test_a_store_without_room_refuses_a_job_whole(configure):
+    daemon = configure("[store]\nmax = 6\n", "--keeper")  # two are the socket and its lock
+    with Wire(daemon.socket) as w:
+        token = w.create_job("train")
+        used = w.stat().store_used
+        room = 6 - used
+        parts = [(f"P{i}", 4096) for i in range(room)]
+        with refused(errno.EDQUOT, f"keeps {used} descriptors for weightd already, of 6; remove a buffer"):
+            w.join("train", token, parts=parts)
+        until(lambda: is_empty(w), "nothing was kept")
+        assert w.join("train", token, parts=parts[1:]).n_present == 1
+        assert w.stat().store_used == 6
+        with refused(errno.EDQUOT, "keeps 6 descriptors for weightd already, of 6"):
+            w.create_job("another")
+
+
+def test_lists_of_users_and_devices_and_the_ping_count_jobs(make_daemon):
+    daemon = make_daemon()
+    with Wire(daemon.socket) as w:
+        w.join("train", w.create_job("train"), parts=(("A", MIB), ("B", 3)))
+        size = MIB + 3
+        assert (w.ping().n_bytes, w.stat().slot_bytes, w.devices()["host"].ours) == (size, size, size)
+        assert w.ping().n_buffers == 0 and w.stat().layout_bytes == len(b"description")
+        w.remove_job("train")
+        until(lambda: w.ping().n_bytes == 0, "it is free")
+        assert w.devices()["host"].ours == 0 and w.stat().layout_bytes == 0
+
+
+def test_holes_that_a_rank_makes_are_its_own(make_daemon):
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        token = w.create_job("train")
+        fd = w.part(w.join("train", token, parts=(("JOURNAL", MIB),)).job)
+        wire.fallocate(fd, wire.PUNCH_HOLE | wire.KEEP_SIZE, 0, MIB)
+        assert w.job("train").step == 0
+        assert os.fstat(fd).st_blocks == 0, "a list takes no memory"
+        os.kill(w.ping().pid, 9)
+        w.hang_up()
+    with Wire(daemon.socket) as w:
+        assert w.job("train").n_bytes == MIB and w.join("train", token, parts=(("JOURNAL", MIB),)).n_present == 1

@@ -1,0 +1,225 @@
+"""Jobs across restarts of weightd under its keeper: what was acknowledged is there, and nothing else is left."""
+import contextlib
+import errno
+import mmap
+import os
+import pathlib
+import signal
+import struct
+
+import pytest
+from lib import wire
+from lib.wire import JOBS, Refused, Wire, until
+
+from integration.server.test_formats import lose
+from integration.server.test_jobs import MIB, PARTS, refused
+
+SIZE = sum(size for _, size in PARTS)
+FORMAT_AT = 8  # offset of its u32 in a manifest
+
+
+class Kept:
+    """A daemon under a keeper, which has all descriptors of jobs."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.client = Wire(daemon.socket)
+
+    def restart(self):
+        os.kill(self.client.ping().pid, signal.SIGKILL)
+        self.client.hang_up()
+        self.client.close()
+        self.client = Wire(self.daemon.socket)
+
+    def descriptors(self, name):
+        """Paths of the keeper's descriptors whose memfd has this name."""
+        found = []
+        for fd in pathlib.Path(f"/proc/{self.daemon.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(fd) == f"/memfd:{name} (deleted)":
+                    found.append(fd)
+        return found
+
+    def stat(self):
+        return self.client.stat()
+
+    def is_settled(self, used):
+        return lambda: self.stat().store_used == used and self.stat().slot_bytes == 0 and self.stat().layout_bytes == 0
+
+
+@pytest.fixture
+def kept(make_daemon):
+    k = Kept(make_daemon("--keeper"))
+    yield k
+    k.client.close()
+
+
+def test_a_job_outlives_weightd(kept):
+    token = kept.client.create_job("train", n_ranks=3, linger_ms=3600_000)
+    job = kept.client.join("train", token, 0, PARTS, description=b"the model").job
+    with Wire(kept.daemon.socket) as done:
+        done.join("train", token, 2, PARTS, description=b"the model")
+        done.leave(job)
+    fd = os.dup(kept.client.part(job, 1))
+    os.pwrite(kept.client.part(job), struct.pack("<Q", 9), 0)
+    mapping = mmap.mmap(fd, PARTS[1][1])
+    mapping[3 * MIB:3 * MIB + 5] = b"state"
+    before, stat = kept.client.job("train"), kept.stat()
+    kept.restart()
+    mapping[:4] = b"more"
+    row = kept.client.job("train")
+    assert row._replace(vacant_ns=0) == before._replace(n_present=0) and row.vacant_ns > before.created_ns
+    assert (row.step, row.n_done, row.n_parts) == (9, 1, 3)
+    after = kept.stat()
+    assert (after.slot_bytes, after.layout_bytes, after.store_used, after.n_quarantined) == \
+        (stat.slot_bytes, stat.layout_bytes, stat.store_used, 0)
+    with refused(errno.EACCES, "not the token"):
+        kept.client.join("train", bytes(32), 1, PARTS)
+    with refused(errno.EPROTOTYPE, "describes job 'train' otherwise"):
+        kept.client.join("train", token, 1, PARTS)
+    assert kept.client.job_description("train", token) == b"the model"
+    joined = kept.client.join("train", token, 0, PARTS, description=b"the model")
+    assert joined == (job, 3, 1)
+    again = kept.client.part(job, 1)
+    assert os.fstat(again).st_ino == os.fstat(fd).st_ino
+    assert os.pread(again, 5, 3 * MIB) == b"state" and os.pread(again, 4, 0) == b"more"
+    mapping.close()
+    os.close(fd)
+    user, = kept.client.list(wire.USERS)
+    assert (user.used_buffers, user.used_descriptors) == (1, 1 + len(PARTS) + 1) and user.used_bytes >= SIZE
+    for rank in 0, 1:
+        kept.client.join("train", token, rank, PARTS, description=b"the model")
+        kept.client.leave(job)
+    assert kept.client.list(JOBS) == []
+    kept.client.forget(list(kept.client.fds))
+    until(kept.is_settled(stat.store_used - 5), "all of it is free")
+    assert "recovered: 0 buffers, 0 versions, 0 of them being written; 1 jobs; 0 descriptors quarantined" in kept.daemon.log
+
+
+def test_a_job_without_memory_outlives_weightd(kept):
+    token = kept.client.create_job("train", linger_ms=1)
+    kept.restart()
+    assert kept.client.create_job("train", linger_ms=1, token=token) == token
+    assert kept.client.join("train", token, 0, PARTS).n_present == 1
+
+
+def test_the_linger_time_begins_again_with_weightd(kept):
+    token = kept.client.create_job("train", linger_ms=1)
+    kept.client.join("train", token, 0, PARTS)
+    used = kept.stat().store_used
+    kept.restart()
+    until(lambda: kept.client.list(JOBS) == [], "no rank has returned")
+    until(kept.is_settled(used - 5), "all of it is free")
+    kept.restart()
+    assert kept.client.list(JOBS) == [] and kept.stat().n_quarantined == 0
+
+
+def test_memory_of_a_removed_job_is_charged_after_a_restart_too(kept):
+    token = kept.client.create_job("train")
+    used = kept.stat().store_used
+    job = kept.client.join("train", token, 0, PARTS).job
+    fd = os.dup(kept.client.part(job, 2))
+    kept.client.remove_job("train")
+    kept.client.create_job("train")
+    kept.restart()
+    assert kept.client.job("train").n_parts == 0
+    assert kept.stat().leaving_bytes == SIZE == kept.client.ping().n_bytes
+    assert kept.client.list(wire.USERS)[0].used_bytes >= SIZE
+    os.close(fd)
+    until(kept.is_settled(used), "all of it is free")
+
+
+def test_a_job_that_lost_a_part_is_set_aside(kept):
+    token = kept.client.create_job("train")
+    kept.client.join("train", token, 0, PARTS)
+    kept.client.create_job("other")
+    assert lose(kept, "p") == len(PARTS)
+    assert "is kept and not served: the service manager has not kept all of its memory" in kept.daemon.log
+    assert [row.name for row in kept.client.list(JOBS)] == ["other"]
+    assert kept.stat().n_quarantined == 2 and kept.client.ping().n_bytes == 0
+    with refused(errno.ENOENT, "there is no job 'train'"):
+        kept.client.join("train", token, 0, PARTS)
+    assert kept.client.join("train", kept.client.create_job("train"), 0, PARTS).n_present == 1
+
+
+def test_a_job_that_lost_its_description_is_set_aside_with_its_memory(kept):
+    token = kept.client.create_job("train")
+    kept.client.join("train", token, 0, PARTS)
+    assert lose(kept, "n") == 1
+    assert kept.client.list(JOBS) == [] and kept.stat().n_quarantined == 1 + len(PARTS)
+    assert kept.client.list(wire.USERS)[0].used_bytes == 0
+
+
+@pytest.mark.parametrize("at, value, sentence", [
+    (FORMAT_AT, 7, "has format 7 and this weightd supports 1: it is kept and not served; start the release that wrote it"),
+    (0, 0, "is kept and not served: it is damaged"),
+])
+def test_a_manifest_that_is_not_ours_is_set_aside_and_not_lost(kept, at, value, sentence):
+    token = kept.client.create_job("train")
+    job = kept.client.join("train", token, 0, PARTS).job
+    os.pwrite(kept.client.part(job, 1), b"state", 0)
+    manifest, = kept.descriptors("weightd-job-manifest")
+    with open(manifest, "r+b", buffering=0) as f:
+        was = os.pread(f.fileno(), 4, at)
+        os.pwrite(f.fileno(), struct.pack("<I", value), at)
+        kept.restart()
+        assert sentence in kept.daemon.log
+        assert kept.client.list(JOBS) == [] and kept.stat().n_quarantined == 5
+        os.pwrite(f.fileno(), was, at)
+    kept.restart()
+    assert kept.stat().n_quarantined == 0
+    assert os.pread(kept.client.part(kept.client.join("train", token, 0, PARTS).job, 1), 5, 0) == b"state"
+
+
+def test_what_the_keeper_was_too_busy_to_hear_is_forgotten_all_the_same(kept):
+    """Its socket holds ten messages, the rest waits in weightd and dies with it."""
+    before = kept.stat().store_used
+    for i in range(8):
+        with Wire(kept.daemon.socket) as w:
+            w.join(f"j{i}", w.create_job(f"j{i}"), 0, PARTS)
+    pid = kept.client.ping().pid
+    os.kill(kept.daemon.pid, signal.SIGSTOP)
+    try:
+        for i in range(8):
+            kept.client.remove_job(f"j{i}")
+        until(lambda: kept.stat().slot_bytes == 0, "all is free")
+        os.kill(pid, signal.SIGKILL)
+        kept.client.hang_up()
+    finally:
+        os.kill(kept.daemon.pid, signal.SIGCONT)
+    kept.client = Wire(kept.daemon.socket)
+    assert kept.client.list(JOBS) == []
+    until(kept.is_settled(before), "nothing is kept without an owner")
+    assert kept.stat().n_quarantined == 0
+
+
+def test_a_join_that_the_keeper_does_not_confirm_leaves_nothing(kept):
+    token = kept.client.create_job("train")
+    before = kept.stat().store_used
+    with Wire(kept.daemon.socket) as w:
+        os.kill(kept.daemon.pid, signal.SIGSTOP)
+        try:
+            w.send_join("train", token, 0, PARTS)
+            with pytest.raises(Refused, match="job 'train' gets no memory: the service manager does not keep it; restart weightd"):
+                w.joined()
+            assert kept.client.job("train").n_parts == 0
+            os.kill(kept.client.ping().pid, signal.SIGKILL)
+            kept.client.hang_up()
+        finally:
+            os.kill(kept.daemon.pid, signal.SIGCONT)
+    kept.client = Wire(kept.daemon.socket)
+    until(kept.is_settled(before), "the parts are dropped")
+    assert kept.stat().n_quarantined == 0
+    assert kept.client.join("train", token, 0, PARTS).n_present == 1
+
+
+def test_a_clean_stop_leaves_jobs_to_the_successor(kept):
+    token = kept.client.create_job("train")
+    job = kept.client.join("train", token, 0, PARTS).job
+    os.pwrite(kept.client.part(job, 1), b"state", 0)
+    os.kill(kept.daemon.pid, signal.SIGHUP)
+    kept.client.hang_up()
+    kept.client.close()
+    kept.client = Wire(kept.daemon.socket)
+    assert kept.client.join("train", token, 0, PARTS).job == job
+    assert os.pread(kept.client.part(job, 1), 5, 0) == b"state"
