@@ -65,7 +65,7 @@ void step_init(struct step *s, const struct arena *a, uint64_t number)
 	optimizer_begin(&s->update, p, first->lr, number - words->n_skipped[(number - 1) % 2]);
 	optimizer_weigh(&s->update, weights, p->n_ranks);
 	step_set_grads(&s->update, a, number);
-	s->update.touched = touched_find(&t->touched, a, number);
+	s->update.touched = touched_find(&s->t->touched, a, number);
 }
 
 void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, const struct arena *a,
