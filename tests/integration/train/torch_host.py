@@ -16,6 +16,7 @@ import sys
 import traceback
 
 import torch
+import torch._dynamo  # noqa: F401, so that no rank imports it: it takes seconds
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[3] / "libclient/python"), str(pathlib.Path(__file__).parent)]
 

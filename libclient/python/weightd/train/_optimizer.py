@@ -240,7 +240,9 @@ class Optimizer(torch.optim.Optimizer):
         if self._job is not None:
             raise error(errno.EOPNOTSUPP, "parameter groups are part of the plan, which is fixed; give them all to the "
                         "optimizer when it is made")
-        super().add_param_group(param_group)
+        # Undecorated: the decorator imports torch._dynamo, seconds of each start, to keep it from being compiled.
+        add = torch.optim.Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
 
     def state_dict(self):
         """Refused: the state is in the job, which keeps it over restarts."""
