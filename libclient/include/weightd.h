@@ -40,7 +40,7 @@
  *
  * Restarts. A server under systemd or `weightd --keeper` survives its own death. A call that finds the
  * connection to such a server lost waits until the server is back, for weightd_set_restart_timeout() at
- * most, resumes leases and writers, and continues. An attachment keeps its memory in any case, and an
+ * most, resumes leases, writers and ranks of jobs, and continues. An attachment keeps its memory in any case, and an
  * unpublished writer can continue to fill its version. The server keeps leases and writers for [store]
  * resume-timeout, see weightd.conf(5). A writer that resumes later fails with -ESTALE; a reader keeps its
  * mapping, without a lease and uncounted. A call that must not be repeated (weightd_drop(),

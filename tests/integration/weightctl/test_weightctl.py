@@ -23,7 +23,7 @@ VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "sav
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
-         "trace messages", "trace watch", "trace log", "trace attached", "help"]
+         "trace messages", "trace watch", "trace log", "trace attached", "train run", "help"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "diff": ["m", "m"], "save": ["m", "/none/out"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"], "export": ["m", "/none", "--hold"]}
@@ -653,7 +653,7 @@ def test_closed_descriptors_do_not_matter_to_who_prints_nothing(loaded):
     done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *loaded.ctl_command(["rm", "m"])],
                           env=loaded.env)
     assert done.returncode == 0
-    assert ctl_json(loaded, "ls") == {"buffers": []}
+    assert ctl_json(loaded, "ls") == {"buffers": [], "jobs": []}
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["SIGPIPE", "EPIPE"])
