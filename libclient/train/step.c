@@ -50,22 +50,22 @@ void step_set_grads(struct journal_step *u, const struct arena *a, uint64_t numb
 		u->grads[rank] = a->grads[rank * n_slots + number % n_slots];
 }
 
-void step_init(struct step *s, struct weightd_train *t, uint64_t number)
+void step_init(struct step *s, const struct arena *a, uint64_t number)
 {
-	const struct arena *a = &t->arena;
+	const struct weightd_plan *p = a->plan;
 	const struct control_saved *first = arena_saved(a, 0, number);
-	const struct control_rank *words = trainer_words(t);
+	const struct control_rank *words = arena_rank(a, a->rank);
 	double weights[WEIGHTD_RANKS_MAX];
 
-	s->t = t;
 	s->number = number;
 	s->is_skipped = find_nan(a, number, &s->nan_rank);
 	s->max_norm = first->max_norm;
-	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
+	for (uint32_t rank = 0; rank < p->n_ranks; rank++)
 		weights[rank] = arena_saved(a, rank, number)->weight;
-	optimizer_begin(&s->update, t->plan, first->lr, number - words->n_skipped[(number - 1) % 2]);
-	optimizer_weigh(&s->update, weights, t->plan->n_ranks);
+	optimizer_begin(&s->update, p, first->lr, number - words->n_skipped[(number - 1) % 2]);
+	optimizer_weigh(&s->update, weights, p->n_ranks);
 	step_set_grads(&s->update, a, number);
+	s->update.touched = touched_find(&s->t->touched, a, number);
 }
 
 void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, const struct arena *a,
@@ -81,14 +81,15 @@ void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, cons
 		.scale = u->scale,
 	};
 
-	if (owned.begin == owned.end)
-		return;
-	for (uint32_t rank = 0; rank < u->n_grads; rank++)
-		grads[rank] = u->grads[rank] + owned.begin;
-	kernels_get()->sum(&(float *){a->reduced + owned.begin}, 1, &g, length(owned),
-			   p->n_elements * sizeof(float) > STREAM_BYTES);
+	for (struct plan_interval part = touched_first(u->touched, owned); part.begin < part.end;
+	     part = touched_next(u->touched, owned, part)) {
+		for (uint32_t rank = 0; rank < u->n_grads; rank++)
+			grads[rank] = u->grads[rank] + part.begin;
+		kernels_get()->sum(&(float *){a->reduced + part.begin}, 1, &g, length(part),
+				   p->n_elements * sizeof(float) > STREAM_BYTES);
+		count_read(t, length(part) * (u->n_grads - 1));
+	}
 	kernels_fence();
-	count_read(t, length(owned) * (u->n_grads - 1));
 }
 
 void step_reduce(struct step *s, const struct arena *a, uint32_t bucket)
@@ -107,10 +108,14 @@ void step_measure(struct step *s, const struct arena *a)
 {
 	struct control_rank *words = arena_rank(a, a->rank);
 	struct plan_interval shard = shard_of(a->plan, a->rank);
+	const struct touched *touched = s->update.touched;
 
 	if (s->is_skipped || trainer_word(&words->norm_step) >= s->number)
 		return;
-	words->norm = s->update.kernels->squares(a->reduced + shard.begin, length(shard));
+	words->norm = 0;
+	for (struct plan_interval part = touched_first(touched, shard); part.begin < part.end;
+	     part = touched_next(touched, shard, part))
+		words->norm += s->update.kernels->squares(a->reduced + part.begin, length(part));
 	wait_publish(&words->norm_step, s->number);
 }
 
@@ -142,11 +147,13 @@ void step_decide(struct step *s)
 static void count_update(struct step *s, const struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
-	uint64_t left = journal_left(a, a->rank, s->number);
-	struct plan_interval rest = {a->updated.end - left, a->updated.end};
+	const struct touched *touched = s->update.touched;
+	struct plan_interval rest = {a->updated.end - journal_left(a, a->rank, s->number),
+				     a->updated.end};
+	uint64_t left = touched_count(touched, rest);
 
 	if (plan_is_replicated(p))
-		count_read(s->t, left - length(plan_owned(p, a->rank, rest)));
+		count_read(s->t, left - touched_count(touched, plan_owned(p, a->rank, rest)));
 	else
 		count_written(s->t, left * (p->n_copies - 1));
 	if (p->form == WEIGHTD_STEP_FUSED)
@@ -169,12 +176,4 @@ void step_commit(struct step *s, const struct arena *a)
 		return;
 	words->n_skipped[s->number % 2] = words->n_skipped[(s->number - 1) % 2] + s->is_skipped;
 	wait_publish(&words->param, s->number);
-}
-
-bool step_was_skipped(const struct weightd_train *t, uint64_t number, uint32_t *ret_rank)
-{
-	const struct control_rank *words = trainer_words(t);
-
-	return words->n_skipped[number % 2] != words->n_skipped[(number - 1) % 2] &&
-	       find_nan(&t->arena, number, ret_rank);
 }

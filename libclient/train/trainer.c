@@ -54,6 +54,8 @@ void trainer_complete(struct weightd_train *t, uint64_t step)
 
 static int open_memory(struct weightd_train *t)
 {
+	int r;
+
 	t->filled = calloc(t->plan->n_copies, sizeof(*t->filled));
 	if (t->plan->buffer_size)
 		t->buffers = aligned_alloc(64, (t->plan->buffer_size + 63) / 64 * 64);
@@ -62,7 +64,8 @@ static int open_memory(struct weightd_train *t)
 				  (unsigned long long)t->plan->buffer_size);
 	if (t->buffers)
 		memset(t->buffers, 0, t->plan->buffer_size);
-	return handover_init(t);
+	r = touched_init(&t->touched, t->plan);
+	return r < 0 ? r : handover_init(t);
 }
 
 /* Gradients that this rank handed over are the step that it was in. */
@@ -72,7 +75,8 @@ static int open_finish_step(struct weightd_train *t)
 	int r = saved_restore(t, step);
 
 	if (!r)
-		r = executor_advance(t, trainer_version(t, step));
+		r = executor_advance(t, trainer_version(t, step), step);
+	t->nan_step = 0; /* reported, or lost, with the process that was this rank */
 	if (!r)
 		t->step = step;
 	return r;
@@ -121,6 +125,7 @@ void weightd_train_free(struct weightd_train *t)
 			arena_close(&t->arena);
 	}
 	handover_deinit(t);
+	touched_deinit(&t->touched);
 	free(t->filled);
 	free(t->buffers);
 	weightd_plan_free(t->plan);
@@ -133,7 +138,7 @@ int weightd_train_close(struct weightd_train *t)
 
 	/* With staleness, the last updates are still to be made. */
 	if (!r && t->is_begun)
-		r = executor_advance(t, t->step);
+		r = executor_advance(t, t->step, t->step);
 	if (r < 0)
 		return r;
 	r = weightd_job_leave(t->arena.job);
@@ -174,6 +179,8 @@ static int fill_copy(struct weightd_train *t, uint32_t copy,
 	if (!t->filled[copy])
 		return train_fail(-ENOMEM, "copy %u of PARAM cannot be mapped to be filled", copy);
 	memcpy((uint8_t *)t->filled[copy] + tensor->offset, data, tensor->n_bytes);
+	if (copy != plan_copy(t->plan, t->arena.rank))
+		atomic_fetch_add_explicit(&t->n_written, tensor->n_bytes, memory_order_relaxed);
 	return 0;
 }
 

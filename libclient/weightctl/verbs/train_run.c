@@ -268,12 +268,11 @@ const struct verb verb_train_run = {
 	.name = "train run",
 	.args = "-n N -- PROGRAM [ARGUMENT...]",
 	.summary = "Run the ranks of a training job, and start anew those that die",
-	.options =
-		" -n, --ranks N          processes to start, 1 to 256\n"
-		"     --restart K        start each rank anew K times at most (0)\n"
-		"     --job NAME         name of the job (that of the program and a number)\n"
-		"     --linger TIME      remove a job that had no rank for 90, 10m, 2h or 7d (never)\n"
-		"     --token-file FILE  resume the job of that file; else make a job, and the file\n"
-		"     --grace TIME       time to end after SIGTERM, before SIGKILL (30)\n",
+	.options = " -n, --ranks N          processes to start, 1 to 256\n"
+		   "     --restart K        start each rank anew K times at most (0)\n"
+		   "     --job NAME         name of the job (that of the program and a number)\n"
+		   "     --linger TIME      remove a job without ranks after 90, 10m, 2h, 7d (never)\n"
+		   "     --token-file FILE  resume the job of that file, or make both\n"
+		   "     --grace TIME       time to end after SIGTERM, before SIGKILL (30)\n",
 	.run = train_run,
 };

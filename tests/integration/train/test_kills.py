@@ -122,7 +122,7 @@ class Killer:
         self.bound_s = min(max(self.bound_s * (0.7 if self.is_ahead else 1.1), LEAST_DELAY_S), MOST_DELAY_S)
 
     def __str__(self):
-        phases = {"starting": START, "computing": COMPUTE, "in an update": UPDATE, "ending": END}
+        phases = {"starting": START, "computing": COMPUTE, "in weightd_train_update()": UPDATE, "ending": END}
         return f"{self.n_done} kills: " + ", ".join(f"{n} of {name}" for name, n in sorted(self.hits.items())) + "; ranks killed: " + \
             ", ".join(f"{self.phases[phase]} {name}" for name, phase in phases.items())
 
@@ -146,7 +146,7 @@ def killed(make_job, request, n, default, **options):
 @pytest.mark.timeout(1800 if KILLS else 240)
 @pytest.mark.parametrize("n, row", [
     (2, {"strategy": "shared", "form": "fused"}),
-    (3, {"strategy": "shared", "form": "two-phase", "overlap": True, "bucket_bytes": 50000, "max_norm": 0.5}),
+    (3, {"strategy": "shared", "form": "two-phase", "overlap": True, "bucket_bytes": 50000, "max_norm": 0.5, "rest": True}),
     (2, {"strategy": "zero1", "form": "fused", "on_death": "finish"}),
     (2, {"strategy": "replicated", "form": "two-phase", "bucket_bytes": 50000}),
 ], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))

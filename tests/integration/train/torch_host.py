@@ -29,7 +29,10 @@ PR_SET_PDEATHSIG = 1
 def play(command):
     """In the child: the scene, and its result as JSON."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.environ.update(command["environment"])
+    for name, value in command["environment"].items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     with open(command["log"], "a", buffering=1) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

@@ -19,11 +19,11 @@ from lib.features import BUILD, ROOT
 from lib.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "save", "history", "rollback", "chmod", "chown",
-         "rm", "wait", "watch", "exec", "export", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
+         "rm", "wait", "watch", "exec", "export", "train run", "train profile", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
-         "trace messages", "trace watch", "trace log", "trace attached", "train run", "help"]
+         "trace messages", "trace watch", "trace log", "trace attached", "help"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "diff": ["m", "m"], "save": ["m", "/none/out"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"], "export": ["m", "/none", "--hold"]}
@@ -167,12 +167,12 @@ def test_load_of_no_file_fails_and_leaves_nothing(daemon, tmp_path, name):
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(r"weightctl: .*No such file or directory\n", done.stderr)
     assert not UNPRINTABLE.search(done.stderr)
-    assert ctl_json(daemon, "ls") == {"buffers": []}
+    assert ctl_json(daemon, "ls") == {"buffers": [], "jobs": []}
 
 
 def test_ls_of_nothing_is_empty(daemon):
     assert daemon.ctl("ls").stdout == ""
-    assert ctl_json(daemon, "ls") == {"buffers": []}
+    assert ctl_json(daemon, "ls") == {"buffers": [], "jobs": []}
 
 
 def test_ls_of_nothing_says_so_on_a_terminal(loaded):
@@ -216,7 +216,7 @@ def test_ls_counts_readers(loaded, tmp_path):
 
 
 def test_ls_of_another_device_is_empty(loaded):
-    assert ctl_json(loaded, "ls", "--device", ELSEWHERE) == {"buffers": []}
+    assert ctl_json(loaded, "ls", "--device", ELSEWHERE) == {"buffers": [], "jobs": []}
 
 
 def test_show_has_the_versions(loaded, file):
@@ -491,9 +491,9 @@ def test_help_names_every_verb(daemon):
 
 def test_help_groups_the_verbs(daemon):
     groups = re.findall(r"^(\S.*):\n((?: \w.*\n)+)", daemon.ctl("--help").stdout, re.M)
-    assert [name for name, _ in groups] == ["Buffers", "Programs", "The server", "Between nodes", "Certificates", "Traffic", "Help"]
+    assert [name for name, _ in groups] == ["Buffers", "Programs", "Training", "The server", "Between nodes", "Certificates", "Traffic", "Help"]
     first = {name: re.match(r" (\w+(?: \w+)?)  ", lines)[1] for name, lines in groups}
-    assert list(first.values()) == ["load", "exec", "stat", "nodes", "pki ca", "top", "help"]
+    assert list(first.values()) == ["load", "exec", "train run", "stat", "nodes", "pki ca", "top", "help"]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
@@ -803,7 +803,7 @@ def test_an_interrupted_load_leaves_nothing(daemon, tmp_path, sig):
         daemon.ctl("rm", "m")  # it was faster than the signal
     assert (load.returncode, out) == (128 + sig, "")
     assert errors.splitlines()[-1] == "weightctl: interrupted; nothing was published"
-    assert ctl_json(daemon, "ls") == {"buffers": []}
+    assert ctl_json(daemon, "ls") == {"buffers": [], "jobs": []}
     until(lambda: ctl_json(daemon, "ping")["memory"] == 0, "the worker has freed the memory")
 
 
