@@ -292,7 +292,7 @@ static void check_sgd(const struct kernels *k)
 				char what[64];
 
 				state_fill();
-				/* What SGD lacks stays as it is. */
+				/* Moments that SGD lacks stay as they are. */
 				memcpy(fresh[2].x, state[2].x, sizeof(fresh[2].x));
 				if (!steps[step].has_momentum)
 					memcpy(fresh[1].x, state[1].x, sizeof(fresh[1].x));
