@@ -317,10 +317,16 @@ $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 $(LIB): $(LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(LIB).$(SOVERSION) && ln -sf $(LIB:$(B)/%=%).$(SOVERSION) $@
 
+TRAIN_LINK = $(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd-train.so.$(SOVERSION) \
+	-Wl,--version-script=$(TRAIN_MAP) $(if $(SAN),,-Wl,--no-undefined) \
+	-o $@ $(filter %.o,$^) -L$(B) -lweightd $(call libs,jansson) -lm
+
 $(TRAIN_LIB).$(VERSION): $(TRAIN) $(IPC) $(LIB) $(TRAIN_MAP)
-	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd-train.so.$(SOVERSION) \
-		-Wl,--version-script=$(TRAIN_MAP) $(if $(SAN),,-Wl,--no-undefined) -Wl,-rpath,'$$ORIGIN' \
-		-o $@ $(filter %.o,$^) -L$(B) -lweightd $(call libs,jansson) -lm
+	$(call say,LINK)$(TRAIN_LINK) -Wl,-rpath,'$$ORIGIN'
+
+$(B)/install/libweightd-train.so: $(TRAIN) $(IPC) $(LIB) $(TRAIN_MAP)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(TRAIN_LINK)
 
 $(TRAIN_LIB): $(TRAIN_LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(TRAIN_LIB).$(SOVERSION) && ln -sf $(TRAIN_LIB:$(B)/%=%).$(SOVERSION) $@
@@ -612,7 +618,8 @@ $(F)/obj/%.o: %.c Makefile | required
 # The parts of the agent, and those of the process that knows weightd for it.
 FUZZ_LOCAL := $(F)/fuzz_sync_planner
 FUZZ_SYNC := $(filter-out $(FUZZ_LOCAL),$(filter $(F)/fuzz_sync_%,$(FUZZ_PROGRAMS)))
-$(filter-out $(FUZZ_SYNC) $(FUZZ_LOCAL),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
+FUZZ_TRAIN := $(filter $(F)/fuzz_train_%,$(FUZZ_PROGRAMS))
+$(filter-out $(FUZZ_SYNC) $(FUZZ_LOCAL) $(FUZZ_TRAIN),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(TEST_LIBS)
 
 # Agents in the world of the unit tests.
@@ -624,6 +631,10 @@ $(FUZZ_SYNC): $(F)/%: $(F)/obj/tests/fuzz/%.o $(UNDER_SYNC_TEST:$(B)/obj/%=$(F)/
 $(FUZZ_LOCAL): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst $(B)/obj/%,$(F)/obj/%,\
 	$(filter-out %/main.o,$(SYNC_LOCAL)) $(SYNC_BASE) $(IPC) $(CUDA) $(CLIENT))
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
+
+# Plans are functions of nothing else.
+$(FUZZ_TRAIN): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst %.c,$(F)/obj/%.o,$(wildcard libclient/train/plan/*.c)) $(IPC:$(B)/obj/%=$(F)/obj/%)
+	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(call libs,jansson) -lm
 
 .PHONY: fuzz-programs $(FUZZ:%=fuzz-%)
 fuzz-programs: $(FUZZ_PROGRAMS)
@@ -644,19 +655,25 @@ $(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
 # Programs that are built with OpenSSL only.
 SYNC_INSTALLED := $(SYNC_PROGRAMS:$(B)/weightd-sync-local=$(B)/install/weightd-sync-local)
 
-install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
+PYTHON_PARTS := $(patsubst libclient/python/weightd/%/__init__.py,%,$(wildcard libclient/python/weightd/*/__init__.py))
+
+install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
 		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir) $(unitdir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
-		$(pythondir)/weightd/torch)
+		$(PYTHON_PARTS:%=$(pythondir)/weightd/%))
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
 	install -m 644 $(LIB).$(VERSION) $(NCCL_PLUGIN) $(DESTDIR)$(libdir)/
 	ln -sf libweightd.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd.so.$(SOVERSION)
 	ln -sf libweightd.so.$(SOVERSION) $(DESTDIR)$(libdir)/libweightd.so
-	install -m 644 libclient/include/weightd.h $(DESTDIR)$(includedir)/
-	sed 's|@includedir@|$(includedir)|; s|@libdir@|$(libdir)|; s|@version@|$(VERSION)|' \
-		packaging/weightd.pc.in >$(DESTDIR)$(libdir)/pkgconfig/weightd.pc
+	install -m 644 $(B)/install/libweightd-train.so $(DESTDIR)$(libdir)/libweightd-train.so.$(VERSION)
+	ln -sf libweightd-train.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd-train.so.$(SOVERSION)
+	ln -sf libweightd-train.so.$(SOVERSION) $(DESTDIR)$(libdir)/libweightd-train.so
+	install -m 644 libclient/include/weightd.h libclient/train/include/weightd-train.h $(DESTDIR)$(includedir)/
+	for module in weightd weightd-train; do \
+		sed 's|@includedir@|$(includedir)|; s|@libdir@|$(libdir)|; s|@version@|$(VERSION)|' \
+			packaging/$$module.pc.in >$(DESTDIR)$(libdir)/pkgconfig/$$module.pc || exit; done
 	for page in $(MAN); do \
 		install -m 644 $$page $(DESTDIR)$(mandir)/man$${page##*.}/ || exit; done
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
@@ -674,7 +691,8 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
 	install -m 644 $(wildcard libclient/python/weightd/*.py) libclient/python/weightd/py.typed \
 		$(DESTDIR)$(pythondir)/weightd/
-	install -m 644 $(wildcard libclient/python/weightd/torch/*.py) $(DESTDIR)$(pythondir)/weightd/torch/
+	for part in $(PYTHON_PARTS); do \
+		install -m 644 libclient/python/weightd/$$part/*.py $(DESTDIR)$(pythondir)/weightd/$$part/ || exit; done
 	$(if $(DESTDIR),,ldconfig)
 	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ] && [ "$$(id -u)" = 0 ]; then \
 		systemd-sysusers && systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf && systemctl daemon-reload; \
@@ -690,11 +708,12 @@ uninstall:
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
-		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
+		$(includedir)/weightd-train.h $(libdir)/libweightd.so* $(libdir)/libweightd-train.so* \
+		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
-		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7)
+		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-train.7)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
 # Keeps downloads: they are no build product.

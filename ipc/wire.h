@@ -553,7 +553,7 @@ struct wire_device_record {
 	char name[WIRE_NAME_SIZE]; /* "NVIDIA H100 80GB HBM3" */
 	char why[WIRE_TEXT_SIZE / 2]; /* not empty: it cannot be used, and this is the reason */
 	uint64_t total, free; /* bytes, of everybody's */
-	uint64_t ours; /* bytes in slots */
+	uint64_t ours; /* bytes in slots and in parts of jobs */
 	uint64_t granularity; /* bytes: allocations are multiples of it */
 	uint32_t index; /* its number for nvidia-smi, in the order of PCI addresses; 0 for "host" */
 	uint32_t flags; /* WIRE_DEVICE_* */
@@ -565,9 +565,9 @@ static_assert(sizeof(struct wire_device_record) == 496, "wire_device_record is A
 /* --- stat: the server's memory as a whole --- */
 struct wire_stat_reply {
 	uint64_t headroom; /* bytes that may still be handed out, now */
-	uint64_t slot_bytes; /* in slots, whatever their state */
+	uint64_t slot_bytes; /* in slots and in parts of jobs, whatever their state */
 	uint64_t kept_bytes; /* part of slot_bytes, freed when a create needs the room */
-	uint64_t leaving_bytes; /* part of slot_bytes, held by leases on dropped versions */
+	uint64_t leaving_bytes; /* part of slot_bytes, held by leases on dropped versions, or of removed jobs */
 	uint64_t orphan_bytes; /* part of slot_bytes, held by mappings without a lease */
 	uint64_t layout_bytes; /* of layouts and of files beside versions */
 	uint64_t n_quarantined; /* descriptors that the service manager returned and that match no buffer */

@@ -170,7 +170,7 @@ void group_request_create(struct session *s, const struct wire_job_create *creat
 	group_start(g, c);
 }
 
-/* --- what ranks ask for --- */
+/* --- requests of ranks --- */
 
 /* NULL: the request was answered with an error. */
 static struct group_member *find_member(struct session *s, uint64_t job)

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_gguf, fuzz_layout, fuzz_allocator, fuzz_nldev, fuzz_note and fuzz_sync_*: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_gguf, fuzz_layout, fuzz_allocator, fuzz_nldev, fuzz_note, fuzz_sync_* and
+fuzz_train_plan: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -33,6 +34,7 @@ def packet(op, body=b"", n_fds=0):
 
 TARGET = text("llama-8b", 128) + text("host", 64)
 HASH = bytes(range(16))
+TOKEN = bytes(range(1, 33))
 
 MESSAGES = {
     "hello": packet(1, struct.pack("<IIQ", 1, 0, 0) + text("weightctl", 32)),
@@ -56,6 +58,13 @@ MESSAGES = {
     "proof": packet(20, struct.pack("<Q", 9)),
     "set-files": packet(21, struct.pack("<Q", 9), 1),
     "files": packet(22, TARGET + struct.pack("<Q", 3)),
+    "job-create": packet(23, text("train", 128) + TOKEN + struct.pack("<qII", 1000, 4, 0)),
+    "job-join": packet(24, text("train", 128) + TOKEN + HASH + struct.pack("<II", 3, 2) + text("JOURNAL", 16) + struct.pack("<Q", 4096) +
+                       text("PARAM", 16) + struct.pack("<Q", 1 << 30) + bytes(14 * 24), 1),
+    "job-part": packet(25, struct.pack("<QII", 9, 1, 0)),
+    "job-description": packet(26, text("train", 128) + TOKEN),
+    "job-leave": packet(27, struct.pack("<QII", 9, 1, 0)),
+    "job-remove": packet(28, text("train", 128)),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -78,6 +87,12 @@ MESSAGES = {
     "proof-reply": packet(REPLY | 20, n_fds=2),
     "set-files-reply": packet(REPLY | 21),
     "files-reply": packet(REPLY | 22, struct.pack("<Q", 3), 1),
+    "job-create-reply": packet(REPLY | 23),
+    "job-join-reply": packet(REPLY | 24, struct.pack("<QII", 9, 4, 1)),
+    "job-part-reply": packet(REPLY | 25, n_fds=1),
+    "job-description-reply": packet(REPLY | 26, n_fds=1),
+    "job-leave-reply": packet(REPLY | 27),
+    "job-remove-reply": packet(REPLY | 28),
     "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
 }
 
@@ -105,6 +120,8 @@ WRONG_MESSAGES = {
     "wait-too-long": changed(MESSAGES["wait"], 16 + 200, struct.pack("<q", 1 << 31)),
     "no-cookie": changed(MESSAGES["create"], 16 + 192, bytes(8)),
     "unknown-policy": changed(MESSAGES["create"], 16 + 220, struct.pack("<I", 3)),
+    "too-many-parts": changed(MESSAGES["job-join"], 16 + 180, struct.pack("<I", 17)),
+    "a-part-too-many": changed(MESSAGES["job-join"], 16 + 184 + 2 * 24, b"A"),
     "error-0": changed(MESSAGES["error"], 16, struct.pack("<i", 0)),
     "fixed-header": b"\2" + bytes(4) + MESSAGES["wait"][5:],
 }
@@ -506,11 +523,43 @@ NLDEVS = {
 }
 
 
+# --- train_plan: libclient/train/plan/plan_image.h; the JSON is that of the unit test ---
+
+SHARED, ADAMW, SGD, FUSED, TWO_PHASE = "shared", 1, 3, 1, 2
+F32, I64, PARAM, BUFFER = 18, 21, 1, 2
+
+
+def tensor(name, *shape, dtype=F32, role=PARAM, group=0):
+    return struct.pack(f"<5I{len(shape)}Q", len(name), dtype, role, group, len(shape), *shape) + name.encode()
+
+
+def plan(*tensors, ranks=2, strategy=SHARED, optimizer=ADAMW, form=FUSED, flags=0, staleness=0, copies=1, state=4096, bucket=26214400,
+         groups=((0.01, 0.9, 0.999, 1e-8, 0, 0),), version=1, behind=b""):
+    return b"B" + b"".join([
+        b"weightdP", struct.pack("<I", version), text("0.1.0", 16), struct.pack("<I", 1), text("dp", 16), struct.pack("<I", ranks),
+        text(strategy, 16), struct.pack("<6IQ", optimizer, form, flags, staleness, copies, state, bucket), struct.pack("<I", len(groups)),
+        *[struct.pack("<5dI", *g) for g in groups], struct.pack("<I", len(tensors)), *tensors, behind])
+
+
+WEIGHT, BIAS, STEPS = tensor("h.0.weight", 24, 16), tensor("h.0.bias", 24, group=1), tensor("steps", dtype=I64, role=BUFFER)
+TRAIN_PLANS = {
+    "shared": plan(WEIGHT, STEPS), "zero1": plan(WEIGHT, ranks=3, strategy="zero1", copies=3),
+    "replicated": plan(WEIGHT, WEIGHT.replace(b"h.0", b"h.1"), ranks=4, strategy="replicated", copies=4, form=TWO_PHASE, flags=1, bucket=64),
+    "groups": plan(WEIGHT, BIAS, groups=((0.01, 0.9, 0.999, 1e-8, 0, 0), (0, 0.9, 0.999, 1e-8, 0, 0))),
+    "sgd": plan(WEIGHT, optimizer=SGD, groups=((0, 0, 0, 0, 0.9, 1),)), "stale": plan(WEIGHT, staleness=3, flags=2),
+    "huge": plan(tensor("w", 1 << 60)), "huge-product": plan(tensor("w", 1 << 40, 1 << 40)), "twice": plan(WEIGHT, WEIGHT),
+    "nothing": plan(), "empty": plan(tensor("w", 0)), "version": plan(WEIGHT, version=2), "behind": plan(WEIGHT, behind=b"x"),
+    "default": plan(WEIGHT, state=0), "cut": plan(WEIGHT)[:-3], "nan": plan(WEIGHT, groups=((float("nan"), 0, 0, 0, 0, 0),)),
+    "json": b"J" + (CORPUS.parents[1] / "unit/train_plan.json").read_bytes(), "json-empty": b"J{}", "json-deep": b"J" + b"[" * 99,
+}
+
+
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "gguf": GGUFS, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
-                          "sync_document": DOCUMENTS, "sync_collective_op": OWNED, "sync_engine_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS}.items():
+                          "sync_document": DOCUMENTS, "sync_collective_op": OWNED, "sync_engine_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS,
+                          "train_plan": TRAIN_PLANS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

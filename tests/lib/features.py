@@ -98,6 +98,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "programs": (lambda: os.path.exists(PROGRAMS), "no Python with diffusers, peft and their like (make fetch-programs)"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
+    "refs": ((BUILD / "ref/oracle").exists, "the programs of tests/ref are not built (make refs)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
     "sdt": (lambda: is_linked_with(b"stapsdt"), "weightd was built without probes (apt-get install systemtap-sdt-dev)"),

@@ -1,4 +1,4 @@
-"""A header compiles alone, and the public one in whatever language includes it."""
+"""A header compiles alone, and the public ones in whatever language includes them."""
 import concurrent.futures
 import os
 import shutil
@@ -9,9 +9,9 @@ from lib import features
 from lib.features import ROOT
 from lint import sources
 
-FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-I.", "-Ilibclient/include",
+FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-I.", "-Ilibclient/include", "-Ilibclient/train/include",
          *(features.package_flags("smartcols", "--cflags-only-I") or [])]
-PUBLIC = "libclient/include/weightd.h"
+PUBLIC = "libclient/include/weightd.h", "libclient/train/include/weightd-train.h"
 
 
 def compile_alone(compiler, header, *flags):
@@ -26,9 +26,10 @@ def test_each_header_compiles_alone():
     assert not any(wrong), "".join(wrong)
 
 
+@pytest.mark.parametrize("header", PUBLIC)
 @pytest.mark.parametrize("standard", ["c99", "c11", "c17", "c++11", "c++17"])
-def test_public_header_compiles_as(standard):
+def test_public_header_compiles_as(standard, header):
     compiler = "g++" if "++" in standard else "gcc"
     features.require(compiler, f"no {compiler} (apt-get install {compiler})", shutil.which(compiler))
     language = "-xc++" if "++" in standard else "-xc"
-    assert not compile_alone(compiler, PUBLIC, language, f"-std={standard}", "-pedantic")
+    assert not compile_alone(compiler, header, language, f"-std={standard}", "-pedantic")

@@ -1,31 +1,54 @@
-"""Names: the exports of the library, and the places that may name CUDA and NCCL."""
+"""Names: the exports of the libraries, and the places that may name CUDA and NCCL."""
+import collections
 import re
 import subprocess
 
+import pytest
 from lib import features
 from lib.features import LIBRARY, ROOT
 from lint import sources
 
-HEADER = "libclient/include/weightd.h"
-MAP = ROOT / "libclient/libweightd.map"
+Library = collections.namedtuple("Library", "header map path version")
+LIBRARIES = {
+    "weightd": Library("libclient/include/weightd.h", "libclient/libweightd.map", LIBRARY, "WEIGHTD_0"),
+    "weightd-train": Library("libclient/train/include/weightd-train.h", "libclient/train/libweightd-train.map",
+                             LIBRARY.parent / "libweightd-train.so", "WEIGHTD_TRAIN_0"),
+}
 
 
-def declared():
-    """The functions of weightd.h; types of functions end with _fn."""
-    names = re.findall(r"\b(weightd_\w+)\(", sources.code(HEADER))
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    return LIBRARIES[request.param]
+
+
+def declared(library):
+    """The functions of its header; types of functions end with _fn."""
+    names = re.findall(r"\b(weightd_\w+)\(", sources.code(library.header))
     return sorted(n for n in set(names) if not n.endswith("_fn"))
 
 
-def test_symbol_map_lists_the_functions_of_the_header_in_order():
-    assert re.findall(r"^\t(weightd_\w+);$", MAP.read_text(), re.M) == declared()
+def test_symbol_map_lists_the_functions_of_the_header_in_order(library):
+    assert re.findall(r"^\t(weightd_\w+);$", (ROOT / library.map).read_text(), re.M) == declared(library)
 
 
-def test_library_exports_the_functions_of_the_header_and_nothing_else():
-    features.require("library")
-    listing = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], check=True, text=True,
+def test_library_exports_the_functions_of_the_header_and_nothing_else(library):
+    features.require("library", f"{library.path} is not built (make)", library.path.exists())
+    listing = subprocess.run(["nm", "-D", "--defined-only", library.path], check=True, text=True,
                              stdout=subprocess.PIPE).stdout
     exported = sorted(line.split()[-1] for line in listing.splitlines() if " A " not in line)
-    assert exported == [f"{name}@@WEIGHTD_0" for name in declared()]
+    assert exported == [f"{name}@@{library.version}" for name in declared(library)]
+
+
+def test_training_library_uses_what_weightd_h_has_alone():
+    """It is a client like any other: no symbol of libweightd is for it alone, and no other library comes with it."""
+    path = LIBRARIES["weightd-train"].path
+    features.require("library", f"{path} is not built (make)", path.exists())
+    listing = subprocess.run(["nm", "-D", "--undefined-only", path], check=True, text=True, stdout=subprocess.PIPE).stdout
+    used = {line.split()[-1].split("@")[0] for line in listing.splitlines() if " weightd_" in line}
+    assert used and used <= set(declared(LIBRARIES["weightd"]))
+    dynamic = subprocess.run(["readelf", "-d", path], check=True, text=True, stdout=subprocess.PIPE).stdout
+    needed = set(re.findall(r"NEEDED.*\[(.*?)\]", dynamic))
+    assert needed <= {"libweightd.so.0", "libjansson.so.4", "libm.so.6", "libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
 def test_plugin_of_nccl_exports_its_tables_and_needs_the_c_library_alone():
@@ -41,9 +64,9 @@ def test_plugin_of_nccl_exports_its_tables_and_needs_the_c_library_alone():
 def test_only_public_functions_have_the_public_prefix():
     names = set()
     for path in sources.files("libclient", "ipc", "server"):
-        if str(path) != HEADER:
+        if str(path) not in {library.header for library in LIBRARIES.values()}:
             names |= set(re.findall(r"^[a-z].*?\b(weightd_\w+)\([^;]*$", sources.code(path), re.M))
-    assert sorted(names - set(declared())) == []
+    assert sorted(names - {name for library in LIBRARIES.values() for name in declared(library)}) == []
 
 
 def test_cuda_is_named_by_its_driver_alone():

@@ -1,4 +1,5 @@
 """The installed files, and systemd's verdict on the units."""
+import os
 import re
 import shutil
 import stat
@@ -20,16 +21,12 @@ UNITS = "weightd.service", "weightd.socket", "weightd-export@.service", *(f"{nam
 def wanted():
     """Path: permissions, or where a link leads."""
     version = re.findall(r"#define WEIGHTD_VERSION_\w+ (\d+)", (ROOT / "libclient/include/weightd.h").read_text())
-    library = "libweightd.so." + ".".join(version)
     files = {
         "bin/weightctl": 0o755,
         "sbin/weightd": 0o755, "sbin/weightd-cuda": 0o755,
-        "include/weightd.h": 0o644,
-        "lib/libweightd.so": f"libweightd.so.{version[0]}",
-        f"lib/libweightd.so.{version[0]}": library,
-        f"lib/{library}": 0o644,
+        "include/weightd.h": 0o644, "include/weightd-train.h": 0o644,
         "lib/libnccl-profiler-weightd.so": 0o644,
-        "lib/pkgconfig/weightd.pc": 0o644,
+        "lib/pkgconfig/weightd.pc": 0o644, "lib/pkgconfig/weightd-train.pc": 0o644,
         "lib/systemd/system/weightd.service": 0o644,
         "lib/systemd/system/weightd.socket": 0o644,
         "lib/systemd/system/weightd-export@.service": 0o644,
@@ -39,6 +36,9 @@ def wanted():
         "share/doc/weightd/preserve.conf": 0o644,
         "share/doc/weightd/weightd.conf": 0o644,
     }
+    for name in "libweightd.so", "libweightd-train.so":
+        full = f"{name}." + ".".join(version)
+        files |= {f"lib/{name}": f"{name}.{version[0]}", f"lib/{name}.{version[0]}": full, f"lib/{full}": 0o644}
     if (BUILD / "weightd-sync").exists():
         files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp",
                                                         "weightd-sync-nccl")}
@@ -69,6 +69,44 @@ def test_uninstall_removes_every_file(make, tmp_path):
     make("install", tmp_path)
     make("uninstall", tmp_path)
     assert found(tmp_path) == {}
+
+
+PROGRAM = """
+#include <stdio.h>
+#include <weightd-train.h>
+
+int main(void)
+{
+	uint64_t cuts[4];
+
+	if (weightd_cuts(100, 32, 3, cuts) < 0)
+		return 1;
+	printf("%s %d\\n", weightd_release(), (int)cuts[1]);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler, suffix", [("gcc", "c"), ("g++", "cc")])
+def test_a_trainer_is_built_by_what_pkg_config_says(installed, tmp_path, compiler, suffix):
+    """In C and in C++, with the libraries that the system would find."""
+    if not shutil.which(compiler):
+        pytest.skip(f"no {compiler} (apt-get install {compiler})")
+    lib = installed / "usr/lib"
+    env = {"PATH": os.environ["PATH"], "PKG_CONFIG_PATH": str(lib / "pkgconfig"), "PKG_CONFIG_SYSROOT_DIR": str(installed),
+           "PKG_CONFIG_ALLOW_SYSTEM_CFLAGS": "1", "PKG_CONFIG_ALLOW_SYSTEM_LIBS": "1"}
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "weightd-train"], env=env, capture_output=True, text=True, check=True)
+    source, program = tmp_path / f"trainer.{suffix}", tmp_path / "trainer"
+    source.write_text(PROGRAM)
+    subprocess.run([compiler, "-Wall", "-Wextra", "-Werror", source, "-o", program, *flags.stdout.split()], check=True)
+    done = subprocess.run([program], env={"LD_LIBRARY_PATH": str(lib)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0.1.0 64\n"), done.stderr
+
+
+def test_installed_programs_and_libraries_name_no_folder_to_search(installed):
+    for path in [*installed.glob("usr/lib/*.so"), *installed.glob("usr/*bin/*")]:
+        dynamic = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+        assert "(RUNPATH)" not in dynamic and "(RPATH)" not in dynamic, path
 
 
 def test_what_is_installed_names_the_places_it_is_used_at(installed):

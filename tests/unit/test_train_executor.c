@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/pidfd.h>
+#include <sys/ptrace.h>
 
 #include "ipc/base/num.h"
 #include "libclient/train/executor.h"
@@ -22,11 +23,11 @@
 #include "libclient/train/step.h"
 #include "tests/unit/train_job.h"
 
-#define N_STEPS 24
+#define N_STEPS 20
 #define N_GROUPS 2
 #define RANKS_MAX 4
 
-static const uint64_t shape_wide[] = {97, 113}, shape_bias[] = {37}, shape_deep[] = {301, 64},
+static const uint64_t shape_wide[] = {29, 31}, shape_bias[] = {37}, shape_deep[] = {67, 64},
 		      shape_count[] = {3};
 
 static const struct weightd_train_tensor tensors[] = {
@@ -59,6 +60,8 @@ static const struct weightd_train_tensor tensors[] = {
 #define N_TENSORS ARRAY_LEN(tensors)
 #define COUNT 2 /* the buffer */
 
+enum stop { STOP_NEVER, STOP_BEFORE_OPEN, STOP_BEFORE_UPDATE };
+
 struct setup {
 	const char *strategy;
 	uint32_t n_ranks;
@@ -74,6 +77,8 @@ struct setup {
 	uint64_t nan_step; /* of rank 1 */
 	enum weightd_on_death on_death;
 	int deadline_ms;
+	enum stop stop; /* of stop_rank, for the test to follow it instruction by instruction */
+	uint32_t stop_rank;
 };
 
 /* The parts of a job that a test compares, read after the last rank ended. */
@@ -96,7 +101,7 @@ static struct weightd_plan *plan_make(const struct setup *setup)
 		.groups = groups,
 		.n_groups = N_GROUPS,
 		.form = setup->form,
-		.bucket_bytes = 16384,
+		.bucket_bytes = 4096,
 		.overlap = setup->overlap,
 		.staleness = setup->staleness,
 		.n_copies = strcmp(setup->strategy, "shared") ? 0 : 1,
@@ -156,6 +161,14 @@ static int rank_fail(const char *what, int r)
 	return 1;
 }
 
+static void rank_stop(const struct setup *setup, uint32_t rank, enum stop stop)
+{
+	if (setup->stop != stop || setup->stop_rank != rank)
+		return;
+	assert(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+	(void)raise(SIGSTOP);
+}
+
 static void rank_fill(struct weightd_train *t)
 {
 	const struct weightd_plan *p = weightd_train_plan(t);
@@ -182,8 +195,10 @@ struct weightd_train *rank_open(const struct setup *setup, uint32_t rank)
 						.on_death = setup->on_death};
 	struct weightd_plan *plan = plan_make(setup);
 	struct weightd_train *t;
-	int r = weightd_train_open(NULL, plan, &options, &t);
+	int r;
 
+	rank_stop(setup, rank, STOP_BEFORE_OPEN);
+	r = weightd_train_open(NULL, plan, &options, &t);
 	weightd_plan_free(plan);
 	if (r == 0 && weightd_train_is_empty(t) && rank == 0)
 		rank_fill(t);
@@ -243,6 +258,7 @@ int rank_step(const struct setup *setup, struct weightd_train *t)
 	struct weightd_update u = rank_arguments(setup, t, lr, &cursor);
 
 	rank_compute(setup, t);
+	rank_stop(setup, weightd_train_rank(t), STOP_BEFORE_UPDATE);
 	return weightd_train_update(t, &u);
 }
 
@@ -419,7 +435,28 @@ struct lives {
 	pid_t pids[RANKS_MAX]; /* 0: done */
 	int fds[RANKS_MAX];
 	uint32_t n_done;
+	unsigned n_kills, n_steps, n_updates; /* kills; within a step; between its first block and its last word */
 };
+
+/* Counts where a rank was killed. */
+static void rank_examine(struct lives *l, const struct setup *setup, uint32_t rank)
+{
+	struct weightd_plan *plan = plan_make(setup);
+	struct arena a = {.plan = plan, .layout = control_layout(plan)};
+
+	l->n_kills++;
+	a.journal = mmap(NULL, a.layout.size, PROT_READ, MAP_SHARED, train_job->fds[0], 0);
+	assert_ptr_not_equal(a.journal, MAP_FAILED);
+	if (lseek(train_job->fds[0], 0, SEEK_END) >= (off_t)a.layout.size) {
+		struct control_rank *words = arena_rank(&a, rank);
+		uint64_t grad = trainer_word(&words->grad), param = trainer_word(&words->param);
+
+		l->n_steps += grad > setup->staleness + param;
+		l->n_updates += control_journal_step(trainer_word(&words->journal)) > param;
+	}
+	(void)munmap(a.journal, a.layout.size);
+	weightd_plan_free(plan);
+}
 
 static void rank_start(struct lives *l, const struct setup *setup, uint32_t rank)
 {
@@ -435,6 +472,7 @@ static void rank_reap(struct lives *l, const struct setup *setup, uint32_t rank)
 
 	close(l->fds[rank]);
 	if (status == 128 + SIGKILL) {
+		rank_examine(l, setup, rank);
 		rank_start(l, setup, rank);
 		return;
 	}
@@ -463,7 +501,6 @@ static struct result run_killed(const struct setup *setup, unsigned n_kills, uns
 {
 	struct lives l = {.n_done = 0};
 	struct result result;
-	unsigned n = 0;
 
 	srand(seed);
 	train_job_start(setup->n_ranks);
@@ -473,15 +510,62 @@ static struct result run_killed(const struct setup *setup, unsigned n_kills, uns
 		bool all = rand() % 4 == 0;
 		uint32_t victim = (uint32_t)rand() % setup->n_ranks;
 
-		ranks_wait(&l, setup, n < n_kills ? 1000000 + rand() % 9000000 : 999999999);
-		for (uint32_t rank = 0; n < n_kills && rank < setup->n_ranks; rank++)
-			if (l.pids[rank] && (all || rank == victim)) {
+		ranks_wait(&l, setup, l.n_kills < n_kills ? 1000000 + rand() % 9000000 : 999999999);
+		for (uint32_t rank = 0; l.n_kills < n_kills && rank < setup->n_ranks; rank++)
+			if (l.pids[rank] && (all || rank == victim))
 				kill(l.pids[rank], SIGKILL);
-				n++;
-			}
 	}
-	print_message("%u kills\n", n);
+	print_message("%u kills, %u in a step, %u in its update\n", l.n_kills, l.n_steps, l.n_updates);
 	result = result_read(setup);
+	train_job_stop();
+	return result;
+}
+
+/* Follows a rank for `n` instructions from where it stops. False: it ended before. */
+static bool rank_follow(pid_t pid, uint64_t n)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	for (uint64_t i = 0; WIFSTOPPED(status) && i < n; i++) {
+		assert_int_equal(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+	}
+	if (WIFSTOPPED(status))
+		return true;
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	return false;
+}
+
+/* Kills ranks at random instructions: within the update of a step, then within the opening that follows. */
+static struct result run_followed(const struct setup *given, unsigned n_kills, unsigned seed)
+{
+	struct setup setup = *given;
+	struct lives l = {.n_done = 0};
+	struct result result;
+
+	srand(seed);
+	train_job_start(setup.n_ranks);
+	setup.stop = STOP_BEFORE_UPDATE;
+	for (uint32_t rank = 0; rank < setup.n_ranks; rank++)
+		rank_start(&l, &setup, rank);
+	while (l.n_kills < n_kills) {
+		uint32_t victim = setup.stop_rank;
+
+		if (!rank_follow(l.pids[victim], (uint64_t)rand() % 16000))
+			break;
+		kill(l.pids[victim], SIGKILL);
+		setup.stop = setup.stop == STOP_BEFORE_UPDATE ? STOP_BEFORE_OPEN
+							      : STOP_BEFORE_UPDATE;
+		if (l.n_kills + 1 == n_kills)
+			setup.stop = STOP_NEVER;
+		rank_reap(&l, &setup, victim);
+	}
+	while (l.n_done < setup.n_ranks)
+		ranks_wait(&l, &setup, 999999999);
+	print_message("%u kills, %u in a step, %u in its update\n", l.n_kills, l.n_steps,
+		      l.n_updates);
+	result = result_read(&setup);
 	train_job_stop();
 	return result;
 }
@@ -502,29 +586,127 @@ static void expect_unharmed(const struct setup *setup, unsigned n_kills)
 	struct result whole = run_whole(setup), killed = run_killed(setup, n_kills, 7);
 
 	result_compare(&whole, &killed);
+	result_free(&killed);
+	killed = run_followed(setup, n_kills, 7);
+	result_compare(&whole, &killed);
 	result_free(&whole);
 	result_free(&killed);
 }
 
-static void test_fused_shared_is_the_plain_loop(void **state)
+/* Rows of the table of strategies: all leave the same bits. */
+static const struct setup rows[] = {
+	{.strategy = "shared", .form = WEIGHTD_STEP_FUSED},
+	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE},
+	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
+	{.strategy = "shared",
+	 .form = WEIGHTD_STEP_TWO_PHASE,
+	 .says_ready = true,
+	 .overlap = true},
+	{.strategy = "zero1", .form = WEIGHTD_STEP_FUSED},
+	{.strategy = "zero1", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
+	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
+	{.strategy = "replicated",
+	 .form = WEIGHTD_STEP_TWO_PHASE,
+	 .says_ready = true,
+	 .overlap = true},
+};
+
+static void test_every_strategy_is_the_plain_loop(void **state)
 {
 	(void)state;
-	for (uint32_t n = 1; n <= RANKS_MAX; n++)
-		expect_oracle(&(struct setup){.strategy = "shared", .n_ranks = n});
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		for (uint32_t n = 1; n <= RANKS_MAX; n++) {
+			struct setup setup = rows[i];
+
+			setup.n_ranks = n;
+			expect_oracle(&setup);
+		}
 }
 
-static void test_fused_shared_survives_kills(void **state)
+static void test_unequal_weights_are_the_weighted_mean(void **state)
 {
 	(void)state;
-	expect_unharmed(&(struct setup){.strategy = "shared", .n_ranks = 2}, 60);
-	expect_unharmed(&(struct setup){.strategy = "shared", .n_ranks = 3}, 60);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 3;
+		setup.is_weighted = true;
+		expect_oracle(&setup);
+	}
+}
+
+static void test_nan_of_one_rank_skips_the_step_on_all(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 2;
+		setup.nan_step = 5;
+		expect_oracle(&setup);
+	}
+}
+
+/* --- Kills --------------------------------------------------------------------------------------------- */
+
+static void test_every_strategy_survives_kills(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 2 + i % 2;
+		setup.max_norm = setup.form == WEIGHTD_STEP_TWO_PHASE ? 1 : 0;
+		setup.is_weighted = i % 3 == 0;
+		setup.nan_step = 3;
+		expect_unharmed(&setup, 24);
+	}
+}
+
+static void test_survivors_finish_and_the_bits_are_the_same(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 3;
+		setup.on_death = WEIGHTD_DEATH_FINISH;
+		expect_unharmed(&setup, 24);
+	}
+}
+
+/* --- Staleness ------------------------------------------------------------------------------------------ */
+
+/* Gradients that do not depend on the parameters make staleness invisible, once all updates are made. */
+static void test_stale_updates_are_all_made_in_the_end(void **state)
+{
+	struct setup setup = {.strategy = "shared", .n_ranks = 3, .is_blind = true};
+	struct result plain = oracle_run(&setup);
+
+	(void)state;
+	for (uint32_t k = 0; k < 4; k++) {
+		struct result stale;
+
+		setup.staleness = k;
+		stale = run_whole(&setup);
+		result_compare(&stale, &plain);
+		result_free(&stale);
+		stale = run_killed(&setup, 12, k);
+		result_compare(&stale, &plain);
+		result_free(&stale);
+	}
+	result_free(&plain);
 }
 
 int main(void)
 {
 	const struct CMUnitTest all[] = {
-		cmocka_unit_test(test_fused_shared_is_the_plain_loop),
-		cmocka_unit_test(test_fused_shared_survives_kills),
+		cmocka_unit_test(test_every_strategy_is_the_plain_loop),
+		cmocka_unit_test(test_unequal_weights_are_the_weighted_mean),
+		cmocka_unit_test(test_nan_of_one_rank_skips_the_step_on_all),
+		cmocka_unit_test(test_every_strategy_survives_kills),
+		cmocka_unit_test(test_survivors_finish_and_the_bits_are_the_same),
+		cmocka_unit_test(test_stale_updates_are_all_made_in_the_end),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

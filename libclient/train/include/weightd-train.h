@@ -21,7 +21,8 @@
  * calling thread's last failure.
  *
  * Threads. One thread at a time may use a trainer or a window, except for weightd_train_ready(), which any thread may
- * call, one at a time. Processes. A forked child may read what its parent mapped and must call nothing here (-ECHILD).
+ * call, one at a time. Processes. A forked child may read the parameters; gradients and windows are not mapped in it, so
+ * that it cannot write them. It must call nothing here (-ECHILD).
  * Structs begin with their size, as in weightd.h.
  */
 #ifndef WEIGHTD_TRAIN_H
@@ -332,11 +333,17 @@ int weightd_train_publish(struct weightd_train *t, const char *name, uint64_t *r
 /*
  * A window is memory of a job for collectives: one range of each rank, all mapped by all. Collectives work in place on
  * offset + n elements of each range, in fp32 sums in the order of ranks, with the same bits on all. A rank that dies in one
- * leaves the ranges undefined.
+ * leaves the ranges undefined: the others fail with -EOWNERDEAD, whatever options->on_death is, and the window is broken. It
+ * cannot be resumed; create another job.
+ *
+ * When a collective returns, the caller may read and write its own range; those of others only after a barrier.
  */
 struct weightd_window;
 
-/* `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. */
+/*
+ * `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. Waits for
+ * all ranks to open it, until the deadline.
+ */
 int weightd_window_open(struct weightd *w, const struct weightd_train_options *options,
 			uint64_t size, struct weightd_window **ret);
 /* Leaves the job. NULL is fine. */

@@ -3,8 +3,10 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ipc/dtype.h"
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
 
@@ -103,14 +105,31 @@ static int compare_options(const struct difference *d)
 
 /* --- Groups ------------------------------------------------------------------------------------- */
 
+struct value_text {
+	char text[32];
+};
+
+/* The fewest digits that are this value and no other. */
+static const char *describe_value(struct value_text *v, double value)
+{
+	for (int digits = 1; digits <= 17; digits++) {
+		(void)snprintf(v->text, sizeof(v->text), "%.*g", digits, value);
+		if (strtod(v->text, NULL) == value)
+			break;
+	}
+	return v->text;
+}
+
 static int compare_values(const struct difference *d, uint32_t group, const char *what, double ours,
 			  double theirs)
 {
+	struct value_text a, b;
+
 	/* As bits: what is written is what the arithmetic uses. */
 	if (!memcmp(&ours, &theirs, sizeof(ours)))
 		return 0;
-	return differ(d, "this rank's parameter group %u has %s %.17g, the job's has %.17g", group,
-		      what, ours, theirs);
+	return differ(d, "this rank's parameter group %u has %s %s, the job's has %s", group, what,
+		      describe_value(&a, ours), describe_value(&b, theirs));
 }
 
 static int compare_group(const struct difference *d, uint32_t i)
@@ -200,12 +219,11 @@ static int compare_tensor(const struct difference *d, uint32_t i)
 
 	if (a->dtype != b->dtype)
 		return differ(d, "this rank's model has %s %s %s, the job's has it %s %s",
-			      train_quote(&q, a->name), weightd_dtype_name(a->dtype),
-			      describe_shape(&sa, a), weightd_dtype_name(b->dtype),
-			      describe_shape(&sb, b));
+			      train_quote(&q, a->name), dtype_name(a->dtype),
+			      describe_shape(&sa, a), dtype_name(b->dtype), describe_shape(&sb, b));
 	if (!has_shape)
 		return differ(d, "this rank's model has %s %s %s, the job's has %s",
-			      train_quote(&q, a->name), weightd_dtype_name(a->dtype),
+			      train_quote(&q, a->name), dtype_name(a->dtype),
 			      describe_shape(&sa, a), describe_shape(&sb, b));
 	if (a->role != b->role)
 		return differ(d, "this rank's model has %s as a %s, the job's as a %s",

@@ -11,6 +11,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "ipc/dtype.h"
 #include "libclient/train/plan/build.h"
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
@@ -90,7 +91,7 @@ static json_t *tensors_json(const struct weightd_plan *p)
 
 		if (json_array_append_new(
 			    a, json_pack("{ss ss so ss sI sI sI}", "name", t->name, "dtype",
-					 weightd_dtype_name(t->dtype), "shape",
+					 dtype_name(t->dtype), "shape",
 					 sizes_json(t->shape, t->n_dims), "role",
 					 role_name(t->role), "group", (json_int_t)t->group, "offset",
 					 (json_int_t)t->offset, "n_bytes", (json_int_t)t->n_bytes)))
@@ -457,7 +458,7 @@ static int get_tensor(const struct member_of *m, struct weightd_train_tensor *t)
 		r = get_u32(m, "group", &t->group);
 	if (r < 0)
 		return r;
-	code = weightd_dtype_parse(dtype);
+	code = dtype_parse(dtype);
 	if (code < 0)
 		return fail_member(m, "dtype", "an element type, such as \"F32\"");
 	t->dtype = (enum weightd_dtype)code;

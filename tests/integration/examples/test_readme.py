@@ -1,4 +1,5 @@
 """The README's tour and snippets, and those of man pages, run as they are printed."""
+import json
 import os
 import re
 import shutil
@@ -126,6 +127,31 @@ def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     daemon.ctl("load", "minilm", model)
     done = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
     assert re.fullmatch(r"F32 1536 bytes, the first is -?[\d.e-]+\n", done.stdout), (done.stdout, done.stderr)
+
+
+def run_ranks(daemon, build, *program, env=None):
+    done = subprocess.run([build / "weightctl", "train", "run", "-n", "3", "--", *program], env=daemon.env | (env or {}),
+                          capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = json.loads(daemon.ctl("ls", "--json").stdout)["jobs"]
+    assert jobs == []
+    return done.stdout
+
+
+def test_the_trainer_in_c_compiles_and_finds_the_line(daemon, build, tmp_path):
+    require("library")
+    source = literals("weightd-train.7", "EXAMPLE")[0]
+    (tmp_path / "line.c").write_text(source)
+    command = re.search(r"\*(cc\s+line\.c\s[^*]*-rpath[^*]*)\*", (MAN / "weightd-train.7.scd").read_text())[1]
+    command = " ".join(command.split()).replace("line.c", str(tmp_path / "line.c"))
+    subprocess.run(["bash", "-c", f"{command} -Wall -Wextra -Werror -o {tmp_path}/line"], cwd=ROOT, check=True)
+    assert run_ranks(daemon, build, tmp_path / "line") == "2.00 x + 1.00\n"
+
+
+def test_the_trainer_in_python_finds_the_same_line(daemon, build):
+    require("torch2")
+    snippet = literals("weightd-train.7", "EXAMPLE")[1]
+    assert run_ranks(daemon, build, TORCH2, "-c", snippet, env={"PYTHONPATH": exported("PYTHONPATH")}) == "2.00 x + 1.00\n"
 
 
 def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):

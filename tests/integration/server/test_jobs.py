@@ -70,7 +70,7 @@ def tell(child, *order):
     assert child.hear() == order[0]
 
 
-# --- what a job is --------------------------------------------------------------------------------
+# --- memory ------------------------------------------------------------------------------------
 
 
 def test_the_hello_shows_that_there_are_jobs(daemon):
@@ -295,7 +295,7 @@ def test_a_removal_ends_the_joins_that_wait(client, connect):
     until(lambda: client.stat().slot_bytes == 0, "its memory is free")
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "-m", "../m", "a b", "a\x1b[31m"])

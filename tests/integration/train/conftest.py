@@ -1,8 +1,41 @@
-"""Fixtures of the tests of training."""
+"""Fixtures of the tests that train: a weightd that outlives its own death, jobs on it, and the curve to compare with."""
+import itertools
+
 import pytest
-from lib import features
+from lib import features, trainer
 from lib.daemon import Daemon
 from lib.torch_ranks import Host
+
+ROWS = [("shared", "fused"), ("shared", "two-phase"), ("zero1", "fused"), ("zero1", "two-phase"), ("replicated", "two-phase")]
+
+
+@pytest.fixture
+def keeper(make_daemon):
+    """A weightd under a keeper, which starts it anew when it dies."""
+    features.require("refs")
+    return make_daemon("--keeper")
+
+
+@pytest.fixture
+def make_job(keeper, tmp_path):
+    """make_job(n=2, strategy="zero1"): a Job; its processes end with the test."""
+    made, numbers = [], itertools.count()
+
+    def make(n, **options):
+        made.append(trainer.Job(keeper, tmp_path / f"{next(numbers)}", n, **options))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.close()
+
+
+@pytest.fixture(scope="session")
+def oracle(tmp_path_factory):
+    """oracle(steps=60): the curve and the parameters of a single process."""
+    features.require("refs")
+    folder = tmp_path_factory.mktemp("oracle")
+    return lambda **options: trainer.oracle(folder, **options)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,153 @@
+"""
+SIGKILLs at random instructions: of ranks, of weightd, and of all of them at once. Only the keeper lives.
+
+A step happens exactly once: however often a job is killed, it leaves the bytes of an uninterrupted run. WEIGHTD_KILLS is
+the number of kills in each test (1000: the whole experiment), WEIGHTD_KILLS_SEED makes other ones.
+"""
+import collections
+import os
+import pathlib
+import random
+import select
+import signal
+import sys
+import time
+
+import pytest
+from lib.trainer import COMPUTE, END, START, UPDATE, pidfd_kill
+from lib.wire import PATIENCE_S
+
+KILLS = int(os.environ.get("WEIGHTD_KILLS", 0))
+SEED = int(os.environ.get("WEIGHTD_KILLS_SEED", 1))
+STEPS = 500
+FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.01, 0.0003, 0.5
+# Small passes and a large table: the optimizer's blocks take about half of a step, so that kills hit them.
+MODEL = {"mlp": True, "ballast": 8000, "width": 13, "heads": 1, "length": 3, "batch": 4, "dropout": 0.2}
+
+
+class Killer:
+    """
+    Kills at random until a job has ended. The delay before a kill is uniform below a bound, which follows the job: a share
+    of the kills is left for each share of the steps. Half of the delays begin with the restart after the kill before, the
+    others once all ranks train again.
+
+    hits     kills by target
+    phases   killed ranks by their phase at death
+    """
+
+    def __init__(self, job, n_kills, seed):
+        self.job, self.n_kills, self.random = job, n_kills, random.Random(seed)
+        self.hits, self.phases, self.n_done, self.bound_s = collections.Counter(), collections.Counter(), 0, FIRST_DELAY_S
+        self.living = {}  # ranks by pidfd
+        self.starting = {}  # ranks that do not train yet, by descriptor of their output
+
+    def run(self):
+        for rank in self.job.start_all():
+            self.watch(rank)
+        while self.living and self.n_done < self.n_kills:
+            if self.random.random() < 0.5:
+                self.let(PATIENCE_S, until_all_train=True)
+            self.let(self.random.uniform(0, self.bound_s))
+            if self.living:
+                self.kill()
+        self.let(PATIENCE_S)
+        assert not self.living, f"the job did not end: {self.job.progress()}\n{self.job.daemon.log}"
+        return self
+
+    def watch(self, rank):
+        self.living[os.pidfd_open(rank.pid)] = rank
+        self.starting[rank.proc.stdout.fileno()] = rank
+
+    def forget(self, fd):
+        os.close(fd)
+        rank = self.living.pop(fd)
+        self.starting.pop(rank.proc.stdout.fileno(), None)
+        return rank
+
+    def let(self, seconds, until_all_train=False):
+        """Lets the job train for some time, until all of its ranks do, or to its end. A rank may end only there."""
+        deadline = time.monotonic() + seconds
+        while self.living and (self.starting or not until_all_train):
+            outputs = list(self.starting) if until_all_train else []
+            ready, _, _ = select.select([*self.living, *outputs], [], [], max(0, deadline - time.monotonic()))
+            if not ready:
+                assert not until_all_train, f"ranks do not start: {self.job.progress()}\n{self.job.daemon.log}"
+                return
+            for fd in ready:
+                if fd in outputs:
+                    self.starting.pop(fd, None)
+                else:
+                    rank = self.forget(fd)
+                    status, errors = rank.wait()
+                    assert status == 0, f"rank {rank.rank} ended with {status} after {self.n_done} kills: {errors}"
+
+    def kill(self):
+        """Kills one rank, weightd, or all of both."""
+        target = self.random.choices(["rank", "weightd", "all"], [0.8, 0.1, 0.1])[0]
+        weightd = None if target == "rank" else served_by(self.job.daemon)
+        if weightd is None:
+            target = "rank"  # weightd is dead already: the keeper lets some time pass before it starts the next one
+        victims = {"rank": [self.random.choice(list(self.living))], "weightd": [], "all": list(self.living)}[target]
+        for fd in victims:
+            self.living[fd].proc.send_signal(signal.SIGKILL)
+        if weightd:
+            pidfd_kill(weightd)
+        n_killed = bool(weightd)
+        for rank in map(self.forget, victims):
+            status, errors = rank.wait()
+            assert status in (0, -signal.SIGKILL), f"rank {rank.rank} ended with {status}: {errors}"
+            if status:  # else it was done before the signal
+                n_killed += 1
+                self.phases[self.job.progress()[rank.rank][1]] += 1
+                self.watch(self.job.start(rank.rank))
+        if n_killed:
+            self.hits[target] += 1
+            self.n_done += 1
+            self.follow()
+
+    def follow(self):
+        """Adapts the bound on delays: half of the kills belong to half of the steps."""
+        steps = [step for step, phase, _ in self.job.progress() if phase != START]
+        is_ahead = max(steps, default=0) / STEPS > self.n_done / self.n_kills
+        self.bound_s = min(max(self.bound_s * (0.7 if is_ahead else 1.2), LEAST_DELAY_S), MOST_DELAY_S)
+
+    def __str__(self):
+        phases = {"starting": START, "computing": COMPUTE, "in an update": UPDATE, "ending": END}
+        return f"{self.n_done} kills: " + ", ".join(f"{n} of {name}" for name, n in sorted(self.hits.items())) + "; ranks killed: " + \
+            ", ".join(f"{self.phases[phase]} {name}" for name, phase in phases.items())
+
+
+def served_by(daemon):
+    """The pid of the weightd under the keeper; None between two of them."""
+    pids = pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+    return int(pids[0]) if pids else None
+
+
+def killed(make_job, request, n, default, **options):
+    """The killer of a job, after its end, and the bytes of an uninterrupted run."""
+    options = MODEL | {"steps": STEPS, "deadline": PATIENCE_S * 1000} | options
+    plain = make_job(n, **options | {"without_journal": None}).run()
+    killer = Killer(make_job(n, **options), KILLS or default, f"{SEED} {request.node.name}").run()
+    print(killer, file=sys.stderr)
+    assert killer.n_done >= (KILLS or default) * 0.9, f"the job ended early: {killer}"
+    return killer, plain
+
+
+@pytest.mark.timeout(1800 if KILLS else 240)
+@pytest.mark.parametrize("n, row", [
+    (2, {"strategy": "shared", "form": "fused"}),
+    (3, {"strategy": "shared", "form": "two-phase", "overlap": True, "bucket_bytes": 50000, "max_norm": 0.5}),
+    (2, {"strategy": "zero1", "form": "fused", "on_death": "finish"}),
+    (2, {"strategy": "replicated", "form": "two-phase", "bucket_bytes": 50000}),
+], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))
+def test_kills_leave_the_bytes_of_an_uninterrupted_run(make_job, request, n, row):
+    killer, plain = killed(make_job, request, n, 80, **row)
+    assert killer.phases[UPDATE] and killer.hits["weightd"] and killer.hits["all"], str(killer)
+    assert killer.job.digests() == plain.digests(), str(killer)
+
+
+@pytest.mark.timeout(1800 if KILLS else 240)
+def test_kills_without_a_journal_leave_other_bytes(make_job, request):
+    """The control: the same experiment has to fail when an update that was killed is only repeated."""
+    killer, plain = killed(make_job, request, 2, 80, strategy="shared", form="fused", without_journal=True)
+    assert killer.job.digests() != plain.digests(), str(killer)

@@ -1,0 +1,199 @@
+"""
+Jobs of the reference trainer (tests/ref): ranks as processes, their curves, and the bytes that they leave.
+
+    job = Job(daemon, tmp_path / "job", n=2, strategy="zero1")
+    job.run()
+    assert job.curve() == ...
+
+An option of the trainer is a keyword: stop_after=3 is --stop-after 3, overlap=True is --overlap.
+"""
+import hashlib
+import json
+import mmap
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import time
+
+from lib import features
+from lib.wire import PATIENCE_S
+
+PROGRAMS = features.BUILD / "ref"
+START, COMPUTE, UPDATE, END = range(1, 5)  # phases of a rank
+PROGRESS = struct.Struct("<QII48x")
+
+
+def words(**options):
+    """The command line of these options."""
+    found = []
+    for name, value in options.items():
+        if value is not None and value is not False:
+            found += [f"--{name.replace('_', '-')}"] + [str(value)] * (value is not True)
+    return found
+
+
+def lines(path):
+    """Objects of a file with one in each line; a killed process may have left the last one unfinished."""
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            pass
+    return found
+
+
+def oracle(folder, **options):
+    """The curve of a single process, as a list of losses, and its parameters, as bytes in the order of tensors."""
+    folder.mkdir(exist_ok=True)
+    name = folder / hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:16]
+    if not name.with_suffix(".PARAM").exists():
+        subprocess.run([PROGRAMS / "oracle", *words(**options, losses=f"{name}.losses", dump=name)], check=True, timeout=PATIENCE_S)
+    return [line["loss"] for line in lines(name.with_suffix(".losses"))], name.with_suffix(".PARAM").read_bytes()
+
+
+class Rank:
+    """A process of a rank. Its error output is in a file, and that of its predecessors too."""
+
+    def __init__(self, job, number, prefix=(), env=None, **options):
+        self.rank = number
+        self.errors = job.folder / f"{number}.errors"
+        with open(self.errors, "ab") as errors:
+            self.proc = subprocess.Popen(
+                [*prefix, *job.command(number, **options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                env=job.daemon.env | {"WEIGHTD_JOB": job.token, "LOCAL_RANK": str(number)} | (env or {}))
+
+    @property
+    def pid(self):
+        return self.proc.pid
+
+    def wait(self, timeout=PATIENCE_S):
+        """The exit status, and the text of its errors."""
+        self.proc.wait(timeout)
+        return self.proc.returncode, self.errors.read_text()
+
+    def held(self):
+        """Waits until it holds at its step (hold_at=), which it returns."""
+        line = self.proc.stdout.readline()
+        while line.startswith(b"began "):
+            line = self.proc.stdout.readline()
+        assert line.startswith(b"holding "), f"{line!r} {self.errors.read_text()}"
+        return int(line.split()[1])
+
+    def go_on(self):
+        self.proc.stdin.write(b"\n")
+        self.proc.stdin.flush()
+
+    def kill(self):
+        self.proc.kill()
+        self.proc.wait(PATIENCE_S)
+
+    def close(self):
+        if self.proc.poll() is None:
+            self.kill()
+        self.proc.stdin.close()
+        self.proc.stdout.close()
+
+
+class Job:
+    """
+    n         ranks
+    folder    of its files
+    ranks     processes by rank, the newest ones
+    token
+    """
+
+    def __init__(self, daemon, folder, n, name=None, linger=None, **options):
+        self.daemon, self.folder, self.n, self.options = daemon, pathlib.Path(folder), n, options
+        self.folder.mkdir(parents=True)
+        (self.folder / "progress").write_bytes(bytes(n * PROGRESS.size))
+        self.name = name or f"job-{self.folder.name}"
+        self.ranks, self.started = {}, []
+        done = subprocess.run([PROGRAMS / "train", *words(create=self.name, n=n, linger=linger)], env=daemon.env,
+                              capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        self.token = done.stdout.strip()
+
+    def command(self, number, **options):
+        own = {"n": self.n, "losses": self.folder / f"{number}.losses", "dump": self.folder / "dump",
+               "report": self.folder / f"{number}.report", "progress": self.folder / "progress"}
+        return [PROGRAMS / "train", *words(**own | self.options | options)]
+
+    def start(self, number, **kw):
+        """A process of a rank, which ends with the job at the latest."""
+        self.ranks[number] = Rank(self, number, **kw)
+        self.started.append(self.ranks[number])
+        return self.ranks[number]
+
+    def start_all(self, **kw):
+        return [self.start(rank, **kw) for rank in range(self.n)]
+
+    def finish(self):
+        """Waits for all ranks, which have to end well. Returns self."""
+        deadline = time.monotonic() + PATIENCE_S
+        for rank in self.ranks.values():
+            status, errors = rank.wait(max(0.1, deadline - time.monotonic()))
+            assert status == 0, f"rank {rank.rank} ended with {status}: {errors}\nweightd wrote: {self.daemon.log}"
+        return self
+
+    def run(self, **kw):
+        self.start_all(**kw)
+        return self.finish()
+
+    def progress(self):
+        """(step, phase, starts) of each rank."""
+        with open(self.folder / "progress", "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+            return [PROGRESS.unpack_from(m, rank * PROGRESS.size) for rank in range(self.n)]
+
+    def steps(self, rank):
+        """The rank's lines by step; of a repeated step, the last one."""
+        path = self.folder / f"{rank}.losses"
+        return {line["step"]: line for line in lines(path)} if path.exists() else {}
+
+    def curve(self):
+        """Mean losses over the samples of all ranks, by step."""
+        all_steps = [self.steps(rank) for rank in range(self.n)]
+        return [sum(steps[i]["loss"] * steps[i]["samples"] for steps in all_steps) / sum(steps[i]["samples"] for steps in all_steps)
+                for i in range(1, max(all_steps[0]) + 1)]
+
+    def report(self, rank):
+        return json.loads((self.folder / f"{rank}.report").read_text())
+
+    def reports(self):
+        return [self.report(rank) for rank in range(self.n)]
+
+    def bytes(self):
+        """Everything that it left: parameters, moments, cursors, buffers, by the name of the file."""
+        return {path.name[len("dump."):]: path.read_bytes() for path in sorted(self.folder.glob("dump.*"))}
+
+    def digests(self):
+        """Likewise, short enough to be printed."""
+        return {name: f"{len(content)}:{hashlib.sha256(content).hexdigest()[:16]}" for name, content in self.bytes().items()}
+
+    def params(self):
+        """The parameters of rank 0, padding included."""
+        return (self.folder / "dump.0.PARAM").read_bytes()
+
+    def close(self):
+        for rank in self.started:
+            rank.close()
+
+
+def difference(a, b):
+    """The largest difference of two curves."""
+    assert len(a) == len(b), f"{len(a)} steps, not {len(b)}"
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
+def pidfd_kill(pid, sig=signal.SIGKILL):
+    """Kills a process that is not our child, and waits for its end."""
+    import select
+
+    fd = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(fd, sig)
+        assert select.select([fd], [], [], PATIENCE_S)[0], f"process {pid} did not end"
+    finally:
+        os.close(fd)

@@ -1,0 +1,58 @@
+/*
+ * The task: model, data and optimizer of a run, from the command line
+ *
+ * Trainer and oracle parse the same options, so that one list of words describes the same computation for both; each
+ * ignores what concerns only the other.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/ref/model.h"
+
+#define TASK_GROUPS                                                                                \
+	2 /* at most: matrices; biases and norms, which do not decay and learn at half the rate */
+
+struct task {
+	struct model_options model;
+	uint64_t seed;
+	uint64_t steps;
+	uint32_t n; /* ranks */
+	uint32_t batch; /* samples of a step, of all ranks together */
+	uint32_t last_batch; /* those of the last step; 0: batch */
+	uint32_t no_sync; /* batches whose gradients add up to one step */
+	uint32_t groups; /* 1 or 2 parameter groups */
+	const char *optimizer; /* "adamw", "adam" or "sgd" */
+	double lr, weight_decay, beta1, beta2, eps, momentum, max_norm;
+	bool nesterov;
+	const char *nan_at; /* "STEP:RANK": the loss of that rank in that step is not a number */
+	bool unused_layer; /* the side layer is used by rank 0 alone */
+	const char *losses; /* file for a line of JSON a step */
+	const char *dump; /* prefix of files for the bytes at the end: PREFIX.PARAM and so on */
+
+	/* Trainer only. */
+	const char *create; /* creates a job of this name, and writes its token */
+	const char *strategy, *form, *on_death, *publish;
+	uint32_t rank; /* UINT32_MAX: that of the environment */
+	uint64_t bucket_bytes;
+	uint32_t staleness, copies, state_size;
+	bool overlap, without_journal, weights;
+	bool keep_on; /* holds at an update that failed, then calls it again */
+	int deadline_ms;
+	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
+	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */
+	const char *release; /* of the library that the plan claims; NULL: this one */
+	const char *progress, *report;
+	uint64_t linger_ms;
+};
+
+/* Fills it from the command line, or ends the program with a sentence. */
+void task_parse(int argc, char **argv, const char *program, struct task *ret);
+/* Learning rate of a step for each group, with a warm-up. */
+void task_rates(const struct task *t, uint64_t step, double ret[TASK_GROUPS]);
+uint32_t task_group(const struct task *t, const struct model_tensor *tensor);
+/* Samples of a step's batch. */
+uint32_t task_batch(const struct task *t, uint64_t step);
+/* True if the option nan_at names this step, and this rank unless that is UINT32_MAX. */
+bool task_is_nan(const struct task *t, uint64_t step, uint32_t rank);
