@@ -91,6 +91,12 @@ class Rank:
             os.close(self._fd)
         return self.status
 
+    def end(self):
+        """Kills it, unless it has ended."""
+        if self.status is None:
+            self.kill()  # one that has ended is there until it is waited for
+            self.wait()
+
     def outcome(self):
         """What it wrote at its end: a value, or an error with its sentence. Died."""
         status = self.wait()

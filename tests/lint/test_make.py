@@ -47,7 +47,7 @@ def test_a_changed_header_rebuilds_object_and_skeleton():
 
 
 # Parts of other targets.
-PARTS = {"all", "benches", "demos", "deps", "fuzz-programs", "gpu-programs", "help", "man", "model", "programs", "required", "soaks",
+PARTS = {"all", "benches", "demos", "deps", "fuzz-programs", "gpu-programs", "help", "man", "model", "programs", "refs", "required", "soaks",
          "threaded", "to-check", "to-check-san", "unit"}
 
 

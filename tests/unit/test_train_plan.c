@@ -856,7 +856,7 @@ static void another_release_is_the_first_difference(void **state)
 	model_deinit(&m);
 }
 
-/* What another optimizer uses does not make two plans differ. */
+/* Values that another optimizer would use do not make two plans differ. */
 static void fields_that_the_optimizer_lacks_are_left_out(void **state)
 {
 	struct weightd_plan *a, *b;

@@ -26,5 +26,3 @@ int build_image(struct weightd_plan *p);
 
 /* Nodes of memory of this machine that have CPUs; 1 where the kernel does not say. */
 uint32_t build_n_nodes(void);
-
-int build_out_of_memory(void);

@@ -22,7 +22,7 @@ static int cut_runs(struct weightd_plan *p)
 
 	p->runs = calloc(p->n_tensors, sizeof(*p->runs));
 	if (!p->runs)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	for (uint32_t i = 0; i < p->n_tensors; i++) {
 		const struct weightd_train_tensor *t = &p->tensors[i];
 
@@ -43,7 +43,7 @@ static int cut_buckets(struct weightd_plan *p)
 
 	p->buckets = calloc(p->n_tensors, sizeof(*p->buckets));
 	if (!p->buckets)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	for (uint32_t i = p->n_tensors; i-- > 0;) {
 		uint64_t begin = p->tensors[i].offset / 4;
 
@@ -72,7 +72,7 @@ int build_intervals(struct weightd_plan *p)
 
 	p->cuts = calloc((size_t)p->n_ranks + 1, sizeof(*p->cuts));
 	if (!p->cuts)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	r = weightd_cuts(p->n_elements, PLAN_CUT, p->n_ranks, p->cuts);
 	if (r >= 0)
 		r = cut_runs(p);

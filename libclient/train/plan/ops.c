@@ -101,7 +101,7 @@ int build_ops(struct weightd_plan *p)
 {
 	p->ops = calloc((size_t)p->n_buckets + BEYOND_BUCKETS, sizeof(*p->ops));
 	if (!p->ops)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	add_op(p, compute_op(p));
 	for (uint32_t i = 0; i < p->n_buckets; i++)
 		add_op(p, reduce_op(p, i));

@@ -11,6 +11,8 @@
 #pragma once
 
 #define IMAGE_MAGIC "weightdP"
+#define IMAGE_MAGIC_SIZE (sizeof(IMAGE_MAGIC) - 1)
+#define IMAGE_NAME_SIZE 16
 #define IMAGE_VERSION 1
 
 #define IMAGE_OVERLAP 1u

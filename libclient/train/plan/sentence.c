@@ -4,6 +4,7 @@
  */
 #include "libclient/train/plan/sentence.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +28,11 @@ int train_fail(int r, const char *fmt, ...)
 	va_end(args);
 	memcpy(sentence, text, strlen(text) + 1);
 	return r;
+}
+
+int train_out_of_memory(void)
+{
+	return train_fail(-ENOMEM, "there is not enough memory");
 }
 
 const char *weightd_train_error(void)

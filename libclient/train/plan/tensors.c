@@ -95,7 +95,7 @@ static int copy_tensor(const struct weightd_train_tensor *from, struct weightd_t
 	to->shape = shape;
 	to->name = strdup(from->name);
 	if (!to->name || !shape)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	if (size)
 		memcpy(shape, from->shape, size);
 	if (to->role == WEIGHTD_BUFFER)
@@ -135,7 +135,7 @@ static int sort_names(struct weightd_plan *p)
 
 	p->by_name = malloc(p->n_tensors * sizeof(*p->by_name));
 	if (!p->by_name)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	for (uint32_t i = 0; i < p->n_tensors; i++)
 		p->by_name[i] = i;
 	qsort_r(p->by_name, p->n_tensors, sizeof(*p->by_name), compare_names, p);
@@ -158,7 +158,7 @@ int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *ten
 				  WEIGHTD_TENSORS_MAX);
 	p->tensors = calloc(n, sizeof(*p->tensors));
 	if (!p->tensors)
-		return build_out_of_memory();
+		return train_out_of_memory();
 	for (uint32_t i = 0; i < n; i++) {
 		struct weightd_train_tensor *t = &p->tensors[i];
 		bool is_param = tensors[i].role == WEIGHTD_PARAM;

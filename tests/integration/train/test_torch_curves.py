@@ -1,4 +1,6 @@
 """Training by weightd.train with torch 2: the same curve as one process, and as torch's DistributedDataParallel."""
+import json
+
 import pytest
 
 pytestmark = pytest.mark.timeout(300)
@@ -102,4 +104,4 @@ def test_groups_and_a_scheduler_of_torch_work_as_with_its_optimizer(host, daemon
 def test_jobs_are_gone_after_close(host, daemon):
     host.play(daemon, "ours", 2, steps=2)
     assert list(daemon.folder.glob("weightd-train/*")) == []
-    assert not weightd_jobs(daemon)
+    assert json.loads(daemon.ctl("ls", "--json").stdout)["jobs"] == []

@@ -16,6 +16,7 @@ import sys
 import traceback
 
 import torch
+import torch._dynamo  # noqa: F401, so that no rank imports it: it takes seconds
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[3] / "libclient/python"), str(pathlib.Path(__file__).parent)]
 
@@ -28,7 +29,10 @@ PR_SET_PDEATHSIG = 1
 def play(command):
     """In the child: the scene, and its result as JSON."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.environ.update(command["environment"])
+    for name, value in command["environment"].items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     with open(command["log"], "a", buffering=1) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

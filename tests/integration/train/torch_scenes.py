@@ -85,7 +85,9 @@ def loss_of(module, x, y):
 
 
 def environment():
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    """Rank and number of ranks."""
+    launcher = ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    return tuple(int(os.environ[name]) for name in launcher)
 
 
 def sharded(module, rank=None, **options):
@@ -320,11 +322,11 @@ def grouped(is_ours, steps=7):
 
 
 class Large(nn.Module):
-    """64 MiB in 4 parameters."""
+    """64 MiB in 4 parameters, unless asked for more."""
 
-    def __init__(self, device=None):
+    def __init__(self, device=None, width=2048):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(2048, 2048, bias=False, device=device) for _ in range(4))
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False, device=device) for _ in range(4))
         self.register_buffer("seen", torch.zeros(3))
 
     def forward(self, x):
@@ -352,12 +354,12 @@ def layout_of_meta():
     from weightd.train import _abi, _trainer
 
     def lay_out():
-        module = sharded(Large("meta"))
+        module = sharded(Large("meta", 8192))
         return _trainer.Plan(module.no_sync.sharded, "adamw", [_abi.Group(beta1=0.9, beta2=0.99, eps=1e-8)], {}, 64)
 
-    sharded(made())  # so that all of the package is in memory
+    sharded(nn.Linear(2, 2, device="meta"))  # so that all code is in memory
     grown, plan = peak_of(lay_out)
-    return {"grown": grown, "n_bytes": 4 * 2048 * 2048 * 4, "offsets": [place.offset for place in plan.places()]}
+    return {"grown": grown, "n_bytes": 4 * 8192 * 8192 * 4, "offsets": [place.offset for place in plan.places()]}
 
 
 def where(module, optimizer):
@@ -446,16 +448,12 @@ def pss_of(address):
 
 
 def resident():
-    """PSS of the parameters in the job, and in the ordinary module before."""
+    """PSS of the parameters in the job, and the memory of the ordinary module before."""
     import weightd.train
 
-    def pss():
-        with open("/proc/self/smaps_rollup") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-    before = pss()
+    before = status("RssAnon")
     module = Large()
-    private = pss() - before
+    private = status("RssAnon") - before
     with weightd.train.SGD(sharded(module), lr=0.1) as optimizer:
         for _ in range(2):  # all ranks have read all of it after the first
             sum(p.sum() for p in module.parameters())
@@ -466,16 +464,27 @@ def resident():
 
 
 class Chunks(dict):
-    """Values that are made when they are asked for."""
+    """
+    Values that are made when they are asked for.
+
+    peak  bytes of private memory while one of them was there, at most
+    """
+
+    peak = 0
 
     def __getitem__(self, name):
-        return torch.full((2048, 2048), float(super().__getitem__(name)))
+        made = torch.full((2048, 2048), float(super().__getitem__(name)))
+        self.peak = max(self.peak, status("RssAnon"))
+        return made
 
 
 def filled(**options):
     """Rank 0 has values, one tensor at a time; the module is on the meta device everywhere."""
+    import ctypes
+
     import weightd.train
 
+    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed is given back
     rank, _ = environment()
     module = Large("meta")
     module.seen = torch.zeros(3)
@@ -483,7 +492,7 @@ def filled(**options):
     before = status("RssAnon")
     sharded(module, values=given, **options)
     optimizer = weightd.train.SGD(module, lr=0.1)
-    grown = status("RssAnon") - before
+    grown = max(status("RssAnon"), given.peak if given else 0) - before
     found = {"grown": grown, "values": [float(layer.weight[7, 9]) for layer in module.layers],
              "on meta": [name for name, p in module.named_parameters() if p.is_meta]}
     optimizer.close()
@@ -545,6 +554,18 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, **optio
     if is_closed:
         optimizer.close()
     return found
+
+
+def alone():
+    """No launcher: a step, and SIGKILL."""
+    import weightd.train
+
+    module = sharded(made())
+    optimizer = weightd.train.SGD(module, lr=0.1)
+    loss_of(module, *batch(0)).backward()
+    optimizer.step()
+    print("a step was taken", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ended_by(how, steps=3):

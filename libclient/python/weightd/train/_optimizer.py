@@ -67,7 +67,7 @@ class Optimizer(torch.optim.Optimizer):
         self._trainer = Trainer(self._plan, self._job.token, sharded.mesh.rank, options.deadline, options.on_death)
         self._is_closed = self._is_complete = False
         self._cursor: Any = None
-        self._pending: bytes | None = None  # the state of a step that was begun and is not committed
+        self._pending: tuple[Any, bytes] | None = None  # cursor and state of a step that has begun and is not committed
         self._install()
         self.resumed_step = self._trainer.step
         self._resume()
@@ -161,16 +161,16 @@ class Optimizer(torch.optim.Optimizer):
             raise error(errno.EINVAL, 'max_norm needs the whole gradient before the update: shard(..., form="two-phase")')
         self._trainer.use()
         self._places.check()
-        if cursor is not None:
-            self._cursor = cursor
         if self._pending is None:
-            state = _state.pack(self._cursor, [_scalars(group) for group in self.param_groups])
+            saved = self._cursor if cursor is None else cursor
+            state = _state.pack(saved, [_scalars(group) for group in self.param_groups])
             self._gradients.complete()
             self._places.save_buffers()
-            self._pending = state
+            self._pending = saved, state
         rates = [float(group["lr"]) for group in self.param_groups]
         try:
-            self._trainer.update(rates, weight or 0.0, None if loss is None else float(loss), max_norm or 0.0, self._pending)
+            self._trainer.update(rates, weight or 0.0, None if loss is None else float(loss), max_norm or 0.0,
+                                 self._pending[1])
         except _abi.NotANumber:
             self._finish()
             raise
@@ -180,7 +180,7 @@ class Optimizer(torch.optim.Optimizer):
         self._finish()
 
     def _finish(self) -> None:
-        self._pending = None
+        (self._cursor, _), self._pending = self._pending, None
         self._gradients.drop()
         self._places.has_written()
 
@@ -240,7 +240,9 @@ class Optimizer(torch.optim.Optimizer):
         if self._job is not None:
             raise error(errno.EOPNOTSUPP, "parameter groups are part of the plan, which is fixed; give them all to the "
                         "optimizer when it is made")
-        super().add_param_group(param_group)
+        # Undecorated: the decorator imports torch._dynamo, seconds of each start, to keep it from being compiled.
+        add = torch.optim.Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
 
     def state_dict(self):
         """Refused: the state is in the job, which keeps it over restarts."""

@@ -1,0 +1,305 @@
+/*
+ * Plans are made of options and tensors alone. Everything else in a plan is derived here, by the same functions in every
+ * rank.
+ */
+#include "libclient/train/plan/build.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "libclient/train/plan/given.h"
+#include "libclient/train/plan/names.h"
+#include "libclient/train/plan/sentence.h"
+#include "libclient/train/plan/strategy.h"
+
+#define BUCKET_BYTES (25 * MIB)
+#define BUCKET_BYTES_MAX (PLAN_ELEMENTS_MAX * 4)
+#define STATE_SIZE 4096
+
+CLEANUP_POINTER(struct weightd_plan, weightd_plan_free);
+
+/* --- Options ------------------------------------------------------------------------------------ */
+
+static int take_mesh(struct weightd_plan *p, const struct weightd_mesh *mesh)
+{
+	struct weightd_mesh_dim dim;
+	uint32_t n_dims;
+	int r;
+
+	if (!mesh)
+		return train_fail(-EINVAL, "the plan has no mesh");
+	n_dims = weightd_mesh_n_dims(mesh);
+	if (n_dims != 1)
+		return train_fail(
+			-EINVAL,
+			"a plan has one mesh dimension, of data parallelism, and this mesh has %u",
+			n_dims);
+	r = weightd_mesh_dim(mesh, 0, &dim);
+	if (r >= 0)
+		r = weightd_mesh_new(&dim, 1, &p->mesh);
+	p->n_ranks = weightd_mesh_n_ranks(mesh);
+	return r;
+}
+
+static int take_strategy(struct weightd_plan *p, const char *name)
+{
+	struct train_quote q;
+
+	p->row = name ? strategy_find(name) : NULL;
+	if (!p->row)
+		return train_fail(-EINVAL, "the strategy %s is unknown; there are " STRATEGY_NAMES,
+				  name ? train_quote(&q, name) : "NULL");
+	(void)strcpy(p->strategy, p->row->name);
+	return 0;
+}
+
+static int check_adam(const struct weightd_group *g, uint32_t index)
+{
+	if (!(g->beta1 >= 0 && g->beta1 < 1) || !(g->beta2 >= 0 && g->beta2 < 1))
+		return train_fail(
+			-EINVAL,
+			"parameter group %u has betas %g and %g; both are 0 or more, and less than 1",
+			index, g->beta1, g->beta2);
+	if (!(g->eps >= 0) || !isfinite(g->eps))
+		return train_fail(-EINVAL, "parameter group %u has eps %g; it is 0 or more", index,
+				  g->eps);
+	return 0;
+}
+
+static int check_sgd(const struct weightd_group *g, uint32_t index)
+{
+	if (!(g->momentum >= 0) || !isfinite(g->momentum))
+		return train_fail(-EINVAL, "parameter group %u has momentum %g; it is 0 or more",
+				  index, g->momentum);
+	if (g->nesterov && g->momentum == 0)
+		return train_fail(-EINVAL, "parameter group %u is nesterov, and has no momentum",
+				  index);
+	return 0;
+}
+
+/* Copies what the optimizer uses, so that nothing else makes two plans differ. */
+static int take_group(struct weightd_plan *p, const struct weightd_group *from, uint32_t index)
+{
+	bool is_sgd = p->optimizer == WEIGHTD_SGD;
+	struct weightd_group g = {.size = sizeof(g), .weight_decay = from->weight_decay};
+	int r = is_sgd ? check_sgd(from, index) : check_adam(from, index);
+
+	if (r < 0)
+		return r;
+	if (!(g.weight_decay >= 0) || !isfinite(g.weight_decay))
+		return train_fail(-EINVAL, "parameter group %u has weight_decay %g; it is 0 or more",
+				  index, g.weight_decay);
+	if (is_sgd) {
+		g.momentum = from->momentum;
+		g.nesterov = from->nesterov;
+	} else {
+		g.beta1 = from->beta1;
+		g.beta2 = from->beta2;
+		g.eps = from->eps;
+	}
+	p->groups[index] = g;
+	return 0;
+}
+
+static int take_groups(struct weightd_plan *p, const struct weightd_plan_options *o)
+{
+	if (!optimizer_name(o->optimizer))
+		return train_fail(-EINVAL, "the optimizer %u is unknown", o->optimizer);
+	p->optimizer = o->optimizer;
+	if (o->n_groups == 0 || o->n_groups > PLAN_GROUPS_MAX)
+		return train_fail(-EINVAL,
+				  "a plan has 1 to %d parameter groups, and this one has %u",
+				  PLAN_GROUPS_MAX, o->n_groups);
+	p->groups = calloc(o->n_groups, sizeof(*p->groups));
+	if (!p->groups)
+		return train_out_of_memory();
+	p->n_groups = o->n_groups;
+	p->n_moments = p->optimizer == WEIGHTD_SGD ? 0 : 2;
+	for (uint32_t i = 0; i < p->n_groups; i++) {
+		int r = take_group(p, &o->groups[i], i);
+
+		if (r < 0)
+			return r;
+		if (p->groups[i].momentum > 0)
+			p->n_moments = 1;
+	}
+	return 0;
+}
+
+/* The form of a step: fused, unless something else is asked for. */
+static int take_form(struct weightd_plan *p, const struct weightd_plan_options *o)
+{
+	p->form = o->form;
+	if (o->form == WEIGHTD_STEP_AUTO)
+		p->form = p->row->can_fuse && !o->overlap ? WEIGHTD_STEP_FUSED
+							  : WEIGHTD_STEP_TWO_PHASE;
+	if (!form_name(p->form))
+		return train_fail(-EINVAL, "the step form %u is unknown", o->form);
+	if (p->form == WEIGHTD_STEP_FUSED && !p->row->can_fuse)
+		return train_fail(-EINVAL,
+				  "the strategy '%s' has no fused step; use WEIGHTD_STEP_TWO_PHASE",
+				  p->strategy);
+	if (o->overlap && p->form == WEIGHTD_STEP_FUSED)
+		return train_fail(
+			-EINVAL,
+			"overlap needs buckets, which a fused step lacks; use WEIGHTD_STEP_TWO_PHASE");
+	if (o->staleness > PLAN_STALENESS_MAX)
+		return train_fail(-EINVAL, "a staleness of %u is too large; %d is the most",
+				  o->staleness, PLAN_STALENESS_MAX);
+	if (o->staleness && !p->row->can_lag)
+		return train_fail(-EINVAL, "the strategy '%s' has no staleness; 'shared' has",
+				  p->strategy);
+	if (o->staleness && p->form != WEIGHTD_STEP_FUSED)
+		return train_fail(-EINVAL, "staleness needs the fused step");
+	p->overlap = o->overlap;
+	p->staleness = o->staleness;
+	p->n_slots = o->staleness + 1;
+	return 0;
+}
+
+static int take_copies(struct weightd_plan *p, uint32_t asked)
+{
+	uint32_t n_nodes;
+
+	if (p->row->has_copies) {
+		p->n_copies = p->n_ranks;
+		if (asked && asked != p->n_ranks)
+			return train_fail(
+				-EINVAL,
+				"with the strategy '%s' each of the %u ranks has a copy; n_copies cannot be %u",
+				p->strategy, p->n_ranks, asked);
+		return 0;
+	}
+	if (asked > p->n_ranks)
+		return train_fail(-EINVAL, "%u copies are too many for %u ranks", asked, p->n_ranks);
+	n_nodes = asked ? asked : build_n_nodes();
+	p->n_copies = n_nodes < p->n_ranks ? n_nodes : p->n_ranks;
+	return 0;
+}
+
+static int take_sizes(struct weightd_plan *p, const struct weightd_plan_options *o)
+{
+	p->bucket_bytes = o->bucket_bytes ? o->bucket_bytes : BUCKET_BYTES;
+	p->state_size = o->state_size ? o->state_size : STATE_SIZE;
+	p->without_journal = o->without_journal;
+	if (p->bucket_bytes > BUCKET_BYTES_MAX)
+		return train_fail(-EINVAL, "a bucket of %llu bytes is too large; %llu is the most",
+				  (unsigned long long)p->bucket_bytes, BUCKET_BYTES_MAX);
+	if (p->state_size > PLAN_STATE_MAX)
+		return train_fail(-EINVAL, "a state of %u bytes is too large; %d is the most",
+				  p->state_size, PLAN_STATE_MAX);
+	return 0;
+}
+
+static int take_release(struct weightd_plan *p, const char *release)
+{
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789.+-~";
+	size_t size = strlen(release);
+	struct train_quote q;
+
+	if (size == 0 || size > PLAN_RELEASE_MAX || strspn(release, allowed) != size)
+		return train_fail(-EINVAL, "%s is no release", train_quote(&q, release));
+	memcpy(p->release, release, size + 1);
+	return 0;
+}
+
+static int take_options(struct weightd_plan *p, const struct weightd_plan_options *o)
+{
+	int r = take_mesh(p, o->mesh);
+
+	if (r >= 0)
+		r = take_strategy(p, o->strategy);
+	if (r >= 0)
+		r = take_groups(p, o);
+	if (r >= 0)
+		r = take_form(p, o);
+	if (r >= 0)
+		r = take_copies(p, o->n_copies);
+	if (r >= 0)
+		r = take_sizes(p, o);
+	return r;
+}
+
+/* --- Making ------------------------------------------------------------------------------------- */
+
+int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
+	       const struct weightd_plan_options *options, const char *release,
+	       struct weightd_plan **ret)
+{
+	cleanup(weightd_plan_freep) struct weightd_plan *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return train_out_of_memory();
+	r = take_release(p, release);
+	if (r >= 0)
+		r = take_options(p, options);
+	if (r >= 0)
+		r = build_tensors(p, tensors, n_tensors);
+	if (r >= 0)
+		r = build_intervals(p);
+	if (r < 0)
+		return r;
+	build_parts(p);
+	r = build_ops(p);
+	if (r >= 0)
+		r = build_image(p);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(p);
+	return 0;
+}
+
+/* An array of the caller, whose structs may be those of a newer release: `known` bytes of each. */
+static int copy_array(const void *given, uint32_t n, size_t known, const char *type, void *ret)
+{
+	const char *from = given;
+	char *to = ret;
+
+	for (uint32_t i = 0; i < n; i++) {
+		size_t size;
+		int r = given_check(from, known, type);
+
+		if (r < 0)
+			return r;
+		memcpy(&size, from, sizeof(size));
+		memcpy(to, from, known);
+		from += size;
+		to += known;
+	}
+	return 0;
+}
+
+int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
+		     const struct weightd_plan_options *options, struct weightd_plan **ret)
+{
+	cleanup(freep) struct weightd_train_tensor *own = NULL;
+	struct weightd_group groups[PLAN_GROUPS_MAX];
+	struct weightd_plan_options o;
+	char release[PLAN_RELEASE_MAX + 1];
+	int r = given_check(options, sizeof(o), "struct weightd_plan_options");
+
+	if (r < 0)
+		return r;
+	o = *options;
+	if (o.n_groups <= PLAN_GROUPS_MAX)
+		r = copy_array(o.groups, o.n_groups, sizeof(*groups), "struct weightd_group",
+			       groups);
+	if (r < 0)
+		return r;
+	o.groups = groups;
+	own = malloc((n_tensors + 1ull) * sizeof(*own));
+	if (!own)
+		return train_out_of_memory();
+	r = copy_array(tensors, n_tensors, sizeof(*own), "struct weightd_train_tensor", own);
+	if (r < 0)
+		return r;
+	(void)snprintf(release, sizeof(release), "%d.%d.%d", WEIGHTD_VERSION_MAJOR,
+		       WEIGHTD_VERSION_MINOR, WEIGHTD_VERSION_PATCH);
+	return build_plan(own, n_tensors, &o, release, ret);
+}
