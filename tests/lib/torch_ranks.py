@@ -26,7 +26,8 @@ class Host:
         env = environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         for name in ("WEIGHTD_JOB", "WEIGHTD_JOB_FILE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             env.pop(name, None)
-        self.process = subprocess.Popen([features.TORCH2, HOST], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([features.TORCH2, HOST], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
         self.n_ranks = 0
 
     def ask(self, command):
@@ -98,7 +99,7 @@ class Rank:
             self.wait()
 
     def outcome(self):
-        """What it wrote at its end: a value, or an error with its sentence. Died."""
+        """The result that it wrote at its end: a value, or an error with its sentence. Died."""
         status = self.wait()
         if not self.result.exists():
             raise Died(f"a rank ended with {status}:\n{self.log}")

@@ -23,7 +23,7 @@ def jobs(daemon):
 
 
 def whole(host, daemon, n, steps=STEPS, **options):
-    """What a run that nothing interrupts ends with, rank by rank."""
+    """The results of a run that nothing interrupts, rank by rank."""
     return host.play(daemon, "run", n, steps=steps, job="whole", **options)
 
 
@@ -136,6 +136,26 @@ def test_two_processes_that_are_one_rank_are_refused(host, daemon):
 def test_a_rank_that_does_not_come_ends_the_wait_with_its_name(host, daemon):
     kind, sentence = host.start(daemon, "run", 0, 2, steps=STEPS, deadline=0.5).error()
     assert kind == "Timeout" and "rank 1" in sentence and "step 1" in sentence, sentence
+
+
+def test_a_step_that_timed_out_goes_on_when_it_is_called_again(host, daemon):
+    expected = host.play(daemon, "patient", 2, steps=4)
+    early = host.start(daemon, "patient", 0, 2, steps=4, job="j")
+    deadline = time.monotonic() + PATIENCE_S
+    while "late: " not in early.log:
+        assert not early.is_over(0.05) and time.monotonic() < deadline
+    late = host.start(daemon, "patient", 1, 2, steps=4, job="j")
+    found, _ = early.value(), late.value()
+    assert found["late"] and "its gradient was handed over" in found["refused"] and found["cursor"] == 3
+    assert found["bits"] == expected[0]["bits"]
+
+
+def test_the_death_of_a_rank_is_an_error_where_the_job_says_so(host, daemon):
+    survives = host.start(daemon, "run", 0, 2, steps=STEPS, job="j", on_death="fail")
+    dies = host.start(daemon, "run", 1, 2, steps=STEPS, job="j", on_death="fail", dies=[5, "backward"])
+    assert dies.wait() == -signal.SIGKILL
+    kind, sentence = survives.error()
+    assert kind == "RankDied" and "rank 1" in sentence and "step 6" in sentence, sentence
 
 
 def test_versions_are_published_amid_training(host, daemon, weightd):

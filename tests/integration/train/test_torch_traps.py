@@ -1,4 +1,4 @@
-"""What torch does to parameters and gradients: handled, or refused by name."""
+"""Habits of torch with parameters and gradients: handled, or refused by name."""
 import signal
 
 import pytest

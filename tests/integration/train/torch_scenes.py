@@ -1,4 +1,4 @@
-"""What ranks do in the tests of weightd.train: functions of JSON, which torch_host.py calls with torch 2."""
+"""The work of ranks in the tests of weightd.train: functions of JSON, which torch_host.py calls with torch 2."""
 import hashlib
 import os
 import signal
@@ -403,7 +403,7 @@ def attempt(act):
 
 
 def views():
-    """What lies elsewhere at the beginning, and after what a program does to a module."""
+    """Names of tensors that lie elsewhere, at first and after each thing that a program does to a module."""
     import weightd.train
 
     module = made(Plain)
@@ -568,6 +568,26 @@ def alone():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def patient(steps, **options):
+    """run() in short, with step() again after each Timeout; how often, and the error of a backward pass meanwhile."""
+    import weightd.train
+
+    rank, n = environment()
+    module, late, refused = sharded(made(), deadline=0.2, **options), 0, None
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, rank, n)).backward()
+            while optimizer.step_number == step:
+                try:
+                    optimizer.step(cursor=step)
+                except weightd.Timeout as e:
+                    if not late:
+                        print("late:", e, flush=True)
+                        refused = attempt(lambda: loss_of(module, *batch(0)).backward())
+                    late += 1
+        return {"bits": bits(module), "late": late, "refused": refused, "cursor": optimizer.cursor}
+
+
 def ended_by(how, steps=3):
     """A program that ends in one of its ways, in an interpreter of its own."""
     import subprocess
@@ -632,7 +652,7 @@ def published():
         return found
 
 
-# --- What torch does ----------------------------------------------------------------------------------
+# --- Habits of torch -----------------------------------------------------------------------------------
 
 
 def refusals():

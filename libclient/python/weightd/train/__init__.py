@@ -18,8 +18,8 @@ of its own come back. See weightd-train(7).
 Jobs. The ranks find their job by, in this order: shard(job="name"), which a later start of the program finds again;
 $WEIGHTD_JOB (`weightctl train run`); the file $WEIGHTD_JOB_FILE, which is made if it is not there; the launcher
 (torchrun, mpirun, mp.spawn) that all ranks come from: that job is found by the ranks that this launcher restarts, and
-by no other start. It is removed 10 minutes after its last rank died, and that of a program on its own at once; jobs with
-a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again. Several
+by no other start. It is removed 10 minutes after its last rank died, and that of a program on its own at once; jobs
+with a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again. Several
 modules in one program are several jobs; where the job comes from the environment, give the others names.
 
 torch. Parameters are read-only memory: opt.step() is all that writes them. load_state_dict() and the steps of
@@ -28,7 +28,7 @@ before the optimizer is made. A step refuses by name what would train in vain: p
 load_state_dict(assign=True) or an assignment took out of the job, frozen or new ones, sparse gradients, those of
 backward(create_graph=True), and gradients that were changed after backward. p.grad is this rank's part of the gradient,
 not the mean; torch.nn.utils.clip_grad_norm_() therefore must not clip it: opt.step(max_norm=...) does, by the norm of
-the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() would clip nothing without an error.
+the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() clips nothing, in silence.
 
 Threads. One thread at a time may use an optimizer. Processes. A forked child (a worker of a DataLoader) may read the
 parameters; it cannot take a step. A rank waits in a step for up to shard(deadline=) seconds, and Python sees Ctrl-C

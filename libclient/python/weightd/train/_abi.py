@@ -5,10 +5,9 @@ import ctypes
 import errno
 import os
 import pathlib
-from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
-from .._abi import Sized, _library_path
-from .._abi import lib as _weightd  # loaded first: libweightd-train uses this very one
+from .._abi import Sized, _library_path  # it has loaded libweightd, which libweightd-train then uses
 from .._errors import Error, error
 
 ROLES = {"param": 1, "buffer": 2}
@@ -52,16 +51,6 @@ class Update(Sized):
     _fields_ = [("size", c_size_t), ("lr", POINTER(c_double)), ("weight", c_double), ("has_loss", c_bool),
                 ("loss", c_double), ("max_norm", c_double), ("state", c_char_p), ("state_size", c_uint64)]
 
-
-TOKEN_MAX = 193
-
-
-class JobOptions(Sized):
-    _fields_ = [("size", c_size_t), ("n_ranks", c_uint32), ("linger_ms", c_int64)]
-
-
-_weightd.weightd_job_create.argtypes = [c_void_p, c_char_p, POINTER(JobOptions), c_char_p]
-_weightd.weightd_job_description.argtypes = [c_void_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64)]
 
 # Pointers to opaque structs, in and out, are c_void_p.
 FUNCTIONS = {  # name: (result, *arguments)

@@ -58,8 +58,8 @@ class Gradients:
             return
         if self._is_over[index]:
             parameter.grad = None
-            raise error(errno.EALREADY, f"{self._names[index]}: its gradient was handed over, and another backward pass made "
-                        "one before opt.step(); run all micro-batches of a step but the last inside no_sync()")
+            raise error(errno.EALREADY, f"{self._names[index]}: its gradient was handed over, and another backward pass "
+                        "made one before opt.step(); run all micro-batches of a step but the last inside no_sync()")
         if grad is not view:
             self._copy(index, parameter, grad)
         if parameter.grad is view:
@@ -90,8 +90,8 @@ class Gradients:
             raise error(errno.EOPNOTSUPP, f"{name}: its gradient is sparse, which jobs cannot have; "
                         "torch.nn.Embedding(..., sparse=False) makes a dense one")
         if grad.requires_grad:
-            raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its own, "
-                        "which a job cannot hold; take second derivatives by torch.autograd.grad()")
+            raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its "
+                        "own, which a job cannot hold; take second derivatives by torch.autograd.grad()")
 
     def complete(self) -> None:
         """
@@ -102,9 +102,9 @@ class Gradients:
         changed = [self._names[i] for i, p in enumerate(self._parameters)
                    if p.grad is views[i] and views[i]._version != self._versions[i]]
         if changed:
-            raise error(errno.EOPNOTSUPP, f"{some(changed)}: the gradient was changed in place after backward. It is this "
-                        "rank's part and not yet the mean: clip by opt.step(max_norm=...), weight by opt.step(weight=...), "
-                        "scale the loss, and use no GradScaler; opt.zero_grad() drops the gradients")
+            raise error(errno.EOPNOTSUPP, f"{some(changed)}: the gradient was changed in place after backward. It is "
+                        "this rank's part and not yet the mean: clip by opt.step(max_norm=...), weight by "
+                        "opt.step(weight=...), scale the loss, and use no GradScaler; opt.zero_grad() drops the gradients")
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is None:
                 if not self._is_over[index] and not (self._is_two_phase and not self._trainer.wants(index)):

@@ -20,11 +20,10 @@ import warnings
 from ctypes import byref, c_uint64, c_void_p
 from typing import Iterator
 
-from .. import _abi as weightd_abi
-from .._abi import text
+from .._abi import TOKEN_MAX, JobOptions, lib, text
 from .._connection import Connection
 from .._errors import Error, error
-from . import _abi
+from ._abi import free
 from ._mesh import launched_by
 from ._sharded import Sharded
 
@@ -86,8 +85,8 @@ def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: i
         token = _token_in(fd)
         if token is not None and not _exists(connection, token):
             if kind == "named":
-                warnings.warn(f"job '{token.partition(':')[0]}' of {file} is gone: removed, or lost with its server; a new one "
-                              "begins at step 0", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"job '{token.partition(':')[0]}' of {file} is gone: removed, or lost with its server; a new "
+                              "one begins at step 0", RuntimeWarning, stacklevel=2)
             token = None
         if token is None:
             try:
@@ -95,8 +94,8 @@ def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: i
             except Error as e:
                 if e.errno != errno.EEXIST:
                     raise
-                raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` removes "
-                            "it, or WEIGHTD_JOB_FILE names the file with the token") from e
+                raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` "
+                            "removes it, or WEIGHTD_JOB_FILE names the file with the token") from e
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{token}\n".encode(), 0)
     return Job(token, file, is_ours)
@@ -144,9 +143,9 @@ def _folder() -> pathlib.Path:
 
 def _refuse_others(path: pathlib.Path, status: os.stat_result, is_kind) -> None:
     if not is_kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise ValueError(f"{path} holds the token of a job, and must belong to this user and to nobody else (chmod "
-                         f"{'0700' if is_kind is stat.S_ISDIR else '0600'}); it has mode {stat.S_IMODE(status.st_mode):04o} and "
-                         f"uid {status.st_uid}")
+        wanted = "0700" if is_kind is stat.S_ISDIR else "0600"
+        raise ValueError(f"{path} holds the token of a job, and must belong to this user with mode {wanted}; it has mode "
+                         f"{stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}")
 
 
 # --- Launchers -----------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def _refuse_others(path: pathlib.Path, status: os.stat_result, is_kind) -> None:
 
 def _launcher() -> tuple[str, ...]:
     """
-    What the ranks of one start have in common, also after a restart of some or all by their launcher, and other
+    Names that the ranks of one start have in common, also after a restart of some or all by their launcher, and other
     starts have not: the process of the launcher, which is the nearest ancestor without this rank's variable, and the
     run as it calls it. torchrun restarts its ranks with another MASTER_PORT.
     """
@@ -186,21 +185,22 @@ def _stat(pid: int) -> list[str]:
 
 
 def _create(connection: Connection, name: str, n_ranks: int, kind: str) -> str:
-    token = ctypes.create_string_buffer(_abi.TOKEN_MAX)
-    options = _abi.JobOptions(n_ranks=n_ranks, linger_ms=_LINGER_MS[kind])
-    connection.call(weightd_abi.lib.weightd_job_create, connection.handle, text(name), byref(options), token)
+    token = ctypes.create_string_buffer(TOKEN_MAX)
+    options = JobOptions(n_ranks=n_ranks, linger_ms=_LINGER_MS[kind])
+    connection.call(lib.weightd_job_create, connection.handle, text(name), byref(options), token)
     return token.value.decode()
 
 
 def _exists(connection: Connection, token: str) -> bool:
     description, size = c_void_p(), c_uint64()
     try:
-        connection.call(weightd_abi.lib.weightd_job_description, connection.handle, text(token), byref(description), byref(size))
+        connection.call(lib.weightd_job_description, connection.handle, text(token), byref(description),
+                        byref(size))
     except Error as e:
         if e.errno == errno.ENOENT:
             return False
         if e.errno == errno.ENODATA:
             return True
         raise
-    _abi.free(description)
+    free(description)
     return True

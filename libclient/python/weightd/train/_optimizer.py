@@ -87,7 +87,8 @@ class Optimizer(torch.optim.Optimizer):
         for i, group in enumerate(self.param_groups):
             for key in ("lr", *(key for key in self._FIXED if key not in ("betas", "nesterov"))):
                 if not isinstance(group[key], numbers.Real) or not group[key] >= 0:
-                    raise ValueError(f"parameter group {i}: {key} is {group[key]!r}, and must be a number that is not negative")
+                    raise ValueError(f"parameter group {i}: {key} is {group[key]!r}, and must be a number that is not "
+                                     "negative")
 
     def _group_of(self) -> dict[str, int]:
         index = {id(p): i for i, group in enumerate(self.param_groups) for p in group["params"]}
@@ -129,7 +130,7 @@ class Optimizer(torch.optim.Optimizer):
         return self._cursor
 
     def steps(self, total: int) -> Iterator[int]:
-        """The numbers of the steps that are left of `total`, from 0 as in range(): each is given until it is committed."""
+        """The numbers of the steps that are left of `total`, counted from 0: each is given until it is committed."""
         while self.step_number < total:
             yield self.step_number
         self._is_complete = True
@@ -145,12 +146,14 @@ class Optimizer(torch.optim.Optimizer):
                   then, and changed nothing
         max_norm  clips the gradient by its global norm, as clip_grad_norm_() clips the whole one; needs the form
                   "two-phase". See norm. All ranks pass the same
-        weight    of this rank in the mean, such as its number of samples: sum(weight * gradient) / sum(weight). None: equal
+        weight    of this rank in the mean, such as its number of samples: sum(weight * gradient) / sum(weight);
+                  None: equal
         cursor    anything that JSON has, 4 KiB at most, saved with the step: the position in the data, the
                   state_dict() of a scheduler; None: as with the last step
 
-        After RankDied and Timeout the step is not taken, and step() may be called again. Raised before anything moves: Error for
-        a parameter that is no longer in the job (to(), load_state_dict(assign=True)), or a gradient that was changed.
+        After RankDied and Timeout the step has begun, and step() may be called again: it goes on with the same gradients.
+        Before it begins: Error for a parameter that is no longer in the job (to(), load_state_dict(assign=True)), or a
+        gradient that was changed.
         """
         if self._is_closed:
             raise error(errno.EALREADY, "this rank has left its job by close(), and takes no more steps")
@@ -158,7 +161,8 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError("step() takes the loss, and no closure: gradients of a step are computed once")
         self._refuse_changes()
         if max_norm and self._plan.describe()["form"] == "fused":
-            raise error(errno.EINVAL, 'max_norm needs the whole gradient before the update: shard(..., form="two-phase")')
+            raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "
+                        'form="two-phase")')
         self._trainer.use()
         self._places.check()
         if self._pending is None:
@@ -174,8 +178,11 @@ class Optimizer(torch.optim.Optimizer):
         except _abi.NotANumber:
             self._finish()
             raise
-        except Error:
-            self._gradients.hand_over()
+        except Error as e:
+            if e.errno == errno.EINVAL:
+                self._pending = None  # the arguments were refused
+            else:
+                self._gradients.hand_over()
             raise
         self._finish()
 
@@ -188,8 +195,8 @@ class Optimizer(torch.optim.Optimizer):
         for i, (fixed, now) in enumerate(zip(self._fixed, self._fixed_now())):
             for key in fixed:
                 if fixed[key] != now[key]:
-                    raise error(errno.EOPNOTSUPP, f"parameter group {i}: {key} is {now[key]!r} and was {fixed[key]!r}; only lr may "
-                                "change from step to step (cycle_momentum=False for schedulers that change it)")
+                    raise error(errno.EOPNOTSUPP, f"parameter group {i}: {key} is {now[key]!r} and was {fixed[key]!r}; "
+                                "only lr may change from step to step (cycle_momentum=False for schedulers)")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """
@@ -246,8 +253,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self):
         """Refused: the state is in the job, which keeps it over restarts."""
-        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts, and a start of the program resumes it; "
-                    "opt.publish() makes a version of the parameters")
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts, and a start of the program "
+                    "resumes it; opt.publish() makes a version of the parameters")
 
     def load_state_dict(self, state_dict) -> None:
         """Refused, as state_dict()."""
@@ -300,7 +307,7 @@ def _group(group: dict[str, Any]) -> _abi.Group:
 
 
 def _scalars(group: dict[str, Any]) -> dict[str, float]:
-    """What schedulers keep in a group: lr, initial_lr and their like."""
+    """Numbers that schedulers keep in a group: lr, initial_lr and their like."""
     return {key: float(value) for key, value in group.items()
             if isinstance(value, numbers.Real) and not isinstance(value, bool)}
 
@@ -321,8 +328,8 @@ def _refuse_step(optimizer: torch.optim.Optimizer, *_) -> None:
     if isinstance(optimizer, Optimizer):
         return
     if any(is_in_job(p) for group in optimizer.param_groups for p in group["params"]):
-        raise error(errno.EACCES, f"{type(optimizer).__name__} would write parameters that are in the memory of a job, which only "
-                    "its own optimizer may write (weightd.train.AdamW, Adam, SGD)")
+        raise error(errno.EACCES, f"{type(optimizer).__name__} would write parameters that are in the memory of a job, "
+                    "which only its own optimizer may write (weightd.train.AdamW, Adam, SGD)")
 
 
 # --- The end of a program --------------------------------------------------------------------------

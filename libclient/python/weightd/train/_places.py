@@ -46,18 +46,18 @@ class Places:
                 if place.owner._parameters.get(place.attribute) is not place.tensor
                 or place.tensor.data_ptr() != place.address]
         if lost:
-            raise error(errno.EINVAL, f"{some(lost)}: no longer in the memory of the job, which the step would update in vain. "
-                        "load_state_dict(assign=True), to(), bfloat16(), share_memory() and assignments to the parameter "
-                        "replace it; do that before the optimizer is made, and start the program again to go on")
+            raise error(errno.EINVAL, f"{some(lost)}: no longer in the memory of the job, which the step would update in "
+                        "vain. load_state_dict(assign=True), to(), bfloat16(), share_memory() and assignments to the "
+                        "parameter replace it; do that before the optimizer is made, and start the program again to go on")
         frozen = [place.name for place in self._watched if not place.tensor.requires_grad]
         if frozen:
-            raise error(errno.EOPNOTSUPP, f"{some(frozen)}: requires_grad is False, and frozen parameters cannot be in a job "
-                        "yet; set it again, and detach() what it must not learn from")
+            raise error(errno.EOPNOTSUPP, f"{some(frozen)}: requires_grad is False, and frozen parameters cannot be in a "
+                        "job yet; set it again")
         if _count(self._sharded.module) != self._n_parameters:
             known = {id(place.tensor) for place in self._watched}
             more = [name for name, p in self._sharded.module.named_parameters() if id(p) not in known]
-            raise error(errno.EOPNOTSUPP, f"{some(more) or 'parameters'}: added or removed since the optimizer was made, whose "
-                        "plan is fixed; complete the module first")
+            raise error(errno.EOPNOTSUPP, f"{some(more) or 'parameters'}: added or removed since the optimizer was made, "
+                        "whose plan is fixed; complete the module first")
 
     def save_buffers(self) -> None:
         """Before the update: a module may have assigned another tensor to a buffer instead of writing to it."""
@@ -66,8 +66,9 @@ class Places:
             if now is place.tensor:
                 continue
             if now is None or now.shape != place.tensor.shape or now.dtype != place.tensor.dtype:
-                raise error(errno.EINVAL, f"{place.name}: the buffer is {'gone' if now is None else 'of other type or shape'} "
-                            "since the optimizer was made, and a step must save it; keep its form")
+                change = "gone" if now is None else "of another type or shape"
+                raise error(errno.EINVAL, f"{place.name}: the buffer is {change} since the optimizer was made, and a step "
+                            "must save it; keep its form")
             with torch.no_grad():
                 place.tensor.copy_(now)
 
@@ -87,8 +88,8 @@ def fill(sharded: Sharded, trainer: Trainer) -> None:
 def _refuse_bare(sharded: Sharded, rows: list[Row]) -> None:
     bare = [row.name for row in rows if row.tensor.is_meta and row.name not in (sharded.options.values or {})]
     if bare:
-        raise ValueError(f"{some(bare)}: on the meta device, and the job is new; pass shard(..., values=), or make the module "
-                         "with values (weightd.torch.meta_parameters() leaves buffers theirs)")
+        raise ValueError(f"{some(bare)}: on the meta device, and the job is new; pass shard(..., values=), or make the "
+                         "module with values (weightd.torch.meta_parameters() leaves buffers theirs)")
 
 
 def _value(sharded: Sharded, row: Row) -> torch.Tensor:
@@ -99,8 +100,8 @@ def _value(sharded: Sharded, row: Row) -> torch.Tensor:
     given = values[row.name]
     tensor = given if isinstance(given, torch.Tensor) else given.torch()
     if tensor.shape != row.tensor.shape or tensor.dtype != row.tensor.dtype:
-        raise ValueError(f"{row.name} is {row.tensor.dtype} {list(row.tensor.shape)} in the module, and {tensor.dtype} "
-                         f"{list(tensor.shape)} in values=")
+        raise ValueError(f"{row.name} is {row.tensor.dtype} {list(row.tensor.shape)} in the module, and "
+                         f"{tensor.dtype} {list(tensor.shape)} in values=")
     return tensor.cpu()
 
 
@@ -145,7 +146,7 @@ def _count(module: torch.nn.Module) -> int:
 
 
 def _watch_loading(sharded: Sharded) -> None:
-    """load_state_dict() of the module and of each of its modules is refused from now on: a write to PARAM is a fault."""
+    """From now on load_state_dict() of the module and of each of its modules is refused: a write to PARAM is a fault."""
     for owner in sharded.module.modules():
         if not isinstance(owner, torch.jit.ScriptModule):
             owner._register_load_state_dict_pre_hook(_refuse_loading, with_module=True)
@@ -155,5 +156,6 @@ def _refuse_loading(module: torch.nn.Module, state_dict, prefix: str, *_) -> Non
     written = [prefix + name for name, parameter in module.named_parameters() if prefix + name in state_dict
                and is_in_job(parameter)]
     if written:
-        raise error(errno.EACCES, f"{some(written)}: in the memory of a job that is being trained, which only opt.step() "
-                    "writes; load the state_dict before the optimizer is made, or into a copy.deepcopy() of the module")
+        raise error(errno.EACCES, f"{some(written)}: in the memory of a job that is being trained, which only "
+                    "opt.step() writes; load the state_dict before the optimizer is made, or into a copy.deepcopy() of "
+                    "the module")

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What shard() takes beside module and mesh."""
+    """The arguments of shard() beside module and mesh."""
 
     strategy: str
     form: str
@@ -145,14 +145,15 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ValueError("a DistributedDataParallel has a copy and a reduction of its own; shard() the module inside "
                          "(ddp.module)")
-    for name, value, known in (("strategy", strategy, STRATEGIES), ("form", form, FORMS), ("on_death", on_death, ON_DEATH)):
+    for name, value, known in (("strategy", strategy, STRATEGIES), ("form", form, FORMS),
+                               ("on_death", on_death, ON_DEATH)):
         if value not in known:
             raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, known))}")
     before = module.__dict__.get("no_sync")
     if isinstance(before, NoSync) and before.sharded is not None and before.sharded.is_open:
         raise ValueError("this module is in a job already; a copy.deepcopy() of it is an ordinary module")
-    module.__dict__["no_sync"] = NoSync(Sharded(module, mesh, Options(strategy, form, bucket_bytes, overlap, staleness,
-                                                                     job, deadline, on_death, values)))
+    options = Options(strategy, form, bucket_bytes, overlap, staleness, job, deadline, on_death, values)
+    module.__dict__["no_sync"] = NoSync(Sharded(module, mesh, options))
     return module
 
 
