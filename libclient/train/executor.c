@@ -22,7 +22,7 @@ static int compute_run(struct step *s, const struct plan_op *op)
 		if (r < 0)
 			return r;
 	}
-	step_init(s, t, s->number);
+	step_init(s, &t->arena, s->number);
 	return 0;
 }
 
@@ -68,10 +68,22 @@ static int update_run(struct step *s, const struct plan_op *op)
 	return 0;
 }
 
+/*
+ * Makes the versions that a dead rank lacks, one after the other: with staleness it may lack several. REDUCED holds the one of
+ * this step alone, and all others are made.
+ */
 static void finish_update(struct step *s, const struct arena *theirs)
 {
-	step_update(s, theirs);
-	step_commit(s, theirs);
+	struct control_word *param = &arena_rank(theirs, theirs->rank)->param;
+	struct step step = *s;
+	uint64_t version;
+
+	while ((version = trainer_word(param)) < s->until) {
+		if (theirs->plan->form == WEIGHTD_STEP_FUSED)
+			step_init(&step, theirs, version + 1);
+		step_update(&step, theirs);
+		step_commit(&step, theirs);
+	}
 }
 
 static int commit_run(struct step *s, const struct plan_op *op)
@@ -79,12 +91,16 @@ static int commit_run(struct step *s, const struct plan_op *op)
 	struct weightd_train *t = s->t;
 
 	(void)op;
+	if (s->is_skipped && trainer_word(&trainer_words(t)->param) < s->number) {
+		t->nan_step = s->number;
+		t->nan_rank = s->nan_rank;
+	}
 	step_commit(s, &t->arena);
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
-					     .step = s->number,
+					     .step = s->until,
 					     .what = "update its parameters"};
-		int r = finish_wait(s, &arena_rank(&t->arena, rank)->param, s->number, &reason,
+		int r = finish_wait(s, &arena_rank(&t->arena, rank)->param, s->until, &reason,
 				    finish_update);
 
 		if (r < 0)
@@ -98,9 +114,9 @@ static int (*const op_run[])(struct step *s, const struct plan_op *op) = {
 	[PLAN_UPDATE] = update_run,   [PLAN_COMMIT] = commit_run,
 };
 
-static int step_walk(struct weightd_train *t, uint64_t number)
+static int step_walk(struct weightd_train *t, uint64_t number, uint64_t until)
 {
-	struct step s = {.t = t, .number = number};
+	struct step s = {.t = t, .number = number, .until = until < number ? until : number};
 
 	for (uint32_t i = 0; i < t->plan->n_ops; i++) {
 		const struct plan_op *op = &t->plan->ops[i];
@@ -136,15 +152,31 @@ static void head_set_step(struct control_head *head, uint64_t version)
 		;
 }
 
-int executor_advance(struct weightd_train *t, uint64_t version)
+/* Gradients of that step are handed over by all ranks. */
+static bool grads_are_there(const struct weightd_train *t, uint64_t step)
 {
-	uint64_t done;
+	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
+		if (trainer_word(&arena_rank(&t->arena, rank)->grad) < step)
+			return false;
+	return true;
+}
 
-	while ((done = version_of_all(t)) < version) {
-		uint64_t own = trainer_word(&trainer_words(t)->param);
-		/* This rank may have made the version in vain for others, which died, or did not arrive in time. */
-		int r = step_walk(t, own < version ? own + 1 : version);
+int executor_advance(struct weightd_train *t, uint64_t until, uint64_t newest)
+{
+	struct control_word *param = &trainer_words(t)->param;
+	uint64_t done, own;
+	int r;
 
+	while ((done = version_of_all(t)) < until) {
+		own = trainer_word(param);
+		/* This rank may have made the version before others, which died, or did not arrive in time. */
+		r = step_walk(t, own < until ? own + 1 : until, until);
+		if (r < 0)
+			return r;
+	}
+	/* Others may be ahead of this rank as far as it has made versions. */
+	while ((own = trainer_word(param)) < newest && grads_are_there(t, own + 1)) {
+		r = step_walk(t, own + 1, until);
 		if (r < 0)
 			return r;
 	}

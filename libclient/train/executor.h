@@ -11,7 +11,7 @@
 struct weightd_train;
 
 /*
- * Makes all versions up to `version` that this rank has not made, and waits until all ranks have. Errors of waits leave
- * the step to be continued by another call.
+ * Makes the versions up to `until` that this rank has not made, waits until all ranks have, and makes those up to `newest`
+ * whose gradients are there. Errors of waits leave the step to be continued by another call.
  */
-int executor_advance(struct weightd_train *t, uint64_t version);
+int executor_advance(struct weightd_train *t, uint64_t until, uint64_t newest);

@@ -50,21 +50,20 @@ void step_set_grads(struct journal_step *u, const struct arena *a, uint64_t numb
 		u->grads[rank] = a->grads[rank * n_slots + number % n_slots];
 }
 
-void step_init(struct step *s, struct weightd_train *t, uint64_t number)
+void step_init(struct step *s, const struct arena *a, uint64_t number)
 {
-	const struct arena *a = &t->arena;
+	const struct weightd_plan *p = a->plan;
 	const struct control_saved *first = arena_saved(a, 0, number);
-	const struct control_rank *words = trainer_words(t);
+	const struct control_rank *words = arena_rank(a, a->rank);
 	double weights[WEIGHTD_RANKS_MAX];
 
-	s->t = t;
 	s->number = number;
 	s->is_skipped = find_nan(a, number, &s->nan_rank);
 	s->max_norm = first->max_norm;
-	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
+	for (uint32_t rank = 0; rank < p->n_ranks; rank++)
 		weights[rank] = arena_saved(a, rank, number)->weight;
-	optimizer_begin(&s->update, t->plan, first->lr, number - words->n_skipped[(number - 1) % 2]);
-	optimizer_weigh(&s->update, weights, t->plan->n_ranks);
+	optimizer_begin(&s->update, p, first->lr, number - words->n_skipped[(number - 1) % 2]);
+	optimizer_weigh(&s->update, weights, p->n_ranks);
 	step_set_grads(&s->update, a, number);
 }
 
@@ -169,12 +168,4 @@ void step_commit(struct step *s, const struct arena *a)
 		return;
 	words->n_skipped[s->number % 2] = words->n_skipped[(s->number - 1) % 2] + s->is_skipped;
 	wait_publish(&words->param, s->number);
-}
-
-bool step_was_skipped(const struct weightd_train *t, uint64_t number, uint32_t *ret_rank)
-{
-	const struct control_rank *words = trainer_words(t);
-
-	return words->n_skipped[number % 2] != words->n_skipped[(number - 1) % 2] &&
-	       find_nan(&t->arena, number, ret_rank);
 }

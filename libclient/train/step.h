@@ -12,6 +12,7 @@
 struct step {
 	struct weightd_train *t;
 	uint64_t number;
+	uint64_t until; /* the version that the commit waits for: older than the number with staleness */
 	bool is_skipped; /* the loss of a rank was not a number */
 	uint32_t nan_rank; /* the first such rank */
 	double max_norm;
@@ -19,8 +20,11 @@ struct step {
 		update; /* gradients: those of all ranks; after step_decide() of a two-phase plan REDUCED */
 };
 
-/* Reads what the ranks saved with their gradients; all have handed them over. Rank 0's learning rates count. */
-void step_init(struct step *s, struct weightd_train *t, uint64_t number);
+/*
+ * Reads what the ranks saved with their gradients; all have handed them over. Rank 0's learning rates count. The arena is
+ * that of the rank whose part is to be updated.
+ */
+void step_init(struct step *s, const struct arena *a, uint64_t number);
 
 /* Sums the rank's part of a bucket, unless it is done. */
 void step_reduce(struct step *s, const struct arena *a, uint32_t bucket);
@@ -32,9 +36,6 @@ void step_decide(struct step *s);
 void step_update(struct step *s, const struct arena *a);
 /* The rank's part is done. */
 void step_commit(struct step *s, const struct arena *a);
-
-/* Returns true, and the rank, if the step changed nothing because of the loss of a rank. */
-bool step_was_skipped(const struct weightd_train *t, uint64_t number, uint32_t *ret_rank);
 
 /* The sum of a rank's part of a bucket into REDUCED, from the gradients of `u`. */
 void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, const struct arena *a,

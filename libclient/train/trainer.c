@@ -72,7 +72,8 @@ static int open_finish_step(struct weightd_train *t)
 	int r = saved_restore(t, step);
 
 	if (!r)
-		r = executor_advance(t, trainer_version(t, step));
+		r = executor_advance(t, trainer_version(t, step), step);
+	t->nan_step = 0; /* reported, or lost, with the process that was this rank */
 	if (!r)
 		t->step = step;
 	return r;
@@ -133,7 +134,7 @@ int weightd_train_close(struct weightd_train *t)
 
 	/* With staleness, the last updates are still to be made. */
 	if (!r && t->is_begun)
-		r = executor_advance(t, t->step);
+		r = executor_advance(t, t->step, t->step);
 	if (r < 0)
 		return r;
 	r = weightd_job_leave(t->arena.job);

@@ -28,6 +28,8 @@ struct weightd_train {
 	struct handover handover;
 	struct overlap overlap;
 	double norm;
+	uint64_t nan_step; /* to be reported: a step that changed nothing because of a rank's loss; 0: none */
+	uint32_t nan_rank;
 	_Atomic uint64_t n_read,
 		n_written; /* bytes of memory of other ranks; the overlap thread counts, too */
 };

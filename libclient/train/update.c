@@ -89,21 +89,22 @@ static int update_advance(struct weightd_train *t, uint64_t step)
 	int r = overlap_end(t, step);
 
 	if (!r)
-		r = executor_advance(t, trainer_version(t, step));
+		r = executor_advance(t, trainer_version(t, step), step);
 	count_traffic(t, &before);
 	return r;
 }
 
-static int update_result(const struct weightd_train *t, uint64_t version)
+static int update_result(struct weightd_train *t)
 {
-	uint32_t rank;
+	uint64_t step = t->nan_step;
 
-	if (!version || !step_was_skipped(t, version, &rank))
+	t->nan_step = 0;
+	if (!step)
 		return 0;
 	return train_fail(-EDOM,
 			  "the loss of rank %u in step %" PRIu64
 			  " is not a number: the step changed nothing on any rank",
-			  rank, version);
+			  t->nan_rank, step);
 }
 
 int weightd_train_update(struct weightd_train *t, const struct weightd_update *u)
@@ -122,7 +123,7 @@ int weightd_train_update(struct weightd_train *t, const struct weightd_update *u
 	if (r < 0)
 		return r;
 	trainer_complete(t, step);
-	return update_result(t, trainer_version(t, step));
+	return update_result(t);
 }
 
 double weightd_train_norm(const struct weightd_train *t)

@@ -288,14 +288,14 @@ static void cursor_load(struct trainer *t)
 	}
 }
 
-/* FNV-1a of this rank's PARAM. */
+/* FNV-1a of this rank's PARAM, by words. */
 static uint64_t fingerprint(const struct trainer *t)
 {
 	uint64_t size, hash = 0xcbf29ce484222325u;
-	const uint8_t *bytes = weightd_train_range(t->train, WEIGHTD_KIND_PARAM, &size);
+	const uint64_t *words = weightd_train_range(t->train, WEIGHTD_KIND_PARAM, &size);
 
-	for (uint64_t i = 0; i < size; i++)
-		hash = (hash ^ bytes[i]) * 0x100000001b3u;
+	for (uint64_t i = 0; i < size / sizeof(*words); i++)
+		hash = (hash ^ words[i]) * 0x100000001b3u;
 	return hash;
 }
 

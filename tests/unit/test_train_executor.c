@@ -60,7 +60,11 @@ static const struct weightd_train_tensor tensors[] = {
 #define N_TENSORS ARRAY_LEN(tensors)
 #define COUNT 2 /* the buffer */
 
-enum stop { STOP_NEVER, STOP_BEFORE_OPEN, STOP_BEFORE_UPDATE };
+enum stop {
+	STOP_NEVER,
+	STOP_BEFORE_OPEN,
+	STOP_BEFORE_UPDATE
+};
 
 struct setup {
 	const char *strategy;
@@ -130,7 +134,7 @@ static struct weightd_plan *plan_make(const struct setup *setup)
 
 static float value_first(uint64_t i)
 {
-	return (float)(i * 2654435761u % 1000) / 1000 - 0.5f;
+	return (float)(i * 2654435761u % 1000) / 1000 - 0.50001f; /* never 0 */
 }
 
 static float value_grad(float param, uint32_t rank, uint64_t step, uint64_t i)
@@ -435,7 +439,8 @@ struct lives {
 	pid_t pids[RANKS_MAX]; /* 0: done */
 	int fds[RANKS_MAX];
 	uint32_t n_done;
-	unsigned n_kills, n_steps, n_updates; /* kills; within a step; between its first block and its last word */
+	unsigned n_kills, n_steps,
+		n_updates; /* kills; within a step; between its first block and its last word */
 };
 
 /* Counts where a rank was killed. */
@@ -515,7 +520,8 @@ static struct result run_killed(const struct setup *setup, unsigned n_kills, uns
 			if (l.pids[rank] && (all || rank == victim))
 				kill(l.pids[rank], SIGKILL);
 	}
-	print_message("%u kills, %u in a step, %u in its update\n", l.n_kills, l.n_steps, l.n_updates);
+	print_message("%u kills, %u in a step, %u in its update\n", l.n_kills, l.n_steps,
+		      l.n_updates);
 	result = result_read(setup);
 	train_job_stop();
 	return result;
@@ -598,17 +604,11 @@ static const struct setup rows[] = {
 	{.strategy = "shared", .form = WEIGHTD_STEP_FUSED},
 	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE},
 	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
-	{.strategy = "shared",
-	 .form = WEIGHTD_STEP_TWO_PHASE,
-	 .says_ready = true,
-	 .overlap = true},
+	{.strategy = "shared", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 	{.strategy = "zero1", .form = WEIGHTD_STEP_FUSED},
 	{.strategy = "zero1", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
-	{.strategy = "replicated",
-	 .form = WEIGHTD_STEP_TWO_PHASE,
-	 .says_ready = true,
-	 .overlap = true},
+	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 };
 
 static void test_every_strategy_is_the_plain_loop(void **state)
@@ -659,7 +659,7 @@ static void test_every_strategy_survives_kills(void **state)
 		setup.max_norm = setup.form == WEIGHTD_STEP_TWO_PHASE ? 1 : 0;
 		setup.is_weighted = i % 3 == 0;
 		setup.nan_step = 3;
-		expect_unharmed(&setup, 24);
+		expect_unharmed(&setup, 12);
 	}
 }
 
@@ -671,7 +671,7 @@ static void test_survivors_finish_and_the_bits_are_the_same(void **state)
 
 		setup.n_ranks = 3;
 		setup.on_death = WEIGHTD_DEATH_FINISH;
-		expect_unharmed(&setup, 24);
+		expect_unharmed(&setup, 12);
 	}
 }
 
@@ -698,6 +698,393 @@ static void test_stale_updates_are_all_made_in_the_end(void **state)
 	result_free(&plain);
 }
 
+/* --- Controls and arguments ------------------------------------------------------------------------------ */
+
+static bool results_differ(const struct result *a, const struct result *b)
+{
+	return memcmp(a->param, b->param, a->n_elements * sizeof(float)) != 0;
+}
+
+static void test_without_journal_kills_leave_other_bits(void **state)
+{
+	struct setup setup = {.strategy = "shared", .n_ranks = 2, .without_journal = true};
+	struct result whole = run_whole(&setup);
+	bool differ = false;
+
+	(void)state;
+	for (unsigned seed = 0; !differ && seed < 20; seed++) {
+		struct result killed = run_followed(&setup, 12, seed);
+
+		differ = results_differ(&whole, &killed);
+		result_free(&killed);
+	}
+	assert_true(differ);
+	result_free(&whole);
+}
+
+/* Runs `fn` as rank 0 beside a rank 1 that does as rank_main(). */
+static void run_beside(const struct setup *setup, int (*fn)(uint32_t rank, void *data))
+{
+	pid_t pids[2];
+
+	train_job_start(2);
+	pids[0] = train_job_fork(fn, 0, (void *)setup);
+	pids[1] = train_job_fork(rank_main, 1, (void *)setup);
+	assert_int_equal(train_job_join(pids[0]), 0);
+	assert_int_equal(train_job_join(pids[1]), 0);
+	train_job_stop();
+}
+
+static int count_traffic_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	struct weightd_traffic plan = {.size = sizeof(plan)}, counted = {.size = sizeof(counted)};
+
+	assert(weightd_plan_traffic(weightd_train_plan(t), rank, &plan) == 0);
+	while (weightd_train_step(t) < N_STEPS)
+		assert(rank_step(setup, t) == 0);
+	assert(weightd_train_traffic(t, &counted) == 0);
+	if (counted.read != plan.read * N_STEPS || counted.written != plan.written * N_STEPS ||
+	    counted.sent != 0)
+		return rank_fail("traffic", 0);
+	return weightd_train_close(t) == 0 ? 0 : 1;
+}
+
+static void test_traffic_is_what_the_plan_predicts(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 2;
+		run_beside(&setup, count_traffic_main);
+	}
+}
+
+static bool update_fails(struct weightd_train *t, const struct weightd_update *u, const char *word)
+{
+	if (weightd_train_update(t, u) == -EINVAL && strstr(weightd_train_error(), word))
+		return true;
+	(void)rank_fail(word, 0);
+	return false;
+}
+
+static int bad_arguments_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update good = rank_arguments(setup, t, lr, &cursor), u;
+	char large[65] = {0};
+
+	u = good, u.lr = NULL;
+	assert(update_fails(t, &u, "lr is missing"));
+	u = good, u.lr = (double[]){1, NAN};
+	assert(update_fails(t, &u, "group 1"));
+	u = good, u.weight = -1;
+	assert(update_fails(t, &u, "weight is -1"));
+	u = good, u.max_norm = 1;
+	assert(update_fails(t, &u, "WEIGHTD_STEP_TWO_PHASE"));
+	u = good, u.state = large, u.state_size = sizeof(large);
+	assert(update_fails(t, &u, "raise state_size"));
+	u = good, u.size = 0;
+	assert(update_fails(t, &u, "size"));
+	assert(weightd_train_ready(t, N_TENSORS) == -ENOENT);
+	assert(weightd_train_ready(t, COUNT) == -EINVAL);
+	assert(!weightd_train_param(t, COUNT) && !weightd_train_grad(t, N_TENSORS) &&
+	       !weightd_train_buffer(t, 0));
+	assert(weightd_train_fill(t, 0, large) == -EALREADY);
+	assert(trainer_word(&trainer_words(t)->grad) == 0);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_bad_arguments_change_nothing(void **state)
+{
+	(void)state;
+	run_beside(&(struct setup){.strategy = "shared", .n_ranks = 2}, bad_arguments_main);
+}
+
+static int forked_main(uint32_t rank, void *data)
+{
+	struct weightd_train *t = rank_open(data, rank);
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(weightd_train_update(t, NULL) == -ECHILD &&
+				      weightd_train_ready(t, 0) == -ECHILD &&
+				      weightd_train_close(t) == -ECHILD
+			      ? 0
+			      : 1);
+	assert(train_job_join(pid) == 0);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_forked_child_is_no_rank(void **state)
+{
+	(void)state;
+	run_beside(&(struct setup){.strategy = "shared", .n_ranks = 2}, forked_main);
+}
+
+/* --- Ranks that are late or dead -------------------------------------------------------------------------- */
+
+/* Words for one rank to tell another, beside the job. */
+static struct control_word *signal_word;
+
+static void signal_wait(uint64_t value)
+{
+	struct wait_place p;
+
+	wait_place_init(&p, NULL, 0, 1, NULL);
+	assert(wait_for(&p, signal_word, value, &(struct wait_reason){.what = "signal"}) == 0);
+}
+
+static int late_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+
+	signal_wait(1);
+	return rank_main(rank, (void *)setup);
+}
+
+static int impatient_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct setup short_deadline = *setup;
+	struct weightd_train *t;
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+
+	short_deadline.deadline_ms = 100;
+	t = rank_open(&short_deadline, rank);
+	u = rank_arguments(setup, t, lr, &cursor);
+	rank_compute(setup, t);
+	for (int i = 0; i < 3; i++) {
+		assert(weightd_train_update(t, &u) == -ETIMEDOUT);
+		assert(strstr(weightd_train_error(), "rank 1") &&
+		       strstr(weightd_train_error(), "step 1"));
+		assert(weightd_train_step(t) == 0);
+	}
+	wait_publish(signal_word, 1);
+	t->place.deadline_ms = 60000;
+	t->overlap.place.deadline_ms = 60000;
+	assert(weightd_train_update(t, &u) == 0);
+	assert(weightd_train_step(t) == 1 && rank_state_fits(t));
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_failed_update_is_repeated(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+		struct result ours, plain;
+		pid_t pids[2];
+
+		setup.n_ranks = 2;
+		signal_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+				   -1, 0);
+		train_job_start(2);
+		pids[0] = train_job_fork(impatient_main, 0, &setup);
+		pids[1] = train_job_fork(late_main, 1, &setup);
+		assert_int_equal(train_job_join(pids[0]), 0);
+		assert_int_equal(train_job_join(pids[1]), 0);
+		ours = result_read(&setup);
+		plain = oracle_run(&setup);
+		result_compare(&ours, &plain);
+		result_free(&ours);
+		result_free(&plain);
+		train_job_stop();
+		(void)munmap(signal_word, 4096);
+	}
+}
+
+/* Dies with its gradients of a step handed over, and nothing of the update done. */
+static int dying_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+
+	while (weightd_train_step(t) < N_STEPS - 1)
+		assert(rank_step(setup, t) == 0);
+	u = rank_arguments(setup, t, lr, &cursor);
+	rank_compute(setup, t);
+	saved_write(t, &u, N_STEPS);
+	handover_complete(t, N_STEPS);
+	wait_publish(&trainer_words(t)->grad, N_STEPS);
+	raise(SIGKILL);
+	return 1;
+}
+
+static void test_survivors_need_no_successor_for_the_last_step(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+		struct result ours, plain;
+		pid_t pids[3];
+
+		setup.n_ranks = 3;
+		setup.on_death = WEIGHTD_DEATH_FINISH;
+		train_job_start(3);
+		for (uint32_t rank = 0; rank < 3; rank++)
+			pids[rank] = train_job_fork(rank == 1 ? dying_main : rank_main, rank,
+						    &setup);
+		assert_int_equal(train_job_join(pids[1]), 128 + SIGKILL);
+		assert_int_equal(train_job_join(pids[0]), 0);
+		assert_int_equal(train_job_join(pids[2]), 0);
+		ours = result_read(&setup);
+		plain = oracle_run(&setup);
+		result_compare(&ours, &plain);
+		/* Its successor finds the step done. */
+		assert_int_equal(train_job_join(train_job_fork(rank_main, 1, &setup)), 0);
+		result_free(&ours);
+		result_free(&plain);
+		train_job_stop();
+	}
+}
+
+static int sees_death_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	int r = 0;
+
+	while (r == 0 && weightd_train_step(t) < N_STEPS)
+		r = rank_step(setup, t);
+	return r == -EOWNERDEAD && weightd_train_step(t) == N_STEPS - 1 &&
+			       strstr(weightd_train_error(), "rank 1")
+		       ? 0
+		       : rank_fail("no death was seen", r);
+}
+
+static void test_death_is_an_error_where_the_options_ask_for_one(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+		pid_t pids[2];
+
+		setup.n_ranks = 2;
+		setup.on_death = WEIGHTD_DEATH_FAIL;
+		train_job_start(2);
+		pids[0] = train_job_fork(sees_death_main, 0, &setup);
+		pids[1] = train_job_fork(dying_main, 1, &setup);
+		assert_int_equal(train_job_join(pids[1]), 128 + SIGKILL);
+		assert_int_equal(train_job_join(pids[0]), 0);
+		train_job_stop();
+	}
+}
+
+/* --- Buckets ------------------------------------------------------------------------------------------------ */
+
+static int half_ready_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	float *grad = weightd_train_grad(t, N_TENSORS - 1);
+
+	assert(weightd_train_wants(t, N_TENSORS - 1) && weightd_train_wants(t, 0));
+	for (uint64_t k = 0; k < shape_deep[0] * shape_deep[1]; k++)
+		grad[k] = value_grad(((const float *)weightd_train_param(t, N_TENSORS - 1))[k],
+				     rank, 1,
+				     weightd_train_plan(t)->tensors[N_TENSORS - 1].offset / 4 + k);
+	assert(weightd_train_ready(t, N_TENSORS - 1) == 0);
+	raise(SIGKILL);
+	return 1;
+}
+
+static int half_wanted_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+
+	assert(!weightd_train_wants(t, N_TENSORS - 1) && weightd_train_wants(t, 0));
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_bucket_is_handed_over_once(void **state)
+{
+	struct setup setup = {.strategy = "shared",
+			      .n_ranks = 2,
+			      .form = WEIGHTD_STEP_TWO_PHASE,
+			      .says_ready = true,
+			      .overlap = true};
+	struct result ours, plain = oracle_run(&setup);
+	pid_t pids[2];
+
+	(void)state;
+	train_job_start(2);
+	pids[0] = train_job_fork(rank_main, 0, &setup);
+	assert_int_equal(train_job_join(train_job_fork(half_ready_main, 1, &setup)), 128 + SIGKILL);
+	pids[1] = train_job_fork(half_wanted_main, 1, &setup);
+	assert_int_equal(train_job_join(pids[0]), 0);
+	assert_int_equal(train_job_join(pids[1]), 0);
+	ours = result_read(&setup);
+	result_compare(&ours, &plain);
+	result_free(&ours);
+	result_free(&plain);
+	train_job_stop();
+}
+
+/* --- Norms --------------------------------------------------------------------------------------------------- */
+
+/* The step that clips is the step with gradients of that norm: SGD shows it. */
+static int norm_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	uint64_t n = t->plan->n_elements;
+	double squares = 0, moved = 0;
+	float *before = malloc(n * sizeof(float));
+
+	memcpy(before, t->arena.param, n * sizeof(float));
+	assert(rank_step(setup, t) == 0);
+	for (uint64_t i = 0; i < n; i++) {
+		/* Padding is 0, and has no gradient. */
+		float mean = before[i] == 0 ? 0
+					    : (value_grad(before[i], 0, 1, i) +
+					       value_grad(before[i], 1, 1, i)) *
+						      0.5f;
+		bool is_bias = i >= 912 && i < 960; /* of group 1, whose weight decays */
+		double move = ((double)before[i] - t->arena.param[i]) / rate(1, is_bias) -
+			      0.1 * is_bias * (double)before[i];
+
+		squares += (double)mean * mean;
+		moved += move * move;
+	}
+	free(before);
+	assert(fabs(weightd_train_norm(t) / sqrt(squares) - 1) < 1e-9);
+	assert(weightd_train_norm(t) > 1);
+	assert(fabs(sqrt(moved) - setup->max_norm) < 1e-3 * setup->max_norm);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_max_norm_clips_the_norm_of_all_shards(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		if (setup.form == WEIGHTD_STEP_FUSED)
+			continue;
+		setup.n_ranks = 2;
+		setup.optimizer = WEIGHTD_SGD;
+		setup.max_norm = 0.5;
+		run_beside(&setup, norm_main);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest all[] = {
@@ -707,6 +1094,15 @@ int main(void)
 		cmocka_unit_test(test_every_strategy_survives_kills),
 		cmocka_unit_test(test_survivors_finish_and_the_bits_are_the_same),
 		cmocka_unit_test(test_stale_updates_are_all_made_in_the_end),
+		cmocka_unit_test(test_without_journal_kills_leave_other_bits),
+		cmocka_unit_test(test_traffic_is_what_the_plan_predicts),
+		cmocka_unit_test(test_bad_arguments_change_nothing),
+		cmocka_unit_test(test_forked_child_is_no_rank),
+		cmocka_unit_test(test_failed_update_is_repeated),
+		cmocka_unit_test(test_survivors_need_no_successor_for_the_last_step),
+		cmocka_unit_test(test_death_is_an_error_where_the_options_ask_for_one),
+		cmocka_unit_test(test_bucket_is_handed_over_once),
+		cmocka_unit_test(test_max_norm_clips_the_norm_of_all_shards),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

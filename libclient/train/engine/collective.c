@@ -18,11 +18,15 @@
 
 #define CUT 32 /* elements */
 #define BLOCK                                                                                      \
-	((uint64_t)32 << 10) /* bytes that are copied to several places while they are in the L1 cache */
-#define STREAM_MIN (16 * MIB) /* of all ranges: from here on they do not fit into caches */
-/* Up to these sizes the stage was faster. */
-#define STAGED_SPINNING ((uint64_t)4 << 10)
-#define STAGED_SLEEPING ((uint64_t)32 << 10)
+	((uint64_t)32 << 10) /* bytes that are copied to several places while they are cached */
+/*
+ * Measured, with ranges that are written before and read after. Sums are in place: their outputs are in the cache, from
+ * where a non-temporal store would have to evict them first (1.5 to 3 times as long). Copies of less find readers in time.
+ */
+#define STREAM_MIN (4 * MIB) /* of all ranges */
+#define STAGED_SPINNING ((uint64_t)1 << 10) /* a barrier of 0.1 us is cheaper than the detour */
+#define STAGED_SUM_SLEEPING ((uint64_t)32 << 10) /* on the stage, each rank sums all */
+#define STAGED_COPY_SLEEPING ((uint64_t)WINDOW_STAGE)
 
 /* A collective on bytes [offset, offset + size) of each range. */
 struct collective {
@@ -30,13 +34,12 @@ struct collective {
 	enum weightd_dtype dtype;
 	uint64_t offset, size;
 	uint64_t cuts[WEIGHTD_RANKS_MAX + 1]; /* bytes from offset on */
-	bool is_staged;
-	bool streams; /* non-temporal stores */
+	bool streams; /* copies by non-temporal stores */
 };
 
-static uint64_t staged_max(const struct weightd_window *win)
+static bool fits_stage(const struct collective *c, uint64_t max_sleeping)
 {
-	return win->place.spins ? STAGED_SPINNING : STAGED_SLEEPING;
+	return c->size <= (c->win->place.spins ? STAGED_SPINNING : max_sleeping);
 }
 
 static int collective_init(struct collective *c, struct weightd_window *win, uint64_t offset,
@@ -59,7 +62,6 @@ static int collective_init(struct collective *c, struct weightd_window *win, uin
 		c->cuts[i] *= element_size;
 		c->cuts[i] = c->cuts[i] < size ? c->cuts[i] : size;
 	}
-	c->is_staged = size <= staged_max(win);
 	c->streams = size >= STREAM_MIN / win->n_ranks;
 	return 0;
 }
@@ -108,7 +110,7 @@ static int stage_hand_over(const struct collective *c, uint64_t at, uint64_t siz
 
 /* Whole cache lines. */
 static void sum_lines(const struct collective *c, const uint8_t *const *from, uint8_t *const *to,
-		      uint32_t n_to, uint64_t size, bool stream)
+		      uint32_t n_to, uint64_t size)
 {
 	const struct kernels *k = c->win->kernels;
 	struct kernel_grads grads = {.grads = (const float *const *)from,
@@ -116,10 +118,10 @@ static void sum_lines(const struct collective *c, const uint8_t *const *from, ui
 				     .scale = 1};
 
 	if (c->dtype == WEIGHTD_F32)
-		k->sum((float *const *)to, n_to, &grads, size / 4, stream);
+		k->sum((float *const *)to, n_to, &grads, size / 4, false);
 	else
 		k->sum_bf16((uint16_t *const *)to, n_to, (const uint16_t *const *)from,
-			    c->win->n_ranks, size / 2, stream);
+			    c->win->n_ranks, size / 2, false);
 }
 
 /* The last bytes of a sum have company in their line that is not ours: they are summed beside it. */
@@ -135,7 +137,7 @@ static void sum_tail(const struct collective *c, const uint8_t *const *from, uin
 		memcpy(lines[i], from[i], size);
 		sources[i] = lines[i];
 	}
-	sum_lines(c, sources, (uint8_t *[]){sum}, 1, WINDOW_LINE, false);
+	sum_lines(c, sources, (uint8_t *[]){sum}, 1, WINDOW_LINE);
 	for (uint32_t i = 0; i < n_to; i++)
 		memcpy(to[i], sum, size);
 }
@@ -147,7 +149,7 @@ static void collective_sum(const struct collective *c, const uint8_t **from, uin
 	uint64_t lines = size / WINDOW_LINE * WINDOW_LINE;
 
 	if (lines)
-		sum_lines(c, from, to, n_to, lines, c->streams);
+		sum_lines(c, from, to, n_to, lines);
 	if (lines == size)
 		return;
 	for (uint32_t i = 0; i < c->win->n_ranks; i++)
@@ -188,7 +190,6 @@ static int reduce_in_place(struct collective *c, bool to_all)
 		to[i] = collective_at(c, to_all ? i : win->rank, begin);
 	}
 	collective_sum(c, from, to, to_all ? win->n_ranks : 1, end - begin);
-	kernels_fence();
 	return weightd_window_barrier(win);
 }
 
@@ -200,7 +201,8 @@ int weightd_window_all_reduce(struct weightd_window *win, uint64_t offset, uint6
 
 	if (r < 0)
 		return r;
-	return c.is_staged ? reduce_staged(&c, 0, c.size) : reduce_in_place(&c, true);
+	return fits_stage(&c, STAGED_SUM_SLEEPING) ? reduce_staged(&c, 0, c.size)
+						   : reduce_in_place(&c, true);
 }
 
 int weightd_window_reduce_scatter(struct weightd_window *win, uint64_t offset, uint64_t n,
@@ -211,8 +213,9 @@ int weightd_window_reduce_scatter(struct weightd_window *win, uint64_t offset, u
 
 	if (r < 0)
 		return r;
-	return c.is_staged ? reduce_staged(&c, c.cuts[win->rank], c.cuts[win->rank + 1])
-			   : reduce_in_place(&c, false);
+	return fits_stage(&c, STAGED_SUM_SLEEPING)
+		       ? reduce_staged(&c, c.cuts[win->rank], c.cuts[win->rank + 1])
+		       : reduce_in_place(&c, false);
 }
 
 /* --- Copies ------------------------------------------------------------------------------------- */
@@ -290,7 +293,7 @@ int weightd_window_all_gather(struct weightd_window *win, uint64_t offset, uint6
 
 	if (r < 0)
 		return r;
-	if (c.is_staged)
+	if (fits_stage(&c, STAGED_COPY_SLEEPING))
 		return gather_staged(&c, to ? to : collective_at(&c, win->rank, 0));
 	return to ? gather_out(&c, to) : gather_in_place(&c);
 }
@@ -330,5 +333,6 @@ int weightd_window_broadcast(struct weightd_window *win, uint64_t offset, uint64
 	if (root >= win->n_ranks)
 		return train_fail(-EINVAL, "there is no rank %u: the window has %u ranks", root,
 				  win->n_ranks);
-	return c.is_staged ? broadcast_staged(&c, root) : broadcast_in_place(&c, root);
+	return fits_stage(&c, STAGED_COPY_SLEEPING) ? broadcast_staged(&c, root)
+						    : broadcast_in_place(&c, root);
 }

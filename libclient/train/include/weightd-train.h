@@ -21,7 +21,8 @@
  * calling thread's last failure.
  *
  * Threads. One thread at a time may use a trainer or a window, except for weightd_train_ready(), which any thread may
- * call, one at a time. Processes. A forked child may read what its parent mapped and must call nothing here (-ECHILD).
+ * call, one at a time. Processes. A forked child may read the parameters; gradients and windows are not mapped in it, so
+ * that it cannot write them. It must call nothing here (-ECHILD).
  * Structs begin with their size, as in weightd.h.
  */
 #ifndef WEIGHTD_TRAIN_H
@@ -90,7 +91,10 @@ const char *weightd_placement_name(enum weightd_placement p);
  */
 int weightd_cuts(uint64_t n_elements, uint64_t block, uint32_t n, uint64_t *ret);
 
-/* The change from one placement to another, and its backward: the transpose, with Replicate and Partial exchanged. */
+/*
+ * The change from one placement to another, and its backward: the transpose, with Replicate and Partial exchanged. A
+ * gradient that would stay Partial is summed, and ends as Replicate.
+ */
 struct weightd_redistribution {
 	size_t size; /* set by the caller */
 	const char *name; /* "all-reduce", "reduce-scatter", "all-gather", "slice", "identity", "all-to-all" */
@@ -108,7 +112,8 @@ int weightd_redistribution(enum weightd_placement from, enum weightd_placement t
 
 /*
  * Bytes that a rank receives from others, by shared memory or a network, for `size` bytes among `n` ranks with these
- * cuts (in bytes; NULL: even, and then size must be a multiple of n): Partial to Shard and Shard to Replicate.
+ * cuts (in bytes; NULL: even, and then size must be a multiple of n): Partial to Shard, Shard to Replicate, and the sum
+ * of both for Partial to Replicate. -EINVAL: bad cuts or rank; -EOPNOTSUPP: Shard to Shard, which has two sets of cuts.
  */
 int weightd_redistribution_bytes(enum weightd_placement from, enum weightd_placement to,
 				 uint64_t size, const uint64_t *cuts, uint32_t n, uint32_t rank,
@@ -136,7 +141,7 @@ enum weightd_optimizer {
 	WEIGHTD_SGD, /* with momentum */
 };
 
-/* A parameter group. Learning rates come with each step. */
+/* A parameter group. Learning rates come with each step; fields of other optimizers are ignored. */
 struct weightd_group {
 	size_t size; /* set by the caller */
 	double weight_decay;
@@ -163,7 +168,7 @@ struct weightd_train_tensor {
 };
 
 enum weightd_step_form {
-	WEIGHTD_STEP_AUTO, /* fused where the strategy allows it */
+	WEIGHTD_STEP_AUTO, /* fused where strategy and overlap allow it */
 	WEIGHTD_STEP_FUSED, /* the update reads the gradients of all ranks in place */
 	WEIGHTD_STEP_TWO_PHASE, /* sums by bucket into REDUCED, then the update: for clipping, and overlap with backward */
 };
@@ -178,12 +183,15 @@ struct weightd_plan_options {
 	const char *strategy;
 	enum weightd_optimizer optimizer;
 	const struct weightd_group *groups;
-	uint32_t n_groups;
+	uint32_t n_groups; /* 1 to 64 */
 	enum weightd_step_form form;
-	uint64_t bucket_bytes; /* two-phase: bytes of gradients in a bucket; the first has 1 MiB at most. 0: 25 MiB */
+	/* Two-phase: bytes of gradients in a bucket of several tensors; the first has 1 MiB at most. 0: 25 MiB */
+	uint64_t bucket_bytes;
 	bool overlap; /* two-phase: a thread sums finished buckets during backward */
-	uint32_t staleness; /* fused, "shared": a rank may be this many steps ahead of the slowest update; 0: synchronous */
-	uint32_t n_copies; /* "shared": copies of PARAM, each for ranks of one NUMA node. 0: as many as this machine has nodes */
+	/* Fused, "shared": a rank may be this many steps ahead of the slowest update, 63 at most. 0: synchronous */
+	uint32_t staleness;
+	/* "shared": copies of PARAM, each for ranks of one NUMA node. 0: as many as this machine has nodes */
+	uint32_t n_copies;
 	uint32_t state_size; /* bytes of the caller's state that a step commits, for each rank; 0: 4096; 1 MiB at most */
 	bool without_journal; /* a killed rank leaves the step torn: for measurements only */
 };
@@ -332,11 +340,17 @@ int weightd_train_publish(struct weightd_train *t, const char *name, uint64_t *r
 /*
  * A window is memory of a job for collectives: one range of each rank, all mapped by all. Collectives work in place on
  * offset + n elements of each range, in fp32 sums in the order of ranks, with the same bits on all. A rank that dies in one
- * leaves the ranges undefined.
+ * leaves the ranges undefined: the others fail with -EOWNERDEAD, whatever options->on_death is, and the window is broken. It
+ * cannot be resumed; create another job.
+ *
+ * When a collective returns, the caller may read and write its own range; those of others only after a barrier.
  */
 struct weightd_window;
 
-/* `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. */
+/*
+ * `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. Waits for
+ * all ranks to open it, until the deadline.
+ */
 int weightd_window_open(struct weightd *w, const struct weightd_train_options *options,
 			uint64_t size, struct weightd_window **ret);
 /* Leaves the job. NULL is fine. */

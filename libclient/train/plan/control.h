@@ -12,7 +12,8 @@
  * stands for, so that a rank that was killed anywhere continues from the words alone:
  *	grad == param: forward and backward of step param + 1 have to be done (again)
  *	grad == param + 1: the update of step grad has to be finished, from the block in `journal`
- * With staleness k, step s ends with the update of step s - k: param == grad - k between steps (0 in the first k).
+ * With staleness k, step s ends once all ranks have made version s - k: between steps grad - k <= param <= grad. A rank makes
+ * newer versions as soon as all gradients are there.
  */
 #pragma once
 

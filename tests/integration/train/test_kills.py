@@ -20,16 +20,17 @@ from lib.wire import PATIENCE_S
 KILLS = int(os.environ.get("WEIGHTD_KILLS", 0))
 SEED = int(os.environ.get("WEIGHTD_KILLS_SEED", 1))
 STEPS = 500
-FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.01, 0.0003, 0.5
+MARGIN = 0.05  # of the steps remains for after the last kill
+FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.005, 0.0003, 0.03
 # Small passes and a large table: the optimizer's blocks take about half of a step, so that kills hit them.
-MODEL = {"mlp": True, "ballast": 8000, "width": 13, "heads": 1, "length": 3, "batch": 4, "dropout": 0.2}
+MODEL = {"mlp": True, "ballast": 16000, "width": 13, "heads": 1, "length": 3, "batch": 24, "dropout": 0.2}
 
 
 class Killer:
     """
     Kills at random until a job has ended. The delay before a kill is uniform below a bound, which follows the job: a share
-    of the kills is left for each share of the steps. Half of the delays begin with the restart after the kill before, the
-    others once all ranks train again.
+    of the kills is left for each share of the steps. Half of the delays begin once all ranks train again, the others, and
+    all while the job is ahead, with the restart after the kill before.
 
     hits     kills by target
     phases   killed ranks by their phase at death
@@ -38,14 +39,16 @@ class Killer:
     def __init__(self, job, n_kills, seed):
         self.job, self.n_kills, self.random = job, n_kills, random.Random(seed)
         self.hits, self.phases, self.n_done, self.bound_s = collections.Counter(), collections.Counter(), 0, FIRST_DELAY_S
+        self.is_ahead = False
         self.living = {}  # ranks by pidfd
+        self.left = set()  # ranks that were killed at their end
         self.starting = {}  # ranks that do not train yet, by descriptor of their output
 
     def run(self):
         for rank in self.job.start_all():
             self.watch(rank)
         while self.living and self.n_done < self.n_kills:
-            if self.random.random() < 0.5:
+            if self.random.random() < 0.5 and not self.is_ahead:
                 self.let(PATIENCE_S, until_all_train=True)
             self.let(self.random.uniform(0, self.bound_s))
             if self.living:
@@ -79,7 +82,10 @@ class Killer:
                 else:
                     rank = self.forget(fd)
                     status, errors = rank.wait()
-                    assert status == 0, f"rank {rank.rank} ended with {status} after {self.n_done} kills: {errors}"
+                    rank.close()
+                    # A rank that was killed after it had left finds no job if it was the last one.
+                    assert status == 0 or rank.rank in self.left and "there is no job" in errors, \
+                        f"rank {rank.rank} ended with {status} after {self.n_done} kills: {errors}"
 
     def kill(self):
         """Kills one rank, weightd, or all of both."""
@@ -95,10 +101,14 @@ class Killer:
         n_killed = bool(weightd)
         for rank in map(self.forget, victims):
             status, errors = rank.wait()
+            rank.close()
             assert status in (0, -signal.SIGKILL), f"rank {rank.rank} ended with {status}: {errors}"
             if status:  # else it was done before the signal
                 n_killed += 1
-                self.phases[self.job.progress()[rank.rank][1]] += 1
+                phase = self.job.progress()[rank.rank][1]
+                self.phases[phase] += 1
+                if phase == END:
+                    self.left.add(rank.rank)
                 self.watch(self.job.start(rank.rank))
         if n_killed:
             self.hits[target] += 1
@@ -108,11 +118,11 @@ class Killer:
     def follow(self):
         """Adapts the bound on delays: half of the kills belong to half of the steps."""
         steps = [step for step, phase, _ in self.job.progress() if phase != START]
-        is_ahead = max(steps, default=0) / STEPS > self.n_done / self.n_kills
-        self.bound_s = min(max(self.bound_s * (0.7 if is_ahead else 1.2), LEAST_DELAY_S), MOST_DELAY_S)
+        self.is_ahead = max(steps, default=0) / STEPS + MARGIN > self.n_done / self.n_kills
+        self.bound_s = min(max(self.bound_s * (0.7 if self.is_ahead else 1.1), LEAST_DELAY_S), MOST_DELAY_S)
 
     def __str__(self):
-        phases = {"starting": START, "computing": COMPUTE, "in an update": UPDATE, "ending": END}
+        phases = {"starting": START, "computing": COMPUTE, "in weightd_train_update()": UPDATE, "ending": END}
         return f"{self.n_done} kills: " + ", ".join(f"{n} of {name}" for name, n in sorted(self.hits.items())) + "; ranks killed: " + \
             ", ".join(f"{self.phases[phase]} {name}" for name, phase in phases.items())
 
