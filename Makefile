@@ -331,14 +331,14 @@ $(B)/install/libweightd-train.so: $(TRAIN) $(IPC) $(LIB) $(TRAIN_MAP)
 $(TRAIN_LIB): $(TRAIN_LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(TRAIN_LIB).$(SOVERSION) && ln -sf $(TRAIN_LIB:$(B)/%=%).$(SOVERSION) $@
 
-WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd \
+WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd-train -lweightd \
 	$(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
 
-$(B)/weightctl: $(WEIGHTCTL) $(LIB)
+$(B)/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)$(WEIGHTCTL_LINK) -Wl,-rpath,'$$ORIGIN'
 
-# The one that is installed finds the library where the system does.
-$(B)/install/weightctl: $(WEIGHTCTL) $(LIB)
+# The one that is installed finds the libraries where the system does.
+$(B)/install/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(WEIGHTCTL_LINK)
 

@@ -41,6 +41,7 @@ extern const struct verb verb_sync_status;
 extern const struct verb verb_sync_watch;
 extern const struct verb verb_tensors;
 extern const struct verb verb_top;
+extern const struct verb verb_train_profile;
 extern const struct verb verb_train_run;
 extern const struct verb verb_trace_attached;
 extern const struct verb verb_trace_doctor;

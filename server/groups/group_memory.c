@@ -154,6 +154,7 @@ int group_memory_recover(struct server *server, uid_t uid, const struct wire_job
 		m->parts[i].probe_fd = take_fd(fds[i]);
 		m->parts[i].memory.progress.done = parts[i].size;
 	}
+	m->provided = true;
 	server->n_slot_bytes += m->size;
 	*ret = take_ptr(m);
 	return 0;

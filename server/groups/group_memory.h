@@ -33,6 +33,7 @@ struct group_memory {
 	uint64_t n_free; /* after -ENOMEM of providing: bytes that there were for the parts, in all */
 	uint64_t missing; /* ... and how many more there would have to be */
 	char limit[HEADROOM_LIMIT_MAX]; /* ... and the limit; "": that of the machine */
+	bool provided; /* whole: the worker has finished with it */
 	bool kept; /* in the store */
 	struct charge charge;
 	struct charge descriptors;

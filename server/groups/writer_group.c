@@ -225,7 +225,7 @@ void writer_group_save(struct writer_group *g)
 	r->gid = g->access.gid;
 	r->n_ranks = g->n_ranks;
 	r->flags = (g->ready ? GROUP_MANIFEST_READY : 0) | (g->removed ? GROUP_MANIFEST_REMOVED : 0);
-	if (g->memory)
+	if (g->memory && g->memory->provided)
 		copy_memory(g, r);
 	else if (store_is_behind(&g->server->store))
 		copy_leftovers(old, r);

@@ -34,6 +34,7 @@ def packet(op, body=b"", n_fds=0):
 
 TARGET = text("llama-8b", 128) + text("host", 64)
 HASH = bytes(range(16))
+TOKEN = bytes(range(1, 33))
 
 MESSAGES = {
     "hello": packet(1, struct.pack("<IIQ", 1, 0, 0) + text("weightctl", 32)),
@@ -57,6 +58,13 @@ MESSAGES = {
     "proof": packet(20, struct.pack("<Q", 9)),
     "set-files": packet(21, struct.pack("<Q", 9), 1),
     "files": packet(22, TARGET + struct.pack("<Q", 3)),
+    "job-create": packet(23, text("train", 128) + TOKEN + struct.pack("<qII", 1000, 4, 0)),
+    "job-join": packet(24, text("train", 128) + TOKEN + HASH + struct.pack("<II", 3, 2) + text("JOURNAL", 16) + struct.pack("<Q", 4096) +
+                       text("PARAM", 16) + struct.pack("<Q", 1 << 30) + bytes(14 * 24), 1),
+    "job-part": packet(25, struct.pack("<QII", 9, 1, 0)),
+    "job-description": packet(26, text("train", 128) + TOKEN),
+    "job-leave": packet(27, struct.pack("<QII", 9, 1, 0)),
+    "job-remove": packet(28, text("train", 128)),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -79,6 +87,12 @@ MESSAGES = {
     "proof-reply": packet(REPLY | 20, n_fds=2),
     "set-files-reply": packet(REPLY | 21),
     "files-reply": packet(REPLY | 22, struct.pack("<Q", 3), 1),
+    "job-create-reply": packet(REPLY | 23),
+    "job-join-reply": packet(REPLY | 24, struct.pack("<QII", 9, 4, 1)),
+    "job-part-reply": packet(REPLY | 25, n_fds=1),
+    "job-description-reply": packet(REPLY | 26, n_fds=1),
+    "job-leave-reply": packet(REPLY | 27),
+    "job-remove-reply": packet(REPLY | 28),
     "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
 }
 
@@ -106,6 +120,8 @@ WRONG_MESSAGES = {
     "wait-too-long": changed(MESSAGES["wait"], 16 + 200, struct.pack("<q", 1 << 31)),
     "no-cookie": changed(MESSAGES["create"], 16 + 192, bytes(8)),
     "unknown-policy": changed(MESSAGES["create"], 16 + 220, struct.pack("<I", 3)),
+    "too-many-parts": changed(MESSAGES["job-join"], 16 + 180, struct.pack("<I", 17)),
+    "a-part-too-many": changed(MESSAGES["job-join"], 16 + 184 + 2 * 24, b"A"),
     "error-0": changed(MESSAGES["error"], 16, struct.pack("<i", 0)),
     "fixed-header": b"\2" + bytes(4) + MESSAGES["wait"][5:],
 }

@@ -42,8 +42,8 @@ def unhindered_s(*processes):
 
 
 def copy_for_others(name, folder):
-    """A copy of a program and its library in a folder that other users may enter, unlike perhaps the build tree."""
-    for file in name, "libweightd.so.0":
+    """A copy of a program and its libraries in a folder that other users may enter, unlike perhaps the build tree."""
+    for file in name, "libweightd.so.0", "libweightd-train.so.0":
         if not (folder / file).exists():
             shutil.copy((features.BUILD / file).resolve(), folder / file)
             (folder / file).chmod(0o755)

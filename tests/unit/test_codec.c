@@ -833,6 +833,29 @@ static void a_create_has_a_cookie_and_a_policy_that_is_known(void **state)
 	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
 }
 
+static void a_job_has_a_number_of_parts_that_is_bounded_and_zeros_behind_them(void **state)
+{
+	static const uint32_t bad[] = {1, WIRE_JOB_PARTS_MAX + 1, 1u << 31, UINT32_MAX};
+	const struct message *m = &requests[WIRE_JOB_JOIN - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(directions, m, packet);
+	struct wire_job_join *join = (struct wire_job_join *)(packet + sizeof(struct wire_header));
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		join->n_parts = bad[i];
+		refuse(directions, m, packet, size, m->n_fds, "no number of its parts");
+	}
+	join->n_parts = WIRE_JOB_PARTS_MAX;
+	accept(directions, m, packet, size, "parts that the caller must check");
+	memset(join->parts, 0, sizeof(join->parts));
+	join->n_parts = 0;
+	accept(directions, m, packet, size, "no parts");
+	memset(join->parts[0].kind, 'A', WIRE_KIND_SIZE);
+	join->n_parts = 1;
+	refuse(directions, m, packet, size, m->n_fds, "a kind without an end");
+}
+
 static void an_image_has_a_header_of_a_size_that_is_bounded(void **state)
 {
 	static const uint64_t good[] = {1, 8, 4096, WIRE_DATA_OFFSET_MAX};
@@ -1034,6 +1057,7 @@ int main(void)
 		cmocka_unit_test(only_known_flags_are_accepted),
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
 		cmocka_unit_test(a_create_has_a_cookie_and_a_policy_that_is_known),
+		cmocka_unit_test(a_job_has_a_number_of_parts_that_is_bounded_and_zeros_behind_them),
 		cmocka_unit_test(an_image_has_a_header_of_a_size_that_is_bounded),
 		cmocka_unit_test(the_header_of_a_version_has_a_size_that_is_bounded),
 		cmocka_unit_test(the_data_of_a_version_lie_in_its_slot),

@@ -264,6 +264,15 @@ static bool duration_text(const void *v, bool bytes, FILE *f)
 	return true;
 }
 
+static bool microseconds_text(const void *v, bool bytes, FILE *f)
+{
+	(void)bytes;
+	if (u64(v) == UINT64_MAX)
+		return false;
+	(void)fprintf(f, "%.1f us", (double)u64(v) / 1e3);
+	return true;
+}
+
 static bool clock_text(const void *v, bool bytes, FILE *f)
 {
 	char buf[SIZE_TEXT_MAX];
@@ -436,6 +445,7 @@ static const struct kind kinds[] = {
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},
 	[COLUMN_TIME] = {false, time_text, time_json, NULL},
 	[COLUMN_DURATION] = {true, duration_text, counted_json, "_ns"},
+	[COLUMN_MICROSECONDS] = {true, microseconds_text, counted_json, "_ns"},
 	[COLUMN_CLOCK] = {true, clock_text, counted_json, "_ns"},
 	[COLUMN_RATE] = {true, rate_text, version_json, NULL},
 	[COLUMN_BOOL] = {false, bool_text, bool_json, NULL},

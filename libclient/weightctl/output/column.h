@@ -29,6 +29,7 @@ enum column_kind {
 	COLUMN_AGE, /* u64 of ns, CLOCK_REALTIME; 0 is none; how long ago that was */
 	COLUMN_TIME, /* the same as a date */
 	COLUMN_DURATION, /* u64 of ns; UINT64_MAX is none */
+	COLUMN_MICROSECONDS, /* the same as "62.9 us", whatever it is */
 	COLUMN_CLOCK, /* the same in whole seconds: "1:02" */
 	COLUMN_RATE, /* u64 of bytes a second; 0 is none */
 	COLUMN_BOOL,

@@ -30,10 +30,11 @@ static void collective_run(void *context)
 	if (!strcmp(c->round->verb, "all_reduce"))
 		MPI_Allreduce(MPI_IN_PLACE, c->data, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 	else if (!strcmp(c->round->verb, "reduce_scatter"))
-		MPI_Reduce_scatter_block(c->data, c->part, n / c->n_ranks, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+		MPI_Reduce_scatter_block(c->data, c->part, n / c->n_ranks, MPI_FLOAT, MPI_SUM,
+					 MPI_COMM_WORLD);
 	else
-		MPI_Allgather(c->part, n / c->n_ranks, MPI_FLOAT, c->data, n / c->n_ranks, MPI_FLOAT,
-			      MPI_COMM_WORLD);
+		MPI_Allgather(c->part, n / c->n_ranks, MPI_FLOAT, c->data, n / c->n_ranks,
+			      MPI_FLOAT, MPI_COMM_WORLD);
 }
 
 int main(int argc, char **argv)

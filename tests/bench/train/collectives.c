@@ -50,8 +50,11 @@ static const struct {
 	const char *verb;
 	int (*run)(const struct collective *c);
 } verbs[] = {
-	{"all_reduce", all_reduce}, {"all_reduce_bf16", all_reduce_bf16}, {"reduce_scatter", reduce_scatter},
-	{"all_gather", all_gather}, {"barrier", barrier},
+	{"all_reduce", all_reduce},
+	{"all_reduce_bf16", all_reduce_bf16},
+	{"reduce_scatter", reduce_scatter},
+	{"all_gather", all_gather},
+	{"barrier", barrier},
 };
 
 static void check(int r)

@@ -20,7 +20,7 @@ static FILE *pipe_open(const char *name, uint32_t rank, const char *mode)
 
 struct rounds rounds_open(uint32_t rank)
 {
-	struct rounds r = { .in = pipe_open("in", rank, "re"), .out = pipe_open("out", rank, "we") };
+	struct rounds r = {.in = pipe_open("in", rank, "re"), .out = pipe_open("out", rank, "we")};
 
 	rounds_answer(&r, NULL, 0);
 	return r;

@@ -56,9 +56,12 @@ static void fill(struct trainer *t)
 
 struct trainer trainer_open(const struct trainer_options *o)
 {
-	const struct weightd_train_options options = {
-		.size = sizeof(options), .rank = o->rank, .deadline_ms = 60000};
-	struct trainer t = {.w = connect_anew(), .plan = trainer_plan(o), .n_elements = o->n_elements};
+	const struct weightd_train_options options = {.size = sizeof(options),
+						      .rank = o->rank,
+						      .deadline_ms = 60000};
+	struct trainer t = {.w = connect_anew(),
+			    .plan = trainer_plan(o),
+			    .n_elements = o->n_elements};
 	float *grad;
 
 	check(weightd_train_open(t.w, t.plan, &options, &t.train));

@@ -23,10 +23,12 @@ static void update_run(void *context)
 
 static void memory_answer(struct rounds *r, const struct weightd_plan *p)
 {
-	const uint64_t bytes[] = {
-		weightd_plan_bytes(p, WEIGHTD_KIND_PARAM),   weightd_plan_bytes(p, WEIGHTD_KIND_GRAD),
-		weightd_plan_bytes(p, WEIGHTD_KIND_MOMENTS), weightd_plan_bytes(p, WEIGHTD_KIND_JOURNAL),
-		weightd_plan_bytes(p, WEIGHTD_KIND_BUFFER),  weightd_plan_padding(p)};
+	const uint64_t bytes[] = {weightd_plan_bytes(p, WEIGHTD_KIND_PARAM),
+				  weightd_plan_bytes(p, WEIGHTD_KIND_GRAD),
+				  weightd_plan_bytes(p, WEIGHTD_KIND_MOMENTS),
+				  weightd_plan_bytes(p, WEIGHTD_KIND_JOURNAL),
+				  weightd_plan_bytes(p, WEIGHTD_KIND_BUFFER),
+				  weightd_plan_padding(p)};
 
 	rounds_answer(r, bytes, sizeof(bytes) / sizeof(*bytes));
 }

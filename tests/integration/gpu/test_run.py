@@ -68,7 +68,7 @@ def test_each_section_shows_what_the_fake_can_carry(section, tmp_path, require):
 def test_a_section_that_fails_does_not_stop_the_others(tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
-    for name in ("weightd-cuda", "weightctl", "libweightd.so", "libweightd.so.0", "gpu"):
+    for name in ("weightd-cuda", "weightctl", "libweightd.so", "libweightd.so.0", "libweightd-train.so", "libweightd-train.so.0", "gpu"):
         (broken / name).symlink_to(features.BUILD / name)
     (broken / "weightd").symlink_to("/bin/false")
     done = run(broken, "--fake", "--results", tmp_path / "results", "--sections", "readonly,freeing,sanitizer")

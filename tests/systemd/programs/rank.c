@@ -24,7 +24,8 @@ static int fail(const struct weightd *w, const char *what)
 }
 
 /* 0, or an errno of weightd_job_create(). */
-static int find_token(struct weightd *w, const char *name, const char *path, char token[WEIGHTD_TOKEN_MAX])
+static int find_token(struct weightd *w, const char *name, const char *path,
+		      char token[WEIGHTD_TOKEN_MAX])
 {
 	const struct weightd_job_options options = {.size = sizeof(options), .n_ranks = 1};
 	FILE *f = fopen(path, "r");
