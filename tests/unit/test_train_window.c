@@ -593,11 +593,22 @@ static int fork_with_window(uint32_t rank, void *data)
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) != 0); /* a sanitizer exits */
 	CHECK(own[0] == 1);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		CHECK(weightd_window_barrier(win) == -ECHILD);
+		CHECK(weightd_window_all_reduce(win, 0, 16, WEIGHTD_F32) == -ECHILD);
+		CHECK(strstr(weightd_train_error(), "parent"));
+		weightd_window_free(win);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(train_job->n_left == 0);
 	weightd_window_free(win);
 	return 0;
 }
 
-static void a_forked_child_cannot_write(void **state)
+static void a_forked_child_cannot_take_part(void **state)
 {
 	(void)state;
 	scene_start(1, false);
@@ -663,7 +674,7 @@ int main(void)
 		cmocka_unit_test(a_rank_that_never_opens_is_named),
 		cmocka_unit_test(ranks_with_windows_of_different_sizes_are_refused),
 		cmocka_unit_test(bad_input_has_a_sentence_and_breaks_nothing),
-		cmocka_unit_test(a_forked_child_cannot_write),
+		cmocka_unit_test(a_forked_child_cannot_take_part),
 		cmocka_unit_test(profiles_have_the_factors_of_nccl_tests),
 	};
 

@@ -10,6 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/mapping.h"
 #include "ipc/base/num.h"
+#include "libclient/train/engine/identity.h"
 #include "libclient/train/plan/sentence.h"
 
 CLEANUP_POINTER(struct weightd_plan, weightd_plan_free);
@@ -78,6 +79,23 @@ static int join_failed(struct weightd *w, const struct weightd_plan *plan, const
 	return train_fail(r, "there is no room for %s: %s", arithmetic, weightd_error(w));
 }
 
+/* Before this rank joins: the first one decides what the job contains. A job that is not listed is refused by the join. */
+static int check_n_ranks(const struct arena *a, struct weightd *w, const char *token)
+{
+	uint32_t n_ranks;
+	int r = identity_count_ranks(w, token, &n_ranks);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (n_ranks != a->plan->n_ranks)
+		return train_fail(
+			-EPROTOTYPE,
+			"the job has %u ranks, the mesh of the plan has %u; create the job with as many, or "
+			"make a mesh of %u",
+			n_ranks, a->plan->n_ranks, n_ranks);
+	return 0;
+}
+
 static int arena_join(struct arena *a, struct weightd *w, const char *token)
 {
 	struct weightd_part parts[WEIGHTD_KINDS] = {0};
@@ -87,8 +105,10 @@ static int arena_join(struct arena *a, struct weightd *w, const char *token)
 		.n_parts = a->plan->n_parts,
 		.parts = parts,
 	};
-	int r;
+	int r = check_n_ranks(a, w, token);
 
+	if (r < 0)
+		return r;
 	options.description = weightd_plan_image(a->plan, &options.description_size);
 	for (uint32_t i = 0; i < a->plan->n_parts; i++) {
 		const struct plan_part *part = &a->plan->parts[i];
@@ -102,11 +122,6 @@ static int arena_join(struct arena *a, struct weightd *w, const char *token)
 	r = weightd_job_join(w, token, &options, &a->job);
 	if (r < 0)
 		return join_failed(w, a->plan, token, r);
-	if (weightd_job_n_ranks(a->job) != a->plan->n_ranks)
-		return train_fail(
-			-EPROTOTYPE,
-			"job '%s' has %u ranks, the mesh of the plan has %u; create the job with as many",
-			weightd_job_name(a->job), weightd_job_n_ranks(a->job), a->plan->n_ranks);
 	return 0;
 }
 

@@ -45,8 +45,11 @@ static bool fits_stage(const struct collective *c, uint64_t max_sleeping)
 static int collective_init(struct collective *c, struct weightd_window *win, uint64_t offset,
 			   uint64_t size, uint64_t element_size)
 {
+	int r = window_check(win);
 	uint64_t end;
 
+	if (r < 0)
+		return r;
 	*c = (struct collective){.win = win, .offset = offset, .size = size};
 	if (offset % WINDOW_LINE != 0)
 		return train_fail(-EINVAL, "offset %" PRIu64 " in a window is no multiple of %d",

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "libclient/train/plan/sentence.h"
+
+CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
 static int token_read(const char *path, char ret[WEIGHTD_TOKEN_MAX])
 {
@@ -91,4 +94,27 @@ int identity_resolve(const struct weightd_train_options *options, char ret_token
 	memcpy(ret_token, token, sizeof(token));
 	*ret_rank = rank;
 	return 0;
+}
+
+int identity_count_ranks(struct weightd *w, const char *token, uint32_t *ret)
+{
+	cleanup(weightd_list_freep) struct weightd_list *jobs = NULL;
+	size_t length = strcspn(token, ":");
+	struct train_quote quote;
+	char name[WEIGHTD_TOKEN_MAX];
+	int r = weightd_list_jobs(w, &jobs);
+
+	if (r < 0)
+		return train_fail(r, "%s", weightd_error(w));
+	for (size_t i = 0; i < weightd_list_count(jobs); i++) {
+		const struct weightd_job_info *job = weightd_list_job(jobs, i);
+
+		if (strncmp(job->name, token, length) == 0 && !job->name[length]) {
+			*ret = job->n_ranks;
+			return 0;
+		}
+	}
+	(void)snprintf(name, sizeof(name), "%.*s", (int)length, token);
+	return train_fail(-ENOENT, "this user has no job %s; create it first (weightctl train run)",
+			  train_quote(&quote, name));
 }

@@ -15,3 +15,6 @@
  */
 int identity_resolve(const struct weightd_train_options *options, char ret_token[WEIGHTD_TOKEN_MAX],
 		     uint32_t *ret_rank);
+
+/* The number of ranks of the token's job. -ENOENT: this user has no such job. */
+int identity_count_ranks(struct weightd *w, const char *token, uint32_t *ret);

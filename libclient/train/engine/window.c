@@ -14,6 +14,10 @@
 #include "libclient/train/plan/sentence.h"
 
 #define PAGE 4096
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18 /* Linux 4.14 */
+#endif
 #define IMAGE_MAGIC "weightd window"
 #define IMAGE_ABI 1
 
@@ -26,7 +30,6 @@ struct window_image {
 };
 
 CLEANUP_POINTER(struct weightd_window, weightd_window_free);
-CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
 struct window_head *window_head(const struct weightd_window *win)
 {
@@ -133,43 +136,27 @@ static int window_enter(struct weightd_window *win, const char *what)
 	return win->failure;
 }
 
-int weightd_window_barrier(struct weightd_window *win)
+int window_check(const struct weightd_window *win)
 {
+	if (!*win->is_owner)
+		return train_fail(-ECHILD, "this window belongs to the parent process");
 	if (win->failure)
 		return train_fail(
 			win->failure,
 			"an earlier collective on the window of job '%s' failed, which broke it; create "
 			"another job",
 			weightd_job_name(win->job));
-	return window_enter(win, "enter the barrier of a collective");
+	return 0;
+}
+
+int weightd_window_barrier(struct weightd_window *win)
+{
+	int r = window_check(win);
+
+	return r < 0 ? r : window_enter(win, "enter the barrier of a collective");
 }
 
 /* --- Opening ------------------------------------------------------------------------------------ */
-
-/* The number of ranks decides the sizes of parts, and is not in the token. */
-static int job_count_ranks(struct weightd *w, const char *token, uint32_t *ret)
-{
-	cleanup(weightd_list_freep) struct weightd_list *jobs = NULL;
-	size_t length = strcspn(token, ":");
-	struct train_quote quote;
-	char name[WEIGHTD_TOKEN_MAX];
-	int r = weightd_list_jobs(w, &jobs);
-
-	if (r < 0)
-		return train_fail(r, "%s", weightd_error(w));
-	memcpy(name, token, length);
-	name[length] = '\0';
-	for (size_t i = 0; i < weightd_list_count(jobs); i++) {
-		const struct weightd_job_info *job = weightd_list_job(jobs, i);
-
-		if (strcmp(job->name, name) == 0) {
-			*ret = job->n_ranks;
-			return 0;
-		}
-	}
-	return train_fail(-ENOENT, "this user has no job %s; create it first (weightctl train run)",
-			  train_quote(&quote, name));
-}
 
 static int join_differs(struct weightd *w, const char *token, uint64_t size)
 {
@@ -238,6 +225,22 @@ static int window_map(struct weightd_window *win, uint32_t part, uint64_t size, 
 		     : 0;
 }
 
+/* A page that is zero in a forked child. */
+static int window_mark_owner(struct weightd_window *win)
+{
+	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return train_fail(-errno, "no memory for a window");
+	win->is_owner = page;
+	if (madvise(page, PAGE, MADV_WIPEONFORK) < 0)
+		return train_fail(-errno,
+				  "this kernel cannot tell forked children apart (MADV_WIPEONFORK); "
+				  "use Linux 4.14 or later");
+	*win->is_owner = true;
+	return 0;
+}
+
 /* Waits for all ranks, and decides with them if they spin: all do, or none does. */
 static int window_meet(struct weightd_window *win)
 {
@@ -280,7 +283,9 @@ static int window_init(struct weightd_window *win, struct weightd *w, const char
 	if (!num_align_up(win->size, granule, &win->stride))
 		return train_fail(-EOVERFLOW, "a window of %" PRIu64 " bytes is too large",
 				  win->size);
-	r = window_join(win, w, token);
+	r = window_mark_owner(win);
+	if (r == 0)
+		r = window_join(win, w, token);
 	if (r == 0)
 		r = window_map(win, 0, win->control_size, &win->control);
 	if (r == 0)
@@ -310,7 +315,7 @@ int weightd_window_open(struct weightd *w, const struct weightd_train_options *o
 				  size, WINDOW_LINE);
 	r = identity_resolve(options, token, &rank);
 	if (r == 0)
-		r = job_count_ranks(w, token, &n_ranks);
+		r = identity_count_ranks(w, token, &n_ranks); /* decides the sizes of parts */
 	if (r < 0)
 		return r;
 	if (rank >= n_ranks)
@@ -330,13 +335,14 @@ int weightd_window_open(struct weightd *w, const struct weightd_train_options *o
 
 void weightd_window_free(struct weightd_window *win)
 {
-	if (!win)
-		return;
+	if (!win || (win->is_owner && !*win->is_owner))
+		return; /* in a child: the job is the parent's */
 	if (win->job)
 		(void)weightd_job_leave(win->job); /* it may have been removed */
 	mapping_free(win->ranges, win->stride * win->n_ranks);
 	mapping_free(win->control, win->control_size);
 	weightd_job_free(win->job);
+	mapping_free(win->is_owner, PAGE);
 	free(win);
 }
 

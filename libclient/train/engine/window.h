@@ -37,6 +37,7 @@ struct weightd_window {
 	uint64_t size, stride; /* bytes of a range, and from one to the next */
 	uint8_t *control, *ranges;
 	uint64_t control_size;
+	bool *is_owner; /* false in a forked child, where neither words nor ranges are mapped */
 	uint64_t epoch; /* barriers entered */
 	int failure; /* of the collective that broke the window */
 	struct wait_place place;
@@ -48,3 +49,6 @@ struct window_rank *window_rank(const struct weightd_window *win, uint32_t rank)
 uint8_t *window_range(const struct weightd_window *win, uint32_t rank);
 /* What a rank hands over in the barrier that comes next. The other half is still read by those who left the last one late. */
 uint8_t *window_stage(const struct weightd_window *win, uint32_t rank, uint64_t epoch);
+
+/* -ECHILD, or the failure that broke the window, with a sentence. */
+int window_check(const struct weightd_window *win);
