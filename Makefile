@@ -155,6 +155,7 @@ SOAK := $(patsubst tests/%.c,$(B)/%,$(call programs,soak))
 REF := $(patsubst tests/%.c,$(B)/%,$(call programs,ref))
 GPU := $(patsubst tests/%.c,$(B)/%,$(call programs,gpu))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
+BENCHES_TRAIN := $(patsubst tests/%.c,$(B)/%,$(call programs,bench/train))
 FUZZ := $(filter-out $(if $(HAVE_CMOCKA),,sync_agent),$(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c)))
 
 # A stand-in for the driver, which the tests put in its place: never sanitized, so that every program, plain
@@ -203,7 +204,7 @@ threaded: $(filter-out $(addprefix $(B)/weightd-sync-,tcp gloo nccl),$(PROGRAMS)
 	$(filter $(addprefix $(B)/unit/,$(file <tests/unit/threads)),$(UNIT))
 demos: $(DEMO)
 refs: $(REF)
-benches: $(BENCHES) $(B)/unit/tool_flip $(B)/unit/tool_optimizer $(TOOLS_SYNC) $(NCCL_HOST)
+benches: $(BENCHES) $(BENCHES_TRAIN) $(B)/unit/tool_flip $(B)/unit/tool_optimizer $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE) $(FAKE_THREADS)
 gpu-programs: $(GPU)
@@ -358,6 +359,11 @@ $(DEMO) $(BENCHES) $(SOAK): $(B)/%: $(B)/obj/tests/%.o $(LIB)
 $(REF): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,ref)) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd-train -lweightd -Wl,-rpath,'$$ORIGIN/..' -lm
+
+$(BENCHES_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,bench/train) tests/bench/connection.c tests/bench/stopwatch.c) \
+		$(LIB) $(TRAIN_LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd-train -lweightd -Wl,-rpath,'$$ORIGIN/../..' -lm
 
 # Those of the GPU know the driver, too.
 $(GPU): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,gpu)) $(CUDA) $(IPC) $(LIB)
@@ -544,7 +550,8 @@ demo:
 
 bench: deps
 	$(Q)$(MAKE) --no-print-directory model
-	$(Q)$(if $(filter sync,$(or $(BENCH),sync)),packaging/install-deps bench)
+	$(Q)$(if $(filter sync train,$(or $(BENCH),sync)),packaging/install-deps bench)
+	$(Q)$(if $(filter train,$(BENCH)),$(MAKE) --no-print-directory torch2)
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
 

@@ -64,13 +64,10 @@ static uint32_t run_find(const struct weightd_plan *p, uint64_t element)
 	return low;
 }
 
-/*
- * Computes the elements of an interval, run by run. `to` receives those from the start of the interval on: it is the log, or
- * the home itself.
- */
-static void interval_update(const struct arena *a, const struct journal_home *home,
-			    struct plan_interval interval, const struct journal_step *s,
-			    float *const to[3])
+/* Computes the elements of an interval, run by run. `to` receives them. */
+static void part_update(const struct arena *a, const struct journal_home *home,
+			struct plan_interval interval, const struct journal_step *s,
+			float *const to[3])
 {
 	const struct weightd_plan *p = a->plan;
 	uint64_t at = interval.begin;
@@ -88,6 +85,24 @@ static void interval_update(const struct arena *a, const struct journal_home *ho
 	}
 }
 
+/*
+ * Computes the touched elements of an interval. `to` receives those from the start of the interval on: it is the log, or
+ * the home itself.
+ */
+static void interval_update(const struct arena *a, const struct journal_home *home,
+			    struct plan_interval interval, const struct journal_step *s,
+			    float *const to[3])
+{
+	for (struct plan_interval part = touched_first(s->touched, interval); part.begin < part.end;
+	     part = touched_next(s->touched, interval, part)) {
+		uint64_t at = part.begin - interval.begin;
+		float *const here[3] = {to[0] + at, to[1] ? to[1] + at : NULL,
+					to[2] ? to[2] + at : NULL};
+
+		part_update(a, home, part, s, here);
+	}
+}
+
 /* The block, shorter at the end of the range. */
 static struct plan_interval block_interval(const struct arena *a, uint64_t block)
 {
@@ -97,12 +112,12 @@ static struct plan_interval block_interval(const struct arena *a, uint64_t block
 	return (struct plan_interval){begin, begin + (left < PLAN_BLOCK ? left : PLAN_BLOCK)};
 }
 
-static void block_copy_home(const struct arena *a, const struct journal_home *home, uint64_t block,
-			    const struct journal_step *s, const float *log)
+/* `log` has the values of the part. */
+static void part_copy_home(const struct arena *a, const struct journal_home *home,
+			   struct plan_interval part, const struct journal_step *s, const float *log)
 {
-	struct plan_interval interval = block_interval(a, block);
-	uint64_t at = interval.begin - a->updated.begin;
-	size_t size = (interval.end - interval.begin) * sizeof(float);
+	uint64_t at = part.begin - a->updated.begin;
+	size_t size = (part.end - part.begin) * sizeof(float);
 
 	for (uint32_t i = 0; i < home->n; i++) {
 		uint32_t range = i < home->n_params ? 0 : i - home->n_params + 1;
@@ -111,6 +126,16 @@ static void block_copy_home(const struct arena *a, const struct journal_home *ho
 		s->kernels->copy(home->copies[i] + at, log + range * PLAN_BLOCK, size,
 				 i > 0 && i < home->n_params);
 	}
+}
+
+static void block_copy_home(const struct arena *a, const struct journal_home *home, uint64_t block,
+			    const struct journal_step *s, const float *log)
+{
+	struct plan_interval interval = block_interval(a, block);
+
+	for (struct plan_interval part = touched_first(s->touched, interval); part.begin < part.end;
+	     part = touched_next(s->touched, interval, part))
+		part_copy_home(a, home, part, s, log + (part.begin - interval.begin));
 	if (home->n_params > 1)
 		kernels_fence();
 }
@@ -158,8 +183,14 @@ static void journal_update_in_place(const struct arena *a, const struct journal_
 	if (!n)
 		return;
 	interval_update(a, home, a->updated, s, to);
-	for (uint32_t i = 1; i < home->n_params; i++)
-		s->kernels->copy(home->copies[i], home->copies[0], n * sizeof(float), true);
+	for (struct plan_interval part = touched_first(s->touched, a->updated);
+	     part.begin < part.end; part = touched_next(s->touched, a->updated, part))
+		for (uint32_t i = 1; i < home->n_params; i++) {
+			uint64_t at = part.begin - a->updated.begin;
+
+			s->kernels->copy(home->copies[i] + at, home->copies[0] + at,
+					 (part.end - part.begin) * sizeof(float), true);
+		}
 	kernels_fence();
 }
 

@@ -37,6 +37,7 @@ void optimizer_begin(struct journal_step *s, const struct weightd_plan *plan, co
 		     uint64_t n_updates)
 {
 	s->kernels = kernels_get();
+	s->touched = NULL;
 	s->is_sgd = plan->optimizer == WEIGHTD_SGD;
 	for (uint32_t i = 0; i < plan->n_groups; i++) {
 		const struct weightd_group *g = &plan->groups[i];

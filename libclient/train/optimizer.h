@@ -8,6 +8,7 @@
 
 #include "libclient/train/kernels/kernel.h"
 #include "libclient/train/plan/plan.h"
+#include "libclient/train/touched.h"
 
 struct journal_step {
 	const struct kernels *kernels;
@@ -22,6 +23,7 @@ struct journal_step {
 	bool is_weighted;
 	uint32_t n_grads;
 	float scale;
+	const struct touched *touched; /* the elements that the step changes; NULL: all */
 };
 
 /*

@@ -83,6 +83,8 @@ static int sum_step(struct weightd_train *t, uint64_t step, int deadline_ms)
 				r = wait_for_other(t, rank, bucket, step, deadline_ms);
 		if (r)
 			return r;
+		/* A rank that handed over the bucket early has gradients for all of it. */
+		sums.touched = touched_find(&t->overlap.touched, a, step);
 		step_sum_bucket(t, &sums, a, bucket);
 		wait_publish(reduced, 2 * step - 1);
 	}
@@ -123,6 +125,9 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 
 	if (!t->plan->overlap || !t->plan->n_buckets)
 		return 0;
+	r = touched_init(&o->touched, t->plan);
+	if (r < 0)
+		return r;
 	memcpy(&o->place, place, sizeof(o->place)); /* ours, until the thread starts */
 	o->place.spins = false; /* backward has the CPU */
 	pthread_mutex_init(&o->lock, NULL);
@@ -132,6 +137,7 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 	if (r) {
 		pthread_cond_destroy(&o->changed);
 		pthread_mutex_destroy(&o->lock);
+		touched_deinit(&o->touched);
 		return train_fail(-r, "cannot start the thread that sums gradients: %s",
 				  strerror(r));
 	}
@@ -151,6 +157,7 @@ void overlap_deinit(struct weightd_train *t)
 	pthread_mutex_unlock(&o->lock);
 	pthread_join(o->thread, NULL);
 	free(o->error);
+	touched_deinit(&o->touched);
 	pthread_cond_destroy(&o->changed);
 	pthread_mutex_destroy(&o->lock);
 }

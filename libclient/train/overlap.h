@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "libclient/train/engine/wait.h"
+#include "libclient/train/touched.h"
 
 struct weightd_train;
 
@@ -18,6 +19,7 @@ struct overlap {
 	bool is_running;
 	pthread_t thread;
 	struct wait_place place; /* the thread's */
+	struct touched touched; /* the thread's */
 	/* The rest under this lock, with a signal for each change. */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

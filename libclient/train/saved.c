@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/touched.h"
 #include "libclient/train/trainer.h"
 
 static uint8_t *buffers_at(const struct weightd_train *t, uint64_t step)
@@ -19,11 +20,24 @@ static uint8_t *buffers_at(const struct weightd_train *t, uint64_t step)
 	return t->arena.buffers + (step % 2) * t->arena.buffer_stride;
 }
 
+static void save_unused(const struct weightd_plan *p, const struct weightd_update *u,
+			struct control_saved *saved)
+{
+	uint8_t *bits = touched_bitmap(p, saved);
+
+	memset(bits, 0, (p->n_tensors + 7) / 8);
+	saved->n_unused = 0;
+	for (uint32_t i = 0; u->unused && i < p->n_tensors; i++)
+		if (u->unused[i] && p->tensors[i].role == WEIGHTD_PARAM) {
+			bits[i / 8] |= (uint8_t)(1 << i % 8);
+			saved->n_unused++;
+		}
+}
+
 void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
 {
 	struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, step);
 
-	saved->step = step;
 	saved->state_size = u->state_size;
 	saved->weight = u->weight;
 	saved->max_norm = u->max_norm;
@@ -33,6 +47,8 @@ void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64
 		memcpy(saved + 1, u->state, u->state_size);
 	if (t->buffers)
 		memcpy(buffers_at(t, step), t->buffers, t->plan->buffer_size);
+	save_unused(t->plan, u, saved);
+	__atomic_store_n(&saved->step, step, __ATOMIC_RELEASE);
 }
 
 int saved_restore(struct weightd_train *t, uint64_t step)

@@ -65,6 +65,7 @@ void step_init(struct step *s, const struct arena *a, uint64_t number)
 	optimizer_begin(&s->update, p, first->lr, number - words->n_skipped[(number - 1) % 2]);
 	optimizer_weigh(&s->update, weights, p->n_ranks);
 	step_set_grads(&s->update, a, number);
+	s->update.touched = touched_find(&s->t->touched, a, number);
 }
 
 void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, const struct arena *a,
@@ -80,14 +81,15 @@ void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, cons
 		.scale = u->scale,
 	};
 
-	if (owned.begin == owned.end)
-		return;
-	for (uint32_t rank = 0; rank < u->n_grads; rank++)
-		grads[rank] = u->grads[rank] + owned.begin;
-	kernels_get()->sum(&(float *){a->reduced + owned.begin}, 1, &g, length(owned),
-			   p->n_elements * sizeof(float) > STREAM_BYTES);
+	for (struct plan_interval part = touched_first(u->touched, owned); part.begin < part.end;
+	     part = touched_next(u->touched, owned, part)) {
+		for (uint32_t rank = 0; rank < u->n_grads; rank++)
+			grads[rank] = u->grads[rank] + part.begin;
+		kernels_get()->sum(&(float *){a->reduced + part.begin}, 1, &g, length(part),
+				   p->n_elements * sizeof(float) > STREAM_BYTES);
+		count_read(t, length(part) * (u->n_grads - 1));
+	}
 	kernels_fence();
-	count_read(t, length(owned) * (u->n_grads - 1));
 }
 
 void step_reduce(struct step *s, const struct arena *a, uint32_t bucket)
@@ -106,10 +108,14 @@ void step_measure(struct step *s, const struct arena *a)
 {
 	struct control_rank *words = arena_rank(a, a->rank);
 	struct plan_interval shard = shard_of(a->plan, a->rank);
+	const struct touched *touched = s->update.touched;
 
 	if (s->is_skipped || trainer_word(&words->norm_step) >= s->number)
 		return;
-	words->norm = s->update.kernels->squares(a->reduced + shard.begin, length(shard));
+	words->norm = 0;
+	for (struct plan_interval part = touched_first(touched, shard); part.begin < part.end;
+	     part = touched_next(touched, shard, part))
+		words->norm += s->update.kernels->squares(a->reduced + part.begin, length(part));
 	wait_publish(&words->norm_step, s->number);
 }
 
@@ -141,11 +147,13 @@ void step_decide(struct step *s)
 static void count_update(struct step *s, const struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
-	uint64_t left = journal_left(a, a->rank, s->number);
-	struct plan_interval rest = {a->updated.end - left, a->updated.end};
+	const struct touched *touched = s->update.touched;
+	struct plan_interval rest = {a->updated.end - journal_left(a, a->rank, s->number),
+				     a->updated.end};
+	uint64_t left = touched_count(touched, rest);
 
 	if (plan_is_replicated(p))
-		count_read(s->t, left - length(plan_owned(p, a->rank, rest)));
+		count_read(s->t, left - touched_count(touched, plan_owned(p, a->rank, rest)));
 	else
 		count_written(s->t, left * (p->n_copies - 1));
 	if (p->form == WEIGHTD_STEP_FUSED)

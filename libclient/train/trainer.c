@@ -54,6 +54,8 @@ void trainer_complete(struct weightd_train *t, uint64_t step)
 
 static int open_memory(struct weightd_train *t)
 {
+	int r;
+
 	t->filled = calloc(t->plan->n_copies, sizeof(*t->filled));
 	if (t->plan->buffer_size)
 		t->buffers = aligned_alloc(64, (t->plan->buffer_size + 63) / 64 * 64);
@@ -62,7 +64,8 @@ static int open_memory(struct weightd_train *t)
 				  (unsigned long long)t->plan->buffer_size);
 	if (t->buffers)
 		memset(t->buffers, 0, t->plan->buffer_size);
-	return handover_init(t);
+	r = touched_init(&t->touched, t->plan);
+	return r < 0 ? r : handover_init(t);
 }
 
 /* Gradients that this rank handed over are the step that it was in. */
@@ -122,6 +125,7 @@ void weightd_train_free(struct weightd_train *t)
 			arena_close(&t->arena);
 	}
 	handover_deinit(t);
+	touched_deinit(&t->touched);
 	free(t->filled);
 	free(t->buffers);
 	weightd_plan_free(t->plan);
@@ -175,6 +179,8 @@ static int fill_copy(struct weightd_train *t, uint32_t copy,
 	if (!t->filled[copy])
 		return train_fail(-ENOMEM, "copy %u of PARAM cannot be mapped to be filled", copy);
 	memcpy((uint8_t *)t->filled[copy] + tensor->offset, data, tensor->n_bytes);
+	if (copy != plan_copy(t->plan, t->arena.rank))
+		atomic_fetch_add_explicit(&t->n_written, tensor->n_bytes, memory_order_relaxed);
 	return 0;
 }
 

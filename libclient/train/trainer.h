@@ -13,6 +13,7 @@
 #include "libclient/train/engine/wait.h"
 #include "libclient/train/handover.h"
 #include "libclient/train/overlap.h"
+#include "libclient/train/touched.h"
 
 struct weightd_train {
 	struct weightd_plan *plan;
@@ -27,6 +28,7 @@ struct weightd_train {
 	float **filled; /* copies of PARAM, writable whole, while rank 0 fills an empty job; NULL entries: not mapped */
 	struct handover handover;
 	struct overlap overlap;
+	struct touched touched;
 	double norm;
 	uint64_t nan_step; /* to be reported: a step that changed nothing because of a rank's loss; 0: none */
 	uint32_t nan_rank;

@@ -57,6 +57,17 @@ static int check_update(const struct weightd_plan *p, const struct weightd_updat
 	return 0;
 }
 
+static int check_unused(const struct weightd_train *t, const struct weightd_update *u)
+{
+	for (uint32_t i = 0; u->unused && i < t->plan->n_tensors; i++)
+		if (u->unused[i] && t->handover.step == t->step + 1 && t->handover.is_ready[i])
+			return train_fail(-EINVAL,
+					  "'%s' is unused in this step, but its gradient was handed "
+					  "over by weightd_train_ready(); do one of the two",
+					  t->plan->tensors[i].name);
+	return 0;
+}
+
 /* From here on the step happens, with these arguments. */
 static int update_hand_over(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
 {
@@ -66,6 +77,8 @@ static int update_hand_over(struct weightd_train *t, const struct weightd_update
 	if (trainer_word(&words->grad) >= step)
 		return 0;
 	r = check_update(t->plan, u);
+	if (!r)
+		r = check_unused(t, u);
 	if (r < 0)
 		return r;
 	saved_write(t, u, step);

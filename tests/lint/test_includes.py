@@ -89,7 +89,7 @@ MAY_INCLUDE = {
     "tests/gpu": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "tests/demo": ["libclient/include"],
     "tests/ref": ["libclient/include", "libclient/train/include"],
-    "tests/bench": ["libclient/include"],
+    "tests/bench": ["libclient/include", "libclient/train/include"],
     "tests/soak": ["libclient/include"],
 }
 

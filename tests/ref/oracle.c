@@ -156,7 +156,7 @@ static void update(struct oracle *o, uint64_t step)
 		uint32_t group = task_group(&o->task, model_tensor(o->model, i));
 		double weight_decay = group ? 0 : o->task.weight_decay;
 
-		if (!o->params[i])
+		if (!o->params[i] || task_rests(&o->task, model_tensor(o->model, i), step))
 			continue;
 		if (o->task.optimizer[0] == 'a')
 			adam(o, i, rates[group], weight_decay);

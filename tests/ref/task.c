@@ -56,6 +56,7 @@ static const struct option {
 	OPTION("max-norm", REAL, max_norm),
 	OPTION("nan-at", TEXT, nan_at),
 	OPTION("unused-layer", FLAG, unused_layer),
+	OPTION("rest", FLAG, rest),
 	OPTION("losses", TEXT, losses),
 	OPTION("dump", TEXT, dump),
 	OPTION("create", TEXT, create),
@@ -186,6 +187,11 @@ uint32_t task_group(const struct task *t, const struct model_tensor *tensor)
 uint32_t task_batch(const struct task *t, uint64_t step)
 {
 	return step == t->steps && t->last_batch ? t->last_batch : t->batch;
+}
+
+bool task_rests(const struct task *t, const struct model_tensor *tensor, uint64_t step)
+{
+	return t->rest && step % 2 && strcmp(tensor->name, "ballast.weight") == 0;
 }
 
 bool task_is_nan(const struct task *t, uint64_t step, uint32_t rank)

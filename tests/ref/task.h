@@ -28,6 +28,7 @@ struct task {
 	bool nesterov;
 	const char *nan_at; /* "STEP:RANK": the loss of that rank in that step is not a number */
 	bool unused_layer; /* the side layer is used by rank 0 alone */
+	bool rest; /* the ballast has no gradient in odd steps, on all ranks, and zeros in the others */
 	const char *losses; /* file for a line of JSON a step */
 	const char *dump; /* prefix of files for the bytes at the end: PREFIX.PARAM and so on */
 
@@ -54,5 +55,7 @@ void task_rates(const struct task *t, uint64_t step, double ret[TASK_GROUPS]);
 uint32_t task_group(const struct task *t, const struct model_tensor *tensor);
 /* Samples of a step's batch. */
 uint32_t task_batch(const struct task *t, uint64_t step);
+/* True if no rank has a gradient of the tensor in this step. */
+bool task_rests(const struct task *t, const struct model_tensor *tensor, uint64_t step);
 /* True if the option nan_at names this step, and this rank unless that is UINT32_MAX. */
 bool task_is_nan(const struct task *t, uint64_t step, uint32_t rank);

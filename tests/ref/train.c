@@ -428,6 +428,7 @@ static void hold(uint64_t step)
 static int update(struct trainer *t, uint64_t step, uint32_t n_samples, double loss)
 {
 	double rates[TASK_GROUPS];
+	bool unused[MODEL_TENSORS_MAX];
 	struct weightd_update u = {
 		.size = sizeof(u),
 		.lr = rates,
@@ -437,10 +438,13 @@ static int update(struct trainer *t, uint64_t step, uint32_t n_samples, double l
 		.max_norm = t->task.max_norm,
 		.state = &t->cursor,
 		.state_size = sizeof(t->cursor),
+		.unused = unused,
 	};
 	int r;
 
 	task_rates(&t->task, step, rates);
+	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
+		unused[i] = task_rests(&t->task, model_tensor(t->model, i), step);
 	while ((r = weightd_train_update(t->train, &u)) < 0 && r != -EDOM) {
 		if (!t->task.keep_on || (r != -EOWNERDEAD && r != -ETIMEDOUT))
 			fail(t, "weightd_train_update", r);

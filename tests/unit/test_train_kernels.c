@@ -19,7 +19,7 @@
 
 #define N 4128 /* more than two chunks of the kernels, and a rest of 32 */
 #define GUARD 16 /* elements on either side that must not change */
-#define N_RANKS 5
+#define N_RANKS 17 /* more than are summed in registers */
 
 static const char *const isas[] = {"portable", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
 
@@ -29,6 +29,9 @@ struct range {
 	float x[N];
 	float guard_after[GUARD];
 };
+
+static const uint32_t rank_counts[] = {1, 2, 3, 4, 5, 8, 16, N_RANKS};
+#define N_COUNTS (sizeof(rank_counts) / sizeof(*rank_counts))
 
 static struct range grads[N_RANKS], outs[N_RANKS], state[3], fresh[3], wanted[3];
 
@@ -169,12 +172,14 @@ static uint16_t reference_bf16(float x)
 /* --- Optimizers ---------------------------------------------------------------------------------- */
 
 static const float *places[N_RANKS];
-static const float weights[N_RANKS] = {0.25f, 0.1f, 0.4f, 0.05f, 0.2f};
+static float weights[N_RANKS];
 
 static struct kernel_grads grads_at(uint32_t n, bool is_weighted, size_t begin)
 {
-	for (uint32_t rank = 0; rank < n; rank++)
+	for (uint32_t rank = 0; rank < n; rank++) {
 		places[rank] = grads[rank].x + begin;
+		weights[rank] = 1 / (float)(rank + 2);
+	}
 	return (struct kernel_grads){.grads = places,
 				     .weights = is_weighted ? weights : NULL,
 				     .n = n,
@@ -233,9 +238,10 @@ static void check_adam(const struct kernels *k)
 	};
 
 	for (size_t step = 0; step < sizeof(steps) / sizeof(*steps); step++)
-		for (uint32_t n = 1; n <= N_RANKS; n++)
+		for (size_t count = 0; count < N_COUNTS; count++)
 			for (size_t cut = 0; cut < sizeof(cuts) / sizeof(*cuts); cut++) {
-				bool is_in_place = (n + cut) % 2, is_weighted = (step + cut) % 2;
+				uint32_t n = rank_counts[count];
+				bool is_in_place = (count + cut) % 2, is_weighted = (step + cut) % 2;
 				size_t begin = 0;
 				char what[64];
 
@@ -278,14 +284,15 @@ static void check_sgd(const struct kernels *k)
 	};
 
 	for (size_t step = 0; step < sizeof(steps) / sizeof(*steps); step++)
-		for (uint32_t n = 1; n <= N_RANKS; n++)
+		for (size_t count = 0; count < N_COUNTS; count++)
 			for (size_t cut = 0; cut < sizeof(cuts) / sizeof(*cuts); cut++) {
-				bool is_in_place = (n + cut) % 2, is_weighted = (step + cut) % 2;
+				uint32_t n = rank_counts[count];
+				bool is_in_place = (count + cut) % 2, is_weighted = (step + cut) % 2;
 				size_t begin = 0;
 				char what[64];
 
 				state_fill();
-				/* What SGD lacks stays as it is. */
+				/* Moments that SGD lacks stay as they are. */
 				memcpy(fresh[2].x, state[2].x, sizeof(fresh[2].x));
 				if (!steps[step].has_momentum)
 					memcpy(fresh[1].x, state[1].x, sizeof(fresh[1].x));
@@ -363,8 +370,9 @@ static void test_a_fused_operation_rounds_once(void **arg)
 
 static void check_sum(const struct kernels *k)
 {
-	for (uint32_t n = 1; n <= N_RANKS; n++)
+	for (size_t count = 0; count < N_COUNTS; count++)
 		for (uint32_t mode = 0; mode < 8; mode++) {
+			uint32_t n = rank_counts[count];
 			bool is_in_place = mode & 1, is_weighted = mode & 2, is_streamed = mode & 4;
 			struct range *to = is_in_place ? grads : outs;
 			const size_t *ends = cuts[(n + mode) % 3];
@@ -403,9 +411,10 @@ static void test_a_sum_is_in_the_order_of_ranks(void **arg)
 }
 
 #define N_BF16 65536
+#define N_BF16_RANKS 5
 
-static uint16_t bf16s[N_RANKS][N_BF16 + 32] __attribute__((aligned(64)));
-static uint16_t bf16_outs[N_RANKS][N_BF16 + 32] __attribute__((aligned(64)));
+static uint16_t bf16s[N_BF16_RANKS][N_BF16 + 32] __attribute__((aligned(64)));
+static uint16_t bf16_outs[N_BF16_RANKS][N_BF16 + 32] __attribute__((aligned(64)));
 
 static float bf16_value(uint16_t x)
 {
@@ -421,8 +430,8 @@ static void bf16_check(const struct kernels *k, uint32_t n, bool is_in_place, bo
 {
 	static uint16_t want[N_BF16];
 	uint16_t(*to)[N_BF16 + 32] = is_in_place ? bf16s : bf16_outs;
-	const uint16_t *from[N_RANKS];
-	uint16_t *tos[N_RANKS];
+	const uint16_t *from[N_BF16_RANKS];
+	uint16_t *tos[N_BF16_RANKS];
 
 	for (uint32_t rank = 0; rank < n; rank++) {
 		from[rank] = bf16s[rank];
@@ -451,7 +460,7 @@ static void bf16_check(const struct kernels *k, uint32_t n, bool is_in_place, bo
 static void check_bf16(const struct kernels *k)
 {
 	/* All values alone, then with others, which make ties, overflows and new NaN. */
-	for (uint32_t n = 1; n <= N_RANKS; n++)
+	for (uint32_t n = 1; n <= N_BF16_RANKS; n++)
 		for (uint32_t turn = 0; turn < 32; turn++) {
 			for (size_t i = 0; i < N_BF16; i++) {
 				bf16s[0][i] = (uint16_t)i;

@@ -17,6 +17,7 @@
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
 #include "libclient/train/plan/control.h"
+#include "libclient/train/plan/nodes.h"
 
 #define ROUNDS 400
 #define TENSORS 40
@@ -528,6 +529,33 @@ static void moments_follow_the_optimizer(void **state)
 		weightd_plan_free(p);
 		model_deinit(&m);
 	}
+}
+
+static void copies_are_one_for_each_node_that_has_ranks(void **state)
+{
+	struct weightd_plan *p;
+	struct model m;
+
+	(void)state;
+	assert_int_equal(nodes_count("0\n", "0\n"), 1);
+	assert_int_equal(nodes_count("0-1\n", "0-1\n"), 2);
+	assert_int_equal(nodes_count("0-3,8,10-11\n", "0,2,8-10\n"), 4);
+	assert_int_equal(nodes_count("0-1\n", "1\n"), 1);
+	assert_int_equal(nodes_count("", ""), 1);
+	assert_int_equal(nodes_count("0-99999999999999999999\n", "0-1023\n"), 1024);
+	model_init(&m, 4, "shared", WEIGHTD_ADAMW);
+	add_param(&m, "w", 33, 7);
+	m.options.n_copies = 2;
+	p = plan_of(&m);
+	assert_int_equal(plan_part(p, WEIGHTD_KIND_PARAM)->n, 2);
+	assert_int_equal(plan_copy(p, 1), 0);
+	assert_int_equal(plan_copy(p, 2), 1);
+	weightd_plan_free(p);
+	m.options.n_copies = 0;
+	p = plan_of(&m);
+	assert_true(p->n_copies >= 1 && p->n_copies <= 4);
+	weightd_plan_free(p);
+	model_deinit(&m);
 }
 
 /* --- Round trips -------------------------------------------------------------------------------- */
@@ -1078,6 +1106,21 @@ static void bad_dims(struct model *m)
 	m->tensors[0].n_dims = 33;
 }
 
+static void bad_no_shape(struct model *m)
+{
+	m->tensors[0].shape = NULL;
+}
+
+static void bad_many_tensors(struct model *m)
+{
+	m->n_tensors = UINT32_MAX;
+}
+
+static void bad_wild_size(struct model *m)
+{
+	m->options.size = SIZE_MAX;
+}
+
 static void bad_size_of_options(struct model *m)
 {
 	m->options.size = 0;
@@ -1138,6 +1181,9 @@ static void bad_plans_are_refused_with_a_reason(void **state)
 		{bad_product, -EINVAL, "'h.1.weight' has too many elements"},
 		{bad_sum, -EINVAL, "'h.1.weight' has 4398046511104 bytes at offset"},
 		{bad_dims, -EINVAL, "'h.0.weight' has 33 dimensions"},
+		{bad_no_shape, -EINVAL, "'h.0.weight' has 2 dimensions and no shape"},
+		{bad_many_tensors, -EINVAL, "4294967295 tensors are too many; 4194304"},
+		{bad_wild_size, -EINVAL, "the size of struct weightd_plan_options was not set"},
 		{bad_size_of_options, -EINVAL, "the size of struct weightd_plan_options was not set"},
 		{bad_size_of_group, -EINVAL, "the size of struct weightd_group was not set"},
 		{bad_size_of_tensor, -EINVAL, "the size of struct weightd_train_tensor was not set"},
@@ -1377,6 +1423,7 @@ int main(void)
 		cmocka_unit_test(plans_of_random_models_keep_their_rules),
 		cmocka_unit_test(padding_of_big_models_is_below_a_thousandth),
 		cmocka_unit_test(moments_follow_the_optimizer),
+		cmocka_unit_test(copies_are_one_for_each_node_that_has_ranks),
 		cmocka_unit_test(plans_survive_both_of_their_forms_bit_for_bit),
 		cmocka_unit_test(json_of_a_small_model_is_as_it_was),
 		cmocka_unit_test(each_option_changes_the_hash_and_is_named),

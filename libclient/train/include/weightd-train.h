@@ -318,6 +318,12 @@ struct weightd_update {
 	double max_norm; /* two-phase: clips the global norm as torch's clip_grad_norm_; 0: not */
 	const void *state; /* saved with the step */
 	uint64_t state_size;
+	/*
+	 * By tensor of the plan: true for a parameter that this rank has no gradient of in this step. NULL: it has all. A
+	 * parameter that no rank has a gradient of stays as it is, with its moments, and none of its bytes moves. Where another
+	 * rank has one, this rank's gradient must be zeros. Adam's bias correction counts steps for all parameters alike.
+	 */
+	const bool *unused;
 };
 
 /*

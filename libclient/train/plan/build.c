@@ -14,6 +14,7 @@
 #include "ipc/base/num.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/names.h"
+#include "libclient/train/plan/nodes.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/plan/strategy.h"
 
@@ -177,7 +178,7 @@ static int take_copies(struct weightd_plan *p, uint32_t asked)
 	}
 	if (asked > p->n_ranks)
 		return train_fail(-EINVAL, "%u copies are too many for %u ranks", asked, p->n_ranks);
-	n_nodes = asked ? asked : build_n_nodes();
+	n_nodes = asked ? asked : nodes_of_machine();
 	p->n_copies = n_nodes < p->n_ranks ? n_nodes : p->n_ranks;
 	return 0;
 }
@@ -293,10 +294,12 @@ int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tens
 	if (r < 0)
 		return r;
 	o.groups = groups;
-	own = malloc((n_tensors + 1ull) * sizeof(*own));
-	if (!own)
-		return train_out_of_memory();
-	r = copy_array(tensors, n_tensors, sizeof(*own), "struct weightd_train_tensor", own);
+	if (n_tensors <= WEIGHTD_TENSORS_MAX) {
+		own = malloc((n_tensors + 1ull) * sizeof(*own));
+		if (!own)
+			return train_out_of_memory();
+		r = copy_array(tensors, n_tensors, sizeof(*own), "struct weightd_train_tensor", own);
+	}
 	if (r < 0)
 		return r;
 	(void)snprintf(release, sizeof(release), "%d.%d.%d", WEIGHTD_VERSION_MAJOR,

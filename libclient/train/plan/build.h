@@ -23,6 +23,3 @@ void build_parts(struct weightd_plan *p);
 int build_ops(struct weightd_plan *p);
 /* The binary form. */
 int build_image(struct weightd_plan *p);
-
-/* Nodes of memory of this machine that have CPUs; 1 where the kernel does not say. */
-uint32_t build_n_nodes(void);

@@ -22,7 +22,8 @@ struct control_layout control_layout(const struct weightd_plan *p)
 
 	l.buckets = l.ranks + n_ranks * sizeof(struct control_rank);
 	l.saved = l.buckets + n_ranks * n_buckets * sizeof(struct control_bucket);
-	l.saved_stride = align_up(sizeof(struct control_saved) + p->state_size, LINE);
+	l.saved_stride = align_up(
+		sizeof(struct control_saved) + p->state_size + (p->n_tensors + 7) / 8, LINE);
 	l.logs = align_up(l.saved + n_ranks * CONTROL_SAVED(p) * l.saved_stride, PLAN_PAGE);
 	l.log_stride = (1 + (uint64_t)p->n_moments) * PLAN_BLOCK * sizeof(float);
 	l.size = l.logs + n_ranks * l.log_stride;

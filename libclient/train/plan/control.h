@@ -64,14 +64,17 @@ static inline uint64_t control_journal_block(uint64_t word)
  */
 #define CONTROL_SAVED(p) ((p)->staleness + 2)
 struct control_saved {
-	uint64_t step;
+	uint64_t step; /* written last: other ranks may look for it before `grad` */
 	uint64_t state_size; /* bytes behind this struct in use */
 	double weight;
 	double max_norm;
 	double lr[PLAN_GROUPS_MAX];
 	uint32_t has_nan; /* the loss of the rank was not a number */
-	uint32_t pad;
-	/* the state, then the buffers of the rank are in BUFFER, slot step % 2 */
+	uint32_t n_unused; /* parameters without a gradient of this rank */
+	/*
+	 * The state, then, after state_size bytes of the plan, a bit for each tensor: such a parameter. The buffers of the rank
+	 * are in BUFFER, slot step % 2.
+	 */
 };
 
 /* Words of one rank. */

@@ -6,6 +6,8 @@
 
 #include "libclient/train/plan/sentence.h"
 
+#define SIZE_LIMIT 65536 /* no struct of a later release is larger */
+
 static size_t size_of(const void *given)
 {
 	size_t size;
@@ -22,7 +24,9 @@ int given_check(const void *given, size_t known, const char *type)
 	if (size < known)
 		return train_fail(-EINVAL, "the size of %s was not set: it is %zu, and not %zu",
 				  type, size, known);
-	for (size_t i = known; i < size && i < known + 4096; i++)
+	if (size > SIZE_LIMIT)
+		return train_fail(-EINVAL, "the size of %s was not set: it is %zu", type, size);
+	for (size_t i = known; i < size; i++)
 		if (bytes[i])
 			return train_fail(-E2BIG,
 					  "%s has an option that this library, which is older, lacks",

@@ -1,30 +1,24 @@
 /*
- * NUMA nodes of this machine. All ranks see the same ones: an allowed set of CPUs does not change the files.
+ * NUMA nodes of this machine. All ranks count the same ones: an allowed set of CPUs does not change these files.
  */
+#include "libclient/train/plan/nodes.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "libclient/train/plan/build.h"
+#define NODES_MAX 1024 /* the most that Linux can have */
+#define LIST_SIZE 4096
 
-#define NODES_MAX 1024
-
-/* Marks the nodes of a list such as "0-1,4". */
-static void read_list(const char *path, uint8_t marked[NODES_MAX], uint8_t mark)
+static void mark_list(const char *text, uint8_t marked[NODES_MAX], uint8_t mark)
 {
-	char text[4096];
-	FILE *f = fopen(path, "re");
-	char *p = text;
+	char *p = (char *)text;
 
-	if (!f)
-		return;
-	if (!fgets(text, sizeof(text), f))
-		text[0] = 0;
-	(void)fclose(f);
 	while (isdigit((unsigned char)*p)) {
-		unsigned long first = strtoul(p, &p, 10);
-		unsigned long last = *p == '-' ? strtoul(p + 1, &p, 10) : first;
+		unsigned long first = strtoul(p, &p, 10), last = first;
 
+		if (*p == '-')
+			last = strtoul(p + 1, &p, 10);
 		for (unsigned long i = first; i <= last && i < NODES_MAX; i++)
 			marked[i] |= mark;
 		if (*p == ',')
@@ -32,14 +26,33 @@ static void read_list(const char *path, uint8_t marked[NODES_MAX], uint8_t mark)
 	}
 }
 
-uint32_t build_n_nodes(void)
+uint32_t nodes_count(const char *with_memory, const char *with_cpus)
 {
 	uint8_t marked[NODES_MAX] = {0};
 	uint32_t n = 0;
 
-	read_list("/sys/devices/system/node/has_memory", marked, 1);
-	read_list("/sys/devices/system/node/has_cpu", marked, 2);
+	mark_list(with_memory, marked, 1);
+	mark_list(with_cpus, marked, 2);
 	for (size_t i = 0; i < NODES_MAX; i++)
 		n += marked[i] == 3;
 	return n ? n : 1;
+}
+
+static void read_list(const char *path, char ret[LIST_SIZE])
+{
+	FILE *f = fopen(path, "re");
+
+	if (!f || !fgets(ret, LIST_SIZE, f))
+		ret[0] = 0;
+	if (f)
+		(void)fclose(f);
+}
+
+uint32_t nodes_of_machine(void)
+{
+	char with_memory[LIST_SIZE], with_cpus[LIST_SIZE];
+
+	read_list("/sys/devices/system/node/has_memory", with_memory);
+	read_list("/sys/devices/system/node/has_cpu", with_cpus);
+	return nodes_count(with_memory, with_cpus);
 }

@@ -44,6 +44,9 @@ static int size_tensor(const struct weightd_train_tensor *t, uint64_t *ret)
 	if (t->n_dims > WEIGHTD_DIMS_MAX)
 		return train_fail(-EINVAL, "%s has %u dimensions; %d are the most",
 				  train_quote(&q, t->name), t->n_dims, WEIGHTD_DIMS_MAX);
+	if (t->n_dims && !t->shape)
+		return train_fail(-EINVAL, "%s has %u dimensions and no shape",
+				  train_quote(&q, t->name), t->n_dims);
 	for (uint32_t i = 0; i < t->n_dims; i++)
 		if (t->shape[i] > PLAN_ELEMENTS_MAX)
 			return train_fail(

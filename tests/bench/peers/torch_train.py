@@ -21,9 +21,10 @@ LAYERS, WIDTH, BATCH = 13, 1024, 16
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def make_model():
+def make_model(device="cpu"):
     torch.manual_seed(0)
-    return torch.nn.Sequential(*(layer for _ in range(LAYERS) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())))
+    with torch.device(device):
+        return torch.nn.Sequential(*(layer for _ in range(LAYERS) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())))
 
 
 def pss():
@@ -44,6 +45,8 @@ class Program:
 
 
 class Weightd(Program):
+    """Rank 0 gives the parameters their first values: the others need no model but its shape."""
+
     def __init__(self, with_journal=True):
         super().__init__()
         import functools
@@ -54,7 +57,7 @@ class Weightd(Program):
             _abi.PlanOptions = functools.partial(_abi.PlanOptions, without_journal=True)
         mesh = weightd.train.init_mesh({"data": WORLD}, rank=RANK)
         self.before = pss()
-        self.model = weightd.train.shard(make_model(), mesh)
+        self.model = weightd.train.shard(make_model("meta" if RANK else "cpu"), mesh)
         self.optimizer = weightd.train.AdamW(self.model.parameters(), lr=1e-4)
         self.update = self.optimizer.step
 

@@ -146,7 +146,7 @@ def killed(make_job, request, n, default, **options):
 @pytest.mark.timeout(1800 if KILLS else 240)
 @pytest.mark.parametrize("n, row", [
     (2, {"strategy": "shared", "form": "fused"}),
-    (3, {"strategy": "shared", "form": "two-phase", "overlap": True, "bucket_bytes": 50000, "max_norm": 0.5}),
+    (3, {"strategy": "shared", "form": "two-phase", "overlap": True, "bucket_bytes": 50000, "max_norm": 0.5, "rest": True}),
     (2, {"strategy": "zero1", "form": "fused", "on_death": "finish"}),
     (2, {"strategy": "replicated", "form": "two-phase", "bucket_bytes": 50000}),
 ], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))
