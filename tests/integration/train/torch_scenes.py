@@ -588,6 +588,58 @@ def patient(steps, **options):
         return {"bits": bits(module), "late": late, "refused": refused, "cursor": optimizer.cursor}
 
 
+def two_models(steps, dies=None):
+    """A program with two jobs, each of its own."""
+    import weightd.train
+
+    rank, n = environment()
+    modules = [made(), made(Branches)]
+    optimizers = [weightd.train.AdamW(sharded(module), lr=1e-2) for module in modules]
+    for step in optimizers[1].steps(steps):
+        for module, optimizer, more in zip(modules, optimizers, ((), (True,))):
+            if optimizer.step_number > step:
+                continue  # done before the death
+            x, y = part(step, rank, n)
+            nn.functional.cross_entropy(module(x, *more), y).backward()
+            optimizer.step()
+            if dies == [step, len(more)]:
+                os.kill(os.getpid(), signal.SIGKILL)
+    found = [bits(module) for module in modules]
+    for optimizer in optimizers:
+        optimizer.close()
+    return found
+
+
+def by_rank(own_rank, steps=3):
+    """No launcher: the program passes the rank."""
+    import weightd.train
+
+    module = made()
+    weightd.train.shard(module, weightd.train.init_mesh({"dp": 2}, rank=own_rank))
+    with weightd.train.SGD(module, lr=0.1) as optimizer:
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, own_rank, 2)).backward()
+            optimizer.step()
+        return bits(module)
+
+
+def stale(steps, **options):
+    """The losses, the places of GRAD, and the bits when all updates are made."""
+    import weightd.train
+
+    rank, n = environment()
+    module, losses, places = sharded(made(), **options), [], set()
+    optimizer = weightd.train.AdamW(module, lr=1e-3)
+    for step in optimizer.steps(steps):
+        loss = loss_of(module, *part(step, rank, n))
+        loss.backward()
+        places.add(module.inner.weight.grad.data_ptr())
+        optimizer.step(loss)
+        losses.append(loss.item())
+    optimizer.close()
+    return {"losses": losses, "n_places": len(places), "bits": bits(module)}
+
+
 def ended_by(how, steps=3):
     """A program that ends in one of its ways, in an interpreter of its own."""
     import subprocess
