@@ -148,7 +148,7 @@ def ours(steps, lr=1e-3, **options):
 
 
 def strategies(steps, lr=1e-2):
-    """The bits of the module after training by each strategy and form, and the norms that two-phase ones saw."""
+    """The bits of the module after training by each strategy and form, and the bytes that the steps moved."""
     import weightd.train
 
     rank, n = environment()
@@ -158,11 +158,13 @@ def strategies(steps, lr=1e-2):
                                  ("shared", "two-phase", {"bucket_bytes": 2048, "overlap": True})):
         module = sharded(made(), strategy=strategy, form=form, **more)
         with weightd.train.AdamW(module, lr=lr) as optimizer:
+            filled = optimizer.traffic()
             for step in optimizer.steps(steps):
                 loss_of(module, *part(step, rank, n)).backward()
                 optimizer.step()
+            moved = [after - before for after, before in zip(optimizer.traffic(), filled)]
             found[f"{strategy} {form}{' overlap' if more.get('overlap') else ''}"] = [
-                bits(module), optimizer.traffic(), optimizer._trainer.planned_traffic(rank)]
+                bits(module), moved, optimizer._trainer.planned_traffic(rank)]
     return found
 
 
@@ -234,7 +236,7 @@ def branches(**options):
 
     rank, n = environment()
     module = sharded(made(Branches), **options)
-    with weightd.train.AdamW(module, lr=0.05) as optimizer:
+    with weightd.train.SGD(module, lr=0.1, momentum=0.9, weight_decay=0.1) as optimizer:
         for step in optimizer.steps(len(USES)):
             x, y = part(step, rank, n)
             nn.functional.cross_entropy(module(x, USES[step][rank]), y).backward()
@@ -243,12 +245,11 @@ def branches(**options):
 
 
 def branches_of_one_process():
-    """The mean of both parts' losses, with a gradient of zeros where a branch is not used."""
+    """The mean of both parts' losses; in the third step the second branch has no gradient at all."""
     module = made(Branches)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05, fused=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     for step, uses in enumerate(USES):
-        for parameter in module.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+        optimizer.zero_grad()
         for rank in range(2):
             x, y = part(step, rank, 2)
             (nn.functional.cross_entropy(module(x, uses[rank]), y) / 2).backward()
