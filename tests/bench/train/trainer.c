@@ -42,16 +42,22 @@ struct weightd_plan *trainer_plan(const struct trainer_options *o)
 	return plan;
 }
 
-static void fill(struct trainer *t)
+/* First values of parameters, by rank 0, and of gradients, which stay in the job as all else does. */
+static void values_set(struct trainer *t, uint32_t rank)
 {
-	float *values = malloc(t->n_elements * sizeof(float));
+	float *grad = weightd_train_grad(t->train, 0), *param;
 
-	if (!values)
+	for (uint64_t i = 0; i < t->n_elements; i++)
+		grad[i] = (float)((i + rank) % 777) * 1e-3f - 0.4f;
+	if (rank != 0)
+		return;
+	param = malloc(t->n_elements * sizeof(float));
+	if (!param)
 		stopwatch_fail("out of memory");
 	for (uint64_t i = 0; i < t->n_elements; i++)
-		values[i] = (float)(i % 1000) * 1e-3f;
-	check(weightd_train_fill(t->train, 0, values));
-	free(values);
+		param[i] = (float)(i % 1000) * 1e-3f;
+	check(weightd_train_fill(t->train, 0, param));
+	free(param);
 }
 
 struct trainer trainer_open(const struct trainer_options *o)
@@ -62,14 +68,10 @@ struct trainer trainer_open(const struct trainer_options *o)
 	struct trainer t = {.w = connect_anew(),
 			    .plan = trainer_plan(o),
 			    .n_elements = o->n_elements};
-	float *grad;
 
 	check(weightd_train_open(t.w, t.plan, &options, &t.train));
-	if (o->rank == 0 && weightd_train_is_empty(t.train))
-		fill(&t);
-	grad = weightd_train_grad(t.train, 0);
-	for (uint64_t i = 0; i < t.n_elements; i++)
-		grad[i] = (float)((i + o->rank) % 777) * 1e-3f - 0.4f;
+	if (weightd_train_step(t.train) == 0)
+		values_set(&t, o->rank);
 	check(weightd_train_begin(t.train));
 	return t;
 }

@@ -20,7 +20,7 @@ struct trainer_options {
 
 /* The plan: "shared", AdamW, fused. */
 struct weightd_plan *trainer_plan(const struct trainer_options *o);
-/* Opens the job of $WEIGHTD_JOB; gradients and, in an empty job, parameters have values. Fails the program. */
+/* Opens the job of $WEIGHTD_JOB. In a new one, gradients and parameters get values. Fails the program. */
 struct trainer trainer_open(const struct trainer_options *o);
 /* One step. Fails the program. */
 void trainer_step(const struct trainer *t);
