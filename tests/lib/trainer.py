@@ -22,7 +22,7 @@ from lib.wire import PATIENCE_S
 
 PROGRAMS = features.BUILD / "ref"
 START, COMPUTE, UPDATE, END = range(1, 5)  # phases of a rank
-PROGRESS = struct.Struct("<QII48x")
+PROGRESS = struct.Struct("<QIIi44x")
 
 
 def words(**options):
@@ -143,7 +143,7 @@ class Job:
         return self.finish()
 
     def progress(self):
-        """(step, phase, starts) of each rank."""
+        """(step, phase, starts, pid) of each rank."""
         with open(self.folder / "progress", "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
             return [PROGRESS.unpack_from(m, rank * PROGRESS.size) for rank in range(self.n)]
 

@@ -44,7 +44,8 @@ struct progress {
 	_Atomic uint64_t step; /* in work, or committed at the end */
 	_Atomic uint32_t phase;
 	_Atomic uint32_t n_starts;
-	uint8_t pad[48];
+	_Atomic int32_t pid;
+	uint8_t pad[44];
 };
 
 struct trainer {
@@ -105,6 +106,7 @@ static void progress_open(struct trainer *t)
 	(void)close(fd);
 	t->progress = &all[t->rank];
 	atomic_fetch_add(&t->progress->n_starts, 1);
+	atomic_store(&t->progress->pid, getpid());
 	report_phase(t, 0, PHASE_START);
 }
 

@@ -117,7 +117,7 @@ class Killer:
 
     def follow(self):
         """Adapts the bound on delays: half of the kills belong to half of the steps."""
-        steps = [step for step, phase, _ in self.job.progress() if phase != START]
+        steps = [step for step, phase, _, _ in self.job.progress() if phase != START]
         self.is_ahead = max(steps, default=0) / STEPS + MARGIN > self.n_done / self.n_kills
         self.bound_s = min(max(self.bound_s * (0.7 if self.is_ahead else 1.1), LEAST_DELAY_S), MOST_DELAY_S)
 
