@@ -143,7 +143,7 @@ static bool is_kind(const char *kind)
 	return n > 0 && n < WIRE_KIND_SIZE && !kind[n];
 }
 
-/* Part i of the caller's array, whose structs have the size that the first one says. */
+/* Copies part i of the caller's array. Its structs have the size of the first one. */
 static int copy_part(struct weightd *w, const struct weightd_join_options *o, uint32_t i,
 		     struct wire_job_part *ret)
 {
@@ -470,7 +470,7 @@ int weightd_job_check(struct weightd_job *j)
 	return j->is_lost ? say_gone(j) : r;
 }
 
-/* A job that was resumed has another number; one that was not is gone, which the first request may have caused. */
+/* A job that was resumed has another number; one that was not has ended, maybe by the first request. */
 static int leave_again(struct weightd *w, struct client_call *call)
 {
 	const struct weightd_job *j = call->subject;

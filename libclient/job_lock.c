@@ -23,18 +23,36 @@
 #define ENDING_NS UINT64_C(2000000000) /* how long a process may take to unmap what it has */
 #define ACTING_NS UINT64_C(5000000000) /* and another rank, to finish an update in its place */
 #define RETRY_NS UINT64_C(5000000)
-/* Of field 9 in /proc/PID/stat: PF_EXITING, PF_POSTCOREDUMP and PF_DUMPCORE. */
+/* PF_EXITING, PF_POSTCOREDUMP and PF_DUMPCORE, in field 9 of /proc/PID/stat. */
 #define FLAGS_ENDING 0x20cu
 
 /* Protects `locks` and the members. Between threads with a connection each. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct list locks = {&locks, &locks};
 
+static void mutex_lock(void)
+{
+	(void)pthread_mutex_lock(&mutex);
+}
+
+static void mutex_unlock(void)
+{
+	(void)pthread_mutex_unlock(&mutex);
+}
+
+/* A child of a process with threads, such as a loader of data, must not inherit the mutex as locked. */
+static void mutex_survive_forks(void)
+{
+	(void)pthread_atfork(mutex_lock, mutex_unlock, mutex_unlock);
+}
+
 int job_lock_new(int fd, struct job_lock **ret)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct job_lock *l = calloc(1, sizeof(*l));
 	struct stat st;
 
+	(void)pthread_once(&once, mutex_survive_forks);
 	if (!l || fstat(fd, &st) < 0) {
 		int r = l ? -errno : -ENOMEM;
 
@@ -46,9 +64,9 @@ int job_lock_new(int fd, struct job_lock **ret)
 	l->fd = fd;
 	l->dev = st.st_dev;
 	l->ino = st.st_ino;
-	(void)pthread_mutex_lock(&mutex);
+	mutex_lock();
 	list_append(&locks, &l->link);
-	(void)pthread_mutex_unlock(&mutex);
+	mutex_unlock();
 	*ret = l;
 	return 0;
 }
@@ -107,13 +125,13 @@ void job_lock_free(struct job_lock *l)
 {
 	if (!l)
 		return;
-	(void)pthread_mutex_lock(&mutex);
+	mutex_lock();
 	for (uint32_t rank = 0; rank < WIRE_JOB_RANKS_MAX; rank++)
 		release(l, rank);
 	l->is_idle = true;
 	if (!is_file_locked(l))
 		close_idle(l);
-	(void)pthread_mutex_unlock(&mutex);
+	mutex_unlock();
 }
 
 /* Under the mutex. */
@@ -148,9 +166,9 @@ pid_t job_lock_holder(const struct job_lock *l, uint32_t rank)
 {
 	pid_t holder;
 
-	(void)pthread_mutex_lock(&mutex);
+	mutex_lock();
 	holder = find_holder(l, rank);
-	(void)pthread_mutex_unlock(&mutex);
+	mutex_unlock();
 	return holder;
 }
 
@@ -170,17 +188,17 @@ int job_lock_try(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
 {
 	int r;
 
-	(void)pthread_mutex_lock(&mutex);
+	mutex_lock();
 	r = try_locked(l, rank, ret_holder);
-	(void)pthread_mutex_unlock(&mutex);
+	mutex_unlock();
 	return r;
 }
 
 void job_lock_release(struct job_lock *l, uint32_t rank)
 {
-	(void)pthread_mutex_lock(&mutex);
+	mutex_lock();
 	release(l, rank);
-	(void)pthread_mutex_unlock(&mutex);
+	mutex_unlock();
 }
 
 static FILE *open_proc(pid_t pid, const char *file)
@@ -207,7 +225,7 @@ static bool is_exiting(pid_t pid)
 	char state;
 
 	if (!f || !fgets(line, sizeof(line), f))
-		return true; /* it is gone */
+		return true; /* it has ended, and was reaped */
 	fields = strrchr(line, ')'); /* the name before it may contain anything */
 	if (!fields || sscanf(fields, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2)
 		return false;
@@ -249,7 +267,7 @@ static bool is_acting(const struct job_lock *l, uint32_t rank, pid_t pid)
 
 enum holder_state {
 	HOLDER_LIVES, /* and is the rank */
-	HOLDER_ACTS, /* for the rank, and gives it back */
+	HOLDER_ACTS, /* in the place of the rank, for a moment */
 	HOLDER_ENDED,
 };
 

@@ -1,7 +1,7 @@
 /*
  * Tokens of jobs
  *
- * Whoever has the token of a job may write its memory. As text it is "NAME:64 hexadecimal digits".
+ * A process that has the token of a job may write its memory. As text it is "NAME:64 hexadecimal digits".
  */
 #pragma once
 

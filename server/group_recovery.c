@@ -24,6 +24,7 @@ struct kept_job {
 	const struct group_manifest_record *record;
 	struct group_memory *memory;
 	struct kept_memfd description;
+	bool is_served; /* the result */
 };
 
 static void return_fds(struct kept_job *k, int *fds)
@@ -165,6 +166,7 @@ static int recover_group(struct kept_job *k, uint64_t id, struct group_manifest 
 		writer_group_reap(g);
 		return 0;
 	}
+	k->is_served = true;
 	audit(&(struct audit){.action = AUDIT_RECOVER, .job = g->name});
 	return 0;
 }
@@ -214,7 +216,7 @@ static bool recover_job(struct server *server, struct inherit *in, uint64_t id, 
 		r = recover_manifest(&k, id, m);
 	if (r == 0) {
 		(void)fd_close(fd);
-		return !(group_manifest_current(m)->flags & GROUP_MANIFEST_REMOVED);
+		return k.is_served;
 	}
 	group_quarantine(id, m ? group_manifest_current(m)->name : NULL, r, abi);
 	(void)group_manifest_free(m);

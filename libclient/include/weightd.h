@@ -1343,7 +1343,8 @@ struct weightd_join_options {
 /*
  * Becomes a rank of a job. The first rank makes its memory, zero, in all parts or none; this may take as long as a create.
  * The caller owns the result, which keeps the connection open. -ENOENT: no such job; -EACCES: another user's, or the
- * wrong token; -EBUSY: a living process is this rank, which the sentence names; -EPROTOTYPE: parts or description differ
+ * wrong token; -EBUSY: a living process is this rank, which the sentence names (one that is ending is waited for, 2 s at
+ * most, and one that acts for the rank 5 s); -EPROTOTYPE: parts or description differ
  * from the job's; -ENOMEM and -EDQUOT: there is no room, by the sentence, and nothing was taken.
  *
  * The library holds a POSIX record lock (F_SETLK) on byte `rank` of part 0 for as long as the process lives: the

@@ -47,7 +47,7 @@ void trainer_complete(struct weightd_train *t, uint64_t step)
 	if (t->has_met_all)
 		return;
 	t->has_met_all = true;
-	wait_place_count_cpus(&t->place);
+	wait_place_meet(&t->place);
 }
 
 /* --- Opening --------------------------------------------------------------------------------------- */

@@ -154,6 +154,7 @@ int group_memory_recover(struct server *server, uid_t uid, const struct wire_job
 		m->parts[i].probe_fd = take_fd(fds[i]);
 		m->parts[i].memory.progress.done = parts[i].size;
 	}
+	m->provided = true;
 	server->n_slot_bytes += m->size;
 	*ret = take_ptr(m);
 	return 0;
@@ -180,6 +181,9 @@ void group_memory_free(struct group_memory *m)
 		return;
 	for (unsigned i = 0; m->kept && i < m->n_parts; i++)
 		store_remove(&m->server->store, STORE_PART, m->parts[i].id);
+	/* The worker frees it before it makes memory for a request that comes later. */
+	quota_refund(&m->charge);
+	quota_refund(&m->descriptors);
 	worker_submit(&m->server->worker, &m->job, memory_free_step, memory_free_done);
 }
 

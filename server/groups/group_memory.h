@@ -33,6 +33,7 @@ struct group_memory {
 	uint64_t n_free; /* after -ENOMEM of providing: bytes that there were for the parts, in all */
 	uint64_t missing; /* ... and how many more there would have to be */
 	char limit[HEADROOM_LIMIT_MAX]; /* ... and the limit; "": that of the machine */
+	bool provided; /* whole: the worker has finished with it */
 	bool kept; /* in the store */
 	struct charge charge;
 	struct charge descriptors;
@@ -53,7 +54,7 @@ int group_memory_new(struct server *server, uid_t uid, const char *name,
 int group_memory_recover(struct server *server, uid_t uid, const struct wire_job_part *parts,
 			 unsigned n_parts, const uint64_t *ids, int *fds, struct group_memory **ret);
 
-/* Takes memory that no job works on, or NULL. It leaves the store. */
+/* Takes memory that no job works on and no process has, or NULL. It leaves the store, and is not charged any more. */
 void group_memory_free(struct group_memory *m);
 
 /* On the worker: the next step, as backend::provide. -ENOMEM also when the rest of all parts has no room. */

@@ -225,7 +225,7 @@ void writer_group_save(struct writer_group *g)
 	r->gid = g->access.gid;
 	r->n_ranks = g->n_ranks;
 	r->flags = (g->ready ? GROUP_MANIFEST_READY : 0) | (g->removed ? GROUP_MANIFEST_REMOVED : 0);
-	if (g->memory)
+	if (g->memory && g->memory->provided)
 		copy_memory(g, r);
 	else if (store_is_behind(&g->server->store))
 		copy_leftovers(old, r);
@@ -324,20 +324,22 @@ static void writer_group_on_look(struct timer *timer)
 {
 	struct writer_group *g = container_of(timer, struct writer_group, timer);
 
-	if (!g->memory || !group_memory_in_use(g->memory)) {
-		writer_group_free(g);
-		return;
-	}
-	timer_start(&g->server->loop, &g->timer, num_now_ns() + g->delay_ns);
 	g->delay_ns = g->delay_ns * 2 < LOOK_MAX_NS ? g->delay_ns * 2 : LOOK_MAX_NS;
+	if (!group_memory_in_use(g->memory))
+		writer_group_free(g);
+	else
+		timer_start(&g->server->loop, &g->timer, num_now_ns() + g->delay_ns);
 }
 
 void writer_group_reap(struct writer_group *g)
 {
+	if (!g->memory || !group_memory_in_use(g->memory)) {
+		writer_group_free(g);
+		return;
+	}
 	g->delay_ns = LOOK_MIN_NS;
-	timer_stop(&g->timer);
 	timer_init(&g->timer, writer_group_on_look);
-	timer_start(&g->server->loop, &g->timer, 0);
+	timer_start(&g->server->loop, &g->timer, num_now_ns() + g->delay_ns);
 }
 
 static void fail_callers(struct writer_group *g)

@@ -99,7 +99,7 @@ unsigned writer_group_n_done(const struct writer_group *g);
 void writer_group_set_done(struct writer_group *g, uint32_t rank, bool done);
 
 /*
- * Takes the name away: members are none any more, callers receive -ESTALE, and memory is freed once no process
+ * Takes the name away, and perhaps frees it: members are none any more, callers receive -ESTALE, and memory is freed once no process
  * has it. Audited, for `why` if weightd does it by itself.
  */
 void writer_group_drop(struct writer_group *g, const char *why);
@@ -107,7 +107,7 @@ void writer_group_drop(struct writer_group *g, const char *why);
 /* At the end of weightd: waits neither for the store nor for processes that have the memory. */
 void writer_group_end(struct writer_group *g);
 
-/* Starts to look after the memory of one that was removed, until no process has it. */
+/* Frees one that was removed, now or once no process has its memory. */
 void writer_group_reap(struct writer_group *g);
 
 /* Bytes in parts of all groups, whatever their state; part of them is held by processes after a removal. */

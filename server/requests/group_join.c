@@ -179,6 +179,7 @@ static void group_join_keep(struct writer_group *g)
 {
 	int r;
 
+	g->memory->provided = true;
 	fault_point("job-provided");
 	writer_group_save(g);
 	fault_point("job-saved");

@@ -187,6 +187,7 @@ static void check(struct world *w, enum weightd_placement from, enum weightd_pla
 
 	assert_int_equal(weightd_redistribution(from, to, grad, &d), 0);
 	assert_int_equal(d.backward_from, grad);
+	assert_non_null(d.backward_name);
 	fill_matrix(w, from, to, &a);
 
 	draw_memory(w, from, w->from_cuts, x);

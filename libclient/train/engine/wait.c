@@ -91,13 +91,13 @@ void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t ran
 							 : DEADLINE_DEFAULT_MS;
 	p->on_death = options ? options->on_death : WEIGHTD_DEATH_WAIT;
 	p->watches_all = p->on_death == WEIGHTD_DEATH_FAIL;
-	for (uint32_t i = 0; i < n_ranks; i++)
-		(void)rank_meet(p, i);
-	wait_place_count_cpus(p);
+	wait_place_meet(p);
 }
 
-void wait_place_count_cpus(struct wait_place *p)
+void wait_place_meet(struct wait_place *p)
 {
+	for (uint32_t i = 0; i < p->n_ranks; i++)
+		(void)rank_meet(p, i);
 	p->spins = cpus_suffice(p->job, p->rank, p->n_ranks);
 }
 

@@ -45,12 +45,15 @@ struct wait_reason {
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
 };
 
-/* Sets `spins` by the CPUs that this process may use, and meets the ranks that are there. */
+/* Meets the ranks that are there, as wait_place_meet(). */
 void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t rank, uint32_t n_ranks,
 		     const struct weightd_train_options *options);
 
-/* Sets `spins` anew: once all ranks are there, it is known which of them share CPUs. */
-void wait_place_count_cpus(struct wait_place *p);
+/*
+ * Meets the ranks that are there, and sets `spins` by the CPUs that they share. To be called again once all are there: ranks
+ * may be bound to CPUs of their own, and the death of one that was never met is not noticed.
+ */
+void wait_place_meet(struct wait_place *p);
 
 /* Publishes: everything before is visible to who sees the value. Wakes waiters if there are any. */
 void wait_publish(struct control_word *word, uint64_t value);

@@ -256,7 +256,7 @@ static int window_meet(struct weightd_window *win)
 	r = window_enter(win, "open the window");
 	if (r < 0)
 		return r;
-	wait_place_count_cpus(&win->place);
+	wait_place_meet(&win->place);
 	atomic_store(&window_rank(win, win->rank)->spins, win->place.spins);
 	win->place.spins = false;
 	r = window_enter(win, "open the window");

@@ -15,7 +15,7 @@
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/size.h"
 
-#define PROGRAM_MAX 64 /* of its name, in that of a job */
+#define PROGRAM_MAX 64 /* bytes of its name, in the name of a job */
 #define LEAVING_NS UINT64_C(2000000000) /* how long ranks that were killed may still be listed */
 #define LEAVING_MS 20
 

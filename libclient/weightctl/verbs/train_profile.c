@@ -26,7 +26,7 @@
 #define SIZE_STEP 4
 #define SIZE_LARGEST (UINT64_C(4) << 30)
 #define SIZE_UNIT 64 /* windows have a multiple of it */
-#define LINGER_MS 1000 /* for a job whose weightctl was killed */
+#define LINGER_MS 1000 /* removes the job of a weightctl that was killed */
 
 enum {
 	OPTION_SIZE = OPTION_OWN,
@@ -39,11 +39,11 @@ struct profile {
 	enum weightd_dtype dtype;
 	char job[32];
 	char token[WEIGHTD_TOKEN_MAX];
-	struct table table; /* of rank 0 */
+	struct table table; /* rank 0 has rows */
 	struct train_rank *ranks;
 	atomic_bool *has_failed; /* shared by the ranks: one of them explains */
 	int signal_fd;
-	int status; /* of the first failure */
+	int status; /* exit status; that of the first failure */
 };
 
 /* --- One rank ----------------------------------------------------------------------------------- */
@@ -65,8 +65,7 @@ static const char *profile_collective(const void *row, bool json)
 #define ROW(member) offsetof(struct profile_row, member)
 
 static const struct column profile_columns[] = {
-	{"COLLECTIVE", COLUMN_WORD, .word = profile_collective, .help = "what was measured",
-	 .shown = true},
+	{"COLLECTIVE", COLUMN_WORD, .word = profile_collective, .help = "operation", .shown = true},
 	{"SIZE", COLUMN_COUNT, ROW(size), .help = "bytes of the range", .shown = true},
 	{"TIME", COLUMN_MICROSECONDS, ROW(median_ns), .help = "median of the rounds", .shown = true},
 	{"MIN", COLUMN_MICROSECONDS, ROW(min_ns), .help = "shortest round", .shown = true},
@@ -275,7 +274,7 @@ static int run_profile(struct cli *cli, struct profile *p)
 		return cli_fail(cli, r);
 	r = run_ranks(cli, p);
 	if (r)
-		(void)weightd_job_remove(cli->w, p->job); /* it is gone if all ranks have left */
+		(void)weightd_job_remove(cli->w, p->job); /* it has ended if all ranks have left */
 	return r;
 }
 
@@ -298,7 +297,7 @@ static uint64_t parse_size(const char *arg, const char **ret_end)
 	if (!unit || strncmp(end + 1, "iB", 2) != 0)
 		return n;
 	*ret_end = end + 3;
-	n <<= 10 * (unit - units + 1); /* of less than 2^33, by 30 */
+	n <<= 10 * (unit - units + 1); /* by 30 at most, and n has 33 bits */
 	return n;
 }
 

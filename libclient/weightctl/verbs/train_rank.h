@@ -11,11 +11,11 @@ struct train_program {
 	const char *path;
 	char **argv;
 	uint32_t n_ranks;
-	unsigned n_restarts_max; /* of each rank */
+	unsigned n_restarts_max; /* each rank has so many */
 	const char *job;
 	const char *token;
-	const char *socket; /* of weightd */
-	uint16_t port; /* for MASTER_PORT */
+	const char *socket; /* that weightd listens on */
+	uint16_t port; /* MASTER_PORT */
 };
 
 struct train_rank {
@@ -32,7 +32,7 @@ void train_rank_environment(const struct train_program *program);
 
 /* 0, or a negative errno. */
 int train_rank_start(struct train_rank *rank, const struct train_program *program);
-/* For one that runs. `all`: for its process group. */
+/* Sends a signal to its process, if that runs; `all`: to its process group. */
 void train_rank_signal(const struct train_rank *rank, int signal, bool all);
-/* For one that has ended: its exit status as of a shell, 128 + N for signal N. After a failure its group is killed. */
+/* Returns the exit status of one that has ended, 128 + N for signal N. After a failure its process group is killed. */
 int train_rank_reap(struct train_rank *rank);

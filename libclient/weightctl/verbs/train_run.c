@@ -37,7 +37,7 @@ struct run {
 	int64_t grace_ms;
 	bool is_ending; /* no rank is started anew */
 	uint64_t kill_ns; /* when those that still run are killed; UINT64_MAX: not */
-	int status; /* of the first failure */
+	int status; /* exit status; that of the first failure */
 };
 
 /* --- The end of ranks --------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static void rank_ended(struct run *run, struct train_rank *rank)
 		return;
 	run->status = status;
 	if (run->is_ending)
-		return; /* by the signal that it was sent */
+		return; /* the signal that it was sent ended it */
 	(void)cli_error("rank %u (process %d) %s%s", rank->rank, (int)pid,
 			describe_status(status, text, sizeof(text)),
 			run->n_running ? "; the others are ended" : "");

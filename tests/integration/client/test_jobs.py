@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import random
 import re
 import signal
 import struct
@@ -438,6 +439,29 @@ def test_the_last_rank_leaves_across_a_restart(kept):
             os.kill(server_pid(other), signal.SIGKILL)
             job.leave()
         assert other.jobs() == {}
+
+
+def test_ranks_come_and_go_while_weightd_is_killed_at_any_moment(kept):
+    """No call fails but a removal whose reply was lost, and each rank finds what the one before it wrote."""
+    moment = random.Random(22)
+
+    def kill(pipe):
+        with Client(kept.socket) as other:
+            while not pipe.poll(moment.uniform(0, 0.02)):
+                os.kill(server_pid(other), signal.SIGKILL)
+
+    with Client(kept.socket, restart_ms=60_000) as client, Child(kill) as killer:
+        for turn in range(8):
+            name = f"train{turn}"
+            token = client.create_job(name, 1)
+            for step in range(3):
+                with client.join(token, 0, PARTS) as job:
+                    assert os.pread(job.fd(1), 8, MIB) == step.to_bytes(8, "little")
+                    os.pwrite(job.fd(1), (step + 1).to_bytes(8, "little"), MIB)
+                    if step == 2:
+                        job.leave()
+            assert name not in client.jobs()
+        killer.say("end")
 
 
 def test_a_check_does_not_wait_for_a_server_that_is_stopped_or_gone(kept):

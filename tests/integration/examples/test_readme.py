@@ -114,6 +114,20 @@ def test_the_section_on_transformers_copies_nothing(daemon, model):
     assert run_python(daemon, code, TORCH2).splitlines() == ["0", "BertModel True"]
 
 
+@pytest.mark.plain
+def test_the_section_on_training_trains_with_two_ranks(daemon, build, tmp_path):
+    require("torch2")
+    (snippet,) = literals("weightd-python.3", "TRAINING")
+    (tmp_path / "train.py").write_text(snippet)
+    page = (MAN / "weightd-python.3.scd").read_text()
+    command = re.search(r"^\*(weightctl train run .*) -- python3 train\.py\*", page, re.M)[1].split()
+    env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": f"{build}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "--", TORCH2, tmp_path / "train.py"], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0: 300 steps", "rank 1: 300 steps"], done.stdout + done.stderr
+    assert "sums" in daemon.ctl("ls", "--noheadings").stdout
+
+
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     """With the plain library: the snippet is a program of a user, not of ours."""
     require("library")

@@ -101,6 +101,43 @@ def test_the_journal_is_told_who_did_what_to_which_version(make_daemon, make_jou
     assert "published" not in daemon.log and "<6>listening on " in daemon.log
 
 
+def use_a_job(path):
+    with Wire(path) as w:
+        token = w.create_job("train", n_ranks=1)
+        w.leave(w.join("train", token).job)
+        w.create_job("other")
+    return os.getpid()
+
+
+def take_a_job(path):
+    with Wire(path) as w:
+        with pytest.raises(Refused):
+            w.join("other", bytes(32))
+        with pytest.raises(Refused):
+            w.remove_job("other")
+    return os.getpid()
+
+
+def test_the_journal_has_what_happened_to_a_job(make_daemon, make_journal):
+    journal = make_journal()
+    daemon = make_daemon("--socket-mode", "0666", prefix=journal.prefix)
+    alice = run_as(ALICE, use_a_job, daemon.socket)
+    bob = run_as(BOB, take_a_job, daemon.socket)
+    with Wire(daemon.socket) as w:
+        w.remove_job("other")
+    entries = journal.entries()
+    assert [(e["WEIGHTD_ACTION"], e["WEIGHTD_JOB"], e.get("WEIGHTD_UID"), e["WEIGHTD_RESULT"], e["MESSAGE"]) for e in entries] == [
+        ("job-create", "train", str(ALICE), "0", f"job 'train' created by pid {alice} uid {ALICE}"),
+        ("job-join", "train", str(ALICE), "0", f"job 'train' joined by pid {alice} uid {ALICE}: rank 0"),
+        ("job-leave", "train", str(ALICE), "0", f"job 'train' left by pid {alice} uid {ALICE}: rank 0"),
+        ("job-remove", "train", None, "0", "job 'train' removed: each rank has left it"),
+        ("job-create", "other", str(ALICE), "0", f"job 'other' created by pid {alice} uid {ALICE}"),
+        ("refuse", "other", str(BOB), "EACCES", f"job 'other' refused to pid {bob} uid {BOB}: join: Permission denied"),
+        ("refuse", "other", str(BOB), "EACCES", f"job 'other' refused to pid {bob} uid {BOB}: remove: Permission denied"),
+        ("job-remove", "other", "0", "0", f"job 'other' removed by pid {os.getpid()} uid 0")]
+    assert not any("WEIGHTD_BUFFER" in e for e in entries)
+
+
 @pytest.mark.parametrize("stream", ["", "1:1", "$(stat -Lc %d:1 /proc/self/fd/2)", "nonsense"])
 def test_a_stderr_that_is_not_the_journals_gets_plain_lines(make_daemon, make_journal, stream):
     """Also where JOURNAL_STREAM was inherited from a service."""

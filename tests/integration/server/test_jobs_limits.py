@@ -110,6 +110,21 @@ def test_a_job_is_charged_to_its_user(configure):
         assert other.create_job("third")
 
 
+def test_memory_that_is_given_up_is_not_charged_to_the_next_attempt(configure):
+    daemon = configure("[limits]\nbytes = 300M\n")
+    parts = (("PARAM", 200 * MIB),)
+    with Wire(daemon.socket) as first, Wire(daemon.socket) as second:
+        token = first.create_job("train", n_ranks=2)
+        first.send_join("train", token, 0, parts)
+        second.send_join("train", token, 1, parts)
+        first.close()
+        job = second.joined().job
+        for _ in range(3):
+            second.leave(job, done=False)
+            second.remove_job("train")
+            job = second.join("train", second.create_job("train"), 0, parts).job
+
+
 def test_a_store_without_room_refuses_a_job_whole(configure):
     daemon = configure("[store]\nmax = 6\n", "--keeper")  # two are the socket and its lock
     with Wire(daemon.socket) as w:

@@ -101,6 +101,15 @@ def test_groups_and_a_scheduler_of_torch_work_as_with_its_optimizer(host, daemon
         assert apart(result["values"], expected["values"]) <= CLOSE
 
 
+def test_staleness_rotates_the_gradients_and_trains(host, daemon):
+    results = host.play(daemon, "stale", 2, steps=40, staleness=2)
+    assert [result["n_places"] for result in results] == [3, 3]
+    assert results[0]["bits"] == results[1]["bits"]
+    assert all(result["losses"][-1] < 0.95 * result["losses"][0] for result in results)
+    synchronous = host.play(daemon, "stale", 2, steps=40, staleness=0)
+    assert [result["n_places"] for result in synchronous] == [1, 1]
+
+
 def test_jobs_are_gone_after_close(host, daemon):
     host.play(daemon, "ours", 2, steps=2)
     assert list(daemon.folder.glob("weightd-train/*")) == []

@@ -4,6 +4,7 @@ import os
 import pathlib
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -191,3 +192,49 @@ def test_a_program_on_its_own_leaves_nothing_when_it_is_killed(host, daemon):
     deadline = time.monotonic() + PATIENCE_S
     while jobs(daemon):
         assert time.monotonic() < deadline
+
+
+def test_the_file_of_a_job_is_made_resumed_and_emptied(host, daemon, tmp_path):
+    file = tmp_path / "token"
+    env = {"WEIGHTD_JOB_FILE": str(file)}
+    expected = whole(host, daemon, 1)
+    assert host.start(daemon, "run", 0, 1, env=env, steps=STEPS, dies=[5, "backward"]).wait() == -signal.SIGKILL
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (job,) = jobs(daemon)
+    assert file.read_text().startswith(job["name"] + ":")
+    result = host.start(daemon, "run", 0, 1, env=env, steps=STEPS).value()
+    assert result["first"] == 5 and file.read_text() == ""
+    assert_same_end([result], expected)
+
+
+def test_a_file_that_others_may_read_is_refused(host, daemon, tmp_path):
+    file = tmp_path / "token"
+    file.touch(0o644)
+    kind, sentence = host.start(daemon, "run", 0, 1, env={"WEIGHTD_JOB_FILE": str(file)}, steps=STEPS).error()
+    assert kind == "ValueError" and sentence.startswith(f"{file} holds the token of a job") and "0644" in sentence
+    assert jobs(daemon) == []
+
+
+def test_a_name_without_its_token_is_refused_with_the_ways_out(host, daemon):
+    assert host.start(daemon, "run", 0, 1, steps=STEPS, job="j", dies=[5, "step"]).wait() == -signal.SIGKILL
+    (file,) = daemon.folder.glob("weightd-train/job-j-*")
+    file.unlink()
+    kind, sentence = host.start(daemon, "run", 0, 1, steps=STEPS, job="j").error()
+    assert kind == "Error" and "weightctl rm j" in sentence and "WEIGHTD_JOB_FILE" in sentence
+
+
+@pytest.mark.parametrize("dies", ([2, 0], [2, 1]))
+def test_two_modules_of_one_program_have_jobs_of_their_own(host, daemon, dies):
+    expected = host.play(daemon, "two_models", 2, steps=5)
+    assert expected[0] == expected[1] and jobs(daemon) == []
+    env = {"MASTER_PORT": "1"}  # another run of the same launcher
+    survives = host.start(daemon, "two_models", 0, 2, env=env, steps=5)
+    assert host.start(daemon, "two_models", 1, 2, env=env, steps=5, dies=dies).wait() == -signal.SIGKILL
+    again = host.start(daemon, "two_models", 1, 2, env=env, steps=5)
+    assert [survives.value(), again.value()] == expected
+
+
+def test_processes_that_a_program_spawned_are_ranks_by_their_parent(host, daemon):
+    by_hand = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    ranks = [host.start(daemon, "by_rank", number, 2, env=by_hand, own_rank=number) for number in (0, 1)]
+    assert ranks[0].value() == ranks[1].value() and jobs(daemon) == []

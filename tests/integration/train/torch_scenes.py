@@ -148,7 +148,7 @@ def ours(steps, lr=1e-3, **options):
 
 
 def strategies(steps, lr=1e-2):
-    """The bits of the module after training by each strategy and form, and the norms that two-phase ones saw."""
+    """The bits of the module after training by each strategy and form, and the bytes that the steps moved."""
     import weightd.train
 
     rank, n = environment()
@@ -158,11 +158,13 @@ def strategies(steps, lr=1e-2):
                                  ("shared", "two-phase", {"bucket_bytes": 2048, "overlap": True})):
         module = sharded(made(), strategy=strategy, form=form, **more)
         with weightd.train.AdamW(module, lr=lr) as optimizer:
+            filled = optimizer.traffic()
             for step in optimizer.steps(steps):
                 loss_of(module, *part(step, rank, n)).backward()
                 optimizer.step()
+            moved = [after - before for after, before in zip(optimizer.traffic(), filled)]
             found[f"{strategy} {form}{' overlap' if more.get('overlap') else ''}"] = [
-                bits(module), optimizer.traffic(), optimizer._trainer.planned_traffic(rank)]
+                bits(module), moved, optimizer._trainer.planned_traffic(rank)]
     return found
 
 
@@ -234,7 +236,7 @@ def branches(**options):
 
     rank, n = environment()
     module = sharded(made(Branches), **options)
-    with weightd.train.AdamW(module, lr=0.05) as optimizer:
+    with weightd.train.SGD(module, lr=0.1, momentum=0.9, weight_decay=0.1) as optimizer:
         for step in optimizer.steps(len(USES)):
             x, y = part(step, rank, n)
             nn.functional.cross_entropy(module(x, USES[step][rank]), y).backward()
@@ -243,12 +245,11 @@ def branches(**options):
 
 
 def branches_of_one_process():
-    """The mean of both parts' losses, with a gradient of zeros where a branch is not used."""
+    """The mean of both parts' losses; in the third step the second branch has no gradient at all."""
     module = made(Branches)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05, fused=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     for step, uses in enumerate(USES):
-        for parameter in module.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+        optimizer.zero_grad()
         for rank in range(2):
             x, y = part(step, rank, 2)
             (nn.functional.cross_entropy(module(x, uses[rank]), y) / 2).backward()
@@ -586,6 +587,58 @@ def patient(steps, **options):
                         refused = attempt(lambda: loss_of(module, *batch(0)).backward())
                     late += 1
         return {"bits": bits(module), "late": late, "refused": refused, "cursor": optimizer.cursor}
+
+
+def two_models(steps, dies=None):
+    """A program with two jobs, each of its own."""
+    import weightd.train
+
+    rank, n = environment()
+    modules = [made(), made(Branches)]
+    optimizers = [weightd.train.AdamW(sharded(module), lr=1e-2) for module in modules]
+    for step in optimizers[1].steps(steps):
+        for module, optimizer, more in zip(modules, optimizers, ((), (True,))):
+            if optimizer.step_number > step:
+                continue  # done before the death
+            x, y = part(step, rank, n)
+            nn.functional.cross_entropy(module(x, *more), y).backward()
+            optimizer.step()
+            if dies == [step, len(more)]:
+                os.kill(os.getpid(), signal.SIGKILL)
+    found = [bits(module) for module in modules]
+    for optimizer in optimizers:
+        optimizer.close()
+    return found
+
+
+def by_rank(own_rank, steps=3):
+    """No launcher: the program passes the rank."""
+    import weightd.train
+
+    module = made()
+    weightd.train.shard(module, weightd.train.init_mesh({"dp": 2}, rank=own_rank))
+    with weightd.train.SGD(module, lr=0.1) as optimizer:
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, own_rank, 2)).backward()
+            optimizer.step()
+        return bits(module)
+
+
+def stale(steps, **options):
+    """The losses, the places of GRAD, and the bits when all updates are made."""
+    import weightd.train
+
+    rank, n = environment()
+    module, losses, places = sharded(made(), **options), [], set()
+    optimizer = weightd.train.AdamW(module, lr=1e-3)
+    for step in optimizer.steps(steps):
+        loss = loss_of(module, *part(step, rank, n))
+        loss.backward()
+        places.add(module.inner.weight.grad.data_ptr())
+        optimizer.step(loss)
+        losses.append(loss.item())
+    optimizer.close()
+    return {"losses": losses, "n_places": len(places), "bits": bits(module)}
 
 
 def ended_by(how, steps=3):

@@ -49,7 +49,7 @@ class Options(Sized):
 
 class Update(Sized):
     _fields_ = [("size", c_size_t), ("lr", POINTER(c_double)), ("weight", c_double), ("has_loss", c_bool),
-                ("loss", c_double), ("max_norm", c_double), ("state", c_char_p), ("state_size", c_uint64)]
+                ("loss", c_double), ("max_norm", c_double), ("state", c_char_p), ("state_size", c_uint64), ("unused", POINTER(c_bool))]
 
 
 # Pointers to opaque structs, in and out, are c_void_p.

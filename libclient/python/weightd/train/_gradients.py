@@ -93,10 +93,10 @@ class Gradients:
             raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its "
                         "own, which a job cannot hold; take second derivatives by torch.autograd.grad()")
 
-    def complete(self) -> None:
+    def complete(self) -> list[bool]:
         """
-        Before the update: what backward did not make is zero. Error: a gradient was changed after backward, or is of
-        a kind that take() refuses.
+        Before the update: gradients that backward did not make are zeros. Returns where that is so. Error: a gradient was
+        changed after backward, or is of a kind that take() refuses.
         """
         views = self._current()
         changed = [self._names[i] for i, p in enumerate(self._parameters)
@@ -105,13 +105,17 @@ class Gradients:
             raise error(errno.EOPNOTSUPP, f"{some(changed)}: the gradient was changed in place after backward. It is "
                         "this rank's part and not yet the mean: clip by opt.step(max_norm=...), weight by "
                         "opt.step(weight=...), scale the loss, and use no GradScaler; opt.zero_grad() drops the gradients")
+        unused = [False] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is None:
-                if not self._is_over[index] and not (self._is_two_phase and not self._trainer.wants(index)):
-                    views[index].zero_()
+                if not self._is_over[index]:
+                    unused[index] = True
+                    if not self._is_two_phase or self._trainer.wants(index):
+                        views[index].zero_()
             elif parameter.grad is not views[index]:
                 self._copy(index, parameter, parameter.grad)
                 self._versions[index] = views[index]._version
+        return unused
 
     def hand_over(self) -> None:
         """The update has begun and is not done: nothing of this step may be written again."""

@@ -67,7 +67,8 @@ class Optimizer(torch.optim.Optimizer):
         self._trainer = Trainer(self._plan, self._job.token, sharded.mesh.rank, options.deadline, options.on_death)
         self._is_closed = self._is_complete = False
         self._cursor: Any = None
-        self._pending: tuple[Any, bytes] | None = None  # cursor and state of a step that has begun and is not committed
+        # Cursor, state and unused parameters of a step that has begun and is not committed.
+        self._pending: tuple[Any, bytes, list[bool]] | None = None
         self._install()
         self.resumed_step = self._trainer.step
         self._resume()
@@ -139,8 +140,8 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, loss=None, *, max_norm: float | None = None, weight: float | None = None,
              cursor: Any = None) -> None:
         """
-        Takes the step with all ranks: the mean of their gradients, then the update. Parameters without a gradient in
-        this step have one of zeros, and p.grad is None afterwards.
+        Takes the step with all ranks: the mean of their gradients, then the update. A parameter without a gradient on
+        some ranks has zeros there; without one on any, it stays as it is, with its state. p.grad is None afterwards.
 
         loss      a number or a tensor of one: NotANumber is raised on all ranks if that of one is NaN. The step counts
                   then, and changed nothing
@@ -168,13 +169,13 @@ class Optimizer(torch.optim.Optimizer):
         if self._pending is None:
             saved = self._cursor if cursor is None else cursor
             state = _state.pack(saved, [_scalars(group) for group in self.param_groups])
-            self._gradients.complete()
+            unused = self._gradients.complete()
             self._places.save_buffers()
-            self._pending = saved, state
+            self._pending = saved, state, unused
         rates = [float(group["lr"]) for group in self.param_groups]
         try:
             self._trainer.update(rates, weight or 0.0, None if loss is None else float(loss), max_norm or 0.0,
-                                 self._pending[1])
+                                 *self._pending[1:])
         except _abi.NotANumber:
             self._finish()
             raise
@@ -187,7 +188,7 @@ class Optimizer(torch.optim.Optimizer):
         self._finish()
 
     def _finish(self) -> None:
-        (self._cursor, _), self._pending = self._pending, None
+        (self._cursor, *_), self._pending = self._pending, None
         self._gradients.drop()
         self._places.has_written()
 

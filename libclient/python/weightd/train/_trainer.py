@@ -7,7 +7,7 @@ import json
 import math
 import os
 import weakref
-from ctypes import byref, c_double, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_bool, c_double, c_uint32, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 import torch
@@ -173,9 +173,12 @@ class Trainer:
     def ready(self, index: int) -> None:
         check(lib.weightd_train_ready(self.handle, index))
 
-    def update(self, lr: list[float], weight: float, loss: float | None, max_norm: float, state: bytes) -> None:
+    def update(self, lr: list[float], weight: float, loss: float | None, max_norm: float, state: bytes,
+               unused: list[bool]) -> None:
+        """`unused`: the parameters without a gradient, in the order of the plan, in which buffers follow."""
         update = _abi.Update(lr=(c_double * len(lr))(*lr), weight=weight, has_loss=loss is not None, loss=loss or 0.0,
-                             max_norm=max_norm, state=state, state_size=len(state))
+                             max_norm=max_norm, state=state, state_size=len(state),
+                             unused=(c_bool * len(self.plan.rows))(*unused) if any(unused) else None)
         check(lib.weightd_train_update(self.use(), byref(update)))
 
     @property
