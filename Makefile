@@ -568,8 +568,10 @@ gpu-pack: programs gpu-programs
 gpu-rehearsal: gpu-pack fakes
 	$(Q)WEIGHTD_BARE=part $(PYTEST) $(ARGS) tests/bare/test_gpu.py
 
+soak: KILLS ?= 1000
 soak: all soaks
-	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
+	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) WEIGHTD_KILLS=$(KILLS) $(PYTEST) $(ARGS) tests/soak \
+		tests/integration/train/test_kills.py
 
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare
@@ -741,7 +743,7 @@ help:
 	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, and what is told'
 	@echo '                KINDS="link-down disk-full" ENGINE=gloo OPERATION=average SEED= chooses'
 	@echo 'make soak       random deaths of weightd, its users, and nodes for SECONDS=300, and a count of what went wrong'
-	@echo '                ARGS="-k nodes" is that of nodes alone'
+	@echo '                ARGS="-k nodes" is that of nodes alone;  KILLS=1000 is the number of deaths in each training job'
 	@echo 'make bare       make demo and a part of make check on a bare Debian (WEIGHTD_BARE=full: all of it)'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'

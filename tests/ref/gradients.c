@@ -13,7 +13,7 @@
 #include "tests/ref/task.h"
 
 #define DIRECTIONS 8
-#define STEP 4e-3 /* of a direction of length 1: rounding and curvature cost about the same */
+#define STEP 4e-3 /* along a direction of length 1: rounding and curvature cost about the same */
 #define TOLERANCE 4e-3
 
 struct point {

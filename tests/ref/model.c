@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define NORM_EPS 1e-5f
-#define MOMENTUM 0.1f /* of running statistics */
+#define MOMENTUM 0.1f /* share of a new value in running statistics */
 
 /* Indices of tensors; -1: the model has no such one. */
 struct indices {

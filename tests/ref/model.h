@@ -40,8 +40,8 @@ struct model_pass {
 	const float *const *params;
 	float *const *grads; /* added to; NULL: forward only */
 	void *const *buffers; /* NULL: left alone */
-	float scale; /* of this sample's mean loss in the loss that is differentiated */
-	uint64_t *rng; /* of dropout, advanced by each pass */
+	float scale; /* factor of this sample's mean loss in the loss that is differentiated */
+	uint64_t *rng; /* state of dropout's random numbers, advanced by each pass */
 	void (*complete)(void *arg,
 			 uint32_t tensor); /* called when backward is done with a tensor; NULL: not */
 	void *arg;

@@ -22,7 +22,7 @@ struct ranges {
 	const char *strategy;
 	enum weightd_step_form form;
 	int n_steps;
-	bool is_touched[N_RANGES]; /* by any rank */
+	bool is_touched[N_RANGES]; /* some rank has a gradient */
 	bool is_ours[N_RANGES];
 	struct weightd *w;
 	struct weightd_plan *plan;

@@ -21,7 +21,7 @@ struct task {
 	uint32_t n; /* ranks */
 	uint32_t batch; /* samples of a step, of all ranks together */
 	uint32_t last_batch; /* those of the last step; 0: batch */
-	uint32_t no_sync; /* batches whose gradients add up to one step */
+	uint32_t no_sync; /* batches that add up to one step */
 	uint32_t groups; /* 1 or 2 parameter groups */
 	const char *optimizer; /* "adamw", "adam" or "sgd" */
 	double lr, weight_decay, beta1, beta2, eps, momentum, max_norm;
@@ -43,7 +43,7 @@ struct task {
 	int deadline_ms;
 	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
 	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */
-	const char *release; /* of the library that the plan claims; NULL: this one */
+	const char *release; /* version of the library that the plan claims; NULL: this one */
 	const char *progress, *report;
 	uint64_t linger_ms;
 };

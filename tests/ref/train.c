@@ -27,7 +27,7 @@
 struct cursor {
 	uint64_t step;
 	uint64_t position; /* samples that all ranks together have used */
-	uint64_t rng; /* of dropout, of this rank */
+	uint64_t rng; /* state of this rank's dropout */
 };
 
 #define RECONNECTS 12
@@ -61,7 +61,7 @@ struct trainer {
 	void *buffers[MODEL_TENSORS_MAX];
 	struct progress *progress;
 	struct weightd_traffic filled; /* traffic until training began */
-	uint64_t fingerprint; /* of PARAM when training began */
+	uint64_t fingerprint; /* hash of PARAM when training began */
 	FILE *losses;
 };
 

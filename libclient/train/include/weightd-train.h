@@ -268,7 +268,10 @@ struct weightd_train;
  */
 int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		       const struct weightd_train_options *options, struct weightd_train **ret);
-/* This rank is done: once all are, the job ends. The trainer remains to be freed. */
+/*
+ * This rank is done: once all are, the job ends. The trainer, and PARAM, remain until it is freed. With staleness it makes the
+ * last updates, as all ranks must then do after the same step; errors as of weightd_train_update().
+ */
 int weightd_train_close(struct weightd_train *t);
 /* NULL is fine. Without weightd_train_close() the job remains and can be resumed. */
 void weightd_train_free(struct weightd_train *t);
@@ -281,15 +284,23 @@ uint64_t weightd_train_step(const struct weightd_train *t);
 
 /* True until weightd_train_begin() of all ranks: PARAM has no values yet. */
 bool weightd_train_is_empty(const struct weightd_train *t);
-/* Rank 0 gives a tensor of an empty job its first value: n_bytes of them. -EALREADY; -EINVAL: another rank. */
+/*
+ * Rank 0 gives a parameter of an empty job its first value: n_bytes of them. -EALREADY; -EINVAL: another rank. A buffer is
+ * that of the calling rank, which may as well write it itself; until the first step is complete a rank that was started
+ * anew finds zeros there, and gives it its value again.
+ */
 int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data);
-/* Waits until rank 0 has filled the job and called this. Returns at once for a job that is not empty. */
+/*
+ * Waits until rank 0 has filled the job and called this. Returns at once for a job that is not empty. Each rank calls it
+ * before its first step.
+ */
 int weightd_train_begin(struct weightd_train *t);
 
 /*
  * Addresses of a tensor. Parameters are read-only: a stray write faults. Gradients are this rank's, of the step that comes
- * next: their address changes from step to step with staleness. Buffers are private to this process; a
- * step saves them. NULL: no such tensor, or none of that kind.
+ * next: their address changes from step to step with staleness. They contain what an earlier step left: the caller
+ * overwrites all of them, those of unused parameters with zeros, and never the padding between them. Buffers are private to
+ * this process; a step saves them. NULL: no such tensor, or none of that kind.
  */
 const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor);
 void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor);
@@ -310,7 +321,7 @@ bool weightd_train_wants(const struct weightd_train *t, uint32_t tensor);
 
 struct weightd_update {
 	size_t size; /* set by the caller */
-	const double *lr; /* learning rate of each parameter group */
+	const double *lr; /* learning rate of each parameter group; those of rank 0 count, as its max_norm does */
 	/* This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal. */
 	double weight;
 	bool has_loss;
@@ -329,7 +340,12 @@ struct weightd_update {
 /*
  * The step: waits for the gradients of all ranks, sums them in the order of ranks, updates this rank's part of PARAM, and
  * waits for the others' (with staleness k, for the step k before). On success, and with -EDOM, the step is committed.
- * With -EOWNERDEAD and -ETIMEDOUT it is not, and may be called again with the same arguments.
+ * With -EOWNERDEAD and -ETIMEDOUT it is not, and may be called again: it continues with the arguments of the first call.
+ * Bias corrections of Adam do not count steps that ended with -EDOM.
+ *
+ * With staleness, backward may see parts of PARAM that are up to k steps newer than others, and -EDOM is about the step that
+ * the sentence names. weightd_train_close() makes the updates that are left, and waits for those of all ranks: the
+ * result of a run has the gradients of every step, once, in the order of steps.
  */
 int weightd_train_update(struct weightd_train *t, const struct weightd_update *u);
 /* The global norm of the last two-phase step's mean gradient, before clipping. */
@@ -338,7 +354,11 @@ double weightd_train_norm(const struct weightd_train *t);
 /* Bytes that this rank moved since it was opened. */
 int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret);
 
-/* Publishes PARAM and this rank's buffers as a version of buffer `name` on the host. One rank calls it between steps. */
+/*
+ * Publishes PARAM and this rank's buffers as a version of buffer `name` on the host. One rank calls it between steps: no rank
+ * can update before it goes on. With staleness others can: parts of the version may be up to k steps newer than the
+ * rest, until all ranks called weightd_train_close().
+ */
 int weightd_train_publish(struct weightd_train *t, const char *name, uint64_t *ret_version);
 
 /* --- Windows ------------------------------------------------------------------------------------- */

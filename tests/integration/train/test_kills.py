@@ -20,7 +20,7 @@ from lib.wire import PATIENCE_S
 KILLS = int(os.environ.get("WEIGHTD_KILLS", 0))
 SEED = int(os.environ.get("WEIGHTD_KILLS_SEED", 1))
 STEPS = 500
-MARGIN = 0.05  # of the steps remains for after the last kill
+MARGIN = 0.05  # share of the steps after the last kill
 FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.005, 0.0003, 0.03
 # Small passes and a large table: the optimizer's blocks take about half of a step, so that kills hit them.
 MODEL = {"mlp": True, "ballast": 16000, "width": 13, "heads": 1, "length": 3, "batch": 24, "dropout": 0.2}
