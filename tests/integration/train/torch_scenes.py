@@ -760,6 +760,10 @@ def traps():
     nn.utils.clip_grad_norm_(module.parameters(), 0.1)
     found["clip_grad_norm_"] = attempt(optimizer.step)
     optimizer.zero_grad()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(forward()).backward()
+    found["GradScaler"] = attempt(lambda: scaler.step(optimizer))
+    optimizer.zero_grad()
     found["create_graph"] = attempt(lambda: forward().backward(create_graph=True))
     optimizer.zero_grad()
     module.embed.sparse = True
@@ -789,6 +793,13 @@ def traps():
     module.late = nn.Linear(1, 1)
     found["late"] = step()
     del module.late
+    module.idle = nn.ReLU()
+    found["idle"] = step()
+    kept = module.more
+    module.more = nn.Linear(3, 2)
+    found["swapped"] = step()
+    module.more = kept
+    optimizer.zero_grad()
     twin = copy.deepcopy(module)
     found["deepcopy"] = attempt(lambda: twin.load_state_dict(module.state_dict()))
     found["copy's no_sync"] = attempt(twin.no_sync)

@@ -26,7 +26,7 @@ torch. Parameters are read-only memory: opt.step() is all that writes them. load
 other optimizers are refused (Denied); other in-place writes (torch.nn.init, p.data.fill_()) end in SIGSEGV: do that
 before the optimizer is made. A step refuses by name what would train in vain: parameters that to(), bfloat16(),
 load_state_dict(assign=True) or an assignment took out of the job, frozen or new ones, sparse gradients, those of
-backward(create_graph=True), and gradients that were changed after backward. p.grad is this rank's part of the gradient,
+backward(create_graph=True) or a GradScaler, and gradients that were changed after backward. p.grad is this rank's part of the gradient,
 not the mean; torch.nn.utils.clip_grad_norm_() therefore must not clip it: opt.step(max_norm=...) does, by the norm of
 the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() clips nothing, in silence.
 

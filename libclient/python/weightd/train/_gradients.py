@@ -80,8 +80,7 @@ class Gradients:
             self._is_over[index] = True
             return
         view = self._current()[index]
-        with torch.no_grad():
-            view.copy_(grad)
+        view.copy_(grad)  # neither needs a gradient
         parameter.grad = view
 
     def _refuse(self, index: int, grad: torch.Tensor) -> None:

@@ -51,6 +51,9 @@ class Optimizer(torch.optim.Optimizer):
     _NAME = ""
     _FIXED: tuple[str, ...] = ()  # members of a group that are part of the plan
     _job: Job | None = None
+    # GradScaler then sets found_inf and leaves the rest to step(), which refuses it. Else it would scale in silence, and
+    # skip steps on one rank alone: its kernel changes gradients without a trace in their versions.
+    _step_supports_amp_scaling = True
 
     def __init__(self, params, defaults: dict[str, Any]):
         sharded = sharded_of(params) if isinstance(params, torch.nn.Module) else None
@@ -160,6 +163,10 @@ class Optimizer(torch.optim.Optimizer):
             raise error(errno.EALREADY, "this rank has left its job by close(), and takes no more steps")
         if callable(loss) and not isinstance(loss, torch.Tensor):
             raise TypeError("step() takes the loss, and no closure: gradients of a step are computed once")
+        if hasattr(self, "found_inf"):
+            del self.found_inf, self.grad_scale
+            raise error(errno.EOPNOTSUPP, "a GradScaler would skip steps on one rank alone, and float32 gradients need none; "
+                        "call loss.backward() and opt.step(loss)")
         self._refuse_changes()
         if max_norm and self._plan.describe()["form"] == "fused":
             raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "

@@ -37,7 +37,7 @@ class Places:
                          for row, parameter in zip(sharded.parameters(), self.parameters)
                          for owner, attribute in row.held.members[0].places]
         self._buffers = _install_buffers(sharded, trainer, len(self.parameters))
-        self._n_parameters = _count(sharded.module)
+        self._tree = _tree(sharded.module)
         _watch_loading(sharded)
 
     def check(self) -> None:
@@ -53,11 +53,22 @@ class Places:
         if frozen:
             raise error(errno.EOPNOTSUPP, f"{some(frozen)}: requires_grad is False, and frozen parameters cannot be in a "
                         "job yet; set it again")
-        if _count(self._sharded.module) != self._n_parameters:
-            known = {id(place.tensor) for place in self._watched}
-            more = [name for name, p in self._sharded.module.named_parameters() if id(p) not in known]
-            raise error(errno.EOPNOTSUPP, f"{some(more) or 'parameters'}: added or removed since the optimizer was made, "
-                        "whose plan is fixed; complete the module first")
+        if any(list(owner._modules.values()) != modules or list(owner._parameters) != names
+               for owner, modules, names in self._tree):
+            self._refuse_change()
+
+    def _refuse_change(self) -> None:
+        """Modules were added, removed or replaced: that matters if their parameters are others."""
+        module = self._sharded.module
+        watched = {id(place.tensor) for place in self._watched}
+        now = list(module.named_parameters(remove_duplicate=False))
+        more = [name for name, p in now if id(p) not in watched]
+        gone = watched - {id(p) for _, p in now}
+        if more or gone:
+            names = more or [place.name for place in self._watched if id(place.tensor) in gone]
+            raise error(errno.EOPNOTSUPP, f"{some(names)}: added or removed since the optimizer was made, whose plan is "
+                        "fixed; complete the module first")
+        self._tree = _tree(module)
 
     def save_buffers(self) -> None:
         """Before the update: a module may have assigned another tensor to a buffer instead of writing to it."""
@@ -138,8 +149,9 @@ def _install_buffers(sharded: Sharded, trainer: Trainer, first: int) -> list[Pla
     return places
 
 
-def _count(module: torch.nn.Module) -> int:
-    return sum(sum(parameter is not None for parameter in owner._parameters.values()) for owner in module.modules())
+def _tree(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list, list[str]]]:
+    """Each module with its children and the names of its parameters."""
+    return [(owner, list(owner._modules.values()), list(owner._parameters)) for owner in module.modules()]
 
 
 # --- load_state_dict() ---------------------------------------------------------------------------
