@@ -697,6 +697,7 @@ static void test_stale_updates_are_all_made_in_the_end(void **state)
 		stale = run_whole(&setup);
 		result_compare(&stale, &plain);
 		result_free(&stale);
+		setup.on_death = k % 2 ? WEIGHTD_DEATH_FINISH : WEIGHTD_DEATH_WAIT;
 		stale = run_killed(&setup, 12, k);
 		result_compare(&stale, &plain);
 		result_free(&stale);

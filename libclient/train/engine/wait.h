@@ -34,6 +34,8 @@ struct wait_place {
 	 * where a rank may end its work, and its process, before the others have (staleness).
 	 */
 	bool watches_all;
+	/* Asks weightd every second if the job exists: clear it where another thread may use the connection. */
+	bool asks_server;
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
 
