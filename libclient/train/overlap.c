@@ -58,6 +58,7 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 		if (ends)
 			return OVERLAP_ENDS;
 		o->place.deadline_ms = is_complete ? deadline_ms : PATIENT_MS;
+		o->place.asks_server = is_complete; /* the caller's thread waits for this one */
 		r = wait_for(&o->place, &arena_bucket(&t->arena, rank, bucket)->grad, step, &reason);
 		if (r != -ETIMEDOUT || is_complete)
 			return r;
@@ -169,6 +170,9 @@ void overlap_begin(struct weightd_train *t, uint64_t step)
 	if (!o->is_running)
 		return;
 	pthread_mutex_lock(&o->lock);
+	/* The thread is idle: it has the deaths that this one can know of. */
+	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
+		o->place.pids[rank] = t->place.pids[rank];
 	o->step = step;
 	o->is_complete = false;
 	pthread_cond_broadcast(&o->changed);

@@ -43,11 +43,10 @@ uint64_t trainer_version(const struct weightd_train *t, uint64_t step)
 void trainer_complete(struct weightd_train *t, uint64_t step)
 {
 	t->step = step;
-	overlap_begin(t, step + 1);
-	if (t->has_met_all)
-		return;
+	if (!t->has_met_all)
+		wait_place_meet(&t->place);
 	t->has_met_all = true;
-	wait_place_meet(&t->place);
+	overlap_begin(t, step + 1);
 }
 
 /* --- Opening --------------------------------------------------------------------------------------- */

@@ -91,6 +91,7 @@ void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t ran
 							 : DEADLINE_DEFAULT_MS;
 	p->on_death = options ? options->on_death : WEIGHTD_DEATH_WAIT;
 	p->watches_all = p->on_death == WEIGHTD_DEATH_FAIL;
+	p->asks_server = job != NULL;
 	wait_place_meet(p);
 }
 
@@ -237,7 +238,7 @@ static int look(struct wait *w)
 	if (w->find_rank)
 		w->rank = w->find_rank(w->reason);
 	r = p->job ? look_at_ranks(w) : 0;
-	if (r == 0 && p->job && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
+	if (r == 0 && p->asks_server && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
 		w->checked_ns = w->waited_ns;
 		if (job_is_removed(p->job)) {
 			struct phrase what;

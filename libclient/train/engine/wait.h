@@ -34,10 +34,12 @@ struct wait_place {
 	 * where a rank may end its work, and its process, before the others have (staleness).
 	 */
 	bool watches_all;
+	/* Asks weightd every second if the job exists: clear it where another thread may use the connection. */
+	bool asks_server;
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
 
-/* What is waited for, for the sentence: "rank 2 did not hand over its gradients of step 17 within 30 s". */
+/* A wait in the words of its sentence: "rank 2 did not hand over its gradients of step 17 within 30 s". */
 struct wait_reason {
 	uint32_t rank;
 	uint64_t step; /* 0: none */
