@@ -12,7 +12,7 @@
 struct weightd_train;
 
 struct handover {
-	uint64_t step; /* whose tensors the rest is about */
+	uint64_t step; /* the rest is about this one */
 	bool *is_ready; /* n_tensors */
 	uint32_t *n_missing; /* tensors of each bucket */
 };

@@ -23,7 +23,7 @@ struct overlap {
 	/* The rest under this lock, with a signal for each change. */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	uint64_t step; /* whose buckets are to be summed */
+	uint64_t step; /* the one to sum buckets of */
 	uint64_t done; /* the step that the thread is done with, for better or worse */
 	bool is_complete; /* this rank handed over all buckets of the step: deadlines count */
 	bool ends;

@@ -143,7 +143,7 @@ void step_decide(struct step *s)
 	s->update.scale = s->max_norm > 0 ? clip_coefficient(t->norm, s->max_norm) : 1;
 }
 
-/* What the update has left to read from other ranks, and to write for them. */
+/* Counts the bytes that the update has left to read from other ranks, and to write for them. */
 static void count_update(struct step *s, const struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;

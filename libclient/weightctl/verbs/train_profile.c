@@ -151,6 +151,7 @@ static int run_rank(struct cli *cli, struct profile *p, uint32_t rank)
 	struct weightd_window *win;
 	int r;
 
+	weightd_close(cli->w); /* the parent's, which it keeps */
 	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_window_open(cli->w, &options, p->last, &win);
