@@ -669,7 +669,10 @@ struct wire_job_leave {
 };
 static_assert(sizeof(struct wire_job_leave) == 16, "wire_job_leave is ABI");
 
-/* --- job remove: by its owner or an administrator; processes keep what they have mapped --- */
+/*
+ * --- job remove: by its owner or an administrator; processes keep what they have mapped ---
+ * The server sets the sticky bit (S_ISVTX) of part 0, by which ranks see without a request that their job was removed.
+ */
 struct wire_job_remove {
 	char name[WIRE_NAME_SIZE];
 };

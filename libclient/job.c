@@ -457,6 +457,11 @@ int weightd_job_check(struct weightd_job *j)
 		r = client_check_owner(j->w);
 	if (r < 0 || j->has_left)
 		return r;
+	if (!j->is_lost && job_lock_is_removed(j->lock)) {
+		j->is_lost = true;
+		(void)sentence_set(&j->why_lost, -ESTALE, "there is no job '%s' any more",
+				   j->join.name);
+	}
 	if (!j->is_lost && !is_connected(j->w)) {
 		r = j->w->survives ? restart_try(j->w) : -ENOTCONN;
 		if (r < 0)

@@ -317,3 +317,10 @@ int job_lock_take(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
 		}
 	}
 }
+
+bool job_lock_is_removed(const struct job_lock *l)
+{
+	struct stat st;
+
+	return fstat(l->fd, &st) == 0 && (st.st_mode & S_ISVTX);
+}

@@ -34,5 +34,8 @@ int job_lock_try(struct job_lock *l, uint32_t rank, pid_t *ret_holder);
 int job_lock_take(struct job_lock *l, uint32_t rank, pid_t *ret_holder);
 void job_lock_release(struct job_lock *l, uint32_t rank);
 
+/* The server has removed the job. */
+bool job_lock_is_removed(const struct job_lock *l);
+
 /* 0: no process; -1: one that this process cannot see. */
 pid_t job_lock_holder(const struct job_lock *l, uint32_t rank);

@@ -136,6 +136,8 @@ static void give_all(struct kept_job *k, struct writer_group *g)
 	g->memory = take_ptr(k->memory);
 	g->description = k->description;
 	g->ready = true;
+	if (g->removed)
+		group_memory_mark_removed(g->memory); /* the last server may have died before it did */
 }
 
 /* 0, or what is wrong with it: then nothing of it was taken. */

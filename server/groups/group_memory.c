@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -288,6 +289,12 @@ uint64_t group_memory_step(const struct group_memory *m)
 
 	/* A part of fewer bytes has no step. */
 	return pread(m->parts[0].probe_fd, &step, sizeof(step), 0) == sizeof(step) ? step : 0;
+}
+
+void group_memory_mark_removed(const struct group_memory *m)
+{
+	/* Read permission stays: leases of group_memory_in_use() need it. */
+	(void)fchmod(m->parts[0].probe_fd, S_ISVTX | 0400);
 }
 
 bool group_memory_in_use(const struct group_memory *m)

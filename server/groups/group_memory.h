@@ -73,5 +73,8 @@ int group_memory_open(const struct group_memory *m, unsigned part, int *ret_fd);
 /* The first eight bytes of part 0; read, never mapped, since a rank may remove the pages. */
 uint64_t group_memory_step(const struct group_memory *m);
 
+/* Shows the ranks that the job was removed. */
+void group_memory_mark_removed(const struct group_memory *m);
+
 /* True while a process has a part open or mapped. */
 bool group_memory_in_use(const struct group_memory *m);

@@ -386,6 +386,8 @@ void writer_group_drop(struct writer_group *g, const char *why)
 	fault_point("job-remove-begun");
 	writer_group_save(g);
 	fault_point("job-remove-committed");
+	if (g->memory && g->ready)
+		group_memory_mark_removed(g->memory);
 	timer_stop(&g->timer);
 	if (!g->busy)
 		writer_group_reap(g);

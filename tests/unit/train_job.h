@@ -28,7 +28,7 @@
 #define TRAIN_JOB_NAME "run"
 #define TRAIN_JOB_TOKEN TRAIN_JOB_NAME ":0"
 
-/* What weightd would hold. */
+/* State that weightd would have. */
 struct train_job_server {
 	uint32_t n_ranks;
 	int fds[WEIGHTD_PARTS_MAX]; /* of parts, empty until the first rank joins */

@@ -18,7 +18,7 @@
 #define ROUNDS_MAX 50000
 #define ROUNDS_NS ((uint64_t)200000000)
 
-/* What is run, with `n` elements of all ranks together. */
+/* One collective on `n` elements. */
 struct subject {
 	struct weightd_window *win;
 	uint64_t n, n_bytes;

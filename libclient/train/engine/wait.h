@@ -37,7 +37,7 @@ struct wait_place {
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
 
-/* What is waited for, for the sentence: "rank 2 did not hand over its gradients of step 17 within 30 s". */
+/* A wait in the words of its sentence: "rank 2 did not hand over its gradients of step 17 within 30 s". */
 struct wait_reason {
 	uint32_t rank;
 	uint64_t step; /* 0: none */

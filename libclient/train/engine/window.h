@@ -47,7 +47,7 @@ struct weightd_window {
 struct window_head *window_head(const struct weightd_window *win);
 struct window_rank *window_rank(const struct weightd_window *win, uint32_t rank);
 uint8_t *window_range(const struct weightd_window *win, uint32_t rank);
-/* What a rank hands over in the barrier that comes next. The other half is still read by those who left the last one late. */
+/* Bytes that a rank hands over in barrier `epoch`: one half for even ones, one for odd ones. */
 uint8_t *window_stage(const struct weightd_window *win, uint32_t rank, uint64_t epoch);
 
 /* -ECHILD, or the failure that broke the window, with a sentence. */

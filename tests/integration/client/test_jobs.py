@@ -373,6 +373,8 @@ def test_a_removed_job_is_gone_for_its_ranks(client, connect):
         client.remove_job("train")
         assert client.jobs() == {}
         with failed(errno.ESTALE, "job 'train' was removed; rank 0 keeps what it has mapped"):
+            job.check()
+        with failed(errno.ESTALE, "job 'train' was removed; rank 0 keeps what it has mapped"):
             job.leave()
         with failed(errno.ESTALE, "job 'train' was removed"):
             job.check()
