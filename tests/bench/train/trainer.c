@@ -1,14 +1,43 @@
 #include "tests/bench/train/trainer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/bench/connection.h"
 #include "tests/bench/stopwatch.h"
 
+#define N_MATRICES 74
+#define N_TENSORS (2 * N_MATRICES)
+#define VECTOR 385 /* elements */
+#define NAME_SIZE 16
+
 static void check(int r)
 {
 	if (r < 0)
 		stopwatch_fail("%s", weightd_train_error());
+}
+
+/* As in a model: matrices, each with a vector that does not fill its last cache line. */
+static void tensors_describe(struct weightd_train_tensor tensors[N_TENSORS],
+			     uint64_t shapes[N_TENSORS], char names[N_TENSORS][NAME_SIZE],
+			     uint64_t n_elements)
+{
+	uint64_t each = n_elements / N_MATRICES;
+
+	for (uint32_t i = 0; i < N_TENSORS; i++) {
+		bool is_vector = i % 2;
+
+		shapes[i] = is_vector ? VECTOR : each - VECTOR;
+		if (i == 0)
+			shapes[i] += n_elements % N_MATRICES;
+		(void)snprintf(names[i], NAME_SIZE, "%u.%s", i / 2, is_vector ? "bias" : "weight");
+		tensors[i] = (struct weightd_train_tensor){.size = sizeof(tensors[i]),
+							   .name = names[i],
+							   .shape = &shapes[i],
+							   .n_dims = 1,
+							   .dtype = WEIGHTD_F32,
+							   .role = WEIGHTD_PARAM};
+	}
 }
 
 struct weightd_plan *trainer_plan(const struct trainer_options *o)
@@ -19,12 +48,6 @@ struct weightd_plan *trainer_plan(const struct trainer_options *o)
 					    .beta1 = 0.9,
 					    .beta2 = 0.999,
 					    .eps = 1e-8};
-	const struct weightd_train_tensor tensor = {.size = sizeof(tensor),
-						    .name = "flat",
-						    .shape = &o->n_elements,
-						    .n_dims = 1,
-						    .dtype = WEIGHTD_F32,
-						    .role = WEIGHTD_PARAM};
 	struct weightd_plan_options options = {.size = sizeof(options),
 					       .strategy = "shared",
 					       .optimizer = WEIGHTD_ADAMW,
@@ -32,32 +55,35 @@ struct weightd_plan *trainer_plan(const struct trainer_options *o)
 					       .n_groups = 1,
 					       .form = WEIGHTD_STEP_FUSED,
 					       .without_journal = o->without_journal};
+	struct weightd_train_tensor tensors[N_TENSORS];
+	uint64_t shapes[N_TENSORS];
+	char names[N_TENSORS][NAME_SIZE];
 	struct weightd_mesh *mesh;
 	struct weightd_plan *plan;
 
+	tensors_describe(tensors, shapes, names, o->n_elements);
 	check(weightd_mesh_new(&dim, 1, &mesh));
 	options.mesh = mesh;
-	check(weightd_plan_new(&tensor, 1, &options, &plan));
+	check(weightd_plan_new(tensors, N_TENSORS, &options, &plan));
 	weightd_mesh_free(mesh);
 	return plan;
 }
 
 /* First values of parameters, by rank 0, and of gradients, which stay in the job as all else does. */
-static void values_set(struct trainer *t, uint32_t rank)
+static void values_set(struct trainer *t, uint32_t rank, float *values)
 {
-	float *grad = weightd_train_grad(t->train, 0), *param;
+	for (uint32_t tensor = 0; tensor < N_TENSORS; tensor++) {
+		struct weightd_train_tensor row = {.size = sizeof(row)};
+		float *grad = weightd_train_grad(t->train, tensor);
 
-	for (uint64_t i = 0; i < t->n_elements; i++)
-		grad[i] = (float)((i + rank) % 777) * 1e-3f - 0.4f;
-	if (rank != 0)
-		return;
-	param = malloc(t->n_elements * sizeof(float));
-	if (!param)
-		stopwatch_fail("out of memory");
-	for (uint64_t i = 0; i < t->n_elements; i++)
-		param[i] = (float)(i % 1000) * 1e-3f;
-	check(weightd_train_fill(t->train, 0, param));
-	free(param);
+		check(weightd_plan_tensor(t->plan, tensor, &row));
+		for (uint64_t i = 0; i < row.shape[0]; i++) {
+			grad[i] = (float)((i + rank) % 777) * 1e-3f - 0.4f;
+			values[i] = (float)(i % 1000) * 1e-3f;
+		}
+		if (rank == 0)
+			check(weightd_train_fill(t->train, tensor, values));
+	}
 }
 
 struct trainer trainer_open(const struct trainer_options *o)
@@ -65,13 +91,17 @@ struct trainer trainer_open(const struct trainer_options *o)
 	const struct weightd_train_options options = {.size = sizeof(options),
 						      .rank = o->rank,
 						      .deadline_ms = 60000};
-	struct trainer t = {.w = connect_anew(),
-			    .plan = trainer_plan(o),
-			    .n_elements = o->n_elements};
+	struct trainer t = {.w = connect_anew(), .plan = trainer_plan(o)};
+	float *values;
 
 	check(weightd_train_open(t.w, t.plan, &options, &t.train));
-	if (weightd_train_step(t.train) == 0)
-		values_set(&t, o->rank);
+	if (weightd_train_step(t.train) == 0) {
+		values = malloc(o->n_elements * sizeof(float));
+		if (!values)
+			stopwatch_fail("out of memory");
+		values_set(&t, o->rank, values);
+		free(values);
+	}
 	check(weightd_train_begin(t.train));
 	return t;
 }

@@ -1,5 +1,5 @@
 /*
- * A trainer of one flat tensor, as the programs of this folder have it
+ * A trainer of matrices and vectors, as the programs of this folder have it
  */
 #pragma once
 
@@ -9,12 +9,11 @@ struct trainer {
 	struct weightd *w;
 	struct weightd_plan *plan;
 	struct weightd_train *train;
-	uint64_t n_elements;
 };
 
 struct trainer_options {
 	uint32_t rank, n_ranks;
-	uint64_t n_elements;
+	uint64_t n_elements; /* of all parameters */
 	bool without_journal;
 };
 
