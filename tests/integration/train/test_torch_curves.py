@@ -93,6 +93,14 @@ def test_tied_weights_are_one_tensor_and_have_both_gradients(host, daemon):
         assert result["is_tied"] and len(result["tensors"]) == 1
 
 
+def test_running_statistics_are_each_ranks_own(host, daemon):
+    one, other = host.play(daemon, "statistics", 2)
+    assert one["parameters"] == other["parameters"] and one["mean"] != other["mean"]
+    for result in one, other:
+        assert result["batches"] == result["calls"] == 3 and sorted(result["planned"]) == [
+            "body.1.num_batches_tracked", "body.1.running_mean", "body.1.running_var", "calls"]
+
+
 def test_groups_and_a_scheduler_of_torch_work_as_with_its_optimizer(host, daemon):
     (expected,) = host.play(daemon, "grouped", is_ours=False)
     assert len({tuple(rates) for rates in expected["rates"]}) > 5

@@ -80,7 +80,7 @@ def kill_at_random(host, daemon, n, steps, n_kills, seed, **options):
     ranks = host.launch(daemon, "run", n, steps=steps, job="j", **options)
     while not all(rank.is_over() for rank in ranks):
         victim = dice.randrange(n)
-        if ranks[victim].is_over(dice.uniform(0, 0.25)) or kills == n_kills:
+        if ranks[victim].is_over(dice.uniform(0, 0.06)) or kills == n_kills:
             ranks[victim].is_over(0.25)
             continue
         ranks[victim].kill()
@@ -93,7 +93,7 @@ def kill_at_random(host, daemon, n, steps, n_kills, seed, **options):
 def test_thirty_kills_leave_no_trace(host, daemon):
     """WEIGHTD_PYTHON_KILLS and WEIGHTD_PYTHON_STEPS for more, WEIGHTD_SEED for the same again."""
     n_kills = int(os.environ.get("WEIGHTD_PYTHON_KILLS", 30))
-    steps = int(os.environ.get("WEIGHTD_PYTHON_STEPS", 1500))
+    steps = int(os.environ.get("WEIGHTD_PYTHON_STEPS", 2500))
     seed = int(os.environ.get("WEIGHTD_SEED", random.randrange(2**32)))
     expected = whole(host, daemon, 2, steps=steps)
     results, kills = kill_at_random(host, daemon, 2, steps, n_kills, seed)

@@ -23,6 +23,7 @@ def test_modules_that_cannot_be_trained_are_refused_by_name(host, daemon):
             "lr": "ValueError: parameter group 0: lr is -1.0",
             "mesh": "ValueError: the mesh {'dp': 3} has 3 ranks, and the launcher started 1",
             "dim": "Error: ",
+            "machines": "ValueError: the launcher started 2 ranks ($WORLD_SIZE), 1 of them on this machine",
     }.items():
         assert found.pop(what).startswith(says), what
     assert not found

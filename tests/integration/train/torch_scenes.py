@@ -24,13 +24,17 @@ class Net(nn.Module):
 
 
 class Plain(nn.Module):
-    """With running statistics and dropout."""
+    """With running statistics, dropout, and a buffer that is another tensor after each call."""
 
     def __init__(self):
         super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
         self.body = nn.Sequential(nn.Linear(10, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 5))
 
     def forward(self, x):
+        self.calls = self.calls + 1
+        self.scratch = self.scratch + 1
         return self.body(x)
 
 
@@ -293,6 +297,22 @@ def tied(steps=5, is_ours=True):
     return result
 
 
+def statistics(steps=3):
+    """Parameters and buffers of this rank."""
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made(Plain))
+    with weightd.train.AdamW(module, lr=0.01) as optimizer:
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, rank, n)).backward()
+            optimizer.step()
+        return {"parameters": {name: p.flatten().tolist() for name, p in module.named_parameters()},
+                "mean": module.body[1].running_mean.tolist(), "calls": module.calls.item(),
+                "batches": module.body[1].num_batches_tracked.item(),
+                "planned": [tensor["name"] for tensor in optimizer.plan()["tensors"] if tensor["role"] == "buffer"]}
+
+
 def grouped(is_ours, steps=7):
     """Two groups of different rates and decays, and a scheduler of torch; the rates of each step."""
     import weightd.train
@@ -379,7 +399,8 @@ def where(module, optimizer):
         ranges.append((offset, offset + parameter.numel() * 4))
     buffers = {name: optimizer._trainer.buffer(index) for index, (name, row) in enumerate(placed.items())
                if row["role"] == "buffer"}
-    wrong += [name for name, buffer in module.named_buffers() if buffer.data_ptr() != buffers[name].data_ptr()]
+    wrong += [name for name, buffer in module.named_buffers()
+              if name in module.state_dict() and buffer.data_ptr() != buffers[name].data_ptr()]
     ranges.sort()
     if any(end > begin for (_, end), (begin, _) in zip(ranges, ranges[1:])):
         wrong.append("ranges overlap")
@@ -724,8 +745,11 @@ def refusals():
     module = made()
     other = made()
     mesh = weightd.train.init_mesh()
+    os.environ.update(LOCAL_WORLD_SIZE="1", WORLD_SIZE="2")
+    machines = attempt(weightd.train.init_mesh)
+    os.environ.update(WORLD_SIZE="1")
     return {
-        "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart), "sparse": sharding(sparse),
+        "machines": machines, "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart), "sparse": sharding(sparse),
         "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"), "form": sharding(made(), form="three"),
         "unsharded": attempt(lambda: weightd.train.AdamW(made())),
         "groups": attempt(lambda: weightd.train.AdamW([sharded(module).inner.weight])),

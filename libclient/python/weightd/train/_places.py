@@ -82,6 +82,7 @@ class Places:
                             "must save it; keep its form")
             with torch.no_grad():
                 place.tensor.copy_(now)
+            place.owner._buffers[place.attribute] = place.tensor
 
     def has_written(self) -> None:
         """After the update: a backward pass through the old values fails, in torch's own words."""
