@@ -1374,8 +1374,7 @@ int weightd_job_holder(const struct weightd_job *j, uint32_t rank);
 int weightd_job_hold(struct weightd_job *j, uint32_t rank);
 void weightd_job_release(struct weightd_job *j, uint32_t rank);
 /*
- * Joins again if the connection to the server was lost and the server is back. Never waits. -ESTALE: the job was removed,
- * which a rank notices here only with a server that survives restarts, and on a connection without buffers and writers;
+ * Joins again if the connection to the server was lost and the server is back. Never waits. -ESTALE: the job was removed;
  * -ENOTCONN: the server is not there (the memory is).
  */
 int weightd_job_check(struct weightd_job *j);

@@ -352,21 +352,6 @@ static void fail_callers(struct writer_group *g)
 	}
 }
 
-/*
- * A member notices a removal by the end of its connection, if that is for the job alone, and if it would connect again: to
- * a server that survives restarts.
- */
-static void end_member(struct group_member *m)
-{
-	const struct writer_group *g = m->group;
-	struct session *s = m->session;
-
-	(void)group_member_free(m);
-	if (store_works(&g->server->store) && !s->pending && list_empty(&s->members) &&
-	    list_empty(&s->leases) && list_empty(&s->writers))
-		session_doom(s, "its job was removed");
-}
-
 void writer_group_drop(struct writer_group *g, const char *why)
 {
 	struct session *actor = g->server->actor;
@@ -381,7 +366,7 @@ void writer_group_drop(struct writer_group *g, const char *why)
 	list_append(&g->server->removed_groups, &g->link);
 	quota_refund(&g->charge); /* its bytes and descriptors stay charged until they are free */
 	while ((m = list_first(&g->members, struct group_member, link)))
-		end_member(m);
+		(void)group_member_free(m);
 	fail_callers(g);
 	fault_point("job-remove-begun");
 	writer_group_save(g);

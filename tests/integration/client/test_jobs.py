@@ -632,31 +632,3 @@ def wire_memfd(size):
         yield fd
     finally:
         os.close(fd)
-
-
-def is_removed(child):
-    try:
-        tell(child, "check")
-    except Failed as e:
-        assert e.errno == errno.ENOTCONN or re.search("job 'train' was removed", e.sentence), e
-        return e.errno == errno.ESTALE
-    return False
-
-
-def test_a_rank_that_only_checks_notices_a_removal(kept):
-    """It waits for other ranks, perhaps, and asks the server for nothing else."""
-    with Client(kept.socket) as client:
-        token = client.create_job("train", 1)
-        with child_rank(kept, token) as child:
-            tell(child, "check")
-            client.remove_job("train")
-            until(lambda: is_removed(child), "the rank notices that its job was removed")
-
-
-def test_a_removal_leaves_a_connection_that_holds_more(kept):
-    with Client(kept.socket) as client, Client(kept.socket) as other:
-        other.publish("kept", b"data")
-        with other.join(client.create_job("train", 1), 0, PARTS), other.attach("kept"):
-            before = client.ping().n_leases
-            client.remove_job("train")
-            assert client.ping().n_leases == before > 0
