@@ -322,7 +322,10 @@ bool weightd_train_wants(const struct weightd_train *t, uint32_t tensor);
 struct weightd_update {
 	size_t size; /* set by the caller */
 	const double *lr; /* learning rate of each parameter group; those of rank 0 count, as its max_norm does */
-	/* This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal. */
+	/*
+	 * This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal.
+	 * A plan with overlap has summed with equal weights before it knows better: unequal ones sum all buckets again.
+	 */
 	double weight;
 	bool has_loss;
 	double loss; /* checked: a NaN of one rank ends the step on all with -EDOM, and nothing changed but its number */
