@@ -63,11 +63,16 @@ static int teardown(void **state)
 static struct weightd_job *join_rank(uint32_t rank)
 {
 	struct weightd_part part = {.size = sizeof(part), .kind = "WORDS", .n_bytes = 4096};
-	struct weightd_join_options options = {
-		.size = sizeof(options), .rank = rank, .n_parts = 1, .parts = &part};
+	struct weightd_join_options options = {.size = sizeof(options),
+					       .rank = rank,
+					       .n_parts = 1,
+					       .parts = &part,
+					       .description = "words",
+					       .description_size = 5};
 	struct weightd_job *job;
 
-	assert(weightd_job_join(NULL, TRAIN_JOB_TOKEN, &options, &job) == 0);
+	if (weightd_job_join(NULL, TRAIN_JOB_TOKEN, &options, &job) < 0)
+		abort();
 	return job;
 }
 

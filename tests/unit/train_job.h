@@ -57,12 +57,11 @@ __attribute__((unused)) static void train_job_start(uint32_t n_ranks)
 			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert(train_job != MAP_FAILED);
 	train_job->n_ranks = n_ranks;
-	for (int i = 0; i < WEIGHTD_PARTS_MAX; i++) {
-		int r = fd_memfd("part", 0, &train_job->fds[i]);
-
-		assert(r == 0);
-	}
-	assert(fd_memfd("description", 0, &train_job->description_fd) == 0);
+	for (int i = 0; i < WEIGHTD_PARTS_MAX; i++)
+		if (fd_memfd("part", 0, &train_job->fds[i]) < 0)
+			abort();
+	if (fd_memfd("description", 0, &train_job->description_fd) < 0)
+		abort();
 }
 
 __attribute__((unused)) static void train_job_stop(void)
