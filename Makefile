@@ -505,7 +505,7 @@ to-check:
 to-check-san:
 	$(Q)$(MAKE) --no-print-directory model || true
 	$(Q)$(MAKE) --no-print-directory all fakes
-	$(Q)$(MAKE) --no-print-directory SAN=address programs faults unit gpu-programs
+	$(Q)$(MAKE) --no-print-directory SAN=address programs faults unit refs gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread threaded
 
 # Lists the tests that need not run sanitized. Takes an hour.
@@ -570,8 +570,9 @@ gpu-rehearsal: gpu-pack fakes
 
 soak: KILLS ?= 1000
 soak: all soaks
-	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) WEIGHTD_KILLS=$(KILLS) $(PYTEST) $(ARGS) tests/soak \
-		tests/integration/train/test_kills.py
+	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) WEIGHTD_KILLS=$(KILLS) WEIGHTD_PYTHON_KILLS=30 \
+		WEIGHTD_PYTHON_STEPS=2500 $(PYTEST) $(ARGS) tests/soak tests/integration/train/test_kills.py \
+		tests/integration/train/test_torch_life.py::test_random_kills_leave_no_trace
 
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare
