@@ -253,6 +253,21 @@ static int fetch_part(struct weightd_job *j, uint32_t i, int *ret_fd)
 	return r < 0 ? wrong_part(j, i, r) : 0;
 }
 
+/* Another rank has it for a moment, and must not be ended for that. */
+static int say_acting(const struct weightd_job *j, uint32_t rank, pid_t holder)
+{
+	int64_t actor = job_lock_rank_of(j->lock, holder);
+	char who[64] = "another rank";
+
+	if (holder > 0 && actor >= 0)
+		(void)snprintf(who, sizeof(who), "process %d, rank %" PRId64 ",", (int)holder,
+			       actor);
+	return sentence_set(&j->w->sentence, -EBUSY,
+			    "%s is finishing the last step of rank %" PRIu32
+			    " of job '%s', which died; start rank %" PRIu32 " again later",
+			    who, rank, j->join.name, rank);
+}
+
 static int say_busy(const struct weightd_job *j, uint32_t rank, pid_t holder)
 {
 	struct sentence *s = &j->w->sentence;
@@ -262,6 +277,8 @@ static int say_busy(const struct weightd_job *j, uint32_t rank, pid_t holder)
 				    "this process, %d, is rank %" PRIu32
 				    " of job '%s' already; free that one first (weightd_job_free)",
 				    (int)holder, rank, j->join.name);
+	if (j->lock && holder && job_lock_is_acting(j->lock, rank, holder))
+		return say_acting(j, rank, holder);
 	if (holder < 0)
 		return sentence_set(s, -EBUSY,
 				    "rank %" PRIu32
@@ -402,7 +419,7 @@ int weightd_job_hold(struct weightd_job *j, uint32_t rank)
 				    "rank %" PRIu32 " cannot act for rank %" PRIu32
 				    ": job '%s' has ranks 0 to %" PRIu32,
 				    j->join.rank, rank, j->join.name, j->n_ranks - 1);
-	r = job_lock_try(j->lock, rank, &holder);
+	r = job_lock_act(j->lock, rank, &holder);
 	if (r == -EBUSY)
 		return say_busy(j, rank, holder);
 	return r < 0 ? wrong_part(j, 0, r) : 0;
@@ -411,7 +428,7 @@ int weightd_job_hold(struct weightd_job *j, uint32_t rank)
 void weightd_job_release(struct weightd_job *j, uint32_t rank)
 {
 	if (rank < j->n_ranks && rank != j->join.rank && j->owner == getpid())
-		job_lock_release(j->lock, rank);
+		job_lock_end_act(j->lock, rank);
 }
 
 static int say_gone(const struct weightd_job *j)

@@ -21,8 +21,8 @@
 #include "ipc/base/num.h"
 
 #define ENDING_NS UINT64_C(2000000000) /* how long a process may take to unmap what it has */
-#define ACTING_NS UINT64_C(5000000000) /* and another rank, to finish an update in its place */
-#define RETRY_NS UINT64_C(5000000)
+#define ACTING_NS UINT64_C(60000000000) /* and another rank, to finish an update in its place */
+#define RETRY_MS 5
 /* PF_EXITING, PF_POSTCOREDUMP and PF_DUMPCORE, in field 9 of /proc/PID/stat. */
 #define FLAGS_ENDING 0x20cu
 
@@ -76,23 +76,29 @@ static bool is_same_file(const struct job_lock *a, const struct job_lock *b)
 	return a->dev == b->dev && a->ino == b->ino;
 }
 
-static int set_lock(const struct job_lock *l, uint32_t rank, short type)
+/* Locked as well, from before until after the rank, by a process that is another one. */
+static uint32_t byte_of_acting(uint32_t rank)
+{
+	return WIRE_JOB_RANKS_MAX + rank;
+}
+
+static int set_lock(const struct job_lock *l, uint32_t byte, short type)
 {
 	struct flock range = {
 		.l_type = type,
 		.l_whence = SEEK_SET,
-		.l_start = rank,
+		.l_start = byte,
 		.l_len = 1,
 	};
 
 	return fcntl(l->fd, F_SETLK, &range) < 0 ? -errno : 0;
 }
 
-static void release(struct job_lock *l, uint32_t rank)
+static void release(struct job_lock *l, uint32_t byte)
 {
-	if (l->ranks[rank] && l->owner == getpid())
-		(void)set_lock(l, rank, F_UNLCK); /* cannot fail for a byte that is locked */
-	l->ranks[rank] = false;
+	if (l->bytes[byte] && l->owner == getpid())
+		(void)set_lock(l, byte, F_UNLCK); /* cannot fail for a byte that is locked */
+	l->bytes[byte] = false;
 }
 
 /* True if closing a descriptor of the file would release a lock that somebody relies on. */
@@ -126,8 +132,8 @@ void job_lock_free(struct job_lock *l)
 	if (!l)
 		return;
 	mutex_lock();
-	for (uint32_t rank = 0; rank < WIRE_JOB_RANKS_MAX; rank++)
-		release(l, rank);
+	for (uint32_t byte = 0; byte < JOB_LOCK_BYTES; byte++)
+		release(l, byte);
 	l->is_idle = true;
 	if (!is_file_locked(l))
 		close_idle(l);
@@ -135,27 +141,27 @@ void job_lock_free(struct job_lock *l)
 }
 
 /* Under the mutex. */
-static bool is_ours(const struct job_lock *file, uint32_t rank)
+static bool is_ours(const struct job_lock *file, uint32_t byte)
 {
 	const struct job_lock *l;
 
 	list_for_each(l, &locks, link)
-		if (is_same_file(l, file) && l->owner == getpid() && l->ranks[rank])
+		if (is_same_file(l, file) && l->owner == getpid() && l->bytes[byte])
 			return true;
 	return false;
 }
 
 /* Under the mutex. */
-static pid_t find_holder(const struct job_lock *l, uint32_t rank)
+static pid_t find_holder(const struct job_lock *l, uint32_t byte)
 {
 	struct flock range = {
 		.l_type = F_WRLCK,
 		.l_whence = SEEK_SET,
-		.l_start = rank,
+		.l_start = byte,
 		.l_len = 1,
 	};
 
-	if (is_ours(l, rank))
+	if (is_ours(l, byte))
 		return getpid();
 	if (fcntl(l->fd, F_GETLK, &range) < 0 || range.l_type == F_UNLCK)
 		return 0;
@@ -172,19 +178,32 @@ pid_t job_lock_holder(const struct job_lock *l, uint32_t rank)
 	return holder;
 }
 
-static int try_locked(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
+bool job_lock_is_acting(const struct job_lock *l, uint32_t rank, pid_t pid)
 {
-	int r = is_ours(l, rank) ? -EAGAIN : set_lock(l, rank, F_WRLCK);
+	return job_lock_holder(l, byte_of_acting(rank)) == pid;
+}
+
+int64_t job_lock_rank_of(const struct job_lock *l, pid_t pid)
+{
+	for (uint32_t rank = 0; rank < WIRE_JOB_RANKS_MAX; rank++)
+		if (job_lock_holder(l, rank) == pid && !job_lock_is_acting(l, rank, pid))
+			return rank;
+	return -1;
+}
+
+static int try_locked(struct job_lock *l, uint32_t byte, pid_t *ret_holder)
+{
+	int r = is_ours(l, byte) ? -EAGAIN : set_lock(l, byte, F_WRLCK);
 
 	if (r == -EAGAIN || r == -EACCES) {
-		*ret_holder = find_holder(l, rank);
+		*ret_holder = find_holder(l, byte);
 		return -EBUSY;
 	}
-	l->ranks[rank] = r == 0;
+	l->bytes[byte] = r == 0;
 	return r;
 }
 
-int job_lock_try(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
+static int lock_try(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
 {
 	int r;
 
@@ -194,10 +213,27 @@ int job_lock_try(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
 	return r;
 }
 
-void job_lock_release(struct job_lock *l, uint32_t rank)
+int job_lock_act(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
+{
+	uint32_t acting = byte_of_acting(rank);
+	int r;
+
+	mutex_lock();
+	r = try_locked(l, acting, ret_holder);
+	if (r == 0) {
+		r = try_locked(l, rank, ret_holder);
+		if (r < 0)
+			release(l, acting);
+	}
+	mutex_unlock();
+	return r;
+}
+
+void job_lock_end_act(struct job_lock *l, uint32_t rank)
 {
 	mutex_lock();
 	release(l, rank);
+	release(l, byte_of_acting(rank));
 	mutex_unlock();
 }
 
@@ -256,15 +292,6 @@ static bool wait_for_end(int pidfd, uint64_t end_ns)
 	return poll(&ended, 1, now_ns < end_ns ? (int)((end_ns - now_ns) / 1000000) : 0) > 0;
 }
 
-/* True if the process is another rank, which acts for this one. */
-static bool is_acting(const struct job_lock *l, uint32_t rank, pid_t pid)
-{
-	for (uint32_t i = 0; i < WIRE_JOB_RANKS_MAX; i++)
-		if (i != rank && job_lock_holder(l, i) == pid)
-			return true;
-	return false;
-}
-
 enum holder_state {
 	HOLDER_LIVES, /* and is the rank */
 	HOLDER_ACTS, /* in the place of the rank, for a moment */
@@ -275,17 +302,20 @@ enum holder_state {
 static enum holder_state wait_for_holder(const struct job_lock *l, uint32_t rank, pid_t pid,
 					 uint64_t start_ns)
 {
-	cleanup(fd_closep) int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	uint64_t now_ns = num_now_ns();
+	cleanup(fd_closep) int pidfd = -1;
 
+	if (job_lock_is_acting(l, rank, pid) && num_now_ns() < start_ns + ACTING_NS) {
+		(void)poll(NULL, 0, RETRY_MS); /* no event announces that it is done */
+		return HOLDER_ACTS;
+	}
+	if (pid < 0)
+		return HOLDER_LIVES;
+	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (pidfd < 0)
 		return errno == ESRCH ? HOLDER_ENDED : HOLDER_LIVES;
 	if (is_exiting(pid) || is_killed(pid))
 		return wait_for_end(pidfd, start_ns + ENDING_NS) ? HOLDER_ENDED : HOLDER_LIVES;
-	if (!is_acting(l, rank, pid) || now_ns >= start_ns + ACTING_NS)
-		return HOLDER_LIVES;
-	(void)wait_for_end(pidfd, now_ns + RETRY_NS); /* no event announces that it is done */
-	return HOLDER_ACTS;
+	return HOLDER_LIVES;
 }
 
 int job_lock_take(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
@@ -295,15 +325,17 @@ int job_lock_take(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
 	pid_t ended = 0;
 
 	for (;;) {
-		int r = job_lock_try(l, rank, ret_holder);
+		int r = lock_try(l, rank, ret_holder);
+		enum holder_state state;
 
-		if (r != -EBUSY || *ret_holder < 0 || *ret_holder == getpid())
+		if (r != -EBUSY || *ret_holder == getpid())
 			return r;
 		if (*ret_holder == 0)
 			continue; /* released meanwhile */
-		if (is_last)
+		state = wait_for_holder(l, rank, *ret_holder, start_ns);
+		if (is_last && state != HOLDER_ACTS)
 			return r;
-		switch (wait_for_holder(l, rank, *ret_holder, start_ns)) {
+		switch (state) {
 		case HOLDER_LIVES:
 			is_last = true; /* its number may have been another process's before */
 			break;
@@ -313,6 +345,7 @@ int job_lock_take(struct job_lock *l, uint32_t rank, pid_t *ret_holder)
 			ended = *ret_holder;
 			break;
 		case HOLDER_ACTS:
+			is_last = false;
 			break;
 		}
 	}

@@ -1344,12 +1344,13 @@ struct weightd_join_options {
  * Becomes a rank of a job. The first rank makes its memory, zero, in all parts or none; this may take as long as a create.
  * The caller owns the result, which keeps the connection open. -ENOENT: no such job; -EACCES: another user's, or the
  * wrong token; -EBUSY: a living process is this rank, which the sentence names (one that is ending is waited for, 2 s at
- * most, and one that acts for the rank 5 s); -EPROTOTYPE: parts or description differ
- * from the job's; -ENOMEM and -EDQUOT: there is no room, by the sentence, and nothing was taken.
+ * most, and one that acts for the rank, 60 s: the sentence then says so); -EPROTOTYPE: parts or description differ from the
+ * job's; -ENOMEM and -EDQUOT: there is no room, by the sentence, and nothing was taken.
  *
  * The library holds a POSIX record lock (F_SETLK) on byte `rank` of part 0 for as long as the process lives: the
  * kernel's proof that no two processes are one rank. Other processes read it with F_GETLK: it names the process, and
- * ends with it. The lock is lost if this process closes any descriptor of its own for that part.
+ * ends with it. One that acts for the rank (weightd_job_hold()) locks byte WEIGHTD_RANKS_MAX + `rank` as well. The lock is
+ * lost if this process closes any descriptor of its own for that part.
  */
 int weightd_job_join(struct weightd *w, const char *token,
 		     const struct weightd_join_options *options, struct weightd_job **ret);
@@ -1369,7 +1370,7 @@ int weightd_job_fd(const struct weightd_job *j, uint32_t part);
 int weightd_job_holder(const struct weightd_job *j, uint32_t rank);
 /*
  * Takes the lock of another rank, whose process died, to act for it; weightd_job_release() gives it back. -EBUSY: a living
- * process is that rank.
+ * process is that rank, or acts for it.
  */
 int weightd_job_hold(struct weightd_job *j, uint32_t rank);
 void weightd_job_release(struct weightd_job *j, uint32_t rank);

@@ -318,6 +318,46 @@ def test_a_successor_waits_for_a_rank_that_acts_for_it(daemon, client):
             assert job.holder(1) == child.pid
 
 
+@pytest.mark.timeout(120)
+def test_a_successor_waits_as_long_as_a_rank_acts_for_it(daemon, client):
+    """Beyond the few seconds in which a process ends. What it says to who will not wait is tested below."""
+    token = client.create_job("train", 2)
+    with client.join(token, 0, PARTS) as job:
+        job.hold(1)
+        with Child(rank_of_a_child, daemon.socket, token, 1, PARTS) as child:
+            assert not child.pipe.poll(7), child.hear()
+            job.release(1)
+            assert child.hear() is None
+            assert job.holder(1) == child.pid
+
+
+def test_nobody_is_told_to_end_a_process_that_acts_for_a_rank(daemon, client):
+    token = client.create_job("train", 3)
+    with client.join(token, 2, PARTS) as job, child_rank(daemon, token, 0) as actor:
+        tell(actor, "hold", 1)
+        with pytest.raises(Failed) as e:
+            job.hold(1)
+        assert e.value.errno == errno.EBUSY
+        assert re.search(f"process {actor.pid}, rank 0, is finishing the last step of rank 1 .*start rank 1 again later",
+                         e.value.sentence), e.value.sentence
+        assert "kill" not in e.value.sentence
+        with failed(errno.EBUSY, f"rank 0 of job 'train' is process {actor.pid}, which lives; end it"):
+            job.hold(0)
+        tell(actor, "release", 1)
+        job.hold(1)
+
+
+def test_a_second_process_is_refused_at_once_while_the_first_acts_for_another_rank(daemon, client):
+    token = client.create_job("train", 2)
+    with client.join(token, 0, PARTS) as job, Child(rank_of_a_child, daemon.socket, token, 0, PARTS) as second:
+        assert second.hear().errno == errno.EBUSY
+        job.hold(1)
+        with Child(rank_of_a_child, daemon.socket, token, 0, PARTS) as third:
+            assert third.pipe.poll(4), "it waits for a rank that lives"
+            refused = third.hear()
+        assert refused.errno == errno.EBUSY and f"kill {os.getpid()}" in refused.sentence, refused
+
+
 def test_a_child_of_a_rank_may_look_and_nothing_more(daemon, client):
     token = client.create_job("train", 2)
 
