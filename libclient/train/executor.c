@@ -3,6 +3,8 @@
  */
 #include "libclient/train/executor.h"
 
+#include <math.h>
+
 #include "ipc/base/num.h"
 #include "libclient/train/finish.h"
 
@@ -44,8 +46,10 @@ static int decide_run(struct step *s, const struct plan_op *op)
 	struct weightd_train *t = s->t;
 
 	(void)op;
-	if (s->is_skipped)
+	if (s->is_skipped) {
+		t->norm = NAN;
 		return 0;
+	}
 	step_measure(s, &t->arena);
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,

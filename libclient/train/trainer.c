@@ -7,6 +7,8 @@
 #include "libclient/train/trainer.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,6 +90,7 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	char token[WEIGHTD_TOKEN_MAX];
 	uint64_t image_size;
 	const void *image = weightd_plan_image(plan, &image_size);
+	struct weightd_train_options o = {.size = sizeof(o)};
 	uint32_t rank;
 	int r;
 
@@ -95,16 +98,20 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		return train_fail(-ENOMEM, "no memory for the trainer");
 	t->w = w;
 	t->pid = getpid();
-	r = options ? given_check(options, sizeof(*options), "struct weightd_train_options") : 0;
+	r = options ? given_copy(options, GIVEN_TRAIN_OPTIONS_MIN, &o, sizeof(o),
+				 "struct weightd_train_options")
+		    : 0;
 	if (!r)
-		r = identity_resolve(options, token, &rank);
+		r = identity_resolve(options ? &o : NULL, token, &rank);
 	if (!r)
 		r = weightd_plan_parse(image, image_size, &t->plan);
 	if (!r)
 		r = arena_open(w, t->plan, token, rank, &t->arena);
 	if (r < 0)
 		return r;
-	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, options);
+	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, &o);
+	t->place.is_starting = true;
+	t->norm = NAN;
 	r = open_memory(t);
 	if (!r)
 		r = open_finish_step(t);
@@ -151,6 +158,30 @@ bool weightd_train_is_empty(const struct weightd_train *t)
 	return !trainer_word(&arena_head(&t->arena)->filled);
 }
 
+static int check_fill_param(const struct weightd_train *t, uint32_t tensor)
+{
+	if (!weightd_train_is_empty(t))
+		return train_fail(-EALREADY, "job '%s' has its first values",
+				  weightd_job_name(t->arena.job));
+	if (t->arena.rank != 0)
+		return train_fail(-EINVAL,
+				  "rank %u cannot give '%s' its first value: rank 0 does, for all",
+				  t->arena.rank, t->plan->tensors[tensor].name);
+	return 0;
+}
+
+/* Those of a rank are in this process until its first step saves them. */
+static int check_fill_buffer(const struct weightd_train *t, uint32_t tensor)
+{
+	if (!trainer_word(&trainer_words(t)->grad))
+		return 0;
+	return train_fail(-EALREADY,
+			  "rank %u is in step %" PRIu64
+			  ", which saved '%s'; give a buffer its first value before the first step",
+			  t->arena.rank, trainer_word(&trainer_words(t)->grad),
+			  t->plan->tensors[tensor].name);
+}
+
 static int check_fill(const struct weightd_train *t, uint32_t tensor)
 {
 	int r = trainer_check(t);
@@ -160,14 +191,8 @@ static int check_fill(const struct weightd_train *t, uint32_t tensor)
 	if (tensor >= t->plan->n_tensors)
 		return train_fail(-ENOENT, "the plan has %u tensors, and no tensor %u",
 				  t->plan->n_tensors, tensor);
-	if (!weightd_train_is_empty(t))
-		return train_fail(-EALREADY, "job '%s' has its first values",
-				  weightd_job_name(t->arena.job));
-	if (t->plan->tensors[tensor].role == WEIGHTD_PARAM && t->arena.rank != 0)
-		return train_fail(-EINVAL,
-				  "rank %u cannot give '%s' its first value: rank 0 does, for all",
-				  t->arena.rank, t->plan->tensors[tensor].name);
-	return 0;
+	return t->plan->tensors[tensor].role == WEIGHTD_PARAM ? check_fill_param(t, tensor)
+							      : check_fill_buffer(t, tensor);
 }
 
 static int fill_copy(struct weightd_train *t, uint32_t copy,
@@ -190,6 +215,8 @@ int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *dat
 
 	if (r < 0)
 		return r;
+	if (!filled->n_bytes)
+		return 0; /* `data` may be NULL */
 	if (filled->role != WEIGHTD_PARAM) {
 		memcpy(t->buffers + filled->offset, data, filled->n_bytes);
 		return 0;
@@ -221,8 +248,10 @@ int weightd_train_begin(struct weightd_train *t)
 		wait_publish_max(filled, 1);
 	}
 	r = wait_for(&t->place, filled, 1, &reason);
-	if (!r)
-		r = overlap_init(t, &t->place);
+	if (r < 0)
+		return r;
+	t->place.is_starting = false;
+	r = overlap_init(t, &t->place);
 	if (r < 0)
 		return r;
 	t->is_begun = true;

@@ -33,11 +33,12 @@ static int check_update(const struct weightd_plan *p, const struct weightd_updat
 
 	if (r < 0)
 		return r;
-	if (!isfinite(u->weight) || u->weight < 0)
+	/* The sum of all ranks must be a number, too. */
+	if (!(u->weight >= 0 && u->weight <= WEIGHTD_WEIGHT_MAX))
 		return train_fail(-EINVAL,
-				  "weight is %g; give a number that is not negative, such as the "
-				  "number of samples of this rank",
-				  u->weight);
+				  "weight is %g; give a number from 0 to %g, such as the number of "
+				  "samples of this rank",
+				  u->weight, WEIGHTD_WEIGHT_MAX);
 	if (isnan(u->max_norm) || u->max_norm < 0)
 		return train_fail(-EINVAL, "max_norm is %g; give a positive norm, or 0 for none",
 				  u->max_norm);
@@ -123,14 +124,15 @@ static int update_result(struct weightd_train *t)
 int weightd_train_update(struct weightd_train *t, const struct weightd_update *u)
 {
 	uint64_t step = t->step + 1;
+	struct weightd_update own;
 	int r = trainer_check(t);
 
 	if (!r)
-		r = given_check(u, sizeof(*u), "struct weightd_update");
+		r = given_copy(u, GIVEN_UPDATE_MIN, &own, sizeof(own), "struct weightd_update");
 	if (!r && !t->is_begun)
 		r = train_fail(-EINVAL, "call weightd_train_begin() before the first step");
 	if (!r)
-		r = update_hand_over(t, u, step);
+		r = update_hand_over(t, &own, step);
 	if (!r)
 		r = update_advance(t, step);
 	if (r < 0)
@@ -148,5 +150,6 @@ int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic 
 {
 	struct weightd_traffic traffic = {.read = t->n_read, .written = t->n_written};
 
-	return given_return(ret, &traffic, sizeof(traffic), "struct weightd_traffic");
+	return given_return(ret, GIVEN_TRAFFIC_MIN, &traffic, sizeof(traffic),
+			    "struct weightd_traffic");
 }

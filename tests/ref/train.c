@@ -255,22 +255,30 @@ static void plan_make(struct trainer *t)
 		plan_release(t);
 }
 
+static void tensor_fill(struct trainer *t, uint32_t i)
+{
+	const struct model_tensor *tensor = model_tensor(t->model, i);
+	uint64_t element = tensor->is_buffer && tensor->n == 1 ? 8 : sizeof(float);
+	float *values = check(calloc(tensor->n, element));
+	int r;
+
+	if (!tensor->is_buffer)
+		model_init(t->model, i, t->task.seed, values);
+	r = weightd_train_fill(t->train, i, values);
+	if (r < 0)
+		fail(t, "weightd_train_fill", r);
+	free(values);
+}
+
+/* Parameters have their values from rank 0, buffers from each rank. */
 static void tensors_fill(struct trainer *t)
 {
-	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
-		const struct model_tensor *tensor = model_tensor(t->model, i);
-		float *values;
-		int r;
+	bool gives_params = t->rank == 0 && weightd_train_is_empty(t->train);
 
-		if (tensor->is_buffer)
-			continue;
-		values = check(malloc(tensor->n * sizeof(*values)));
-		model_init(t->model, i, t->task.seed, values);
-		r = weightd_train_fill(t->train, i, values);
-		if (r < 0)
-			fail(t, "weightd_train_fill", r);
-		free(values);
-	}
+	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
+		if (model_tensor(t->model, i)->is_buffer ? weightd_train_step(t->train) == 0
+							 : gives_params)
+			tensor_fill(t, i);
 }
 
 static void cursor_load(struct trainer *t)
@@ -338,8 +346,7 @@ static void trainer_open(struct trainer *t)
 	r = job_open(t);
 	if (r < 0)
 		fail(t, "weightd_train_open", r);
-	if (t->rank == 0 && weightd_train_is_empty(t->train))
-		tensors_fill(t);
+	tensors_fill(t);
 	r = weightd_train_begin(t->train);
 	if (r < 0)
 		fail(t, "weightd_train_begin", r);
@@ -473,11 +480,14 @@ static void step_run(struct trainer *t, uint64_t step)
 	report_phase(t, step, PHASE_UPDATE);
 	r = update(t, step, n, loss);
 	if (t->losses) {
+		char norm[32] = "null";
+
+		if (!isnan(weightd_train_norm(t->train)))
+			(void)snprintf(norm, sizeof(norm), "%.9g", weightd_train_norm(t->train));
 		(void)fprintf(t->losses,
 			      "{\"step\": %" PRIu64 ", \"rank\": %" PRIu32 ", \"samples\": %" PRIu32
-			      ", \"loss\": %.17g, \"norm\": %.9g, \"skipped\": %s}\n",
-			      step, t->rank, n, loss, weightd_train_norm(t->train),
-			      r < 0 ? "true" : "false");
+			      ", \"loss\": %.17g, \"norm\": %s, \"skipped\": %s}\n",
+			      step, t->rank, n, loss, norm, r < 0 ? "true" : "false");
 		(void)fflush(t->losses);
 	}
 }

@@ -112,6 +112,10 @@ static int bad_arguments_main(uint32_t rank, void *data)
 	assert(update_fails(t, &u, "group 1"));
 	u = good, u.weight = -1;
 	assert(update_fails(t, &u, "weight is -1"));
+	u = good, u.weight = 1e300; /* a few of them have no sum */
+	assert(update_fails(t, &u, "weight is 1e+300; give a number from 0 to 1e+30"));
+	u = good, u.weight = NAN;
+	assert(update_fails(t, &u, "weight is nan"));
 	u = good, u.max_norm = 1;
 	assert(update_fails(t, &u, "WEIGHTD_STEP_TWO_PHASE"));
 	u = good, u.state = large, u.state_size = sizeof(large);
@@ -132,6 +136,43 @@ static void test_bad_arguments_change_nothing(void **state)
 {
 	(void)state;
 	run_beside(&(struct setup){.strategy = "shared", .n_ranks = 2}, bad_arguments_main);
+}
+
+/* Waits until the job has its parameters, and then opens it. */
+static int late_buffers_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	const int64_t values[] = {3, 4, 5}, zeros[3] = {0};
+	const float params[37] = {0};
+
+	/* Whether the parameters are there is nothing to the buffers. */
+	assert(!weightd_train_is_empty(t) && weightd_train_step(t) == 0);
+	assert(weightd_train_fill(t, COUNT, values) == 0);
+	assert(memcmp(weightd_train_buffer(t, COUNT), values, sizeof(values)) == 0);
+	assert(weightd_train_fill(t, 1, params) == -EALREADY);
+	assert(weightd_train_fill(t, COUNT, zeros) == 0); /* as rank_main() expects them */
+	assert(rank_step(setup, t) == 0);
+	assert(weightd_train_fill(t, COUNT, values) == -EALREADY);
+	assert(strstr(weightd_train_error(), "'count'"));
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_each_rank_fills_its_buffers_until_its_first_step(void **state)
+{
+	struct setup setup = {.strategy = "shared", .n_ranks = 2};
+	pid_t pids[2];
+
+	(void)state;
+	train_job_start(2);
+	pids[0] = train_job_fork(rank_main, 0, &setup);
+	pids[1] = train_job_fork(late_buffers_main, 1, &setup);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(train_job_join(pids[i]), 0);
+	train_job_stop();
+	/* Rank 0 as well. */
+	run_beside(&setup, late_buffers_main);
 }
 
 static int forked_main(uint32_t rank, void *data)
@@ -232,23 +273,27 @@ static void test_failed_update_is_repeated(void **state)
 }
 
 /* Dies with its gradients of a step handed over, and nothing of the update done. */
-static int dying_main(uint32_t rank, void *data)
+static int die_in_step(uint32_t rank, const struct setup *setup, uint64_t step)
 {
-	const struct setup *setup = data;
 	struct weightd_train *t = rank_open(setup, rank);
 	double lr[N_GROUPS];
 	uint64_t cursor;
 	struct weightd_update u;
 
-	while (weightd_train_step(t) < N_STEPS - 1)
+	while (weightd_train_step(t) < step - 1)
 		assert(rank_step(setup, t) == 0);
 	u = rank_arguments(setup, t, lr, &cursor);
 	rank_compute(setup, t);
-	saved_write(t, &u, N_STEPS);
-	handover_complete(t, N_STEPS);
-	wait_publish(&trainer_words(t)->grad, N_STEPS);
+	saved_write(t, &u, step);
+	handover_complete(t, step);
+	wait_publish(&trainer_words(t)->grad, step);
 	raise(SIGKILL);
 	return 1;
+}
+
+static int dying_main(uint32_t rank, void *data)
+{
+	return die_in_step(rank, data, N_STEPS);
 }
 
 static void test_survivors_need_no_successor_for_the_last_step(void **state)
@@ -277,6 +322,91 @@ static void test_survivors_need_no_successor_for_the_last_step(void **state)
 		result_free(&plain);
 		train_job_stop();
 	}
+}
+
+#define STEP_OF_DEATH 3
+
+static int dying_early_main(uint32_t rank, void *data)
+{
+	return die_in_step(rank, data, STEP_OF_DEATH);
+}
+
+static int dying_first_main(uint32_t rank, void *data)
+{
+	return die_in_step(rank, data, 1);
+}
+
+/* Ends before its first step. */
+static int filling_main(uint32_t rank, void *data)
+{
+	weightd_train_free(rank_open(data, rank));
+	return 0;
+}
+
+static int outlives_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+
+	while (weightd_train_step(t) < STEP_OF_DEATH)
+		assert(rank_step(setup, t) == 0);
+	if (rank_step(setup, t) != -ETIMEDOUT || !strstr(weightd_train_error(), "rank 1") ||
+	    !strstr(weightd_train_error(), "of step 4"))
+		return rank_fail("the next wait", 0);
+	return weightd_train_step(t) == STEP_OF_DEATH ? 0 : 1;
+}
+
+static void test_survivors_finish_for_the_dead_and_name_it_in_the_next_step(void **state)
+{
+	static const size_t of_each_kind[] = {0, 3, 4, 7};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(of_each_kind); i++) {
+		struct setup setup = rows[of_each_kind[i]];
+		pid_t pids[3];
+
+		setup.n_ranks = 3;
+		setup.on_death = WEIGHTD_DEATH_FINISH;
+		setup.deadline_ms = 2000;
+		train_job_start(3);
+		for (uint32_t rank = 0; rank < 3; rank++)
+			pids[rank] = train_job_fork(rank == 1 ? dying_early_main : outlives_main,
+						    rank, &setup);
+		assert_int_equal(train_job_join(pids[1]), 128 + SIGKILL);
+		assert_int_equal(train_job_join(pids[0]), 0);
+		assert_int_equal(train_job_join(pids[2]), 0);
+		train_job_stop();
+	}
+}
+
+static int open_again_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train_options options = {
+		.size = sizeof(options), .token = TRAIN_JOB_TOKEN, .rank = rank, .deadline_ms = 100};
+	struct weightd_plan *plan = plan_make(setup);
+	struct weightd_train *t;
+
+	assert(weightd_train_open(NULL, plan, &options, &t) == -ETIMEDOUT);
+	assert(strstr(weightd_train_error(),
+		      "rank 0 did not hand over its gradients of step 1 within 0.1 s"));
+	weightd_plan_free(plan);
+	return 0;
+}
+
+/* All were killed, and this one had handed over its gradients. */
+static void test_open_names_the_rank_that_does_not_come_back(void **state)
+{
+	struct setup setup = {.strategy = "shared", .n_ranks = 2};
+	pid_t other;
+
+	(void)state;
+	train_job_start(2);
+	other = train_job_fork(filling_main, 0, &setup);
+	assert_int_equal(train_job_join(train_job_fork(dying_first_main, 1, &setup)), 128 + SIGKILL);
+	assert_int_equal(train_job_join(other), 0);
+	assert_int_equal(train_job_join(train_job_fork(open_again_main, 1, &setup)), 0);
+	train_job_stop();
 }
 
 static int sees_death_main(uint32_t rank, void *data)
@@ -365,6 +495,33 @@ static void test_bucket_is_handed_over_once(void **state)
 
 /* --- Norms --------------------------------------------------------------------------------------------------- */
 
+static int skipped_norm_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+
+	assert(isnan(weightd_train_norm(t)));
+	assert(rank_step(setup, t) == 0 && weightd_train_norm(t) > 0);
+	assert(rank_step(setup, t) == -EDOM && isnan(weightd_train_norm(t)));
+	assert(rank_step(setup, t) == 0 && weightd_train_norm(t) > 0);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_skipped_step_has_no_norm(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		if (setup.form == WEIGHTD_STEP_FUSED)
+			continue;
+		setup.n_ranks = 2;
+		setup.nan_step = 2;
+		run_beside(&setup, skipped_norm_main);
+	}
+}
+
 /* The step that clips is the step with gradients of that norm: SGD shows it. */
 static int norm_main(uint32_t rank, void *data)
 {
@@ -420,11 +577,15 @@ int main(void)
 		cmocka_unit_test(test_nan_of_one_rank_skips_the_step_on_all),
 		cmocka_unit_test(test_traffic_is_what_the_plan_predicts),
 		cmocka_unit_test(test_bad_arguments_change_nothing),
+		cmocka_unit_test(test_each_rank_fills_its_buffers_until_its_first_step),
 		cmocka_unit_test(test_forked_child_is_no_rank),
 		cmocka_unit_test(test_failed_update_is_repeated),
 		cmocka_unit_test(test_survivors_need_no_successor_for_the_last_step),
+		cmocka_unit_test(test_survivors_finish_for_the_dead_and_name_it_in_the_next_step),
+		cmocka_unit_test(test_open_names_the_rank_that_does_not_come_back),
 		cmocka_unit_test(test_death_is_an_error_where_the_options_ask_for_one),
 		cmocka_unit_test(test_bucket_is_handed_over_once),
+		cmocka_unit_test(test_skipped_step_has_no_norm),
 		cmocka_unit_test(test_max_norm_clips_the_norm_of_all_shards),
 	};
 

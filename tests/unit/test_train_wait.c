@@ -432,6 +432,47 @@ static void a_stopped_rank_ends_the_wait_at_the_deadline(void **state)
 }
 
 /* Time in which the waiter was stopped is no time for the others to arrive in. */
+/* Rank 1 publishes long after rank 0's deadline of a step: it was starting. */
+static int publish_late(uint32_t rank, void *data)
+{
+	struct weightd_job *job = join_rank(rank);
+
+	(void)data;
+	while (!has_waiter())
+		(void)sched_yield();
+	let_time_pass(6 * WAIT_TICK_MS);
+	wait_publish(&scene->word, 1);
+	weightd_job_free(job);
+	return 0;
+}
+
+static void ranks_that_start_have_a_deadline_of_their_own(void **state)
+{
+	struct weightd_train_options options = {.size = sizeof(options)};
+	struct weightd_job *job = join_rank(0);
+	struct wait_place p;
+	pid_t pid;
+
+	(void)state;
+	wait_place_init(&p, job, 0, 3, &options);
+	p.spins = false;
+	assert_int_equal(p.deadline_ms, 30000);
+	p.is_starting = true;
+	p.deadline_ms = 1;
+	pid = train_job_fork(publish_late, 1, NULL);
+	assert_int_equal(wait_for(&p, &scene->word, 1, &reason), 0);
+	p.is_starting = false;
+	assert_int_equal(wait_for(&p, &scene->word, 2, &reason), -ETIMEDOUT);
+	assert_int_equal(train_job_join(pid), 0);
+	/* One that the caller gave is that of each wait. */
+	options.deadline_ms = 100;
+	wait_place_init(&p, job, 0, 3, &options);
+	p.is_starting = true;
+	assert_int_equal(wait_for(&p, &scene->word, 2, &reason), -ETIMEDOUT);
+	assert_contains(weightd_train_error(), "within 0.1 s");
+	weightd_job_free(job);
+}
+
 static void a_stopped_waiter_does_not_count_the_time(void **state)
 {
 	(void)state;
@@ -577,6 +618,7 @@ int main(void)
 		TEST(a_death_is_waited_out_for_the_successor),
 		TEST(a_rank_that_is_starting_is_not_dead),
 		TEST(a_stopped_rank_ends_the_wait_at_the_deadline),
+		TEST(ranks_that_start_have_a_deadline_of_their_own),
 		TEST(a_stopped_waiter_does_not_count_the_time),
 		TEST(a_removed_job_ends_the_wait),
 		TEST(a_value_counts_after_its_writer_died),

@@ -163,5 +163,6 @@ int weightd_window_profile(struct weightd_window *win, enum weightd_collective c
 		r = warm_up(row, &s, &n_rounds);
 	if (r == 0)
 		r = run_rounds(row, &s, n_rounds, &p);
-	return r < 0 ? r : given_return(ret, &p, sizeof(p), "weightd_profile");
+	return r < 0 ? r
+		     : given_return(ret, GIVEN_PROFILE_MIN, &p, sizeof(p), "struct weightd_profile");
 }

@@ -19,6 +19,7 @@
 #define TICK_NS (WAIT_TICK_MS * MS)
 #define CHECK_NS (1000 * MS) /* of asking if the job exists */
 #define DEADLINE_DEFAULT_MS 30000
+#define START_DEFAULT_MS 600000
 #define N_PAUSES 2000 /* about 50 us: longer than a barrier takes, shorter than a time slice */
 
 /* A wait that has come to sleep. */
@@ -89,6 +90,7 @@ void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t ran
 	p->n_ranks = n_ranks;
 	p->deadline_ms = options && options->deadline_ms ? options->deadline_ms
 							 : DEADLINE_DEFAULT_MS;
+	p->start_ms = options && options->deadline_ms ? options->deadline_ms : START_DEFAULT_MS;
 	p->on_death = options ? options->on_death : WEIGHTD_DEATH_WAIT;
 	p->watches_all = p->on_death == WEIGHTD_DEATH_FAIL;
 	p->asks_server = job != NULL;
@@ -121,6 +123,11 @@ void wait_publish_max(struct control_word *word, uint64_t value)
 		;
 	if (atomic_load(&word->n_waiters))
 		futex_wake_all(word);
+}
+
+static int deadline_of(const struct wait_place *p)
+{
+	return p->is_starting ? p->start_ms : p->deadline_ms;
 }
 
 /* The job in a sentence; without one there is no process that could be removed. */
@@ -177,7 +184,7 @@ static int fail_late(const struct wait *w, bool is_present)
 {
 	const struct wait_place *p = w->place;
 	uint32_t rank = w->rank;
-	double seconds = (double)p->deadline_ms / 1000;
+	double seconds = (double)deadline_of(p) / 1000;
 	struct phrase what, pid;
 
 	(void)reason_phrase(&what, w->reason);
@@ -229,7 +236,8 @@ static int look_at_ranks(struct wait *w)
 static int look(struct wait *w)
 {
 	struct wait_place *p = w->place;
-	bool is_late = p->deadline_ms >= 0 && w->waited_ns >= (uint64_t)p->deadline_ms * MS;
+	int deadline_ms = deadline_of(p);
+	bool is_late = deadline_ms >= 0 && w->waited_ns >= (uint64_t)deadline_ms * MS;
 	int r;
 
 	if (!is_late && w->waited_ns - w->looked_ns < TICK_NS)
@@ -265,9 +273,10 @@ static void wait_count_time(struct wait *w)
 
 static uint64_t wait_timeout(const struct wait *w)
 {
-	uint64_t deadline_ns = (uint64_t)w->place->deadline_ms * MS;
+	int deadline_ms = deadline_of(w->place);
+	uint64_t deadline_ns = (uint64_t)deadline_ms * MS;
 
-	if (w->place->deadline_ms < 0 || deadline_ns > w->waited_ns + TICK_NS)
+	if (deadline_ms < 0 || deadline_ns > w->waited_ns + TICK_NS)
 		return TICK_NS;
 	return deadline_ns > w->waited_ns ? deadline_ns - w->waited_ns : 0;
 }

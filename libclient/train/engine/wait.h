@@ -28,6 +28,8 @@ struct wait_place {
 	uint32_t n_ranks;
 	bool spins; /* there are no fewer CPUs than ranks */
 	int deadline_ms; /* < 0: none */
+	int start_ms; /* likewise, while is_starting: other ranks start as well, which takes them longer than a step */
+	bool is_starting;
 	enum weightd_on_death on_death;
 	/*
 	 * FAIL: the death of any rank ends each wait, since the rank that is waited for may wait for the dead one. Clear it

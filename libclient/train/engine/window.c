@@ -275,7 +275,7 @@ static int window_init(struct weightd_window *win, struct weightd *w, const char
 	uint64_t granule = win->size < 2 * MIB ? PAGE : 2 * MIB;
 	/* The successor of a dead rank could not take part: a death is an error in any case. */
 	struct weightd_train_options fail = {.size = sizeof(fail),
-					     .deadline_ms = options ? options->deadline_ms : 0,
+					     .deadline_ms = options->deadline_ms,
 					     .on_death = WEIGHTD_DEATH_FAIL};
 	int r;
 
@@ -302,18 +302,22 @@ int weightd_window_open(struct weightd *w, const struct weightd_train_options *o
 			uint64_t size, struct weightd_window **ret)
 {
 	cleanup(weightd_window_freep) struct weightd_window *win = NULL;
+	struct weightd_train_options o = {.size = sizeof(o)};
 	char token[WEIGHTD_TOKEN_MAX];
 	uint32_t rank, n_ranks = 0;
 	int r;
 
-	if (options && (r = given_check(options, sizeof(*options), "weightd_train_options")) < 0)
+	r = options ? given_copy(options, GIVEN_TRAIN_OPTIONS_MIN, &o, sizeof(o),
+				 "struct weightd_train_options")
+		    : 0;
+	if (r < 0)
 		return r;
 	if (size == 0 || size % WINDOW_LINE != 0)
 		return train_fail(-EINVAL,
 				  "the size of a window is %" PRIu64
 				  " bytes; it must be a multiple of %d",
 				  size, WINDOW_LINE);
-	r = identity_resolve(options, token, &rank);
+	r = identity_resolve(options ? &o : NULL, token, &rank);
 	if (r == 0)
 		r = identity_count_ranks(w, token, &n_ranks); /* decides the sizes of parts */
 	if (r < 0)
@@ -327,7 +331,7 @@ int weightd_window_open(struct weightd *w, const struct weightd_train_options *o
 	win->rank = rank;
 	win->n_ranks = n_ranks;
 	win->size = size;
-	r = window_init(win, w, token, options);
+	r = window_init(win, w, token, &o);
 	if (r == 0)
 		*ret = take_ptr(win);
 	return r;

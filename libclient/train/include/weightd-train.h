@@ -23,7 +23,7 @@
  * Threads. One thread at a time may use a trainer or a window, except for weightd_train_ready(), which any thread may
  * call, one at a time. Processes. A forked child may read the parameters; gradients and windows are not mapped in it, so
  * that it cannot write them. It must call nothing here (-ECHILD).
- * Structs begin with their size, as in weightd.h.
+ * Structs begin with their size, by the rules of weightd.h: one of an older release is shorter, and what it lacks is zero.
  */
 #ifndef WEIGHTD_TRAIN_H
 #define WEIGHTD_TRAIN_H
@@ -256,15 +256,19 @@ struct weightd_train_options {
 	const char *token; /* NULL: $WEIGHTD_JOB, else the content of the file $WEIGHTD_JOB_FILE */
 	uint32_t rank;
 	bool rank_from_env; /* rank is that of $LOCAL_RANK, else of $RANK */
-	int deadline_ms; /* of a rank to arrive: 0: 30 s; < 0: none */
+	/* Of a rank to arrive; < 0: none. 0: 30 s, and 10 minutes in open and begin, as the others are starting, too */
+	int deadline_ms;
 	enum weightd_on_death on_death;
 };
 
 struct weightd_train;
 
 /*
- * Opens the job as one rank; the first rank makes its memory. Finishes the step in which this rank, or all, died.
- * Keeps a reference to the connection, which the trainer uses alone afterwards.
+ * Opens the job as one rank; the first rank makes its memory. Finishes the step in which this rank, or all, died: where its
+ * gradients were handed over, it waits here for ranks that must compute theirs again. Between this call and the first
+ * weightd_train_update() there must be no collective of the caller's own (such as a barrier of torch.distributed): the
+ * others would wait there for a rank that waits here for them. Keeps a reference to the connection, which the trainer
+ * uses alone afterwards.
  */
 int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		       const struct weightd_train_options *options, struct weightd_train **ret);
@@ -282,12 +286,12 @@ uint32_t weightd_train_rank(const struct weightd_train *t);
 /* Steps that are committed; the next one is this number + 1. */
 uint64_t weightd_train_step(const struct weightd_train *t);
 
-/* True until weightd_train_begin() of all ranks: PARAM has no values yet. */
+/* True until weightd_train_begin() of rank 0: PARAM has no values yet. Rank 0 asks, before it fills. */
 bool weightd_train_is_empty(const struct weightd_train *t);
 /*
- * Rank 0 gives a parameter of an empty job its first value: n_bytes of them. -EALREADY; -EINVAL: another rank. A buffer is
- * that of the calling rank, which may as well write it itself; until the first step is complete a rank that was started
- * anew finds zeros there, and gives it its value again.
+ * Gives a tensor its first value, n_bytes. A parameter: rank 0, while weightd_train_is_empty(); -EINVAL: another rank. A
+ * buffer: each rank its own, while weightd_train_step() is 0, whether the job is empty or not; a rank that was started anew
+ * before its first update finds zeros again. -EALREADY: it is too late.
  */
 int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data);
 /*
@@ -319,11 +323,14 @@ const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_siz
 int weightd_train_ready(struct weightd_train *t, uint32_t tensor);
 bool weightd_train_wants(const struct weightd_train *t, uint32_t tensor);
 
+#define WEIGHTD_WEIGHT_MAX 1e30
+
 struct weightd_update {
 	size_t size; /* set by the caller */
 	const double *lr; /* learning rate of each parameter group; those of rank 0 count, as its max_norm does */
 	/*
-	 * This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal.
+	 * This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal. From
+	 * 0 to WEIGHTD_WEIGHT_MAX.
 	 * A plan with overlap has summed with equal weights before it knows better: unequal ones sum all buckets again.
 	 */
 	double weight;
@@ -351,10 +358,16 @@ struct weightd_update {
  * result of a run has the gradients of every step, once, in the order of steps.
  */
 int weightd_train_update(struct weightd_train *t, const struct weightd_update *u);
-/* The global norm of the last two-phase step's mean gradient, before clipping. */
+/*
+ * The global norm of the last two-phase step's mean gradient, before clipping. NaN: there is none, after a step that ended with
+ * -EDOM, before the first one, and in a fused plan.
+ */
 double weightd_train_norm(const struct weightd_train *t);
 
-/* Bytes that this rank moved since it was opened. */
+/*
+ * Bytes that this rank moved since it was opened: in its steps, and before them the first values that rank 0 gives to
+ * copies of other ranks (weightd_train_fill()), as written.
+ */
 int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret);
 
 /*

@@ -256,20 +256,20 @@ int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
 	return 0;
 }
 
-/* An array of the caller, whose structs may be those of a newer release: `known` bytes of each. */
-static int copy_array(const void *given, uint32_t n, size_t known, const char *type, void *ret)
+/* An array of the caller, whose structs may be those of another release, into one of `known` bytes each. */
+static int copy_array(const void *given, uint32_t n, size_t min, size_t known, const char *type,
+		      void *ret)
 {
 	const char *from = given;
 	char *to = ret;
 
 	for (uint32_t i = 0; i < n; i++) {
 		size_t size;
-		int r = given_check(from, known, type);
+		int r = given_copy(from, min, to, known, type);
 
 		if (r < 0)
 			return r;
 		memcpy(&size, from, sizeof(size));
-		memcpy(to, from, known);
 		from += size;
 		to += known;
 	}
@@ -283,14 +283,14 @@ int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tens
 	struct weightd_group groups[PLAN_GROUPS_MAX];
 	struct weightd_plan_options o;
 	char release[PLAN_RELEASE_MAX + 1];
-	int r = given_check(options, sizeof(o), "struct weightd_plan_options");
+	int r = given_copy(options, GIVEN_PLAN_OPTIONS_MIN, &o, sizeof(o),
+			   "struct weightd_plan_options");
 
 	if (r < 0)
 		return r;
-	o = *options;
 	if (o.n_groups <= PLAN_GROUPS_MAX)
-		r = copy_array(o.groups, o.n_groups, sizeof(*groups), "struct weightd_group",
-			       groups);
+		r = copy_array(o.groups, o.n_groups, GIVEN_GROUP_MIN, sizeof(*groups),
+			       "struct weightd_group", groups);
 	if (r < 0)
 		return r;
 	o.groups = groups;
@@ -298,7 +298,8 @@ int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tens
 		own = malloc((n_tensors + 1ull) * sizeof(*own));
 		if (!own)
 			return train_out_of_memory();
-		r = copy_array(tensors, n_tensors, sizeof(*own), "struct weightd_train_tensor", own);
+		r = copy_array(tensors, n_tensors, GIVEN_TENSOR_MIN, sizeof(*own),
+			       "struct weightd_train_tensor", own);
 	}
 	if (r < 0)
 		return r;

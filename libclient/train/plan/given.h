@@ -5,8 +5,25 @@
 
 #include <stddef.h>
 
-/* 0; -EINVAL: the size was not set; -E2BIG: it has an option that this library does not know, and uses it. */
-int given_check(const void *given, size_t known, const char *type);
+#include "weightd-train.h"
 
-/* Writes a result of `known` bytes into a struct of the caller, as many as it has room for. -EINVAL: the size was not set. */
-int given_return(void *ret, void *result, size_t known, const char *type);
+/*
+ * Copies it into `ret`, a struct of `known` bytes. A shorter one is that of an older release: the members that it lacks are
+ * zero, and `min` is the size of the first release. -EINVAL: the size was not set; -E2BIG: it is longer, and not zero
+ * there: an option that this library does not know.
+ */
+int given_copy(const void *given, size_t min, void *ret, size_t known, const char *type);
+/* Writes a result of `known` bytes into a struct of the caller, as much as it has room for, and zeros behind. -EINVAL as above. */
+int given_return(void *ret, size_t min, const void *result, size_t known, const char *type);
+
+#define GIVEN_MIN(type, last) (offsetof(type, last) + sizeof(((type *)NULL)->last))
+
+/* Structs up to their last member in the first release. */
+#define GIVEN_GROUP_MIN GIVEN_MIN(struct weightd_group, nesterov)
+#define GIVEN_PLAN_OPTIONS_MIN GIVEN_MIN(struct weightd_plan_options, without_journal)
+#define GIVEN_PROFILE_MIN GIVEN_MIN(struct weightd_profile, busbw)
+#define GIVEN_REDISTRIBUTION_MIN GIVEN_MIN(struct weightd_redistribution, backward_name)
+#define GIVEN_TENSOR_MIN GIVEN_MIN(struct weightd_train_tensor, n_bytes)
+#define GIVEN_TRAFFIC_MIN GIVEN_MIN(struct weightd_traffic, sent)
+#define GIVEN_TRAIN_OPTIONS_MIN GIVEN_MIN(struct weightd_train_options, on_death)
+#define GIVEN_UPDATE_MIN GIVEN_MIN(struct weightd_update, unused)

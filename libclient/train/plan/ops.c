@@ -151,5 +151,5 @@ int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct wei
 		t.read += read_by(p, &p->ops[i], rank) * 4;
 		t.written += written_by(p, &p->ops[i], rank) * 4;
 	}
-	return given_return(ret, &t, sizeof(t), "struct weightd_traffic");
+	return given_return(ret, GIVEN_TRAFFIC_MIN, &t, sizeof(t), "struct weightd_traffic");
 }

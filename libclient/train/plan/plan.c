@@ -117,7 +117,7 @@ int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
 		return train_fail(-ENOENT, "the plan has %u tensors, and no tensor %u",
 				  p->n_tensors, index);
 	t = p->tensors[index];
-	return given_return(ret, &t, sizeof(t), "struct weightd_train_tensor");
+	return given_return(ret, GIVEN_TENSOR_MIN, &t, sizeof(t), "struct weightd_train_tensor");
 }
 
 int weightd_plan_find(const struct weightd_plan *p, const char *name, uint32_t *ret_index)

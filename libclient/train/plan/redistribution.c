@@ -19,6 +19,7 @@
  */
 #include <errno.h>
 
+#include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
 #include "weightd-train.h"
 
@@ -65,8 +66,6 @@ int weightd_redistribution(enum weightd_placement from, enum weightd_placement t
 {
 	struct weightd_redistribution d = {.name = find_name(from, to)};
 
-	if (ret->size < sizeof(d))
-		return train_fail(-EINVAL, "the size of struct weightd_redistribution was not set");
 	if (!d.name)
 		return refuse(from, to);
 	/* A gradient has shards where its value has, and nowhere else. */
@@ -81,9 +80,8 @@ int weightd_redistribution(enum weightd_placement from, enum weightd_placement t
 					  : "in an unknown placement");
 	d.backward_to = needed[from];
 	d.backward_name = find_name(d.backward_from, d.backward_to);
-	d.size = ret->size;
-	*ret = d;
-	return 0;
+	return given_return(ret, GIVEN_REDISTRIBUTION_MIN, &d, sizeof(d),
+			    "struct weightd_redistribution");
 }
 
 static int check_parts(uint64_t size, const uint64_t *cuts, uint32_t n, uint32_t rank)
