@@ -102,6 +102,23 @@ def test_a_successor_continues_where_another_rank_may_have_finished_for_it(make_
     assert job.progress()[1][1] == END and survivor.proc.returncode == 0
 
 
+@pytest.mark.parametrize("strategy, form", ROWS)
+def test_survivors_finish_the_step_of_a_dead_rank_and_wait_for_it_in_the_next(make_job, strategy, form):
+    """Rank 1 dies with its gradients of step 4 handed over, and is not started again before the deadline."""
+    options = {"steps": 6, "strategy": strategy, "form": form}
+    plain = make_job(2, **options).run()
+    job = make_job(2, on_death="finish", deadline=2000, **options)
+    survivor, victim = job.start(0, hold_at=4), job.start(1, keep_on=True)
+    assert survivor.held() == 4 and victim.held() == 4
+    victim.kill()
+    survivor.go_on()
+    status, errors = survivor.wait()
+    assert status == 1 and re.search("ETIMEDOUT.*rank 1 .*step 5", errors), errors
+    assert job.progress()[0][0] == 5
+    job.options |= {"deadline": PATIENCE_S * 1000}
+    assert job.run().digests() == plain.digests()
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_weightctl_starts_the_trainer_and_each_killed_rank_of_it(keeper, make_job, tmp_path, n):
     options = {"steps": 600, "mlp": True, "ballast": 8000, "width": 13, "heads": 1, "length": 3, "dropout": 0.1}

@@ -31,8 +31,10 @@ not the mean; torch.nn.utils.clip_grad_norm_() therefore must not clip it: opt.s
 the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() clips nothing, in silence.
 
 Threads. One thread at a time may use an optimizer. Processes. A forked child (a worker of a DataLoader) may read the
-parameters; it cannot take a step. A rank waits in a step for up to shard(deadline=) seconds, and Python sees Ctrl-C
-after that.
+parameters; it cannot take a step. A rank waits in a step, and where its optimizer is made, for up to
+shard(deadline=) seconds, and Python sees Ctrl-C after that. There must be no collective of the program's own, such as
+torch.distributed.barrier(), between the making of the optimizer and its first step: a rank that was killed with its
+gradients handed over finishes that step where it makes its optimizer, and waits there for the others.
 
 Needs torch 2.1 or newer.
 """

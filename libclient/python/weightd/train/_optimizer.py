@@ -214,7 +214,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def norm(self) -> float:
-        """The global norm of the mean gradient of the last step, before clipping; "two-phase" only."""
+        """The global norm of the last step's mean gradient, before clipping; "two-phase" only. NaN: there is none."""
         return self._trainer.norm
 
     # --- Around steps ------------------------------------------------------------------------------

@@ -135,15 +135,14 @@ def _install_parameters(sharded: Sharded, trainer: Trainer) -> list[torch.nn.Par
 
 
 def _install_buffers(sharded: Sharded, trainer: Trainer, first: int) -> list[Place]:
-    """Buffers are views of memory that a step saves; before the first one they have the values of this rank's module."""
+    """Buffers are views of memory that a step saves; before the first one they get the values of this rank's module."""
     rows, places = sharded.buffers(), []
     if trainer.step == 0:
         _refuse_bare(sharded, rows)
     for index, row in enumerate(rows, first):
         tensor = trainer.buffer(index)
         if trainer.step == 0:
-            with torch.no_grad():
-                tensor.copy_(_value(sharded, row))
+            trainer.fill(index, _value(sharded, row))
         for owner, attribute in row.held.members[0].places:
             owner._buffers[attribute] = tensor
             places.append(Place(row.name, owner, attribute, tensor, 0))

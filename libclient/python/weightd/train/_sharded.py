@@ -114,7 +114,7 @@ def no_sync(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
 
 
 def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "auto", bucket_bytes: int = 0,
-          overlap: bool = False, staleness: int = 0, job: str | None = None, deadline: float | None = 30.0,
+          overlap: bool = False, staleness: int = 0, job: str | None = None, deadline: float | None = 0.0,
           on_death: str = "wait", values: Mapping | None = None) -> Module:
     """
     Prepares a module to be trained by all ranks of a mesh, and returns it. Nothing moves yet: the optimizer, which
@@ -129,7 +129,8 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     overlap       two-phase: buckets are summed while backward runs. p.grad is None then, once it is handed over
     staleness     fused and "shared": steps that a rank may be ahead of the slowest update; 0: all are in one step
     job           a name for the job, by which a later start finds it again; None: see weightd.train
-    deadline      seconds for another rank to arrive; None: for ever
+    deadline      seconds for another rank to arrive; None: for ever; 0: 30 s in a step, and 10 minutes where the
+                  optimizer is made, as the others are starting, too
     on_death      when a rank dies: "wait" for its successor, "fail" (RankDied), or "finish" its update, if it had
                   handed over its gradients
     values        tensors by name, for a module on the meta device: the first values of a new job, read one after the

@@ -95,10 +95,11 @@ class Trainer:
     handle: c_void_p | None = None  # until __init__ has one
 
     def __init__(self, plan: Plan, token: str, rank: int, deadline: float | None, on_death: str):
+        """`deadline` 0: the library's own."""
         self.plan, self._pid = plan, os.getpid()
         self._connection = Connection()  # the library keeps it for this trainer
         options = _abi.Options(token=text(token), rank=rank, on_death=ON_DEATH[on_death],
-                               deadline_ms=-1 if deadline is None else max(1, milliseconds(deadline)))
+                               deadline_ms=_deadline_ms(deadline))
         handle = c_void_p()
         check(lib.weightd_train_open(self._connection.handle, plan.handle, byref(options), byref(handle)))
         self.handle = handle
@@ -156,7 +157,7 @@ class Trainer:
         return lib.weightd_train_grad(self.handle, index) or 0
 
     def fill(self, index: int, values: torch.Tensor) -> None:
-        values = values.detach().contiguous()
+        values = values.detach().resolve_conj().resolve_neg().contiguous()
         check(lib.weightd_train_fill(self.handle, index, values.data_ptr()))
 
     def begin(self) -> None:
@@ -202,6 +203,13 @@ class Trainer:
 
     def close(self) -> None:
         check(lib.weightd_train_close(self.use()))
+
+
+def _deadline_ms(deadline: float | None) -> int:
+    """None: none. 0: the library's own."""
+    if deadline is None:
+        return -1
+    return max(1, milliseconds(deadline)) if deadline else 0
 
 
 _all: weakref.WeakSet[Trainer] = weakref.WeakSet()
