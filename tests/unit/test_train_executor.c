@@ -146,7 +146,7 @@ static int late_buffers_main(uint32_t rank, void *data)
 	const int64_t values[] = {3, 4, 5}, zeros[3] = {0};
 	const float params[37] = {0};
 
-	/* Whether the parameters are there is nothing to the buffers. */
+	/* The parameters are there, which is nothing to the buffers. */
 	assert(!weightd_train_is_empty(t) && weightd_train_step(t) == 0);
 	assert(weightd_train_fill(t, COUNT, values) == 0);
 	assert(memcmp(weightd_train_buffer(t, COUNT), values, sizeof(values)) == 0);
