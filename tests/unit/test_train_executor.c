@@ -138,7 +138,7 @@ static void test_bad_arguments_change_nothing(void **state)
 	run_beside(&(struct setup){.strategy = "shared", .n_ranks = 2}, bad_arguments_main);
 }
 
-/* Waits until the job has its parameters, and then opens it. */
+/* Fills its buffers where the job has its parameters already. */
 static int late_buffers_main(uint32_t rank, void *data)
 {
 	const struct setup *setup = data;
