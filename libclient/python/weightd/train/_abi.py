@@ -44,7 +44,7 @@ class Traffic(Sized):
 
 class Options(Sized):
     _fields_ = [("size", c_size_t), ("token", c_char_p), ("rank", c_uint32), ("rank_from_env", c_bool),
-                ("deadline_ms", c_int), ("on_death", c_int)]
+                ("interruptible", c_bool), ("deadline_ms", c_int), ("on_death", c_int)]
 
 
 class Update(Sized):
