@@ -81,10 +81,22 @@ static int open_finish_step(struct weightd_train *t)
 	return r;
 }
 
+/* calloc() does not align enough. */
+static struct weightd_train *trainer_new(void)
+{
+	struct weightd_train *t = aligned_alloc(alignof(struct weightd_train), sizeof(*t));
+
+	if (!t)
+		return NULL;
+	memset(t, 0, sizeof(*t));
+	t->pid = getpid();
+	return t;
+}
+
 int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		       const struct weightd_train_options *options, struct weightd_train **ret)
 {
-	cleanup(weightd_train_freep) struct weightd_train *t = calloc(1, sizeof(*t));
+	cleanup(weightd_train_freep) struct weightd_train *t = trainer_new();
 	char token[WEIGHTD_TOKEN_MAX];
 	uint64_t image_size;
 	const void *image = weightd_plan_image(plan, &image_size);
@@ -94,7 +106,6 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	if (!t)
 		return train_fail(-ENOMEM, "no memory for the trainer");
 	t->w = w;
-	t->pid = getpid();
 	r = options ? given_check(options, sizeof(*options), "struct weightd_train_options") : 0;
 	if (!r)
 		r = identity_resolve(options, token, &rank);
