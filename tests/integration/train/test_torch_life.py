@@ -216,7 +216,7 @@ def until_present(daemon, rank):
     """Until the first rank of a job has made its memory."""
     def is_there():
         assert not rank.is_over(), rank.log
-        return any(job["n_present"] and job["n_bytes"] for job in jobs(daemon))
+        return any(job["state"] == "running" and job["size"] for job in jobs(daemon))
 
     until(is_there, lambda: rank.log, PATIENCE_S)
 
@@ -296,7 +296,7 @@ def test_the_job_of_a_program_on_its_own_lingers_for_a_minute(host, daemon):
     rank = host.start(daemon, "alone", 0, 1, env=by_hand)
     assert rank.wait() == -signal.SIGKILL and "a step was taken" in rank.log
     (job,) = jobs(daemon)
-    assert job["linger_ms"] == 60_000
+    assert job["linger_ns"] == 60 * 10**9, job
     assert list(daemon.folder.glob("weightd-train/*")) == []
 
 
@@ -308,9 +308,8 @@ def test_a_job_that_could_not_be_opened_is_removed(host, daemon, make_daemon, tm
            "alone": dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))}.get(how, {})
     given = {"env": env} | ({"job": "j"} if how == "name" else {})
     full = make_daemon("--reserve", "1000T")
-    for server, scene, more, says in ((daemon, "meta_alone", {}, "on the meta device"),
-                                      (full, "run", {"steps": 1}, "missing")):
-        kind, sentence = host.start(server, scene, 0, 1, **given, **more).error()
+    for server, says in (daemon, "on the meta device"), (full, "missing"):
+        kind, sentence = host.start(server, "meta_alone", 0, 1, **given).error()
         assert says in sentence, (kind, sentence)
         assert jobs(server) == [] and list(server.folder.glob("weightd-train/*")) == []
         assert how != "file" or file.read_text() == ""
@@ -320,7 +319,7 @@ def test_files_of_launched_jobs_that_are_gone_are_removed_by_the_next_start(host
     given = {"steps": STEPS, "dies": [5, "step"]}
     for port in ("1", "2"):
         assert host.start(daemon, "run", 0, 1, env={"MASTER_PORT": port}, **given).wait() == -signal.SIGKILL
-    gone, stays = sorted(jobs(daemon), key=lambda job: job["created_ns"])
+    gone, stays = sorted(jobs(daemon), key=lambda job: job["created"])
     assert len(list(daemon.folder.glob("weightd-train/run-*"))) == 2
     daemon.ctl("rm", gone["name"])
     (daemon.folder / "weightd-train/run-of-another-server").touch(0o600)
