@@ -6,7 +6,7 @@
 #include "ipc/base/num.h"
 #include "libclient/train/finish.h"
 
-/* Gradients of all ranks are handed over: only then all know weights, learning rates, and losses that are no numbers. */
+/* Weights, learning rates and NaN flags are complete once all ranks have handed over. */
 static int compute_run(struct step *s, const struct plan_op *op)
 {
 	struct weightd_train *t = s->t;
