@@ -140,7 +140,7 @@ static void block_copy_home(const struct arena *a, const struct journal_home *ho
 		kernels_fence();
 }
 
-/* Nobody waits for this word, so a store is enough. The compiler and the processor keep the order of stores. */
+/* No rank waits for this word, so a store is enough. The compiler and the processor keep the order of stores. */
 static void journal_move(struct control_rank *words, uint64_t step, uint64_t block, uint64_t phase)
 {
 	atomic_store_explicit(&words->journal.value, control_journal(step, block, phase),

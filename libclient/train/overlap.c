@@ -46,6 +46,7 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 	struct wait_reason reason = {.rank = rank,
 				     .step = step,
 				     .what = "hand over a bucket of gradients",
+				     .elements = t->plan->buckets[bucket],
 				     .for_successor = true};
 
 	for (;;) {

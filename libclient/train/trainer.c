@@ -1,8 +1,8 @@
 /*
  * The trainer: a rank from its opening to its end
  *
- * Where the rank is in the steps is what its words in the job say. Opening reads them, and finishes the step that this
- * rank, or all ranks, died in.
+ * The words in the job define the step of a rank. Opening reads them, and finishes the step that this rank, or all ranks,
+ * died in.
  */
 #include "libclient/train/trainer.h"
 

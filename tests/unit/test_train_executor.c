@@ -179,15 +179,17 @@ static int late_main(uint32_t rank, void *data)
 	return rank_main(rank, (void *)setup);
 }
 
-static void run_beside_late(const struct setup *setup, int (*fn)(uint32_t rank, void *data))
+/* `first` as rank 0 gives `second` the signal. */
+static void run_both_late(const struct setup *setup, int (*first)(uint32_t rank, void *data),
+			  int (*second)(uint32_t rank, void *data))
 {
 	struct result ours, plain;
 	pid_t pids[2];
 
 	signal_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	train_job_start(2);
-	pids[0] = train_job_fork(fn, 0, (void *)setup);
-	pids[1] = train_job_fork(late_main, 1, (void *)setup);
+	pids[0] = train_job_fork(first, 0, (void *)setup);
+	pids[1] = train_job_fork(second, 1, (void *)setup);
 	assert_int_equal(train_job_join(pids[0]), 0);
 	assert_int_equal(train_job_join(pids[1]), 0);
 	ours = result_read(setup);
@@ -197,6 +199,11 @@ static void run_beside_late(const struct setup *setup, int (*fn)(uint32_t rank, 
 	result_free(&plain);
 	train_job_stop();
 	(void)munmap(signal_word, 4096);
+}
+
+static void run_beside_late(const struct setup *setup, int (*fn)(uint32_t rank, void *data))
+{
+	run_both_late(setup, fn, late_main);
 }
 
 static int impatient_main(uint32_t rank, void *data)
@@ -354,6 +361,62 @@ static void test_removed_job_has_no_further_step(void **state)
 		train_job_start(1);
 		assert_int_equal(train_job_join(train_job_fork(removed_main, 0, &setup)), 0);
 		train_job_stop();
+	}
+}
+
+/* Hands over its gradients, and does not update its part before the signal. */
+static int slow_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u = rank_arguments(setup, t, lr, &cursor);
+
+	rank_compute(setup, t);
+	saved_write(t, &u, 1);
+	handover_complete(t, 1);
+	wait_publish(&trainer_words(t)->grad, 1);
+	signal_wait(1);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static int names_elements_main(uint32_t rank, void *data)
+{
+	struct setup setup = *(const struct setup *)data;
+	struct weightd_train *t;
+	struct plan_interval elements;
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+	char text[64];
+
+	setup.deadline_ms = 200;
+	t = rank_open(&setup, rank);
+	elements = (struct plan_interval){t->plan->cuts[1], t->plan->cuts[2]};
+	u = rank_arguments(&setup, t, lr, &cursor);
+	rank_compute(&setup, t);
+	/* It may not have handed over its gradients yet. */
+	do
+		assert(weightd_train_update(t, &u) == -ETIMEDOUT);
+	while (strstr(weightd_train_error(), "hand over"));
+	(void)snprintf(text, sizeof(text), "(elements %llu to %llu) of step 1 within",
+		       (unsigned long long)elements.begin, (unsigned long long)elements.end);
+	assert(strstr(weightd_train_error(), text));
+	wait_publish(signal_word, 1);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_late_update_is_named_with_its_elements(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 2;
+		run_both_late(&setup, names_elements_main, slow_main);
 	}
 }
 
@@ -550,6 +613,7 @@ int main(void)
 		cmocka_unit_test(test_failed_update_is_repeated),
 		cmocka_unit_test(test_interrupted_update_is_repeated),
 		cmocka_unit_test(test_removed_job_has_no_further_step),
+		cmocka_unit_test(test_late_update_is_named_with_its_elements),
 		cmocka_unit_test(test_survivors_need_no_successor_for_the_last_step),
 		cmocka_unit_test(test_death_is_an_error_where_the_options_ask_for_one),
 		cmocka_unit_test(test_bucket_is_handed_over_once),

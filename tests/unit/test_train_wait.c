@@ -542,6 +542,9 @@ static void a_death_is_waited_out_for_the_successor(void **state)
 /* All ranks were started again: a rank without a process is late, not dead. */
 static void a_rank_that_is_starting_is_not_dead(void **state)
 {
+	static const struct wait_reason update = {
+		.rank = 1, .step = 17, .what = "update its parameters", .elements = {4096, 8192}};
+
 	(void)state;
 	scene->on_death = WEIGHTD_DEATH_FAIL;
 	assert_waits_on(start_waiter(NULL));
@@ -555,6 +558,12 @@ static void a_rank_that_is_starting_is_not_dead(void **state)
 	assert_contains(scene->sentence,
 			"rank 1 did not hand over its gradients of step 17 within 0.3 s");
 	assert_contains(scene->sentence, "has no process;");
+
+	scene->woke_ns = 0;
+	pid = start_waiter(&update);
+	assert_int_equal(train_job_join(pid), 0);
+	assert_contains(scene->sentence, "rank 1 did not update its parameters (elements 4096 to "
+					 "8192) of step 17 within 0.3 s");
 	assert_contains(scene->sentence, "start rank 1");
 }
 

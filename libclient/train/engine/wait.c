@@ -134,17 +134,21 @@ static const char *job_name(const struct wait_place *p)
 }
 
 struct phrase {
-	char text[128];
+	char text[160];
 };
 
-/* "hand over its gradients of step 17" */
+/* "update its parameters (elements 4096 to 8192) of step 17" */
 static const char *reason_phrase(struct phrase *ret, const struct wait_reason *reason)
 {
+	const struct plan_interval *e = &reason->elements;
+	char elements[64] = "", step[32] = "";
+
+	if (e->begin < e->end)
+		(void)snprintf(elements, sizeof(elements), " (elements %" PRIu64 " to %" PRIu64 ")",
+			       e->begin, e->end);
 	if (reason->step)
-		(void)snprintf(ret->text, sizeof(ret->text), "%s of step %" PRIu64, reason->what,
-			       reason->step);
-	else
-		(void)snprintf(ret->text, sizeof(ret->text), "%s", reason->what);
+		(void)snprintf(step, sizeof(step), " of step %" PRIu64, reason->step);
+	(void)snprintf(ret->text, sizeof(ret->text), "%s%s%s", reason->what, elements, step);
 	return ret->text;
 }
 

@@ -46,6 +46,7 @@ struct wait_reason {
 	uint32_t rank;
 	uint64_t step; /* 0: none */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
+	struct plan_interval elements; /* of the flat range, that it is about; empty: not named */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
 };
 

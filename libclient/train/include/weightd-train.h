@@ -292,8 +292,8 @@ uint64_t weightd_train_step(const struct weightd_train *t);
 bool weightd_train_is_empty(const struct weightd_train *t);
 /*
  * Rank 0 gives a parameter of an empty job its first value: n_bytes of them. -EALREADY; -EINVAL: another rank. A buffer is
- * that of the calling rank, which may as well write it itself; until the first step is complete a rank that was started
- * anew finds zeros there, and gives it its value again.
+ * that of the calling rank, which may as well write it itself; until the first step is complete a rank that was restarted
+ * finds zeros there, and gives it its value again.
  */
 int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data);
 /*
@@ -330,7 +330,7 @@ struct weightd_update {
 	const double *lr; /* learning rate of each parameter group; those of rank 0 count, as its max_norm does */
 	/*
 	 * This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal.
-	 * A plan with overlap has summed with equal weights before it knows better: unequal ones sum all buckets again.
+	 * A plan with overlap sums with equal weights during backward; unequal weights sum all buckets again.
 	 */
 	double weight;
 	bool has_loss;
