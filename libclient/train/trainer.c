@@ -13,6 +13,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "libclient/train/engine/identity.h"
+#include "libclient/train/engine/isa.h"
 #include "libclient/train/executor.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
@@ -107,6 +108,8 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		return train_fail(-ENOMEM, "no memory for the trainer");
 	t->w = w;
 	r = options ? given_check(options, sizeof(*options), "struct weightd_train_options") : 0;
+	if (!r)
+		r = isa_check();
 	if (!r)
 		r = identity_resolve(options, token, &rank);
 	if (!r)
