@@ -38,7 +38,7 @@ def pack(cursor: Any, groups: list[dict[str, float]]) -> bytes:
 
 
 def restore(packed: bytes) -> tuple[Any, list[dict[str, float]]]:
-    """Puts back the generators, and returns cursor and groups. ValueError: not packed here."""
+    """Restores the generators, and returns cursor and groups. ValueError: not packed here."""
     mark, *sizes = _HEAD.unpack_from(packed) if len(packed) >= _HEAD.size else (b"",)
     if mark != _MARK or _HEAD.size + sum(sizes) != len(packed):
         raise ValueError(f"the {len(packed)} bytes of state in the job are not those of weightd.train")
