@@ -31,6 +31,7 @@ struct wait_place {
 	int start_ms; /* likewise, while is_starting: other ranks start as well, which takes them longer than a step */
 	bool is_starting;
 	enum weightd_on_death on_death;
+	bool is_interruptible; /* by signals */
 	/*
 	 * FAIL: the death of any rank ends each wait, since the rank that is waited for may wait for the dead one. Clear it
 	 * where a rank may end its work, and its process, before the others have (staleness).
@@ -38,6 +39,7 @@ struct wait_place {
 	bool watches_all;
 	/* Asks weightd every second if the job exists: clear it where another thread may use the connection. */
 	bool asks_server;
+	_Atomic bool is_cancelled; /* set by another thread: waits end within a tick */
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
 
@@ -46,6 +48,7 @@ struct wait_reason {
 	uint32_t rank;
 	uint64_t step; /* 0: none */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
+	struct plan_interval elements; /* of the flat range, that it is about; empty: not named */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
 };
 
@@ -68,7 +71,7 @@ void wait_publish_max(struct control_word *word, uint64_t value);
 #define WAIT_DEAD 1 /* on_death is FINISH, and the rank died */
 
 /*
- * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT or -ESTALE with a sentence. Looks every
+ * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT, -EINTR, -ESTALE or -ECANCELED with a sentence. Looks every
  * WAIT_TICK_MS at the process of `reason->rank`, and every second if the job exists. Two threads may wait.
  */
 int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
@@ -81,3 +84,9 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
 		   const struct wait_reason *reason,
 		   uint32_t (*find_rank)(const struct wait_reason *reason));
+
+/* Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence. */
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value);
+
+/* -ESTALE with a sentence: the job was removed, and this rank cannot do `what`. 0: it was not, or weightd is away. */
+int wait_check_removed(struct wait_place *p, const char *what);

@@ -13,6 +13,7 @@
  *	-EPROTOTYPE	the ranks of the job have different plans; the sentence has the first difference
  *	-EOWNERDEAD	a rank died, and the options ask for an error
  *	-ETIMEDOUT	a rank did not arrive before the deadline
+ *	-EINTR		a signal interrupted the wait, and the options ask for that
  *	-EBUSY		another process is this rank
  *	-ENOMEM		there is no room for the state; the sentence has the arithmetic
  *	-EDOM		the loss of a rank is not a number: the step changed nothing
@@ -256,6 +257,11 @@ struct weightd_train_options {
 	const char *token; /* NULL: $WEIGHTD_JOB, else the content of the file $WEIGHTD_JOB_FILE */
 	uint32_t rank;
 	bool rank_from_env; /* rank is that of $LOCAL_RANK, else of $RANK */
+	/*
+	 * A signal with a handler ends a wait of the calling thread with -EINTR, and the call can be repeated. A signal that
+	 * arrives between two sleeps does not: the wait continues. Windows ignore this option: a collective cannot be repeated.
+	 */
+	bool interruptible;
 	/* Of a rank to arrive; < 0: none. 0: 30 s, and 10 minutes in open and begin, as the others are starting, too */
 	int deadline_ms;
 	enum weightd_on_death on_death;
@@ -331,7 +337,7 @@ struct weightd_update {
 	/*
 	 * This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal. From
 	 * 0 to WEIGHTD_WEIGHT_MAX.
-	 * A plan with overlap has summed with equal weights before it knows better: unequal ones sum all buckets again.
+	 * A plan with overlap sums with equal weights during backward; unequal weights sum all buckets again.
 	 */
 	double weight;
 	bool has_loss;
@@ -350,7 +356,8 @@ struct weightd_update {
 /*
  * The step: waits for the gradients of all ranks, sums them in the order of ranks, updates this rank's part of PARAM, and
  * waits for the others' (with staleness k, for the step k before). On success, and with -EDOM, the step is committed.
- * With -EOWNERDEAD and -ETIMEDOUT it is not, and may be called again: it continues with the arguments of the first call.
+ * With -EOWNERDEAD, -ETIMEDOUT and -EINTR it is not, and may be called again: it continues with the arguments of the first
+ * call. With -ESTALE it never will be.
  * Bias corrections of Adam do not count steps that ended with -EDOM.
  *
  * With staleness, backward may see parts of PARAM that are up to k steps newer than others, and -EDOM is about the step that
