@@ -51,6 +51,7 @@ static struct writer_group *writer_group_free(struct writer_group *g)
 	(void)fd_close(g->manifest_fd);
 	quota_refund(&g->charge);
 	quota_refund(&g->descriptor);
+	store_release(&g->room);
 	free(g);
 	return NULL;
 }
@@ -259,6 +260,7 @@ void writer_group_unmake(struct writer_group *g)
 		(void)kept_memfd_unref(&g->description);
 	g->description = (struct kept_memfd){0};
 	memset(g->hash, 0, sizeof(g->hash));
+	store_release(&g->room);
 }
 
 /* --- ranks --- */

@@ -55,6 +55,7 @@ struct writer_group {
 	int manifest_fd; /* -1: the store has it */
 	struct charge charge;
 	struct charge descriptor;
+	struct store_reservation room; /* for memory and description in the making */
 };
 
 /* A valid request makes it: with a name and an owner, and nothing in the store. 0, QUOTA_EXCEEDED or -errno. */

@@ -183,6 +183,7 @@ static void group_join_keep(struct writer_group *g)
 	fault_point("job-provided");
 	writer_group_save(g);
 	fault_point("job-saved");
+	store_release(&g->room); /* all of it is put before anything else can be */
 	group_memory_keep(g->memory);
 	kept_memfd_keep(&g->description);
 	fault_point("job-stored");
@@ -267,8 +268,7 @@ static void fail_start(struct group_caller *c, int r)
 	else
 		session_fail(c->session, r, "job '%s' gets no memory: %s", g->name, strerror(-r));
 	(void)group_caller_free(c);
-	if (g->memory || g->description.n_refs)
-		writer_group_unmake(g);
+	writer_group_unmake(g);
 }
 
 static void group_join_make(struct group_caller *c)
@@ -276,7 +276,7 @@ static void group_join_make(struct group_caller *c)
 	struct writer_group *g = c->group;
 	int r;
 
-	if (store_room_make(c->session, c->join.n_parts + 1) < 0) {
+	if (store_room_reserve(c->session, c->join.n_parts + 1, &g->room) < 0) {
 		(void)group_caller_free(c);
 		return;
 	}
