@@ -213,6 +213,57 @@ def test_a_join_that_the_keeper_does_not_confirm_leaves_nothing(kept):
     assert kept.client.join("train", token, 0, PARTS).n_present == 1
 
 
+@contextlib.contextmanager
+def keeper_stopped(kept):
+    """All that weightd gives to its keeper waits."""
+    os.kill(kept.daemon.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(kept.daemon.pid, signal.SIGCONT)
+
+
+def send_create(w, name, token, n_ranks=1):
+    w.send(wire.JOB_CREATE, wire.BODIES[wire.JOB_CREATE].pack(name.encode(), token, 0, n_ranks, 0))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_create_that_is_sent_again_before_the_job_is_kept_succeeds(kept, closes):
+    token = os.urandom(32)
+    first, second, other, rank = (Wire(kept.daemon.socket) for _ in range(4))
+    with first, second, other, rank:
+        with keeper_stopped(kept):
+            send_create(first, "train", token)
+            until(lambda: kept.client.job("train"), "it is being created")
+            rank.send_join("train", token, 0, PARTS)
+            send_create(second, "train", token)
+            send_create(other, "train", os.urandom(32))
+            with refused(errno.EEXIST, "there is a job 'train' already"):
+                other.answer(wire.JOB_CREATE)
+            if closes:
+                first.close()
+                until(lambda: kept.client.ping().n_sessions == 4, "weightd knows")
+        if not closes:
+            first.answer(wire.JOB_CREATE)
+        second.answer(wire.JOB_CREATE)
+        assert rank.joined().n_present == 1
+
+
+def test_a_create_that_nobody_waits_for_leaves_nothing(kept):
+    before = kept.stat().store_used
+    token = os.urandom(32)
+    first, second = Wire(kept.daemon.socket), Wire(kept.daemon.socket)
+    with first, second:
+        with keeper_stopped(kept):
+            send_create(first, "train", token)
+            send_create(second, "train", token)
+            until(lambda: kept.client.job("train"), "it is being created")
+            first.close()
+            second.close()
+            until(lambda: kept.client.list(JOBS) == [], "it is removed")
+        until(kept.is_settled(before), "nothing is kept")
+
+
 def test_a_clean_stop_leaves_jobs_to_the_successor(kept):
     token = kept.client.create_job("train")
     job = kept.client.join("train", token, 0, PARTS).job
