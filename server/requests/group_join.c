@@ -168,7 +168,6 @@ static void group_join_on_kept(struct barrier *barrier, int r)
 	}
 	g->maker = NULL;
 	g->ready = true;
-	writer_group_settle(g); /* the callers may be gone */
 	writer_group_save(g);
 	fault_point("job-memory-committed");
 	group_join_wake(g);
@@ -289,6 +288,8 @@ static void group_join_make(struct group_caller *c)
 	}
 	memcpy(g->hash, c->join.hash, sizeof(g->hash));
 	g->maker = c;
+	writer_group_settle(g);
+	writer_group_save(g);
 	fault_point("job-begun");
 	group_provide(g);
 }
@@ -329,6 +330,10 @@ void group_join_wake(struct writer_group *g)
 
 	while (!g->busy && (c = list_first(&g->callers, struct group_caller, link)))
 		group_join_proceed(c);
+	if (g->busy)
+		return;
+	writer_group_settle(g); /* all of them may have been refused, or be gone */
+	writer_group_save(g);
 }
 
 void group_join_start(struct session *s, const struct wire_job_join *join, int description_fd)

@@ -26,7 +26,7 @@
 #define SIZE_STEP 4
 #define SIZE_LARGEST (UINT64_C(4) << 30)
 #define SIZE_UNIT 64 /* windows have a multiple of it */
-#define LINGER_MS 1000 /* removes the job of a weightctl that was killed */
+#define LINGER_MS 10000 /* removes the job of a weightctl that was killed */
 
 enum {
 	OPTION_SIZE = OPTION_OWN,

@@ -27,7 +27,7 @@ from ._abi import free
 from ._mesh import launched_by
 from ._sharded import Sharded
 
-_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 1_000}  # without a rank; 0: for ever
+_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 10_000}  # without a rank; 0: for ever
 _ordinals = itertools.count(1)  # jobs of this process without a name
 
 
