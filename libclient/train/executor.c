@@ -6,7 +6,7 @@
 #include "ipc/base/num.h"
 #include "libclient/train/finish.h"
 
-/* Gradients of all ranks are handed over: only then all know weights, learning rates, and losses that are no numbers. */
+/* Weights, learning rates and NaN flags are complete once all ranks have handed over. */
 static int compute_run(struct step *s, const struct plan_op *op)
 {
 	struct weightd_train *t = s->t;
@@ -50,7 +50,9 @@ static int decide_run(struct step *s, const struct plan_op *op)
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
 					     .step = s->number,
-					     .what = "sum its part of the gradients"};
+					     .what = "sum its part of the gradients",
+					     .elements = {t->plan->cuts[rank],
+							  t->plan->cuts[rank + 1]}};
 		int r = finish_wait(s, &arena_rank(&t->arena, rank)->norm_step, s->number, &reason,
 				    finish_sums);
 
@@ -99,7 +101,8 @@ static int commit_run(struct step *s, const struct plan_op *op)
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
 					     .step = s->until,
-					     .what = "update its parameters"};
+					     .what = "update its parameters",
+					     .elements = plan_updated(t->plan, rank)};
 		int r = finish_wait(s, &arena_rank(&t->arena, rank)->param, s->until, &reason,
 				    finish_update);
 

@@ -1,5 +1,5 @@
 /*
- * Finishing for the dead: the lock of the rank decides who it is
+ * Finishing for the dead: the lock of the rank decides which process acts for it
  */
 #include "libclient/train/finish.h"
 
@@ -37,7 +37,7 @@ int finish_wait(struct step *s, struct control_word *word, uint64_t value,
 					  "rank %u died, and its part of step %llu cannot be "
 					  "finished: its lock fails",
 					  reason->rank, (unsigned long long)reason->step);
-		/* Somebody else may have finished before the lock was taken. */
+		/* Another rank may have finished before the lock was taken. */
 		if (trainer_word(word) < value)
 			r = finish_held(s, reason->rank, finish);
 		weightd_job_release(job, reason->rank);

@@ -103,6 +103,12 @@ static void interval_update(const struct arena *a, const struct journal_home *ho
 	}
 }
 
+/* Blocks of the range that the rank of this arena updates. */
+static uint64_t journal_blocks(const struct arena *a)
+{
+	return (a->updated.end - a->updated.begin + PLAN_BLOCK - 1) / PLAN_BLOCK;
+}
+
 /* The block, shorter at the end of the range. */
 static struct plan_interval block_interval(const struct arena *a, uint64_t block)
 {
@@ -140,7 +146,7 @@ static void block_copy_home(const struct arena *a, const struct journal_home *ho
 		kernels_fence();
 }
 
-/* Nobody waits for this word, so a store is enough. The compiler and the processor keep the order of stores. */
+/* No rank waits for this word, so a store is enough. The compiler and the processor keep the order of stores. */
 static void journal_move(struct control_rank *words, uint64_t step, uint64_t block, uint64_t phase)
 {
 	atomic_store_explicit(&words->journal.value, control_journal(step, block, phase),
@@ -192,11 +198,6 @@ static void journal_update_in_place(const struct arena *a, const struct journal_
 					 (part.end - part.begin) * sizeof(float), true);
 		}
 	kernels_fence();
-}
-
-uint64_t journal_blocks(const struct arena *a)
-{
-	return (a->updated.end - a->updated.begin + PLAN_BLOCK - 1) / PLAN_BLOCK;
 }
 
 void journal_update(const struct arena *a, uint32_t rank, uint64_t step,

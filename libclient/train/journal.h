@@ -12,9 +12,7 @@
 
 struct journal_step; /* scalars of the step for each group, and the source of gradients; see optimizer.h */
 
-/* Blocks of the range that the rank of this arena updates. */
-uint64_t journal_blocks(const struct arena *a);
-/* Elements of it that the update of `step` has yet to compute. */
+/* Elements of the range that the rank of this arena updates, which the update of `step` has yet to compute. */
 uint64_t journal_left(const struct arena *a, uint32_t rank, uint64_t step);
 
 /*

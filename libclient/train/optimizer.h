@@ -1,7 +1,7 @@
 /*
  * The optimizer
  *
- * What the blocks of one step need: the scalars of each parameter group, computed in double and rounded once, as torch's
+ * Input of the blocks of one step: the scalars of each parameter group, computed in double and rounded once, as torch's
  * fused optimizers do, and the source of the gradients.
  */
 #pragma once

@@ -1,12 +1,13 @@
 /*
  * Overlap: sums during backward
  *
- * What the thread did is in the words of buckets: odd, for sums that hold if weights are equal. It may fail, or end, at any
+ * Words of buckets record the work of the thread: odd, for sums that hold if weights are equal. It may fail, or end, at any
  * bucket.
  */
 #include "libclient/train/overlap.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,7 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 	struct wait_reason reason = {.rank = rank,
 				     .step = step,
 				     .what = "hand over a bucket of gradients",
+				     .elements = t->plan->buckets[bucket],
 				     .for_successor = true};
 
 	for (;;) {
@@ -58,7 +60,6 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 		if (ends)
 			return OVERLAP_ENDS;
 		o->place.deadline_ms = is_complete ? deadline_ms : PATIENT_MS;
-		o->place.asks_server = is_complete; /* the caller's thread waits for this one */
 		r = wait_for(&o->place, &arena_bucket(&t->arena, rank, bucket)->grad, step, &reason);
 		if (r != -ETIMEDOUT || is_complete)
 			return r;
@@ -103,20 +104,32 @@ static void *overlap_main(void *data)
 		uint64_t step = o->step;
 		int r;
 
-		if (o->done == step) {
+		if (trainer_word(&o->done) == step) {
 			pthread_cond_wait(&o->changed, &o->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&o->lock);
 		r = sum_step(t, step, deadline_ms);
 		pthread_mutex_lock(&o->lock);
-		o->done = step;
 		o->r = r;
 		o->error = r < 0 ? strdup(weightd_train_error()) : NULL;
-		pthread_cond_broadcast(&o->changed);
+		wait_publish(&o->done, step);
 	}
 	pthread_mutex_unlock(&o->lock);
 	return NULL;
+}
+
+/* Signals are for the caller's threads, whose waits they may interrupt. */
+static int thread_start(struct weightd_train *t)
+{
+	sigset_t all, before;
+	int r;
+
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&t->overlap.thread, NULL, overlap_main, t);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return r;
 }
 
 int overlap_init(struct weightd_train *t, const struct wait_place *place)
@@ -131,10 +144,12 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 		return r;
 	memcpy(&o->place, place, sizeof(o->place)); /* ours, until the thread starts */
 	o->place.spins = false; /* backward has the CPU */
+	o->place.is_interruptible = o->place.asks_server = false; /* the caller's thread does */
 	pthread_mutex_init(&o->lock, NULL);
 	pthread_cond_init(&o->changed, NULL);
-	o->done = o->step = t->step;
-	r = pthread_create(&o->thread, NULL, overlap_main, t);
+	o->step = t->step;
+	atomic_store(&o->done.value, t->step);
+	r = thread_start(t);
 	if (r) {
 		pthread_cond_destroy(&o->changed);
 		pthread_mutex_destroy(&o->lock);
@@ -152,6 +167,7 @@ void overlap_deinit(struct weightd_train *t)
 
 	if (!o->is_running)
 		return;
+	o->place.is_cancelled = true;
 	pthread_mutex_lock(&o->lock);
 	o->ends = true;
 	pthread_cond_broadcast(&o->changed);
@@ -201,8 +217,11 @@ int overlap_end(struct weightd_train *t, uint64_t step)
 	pthread_mutex_lock(&o->lock);
 	o->is_complete = true;
 	pthread_cond_broadcast(&o->changed);
-	while (o->done != step)
-		pthread_cond_wait(&o->changed, &o->lock);
+	pthread_mutex_unlock(&o->lock);
+	r = wait_for_thread(&t->place, &o->done, step);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&o->lock);
 	r = o->r;
 	o->r = 0;
 	error = take_ptr(o->error);

@@ -18,16 +18,16 @@ struct weightd_train;
 struct overlap {
 	bool is_running;
 	pthread_t thread;
+	struct control_word done; /* the step that the thread is done with, for better or worse */
 	struct wait_place place; /* the thread's */
 	struct touched touched; /* the thread's */
 	/* The rest under this lock, with a signal for each change. */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t step; /* the one to sum buckets of */
-	uint64_t done; /* the step that the thread is done with, for better or worse */
 	bool is_complete; /* this rank handed over all buckets of the step: deadlines count */
 	bool ends;
-	int r; /* of the step `done` */
+	int r; /* of that step */
 	char *error; /* its sentence, or NULL */
 };
 
@@ -41,6 +41,6 @@ void overlap_begin(struct weightd_train *t, uint64_t step);
 void overlap_notify(struct weightd_train *t);
 /*
  * Waits until the thread is done with the step: this rank handed over all. Returns its failure once, with the sentence;
- * the executor does what is left.
+ * the executor does what is left. -EINTR: call it again.
  */
 int overlap_end(struct weightd_train *t, uint64_t step);

@@ -60,7 +60,7 @@ int saved_restore(struct weightd_train *t, uint64_t step)
 	if (saved->step != step || saved->state_size > t->plan->state_size)
 		return train_fail(-EUCLEAN,
 				  "the journal of job '%s' was overwritten: it has no state of "
-				  "rank %u in step %" PRIu64 "; remove the job and train anew",
+				  "rank %u in step %" PRIu64 "; remove the job and start a new job",
 				  weightd_job_name(t->arena.job), t->arena.rank, step);
 	if (t->buffers)
 		memcpy(t->buffers, buffers_at(t, step), t->plan->buffer_size);

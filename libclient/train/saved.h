@@ -1,8 +1,8 @@
 /*
  * Saved states
  *
- * What a step commits beside the parameters: the caller's state, its buffers, and the arguments of the update, which
- * whoever finishes the step needs.
+ * State that a step commits beside the parameters: that of the caller, its buffers, and the arguments of the update, which
+ * any rank that finishes the step needs.
  */
 #pragma once
 

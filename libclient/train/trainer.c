@@ -1,8 +1,8 @@
 /*
  * The trainer: a rank from its opening to its end
  *
- * Where the rank is in the steps is what its words in the job say. Opening reads them, and finishes the step that this
- * rank, or all ranks, died in.
+ * The words in the job define the step of a rank. Opening reads them, and finishes the step that this rank, or all ranks,
+ * died in.
  */
 #include "libclient/train/trainer.h"
 
@@ -13,6 +13,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "libclient/train/engine/identity.h"
+#include "libclient/train/engine/isa.h"
 #include "libclient/train/executor.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
@@ -81,10 +82,22 @@ static int open_finish_step(struct weightd_train *t)
 	return r;
 }
 
+/* calloc() does not align enough. */
+static struct weightd_train *trainer_new(void)
+{
+	struct weightd_train *t = aligned_alloc(alignof(struct weightd_train), sizeof(*t));
+
+	if (!t)
+		return NULL;
+	memset(t, 0, sizeof(*t));
+	t->pid = getpid();
+	return t;
+}
+
 int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		       const struct weightd_train_options *options, struct weightd_train **ret)
 {
-	cleanup(weightd_train_freep) struct weightd_train *t = calloc(1, sizeof(*t));
+	cleanup(weightd_train_freep) struct weightd_train *t = trainer_new();
 	char token[WEIGHTD_TOKEN_MAX];
 	uint64_t image_size;
 	const void *image = weightd_plan_image(plan, &image_size);
@@ -94,8 +107,9 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	if (!t)
 		return train_fail(-ENOMEM, "no memory for the trainer");
 	t->w = w;
-	t->pid = getpid();
 	r = options ? given_check(options, sizeof(*options), "struct weightd_train_options") : 0;
+	if (!r)
+		r = isa_check();
 	if (!r)
 		r = identity_resolve(options, token, &rank);
 	if (!r)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "libclient/train/executor.h"
@@ -72,11 +73,15 @@ static int check_unused(const struct weightd_train *t, const struct weightd_upda
 static int update_hand_over(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
 {
 	struct control_rank *words = trainer_words(t);
+	char what[64];
 	int r;
 
 	if (trainer_word(&words->grad) >= step)
 		return 0;
-	r = check_update(t->plan, u);
+	(void)snprintf(what, sizeof(what), "hand over its gradients of step %" PRIu64, step);
+	r = wait_check_removed(&t->place, what);
+	if (!r)
+		r = check_update(t->plan, u);
 	if (!r)
 		r = check_unused(t, u);
 	if (r < 0)

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include <sys/time.h>
+
 #include "tests/unit/train_ranks.h"
 
 static void test_every_strategy_is_the_plain_loop(void **state)
@@ -177,6 +179,33 @@ static int late_main(uint32_t rank, void *data)
 	return rank_main(rank, (void *)setup);
 }
 
+/* `first` as rank 0 gives `second` the signal. */
+static void run_both_late(const struct setup *setup, int (*first)(uint32_t rank, void *data),
+			  int (*second)(uint32_t rank, void *data))
+{
+	struct result ours, plain;
+	pid_t pids[2];
+
+	signal_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	train_job_start(2);
+	pids[0] = train_job_fork(first, 0, (void *)setup);
+	pids[1] = train_job_fork(second, 1, (void *)setup);
+	assert_int_equal(train_job_join(pids[0]), 0);
+	assert_int_equal(train_job_join(pids[1]), 0);
+	ours = result_read(setup);
+	plain = oracle_run(setup);
+	result_compare(&ours, &plain);
+	result_free(&ours);
+	result_free(&plain);
+	train_job_stop();
+	(void)munmap(signal_word, 4096);
+}
+
+static void run_beside_late(const struct setup *setup, int (*fn)(uint32_t rank, void *data))
+{
+	run_both_late(setup, fn, late_main);
+}
+
 static int impatient_main(uint32_t rank, void *data)
 {
 	const struct setup *setup = data;
@@ -210,24 +239,184 @@ static void test_failed_update_is_repeated(void **state)
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct setup setup = rows[i];
-		struct result ours, plain;
-		pid_t pids[2];
 
 		setup.n_ranks = 2;
-		signal_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-				   -1, 0);
-		train_job_start(2);
-		pids[0] = train_job_fork(impatient_main, 0, &setup);
-		pids[1] = train_job_fork(late_main, 1, &setup);
-		assert_int_equal(train_job_join(pids[0]), 0);
-		assert_int_equal(train_job_join(pids[1]), 0);
-		ours = result_read(&setup);
-		plain = oracle_run(&setup);
-		result_compare(&ours, &plain);
-		result_free(&ours);
-		result_free(&plain);
+		run_beside_late(&setup, impatient_main);
+	}
+}
+
+static void ignore_signal(int signal)
+{
+	(void)signal;
+}
+
+/* Has this process interrupted so often; 0: no more. */
+static void send_signals(int every_ms)
+{
+	struct itimerval often = {.it_interval.tv_usec = every_ms * 1000,
+				  .it_value.tv_usec = every_ms * 1000};
+
+	(void)signal(SIGALRM, every_ms ? ignore_signal : SIG_DFL);
+	(void)setitimer(ITIMER_REAL, &often, NULL);
+	if (!every_ms)
+		(void)alarm(120); /* as train_job_fork() does */
+}
+
+static int interrupted_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct setup interruptible = *setup;
+	struct weightd_train *t;
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+	int r;
+
+	interruptible.interruptible = true;
+	t = rank_open(&interruptible, rank);
+	u = rank_arguments(setup, t, lr, &cursor);
+	rank_compute(setup, t);
+	send_signals(5);
+	for (int i = 0; i < 3; i++) {
+		assert(weightd_train_update(t, &u) == -EINTR);
+		assert(strstr(weightd_train_error(), "a signal interrupted rank 0"));
+		assert(weightd_train_step(t) == 0);
+	}
+	wait_publish(signal_word, 1);
+	while ((r = weightd_train_update(t, &u)) == -EINTR)
+		continue;
+	send_signals(0);
+	assert(r == 0 && weightd_train_step(t) == 1 && rank_state_fits(t));
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+/* The end of the overlap's thread does not wait for others. */
+static int interrupted_for_good_main(uint32_t rank, void *data)
+{
+	struct setup setup = *(const struct setup *)data;
+	struct weightd_train *t;
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+
+	setup.interruptible = true;
+	setup.deadline_ms = -1;
+	t = rank_open(&setup, rank);
+	u = rank_arguments(&setup, t, lr, &cursor);
+	rank_compute(&setup, t);
+	send_signals(5);
+	assert(weightd_train_update(t, &u) == -EINTR);
+	send_signals(0);
+	weightd_train_free(t);
+	wait_publish(signal_word, 1);
+	return rank_main(rank, data);
+}
+
+static void test_interrupted_update_is_repeated(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 2;
+		run_beside_late(&setup, interrupted_main);
+		run_beside_late(&setup, interrupted_for_good_main);
+	}
+}
+
+/* Its job is removed between steps, and once more after the handover. */
+static int removed_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+
+	for (int i = 0; i < 3; i++)
+		assert(rank_step(setup, t) == 0);
+	u = rank_arguments(setup, t, lr, &cursor);
+	rank_compute(setup, t);
+	train_job->removed = true;
+	assert(weightd_train_update(t, &u) == -ESTALE);
+	assert(strstr(weightd_train_error(), "was removed: rank 0 cannot hand over its gradients of "
+					     "step 4"));
+	assert(weightd_train_step(t) == 3 && trainer_word(&trainer_words(t)->grad) == 3);
+	saved_write(t, &u, 4);
+	handover_complete(t, 4);
+	wait_publish(&trainer_words(t)->grad, 4);
+	assert(weightd_train_update(t, &u) == 0 && weightd_train_step(t) == 4);
+	weightd_train_free(t);
+	return 0;
+}
+
+static void test_removed_job_has_no_further_step(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 1;
+		train_job_start(1);
+		assert_int_equal(train_job_join(train_job_fork(removed_main, 0, &setup)), 0);
 		train_job_stop();
-		(void)munmap(signal_word, 4096);
+	}
+}
+
+/* Hands over its gradients, and does not update its part before the signal. */
+static int slow_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u = rank_arguments(setup, t, lr, &cursor);
+
+	rank_compute(setup, t);
+	saved_write(t, &u, 1);
+	handover_complete(t, 1);
+	wait_publish(&trainer_words(t)->grad, 1);
+	signal_wait(1);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static int names_elements_main(uint32_t rank, void *data)
+{
+	struct setup setup = *(const struct setup *)data;
+	struct weightd_train *t;
+	struct plan_interval elements;
+	double lr[N_GROUPS];
+	uint64_t cursor;
+	struct weightd_update u;
+	char text[64];
+
+	setup.deadline_ms = 200;
+	t = rank_open(&setup, rank);
+	elements = (struct plan_interval){t->plan->cuts[1], t->plan->cuts[2]};
+	u = rank_arguments(&setup, t, lr, &cursor);
+	rank_compute(&setup, t);
+	/* It may not have handed over its gradients yet. */
+	do
+		assert(weightd_train_update(t, &u) == -ETIMEDOUT);
+	while (strstr(weightd_train_error(), "hand over"));
+	(void)snprintf(text, sizeof(text), "(elements %llu to %llu) of step 1 within",
+		       (unsigned long long)elements.begin, (unsigned long long)elements.end);
+	assert(strstr(weightd_train_error(), text));
+	wait_publish(signal_word, 1);
+	weightd_train_free(t);
+	return rank_main(rank, data);
+}
+
+static void test_late_update_is_named_with_its_elements(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct setup setup = rows[i];
+
+		setup.n_ranks = 2;
+		run_both_late(&setup, names_elements_main, slow_main);
 	}
 }
 
@@ -422,6 +611,9 @@ int main(void)
 		cmocka_unit_test(test_bad_arguments_change_nothing),
 		cmocka_unit_test(test_forked_child_is_no_rank),
 		cmocka_unit_test(test_failed_update_is_repeated),
+		cmocka_unit_test(test_interrupted_update_is_repeated),
+		cmocka_unit_test(test_removed_job_has_no_further_step),
+		cmocka_unit_test(test_late_update_is_named_with_its_elements),
 		cmocka_unit_test(test_survivors_need_no_successor_for_the_last_step),
 		cmocka_unit_test(test_death_is_an_error_where_the_options_ask_for_one),
 		cmocka_unit_test(test_bucket_is_handed_over_once),

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -286,6 +287,154 @@ static void signals_do_not_end_a_wait(void **state)
 	kill_rank(other);
 }
 
+/* A wait that a signal interrupts, and the same wait again. */
+static int wait_interruptibly(uint32_t rank, void *data)
+{
+	struct sigaction action = {.sa_handler = ignore_signal, .sa_flags = SA_RESTART};
+	struct weightd_train_options options = {.size = sizeof(options),
+						.deadline_ms = scene->deadline_ms,
+						.interruptible = true};
+	struct weightd_job *job = join_rank(rank);
+	struct wait_place p;
+
+	(void)data;
+	(void)sigaction(SIGUSR1, &action, NULL);
+	wait_place_init(&p, job, rank, 3, &options);
+	p.spins = false;
+	wait_publish(&scene->back, 1);
+	scene->result = wait_for(&p, &scene->word, 1, &reason);
+	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
+	scene->woke_ns = num_now_ns();
+	while (wait_for(&p, &scene->word, 1, &reason) == -EINTR)
+		continue;
+	weightd_job_free(job);
+	return 0;
+}
+
+static bool has_woken(void)
+{
+	return scene->woke_ns != 0;
+}
+
+static pid_t interrupted;
+
+/* A signal before the process sleeps does not end its wait. */
+static bool is_interrupted(void)
+{
+	(void)kill(interrupted, SIGUSR1);
+	return has_woken();
+}
+
+static void a_signal_ends_an_interruptible_wait(void **state)
+{
+	(void)state;
+	pid_t other = start_rank(1);
+
+	interrupted = train_job_fork(wait_interruptibly, 0, NULL);
+	await_true(has_waiter);
+	await_true(is_interrupted);
+	assert_int_equal(scene->result, -EINTR);
+	assert_contains(scene->sentence, "a signal interrupted rank 0, which waited for rank 1 to "
+					 "hand over its gradients of step 17; call again");
+	wait_publish(&scene->word, 1);
+	assert_int_equal(train_job_join(interrupted), 0);
+	assert_int_equal(scene->word.n_waiters, 0);
+	kill_rank(other);
+}
+
+static void *publish_late(void *data)
+{
+	sigset_t all;
+
+	(void)data;
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, NULL);
+	await_true(has_woken);
+	wait_publish(&scene->word, 1);
+	return NULL;
+}
+
+static int wait_for_own_thread(uint32_t rank, void *data)
+{
+	struct sigaction action = {.sa_handler = ignore_signal};
+	struct wait_place p;
+	pthread_t thread;
+	int r;
+
+	(void)data;
+	(void)sigaction(SIGUSR1, &action, NULL);
+	wait_place_init(&p, NULL, rank, 1, &(struct weightd_train_options){.interruptible = true});
+	if (pthread_create(&thread, NULL, publish_late, NULL) != 0)
+		return 1;
+	scene->result = wait_for_thread(&p, &scene->word, 1);
+	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
+	scene->woke_ns = num_now_ns();
+	while ((r = wait_for_thread(&p, &scene->word, 1)) == -EINTR)
+		continue;
+	(void)pthread_join(thread, NULL);
+	return r != 0;
+}
+
+static void a_signal_ends_a_wait_for_a_thread(void **state)
+{
+	(void)state;
+	interrupted = train_job_fork(wait_for_own_thread, 0, NULL);
+	await_true(has_waiter);
+	await_true(is_interrupted);
+	assert_int_equal(scene->result, -EINTR);
+	assert_contains(scene->sentence, "a signal interrupted rank 0, which summed gradients");
+	assert_int_equal(train_job_join(interrupted), 0);
+}
+
+static int wait_for_own_thread_of_removed(uint32_t rank, void *data)
+{
+	struct weightd_job *job = join_rank(rank);
+	struct wait_place p;
+
+	(void)data;
+	place_init(&p, job);
+	scene->result = wait_for_thread(&p, &scene->word, 1);
+	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
+	weightd_job_free(job);
+	return 0;
+}
+
+static void a_removed_job_ends_a_wait_for_a_thread(void **state)
+{
+	(void)state;
+	pid_t pid = train_job_fork(wait_for_own_thread_of_removed, 0, NULL);
+
+	await_true(has_waiter);
+	train_job->removed = true;
+	assert_int_equal(train_job_join(pid), 0);
+	assert_int_equal(scene->result, -ESTALE);
+	assert_contains(scene->sentence, "job '" TRAIN_JOB_NAME "' was removed: rank 0 cannot sum");
+}
+
+static struct wait_place *cancelled;
+
+static void *cancel(void *data)
+{
+	(void)data;
+	await_true(has_waiter);
+	cancelled->is_cancelled = true;
+	return NULL;
+}
+
+static void another_thread_cancels_a_wait(void **state)
+{
+	struct wait_place p;
+	pthread_t thread;
+
+	(void)state;
+	wait_place_init(&p, NULL, 0, 2, NULL);
+	p.deadline_ms = -1;
+	cancelled = &p;
+	assert_int_equal(pthread_create(&thread, NULL, cancel, NULL), 0);
+	assert_int_equal(wait_for(&p, &scene->word, 1, &reason), -ECANCELED);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 static void a_killed_waiter_leaves_the_word_usable(void **state)
 {
 	(void)state;
@@ -393,6 +542,9 @@ static void a_death_is_waited_out_for_the_successor(void **state)
 /* All ranks were started again: a rank without a process is late, not dead. */
 static void a_rank_that_is_starting_is_not_dead(void **state)
 {
+	static const struct wait_reason update = {
+		.rank = 1, .step = 17, .what = "update its parameters", .elements = {4096, 8192}};
+
 	(void)state;
 	scene->on_death = WEIGHTD_DEATH_FAIL;
 	assert_waits_on(start_waiter(NULL));
@@ -406,6 +558,12 @@ static void a_rank_that_is_starting_is_not_dead(void **state)
 	assert_contains(scene->sentence,
 			"rank 1 did not hand over its gradients of step 17 within 0.3 s");
 	assert_contains(scene->sentence, "has no process;");
+
+	scene->woke_ns = 0;
+	pid = start_waiter(&update);
+	assert_int_equal(train_job_join(pid), 0);
+	assert_contains(scene->sentence, "rank 1 did not update its parameters (elements 4096 to "
+					 "8192) of step 17 within 0.3 s");
 	assert_contains(scene->sentence, "start rank 1");
 }
 
@@ -570,6 +728,10 @@ int main(void)
 		TEST(values_may_jump_beyond),
 		TEST(a_word_of_several_writers_never_falls),
 		TEST(signals_do_not_end_a_wait),
+		TEST(a_signal_ends_an_interruptible_wait),
+		TEST(a_signal_ends_a_wait_for_a_thread),
+		TEST(a_removed_job_ends_a_wait_for_a_thread),
+		TEST(another_thread_cancels_a_wait),
 		TEST(a_killed_waiter_leaves_the_word_usable),
 		TEST(a_death_fails_the_wait_with_its_rank_and_step),
 		TEST(a_death_of_a_third_rank_fails_the_wait),

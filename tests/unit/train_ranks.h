@@ -83,6 +83,7 @@ struct setup {
 	uint64_t nan_step; /* of rank 1 */
 	enum weightd_on_death on_death;
 	int deadline_ms;
+	bool interruptible;
 	enum stop stop; /* of stop_rank, for the test to follow it instruction by instruction */
 	uint32_t stop_rank;
 };
@@ -195,7 +196,8 @@ static inline struct weightd_train *rank_open(const struct setup *setup, uint32_
 						.rank = rank,
 						.deadline_ms = setup->deadline_ms ? setup->deadline_ms
 										  : 60000,
-						.on_death = setup->on_death};
+						.on_death = setup->on_death,
+						.interruptible = setup->interruptible};
 	struct weightd_plan *plan = plan_make(setup);
 	struct weightd_train *t;
 	int r;

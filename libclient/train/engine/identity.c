@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -14,17 +15,57 @@
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
-static int token_read(const char *path, char ret[WEIGHTD_TOKEN_MAX])
+/* A token makes a process a rank, with all the memory of the job: its file must be private. */
+static int token_check_file(const char *path, int fd)
 {
-	cleanup(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-	uint64_t size;
-	int r;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		return train_fail(-EINVAL,
+				  "$WEIGHTD_JOB_FILE '%s' is no regular file; name the file that "
+				  "weightctl train run --token-file made",
+				  path);
+	if (st.st_uid != geteuid())
+		return train_fail(-EACCES,
+				  "$WEIGHTD_JOB_FILE '%s' belongs to another user, uid %u; use a file "
+				  "of your own",
+				  path, st.st_uid);
+	if (st.st_mode & 077)
+		return train_fail(-EACCES,
+				  "$WEIGHTD_JOB_FILE '%s' has mode %04o: others who can read it may "
+				  "write the memory of the job; chmod 600 '%s' if no other user has "
+				  "read it, or create another job",
+				  path, st.st_mode & 07777, path);
+	return 0;
+}
+
+static int token_open(const char *path, int *ret)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), r;
 
 	if (fd < 0) {
 		r = -errno;
 		return train_fail(r, "cannot open the token of the job, $WEIGHTD_JOB_FILE '%s': %s",
-				  path, strerror(-r));
+				  path,
+				  r == -ELOOP ? "it is a symbolic link; name the file itself"
+					      : strerror(-r));
 	}
+	r = token_check_file(path, fd);
+	if (r < 0)
+		(void)close(fd);
+	else
+		*ret = fd;
+	return r;
+}
+
+static int token_read(const char *path, char ret[WEIGHTD_TOKEN_MAX])
+{
+	cleanup(fd_closep) int fd = -1;
+	uint64_t size;
+	int r = token_open(path, &fd);
+
+	if (r < 0)
+		return r;
 	r = fd_read_all(fd, ret, WEIGHTD_TOKEN_MAX, &size);
 	if (r < 0)
 		return train_fail(r, "cannot read the token of the job, $WEIGHTD_JOB_FILE '%s': %s",

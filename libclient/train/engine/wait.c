@@ -19,6 +19,7 @@
 #define TICK_NS (WAIT_TICK_MS * MS)
 #define CHECK_NS (1000 * MS) /* of asking if the job exists */
 #define DEADLINE_DEFAULT_MS 30000
+#define N_YIELDS 8
 #define N_PAUSES 2000 /* about 50 us: longer than a barrier takes, shorter than a time slice */
 
 /* A wait that has come to sleep. */
@@ -54,15 +55,17 @@ static void futex_wake_all(struct control_word *word)
 }
 
 /*
- * A value that grew by a multiple of 2^32 between the load and the wait looks unchanged: that costs a tick. The result is
- * of no interest: the word is looked at in any case.
+ * A value that grew by a multiple of 2^32 between the load and the wait looks unchanged: that costs a tick. Returns true if a
+ * signal was handled; the word is looked at in any case.
  */
-static void futex_wait(struct control_word *word, uint64_t value, uint64_t timeout_ns)
+static bool futex_wait(struct control_word *word, uint64_t value, uint64_t timeout_ns)
 {
 	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / (1000 * MS)),
 				   .tv_nsec = (long)(timeout_ns % (1000 * MS))};
 
-	(void)syscall(SYS_futex, futex_of(word), FUTEX_WAIT, (uint32_t)value, &timeout, NULL, 0);
+	return syscall(SYS_futex, futex_of(word), FUTEX_WAIT, (uint32_t)value, &timeout, NULL, 0) <
+		       0 &&
+	       errno == EINTR;
 }
 
 /* Returns true where the rank has a process, and remembers it. */
@@ -90,6 +93,7 @@ void wait_place_init(struct wait_place *p, struct weightd_job *job, uint32_t ran
 	p->deadline_ms = options && options->deadline_ms ? options->deadline_ms
 							 : DEADLINE_DEFAULT_MS;
 	p->on_death = options ? options->on_death : WEIGHTD_DEATH_WAIT;
+	p->is_interruptible = options && options->interruptible;
 	p->watches_all = p->on_death == WEIGHTD_DEATH_FAIL;
 	p->asks_server = job != NULL;
 	wait_place_meet(p);
@@ -130,17 +134,21 @@ static const char *job_name(const struct wait_place *p)
 }
 
 struct phrase {
-	char text[128];
+	char text[160];
 };
 
-/* "hand over its gradients of step 17" */
+/* "update its parameters (elements 4096 to 8192) of step 17" */
 static const char *reason_phrase(struct phrase *ret, const struct wait_reason *reason)
 {
+	const struct plan_interval *e = &reason->elements;
+	char elements[64] = "", step[32] = "";
+
+	if (e->begin < e->end)
+		(void)snprintf(elements, sizeof(elements), " (elements %" PRIu64 " to %" PRIu64 ")",
+			       e->begin, e->end);
 	if (reason->step)
-		(void)snprintf(ret->text, sizeof(ret->text), "%s of step %" PRIu64, reason->what,
-			       reason->step);
-	else
-		(void)snprintf(ret->text, sizeof(ret->text), "%s", reason->what);
+		(void)snprintf(step, sizeof(step), " of step %" PRIu64, reason->step);
+	(void)snprintf(ret->text, sizeof(ret->text), "%s%s%s", reason->what, elements, step);
 	return ret->text;
 }
 
@@ -195,6 +203,16 @@ static int fail_late(const struct wait *w, bool is_present)
 		rank, what.text, seconds, rank_pid(p, rank) ? " any more" : "", rank, job_name(p));
 }
 
+static int fail_interrupted(const struct wait *w)
+{
+	struct phrase what;
+
+	return train_fail(-EINTR,
+			  "a signal interrupted rank %u, which waited for rank %u to %s; call again to "
+			  "continue",
+			  w->place->rank, w->rank, reason_phrase(&what, w->reason));
+}
+
 /* weightd_job_check() talks to the server, on a connection that only one thread may use. */
 static bool job_is_removed(struct weightd_job *job)
 {
@@ -206,6 +224,24 @@ static bool job_is_removed(struct weightd_job *job)
 	r = weightd_job_check(job);
 	(void)pthread_mutex_unlock(&lock);
 	return r == -ESTALE;
+}
+
+static int fail_removed(const struct wait *w)
+{
+	struct phrase what;
+
+	return train_fail(
+		-ESTALE,
+		"job '%s' was removed while rank %u waited for rank %u to %s; create another one",
+		job_name(w->place), w->place->rank, w->rank, reason_phrase(&what, w->reason));
+}
+
+int wait_check_removed(struct wait_place *p, const char *what)
+{
+	if (!p->job || !job_is_removed(p->job))
+		return 0;
+	return train_fail(-ESTALE, "job '%s' was removed: rank %u cannot %s; create another one",
+			  job_name(p), p->rank, what);
 }
 
 /* 0: wait on. */
@@ -235,19 +271,15 @@ static int look(struct wait *w)
 	if (!is_late && w->waited_ns - w->looked_ns < TICK_NS)
 		return 0;
 	w->looked_ns = w->waited_ns;
+	if (p->is_cancelled)
+		return train_fail(-ECANCELED, "a wait of rank %u was cancelled", p->rank);
 	if (w->find_rank)
 		w->rank = w->find_rank(w->reason);
 	r = p->job ? look_at_ranks(w) : 0;
 	if (r == 0 && p->asks_server && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
 		w->checked_ns = w->waited_ns;
-		if (job_is_removed(p->job)) {
-			struct phrase what;
-
-			r = train_fail(
-				-ESTALE,
-				"job '%s' was removed while rank %u waited for rank %u to %s; create another one",
-				job_name(p), p->rank, w->rank, reason_phrase(&what, w->reason));
-		}
+		if (job_is_removed(p->job))
+			r = fail_removed(w);
 	}
 	if (r == 0 && is_late)
 		r = fail_late(w, rank_meet(p, w->rank));
@@ -276,13 +308,16 @@ static int wait_asleep(struct wait *w, struct control_word *word, uint64_t value
 {
 	for (;;) {
 		uint64_t now = atomic_load(&word->value);
+		bool is_interrupted;
 		int r;
 
 		if (now >= value)
 			return 0;
-		futex_wait(word, now, wait_timeout(w));
+		is_interrupted = futex_wait(word, now, wait_timeout(w));
 		wait_count_time(w);
 		r = look(w);
+		if (r == 0 && is_interrupted && w->place->is_interruptible)
+			r = fail_interrupted(w);
 		/* The rank may have published before it ended. */
 		if (r != 0)
 			return atomic_load(&word->value) >= value ? 0 : r;
@@ -295,8 +330,8 @@ static bool has_arrived(struct control_word *word, uint64_t value)
 }
 
 /*
- * Where ranks share CPUs, the one that is waited for is likely to be next on this one: yielding once is less than half of
- * a sleep and a wake, even among other processes. More than once gains nothing, and yields what is ours.
+ * Where ranks share CPUs, the one that is waited for is likely to be next on this one: a few yields take a quarter of the
+ * time of a sleep and a wake (4 ranks on 2 CPUs). Many yield what is ours to other processes.
  */
 static bool wait_awake(const struct wait_place *p, struct control_word *word, uint64_t value)
 {
@@ -307,9 +342,12 @@ static bool wait_awake(const struct wait_place *p, struct control_word *word, ui
 	}
 	if (has_arrived(word, value))
 		return true;
-	if (!p->spins)
+	for (unsigned i = 0; !p->spins && i < N_YIELDS; i++) {
 		(void)sched_yield();
-	return has_arrived(word, value);
+		if (has_arrived(word, value))
+			return true;
+	}
+	return false;
 }
 
 int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
@@ -339,4 +377,29 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	     const struct wait_reason *reason)
 {
 	return wait_for_found(p, word, value, reason, NULL);
+}
+
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value)
+{
+	uint64_t checked_ns = num_now_ns();
+	int r = 0;
+
+	atomic_fetch_add(&word->n_waiters, 1);
+	for (uint64_t now; r == 0 && (now = atomic_load(&word->value)) < value;) {
+		bool is_interrupted = futex_wait(word, now, TICK_NS);
+
+		if (atomic_load(&word->value) >= value)
+			break;
+		if (is_interrupted && p->is_interruptible)
+			r = train_fail(-EINTR,
+				       "a signal interrupted rank %u, which summed gradients; call "
+				       "again to continue",
+				       p->rank);
+		else if (num_now_ns() - checked_ns >= CHECK_NS) {
+			checked_ns = num_now_ns();
+			r = wait_check_removed(p, "sum gradients");
+		}
+	}
+	atomic_fetch_sub(&word->n_waiters, 1);
+	return r;
 }

@@ -29,6 +29,7 @@ struct wait_place {
 	bool spins; /* there are no fewer CPUs than ranks */
 	int deadline_ms; /* < 0: none */
 	enum weightd_on_death on_death;
+	bool is_interruptible; /* by signals */
 	/*
 	 * FAIL: the death of any rank ends each wait, since the rank that is waited for may wait for the dead one. Clear it
 	 * where a rank may end its work, and its process, before the others have (staleness).
@@ -36,6 +37,7 @@ struct wait_place {
 	bool watches_all;
 	/* Asks weightd every second if the job exists: clear it where another thread may use the connection. */
 	bool asks_server;
+	_Atomic bool is_cancelled; /* set by another thread: waits end within a tick */
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
 
@@ -44,6 +46,7 @@ struct wait_reason {
 	uint32_t rank;
 	uint64_t step; /* 0: none */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
+	struct plan_interval elements; /* of the flat range, that it is about; empty: not named */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
 };
 
@@ -66,7 +69,7 @@ void wait_publish_max(struct control_word *word, uint64_t value);
 #define WAIT_DEAD 1 /* on_death is FINISH, and the rank died */
 
 /*
- * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT or -ESTALE with a sentence. Looks every
+ * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT, -EINTR, -ESTALE or -ECANCELED with a sentence. Looks every
  * WAIT_TICK_MS at the process of `reason->rank`, and every second if the job exists. Two threads may wait.
  */
 int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
@@ -79,3 +82,9 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t value,
 		   const struct wait_reason *reason,
 		   uint32_t (*find_rank)(const struct wait_reason *reason));
+
+/* Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence. */
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value);
+
+/* -ESTALE with a sentence: the job was removed, and this rank cannot do `what`. 0: it was not, or weightd is away. */
+int wait_check_removed(struct wait_place *p, const char *what);

@@ -10,6 +10,7 @@
 #include "ipc/base/mapping.h"
 #include "ipc/base/num.h"
 #include "libclient/train/engine/identity.h"
+#include "libclient/train/engine/isa.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
 
@@ -36,7 +37,7 @@ struct window_head *window_head(const struct weightd_window *win)
 	return (struct window_head *)(void *)win->control;
 }
 
-struct window_rank *window_rank(const struct weightd_window *win, uint32_t rank)
+static struct window_rank *window_rank(const struct weightd_window *win, uint32_t rank)
 {
 	return (struct window_rank *)(void *)(win->control + PAGE) + rank;
 }
@@ -313,7 +314,9 @@ int weightd_window_open(struct weightd *w, const struct weightd_train_options *o
 				  "the size of a window is %" PRIu64
 				  " bytes; it must be a multiple of %d",
 				  size, WINDOW_LINE);
-	r = identity_resolve(options, token, &rank);
+	r = isa_check();
+	if (r == 0)
+		r = identity_resolve(options, token, &rank);
 	if (r == 0)
 		r = identity_count_ranks(w, token, &n_ranks); /* decides the sizes of parts */
 	if (r < 0)

@@ -45,7 +45,6 @@ struct weightd_window {
 };
 
 struct window_head *window_head(const struct weightd_window *win);
-struct window_rank *window_rank(const struct weightd_window *win, uint32_t rank);
 uint8_t *window_range(const struct weightd_window *win, uint32_t rank);
 /* Bytes that a rank hands over in barrier `epoch`: one half for even ones, one for odd ones. */
 uint8_t *window_stage(const struct weightd_window *win, uint32_t rank, uint64_t epoch);

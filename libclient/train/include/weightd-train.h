@@ -13,6 +13,7 @@
  *	-EPROTOTYPE	the ranks of the job have different plans; the sentence has the first difference
  *	-EOWNERDEAD	a rank died, and the options ask for an error
  *	-ETIMEDOUT	a rank did not arrive before the deadline
+ *	-EINTR		a signal interrupted the wait, and the options ask for that
  *	-EBUSY		another process is this rank
  *	-ENOMEM		there is no room for the state; the sentence has the arithmetic
  *	-EDOM		the loss of a rank is not a number: the step changed nothing
@@ -256,6 +257,11 @@ struct weightd_train_options {
 	const char *token; /* NULL: $WEIGHTD_JOB, else the content of the file $WEIGHTD_JOB_FILE */
 	uint32_t rank;
 	bool rank_from_env; /* rank is that of $LOCAL_RANK, else of $RANK */
+	/*
+	 * A signal with a handler ends a wait of the calling thread with -EINTR, and the call can be repeated. A signal that
+	 * arrives between two sleeps does not: the wait continues. Windows ignore this option: a collective cannot be repeated.
+	 */
+	bool interruptible;
 	int deadline_ms; /* of a rank to arrive: 0: 30 s; < 0: none */
 	enum weightd_on_death on_death;
 };
@@ -286,8 +292,8 @@ uint64_t weightd_train_step(const struct weightd_train *t);
 bool weightd_train_is_empty(const struct weightd_train *t);
 /*
  * Rank 0 gives a parameter of an empty job its first value: n_bytes of them. -EALREADY; -EINVAL: another rank. A buffer is
- * that of the calling rank, which may as well write it itself; until the first step is complete a rank that was started
- * anew finds zeros there, and gives it its value again.
+ * that of the calling rank, which may as well write it itself; until the first step is complete a rank that was restarted
+ * finds zeros there, and gives it its value again.
  */
 int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data);
 /*
@@ -324,7 +330,7 @@ struct weightd_update {
 	const double *lr; /* learning rate of each parameter group; those of rank 0 count, as its max_norm does */
 	/*
 	 * This rank's part of the mean gradient, e.g. its samples: sum(weight * grad) / sum(weight). 0 of all ranks: equal.
-	 * A plan with overlap has summed with equal weights before it knows better: unequal ones sum all buckets again.
+	 * A plan with overlap sums with equal weights during backward; unequal weights sum all buckets again.
 	 */
 	double weight;
 	bool has_loss;
@@ -343,7 +349,8 @@ struct weightd_update {
 /*
  * The step: waits for the gradients of all ranks, sums them in the order of ranks, updates this rank's part of PARAM, and
  * waits for the others' (with staleness k, for the step k before). On success, and with -EDOM, the step is committed.
- * With -EOWNERDEAD and -ETIMEDOUT it is not, and may be called again: it continues with the arguments of the first call.
+ * With -EOWNERDEAD, -ETIMEDOUT and -EINTR it is not, and may be called again: it continues with the arguments of the first
+ * call. With -ESTALE it never will be.
  * Bias corrections of Adam do not count steps that ended with -EDOM.
  *
  * With staleness, backward may see parts of PARAM that are up to k steps newer than others, and -EDOM is about the step that

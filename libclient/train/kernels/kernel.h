@@ -67,8 +67,10 @@ struct kernels {
 	void (*copy)(void *to, const void *from, size_t n_bytes, bool stream);
 };
 
-/* The fastest that this machine has; $WEIGHTD_TRAIN_ISA names another one, for tests, and is ignored if it is unknown. */
+/* The fastest that this machine has, or the one that $WEIGHTD_TRAIN_ISA names: isa_check() refuses an unknown name. */
 const struct kernels *kernels_get(void);
+/* Those that this machine has, the fastest first; NULL behind the last. */
+const struct kernels *kernels_at(size_t index);
 /* NULL: unknown, or this machine lacks it. */
 const struct kernels *kernels_find(const char *isa);
 /* Orders non-temporal stores before what follows. */

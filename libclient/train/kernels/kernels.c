@@ -58,15 +58,20 @@ const struct kernels *kernels_find(const char *isa)
 	return NULL;
 }
 
+const struct kernels *kernels_at(size_t index)
+{
+	for (size_t i = 0; i < N_ROWS; i++)
+		if (rows[i].is_supported() && index-- == 0)
+			return rows[i].kernels;
+	return NULL;
+}
+
 static const struct kernels *kernels_choose(void)
 {
 	const char *isa = secure_getenv("WEIGHTD_TRAIN_ISA");
 	const struct kernels *chosen = isa ? kernels_find(isa) : NULL;
 
-	for (size_t i = 0; !chosen; i++)
-		if (rows[i].is_supported())
-			chosen = rows[i].kernels;
-	return chosen;
+	return chosen ? chosen : kernels_at(0);
 }
 
 const struct kernels *kernels_get(void)

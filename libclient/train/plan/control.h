@@ -43,19 +43,19 @@ struct control_head {
 	struct control_word filled; /* 1: PARAM has its first values */
 };
 
-/* Journal: the block being updated. Steps up to 2^32, blocks up to 2^31. */
+/* Journal: the block being updated. Steps up to 2^31, blocks up to 2^32. */
 #define CONTROL_LOGGED 1ull /* the log has the block's new values: copy them home (again) */
 static inline uint64_t control_journal(uint64_t step, uint64_t block, uint64_t phase)
 {
-	return step << 32 | block << 1 | phase;
+	return step << 33 | block << 1 | phase;
 }
 static inline uint64_t control_journal_step(uint64_t word)
 {
-	return word >> 32;
+	return word >> 33;
 }
 static inline uint64_t control_journal_block(uint64_t word)
 {
-	return (word >> 1) & ((1ull << 31) - 1);
+	return (word >> 1) & ((1ull << 32) - 1);
 }
 
 /*

@@ -17,13 +17,13 @@
 #define PLAN_ALIGN 16 /* elements: a cache line */
 #define PLAN_CUT 32 /* elements: shards begin at multiples of it */
 #define PLAN_BLOCK                                                                                 \
-	1024 /* elements of a block of the journal: with its log it stays in the L1 and L2 caches */
+	512 /* elements of a block of the journal: with its log it stays in the L1 and L2 caches */
 #define PLAN_GROUPS_MAX 64
 #define PLAN_PAGE 4096 /* bytes: ranks' ranges within a part begin at multiples of it */
 /* Bytes: ranges begin at multiples of it where that costs 1/1024 of them at most, for huge pages. */
 #define PLAN_HUGE 2097152
-/* control_journal() has 31 bits for a block. */
-#define PLAN_ELEMENTS_MAX (((1ull << 31) - 1) * PLAN_BLOCK)
+/* control_journal() has 32 bits for a block. */
+#define PLAN_ELEMENTS_MAX (((1ull << 32) - 1) * PLAN_BLOCK)
 #define PLAN_BUCKETS_MAX 16384
 #define PLAN_STALENESS_MAX 63
 #define PLAN_STATE_MAX 1048576

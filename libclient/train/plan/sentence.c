@@ -1,5 +1,5 @@
 /*
- * One sentence for each thread, overwritten by its next failure. Names in it were chosen by somebody else: bytes that a
+ * One sentence for each thread, overwritten by its next failure. Names in it come from another process: bytes that a
  * terminal would act on are spelled out.
  */
 #include "libclient/train/plan/sentence.h"

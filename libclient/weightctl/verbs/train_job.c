@@ -18,6 +18,8 @@
 #define PROGRAM_MAX 64 /* bytes of its name, in the name of a job */
 #define LEAVING_NS UINT64_C(2000000000) /* how long ranks that were killed may still be listed */
 #define LEAVING_MS 20
+#define LINGER_MS 600000 /* of a job that no later run can resume */
+#define TOKEN_DIGITS 64
 
 /* The job in a list; false where there is none of that name. The strings are the list's. */
 static bool find_job(const struct weightd_list *list, const char *name, struct weightd_job_info *ret)
@@ -46,10 +48,9 @@ static int look_up(struct cli *cli, const char *name, struct weightd_job_info *r
 /* --- The file ----------------------------------------------------------------------------------- */
 
 /* Returns a descriptor, or -ENOENT, or -EINVAL after printing why. */
-static int open_token(const char *path)
+static int open_token(const char *path, struct stat *ret)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct stat st;
 
 	if (fd < 0 && errno == ENOENT)
 		return -ENOENT;
@@ -57,18 +58,12 @@ static int open_token(const char *path)
 		(void)cli_error("the token file '%s' cannot be opened: %s", path, strerror(errno));
 		return -EINVAL;
 	}
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+	if (fstat(fd, ret) < 0 || !S_ISREG(ret->st_mode))
 		(void)cli_error("the token file '%s' is no regular file", path);
-	else if (st.st_uid != geteuid())
+	else if (ret->st_uid != geteuid())
 		(void)cli_error(
 			"the token file '%s' belongs to another user, uid %u; use one of your own",
-			path, st.st_uid);
-	else if (st.st_mode & 077)
-		(void)cli_error(
-			"the token file '%s' has mode %04o: others who can read it may write "
-			"the memory of the job; remove the job (weightctl rm --job NAME) and the "
-			"file, or, if nobody has read it, chmod 600 '%s'",
-			path, st.st_mode & 07777, path);
+			path, ret->st_uid);
 	else
 		return fd;
 	(void)close(fd);
@@ -78,7 +73,8 @@ static int open_token(const char *path)
 /* 0; -ENOENT: there is no file; -EINVAL after printing why. */
 static int read_token(struct train_job *job)
 {
-	int fd = open_token(job->token_file);
+	struct stat st;
+	int fd = open_token(job->token_file, &st);
 	const char *colon;
 	ssize_t n;
 
@@ -88,10 +84,21 @@ static int read_token(struct train_job *job)
 	(void)close(fd);
 	job->token[n > 0 ? n : 0] = '\0';
 	job->token[strcspn(job->token, "\n")] = '\0';
-	colon = strrchr(job->token, ':');
-	if (!colon || colon == job->token || (size_t)(colon - job->token) >= sizeof(job->name)) {
-		(void)cli_error("'%s' has no token of a job; name another file, or remove it",
+	colon = strchr(job->token, ':');
+	if (!colon || colon == job->token || (size_t)(colon - job->token) >= sizeof(job->name) ||
+	    strlen(colon + 1) != TOKEN_DIGITS) {
+		(void)cli_error("'%s' has no token of a job; name another file, or one that does "
+				"not exist yet",
 				job->token_file);
+		return -EINVAL;
+	}
+	if (st.st_mode & 077) {
+		(void)cli_error(
+			"the token file '%s' has mode %04o: others who can read it may write "
+			"the memory of the job; remove the job (weightctl rm --job '%.*s') and the "
+			"file, or, if no other user has read it, chmod 600 '%s'",
+			job->token_file, st.st_mode & 07777, (int)(colon - job->token), job->token,
+			job->token_file);
 		return -EINVAL;
 	}
 	(void)snprintf(job->name, sizeof(job->name), "%.*s", (int)(colon - job->token), job->token);
@@ -116,16 +123,39 @@ static int write_token(const struct train_job *job)
 
 /* --- The beginning ------------------------------------------------------------------------------ */
 
-/* "train.py" and a process become "train.py-4711". Letters that names cannot have become dashes. */
-static void make_name(const char *program, char *ret, size_t size)
+/* Returns the suffix of a script, or NULL. */
+static const char *script_suffix(const char *arg)
+{
+	static const char *const suffixes[] = {".py", ".sh", ".pl", ".rb", ".lua", ".jl"};
+	const char *dot = strrchr(arg, '.');
+
+	for (size_t i = 0; dot && i < sizeof(suffixes) / sizeof(*suffixes); i++)
+		if (!strcmp(dot, suffixes[i]))
+			return dot;
+	return NULL;
+}
+
+/* The program, or the script that it runs. */
+static const char *find_script(char *const argv[])
+{
+	for (size_t i = 0; argv[i]; i++)
+		if (script_suffix(argv[i]))
+			return argv[i];
+	return argv[0];
+}
+
+/* "python train.py" and a process become "train-4711". Letters that names cannot have become dashes. */
+static void make_name(char *const argv[], char *ret, size_t size)
 {
 	static const char letters[] =
 		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-	const char *slash = strrchr(program, '/');
-	const char *last = slash ? slash + 1 : program;
+	const char *script = find_script(argv);
+	const char *slash = strrchr(script, '/');
+	const char *last = slash ? slash + 1 : script, *suffix = script_suffix(last);
 	char name[PROGRAM_MAX];
 
-	(void)snprintf(name, sizeof(name), "%s", last);
+	(void)snprintf(name, sizeof(name), "%.*s",
+		       suffix ? (int)(suffix - last) : (int)strlen(last), last);
 	for (char *c = name; *c; c++)
 		if (!strchr(letters, *c))
 			*c = '-';
@@ -137,13 +167,13 @@ static int create_job(struct cli *cli, const struct train_job_request *q, struct
 	const struct weightd_job_options options = {
 		.size = sizeof(options),
 		.n_ranks = q->n_ranks,
-		.linger_ms = q->linger_ms,
+		.linger_ms = q->linger_ms || q->token_file ? q->linger_ms : LINGER_MS,
 	};
 	struct weightd_job_info info;
 	int r;
 
 	if (!job->name[0])
-		make_name(q->program, job->name, sizeof(job->name));
+		make_name(q->argv, job->name, sizeof(job->name));
 	r = weightd_job_create(cli->w, job->name, &options, job->token);
 	if (r == -EEXIST && look_up(cli, job->name, &info) > 0 && info.n_ranks != q->n_ranks)
 		return cli_error(
@@ -271,7 +301,7 @@ void train_job_end(struct cli *cli, const struct train_job *job)
 		remove_job(cli, job); /* no rank joined it */
 	} else if (!job->token_file) {
 		(void)cli_error("job '%s' has not ended at step %" PRIu64
-				", and its %s were freed; with --token-file it can be resumed",
+				", and its %s were freed; a run with --token-file keeps its job",
 				job->name, info.step, size);
 		remove_job(cli, job);
 	} else {

@@ -11,10 +11,10 @@ struct train_job {
 	const char *token_file; /* NULL: nothing resumes the job */
 };
 
-/* A new job. `name` NULL: one is made from that of the program. */
+/* A new job. `name` NULL: one is made from that of the program. `linger_ms` 0: a default, for jobs without a file. */
 struct train_job_request {
 	const char *name;
-	const char *program;
+	char *const *argv; /* of the program */
 	const char *token_file;
 	uint32_t n_ranks;
 	int64_t linger_ms;

@@ -1,5 +1,5 @@
 /*
- * weightctl train run: start the ranks of a job, and start those anew that die.
+ * weightctl train run: start the ranks of a job, and restart those that die.
  *
  * The job belongs to weightd, and each rank has its token: weightctl may be killed, and the ranks continue.
  */
@@ -35,7 +35,8 @@ struct run {
 	struct pollfd *polled; /* the signals, then a rank each */
 	uint32_t n_running;
 	int64_t grace_ms;
-	bool is_ending; /* no rank is started anew */
+	bool is_ending; /* no rank is restarted */
+	bool is_signalled; /* to end: the next signal does not wait */
 	uint64_t kill_ns; /* when those that still run are killed; UINT64_MAX: not */
 	int status; /* exit status; that of the first failure */
 };
@@ -57,12 +58,22 @@ static void run_end(struct run *run, int signal)
 	run->is_ending = true;
 }
 
-static void run_kill(struct run *run)
+static void run_kill(struct run *run, const char *why)
 {
-	(void)cli_error("%u rank%s did not end in time, and %s killed", run->n_running,
-			run->n_running == 1 ? "" : "s", run->n_running == 1 ? "is" : "are");
+	(void)cli_error("%u rank%s %s, and %s killed", run->n_running,
+			run->n_running == 1 ? "" : "s", why, run->n_running == 1 ? "is" : "are");
 	signal_ranks(run, SIGKILL, true);
 	run->kill_ns = UINT64_MAX;
+}
+
+/* The second SIGINT or SIGTERM is for ranks that do not react to the first one. */
+static void run_signalled(struct run *run, int signal)
+{
+	if (run->is_signalled && (signal == SIGINT || signal == SIGTERM))
+		run_kill(run, "did not end at the first signal");
+	else
+		run_end(run, signal);
+	run->is_signalled = true;
 }
 
 /* "was killed by SIGKILL", "exited with 3". */
@@ -78,7 +89,7 @@ static const char *describe_status(int status, char *ret, size_t size)
 }
 
 /* Returns true if the rank runs again. */
-static bool start_anew(struct run *run, struct train_rank *rank, pid_t pid, int status)
+static bool rank_restart(struct run *run, struct train_rank *rank, pid_t pid, int status)
 {
 	char text[64];
 	int r;
@@ -91,7 +102,7 @@ static bool start_anew(struct run *run, struct train_rank *rank, pid_t pid, int 
 		(void)program_refuse(run->program.path, r);
 		return false;
 	}
-	(void)cli_error("rank %u (process %d) %s; started anew as process %d, %u of %u times",
+	(void)cli_error("rank %u (process %d) %s; restarted as process %d, %u of %u times",
 			rank->rank, (int)pid, describe_status(status, text, sizeof(text)),
 			(int)rank->pid, rank->n_restarts, run->program.n_restarts_max);
 	return true;
@@ -103,7 +114,7 @@ static void rank_ended(struct run *run, struct train_rank *rank)
 	int status = train_rank_reap(rank);
 	char text[64];
 
-	if (status && start_anew(run, rank, pid, status))
+	if (status && rank_restart(run, rank, pid, status))
 		return;
 	run->n_running--;
 	if (!status || run->status)
@@ -141,13 +152,13 @@ static void run_wait(struct run *run)
 		int signal = signals_take(run->polled[0].fd);
 
 		if (signal)
-			run_end(run, signal);
+			run_signalled(run, signal);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		if (run->polled[1 + i].fd >= 0 && run->polled[1 + i].revents)
 			rank_ended(run, &run->ranks[i]);
 	if (run->n_running && clock_now_ns() >= run->kill_ns)
-		run_kill(run);
+		run_kill(run, "did not end in time");
 }
 
 static int run_all(struct run *run)
@@ -195,7 +206,7 @@ static int find_and_run(struct cli *cli, struct run *run, struct train_job_reque
 {
 	cleanup(cli_freep) char *path = NULL;
 	struct train_job job;
-	int r = program_search(request->program, &path);
+	int r = program_search(request->argv[0], &path);
 
 	if (r)
 		return r;
@@ -208,6 +219,19 @@ static int find_and_run(struct cli *cli, struct run *run, struct train_job_reque
 	r = run_job(cli, run, &job);
 	train_job_end(cli, &job);
 	return r;
+}
+
+/* `n` is the place of "--", argc without one; options end at `optind`. */
+static void check_arguments(struct cli *cli, int argc, char *argv[], int n)
+{
+	if (optind < n && n < argc)
+		cli_usage(cli, "'train run' wants no argument '%s' before '--'", argv[optind]);
+	if (optind < n)
+		cli_usage(cli, "'train run' wants '--' before the program '%s'", argv[optind]);
+	if (n == argc)
+		cli_usage(cli, "'train run' wants '--' and a program after its options");
+	if (n + 1 == argc)
+		cli_usage(cli, "'train run' wants a program after '--'");
 }
 
 static int train_run(struct cli *cli, int argc, char *argv[])
@@ -254,24 +278,23 @@ static int train_run(struct cli *cli, int argc, char *argv[])
 			run.grace_ms = cli_duration(cli, "--grace", optarg);
 		}
 	}
-	if (n != optind || n + 1 >= argc)
-		cli_usage(cli, "'train run' wants -n N, '--' and a program");
+	check_arguments(cli, argc, argv, n);
 	if (!request.n_ranks)
 		cli_usage(cli, "'train run' wants the number of ranks, -n N");
 	run.program.n_ranks = request.n_ranks;
 	run.program.argv = argv + n + 1;
-	request.program = argv[n + 1];
+	request.argv = argv + n + 1;
 	return find_and_run(cli, &run, &request);
 }
 
 const struct verb verb_train_run = {
 	.name = "train run",
 	.args = "-n N -- PROGRAM [ARGUMENT...]",
-	.summary = "Run the ranks of a training job, and start anew those that die",
+	.summary = "Run the ranks of a training job, and restart those that die",
 	.options = " -n, --ranks N          processes to start, 1 to 256\n"
-		   "     --restart K        start each rank anew K times at most (0)\n"
+		   "     --restart K        restart each rank K times at most (0)\n"
 		   "     --job NAME         name of the job (that of the program and a number)\n"
-		   "     --linger TIME      remove a job without ranks after 90, 10m, 2h, 7d (never)\n"
+		   "     --linger TIME      remove a job without ranks after 90, 10m, 2h, 7d (10m)\n"
 		   "     --token-file FILE  resume the job of that file, or make both\n"
 		   "     --grace TIME       time to end after SIGTERM, before SIGKILL (30)\n",
 	.run = train_run,

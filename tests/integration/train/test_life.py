@@ -58,6 +58,19 @@ def test_a_job_that_was_removed_ends_the_step_of_its_ranks(keeper, make_job):
     assert late.wait()[0] == 1
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_ranks_that_never_wait_long_notice_that_their_job_was_removed(keeper, make_job, n):
+    job = make_job(n, steps=100_000_000, mlp=True, width=13, heads=1, length=3, losses=None)
+    ranks = job.start_all()
+    until(lambda: all(step >= 100 for step, *_ in job.progress()), "the ranks train")
+    keeper.ctl("rm", job.name)
+    for rank in ranks:
+        status, errors = rank.wait()
+        assert status == 1 and "ESTALE" in errors and f"job '{job.name}' was removed" in errors, errors
+    steps = {step for step, *_ in job.progress()}
+    assert max(steps) - min(steps) <= 1, steps
+
+
 @pytest.mark.measures
 def test_a_death_is_noticed_within_a_tenth_of_a_second(make_job):
     """The shortest of several tries: others may be the processors'."""

@@ -3,13 +3,17 @@ import re
 
 import pytest
 from lib.trainer import difference
+from lib.wire import until
 
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_staleness_0_has_the_bits_of_the_synchronous_step(make_job, n):
-    plain = make_job(n, strategy="shared", form="fused").run()
+    """A step in two phases is synchronous: it has no staleness."""
+    plain = make_job(n, strategy="shared", form="two-phase").run()
     stale = make_job(n, strategy="shared", form="fused", staleness=0).run()
     assert stale.curve() == plain.curve() and stale.digests() == plain.digests()
+    late = make_job(n, strategy="shared", form="fused", staleness=1).run()
+    assert late.curve() != plain.curve()
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -24,7 +28,10 @@ def test_staleness_2_converges(make_job, oracle, n):
 def test_staleness_is_bounded(make_job, k):
     """Rank 1 holds before it hands over the gradients of step 6: the other one computes on for k steps and no more."""
     job = make_job(2, strategy="shared", form="fused", staleness=k, steps=12)
-    slow, ahead = job.start(1, hold_at=6), job.start(0, hold_at=6 + k, deadline=3000, keep_on=True)
+    job.run(stop_after=4)
+    ahead = job.start(0, hold_at=6 + k, deadline=5000, keep_on=True)
+    until(lambda: job.progress()[0][0] >= 6, "rank 0 handed over step 5, so that rank 1 finds all gradients of it")
+    slow = job.start(1, hold_at=6)
     assert slow.held() == 6 and ahead.held() == 6 + k
     assert max(job.steps(0)) == 5 + k and max(job.steps(1)) == 5
     ahead.go_on()

@@ -1,4 +1,4 @@
-"""weightctl train run: ranks that are started, started anew and ended, whatever happens to them or to weightctl."""
+"""weightctl train run: ranks that are started, restarted and ended, whatever happens to them or to weightctl."""
 import json
 import os
 import pathlib
@@ -173,10 +173,31 @@ def test_the_job_has_the_name_of_the_program_unless_it_is_given(scene, notes):
     assert scene.jobs() == {}
 
 
+@pytest.mark.parametrize("args", [["-u", "train.py"], ["-X", "dev", "./train.py", "more.sh"]])
+def test_the_job_of_an_interpreter_has_the_name_of_the_script(scene, notes, tmp_path, args):
+    (tmp_path / "train.py").write_text(textwrap.dedent(STAY.replace("sys.argv[1]", repr(str(notes)))))
+    program = spawn(scene, "-n", 1, "--", sys.executable, *args, notes, cwd=tmp_path)
+    notes.pid(0)
+    assert list(scene.jobs()) == [f"train-{program.pid}"]
+    program.terminate()
+    ended(program, 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize("args, linger_ms", [([], 600_000), (["--linger", "3"], 3000), (["--token-file"], 0),
+                                             (["--linger", "1d", "--token-file"], 86_400_000)])
+def test_a_job_that_no_run_can_resume_lingers_for_ten_minutes(scene, notes, tmp_path, args, linger_ms):
+    file = [tmp_path / "token"] if "--token-file" in args else []
+    program = spawn(scene, "-n", 1, "--job", "train", *args, *file, "--", *python(STAY, notes))
+    notes.pid(0)
+    assert scene.jobs()["train"]["linger_ms"] == linger_ms
+    program.terminate()
+    ended(program, 128 + signal.SIGTERM)
+
+
 def test_a_job_without_a_token_file_is_removed_after_a_failure(scene, notes):
     done = run(scene, "-n", 2, "--job", "train", "--", *python(JOIN + "\n    sys.exit(rank and 3)", notes), check=False)
     assert done.returncode == 3
-    assert "job 'train' has not ended at step 0, and its 4.1 kB were freed; with --token-file it can be resumed" in done.stderr
+    assert "job 'train' has not ended at step 0, and its 4.1 kB were freed; a run with --token-file keeps its job" in done.stderr
     assert scene.jobs() == {}
 
 
@@ -195,7 +216,7 @@ def test_a_job_with_a_token_file_is_resumed(scene, notes, tmp_path):
     assert done.stderr == "" and scene.jobs() == {} and not token.exists()
 
 
-@pytest.mark.parametrize("what", ["another number", "another name", "no token", "others", "another user", "a link", "gone", "changed"])
+@pytest.mark.parametrize("what", ["another number", "another name", "no token", "others", "passwords", "another user", "a link", "gone", "changed"])
 def test_a_token_file_that_does_not_fit_is_refused(require, scene, tmp_path, notes, what):
     token = tmp_path / "token"
     with Client(scene.socket) as client:
@@ -211,7 +232,10 @@ def test_a_token_file_that_does_not_fit_is_refused(require, scene, tmp_path, not
             sentence = f"'{token}' has no token of a job"
         elif what == "others":
             token.chmod(0o640)
-            sentence = "has mode 0640: others who can read it may write the memory of the job"
+            sentence = f"mode 0640: others who can read it may write the memory of the job; remove the job (weightctl rm --job 'train')"
+        elif what == "passwords":
+            path, sentence = "/etc/passwd", "'/etc/passwd' has no token of a job; name another file"
+            require("root")
         elif what == "another user":
             require("root")
             os.chown(token, 12345, 12345)
@@ -228,6 +252,7 @@ def test_a_token_file_that_does_not_fit_is_refused(require, scene, tmp_path, not
             sentence = "the token of a job has the form NAME:DIGITS"
         done = run(scene, *options, "--token-file", path, "--", *python(LEAVE, notes), check=False)
         assert done.returncode == 1 and sentence in done.stderr
+        assert ("chmod" in done.stderr) == (what == "others")
         assert not notes.pids() and token.exists()
         if what != "gone":
             client.remove_job("train")
@@ -264,7 +289,7 @@ def test_a_token_file_that_cannot_be_written_leaves_no_job(scene, tmp_path):
 # --- Deaths ---------------------------------------------------------------------------------------
 
 
-def test_a_killed_rank_is_started_anew_while_the_others_continue(scene, notes):
+def test_a_killed_rank_is_restarted_while_the_others_continue(scene, notes):
     program = spawn(scene, "-n", 2, "--restart", 2, "--job", "train", "--", *python(STAY, notes))
     first, other = notes.pid(0), notes.pid(1)
     os.kill(first, signal.SIGKILL)
@@ -274,13 +299,13 @@ def test_a_killed_rank_is_started_anew_while_the_others_continue(scene, notes):
     assert len({first, second, third}) == 3 and os.path.exists(f"/proc/{other}") and program.poll() is None
     os.kill(third, signal.SIGKILL)
     errors = ended(program, 128 + signal.SIGKILL)
-    assert f"rank 0 (process {first}) was killed by SIGKILL; started anew as process {second}, 1 of 2 times" in errors
-    assert f"rank 0 (process {second}) was killed by SIGKILL; started anew as process {third}, 2 of 2 times" in errors
+    assert f"rank 0 (process {first}) was killed by SIGKILL; restarted as process {second}, 1 of 2 times" in errors
+    assert f"rank 0 (process {second}) was killed by SIGKILL; restarted as process {third}, 2 of 2 times" in errors
     assert f"rank 0 (process {third}) was killed by SIGKILL; the others are ended" in errors
     assert not os.path.exists(f"/proc/{other}")
 
 
-def test_each_rank_may_be_started_anew_so_often(scene, notes):
+def test_each_rank_may_be_restarted_so_often(scene, notes):
     program = spawn(scene, "-n", 3, "--restart", 1, "--", *python(STAY, notes))
     for rank in range(3):
         os.kill(notes.pid(rank), signal.SIGKILL)
@@ -315,6 +340,29 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(scene, notes):
     assert not os.path.exists(f"/proc/{notes.pid(0)}")
 
 
+@pytest.mark.parametrize("first, second", [(signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)])
+def test_a_second_signal_kills_ranks_that_ignore_the_first(scene, notes, first, second):
+    program = JOIN + """
+    def on_signal(number, _):
+        tell(f"signal{number}")
+    for number in 1, 2, 15:
+        signal.signal(number, on_signal)
+    tell("ready")
+    while True:
+        signal.pause()
+    """
+    launcher = spawn(scene, "-n", 2, "--grace", "1h", "--", *python(program, notes))
+    for rank in range(2):
+        notes.pid(rank, what="ready")
+    launcher.send_signal(first)
+    for rank in range(2):
+        notes.pid(rank, what=f"signal{first.value}")
+    launcher.send_signal(second)
+    assert "2 ranks did not end at the first signal, and are killed" in ended(launcher, 128 + signal.SIGKILL)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in notes.pids())
+    assert not list(pathlib.Path(str(notes)).glob(f"*.signal{second.value}")) or first == second
+
+
 def test_processes_of_a_dead_rank_end_before_its_successor_starts(scene, notes):
     program = JOIN + """
     if not life:
@@ -330,7 +378,7 @@ def test_processes_of_a_dead_rank_end_before_its_successor_starts(scene, notes):
     job.leave()
     """
     done = run(scene, "-n", 1, "--restart", 1, "--", *python(program, notes))
-    assert "exited with 1; started anew" in done.stderr
+    assert "exited with 1; restarted" in done.stderr
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -401,8 +449,10 @@ def test_a_run_goes_on_after_all_was_killed(scene, notes, tmp_path):
     (["-n", 257, "--", "true"], 2, "-n wants a number from 1 to 256, not '257'"),
     (["-n", "x", "--", "true"], 2, "-n wants a number from 1 to 256, not 'x'"),
     (["--", "true"], 2, "wants the number of ranks, -n N"),
-    (["-n", 1, "true"], 2, "'train run' wants -n N, '--' and a program"),
-    (["-n", 1, "--"], 2, "'train run' wants -n N, '--' and a program"),
+    (["-n", 1, "true"], 2, "'train run' wants '--' before the program 'true'"),
+    (["-n", 1, "x", "--", "true"], 2, "'train run' wants no argument 'x' before '--'"),
+    (["-n", 2], 2, "'train run' wants '--' and a program after its options"),
+    (["-n", 1, "--"], 2, "'train run' wants a program after '--'"),
     (["-n", 1, "--linger", "0", "--", "true"], 2, "--linger wants a time, such as 90, 10m, 2h or 7d, not '0'"),
     (["-n", 1, "--linger", "5x", "--", "true"], 2, "--linger wants a time"),
     (["-n", 1, "--restart", "-1", "--", "true"], 2, "--restart wants a number"),
