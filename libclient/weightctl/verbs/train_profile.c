@@ -76,12 +76,12 @@ static const struct column profile_columns[] = {
 	{},
 };
 
-/* Those of the other ranks follow from the first failure. */
+/* Those of the other ranks follow from the first failure: the parent ends them once its sentence is out. */
 static int say_failed(const struct profile *p)
 {
-	if (!atomic_exchange(p->has_failed, true))
-		(void)cli_error("%s", weightd_train_error());
-	return EXIT_FAILED;
+	while (atomic_exchange(p->has_failed, true))
+		(void)pause();
+	return cli_error("%s", weightd_train_error());
 }
 
 static int measure(struct profile *p, struct weightd_window *win, enum weightd_collective c,
