@@ -601,7 +601,7 @@ static_assert(sizeof(struct wire_drop) == 200, "wire_drop is ABI");
 struct wire_job_create {
 	char name[WIRE_NAME_SIZE];
 	uint8_t token[WIRE_TOKEN_SIZE]; /* random, never zero */
-	int64_t linger_ms; /* the server removes the job after this time without a rank; 0: never */
+	int64_t linger_ms; /* the server removes the job after this time without a rank, from now on; 0: never */
 	uint32_t n_ranks; /* 1 to WIRE_JOB_RANKS_MAX, on this server */
 	uint32_t pad;
 };

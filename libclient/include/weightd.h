@@ -1312,7 +1312,7 @@ struct weightd_job;
 struct weightd_job_options {
 	size_t size; /* set by the caller */
 	uint32_t n_ranks; /* 1 to WEIGHTD_RANKS_MAX, on this machine */
-	/* Milliseconds without a rank after which the server removes the job; 0: never. */
+	/* Milliseconds without a rank, from the creation on, after which the server removes the job; 0: never. */
 	int64_t linger_ms;
 };
 

@@ -83,6 +83,7 @@ static void writer_destroy(struct writer *w)
 	version_files_unref(w->files);
 	version_files_unref(w->new_files);
 	quota_refund(&w->charge);
+	store_release(&w->room);
 	free(w->version);
 	free(w);
 }

@@ -79,6 +79,7 @@ struct writer {
 	bool has_digest;
 	uint8_t digest[WIRE_HASH_SIZE];
 	struct charge charge; /* charge for the future version */
+	struct store_reservation room; /* until it is kept */
 };
 
 /* NULL: out of memory. The buffer has it; no session has it yet. */

@@ -35,6 +35,16 @@ struct group_caller *group_caller_free(struct group_caller *c)
 	return NULL;
 }
 
+struct group_caller *group_caller_creator(const struct writer_group *g)
+{
+	struct group_caller *c;
+
+	list_for_each(c, &g->callers, link)
+		if (c->creates)
+			return c;
+	return NULL;
+}
+
 void group_caller_forget(struct session *s)
 {
 	struct group_caller *c = s->group_caller;
@@ -49,6 +59,6 @@ void group_caller_forget(struct session *s)
 	(void)group_caller_free(c);
 	if (makes && g->memory)
 		g->memory->job.cancelled = true;
-	if (creates && !s->server->stopping)
+	if (creates && !group_caller_creator(g) && !s->server->stopping)
 		writer_group_drop(g, "its creator has gone before the answer");
 }

@@ -51,6 +51,7 @@ static struct writer_group *writer_group_free(struct writer_group *g)
 	(void)fd_close(g->manifest_fd);
 	quota_refund(&g->charge);
 	quota_refund(&g->descriptor);
+	store_release(&g->room);
 	free(g);
 	return NULL;
 }
@@ -259,6 +260,7 @@ void writer_group_unmake(struct writer_group *g)
 		(void)kept_memfd_unref(&g->description);
 	g->description = (struct kept_memfd){0};
 	memset(g->hash, 0, sizeof(g->hash));
+	store_release(&g->room);
 }
 
 /* --- ranks --- */
@@ -271,14 +273,24 @@ static void writer_group_on_linger(struct timer *timer)
 
 void writer_group_settle(struct writer_group *g)
 {
+	uint64_t linger_ns = (uint64_t)g->linger_ms * 1000000, now_ns = real_now_ns(), vacant_for_ns;
+
 	if (g->removed)
 		return;
 	timer_stop(&g->timer);
-	g->vacant_ns = list_empty(&g->members) && g->ready ? real_now_ns() : 0;
-	if (!g->vacant_ns || !g->linger_ms)
+	if (!list_empty(&g->members) || !list_empty(&g->callers)) {
+		g->vacant_ns = 0;
 		return;
+	}
+	/* A time that a predecessor has saved holds, unless the clock was set back since. */
+	if (!g->vacant_ns || g->vacant_ns > now_ns)
+		g->vacant_ns = now_ns;
+	if (!linger_ns)
+		return;
+	vacant_for_ns = now_ns - g->vacant_ns;
 	timer_init(&g->timer, writer_group_on_linger);
-	timer_start(&g->server->loop, &g->timer, num_now_ns() + (uint64_t)g->linger_ms * 1000000);
+	timer_start(&g->server->loop, &g->timer,
+		    num_now_ns() + (vacant_for_ns < linger_ns ? linger_ns - vacant_for_ns : 0));
 }
 
 /* A set of ranks: a bit each. */

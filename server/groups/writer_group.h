@@ -36,8 +36,8 @@ struct writer_group {
 	uint32_t n_ranks;
 	int64_t linger_ms; /* 0: for ever */
 	uint64_t created_ns; /* CLOCK_REALTIME, like the next */
-	uint64_t vacant_ns; /* when the last member went; 0: there are some, or were none yet */
-	struct timer timer; /* without members: the end of linger_ms; without a name: the next look at its memory */
+	uint64_t vacant_ns; /* since when there is neither a member nor a caller; 0: there is one, or it is being made */
+	struct timer timer; /* while vacant: the end of linger_ms; without a name: the next look at its memory */
 	uint64_t delay_ns; /* of that look */
 	struct list members;
 	uint64_t done[WIRE_JOB_RANKS_MAX / 64]; /* a bit for each rank that left */
@@ -55,6 +55,7 @@ struct writer_group {
 	int manifest_fd; /* -1: the store has it */
 	struct charge charge;
 	struct charge descriptor;
+	struct store_reservation room; /* for memory and description in the making */
 };
 
 /* A valid request makes it: with a name and an owner, and nothing in the store. 0, QUOTA_EXCEEDED or -errno. */
@@ -89,7 +90,7 @@ bool writer_group_take_back(struct writer_group *g);
 /* Frees memory and description in the making. */
 void writer_group_unmake(struct writer_group *g);
 
-/* Starts the linger time if there are no members, or stops it; the caller saves. */
+/* Lets the linger time run if there is neither a member nor a caller, or stops it; the caller saves. */
 void writer_group_settle(struct writer_group *g);
 
 /* Ranks with a member; ranks that left. */

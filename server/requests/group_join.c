@@ -168,7 +168,6 @@ static void group_join_on_kept(struct barrier *barrier, int r)
 	}
 	g->maker = NULL;
 	g->ready = true;
-	writer_group_settle(g); /* the callers may be gone */
 	writer_group_save(g);
 	fault_point("job-memory-committed");
 	group_join_wake(g);
@@ -183,6 +182,7 @@ static void group_join_keep(struct writer_group *g)
 	fault_point("job-provided");
 	writer_group_save(g);
 	fault_point("job-saved");
+	store_release(&g->room); /* all of it is put before anything else can be */
 	group_memory_keep(g->memory);
 	kept_memfd_keep(&g->description);
 	fault_point("job-stored");
@@ -267,8 +267,7 @@ static void fail_start(struct group_caller *c, int r)
 	else
 		session_fail(c->session, r, "job '%s' gets no memory: %s", g->name, strerror(-r));
 	(void)group_caller_free(c);
-	if (g->memory || g->description.n_refs)
-		writer_group_unmake(g);
+	writer_group_unmake(g);
 }
 
 static void group_join_make(struct group_caller *c)
@@ -276,7 +275,7 @@ static void group_join_make(struct group_caller *c)
 	struct writer_group *g = c->group;
 	int r;
 
-	if (store_room_make(c->session, c->join.n_parts + 1) < 0) {
+	if (store_room_reserve(c->session, c->join.n_parts + 1, &g->room) < 0) {
 		(void)group_caller_free(c);
 		return;
 	}
@@ -289,6 +288,8 @@ static void group_join_make(struct group_caller *c)
 	}
 	memcpy(g->hash, c->join.hash, sizeof(g->hash));
 	g->maker = c;
+	writer_group_settle(g);
+	writer_group_save(g);
 	fault_point("job-begun");
 	group_provide(g);
 }
@@ -329,6 +330,10 @@ void group_join_wake(struct writer_group *g)
 
 	while (!g->busy && (c = list_first(&g->callers, struct group_caller, link)))
 		group_join_proceed(c);
+	if (g->busy)
+		return;
+	writer_group_settle(g); /* all of them may have been refused, or be gone */
+	writer_group_save(g);
 }
 
 void group_join_start(struct session *s, const struct wire_job_join *join, int description_fd)

@@ -80,7 +80,7 @@ static void fail_to_keep(struct writer_group *g, struct session *s, int r)
 		     g->name, r == -ENOTCONN ? "it is gone" : strerror(-r));
 }
 
-/* The first caller is the creator; others may wait to join. */
+/* Others may wait to join. */
 static void group_on_kept(struct barrier *barrier, int r)
 {
 	struct writer_group *g = container_of(barrier, struct writer_group, barrier);
@@ -89,16 +89,21 @@ static void group_on_kept(struct barrier *barrier, int r)
 	if (!writer_group_take_back(g))
 		return;
 	fault_point("job-kept");
-	c = list_first(&g->callers, struct group_caller, link);
-	if (r < 0) {
-		fail_to_keep(g, c->session, r);
+	c = group_caller_creator(g); /* without one it would have been removed */
+	if (r == 0)
+		audit(&(struct audit){
+			.action = AUDIT_JOB_CREATE, .peer = &c->session->peer, .job = g->name});
+	for (; c; c = group_caller_creator(g)) {
+		if (r < 0)
+			fail_to_keep(g, c->session, r);
+		else
+			create_answer(c->session);
 		(void)group_caller_free(c);
+	}
+	if (r < 0) {
 		writer_group_drop(g, "the service manager does not keep it");
 		return;
 	}
-	audit(&(struct audit){.action = AUDIT_JOB_CREATE, .peer = &c->session->peer, .job = g->name});
-	create_answer(c->session);
-	(void)group_caller_free(c);
 	fault_point("job-create-answered");
 	group_join_wake(g);
 }
@@ -133,6 +138,18 @@ static void group_start(struct writer_group *g, struct group_caller *c)
 	writer_group_drop(g, "the service manager does not keep it");
 }
 
+/* NULL: the request was answered with an error. */
+static struct group_caller *add_creator(struct writer_group *g, struct session *s)
+{
+	struct group_caller *c = group_caller_new(g, s);
+
+	if (c)
+		c->creates = true;
+	else
+		session_fail(s, -ENOMEM, "weightd is out of memory");
+	return c;
+}
+
 void group_request_create(struct session *s, const struct wire_job_create *create)
 {
 	struct access access = {.uid = s->peer.uid, .gid = s->peer.gid};
@@ -142,8 +159,11 @@ void group_request_create(struct session *s, const struct wire_job_create *creat
 
 	if (!create_ok(s, create))
 		return;
-	if (g && is_same(g, s, create) && !g->busy) {
-		create_answer(s);
+	if (g && is_same(g, s, create)) {
+		if (group_caller_creator(g))
+			(void)add_creator(g, s);
+		else
+			create_answer(s);
 		return;
 	}
 	if (g) {
@@ -160,14 +180,11 @@ void group_request_create(struct session *s, const struct wire_job_create *creat
 		fail_quota(s, r);
 		return;
 	}
-	c = group_caller_new(g, s);
-	if (!c) {
-		session_fail(s, -ENOMEM, "weightd is out of memory");
+	c = add_creator(g, s);
+	if (c)
+		group_start(g, c);
+	else
 		writer_group_drop(g, "weightd is out of memory");
-		return;
-	}
-	c->creates = true;
-	group_start(g, c);
 }
 
 /* --- requests of ranks --- */

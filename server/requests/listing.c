@@ -374,7 +374,7 @@ static void fill_job_record(const struct writer_group *g, struct wire_job_record
 {
 	memcpy(rec->name, g->name, sizeof(rec->name));
 	rec->created_ns = g->created_ns;
-	rec->vacant_ns = g->vacant_ns;
+	rec->vacant_ns = g->ready ? g->vacant_ns : 0;
 	rec->linger_ms = g->linger_ms;
 	rec->uid = g->access.uid;
 	rec->gid = g->access.gid;

@@ -6,6 +6,10 @@
 #pragma once
 
 struct session;
+struct store_reservation;
 
-/* Makes room for `n` more. 0, or the request was answered with an error. */
+/* Makes room for `n` more, which are put at once. 0, or the request was answered with an error. */
 int store_room_make(struct session *s, unsigned n);
+
+/* Likewise for what takes time to make: nothing else gets the room meanwhile. */
+int store_room_reserve(struct session *s, unsigned n, struct store_reservation *ret);

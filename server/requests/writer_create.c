@@ -107,6 +107,7 @@ static void writer_keep(struct writer *w)
 	int r;
 
 	w->kept = true;
+	store_release(&w->room); /* all of it is put before anything else can be */
 	fault_point("create-provided");
 	buffer_save(b);
 	fault_point("create-saved");
@@ -224,9 +225,11 @@ static struct slot_form form_of(const struct writer *w)
 }
 
 /* Room in the store for two more, the digests of an image, and a new buffer's own two. */
-static int make_store_room(struct writer *w)
+static int reserve_store_room(struct writer *w)
 {
-	return store_room_make(w->session, (w->buffer->kept ? 2u : 4u) + (w->data_offset ? 1u : 0));
+	unsigned n = (w->buffer->kept ? 2u : 4u) + (w->data_offset ? 1u : 0);
+
+	return store_room_reserve(w->session, n, &w->room);
 }
 
 /* 0, or the request was answered with an error. */
@@ -272,7 +275,7 @@ static int start_providing(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct version *spare;
-	int r = make_store_room(w);
+	int r = reserve_store_room(w);
 
 	if (r < 0)
 		return r;

@@ -1,5 +1,6 @@
 #include "server/restart/store.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +57,21 @@ bool store_is_behind(const struct store *s)
 
 bool store_has_room(const struct store *s, unsigned n)
 {
-	return s->max == 0 || s->n_kept + n <= s->max;
+	return s->max == 0 || s->n_kept + s->n_reserved + n <= s->max;
+}
+
+void store_reserve(struct store *s, unsigned n, struct store_reservation *ret)
+{
+	assert(!ret->store);
+	s->n_reserved += n;
+	*ret = (struct store_reservation){.store = s, .n = n};
+}
+
+void store_release(struct store_reservation *r)
+{
+	if (r->store)
+		r->store->n_reserved -= r->n;
+	*r = (struct store_reservation){0};
 }
 
 void store_name(enum store_kind kind, uint64_t id, char ret[STORE_NAME_MAX + 1])

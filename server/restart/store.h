@@ -35,7 +35,14 @@ struct store {
 	struct notify *notify;
 	struct loop *loop;
 	unsigned n_kept;
+	unsigned n_reserved; /* for what is being made, and not put yet */
 	unsigned max; /* 0: there is no store */
+};
+
+/* Room for descriptors that are being made. */
+struct store_reservation {
+	struct store *store; /* NULL: nothing is reserved */
+	unsigned n;
 };
 
 void store_init(struct store *s, struct loop *l, struct notify *notify, unsigned max);
@@ -48,8 +55,12 @@ bool store_is_expected(const struct store *s);
 /* True while a descriptor was sent or removed and the manager has not received it yet. */
 bool store_is_behind(const struct store *s);
 
-/* True when `n` more descriptors may be kept; always true without a store. */
+/* True when `n` more descriptors may be kept, besides those that room is reserved for; always true without a store. */
 bool store_has_room(const struct store *s, unsigned n);
+
+/* Reserves room, which there must be, until the descriptors are put or given up. `ret` must hold nothing. */
+void store_reserve(struct store *s, unsigned n, struct store_reservation *ret);
+void store_release(struct store_reservation *r);
 
 /* Hands over a descriptor, which stays the caller's as well. Counts also if it fails. */
 int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd);

@@ -555,7 +555,7 @@ def create_body(name, mode=0, keep=0, flags=0, policy=0, timeout_ms=0, cookie=No
 
 def join_body(name, token, rank=0, parts=(("JOURNAL", 4096),), description=b"description", n_parts=None):
     rows = [value for kind, size in parts for value in (kind.encode(), size)] + [b"", 0] * (16 - len(parts))
-    return BODIES[JOB_JOIN].pack(name.encode(), token, _hash(description), rank, len(parts) if n_parts is None else n_parts, *rows)
+    return BODIES[JOB_JOIN].pack(name.encode(), token, hash128(description), rank, len(parts) if n_parts is None else n_parts, *rows)
 
 
 def page(body):
@@ -614,7 +614,7 @@ def _library():
     return library
 
 
-def _hash(data):
+def hash128(data):
     found = ctypes.create_string_buffer(16)
     _library().hash128(data, len(data), found)
     return found.raw
@@ -686,10 +686,10 @@ def memfd(data=b"", seals=SEALS, size=None):
 def fill(slot, pattern):
     """Writes the data and the table of digests, by write(), and returns the root for publish()."""
     data = (pattern * (slot.data_size // len(pattern) + 1))[:slot.data_size]
-    leaves = b"".join(_hash(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
+    leaves = b"".join(hash128(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
     os.pwrite(slot.fd, data, 0)
     os.pwrite(slot.fd, leaves, -(-slot.data_size // 4096) * 4096)
-    return _hash(leaves)
+    return hash128(leaves)
 
 
 def image_header(layout_size, data_offset):
@@ -702,8 +702,8 @@ def image_header(layout_size, data_offset):
 def fill_image(slot, pattern):
     """Writes header, data and digests of a version of create_image(), and returns the root for publish()."""
     data = (pattern * (slot.data_size // len(pattern) + 1))[:slot.data_size]
-    leaves = b"".join(_hash(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
+    leaves = b"".join(hash128(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
     header = image_header(slot.data_size, slot.data_offset)
     os.pwrite(slot.fd, header + data, 0)
-    os.pwrite(slot.digests_fd, _hash(header) + leaves, 0)
-    return _hash(leaves)
+    os.pwrite(slot.digests_fd, hash128(header) + leaves, 0)
+    return hash128(leaves)

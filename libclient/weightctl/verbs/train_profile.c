@@ -26,7 +26,7 @@
 #define SIZE_STEP 4
 #define SIZE_LARGEST (UINT64_C(4) << 30)
 #define SIZE_UNIT 64 /* windows have a multiple of it */
-#define LINGER_MS 1000 /* removes the job of a weightctl that was killed */
+#define LINGER_MS 10000 /* removes the job of a weightctl that was killed */
 
 enum {
 	OPTION_SIZE = OPTION_OWN,
@@ -76,12 +76,12 @@ static const struct column profile_columns[] = {
 	{},
 };
 
-/* Those of the other ranks follow from the first failure. */
+/* Those of the other ranks follow from the first failure: the parent ends them once its sentence is out. */
 static int say_failed(const struct profile *p)
 {
-	if (!atomic_exchange(p->has_failed, true))
-		(void)cli_error("%s", weightd_train_error());
-	return EXIT_FAILED;
+	while (atomic_exchange(p->has_failed, true))
+		(void)pause();
+	return cli_error("%s", weightd_train_error());
 }
 
 static int measure(struct profile *p, struct weightd_window *win, enum weightd_collective c,

@@ -365,7 +365,7 @@ def write_image(client, offset, pattern, header=None, digest=None, name="m"):
     root = wire.fill_image(slot, pattern)
     if header is not None:
         os.pwrite(slot.fd, header, 0)
-        os.pwrite(slot.digests_fd, digest or wire._hash(header), 0)
+        os.pwrite(slot.digests_fd, digest or wire.hash128(header), 0)
     client.publish(slot.writer, root)
     client.detach(slot.writer)
 

@@ -286,9 +286,9 @@ def test_verify_compares_the_header_with_the_layout(daemon, client, tmp_path):
 
 def forge(slot, raw, offset):
     """Writes the digests of a version of less than a leaf, and returns the root."""
-    table = wire._hash(raw[:offset]) + wire._hash(raw[offset:])
+    table = wire.hash128(raw[:offset]) + wire.hash128(raw[offset:])
     os.pwrite(slot.digests_fd, table, 0)
-    return wire._hash(table[16:])
+    return wire.hash128(table[16:])
 
 
 def test_a_directory_stands_for_its_only_gguf_file(daemon, tmp_path):

@@ -8,12 +8,12 @@ from lib.native import Client
 
 
 def test_a_job_is_made_listed_and_removed(weightd, daemon):
-    token = weightd.create_job("train/a", 3, linger=1.0005)
+    token = weightd.create_job("train/a", 3, linger=1000.0005)
     assert token.startswith("train/a:") and len(token) == len("train/a:") + 64
     weightd.create_job("another", 1)
     another, job = weightd.jobs()
     assert (another.name, another.n_ranks, another.linger_ms) == ("another", 1, 0)
-    assert (job.name, job.n_ranks, job.linger_ms, job.uid, job.gid) == ("train/a", 3, 1001, os.getuid(), os.getgid())
+    assert (job.name, job.n_ranks, job.linger_ms, job.uid, job.gid) == ("train/a", 3, 1_000_001, os.getuid(), os.getgid())
     assert (job.n_bytes, job.step, job.n_present, job.n_done, job.vacant_ns) == (0, 0, 0, 0, 0)
     assert 0 < job.created_ns <= time.time_ns()
     with Client(daemon.socket) as client, client.join(token, 2) as rank:

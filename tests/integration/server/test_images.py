@@ -75,7 +75,7 @@ def test_an_image_is_a_header_and_the_data_to_the_byte(client, size, offset):
     n_leaves = -(-size // wire.LEAF)
     assert os.fstat(digests).st_size == 16 * (1 + n_leaves)
     table = os.pread(digests, 16 * (1 + n_leaves), 0)
-    assert table[:16] == wire._hash(raw[:offset]) and wire._hash(table[16:]) == root
+    assert table[:16] == wire.hash128(raw[:offset]) and wire.hash128(table[16:]) == root
     assert os.path.samestat(os.fstat(reader), os.fstat(lease.slot_fd))
 
 

@@ -14,6 +14,7 @@ from lib.wire import JOBS, Refused, Wire, memfd, until
 MIB = 1 << 20
 PARTS = (("JOURNAL", 4096), ("PARAM", 3 * MIB + 5), ("GRAD", 2 * MIB))
 OWNER, OTHER = 12345, 12347
+LINGER_MS = 2000  # as long as a rank may take to join
 
 
 @contextlib.contextmanager
@@ -237,13 +238,37 @@ def test_a_job_ends_when_each_rank_has_left(daemon, client, connect):
 
 
 def test_a_job_is_removed_after_its_linger_time(client, connect):
-    token = client.create_job("short", linger_ms=1)
+    token = client.create_job("short", linger_ms=LINGER_MS)
     w = connect()
     w.join("short", token, 0, PARTS)
     assert client.job("short").n_present == 1
     w.close()
     until(lambda: client.job("short") is None, "it was removed")
     until(lambda: client.ping().n_bytes == 0, "its memory is free")
+
+
+def test_a_job_that_no_rank_joins_is_removed_after_its_linger_time_too(client):
+    client.create_job("train", linger_ms=1)
+    until(lambda: client.list(JOBS) == [], "it was removed")
+    assert client.create_job("train") and client.job("train").linger_ms == 0
+
+
+def test_the_linger_time_begins_again_after_a_join_in_vain(client):
+    token = client.create_job("train", linger_ms=LINGER_MS)
+    with refused(errno.ENOMEM, "job 'train' needs"):
+        client.join("train", token, parts=(("PARAM", 1 << 50),))
+    row = client.job("train")
+    assert (row.n_parts, row.vacant_ns) == (0, 0), "there was no rank yet"
+    until(lambda: client.list(JOBS) == [], "it was removed")
+
+
+def test_the_linger_time_begins_when_the_only_rank_ends_before_its_memory_is_there(client, connect):
+    token = client.create_job("train", linger_ms=LINGER_MS)
+    rank = connect()
+    rank.send_join("train", token, 0, (("PARAM", 256 * MIB),))
+    rank.close()
+    until(lambda: client.list(JOBS) == [], "it was removed")
+    until(lambda: client.stat().slot_bytes == 0, "its memory is free")
 
 
 def test_a_rank_that_comes_back_stops_the_linger_time(client, connect):

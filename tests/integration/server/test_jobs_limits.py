@@ -5,10 +5,10 @@ import os
 import pytest
 from lib import wire
 from lib.cgroup import MemoryCgroup
-from lib.wire import Refused, Wire, until
+from lib.wire import CREATE, Refused, Wire, until
 
 from integration.server.test_jobs import MIB, refused
-from integration.server.test_memory import LIMIT, publish, versions
+from integration.server.test_memory import LIMIT, layout, publish, versions
 
 
 @pytest.fixture
@@ -139,6 +139,77 @@ def test_a_store_without_room_refuses_a_job_whole(configure):
         assert w.stat().store_used == 6
         with refused(errno.EDQUOT, "keeps 6 descriptors for weightd already, of 6"):
             w.create_job("another")
+
+
+def send_join(w, name, token):
+    """4 parts of 64 MiB, and a description: 5 descriptors."""
+    w.send_join(name, token, 0, [(f"P{i}", 64 * MIB) for i in range(4)])
+    return w.joined
+
+
+def send_create(w, name, token):
+    """256 MiB, a layout, and 2 of the buffer itself: 4 descriptors."""
+    w.send_create(name, layout(256 * MIB))
+    return lambda: w.slot(w.answer(CREATE))
+
+
+@pytest.mark.parametrize("senders", [(send_join, send_join), (send_create, send_create), (send_create, send_join)],
+                         ids=["joins", "creates", "a create and a join"])
+def test_memory_that_is_made_at_once_does_not_overrun_the_store(configure, senders):
+    """Each needs room when it begins, and fills it when its memory is there."""
+    daemon = configure("[store]\nmax = 11\n", "--keeper")  # 2 of the socket, 2 of the jobs: room for 7
+    with Wire(daemon.socket) as first, Wire(daemon.socket) as second:
+        wires = first, second
+        tokens = [w.create_job(name) for w, name in zip(wires, "ab")]
+        answers = [send(w, name, token) for send, w, name, token in zip(senders, wires, "ab", tokens)]
+        refusals = []
+        for answer in answers:
+            try:
+                answer()
+            except Refused as e:
+                refusals.append(e)
+        refusal, = refusals
+        assert refusal.errno == errno.EDQUOT
+        assert "keeps 4 descriptors for weightd already, of 11, and" in refusal.sentence and "more are being made" in refusal.sentence
+        assert first.stat().store_used <= 11
+
+
+@pytest.mark.parametrize("send", [send_join, send_create])
+def test_memory_that_is_given_up_leaves_its_room_in_the_store_to_others(configure, send):
+    daemon = configure("[store]\nmax = 11\n", "--keeper")
+    with Wire(daemon.socket) as w:
+        tokens = {name: w.create_job(name, n_ranks=2) for name in "ab"}
+        for _ in range(3):
+            with Wire(daemon.socket) as short:
+                send(short, "a", tokens["a"])
+            until(lambda: w.stat().slot_bytes == 0, "it is given up")
+        w.remove_job("a")
+        parts = [(f"P{i}", 4096) for i in range(7)]
+        until(lambda: w.stat().store_used == 3, "there is room for 8")
+        assert w.join("b", tokens["b"], parts=parts).n_present == 1
+        assert w.stat().store_used == 11
+
+
+def test_a_job_that_is_removed_in_the_making_leaves_its_room_in_the_store_to_others(configure):
+    daemon = configure("[store]\nmax = 11\n", "--keeper")
+    with Wire(daemon.socket) as w, Wire(daemon.socket) as rank:
+        answer = send_join(rank, "a", rank.create_job("a"))
+        w.remove_job("a")
+        with refused(errno.ESTALE, "job 'a' was removed"):
+            answer()
+        until(lambda: (w.stat().slot_bytes, w.stat().store_used) == (0, 2), "it is free")
+        assert w.join("b", w.create_job("b"), parts=[(f"P{i}", 4096) for i in range(7)]).n_present == 1
+
+
+def test_a_join_that_is_refused_by_a_limit_leaves_its_room_in_the_store_to_others(configure):
+    daemon = configure("[store]\nmax = 11\n[limits]\nbytes = 1M\n", "--keeper")
+    with Wire(daemon.socket) as w:
+        token = w.create_job("train")
+        for _ in range(3):
+            with refused(errno.EDQUOT, "job 'train' needs more bytes or descriptors than uid"):
+                send_join(w, "train", token)()
+        assert w.join("train", token, parts=[(f"P{i}", 4096) for i in range(7)]).n_present == 1
+        assert w.stat().store_used == 11
 
 
 def test_lists_of_users_and_devices_and_the_ping_count_jobs(make_daemon):

@@ -6,16 +6,19 @@ import os
 import pathlib
 import signal
 import struct
+import time
 
 import pytest
 from lib import wire
-from lib.wire import JOBS, Refused, Wire, until
+from lib.wire import JOBS, Refused, Wire, hash128, until
 
 from integration.server.test_formats import lose
-from integration.server.test_jobs import MIB, PARTS, refused
+from integration.server.test_jobs import LINGER_MS, MIB, PARTS, refused
 
 SIZE = sum(size for _, size in PARTS)
 FORMAT_AT = 8  # offset of its u32 in a manifest
+ACTIVE_AT, RECORDS_AT, RECORD_SIZE = 24, 64, 928
+VACANT_AT = 208  # offset in a record
 
 
 class Kept:
@@ -97,14 +100,14 @@ def test_a_job_outlives_weightd(kept):
 
 
 def test_a_job_without_memory_outlives_weightd(kept):
-    token = kept.client.create_job("train", linger_ms=1)
+    token = kept.client.create_job("train", linger_ms=3600_000)
     kept.restart()
-    assert kept.client.create_job("train", linger_ms=1, token=token) == token
+    assert kept.client.create_job("train", linger_ms=3600_000, token=token) == token
     assert kept.client.join("train", token, 0, PARTS).n_present == 1
 
 
-def test_the_linger_time_begins_again_with_weightd(kept):
-    token = kept.client.create_job("train", linger_ms=1)
+def test_the_linger_time_of_a_job_that_had_ranks_begins_with_weightd(kept):
+    token = kept.client.create_job("train", linger_ms=LINGER_MS)
     kept.client.join("train", token, 0, PARTS)
     used = kept.stat().store_used
     kept.restart()
@@ -112,6 +115,53 @@ def test_the_linger_time_begins_again_with_weightd(kept):
     until(kept.is_settled(used - 5), "all of it is free")
     kept.restart()
     assert kept.client.list(JOBS) == [] and kept.stat().n_quarantined == 0
+
+
+def leave_vacant(kept, linger_ms):
+    """Its record. A rank has been there and has gone."""
+    with Wire(kept.daemon.socket) as w:
+        w.join("train", w.create_job("train", linger_ms=linger_ms), 0, PARTS)
+    until(lambda: kept.client.job("train").vacant_ns, "it is vacant")
+    return kept.client.job("train")
+
+
+def set_vacant(kept, ns):
+    """As if weightd had seen the last rank go then."""
+    kept.client.ping()  # the work after its last answer is done
+    manifest, = kept.descriptors("weightd-job-manifest")
+    with open(manifest, "r+b", buffering=0) as f:
+        serial, = struct.unpack("<Q", os.pread(f.fileno(), 8, ACTIVE_AT))
+        at = RECORDS_AT + RECORD_SIZE * (serial & 1)
+        os.pwrite(f.fileno(), struct.pack("<Q", ns), at + VACANT_AT)
+        os.pwrite(f.fileno(), hash128(os.pread(f.fileno(), RECORD_SIZE - 16, at + 16)), at)
+
+
+def test_a_job_is_vacant_since_its_last_rank_went_however_often_weightd_restarts(kept):
+    before = leave_vacant(kept, 3600_000)
+    for _ in range(2):
+        kept.restart()
+        assert kept.client.job("train") == before
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_linger_time_goes_on_while_weightd_restarts(kept, joined):
+    used = kept.stat().store_used
+    if joined:
+        leave_vacant(kept, 3600_000)
+    else:
+        kept.client.create_job("train", linger_ms=3600_000)
+    set_vacant(kept, time.time_ns() - 3600 * 10**9)
+    kept.restart()
+    until(lambda: kept.client.list(JOBS) == [], "its time is over")
+    until(kept.is_settled(used), "all of it is free")
+
+
+def test_a_clock_that_was_set_back_begins_the_linger_time_again(kept):
+    leave_vacant(kept, 3600_000)
+    set_vacant(kept, time.time_ns() + 3600 * 10**9)
+    before = time.time_ns()
+    kept.restart()
+    assert before < kept.client.job("train").vacant_ns <= time.time_ns()
 
 
 def test_memory_of_a_removed_job_is_charged_after_a_restart_too(kept):
@@ -211,6 +261,69 @@ def test_a_join_that_the_keeper_does_not_confirm_leaves_nothing(kept):
     until(kept.is_settled(before), "the parts are dropped")
     assert kept.stat().n_quarantined == 0
     assert kept.client.join("train", token, 0, PARTS).n_present == 1
+
+
+@contextlib.contextmanager
+def keeper_stopped(kept):
+    """All that weightd gives to its keeper waits."""
+    os.kill(kept.daemon.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(kept.daemon.pid, signal.SIGCONT)
+
+
+def send_create(w, name, token, n_ranks=1):
+    w.send(wire.JOB_CREATE, wire.BODIES[wire.JOB_CREATE].pack(name.encode(), token, 0, n_ranks, 0))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_create_that_is_sent_again_before_the_job_is_kept_succeeds(kept, closes):
+    token = os.urandom(32)
+    first, second, other, rank = (Wire(kept.daemon.socket) for _ in range(4))
+    with first, second, other, rank:
+        with keeper_stopped(kept):
+            send_create(first, "train", token)
+            until(lambda: kept.client.job("train"), "it is being created")
+            rank.send_join("train", token, 0, PARTS)
+            send_create(second, "train", token)
+            send_create(other, "train", os.urandom(32))
+            with refused(errno.EEXIST, "there is a job 'train' already"):
+                other.answer(wire.JOB_CREATE)
+            if closes:
+                first.close()
+                until(lambda: kept.client.ping().n_sessions == 4, "weightd knows")
+        if not closes:
+            first.answer(wire.JOB_CREATE)
+        second.answer(wire.JOB_CREATE)
+        assert rank.joined().n_present == 1
+
+
+def test_a_create_that_nobody_waits_for_leaves_nothing(kept):
+    before = kept.stat().store_used
+    token = os.urandom(32)
+    first, second = Wire(kept.daemon.socket), Wire(kept.daemon.socket)
+    with first, second:
+        with keeper_stopped(kept):
+            send_create(first, "train", token)
+            send_create(second, "train", token)
+            until(lambda: kept.client.job("train"), "it is being created")
+            first.close()
+            second.close()
+            until(lambda: kept.client.list(JOBS) == [], "it is removed")
+        until(kept.is_settled(before), "nothing is kept")
+
+
+def test_no_linger_time_runs_while_a_join_waits(kept):
+    """Two jobs: the one that is created first, and has the longer time, is the clock."""
+    kept.client.create_job("clock", linger_ms=LINGER_MS + 500)
+    token = kept.client.create_job("train", linger_ms=LINGER_MS)
+    with Wire(kept.daemon.socket) as w:
+        with keeper_stopped(kept):
+            w.send_join("train", token, 0, PARTS)
+            until(lambda: kept.client.job("clock") is None, "its time is over")
+            assert kept.client.job("train")
+        assert w.joined().n_present == 1
 
 
 def test_a_clean_stop_leaves_jobs_to_the_successor(kept):

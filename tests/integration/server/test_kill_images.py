@@ -140,8 +140,8 @@ class Author:
             table = os.pread(digests, os.fstat(digests).st_size, 0)
             with open(f"/proc/self/fd/{slot}", "rb") as f:
                 raw = f.read()
-            assert table == wire._hash(raw[:OFFSET]) + b"".join(
-                wire._hash(raw[at:at + LEAF]) for at in range(OFFSET, len(raw), LEAF))
+            assert table == wire.hash128(raw[:OFFSET]) + b"".join(
+                wire.hash128(raw[at:at + LEAF]) for at in range(OFFSET, len(raw), LEAF))
             w.forget([digests, slot])
         w.detach(lease.lease)
 
