@@ -140,8 +140,8 @@ static int nobody_answers(const struct rendezvous *z, struct weightd *w, int r)
 	if (z->given)
 		return sentence_set(
 			&w->sentence, r,
-			"no weightd answers at %s (%s); start one (weightd --socket %s), or name "
-			"another socket with --socket or WEIGHTD_SOCKET",
+			"no weightd answers at %s (%s); start one (weightd --socket %s), or set "
+			"WEIGHTD_SOCKET to another socket",
 			w->path, strerror(-r), w->path);
 	if (z->n_tried > 1)
 		(void)snprintf(first, sizeof(first), "%s (%s) or ", z->paths[0],
@@ -149,8 +149,7 @@ static int nobody_answers(const struct rendezvous *z, struct weightd *w, int r)
 	return sentence_set(
 		&w->sentence, r,
 		"no weightd answers at %s%s (%s); start the system's (systemctl start "
-		"weightd.socket) or one of your own (weightd), or name another socket with --socket "
-		"or WEIGHTD_SOCKET",
+		"weightd.socket) or one of your own (weightd), or set WEIGHTD_SOCKET to another socket",
 		first, w->path, strerror(-r));
 }
 
@@ -164,8 +163,8 @@ static int rendezvous_explain(const struct rendezvous *z, struct weightd *w, int
 		return r;
 	permission_explain(w->path, why);
 	return sentence_set(&w->sentence, r,
-			    "this user may not connect to weightd at %s: %s; or name another socket "
-			    "with --socket or WEIGHTD_SOCKET",
+			    "this user may not connect to weightd at %s: %s; or set WEIGHTD_SOCKET "
+			    "to another socket",
 			    w->path, why);
 }
 

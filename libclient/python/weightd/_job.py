@@ -15,8 +15,8 @@ class JobInfo(NamedTuple):
     """
     A job. `n_bytes` of its memory, 0 before the first rank; `step` as the ranks wrote it; `created_ns` and `vacant_ns`
     since 1970: `vacant_ns` is the time when the last rank ended, 0 while there are ranks and before the first.
-    `linger_ms`: the time without a rank after which weightd removes the job, 0 for never. Of `n_ranks`, `n_present` have
-    a process now, and `n_done` have left for good.
+    `linger_ms`: the time without a rank after which weightd removes the job, 0 for never. Of `n_ranks`, `n_present`
+    have a process now, and `n_done` have left for good.
     """
 
     name: str

@@ -156,8 +156,8 @@ def test_without_any_server_both_places_and_both_ways_out_are_named(machine, fol
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == (
         f"weightctl: no weightd answers at {folder}/weightd.sock (No such file or directory) or {SYSTEM} (No such file or "
-        "directory); start the system's (systemctl start weightd.socket) or one of your own (weightd), or name another socket "
-        "with --socket or WEIGHTD_SOCKET\n")
+        "directory); start the system's (systemctl start weightd.socket) or one of your own (weightd), or set WEIGHTD_SOCKET "
+        "to another socket\n")
 
 
 def test_the_package_finds_the_system_s_server_too(machine, folder):
@@ -186,7 +186,7 @@ def test_a_socket_of_a_group_names_the_group(daemon, folder, require, gid, name)
     done = ctl_as_user(daemon, folder, "ls")
     assert done.returncode == 1 and done.stderr == (
         f"weightctl: this user may not connect to weightd at {daemon.socket}: it is for the group '{name}'; become a member "
-        f"(usermod -aG {name} USER, by root) and log in anew; or name another socket with --socket or WEIGHTD_SOCKET\n")
+        f"(usermod -aG {name} USER, by root) and log in anew; or set WEIGHTD_SOCKET to another socket\n")
 
 
 def test_a_socket_of_one_user_names_the_user(make_daemon, folder, require):

@@ -59,7 +59,8 @@ def test_clipping_is_that_of_torch(host, daemon, strategy):
         assert apart(result["values"], expected["values"]) <= CLOSE
 
 
-@pytest.mark.parametrize("options", ({}, {"form": "two-phase"}, {"form": "two-phase", "overlap": True, "bucket_bytes": 2048}),
+@pytest.mark.parametrize("options", ({}, {"form": "two-phase"},
+                                     {"form": "two-phase", "overlap": True, "bucket_bytes": 2048}),
                          ids=("fused", "two-phase", "overlap"))
 def test_ddp_5_no_sync_is_one_large_batch_for_a_quarter_of_the_bytes(host, daemon, options):
     (expected,) = host.play(daemon, "whole")

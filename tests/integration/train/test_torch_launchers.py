@@ -23,7 +23,8 @@ def launch(daemon, tmp_path):
     (tmp_path / "results").mkdir()
 
     def run(command, dies, **arguments):
-        given = {"steps": STEPS, "dies": dies, "marker": str(tmp_path / "died"), "results": str(tmp_path / "results")} | arguments
+        given = {"steps": STEPS, "dies": dies, "marker": str(tmp_path / "died"), "results": str(tmp_path / "results")}
+        given |= arguments
         env = daemon.env | {"OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(daemon.folder), "TMPDIR": str(tmp_path),
                             "PATH": f"{features.BUILD}:{os.environ['PATH']}"}
         process = subprocess.Popen([*command, features.TORCH2, PROGRAM, json.dumps(given)], env=env, text=True,
@@ -51,8 +52,8 @@ def assert_same_end(host, daemon, tmp_path, first):
 
 
 def test_torchrun_restarts_all_ranks_which_finish_the_step(host, daemon, launch, tmp_path):
-    torchrun = [features.TORCH2, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2",
-                "--no-python"]
+    torchrun = [features.TORCH2, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                "--max-restarts=2", "--no-python"]
     status, output = launch(torchrun, [1, 5, "step"])
     assert status == 0 and (tmp_path / "died").exists() and output.count("restart 1") == 2, output
     assert_same_end(host, daemon, tmp_path, (5, 6, 7))

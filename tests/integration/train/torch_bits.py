@@ -30,7 +30,8 @@ def differences(tool, name, n, n_ranks, n_steps, options):
     grads = torch.randn(n_steps, n_ranks, n) * SCALE
     theirs = run_torch(name, param, grads, options)
     ours = run_tool(tool, name, theirs[0], grads, options)
-    return {what: compare([s[i] for s in ours], [s[i] for s in theirs[1:]]) for i, what in enumerate(("param", "m", "v"))}
+    return {what: compare([s[i] for s in ours], [s[i] for s in theirs[1:]])
+            for i, what in enumerate(("param", "m", "v"))}
 
 
 def run_torch(name, param, grads, options):
@@ -54,7 +55,8 @@ def run_tool(tool, name, param, grads, options):
     n_steps, n_ranks, n = grads.shape
     beta1, beta2 = options.get("betas", (0.9, 0.999))
     arguments = [name, n, n_ranks, n_steps, options["lr"], options.get("weight_decay", 1e-2 if name == "adamw" else 0),
-                 beta1, beta2, options.get("eps", 1e-8), options.get("momentum", 0), int(options.get("nesterov", False))]
+                 beta1, beta2, options.get("eps", 1e-8), options.get("momentum", 0),
+                 int(options.get("nesterov", False))]
     given = bytes_of(param) + bytes_of(grads.flatten())
     done = subprocess.run([tool, *map(str, arguments)], input=given, stdout=subprocess.PIPE, check=True)
     out = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32)
@@ -69,7 +71,8 @@ def compare(ours, theirs):
     ours, theirs = torch.stack(ours), torch.stack(theirs)
     differ = ours.view(torch.int32) != theirs.view(torch.int32)
     steps, words = differ.any(1).nonzero().flatten().tolist(), differ.any(0).nonzero().flatten().tolist()
-    return {"words": len(words), "first_step": steps[0] + 1 if steps else None, "first_index": words[0] if words else None,
+    return {"words": len(words), "first_step": steps[0] + 1 if steps else None,
+            "first_index": words[0] if words else None,
             "largest": (ours[-1] - theirs[-1]).abs().max().item()}
 
 

@@ -18,7 +18,8 @@ import traceback
 import torch
 import torch._dynamo  # noqa: F401, so that no rank imports it: it takes seconds
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[3] / "libclient/python"), str(pathlib.Path(__file__).parent)]
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[2] / "libclient/python"), str(HERE)]
 
 import torch_scenes  # noqa: E402, found by the path above
 import weightd.train  # noqa: E402, F401, so that ranks start fast

@@ -9,7 +9,8 @@ import os
 import pathlib
 import sys
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[3] / "libclient/python"), str(pathlib.Path(__file__).parent)]
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[2] / "libclient/python"), str(HERE)]
 
 import torch  # noqa: E402
 

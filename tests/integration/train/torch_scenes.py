@@ -6,12 +6,13 @@ import signal
 import torch
 import torch.distributed
 from torch import nn
+from torch.optim import lr_scheduler as schedulers
 
 BATCH = 24
 
 
 class Net(nn.Module):
-    """Of ragged sizes, with an attention."""
+    """A model of ragged sizes, with an attention."""
 
     def __init__(self, dropout=0.0):
         super().__init__()
@@ -77,7 +78,7 @@ def part(step, rank, n):
 
 
 def bits(module):
-    """Of all that a state_dict has."""
+    """A hash of all that a state_dict has."""
     found = hashlib.sha256()
     for name, tensor in module.state_dict().items():
         found.update(name.encode() + tensor.contiguous().numpy().tobytes())
@@ -157,8 +158,8 @@ def strategies(steps, lr=1e-2):
 
     rank, n = environment()
     found = {}
-    for strategy, form, more in (("shared", "fused", {}), ("shared", "two-phase", {"bucket_bytes": 2048}), ("zero1", "fused", {}),
-                                 ("zero1", "two-phase", {}), ("replicated", "two-phase", {}),
+    for strategy, form, more in (("shared", "fused", {}), ("shared", "two-phase", {"bucket_bytes": 2048}),
+                                 ("zero1", "fused", {}), ("zero1", "two-phase", {}), ("replicated", "two-phase", {}),
                                  ("shared", "two-phase", {"bucket_bytes": 2048, "overlap": True})):
         module = sharded(made(), strategy=strategy, form=form, **more)
         with weightd.train.AdamW(module, lr=lr) as optimizer:
@@ -320,13 +321,14 @@ def grouped(is_ours, steps=7):
     rank, n = environment()
     module = made()
     weights = [p for p in module.parameters() if p.dim() > 1]
-    groups = [{"params": weights, "weight_decay": 0.1}, {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 0.02}]
+    groups = [{"params": weights, "weight_decay": 0.1},
+              {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 0.02}]
     if is_ours:
         sharded(module)
         optimizer = weightd.train.AdamW(groups, lr=0.01, weight_decay=0.0)
     else:
         optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0, fused=True)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.01, 0.02], total_steps=steps + 1, cycle_momentum=False)
+    scheduler = schedulers.OneCycleLR(optimizer, [0.01, 0.02], total_steps=steps + 1, cycle_momentum=False)
     rates = []
     for step in range(steps):
         optimizer.zero_grad()
@@ -533,7 +535,21 @@ def meta_alone(**options):
 # --- Lives of a program ------------------------------------------------------------------------------
 
 
-def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, **options):
+SCHEDULERS = {
+    "CyclicLR": lambda opt: schedulers.CyclicLR(opt, 1e-3, 1e-2, step_size_up=7, cycle_momentum=False),
+    "CosineAnnealingLR": lambda opt: schedulers.CosineAnnealingLR(opt, 9, 1e-4),
+    "ExponentialLR": lambda opt: schedulers.ExponentialLR(opt, 0.9),
+    "LinearLR": lambda opt: schedulers.LinearLR(opt, 0.2, total_iters=10),
+    "PolynomialLR": lambda opt: schedulers.PolynomialLR(opt, 14, 2),
+    "OneCycleLR": lambda opt: schedulers.OneCycleLR(opt, 0.02, 40, cycle_momentum=False),
+    "LambdaLR": lambda opt: schedulers.LambdaLR(opt, lambda step: 1 / (1 + step)),
+    "SequentialLR": lambda opt: schedulers.SequentialLR(
+        opt, [schedulers.LinearLR(opt, 0.1, total_iters=3), schedulers.CosineAnnealingLR(opt, 20)], [3]),
+    "two": lambda opt: [schedulers.ExponentialLR(opt, 0.9), schedulers.StepLR(opt, 2, 0.7)],
+}
+
+
+def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, scheduler="CyclicLR", **options):
     """
     A program that is started again: dropout, running statistics, noise of three generators, a position in the data, a
     scheduler. `dies`: SIGKILL in that step, after "forward", "backward" or "step".
@@ -555,9 +571,11 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, **optio
         numpy.random.seed(rank)
     torch.manual_seed(100 + rank)  # other dropout in each rank
     optimizer = weightd.train.AdamW(sharded(module, **options), lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.7, last_epoch=optimizer.resumed_step - 1)
-    at, losses = (optimizer.cursor or {"at": 0})["at"], []
+    made_schedulers = optimizer.resume(SCHEDULERS[scheduler])
+    made_schedulers = made_schedulers if isinstance(made_schedulers, list) else [made_schedulers]
+    at, losses, rates = (optimizer.cursor or {"at": 0})["at"], [], []
     for step in optimizer.steps(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
         x, y = part(at, rank, n)
         x = x + 0.01 * torch.randn(x.shape) + 0.01 * random.random()
         if with_numpy:
@@ -569,13 +587,111 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, **optio
         at += 3
         optimizer.step(loss, cursor={"at": at})
         end("step")
-        scheduler.step()
+        for one in made_schedulers:
+            one.step()
         losses.append(loss.item())
-    found = {"bits": bits(module), "losses": losses, "first": optimizer.resumed_step, "at": optimizer.cursor["at"],
-             "lr": optimizer.param_groups[0]["lr"], "last_lr": scheduler.get_last_lr()}
+    found = {"bits": bits(module), "losses": losses, "rates": rates, "first": optimizer.resumed_step,
+             "at": optimizer.cursor["at"], "lr": optimizer.param_groups[0]["lr"],
+             "last_lr": made_schedulers[-1].get_last_lr()}
     if is_closed:
         optimizer.close()
     return found
+
+
+def by_metrics(steps, dies=None, **options):
+    """The bits and the rates of a program with ReduceLROnPlateau, which is killed before that step."""
+    import weightd.train
+
+    rank, n = environment()
+    module, rates = sharded(made(), **options), []
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        scheduler = schedulers.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)
+        if optimizer.cursor:
+            scheduler.load_state_dict(optimizer.cursor)
+        for step in optimizer.steps(steps):
+            loss = loss_of(module, *part(step, rank, n))
+            loss.backward()
+            if dies == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            scheduler.step(loss.item())
+            optimizer.step(loss, cursor=scheduler.state_dict())
+            rates.append(optimizer.param_groups[0]["lr"])
+        return {"bits": bits(module), "rates": rates, "first": optimizer.resumed_step}
+
+
+def every_other_step(steps, dies=None, **options):
+    """The rates of a program that steps its scheduler after each second step; it is killed after step `dies`."""
+    import weightd.train
+
+    rank, n = environment()
+    module, rates = sharded(made(), **options), []
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        scheduler = optimizer.resume(SCHEDULERS["CosineAnnealingLR"], calls=optimizer.resumed_step // 2)
+        for step in optimizer.steps(steps):
+            rates.append(optimizer.param_groups[0]["lr"])
+            loss_of(module, *part(step, rank, n)).backward()
+            optimizer.step()
+            if dies == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step % 2:
+                scheduler.step()
+        return {"rates": rates, "first": optimizer.resumed_step}
+
+
+def resume_refusals():
+    """Errors of resume()."""
+    import weightd.train
+
+    module = sharded(made())
+    optimizer = weightd.train.AdamW(module, lr=1e-2)
+    found = {"plateau": attempt(lambda: optimizer.resume(schedulers.ReduceLROnPlateau)),
+             "first": attempt(lambda: optimizer.resume(SCHEDULERS["LambdaLR"])),
+             "second": attempt(lambda: optimizer.resume(SCHEDULERS["LambdaLR"]))}
+    optimizer.close()
+    return found
+
+
+def interrupted(steps, again, **options):
+    """A rank that Ctrl-C interrupts in its first wait: it ends, or calls step() `again`. None, or the bits."""
+    import weightd.train
+
+    rank, n = environment()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    module = sharded(made(), deadline=None, **options)
+    try:
+        print("it opens", flush=True)
+        optimizer = weightd.train.AdamW(module, lr=1e-2)
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, rank, n)).backward()
+            try:
+                print("it waits", flush=True)
+                optimizer.step(cursor=step)
+            except KeyboardInterrupt:
+                if not again:
+                    raise
+                print("interrupted", flush=True)
+                optimizer.step(cursor="not that of the step")
+    except KeyboardInterrupt:
+        return None
+    optimizer.close()
+    return [bits(module), optimizer.cursor]
+
+
+def finished(steps, holds=None, **options):
+    """The bits; the rank stops itself before step `holds`, and prints each step that it took."""
+    import weightd.train
+
+    rank, n = environment()
+    module = sharded(made(), **options)
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        for step in optimizer.steps(steps):
+            loss_of(module, *part(step, rank, n)).backward()
+            if step == holds:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            print(f"begins {step}", flush=True)
+            optimizer.step()
+            print(f"took {step}", flush=True)
+        return {"bits": bits(module), "first": optimizer.resumed_step}
 
 
 def alone():
@@ -679,7 +795,8 @@ for step in {"opt.steps(3)" if how not in ("half way", "close") else "range(3)"}
 {tail}
 """
     path = os.pathsep.join(path for path in sys.path if path.endswith("libclient/python"))
-    return subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True).returncode
+    return subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path},
+                          capture_output=True).returncode
 
 
 def nan_of_one(steps=4):
@@ -749,19 +866,21 @@ def refusals():
     machines = attempt(weightd.train.init_mesh)
     os.environ.update(WORLD_SIZE="1")
     return {
-        "machines": machines, "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart), "sparse": sharding(sparse),
-        "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"), "form": sharding(made(), form="three"),
+        "machines": machines, "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart),
+        "sparse": sharding(sparse), "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"),
+        "form": sharding(made(), form="three"),
         "unsharded": attempt(lambda: weightd.train.AdamW(made())),
         "groups": attempt(lambda: weightd.train.AdamW([sharded(module).inner.weight])),
         "stranger": attempt(lambda: weightd.train.AdamW([*sharded(module).parameters(), *other.parameters()])),
         "lr": attempt(lambda: weightd.train.AdamW(sharded(made()), lr=-1.0)),
-        "mesh": attempt(lambda: weightd.train.init_mesh({"dp": 3})), "dim": attempt(lambda: weightd.train.init_mesh({"DP!": 1})),
+        "mesh": attempt(lambda: weightd.train.init_mesh({"dp": 3})),
+        "dim": attempt(lambda: weightd.train.init_mesh({"DP!": 1})),
         "dims": mesh.dims, "group": mesh.group("dp"), "coordinate": mesh.coordinate("dp"),
     }
 
 
 def traps():
-    """Errors of steps and of calls that would train in vain or fault; and that training goes on afterwards."""
+    """Errors of steps and of calls that would train in vain or fault; and that training continues afterwards."""
     import copy
 
     import weightd.train
@@ -841,6 +960,36 @@ def traps():
     optimizer.close()
     found["closed"] = step()
     return found
+
+
+def refused_steps():
+    """The errors of steps that are refused, and what the next ones committed: the cursor, and the bits."""
+    import weightd.train
+
+    module, plain = sharded(made()), made()
+    found = []
+    with weightd.train.AdamW(module, lr=1e-2) as optimizer:
+        group = optimizer.param_groups[0]
+        for number, given in enumerate(({"loss": torch.ones(2)}, {"weight": "x"}, {"weight": -1.0}, {"lr": "x"},
+                                        {"lr": float("inf")})):
+            lr = given.pop("lr", 1e-2)
+            optimizer.zero_grad()
+            loss_of(module, *batch(100)).backward()
+            group["lr"] = lr
+            refused = attempt(lambda: optimizer.step(cursor="stale", **given))
+            group["lr"] = 1e-2
+            optimizer.zero_grad()
+            loss_of(module, *batch(number)).backward()
+            optimizer.step(cursor=number)
+            found.append([refused, optimizer.cursor, "stale" in str(optimizer._trainer.state())])
+        ours = bits(module)
+    reference = weightd.train.AdamW(sharded(plain), lr=1e-2)
+    for number in reference.steps(len(found)):
+        loss_of(plain, *batch(number)).backward()
+        reference.step()
+    same = ours == bits(plain)
+    reference.close()
+    return {"refused": found, "same": same}
 
 
 def stray():

@@ -11,28 +11,31 @@ Training of one model by several processes, on memory of weightd.
         opt.publish("mine")                                   # rank 0: a version that others attach
 
 All ranks of a machine train one copy of the parameters (strategy="shared"), and each step happens exactly once: a rank
-that was killed, at any moment, goes on at the step where it was, with the same bits, and nothing is loaded. Its program
-just starts again: parameters, optimizer state, buffers, random number generators, learning rates and a cursor
-of its own come back. See weightd-train(7).
+that was killed, at any moment, continues in its step, with the same bits, and nothing is loaded. Its program just
+starts again: parameters, optimizer state, buffers, random number generators, learning rates and a cursor of its own are
+restored, and opt.resume() makes a scheduler in its state. See weightd-train(7).
 
 Jobs. The ranks find their job by, in this order: shard(job="name"), which a later start of the program finds again;
 $WEIGHTD_JOB (`weightctl train run`); the file $WEIGHTD_JOB_FILE, which is made if it is not there; the launcher
 (torchrun, mpirun, mp.spawn) that all ranks come from: that job is found by the ranks that this launcher restarts, and
-by no other start. It is removed 10 minutes after its last rank died, and that of a program on its own at once; jobs
-with a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again. Several
-modules in one program are several jobs; where the job comes from the environment, give the others names.
+by no other start. It is removed 10 minutes after its last rank died, and that of a program on its own after a minute;
+jobs with a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again.
+Several modules in one program are several jobs; where the job comes from the environment, give the others names.
 
 torch. Parameters are read-only memory: opt.step() is all that writes them. load_state_dict() and the steps of
 other optimizers are refused (Denied); other in-place writes (torch.nn.init, p.data.fill_()) end in SIGSEGV: do that
 before the optimizer is made. A step refuses by name what would train in vain: parameters that to(), bfloat16(),
 load_state_dict(assign=True) or an assignment took out of the job, frozen or new ones, sparse gradients, those of
-backward(create_graph=True) or a GradScaler, and gradients that were changed after backward. p.grad is this rank's part of the gradient,
-not the mean; torch.nn.utils.clip_grad_norm_() therefore must not clip it: opt.step(max_norm=...) does, by the norm of
-the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() clips nothing, in silence.
+backward(create_graph=True) or a GradScaler, and gradients that were changed after backward. p.grad is this rank's part
+of the gradient, not the mean; torch.nn.utils.clip_grad_norm_() therefore must not clip it: opt.step(max_norm=...) does,
+by the norm of the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() clips nothing,
+in silence.
+
+Deadline. A rank waits in a step for up to shard(deadline=) seconds for the others, and raises Timeout. Rank 0 must not
+evaluate or publish for longer than that: the others wait in their next step meanwhile.
 
 Threads. One thread at a time may use an optimizer. Processes. A forked child (a worker of a DataLoader) may read the
-parameters; it cannot take a step. A rank waits in a step for up to shard(deadline=) seconds, and Python sees Ctrl-C
-after that.
+parameters; it cannot take a step. Ctrl-C interrupts a rank that waits.
 
 Needs torch 2.1 or newer.
 """

@@ -6,6 +6,7 @@ import errno
 import os
 import pathlib
 from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Callable
 
 from .._abi import Sized, _library_path  # it has loaded libweightd, which libweightd-train then uses
 from .._errors import Error, error
@@ -49,7 +50,8 @@ class Options(Sized):
 
 class Update(Sized):
     _fields_ = [("size", c_size_t), ("lr", POINTER(c_double)), ("weight", c_double), ("has_loss", c_bool),
-                ("loss", c_double), ("max_norm", c_double), ("state", c_char_p), ("state_size", c_uint64), ("unused", POINTER(c_bool))]
+                ("loss", c_double), ("max_norm", c_double), ("state", c_char_p), ("state_size", c_uint64),
+                ("unused", POINTER(c_bool))]
 
 
 # Pointers to opaque structs, in and out, are c_void_p.
@@ -121,8 +123,21 @@ def check(code: int) -> int:
     """The result of a call of libweightd-train; Error for a negative one, with its sentence."""
     if code < 0:
         sentence = lib.weightd_train_error().decode(errors="replace") or os.strerror(-code)
+        if code == -errno.ETIMEDOUT:
+            sentence += "; shard(deadline=) sets the deadline"
         raise _CLASSES[-code](-code, sentence) if -code in _CLASSES else error(-code, sentence)
     return code
+
+
+def wait(function: Callable[..., int], *args) -> int:
+    """
+    check(function(*args)), for a call that waits. A signal interrupts the wait: the handlers of Python run, and unless
+    one raises, the wait continues.
+    """
+    code = function(*args)
+    while code == -errno.EINTR:
+        code = function(*args)
+    return check(code)
 
 
 def take_text(pointer: c_void_p) -> str:

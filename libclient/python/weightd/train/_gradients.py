@@ -58,8 +58,9 @@ class Gradients:
             return
         if self._is_over[index]:
             parameter.grad = None
-            raise error(errno.EALREADY, f"{self._names[index]}: its gradient was handed over, and another backward pass "
-                        "made one before opt.step(); run all micro-batches of a step but the last inside no_sync()")
+            raise error(errno.EALREADY, f"{self._names[index]}: its gradient was handed over, and another backward "
+                        "pass made one before opt.step(); run all micro-batches of a step but the last inside "
+                        "no_sync()")
         if grad is not view:
             self._copy(index, parameter, grad)
         if parameter.grad is view:
@@ -94,8 +95,8 @@ class Gradients:
 
     def complete(self) -> list[bool]:
         """
-        Before the update: gradients that backward did not make are zeros. Returns where that is so. Error: a gradient was
-        changed after backward, or is of a kind that take() refuses.
+        Before the update: gradients that backward did not make are zeros. Returns where that is so. Error: a gradient
+        was changed after backward, or is of a kind that take() refuses.
         """
         views = self._current()
         changed = [self._names[i] for i, p in enumerate(self._parameters)
@@ -103,7 +104,8 @@ class Gradients:
         if changed:
             raise error(errno.EOPNOTSUPP, f"{some(changed)}: the gradient was changed in place after backward. It is "
                         "this rank's part and not yet the mean: clip by opt.step(max_norm=...), weight by "
-                        "opt.step(weight=...), scale the loss, and use no GradScaler; opt.zero_grad() drops the gradients")
+                        "opt.step(weight=...), scale the loss, and use no GradScaler; opt.zero_grad() drops the "
+                        "gradients")
         unused = [False] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is None:

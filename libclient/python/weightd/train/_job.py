@@ -23,11 +23,12 @@ from typing import Iterator
 from .._abi import TOKEN_MAX, JobOptions, lib, text
 from .._connection import Connection
 from .._errors import Error, error
+from .._job import jobs, remove_job
 from ._abi import free
 from ._mesh import launched_by
 from ._sharded import Sharded
 
-_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 1_000}  # without a rank; 0: for ever
+_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 60_000}  # without a rank; 0: for ever
 _ordinals = itertools.count(1)  # jobs of this process without a name
 
 
@@ -36,19 +37,42 @@ class Job:
     token  which makes a process a rank
     """
 
-    def __init__(self, token: str, file: pathlib.Path | None = None, is_ours: bool = False):
-        self.token, self._file, self._is_ours = token, file, is_ours
+    def __init__(self, token: str, file: pathlib.Path | None = None, is_ours: bool = False, is_created: bool = False):
+        """`is_ours`: the file is in our folder. `is_created`: this process created the job."""
+        self.token, self._file, self._is_ours, self._is_created = token, file, is_ours, is_created
 
     def left(self) -> None:
         """After this rank has left: the last one empties the file, and removes one that is ours."""
         if self._file is None:
             return
         with contextlib.suppress(OSError):  # it may be gone, and then so may the server
-            with _locked(self._file, 0) as fd:
+            with _locked(self._file) as fd:
                 if _token_in(fd) == self.token and not _exists(Connection(), self.token):
-                    os.ftruncate(fd, 0)
-                    if self._is_ours:
-                        self._file.unlink()
+                    self._clear(fd)
+
+    def give_up(self) -> None:
+        """After this rank failed to open the job: removes one that this process created, unless others use it."""
+        if not self._is_created:
+            return
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._remove_unused()
+                return
+            with _locked(self._file) as fd:
+                if _token_in(fd) == self.token and self._remove_unused():
+                    self._clear(fd)
+
+    def _remove_unused(self) -> bool:
+        name = self.token.partition(":")[0]
+        if any(job.name == name and (job.n_present or job.step) for job in jobs()):
+            return False
+        remove_job(name)
+        return True
+
+    def _clear(self, fd: int) -> None:
+        os.ftruncate(fd, 0)
+        if self._is_ours:
+            self._file.unlink()
 
 
 def find_job(sharded: Sharded) -> Job:
@@ -67,9 +91,10 @@ def find_job(sharded: Sharded) -> Job:
         file = pathlib.Path(environment["WEIGHTD_JOB_FILE"]).absolute()
         return _from_file(connection, file, f"train-{_digest(connection.socket(), str(file))}", n_ranks, "named", False)
     if n_ranks == 1 and launched_by() is None:
-        return Job(_create(connection, f"train-{_digest(os.urandom(16).hex())}", n_ranks, "alone"))
+        return Job(_create(connection, f"train-{_digest(os.urandom(16).hex())}", n_ranks, "alone"), is_created=True)
+    _sweep(connection)
     key = _digest(connection.socket(), *_launcher(), str(next(_ordinals)))
-    return _from_file(connection, _folder() / f"run-{key}", f"train-{key}", n_ranks, "launched")
+    return _from_file(connection, _folder() / f"{_run_prefix(connection)}{key}", f"train-{key}", n_ranks, "launched")
 
 
 def _digest(*parts: str) -> str:
@@ -79,15 +104,30 @@ def _digest(*parts: str) -> str:
 # --- Files ---------------------------------------------------------------------------------------
 
 
+def _run_prefix(connection: Connection) -> str:
+    """The start of the names of files of launched jobs, with the server that has them."""
+    return f"run-{_digest(connection.socket())}-"
+
+
+def _sweep(connection: Connection) -> None:
+    """Removes the files of launched jobs that are gone. Their programs failed, and have no next start."""
+    for file in _folder().glob(f"{_run_prefix(connection)}*"):
+        with contextlib.suppress(OSError, ValueError), _locked(file, lock=fcntl.LOCK_EX | fcntl.LOCK_NB) as fd:
+            token = _token_in(fd)
+            if token is None or not _exists(connection, token):
+                file.unlink()
+
+
 def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: int, kind: str,
                is_ours: bool = True) -> Job:
     with _locked(file, os.O_CREAT) as fd:
         token = _token_in(fd)
         if token is not None and not _exists(connection, token):
             if kind == "named":
-                warnings.warn(f"job '{token.partition(':')[0]}' of {file} is gone: removed, or lost with its server; a new "
-                              "one begins at step 0", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"job '{token.partition(':')[0]}' of {file} is gone: removed, or lost with its server; a "
+                              "new one begins at step 0", RuntimeWarning, stacklevel=2)
             token = None
+        is_created = token is None
         if token is None:
             try:
                 token = _create(connection, name, n_ranks, kind)
@@ -98,17 +138,17 @@ def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: i
                             "removes it, or WEIGHTD_JOB_FILE names the file with the token") from e
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{token}\n".encode(), 0)
-    return Job(token, file, is_ours)
+    return Job(token, file, is_ours, is_created)
 
 
 @contextlib.contextmanager
-def _locked(file: pathlib.Path, flags: int) -> Iterator[int]:
+def _locked(file: pathlib.Path, flags: int = 0, lock: int = fcntl.LOCK_EX) -> Iterator[int]:
     """A descriptor of the file, which no other process has locked, and which has not been removed meanwhile."""
     while True:
         fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
         try:
             _refuse_others(file, os.fstat(fd), stat.S_ISREG)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, lock)
             if _is_at(fd, file):
                 yield fd
                 return
@@ -144,8 +184,8 @@ def _folder() -> pathlib.Path:
 def _refuse_others(path: pathlib.Path, status: os.stat_result, is_kind) -> None:
     if not is_kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         wanted = "0700" if is_kind is stat.S_ISDIR else "0600"
-        raise ValueError(f"{path} holds the token of a job, and must belong to this user with mode {wanted}; it has mode "
-                         f"{stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}")
+        raise ValueError(f"{path} holds the token of a job, and must belong to this user with mode {wanted}; it has "
+                         f"mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}")
 
 
 # --- Launchers -----------------------------------------------------------------------------------

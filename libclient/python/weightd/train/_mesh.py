@@ -50,7 +50,7 @@ class Mesh:
         return Mesh, (self.dims, self.rank)
 
     def coordinate(self, dim: str) -> int:
-        """Of this rank. KeyError."""
+        """The coordinate of this rank. KeyError."""
         found = ctypes.c_uint32()
         check(lib.weightd_mesh_coordinate(self._handle, self.rank, self._index(dim), ctypes.byref(found)))
         return found.value

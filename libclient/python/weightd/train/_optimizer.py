@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
 import numbers
 import sys
 import weakref
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, TypeVar
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._errors import Error, error
@@ -20,21 +22,23 @@ from ._places import Places, fill
 from ._sharded import Sharded, sharded_of, sharded_with
 from ._trainer import Plan, Traffic, Trainer, is_in_job
 
+Made = TypeVar("Made")  # a scheduler, or several
+
 
 class Optimizer(torch.optim.Optimizer):
     """
     An optimizer of torch's kind, whose step the ranks of a job take together. Its state lies in the job.
 
     Making it opens the job: the ranks compare their plans, rank 0 gives a new job its values, and the parameters of
-    the module become views of memory that only steps write. Of a job that is under way, the program's state is put
-    back, too: the generators of torch, numpy (if loaded) and Python, the cursor, the learning rates, the buffers of the
-    module. A program that was killed goes on at its very step when it is started again:
+    the module become views of memory that only steps write. A job that has taken steps also restores the program's
+    state: the generators of torch, numpy (if loaded) and Python, the cursor, the learning rates, the buffers of the
+    module. A program that was killed continues in its step when it is started again:
 
         for step in opt.steps(1000):                 # from opt.resumed_step on
             ...
             opt.step(loss, cursor=position)
 
-    A scheduler of torch continues likewise: LambdaLR(opt, f, last_epoch=opt.resumed_step - 1).
+    resume() makes a scheduler of torch in its state of that step.
 
     The job ends when each rank has called close(): at the end of a `with opt:` block without an exception, or of a
     program that ends without one after its loop over steps() was done. Else it stays, to be resumed or removed
@@ -51,8 +55,8 @@ class Optimizer(torch.optim.Optimizer):
     _NAME = ""
     _FIXED: tuple[str, ...] = ()  # members of a group that are part of the plan
     _job: Job | None = None
-    # GradScaler then sets found_inf and leaves the rest to step(), which refuses it. Else it would scale in silence, and
-    # skip steps on one rank alone: its kernel changes gradients without a trace in their versions.
+    # GradScaler then sets found_inf and leaves the rest to step(), which refuses it. Else it would scale in silence,
+    # and skip steps on one rank alone: its kernel changes gradients without a trace in their versions.
     _step_supports_amp_scaling = True
 
     def __init__(self, params, defaults: dict[str, Any]):
@@ -66,13 +70,13 @@ class Optimizer(torch.optim.Optimizer):
         groups, self._fixed = [_group(group) for group in self.param_groups], self._fixed_now()
         self._plan = Plan(sharded, self._NAME, groups, self._group_of(), _state.SIZE)
         self._job = find_job(sharded)
-        options = sharded.options
-        self._trainer = Trainer(self._plan, self._job.token, sharded.mesh.rank, options.deadline, options.on_death)
-        self._is_closed = self._is_complete = False
+        self._trainer = self._opened()
+        self._is_closed = self._is_complete = self._has_schedulers = False
         self._cursor: Any = None
-        # Cursor, state and unused parameters of a step that has begun and is not committed.
-        self._pending: tuple[Any, bytes, list[bool]] | None = None
+        # The cursor and the arguments of a step that has begun and is not committed.
+        self._pending: tuple[Any, _abi.Update] | None = None
         self._install()
+        self._first = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
         self.resumed_step = self._trainer.step
         self._resume()
         _refuse_foreign()
@@ -101,11 +105,24 @@ class Optimizer(torch.optim.Optimizer):
     def _fixed_now(self) -> list[dict[str, Any]]:
         return [{key: group[key] for key in self._FIXED} for group in self.param_groups]
 
+    def _opened(self) -> Trainer:
+        """The job with values. On an error, a job that this process created for nothing is removed."""
+        sharded, trainer = self._sharded, None
+        try:
+            options = sharded.options
+            trainer = Trainer(self._plan, self._job.token, sharded.mesh.rank, options.deadline, options.on_death)
+            if trainer.is_empty and sharded.mesh.rank == 0:
+                fill(sharded, trainer)
+            trainer.begin()
+        except BaseException:
+            if trainer is not None:
+                trainer.give_up()
+            self._job.give_up()
+            raise
+        return trainer
+
     def _install(self) -> None:
         sharded, trainer = self._sharded, self._trainer
-        if trainer.is_empty and sharded.mesh.rank == 0:
-            fill(sharded, trainer)
-        trainer.begin()
         self._places = Places(sharded, trainer)
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
@@ -121,6 +138,39 @@ class Optimizer(torch.optim.Optimizer):
         self._cursor, groups = _state.restore(packed)
         for group, saved in zip(self.param_groups, groups):
             group.update(saved)
+
+    def resume(self, make_scheduler: Callable[[Optimizer], Made], calls: int | None = None) -> Made:
+        """
+        Makes a scheduler of torch, or a list of several, in its state of the resumed step: the same learning rates, to
+        the bit, as without the restart. Called once, before the first step:
+
+            scheduler = opt.resume(lambda opt: CosineAnnealingLR(opt, T_max=1000))
+
+        make_scheduler  returns new schedulers; the learning rates are those that the optimizer was made with
+        calls           of scheduler.step() until the resumed step, which are repeated. None: one each step. A program
+                        with another rhythm computes the number from resumed_step, or counts in its cursor
+
+        ReduceLROnPlateau cannot be repeated: call it before opt.step(), and save its state_dict() in the cursor.
+        """
+        if self._has_schedulers or self._pending is not None or self.step_number != self.resumed_step:
+            raise error(errno.EALREADY, "resume() is called once, before the first step; make_scheduler may return a "
+                        "list of schedulers")
+        for group, first in zip(self.param_groups, self._first):
+            for key in group.keys() - first.keys() - {"params"}:
+                del group[key]
+            group.update(first)
+        made = make_scheduler(self)
+        schedulers = made if isinstance(made, (list, tuple)) else [made]
+        if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
+            raise TypeError("ReduceLROnPlateau depends on the metrics of all steps, which are gone: make it without "
+                            "resume(), call it before opt.step(), and save its state_dict() with opt.step(cursor=)")
+        self._has_schedulers = True
+        calls = self.resumed_step if calls is None else calls
+        self._opt_called = calls > 0  # torch warns of schedulers that step before the optimizer
+        for _ in range(calls):
+            for scheduler in schedulers:
+                scheduler.step()
+        return made
 
     # --- Steps ----------------------------------------------------------------------------------
 
@@ -153,11 +203,13 @@ class Optimizer(torch.optim.Optimizer):
         weight    of this rank in the mean, such as its number of samples: sum(weight * gradient) / sum(weight);
                   None: equal
         cursor    anything that JSON has, 4 KiB at most, saved with the step: the position in the data, the
-                  state_dict() of a scheduler; None: as with the last step
+                  state_dict() of a ReduceLROnPlateau; None: as with the last step
 
-        After RankDied and Timeout the step has begun, and step() may be called again: it goes on with the same gradients.
-        Before it begins: Error for a parameter that is no longer in the job (to(), load_state_dict(assign=True)), or a
-        gradient that was changed.
+        The learning rates and max_norm of rank 0 are those of all ranks; others are not compared.
+
+        After RankDied, Timeout and KeyboardInterrupt the step has begun, and step() may be called again: it continues
+        with the gradients and arguments of the first call. Before it begins: Error for a parameter that is no longer in
+        the job (to(), load_state_dict(assign=True)), or a gradient that was changed.
         """
         if self._is_closed:
             raise error(errno.EALREADY, "this rank has left its job by close(), and takes no more steps")
@@ -165,8 +217,8 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError("step() takes the loss, and no closure: gradients of a step are computed once")
         if hasattr(self, "found_inf"):
             del self.found_inf, self.grad_scale
-            raise error(errno.EOPNOTSUPP, "a GradScaler would skip steps on one rank alone, and float32 gradients need none; "
-                        "call loss.backward() and opt.step(loss)")
+            raise error(errno.EOPNOTSUPP, "a GradScaler would skip steps on one rank alone, and float32 gradients need "
+                        "none; call loss.backward() and opt.step(loss)")
         self._refuse_changes()
         if max_norm and self._plan.describe()["form"] == "fused":
             raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "
@@ -174,28 +226,33 @@ class Optimizer(torch.optim.Optimizer):
         self._trainer.use()
         self._places.check()
         if self._pending is None:
-            saved = self._cursor if cursor is None else cursor
-            state = _state.pack(saved, [_scalars(group) for group in self.param_groups])
-            unused = self._gradients.complete()
-            self._places.save_buffers()
-            self._pending = saved, state, unused
-        rates = [float(group["lr"]) for group in self.param_groups]
+            self._pending = self._prepare(loss, max_norm, weight, self._cursor if cursor is None else cursor)
+        before = self.step_number
         try:
-            self._trainer.update(rates, weight or 0.0, None if loss is None else float(loss), max_norm or 0.0,
-                                 *self._pending[1:])
-        except _abi.NotANumber:
-            self._finish()
-            raise
-        except Error as e:
-            if e.errno == errno.EINVAL:
+            self._trainer.update(self._pending[1])
+        except BaseException as e:
+            if self.step_number > before:  # NotANumber, or a signal after the step
+                self._finish()
+            elif isinstance(e, Error) and e.errno == errno.EINVAL:
                 self._pending = None  # the arguments were refused
             else:
                 self._gradients.hand_over()
             raise
         self._finish()
 
+    def _prepare(self, loss, max_norm: float | None, weight: float | None, cursor: Any) -> tuple[Any, _abi.Update]:
+        """Whatever can be wrong with a step is found here, before it begins."""
+        rates = [float(group["lr"]) for group in self.param_groups]
+        state = _state.pack(cursor, [_scalars(group) for group in self.param_groups])
+        update = _abi.Update(lr=(ctypes.c_double * len(rates))(*rates), weight=float(weight or 0.0),
+                             has_loss=loss is not None, loss=0.0 if loss is None else float(loss),
+                             max_norm=float(max_norm or 0.0), state=state, state_size=len(state))
+        update.unused = self._trainer.unused(self._gradients.complete())
+        self._places.save_buffers()
+        return cursor, update
+
     def _finish(self) -> None:
-        (self._cursor, *_), self._pending = self._pending, None
+        (self._cursor, _), self._pending = self._pending, None
         self._gradients.drop()
         self._places.has_written()
 

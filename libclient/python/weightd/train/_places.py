@@ -46,13 +46,14 @@ class Places:
                 if place.owner._parameters.get(place.attribute) is not place.tensor
                 or place.tensor.data_ptr() != place.address]
         if lost:
-            raise error(errno.EINVAL, f"{some(lost)}: no longer in the memory of the job, which the step would update in "
-                        "vain. load_state_dict(assign=True), to(), bfloat16(), share_memory() and assignments to the "
-                        "parameter replace it; do that before the optimizer is made, and start the program again to go on")
+            raise error(errno.EINVAL, f"{some(lost)}: no longer in the memory of the job, which the step would update "
+                        "in vain. load_state_dict(assign=True), to(), bfloat16(), share_memory() and assignments to "
+                        "the parameter replace it; do that before the optimizer is made, and start the program again "
+                        "to continue")
         frozen = [place.name for place in self._watched if not place.tensor.requires_grad]
         if frozen:
-            raise error(errno.EOPNOTSUPP, f"{some(frozen)}: requires_grad is False, and frozen parameters cannot be in a "
-                        "job yet; set it again")
+            raise error(errno.EOPNOTSUPP, f"{some(frozen)}: requires_grad is False, and frozen parameters cannot be in "
+                        "a job yet; set it again")
         if any(list(owner._modules.values()) != modules or list(owner._parameters) != names
                for owner, modules, names in self._tree):
             self._refuse_change()
@@ -66,8 +67,8 @@ class Places:
         gone = watched - {id(p) for _, p in now}
         if more or gone:
             names = more or [place.name for place in self._watched if id(place.tensor) in gone]
-            raise error(errno.EOPNOTSUPP, f"{some(names)}: added or removed since the optimizer was made, whose plan is "
-                        "fixed; complete the module first")
+            raise error(errno.EOPNOTSUPP, f"{some(names)}: added or removed since the optimizer was made, whose plan "
+                        "is fixed; complete the module first")
         self._tree = _tree(module)
 
     def save_buffers(self) -> None:
@@ -78,8 +79,8 @@ class Places:
                 continue
             if now is None or now.shape != place.tensor.shape or now.dtype != place.tensor.dtype:
                 change = "gone" if now is None else "of another type or shape"
-                raise error(errno.EINVAL, f"{place.name}: the buffer is {change} since the optimizer was made, and a step "
-                            "must save it; keep its form")
+                raise error(errno.EINVAL, f"{place.name}: the buffer is {change} since the optimizer was made, and a "
+                            "step must save it; keep its form")
             with torch.no_grad():
                 place.tensor.copy_(now)
             place.owner._buffers[place.attribute] = place.tensor
@@ -135,7 +136,7 @@ def _install_parameters(sharded: Sharded, trainer: Trainer) -> list[torch.nn.Par
 
 
 def _install_buffers(sharded: Sharded, trainer: Trainer, first: int) -> list[Place]:
-    """Buffers are views of memory that a step saves; before the first one they have the values of this rank's module."""
+    """Buffers are views of memory that a step saves; before the first one they have the values of the rank's module."""
     rows, places = sharded.buffers(), []
     if trainer.step == 0:
         _refuse_bare(sharded, rows)
@@ -159,7 +160,7 @@ def _tree(module: torch.nn.Module) -> list[tuple[torch.nn.Module, list, list[str
 
 
 def _watch_loading(sharded: Sharded) -> None:
-    """From now on load_state_dict() of the module and of each of its modules is refused: a write to PARAM is a fault."""
+    """Refuses load_state_dict() of the module and of each of its modules from now on: a write to PARAM is a fault."""
     for owner in sharded.module.modules():
         if not isinstance(owner, torch.jit.ScriptModule):
             owner._register_load_state_dict_pre_hook(_refuse_loading, with_module=True)

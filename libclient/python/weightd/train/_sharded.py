@@ -122,16 +122,17 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     initialise them, load a state_dict.
 
     strategy      "shared": the ranks have one copy of the parameters between them, and of the optimizer's state.
-                  "zero1": each rank has a copy of the parameters. "replicated": of the state, too, as torch's DDP has it
+                  "zero1": each rank has a copy of the parameters. "replicated": of the state, too, as torch's DDP
     form          of a step. "fused": the update reads the gradients of all ranks in place. "two-phase": gradients are
                   summed first, bucket by bucket, which clipping (max_norm) needs. "auto": fused where the strategy can
     bucket_bytes  two-phase: bytes of gradients that are summed at once; 0: 25 MiB
     overlap       two-phase: buckets are summed while backward runs. p.grad is None then, once it is handed over
     staleness     fused and "shared": steps that a rank may be ahead of the slowest update; 0: all are in one step
     job           a name for the job, by which a later start finds it again; None: see weightd.train
-    deadline      seconds for another rank to arrive; None: for ever
-    on_death      when a rank dies: "wait" for its successor, "fail" (RankDied), or "finish" its update, if it had
-                  handed over its gradients
+    deadline      seconds for another rank to arrive in a step, which then raises Timeout; None: for ever. It must cover
+                  whatever one rank does alone between steps, such as an evaluation on rank 0 or publish()
+    on_death      when a rank dies: "wait" for its successor, until the deadline; "fail" with RankDied; or "finish" its
+                  update, if it had handed over its gradients, and wait for it in the next step
     values        tensors by name, for a module on the meta device: the first values of a new job, read one after the
                   other: an attached Buffer, a state_dict
 

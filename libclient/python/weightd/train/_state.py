@@ -26,8 +26,8 @@ def pack(cursor: Any, groups: list[dict[str, float]]) -> bytes:
         raise ValueError(f"cursor={cursor!r} is nothing that JSON has ({e}); pass numbers, texts, lists and dicts of "
                          "them") from e
     if len(encoded) > CURSOR_MAX:
-        raise ValueError(f"the cursor takes {len(encoded)} bytes as JSON, and may take {CURSOR_MAX}; keep what is larger "
-                         "in a file, and its name here")
+        raise ValueError(f"the cursor takes {len(encoded)} bytes as JSON, and may take {CURSOR_MAX}; keep what is "
+                         "larger in a file, and its name here")
     meta = json.dumps({"cursor": cursor, "groups": groups}, separators=(",", ":")).encode()
     parts = [meta, _torch_state(), _numpy_state(), _python_state()]
     packed = _HEAD.pack(_MARK, *map(len, parts)) + b"".join(parts)
@@ -38,7 +38,7 @@ def pack(cursor: Any, groups: list[dict[str, float]]) -> bytes:
 
 
 def restore(packed: bytes) -> tuple[Any, list[dict[str, float]]]:
-    """Puts back the generators, and returns cursor and groups. ValueError: not packed here."""
+    """Restores the generators, and returns cursor and groups. ValueError: not packed here."""
     mark, *sizes = _HEAD.unpack_from(packed) if len(packed) >= _HEAD.size else (b"",)
     if mark != _MARK or _HEAD.size + sum(sizes) != len(packed):
         raise ValueError(f"the {len(packed)} bytes of state in the job are not those of weightd.train")

@@ -72,7 +72,7 @@ class Plan:
         return json.loads(_abi.take_text(found))
 
     def places(self) -> list[_abi.Tensor]:
-        """Offset and bytes of each row."""
+        """The offset and the bytes of each row."""
         found = []
         for i in range(len(self.rows)):
             found.append(_abi.Tensor())
@@ -97,10 +97,10 @@ class Trainer:
     def __init__(self, plan: Plan, token: str, rank: int, deadline: float | None, on_death: str):
         self.plan, self._pid = plan, os.getpid()
         self._connection = Connection()  # the library keeps it for this trainer
-        options = _abi.Options(token=text(token), rank=rank, on_death=ON_DEATH[on_death],
+        options = _abi.Options(token=text(token), rank=rank, interruptible=True, on_death=ON_DEATH[on_death],
                                deadline_ms=-1 if deadline is None else max(1, milliseconds(deadline)))
         handle = c_void_p()
-        check(lib.weightd_train_open(self._connection.handle, plan.handle, byref(options), byref(handle)))
+        _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
         self.handle = handle
         size = c_uint64()
         self._param = lib.weightd_train_range(handle, KINDS["PARAM"], byref(size)), size.value
@@ -109,6 +109,12 @@ class Trainer:
     def __del__(self, free=lib.weightd_train_free, getpid=os.getpid):
         if self.handle is not None and self._pid == getpid():
             free(self.handle)
+
+    def give_up(self) -> None:
+        """Frees the trainer before there are tensors over its memory. The job remains."""
+        handle, self.handle = self.use(), None
+        _all.discard(self)
+        lib.weightd_train_free(handle)
 
     @property
     def step(self) -> int:
@@ -160,7 +166,7 @@ class Trainer:
         check(lib.weightd_train_fill(self.handle, index, values.data_ptr()))
 
     def begin(self) -> None:
-        check(lib.weightd_train_begin(self.handle))
+        _abi.wait(lib.weightd_train_begin, self.handle)
 
     def state(self) -> bytes:
         size = c_uint64()
@@ -173,13 +179,12 @@ class Trainer:
     def ready(self, index: int) -> None:
         check(lib.weightd_train_ready(self.handle, index))
 
-    def update(self, lr: list[float], weight: float, loss: float | None, max_norm: float, state: bytes,
-               unused: list[bool]) -> None:
-        """`unused`: the parameters without a gradient, in the order of the plan, in which buffers follow."""
-        update = _abi.Update(lr=(c_double * len(lr))(*lr), weight=weight, has_loss=loss is not None, loss=loss or 0.0,
-                             max_norm=max_norm, state=state, state_size=len(state),
-                             unused=(c_bool * len(self.plan.rows))(*unused) if any(unused) else None)
-        check(lib.weightd_train_update(self.use(), byref(update)))
+    def update(self, update: _abi.Update) -> None:
+        _abi.wait(lib.weightd_train_update, self.use(), byref(update))
+
+    def unused(self, unused: list[bool]) -> Any:
+        """For an Update: the parameters without a gradient, in the order of the plan, in which buffers follow."""
+        return (c_bool * len(self.plan.rows))(*unused) if any(unused) else None
 
     @property
     def norm(self) -> float:
@@ -201,7 +206,7 @@ class Trainer:
         return version.value
 
     def close(self) -> None:
-        check(lib.weightd_train_close(self.use()))
+        _abi.wait(lib.weightd_train_close, self.use())
 
 
 _all: weakref.WeakSet[Trainer] = weakref.WeakSet()
