@@ -1,62 +1,40 @@
 #include "server/restart/group_manifest.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
-#include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/hash.h"
 #include "server/base/fault.h"
-
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#include "server/restart/manifest_memory.h"
 
 static void record_checksum(const struct group_manifest_record *r, uint8_t ret[WIRE_HASH_SIZE])
 {
 	hash128((const char *)r + sizeof(r->checksum), sizeof(*r) - sizeof(r->checksum), ret);
 }
 
-static int manifest_map(int fd, struct group_manifest **ret)
-{
-	void *m = mmap(NULL, GROUP_MANIFEST_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-	if (m == MAP_FAILED)
-		return -errno;
-	*ret = m;
-	return 0;
-}
-
 int group_manifest_new(uint64_t group, struct group_manifest **ret, int *ret_fd)
 {
-	cleanup(fd_closep) int fd = -1;
-	struct group_manifest *m = NULL;
-	int r = fd_memfd("weightd-job-manifest", GROUP_MANIFEST_SIZE, &fd);
+	struct group_manifest *m;
+	void *memory;
+	int r = manifest_memory_new("weightd-job-manifest", GROUP_MANIFEST_SIZE, &memory, ret_fd);
 
 	if (r < 0)
 		return r;
-	if (fcntl(fd, F_ADD_SEALS, SEALS) < 0 || fchmod(fd, 0400) < 0)
-		return -errno;
-	r = manifest_map(fd, &m);
-	if (r < 0)
-		return r;
+	m = memory;
 	m->magic = GROUP_MANIFEST_MAGIC;
 	m->abi = GROUP_MANIFEST_ABI;
 	m->group = group;
 	(void)group_manifest_begin(m);
 	group_manifest_commit(m);
 	*ret = m;
-	*ret_fd = take_fd(fd);
 	return 0;
 }
 
 struct group_manifest *group_manifest_free(struct group_manifest *m)
 {
-	if (m)
-		(void)munmap(m, GROUP_MANIFEST_SIZE);
+	manifest_memory_free(m, GROUP_MANIFEST_SIZE);
 	return NULL;
 }
 
@@ -102,23 +80,17 @@ static int manifest_check(const struct group_manifest *m, uint64_t group, uint32
 
 int group_manifest_open(int fd, uint64_t group, struct group_manifest **ret, uint32_t *ret_abi)
 {
-	struct group_manifest *m = NULL;
-	uint64_t size;
-	int r = fd_size(fd, &size);
+	void *memory;
+	int r = manifest_memory_open(fd, GROUP_MANIFEST_SIZE, &memory);
 
-	/* Unless it cannot shrink, reading it could fault. */
-	if (r == 0 && (size != GROUP_MANIFEST_SIZE || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS))
-		r = -EBADF;
-	if (r == 0)
-		r = manifest_map(fd, &m);
 	if (r < 0)
 		return r;
-	r = manifest_check(m, group, ret_abi);
+	r = manifest_check(memory, group, ret_abi);
 	if (r < 0) {
-		(void)group_manifest_free(m);
+		(void)group_manifest_free(memory);
 		return r;
 	}
-	*ret = m;
+	*ret = memory;
 	return 0;
 }
 

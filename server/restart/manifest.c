@@ -1,20 +1,14 @@
 #include "server/restart/manifest.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
-#include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/hash.h"
 #include "ipc/head.h"
 #include "server/base/fault.h"
-
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#include "server/restart/manifest_memory.h"
 
 static void manifest_checksum(const struct manifest_record *r, uint8_t ret[WIRE_HASH_SIZE])
 {
@@ -24,43 +18,27 @@ static void manifest_checksum(const struct manifest_record *r, uint8_t ret[WIRE_
 	hash128((const char *)r + sizeof(r->checksum), size - sizeof(r->checksum), ret);
 }
 
-static int manifest_map(int fd, struct manifest **ret)
-{
-	void *m = mmap(NULL, MANIFEST_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-	if (m == MAP_FAILED)
-		return -errno;
-	*ret = m;
-	return 0;
-}
-
 int manifest_new(uint64_t buffer, struct manifest **ret, int *ret_fd)
 {
-	cleanup(fd_closep) int fd = -1;
-	struct manifest *m = NULL;
-	int r = fd_memfd("weightd-manifest", MANIFEST_SIZE, &fd);
+	struct manifest *m;
+	void *memory;
+	int r = manifest_memory_new("weightd-manifest", MANIFEST_SIZE, &memory, ret_fd);
 
 	if (r < 0)
 		return r;
-	if (fcntl(fd, F_ADD_SEALS, SEALS) < 0 || fchmod(fd, 0400) < 0)
-		return -errno;
-	r = manifest_map(fd, &m);
-	if (r < 0)
-		return r;
+	m = memory;
 	m->magic = MANIFEST_MAGIC;
 	m->abi = MANIFEST_ABI_FLAT;
 	m->buffer = buffer;
 	(void)manifest_begin(m);
 	manifest_commit(m);
 	*ret = m;
-	*ret_fd = take_fd(fd);
 	return 0;
 }
 
 struct manifest *manifest_free(struct manifest *m)
 {
-	if (m)
-		(void)munmap(m, MANIFEST_SIZE);
+	manifest_memory_free(m, MANIFEST_SIZE);
 	return NULL;
 }
 
@@ -98,23 +76,17 @@ static int manifest_check(const struct manifest *m, uint64_t buffer, uint32_t *r
 
 int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_abi)
 {
-	struct manifest *m = NULL;
-	uint64_t size;
-	int r = fd_size(fd, &size);
+	void *memory;
+	int r = manifest_memory_open(fd, MANIFEST_SIZE, &memory);
 
-	/* Unless it cannot shrink, reading it could fault. */
-	if (r == 0 && (size != MANIFEST_SIZE || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS))
-		r = -EBADF;
-	if (r == 0)
-		r = manifest_map(fd, &m);
 	if (r < 0)
 		return r;
-	r = manifest_check(m, buffer, ret_abi);
+	r = manifest_check(memory, buffer, ret_abi);
 	if (r < 0) {
-		(void)manifest_free(m);
+		(void)manifest_free(memory);
 		return r;
 	}
-	*ret = m;
+	*ret = memory;
 	return 0;
 }
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from lib.torch_ranks import PATIENCE_S
+from lib.wire import Wire
 from lib.wire import until
 
 pytestmark = pytest.mark.timeout(600)
@@ -68,10 +69,13 @@ def test_a_killed_rank_goes_on_with_a_weightd_that_was_killed_too(host, make_dae
     daemon = make_daemon("--keeper")
     expected = whole(host, daemon, 1)
     assert host.start(daemon, "run", 0, 1, steps=STEPS, job="j", dies=[5, "backward"]).wait() == -signal.SIGKILL
-    daemon.kill()
-    daemon.start()
+    with Wire(daemon.socket) as w:
+        killed = w.ping().pid
+        os.kill(killed, signal.SIGKILL)
     (result,) = host.play(daemon, "run", 1, steps=STEPS, job="j")
     assert result["first"] == 5
+    with Wire(daemon.socket) as w:
+        assert w.ping().pid != killed
     assert_same_end([result], expected)
 
 
