@@ -100,6 +100,12 @@ def test_where_no_iterator_begins_those_are_off_and_sock_diag_counts():
         assert carried(client.until(is_acknowledged)) == both_ways(1_234_567, 0)
 
 
+def bound(a, b):
+    """Lest half of what was sent fits into what `b` has not read, and ends the connection."""
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * RECEIVE_SIZE)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_SIZE)
+
+
 def fill(a):
     """Sends until nothing fits any more: how many bytes."""
     a.setblocking(False)
@@ -117,8 +123,7 @@ def take(b, n):
 
 def test_a_connection_that_no_process_has_open_is_seen_in_another_namespace(tracer, connect):
     a, b = connect()
-    a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * RECEIVE_SIZE)
-    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_SIZE)  # lest all that is left fits there, and ends it
+    bound(a, b)
     client = tracer.client()
     client.tag(a)
     n = fill(a)
@@ -191,6 +196,7 @@ def test_a_namespace_without_a_name_or_a_process_is_seen_and_not_kept():
         subprocess.run(["ip", "netns", "del", name], check=True)
     with server, server.accept()[0] as b, Tracer(refused=("mark",)) as tracer, Client(tracer.socket) as client:
         client.tag(a)
+        bound(a, b)
         n = fill(a)
         a.close()  # now only TCP has it
         take(b, n // 2)
