@@ -10,6 +10,7 @@ the return value, the sentence, and the time of the return (CLOCK_MONOTONIC).
 import ctypes
 import json
 import os
+import pathlib
 import sys
 import time
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
@@ -19,7 +20,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../.."))
 from lib import features  # noqa: E402, found by the path above
 from lib.native import Client  # noqa: E402
 
-lib = ctypes.CDLL(str(features.BUILD / "libweightd-train.so"))
+# A sanitized library cannot be loaded into a plain interpreter.
+lib = ctypes.CDLL(str(pathlib.Path(features.LIBRARY).with_name("libweightd-train.so")))
 
 
 class Options(ctypes.Structure):
