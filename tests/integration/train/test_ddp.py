@@ -5,6 +5,8 @@ import pytest
 from integration.train.conftest import ROWS
 from lib.trainer import difference
 
+pytestmark = pytest.mark.plain  # test_train_executor and the kills run the same code sanitized
+
 CUT = 128  # bytes: two cache lines
 CURVE_MAX = 2e-6  # notes 3: for fp32 over 60 steps
 MODELS = {

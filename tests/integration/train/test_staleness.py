@@ -5,6 +5,8 @@ import pytest
 from lib.trainer import difference
 from lib.wire import until
 
+pytestmark = pytest.mark.plain  # test_train_executor and the kills run the same code sanitized
+
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_staleness_0_has_the_bits_of_the_synchronous_step(make_job, n):

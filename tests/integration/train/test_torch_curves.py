@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
 
 STEPS = 60
 CLOSE = 2e-6

@@ -1,7 +1,7 @@
 """Parameters as views of one flat memory: the checks of the flat tensor, with torch 2."""
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
 
 
 @pytest.mark.measures

@@ -13,7 +13,7 @@ from lib.torch_ranks import PATIENCE_S
 from lib.wire import Wire
 from lib.wire import until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.plain]
 
 STEPS = 12
 SCHEDULERS = ("CyclicLR", "CosineAnnealingLR", "ExponentialLR", "LinearLR", "PolynomialLR", "OneCycleLR", "LambdaLR",

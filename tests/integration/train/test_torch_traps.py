@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
 
 
 def test_modules_that_cannot_be_trained_are_refused_by_name(host, daemon):

@@ -9,6 +9,8 @@ from lib import features
 from lib.trainer import difference
 from lib.wire import PATIENCE_S
 
+pytestmark = pytest.mark.plain  # test_train_executor and the kills run the same code sanitized
+
 PAGE, HUGE = 4096, 2 << 20
 CUT = 32  # elements
 
