@@ -19,6 +19,7 @@ from lib.wire import PATIENCE_S
 
 KILLS = int(os.environ.get("WEIGHTD_KILLS", 0))
 SEED = int(os.environ.get("WEIGHTD_KILLS_SEED", 1))
+MANY = 50  # kills that hit everything; the sanitized pass has one
 STEPS = 500
 MARGIN = 0.05  # share of the steps after the last kill
 FIRST_DELAY_S, LEAST_DELAY_S, MOST_DELAY_S = 0.005, 0.0003, 0.03
@@ -152,10 +153,12 @@ def killed(make_job, request, n, default, **options):
 ], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))
 def test_kills_leave_the_bytes_of_an_uninterrupted_run(make_job, request, n, row):
     killer, plain = killed(make_job, request, n, 80, **row)
-    assert killer.phases[UPDATE] and killer.hits["weightd"] and killer.hits["all"], str(killer)
+    if killer.n_kills >= MANY:
+        assert killer.phases[UPDATE] and killer.hits["weightd"] and killer.hits["all"], str(killer)
     assert killer.job.digests() == plain.digests(), str(killer)
 
 
+@pytest.mark.plain  # one kill may miss the update
 @pytest.mark.timeout(1800 if KILLS else 240)
 def test_kills_without_a_journal_leave_other_bytes(make_job, request):
     """The control: the same experiment has to fail when an update that was killed is only repeated."""
