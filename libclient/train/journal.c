@@ -10,7 +10,7 @@
 
 #include "libclient/train/optimizer.h"
 
-/* Where the values of a rank live, from the start of the range that it updates on. The rank's own copy is the first. */
+/* Addresses of a rank's values, from the start of the range that it updates on. The rank's own copy is the first. */
 struct journal_home {
 	float *copies[KERNEL_RANKS_MAX + 2]; /* of PARAM, then the moments */
 	uint32_t n_params, n;

@@ -262,7 +262,7 @@ struct weightd_train_options {
 	 * arrives between two sleeps does not: the wait continues. Windows ignore this option: a collective cannot be repeated.
 	 */
 	bool interruptible;
-	/* Of a rank to arrive; < 0: none. 0: 30 s, and 10 minutes in open and begin, as the others are starting, too */
+	/* Deadline of a rank's arrival; < 0: none. 0: 30 s, and 10 minutes in open and begin, as the others are starting, too */
 	int deadline_ms;
 	enum weightd_on_death on_death;
 };
