@@ -17,6 +17,7 @@ from lib import features
 SCRIPT = pathlib.Path(__file__).with_name("torch_bits.py")
 TOOL = features.BUILD / "unit/tool_optimizer"
 STEPS, N = 60, 4096
+pytestmark = pytest.mark.plain  # torch needs a plain interpreter; test_train_kernels runs sanitized
 
 CASES = {
     "adamw": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
@@ -41,7 +42,7 @@ PAIRS = [("avx512", "x86-64-v4"), ("avx2", "x86-64-v3"), ("avx2", "x86-64-v2"), 
 def run(cases, capability, isa):
     """The script's output, where torch has that instruction set."""
     features.require("torch2")
-    features.require("optimizer tool", "no unit/tool_optimizer (make benches)", TOOL.exists())
+    features.require("tools", "no unit/tool_optimizer (make benches)", TOOL.exists())
     done = subprocess.run([features.TORCH2, SCRIPT, TOOL, json.dumps(cases)], stdout=subprocess.PIPE, text=True, check=True,
                           env=os.environ | {"ATEN_CPU_CAPABILITY": capability, "WEIGHTD_TRAIN_ISA": isa})
     out = json.loads(done.stdout)
