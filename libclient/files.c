@@ -16,7 +16,7 @@
 #include "libclient/target.h"
 #include "libclient/writer_check.h"
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 

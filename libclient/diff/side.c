@@ -6,7 +6,7 @@
 
 #include "libclient/buffer.h"
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 
 static int out_of_memory(struct sentence *s)
 {

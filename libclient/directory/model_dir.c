@@ -97,12 +97,12 @@ int weightd_model_dir_weights(const struct weightd_model_dir *d, size_t i,
 	return 0;
 }
 
-static const char *quote(struct sentence_quote *q, const char *text)
+static const char *quote(struct quote *q, const char *text)
 {
-	return sentence_quote(q, text, strlen(text));
+	return quote_bytes(q, text, strlen(text));
 }
 
-#define QUOTE(text) quote(&(struct sentence_quote){0}, text)
+#define QUOTE(text) quote(&(struct quote){0}, text)
 
 /* Cuts NAME[@VERSION]. */
 static int parse_spec(struct held_version *v, const char *spec, struct sentence *s)

@@ -156,15 +156,13 @@ static int make_first_private(struct model_place *p, struct sentence *s)
 static int refuse(const struct model_place *p, int r, const char *why, struct sentence *s)
 {
 	return sentence_set(s, r, "%s %s",
-			    sentence_quote(&(struct sentence_quote){0}, p->path, strlen(p->path)),
-			    why);
+			    quote_bytes(&(struct quote){0}, p->path, strlen(p->path)), why);
 }
 
 static int refuse_error(const struct model_place *p, int r, struct sentence *s)
 {
 	return sentence_set(s, r, "%s cannot be made: %s",
-			    sentence_quote(&(struct sentence_quote){0}, p->path, strlen(p->path)),
-			    strerror(-r));
+			    quote_bytes(&(struct quote){0}, p->path, strlen(p->path)), strerror(-r));
 }
 
 static int take_given(struct model_place *p, struct sentence *s)

@@ -14,19 +14,19 @@
 
 #define QUOTED_PATH_MAX 140
 
-const char *file_quote(struct sentence_quote *q, const char *path)
+const char *file_quote(struct quote *q, const char *path)
 {
 	char cut[QUOTED_PATH_MAX + 4];
 	size_t n = strlen(path);
 	const char *tail;
 
 	if (n <= QUOTED_PATH_MAX)
-		return sentence_quote(q, path, n);
+		return quote_bytes(q, path, n);
 	tail = strchr(path + n - QUOTED_PATH_MAX, '/');
 	if (!tail)
-		return sentence_quote(q, path, n);
+		return quote_bytes(q, path, n);
 	(void)snprintf(cut, sizeof(cut), "...%s", tail);
-	return sentence_quote(q, cut, strlen(cut));
+	return quote_bytes(q, cut, strlen(cut));
 }
 
 static struct file_identity identity_of(const struct stat *st)
@@ -47,8 +47,8 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
 
 static int open_failed(const char *path, int r, struct sentence *s)
 {
-	return sentence_set(s, r, "cannot open %s: %s",
-			    file_quote(&(struct sentence_quote){0}, path), strerror(-r));
+	return sentence_set(s, r, "cannot open %s: %s", file_quote(&(struct quote){0}, path),
+			    strerror(-r));
 }
 
 int file_open(const char *path, struct file *ret, struct sentence *s)
@@ -65,7 +65,7 @@ int file_open(const char *path, struct file *ret, struct sentence *s)
 		return open_failed(path, -errno, s);
 	if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
 		return sentence_set(s, -EBADMSG, "%s is neither a regular file nor a directory",
-				    file_quote(&(struct sentence_quote){0}, path));
+				    file_quote(&(struct quote){0}, path));
 	if (fcntl(fd, F_SETFL, 0) < 0) /* some file systems heed O_NONBLOCK in reads */
 		return open_failed(path, -errno, s);
 	copy = strdup(path);
@@ -89,7 +89,7 @@ void file_deinit(struct file *f)
 
 int file_read_failed(const struct file *f, uint64_t offset, int r, struct sentence *s)
 {
-	struct sentence_quote q;
+	struct quote q;
 
 	if (r == 0)
 		return sentence_set(s, -EBADMSG,
@@ -121,7 +121,7 @@ int file_read(const struct file *f, void *buffer, uint64_t size, uint64_t offset
 static int changed(const struct file *f, const char *how, struct sentence *s)
 {
 	return sentence_set(s, -EBADMSG, "%s was %s while it was loaded; load it again",
-			    file_quote(&(struct sentence_quote){0}, f->path), how);
+			    file_quote(&(struct quote){0}, f->path), how);
 }
 
 int file_check_unchanged(const struct file *f, struct sentence *s)

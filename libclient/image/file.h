@@ -50,4 +50,4 @@ int file_check_unchanged(const struct file *f, struct sentence *s);
 int file_read_failed(const struct file *f, uint64_t offset, int r, struct sentence *s);
 
 /* The path in quotes; a long one loses its beginning, because its end is more specific. Returns q->text. */
-const char *file_quote(struct sentence_quote *q, const char *path);
+const char *file_quote(struct quote *q, const char *path);

@@ -45,7 +45,7 @@ int file_path_check(const char *path, size_t size, struct sentence *s)
 	if (!why)
 		return 0;
 	return sentence_set(s, -EINVAL, "%s cannot be the path of a file beside the weights: %s",
-			    sentence_quote(&(struct sentence_quote){0}, path, size), why);
+			    quote_bytes(&(struct quote){0}, path, size), why);
 }
 
 int file_path_compare(const char *a, size_t a_size, const char *b, size_t b_size)

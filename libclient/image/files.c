@@ -14,7 +14,7 @@
 #include "libclient/image/array.h"
 #include "libclient/image/file_path.h"
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 
 int weightd_files_new(struct weightd_files **ret)
 {
@@ -127,11 +127,11 @@ static const struct files_entry *entry_below(const struct weightd_files *f, cons
 static int check_free(const struct weightd_files *f, const char *path, size_t size,
 		      struct sentence *s)
 {
-	struct sentence_quote q;
+	struct quote q;
 	const struct files_entry *e = entry_find(f, path, size);
 
 	if (e)
-		return sentence_set(s, -EEXIST, "%s is there twice", sentence_quote(&q, path, size));
+		return sentence_set(s, -EEXIST, "%s is there twice", quote_bytes(&q, path, size));
 	e = entry_above(f, path, size);
 	if (!e)
 		e = entry_below(f, path, size);
@@ -139,7 +139,7 @@ static int check_free(const struct weightd_files *f, const char *path, size_t si
 		return 0;
 	return sentence_set(s, -EEXIST,
 			    "%s and %s cannot both be files: one is a folder of the other",
-			    sentence_quote(&q, path, size), QUOTE(e->path));
+			    quote_bytes(&q, path, size), QUOTE(e->path));
 }
 
 static int check_room(const struct weightd_files *f, const char *path, uint64_t n_bytes,

@@ -17,7 +17,7 @@
 #include "libclient/image/members.h"
 #include "libclient/image/safetensors.h"
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 
 /* More than the longest paths and attributes take. Without it a hostile header could take seconds to parse. */
 #define HEADER_MAX (16 * MIB)
@@ -103,8 +103,7 @@ static int add_tensor(struct weightd_files *f, const struct safetensors *st,
 {
 	if (t->dtype != WEIGHTD_U8 || t->n_dims != 1)
 		return sentence_set(s, -EBADMSG, "%s is not one row of bytes",
-				    sentence_quote(&(struct sentence_quote){0}, t->name,
-						   t->name_size));
+				    quote_bytes(&(struct quote){0}, t->name, t->name_size));
 	return files_add_mapped(f, t->name, data + t->begin, safetensors_shape(st, t)[0], s);
 }
 

@@ -74,7 +74,7 @@ struct parser {
 	struct sentence *s;
 };
 
-#define QUOTE(span) sentence_quote(&(struct sentence_quote){0}, (span).p, (span).n)
+#define QUOTE(span) quote_bytes(&(struct quote){0}, (span).p, (span).n)
 
 static int out_of_memory(struct parser *p)
 {
@@ -338,12 +338,12 @@ static int parse_name(struct parser *p, struct gguf_tensor *t)
 	return 0;
 }
 
-static const char *quote_tensor(struct sentence_quote *q, const struct gguf_tensor *t)
+static const char *quote_tensor(struct quote *q, const struct gguf_tensor *t)
 {
-	return sentence_quote(q, t->name, t->name_size);
+	return quote_bytes(q, t->name, t->name_size);
 }
 
-#define QUOTE_TENSOR(t) quote_tensor(&(struct sentence_quote){0}, t)
+#define QUOTE_TENSOR(t) quote_tensor(&(struct quote){0}, t)
 
 /* The file has the innermost dimension first. */
 static int parse_shape(struct parser *p, struct gguf_tensor *t)

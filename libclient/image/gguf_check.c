@@ -7,8 +7,8 @@
 
 #include "libclient/image/gguf.h"
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_TENSOR(t) sentence_quote(&(struct sentence_quote){0}, (t)->name, (t)->name_size)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_TENSOR(t) quote_bytes(&(struct quote){0}, (t)->name, (t)->name_size)
 
 static bool is_same_shape(const struct layout *l, const struct layout_tensor *t,
 			  const struct gguf_tensor *g)

@@ -10,7 +10,7 @@
 #include "libclient/image/header.h"
 #include "libclient/image/safetensors.h"
 
-#define QUOTE(name, size) sentence_quote(&(struct sentence_quote){0}, name, size)
+#define QUOTE(name, size) quote_bytes(&(struct quote){0}, name, size)
 
 static int parse(const void *header, uint64_t data_offset, uint64_t data_size,
 		 struct safetensors *ret, struct sentence *s)

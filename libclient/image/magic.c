@@ -100,7 +100,7 @@ static bool explain_text(const char *p, size_t n, struct sentence *ret)
 	     n_line < n && n_line < TEXT_QUOTED && p[n_line] != '\n' && p[n_line] != '\r';)
 		n_line++;
 	(void)sentence_set(ret, 0, "it is text that begins with %s: " DOWNLOAD,
-			   sentence_quote(&(struct sentence_quote){0}, p, n_line));
+			   quote_bytes(&(struct quote){0}, p, n_line));
 	return true;
 }
 

@@ -28,12 +28,12 @@ struct parser {
 	struct sentence *s;
 };
 
-static const char *tensor_quote(struct sentence_quote *q, const struct safetensors_tensor *t)
+static const char *tensor_quote(struct quote *q, const struct safetensors_tensor *t)
 {
-	return sentence_quote(q, t->name, t->name_size);
+	return quote_bytes(q, t->name, t->name_size);
 }
 
-#define QUOTE(t) tensor_quote(&(struct sentence_quote){0}, t)
+#define QUOTE(t) tensor_quote(&(struct quote){0}, t)
 
 /* --- Text ------------------------------------------------------------------------------------- */
 
@@ -77,7 +77,7 @@ static int parse_dtype(struct parser *p, const json_t *value, struct safetensors
 	if (dtype < 0 || dtype_is_block((unsigned)dtype))
 		return sentence_set(p->s, SAFETENSORS_DTYPE,
 				    "tensor %s has dtype %s, which this release does not support",
-				    QUOTE(t), sentence_quote(&(struct sentence_quote){0}, name, n));
+				    QUOTE(t), quote_bytes(&(struct quote){0}, name, n));
 	t->dtype = (enum weightd_dtype)dtype;
 	return 0;
 }
@@ -144,17 +144,17 @@ static int parse_tensor(struct parser *p, struct span value, struct safetensors_
 
 static int check_name(struct parser *p, const char *name, size_t n)
 {
-	struct sentence_quote q;
+	struct quote q;
 
 	if (n == 0)
 		return sentence_set(p->s, SAFETENSORS_NAME, "a tensor has an empty name");
 	if (n > WEIGHTD_TENSOR_NAME_MAX)
 		return sentence_set(p->s, SAFETENSORS_NAME,
 				    "the name of tensor %s is %zu bytes long, %d is the most",
-				    sentence_quote(&q, name, n), n, WEIGHTD_TENSOR_NAME_MAX);
+				    quote_bytes(&q, name, n), n, WEIGHTD_TENSOR_NAME_MAX);
 	if (memchr(name, '\0', n))
 		return sentence_set(p->s, SAFETENSORS_NAME, "the name of tensor %s holds NUL",
-				    sentence_quote(&q, name, n));
+				    quote_bytes(&q, name, n));
 	return 0;
 }
 
@@ -209,7 +209,7 @@ static int parse_metadata(struct parser *p, struct span value)
 	json_object_foreach(metadata, key, text) if (!json_is_string(text)) return sentence_set(
 		p->s, SAFETENSORS_METADATA,
 		"its __metadata__ holds something other than text under %s",
-		sentence_quote(&(struct sentence_quote){0}, key, strlen(key)));
+		quote_bytes(&(struct quote){0}, key, strlen(key)));
 	p->metadata = take_ptr(metadata);
 	return 0;
 }
@@ -451,7 +451,7 @@ int safetensors_read(const struct file *f, struct safetensors *ret, struct sente
 		(void)magic_explain_file(f, s); /* else the sentence about the header stays */
 	if (r > 0)
 		return sentence_set(s, -EBADMSG, "%s cannot be loaded: %s",
-				    file_quote(&(struct sentence_quote){0}, f->path), s->text);
+				    file_quote(&(struct quote){0}, f->path), s->text);
 	return r;
 }
 

@@ -17,8 +17,8 @@
 
 #define CONFIG_SIZE_MAX (16 * MIB)
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 /* The names that libraries give to the weights of a model, and their rules. */
 static const struct well_known {
@@ -42,7 +42,7 @@ struct list {
 static void list_add(struct list *l, const char *name, size_t n_others)
 {
 	const size_t room = sizeof(l->text) - sizeof(" and 4294967295 more");
-	char item[SENTENCE_QUOTE_MAX + 32];
+	char item[QUOTE_MAX + 32];
 	int n;
 
 	if (n_others > 0)

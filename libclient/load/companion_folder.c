@@ -27,8 +27,8 @@
 #define CONFIG_SIZE_MAX (16 * MIB)
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 static int out_of_memory(struct companion_folder *c)
 {

@@ -14,8 +14,8 @@
 #include "libclient/image/files.h"
 #include "libclient/load/companion_folder.h"
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 /* --- Attributes that the tensors and their file show --------------------------------------------- */
 

@@ -16,7 +16,7 @@
 #define SUFFIX ".safetensors"
 #define PART_DIGITS_MAX 9
 
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 /* --- Names -------------------------------------------------------------------------------------- */
 

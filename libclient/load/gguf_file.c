@@ -91,8 +91,7 @@ int gguf_file_read(const struct file *f, struct gguf_file *ret, struct sentence 
 		gguf_file_deinit(&g);
 		return r < 0 ? r
 			     : sentence_set(s, -EBADMSG, "%s cannot be loaded: %s",
-					    file_quote(&(struct sentence_quote){0}, f->path),
-					    s->text);
+					    file_quote(&(struct quote){0}, f->path), s->text);
 	}
 	*ret = g;
 	return 0;

@@ -21,7 +21,7 @@ struct parser {
 	struct sentence *s;
 };
 
-#define QUOTE(p, n) sentence_quote(&(struct sentence_quote){0}, p, n)
+#define QUOTE(p, n) quote_bytes(&(struct quote){0}, p, n)
 
 static int out_of_memory(struct parser *p)
 {
@@ -285,7 +285,7 @@ int index_read(const struct file *f, struct index *ret, struct sentence *s)
 		(void)magic_explain_file(f, s); /* else the parser's sentence stays */
 	if (r == -EBADMSG)
 		return sentence_set(s, r, "the index %s cannot be used: %s",
-				    file_quote(&(struct sentence_quote){0}, f->path), s->text);
+				    file_quote(&(struct quote){0}, f->path), s->text);
 	return r;
 }
 

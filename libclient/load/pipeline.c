@@ -18,8 +18,8 @@
 #define JSON_SIZE_MAX (16 * MIB)
 #define NAMES_MAX 200 /* bytes of a list in a sentence */
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 static char *path_in(const char *directory, const char *name)
 {

@@ -66,7 +66,7 @@ static int refuse_tie(const struct plan *plan, const struct place *p, const stru
 		      const char *name, struct sentence *s)
 {
 	struct weightd_tensor a = {.size = sizeof(a)}, b = {.size = sizeof(b)};
-	struct sentence_quote qa, qb;
+	struct quote qa, qb;
 
 	(void)weightd_layout_tensor(plan->layout, p->tensor, &a);
 	(void)weightd_layout_tensor(plan->layout, q->tensor, &b);
@@ -74,8 +74,8 @@ static int refuse_tie(const struct plan *plan, const struct place *p, const stru
 			    "the newest version of '%s' ties %s to %s, and the files have different "
 			    "bytes for them; ask for a new layout (weightctl load --new-layout), or "
 			    "remove the buffer first",
-			    name, sentence_quote(&qb, b.name, strlen(b.name)),
-			    sentence_quote(&qa, a.name, strlen(a.name)));
+			    name, quote_bytes(&qb, b.name, strlen(b.name)),
+			    quote_bytes(&qa, a.name, strlen(a.name)));
 }
 
 /* Two names for one place: their bytes must be the same. */

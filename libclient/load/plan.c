@@ -38,8 +38,8 @@ struct found {
 	uint64_t offset, size; /* in the file */
 };
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 static int out_of_memory(struct planner *p)
 {

@@ -12,7 +12,7 @@
 #include "libclient/load/gguf_file.h"
 #include "libclient/load/pipeline.h"
 
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 static int out_of_memory(struct sentence *s)
 {

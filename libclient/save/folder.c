@@ -20,7 +20,7 @@
 
 #define TRIES_MAX 20 /* to make a folder that another save does not remove at once */
 
-#define QUOTE(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(path) file_quote(&(struct quote){0}, path)
 
 #define NAME_KEPT 200 /* bytes of a name in those of its temporary folders */
 #define OLD "-old" /* end of the name of a folder that another replaces */

@@ -15,8 +15,8 @@
 #define PIECE (4 * MIB) /* written at once: a cancel waits for one */
 #define WINDOW (32 * MIB) /* dirty memory that the kernel begins to write */
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
-#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
 static int output_failed(const struct output *o, int r)
 {

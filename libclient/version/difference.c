@@ -151,7 +151,7 @@ static void describe_tensor(const struct layout *l, const struct layout *other, 
 {
 	const struct layout_tensor *t = &l->tensors[index];
 	const char *name = layout_tensor_name(l, t);
-	const char *quoted = sentence_quote(&(struct sentence_quote){0}, name, strlen(name));
+	const char *quoted = quote_bytes(&(struct quote){0}, name, strlen(name));
 	char is[SHAPE_MAX], was[SHAPE_MAX];
 	uint32_t k;
 
@@ -167,7 +167,7 @@ static void put_list(struct text *whole, const struct difference_list *list, con
 		     const struct layout *l, const struct layout *other, size_t share)
 {
 	struct text t = *whole;
-	char piece[SENTENCE_QUOTE_MAX + 2 * SHAPE_MAX + 16];
+	char piece[QUOTE_MAX + 2 * SHAPE_MAX + 16];
 	uint32_t i = 0;
 
 	if (t.size > t.at + share)

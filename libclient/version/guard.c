@@ -87,9 +87,9 @@ static void put_number(struct text *t, uint64_t n)
 
 static void put_quoted(struct text *t, const char *name)
 {
-	struct sentence_quote q;
+	struct quote q;
 
-	guard_put(t, sentence_quote(&q, name, strlen(name)));
+	guard_put(t, quote_bytes(&q, name, strlen(name)));
 }
 
 static const struct guarded *entry_at(uintptr_t address)

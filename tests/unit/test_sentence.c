@@ -12,7 +12,7 @@
 #include "ipc/base/num.h"
 #include "libclient/connection/sentence.h"
 
-#define QUOTED(literal) sentence_quote(&(struct sentence_quote){0}, literal, sizeof(literal) - 1)
+#define QUOTED(literal) quote_bytes(&(struct quote){0}, literal, sizeof(literal) - 1)
 
 static void a_sentence_comes_with_its_code(void **state)
 {
@@ -110,40 +110,40 @@ static void a_quote_escapes_broken_utf8(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-		assert_string_equal(sentence_quote(&(struct sentence_quote){0}, cases[i].name,
-						   strlen(cases[i].name)),
+		assert_string_equal(quote_bytes(&(struct quote){0}, cases[i].name,
+						strlen(cases[i].name)),
 				    cases[i].quoted);
 }
 
 static void a_long_name_is_cut_outside_its_quotes(void **state)
 {
-	struct sentence_quote q;
+	struct quote q;
 	char name[4096];
 	size_t n;
 
 	(void)state;
 	memset(name, 'x', sizeof(name));
-	assert_string_equal(sentence_quote(&q, name, sizeof(name)) + strlen(q.text) - 5, "x'...");
+	assert_string_equal(quote_bytes(&q, name, sizeof(name)) + strlen(q.text) - 5, "x'...");
 	for (n = 0; n < sizeof(name); n++) {
-		(void)sentence_quote(&q, name, n);
-		assert_in_range(strlen(q.text), 2, SENTENCE_QUOTE_MAX - 1);
+		(void)quote_bytes(&q, name, n);
+		assert_in_range(strlen(q.text), 2, QUOTE_MAX - 1);
 		assert_true(n + 2 == strlen(q.text) || strstr(q.text, "'..."));
 	}
 }
 
 static void a_long_name_is_cut_between_characters(void **state)
 {
-	struct sentence_quote q;
+	struct quote q;
 	char name[4096];
 	size_t n;
 
 	(void)state;
 	for (n = 0; n + 3 <= sizeof(name); n += 3)
 		memcpy(name + n, "\xe2\x82\xac", 3);
-	(void)sentence_quote(&q, name, n);
+	(void)quote_bytes(&q, name, n);
 	assert_int_equal((strlen(q.text) - strlen("''...")) % 3, 0);
 	memset(name, '\x1b', sizeof(name));
-	(void)sentence_quote(&q, name, sizeof(name));
+	(void)quote_bytes(&q, name, sizeof(name));
 	assert_int_equal((strlen(q.text) - strlen("''...")) % 4, 0);
 }
 

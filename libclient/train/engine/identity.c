@@ -11,6 +11,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/base/quote.h"
 #include "libclient/train/plan/sentence.h"
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
@@ -141,7 +142,7 @@ int identity_count_ranks(struct weightd *w, const char *token, uint32_t *ret)
 {
 	cleanup(weightd_list_freep) struct weightd_list *jobs = NULL;
 	size_t length = strcspn(token, ":");
-	struct train_quote quote;
+	struct quote quote;
 	char name[WEIGHTD_TOKEN_MAX];
 	int r = weightd_list_jobs(w, &jobs);
 
@@ -157,5 +158,5 @@ int identity_count_ranks(struct weightd *w, const char *token, uint32_t *ret)
 	}
 	(void)snprintf(name, sizeof(name), "%.*s", (int)length, token);
 	return train_fail(-ENOENT, "this user has no job %s; create it first (weightctl train run)",
-			  train_quote(&quote, name));
+			  quote_name(&quote, name));
 }

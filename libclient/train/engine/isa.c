@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ipc/base/quote.h"
 #include "libclient/train/kernels/kernel.h"
 #include "libclient/train/plan/sentence.h"
 #include "weightd-train.h"
@@ -20,7 +21,7 @@ int isa_check(void)
 {
 	const char *name = secure_getenv("WEIGHTD_TRAIN_ISA");
 	const struct kernels *k;
-	struct train_quote quote;
+	struct quote quote;
 	char names[128] = "";
 
 	if (!name || !*name || kernels_find(name))
@@ -29,5 +30,5 @@ int isa_check(void)
 		used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
 					 k->isa);
 	return train_fail(-EINVAL, "$WEIGHTD_TRAIN_ISA is %s; this machine has %s",
-			  train_quote(&quote, name), names);
+			  quote_name(&quote, name), names);
 }

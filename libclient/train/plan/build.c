@@ -12,6 +12,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "ipc/base/quote.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/nodes.h"
@@ -49,12 +50,12 @@ static int take_mesh(struct weightd_plan *p, const struct weightd_mesh *mesh)
 
 static int take_strategy(struct weightd_plan *p, const char *name)
 {
-	struct train_quote q;
+	struct quote q;
 
 	p->row = name ? strategy_find(name) : NULL;
 	if (!p->row)
 		return train_fail(-EINVAL, "the strategy %s is unknown; there are " STRATEGY_NAMES,
-				  name ? train_quote(&q, name) : "NULL");
+				  name ? quote_name(&q, name) : "NULL");
 	(void)strcpy(p->strategy, p->row->name);
 	return 0;
 }
@@ -201,10 +202,10 @@ static int take_release(struct weightd_plan *p, const char *release)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789.+-~";
 	size_t size = strlen(release);
-	struct train_quote q;
+	struct quote q;
 
 	if (size == 0 || size > PLAN_RELEASE_MAX || strspn(release, allowed) != size)
-		return train_fail(-EINVAL, "%s is no release", train_quote(&q, release));
+		return train_fail(-EINVAL, "%s is no release", quote_name(&q, release));
 	memcpy(p->release, release, size + 1);
 	return 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/quote.h"
 #include "libclient/train/plan/sentence.h"
 #include "weightd-train.h"
 
@@ -24,13 +25,13 @@ static int check_name(const char *name)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
 	size_t size = name ? strlen(name) : 0;
-	struct train_quote q;
+	struct quote q;
 
 	if (size == 0 || size > WEIGHTD_MESH_NAME_MAX || strspn(name, allowed) != size)
 		return train_fail(
 			-EINVAL,
 			"the name %s of a mesh dimension is not 1 to %d of a to z, 0 to 9 and _",
-			train_quote(&q, name ? name : ""), WEIGHTD_MESH_NAME_MAX);
+			quote_name(&q, name ? name : ""), WEIGHTD_MESH_NAME_MAX);
 	return 0;
 }
 
@@ -113,10 +114,10 @@ int weightd_mesh_dim(const struct weightd_mesh *m, uint32_t dim, struct weightd_
 int weightd_mesh_find(const struct weightd_mesh *m, const char *name, uint32_t *ret_dim)
 {
 	const struct mesh_dim *dim = find_dim(m, name);
-	struct train_quote q;
+	struct quote q;
 
 	if (!dim)
-		return train_fail(-ENOENT, "the mesh has no dimension %s", train_quote(&q, name));
+		return train_fail(-ENOENT, "the mesh has no dimension %s", quote_name(&q, name));
 	*ret_dim = (uint32_t)(dim - m->dims);
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/quote.h"
 #include "ipc/hash.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
@@ -123,7 +124,7 @@ int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
 int weightd_plan_find(const struct weightd_plan *p, const char *name, uint32_t *ret_index)
 {
 	uint32_t first = 0, end = p->n_tensors;
-	struct train_quote q;
+	struct quote q;
 
 	while (first < end) {
 		uint32_t middle = first + (end - first) / 2;
@@ -138,7 +139,7 @@ int weightd_plan_find(const struct weightd_plan *p, const char *name, uint32_t *
 		else
 			first = middle + 1;
 	}
-	return train_fail(-ENOENT, "the plan has no tensor %s", train_quote(&q, name));
+	return train_fail(-ENOENT, "the plan has no tensor %s", quote_name(&q, name));
 }
 
 uint64_t weightd_plan_bytes(const struct weightd_plan *p, enum weightd_kind kind)

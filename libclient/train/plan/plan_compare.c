@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/quote.h"
 #include "ipc/dtype.h"
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
@@ -194,18 +195,18 @@ static int differ_at(const struct difference *d, uint32_t i)
 	const struct weightd_plan *a = d->ours, *b = d->theirs;
 	const char *ours = i < a->n_tensors ? a->tensors[i].name : NULL;
 	const char *theirs = i < b->n_tensors ? b->tensors[i].name : NULL;
-	struct train_quote qa, qb;
+	struct quote qa, qb;
 
 	if (ours && !has_tensor(b, ours))
 		return differ(d, "this rank's model has %s, which the job's lacks",
-			      train_quote(&qa, ours));
+			      quote_name(&qa, ours));
 	if (theirs && !has_tensor(a, theirs))
 		return differ(d, "the job's model has %s, which this rank's lacks",
-			      train_quote(&qb, theirs));
+			      quote_name(&qb, theirs));
 	/* Both have it, so that both are there: a model without repeated names cannot end at a name that it has. */
 	return differ(d,
 		      "tensor %u of this rank's model is %s, of the job's %s: their order differs",
-		      i, train_quote(&qa, ours ? ours : ""), train_quote(&qb, theirs ? theirs : ""));
+		      i, quote_name(&qa, ours ? ours : ""), quote_name(&qb, theirs ? theirs : ""));
 }
 
 static int compare_tensor(const struct difference *d, uint32_t i)
@@ -215,22 +216,22 @@ static int compare_tensor(const struct difference *d, uint32_t i)
 			 (a->n_dims == 0 ||
 			  !memcmp(a->shape, b->shape, a->n_dims * sizeof(*a->shape)));
 	struct shape_text sa, sb;
-	struct train_quote q;
+	struct quote q;
 
 	if (a->dtype != b->dtype)
 		return differ(d, "this rank's model has %s %s %s, the job's has it %s %s",
-			      train_quote(&q, a->name), dtype_name(a->dtype),
-			      describe_shape(&sa, a), dtype_name(b->dtype), describe_shape(&sb, b));
+			      quote_name(&q, a->name), dtype_name(a->dtype), describe_shape(&sa, a),
+			      dtype_name(b->dtype), describe_shape(&sb, b));
 	if (!has_shape)
 		return differ(d, "this rank's model has %s %s %s, the job's has %s",
-			      train_quote(&q, a->name), dtype_name(a->dtype),
-			      describe_shape(&sa, a), describe_shape(&sb, b));
+			      quote_name(&q, a->name), dtype_name(a->dtype), describe_shape(&sa, a),
+			      describe_shape(&sb, b));
 	if (a->role != b->role)
 		return differ(d, "this rank's model has %s as a %s, the job's as a %s",
-			      train_quote(&q, a->name), role_name(a->role), role_name(b->role));
+			      quote_name(&q, a->name), role_name(a->role), role_name(b->role));
 	if (a->group != b->group)
 		return differ(d, "this rank's model has %s in parameter group %u, the job's in %u",
-			      train_quote(&q, a->name), a->group, b->group);
+			      quote_name(&q, a->name), a->group, b->group);
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "ipc/base/quote.h"
 #include "ipc/dtype.h"
 #include "libclient/train/plan/build.h"
 #include "libclient/train/plan/names.h"
@@ -311,7 +312,7 @@ static int find_difference(const json_t *given, const json_t *made, const char *
 
 static int find_in_objects(const json_t *given, const json_t *made, const char *at)
 {
-	struct train_quote q;
+	struct quote q;
 	const char *key;
 	json_t *value;
 
@@ -330,7 +331,7 @@ static int find_in_objects(const json_t *given, const json_t *made, const char *
 	}
 	json_object_foreach((json_t *)given, key, value) if (!json_object_get(made, key)) return train_fail(
 		-EBADMSG, "%s of the plan has a member %s, which is unknown", *at ? at : "the top",
-		train_quote(&q, key));
+		quote_name(&q, key));
 	return 0;
 }
 

@@ -8,11 +8,3 @@ __attribute__((format(printf, 2, 3))) int train_fail(int r, const char *fmt, ...
 
 /* -ENOMEM, with a sentence. */
 int train_out_of_memory(void);
-
-/* A name in a sentence: in quotes, without characters that steer a terminal, cut where it is long. */
-struct train_quote {
-	char text[144];
-};
-
-/* Returns q->text. */
-const char *train_quote(struct train_quote *q, const char *name);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "ipc/base/quote.h"
 #include "ipc/base/utf8.h"
 #include "ipc/dtype.h"
 #include "libclient/train/plan/build.h"
@@ -19,7 +20,7 @@
 static int check_name(const char *name, uint32_t index)
 {
 	size_t size = name ? strnlen(name, WEIGHTD_TENSOR_NAME_MAX + 1) : 0;
-	struct train_quote q;
+	struct quote q;
 
 	if (size == 0 || size > WEIGHTD_TENSOR_NAME_MAX)
 		return train_fail(-EINVAL, "the name of tensor %u has %s; it has 1 to %d bytes",
@@ -30,7 +31,7 @@ static int check_name(const char *name, uint32_t index)
 
 		if (n == 0)
 			return train_fail(-EINVAL, "the name %s of tensor %u is not UTF-8",
-					  train_quote(&q, name), index);
+					  quote_name(&q, name), index);
 		i += n;
 	}
 	return 0;
@@ -39,24 +40,24 @@ static int check_name(const char *name, uint32_t index)
 /* Its bytes, or a refusal by its name. */
 static int size_tensor(const struct weightd_train_tensor *t, uint64_t *ret)
 {
-	struct train_quote q;
+	struct quote q;
 
 	if (t->n_dims > WEIGHTD_DIMS_MAX)
 		return train_fail(-EINVAL, "%s has %u dimensions; %d are the most",
-				  train_quote(&q, t->name), t->n_dims, WEIGHTD_DIMS_MAX);
+				  quote_name(&q, t->name), t->n_dims, WEIGHTD_DIMS_MAX);
 	if (t->n_dims && !t->shape)
 		return train_fail(-EINVAL, "%s has %u dimensions and no shape",
-				  train_quote(&q, t->name), t->n_dims);
+				  quote_name(&q, t->name), t->n_dims);
 	for (uint32_t i = 0; i < t->n_dims; i++)
 		if (t->shape[i] > PLAN_ELEMENTS_MAX)
 			return train_fail(
 				-EINVAL,
 				"%s has %llu elements in dimension %u; a plan has %llu at most",
-				train_quote(&q, t->name), (unsigned long long)t->shape[i], i,
+				quote_name(&q, t->name), (unsigned long long)t->shape[i], i,
 				PLAN_ELEMENTS_MAX);
 	if (dtype_tensor_size(t->dtype, t->n_dims, t->shape, ret) < 0)
 		return train_fail(-EINVAL, "%s has too many elements; a plan has %llu at most",
-				  train_quote(&q, t->name), PLAN_ELEMENTS_MAX);
+				  quote_name(&q, t->name), PLAN_ELEMENTS_MAX);
 	return 0;
 }
 
@@ -64,27 +65,27 @@ static int check_tensor(const struct weightd_plan *p, const struct weightd_train
 			uint32_t index)
 {
 	unsigned bits = dtype_bits(t->dtype);
-	struct train_quote q;
+	struct quote q;
 	int r = check_name(t->name, index);
 
 	if (r < 0)
 		return r;
 	if (!role_name(t->role))
 		return train_fail(-EINVAL, "%s is neither WEIGHTD_PARAM nor WEIGHTD_BUFFER",
-				  train_quote(&q, t->name));
+				  quote_name(&q, t->name));
 	if (!dtype_name(t->dtype))
 		return train_fail(-EINVAL, "the element type %u of %s is unknown", t->dtype,
-				  train_quote(&q, t->name));
+				  quote_name(&q, t->name));
 	if (t->role == WEIGHTD_PARAM && t->dtype != WEIGHTD_F32)
 		return train_fail(-EOPNOTSUPP, "the parameter %s is %s; optimizers have F32 alone",
-				  train_quote(&q, t->name), dtype_name(t->dtype));
+				  quote_name(&q, t->name), dtype_name(t->dtype));
 	if (bits == 0 || bits % 8)
 		return train_fail(-EOPNOTSUPP,
 				  "the buffer %s is %s, whose elements are no whole bytes",
-				  train_quote(&q, t->name), dtype_name(t->dtype));
+				  quote_name(&q, t->name), dtype_name(t->dtype));
 	if (t->role == WEIGHTD_PARAM && t->group >= p->n_groups)
 		return train_fail(-EINVAL, "%s is in parameter group %u, and there are %u",
-				  train_quote(&q, t->name), t->group, p->n_groups);
+				  quote_name(&q, t->name), t->group, p->n_groups);
 	return 0;
 }
 
@@ -109,7 +110,7 @@ static int copy_tensor(const struct weightd_train_tensor *from, struct weightd_t
 /* The next place in a range of `*end` bytes. */
 static int place_tensor(struct weightd_train_tensor *t, uint64_t align, uint64_t max, uint64_t *end)
 {
-	struct train_quote q;
+	struct quote q;
 
 	t->offset = *end;
 	if (__builtin_add_overflow(*end, t->n_bytes, end) || !num_align_up(*end, align, end) ||
@@ -117,7 +118,7 @@ static int place_tensor(struct weightd_train_tensor *t, uint64_t align, uint64_t
 		return train_fail(
 			-EINVAL,
 			"%s has %llu bytes at offset %llu; all %s of a plan have %llu at most",
-			train_quote(&q, t->name), (unsigned long long)t->n_bytes,
+			quote_name(&q, t->name), (unsigned long long)t->n_bytes,
 			(unsigned long long)t->offset,
 			t->role == WEIGHTD_PARAM ? "parameters" : "buffers",
 			(unsigned long long)max);
@@ -134,7 +135,7 @@ static int compare_names(const void *a, const void *b, void *plan)
 
 static int sort_names(struct weightd_plan *p)
 {
-	struct train_quote q;
+	struct quote q;
 
 	p->by_name = malloc(p->n_tensors * sizeof(*p->by_name));
 	if (!p->by_name)
@@ -146,7 +147,7 @@ static int sort_names(struct weightd_plan *p)
 		if (!strcmp(p->tensors[p->by_name[i - 1]].name, p->tensors[p->by_name[i]].name))
 			return train_fail(-EINVAL,
 					  "two tensors are named %s; tied names are one tensor",
-					  train_quote(&q, p->tensors[p->by_name[i]].name));
+					  quote_name(&q, p->tensors[p->by_name[i]].name));
 	return 0;
 }
 
