@@ -145,6 +145,8 @@ UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
 UNIT_TRAIN := $(filter $(B)/unit/test_train_%,$(UNIT))
 UNIT_BPF := $(filter $(B)/unit/test_mmap_watch,$(UNIT))
+# The parser that Python's one is compared with.
+TOOL_SAFETENSORS := $(B)/unit/tool_safetensors
 # Benches that look inside weightd-sync.
 TOOLS_SYNC := $(if $(HAVE_CMOCKA),$(if $(HAVE_OPENSSL),$(addprefix $(B)/unit/tool_,members connections)))
 # A .c file with a header beside it is a part of every program in its folder, the others are programs.
@@ -198,7 +200,7 @@ all: programs demos refs man
 
 programs: $(PROGRAMS) $(LIB) $(TRAIN_LIB) $(NCCL_PLUGIN)
 faults: $(B)-faults/weightd $(B)-faults/weightd-cuda
-unit: $(UNIT) $(NCCL_HOST)
+unit: $(UNIT) $(TOOL_SAFETENSORS) $(NCCL_HOST)
 # Programs that the tests marked `threads` run.
 threaded: $(filter-out $(addprefix $(B)/weightd-sync-,tcp gloo nccl),$(PROGRAMS)) $(LIB) $(NCCL_PLUGIN) $(NCCL_HOST) \
 	$(filter $(addprefix $(B)/unit/,$(file <tests/unit/threads)),$(UNIT))
@@ -470,7 +472,7 @@ $(UNIT_BPF): $(B)/%: $(B)/obj/tests/%.o $(filter-out $(B)/obj/bpf/main.o,$(TRACE
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka libbpf jansson)
 
 # A bench that looks inside the server.
-$(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
+$(TOOL_SAFETENSORS) $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(TEST_LIBS)
 

@@ -6,7 +6,7 @@ under the same names; or weightd is stricter, for one of the reasons in STRICTER
 assigned to a reason by a check of its own, so that a refusal without a reason is found. Prints how many cases fell where,
 and the first that has no reason; fails then.
 
-It needs a Python with safetensors, as build/torch2/bin/python is, and a C compiler. A million cases take some minutes.
+It needs a Python with safetensors, as build/torch2/bin/python is, and `make unit`. A million cases take some minutes.
 """
 import argparse
 import collections
@@ -18,7 +18,6 @@ import random
 import re
 import struct
 import sys
-import tempfile
 
 import safetensors
 
@@ -286,14 +285,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=1_000_000, help="mutations, a fifth of them of indexes (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the mutations (%(default)s)")
-    parser.add_argument("--tool", help="a tool_safetensors that is built already")
+    parser.add_argument("--tool", default=headers.ROOT / "build/unit/tool_safetensors", help="the parser's program (%(default)s)")
     args = parser.parse_args()
     rng, counts = random.Random(args.seed), collections.Counter()
     n_indexes = args.cases // 5
-    with tempfile.TemporaryDirectory() as folder:
-        tool = headers.Tool(args.tool or headers.build_tool(folder))
-        fine = [compare("files", lambda n: file_cases(rng, n), lambda c: judge_files(tool, c), args.cases - n_indexes, counts),
-                compare("indexes", lambda n: index_cases(rng, n), lambda c: judge_indexes(tool, c), n_indexes, counts)]
+    tool = headers.Tool(args.tool)
+    fine = [compare("files", lambda n: file_cases(rng, n), lambda c: judge_files(tool, c), args.cases - n_indexes, counts),
+            compare("indexes", lambda n: index_cases(rng, n), lambda c: judge_indexes(tool, c), n_indexes, counts)]
     for (name, result), n in sorted(counts.items()):
         print(f"{n:9} {name}: {result}")
     print("Reasons to be stricter:")

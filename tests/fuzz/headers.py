@@ -7,7 +7,6 @@ This module is for tests and for differential.py, and needs the standard library
 """
 import json
 import pathlib
-import shutil
 import struct
 import subprocess
 
@@ -176,27 +175,6 @@ def judge(image):
 
 
 # --- The parser under test -------------------------------------------------------------------------
-
-SOURCES = ["tests/unit/tool_safetensors.c", "libclient/connection/sentence.c", "libclient/image/safetensors.c", "libclient/image/metadata.c",
-           "libclient/load/index.c", "libclient/image/members.c", "libclient/image/names.c", "libclient/image/magic.c", "libclient/image/file.c",
-           "ipc/dtype.c", "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c",
-           "ipc/base/utf8.c"]
-
-SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-
-
-def compiler():
-    """The path of one, or None."""
-    return shutil.which("gcc") or shutil.which("clang")
-
-
-def build_tool(folder, flags=("-O2",)):
-    """Returns the path of the program in `folder`."""
-    program = pathlib.Path(folder, "tool_safetensors")
-    subprocess.run([compiler(), "-std=gnu17", "-D_GNU_SOURCE", *flags, "-I.", "-Ilibclient/include", "-o", program, *SOURCES,
-                    "-ljansson"], cwd=ROOT, check=True)
-    return program
-
 
 class Tool:
     """tool_safetensors."""

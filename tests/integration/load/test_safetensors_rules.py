@@ -13,17 +13,16 @@ from fuzz import headers
 from fuzz.headers import RULES, TABLE, judge, mutate
 from lib import features
 
-pytestmark = pytest.mark.plain
-
+TOOL = features.BUILD / "unit/tool_safetensors"
 SEED = 20240817
 N_MUTATIONS = 6000
 N_DIFFERENTIAL = 10_000
 
 
-@pytest.fixture(scope="module")
-def tool(tmp_path_factory):
-    features.require("compiler", "no C compiler", available=bool(headers.compiler()))
-    return headers.Tool(headers.build_tool(tmp_path_factory.mktemp("tool"), headers.SANITIZED))
+@pytest.fixture
+def tool():
+    features.require("tools", "no unit/tool_safetensors (make unit)", TOOL.exists())
+    return headers.Tool(TOOL)
 
 
 def names_by_offset(file):
