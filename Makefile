@@ -109,7 +109,7 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load save diff directory))))
-TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c)))
+TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c save/*.c)))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)

@@ -128,9 +128,10 @@ enum weightd_kind {
 	WEIGHTD_KIND_PARAM,
 	WEIGHTD_KIND_GRAD, /* of each rank */
 	WEIGHTD_KIND_REDUCED, /* sums of gradients, fp32; two-phase steps only */
-	WEIGHTD_KIND_MASTER, /* reserved: fp32 originals of narrower parameters */
+	WEIGHTD_KIND_MASTER, /* fp32 originals of parameters in BF16 or F16 */
 	WEIGHTD_KIND_MOMENTS, /* of the optimizer */
 	WEIGHTD_KIND_BUFFER, /* running statistics, of each rank */
+	WEIGHTD_KIND_FROZEN, /* parameters that are not trained: one copy for all ranks */
 	WEIGHTD_KINDS,
 };
 
@@ -152,8 +153,9 @@ struct weightd_group {
 };
 
 /*
- * A tensor of the model. Parameters (WEIGHTD_PARAM) are trained and must be WEIGHTD_F32; buffers (WEIGHTD_BUFFER) may have
- * any element type of whole bytes. Tied names are one tensor.
+ * A tensor of the model. Trained parameters (WEIGHTD_PARAM) are all WEIGHTD_F32, all WEIGHTD_BF16 or all WEIGHTD_F16; the
+ * optimizer computes in fp32, and 16-bit parameters are the rounding (to nearest even) of fp32 originals in MASTER. Frozen
+ * parameters and buffers (WEIGHTD_BUFFER) may have any element type of whole bytes. Tied names are one tensor.
  */
 struct weightd_train_tensor {
 	size_t size; /* set by the caller */
@@ -162,16 +164,31 @@ struct weightd_train_tensor {
 	uint32_t n_dims;
 	enum weightd_dtype dtype;
 	enum weightd_role role;
-	uint32_t group; /* parameters: index of the parameter group */
-	/* Filled in by weightd_plan_tensor(): bytes from the start of PARAM, or of a rank's BUFFER; a multiple of 64. */
+	uint32_t group; /* trained parameters: index of the parameter group */
+	/* Filled in by weightd_plan_tensor(): bytes from the start of PARAM, FROZEN, or a rank's BUFFER; a multiple of 64. */
 	uint64_t offset;
 	uint64_t n_bytes;
+	bool frozen; /* a parameter that is not trained: it has no gradient and no group */
 };
 
 enum weightd_step_form {
 	WEIGHTD_STEP_AUTO, /* fused where strategy and overlap allow it */
 	WEIGHTD_STEP_FUSED, /* the update reads the gradients of all ranks in place */
 	WEIGHTD_STEP_TWO_PHASE, /* sums by bucket into REDUCED, then the update: for clipping, and overlap with backward */
+};
+
+/*
+ * Dynamic loss scaling, for gradients in F16, whose small values are zero: the caller multiplies its loss with
+ * weightd_train_scale(), and the update divides the mean gradient by it. A step with a gradient that is not finite, on any
+ * rank, changes nothing on all of them, and the scale is multiplied with `backoff`. After `interval` other steps in a row
+ * it is multiplied with `growth`. The arithmetic is that of torch.amp.GradScaler.
+ */
+struct weightd_scaling {
+	size_t size; /* set by the caller */
+	double init; /* the first scale, > 0 */
+	double growth; /* >= 1 */
+	double backoff; /* > 0, <= 1 */
+	uint32_t interval; /* steps, not 0 */
 };
 
 struct weightd_plan_options {
@@ -195,6 +212,9 @@ struct weightd_plan_options {
 	uint32_t n_copies;
 	uint32_t state_size; /* bytes of the caller's state that a step commits, for each rank; 0: 4096; 1 MiB at most */
 	bool without_journal; /* a killed rank leaves the step torn: for measurements only */
+	/* Element type of GRAD: 0: that of the trained parameters; WEIGHTD_F32: sums of micro-batches are not rounded. */
+	enum weightd_dtype grad_dtype;
+	const struct weightd_scaling *scaling; /* two-phase: loss scaling. NULL: none */
 };
 
 struct weightd_plan;
@@ -295,7 +315,8 @@ uint64_t weightd_train_step(const struct weightd_train *t);
 /* True until weightd_train_begin() of rank 0: PARAM has no values yet. Rank 0 asks, before it fills. */
 bool weightd_train_is_empty(const struct weightd_train *t);
 /*
- * Gives a tensor its first value, n_bytes. A parameter: rank 0, while weightd_train_is_empty(); -EINVAL: another rank. A
+ * Gives a tensor its first value, n_bytes; a trained parameter of a 16-bit type: its fp32 original, 4 bytes an element. A
+ * parameter: rank 0, while weightd_train_is_empty(); -EINVAL: another rank. A
  * buffer: each rank its own, while weightd_train_step() is 0, whether the job is empty or not; a rank that was started anew
  * before its first update finds zeros again. -EALREADY: it is too late.
  */
@@ -315,6 +336,17 @@ int weightd_train_begin(struct weightd_train *t);
 const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor);
 void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor);
 void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor);
+/*
+ * Values are written between steps, and not by the update: for initialisation, or a state_dict that is loaded. All ranks call
+ * both; begin waits until all ranks have called it, and end until rank 0 has. Between them rank 0 writes parameters through
+ * weightd_train_write(), as weightd_train_fill() does; the optimizer's state stays as it is. A rank that was killed between
+ * them leaves the values that were written so far: call both again. Errors of waits as of weightd_train_update(); -EINVAL:
+ * with staleness, or during a step that was not completed.
+ */
+int weightd_train_write_begin(struct weightd_train *t);
+int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data);
+int weightd_train_write_end(struct weightd_train *t);
+
 /* The start of this rank's PARAM or GRAD, and its bytes. NULL for other kinds. */
 const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind kind,
 				uint64_t *ret_size);
@@ -371,6 +403,11 @@ int weightd_train_update(struct weightd_train *t, const struct weightd_update *u
  */
 double weightd_train_norm(const struct weightd_train *t);
 
+/* The factor for the loss of the step that comes next; 1 in a plan without scaling. */
+double weightd_train_scale(const struct weightd_train *t);
+/* True: the last step changed nothing, as a gradient was not finite; a plan with scaling. */
+bool weightd_train_overflowed(const struct weightd_train *t);
+
 /*
  * Bytes that this rank moved since it was opened: in its steps, and before them the first values that rank 0 gives to
  * copies of other ranks (weightd_train_fill()), as written.
@@ -383,6 +420,78 @@ int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic 
  * rest, until all ranks called weightd_train_close().
  */
 int weightd_train_publish(struct weightd_train *t, const char *name, uint64_t *ret_version);
+
+/* --- Checkpoints --------------------------------------------------------------------------------- */
+
+/*
+ * A checkpoint is a folder step-NNNNNNNNNNNN with the parameters as safetensors files and their index, which other programs
+ * open; the optimizer's state, of each rank in a file of its own; and trainer.json. See weightd-train(7).
+ */
+struct weightd_checkpoint_options {
+	size_t size; /* set by the caller */
+	uint32_t keep; /* newest checkpoints that remain in the folder; 0: all */
+};
+
+/*
+ * Begins to save the last step into a folder `path`, which may exist. All ranks call it after the same step. Copies this
+ * rank's part of the state, and returns; a thread writes it while training goes on. The checkpoint appears under its name once
+ * all ranks have written theirs. -EBUSY: the save before has not ended; -EINVAL: with staleness; -ENOMEM: no room for the copy.
+ */
+int weightd_train_save(struct weightd_train *t, const char *path,
+		       const struct weightd_checkpoint_options *options);
+/*
+ * Waits for the save that this rank has begun, on all ranks; 0: none has begun since, or it is complete. The errors of
+ * writing, with the file's name, e.g. -ENOSPC: the checkpoint does not appear, and older ones are as they were.
+ */
+int weightd_train_save_wait(struct weightd_train *t);
+/*
+ * Gives an empty job the values of a checkpoint, instead of weightd_train_fill(): parameters, optimizer's state, scale, step
+ * and, where the number of ranks is the same, states and buffers of the ranks. Each rank calls it before
+ * weightd_train_begin(), and reads the bytes of its own part alone. -EPROTOTYPE: the first difference to the plan; -EBADMSG:
+ * a file is damaged, by its name; -EALREADY: the job is not empty.
+ */
+int weightd_train_load(struct weightd_train *t, const char *path);
+
+/* --- Status -------------------------------------------------------------------------------------- */
+
+enum weightd_rank_phase {
+	WEIGHTD_RANK_GONE = 1, /* no process is this rank */
+	WEIGHTD_RANK_COMPUTING, /* forward and backward, or whatever the caller does between updates */
+	WEIGHTD_RANK_WAITING, /* for another rank */
+	WEIGHTD_RANK_UPDATING, /* sums and updates its part */
+	WEIGHTD_RANK_DONE, /* it has closed the job */
+};
+
+const char *weightd_rank_phase_name(enum weightd_rank_phase phase);
+
+/* One rank, as it was when the status was read. */
+struct weightd_rank_status {
+	size_t size; /* set by the caller */
+	uint32_t rank;
+	int32_t pid; /* 0: none, -1: of another pid namespace */
+	enum weightd_rank_phase phase;
+	uint64_t step; /* committed steps */
+	double loss; /* of the last step that had one; NaN: none */
+	double computing_s, waiting_s, updating_s; /* of the last complete step */
+	double since_s; /* in this phase */
+	uint32_t waits_for; /* WAITING: rank */
+	char what[32]; /* WAITING: "gradients", "sums", "parameters", ... */
+	uint64_t read, written; /* bytes of memory of other ranks, since the job began */
+};
+
+struct weightd_train_status;
+
+/*
+ * Reads the status of a job by its name, without being a rank: the job's user, or an administrator. -ENOENT, -EACCES;
+ * -ENODATA: no rank has joined yet; -EPROTOTYPE: it is no training job, or one of another release.
+ */
+int weightd_train_status_read(struct weightd *w, const char *job, struct weightd_train_status **ret);
+void weightd_train_status_free(struct weightd_train_status *s);
+/* The plan of the job, owned by the status. */
+const struct weightd_plan *weightd_train_status_plan(const struct weightd_train_status *s);
+/* -ENOENT: no such rank. */
+int weightd_train_status_rank(const struct weightd_train_status *s, uint32_t rank,
+			      struct weightd_rank_status *ret);
 
 /* --- Windows ------------------------------------------------------------------------------------- */
 
