@@ -128,7 +128,7 @@ static float reference_sum(const struct kernel_grads *g, size_t i)
 	float sum = 0;
 
 	for (uint32_t rank = 0; rank < g->n; rank++) {
-		float x = g->grads[rank][i] * (g->weights ? g->weights[rank] : 1);
+		float x = ((const float *)g->grads[rank])[i] * (g->weights ? g->weights[rank] : 1);
 
 		sum = rank ? sum + x : x;
 	}
@@ -171,7 +171,7 @@ static uint16_t reference_bf16(float x)
 
 /* --- Optimizers ---------------------------------------------------------------------------------- */
 
-static const float *places[N_RANKS];
+static const void *places[N_RANKS];
 static float weights[N_RANKS];
 
 static struct kernel_grads grads_at(uint32_t n, bool is_weighted, size_t begin)
