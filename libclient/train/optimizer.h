@@ -18,7 +18,8 @@ struct journal_step {
 		struct kernel_sgd sgd;
 	} groups[PLAN_GROUPS_MAX];
 	/* Gradients from element 0 of the flat range on: GRAD of each rank, or REDUCED. */
-	const float *grads[KERNEL_RANKS_MAX];
+	const void *grads[KERNEL_RANKS_MAX];
+	enum kernel_type grad_type;
 	float weights[KERNEL_RANKS_MAX];
 	bool is_weighted;
 	uint32_t n_grads;

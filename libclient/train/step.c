@@ -46,6 +46,7 @@ void step_set_grads(struct journal_step *u, const struct arena *a, uint64_t numb
 {
 	uint32_t n_slots = a->plan->n_slots;
 
+	u->grad_type = KERNEL_F32;
 	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++)
 		u->grads[rank] = a->grads[rank * n_slots + number % n_slots];
 }
@@ -73,18 +74,19 @@ void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, cons
 {
 	const struct weightd_plan *p = t->plan;
 	struct plan_interval owned = plan_owned(p, a->rank, p->buckets[bucket]);
-	const float *grads[KERNEL_RANKS_MAX];
+	const void *grads[KERNEL_RANKS_MAX];
 	struct kernel_grads g = {
 		.grads = grads,
 		.weights = u->is_weighted ? u->weights : NULL,
 		.n = u->n_grads,
 		.scale = u->scale,
+		.type = u->grad_type,
 	};
 
 	for (struct plan_interval part = touched_first(u->touched, owned); part.begin < part.end;
 	     part = touched_next(u->touched, owned, part)) {
 		for (uint32_t rank = 0; rank < u->n_grads; rank++)
-			grads[rank] = u->grads[rank] + part.begin;
+			grads[rank] = kernel_element(u->grads[rank], u->grad_type, part.begin);
 		kernels_get()->sum(&(float *){a->reduced + part.begin}, 1, &g, length(part),
 				   p->n_elements * sizeof(float) > STREAM_BYTES);
 		count_read(t, length(part) * (u->n_grads - 1));
@@ -138,6 +140,7 @@ void step_decide(struct step *s)
 		sum += arena_rank(&t->arena, rank)->norm;
 	t->norm = sqrt(sum);
 	s->update.grads[0] = t->arena.reduced;
+	s->update.grad_type = KERNEL_F32;
 	s->update.n_grads = 1;
 	s->update.is_weighted = false;
 	s->update.scale = s->max_norm > 0 ? clip_coefficient(t->norm, s->max_norm) : 1;

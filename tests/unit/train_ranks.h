@@ -365,7 +365,7 @@ static inline struct result oracle_run(const struct setup *setup)
 			param[at + k] = value_first(at + k);
 	for (uint64_t step = 1; step <= N_STEPS; step++) {
 		float weights[RANKS_MAX];
-		struct kernel_grads g = {.grads = (const float *const *)grads,
+		struct kernel_grads g = {.grads = (const void *const *)grads,
 					 .weights = setup->is_weighted ? weights : NULL,
 					 .n = setup->n_ranks,
 					 .scale = setup->is_weighted ? 1
@@ -390,7 +390,7 @@ static inline struct result oracle_run(const struct setup *setup)
 		for (uint32_t i = 0; i < p->n_runs; i++) {
 			struct plan_interval run = p->runs[i].interval;
 			uint32_t group = p->runs[i].group;
-			const float *here[RANKS_MAX];
+			const void *here[RANKS_MAX];
 			double lr = rate(step, group);
 			double bias1 = 1 - pow(0.9, (double)n_updates);
 			struct kernel_adam k = {
@@ -403,8 +403,12 @@ static inline struct result oracle_run(const struct setup *setup)
 				.minus_step_size = (float)(-lr / bias1),
 				.decoupled = true,
 			};
-			struct kernel_state s = {param + run.begin, m + run.begin, v + run.begin,
-						 param + run.begin, m + run.begin, v + run.begin};
+			struct kernel_state s = {.param = param + run.begin,
+						 .m = m + run.begin,
+						 .v = v + run.begin,
+						 .new_param = param + run.begin,
+						 .new_m = m + run.begin,
+						 .new_v = v + run.begin};
 
 			for (uint32_t r = 0; r < setup->n_ranks; r++)
 				here[r] = grads[r] + run.begin;
