@@ -5,6 +5,18 @@
 
 #include <math.h>
 
+enum kernel_type optimizer_type(enum weightd_dtype dtype)
+{
+	switch (dtype) {
+	case WEIGHTD_BF16:
+		return KERNEL_BF16;
+	case WEIGHTD_F16:
+		return KERNEL_F16;
+	default:
+		return KERNEL_F32;
+	}
+}
+
 static struct kernel_adam adam_scalars(const struct weightd_group *g, bool decoupled, double lr,
 				       double n_updates)
 {

@@ -34,6 +34,9 @@ struct journal_step {
 void optimizer_begin(struct journal_step *s, const struct weightd_plan *plan, const double *lr,
 		     uint64_t n_updates);
 
+/* The kernels' name of an element type of PARAM or GRAD. */
+enum kernel_type optimizer_type(enum weightd_dtype dtype);
+
 /* Updates a range of one group: `s->grads` from element `first` on, `n` elements of `state`. */
 void optimizer_run(const struct journal_step *s, uint32_t group, uint64_t first,
 		   const struct kernel_state *state, size_t n);
