@@ -155,7 +155,7 @@ def killed(make_job, request, n, default, **options):
     (2, {"strategy": "shared", "form": "two-phase", "dtype": "f16", "ballast": 3000, "scale": 2**26, "scale_interval": 16, "overlap": True}),
 ], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))
 def test_kills_leave_the_bytes_of_an_uninterrupted_run(make_job, request, n, row):
-    killer, plain = killed(make_job, request, n, 20 if "dtype" in row else 80, **row)
+    killer, plain = killed(make_job, request, n, 12 if "dtype" in row else 80, **row)
     if killer.n_kills >= MANY:
         assert killer.phases[UPDATE] and killer.hits["weightd"] and killer.hits["all"], str(killer)
     assert killer.job.digests() == plain.digests(), str(killer)
