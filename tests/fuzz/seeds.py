@@ -65,6 +65,7 @@ MESSAGES = {
     "job-description": packet(26, text("train", 128) + TOKEN),
     "job-leave": packet(27, struct.pack("<QII", 9, 1, 0)),
     "job-remove": packet(28, text("train", 128)),
+    "job-view": packet(29, text("train", 128)),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -93,6 +94,7 @@ MESSAGES = {
     "job-description-reply": packet(REPLY | 26, n_fds=1),
     "job-leave-reply": packet(REPLY | 27),
     "job-remove-reply": packet(REPLY | 28),
+    "job-view-reply": packet(REPLY | 29, struct.pack("<II", 4, 0), 2),
     "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
 }
 
