@@ -21,14 +21,21 @@ static uint64_t since(uint64_t word, uint64_t now_ns)
 	return now_ns > began_ns ? now_ns - began_ns : 0;
 }
 
+/* The time as words have it: differences add up to the whole. */
+static uint64_t now(void)
+{
+	return control_activity_ns(control_activity(CONTROL_NEVER, CONTROL_UNNAMED, 0, num_now_ns()));
+}
+
 /* Two threads may enter for one lane, where a signal interrupted a wait: no time is counted twice. */
 static void lane_enter(struct status_lane *lane, enum control_phase phase, enum control_topic topic,
 		       uint32_t rank)
 {
-	uint64_t now_ns = num_now_ns(), before;
+	uint64_t now_ns, before;
 
 	if (!lane || !lane->word)
 		return;
+	now_ns = now();
 	before = atomic_exchange_explicit(lane->word, control_activity(phase, topic, rank, now_ns),
 					  memory_order_relaxed);
 	if (control_activity_phase(before) <= CONTROL_DONE)
@@ -51,7 +58,7 @@ static void lane_init(struct status_lane *lane, _Atomic uint64_t *word)
 	memset(lane, 0, sizeof(*lane));
 	lane->word = word;
 	/* The time since the predecessor's last phase is no rank's. */
-	store(word, control_activity(CONTROL_UPDATING, CONTROL_UNNAMED, 0, num_now_ns()));
+	store(word, control_activity(CONTROL_UPDATING, CONTROL_UNNAMED, 0, now()));
 }
 
 void status_init(struct status *s, struct control_status *words)
@@ -67,8 +74,7 @@ static uint64_t thread_waited(const struct status *s)
 {
 	uint64_t word = load(s->thread.word), spent = load(&s->thread.spent_ns[CONTROL_WAITING]);
 
-	return control_activity_phase(word) == CONTROL_WAITING ? spent + since(word, num_now_ns())
-							       : spent;
+	return control_activity_phase(word) == CONTROL_WAITING ? spent + since(word, now()) : spent;
 }
 
 void status_begin_sums(struct status *s)
