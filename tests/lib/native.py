@@ -320,7 +320,8 @@ class JobView:
 
     def read(self, size, offset=0):
         buffer = ctypes.create_string_buffer(size)
-        return buffer.raw[:self.client.check(lib.weightd_job_view_read(self.handle, buffer, size, offset))]
+        n = self.client.check(lib.weightd_job_view_read(self.handle, buffer, size, offset))
+        return buffer.raw[:n]
 
     def holder(self, rank):
         return lib.weightd_job_view_holder(self.handle, rank)
