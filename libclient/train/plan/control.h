@@ -59,6 +59,18 @@ static inline uint64_t control_journal_block(uint64_t word)
 }
 
 /*
+ * Values that rank 0 writes between steps: the step before them, their number there from 1 on, and the point that the rank
+ * has passed. A rank that was killed counts from 1 again, and passes what its word has without doing it again.
+ */
+#define CONTROL_WRITE_BEGUN 0ull
+#define CONTROL_WRITE_ENDED 1ull
+#define CONTROL_WRITES_MAX ((1u << 16) - 1)
+static inline uint64_t control_write(uint64_t step, uint64_t number, uint64_t point)
+{
+	return step << 17 | number << 1 | point;
+}
+
+/*
  * The caller's state with a step, and what the step must be repeated with. CONTROL_SAVED(p) for each rank: the ranks
  * read that of the step they update, and a restart that of the step before.
  */
@@ -77,6 +89,13 @@ struct control_saved {
 	 */
 };
 
+/* The loss scale after a step; plans with scaling. */
+struct control_scale {
+	float scale;
+	uint32_t n_finite; /* steps since it changed */
+	uint32_t has_overflowed; /* that step changed nothing: a gradient was not finite */
+};
+
 /* Words of one rank. */
 struct control_rank {
 	struct control_word grad;
@@ -86,6 +105,8 @@ struct control_rank {
 	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient */
 	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
 	uint64_t traffic_read, traffic_written; /* since the job began; hints */
+	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
+	struct control_word write; /* control_write(): values written between steps */
 };
 
 /* What a rank does, and what it waits for; for people. */
@@ -158,10 +179,16 @@ struct control_layout {
 	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
 	uint64_t saved; /* CONTROL_SAVED for each rank, saved_stride bytes each: step % CONTROL_SAVED */
 	uint64_t saved_stride;
-	uint64_t logs; /* one for each rank: PLAN_BLOCK elements of PARAM and of each moment */
+	/*
+	 * One for each rank: PLAN_BLOCK fp32 elements of PARAM, or MASTER, and of each moment; then, from log_rounded on, of
+	 * PARAM in 16 bits.
+	 */
+	uint64_t logs;
+	uint64_t log_rounded;
 	uint64_t log_stride;
 	uint64_t size;
 };
 
-/* Also called by plan.c, for the size of the part; needs n_ranks, n_buckets, n_moments, state_size and form. */
+/* Also called by plan.c, for the size of the part; needs n_ranks, n_buckets, n_moments, state_size,
+ * param_dtype and form. */
 struct control_layout control_layout(const struct weightd_plan *p);
