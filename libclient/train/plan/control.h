@@ -109,7 +109,7 @@ struct control_rank {
 	struct control_word write; /* control_write(): values written between steps */
 };
 
-/* What a rank does, and what it waits for; for people. */
+/* Activities of a rank, for people. */
 enum control_phase {
 	CONTROL_NEVER, /* no process was this rank */
 	CONTROL_COMPUTING,

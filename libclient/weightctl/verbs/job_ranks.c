@@ -1,5 +1,5 @@
 /*
- * What the ranks wrote is shown, and nothing else: it may be anything.
+ * Rows show the words of ranks, which may have any value.
  */
 #include "libclient/weightctl/verbs/job_ranks.h"
 
@@ -49,7 +49,7 @@ const struct column job_ranks_columns[] = {
 	{"FOR", COLUMN_DURATION, ROW(since_ns), .help = "time in this phase", .shown = true},
 	{"WAITS", COLUMN_INDEX, ROW(rank.waits_for), .help = "rank that it waits for", .shown = true},
 	{"WHAT", COLUMN_WORD, .word = rank_topic,
-	 .help = "what it waits for: gradients, sums, parameters or first values"},
+	 .help = "subject of the wait: gradients, sums, parameters or first values"},
 	{"COMPUTED", COLUMN_DURATION, ROW(computed_ns),
 	 .help = "part of the last complete step: the caller's work", .shown = true},
 	{"WAITED", COLUMN_DURATION, ROW(waited_ns), .help = "likewise: waits for other ranks",
