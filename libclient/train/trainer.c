@@ -47,6 +47,7 @@ uint64_t trainer_version(const struct weightd_train *t, uint64_t step)
 void trainer_complete(struct weightd_train *t, uint64_t step)
 {
 	t->step = step;
+	status_complete(&t->status, step);
 	if (!t->has_met_all)
 		wait_place_meet(&t->place);
 	t->has_met_all = true;
@@ -126,12 +127,15 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		return r;
 	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, &o);
 	t->place.is_starting = true;
+	status_init(&t->status, arena_status(&t->arena, rank));
+	t->place.lane = &t->status.main;
 	t->norm = NAN;
 	r = open_memory(t);
 	if (!r)
 		r = open_finish_step(t);
 	if (r < 0)
 		return r;
+	status_enter(&t->status.main, CONTROL_COMPUTING);
 	*ret = take_ptr(t);
 	return 0;
 }
@@ -163,6 +167,8 @@ int weightd_train_close(struct weightd_train *t)
 	if (r < 0)
 		return r;
 	r = weightd_job_leave(t->arena.job);
+	if (r == 0)
+		status_enter(&t->status.main, CONTROL_DONE);
 	return r < 0 ? train_fail(r, "%s", weightd_error(t->w)) : 0;
 }
 
@@ -171,7 +177,9 @@ int weightd_train_close(struct weightd_train *t)
 int weightd_train_begin(struct weightd_train *t)
 {
 	struct control_word *filled = &arena_head(&t->arena)->filled;
-	struct wait_reason reason = {.what = "fill the parameters", .for_successor = true};
+	struct wait_reason reason = {.topic = CONTROL_FIRST_VALUES,
+				     .what = "fill the parameters",
+				     .for_successor = true};
 	int r = trainer_check(t);
 
 	if (r < 0 || t->is_begun)
@@ -181,6 +189,7 @@ int weightd_train_begin(struct weightd_train *t)
 		wait_publish_max(filled, 1);
 	}
 	r = wait_for(&t->place, filled, 1, &reason);
+	status_enter(&t->status.main, CONTROL_COMPUTING);
 	if (r < 0)
 		return r;
 	t->place.is_starting = false;
