@@ -1,4 +1,4 @@
-"""What programs of torch do beside the loop of training: compile, evaluate, load data, write. Functions as in torch_scenes.py."""
+"""Habits of programs beside the loop of training: compile, evaluate, load data, write. Functions as in torch_scenes.py."""
 import os
 import pathlib
 import sys

@@ -56,6 +56,7 @@ from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
 from ._precision import Precision, Scaler  # noqa: E402
 from ._sharded import no_sync, shard  # noqa: E402
 from ._trainer import Traffic  # noqa: E402
+from ._writable import writable  # noqa: E402
 
 __all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "Precision", "RankBusy", "RankDied", "Scaler",
-           "Traffic", "init_mesh", "no_sync", "shard"]
+           "Traffic", "init_mesh", "no_sync", "shard", "writable"]

@@ -34,7 +34,8 @@ class Tensor(Sized):
 
 
 class Scaling(Sized):
-    _fields_ = [("size", c_size_t), ("init", c_double), ("growth", c_double), ("backoff", c_double), ("interval", c_uint32)]
+    _fields_ = [("size", c_size_t), ("init", c_double), ("growth", c_double), ("backoff", c_double),
+                ("interval", c_uint32)]
 
 
 class PlanOptions(Sized):
@@ -86,7 +87,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_ready": (c_int, c_void_p, c_uint32),
     "weightd_train_wants": (c_bool, c_void_p, c_uint32),
     "weightd_train_update": (c_int, c_void_p, POINTER(Update)),
+    "weightd_train_write_begin": (c_int, c_void_p),
+    "weightd_train_write": (c_int, c_void_p, c_uint32, c_void_p),
+    "weightd_train_write_end": (c_int, c_void_p),
     "weightd_train_norm": (c_double, c_void_p),
+    "weightd_train_scale": (c_double, c_void_p),
+    "weightd_train_overflowed": (c_bool, c_void_p),
     "weightd_train_traffic": (c_int, c_void_p, POINTER(Traffic)),
     "weightd_train_publish": (c_int, c_void_p, c_char_p, POINTER(c_uint64)),
 }

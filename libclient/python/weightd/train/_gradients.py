@@ -106,8 +106,8 @@ class Gradients:
         views = self._current()
         moved = self._moved()
         if moved:
-            raise error(errno.EINVAL, f"{some(moved)}: p.grad is no longer in the memory of the job, which the step would sum "
-                        "without it; share_memory(), set_() and p.grad.data = move it, and must not")
+            raise error(errno.EINVAL, f"{some(moved)}: p.grad is no longer in the memory of the job, and the step "
+                        "would sum another gradient; share_memory(), set_() and p.grad.data = move it, and must not")
         changed = [self._names[i] for i, p in enumerate(self._parameters)
                    if p.grad is views[i] and views[i]._version != self._versions[i]]
         if changed:

@@ -91,8 +91,8 @@ class Optimizer(torch.optim.Optimizer):
         given = {id(p) for group in self.param_groups for p in group["params"]}
         without = [row.name for row in sharded.parameters() if id(row.tensor) not in given]
         if without:
-            raise ValueError(f"{some(without)}: in no parameter group; a job trains all parameters of its module that need "
-                             "a gradient (requires_grad_(False) freezes them)")
+            raise ValueError(f"{some(without)}: in no parameter group; a job trains all parameters of its module that "
+                             "need a gradient (requires_grad_(False) freezes them)")
         strangers = given - {id(row.tensor) for row in sharded.rows + sharded.stays}
         if strangers:
             raise ValueError(f"the parameter groups have {len(strangers)} parameters that the module has not")
@@ -222,8 +222,8 @@ class Optimizer(torch.optim.Optimizer):
         if hasattr(self, "found_inf"):
             del self.found_inf, self.grad_scale
             raise error(errno.EOPNOTSUPP, "a GradScaler would skip steps on one rank alone. float16 gradients have "
-                        "shard(..., scaler=weightd.train.Scaler()), opt.scale(loss).backward() and opt.step(loss); others "
-                        "need none")
+                        "shard(..., scaler=weightd.train.Scaler()), opt.scale(loss).backward() and opt.step(loss); "
+                        "others need none")
         self._refuse_changes()
         self._refuse_unscaled()
         if max_norm and self._plan.describe()["form"] == "fused":
@@ -283,9 +283,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def _refuse_unscaled(self) -> None:
         if self._sharded.options.scaler is not None and not self._is_scaled and self._gradients.taken():
-            raise error(errno.EINVAL, f"{some(self._gradients.taken())}: the gradient is of a loss that was not scaled, and "
-                        f"the step would divide it by {self.loss_scale:g}; call opt.scale(loss).backward(), after "
-                        "opt.zero_grad()")
+            raise error(errno.EINVAL, f"{some(self._gradients.taken())}: the gradient is of a loss that was not "
+                        f"scaled, and the step would divide it by {self.loss_scale:g}; call opt.zero_grad(), and then "
+                        "opt.scale(loss).backward()")
 
     def _refuse_changes(self) -> None:
         for i, (fixed, now) in enumerate(zip(self._fixed, self._fixed_now())):

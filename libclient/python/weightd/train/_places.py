@@ -91,8 +91,8 @@ class Places:
             if now is place.tensor and now.data_ptr() == place.address:
                 continue
             if now is place.tensor:
-                raise error(errno.EINVAL, f"{place.name}: the buffer is no longer in the memory of the job, which a step "
-                            "must save; share_memory() and set_() move it, and the job is shared memory already")
+                raise error(errno.EINVAL, f"{place.name}: the buffer is no longer in the memory of the job, which a "
+                            "step must save; share_memory() and set_() move it, and the job is shared memory already")
             if now is None or now.shape != place.tensor.shape or now.dtype != place.tensor.dtype:
                 change = "gone" if now is None else "of another type or shape"
                 raise error(errno.EINVAL, f"{place.name}: the buffer is {change} since the optimizer was made, and a "
@@ -123,7 +123,7 @@ def _refuse_bare(sharded: Sharded, rows: list[Row]) -> None:
 
 
 def _value(sharded: Sharded, row: Row) -> torch.Tensor:
-    """The first value, as the job takes it: float32 for a parameter that is trained. From values= where that has one."""
+    """The first value, as the job takes it: float32 for a trained parameter. From values= where that has one."""
     values, is_trained = sharded.options.values or {}, row.role == "param" and not row.is_frozen
     tensor = row.tensor
     if row.name in values:
@@ -182,8 +182,8 @@ def _refuse_flags(flag: str, was: str, places: list[Place]) -> None:
     """Error, by name: requires_grad is no longer what it was when the plan was made."""
     changed = [place.name for place in places if str(place.tensor.requires_grad) == flag]
     if changed:
-        raise error(errno.EOPNOTSUPP, f"{some(changed)}: requires_grad is {flag} since the optimizer was made, whose plan "
-                    f"has it as {was}; set it back, or freeze and unfreeze parameters before the optimizer is made")
+        raise error(errno.EOPNOTSUPP, f"{some(changed)}: requires_grad is {flag} since the optimizer was made, whose "
+                    f"plan has it as {was}; set it back, or freeze and unfreeze parameters before that")
 
 
 def _install_buffers(sharded: Sharded, trainer: Trainer, first: int) -> list[Place]:

@@ -15,21 +15,21 @@ TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # 
 @dataclasses.dataclass(frozen=True)
 class Precision:
     """
-    Element types of a module in a job, for shard(precision=). The optimizer computes in float32 always: parameters in 16
-    bits are the rounding (to nearest even) of float32 originals, which the job keeps. The originals are the values that
-    the module has when the optimizer is made, in float32 or widened exactly.
+    Element types of a module in a job, for shard(precision=). The optimizer computes in float32 always: parameters in
+    16 bits are the rounding (to nearest even) of float32 originals, which the job keeps. The originals are the values
+    that the module has when the optimizer is made, in float32 or widened exactly.
 
-    param        of the parameters: torch.bfloat16, torch.float16 or torch.float32; None: the type that they have. Of frozen
-                 ones, too, unless they have another type than these, or stay in the memory of a published version
-    reduce       of the gradients in a rank, in which micro-batches are added: `param`'s or torch.float32; None: `param`'s.
-                 The sum over the ranks is in float32 always
+    param        of the parameters: torch.bfloat16, torch.float16 or torch.float32; None: the type that they have. Of
+                 frozen ones, too, unless they have another type than these, or stay in memory of a published version
+    reduce       of the gradients in a rank, in which micro-batches are added: `param`'s or torch.float32; None:
+                 `param`'s. The sum over the ranks is in float32 always
     buffer       of floating-point buffers; None: the type that they have
-    cast_inputs  floating-point tensors among the arguments of the module's forward() become the type of its parameters,
-                 in tuples, lists and dicts, too
+    cast_inputs  with `param`: floating-point tensors among the arguments of the module's forward() become the type of
+                 its parameters, in tuples, lists and dicts, too
 
     The same by other names:
 
-        FSDP2, MixedPrecisionPolicy  param_dtype, reduce_dtype, none, cast_forward_inputs (of each unit; here, the root's)
+        FSDP2, MixedPrecisionPolicy  param_dtype, reduce_dtype, none, cast_forward_inputs (here, of the root alone)
         FSDP1, MixedPrecision        param_dtype, reduce_dtype, buffer_dtype, cast_root_forward_inputs
 
     There is no output_dtype: outputs have the type that forward() returns. ValueError: another type.
@@ -51,10 +51,11 @@ class Precision:
         """The type of gradients of parameters in that type. ValueError."""
         reduce = self.reduce or param
         if reduce not in (param, torch.float32):
-            raise ValueError(f"Precision(reduce={reduce}): gradients of {param} parameters are {param} or torch.float32")
+            raise ValueError(f"Precision(reduce={reduce}): gradients of {param} parameters are {param} or "
+                             "torch.float32")
         if reduce != param and not hasattr(torch.Tensor, "grad_dtype"):
-            raise ValueError(f"Precision(reduce={reduce}) with {param} parameters needs a torch with Tensor.grad_dtype, and "
-                             f"this is {torch.__version__}; leave reduce None, or install a newer one")
+            raise ValueError(f"Precision(reduce={reduce}) with {param} parameters needs a torch with "
+                             f"Tensor.grad_dtype, and this is {torch.__version__}; leave reduce None, or install a newer one")
         return reduce
 
 
@@ -68,8 +69,8 @@ class Scaler:
         opt.step(loss)
 
     A step with a gradient that is not finite on any rank changes nothing on all of them (opt.overflowed), and the scale
-    is multiplied by the backoff. The defaults and the arithmetic are those of torch.amp.GradScaler, which decides in each
-    rank alone and is refused. The scale is part of the job: it survives the death of ranks.
+    is multiplied by the backoff. The defaults and the arithmetic are those of torch.amp.GradScaler, which decides in
+    each rank alone and is refused. The scale is part of the job: it survives the death of ranks.
 
     init_scale       the first scale, above 0
     growth_factor    of the scale after growth_interval steps in a row that were not skipped; at least 1
@@ -96,7 +97,9 @@ class Scaler:
 
 
 def cast_buffers(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Floating-point buffers of a module become that type, tied ones one tensor still; not those of a published version."""
+    """
+    Floating-point buffers of a module become that type, tied ones one tensor still; not those of a published version.
+    """
     made: dict[int, torch.Tensor] = {}
     published = Published()
     for owner in module.modules():
@@ -106,7 +109,7 @@ def cast_buffers(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def cast_inputs(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """A pre-hook of forward(). The type is that of the parameters at the call, so that it fits a copy of the module, too."""
+    """A pre-hook of forward(). The type is that of the parameters at the call: it fits a copy of the module, too."""
     for parameter in module.parameters():
         if parameter.is_floating_point():
             return _cast(args, parameter.dtype), _cast(kwargs, parameter.dtype)

@@ -164,8 +164,8 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
                   update, if it had handed over its gradients, and wait for it in the next step
     values        tensors by name, for a module on the meta device: the first values of a new job, read one after the
                   other: an attached Buffer, a state_dict
-    precision     a Precision: element types of parameters, gradients and buffers apart; None: as they are, and a module in
-                  bfloat16 or float16 is trained with float32 originals, too
+    precision     a Precision: element types of parameters, gradients and buffers apart; None: as they are, and a module
+                  in bfloat16 or float16 is trained with float32 originals, too
     scaler        a Scaler: the loss is scaled, for gradients in float16; the form is "two-phase" then
 
     The module may be on the meta device; on rank 0 of a new job its parameters need `values`. Rank 0's parameters are
@@ -192,8 +192,8 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     before = inner.__dict__.get("no_sync")
     if isinstance(before, NoSync) and before.sharded is not None and before.sharded.is_open:
         raise ValueError("this module is in a job already; a copy.deepcopy() of it is an ordinary module")
-    options = Options(strategy, form if scaler is None else "two-phase", bucket_bytes, overlap, staleness, job, deadline,
-                      on_death, values, precision or Precision(), scaler)
+    options = Options(strategy, form if scaler is None else "two-phase", bucket_bytes, overlap, staleness, job,
+                      deadline, on_death, values, precision or Precision(), scaler)
     inner.__dict__["no_sync"] = NoSync(Sharded(inner, mesh, options))
     return module
 
@@ -209,7 +209,7 @@ def sharded_of(module: torch.nn.Module) -> Sharded:
 def sharded_with(parameter: torch.Tensor) -> Sharded:
     """The module that has a parameter. ValueError."""
     for sharded in _all:
-        if any(member.tensor is parameter for row in sharded.parameters() for member in row.held.members):
+        if any(member.tensor is parameter for row in sharded.rows + sharded.stays for member in row.held.members):
             return sharded
     raise ValueError(f"a parameter of shape {list(parameter.shape)} belongs to no module that shard() has seen")
 
@@ -235,7 +235,7 @@ def _rows(module: torch.nn.Module, precision: Precision) -> list[Row]:
     _refuse("several tensors over one memory; tie them as one object (b.weight = a.weight)",
             [" and ".join(member.where for member in row.held.members) for row in rows if len(row.held.members) > 1])
     precision.reduces_in(getattr(torch, TORCH[trained[0].dtype]))
-    return (trained + [row for row in rows if row.is_frozen] + [row for row in rows if row.role == "buffer"])
+    return trained + [row for row in rows if row.is_frozen] + [row for row in rows if row.role == "buffer"]
 
 
 def _row(name: str, held: Held, precision: Precision) -> Row:

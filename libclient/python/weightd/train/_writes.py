@@ -22,14 +22,13 @@ from ._trainer import is_in_job, name_in_job
 
 # Methods of a tensor that end in "_" and write no values. A step names a parameter that they moved.
 _HARMLESS = {"requires_grad_", "detach_", "rename_", "share_memory_", "set_", "resize_", "resize_as_"}
-_WAYS_OUT = "with weightd.train.writable(model): opens the parameters between steps"
 
 
 @functools.cache
 def refuse_writes(is_ours: Callable[[torch.optim.Optimizer], bool]) -> None:
     """
-    From now on these are refused for parameters of jobs: writes in place by a method of the parameter, which are those of
-    torch.nn.init, too; clipping; steps of other optimizers; and their way to another process by multiprocessing.
+    From now on these are refused for parameters of jobs: writes in place by a method of the parameter, which are those
+    of torch.nn.init, too; clipping; steps of other optimizers; and their way to another process by multiprocessing.
     """
     _watch_methods()
     _watch_init()
@@ -43,8 +42,7 @@ def refuse_writes(is_ours: Callable[[torch.optim.Optimizer], bool]) -> None:
 
 def _watch_methods() -> None:
     """
-    A patch of torch.nn.Parameter, whose methods torch.nn.init and optimizers that update one by one call. Those of other
-    tensors are as they were.
+    A patch of torch.nn.Parameter, whose methods torch.nn.init calls. Those of other tensors are as they were.
     """
     for name in dir(torch.Tensor):
         in_place = name.endswith("_") and not name.startswith("_") and name not in _HARMLESS
@@ -70,8 +68,9 @@ def _watch_init() -> None:
 
 def _refuse_write(parameter: torch.Tensor, by: str) -> None:
     if is_in_job(parameter):
-        raise error(errno.EACCES, f"{name_in_job(parameter)}: {by}() would write a parameter that is in the memory of a "
-                    f"job, which only opt.step() writes; initialise it before the optimizer is made, or {_WAYS_OUT}")
+        raise error(errno.EACCES, f"{name_in_job(parameter)}: {by}() would write a parameter that is in the memory of "
+                    "a job, which only opt.step() writes; initialise it before the optimizer is made, or inside `with "
+                    "weightd.train.writable(model):`")
 
 
 # --- Gradients -------------------------------------------------------------------------------------
@@ -79,8 +78,8 @@ def _refuse_write(parameter: torch.Tensor, by: str) -> None:
 
 def _watch_clipping() -> None:
     """
-    torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, whose norm is another. Those
-    that a program imported before are seen by the functions that they call, where this torch has these.
+    torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, whose norm is another.
+    Those that a program imported before are seen by the functions that they call, where this torch has these.
     """
     for module in clip_grad, torch.nn.utils:
         for name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_",
@@ -95,8 +94,8 @@ def _unclipped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         ours = [name_in_job(p) for p in given if is_in_job(p)]
         if ours:
-            raise error(errno.EOPNOTSUPP, f"{some(ours)}: {name}() would clip this rank's part of the gradient, by a norm "
-                        "that is not that of the mean; opt.step(max_norm=...) clips the mean by its global norm")
+            raise error(errno.EOPNOTSUPP, f"{some(ours)}: {name}() would clip this rank's part of the gradient, by a "
+                        "norm that is not that of the mean; opt.step(max_norm=...) clips the mean by its global norm")
         # A generator remains one: torch warns of one that is empty.
         is_generator = isinstance(parameters, types.GeneratorType)
         return function((p for p in given) if is_generator else parameters, *args, **kwargs)
@@ -112,8 +111,8 @@ def _refuse_step(is_ours: Callable[[torch.optim.Optimizer], bool], optimizer: to
         return
     names = [name_in_job(p) for group in optimizer.param_groups for p in group["params"] if is_in_job(p)]
     if names:
-        raise error(errno.EACCES, f"{some(names)}: {type(optimizer).__name__} would write parameters that are in the memory "
-                    "of a job, which only its own optimizer may write (weightd.train.AdamW, Adam, SGD)")
+        raise error(errno.EACCES, f"{some(names)}: {type(optimizer).__name__} would write parameters that are in the "
+                    "memory of a job, which only its own optimizer may write (weightd.train.AdamW, Adam, SGD)")
 
 
 # --- Other processes -------------------------------------------------------------------------------
@@ -134,9 +133,9 @@ def _reducer(ours: Callable[[Any], Any], torchs: Callable[[Any], Any]) -> Callab
 
 
 def _refuse_pickle(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-    raise TypeError(f"{name_in_job(parameter)}: a parameter of a job is not handed to another process, as torch would move "
-                    "it to memory of its own, here, too; opt.publish() makes a version that the other process attaches, "
-                    "and copy.deepcopy(model) is an ordinary module")
+    raise TypeError(f"{name_in_job(parameter)}: a parameter of a job is not handed to another process, as torch would "
+                    "move it to memory of its own, here, too; opt.publish() makes a version that the other process "
+                    "attaches, and copy.deepcopy(model) is an ordinary module")
 
 
 def _copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
