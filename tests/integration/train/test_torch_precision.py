@@ -40,6 +40,19 @@ def test_f_6_rounded_parameters_have_the_bits_of_float32_originals(host, daemon,
         assert found["grad"] == (f"torch.{options['reduce']}" if "reduce" in options else param)
 
 
+def test_f_6_the_curve_ends_as_in_float32_and_parameters_move_half_the_bytes(host, daemon):
+    whole, rounded = ([*host.play(daemon, "precision.curve", 2, steps=30, strategy="zero1", param=param)]
+                      for param in ("float32", "bfloat16"))
+    ends = [sum(sum(found["losses"][-10:]) for found in results) / 20 for results in (whole, rounded)]
+    assert ends[1] == pytest.approx(ends[0], rel=0.02) and ends[0] < 0.9 * whole[0]["losses"][0]
+    for result in (*whole, *rounded):
+        assert result["counted"] == [30 * n_bytes for n_bytes in result["planned"]]
+    # Tensors begin at multiples of 64 bytes of PARAM: those in 16 bits have more elements between them.
+    (read, written, sent), (whole_read, whole_written, _) = (
+        [sum(n_bytes) for n_bytes in zip(*(found["planned"] for found in results))] for results in (rounded, whole))
+    assert sent == 0 and 1 <= read / whole_read < 1.15 and 0.5 <= written / whole_written < 0.575
+
+
 @pytest.mark.parametrize("strategy", ("zero1", "replicated"))
 def test_rounded_parameters_have_the_same_bits_by_each_strategy(host, daemon, by_hand, strategy):
     expected = by_hand("precision.trained_by_torch", steps=4, n_parts=2, param="bfloat16")
@@ -101,7 +114,7 @@ def test_the_scale_survives_the_death_of_a_rank(host, daemon):
         assert again[key] == expected[1][key][4:]
 
 
-def test_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
+def test_f_7_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
     (found,) = host.play(daemon, "precision.small_gradients")
     assert found["without"] == 1.0 and found["with"] == pytest.approx(1.0 - 1e7 * 1e-8, abs=2e-3)
     assert found["without, scale"] == 1.0 and found["with, scale"] == 65536.0 and found["idle"] is None

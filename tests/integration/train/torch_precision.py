@@ -4,7 +4,7 @@ import signal
 
 import torch
 from torch import nn
-from torch_scenes import Tied, attempt, bits, environment, made, pss_of, sharded
+from torch_scenes import Tied, attempt, bits, environment, made, part, pss_of, sharded
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 TYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, None: None}
@@ -58,8 +58,8 @@ def trained(steps, param, reduce=None, k=1, is_converted=False, dies=None, **opt
             x = samples(step, rank, n)
             if is_converted:
                 x = x.to(TYPES[param])
-            for part in x.chunk(k):
-                (square(module, part) / k).backward()
+            for xs in x.chunk(k):
+                (square(module, xs) / k).backward()
             if dies == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             grad, flat = module.first.weight.grad, optimizer._trainer.range("GRAD")
@@ -68,6 +68,25 @@ def trained(steps, param, reduce=None, k=1, is_converted=False, dies=None, **opt
                     "output": str(module(x).dtype)}
             optimizer.step()
         return seen | {"exact": exact(module), "first": optimizer.resumed_step}
+
+
+def curve(steps, param, **options):
+    """Losses of this rank's part, in float32; the bytes that a step moves, as planned, and all that were counted."""
+    import weightd.train
+
+    rank, n = environment()
+    precision = weightd.train.Precision(TYPES[param], FLOAT32)
+    module, losses = sharded(made(), precision=precision, **options), []
+    with weightd.train.AdamW(module, lr=5e-3) as optimizer:
+        filled = optimizer.traffic()
+        for step in optimizer.steps(steps):
+            x, y = part(step, rank, n)
+            loss = nn.functional.cross_entropy(module(x).float(), y)
+            loss.backward()
+            optimizer.step(loss)
+            losses.append(loss.item())
+        counted = [after - before for after, before in zip(optimizer.traffic(), filled)]
+        return {"losses": losses, "counted": counted, "planned": optimizer._trainer.planned_traffic(rank)}
 
 
 def trained_by_torch(steps, n_parts, param, reduce=None, k=1, is_converted=False):
@@ -82,8 +101,8 @@ def trained_by_torch(steps, n_parts, param, reduce=None, k=1, is_converted=False
         sums = [torch.zeros_like(original) for original in originals]
         for rank in range(n_parts):
             mine = [torch.zeros(p.shape, dtype=TYPES[reduce] or p.dtype) for p in module.parameters()]
-            for part in samples(step, rank, n_parts).to(TYPES[param]).chunk(k):
-                (square(module, part) / k).backward()
+            for xs in samples(step, rank, n_parts).to(TYPES[param]).chunk(k):
+                (square(module, xs) / k).backward()
                 for grad, p in zip(mine, module.parameters()):
                     grad.add_(p.grad)
                     p.grad = None
