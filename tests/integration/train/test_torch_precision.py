@@ -189,6 +189,16 @@ def test_writable_gives_all_ranks_the_values_of_rank_0(host, daemon, by_hand, op
     assert results[0]["after"] == results[1]["after"]
 
 
+@pytest.mark.parametrize("victim", (0, 1))
+def test_a_rank_that_is_killed_in_writable_enters_it_again(host, daemon, by_hand, victim):
+    expected = by_hand("precision.rewritten_by_torch", param="bfloat16")
+    other = host.start(daemon, "precision.rewritten", 1 - victim, 2, param="bfloat16", job="j")
+    dies = host.start(daemon, "precision.rewritten", victim, 2, param="bfloat16", job="j", dies=True)
+    assert dies.wait() == -signal.SIGKILL
+    again = host.start(daemon, "precision.rewritten", victim, 2, param="bfloat16", job="j")
+    assert again.value()["exact"] == other.value()["exact"] == expected
+
+
 @pytest.mark.parametrize("n", (1, 2))
 def test_writable_refuses_what_would_be_lost(host, daemon, n):
     for rank, found in enumerate(host.play(daemon, "precision.writes_refused", n)):

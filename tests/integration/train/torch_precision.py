@@ -386,8 +386,11 @@ def new_values(seed):
     return made(Whole, seed=seed).state_dict()
 
 
-def rewritten(param=None, steps=4, at=2, only=None, **options):
-    """The bits after training, with values that rank 0 wrote after step `at`; those of the others are dropped."""
+def rewritten(param=None, steps=4, at=2, only=None, dies=False, **options):
+    """
+    The bits after training, with values that rank 0 wrote after step `at`; those of the others are dropped. `dies`: SIGKILL
+    when the values are written.
+    """
     import weightd.train
 
     rank, n = environment()
@@ -403,6 +406,8 @@ def rewritten(param=None, steps=4, at=2, only=None, **options):
                     else:
                         module.first.weight.data.copy_(given["first.weight"])
                     found["inside"] = str(module.first.weight.dtype)
+                    if dies:
+                        os.kill(os.getpid(), signal.SIGKILL)
                 found["after"] = exact(module)
             square(module, samples(step, rank, n)).backward()
             optimizer.step()
