@@ -123,6 +123,12 @@ def test_f_7_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
     assert "scaler=weightd.train.Scaler()" in found["GradScaler"]
 
 
+def test_z_6_a_scaled_gradient_is_clipped_by_its_norm_without_the_scale(host, daemon):
+    for (norms, values), (scaled_norms, scaled_values) in host.play(daemon, "precision.clipped", 2, max_norm=0.05):
+        assert min(norms) > 0.05  # it clips
+        assert apart(norms, scaled_norms) <= CLOSE and apart(values, scaled_values) <= CLOSE
+
+
 # --- Frozen parameters --------------------------------------------------------------------------------
 
 

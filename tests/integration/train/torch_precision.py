@@ -260,6 +260,23 @@ def small_gradients():
     return found
 
 
+def clipped(max_norm, steps=4):
+    """Norms and values with a clipped global norm: without a scaler, and with one."""
+    import weightd.train
+
+    rank, n = environment()
+    found = []
+    for scaler in None, weightd.train.Scaler(init_scale=4096.0):
+        module, norms = sharded(made(Whole), form="two-phase", scaler=scaler), []
+        with weightd.train.SGD(module, lr=0.1) as optimizer:
+            for step in optimizer.steps(steps):
+                optimizer.scale(square(module, samples(step, rank, n))).backward()
+                optimizer.step(max_norm=max_norm)
+                norms.append(optimizer.norm)
+        found.append([norms, module.first.weight.flatten().tolist()])
+    return found
+
+
 # --- Frozen parameters --------------------------------------------------------------------------------
 
 
