@@ -127,7 +127,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _install(self) -> None:
         sharded, trainer = self._sharded, self._trainer
-        self._places = Places(sharded, trainer)
+        with torch.inference_mode(False), torch.no_grad():
+            self._places = Places(sharded, trainer)
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
