@@ -336,6 +336,11 @@ def adapted(steps, is_ours=True, by="module", width=64, **options):
     module.base.weight.requires_grad_(True)
     found["unfrozen"] = attempt(optimizer.step)
     module.base.weight.requires_grad_(False)
+    optimizer.zero_grad()
+    with weightd.train.writable(module):
+        nn.init.constant_(module.base.bias, 1.0 + rank)
+        module.codes.data.fill_(2 + rank)
+    found["rewritten"] = [module.base.bias.tolist(), module.codes.tolist()]
     optimizer.close()
     return found
 
@@ -364,6 +369,9 @@ def lora(name, steps=3, **options):
         module.base.bias.requires_grad_(True)
         found["unfrozen"] = attempt(optimizer.step)
         module.base.bias.requires_grad_(False)
+        optimizer.zero_grad()
+        with weightd.train.writable(module):
+            found["written"] = attempt(lambda: module.load_state_dict(module.state_dict()))
         return found | {"still": attempt(optimizer.step)}
 
 
