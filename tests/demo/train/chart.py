@@ -15,7 +15,7 @@ INK, GRID, PAPER = (40, 40, 40), (225, 225, 225), (255, 255, 255)
 GLYPHS = dict(zip("0123456789abcdefghijklmnopqrstuvwxyzDPT.,:-", (
     "0e11131519110e", "040c040404040e", "0e11010204081f", "1f02040201110e", "02060a121f0202", "1f101e0101110e", "0608101e11110e",
     "1f010204080808", "0e11110e11110e", "0e11110f01020c", "00000e010f110f", "10101619111e00", "00000e1010110e", "01010d1311110f",
-    "00000e111f100e", "0609081c080808", "000f110f01110e", "10101619111111", "04000c0404040e", "0200060202120c", "10101214181412",
+    "00000e111f100e", "0609081c080808", "00000f110f010e", "10101619111111", "04000c0404040e", "0200060202120c", "10101214181412",
     "0c04040404040e", "00001a15151111", "00001619111111", "00000e1111110e", "00001e111e1010", "00000d130f0101", "00001619101010",
     "00000e100e011e", "08081c08080906", "0000111111130d", "00001111110a04", "0000111115150a", "0000110a040a11",
     "0011110f01110e", "00001f0204081f", "1c12111111121c", "1e11111e101010", "1f040404040404", "00000000000c0c", "00000000060204",
@@ -88,7 +88,7 @@ class Picture:
             distance = numpy.hypot(xs - x0 - along * dx, ys - y0 - along * dy)
             cover = numpy.clip(width / 2 + 0.5 - distance, 0, 1)[:, :, None]
             part = self.pixels[top:bottom, left:right]
-            part[:] = numpy.minimum(part, (1 - cover) * PAPER + cover * colour)
+            part[:] = (1 - cover) * part + cover * colour
 
     def png(self):
         """Its bytes: 8 bits a colour, no filter (PNG, third edition, sections 5 and 11)."""
@@ -102,7 +102,7 @@ class Picture:
 
 def picture(curves, marked, mark):
     """
-    A PNG: `curves` by name, lists of as many numbers, each a little below the one before it in the order of drawing.
+    A PNG: two `curves` by name, of as many numbers, the second one over the first.
     `marked`: steps with a vertical line, whose meaning is `mark`.
     """
     image, n = Picture(), len(next(iter(curves.values())))
@@ -120,6 +120,7 @@ def picture(curves, marked, mark):
     image.text(WIDTH // 2 - 24, HEIGHT - 20, "step")
     for step in marked:
         image.line([at(step, low), at(step, high)], (200, 60, 60), 1)
+    image.text(6, 14, "loss")
     x = LEFT
     for (name, curve), (colour, width) in zip(curves.items(), (((250, 170, 60), 6), ((30, 90, 180), 2))):
         image.line([at(step, value) for step, value in enumerate(curve)], colour, width)
