@@ -1,36 +1,21 @@
-#!/usr/bin/env python3
 """
-Adapters of one frozen model: lora.py TASK
+Adapters of one frozen model, by processes that each train a LoRA of peft on a man page.
 
-Four processes each train a LoRA of their own on the GPT that `run` has trained: on one man page. The base is a version in
-weightd that all of them attach, and the adapters of each are a job. Then four plain processes do the same, each with a copy of
-the base from a checkpoint. `run` calls it with a Python that has peft, and a TASK in JSON:
-
-shape       of the GPT
-name        of the buffer with its version
-checkpoint  a file of torch.save() with the same parameters
-steps, n    of each process, and their number
+The base is a version of the GPT in weightd that all of them attach, and the adapters of each are a job. Plain processes do the
+same, each with a copy of the base from a checkpoint.
 """
 
-import json
 import os
-import pathlib
-import sys
-
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "libclient/python")]
 
 import peft
 import pool
 import processes
 import torch
-import torch._dynamo  # noqa: F401, as the first step of torch's optimizers does, in seconds
 import weightd
 import weightd.torch
 import weightd.train
-from gpt import GPT, Corpus
-from processes import Process, ProcessError
+from gpt import GPT, ROOT
+from processes import Process
 from shown import megabytes, say, say_row
 
 PAGES = ("weightctl.1", "weightd-trace.8", "weightd-sync.8", "weightd.8")
@@ -81,7 +66,7 @@ def plain(link, task, page):
 def trained(model, opt, task, page):
     """Trains the adapters on a page: the losses by step, and text."""
     corpus, losses = task["pages"][page], []
-    for step in range(task["steps"]):
+    for step in range(task["lora_steps"]):
         opt.zero_grad()
         loss = model.loss(*corpus.batch(step, 0, 1, SEQUENCES, task["shape"]["length"]))
         loss.backward()
@@ -141,15 +126,8 @@ def show(ours, plain):
     say("Base of weightd: Pss of its mapping, by smaps. Plain: tensors, by torch.load().")
 
 
-def main():
-    task = json.loads(sys.argv[1])
-    whole = Corpus(task["shape"]["vocabulary"])
-    task["pages"] = [whole.of(ROOT / f"packaging/man/{page}.scd") for page in PAGES]
+def measure(task, name, checkpoint):
+    """Trains and prints. The task is that of the GPT; `name`: the buffer; `checkpoint`: a file with the same parameters."""
+    pages = [task["corpus"].of(ROOT / f"packaging/man/{page}.scd") for page in PAGES]
+    task = task | {"name": name, "checkpoint": checkpoint, "pages": pages}
     show(run(ours, task, weigh_ours), run(plain, task, weigh_plain))
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (ProcessError, OSError) as error:
-        sys.exit(f"demo-train: {error}")
