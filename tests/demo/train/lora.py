@@ -29,11 +29,6 @@ def with_adapters(base):
     return peft.get_peft_model(base, peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=["qkv", "out", "up", "down"]))
 
 
-def adapters_of(model):
-    """The modules with parameters that are trained."""
-    return torch.nn.ModuleList(m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
-
-
 def ours(link, task, page):
     """On the version of the base in weightd; the adapters are a job."""
     link.report(ready=True)
@@ -41,7 +36,7 @@ def ours(link, task, page):
     with weightd.torch.meta_parameters():
         base = GPT(**task["shape"])
     model = with_adapters(weightd.torch.bind(base, weightd.attach(task["name"])))
-    with weightd.train.AdamW(weightd.train.shard(adapters_of(model), weightd.train.init_mesh()), lr=LR) as opt:
+    with weightd.train.AdamW(weightd.train.shard(model, weightd.train.init_mesh()), lr=LR) as opt:
         found = trained(model, opt, task, page)
         link.report(**found, address=base.embedding.weight.data_ptr())
         link.wait()
@@ -90,7 +85,7 @@ def run(function, task, weigh):
         before = processes.pss(pids)
         for process in started:
             process.go()
-        reports = [process.reports()[-1] for process in started]
+        reports = [process.await_report("losses") for process in started]
         growth, found = processes.pss(pids) - before, weigh(started, reports)
         for process in started:
             process.go()

@@ -56,7 +56,10 @@ class Process:
         return self._reports
 
     def reports(self):
-        """All that it has reported and that was not read before; waits for the first one. ProcessError: it ended."""
+        """
+        Waits until it has written, and returns the whole reports in that: usually one, perhaps none. ProcessError: it ended,
+        or wrote nothing.
+        """
         if not select.select([self], [], [], PATIENCE_S)[0]:
             raise ProcessError(f"{self.name} reported nothing in {PATIENCE_S} s")
         more = os.read(self._reports, 1 << 16)
@@ -66,11 +69,11 @@ class Process:
         return [json.loads(line) for line in lines]
 
     def await_report(self, key):
-        """Reads up to a report that has the key, and returns its value. Other reports before it are dropped."""
+        """Returns the next report that has the key. Others around it are dropped."""
         while True:
             for report in self.reports():
                 if key in report:
-                    return report[key]
+                    return report
 
     def go(self):
         os.write(self._words, b"\n")

@@ -30,8 +30,8 @@ def ours(link, task, rank, is_restart=False):
         for step in opt.steps(task["steps"]):
             loss = model.loss(*task["corpus"].batch(step, rank, *task["batch"]))
             loss.backward()
+            link.report(step=step, loss=loss.item())  # before the step, which may be committed without a life after it
             opt.step(loss)
-            link.report(step=step, loss=loss.item())
             if (step + 1) % EACH == 0:
                 opt.publish(NAME)
         del loss
