@@ -1,0 +1,203 @@
+"""Train-step: whole steps of torch programs on one node, beside torch's and DeepSpeed's kinds of data parallelism.
+
+A GPT with a tied head (tests/bench/steps/gpt.py), fp32, a thread a rank, at two sizes: "small", where communication counts,
+and "big", where computing dominates. All contenders of a group run at once and work in turns, rounds after rounds; a sample
+is the time of the slowest rank, from a barrier on. Each contender first trains a few steps: one whose losses differ by more
+than 2e-6 from those of a single process with the whole batch is no contender.
+
+step        compute: forward and backward alone. local: no communication, and the whole fused AdamW on each rank.
+            weightd: strategy "shared", one pass over all gradients; weightd-overlap: two-phase, sums during backward.
+            Peers: torch's DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2 (a unit each block), DeepSpeed's ZeRO 1
+            to 3; over gloo, with the fused AdamW of torch.
+            "over" is the median of the ratios to weightd in each round
+beyond      a step less that of compute in the same round. "share" is that of ours over the peer's, the median over the
+            rounds; a round in which the peer took no longer than compute counts as infinite
+memory      growth of the private and shared memory of all ranks (PSS without files) since they imported torch; of_parameters:
+            in S, the bytes of the parameters
+sockets     bytes on the loopback of an own network namespace, a step
+save        a checkpoint of parameters and optimizer: "held_ms" until training can continue, "whole_ms" until all is on the
+            disk, by the slower rank. torch.save() by one rank; DCP: torch.distributed.checkpoint of FSDP2
+
+The last line has the targets that this run met, and missed. $BENCH_ROUNDS scales the number of rounds (1).
+"""
+import contextlib
+import pathlib
+import tempfile
+
+from lib.daemon import Daemon
+
+import figures
+import interpreters
+import machine
+from contenders import Contender, Failed, in_turns
+from samples import Field, Targets, judge, ms, over, ratio, rounds, spread, warm
+
+RANK = pathlib.Path(__file__).resolve().parents[1] / "steps/rank.py"
+RANKS = 2, 4
+SIZES = {"small": (12, 3), "big": (8, 1)}  # rounds, and samples of each
+CONTROLS = "compute", "local"
+OURS = "weightd", "weightd-overlap"
+GROUPS = ("ddp", "zero-redundancy", "fsdp2"), ("deepspeed-1", "deepspeed-2", "deepspeed-3")
+SAVERS = {"weightd": "weightd", "ddp": "torch.save", "fsdp2": "DCP"}
+LOSS_DIFFERENCE = 2e-6
+FP32 = 4
+
+
+def measure(report):
+    for n in RANKS:
+        for size in SIZES:
+            with server() as d:
+                measure_steps(report, d, size, n)
+    with server() as d:
+        measure_saves(report, d)
+    judge_two_nodes(report)
+    judge(report)
+
+
+def server():
+    """A weightd for one measurement: the memory of its jobs is free for the next one."""
+    return contextlib.closing(Daemon("--log-level", "warning"))
+
+
+def judge_two_nodes(report):
+    targets = Targets(report, "two nodes of two ranks, 1 Gb/s")
+    targets.absent("bytes on the cable over the formula's", "= 1", "not in this release")
+    targets.absent("step over the ring bound of the shard", "<= 1.1", "not in this release")
+
+
+# --- Contenders --------------------------------------------------------------------------------------
+
+
+def started(d, kind, size, n, env=None):
+    """The ranks of one kind of program."""
+    python, own = interpreters.deepspeed() if kind.startswith("deepspeed") else (interpreters.torch(), interpreters.ours_env(d))
+    if kind in OURS:
+        own |= {"WEIGHTD_JOB": interpreters.token(d, f"{kind}-{size}-{n}", n)}
+    world = 1 if kind == "single" else n
+    return Contender(kind, world, [[python, RANK, kind, size, n]] * world, own | (env or {}))
+
+
+def losses(contender):
+    """Of the first steps, the mean of the ranks."""
+    return [sum(ranks) / len(ranks) / 1e9 for ranks in zip(*contender.ask("curve"))]
+
+
+@contextlib.contextmanager
+def checked(d, kind, size, n, expected, env=None):
+    """Likewise, after steps whose losses are those expected. The controls change other parameters, or none."""
+    with started(d, kind, size, n, env) as contender:
+        difference = max(abs(a - b) for a, b in zip(losses(contender), expected))
+        if kind not in CONTROLS and not difference <= LOSS_DIFFERENCE:
+            raise Failed(f"its losses differ by {difference:.2g} from those of one process")
+        contender.difference = difference
+        yield contender
+
+
+def single(d, size, n):
+    """Losses of one process with the batches of n ranks, and the bytes of its parameters."""
+    with started(d, "single", size, n) as contender:
+        return losses(contender), FP32 * contender.ask("parameters")[0][0]
+
+
+# --- Steps -------------------------------------------------------------------------------------------
+
+
+def measure_steps(report, d, size, n):
+    expected, n_bytes = single(d, size, n)
+    shares = {}
+    with contextlib.ExitStack() as stack:
+        field = Field(report, stack)
+        for kind in (*CONTROLS, *OURS):
+            field.enter(kind, lambda kind=kind: checked(d, kind, size, n, expected))
+        for i, group in enumerate(GROUPS):
+            with contextlib.ExitStack() as inner:
+                peers = Field(report, inner)
+                for kind in group:
+                    peers.enter(kind, lambda kind=kind: checked(d, kind, size, n, expected))
+                if peers.present or i == 0:
+                    shares |= measure_group(report, size, n, field.present | peers.present, n_bytes)
+    judge_steps(report, size, n, shares)
+
+
+def measure_group(report, size, n, contenders, n_bytes):
+    """The steps of contenders that are there at once. Returns what the targets are about, by name."""
+    n_rounds, count = SIZES[size]
+    turns = {kind: turn(contender, size, count) for kind, contender in contenders.items()}
+    with machine.Others() as others:
+        samples = in_turns(rounds(n_rounds), **turns)
+    found = {}
+    for kind, took in samples.items():
+        report.line(name="step", size=size, ranks=n, contender=kind, **ms(took), **over(took, samples.get("weightd", took)),
+                    loss_difference_e6=None if kind in CONTROLS else contenders[kind].difference * 1e6, other_cpu=others.share)
+    beyond = {kind: beyond_compute(took, samples["compute"]) for kind, took in samples.items() if kind != "compute"}
+    for kind, each in beyond.items():
+        report.line(name="beyond", size=size, ranks=n, contender=kind, p50_ms=figures.median(each) / 1e6,
+                    **{f"share_of_{ours}": share(beyond[ours], each) for ours in OURS if ours in beyond})
+        found |= {(ours, kind): share(beyond[ours], each) for ours in OURS if ours in beyond}
+    for kind, contender in contenders.items():
+        grown = sum(rank[0] for rank in contender.ask("memory"))
+        report.line(name="memory", size=size, ranks=n, contender=kind, bytes=grown, of_parameters=grown / n_bytes)
+        found["memory", kind] = grown
+        sent = sent_in_step(contender)
+        report.line(name="sockets", size=size, ranks=n, contender=kind, bytes=sent,
+                    of_parameters=None if sent is None else sent / n_bytes)
+        found["sockets", kind] = sent
+    if {"weightd", "local"} <= samples.keys():
+        found["local"] = ratio(samples["weightd"], samples["local"])[1]
+    return found
+
+
+def turn(contender, size, count):
+    """Small steps are disturbed by the caches of the contender before: their first one does not count."""
+    return warm(contender, "step", count=count) if size == "small" else lambda: contender.samples("step", count=count)
+
+
+def beyond_compute(took, compute):
+    """By round, ns."""
+    return [figures.median(a) - figures.median(b) for a, b in zip(took, compute)]
+
+
+def share(ours, theirs):
+    return figures.median(a / b if b > 0 else float("inf") for a, b in zip(ours, theirs))
+
+
+def sent_in_step(contender):
+    """Bytes on the loopback, by steps without the barrier of a sample; None: they cannot be counted here."""
+    before = contender.net.sent()
+    (n_steps,), *_ = contender.ask("steps")
+    return None if before is None else (contender.net.sent() - before) / n_steps
+
+
+def judge_steps(report, size, n, found):
+    targets = Targets(report, f"{size}, {n} ranks")
+    if size == "small":
+        targets.at_most("beyond computing, weightd over ddp", found.get(("weightd", "ddp")), 0.25)
+        targets.at_most("beyond computing, weightd over fsdp2", found.get(("weightd", "fsdp2")), 0.0833)
+    else:
+        targets.at_most("beyond computing, weightd-overlap over ddp", found.get(("weightd-overlap", "ddp")), 0.5)
+    targets.at_most("weightd over local", found.get("local"), 1.0)
+    targets.at_most("bytes over sockets in a step of weightd", found.get(("sockets", "weightd")), 0)
+    if n == 2 and size == "small":
+        memory = [found.get(("memory", kind)) for kind in ("weightd", "fsdp2")]
+        targets.at_most("growth of memory, weightd over fsdp2", memory[0] / memory[1] if all(memory) else None, 0.45)
+
+
+# --- Checkpoints -------------------------------------------------------------------------------------
+
+
+def measure_saves(report, d, size="small", n=2):
+    expected, _ = single(d, size, n)
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(dir=interpreters.BUILD) as folder:
+        field = Field(report, stack)
+        folders = {name: pathlib.Path(folder, name) for name in SAVERS.values()}
+        for kind, name in SAVERS.items():
+            folders[name].mkdir()
+            field.enter(name, lambda kind=kind, name=name: checked(d, kind, size, n, expected, {"SAVE_FOLDER": str(folders[name])}))
+        samples = in_turns(rounds(5), **{name: lambda contender=contender: [[max(ranks) for ranks in zip(*contender.ask("save"))]]
+                                         for name, contender in field.present.items()})
+        n_bytes = {name: sum(path.stat().st_size for path in folders[name].rglob("*") if path.is_file()) for name in samples}
+    for name, turns in samples.items():
+        held, whole = ([[each[i] for each in one] for one in turns] for i in range(2))
+        ours = [[[each[i] for each in one] for one in samples.get("weightd", turns)] for i in range(2)]
+        report.line(name="save", size=size, ranks=n, contender=name, held_ms=spread(held)[1] / 1e6, held_over=ratio(held, ours[0])[1],
+                    whole_ms=spread(whole)[1] / 1e6, whole_over=ratio(whole, ours[1])[1], bytes=n_bytes[name])
