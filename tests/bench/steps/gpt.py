@@ -28,7 +28,6 @@ class Size:
 SIZES = {
     "small": Size(layers=6, width=384, heads=6, batch=1, length=16),  # 13.8 M parameters: communication counts
     "big": Size(layers=12, width=256, heads=4, batch=4, length=128),  # 11.6 M parameters: computing dominates
-    "tiny": Size(layers=2, width=64, heads=2, batch=2, length=16),  # for a try of this bench
 }
 
 

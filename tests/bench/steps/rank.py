@@ -38,7 +38,7 @@ def own_memory():
     return sum(1024 * int(re.search(rf"^Pss_{kind}: +(\d+)", text, re.M)[1]) for kind in ("Anon", "Shmem"))
 
 
-before = own_memory()  # of an imported torch
+before = own_memory()  # torch is imported
 
 
 def fused_adamw(parameters):

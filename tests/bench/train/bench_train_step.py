@@ -2,7 +2,7 @@
 
 A GPT with a tied head (tests/bench/steps/gpt.py), fp32, a thread a rank, at two sizes: "small", where communication counts,
 and "big", where computing dominates. All contenders of a group run at once and work in turns, rounds after rounds; a sample
-is the time of the slowest rank, from a barrier on. Each contender first trains a few steps: one whose losses differ by more
+is the time of the slowest rank, from a barrier on. Each contender first trains a few steps: one with losses that differ by more
 than 2e-6 from those of a single process with the whole batch is no contender.
 
 step        compute: forward and backward alone. local: no communication, and the whole fused AdamW on each rank.
@@ -78,13 +78,13 @@ def started(d, kind, size, n, env=None):
 
 
 def losses(contender):
-    """Of the first steps, the mean of the ranks."""
+    """Mean losses of the ranks, of the first steps."""
     return [sum(ranks) / len(ranks) / 1e9 for ranks in zip(*contender.ask("curve"))]
 
 
 @contextlib.contextmanager
 def checked(d, kind, size, n, expected, env=None):
-    """Likewise, after steps whose losses are those expected. The controls change other parameters, or none."""
+    """Likewise, after steps with the losses that are expected. The controls have others: they change other parameters, or none."""
     with started(d, kind, size, n, env) as contender:
         difference = max(abs(a - b) for a, b in zip(losses(contender), expected))
         if kind not in CONTROLS and not difference <= LOSS_DIFFERENCE:
@@ -153,7 +153,7 @@ def turn(contender, size, count):
 
 
 def beyond_compute(took, compute):
-    """By round, ns."""
+    """ns, of each round."""
     return [figures.median(a) - figures.median(b) for a, b in zip(took, compute)]
 
 

@@ -18,7 +18,7 @@ def token(d, name, n):
 
 
 def ours_env(d):
-    """What a program with weightd.train needs, but $WEIGHTD_JOB."""
+    """Environment of a program with weightd.train, without $WEIGHTD_JOB."""
     return d.env | {"PYTHONPATH": str(features.ROOT / "libclient/python"), "WEIGHTD_LIBRARY": str(features.BUILD / "libweightd.so"),
                     "WEIGHTD_TRAIN_LIBRARY": str(features.BUILD / "libweightd-train.so")}
 
