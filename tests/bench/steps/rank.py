@@ -106,14 +106,24 @@ class Weightd(Program):
         self.optimizer.step(loss)
 
     def save(self, folder):
-        self.optimizer.save(folder)
-        return lambda: self.optimizer.save_wait()
+        self.optimizer.save(folder, keep=1)
+        return self.optimizer._trainer.save_wait
 
 
 class Overlap(Weightd):
     """Buckets are summed by a thread while backward runs."""
 
     options = {"form": "two-phase", "overlap": True, "bucket_bytes": 1 << 20}
+
+
+class Bf16(Weightd):
+    """Parameters and gradients in bfloat16, originals in float32."""
+
+    def make(self):
+        from weightd.train import Precision
+
+        self.options = {"precision": Precision(param=torch.bfloat16)}
+        super().make()
 
 
 class Ddp(Program):
@@ -124,7 +134,8 @@ class Ddp(Program):
     def save(self, folder):
         """Rank 0 has all of it."""
         if RANK == 0:
-            torch.save({"model": self.model.module.state_dict(), "optimizer": self.optimizer.state_dict()}, folder / "checkpoint.pt")
+            state = {"model": self.model.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+            torch.save(state, folder / "checkpoint.pt")
         return dist.barrier
 
 
@@ -143,15 +154,16 @@ class Zero(Ddp):
 class Fsdp(Program):
     """FSDP2, each block and the rest a unit."""
 
+    param_dtype = None
+
     def make(self):
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        mesh = init_device_mesh("cpu", (WORLD,))
+        mesh, policy = init_device_mesh("cpu", (WORLD,)), MixedPrecisionPolicy(param_dtype=self.param_dtype)
         self.model = gpt.make(SIZE)
-        for block in self.model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+        for unit in (*self.model.blocks, self.model):
+            fully_shard(unit, mesh=mesh, mp_policy=policy)
         self.optimizer = fused_adamw(self.model.parameters())
 
     def save(self, folder):
@@ -162,6 +174,12 @@ class Fsdp(Program):
         model, optimizer = get_state_dict(self.model, self.optimizer)
         dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
         return dist.barrier
+
+
+class FsdpBf16(Fsdp):
+    """Gathered parameters and gradients in bfloat16, shards in float32."""
+
+    param_dtype = torch.bfloat16
 
 
 class DeepSpeed(Program):
@@ -195,7 +213,8 @@ class DeepSpeed3(DeepSpeed):
 
 
 KINDS = {"single": Single, "compute": Compute, "local": Local, "weightd": Weightd, "weightd-overlap": Overlap, "ddp": Ddp,
-         "zero-redundancy": Zero, "fsdp2": Fsdp, "deepspeed-1": DeepSpeed1, "deepspeed-2": DeepSpeed2, "deepspeed-3": DeepSpeed3}
+         "zero-redundancy": Zero, "fsdp2": Fsdp, "deepspeed-1": DeepSpeed1, "deepspeed-2": DeepSpeed2, "deepspeed-3": DeepSpeed3,
+         "weightd-bf16": Bf16, "fsdp2-bf16": FsdpBf16}
 
 
 def curve(program):
@@ -217,8 +236,9 @@ def parameters(program):
 
 
 def saved(program):
-    """A checkpoint, and then whatever of it is not on the disk yet."""
+    """A checkpoint of a new step, and then whatever of it is not on the disk yet."""
     folder = pathlib.Path(os.environ["SAVE_FOLDER"])
+    program.run()
     dist.barrier()
     started = time.monotonic_ns()
     wait = program.save(folder)

@@ -9,6 +9,7 @@ step        compute: forward and backward alone. local: no communication, and th
             weightd: strategy "shared", one pass over all gradients; weightd-overlap: two-phase, sums during backward.
             Peers: torch's DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2 (a unit each block), DeepSpeed's ZeRO 1
             to 3; over gloo, with the fused AdamW of torch.
+            weightd-bf16 and fsdp2-bf16: 16-bit parameters and gradients; their losses may differ by 0.02.
             "over" is the median of the ratios to weightd in each round
 beyond      a step less that of compute in the same round. "share" is that of ours over the peer's, the median over the
             rounds; a round in which the peer took no longer than compute counts as infinite
@@ -37,9 +38,10 @@ RANKS = 2, 4
 SIZES = {"small": (12, 3), "big": (8, 1)}  # rounds, and samples of each
 CONTROLS = "compute", "local"
 OURS = "weightd", "weightd-overlap"
+BF16 = "weightd-bf16", "fsdp2-bf16"
 GROUPS = ("ddp", "zero-redundancy", "fsdp2"), ("deepspeed-1", "deepspeed-2", "deepspeed-3")
 SAVERS = {"weightd": "weightd", "ddp": "torch.save", "fsdp2": "DCP"}
-LOSS_DIFFERENCE = 2e-6
+LOSS_DIFFERENCE, LOSS_DIFFERENCE_BF16 = 2e-6, 2e-2
 FP32 = 4
 
 
@@ -48,6 +50,8 @@ def measure(report):
         for size in SIZES:
             with server() as d:
                 measure_steps(report, d, size, n)
+    with server() as d:
+        measure_bf16(report, d)
     with server() as d:
         measure_saves(report, d)
     judge_two_nodes(report)
@@ -71,7 +75,7 @@ def judge_two_nodes(report):
 def started(d, kind, size, n, env=None):
     """The ranks of one kind of program."""
     python, own = interpreters.deepspeed() if kind.startswith("deepspeed") else (interpreters.torch(), interpreters.ours_env(d))
-    if kind in OURS:
+    if kind.startswith("weightd"):
         own |= {"WEIGHTD_JOB": interpreters.token(d, f"{kind}-{size}-{n}", n)}
     world = 1 if kind == "single" else n
     return Contender(kind, world, [[python, RANK, kind, size, n]] * world, own | (env or {}))
@@ -84,10 +88,10 @@ def losses(contender):
 
 @contextlib.contextmanager
 def checked(d, kind, size, n, expected, env=None):
-    """Likewise, after steps with the losses that are expected. The controls have others: they change other parameters, or none."""
+    """Likewise, after steps with the expected losses. The controls have others: they change other parameters, or none."""
     with started(d, kind, size, n, env) as contender:
         difference = max(abs(a - b) for a, b in zip(losses(contender), expected))
-        if kind not in CONTROLS and not difference <= LOSS_DIFFERENCE:
+        if kind not in CONTROLS and not difference <= (LOSS_DIFFERENCE_BF16 if kind in BF16 else LOSS_DIFFERENCE):
             raise Failed(f"its losses differ by {difference:.2g} from those of one process")
         contender.difference = difference
         yield contender
@@ -120,30 +124,41 @@ def measure_steps(report, d, size, n):
 
 
 def measure_group(report, size, n, contenders, n_bytes):
-    """The steps of contenders that are there at once. Returns what the targets are about, by name."""
-    n_rounds, count = SIZES[size]
-    turns = {kind: turn(contender, size, count) for kind, contender in contenders.items()}
-    with machine.Others() as others:
-        samples = in_turns(rounds(n_rounds), **turns)
-    found = {}
-    for kind, took in samples.items():
-        report.line(name="step", size=size, ranks=n, contender=kind, **ms(took), **over(took, samples.get("weightd", took)),
-                    loss_difference_e6=None if kind in CONTROLS else contenders[kind].difference * 1e6, other_cpu=others.share)
+    """The steps of contenders that are there at once. Returns figures of the targets, by name."""
+    samples = report_steps(report, size, n, contenders)
+    found = report_memory(report, size, n, contenders, n_bytes)
     beyond = {kind: beyond_compute(took, samples["compute"]) for kind, took in samples.items() if kind != "compute"}
     for kind, each in beyond.items():
+        shares = {ours: share(beyond[ours], each) for ours in OURS if ours in beyond}
         report.line(name="beyond", size=size, ranks=n, contender=kind, p50_ms=figures.median(each) / 1e6,
-                    **{f"share_of_{ours}": share(beyond[ours], each) for ours in OURS if ours in beyond})
-        found |= {(ours, kind): share(beyond[ours], each) for ours in OURS if ours in beyond}
-    for kind, contender in contenders.items():
-        grown = sum(rank[0] for rank in contender.ask("memory"))
-        report.line(name="memory", size=size, ranks=n, contender=kind, bytes=grown, of_parameters=grown / n_bytes)
-        found["memory", kind] = grown
-        sent = sent_in_step(contender)
-        report.line(name="sockets", size=size, ranks=n, contender=kind, bytes=sent,
-                    of_parameters=None if sent is None else sent / n_bytes)
-        found["sockets", kind] = sent
+                    **{f"share_of_{ours}": value for ours, value in shares.items()})
+        found |= {(ours, kind): value for ours, value in shares.items()}
     if {"weightd", "local"} <= samples.keys():
         found["local"] = ratio(samples["weightd"], samples["local"])[1]
+    return found
+
+
+def report_steps(report, size, n, contenders):
+    """Samples by kind; "over" is in terms of the first one of ours."""
+    n_rounds, count = SIZES[size]
+    with machine.Others() as others:
+        samples = in_turns(rounds(n_rounds), **{kind: turn(contender, size, count) for kind, contender in contenders.items()})
+    ours = next((took for kind, took in samples.items() if kind.startswith("weightd")), None)
+    for kind, took in samples.items():
+        report.line(name="step", size=size, ranks=n, contender=kind, **ms(took), **over(took, ours or took),
+                    loss_difference_e6=None if kind in CONTROLS else contenders[kind].difference * 1e6, other_cpu=others.share)
+    return samples
+
+
+def report_memory(report, size, n, contenders, n_bytes):
+    """Bytes of memory and on sockets, by ("memory" or "sockets", kind)."""
+    found = {}
+    for kind, contender in contenders.items():
+        found["memory", kind] = grown = sum(rank[0] for rank in contender.ask("memory"))
+        found["sockets", kind] = sent = sent_in_step(contender)
+        report.line(name="memory", size=size, ranks=n, contender=kind, bytes=grown, of_parameters=grown / n_bytes)
+        report.line(name="sockets", size=size, ranks=n, contender=kind, bytes=sent,
+                    of_parameters=None if sent is None else sent / n_bytes)
     return found
 
 
@@ -182,22 +197,43 @@ def judge_steps(report, size, n, found):
         targets.at_most("growth of memory, weightd over fsdp2", memory[0] / memory[1] if all(memory) else None, 0.45)
 
 
+# --- 16 bits ---------------------------------------------------------------------------------------
+
+
+def measure_bf16(report, d, size="small", n=2):
+    expected, n_bytes = single(d, size, n)
+    with contextlib.ExitStack() as stack:
+        field = Field(report, stack)
+        for kind in BF16:
+            field.enter(kind, lambda kind=kind: checked(d, kind, size, n, expected))
+        report_steps(report, size, n, field.present)
+        report_memory(report, size, n, field.present, n_bytes)
+
+
 # --- Checkpoints -------------------------------------------------------------------------------------
 
 
 def measure_saves(report, d, size="small", n=2):
     expected, _ = single(d, size, n)
-    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(dir=interpreters.BUILD) as folder:
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(dir=interpreters.BUILD) as top:
         field = Field(report, stack)
-        folders = {name: pathlib.Path(folder, name) for name in SAVERS.values()}
         for kind, name in SAVERS.items():
-            folders[name].mkdir()
-            field.enter(name, lambda kind=kind, name=name: checked(d, kind, size, n, expected, {"SAVE_FOLDER": str(folders[name])}))
-        samples = in_turns(rounds(5), **{name: lambda contender=contender: [[max(ranks) for ranks in zip(*contender.ask("save"))]]
-                                         for name, contender in field.present.items()})
-        n_bytes = {name: sum(path.stat().st_size for path in folders[name].rglob("*") if path.is_file()) for name in samples}
-    for name, turns in samples.items():
-        held, whole = ([[each[i] for each in one] for one in turns] for i in range(2))
-        ours = [[[each[i] for each in one] for one in samples.get("weightd", turns)] for i in range(2)]
-        report.line(name="save", size=size, ranks=n, contender=name, held_ms=spread(held)[1] / 1e6, held_over=ratio(held, ours[0])[1],
-                    whole_ms=spread(whole)[1] / 1e6, whole_over=ratio(whole, ours[1])[1], bytes=n_bytes[name])
+            folder = pathlib.Path(top, name)
+            folder.mkdir()
+            field.enter(name, lambda kind=kind, folder=folder: checked(d, kind, size, n, expected, {"SAVE_FOLDER": str(folder)}))
+        samples = in_turns(rounds(5), **{name: lambda saver=saver: [slowest(saver)] for name, saver in field.present.items()})
+        written = {name: sum(path.stat().st_size for path in pathlib.Path(top, name).rglob("*") if path.is_file()) for name in samples}
+    for name, took in samples.items():
+        report.line(name="save", size=size, ranks=n, contender=name, **compared("held", 0, took, samples.get("weightd", took)),
+                    **compared("whole", 1, took, samples.get("weightd", took)), bytes=written[name])
+
+
+def slowest(saver):
+    """Nanoseconds held, and of the whole, each of the slowest rank."""
+    return tuple(max(ranks) for ranks in zip(*saver.ask("save")))
+
+
+def compared(figure, column, took, ours):
+    """One column of samples that have two: its median, and the median of the ratios to ours."""
+    took, ours = ([[sample[column] for sample in turns] for turns in each] for each in (took, ours))
+    return {f"{figure}_ms": spread(took)[1] / 1e6, f"{figure}_over": ratio(took, ours)[1]}
