@@ -43,7 +43,8 @@ class Block(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.attention_norm(x)).chunk(3, -1))
+        parts = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.narrow(functional.gelu(self.wide(self.norm(x))))
@@ -77,7 +78,7 @@ def make(size, device="cpu"):
 
 
 def batches(size, rank, n_ranks, count=8):
-    """A rank's parts of `count` batches: tokens, and those that follow. One rank of one has the whole batches of n_ranks."""
+    """A rank's parts of `count` batches, or all of them for rank None: pairs of tokens and those that follow them."""
     generator = torch.Generator().manual_seed(SEED + 1)
     whole = torch.randint(0, VOCABULARY, (count, n_ranks * size.batch, size.length + 1), generator=generator)
     mine = whole if rank is None else whole[:, rank * size.batch:(rank + 1) * size.batch]
