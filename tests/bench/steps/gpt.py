@@ -86,6 +86,6 @@ def batches(size, rank, n_ranks, count=8):
 
 
 def loss_of(model, batch):
-    """Mean cross entropy."""
+    """Mean cross entropy, in float32 from logits of any type."""
     tokens, following = batch
-    return functional.cross_entropy(model(tokens).flatten(0, 1), following.flatten())
+    return functional.cross_entropy(model(tokens).float().flatten(0, 1), following.flatten())

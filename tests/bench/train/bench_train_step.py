@@ -9,10 +9,10 @@ step        compute: forward and backward alone. local: no communication, and th
             weightd: strategy "shared", one pass over all gradients; weightd-overlap: two-phase, sums during backward.
             Peers: torch's DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2 (a unit each block), DeepSpeed's ZeRO 1
             to 3; over gloo, with the fused AdamW of torch.
-            weightd-bf16 and fsdp2-bf16: 16-bit parameters and gradients; their losses may differ by 0.02.
+            weightd-bf16 and fsdp2-bf16: 16-bit parameters and gradients; their losses may differ by 0.005.
             "over" is the median of the ratios to weightd in each round
 beyond      a step less that of compute in the same round. "share" is that of ours over the peer's, the median over the
-            rounds; a round in which the peer took no longer than compute counts as infinite
+            rounds; a round in which the peer took no longer than compute counts as infinite, as null does
 memory      growth of the private and shared memory of all ranks (PSS without files) since they imported torch; of_parameters:
             in S, the bytes of the parameters
 sockets     bytes on the loopback of an own network namespace, a step
@@ -22,6 +22,7 @@ save        a checkpoint of parameters and optimizer: "held_ms" until training c
 The last line has the targets that this run met, and missed. $BENCH_ROUNDS scales the number of rounds (1).
 """
 import contextlib
+import math
 import pathlib
 import tempfile
 
@@ -41,7 +42,7 @@ OURS = "weightd", "weightd-overlap"
 BF16 = "weightd-bf16", "fsdp2-bf16"
 GROUPS = ("ddp", "zero-redundancy", "fsdp2"), ("deepspeed-1", "deepspeed-2", "deepspeed-3")
 SAVERS = {"weightd": "weightd", "ddp": "torch.save", "fsdp2": "DCP"}
-LOSS_DIFFERENCE, LOSS_DIFFERENCE_BF16 = 2e-6, 2e-2
+LOSS_DIFFERENCE, LOSS_DIFFERENCE_BF16 = 2e-6, 5e-3
 FP32 = 4
 
 
@@ -173,7 +174,9 @@ def beyond_compute(took, compute):
 
 
 def share(ours, theirs):
-    return figures.median(a / b if b > 0 else float("inf") for a, b in zip(ours, theirs))
+    """Median of the rounds; None: it is infinite."""
+    median = figures.median(a / b if b > 0 else math.inf for a, b in zip(ours, theirs))
+    return median if median < math.inf else None
 
 
 def sent_in_step(contender):
@@ -206,8 +209,9 @@ def measure_bf16(report, d, size="small", n=2):
         field = Field(report, stack)
         for kind in BF16:
             field.enter(kind, lambda kind=kind: checked(d, kind, size, n, expected))
-        report_steps(report, size, n, field.present)
-        report_memory(report, size, n, field.present, n_bytes)
+        if field.present:
+            report_steps(report, size, n, field.present)
+            report_memory(report, size, n, field.present, n_bytes)
 
 
 # --- Checkpoints -------------------------------------------------------------------------------------
