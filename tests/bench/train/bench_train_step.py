@@ -98,18 +98,27 @@ def checked(d, kind, size, n, expected, env=None):
         yield contender
 
 
-def single(d, size, n):
-    """Losses of one process with the batches of n ranks, and the bytes of its parameters."""
-    with started(d, "single", size, n) as contender:
-        return losses(contender), FP32 * contender.ask("parameters")[0][0]
+def single(report, d, size, n):
+    """Losses of one process with the batches of n ranks, and the bytes of its parameters. None: there is no torch."""
+    try:
+        with started(d, "single", size, n) as contender:
+            return losses(contender), FP32 * contender.ask("parameters")[0][0]
+    except Failed as e:
+        report.line(name="peer", peer="single", skipped=str(e))
+        return None
 
 
 # --- Steps -------------------------------------------------------------------------------------------
 
 
 def measure_steps(report, d, size, n):
-    expected, n_bytes = single(d, size, n)
-    shares = {}
+    reference = single(report, d, size, n)
+    judge_steps(report, size, n, measure_groups(report, d, size, n, *reference) if reference else {})
+
+
+def measure_groups(report, d, size, n, expected, n_bytes):
+    """Each group of peers, beside the controls and ours. Returns figures of the targets, by name."""
+    found = {}
     with contextlib.ExitStack() as stack:
         field = Field(report, stack)
         for kind in (*CONTROLS, *OURS):
@@ -120,12 +129,12 @@ def measure_steps(report, d, size, n):
                 for kind in group:
                     peers.enter(kind, lambda kind=kind: checked(d, kind, size, n, expected))
                 if peers.present or i == 0:
-                    shares |= measure_group(report, size, n, field.present | peers.present, n_bytes)
-    judge_steps(report, size, n, shares)
+                    found = measure_group(report, size, n, field.present | peers.present, n_bytes) | found
+    return found
 
 
 def measure_group(report, size, n, contenders, n_bytes):
-    """The steps of contenders that are there at once. Returns figures of the targets, by name."""
+    """The contenders that are there at once."""
     samples = report_steps(report, size, n, contenders)
     found = report_memory(report, size, n, contenders, n_bytes)
     beyond = {kind: beyond_compute(took, samples["compute"]) for kind, took in samples.items() if kind != "compute"}
@@ -204,7 +213,10 @@ def judge_steps(report, size, n, found):
 
 
 def measure_bf16(report, d, size="small", n=2):
-    expected, n_bytes = single(d, size, n)
+    reference = single(report, d, size, n)
+    if reference is None:
+        return
+    expected, n_bytes = reference
     with contextlib.ExitStack() as stack:
         field = Field(report, stack)
         for kind in BF16:
@@ -218,7 +230,10 @@ def measure_bf16(report, d, size="small", n=2):
 
 
 def measure_saves(report, d, size="small", n=2):
-    expected, _ = single(d, size, n)
+    reference = single(report, d, size, n)
+    if reference is None:
+        return
+    expected, _ = reference
     with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(dir=interpreters.BUILD) as top:
         field = Field(report, stack)
         for kind, name in SAVERS.items():
