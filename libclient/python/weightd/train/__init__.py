@@ -31,6 +31,10 @@ of the gradient, not the mean; torch.nn.utils.clip_grad_norm_() therefore must n
 by the norm of the mean. With overlap=True p.grad is None once it is handed over, and clip_grad_norm_() clips nothing,
 in silence.
 
+Checkpoints. opt.save("checkpoints") writes a checkpoint while training goes on, and opt.load("checkpoints") gives it to
+a new job, with any number of ranks; torch_state("checkpoints") gives it to torch without a job. A killed rank needs
+neither: its job has all of it.
+
 Deadline. A rank waits in a step for up to shard(deadline=) seconds for the others, and raises Timeout. Rank 0 must not
 evaluate or publish for longer than that: the others wait in their next step meanwhile.
 
@@ -51,10 +55,11 @@ if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
                       "register_post_accumulate_grad_hook()")
 
 from ._abi import NotANumber, RankBusy, RankDied  # noqa: E402
+from ._checkpoint import torch_state  # noqa: E402
 from ._mesh import Mesh, init_mesh  # noqa: E402
 from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
 from ._sharded import no_sync, shard  # noqa: E402
 from ._trainer import Traffic  # noqa: E402
 
 __all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "RankBusy", "RankDied", "Traffic", "init_mesh",
-           "no_sync", "shard"]
+           "no_sync", "shard", "torch_state"]
