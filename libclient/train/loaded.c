@@ -52,6 +52,7 @@ static void set_words(struct weightd_train *t)
 		struct control_rank *words = arena_rank(&t->arena, rank);
 
 		words->n_skipped[0] = words->n_skipped[1] = t->loaded.n_skipped;
+		words->scales[0] = words->scales[1] = t->loaded.scale;
 		wait_publish(&words->norm_step, step);
 		wait_publish(&words->param, step);
 		wait_publish(&words->grad, step);

@@ -7,20 +7,9 @@
 #define FOLDER_PREFIX "step-"
 #define FOLDER_DIGITS 12
 
-bool checkpoint_is_trained(const struct weightd_train_tensor *t)
-{
-	return t->role == WEIGHTD_PARAM && !t->frozen;
-}
-
-uint64_t checkpoint_element(const struct weightd_plan *p, const struct weightd_train_tensor *t)
-{
-	(void)p;
-	return t->offset / sizeof(float);
-}
-
 uint32_t checkpoint_owner(const struct weightd_plan *p, const struct weightd_train_tensor *t)
 {
-	uint64_t element = checkpoint_element(p, t);
+	uint64_t element = plan_elements(p, t).begin;
 	uint32_t rank = 0;
 
 	while (rank + 1 < p->n_ranks && element >= p->cuts[rank + 1])
@@ -34,13 +23,14 @@ struct plan_interval checkpoint_owned(const struct weightd_plan *p, uint32_t ran
 
 	for (uint32_t i = 0; i < p->n_tensors; i++) {
 		const struct weightd_train_tensor *t = &p->tensors[i];
-		uint64_t element = checkpoint_element(p, t);
+		struct plan_interval elements;
 
-		if (!checkpoint_is_trained(t) || !t->n_bytes || checkpoint_owner(p, t) != rank)
+		if (!plan_is_trained(t) || !t->n_bytes || checkpoint_owner(p, t) != rank)
 			continue;
+		elements = plan_elements(p, t);
 		if (owned.begin == owned.end)
-			owned.begin = element;
-		owned.end = element + t->n_bytes / sizeof(float);
+			owned.begin = elements.begin;
+		owned.end = elements.end;
 	}
 	return owned;
 }
@@ -49,7 +39,7 @@ void checkpoint_files_find(const struct weightd_plan *p, struct checkpoint_files
 {
 	*ret = (struct checkpoint_files){.n = 0};
 	for (uint32_t i = 0; i < p->n_tensors; i++)
-		if (checkpoint_is_trained(&p->tensors[i]) && p->tensors[i].n_bytes)
+		if (plan_is_trained(&p->tensors[i]) && p->tensors[i].n_bytes)
 			ret->numbers[checkpoint_owner(p, &p->tensors[i])] = 1;
 	for (uint32_t rank = 0; rank < p->n_ranks; rank++)
 		if (ret->numbers[rank])
@@ -83,12 +73,24 @@ bool checkpoint_folder_parse(const char *name, uint64_t *ret_step)
 	return strcmp(name, again) == 0;
 }
 
-const char *checkpoint_state_name(const struct weightd_plan *p, uint32_t kind)
+bool checkpoint_state(const struct weightd_plan *p, uint32_t index, struct checkpoint_state *ret)
 {
-	static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const sgd[] = {
-									     "momentum_buffer"};
+	static const char *const moments[][2] = {
+		[WEIGHTD_ADAMW] = {"exp_avg", "exp_avg_sq"},
+		[WEIGHTD_ADAM] = {"exp_avg", "exp_avg_sq"},
+		[WEIGHTD_SGD] = {"momentum_buffer"},
+	};
+	bool has_master = plan_has_master(p);
+	const char *name = CHECKPOINT_MASTER;
 
-	if (kind >= p->n_moments)
-		return NULL;
-	return p->optimizer == WEIGHTD_SGD ? sgd[kind] : adam[kind];
+	*ret = (struct checkpoint_state){.kind = WEIGHTD_KIND_MASTER};
+	if (!has_master || index) {
+		ret->kind = WEIGHTD_KIND_MOMENTS;
+		ret->moment = index - has_master;
+		if (ret->moment >= p->n_moments)
+			return false;
+		name = moments[p->optimizer][ret->moment];
+	}
+	(void)snprintf(ret->suffix, sizeof(ret->suffix), ".%s", name);
+	return true;
 }

@@ -6,7 +6,7 @@
  * interval of the flat range.
  *
  *	model-0000I-of-0000N.safetensors	parameters; those of rank 0 have its buffers, and what is frozen
- *	optimizer-0000I-of-0000N.safetensors	NAME.exp_avg and so on, fp32
+ *	optimizer-0000I-of-0000N.safetensors	NAME.master, NAME.exp_avg and so on, fp32
  *	rank-0000R-of-0000N.safetensors		"state", and "buffer.NAME", of each rank
  *	model.safetensors.index.json, optimizer.safetensors.index.json	the file of each tensor
  *	trainer.json				the rest
@@ -24,17 +24,15 @@
 #define CHECKPOINT_OPTIMIZER "optimizer"
 #define CHECKPOINT_RANK "rank"
 #define CHECKPOINT_STATE "state"
+#define CHECKPOINT_MASTER "master"
 #define CHECKPOINT_BUFFER "buffer."
-#define CHECKPOINT_KINDS_MAX 2 /* of the optimizer's state of one tensor */
+#define CHECKPOINT_STATES_MAX 3 /* of the optimizer, of one tensor */
 #define CHECKPOINT_NAME_MAX 64 /* of a file or folder */
 
 /* Elements of the flat range whose tensors a rank writes; empty: none. */
 struct plan_interval checkpoint_owned(const struct weightd_plan *p, uint32_t rank);
 /* The rank that writes a trained tensor. */
 uint32_t checkpoint_owner(const struct weightd_plan *p, const struct weightd_train_tensor *t);
-bool checkpoint_is_trained(const struct weightd_train_tensor *t);
-/* Elements from the start of the flat range. */
-uint64_t checkpoint_element(const struct weightd_plan *p, const struct weightd_train_tensor *t);
 
 /* The numbers of the files of ranks, from 1 on; 0: it owns nothing, and has none. Rank 0 owns the first tensor. */
 struct checkpoint_files {
@@ -53,5 +51,12 @@ void checkpoint_folder_name(uint64_t step, char ret[CHECKPOINT_NAME_MAX]);
 /* True for such a name. */
 bool checkpoint_folder_parse(const char *name, uint64_t *ret_step);
 
-/* The name of state `kind` of the optimizer: "exp_avg"; NULL: it has fewer. */
-const char *checkpoint_state_name(const struct weightd_plan *p, uint32_t kind);
+/* A state of the optimizer: a flat range of fp32. */
+struct checkpoint_state {
+	char suffix[32]; /* of the tensors' names: ".exp_avg" */
+	enum weightd_kind kind;
+	uint32_t moment; /* MOMENTS: which of them */
+};
+
+/* False: it has fewer. The originals of 16-bit parameters are the first one. */
+bool checkpoint_state(const struct weightd_plan *p, uint32_t index, struct checkpoint_state *ret);

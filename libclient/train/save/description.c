@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,20 +34,19 @@ static int map_name(json_t *map, const char *name, const char *suffix, const cha
 
 static uint32_t writer_of(const struct weightd_plan *p, const struct weightd_train_tensor *t)
 {
-	return checkpoint_is_trained(t) && t->n_bytes ? checkpoint_owner(p, t) : 0;
+	return plan_is_trained(t) && t->n_bytes ? checkpoint_owner(p, t) : 0;
 }
 
 static int map_states(json_t *map, const struct weightd_plan *p,
 		      const struct weightd_train_tensor *t, const char *file, uint64_t *total)
 {
-	const char *kind;
-	char suffix[32];
+	struct plan_interval elements = plan_elements(p, t);
+	struct checkpoint_state state;
 	int r = 0;
 
-	for (uint32_t i = 0; r == 0 && (kind = checkpoint_state_name(p, i)); i++) {
-		(void)snprintf(suffix, sizeof(suffix), ".%s", kind);
-		r = map_name(map, t->name, suffix, file);
-		*total += t->n_bytes;
+	for (uint32_t i = 0; r == 0 && checkpoint_state(p, i, &state); i++) {
+		r = map_name(map, t->name, state.suffix, file);
+		*total += (elements.end - elements.begin) * sizeof(float);
 	}
 	return r;
 }
@@ -68,7 +68,7 @@ static int write_index(const struct folder *f, const struct weightd_plan *p, con
 		if (is_model) {
 			r = map_name(map, t->name, "", file);
 			total += t->n_bytes;
-		} else if (checkpoint_is_trained(t)) {
+		} else if (plan_is_trained(t)) {
 			r = map_states(map, p, t, file, &total);
 		}
 	}
@@ -85,16 +85,19 @@ static int write_trainer(const struct folder *f, const struct weightd_plan *p,
 {
 	cleanup(json_decrefp) json_t *o = NULL;
 	cleanup(freep) char *text = NULL;
-	json_t *plan;
+	json_t *plan, *scale;
 	int r = weightd_plan_json(p, &text);
 
 	if (r < 0)
 		return r;
 	plan = json_loads(text, 0, NULL);
-	o = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:o}", "format", CHECKPOINT_FORMAT, "version",
-		      CHECKPOINT_VERSION, "step", (json_int_t)s->step, "n_skipped",
+	scale = p->has_scaling ? json_pack("{s:f, s:I}", "scale", (double)s->scale.scale,
+					   "n_finite", (json_int_t)s->scale.n_finite)
+			       : json_null();
+	o = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:o, s:o}", "format", CHECKPOINT_FORMAT,
+		      "version", CHECKPOINT_VERSION, "step", (json_int_t)s->step, "n_skipped",
 		      (json_int_t)s->n_skipped, "n_ranks", (json_int_t)p->n_ranks, "optimizer",
-		      optimizer_name(p->optimizer), "plan", plan);
+		      optimizer_name(p->optimizer), "scaling", scale, "plan", plan);
 	return write_json(f, CHECKPOINT_TRAINER, o);
 }
 
@@ -176,6 +179,24 @@ static int check_format(const json_t *o, const char *path)
 	return r;
 }
 
+/* Without it, a plan with scaling begins with its first scale. */
+static int get_scale(const json_t *o, const char *path, struct description *ret)
+{
+	const json_t *scaling = json_object_get(o, "scaling");
+	double scale = json_number_value(json_object_get(scaling, "scale"));
+	uint64_t n_finite = 0;
+	int r;
+
+	if (!scaling || json_is_null(scaling))
+		return 0;
+	r = get_number(scaling, path, "n_finite", UINT32_MAX, &n_finite);
+	if (r == 0 && !(scale > 0 && isnormal((float)scale)))
+		r = fail_damaged(path, "'scale' is no positive number");
+	ret->has_scale = r == 0;
+	ret->scale = (struct control_scale){.scale = (float)scale, .n_finite = (uint32_t)n_finite};
+	return r;
+}
+
 int description_read(const char *folder, struct description *ret)
 {
 	cleanup(json_decrefp) json_t *o = NULL;
@@ -194,6 +215,8 @@ int description_read(const char *folder, struct description *ret)
 		r = get_number(o, path, "n_ranks", WEIGHTD_RANKS_MAX, &n_ranks);
 	if (r == 0)
 		r = get_text(o, path, "optimizer", &optimizer);
+	if (r == 0)
+		r = get_scale(o, path, ret);
 	if (r < 0)
 		return r;
 	ret->n_ranks = (uint32_t)n_ranks;

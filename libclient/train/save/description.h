@@ -13,6 +13,8 @@ struct description {
 	uint64_t step, n_skipped;
 	uint32_t n_ranks;
 	char optimizer[16];
+	bool has_scale;
+	struct control_scale scale;
 };
 
 /* Writes trainer.json and the indexes. `s` is that of rank 0. */

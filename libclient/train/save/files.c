@@ -71,7 +71,7 @@ static int contents_write(const struct contents *c, const struct files_to *to, c
 static uint64_t place_in(const struct snapshot *s, const struct weightd_plan *p,
 			 const struct weightd_train_tensor *t)
 {
-	return checkpoint_element(p, t) - s->owned.begin;
+	return plan_elements(p, t).begin - s->owned.begin;
 }
 
 /* A tensor without bytes has no owner by its elements: rank 0 has it. */
@@ -79,7 +79,7 @@ static bool writes(const struct weightd_train *t, const struct weightd_train_ten
 {
 	uint32_t rank = t->arena.rank;
 
-	if (!checkpoint_is_trained(tensor) || !tensor->n_bytes)
+	if (!plan_is_trained(tensor) || !tensor->n_bytes)
 		return rank == 0;
 	return checkpoint_owner(t->plan, tensor) == rank;
 }
@@ -94,7 +94,8 @@ static const void *value_of(const struct weightd_train *t, const struct snapshot
 		return s->buffers + tensor->offset;
 	if (tensor->frozen)
 		return weightd_train_param(t, index);
-	return s->param + place_in(s, t->plan, tensor) * sizeof(float);
+	return s->param +
+	       place_in(s, t->plan, tensor) * plan_element_size(t->plan, WEIGHTD_KIND_PARAM);
 }
 
 /* The file of tensors that this rank owns. */
@@ -133,15 +134,12 @@ static int write_model(const struct files_to *to, const struct weightd_train *t,
 static int add_states(struct contents *c, const struct weightd_plan *p, const struct snapshot *s,
 		      const struct weightd_train_tensor *tensor)
 {
-	char suffix[32];
-	const char *kind;
+	struct checkpoint_state state;
 	int r = 0;
 
-	for (uint32_t i = 0; r == 0 && (kind = checkpoint_state_name(p, i)); i++) {
-		(void)snprintf(suffix, sizeof(suffix), ".%s", kind);
-		r = contents_add(c, "", tensor, suffix, WEIGHTD_F32,
+	for (uint32_t i = 0; r == 0 && checkpoint_state(p, i, &state); i++)
+		r = contents_add(c, "", tensor, state.suffix, WEIGHTD_F32,
 				 tensor->n_bytes ? s->states[i] + place_in(s, p, tensor) : NULL);
-	}
 	return r;
 }
 
@@ -149,12 +147,12 @@ static int write_optimizer(const struct files_to *to, const struct weightd_train
 			   const struct snapshot *s)
 {
 	cleanup(contents_deinit) struct contents c = {0};
-	int r = contents_init(&c, t->plan->n_tensors * CHECKPOINT_KINDS_MAX);
+	int r = contents_init(&c, t->plan->n_tensors * CHECKPOINT_STATES_MAX);
 
 	for (uint32_t i = 0; r == 0 && i < t->plan->n_tensors; i++) {
 		const struct weightd_train_tensor *tensor = &t->plan->tensors[i];
 
-		if (checkpoint_is_trained(tensor) && writes(t, tensor))
+		if (plan_is_trained(tensor) && writes(t, tensor))
 			r = add_states(&c, t->plan, s, tensor);
 	}
 	if (r < 0)

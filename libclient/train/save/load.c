@@ -15,6 +15,7 @@
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/save/description.h"
+#include "libclient/train/scale.h"
 #include "libclient/train/trainer.h"
 
 struct loading {
@@ -140,22 +141,22 @@ static int check_plan(const struct loading *l)
 static struct plan_interval part_of(const struct weightd_train *t,
 				    const struct weightd_train_tensor *tensor)
 {
-	uint64_t first = checkpoint_element(t->plan, tensor);
-	uint64_t end = first + tensor->n_bytes / sizeof(float);
-	struct plan_interval part = t->arena.updated;
+	struct plan_interval all = plan_elements(t->plan, tensor), part = t->arena.updated;
 
-	part.begin = part.begin > first ? part.begin : first;
-	part.end = part.end < end ? part.end : end;
+	part.begin = part.begin > all.begin ? part.begin : all.begin;
+	part.end = part.end < all.end ? part.end : all.end;
 	if (part.begin >= part.end)
 		return (struct plan_interval){0, 0};
-	return (struct plan_interval){part.begin - first, part.end - first};
+	return (struct plan_interval){part.begin - all.begin, part.end - all.begin};
 }
 
-/* The place of an element of a tensor in a range of fp32 that begins with the updated elements. */
-static float *place_of(const struct weightd_train *t, float *range,
-		       const struct weightd_train_tensor *tensor, uint64_t element)
+/* The place of an element of a tensor in a range, which begins with the updated elements. */
+static uint8_t *place_of(const struct weightd_train *t, enum weightd_kind kind, void *range,
+			 const struct weightd_train_tensor *tensor, uint64_t element)
 {
-	return range + (checkpoint_element(t->plan, tensor) + element - t->arena.updated.begin);
+	uint64_t at = plan_elements(t->plan, tensor).begin + element - t->arena.updated.begin;
+
+	return (uint8_t *)range + at * plan_element_size(t->plan, kind);
 }
 
 static int load_values(struct loading *l, const struct weightd_train_tensor *tensor,
@@ -163,33 +164,37 @@ static int load_values(struct loading *l, const struct weightd_train_tensor *ten
 {
 	struct weightd_train *t = l->t;
 	uint32_t own = plan_copy(t->plan, t->arena.rank);
-	uint64_t size = (part.end - part.begin) * sizeof(float);
+	uint64_t element = plan_element_size(t->plan, WEIGHTD_KIND_PARAM);
+	uint64_t size = (part.end - part.begin) * element;
 	struct weightd_tensor from;
-	float *to;
+	uint8_t *to;
 	int r = open_file(l, json_string_value(json_object_get(l->model, tensor->name)));
 
 	if (r == 0)
 		r = find(l, tensor->name, tensor, tensor->dtype, &from);
-	if (r < 0 || !size)
+	if (r < 0)
 		return r;
-	to = place_of(t, t->arena.params[own], tensor, part.begin);
-	r = read_bytes(l, &from, part.begin * sizeof(float), to, size);
+	to = place_of(t, WEIGHTD_KIND_PARAM, t->arena.params[own], tensor, part.begin);
+	r = read_bytes(l, &from, part.begin * element, to, size);
 	for (uint32_t i = 0; r == 0 && i < t->plan->n_copies && !plan_is_replicated(t->plan); i++)
 		if (i != own)
-			memcpy(place_of(t, t->arena.params[i], tensor, part.begin), to, size);
+			memcpy(place_of(t, WEIGHTD_KIND_PARAM, t->arena.params[i], tensor,
+					part.begin),
+			       to, size);
 	return r;
 }
 
-static int load_state(struct loading *l, const struct weightd_train_tensor *tensor, uint32_t kind,
-		      struct plan_interval part)
+static int load_state(struct loading *l, const struct weightd_train_tensor *tensor,
+		      const struct checkpoint_state *state, struct plan_interval part)
 {
+	struct arena *a = &l->t->arena;
+	float *range = state->kind == WEIGHTD_KIND_MASTER ? a->master : a->moments[state->moment];
 	char name[WEIGHTD_TENSOR_NAME_MAX + 64];
 	struct weightd_tensor from;
 	const char *file;
 	int r;
 
-	(void)snprintf(name, sizeof(name), "%s.%s", tensor->name,
-		       checkpoint_state_name(l->t->plan, kind));
+	(void)snprintf(name, sizeof(name), "%s%s", tensor->name, state->suffix);
 	file = json_string_value(json_object_get(l->optimizer, name));
 	if (!file)
 		return missing(name);
@@ -199,26 +204,66 @@ static int load_state(struct loading *l, const struct weightd_train_tensor *tens
 	if (r < 0)
 		return r;
 	return read_bytes(l, &from, part.begin * sizeof(float),
-			  place_of(l->t, l->t->arena.moments[kind], tensor, part.begin),
+			  place_of(l->t, state->kind, range, tensor, part.begin),
 			  (part.end - part.begin) * sizeof(float));
 }
 
-/* Files of parameters, then those of the optimizer: each is opened once. */
-static int load_trained(struct loading *l)
+static int load_states(struct loading *l, const struct weightd_train_tensor *tensor,
+		       struct plan_interval part)
+{
+	struct checkpoint_state state;
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && checkpoint_state(l->t->plan, i, &state); i++)
+		r = load_state(l, tensor, &state, part);
+	return r;
+}
+
+/* Calls `load` for each tensor that this rank updates elements of. Files are in the order of tensors. */
+static int for_each_part(struct loading *l,
+			 int (*load)(struct loading *l, const struct weightd_train_tensor *tensor,
+				     struct plan_interval part))
 {
 	const struct weightd_plan *p = l->t->plan;
 	int r = 0;
 
-	for (uint32_t pass = 0; r == 0 && pass <= p->n_moments; pass++)
-		for (uint32_t i = 0; r == 0 && i < p->n_tensors; i++) {
-			const struct weightd_train_tensor *tensor = &p->tensors[i];
-			struct plan_interval part = part_of(l->t, tensor);
+	for (uint32_t i = 0; r == 0 && i < p->n_tensors; i++) {
+		const struct weightd_train_tensor *tensor = &p->tensors[i];
+		struct plan_interval part = {0, 0};
 
-			if (!checkpoint_is_trained(tensor) || part.begin == part.end)
-				continue;
-			r = pass ? load_state(l, tensor, pass - 1, part)
-				 : load_values(l, tensor, part);
-		}
+		if (plan_is_trained(tensor))
+			part = part_of(l->t, tensor);
+		if (part.begin < part.end)
+			r = load(l, tensor, part);
+	}
+	return r;
+}
+
+/* Those that are not trained have one copy, which rank 0 fills. */
+static int load_frozen(struct loading *l)
+{
+	struct weightd_train *t = l->t;
+	struct weightd_tensor from;
+	uint8_t *all = NULL;
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && t->arena.rank == 0 && i < t->plan->n_tensors; i++) {
+		const struct weightd_train_tensor *tensor = &t->plan->tensors[i];
+
+		if (!tensor->frozen || !tensor->n_bytes)
+			continue;
+		if (!all)
+			all = arena_map_all(&t->arena, WEIGHTD_KIND_FROZEN, 0);
+		if (!all)
+			return -ENOMEM;
+		r = open_file(l, json_string_value(json_object_get(l->model, tensor->name)));
+		if (r == 0)
+			r = find(l, tensor->name, tensor, tensor->dtype, &from);
+		if (r == 0)
+			r = read_bytes(l, &from, 0, all + tensor->offset, tensor->n_bytes);
+	}
+	if (all)
+		arena_unmap_all(&t->arena, all);
 	return r;
 }
 
@@ -303,14 +348,19 @@ static int loading_init(struct loading *l, struct weightd_train *t, const char *
 
 static int load_all(struct loading *l)
 {
+	struct checkpoint_state first;
 	int r = description_read_index(l->folder, CHECKPOINT_MODEL, &l->model);
 
-	if (r == 0 && l->t->plan->n_moments)
+	if (r == 0 && checkpoint_state(l->t->plan, 0, &first))
 		r = description_read_index(l->folder, CHECKPOINT_OPTIMIZER, &l->optimizer);
 	if (r == 0)
 		r = check_plan(l);
 	if (r == 0)
-		r = load_trained(l);
+		r = for_each_part(l, load_values);
+	if (r == 0)
+		r = for_each_part(l, load_states);
+	if (r == 0)
+		r = load_frozen(l);
 	return r < 0 ? r : load_rank(l);
 }
 
@@ -336,6 +386,15 @@ static int check_load(const struct weightd_train *t)
 	return 0;
 }
 
+static struct control_scale scale_of(const struct loading *l)
+{
+	const struct weightd_train *t = l->t;
+
+	if (!t->plan->has_scaling || l->description.has_scale)
+		return l->description.scale;
+	return scale_at(&t->arena, 0);
+}
+
 int weightd_train_load(struct weightd_train *t, const char *path)
 {
 	cleanup(loading_deinit) struct loading l = {0};
@@ -354,7 +413,8 @@ int weightd_train_load(struct weightd_train *t, const char *path)
 		return r;
 	t->loaded = (struct trainer_loaded){.is_there = true,
 					    .step = l.description.step,
-					    .n_skipped = l.description.n_skipped};
+					    .n_skipped = l.description.n_skipped,
+					    .scale = scale_of(&l)};
 	if (!t->is_begun)
 		return 0;
 	r = loaded_settle(t);

@@ -6,6 +6,7 @@
 
 #include "ipc/base/num.h"
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/scale.h"
 #include "libclient/train/trainer.h"
 
 #define ALIGN 64
@@ -15,19 +16,23 @@ static uint64_t room(uint64_t size)
 	return (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Bytes of the owned elements in a range of fp32. */
-static uint64_t flat_size(const struct snapshot *s)
+/* Bytes of the owned elements in a kind of memory. */
+static uint64_t owned_size(const struct snapshot *s, const struct weightd_plan *p,
+			   enum weightd_kind kind)
 {
-	return (s->owned.end - s->owned.begin) * sizeof(float);
+	return (s->owned.end - s->owned.begin) * plan_element_size(p, kind);
 }
 
 static int allocate(struct snapshot *s, const struct weightd_plan *p)
 {
+	struct checkpoint_state state;
 	char size[NUM_SIZE_MAX];
 	void *memory;
 
-	s->size = room(flat_size(s)) * (1 + p->n_moments) + room(p->buffer_size) +
+	s->size = room(owned_size(s, p, WEIGHTD_KIND_PARAM)) + room(p->buffer_size) +
 		  room(s->state_size) + ALIGN;
+	for (uint32_t i = 0; checkpoint_state(p, i, &state); i++)
+		s->size += room(owned_size(s, p, state.kind));
 	memory = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		return train_fail(-ENOMEM,
@@ -48,20 +53,21 @@ static void *put(uint8_t **at, const void *from, uint64_t size)
 	return to;
 }
 
-/* Moments of other ranks' shards, too: a tensor may begin in this rank's and end in another's. */
-static int put_moments(struct weightd_train *t, struct snapshot *s, uint8_t **at)
+/* Shards of other ranks, too: a tensor may begin in this rank's and end in another's. */
+static int put_states(struct weightd_train *t, struct snapshot *s, uint8_t **at)
 {
 	const struct weightd_plan *p = t->plan;
 	uint32_t range = plan_is_replicated(p) ? t->arena.rank : 0;
+	struct checkpoint_state state;
 
-	for (uint32_t i = 0; i < p->n_moments && s->owned.begin < s->owned.end; i++) {
-		uint64_t offset = (i * p->n_elements + s->owned.begin) * sizeof(float);
-		const void *mapped = arena_map_range(&t->arena, WEIGHTD_KIND_MOMENTS, range, offset,
-						     flat_size(s));
+	for (uint32_t i = 0; s->owned.begin < s->owned.end && checkpoint_state(p, i, &state); i++) {
+		uint64_t size = owned_size(s, p, state.kind);
+		uint64_t offset = (state.moment * p->n_elements + s->owned.begin) * sizeof(float);
+		const void *mapped = arena_map_range(&t->arena, state.kind, range, offset, size);
 
 		if (!mapped)
 			return -ENOMEM;
-		s->states[i] = put(at, mapped, flat_size(s));
+		s->states[i] = put(at, mapped, size);
 		arena_unmap_range(&t->arena, mapped);
 	}
 	return 0;
@@ -77,6 +83,12 @@ static void put_buffers(struct weightd_train *t, struct snapshot *s, uint8_t **a
 		s->buffers = put(at, from, t->plan->buffer_size);
 }
 
+static const uint8_t *param_of(const struct weightd_train *t, uint64_t element)
+{
+	return (const uint8_t *)t->arena.param +
+	       element * plan_element_size(t->plan, WEIGHTD_KIND_PARAM);
+}
+
 int snapshot_take(struct weightd_train *t, struct snapshot *ret)
 {
 	struct snapshot s = {.owned = checkpoint_owned(t->plan, t->arena.rank), .step = t->step};
@@ -88,8 +100,10 @@ int snapshot_take(struct weightd_train *t, struct snapshot *ret)
 		return r;
 	at = s.memory;
 	s.n_skipped = trainer_words(t)->n_skipped[s.step % 2];
-	s.param = put(&at, t->arena.param + s.owned.begin, flat_size(&s));
-	r = put_moments(t, &s, &at);
+	if (t->plan->has_scaling)
+		s.scale = scale_at(&t->arena, s.step);
+	s.param = put(&at, param_of(t, s.owned.begin), owned_size(&s, t->plan, WEIGHTD_KIND_PARAM));
+	r = put_states(t, &s, &at);
 	if (r < 0) {
 		snapshot_free(&s);
 		return r;

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "libclient/train/plan/control.h"
 #include "libclient/train/save/checkpoint.h"
 
 struct weightd_train;
@@ -15,10 +16,11 @@ struct weightd_train;
 struct snapshot {
 	struct plan_interval owned; /* elements of the flat range */
 	uint64_t step, n_skipped;
+	struct control_scale scale; /* of the loss; plans with scaling */
 	uint8_t *memory; /* all of it */
 	uint64_t size;
 	const uint8_t *param; /* of owned */
-	const float *states[CHECKPOINT_KINDS_MAX]; /* NULL: the optimizer has fewer */
+	const float *states[CHECKPOINT_STATES_MAX]; /* as checkpoint_state() has them; NULL: fewer */
 	const uint8_t *buffers; /* of this rank; NULL: none */
 	const void *state; /* the caller's */
 	uint64_t state_size;
