@@ -50,7 +50,7 @@ static DIR *list(int fd)
 
 /* --- Removal --------------------------------------------------------------------------------------- */
 
-/* All that is in it as well, without following links. 0 or the first -errno. */
+/* All that is in it as well, without following links. Another save may remove it, too. 0 or the first -errno. */
 static int remove_folder(int parent_fd, const char *name)
 {
 	cleanup(fd_closep) int fd = openat(parent_fd, name, OPEN_FOLDER);
@@ -64,9 +64,10 @@ static int remove_folder(int parent_fd, const char *name)
 			continue;
 		if (unlinkat(fd, e->d_name, 0) < 0)
 			r = errno == EISDIR ? remove_folder(fd, e->d_name) : -errno;
-		first = first ? first : r;
+		if (r != -ENOENT)
+			first = first ? first : r;
 	}
-	if (unlinkat(parent_fd, name, AT_REMOVEDIR) < 0)
+	if (unlinkat(parent_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
 		return first ? first : -errno;
 	return 0;
 }
@@ -187,23 +188,34 @@ int folder_write(const struct folder *f, const char *name, const char *text)
 
 /* --- Commit ---------------------------------------------------------------------------------------- */
 
-/* The hidden name has the older checkpoint then, if there was one. */
-static int give_name(struct folder *f)
+/* The hidden name has the older checkpoint then, if there was one. -EAGAIN: another save removed that meanwhile. */
+static int try_name(struct folder *f, const char *name)
 {
-	char name[CHECKPOINT_NAME_MAX];
-
-	checkpoint_folder_name(f->step, name);
 	if (renameat2(f->fd, f->hidden, f->fd, name, RENAME_NOREPLACE) == 0) {
 		f->hidden[0] = '\0';
 		return 0;
 	}
-	if (errno == EEXIST)
-		return renameat2(f->fd, f->hidden, f->fd, name, RENAME_EXCHANGE) < 0 ? -errno : 0;
+	if (errno == EEXIST) {
+		if (renameat2(f->fd, f->hidden, f->fd, name, RENAME_EXCHANGE) == 0)
+			return 0;
+		return errno == ENOENT ? -EAGAIN : -errno;
+	}
 	/* Some file systems have no flags: a rename replaces an empty folder, and nothing else. */
 	if (errno != EINVAL || renameat(f->fd, f->hidden, f->fd, name) < 0)
 		return -errno;
 	f->hidden[0] = '\0';
 	return 0;
+}
+
+static int give_name(struct folder *f)
+{
+	char name[CHECKPOINT_NAME_MAX];
+	int r = -EAGAIN;
+
+	checkpoint_folder_name(f->step, name);
+	for (int i = 0; r == -EAGAIN && i < TRIES_MAX; i++)
+		r = try_name(f, name);
+	return r == -EAGAIN ? -ENOENT : r;
 }
 
 bool folder_is_checkpoint(int parent_fd, const char *path)

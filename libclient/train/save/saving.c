@@ -111,6 +111,19 @@ static int wait_for_all(struct saving *s)
 	return first;
 }
 
+/* Ends a save without a folder. A rank that has begun it has read the result of the one before. */
+static int lead_nowhere(struct saving *s, int r)
+{
+	char sentence[CONTROL_SENTENCE];
+
+	(void)snprintf(sentence, sizeof(sentence), "%s", weightd_train_error());
+	for (uint32_t rank = 1; rank < s->train->plan->n_ranks; rank++)
+		(void)wait_until(s, rank, &words_of(s, rank)->begun, "begin the save");
+	(void)train_fail(r, "%s", sentence);
+	saving_publish(head_of(s), s->number, r);
+	return r;
+}
+
 static int lead(struct saving *s)
 {
 	cleanup(folder_deinit) struct folder folder = FOLDER_INIT;
@@ -118,10 +131,8 @@ static int lead(struct saving *s)
 	char sentence[CONTROL_SENTENCE] = "";
 	int r = folder_open(&folder, s->path, s->snapshot.step), all;
 
-	if (r < 0) {
-		saving_publish(head, s->number, r);
-		return r;
-	}
+	if (r < 0)
+		return lead_nowhere(s, r);
 	head->tag = folder.tag;
 	wait_publish(&head->begun, s->number);
 	r = write_files(s, folder.tag);
