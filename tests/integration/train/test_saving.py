@@ -69,24 +69,24 @@ def losses_of(job, rank):
 @pytest.mark.plain
 def test_f_9_a_checkpoint_of_4_ranks_has_all_values_for_3_2_and_1_and_each_reads_its_part(make_job, folder):
     model = {"ballast": 60_000}  # more than headers, so that a rank that reads too much is found
-    base = make_job(4, steps=6, save=folder, save_from=6, **model).run()
-    assert saved_in(folder) == [STEP(6)] and not saves(base)
-    plan = json.loads((folder / STEP(6) / "trainer.json").read_text())["plan"]
+    base = make_job(4, steps=3, save=folder, save_from=3, **model).run()
+    assert saved_in(folder) == [STEP(3)] and not saves(base)
+    plan = json.loads((folder / STEP(3) / "trainer.json").read_text())["plan"]
     flat = base.params()
-    for name, (dtype, shape, content) in tensors(folder / STEP(6), "model").items():
+    for name, (dtype, shape, content) in tensors(folder / STEP(3), "model").items():
         (row,) = (row for row in plan["tensors"] if row["name"] == name)
         assert (dtype, shape) == (row["dtype"], row["shape"])
         if row["role"] == "param":
             assert content == flat[row["offset"]:row["offset"] + row["n_bytes"]], name
     for n in (1, 2, 3, 4):
-        job = make_job(n, steps=6, load=folder, **model).run()
+        job = make_job(n, steps=3, load=folder, **model).run()
         found, wanted = job.bytes(), base.bytes()
         for name in ("0.PARAM", "PARAM", "MOMENTS", "0.state"):
             assert found[name] == wanted[name], f"{name} of {n} ranks"
         for rank, report in enumerate(job.reports()):
             begin, end = report["shard"]
             own = 3 * 4 * (end - begin)  # a parameter and two moments
-            rest = headers_of(folder / STEP(6), "model", "optimizer", "rank") + 4096 + sum(
+            rest = headers_of(folder / STEP(3), "model", "optimizer", "rank") + 4096 + sum(
                 row["n_bytes"] for row in plan["tensors"] if row["role"] == "buffer")
             assert report["loaded"] <= own + rest, f"rank {rank} of {n}"
             assert n == 1 or own + rest < 3 * len(flat), "no bound"
@@ -119,7 +119,7 @@ def plain(make_job):
 
 @pytest.mark.timeout(1800)
 def test_ranks_that_are_killed_while_they_save_leave_whole_checkpoints_alone(make_job, folder, plain):
-    steps, n = 10 * KILLS, 3
+    steps, n = 4 * KILLS, 3
     job, choose = make_job(n, steps=steps, save=folder, keep=2, save_wait=True), random.Random(KILLS)
     job.start_all()
     for _ in range(KILLS):
