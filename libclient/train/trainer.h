@@ -29,6 +29,13 @@ struct trainer_saving {
 	void (*end)(struct weightd_train *t); /* cancels it, and frees the state */
 };
 
+/* Values written between steps, by this process. */
+struct write {
+	uint64_t step; /* committed steps; the number is about them */
+	uint32_t n_ended; /* calls of weightd_train_write_end() */
+	bool is_open;
+};
+
 struct weightd_train {
 	struct weightd_plan *plan;
 	struct weightd *w; /* the job keeps it open */
@@ -40,6 +47,7 @@ struct weightd_train {
 	uint64_t step; /* completed by this rank: its gradients are handed over, and the update that goes with it is done */
 	uint8_t *buffers; /* the caller's, plan->buffer_size bytes; NULL: none */
 	void **filled; /* ranges that rank 0 fills, writable whole: see fill.h; NULL entries: not mapped */
+	struct write write;
 	struct handover handover;
 	struct overlap overlap;
 	struct touched touched;

@@ -383,6 +383,8 @@ static int check_load(const struct weightd_train *t)
 				  "job '%s' has begun step %" PRIu64
 				  ", and a checkpoint is loaded before the first one",
 				  weightd_job_name(t->arena.job), step ? step : 1);
+	if (t->write.is_open)
+		return train_fail(-EINVAL, "call weightd_train_write_end() before a load");
 	return 0;
 }
 

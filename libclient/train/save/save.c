@@ -87,6 +87,8 @@ static int check_save(struct weightd_train *t)
 				  "step %" PRIu64
 				  " has begun and is not complete; call weightd_train_update() again",
 				  t->step + 1);
+	if (t->write.is_open)
+		return train_fail(-EINVAL, "call weightd_train_write_end() before a save");
 	return t->saving.state ? 0 : saving_new(t);
 }
 

@@ -58,8 +58,10 @@ from ._abi import NotANumber, RankBusy, RankDied  # noqa: E402
 from ._checkpoint import torch_state  # noqa: E402
 from ._mesh import Mesh, init_mesh  # noqa: E402
 from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
+from ._precision import Precision, Scaler  # noqa: E402
 from ._sharded import no_sync, shard  # noqa: E402
 from ._trainer import Traffic  # noqa: E402
+from ._writable import writable  # noqa: E402
 
-__all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "RankBusy", "RankDied", "Traffic", "init_mesh",
-           "no_sync", "shard", "torch_state"]
+__all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "Precision", "RankBusy", "RankDied", "Scaler",
+           "Traffic", "init_mesh", "no_sync", "shard", "torch_state", "writable"]
