@@ -80,6 +80,13 @@ static const struct option {
 	OPTION("release", TEXT, release),
 	OPTION("progress", TEXT, progress),
 	OPTION("report", TEXT, report),
+	OPTION("save", TEXT, save),
+	OPTION("save-every", U64, save_every),
+	OPTION("save-from", U64, save_from),
+	OPTION("hold-save", U64, hold_save),
+	OPTION("save-wait", FLAG, save_wait),
+	OPTION("keep", U32, keep),
+	OPTION("load", TEXT, load),
 #undef OPTION
 };
 
@@ -152,6 +159,7 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 		.form = "auto",
 		.on_death = "wait",
 		.rank = UINT32_MAX,
+		.save_every = 1,
 	};
 
 	for (int i = 1; i < argc; i++) {
@@ -165,7 +173,7 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 			refuse(program, "bad value", argv[i]);
 	}
 	t.model.has_side = t.unused_layer;
-	if (!t.n || !t.no_sync || !t.groups || t.groups > TASK_GROUPS ||
+	if (!t.n || !t.save_every || !t.no_sync || !t.groups || t.groups > TASK_GROUPS ||
 	    t.model.length > DATA_LENGTH_MAX || !t.model.heads || t.model.width % t.model.heads)
 		refuse(program, "impossible combination of", "options");
 	*ret = t;
