@@ -218,7 +218,7 @@ int overlap_end(struct weightd_train *t, uint64_t step)
 	o->is_complete = true;
 	pthread_cond_broadcast(&o->changed);
 	pthread_mutex_unlock(&o->lock);
-	r = wait_for_thread(&t->place, &o->done, step);
+	r = wait_for_thread(&t->place, &o->done, step, "sum gradients");
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&o->lock);

@@ -48,7 +48,7 @@ def hidden_in(folder):
 
 
 def saves(job):
-    """What its ranks wrote about saves that failed."""
+    """Lines that its ranks wrote about saves that failed."""
     return [line for rank in range(job.n) for line in (job.folder / f"{rank}.errors").read_text().splitlines()]
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_was_loaded_goes_on_as_the_one_that_saved(make_job, oracle, f
     assert difference(found, losses[16:]) <= 2e-6
 
 
-# --- What may go wrong in a save ----------------------------------------------------------------------
+# --- Trouble in a save ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def test_a_save_whose_rank_0_dies_leaves_nothing_that_the_next_does_not_remove(m
     assert saved_in(folder) == [STEP(10), STEP(12)]
 
 
-# --- What may go wrong in a load ----------------------------------------------------------------------
+# --- Trouble in a load ----------------------------------------------------------------------
 
 
 def changed(path, change):
@@ -286,7 +286,7 @@ def checkpoint(make_job, folder):
 
 
 def refused(job, rank=0, **options):
-    """What a rank writes that cannot load."""
+    """The sentence of a rank that cannot load."""
     errors = job.folder / f"{rank}.errors"
     errors.write_text("")
     status, text = job.start(rank, **options).wait()
