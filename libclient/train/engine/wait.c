@@ -363,8 +363,11 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		   const struct wait_reason *reason,
 		   uint32_t (*find_rank)(const struct wait_reason *reason))
 {
+	bool waits = !has_arrived(word, value);
 	int r = 0;
 
+	if (waits)
+		status_wait(p->lane, reason->topic, reason->rank);
 	if (!wait_awake(p, word, value)) {
 		struct wait w = {.place = p,
 				 .reason = reason,
@@ -376,6 +379,8 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		r = wait_asleep(&w, word, value);
 		atomic_fetch_sub(&word->n_waiters, 1);
 	}
+	if (waits)
+		status_enter(p->lane, CONTROL_UPDATING);
 	/* A rank that was quick is met as well, once. */
 	if (r == 0 && rank_pid(p, reason->rank) == 0)
 		(void)rank_meet(p, reason->rank);
