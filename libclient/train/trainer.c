@@ -221,7 +221,6 @@ int weightd_train_begin(struct weightd_train *t)
 	r = t->loaded.is_there ? loaded_settle(t) : wait_for(&t->place, filled, 1, &reason);
 	if (!r)
 		r = loaded_adopt(t, trainer_word(filled) - 1);
-
 	status_enter(&t->status.main, CONTROL_COMPUTING);
 	if (r < 0)
 		return r;
@@ -232,4 +231,73 @@ int weightd_train_begin(struct weightd_train *t)
 	t->is_begun = true;
 	overlap_begin(t, t->step + 1);
 	return 0;
+}
+
+/* --- Accessors -------------------------------------------------------------------------------------- */
+
+const struct weightd_plan *weightd_train_plan(const struct weightd_train *t)
+{
+	return t->plan;
+}
+
+uint32_t weightd_train_rank(const struct weightd_train *t)
+{
+	return t->arena.rank;
+}
+
+uint64_t weightd_train_step(const struct weightd_train *t)
+{
+	return t->step;
+}
+
+/* NULL: no such tensor. */
+static const struct weightd_train_tensor *tensor_find(const struct weightd_train *t, uint32_t tensor)
+{
+	return tensor < t->plan->n_tensors ? &t->plan->tensors[tensor] : NULL;
+}
+
+/* GRAD of this rank in the step that comes next. */
+static uint8_t *grad_next(const struct weightd_train *t)
+{
+	uint32_t n_slots = t->plan->n_slots;
+
+	return t->arena.grads[t->arena.rank * n_slots + (t->step + 1) % n_slots];
+}
+
+const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_train_tensor *found = tensor_find(t, tensor);
+
+	if (!found || found->role != WEIGHTD_PARAM)
+		return NULL;
+	if (found->frozen && !t->arena.frozen)
+		return t->arena.param; /* all of them are empty */
+	return (found->frozen ? t->arena.frozen : (const uint8_t *)t->arena.param) + found->offset;
+}
+
+void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_train_tensor *found = tensor_find(t, tensor);
+
+	if (!found || !plan_is_trained(found))
+		return NULL;
+	return grad_next(t) +
+	       plan_elements(t->plan, found).begin * plan_element_size(t->plan, WEIGHTD_KIND_GRAD);
+}
+
+void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_train_tensor *found = tensor_find(t, tensor);
+
+	return found && found->role == WEIGHTD_BUFFER ? t->buffers + found->offset : NULL;
+}
+
+const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind kind,
+				uint64_t *ret_size)
+{
+	if (kind != WEIGHTD_KIND_PARAM && kind != WEIGHTD_KIND_GRAD)
+		return NULL;
+	if (ret_size)
+		*ret_size = t->plan->n_elements * plan_element_size(t->plan, kind);
+	return kind == WEIGHTD_KIND_PARAM ? t->arena.param : grad_next(t);
 }

@@ -76,8 +76,10 @@ static int folder_remove(void **state)
 
 static struct weightd_train *open_run(const struct run *run, uint32_t rank)
 {
-	struct weightd_train_options options = {
-		.size = sizeof(options), .token = TRAIN_JOB_TOKEN, .rank = rank, .deadline_ms = 60000};
+	struct weightd_train_options options = {.size = sizeof(options),
+						.token = TRAIN_JOB_TOKEN,
+						.rank = rank,
+						.deadline_ms = 60000};
 	struct weightd_plan *plan = plan_make(&run->setup);
 	struct weightd_train *t;
 	int r = weightd_train_open(NULL, plan, &options, &t);
