@@ -51,10 +51,13 @@ if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
                       "register_post_accumulate_grad_hook()")
 
 from ._abi import NotANumber, RankBusy, RankDied  # noqa: E402
+from ._engine import Engine, Loader, initialize  # noqa: E402
+from ._loops import Flat, Ticket, flatten  # noqa: E402
 from ._mesh import Mesh, init_mesh  # noqa: E402
 from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
+from ._sampler import Sampler  # noqa: E402
 from ._sharded import no_sync, shard  # noqa: E402
 from ._trainer import Traffic  # noqa: E402
 
-__all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "RankBusy", "RankDied", "Traffic", "init_mesh",
-           "no_sync", "shard"]
+__all__ = ["SGD", "Adam", "AdamW", "Engine", "Flat", "Loader", "Mesh", "NotANumber", "Optimizer", "RankBusy",
+           "RankDied", "Sampler", "Ticket", "Traffic", "flatten", "init_mesh", "initialize", "no_sync", "shard"]

@@ -83,6 +83,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_norm": (c_double, c_void_p),
     "weightd_train_traffic": (c_int, c_void_p, POINTER(Traffic)),
     "weightd_train_publish": (c_int, c_void_p, c_char_p, POINTER(c_uint64)),
+    "weightd_window_open": (c_int, c_void_p, POINTER(Options), c_uint64, POINTER(c_void_p)),
+    "weightd_window_free": (None, c_void_p),
+    "weightd_window_data": (c_void_p, c_void_p, c_uint32),
+    "weightd_window_barrier": (c_int, c_void_p),
+    "weightd_window_all_reduce": (c_int, c_void_p, c_uint64, c_uint64, c_int),
+    "weightd_window_broadcast": (c_int, c_void_p, c_uint64, c_uint64, c_uint32),
 }
 
 
