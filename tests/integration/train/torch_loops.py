@@ -259,3 +259,247 @@ def gradients_of_one_process():
             (nn.functional.cross_entropy(module(x, rank == 0), y) / 2).backward()
     return {"accumulated": {name: p.grad.flatten().tolist() for name, p in module.named_parameters()},
             "norm": float(nn.utils.clip_grad_norm_(module.parameters(), 0.25))}
+
+
+# --- The sampler ----------------------------------------------------------------------------------
+
+
+def samplers(n, n_samples, **options):
+    return [weightd.train.Sampler(Numbers(n_samples), weightd.train.Mesh({"dp": n}, rank), **options) for rank in range(n)]
+
+
+def taken(sampler, batch_size, drop_last=False, most=None):
+    """Batches of one rank: samples, weight, samples of all, position."""
+    loader = torch.utils.data.DataLoader(Numbers(sampler._n_samples), batch_size=batch_size, sampler=sampler,
+                                         drop_last=drop_last)
+    found, planned = [], sampler.n_batches(loader)
+    for samples in sampler.batches(loader):
+        found.append([samples.tolist(), sampler.weight(), sampler.n_samples(), sampler.state()["position"]])
+        if len(found) == most:
+            break
+    assert most is not None or len(found) == planned, (found, planned)
+    return found
+
+
+def sampled(cases):
+    """The batches of all ranks in two epochs, by case."""
+    found = []
+    for case in cases:
+        ranks = samplers(case["n"], case["n_samples"], shuffle=case["shuffle"])
+        epochs = []
+        for epoch in (0, 1):
+            for sampler in ranks:
+                sampler.set_epoch(epoch)
+            epochs.append([taken(sampler, case["batch_size"], case["drop_last"]) for sampler in ranks])
+        found.append(epochs)
+    return found
+
+
+def resampled(ranks, then, n_samples=23):
+    """Samples of two epochs: ranks take some batches, and `then` others continue at the state of the last one."""
+    found = []
+    for most in (0, 1, 2, 3, 4):
+        first = samplers(ranks, n_samples, seed=5)
+        batches = [taken(sampler, 2, most=most) if most else [] for sampler in first]
+        states = [json.loads(json.dumps(sampler.state())) for sampler in first]
+        assert states == states[:1] * ranks, states
+        others = samplers(then, n_samples, seed=5)
+        for sampler in others:
+            sampler.load_state(states[-1])
+            sampler.set_epoch(sampler.epoch)
+        rest = [taken(sampler, 3) for sampler in others]
+        for sampler in others:
+            sampler.set_epoch(1)
+        found.append([batches, rest, [taken(sampler, 3) for sampler in others]])
+    return found
+
+
+def as_torch_samples(n=3, n_samples=12):
+    """Indices by ours and by DistributedSampler, without batches; of the same epochs."""
+    ours, theirs = [], []
+    for rank, sampler in enumerate(samplers(n, n_samples, seed=7)):
+        other = torch.utils.data.distributed.DistributedSampler(Numbers(n_samples), n, rank, seed=7)
+        for epoch in (0, 3):
+            sampler.set_epoch(epoch)
+            other.set_epoch(epoch)
+            ours.append([len(sampler), list(sampler)])
+            theirs.append([len(other), list(other)])
+    return [ours, theirs]
+
+
+def sampler_refusals():
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    (sampler,) = samplers(1, 5)
+    other = torch.utils.data.DataLoader(Numbers(5), batch_size=2)
+    list(torch.utils.data.DataLoader(Numbers(5), batch_size=2, sampler=sampler))
+    found = {"plain": sentence(sampler.state), "weight": sentence(sampler.weight), "other": sentence(next, sampler.batches(other))}
+    state = samplers(1, 6)[0].state()
+    found["length"] = sentence(sampler.load_state, state)
+    found["seed"] = sentence(sampler.load_state, state | {"n_samples": 5, "seed": 1})
+    found["endless"] = sentence(weightd.train.Sampler, Endless(), mesh())
+    found["empty"] = sentence(weightd.train.Sampler, Numbers(0), mesh())
+    found["dims"] = sentence(weightd.train.Sampler, Numbers(5), weightd.train.Mesh({"tp": 2, "pp": 2}, 0))
+    tensor_parallel = [list(weightd.train.Sampler(Numbers(4), weightd.train.Mesh({"dp": 2, "tp": 2}, rank), shuffle=False))
+                       for rank in range(4)]
+    return found | {"same": tensor_parallel}
+
+
+def sampled_training(job, log, epochs=2, dies=None, start=None, most=None):
+    """
+    Trains on samples by their numbers. `log`: a folder for the samples of each step and rank, written before the step.
+    Returns the cursor.
+    """
+    rank, n = environment()
+    module, data = scenes.sharded(made(), job=job), Numbers(29)
+    sampler = weightd.train.Sampler(data, mesh(), seed=3)
+    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
+    folder = pathlib.Path(log)
+    with weightd.train.SGD(module, lr=0.01) as optimizer:
+        sampler.load_state(optimizer.cursor or start)
+        for epoch in range(sampler.epoch, epochs):
+            sampler.set_epoch(epoch)
+            for samples in sampler.batches(loader):
+                if dies and [rank, optimizer.step_number] == dies[:2]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                loss = loss_of(module, torch.randn(len(samples), 10), torch.zeros(len(samples), dtype=torch.int64))
+                loss.backward()
+                own = [[epoch, sample] for sample in samples.tolist()[:sampler.weight()]]
+                (folder / f"{job}-{optimizer.step_number}-{rank}").write_text(json.dumps(own))
+                optimizer.step(loss, weight=sampler.weight(), cursor=sampler.state())
+                if optimizer.step_number == most:
+                    return optimizer.cursor
+    return optimizer.cursor
+
+
+# --- Configs of DeepSpeed -------------------------------------------------------------------------
+
+
+def configs(given):
+    """Settings, or the sentence of the refusal, by config and number of ranks."""
+    found = []
+    for config, n in given:
+        try:
+            settings = _config.read(config, n)
+            found.append(settings._asdict() | {"precision": settings.precision and settings.precision._asdict()})
+        except ValueError as e:
+            found.append(str(e))
+    return found
+
+
+class Samples(Numbers):
+    """Sample i is one of batch(0), of which there are scenes.BATCH."""
+
+    def __getitem__(self, i):
+        x, y = scenes.batch(i // scenes.BATCH)
+        return x[i % scenes.BATCH], y[i % scenes.BATCH]
+
+
+CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "gradient_clipping": 0.5,
+          "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.8, 0.99], "weight_decay": 0.1}},
+          "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 0.02}}}
+
+
+def engine_run(epochs, n_samples=35, more=None, dies=None, job=None, path=None):
+    """The loop of DeepSpeed's users; rates and norms of the steps, and the bits. `path`: of a file for the config."""
+    rank, n = environment()
+    config = CONFIG | (more or {})
+    if path:
+        path = f"{path}-{rank}"
+        pathlib.Path(path).write_text(json.dumps(config))
+    module = made(seed=rank)
+    engine, optimizer, loader, scheduler = weightd.train.initialize(
+        model=module, config=path or config, training_data=Samples(n_samples), job=job, seed=1)
+    found = {"first": engine.global_steps, "boundaries": [], "rates": [], "norms": [], "epoch": loader.epoch}
+    engine.train()
+    for _ in range(loader.epoch, epochs):
+        for x, y in loader:
+            if dies and [rank, engine.micro_steps] == dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss = nn.functional.cross_entropy(engine(x), y)
+            engine.backward(loss)
+            found["boundaries"].append(engine.is_gradient_accumulation_boundary())
+            if found["boundaries"][-1]:
+                found["rates"].append(engine.get_lr()[0])
+            engine.step()
+            if found["boundaries"][-1]:
+                found["norms"].append(engine.get_global_grad_norm())
+    engine.eval()
+    found |= {"bits": bits(module), "values": scenes.values(module), "mode": module.training,
+              "scheduler": type(scheduler).__name__, "steps": engine.global_steps,
+              "sizes": [engine.train_batch_size(), engine.train_micro_batch_size_per_gpu(),
+                        engine.gradient_accumulation_steps()]}
+    optimizer.close()
+    return found
+
+
+def engine_of_one_process(batch_size, rates, epochs, n_samples=35):
+    """engine_run() by torch: batches of all ranks together, three of them a step; norms, and values."""
+    module, norms, micro = made(), [], 0
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, betas=(0.8, 0.99), weight_decay=0.1, fused=True)
+    data = Samples(n_samples)
+    for epoch in range(epochs):
+        order = torch.randperm(n_samples, generator=torch.Generator().manual_seed(1 + epoch)).tolist()
+        for at in range(0, n_samples, batch_size):
+            xs, ys = zip(*(data[i] for i in order[at:at + batch_size]))
+            (nn.functional.cross_entropy(module(torch.stack(xs)), torch.stack(ys)) / 3).backward()
+            micro += 1
+            if micro % 3 == 0:
+                norms.append(float(nn.utils.clip_grad_norm_(module.parameters(), 0.5)))
+                optimizer.param_groups[0]["lr"] = rates[len(norms) - 1]
+                optimizer.step()
+                optimizer.zero_grad()
+    return {"norms": norms, "values": scenes.values(module)}
+
+
+def rates(schedules):
+    """Learning rates of ten steps by each schedule."""
+    from weightd.train._engine import WarmupLR
+
+    found = []
+    for schedule in schedules:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
+        scheduler, of_steps = WarmupLR(optimizer, **schedule), []
+        for _ in range(10):
+            of_steps.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        found.append(of_steps)
+    return found
+
+
+def engine_nan():
+    """The step of a loss that is NaN on rank 1; those after it."""
+    rank, _ = environment()
+    module = made()
+    engine, *_ = weightd.train.initialize(module, CONFIG | {"gradient_accumulation_steps": 1})
+    found = []
+    for step in range(3):
+        loss = loss_of(engine, *scenes.batch(step)) * (float("nan") if (rank, step) == (1, 1) else 1.0)
+        engine.backward(loss)
+        found.append([sentence(engine.step), engine.global_steps, engine.micro_steps, engine.get_lr()[0]])
+    engine.optimizer.close()
+    return found
+
+
+def engine_arguments():
+    """Groups of parameters, a scheduler of torch, no loader; and refusals."""
+    module = made()
+    weights = [p for p in module.parameters() if p.dim() > 1]
+    groups = [{"params": weights, "weight_decay": 0.3}, {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 0.5}]
+    config = {"train_batch_size": 4, "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
+              "gradient_clipping": 0}
+    engine, optimizer, loader, scheduler = weightd.train.initialize(
+        module, config, model_parameters=groups, lr_scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5))
+    loss = loss_of(engine, *scenes.batch(0))
+    returned = engine.backward(loss)
+    engine.step()
+    found = {"groups": optimizer.plan()["groups"], "lr": engine.get_lr(), "loader": loader, "norm": engine.get_global_grad_norm(),
+             "form": optimizer.plan()["form"], "returned": returned.item() == loss.item(), "same": engine.lr_scheduler is scheduler}
+    both = config | {"scheduler": {"type": "WarmupLR"}}
+    found["two"] = sentence(weightd.train.initialize, made(), both, lr_scheduler=lambda o: None)
+    found["object"] = sentence(weightd.train.initialize, made(), config, lr_scheduler=scheduler)
+    optimizer.close()
+    return found

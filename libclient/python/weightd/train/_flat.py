@@ -155,7 +155,7 @@ class Views:
     """
 
     def __init__(self, layout: Layout, flat: torch.Tensor, held: list[Held]):
-        """`held`: what a module has, in the order of the rows; [] without one. Its values are copied into the range."""
+        """`held`: the tensors of a module, in the order of the rows; [] without one. Their values are copied into the range."""
         self.layout, self._flat = layout, flat
         self.tensors = [view_of(flat, layout.offsets[i], row) for i, row in enumerate(layout.rows)]
         self._places: list[Place] = []
@@ -250,7 +250,7 @@ def section_of(flat: torch.Tensor, section: Section) -> torch.Tensor:
 
 
 def rows_of(module: torch.nn.Module) -> list[tuple[Row, Held]]:
-    """What a module has to be flattened, refused by name where that cannot be. ValueError."""
+    """The tensors of a module, refused by name where they cannot be flat. ValueError."""
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ValueError("a DistributedDataParallel has a copy and a reduction of its own; flatten() the module inside "
                          "(ddp.module)")
