@@ -28,20 +28,23 @@ const char *const limit_names[N_LIMITS] = {
 /*
  * Waiting in vain is taken from what TCP did meanwhile, which it may have called something else before: what
  * one has too little of, the others have too much. The sum is right, always. They pay in this order: a look calls
- * busy time something else, but never that the receiver had no room.
+ * busy time something else, but never that the receiver had no room. Waiting that began before the first reading, and
+ * that only a later look found, pays last: its share from before is in none of the others.
  */
-static void stall_settle(uint64_t ns[LIMIT_LOSS])
+static void stall_settle(uint64_t ns[N_LIMITS])
 {
-	static const enum limit payers[LIMIT_LOSS] = {LIMIT_BUSY, LIMIT_PACING, LIMIT_PRODUCER,
-						      LIMIT_SEND_BUFFER, LIMIT_RECEIVE_WINDOW};
+	static const enum limit payers[N_LIMITS] = {
+		LIMIT_BUSY,           LIMIT_PACING, LIMIT_PRODUCER, LIMIT_SEND_BUFFER,
+		LIMIT_RECEIVE_WINDOW, LIMIT_LOSS,   LIMIT_SILENT,
+	};
 	uint64_t owed = 0, paid;
 
-	for (int i = 0; i < LIMIT_LOSS; i++)
+	for (int i = 0; i < N_LIMITS; i++)
 		if (ns[i] > INT64_MAX) {
 			owed -= ns[i];
 			ns[i] = 0;
 		}
-	for (int i = 0; i < LIMIT_LOSS; i++) {
+	for (int i = 0; i < N_LIMITS; i++) {
 		uint64_t *has = &ns[payers[i]];
 
 		paid = owed < *has ? owed : *has;

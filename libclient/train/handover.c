@@ -21,12 +21,13 @@ struct bucket_range {
 static struct bucket_range buckets_of(const struct weightd_plan *p, uint32_t tensor)
 {
 	const struct weightd_train_tensor *t = &p->tensors[tensor];
-	uint64_t begin = t->offset / sizeof(float), n = t->n_bytes / sizeof(float);
+	struct plan_interval elements = plan_elements(p, t);
 
-	if (!p->n_buckets || t->role != WEIGHTD_PARAM || !n)
+	if (!p->n_buckets || !plan_is_trained(t) || elements.begin == elements.end)
 		return (struct bucket_range){0, 0};
 	/* The first bucket has the last elements. */
-	return (struct bucket_range){plan_bucket_of(p, begin + n - 1), plan_bucket_of(p, begin) + 1};
+	return (struct bucket_range){plan_bucket_of(p, elements.end - 1),
+				     plan_bucket_of(p, elements.begin) + 1};
 }
 
 static bool bucket_is_given(const struct weightd_train *t, uint32_t bucket, uint64_t step)
@@ -87,9 +88,10 @@ static int check_param(const struct weightd_train *t, uint32_t tensor)
 	if (tensor >= t->plan->n_tensors)
 		return train_fail(-ENOENT, "the plan has %u tensors, and no tensor %u",
 				  t->plan->n_tensors, tensor);
-	if (t->plan->tensors[tensor].role != WEIGHTD_PARAM)
-		return train_fail(-EINVAL, "'%s' is a buffer, and has no gradient",
-				  t->plan->tensors[tensor].name);
+	if (!plan_is_trained(&t->plan->tensors[tensor]))
+		return train_fail(-EINVAL, "'%s' is %s, and has no gradient",
+				  t->plan->tensors[tensor].name,
+				  t->plan->tensors[tensor].frozen ? "frozen" : "a buffer");
 	return 0;
 }
 

@@ -10,11 +10,47 @@
 
 #include "libclient/train/optimizer.h"
 
-/* Addresses of a rank's values, from the start of the range that it updates on. The rank's own copy is the first. */
-struct journal_home {
-	float *copies[KERNEL_RANKS_MAX + 2]; /* of PARAM, then the moments */
-	uint32_t n_params, n;
+/* Elements of each kind that an update computes. Kinds that the plan lacks are NULL. */
+struct journal_values {
+	float *value; /* MASTER, or PARAM in fp32 */
+	float *moments[2];
+	uint16_t *rounded; /* PARAM in 16 bits */
 };
+
+/* Memory that receives values of the log. */
+struct journal_range {
+	uint8_t *home; /* from the start of the range that the rank updates on */
+	uint64_t log; /* bytes from the start of the log */
+	uint64_t element_size;
+	bool is_copy; /* PARAM of other ranks */
+};
+
+struct journal_home {
+	struct journal_values values; /* those that the rank reads */
+	struct journal_range ranges[KERNEL_RANKS_MAX + 3];
+	uint32_t n;
+	bool has_copies;
+};
+
+static void home_add(struct journal_home *home, void *range, uint64_t log, uint64_t element_size,
+		     bool is_copy)
+{
+	home->ranges[home->n++] = (struct journal_range){range, log, element_size, is_copy};
+	home->has_copies |= is_copy;
+}
+
+/* PARAM of this rank, and of others that have copies of their own. */
+static void home_add_params(struct journal_home *home, const struct arena *a, uint32_t own)
+{
+	const struct weightd_plan *p = a->plan;
+	uint64_t log = plan_has_master(p) ? a->layout.log_rounded : 0;
+	uint64_t size = plan_element_size(p, WEIGHTD_KIND_PARAM);
+
+	home_add(home, a->params[own], log, size, false);
+	for (uint32_t i = 0; i < p->n_copies && !plan_is_replicated(p); i++)
+		if (i != own)
+			home_add(home, a->params[i], log, size, true);
+}
 
 static struct journal_home home_find(const struct arena *a, uint32_t rank)
 {
@@ -22,29 +58,60 @@ static struct journal_home home_find(const struct arena *a, uint32_t rank)
 	uint32_t own = plan_copy(p, rank);
 	struct journal_home home = {.n = 0};
 
-	home.copies[home.n++] = a->params[own];
-	for (uint32_t i = 0; i < p->n_copies && !plan_is_replicated(p); i++)
-		if (i != own)
-			home.copies[home.n++] = a->params[i];
-	home.n_params = home.n;
-	for (uint32_t i = 0; i < p->n_moments; i++)
-		home.copies[home.n++] = a->moments[i];
+	home_add_params(&home, a, own);
+	if (plan_has_master(p)) {
+		home.values.value = a->master;
+		home.values.rounded = a->params[own];
+		home_add(&home, a->master, 0, sizeof(float), false);
+	} else {
+		home.values.value = a->params[own];
+	}
+	for (uint32_t i = 0; i < p->n_moments; i++) {
+		home.values.moments[i] = a->moments[i];
+		home_add(&home, a->moments[i], (1 + i) * PLAN_BLOCK * sizeof(float), sizeof(float),
+			 false);
+	}
 	return home;
 }
 
-/* Old values of the elements from `at` on, counted from the start of the home; new ones into PARAM and moments `to`. */
-static struct kernel_state home_state(const struct journal_home *home, uint64_t at,
-				      float *const to[3])
+/* The places of a block's new values. */
+static struct journal_values log_values(const struct arena *a, uint8_t *log)
 {
-	uint32_t n_moments = home->n - home->n_params;
+	const struct weightd_plan *p = a->plan;
+	struct journal_values v = {.value = (float *)(void *)log};
+
+	for (uint32_t i = 0; i < p->n_moments; i++)
+		v.moments[i] = v.value + (1 + i) * PLAN_BLOCK;
+	if (plan_has_master(p))
+		v.rounded = (uint16_t *)(void *)(log + a->layout.log_rounded);
+	return v;
+}
+
+static struct journal_values values_skip(const struct journal_values *v, uint64_t n)
+{
+	return (struct journal_values){
+		.value = v->value + n,
+		.moments = {v->moments[0] ? v->moments[0] + n : NULL,
+			    v->moments[1] ? v->moments[1] + n : NULL},
+		.rounded = v->rounded ? v->rounded + n : NULL,
+	};
+}
+
+/* Old values of the elements from `at` on, counted from the start of the home; new ones into `to`. */
+static struct kernel_state home_state(const struct arena *a, const struct journal_home *home,
+				      uint64_t at, const struct journal_values *to)
+{
+	struct journal_values from = values_skip(&home->values, at);
 
 	return (struct kernel_state){
-		.param = home->copies[0] + at,
-		.m = n_moments > 0 ? home->copies[home->n_params] + at : NULL,
-		.v = n_moments > 1 ? home->copies[home->n_params + 1] + at : NULL,
-		.new_param = to[0],
-		.new_m = n_moments > 0 ? to[1] : NULL,
-		.new_v = n_moments > 1 ? to[2] : NULL,
+		.param = from.value,
+		.m = from.moments[0],
+		.v = from.moments[1],
+		.new_param = to->value,
+		.new_m = to->moments[0],
+		.new_v = to->moments[1],
+		.new_rounded = to->rounded,
+		.rounded_type = optimizer_type(a->plan->param_dtype),
 	};
 }
 
@@ -67,16 +134,15 @@ static uint32_t run_find(const struct weightd_plan *p, uint64_t element)
 /* Computes the elements of an interval, run by run. `to` receives them. */
 static void part_update(const struct arena *a, const struct journal_home *home,
 			struct plan_interval interval, const struct journal_step *s,
-			float *const to[3])
+			const struct journal_values *to)
 {
 	const struct weightd_plan *p = a->plan;
 	uint64_t at = interval.begin;
 
 	for (uint32_t run = run_find(p, at); at < interval.end; run++) {
-		uint64_t end = p->runs[run].interval.end, done = at - interval.begin;
-		float *const here[3] = {to[0] + done, to[1] ? to[1] + done : NULL,
-					to[2] ? to[2] + done : NULL};
-		struct kernel_state state = home_state(home, at - a->updated.begin, here);
+		uint64_t end = p->runs[run].interval.end;
+		struct journal_values here = values_skip(to, at - interval.begin);
+		struct kernel_state state = home_state(a, home, at - a->updated.begin, &here);
 
 		if (end > interval.end)
 			end = interval.end;
@@ -91,15 +157,13 @@ static void part_update(const struct arena *a, const struct journal_home *home,
  */
 static void interval_update(const struct arena *a, const struct journal_home *home,
 			    struct plan_interval interval, const struct journal_step *s,
-			    float *const to[3])
+			    const struct journal_values *to)
 {
 	for (struct plan_interval part = touched_first(s->touched, interval); part.begin < part.end;
 	     part = touched_next(s->touched, interval, part)) {
-		uint64_t at = part.begin - interval.begin;
-		float *const here[3] = {to[0] + at, to[1] ? to[1] + at : NULL,
-					to[2] ? to[2] + at : NULL};
+		struct journal_values here = values_skip(to, part.begin - interval.begin);
 
-		part_update(a, home, part, s, here);
+		part_update(a, home, part, s, &here);
 	}
 }
 
@@ -118,31 +182,32 @@ static struct plan_interval block_interval(const struct arena *a, uint64_t block
 	return (struct plan_interval){begin, begin + (left < PLAN_BLOCK ? left : PLAN_BLOCK)};
 }
 
-/* `log` has the values of the part. */
+/* Element `first` of the log has the first value of the part. */
 static void part_copy_home(const struct arena *a, const struct journal_home *home,
-			   struct plan_interval part, const struct journal_step *s, const float *log)
+			   struct plan_interval part, const struct journal_step *s,
+			   const uint8_t *log, uint64_t first)
 {
-	uint64_t at = part.begin - a->updated.begin;
-	size_t size = (part.end - part.begin) * sizeof(float);
+	uint64_t at = part.begin - a->updated.begin, n = part.end - part.begin;
 
 	for (uint32_t i = 0; i < home->n; i++) {
-		uint32_t range = i < home->n_params ? 0 : i - home->n_params + 1;
+		const struct journal_range *range = &home->ranges[i];
+		uint64_t size = range->element_size;
 
 		/* The old values were just read: their lines are in the cache, except those of other copies. */
-		s->kernels->copy(home->copies[i] + at, log + range * PLAN_BLOCK, size,
-				 i > 0 && i < home->n_params);
+		s->kernels->copy(range->home + at * size, log + range->log + first * size, n * size,
+				 range->is_copy);
 	}
 }
 
 static void block_copy_home(const struct arena *a, const struct journal_home *home, uint64_t block,
-			    const struct journal_step *s, const float *log)
+			    const struct journal_step *s, const uint8_t *log)
 {
 	struct plan_interval interval = block_interval(a, block);
 
 	for (struct plan_interval part = touched_first(s->touched, interval); part.begin < part.end;
 	     part = touched_next(s->touched, interval, part))
-		part_copy_home(a, home, part, s, log + (part.begin - interval.begin));
-	if (home->n_params > 1)
+		part_copy_home(a, home, part, s, log, part.begin - interval.begin);
+	if (home->has_copies)
 		kernels_fence();
 }
 
@@ -155,8 +220,9 @@ static void journal_move(struct control_rank *words, uint64_t step, uint64_t blo
 
 static void journal_update_logged(const struct arena *a, struct control_rank *words,
 				  const struct journal_home *home, uint64_t step,
-				  const struct journal_step *s, float *log)
+				  const struct journal_step *s, uint8_t *log)
 {
+	struct journal_values to = log_values(a, log);
 	uint64_t word = atomic_load_explicit(&words->journal.value, memory_order_acquire);
 	bool is_begun = control_journal_step(word) == step;
 	uint64_t block = is_begun ? control_journal_block(word) : 0, n = journal_blocks(a);
@@ -164,10 +230,7 @@ static void journal_update_logged(const struct arena *a, struct control_rank *wo
 
 	for (; block < n; block++) {
 		if (!is_logged) {
-			float *const to[3] = {log, log + PLAN_BLOCK,
-					      log + 2 * PLAN_BLOCK}; /* as many as there are moments */
-
-			interval_update(a, home, block_interval(a, block), s, to);
+			interval_update(a, home, block_interval(a, block), s, &to);
 			journal_move(words, step, block, CONTROL_LOGGED);
 		}
 		is_logged = false;
@@ -178,25 +241,29 @@ static void journal_update_logged(const struct arena *a, struct control_rank *wo
 		journal_move(words, step, 0, 0);
 }
 
+/* Copies new parameters of a part from this rank's PARAM to those of others. */
+static void part_copy_params(const struct arena *a, const struct journal_home *home,
+			     struct plan_interval part, const struct journal_step *s)
+{
+	const struct journal_range *own = &home->ranges[0];
+	uint64_t at = (part.begin - a->updated.begin) * own->element_size;
+
+	for (uint32_t i = 1; i < home->n; i++)
+		if (home->ranges[i].is_copy)
+			s->kernels->copy(home->ranges[i].home + at, own->home + at,
+					 (part.end - part.begin) * own->element_size, true);
+}
+
 /* Leaves a torn range if the process dies here. */
 static void journal_update_in_place(const struct arena *a, const struct journal_home *home,
 				    const struct journal_step *s)
 {
-	uint64_t n = a->updated.end - a->updated.begin;
-	float *const to[3] = {home->copies[0], home->n > home->n_params ? a->moments[0] : NULL,
-			      home->n > home->n_params + 1 ? a->moments[1] : NULL};
-
-	if (!n)
+	if (a->updated.begin == a->updated.end)
 		return;
-	interval_update(a, home, a->updated, s, to);
+	interval_update(a, home, a->updated, s, &home->values);
 	for (struct plan_interval part = touched_first(s->touched, a->updated);
 	     part.begin < part.end; part = touched_next(s->touched, a->updated, part))
-		for (uint32_t i = 1; i < home->n_params; i++) {
-			uint64_t at = part.begin - a->updated.begin;
-
-			s->kernels->copy(home->copies[i] + at, home->copies[0] + at,
-					 (part.end - part.begin) * sizeof(float), true);
-		}
+		part_copy_params(a, home, part, s);
 	kernels_fence();
 }
 

@@ -5,6 +5,18 @@
 
 #include <math.h>
 
+enum kernel_type optimizer_type(enum weightd_dtype dtype)
+{
+	switch (dtype) {
+	case WEIGHTD_BF16:
+		return KERNEL_BF16;
+	case WEIGHTD_F16:
+		return KERNEL_F16;
+	default:
+		return KERNEL_F32;
+	}
+}
+
 static struct kernel_adam adam_scalars(const struct weightd_group *g, bool decoupled, double lr,
 				       double n_updates)
 {
@@ -68,16 +80,17 @@ void optimizer_weigh(struct journal_step *s, const double *weights, uint32_t n)
 void optimizer_run(const struct journal_step *s, uint32_t group, uint64_t first,
 		   const struct kernel_state *state, size_t n)
 {
-	const float *grads[KERNEL_RANKS_MAX];
+	const void *grads[KERNEL_RANKS_MAX];
 	struct kernel_grads g = {
 		.grads = grads,
 		.weights = s->is_weighted ? s->weights : NULL,
 		.n = s->n_grads,
 		.scale = s->scale,
+		.type = s->grad_type,
 	};
 
 	for (uint32_t i = 0; i < s->n_grads; i++)
-		grads[i] = s->grads[i] + first;
+		grads[i] = kernel_element(s->grads[i], s->grad_type, first);
 	if (s->is_sgd)
 		s->kernels->sgd(&s->groups[group].sgd, &g, state, n);
 	else

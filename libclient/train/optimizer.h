@@ -18,7 +18,8 @@ struct journal_step {
 		struct kernel_sgd sgd;
 	} groups[PLAN_GROUPS_MAX];
 	/* Gradients from element 0 of the flat range on: GRAD of each rank, or REDUCED. */
-	const float *grads[KERNEL_RANKS_MAX];
+	const void *grads[KERNEL_RANKS_MAX];
+	enum kernel_type grad_type;
 	float weights[KERNEL_RANKS_MAX];
 	bool is_weighted;
 	uint32_t n_grads;
@@ -32,6 +33,9 @@ struct journal_step {
  */
 void optimizer_begin(struct journal_step *s, const struct weightd_plan *plan, const double *lr,
 		     uint64_t n_updates);
+
+/* The kernels' name of an element type of PARAM or GRAD. */
+enum kernel_type optimizer_type(enum weightd_dtype dtype);
 
 /* Updates a range of one group: `s->grads` from element `first` on, `n` elements of `state`. */
 void optimizer_run(const struct journal_step *s, uint32_t group, uint64_t first,

@@ -30,18 +30,23 @@ static int layout_make(const struct weightd_plan *p, struct weightd_layout **ret
 	return 0;
 }
 
+/* The values of a tensor; those of a buffer are this rank's. */
+static const void *tensor_data(const struct weightd_train *t, uint32_t tensor)
+{
+	return t->plan->tensors[tensor].role == WEIGHTD_PARAM ? weightd_train_param(t, tensor)
+							      : weightd_train_buffer(t, tensor);
+}
+
 /* The place of a tensor in the version is the newest version's. */
 static int writer_fill(const struct weightd_train *t, struct weightd_writer *writer)
 {
 	for (uint32_t i = 0; i < t->plan->n_tensors; i++) {
 		const struct weightd_train_tensor *tensor = &t->plan->tensors[i];
-		const uint8_t *from = tensor->role == WEIGHTD_PARAM ? (uint8_t *)t->arena.param
-								    : t->buffers;
 		struct weightd_tensor to = {.size = sizeof(to)};
 		int r = weightd_writer_find(writer, tensor->name, &to);
 
 		if (r >= 0)
-			r = weightd_writer_write(writer, to.offset, from + tensor->offset,
+			r = weightd_writer_write(writer, to.offset, tensor_data(t, i),
 						 tensor->n_bytes);
 		if (r < 0)
 			return r;

@@ -28,7 +28,7 @@ static void save_unused(const struct weightd_plan *p, const struct weightd_updat
 	memset(bits, 0, (p->n_tensors + 7) / 8);
 	saved->n_unused = 0;
 	for (uint32_t i = 0; u->unused && i < p->n_tensors; i++)
-		if (u->unused[i] && p->tensors[i].role == WEIGHTD_PARAM) {
+		if (u->unused[i] && plan_is_trained(&p->tensors[i])) {
 			bits[i / 8] |= (uint8_t)(1 << i % 8);
 			saved->n_unused++;
 		}

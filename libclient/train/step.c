@@ -8,18 +8,22 @@
 #include <math.h>
 
 #include "libclient/train/journal.h"
+#include "libclient/train/scale.h"
 
 /* Sums of more bytes than this do not stay in the cache until they are used. */
 #define STREAM_BYTES ((uint64_t)16 << 20)
 
-static void count_read(struct weightd_train *t, uint64_t n_elements)
+static void count_read(struct weightd_train *t, enum weightd_kind kind, uint64_t n_elements)
 {
-	atomic_fetch_add_explicit(&t->n_read, n_elements * sizeof(float), memory_order_relaxed);
+	atomic_fetch_add_explicit(&t->n_read, n_elements * plan_element_size(t->plan, kind),
+				  memory_order_relaxed);
 }
 
 static void count_written(struct weightd_train *t, uint64_t n_elements)
 {
-	atomic_fetch_add_explicit(&t->n_written, n_elements * sizeof(float), memory_order_relaxed);
+	atomic_fetch_add_explicit(&t->n_written,
+				  n_elements * plan_element_size(t->plan, WEIGHTD_KIND_PARAM),
+				  memory_order_relaxed);
 }
 
 static uint64_t length(struct plan_interval i)
@@ -46,6 +50,9 @@ void step_set_grads(struct journal_step *u, const struct arena *a, uint64_t numb
 {
 	uint32_t n_slots = a->plan->n_slots;
 
+	u->grad_type = optimizer_type(a->plan->grad_dtype);
+	if (a->plan->has_scaling)
+		u->scale *= 1 / scale_at(a, number - 1).scale;
 	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++)
 		u->grads[rank] = a->grads[rank * n_slots + number % n_slots];
 }
@@ -73,21 +80,22 @@ void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, cons
 {
 	const struct weightd_plan *p = t->plan;
 	struct plan_interval owned = plan_owned(p, a->rank, p->buckets[bucket]);
-	const float *grads[KERNEL_RANKS_MAX];
+	const void *grads[KERNEL_RANKS_MAX];
 	struct kernel_grads g = {
 		.grads = grads,
 		.weights = u->is_weighted ? u->weights : NULL,
 		.n = u->n_grads,
 		.scale = u->scale,
+		.type = u->grad_type,
 	};
 
 	for (struct plan_interval part = touched_first(u->touched, owned); part.begin < part.end;
 	     part = touched_next(u->touched, owned, part)) {
 		for (uint32_t rank = 0; rank < u->n_grads; rank++)
-			grads[rank] = u->grads[rank] + part.begin;
+			grads[rank] = kernel_element(u->grads[rank], u->grad_type, part.begin);
 		kernels_get()->sum(&(float *){a->reduced + part.begin}, 1, &g, length(part),
 				   p->n_elements * sizeof(float) > STREAM_BYTES);
-		count_read(t, length(part) * (u->n_grads - 1));
+		count_read(t, WEIGHTD_KIND_GRAD, length(part) * (u->n_grads - 1));
 	}
 	kernels_fence();
 }
@@ -137,7 +145,9 @@ void step_decide(struct step *s)
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++)
 		sum += arena_rank(&t->arena, rank)->norm;
 	t->norm = sqrt(sum);
+	s->has_overflowed = t->plan->has_scaling && !isfinite(sum);
 	s->update.grads[0] = t->arena.reduced;
+	s->update.grad_type = KERNEL_F32;
 	s->update.n_grads = 1;
 	s->update.is_weighted = false;
 	s->update.scale = s->max_norm > 0 ? clip_coefficient(t->norm, s->max_norm) : 1;
@@ -153,16 +163,18 @@ static void count_update(struct step *s, const struct arena *a)
 	uint64_t left = touched_count(touched, rest);
 
 	if (plan_is_replicated(p))
-		count_read(s->t, left - touched_count(touched, plan_owned(p, a->rank, rest)));
+		count_read(s->t, WEIGHTD_KIND_REDUCED,
+			   left - touched_count(touched, plan_owned(p, a->rank, rest)));
 	else
 		count_written(s->t, left * (p->n_copies - 1));
 	if (p->form == WEIGHTD_STEP_FUSED)
-		count_read(s->t, left * (p->n_ranks - 1));
+		count_read(s->t, WEIGHTD_KIND_GRAD, left * (p->n_ranks - 1));
 }
 
 void step_update(struct step *s, const struct arena *a)
 {
-	if (s->is_skipped || trainer_word(&arena_rank(a, a->rank)->param) >= s->number)
+	if (s->is_skipped || s->has_overflowed ||
+	    trainer_word(&arena_rank(a, a->rank)->param) >= s->number)
 		return;
 	count_update(s, a);
 	journal_update(a, a->rank, s->number, &s->update);
@@ -174,6 +186,9 @@ void step_commit(struct step *s, const struct arena *a)
 
 	if (trainer_word(&words->param) >= s->number)
 		return;
-	words->n_skipped[s->number % 2] = words->n_skipped[(s->number - 1) % 2] + s->is_skipped;
+	words->n_skipped[s->number % 2] = words->n_skipped[(s->number - 1) % 2] +
+					  (s->is_skipped || s->has_overflowed);
+	if (a->plan->has_scaling)
+		scale_commit(a, s->number, s->is_skipped, s->has_overflowed);
 	wait_publish(&words->param, s->number);
 }

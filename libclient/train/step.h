@@ -14,6 +14,7 @@ struct step {
 	uint64_t number;
 	uint64_t until; /* the version that the commit waits for: older than the number with staleness */
 	bool is_skipped; /* the loss of a rank was not a number */
+	bool has_overflowed; /* the gradient is not finite; known after step_decide(), of plans with scaling */
 	uint32_t nan_rank; /* the first such rank */
 	double max_norm;
 	struct journal_step
@@ -40,5 +41,5 @@ void step_commit(struct step *s, const struct arena *a);
 /* The sum of a rank's part of a bucket into REDUCED, from the gradients of `u`. */
 void step_sum_bucket(struct weightd_train *t, const struct journal_step *u, const struct arena *a,
 		     uint32_t bucket);
-/* GRAD of all ranks in a step. */
+/* GRAD of all ranks in a step, to be divided by its scale: optimizer_weigh() comes before it. */
 void step_set_grads(struct journal_step *u, const struct arena *a, uint64_t number);

@@ -52,11 +52,11 @@ static bool is_unused(const struct arena *a, uint64_t step, uint32_t tensor)
 /* Padding belongs to the tensor before it. */
 static struct plan_interval tensor_interval(const struct weightd_plan *p, uint32_t tensor)
 {
-	struct plan_interval found = {p->tensors[tensor].offset / sizeof(float), p->n_elements};
+	struct plan_interval found = {plan_elements(p, &p->tensors[tensor]).begin, p->n_elements};
 
 	for (uint32_t i = tensor + 1; i < p->n_tensors; i++)
-		if (p->tensors[i].role == WEIGHTD_PARAM) {
-			found.end = p->tensors[i].offset / sizeof(float);
+		if (plan_is_trained(&p->tensors[i])) {
+			found.end = plan_elements(p, &p->tensors[i]).begin;
 			break;
 		}
 	return found;
@@ -78,7 +78,7 @@ const struct touched *touched_find(struct touched *t, const struct arena *a, uin
 		return NULL;
 	t->n = 0;
 	for (uint32_t i = 0; i < a->plan->n_tensors; i++)
-		if (a->plan->tensors[i].role == WEIGHTD_PARAM && !is_unused(a, step, i))
+		if (plan_is_trained(&a->plan->tensors[i]) && !is_unused(a, step, i))
 			append(t, tensor_interval(a->plan, i));
 	return t;
 }

@@ -17,6 +17,7 @@
 #include "libclient/train/engine/identity.h"
 #include "libclient/train/engine/isa.h"
 #include "libclient/train/executor.h"
+#include "libclient/train/fill.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/saved.h"
@@ -58,7 +59,7 @@ static int open_memory(struct weightd_train *t)
 {
 	int r;
 
-	t->filled = calloc(t->plan->n_copies, sizeof(*t->filled));
+	t->filled = calloc(fill_ranges(t->plan), sizeof(*t->filled));
 	if (t->plan->buffer_size)
 		t->buffers = aligned_alloc(64, (t->plan->buffer_size + 63) / 64 * 64);
 	if (!t->filled || (t->plan->buffer_size && !t->buffers))
@@ -146,7 +147,7 @@ void weightd_train_free(struct weightd_train *t)
 	}
 	handover_deinit(t);
 	touched_deinit(&t->touched);
-	free(t->filled);
+	free((void *)t->filled);
 	free(t->buffers);
 	weightd_plan_free(t->plan);
 	free(t);
@@ -166,88 +167,6 @@ int weightd_train_close(struct weightd_train *t)
 }
 
 /* --- First values ---------------------------------------------------------------------------------- */
-
-bool weightd_train_is_empty(const struct weightd_train *t)
-{
-	return !trainer_word(&arena_head(&t->arena)->filled);
-}
-
-static int check_fill_param(const struct weightd_train *t, uint32_t tensor)
-{
-	if (!weightd_train_is_empty(t))
-		return train_fail(-EALREADY, "job '%s' has its first values",
-				  weightd_job_name(t->arena.job));
-	if (t->arena.rank != 0)
-		return train_fail(-EINVAL,
-				  "rank %u cannot give '%s' its first value: rank 0 does, for all",
-				  t->arena.rank, t->plan->tensors[tensor].name);
-	return 0;
-}
-
-/* Those of a rank are in this process until its first step saves them. */
-static int check_fill_buffer(const struct weightd_train *t, uint32_t tensor)
-{
-	if (!trainer_word(&trainer_words(t)->grad))
-		return 0;
-	return train_fail(-EALREADY,
-			  "rank %u is in step %" PRIu64
-			  ", which saved '%s'; give a buffer its first value before the first step",
-			  t->arena.rank, trainer_word(&trainer_words(t)->grad),
-			  t->plan->tensors[tensor].name);
-}
-
-static int check_fill(const struct weightd_train *t, uint32_t tensor)
-{
-	int r = trainer_check(t);
-
-	if (r < 0)
-		return r;
-	if (tensor >= t->plan->n_tensors)
-		return train_fail(-ENOENT, "the plan has %u tensors, and no tensor %u",
-				  t->plan->n_tensors, tensor);
-	return t->plan->tensors[tensor].role == WEIGHTD_PARAM ? check_fill_param(t, tensor)
-							      : check_fill_buffer(t, tensor);
-}
-
-static int fill_copy(struct weightd_train *t, uint32_t copy,
-		     const struct weightd_train_tensor *tensor, const void *data)
-{
-	if (!t->filled[copy])
-		t->filled[copy] = arena_map_all(&t->arena, copy);
-	if (!t->filled[copy])
-		return train_fail(-ENOMEM, "copy %u of PARAM cannot be mapped to be filled", copy);
-	memcpy((uint8_t *)t->filled[copy] + tensor->offset, data, tensor->n_bytes);
-	if (copy != plan_copy(t->plan, t->arena.rank))
-		atomic_fetch_add_explicit(&t->n_written, tensor->n_bytes, memory_order_relaxed);
-	return 0;
-}
-
-int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data)
-{
-	const struct weightd_train_tensor *filled = &t->plan->tensors[tensor];
-	int r = check_fill(t, tensor);
-
-	if (r < 0)
-		return r;
-	if (!filled->n_bytes)
-		return 0; /* `data` may be NULL */
-	if (filled->role != WEIGHTD_PARAM) {
-		memcpy(t->buffers + filled->offset, data, filled->n_bytes);
-		return 0;
-	}
-	for (uint32_t copy = 0; !r && copy < t->plan->n_copies; copy++)
-		r = fill_copy(t, copy, filled, data);
-	return r;
-}
-
-static void fill_end(struct weightd_train *t)
-{
-	for (uint32_t copy = 0; copy < t->plan->n_copies; copy++) {
-		if (t->filled[copy])
-			arena_unmap_all(&t->arena, t->filled[copy]);
-		t->filled[copy] = NULL;
-	}
-}
 
 int weightd_train_begin(struct weightd_train *t)
 {
@@ -290,14 +209,10 @@ uint64_t weightd_train_step(const struct weightd_train *t)
 	return t->step;
 }
 
-/* NULL: no such tensor, or one of the other role. */
-static const struct weightd_train_tensor *tensor_find(const struct weightd_train *t,
-						      uint32_t tensor, bool is_param)
+/* NULL: no such tensor. */
+static const struct weightd_train_tensor *tensor_find(const struct weightd_train *t, uint32_t tensor)
 {
-	if (tensor >= t->plan->n_tensors ||
-	    (t->plan->tensors[tensor].role == WEIGHTD_PARAM) != is_param)
-		return NULL;
-	return &t->plan->tensors[tensor];
+	return tensor < t->plan->n_tensors ? &t->plan->tensors[tensor] : NULL;
 }
 
 /* GRAD of this rank in the step that comes next. */
@@ -305,28 +220,35 @@ static uint8_t *grad_next(const struct weightd_train *t)
 {
 	uint32_t n_slots = t->plan->n_slots;
 
-	return (uint8_t *)t->arena.grads[t->arena.rank * n_slots + (t->step + 1) % n_slots];
+	return t->arena.grads[t->arena.rank * n_slots + (t->step + 1) % n_slots];
 }
 
 const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor)
 {
-	const struct weightd_train_tensor *found = tensor_find(t, tensor, true);
+	const struct weightd_train_tensor *found = tensor_find(t, tensor);
 
-	return found ? (const uint8_t *)t->arena.param + found->offset : NULL;
+	if (!found || found->role != WEIGHTD_PARAM)
+		return NULL;
+	if (found->frozen && !t->arena.frozen)
+		return t->arena.param; /* all of them are empty */
+	return (found->frozen ? t->arena.frozen : (const uint8_t *)t->arena.param) + found->offset;
 }
 
 void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor)
 {
-	const struct weightd_train_tensor *found = tensor_find(t, tensor, true);
+	const struct weightd_train_tensor *found = tensor_find(t, tensor);
 
-	return found ? grad_next(t) + found->offset : NULL;
+	if (!found || !plan_is_trained(found))
+		return NULL;
+	return grad_next(t) +
+	       plan_elements(t->plan, found).begin * plan_element_size(t->plan, WEIGHTD_KIND_GRAD);
 }
 
 void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor)
 {
-	const struct weightd_train_tensor *found = tensor_find(t, tensor, false);
+	const struct weightd_train_tensor *found = tensor_find(t, tensor);
 
-	return found ? t->buffers + found->offset : NULL;
+	return found && found->role == WEIGHTD_BUFFER ? t->buffers + found->offset : NULL;
 }
 
 const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind kind,
@@ -335,6 +257,6 @@ const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind
 	if (kind != WEIGHTD_KIND_PARAM && kind != WEIGHTD_KIND_GRAD)
 		return NULL;
 	if (ret_size)
-		*ret_size = t->plan->n_elements * sizeof(float);
-	return kind == WEIGHTD_KIND_PARAM ? (const void *)t->arena.param : grad_next(t);
+		*ret_size = t->plan->n_elements * plan_element_size(t->plan, kind);
+	return kind == WEIGHTD_KIND_PARAM ? t->arena.param : grad_next(t);
 }

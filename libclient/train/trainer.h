@@ -25,7 +25,7 @@ struct weightd_train {
 	bool has_met_all; /* all ranks took part in a step */
 	uint64_t step; /* completed by this rank: its gradients are handed over, and the update that goes with it is done */
 	uint8_t *buffers; /* the caller's, plan->buffer_size bytes; NULL: none */
-	float **filled; /* copies of PARAM, writable whole, while rank 0 fills an empty job; NULL entries: not mapped */
+	void **filled; /* ranges that rank 0 fills, writable whole: see fill.h; NULL entries: not mapped */
 	struct handover handover;
 	struct overlap overlap;
 	struct touched touched;

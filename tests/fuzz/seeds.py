@@ -526,18 +526,19 @@ NLDEVS = {
 # --- train_plan: libclient/train/plan/plan_image.h; the JSON is that of the unit test ---
 
 SHARED, ADAMW, SGD, FUSED, TWO_PHASE = "shared", 1, 3, 1, 2
-F32, I64, PARAM, BUFFER = 18, 21, 1, 2
+F16, BF16, F32, I64, PARAM, BUFFER = 14, 15, 18, 21, 1, 2
 
 
-def tensor(name, *shape, dtype=F32, role=PARAM, group=0):
-    return struct.pack(f"<5I{len(shape)}Q", len(name), dtype, role, group, len(shape), *shape) + name.encode()
+def tensor(name, *shape, dtype=F32, role=PARAM, group=0, frozen=0):
+    return struct.pack(f"<6I{len(shape)}Q", len(name), dtype, role, frozen, group, len(shape), *shape) + name.encode()
 
 
 def plan(*tensors, ranks=2, strategy=SHARED, optimizer=ADAMW, form=FUSED, flags=0, staleness=0, copies=1, state=4096, bucket=26214400,
-         groups=((0.01, 0.9, 0.999, 1e-8, 0, 0),), version=1, behind=b""):
+         grads=F32, scaling=(0, 0, 0, 0), groups=((0.01, 0.9, 0.999, 1e-8, 0, 0),), version=2, behind=b""):
     return b"B" + b"".join([
         b"weightdP", struct.pack("<I", version), text("0.1.0", 16), struct.pack("<I", 1), text("dp", 16), struct.pack("<I", ranks),
-        text(strategy, 16), struct.pack("<6IQ", optimizer, form, flags, staleness, copies, state, bucket), struct.pack("<I", len(groups)),
+        text(strategy, 16), struct.pack("<6IQ", optimizer, form, flags, staleness, copies, state, bucket), struct.pack("<I3dI", grads, *scaling),
+        struct.pack("<I", len(groups)),
         *[struct.pack("<5dI", *g) for g in groups], struct.pack("<I", len(tensors)), *tensors, behind])
 
 
@@ -548,7 +549,10 @@ TRAIN_PLANS = {
     "groups": plan(WEIGHT, BIAS, groups=((0.01, 0.9, 0.999, 1e-8, 0, 0), (0, 0.9, 0.999, 1e-8, 0, 0))),
     "sgd": plan(WEIGHT, optimizer=SGD, groups=((0, 0, 0, 0, 0.9, 1),)), "stale": plan(WEIGHT, staleness=3, flags=2),
     "huge": plan(tensor("w", 1 << 60)), "huge-product": plan(tensor("w", 1 << 40, 1 << 40)), "twice": plan(WEIGHT, WEIGHT),
-    "nothing": plan(), "empty": plan(tensor("w", 0)), "version": plan(WEIGHT, version=2), "behind": plan(WEIGHT, behind=b"x"),
+    "nothing": plan(), "empty": plan(tensor("w", 0)), "version": plan(WEIGHT, version=1), "behind": plan(WEIGHT, behind=b"x"),
+    "half": plan(tensor("w", 33, 7, dtype=BF16), tensor("base", 9, dtype=F16, frozen=1), grads=BF16),
+    "mixed": plan(tensor("w", 33, 7, dtype=F16), tensor("v", 3, dtype=BF16), grads=F16), "frozen": plan(tensor("w", 3, frozen=1)),
+    "scaled": plan(tensor("w", 33, dtype=F16), form=TWO_PHASE, flags=4, scaling=(65536, 2, 0.5, 2000)),
     "default": plan(WEIGHT, state=0), "cut": plan(WEIGHT)[:-3], "nan": plan(WEIGHT, groups=((float("nan"), 0, 0, 0, 0, 0),)),
     "json": b"J" + (CORPUS.parents[1] / "unit/train_plan.json").read_bytes(), "json-empty": b"J{}", "json-deep": b"J" + b"[" * 99,
 }

@@ -129,6 +129,23 @@ static void test_what_looks_called_something_else_pays_before_what_TCP_measured(
 	assert_int_equal(d.by, LIMIT_RECEIVE_WINDOW);
 }
 
+static void test_waiting_from_before_the_first_reading_is_not_in_the_time_since(void **state)
+{
+	struct totals before = sent(1000, 0), now = sent(1100, 100);
+	struct division d;
+	uint64_t sum = 0;
+
+	(void)state;
+	before.limit_ns[LIMIT_BUSY] = 25 * MS; /* since the last acknowledgement */
+	now.limit_ns[LIMIT_BUSY] = 0; /* a look found 125 ms of waiting, 100 ms of them since */
+	now.limit_ns[LIMIT_LOSS] = 125 * MS;
+	d = divide(&before, &now);
+	for (int i = 0; i < N_LIMITS; i++)
+		sum += d.ns[i];
+	assert_int_equal(sum, 100 * MS);
+	assert_int_equal(d.ns[LIMIT_LOSS], 100 * MS);
+}
+
 static void test_nothing_holds_up_who_does_not_send(void **state)
 {
 	struct totals now = sent(0, 0);
@@ -352,6 +369,7 @@ int main(void)
 		cmocka_unit_test(test_what_was_before_does_not_count),
 		cmocka_unit_test(test_what_was_called_something_else_is_taken_from_that),
 		cmocka_unit_test(test_what_looks_called_something_else_pays_before_what_TCP_measured),
+		cmocka_unit_test(test_waiting_from_before_the_first_reading_is_not_in_the_time_since),
 		cmocka_unit_test(test_nothing_holds_up_who_does_not_send),
 		cmocka_unit_test(test_what_sends_may_be_held_up_while_nothing_is_sent),
 		cmocka_unit_test(test_a_stall_is_a_while_in_which_nothing_is_delivered),

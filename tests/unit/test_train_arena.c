@@ -87,6 +87,12 @@ static void close_all(struct arena *arenas)
 		arena_close(&arenas[i]);
 }
 
+/* Memory of an fp32 plan. */
+static float *floats(const void *memory)
+{
+	return (float *)(uintptr_t)memory;
+}
+
 static int write_zero(uint32_t rank, void *data)
 {
 	(void)rank;
@@ -151,12 +157,14 @@ static void check_params(const struct arena *arenas)
 				assert_null(a->params[copy]);
 				continue;
 			}
-			a->params[copy][0] = value;
-			a->params[copy][n - 1] = value + 1;
+			floats(a->params[copy])[0] = value;
+			floats(a->params[copy])[n - 1] = value + 1;
 			for (uint32_t reader = 0; reader < N_RANKS; reader++)
 				if (plan_copy(p, reader) == copy) {
-					assert_true(arenas[reader].param[begin] == value);
-					assert_true(arenas[reader].param[begin + n - 1] == value + 1);
+					const float *param = floats(arenas[reader].param);
+
+					assert_true(param[begin] == value);
+					assert_true(param[begin + n - 1] == value + 1);
 				}
 			value += 2;
 		}
@@ -168,10 +176,10 @@ static void check_grads(const struct arena *arenas)
 	uint32_t n_slots = arenas[0].plan->n_slots, n = N_RANKS * n_slots;
 
 	for (uint32_t i = 0; i < n; i++)
-		arenas[i / n_slots].grads[i][i] = (float)(100 + i);
+		floats(arenas[i / n_slots].grads[i])[i] = (float)(100 + i);
 	for (uint32_t rank = 0; rank < N_RANKS; rank++)
 		for (uint32_t i = 0; i < n; i++) {
-			assert_true(arenas[rank].grads[i][i] == (float)(100 + i));
+			assert_true(floats(arenas[rank].grads[i])[i] == (float)(100 + i));
 			assert_int_equal(is_writable(arenas[rank].grads[i]), i / n_slots == rank);
 		}
 }
@@ -276,10 +284,10 @@ static void a_borrowed_arena_is_that_of_the_dead_rank(void **state)
 		assert_int_equal(arena_borrow(&arenas[0], 1, &borrowed), 0);
 		assert_int_equal(borrowed.rank, 1);
 		assert_int_equal(borrowed.updated.begin, arenas[1].updated.begin);
-		borrowed.params[copy][3] = 8;
+		floats(borrowed.params[copy])[3] = 8;
 		borrowed.moments[1][3] = 9;
-		assert_true(arenas[1].params[copy][3] == 8 && arenas[1].moments[1][3] == 9);
-		assert_true(borrowed.param[borrowed.updated.begin + 3] == 8);
+		assert_true(floats(arenas[1].params[copy])[3] == 8 && arenas[1].moments[1][3] == 9);
+		assert_true(floats(borrowed.param)[borrowed.updated.begin + 3] == 8);
 		assert_ptr_equal(arena_rank(&borrowed, 1), arena_rank(&arenas[0], 1));
 		arena_borrow_end(&borrowed);
 		arenas[0].moments[0][0] = 4; /* its own are still mapped */
@@ -298,12 +306,12 @@ static void the_first_fill_writes_all_of_a_copy(void **state)
 	train_job_start(N_RANKS);
 	open_all(plan, arenas);
 	for (uint32_t copy = 0; copy < plan->n_copies; copy++) {
-		float *all = arena_map_all(&arenas[0], copy);
+		float *all = arena_map_all(&arenas[0], WEIGHTD_KIND_PARAM, copy);
 
 		assert_non_null(all);
 		all[plan->n_elements - 1] = (float)copy;
 		arena_unmap_all(&arenas[0], all);
-		assert_true(arenas[copy].param[plan->n_elements - 1] == (float)copy);
+		assert_true(floats(arenas[copy].param)[plan->n_elements - 1] == (float)copy);
 	}
 	close_all(arenas);
 	train_job_stop();
@@ -319,14 +327,14 @@ static void a_forked_child_reads_parameters_and_writes_nothing(void **state)
 	(void)state;
 	train_job_start(N_RANKS);
 	open_all(plan, arenas);
-	arenas[0].params[0][0] = 5;
+	floats(arenas[0].params[0])[0] = 5;
 	assert_true(child_can(read_value, arenas[0].param));
 	assert_false(child_can(write_zero, arenas[0].param));
 	assert_false(child_can(write_zero, arenas[0].params[0]));
 	assert_false(child_can(write_zero, arenas[0].grads[0]));
 	assert_false(child_can(write_zero, arenas[0].moments[0]));
 	assert_false(child_can(write_zero, arenas[0].journal));
-	assert_true(arenas[0].param[0] == 5);
+	assert_true(floats(arenas[0].param)[0] == 5);
 	close_all(arenas);
 	train_job_stop();
 	weightd_plan_free(plan);

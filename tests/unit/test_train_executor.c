@@ -48,6 +48,57 @@ static void test_nan_of_one_rank_skips_the_step_on_all(void **state)
 	}
 }
 
+/* Types of PARAM and GRAD; the scale is such that some steps overflow in F16, and others do not. */
+static const struct setup types[] = {
+	{.dtype = WEIGHTD_BF16},
+	{.dtype = WEIGHTD_BF16, .grad_dtype = WEIGHTD_F32},
+	{.dtype = WEIGHTD_F16},
+	{.dtype = WEIGHTD_F16, .init_scale = 262144},
+	{.dtype = WEIGHTD_F16, .grad_dtype = WEIGHTD_F32, .init_scale = 1024, .overflow_step = 7},
+	{.init_scale = 100, .overflow_step = 1},
+};
+
+static bool setup_set_type(struct setup *setup, const struct setup *type)
+{
+	setup->dtype = type->dtype;
+	setup->grad_dtype = type->grad_dtype;
+	setup->init_scale = type->init_scale;
+	setup->overflow_step = type->overflow_step;
+	return !(setup->init_scale > 0 && setup->form == WEIGHTD_STEP_FUSED);
+}
+
+static void test_16_bits_and_scaling_are_those_of_a_plain_loop(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+			struct setup setup = rows[i];
+
+			setup.n_ranks = 2 + k % 2;
+			setup.is_weighted = i % 3 == 1;
+			setup.nan_step = 5;
+			if (setup_set_type(&setup, &types[k]))
+				expect_oracle(&setup);
+		}
+}
+
+static void test_some_steps_of_an_unfit_scale_overflow(void **state)
+{
+	struct setup setup = {.strategy = "shared", .n_ranks = 2, .form = WEIGHTD_STEP_TWO_PHASE};
+	struct result ours;
+	unsigned n = 0, n_grown = 0;
+
+	(void)state;
+	assert_true(setup_set_type(&setup, &types[3]));
+	ours = run_whole(&setup);
+	for (uint64_t step = 1; step <= N_STEPS; step++) {
+		n += ours.scales.overflowed[step];
+		n_grown += ours.scales.scales[step] > ours.scales.scales[step - 1];
+	}
+	assert_true(ours.scales.overflowed[1] && n > 2 && n < N_STEPS / 2 && n_grown > 2);
+	result_free(&ours);
+}
+
 /* Runs `fn` as rank 0 beside a rank 1 that does as rank_main(). */
 static void run_beside(const struct setup *setup, int (*fn)(uint32_t rank, void *data))
 {
@@ -87,6 +138,8 @@ static void test_traffic_is_what_the_plan_predicts(void **state)
 		struct setup setup = rows[i];
 
 		setup.n_ranks = 2;
+		run_beside(&setup, count_traffic_main);
+		(void)setup_set_type(&setup, &types[i % 2]);
 		run_beside(&setup, count_traffic_main);
 	}
 }
@@ -229,6 +282,7 @@ static void run_both_late(const struct setup *setup, int (*first)(uint32_t rank,
 
 	signal_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	train_job_start(2);
+	scales_start();
 	pids[0] = train_job_fork(first, 0, (void *)setup);
 	pids[1] = train_job_fork(second, 1, (void *)setup);
 	assert_int_equal(train_job_join(pids[0]), 0);
@@ -496,6 +550,7 @@ static void test_survivors_need_no_successor_for_the_last_step(void **state)
 		setup.n_ranks = 3;
 		setup.on_death = WEIGHTD_DEATH_FINISH;
 		train_job_start(3);
+		scales_start();
 		for (uint32_t rank = 0; rank < 3; rank++)
 			pids[rank] = train_job_fork(rank == 1 ? dying_main : rank_main, rank,
 						    &setup);
@@ -670,6 +725,7 @@ static void test_bucket_is_handed_over_once(void **state)
 
 	(void)state;
 	train_job_start(2);
+	scales_start();
 	pids[0] = train_job_fork(rank_main, 0, &setup);
 	assert_int_equal(train_job_join(train_job_fork(half_ready_main, 1, &setup)), 128 + SIGKILL);
 	pids[1] = train_job_fork(half_wanted_main, 1, &setup);
@@ -719,6 +775,7 @@ static int norm_main(uint32_t rank, void *data)
 	uint64_t n = t->plan->n_elements;
 	double squares = 0, moved = 0;
 	float *before = malloc(n * sizeof(float));
+	const float *param = t->arena.param;
 
 	memcpy(before, t->arena.param, n * sizeof(float));
 	assert(rank_step(setup, t) == 0);
@@ -729,7 +786,7 @@ static int norm_main(uint32_t rank, void *data)
 					       value_grad(before[i], 1, 1, i)) *
 						      0.5f;
 		bool is_bias = i >= 912 && i < 960; /* of group 1, whose weight decays */
-		double move = ((double)before[i] - t->arena.param[i]) / rate(1, is_bias) -
+		double move = ((double)before[i] - param[i]) / rate(1, is_bias) -
 			      0.1 * is_bias * (double)before[i];
 
 		squares += (double)mean * mean;
@@ -764,6 +821,8 @@ int main(void)
 		cmocka_unit_test(test_every_strategy_is_the_plain_loop),
 		cmocka_unit_test(test_unequal_weights_are_the_weighted_mean),
 		cmocka_unit_test(test_nan_of_one_rank_skips_the_step_on_all),
+		cmocka_unit_test(test_16_bits_and_scaling_are_those_of_a_plain_loop),
+		cmocka_unit_test(test_some_steps_of_an_unfit_scale_overflow),
 		cmocka_unit_test(test_traffic_is_what_the_plan_predicts),
 		cmocka_unit_test(test_bad_arguments_change_nothing),
 		cmocka_unit_test(test_each_rank_fills_its_buffers_until_its_first_step),

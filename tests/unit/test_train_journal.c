@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "ipc/base/num.h"
 #include "libclient/train/optimizer.h"
 #include "libclient/train/plan/strategy.h"
 
@@ -29,10 +30,10 @@ struct scene {
 	struct weightd_group groups[N_GROUPS];
 	struct plan_run runs[3];
 	struct arena arena;
-	float *params[N_COPIES];
+	void *params[N_COPIES];
 	float *grads[2];
 	struct journal_step step;
-	size_t size; /* of a range */
+	size_t size; /* of a copy of PARAM */
 	uint8_t *values; /* all that a kill must not change: copies, moments */
 	size_t values_size;
 };
@@ -45,10 +46,21 @@ static void *memory_new(size_t size)
 	return p;
 }
 
-static void scene_init(struct scene *s, enum weightd_optimizer optimizer, uint32_t n_moments,
-		       uint64_t n_elements, bool without_journal)
+static void *range_take(uint8_t **at, size_t size)
+{
+	void *range = *at;
+
+	*at += size;
+	return range;
+}
+
+static void scene_init_typed(struct scene *s, enum weightd_dtype dtype,
+			     enum weightd_optimizer optimizer, uint32_t n_moments,
+			     uint64_t n_elements, bool without_journal)
 {
 	struct weightd_plan *p = &s->plan;
+	size_t range = n_elements * sizeof(float);
+	float *value;
 	uint8_t *at;
 
 	memset(s, 0, sizeof(*s));
@@ -73,6 +85,8 @@ static void scene_init(struct scene *s, enum weightd_optimizer optimizer, uint32
 		.n_copies = N_COPIES,
 		.n_moments = n_moments,
 		.n_slots = 1,
+		.param_dtype = dtype,
+		.grad_dtype = WEIGHTD_F32,
 		.state_size = 64,
 		.groups = s->groups,
 		.n_groups = N_GROUPS,
@@ -88,18 +102,28 @@ static void scene_init(struct scene *s, enum weightd_optimizer optimizer, uint32
 		.updated = {32, 32 + n_elements},
 	};
 	s->arena.journal = memory_new(s->arena.layout.size);
-	s->size = n_elements * sizeof(float);
-	s->values_size = s->size * (N_COPIES + n_moments);
+	s->size = n_elements * plan_element_size(p, WEIGHTD_KIND_PARAM);
+	s->values_size = s->size * N_COPIES + range * (n_moments + plan_has_master(p));
 	at = s->values = memory_new(s->values_size);
-	for (uint32_t i = 0; i < N_COPIES; i++, at += s->size)
-		s->params[i] = (float *)at;
-	for (uint32_t i = 0; i < n_moments; i++, at += s->size)
-		s->arena.moments[i] = (float *)at;
+	if (plan_has_master(p))
+		s->arena.master = range_take(&at, range);
+	for (uint32_t i = 0; i < N_COPIES; i++)
+		s->params[i] = range_take(&at, s->size);
+	for (uint32_t i = 0; i < n_moments; i++)
+		s->arena.moments[i] = range_take(&at, range);
 	for (uint32_t i = 0; i < 2; i++)
 		s->grads[i] = memory_new(p->n_elements * sizeof(float));
-	for (uint32_t i = 0; i < N_COPIES; i++)
-		for (uint64_t k = 0; k < n_elements; k++)
-			s->params[i][k] = (float)(k % 97) / 97 - 0.5f;
+	value = plan_has_master(p) ? s->arena.master : s->params[0];
+	for (uint64_t k = 0; k < n_elements; k++)
+		value[k] = (float)(k % 97) / 97 - 0.5f;
+	for (uint32_t i = plan_has_master(p) ? 0 : 1; i < N_COPIES; i++)
+		kernels_get()->round(s->params[i], optimizer_type(dtype), value, n_elements);
+}
+
+static void scene_init(struct scene *s, enum weightd_optimizer optimizer, uint32_t n_moments,
+		       uint64_t n_elements, bool without_journal)
+{
+	scene_init_typed(s, WEIGHTD_F32, optimizer, n_moments, n_elements, without_journal);
 }
 
 static void scene_deinit(struct scene *s)
@@ -123,10 +147,13 @@ static void word_set(struct control_word *word, uint64_t value)
 static void scene_compute(struct scene *s)
 {
 	uint64_t first = s->arena.updated.begin, n = s->arena.updated.end - first;
+	enum kernel_type type = optimizer_type(s->plan.param_dtype);
 
-	for (uint64_t k = 0; k < n; k++) {
-		s->grads[0][first + k] = s->params[0][k] * 0.7f + 0.01f;
-		s->grads[1][first + k] = s->params[1][k] * s->params[1][k] - 0.3f;
+	for (uint32_t i = 0; i < 2; i++)
+		kernels_get()->widen(s->grads[i] + first, s->params[i], type, n);
+	for (uint64_t k = first; k < first + n; k++) {
+		s->grads[0][k] = s->grads[0][k] * 0.7f + 0.01f;
+		s->grads[1][k] = s->grads[1][k] * s->grads[1][k] - 0.3f;
 	}
 }
 
@@ -254,14 +281,14 @@ static void mortal_end(void)
 static void mortal_adam(const struct kernel_adam *k, const struct kernel_grads *g,
 			const struct kernel_state *s, size_t n)
 {
-	mortal.kernels->adam(k, g, s, mortal_part(n, 16));
+	mortal.kernels->adam(k, g, s, mortal_part(n, 32));
 	mortal_end();
 }
 
 static void mortal_sgd(const struct kernel_sgd *k, const struct kernel_grads *g,
 		       const struct kernel_state *s, size_t n)
 {
-	mortal.kernels->sgd(k, g, s, mortal_part(n, 16));
+	mortal.kernels->sgd(k, g, s, mortal_part(n, 32));
 	mortal_end();
 }
 
@@ -275,18 +302,19 @@ static const struct kernels mortal_kernels = {
 	.isa = "mortal", .adam = mortal_adam, .sgd = mortal_sgd, .copy = mortal_copy};
 
 /* Kills the rank in each call of a kernel in turn; the values that 3 steps leave must be those of no kill. */
-static void kill_at_every_call(enum weightd_optimizer optimizer, uint32_t n_moments)
+static void kill_at_every_call(enum weightd_dtype dtype, enum weightd_optimizer optimizer,
+			       uint32_t n_moments)
 {
 	struct scene whole;
 	bool is_done = false;
 
 	mortal.kernels = kernels_get();
-	scene_init(&whole, optimizer, n_moments, 2 * PLAN_BLOCK + 96, false);
+	scene_init_typed(&whole, dtype, optimizer, n_moments, 2 * PLAN_BLOCK + 96, false);
 	scene_train(&whole, 3, NULL);
 	for (unsigned fatal = 1; !is_done; fatal++) {
 		struct scene killed;
 
-		scene_init(&killed, optimizer, n_moments, 2 * PLAN_BLOCK + 96, false);
+		scene_init_typed(&killed, dtype, optimizer, n_moments, 2 * PLAN_BLOCK + 96, false);
 		mortal.fatal = fatal;
 		is_done = scene_live(&killed, 3, &mortal_kernels, -1);
 		mortal.fatal = 0;
@@ -301,14 +329,21 @@ static void kill_at_every_call(enum weightd_optimizer optimizer, uint32_t n_mome
 static void test_each_call_may_be_the_last_of_adamw(void **state)
 {
 	(void)state;
-	kill_at_every_call(WEIGHTD_ADAMW, 2);
+	kill_at_every_call(WEIGHTD_F32, WEIGHTD_ADAMW, 2);
 }
 
 static void test_each_call_may_be_the_last_of_sgd(void **state)
 {
 	(void)state;
-	kill_at_every_call(WEIGHTD_SGD, 1);
-	kill_at_every_call(WEIGHTD_SGD, 0);
+	kill_at_every_call(WEIGHTD_F32, WEIGHTD_SGD, 1);
+	kill_at_every_call(WEIGHTD_F32, WEIGHTD_SGD, 0);
+}
+
+static void test_each_call_may_be_the_last_of_16_bits(void **state)
+{
+	(void)state;
+	kill_at_every_call(WEIGHTD_BF16, WEIGHTD_ADAMW, 2);
+	kill_at_every_call(WEIGHTD_F16, WEIGHTD_SGD, 0);
 }
 
 /* --- Controls --------------------------------------------------------------------------------------- */
@@ -333,16 +368,38 @@ static void test_without_journal_the_values_differ(void **state)
 
 static void test_journal_changes_no_bits(void **state)
 {
+	static const enum weightd_dtype dtypes[] = {WEIGHTD_F32, WEIGHTD_BF16, WEIGHTD_F16};
 	struct scene with, without;
 
 	(void)state;
-	scene_init(&with, WEIGHTD_ADAM, 2, 3 * PLAN_BLOCK + 32, false);
-	scene_init(&without, WEIGHTD_ADAM, 2, 3 * PLAN_BLOCK + 32, true);
-	scene_train(&with, 5, NULL);
-	scene_train(&without, 5, NULL);
-	assert_memory_equal(with.values, without.values, with.values_size);
-	scene_deinit(&with);
-	scene_deinit(&without);
+	for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+		scene_init_typed(&with, dtypes[i], WEIGHTD_ADAM, 2, 3 * PLAN_BLOCK + 32, false);
+		scene_init_typed(&without, dtypes[i], WEIGHTD_ADAM, 2, 3 * PLAN_BLOCK + 32, true);
+		scene_train(&with, 5, NULL);
+		scene_train(&without, 5, NULL);
+		assert_memory_equal(with.values, without.values, with.values_size);
+		scene_deinit(&with);
+		scene_deinit(&without);
+	}
+}
+
+/* PARAM is the rounding of MASTER, which moves by less than PARAM can. */
+static void test_params_of_16_bits_are_the_rounded_originals(void **state)
+{
+	static const enum weightd_dtype dtypes[] = {WEIGHTD_BF16, WEIGHTD_F16};
+	uint16_t rounded[PLAN_BLOCK + 32];
+	struct scene s;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+		scene_init_typed(&s, dtypes[i], WEIGHTD_ADAMW, 2, ARRAY_LEN(rounded), false);
+		scene_train(&s, 4, NULL);
+		kernels_get()->round(rounded, optimizer_type(dtypes[i]), s.arena.master,
+				     ARRAY_LEN(rounded));
+		for (uint32_t copy = 0; copy < N_COPIES; copy++)
+			assert_memory_equal(s.params[copy], rounded, sizeof(rounded));
+		scene_deinit(&s);
+	}
 }
 
 static void test_copies_are_equal(void **state)
@@ -419,8 +476,10 @@ int main(void)
 		cmocka_unit_test(test_killed_update_continues_to_the_same_bits),
 		cmocka_unit_test(test_each_call_may_be_the_last_of_adamw),
 		cmocka_unit_test(test_each_call_may_be_the_last_of_sgd),
+		cmocka_unit_test(test_each_call_may_be_the_last_of_16_bits),
 		cmocka_unit_test(test_without_journal_the_values_differ),
 		cmocka_unit_test(test_journal_changes_no_bits),
+		cmocka_unit_test(test_params_of_16_bits_are_the_rounded_originals),
 		cmocka_unit_test(test_copies_are_equal),
 		cmocka_unit_test(test_empty_range_moves_the_word),
 		cmocka_unit_test(test_left_counts_what_was_not_done),

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "libclient/train/kernels/kernel.h"
+#include "tests/unit/train_types.h"
 
 #define N 4128 /* more than two chunks of the kernels, and a rest of 32 */
 #define GUARD 16 /* elements on either side that must not change */
@@ -35,28 +36,21 @@ static const uint32_t rank_counts[] = {1, 2, 3, 4, 5, 8, 16, N_RANKS};
 
 static struct range grads[N_RANKS], outs[N_RANKS], state[3], fresh[3], wanted[3];
 
+/* The same of 16-bit elements. */
+struct half_range {
+	_Alignas(64) uint16_t guard_before[GUARD];
+	uint16_t x[N];
+	uint16_t guard_after[GUARD];
+};
+
+static struct half_range half_grads[N_RANKS], rounded;
+
 static uint64_t seed = 1;
 
 static uint32_t random_u32(void)
 {
 	seed = seed * 6364136223846793005u + 1442695040888963407u;
 	return (uint32_t)(seed >> 32);
-}
-
-static float float_of(uint32_t bits)
-{
-	float x;
-
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
-
-static uint32_t bits_of(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return bits;
 }
 
 /* Values as in training, near 1; now and then one from the edges, or any bits. */
@@ -105,6 +99,42 @@ static void check_equal(const char *isa, const char *what, const float *got, con
 				 bits_of(got[i]), (double)got[i], bits_of(want[i]), (double)want[i]);
 }
 
+/* Gradients of one type, as floats in `grads` and as elements in `half_grads`. */
+static void grads_fill(uint32_t n, enum kernel_type type)
+{
+	for (uint32_t rank = 0; rank < n; rank++) {
+		range_fill(&grads[rank]);
+		for (size_t i = 0; i < N && type != KERNEL_F32; i++) {
+			half_grads[rank].x[i] = reference_round(grads[rank].x[i], type);
+			grads[rank].x[i] = reference_widen(half_grads[rank].x[i], type);
+		}
+	}
+}
+
+static void rounded_fill(void)
+{
+	for (size_t i = 0; i < GUARD; i++)
+		rounded.guard_before[i] = rounded.guard_after[i] = (uint16_t)i;
+	memset(rounded.x, 0x5a, sizeof(rounded.x));
+}
+
+/* The rounded copy of `from`, or nothing where `type` is F32. */
+static void check_rounded(const char *isa, const char *what, const float *from,
+			  enum kernel_type type)
+{
+	for (size_t i = 0; i < GUARD; i++) {
+		assert_int_equal(rounded.guard_before[i], i);
+		assert_int_equal(rounded.guard_after[i], i);
+	}
+	for (size_t i = 0; i < N; i++) {
+		uint16_t want = type == KERNEL_F32 ? 0x5a5a : reference_round(from[i], type);
+
+		if (rounded.x[i] != want)
+			fail_msg("%s, %s, element %zu: %a is rounded to %04x, not %04x", isa, what,
+				 i, (double)from[i], rounded.x[i], want);
+	}
+}
+
 /* Calls for each instruction set that this machine has. */
 static void for_each_isa(void (*check)(const struct kernels *k))
 {
@@ -123,12 +153,13 @@ static void for_each_isa(void (*check)(const struct kernels *k))
 
 /* --- The reference ------------------------------------------------------------------------------- */
 
+/* Elements of 16 bits are in `grads` as floats, too. */
 static float reference_sum(const struct kernel_grads *g, size_t i)
 {
 	float sum = 0;
 
 	for (uint32_t rank = 0; rank < g->n; rank++) {
-		float x = g->grads[rank][i] * (g->weights ? g->weights[rank] : 1);
+		float x = grads[rank].x[i] * (g->weights ? g->weights[rank] : 1);
 
 		sum = rank ? sum + x : x;
 	}
@@ -159,34 +190,28 @@ static void reference_sgd(const struct kernel_sgd *k, float g, float *p, float *
 	*p = fmaf(g, k->minus_lr, *p);
 }
 
-static uint16_t reference_bf16(float x)
-{
-	uint32_t bits = bits_of(x), rest = bits & 0xffff;
-
-	if (isnan(x))
-		return (uint16_t)(bits >> 16);
-	bits >>= 16;
-	return (uint16_t)(bits + (rest > 0x8000 || (rest == 0x8000 && (bits & 1))));
-}
-
 /* --- Optimizers ---------------------------------------------------------------------------------- */
 
-static const float *places[N_RANKS];
+static const void *places[N_RANKS];
 static float weights[N_RANKS];
 
-static struct kernel_grads grads_at(uint32_t n, bool is_weighted, size_t begin)
+static struct kernel_grads grads_at(uint32_t n, enum kernel_type type, bool is_weighted,
+				    size_t begin)
 {
 	for (uint32_t rank = 0; rank < n; rank++) {
-		places[rank] = grads[rank].x + begin;
+		places[rank] = type == KERNEL_F32 ? (const void *)(grads[rank].x + begin)
+						  : half_grads[rank].x + begin;
 		weights[rank] = 1 / (float)(rank + 2);
 	}
 	return (struct kernel_grads){.grads = places,
 				     .weights = is_weighted ? weights : NULL,
 				     .n = n,
-				     .scale = is_weighted ? 1 : 1 / (float)n};
+				     .scale = is_weighted ? 1 : 1 / (float)n,
+				     .type = type};
 }
 
-static struct kernel_state state_at(bool is_in_place, size_t begin)
+/* `type`: that of the rounded copy; F32: none. */
+static struct kernel_state state_at(bool is_in_place, enum kernel_type type, size_t begin)
 {
 	struct range *to = is_in_place ? state : fresh;
 
@@ -197,6 +222,8 @@ static struct kernel_state state_at(bool is_in_place, size_t begin)
 		.new_param = to[0].x + begin,
 		.new_m = to[1].x + begin,
 		.new_v = to[2].x + begin,
+		.new_rounded = type == KERNEL_F32 ? NULL : rounded.x + begin,
+		.rounded_type = type,
 	};
 }
 
@@ -242,29 +269,34 @@ static void check_adam(const struct kernels *k)
 			for (size_t cut = 0; cut < sizeof(cuts) / sizeof(*cuts); cut++) {
 				uint32_t n = rank_counts[count];
 				bool is_in_place = (count + cut) % 2, is_weighted = (step + cut) % 2;
+				enum kernel_type type = (step + count + cut) % 3;
+				enum kernel_type to = (step + count * 2) % 3;
 				size_t begin = 0;
 				char what[64];
 
 				state_fill();
-				for (uint32_t rank = 0; rank < n; rank++)
-					range_fill(&grads[rank]);
+				rounded_fill();
+				grads_fill(n, type);
 				for (size_t i = 0; i < N; i++) {
-					struct kernel_grads g = grads_at(n, is_weighted, 0);
+					struct kernel_grads g = grads_at(n, type, is_weighted, 0);
 
 					reference_adam(&steps[step], reference_sum(&g, i),
 						       &wanted[0].x[i], &wanted[1].x[i],
 						       &wanted[2].x[i]);
 				}
 				for (size_t call = 0; begin < N; call++) {
-					struct kernel_grads g = grads_at(n, is_weighted, begin);
-					struct kernel_state s = state_at(is_in_place, begin);
+					struct kernel_grads g = grads_at(n, type, is_weighted,
+									 begin);
+					struct kernel_state s = state_at(is_in_place, to, begin);
 
 					k->adam(&steps[step], &g, &s, cuts[cut][call] - begin);
 					begin = cuts[cut][call];
 				}
-				snprintf(what, sizeof(what), "step %zu, %u ranks, cut %zu", step, n,
-					 cut);
+				snprintf(what, sizeof(what),
+					 "step %zu, %u ranks, cut %zu, types %d, %d", step, n, cut,
+					 type, to);
 				state_check(k->isa, what, is_in_place);
+				check_rounded(k->isa, what, (is_in_place ? state : fresh)[0].x, to);
 			}
 }
 
@@ -288,6 +320,8 @@ static void check_sgd(const struct kernels *k)
 			for (size_t cut = 0; cut < sizeof(cuts) / sizeof(*cuts); cut++) {
 				uint32_t n = rank_counts[count];
 				bool is_in_place = (count + cut) % 2, is_weighted = (step + cut) % 2;
+				enum kernel_type type = (step + count + cut) % 3;
+				enum kernel_type to = (step + count * 2) % 3;
 				size_t begin = 0;
 				char what[64];
 
@@ -296,17 +330,18 @@ static void check_sgd(const struct kernels *k)
 				memcpy(fresh[2].x, state[2].x, sizeof(fresh[2].x));
 				if (!steps[step].has_momentum)
 					memcpy(fresh[1].x, state[1].x, sizeof(fresh[1].x));
-				for (uint32_t rank = 0; rank < n; rank++)
-					range_fill(&grads[rank]);
+				rounded_fill();
+				grads_fill(n, type);
 				for (size_t i = 0; i < N; i++) {
-					struct kernel_grads g = grads_at(n, is_weighted, 0);
+					struct kernel_grads g = grads_at(n, type, is_weighted, 0);
 
 					reference_sgd(&steps[step], reference_sum(&g, i),
 						      &wanted[0].x[i], &wanted[1].x[i]);
 				}
 				for (size_t call = 0; begin < N; call++) {
-					struct kernel_grads g = grads_at(n, is_weighted, begin);
-					struct kernel_state s = state_at(is_in_place, begin);
+					struct kernel_grads g = grads_at(n, type, is_weighted,
+									 begin);
+					struct kernel_state s = state_at(is_in_place, to, begin);
 
 					s.v = s.new_v = NULL;
 					if (!steps[step].has_momentum)
@@ -314,9 +349,11 @@ static void check_sgd(const struct kernels *k)
 					k->sgd(&steps[step], &g, &s, cuts[cut][call] - begin);
 					begin = cuts[cut][call];
 				}
-				snprintf(what, sizeof(what), "step %zu, %u ranks, cut %zu", step, n,
-					 cut);
+				snprintf(what, sizeof(what),
+					 "step %zu, %u ranks, cut %zu, types %d, %d", step, n, cut,
+					 type, to);
 				state_check(k->isa, what, is_in_place);
+				check_rounded(k->isa, what, (is_in_place ? state : fresh)[0].x, to);
 			}
 }
 
@@ -336,7 +373,7 @@ static void check_fma(const struct kernels *k)
 
 	for (uint32_t j = 1; j < 200; j++) {
 		struct kernel_sgd sgd = {.minus_lr = 1 - (float)j * 0x1p-23f};
-		struct kernel_grads g = grads_at(1, false, 0);
+		struct kernel_grads g = grads_at(1, KERNEL_F32, false, 0);
 
 		state_fill();
 		for (size_t i = 0; i < N; i++) {
@@ -371,24 +408,25 @@ static void test_a_fused_operation_rounds_once(void **arg)
 static void check_sum(const struct kernels *k)
 {
 	for (size_t count = 0; count < N_COUNTS; count++)
-		for (uint32_t mode = 0; mode < 8; mode++) {
+		for (uint32_t mode = 0; mode < 24; mode++) {
 			uint32_t n = rank_counts[count];
 			bool is_in_place = mode & 1, is_weighted = mode & 2, is_streamed = mode & 4;
+			/* Sums in place of their inputs are of floats. */
+			enum kernel_type type = is_in_place ? KERNEL_F32 : mode / 8;
 			struct range *to = is_in_place ? grads : outs;
 			const size_t *ends = cuts[(n + mode) % 3];
 			size_t begin = 0;
 
-			for (uint32_t rank = 0; rank < n; rank++) {
-				range_fill(&grads[rank]);
+			grads_fill(n, type);
+			for (uint32_t rank = 0; rank < n; rank++)
 				range_fill(&outs[rank]);
-			}
 			for (size_t i = 0; i < N; i++) {
-				struct kernel_grads g = grads_at(n, is_weighted, 0);
+				struct kernel_grads g = grads_at(n, type, is_weighted, 0);
 
 				wanted[0].x[i] = reference_sum(&g, i);
 			}
 			for (size_t call = 0; begin < N; call++) {
-				struct kernel_grads g = grads_at(n, is_weighted, begin);
+				struct kernel_grads g = grads_at(n, type, is_weighted, begin);
 				float *tos[N_RANKS];
 
 				for (uint32_t rank = 0; rank < n; rank++)
@@ -418,7 +456,7 @@ static uint16_t bf16_outs[N_BF16_RANKS][N_BF16 + 32] __attribute__((aligned(64))
 
 static float bf16_value(uint16_t x)
 {
-	return float_of((uint32_t)x << 16);
+	return reference_widen(x, KERNEL_BF16);
 }
 
 static bool bf16_equal(uint16_t a, uint16_t b)
@@ -443,7 +481,7 @@ static void bf16_check(const struct kernels *k, uint32_t n, bool is_in_place, bo
 
 		for (uint32_t rank = 1; rank < n; rank++)
 			sum += bf16_value(bf16s[rank][i]);
-		want[i] = reference_bf16(sum);
+		want[i] = reference_round(sum, KERNEL_BF16);
 	}
 	k->sum_bf16(tos, n, from, n, N_BF16, is_streamed);
 	kernels_fence();

@@ -39,6 +39,7 @@ struct model {
 	uint64_t shapes[TENSORS][DIMS];
 	char names[TENSORS][24];
 	uint32_t n_tensors;
+	struct weightd_scaling scaling;
 	struct weightd_plan_options options;
 };
 
@@ -62,6 +63,11 @@ static void model_init(struct model *m, uint32_t n_ranks, const char *strategy,
 						      .beta2 = 0.999,
 						      .eps = 1e-8,
 						      .momentum = 0.9};
+	m->scaling = (struct weightd_scaling){.size = sizeof(m->scaling),
+					      .init = 65536,
+					      .growth = 2,
+					      .backoff = 0.5,
+					      .interval = 2000};
 	m->options = (struct weightd_plan_options){.size = sizeof(m->options),
 						   .mesh = m->mesh,
 						   .strategy = strategy,
@@ -104,19 +110,23 @@ static void draw_tensors(struct model *m)
 {
 	static const enum weightd_dtype dtypes[] = {WEIGHTD_BOOL, WEIGHTD_U8, WEIGHTD_BF16,
 						    WEIGHTD_F32, WEIGHTD_I64};
+	static const enum weightd_dtype trained[] = {WEIGHTD_F32, WEIGHTD_F32, WEIGHTD_BF16,
+						     WEIGHTD_F16};
+	enum weightd_dtype dtype = trained[draw(ARRAY_LEN(trained))];
 	uint32_t n = 1 + draw(TENSORS - 1);
 
-	add_param(m, "first", 1 + draw(50), 1 + draw(50));
+	(void)add(m, "first", WEIGHTD_PARAM, dtype, 1 + draw(50), 1 + draw(50));
 	for (uint32_t i = 1; i < n; i++) {
-		bool is_param = draw(4) != 0;
+		bool is_param = draw(4) != 0, is_frozen = is_param && draw(4) == 0;
 		char name[24];
 		struct weightd_train_tensor *t;
 
 		(void)snprintf(name, sizeof(name), "h.%u.%u", draw(10), i);
 		t = add(m, name, is_param ? WEIGHTD_PARAM : WEIGHTD_BUFFER,
-			is_param ? WEIGHTD_F32 : dtypes[draw(ARRAY_LEN(dtypes))], draw(80),
+			is_param && !is_frozen ? dtype : dtypes[draw(ARRAY_LEN(dtypes))], draw(80),
 			draw(80));
 		t->n_dims = draw(DIMS);
+		t->frozen = is_frozen;
 		t->group = is_param ? draw(ARRAY_LEN(m->groups)) : 0;
 	}
 }
@@ -133,6 +143,8 @@ static void draw_model(struct model *m)
 	m->options.staleness = draw(4) == 0 ? 1 + draw(3) : 0;
 	m->options.state_size = draw(2) ? 0 : 1 + draw(10000);
 	m->options.without_journal = draw(8) == 0;
+	m->options.grad_dtype = draw(3) == 0 ? WEIGHTD_F32 : 0;
+	m->options.scaling = draw(4) == 0 ? &m->scaling : NULL;
 	if (!strcmp(m->options.strategy, "shared"))
 		m->options.n_copies = draw(2) ? 0 : 1 + draw(weightd_mesh_n_ranks(m->mesh));
 }
@@ -153,9 +165,10 @@ static bool is_possible(const struct weightd_plan_options *o)
 	bool replicated = !strcmp(o->strategy, "replicated"),
 	     shared = !strcmp(o->strategy, "shared");
 
-	if (o->form == WEIGHTD_STEP_FUSED && (replicated || o->overlap))
+	if (o->form == WEIGHTD_STEP_FUSED && (replicated || o->overlap || o->scaling))
 		return false;
-	if (o->staleness && (!shared || o->overlap || o->form == WEIGHTD_STEP_TWO_PHASE))
+	if (o->staleness &&
+	    (!shared || o->overlap || o->scaling || o->form == WEIGHTD_STEP_TWO_PHASE))
 		return false;
 	return true;
 }
@@ -171,6 +184,22 @@ static uint64_t product(const struct weightd_train_tensor *t)
 	return n;
 }
 
+/* Bytes of an element of the flat range; all trained parameters are as the first one. */
+static uint64_t size_of_param(const struct weightd_plan *p)
+{
+	return p->tensors[0].dtype == WEIGHTD_F32 ? 4 : 2;
+}
+
+static uint64_t size_of_grad(const struct weightd_plan *p)
+{
+	return p->grad_dtype == WEIGHTD_F32 ? 4 : 2;
+}
+
+static bool is_trained(const struct weightd_train_tensor *t)
+{
+	return t->role == WEIGHTD_PARAM && !t->frozen;
+}
+
 static uint64_t length(struct plan_interval i)
 {
 	assert_true(i.begin <= i.end);
@@ -179,11 +208,14 @@ static uint64_t length(struct plan_interval i)
 
 static void check_places(const struct model *m, const struct weightd_plan *p)
 {
-	uint64_t end[WEIGHTD_BUFFER + 1] = {0}, elements = 0;
+	uint64_t ends[3] = {0}, elements = 0; /* of parameters, frozen ones, buffers */
 
 	assert_int_equal(weightd_plan_n_tensors(p), m->n_tensors);
 	for (uint32_t i = 0; i < m->n_tensors; i++) {
 		struct weightd_train_tensor t = {.size = sizeof(t)};
+		uint64_t *end = &ends[m->tensors[i].role == WEIGHTD_BUFFER ? 2
+				      : m->tensors[i].frozen               ? 1
+									   : 0];
 		uint32_t found;
 
 		assert_int_equal(weightd_plan_tensor(p, i, &t), 0);
@@ -193,12 +225,15 @@ static void check_places(const struct model *m, const struct weightd_plan *p)
 		assert_int_equal(t.n_bytes, product(&t) * dtype_bits(t.dtype) / 8);
 		assert_int_equal(t.offset % 64, 0);
 		/* In order, disjoint, without gaps. */
-		assert_true(t.offset >= end[t.role] && t.offset - end[t.role] < 64);
-		end[t.role] = t.offset + t.n_bytes;
-		elements += t.role == WEIGHTD_PARAM ? product(&t) : 0;
+		assert_true(t.offset >= *end && t.offset - *end < 64);
+		*end = t.offset + t.n_bytes;
+		assert_int_equal(t.frozen, m->tensors[i].frozen);
+		assert_int_equal(t.group, is_trained(&t) ? m->tensors[i].group : 0);
+		elements += is_trained(&t) ? product(&t) : 0;
 	}
-	assert_true(end[WEIGHTD_PARAM] <= p->n_elements * 4);
-	assert_true(end[WEIGHTD_BUFFER] <= p->buffer_size);
+	assert_true(ends[0] <= p->n_elements * size_of_param(p));
+	assert_true(ends[1] <= p->frozen_size && p->frozen_size - ends[1] < 64);
+	assert_true(ends[2] <= p->buffer_size);
 	assert_int_equal(p->n_elements % PLAN_CUT, 0);
 	assert_int_equal(p->n_padding, p->n_elements - elements);
 }
@@ -238,11 +273,11 @@ static void check_runs(const struct model *m, const struct weightd_plan *p)
 		const struct weightd_train_tensor *t = &p->tensors[i];
 		uint32_t run = 0;
 
-		if (t->role != WEIGHTD_PARAM || t->n_bytes == 0)
+		if (!is_trained(t) || t->n_bytes == 0)
 			continue;
-		while (p->runs[run].interval.end <= t->offset / 4)
+		while (p->runs[run].interval.end <= t->offset / size_of_param(p))
 			run++;
-		assert_true((t->offset + t->n_bytes) / 4 <= p->runs[run].interval.end);
+		assert_true((t->offset + t->n_bytes) / size_of_param(p) <= p->runs[run].interval.end);
 		assert_int_equal(p->runs[run].group, m->tensors[i].group);
 	}
 }
@@ -251,21 +286,24 @@ static void check_runs(const struct model *m, const struct weightd_plan *p)
 static uint32_t count_buckets(const struct weightd_plan *p)
 {
 	uint64_t first = p->bucket_bytes < MIB ? p->bucket_bytes : MIB;
-	uint64_t end = p->n_elements * 4, begin = end;
+	uint64_t end = p->n_elements, begin = end;
 	uint32_t n = 0;
 
 	for (uint32_t i = p->n_tensors; i-- > 0;) {
 		const struct weightd_train_tensor *t = &p->tensors[i];
 
-		if (t->role != WEIGHTD_PARAM || t->n_bytes == 0)
+		uint64_t at = t->offset / size_of_param(p);
+
+		if (!is_trained(t) || t->n_bytes == 0)
 			continue;
-		if (begin == end || end - t->offset > (n == 1 ? first : p->bucket_bytes)) {
+		if (begin == end ||
+		    (end - at) * size_of_grad(p) > (n == 1 ? first : p->bucket_bytes)) {
 			end = begin;
 			n++;
 		}
-		begin = t->offset;
-		assert_int_equal(p->buckets[n - 1].end, end / 4);
-		assert_true(p->buckets[n - 1].begin <= begin / 4);
+		begin = at;
+		assert_int_equal(p->buckets[n - 1].end, end);
+		assert_true(p->buckets[n - 1].begin <= begin);
 	}
 	return n;
 }
@@ -293,10 +331,21 @@ static void check_buckets(const struct weightd_plan *p)
 	assert_int_equal(begin, 0);
 }
 
+static uint64_t stride_of(uint64_t used)
+{
+	uint64_t page = (used + 4095) / 4096 * 4096, huge = (used + 2097151) / 2097152 * 2097152;
+
+	return (huge - used) * 1024 <= used ? huge : page;
+}
+
 static void check_parts(const struct weightd_plan *p)
 {
 	const struct plan_part *param = plan_part(p, WEIGHTD_KIND_PARAM);
-	uint64_t range = p->n_elements * 4 - p->n_padding * 4 + weightd_plan_padding(p);
+	uint64_t param_size = size_of_param(p);
+	uint64_t range = (p->n_elements - p->n_padding) * param_size + weightd_plan_padding(p);
+	/* The strides of all kinds are those of their own sizes: rounded up to pages, or to huge pages. */
+	uint64_t grad = stride_of(p->n_elements * size_of_grad(p));
+	uint64_t flat = stride_of(p->n_elements * 4);
 	uint64_t n = p->n_ranks, n_updates = plan_is_replicated(p) ? n : 1;
 	bool two_phase = p->form == WEIGHTD_STEP_TWO_PHASE;
 
@@ -306,13 +355,16 @@ static void check_parts(const struct weightd_plan *p)
 		assert_true(p->parts[i].used > 0 && p->parts[i].used <= p->parts[i].stride);
 		assert_int_equal(p->parts[i].stride % PLAN_PAGE, 0);
 	}
-	assert_int_equal(param->used, p->n_elements * 4);
+	assert_int_equal(param->used, p->n_elements * param_size);
 	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_PARAM), p->n_copies * range);
-	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_GRAD), n * (p->staleness + 1) * range);
-	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_REDUCED), two_phase ? range : 0);
+	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_GRAD), n * (p->staleness + 1) * grad);
+	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_REDUCED), two_phase ? flat : 0);
 	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_MOMENTS),
-			 n_updates * p->n_moments * range);
-	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_MASTER), 0);
+			 n_updates * p->n_moments * flat);
+	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_MASTER),
+			 param_size == 2 ? n_updates * flat : 0);
+	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_FROZEN),
+			 p->frozen_size ? stride_of(p->frozen_size) : 0);
 	assert_int_equal(weightd_plan_bytes(p, WEIGHTD_KIND_BUFFER) == 0, p->buffer_size == 0);
 	assert_true(weightd_plan_bytes(p, WEIGHTD_KIND_BUFFER) >= 2 * n * p->buffer_size);
 }
@@ -347,37 +399,40 @@ static void check_control(const struct weightd_plan *p)
 	assert_true(l.saved + n * CONTROL_SAVED(p) * l.saved_stride <= l.logs);
 	assert_int_equal(l.logs % 4096, 0);
 	assert_int_equal(l.log_stride % 4096, 0);
-	assert_true(l.log_stride >= (1ull + p->n_moments) * PLAN_BLOCK * 4);
+	assert_true(l.log_stride >= (1ull + p->n_moments) * PLAN_BLOCK * 4 +
+					    (size_of_param(p) == 2 ? PLAN_BLOCK * 2 : 0));
 	assert_int_equal(l.logs + n * l.log_stride, l.size);
 	assert_int_equal(l.size, plan_part(p, WEIGHTD_KIND_JOURNAL)->used);
 }
 
-/* Z-3, DDP-2: by the names of the strategies; S is the flat range. */
+/* Z-3, DDP-2: by the names of the strategies; S is the flat range, in GRAD, in REDUCED and in PARAM. */
 static void check_traffic(const struct weightd_plan *p)
 {
-	uint64_t s = p->n_elements * 4, n = p->n_ranks, read = 0, written = 0;
+	uint64_t s = p->n_elements, n = p->n_ranks, read = 0, written = 0;
 
 	for (uint32_t r = 0; r < p->n_ranks; r++) {
 		struct weightd_traffic t = {.size = sizeof(t)};
-		uint64_t own = (p->cuts[r + 1] - p->cuts[r]) * 4;
+		uint64_t own = p->cuts[r + 1] - p->cuts[r];
 
 		assert_int_equal(weightd_plan_traffic(p, r, &t), 0);
 		assert_int_equal(t.sent, 0);
 		if (!strcmp(p->strategy, "replicated")) {
-			assert_int_equal(t.read, own * (n - 1) + s - own);
+			assert_int_equal(t.read, own * (n - 1) * size_of_grad(p) + (s - own) * 4);
 			assert_int_equal(t.written, 0);
 		} else {
-			assert_int_equal(t.read, own * (n - 1));
-			assert_int_equal(t.written, own * (p->n_copies - 1));
+			assert_int_equal(t.read, own * (n - 1) * size_of_grad(p));
+			assert_int_equal(t.written, own * (p->n_copies - 1) * size_of_param(p));
 		}
 		read += t.read;
 		written += t.written;
 	}
 	/* 2 S (N - 1) / N for each rank of DDP and ZeRO-1, S (N - 1) / N for those of a shared replica, on average. */
-	if (strcmp(p->strategy, "shared"))
-		assert_int_equal(read + written, 2 * s * (n - 1));
+	if (!strcmp(p->strategy, "zero1"))
+		assert_int_equal(read + written, s * (n - 1) * (size_of_grad(p) + size_of_param(p)));
+	else if (!strcmp(p->strategy, "replicated"))
+		assert_int_equal(read + written, s * (n - 1) * (size_of_grad(p) + 4));
 	else
-		assert_int_equal(read, s * (n - 1));
+		assert_int_equal(read, s * (n - 1) * size_of_grad(p));
 }
 
 /* An operation waits for what an earlier one, or the step before, produced. */
@@ -797,6 +852,28 @@ static void set_dtype(struct model *m)
 	m->tensors[3].dtype = WEIGHTD_I32;
 }
 
+static void set_grads(struct model *m)
+{
+	m->tensors[0].dtype = m->tensors[1].dtype = m->tensors[2].dtype = WEIGHTD_BF16;
+}
+
+static void set_grad_dtype(struct model *m)
+{
+	set_grads(m);
+	m->options.grad_dtype = WEIGHTD_F32;
+}
+
+static void set_frozen(struct model *m)
+{
+	m->tensors[1].frozen = true;
+}
+
+static void set_scaling(struct model *m)
+{
+	set_form(m);
+	m->options.scaling = &m->scaling;
+}
+
 static const struct change {
 	void (*change)(struct model *m);
 	const char *sentence; /* of the changed one */
@@ -826,6 +903,12 @@ static const struct change {
 	{set_group, "this rank's model has 'h.0.weight' in parameter group 0, the job's in 1"},
 	{set_role, "this rank's model has 'h.0.bias' as a buffer, the job's as a param"},
 	{set_dtype, "this rank's model has 'steps' I32 [1, 1], the job's has it I64 [1, 1]"},
+	{set_grads,
+	 "this rank's model has 'h.0.weight' BF16 [24, 16], the job's has it F32 [24, 16]"},
+	{set_grad_dtype,
+	 "this rank's model has 'h.0.weight' BF16 [24, 16], the job's has it F32 [24, 16]"},
+	{set_frozen, "this rank's model has 'h.0.bias' frozen, the job's has it trained"},
+	{set_scaling, "this rank's step form is 'two-phase', the job's is 'fused'"},
 };
 
 static void each_option_changes_the_hash_and_is_named(void **state)
@@ -863,6 +946,72 @@ static void each_option_changes_the_hash_and_is_named(void **state)
 	}
 	weightd_plan_free(p);
 	model_deinit(&m);
+}
+
+static void set_init(struct model *m)
+{
+	m->scaling.init = 1024;
+}
+
+static void set_growth(struct model *m)
+{
+	m->scaling.growth = 1.5;
+}
+
+static void set_backoff(struct model *m)
+{
+	m->scaling.backoff = 0.25;
+}
+
+static void set_interval(struct model *m)
+{
+	m->scaling.interval = 100;
+}
+
+static void set_no_scaling(struct model *m)
+{
+	m->options.scaling = NULL;
+}
+
+static void set_wide_grads(struct model *m)
+{
+	m->options.grad_dtype = WEIGHTD_F32;
+}
+
+/* What has a name only in plans of 16 bits, or of two phases. */
+static void precision_is_named(void **state)
+{
+	static const struct change precisions[] = {
+		{set_init, "this rank's plan has scaling with init 1024, the job's with 65536"},
+		{set_growth, "this rank's plan has scaling with growth 1.5, the job's with 2"},
+		{set_backoff, "this rank's plan has scaling with backoff 0.25, the job's with 0.5"},
+		{set_interval, "this rank's plan has scaling interval 100, the job's has 2000"},
+		{set_no_scaling, "this rank's plan is without scaling, the job's is with"},
+		{set_wide_grads, "this rank's type of gradients is 'F32', the job's is 'BF16'"},
+	};
+	struct weightd_plan *p, *other;
+	char difference[512];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(precisions); i++) {
+		struct model m, changed;
+
+		small_model(&m, "shared");
+		set_scaling(&m);
+		set_grads(&m);
+		p = plan_of(&m);
+		small_model(&changed, "shared");
+		set_scaling(&changed);
+		set_grads(&changed);
+		precisions[i].change(&changed);
+		other = plan_of(&changed);
+		assert_int_equal(weightd_plan_compare(other, p, difference, sizeof(difference)), 1);
+		assert_string_equal(difference, precisions[i].sentence);
+		weightd_plan_free(other);
+		weightd_plan_free(p);
+		model_deinit(&m);
+		model_deinit(&changed);
+	}
 }
 
 /* A plan of another release parses, so that the difference has a name. */
@@ -1062,7 +1211,81 @@ static void bad_name(struct model *m)
 
 static void bad_dtype(struct model *m)
 {
-	m->tensors[0].dtype = WEIGHTD_BF16;
+	m->tensors[0].dtype = WEIGHTD_F64;
+}
+
+static void bad_mixture(struct model *m)
+{
+	m->tensors[2].dtype = WEIGHTD_BF16;
+}
+
+static void bad_grad_dtype(struct model *m)
+{
+	m->options.grad_dtype = WEIGHTD_BF16;
+}
+
+static void bad_other_grad_dtype(struct model *m)
+{
+	set_grads(m);
+	m->options.grad_dtype = WEIGHTD_F16;
+}
+
+static void bad_unknown_grad_dtype(struct model *m)
+{
+	m->options.grad_dtype = 200;
+}
+
+static void bad_frozen_buffer(struct model *m)
+{
+	m->tensors[3].frozen = true;
+}
+
+static void bad_frozen_dtype(struct model *m)
+{
+	m->tensors[0].frozen = true;
+	m->tensors[0].dtype = WEIGHTD_F4;
+}
+
+static void bad_all_frozen(struct model *m)
+{
+	for (uint32_t i = 0; i < 3; i++)
+		m->tensors[i].frozen = true;
+}
+
+static void bad_fused_scaling(struct model *m)
+{
+	m->options.form = WEIGHTD_STEP_FUSED;
+	m->options.scaling = &m->scaling;
+}
+
+static void bad_scale(struct model *m)
+{
+	set_scaling(m);
+	m->scaling.init = 1e39;
+}
+
+static void bad_growth(struct model *m)
+{
+	set_scaling(m);
+	m->scaling.growth = 0.5;
+}
+
+static void bad_backoff(struct model *m)
+{
+	set_scaling(m);
+	m->scaling.backoff = __builtin_nan("");
+}
+
+static void bad_interval(struct model *m)
+{
+	set_scaling(m);
+	m->scaling.interval = 0;
+}
+
+static void bad_size_of_scaling(struct model *m)
+{
+	set_scaling(m);
+	m->scaling.size = 0;
 }
 
 static void bad_code(struct model *m)
@@ -1172,7 +1395,26 @@ static void bad_plans_are_refused_with_a_reason(void **state)
 		{bad_repeated, -EINVAL, "two tensors are named 'h.0.weight'"},
 		{bad_no_name, -EINVAL, "the name of tensor 1 has no bytes"},
 		{bad_name, -EINVAL, "the name '\\xff\\x1b' of tensor 1 is not UTF-8"},
-		{bad_dtype, -EOPNOTSUPP, "the parameter 'h.0.weight' is BF16"},
+		{bad_dtype, -EOPNOTSUPP,
+		 "the parameter 'h.0.weight' is F64; trained parameters are F32, BF16 or F16"},
+		{bad_mixture, -EOPNOTSUPP,
+		 "the parameter 'h.1.weight' is BF16, and 'h.0.weight' is F32; all trained parameters "
+		 "have one element type"},
+		{bad_grad_dtype, -EOPNOTSUPP,
+		 "grad_dtype is BF16 and the parameters are F32; it is F32"},
+		{bad_other_grad_dtype, -EOPNOTSUPP,
+		 "grad_dtype is F16 and the parameters are BF16; it is BF16 or F32"},
+		{bad_unknown_grad_dtype, -EINVAL, "the element type 200 of gradients is unknown"},
+		{bad_frozen_buffer, -EINVAL, "the buffer 'steps' is frozen; only parameters can be"},
+		{bad_frozen_dtype, -EOPNOTSUPP, "the frozen parameter 'h.0.weight' is F4"},
+		{bad_all_frozen, -EINVAL, "there are no parameters to train"},
+		{bad_fused_scaling, -EINVAL,
+		 "scaling needs to know whether all gradients are finite"},
+		{bad_scale, -EINVAL, "the first scale of the loss is 1e+39"},
+		{bad_growth, -EINVAL, "the scale grows by 0.5; give a factor of 1 or more"},
+		{bad_backoff, -EINVAL, "the scale backs off by nan"},
+		{bad_interval, -EINVAL, "the scale grows every 0 steps"},
+		{bad_size_of_scaling, -EINVAL, "the size of struct weightd_scaling was not set"},
 		{bad_code, -EINVAL, "the element type 200 of 'h.0.weight' is unknown"},
 		{bad_buffer, -EOPNOTSUPP, "the buffer 'steps' is F4"},
 		{bad_role, -EINVAL, "'steps' is neither WEIGHTD_PARAM nor WEIGHTD_BUFFER"},
@@ -1358,8 +1600,16 @@ static void json_that_is_no_plan_is_refused_by_the_path_of_the_member(void **sta
 		const char *from, *to, *sentence;
 	} cases[] = {
 		{"{", "[", "the plan is not JSON: line "},
-		{"\"format\": \"weightd-plan 1\"", "\"format\": \"weightd-plan 2\"",
-		 "format of the plan must be \"weightd-plan 1\""},
+		{"\"format\": \"weightd-plan 2\"", "\"format\": \"weightd-plan 1\"",
+		 "format of the plan must be \"weightd-plan 2\""},
+		{"\"grad_dtype\": \"F32\"", "\"grad_dtype\": \"F99\"",
+		 "grad_dtype of the plan must be an element type"},
+		{"\"scaling\": null", "\"scaling\": 1",
+		 "scaling of the plan must be null or an object"},
+		{"\"scaling\": null", "\"scaling\": {\"init\": 1, \"growth\": 2, \"backoff\": 1}",
+		 "scaling.interval of the plan must be an integer"},
+		{"\"frozen\": false", "\"frozen\": 0",
+		 "tensors[0].frozen of the plan must be true or false"},
 		{"\"release\": \"", "\"release\": \"!", "is no release"},
 		{"\"name\": \"dp\"", "\"name\": 3", "mesh[0].name of the plan must be a string"},
 		{"\"size\": 3", "\"size\": -3", "mesh[0].size of the plan must be an integer"},
@@ -1427,6 +1677,7 @@ int main(void)
 		cmocka_unit_test(plans_survive_both_of_their_forms_bit_for_bit),
 		cmocka_unit_test(json_of_a_small_model_is_as_it_was),
 		cmocka_unit_test(each_option_changes_the_hash_and_is_named),
+		cmocka_unit_test(precision_is_named),
 		cmocka_unit_test(another_release_is_the_first_difference),
 		cmocka_unit_test(fields_that_the_optimizer_lacks_are_left_out),
 		cmocka_unit_test(bad_plans_are_refused_with_a_reason),

@@ -57,7 +57,12 @@ int main(int argc, char *argv[])
 	struct weightd_plan plan = {.optimizer = optimizer_of(argv[1]),
 				    .groups = &group,
 				    .n_groups = 1};
-	struct kernel_state s = {state[0], state[1], state[2], state[0], state[1], state[2]};
+	struct kernel_state s = {.param = state[0],
+				 .m = state[1],
+				 .v = state[2],
+				 .new_param = state[0],
+				 .new_m = state[1],
+				 .new_v = state[2]};
 
 	if (n > N_MAX || n_ranks > RANKS_MAX)
 		return 2;

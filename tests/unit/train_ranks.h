@@ -30,7 +30,7 @@
 #define RANKS_MAX 4
 
 static const uint64_t shape_wide[] = {29, 31}, shape_bias[] = {37}, shape_deep[] = {67, 64},
-		      shape_count[] = {3};
+		      shape_count[] = {3}, shape_base[] = {5, 7};
 
 static const struct weightd_train_tensor tensors[] = {
 	{.size = sizeof(*tensors),
@@ -53,6 +53,13 @@ static const struct weightd_train_tensor tensors[] = {
 	 .dtype = WEIGHTD_I64,
 	 .role = WEIGHTD_BUFFER},
 	{.size = sizeof(*tensors),
+	 .name = "base",
+	 .shape = shape_base,
+	 .n_dims = 2,
+	 .dtype = WEIGHTD_F8_E4M3,
+	 .role = WEIGHTD_PARAM,
+	 .frozen = true},
+	{.size = sizeof(*tensors),
 	 .name = "deep",
 	 .shape = shape_deep,
 	 .n_dims = 2,
@@ -61,6 +68,7 @@ static const struct weightd_train_tensor tensors[] = {
 };
 #define N_TENSORS ARRAY_LEN(tensors)
 #define COUNT 2 /* the buffer */
+#define BASE 3 /* the frozen parameter */
 
 enum stop {
 	STOP_NEVER,
@@ -81,6 +89,9 @@ struct setup {
 	bool is_weighted;
 	double max_norm;
 	uint64_t nan_step; /* of rank 1 */
+	enum weightd_dtype dtype, grad_dtype; /* 0: F32; 0: that of the parameters */
+	double init_scale; /* 0: no scaling */
+	uint64_t overflow_step; /* a gradient of the last rank is infinite */
 	enum weightd_on_death on_death;
 	int deadline_ms;
 	bool interruptible;
@@ -88,18 +99,36 @@ struct setup {
 	uint32_t stop_rank;
 };
 
+/* Loss scales after each step; shared by all processes of a test. */
+struct scales {
+	double scales[N_STEPS + 1]; /* 0: no rank_main() was at that step */
+	bool overflowed[N_STEPS + 1];
+};
+
+static struct scales *all_scales; /* of the run, each rank writes all that it sees; NULL: no result is read */
+
 /* The parts of a job that a test compares, read after the last rank ended. */
 struct result {
 	uint64_t n_elements;
-	float *param, *moments;
+	uint8_t *param; /* of the first copy */
+	uint64_t param_size;
+	float *values; /* MASTER, or PARAM in fp32 */
+	float *moments;
 	uint64_t moments_size;
+	struct scales scales;
 };
 
 /* --- The model -------------------------------------------------------------------------------------- */
 
 static inline struct weightd_plan *plan_make(const struct setup *setup)
 {
+	struct weightd_train_tensor model[N_TENSORS];
 	struct weightd_group groups[N_GROUPS];
+	struct weightd_scaling scaling = {.size = sizeof(scaling),
+					  .init = setup->init_scale,
+					  .growth = 2,
+					  .backoff = 0.5,
+					  .interval = 3};
 	struct weightd_mesh_dim dim = {"dp", setup->n_ranks};
 	struct weightd_plan_options options = {
 		.size = sizeof(options),
@@ -114,10 +143,16 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 		.n_copies = strcmp(setup->strategy, "shared") ? 0 : 1,
 		.state_size = 64,
 		.without_journal = setup->without_journal,
+		.grad_dtype = setup->grad_dtype,
+		.scaling = setup->init_scale > 0 ? &scaling : NULL,
 	};
 	struct weightd_mesh *mesh;
 	struct weightd_plan *plan;
 
+	memcpy(model, tensors, sizeof(model));
+	for (uint32_t i = 0; i < N_TENSORS; i++)
+		if (setup->dtype && plan_is_trained(&model[i]))
+			model[i].dtype = setup->dtype;
 	for (uint32_t i = 0; i < N_GROUPS; i++)
 		groups[i] = (struct weightd_group){.size = sizeof(groups[i]),
 						   .weight_decay = 0.1 * i,
@@ -127,7 +162,7 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 						   .momentum = 0.9};
 	assert(weightd_mesh_new(&dim, 1, &mesh) == 0);
 	options.mesh = mesh;
-	if (weightd_plan_new(tensors, N_TENSORS, &options, &plan) < 0) {
+	if (weightd_plan_new(model, N_TENSORS, &options, &plan) < 0) {
 		fprintf(stderr, "%s\n", weightd_train_error());
 		abort();
 	}
@@ -178,15 +213,17 @@ static inline void rank_fill(struct weightd_train *t)
 	const struct weightd_plan *p = weightd_train_plan(t);
 
 	for (uint32_t i = 0; i < N_TENSORS; i++) {
-		uint64_t n = p->tensors[i].n_bytes / sizeof(float);
-		float *values = malloc(p->tensors[i].n_bytes);
+		struct plan_interval elements = plan_elements(p, &p->tensors[i]);
+		uint64_t n = elements.end - elements.begin;
+		float *values = malloc(n * sizeof(float));
 
 		for (uint64_t k = 0; k < n; k++)
-			values[k] = value_first(p->tensors[i].offset / 4 + k);
-		if (p->tensors[i].role == WEIGHTD_PARAM)
+			values[k] = value_first(elements.begin + k);
+		if (plan_is_trained(&p->tensors[i]))
 			assert(weightd_train_fill(t, i, values) == 0);
 		free(values);
 	}
+	assert(weightd_train_fill(t, BASE, "Frozen parameters: 35 bytes of F8.") == 0);
 }
 
 static inline struct weightd_train *rank_open(const struct setup *setup, uint32_t rank)
@@ -215,22 +252,39 @@ static inline struct weightd_train *rank_open(const struct setup *setup, uint32_
 	exit(1);
 }
 
+/* Gradients of a rank in a step, in GRAD's type, from parameters in PARAM's. */
+static inline void grads_make(const struct setup *setup, const struct weightd_plan *p,
+			      struct plan_interval elements, const void *param, uint32_t rank,
+			      uint64_t step, double scale, void *grad)
+{
+	uint64_t n = elements.end - elements.begin;
+	float *values = malloc(n * sizeof(float));
+
+	kernels_get()->widen(values, param, optimizer_type(p->param_dtype), n);
+	for (uint64_t k = 0; k < n; k++)
+		values[k] = value_grad(setup->is_blind ? 0 : values[k], rank, step,
+				       elements.begin + k) *
+			    (float)scale;
+	if (n && step == setup->overflow_step && rank == setup->n_ranks - 1)
+		values[n / 2] = INFINITY;
+	kernels_get()->round(grad, optimizer_type(p->grad_dtype), values, n);
+	free(values);
+}
+
 /* Backward: the last tensors first. */
 static inline void rank_compute(const struct setup *setup, struct weightd_train *t)
 {
+	const struct weightd_plan *p = weightd_train_plan(t);
 	uint32_t rank = weightd_train_rank(t);
 	uint64_t step = weightd_train_step(t) + 1;
 
 	for (uint32_t i = N_TENSORS; i-- > 0;) {
-		const struct weightd_train_tensor *tensor = &weightd_train_plan(t)->tensors[i];
-		const float *param = weightd_train_param(t, i);
-		float *grad = weightd_train_grad(t, i);
-
-		if (tensor->role != WEIGHTD_PARAM)
+		if (!plan_is_trained(&p->tensors[i]))
 			continue;
-		for (uint64_t k = 0; weightd_train_wants(t, i) && k < tensor->n_bytes / 4; k++)
-			grad[k] = value_grad(setup->is_blind ? 0 : param[k], rank, step,
-					     tensor->offset / 4 + k);
+		if (weightd_train_wants(t, i))
+			grads_make(setup, p, plan_elements(p, &p->tensors[i]),
+				   weightd_train_param(t, i), rank, step, weightd_train_scale(t),
+				   weightd_train_grad(t, i));
 		if (setup->says_ready)
 			assert(weightd_train_ready(t, i) == 0);
 	}
@@ -278,13 +332,27 @@ static inline bool rank_state_fits(struct weightd_train *t)
 
 	if (step && (size != sizeof(*cursor) || *cursor != step * 1000 + rank))
 		return false;
+	if (memcmp(weightd_train_param(t, BASE), "Frozen parameters: 35 bytes of F8.", 35))
+		return false;
 	return count[rank % 3] == (int64_t)(step * (step + 1) / 2);
+}
+
+static inline void rank_record(const struct weightd_train *t)
+{
+	uint64_t step = weightd_train_step(t);
+
+	if (!all_scales)
+		return;
+	all_scales->scales[step] = weightd_train_scale(t);
+	all_scales->overflowed[step] = weightd_train_overflowed(t);
 }
 
 static inline int rank_main(uint32_t rank, void *data)
 {
 	const struct setup *setup = data;
 	struct weightd_train *t = rank_open(setup, rank);
+
+	rank_record(t);
 
 	if (!rank_state_fits(t))
 		return rank_fail("state of another step", 0);
@@ -293,6 +361,7 @@ static inline int rank_main(uint32_t rank, void *data)
 
 		if (r < 0 && r != -EDOM)
 			return rank_fail("update", r);
+		rank_record(t);
 	}
 	if (!rank_state_fits(t) || weightd_train_close(t) < 0)
 		return rank_fail("end", 0);
@@ -312,22 +381,37 @@ static inline void *part_read(const struct weightd_plan *p, enum weightd_kind ki
 	return bytes;
 }
 
+/* Before the ranks of a run start. */
+static inline void scales_start(void)
+{
+	all_scales = mmap(NULL, sizeof(*all_scales), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert(all_scales != MAP_FAILED);
+}
+
 static inline struct result result_read(const struct setup *setup)
 {
 	struct weightd_plan *p = plan_make(setup);
 	const struct plan_part *moments = plan_part(p, WEIGHTD_KIND_MOMENTS);
-	struct result result = {.n_elements = p->n_elements};
+	struct result result = {.n_elements = p->n_elements,
+				.param_size = plan_part(p, WEIGHTD_KIND_PARAM)->used,
+				.scales = *all_scales};
 
-	result.param = part_read(p, WEIGHTD_KIND_PARAM, p->n_elements * sizeof(float));
+	result.param = part_read(p, WEIGHTD_KIND_PARAM, result.param_size);
+	result.values = part_read(p, plan_has_master(p) ? WEIGHTD_KIND_MASTER : WEIGHTD_KIND_PARAM,
+				  p->n_elements * sizeof(float));
 	result.moments_size = moments ? moments->used : 0;
 	result.moments = part_read(p, WEIGHTD_KIND_MOMENTS, result.moments_size);
 	weightd_plan_free(p);
+	(void)munmap(all_scales, sizeof(*all_scales));
+	all_scales = NULL;
 	return result;
 }
 
 static inline void result_free(struct result *r)
 {
 	free(r->param);
+	free(r->values);
 	free(r->moments);
 }
 
@@ -335,88 +419,180 @@ static inline void result_compare(const struct result *a, const struct result *b
 {
 	assert_int_equal(a->n_elements, b->n_elements);
 	for (uint64_t i = 0; i < a->n_elements; i++)
-		if (memcmp(&a->param[i], &b->param[i], sizeof(float)))
+		if (memcmp(&a->values[i], &b->values[i], sizeof(float)))
 			fail_msg("parameter %llu is %.9g and %.9g", (unsigned long long)i,
-				 (double)a->param[i], (double)b->param[i]);
+				 (double)a->values[i], (double)b->values[i]);
+	assert_int_equal(a->param_size, b->param_size);
+	assert_memory_equal(a->param, b->param, a->param_size);
+	for (uint64_t step = 0; step <= N_STEPS; step++)
+		if (a->scales.scales[step] != 0 && b->scales.scales[step] != 0 &&
+		    (a->scales.scales[step] != b->scales.scales[step] ||
+		     a->scales.overflowed[step] != b->scales.overflowed[step]))
+			fail_msg("after step %llu the scale is %g and %g, overflows %d and %d",
+				 (unsigned long long)step, a->scales.scales[step],
+				 b->scales.scales[step], a->scales.overflowed[step],
+				 b->scales.overflowed[step]);
 	if (a->moments_size == b->moments_size)
 		assert_memory_equal(a->moments, b->moments, a->moments_size);
 }
 
-/* The plain loop, in one process: sums in the order of ranks, and the kernel. `ret->moments` are left out. */
+/* The plain loop, in one process: sums in the order of ranks, and the kernel. */
+struct oracle {
+	const struct setup *setup;
+	struct weightd_plan *p;
+	uint64_t n_updates, n_finite;
+	double scale;
+	void *param; /* PARAM in its own type */
+	float *value, *m, *v;
+	void *grads[RANKS_MAX];
+	float *sum; /* the mean gradient */
+};
+
+static inline void *zeros(uint64_t size)
+{
+	void *memory = aligned_alloc(64, (size + 63) / 64 * 64);
+
+	return memset(memory, 0, size);
+}
+
+static inline void oracle_init(struct oracle *o, const struct setup *setup)
+{
+	uint64_t n;
+
+	*o = (struct oracle){.setup = setup,
+			     .p = plan_make(setup),
+			     .scale = setup->init_scale > 0 ? setup->init_scale : 1};
+	n = o->p->n_elements * sizeof(float);
+	o->param = zeros(n);
+	o->value = zeros(n);
+	o->m = zeros(n);
+	o->v = zeros(n);
+	o->sum = zeros(n);
+	for (uint32_t r = 0; r < setup->n_ranks; r++)
+		o->grads[r] = zeros(n);
+	for (uint32_t i = 0; i < N_TENSORS; i++) {
+		struct plan_interval elements = plan_elements(o->p, &o->p->tensors[i]);
+
+		for (uint64_t k = elements.begin;
+		     plan_is_trained(&o->p->tensors[i]) && k < elements.end; k++)
+			o->value[k] = value_first(k);
+	}
+}
+
+/* The gradients of all ranks, and their mean. */
+static inline void oracle_sum(struct oracle *o, uint64_t step)
+{
+	const struct setup *setup = o->setup;
+	enum kernel_type type = optimizer_type(o->p->grad_dtype);
+	float weights[RANKS_MAX];
+	struct kernel_grads g = {.grads = (const void *const *)o->grads,
+				 .weights = setup->is_weighted ? weights : NULL,
+				 .n = setup->n_ranks,
+				 .scale = setup->is_weighted ? 1 : 1 / (float)setup->n_ranks,
+				 .type = type};
+	double sum = 0;
+
+	g.scale *= 1 / (float)o->scale;
+	for (uint32_t r = 0; r < setup->n_ranks; r++)
+		sum += weight_of(setup, r);
+	for (uint32_t r = 0; r < setup->n_ranks; r++)
+		weights[r] = (float)(weight_of(setup, r) / sum);
+	for (uint32_t i = 0; i < N_TENSORS; i++) {
+		struct plan_interval elements = plan_elements(o->p, &o->p->tensors[i]);
+		uint64_t at = elements.begin;
+
+		for (uint32_t r = 0; plan_is_trained(&o->p->tensors[i]) && r < setup->n_ranks; r++)
+			grads_make(setup, o->p, elements,
+				   (uint8_t *)o->param + o->p->tensors[i].offset, r, step, o->scale,
+				   (uint8_t *)o->grads[r] + at * kernel_type_size(type));
+	}
+	kernels_get()->sum(&o->sum, 1, &g, o->p->n_elements, false);
+}
+
+/* Whether the mean gradient is finite; the scale of the next step follows from it. */
+static inline bool oracle_decide(struct oracle *o)
+{
+	bool is_finite = true;
+
+	for (uint64_t i = 0; o->setup->init_scale > 0 && i < o->p->n_elements; i++)
+		is_finite &= isfinite(o->sum[i]);
+	if (!is_finite) {
+		o->scale /= 2;
+		o->n_finite = 0;
+	} else if (o->setup->init_scale > 0 && ++o->n_finite == 3) {
+		o->scale *= 2;
+		o->n_finite = 0;
+	}
+	return is_finite;
+}
+
+static inline void oracle_update(struct oracle *o, uint64_t step)
+{
+	o->n_updates++;
+	for (uint32_t i = 0; i < o->p->n_runs; i++) {
+		struct plan_interval run = o->p->runs[i].interval;
+		uint32_t group = o->p->runs[i].group;
+		double lr = rate(step, group);
+		double bias1 = 1 - pow(0.9, (double)o->n_updates);
+		struct kernel_adam k = {
+			.decay = (float)(1 - lr * (0.1 * group)),
+			.beta1_rest = (float)(1 - 0.9),
+			.beta2 = (float)0.99,
+			.beta2_rest = (float)(1 - 0.99),
+			.bias2_sqrt = (float)sqrt(1 - pow(0.99, (double)o->n_updates)),
+			.eps = (float)1e-8,
+			.minus_step_size = (float)(-lr / bias1),
+			.decoupled = true,
+		};
+		struct kernel_state s = {.param = o->value + run.begin,
+					 .m = o->m + run.begin,
+					 .v = o->v + run.begin,
+					 .new_param = o->value + run.begin,
+					 .new_m = o->m + run.begin,
+					 .new_v = o->v + run.begin};
+		struct kernel_grads g = {.grads = (const void *[]){o->sum + run.begin},
+					 .n = 1,
+					 .scale = 1};
+
+		kernels_get()->adam(&k, &g, &s, run.end - run.begin);
+	}
+}
+
+/* `ret->moments` are left out. */
 static inline struct result oracle_run(const struct setup *setup)
 {
-	struct weightd_plan *p = plan_make(setup);
-	uint64_t n = p->n_elements, n_updates = 0;
-	float *m = aligned_alloc(64, n * 4), *v = aligned_alloc(64, n * 4);
-	float *grads[RANKS_MAX];
-	struct result result = {.n_elements = n, .param = aligned_alloc(64, n * 4)};
-	float *param = result.param;
+	struct result result = {0};
+	struct oracle o;
 
-	memset(m, 0, n * 4);
-	memset(v, 0, n * 4);
-	memset(param, 0, n * 4);
-	for (uint32_t r = 0; r < setup->n_ranks; r++) {
-		grads[r] = aligned_alloc(64, n * 4);
-		memset(grads[r], 0, n * 4);
-	}
-	for (uint32_t i = 0; i < N_TENSORS; i++)
-		for (uint64_t k = 0, at = p->tensors[i].offset / 4;
-		     p->tensors[i].role == WEIGHTD_PARAM && k < p->tensors[i].n_bytes / 4; k++)
-			param[at + k] = value_first(at + k);
-	for (uint64_t step = 1; step <= N_STEPS; step++) {
-		float weights[RANKS_MAX];
-		struct kernel_grads g = {.grads = (const float *const *)grads,
-					 .weights = setup->is_weighted ? weights : NULL,
-					 .n = setup->n_ranks,
-					 .scale = setup->is_weighted ? 1
-								     : 1 / (float)setup->n_ranks};
-		double sum = 0;
+	oracle_init(&o, setup);
+	for (uint64_t step = 0;; step++) {
+		bool is_skipped = step && step == setup->nan_step, is_finite = true;
 
-		if (step == setup->nan_step)
-			continue;
-		n_updates++;
-		for (uint32_t r = 0; r < setup->n_ranks; r++)
-			sum += weight_of(setup, r);
-		for (uint32_t r = 0; r < setup->n_ranks; r++)
-			weights[r] = (float)(weight_of(setup, r) / sum);
-		for (uint32_t i = 0; i < N_TENSORS; i++)
-			for (uint64_t k = 0, at = p->tensors[i].offset / 4;
-			     p->tensors[i].role == WEIGHTD_PARAM && k < p->tensors[i].n_bytes / 4;
-			     k++)
-				for (uint32_t r = 0; r < setup->n_ranks; r++)
-					grads[r][at + k] =
-						value_grad(setup->is_blind ? 0 : param[at + k], r,
-							   step, at + k);
-		for (uint32_t i = 0; i < p->n_runs; i++) {
-			struct plan_interval run = p->runs[i].interval;
-			uint32_t group = p->runs[i].group;
-			const float *here[RANKS_MAX];
-			double lr = rate(step, group);
-			double bias1 = 1 - pow(0.9, (double)n_updates);
-			struct kernel_adam k = {
-				.decay = (float)(1 - lr * (0.1 * group)),
-				.beta1_rest = (float)(1 - 0.9),
-				.beta2 = (float)0.99,
-				.beta2_rest = (float)(1 - 0.99),
-				.bias2_sqrt = (float)sqrt(1 - pow(0.99, (double)n_updates)),
-				.eps = (float)1e-8,
-				.minus_step_size = (float)(-lr / bias1),
-				.decoupled = true,
-			};
-			struct kernel_state s = {param + run.begin, m + run.begin, v + run.begin,
-						 param + run.begin, m + run.begin, v + run.begin};
-
-			for (uint32_t r = 0; r < setup->n_ranks; r++)
-				here[r] = grads[r] + run.begin;
-			g.grads = here;
-			kernels_get()->adam(&k, &g, &s, run.end - run.begin);
+		kernels_get()->round(o.param, optimizer_type(o.p->param_dtype), o.value,
+				     o.p->n_elements);
+		if (step && !is_skipped) {
+			oracle_sum(&o, step);
+			is_finite = oracle_decide(&o);
+			if (is_finite)
+				oracle_update(&o, step);
+			kernels_get()->round(o.param, optimizer_type(o.p->param_dtype), o.value,
+					     o.p->n_elements);
 		}
+		result.scales.scales[step] = o.scale;
+		result.scales.overflowed[step] = !is_finite;
+		if (step == N_STEPS)
+			break;
 	}
+	result.n_elements = o.p->n_elements;
+	result.param = o.param;
+	result.param_size = plan_part(o.p, WEIGHTD_KIND_PARAM)->used;
+	result.values = o.value;
 	for (uint32_t r = 0; r < setup->n_ranks; r++)
-		free(grads[r]);
-	free(m);
-	free(v);
-	weightd_plan_free(p);
+		free(o.grads[r]);
+	free(o.sum);
+	free(o.m);
+	free(o.v);
+	weightd_plan_free(o.p);
 	return result;
 }
 
@@ -428,6 +604,7 @@ static inline struct result run_whole(const struct setup *setup)
 	struct result result;
 
 	train_job_start(setup->n_ranks);
+	scales_start();
 	for (uint32_t rank = 0; rank < setup->n_ranks; rank++)
 		pids[rank] = train_job_fork(rank_main, rank, (void *)setup);
 	for (uint32_t rank = 0; rank < setup->n_ranks; rank++)

@@ -188,19 +188,27 @@ static uint64_t stride_of(const struct arena *a, enum weightd_kind kind)
 	return part ? part->stride : 0;
 }
 
-static uint64_t flat_size(const struct arena *a)
+/* Bytes of the flat range in a kind. */
+static uint64_t flat_size(const struct arena *a, enum weightd_kind kind)
 {
-	return a->plan->n_elements * sizeof(float);
+	return a->plan->n_elements * plan_element_size(a->plan, kind);
 }
 
-/* Parameters and moments of a->updated, of rank a->rank. */
+/* The elements of a->updated in a flat range that begins at `offset` of its part. */
+static int arena_map_elements(struct arena *a, enum weightd_kind kind, uint64_t offset, void *ret)
+{
+	uint64_t size = plan_element_size(a->plan, kind);
+
+	return arena_map(a, kind, offset + a->updated.begin * size,
+			 (a->updated.end - a->updated.begin) * size, WRITE, ret);
+}
+
+/* Parameters, originals and moments of a->updated, of rank a->rank. */
 static int arena_map_updated(struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
-	uint64_t begin = a->updated.begin * sizeof(float);
-	uint64_t size = (a->updated.end - a->updated.begin) * sizeof(float);
 	bool is_replicated = plan_is_replicated(p);
-	uint64_t moments = is_replicated ? a->rank * stride_of(a, WEIGHTD_KIND_MOMENTS) : 0;
+	uint32_t range = is_replicated ? a->rank : 0;
 	int r = 0;
 
 	a->params = calloc(p->n_copies, sizeof(*a->params));
@@ -208,12 +216,16 @@ static int arena_map_updated(struct arena *a)
 		return train_fail(-ENOMEM, "no memory");
 	for (uint32_t i = 0; r == 0 && i < p->n_copies; i++)
 		if (!is_replicated || i == plan_copy(p, a->rank))
-			r = arena_map(a, WEIGHTD_KIND_PARAM,
-				      i * stride_of(a, WEIGHTD_KIND_PARAM) + begin, size, WRITE,
-				      &a->params[i]);
+			r = arena_map_elements(a, WEIGHTD_KIND_PARAM,
+					       i * stride_of(a, WEIGHTD_KIND_PARAM), &a->params[i]);
+	if (r == 0)
+		r = arena_map_elements(a, WEIGHTD_KIND_MASTER,
+				       range * stride_of(a, WEIGHTD_KIND_MASTER), &a->master);
 	for (uint32_t i = 0; r == 0 && i < p->n_moments; i++)
-		r = arena_map(a, WEIGHTD_KIND_MOMENTS, moments + i * flat_size(a) + begin, size,
-			      WRITE, &a->moments[i]);
+		r = arena_map_elements(a, WEIGHTD_KIND_MOMENTS,
+				       range * stride_of(a, WEIGHTD_KIND_MOMENTS) +
+					       i * flat_size(a, WEIGHTD_KIND_MOMENTS),
+				       &a->moments[i]);
 	return r;
 }
 
@@ -223,7 +235,7 @@ static int arena_map_grads(struct arena *a)
 	uint32_t n_slots = a->plan->n_slots, n = a->plan->n_ranks * n_slots;
 	uint64_t stride = stride_of(a, WEIGHTD_KIND_GRAD);
 	char *all = NULL, *own = NULL;
-	float **grads = calloc(n, sizeof(*grads));
+	void **grads = calloc(n, sizeof(*grads));
 	int r;
 
 	a->grads = grads;
@@ -236,8 +248,7 @@ static int arena_map_grads(struct arena *a)
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < n; i++)
-		grads[i] = (float *)(void *)(i / n_slots == a->rank ? own + (i % n_slots) * stride
-								    : all + i * stride);
+		grads[i] = i / n_slots == a->rank ? own + (i % n_slots) * stride : all + i * stride;
 	return 0;
 }
 
@@ -249,11 +260,14 @@ static int arena_map_parts(struct arena *a)
 	if (r == 0)
 		r = arena_map(a, WEIGHTD_KIND_PARAM,
 			      plan_copy(p, a->rank) * stride_of(a, WEIGHTD_KIND_PARAM),
-			      flat_size(a), READ, &a->param);
+			      flat_size(a, WEIGHTD_KIND_PARAM), READ, &a->param);
 	if (r == 0)
 		r = arena_map_grads(a);
 	if (r == 0)
-		r = arena_map(a, WEIGHTD_KIND_REDUCED, 0, flat_size(a), WRITE, &a->reduced);
+		r = arena_map(a, WEIGHTD_KIND_REDUCED, 0, flat_size(a, WEIGHTD_KIND_REDUCED), WRITE,
+			      &a->reduced);
+	if (r == 0)
+		r = arena_map(a, WEIGHTD_KIND_FROZEN, 0, p->frozen_size, READ, &a->frozen);
 	if (r == 0)
 		r = arena_map_updated(a);
 	a->buffer_stride = stride_of(a, WEIGHTD_KIND_BUFFER);
@@ -315,7 +329,7 @@ int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *t
 void arena_close(struct arena *a)
 {
 	mappings_free(a);
-	free(a->params);
+	free((void *)a->params);
 	free((void *)a->grads);
 	weightd_job_free(a->job);
 	memset(a, 0, sizeof(*a));
@@ -331,13 +345,14 @@ int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret)
 	borrowed.rank = rank;
 	borrowed.updated = plan_updated(a->plan, rank);
 	borrowed.params = NULL;
+	borrowed.master = NULL;
 	borrowed.moments[0] = borrowed.moments[1] = NULL;
 	borrowed.buffers = NULL;
 	borrowed.mappings = NULL;
 	borrowed.n_mappings = 0;
 	r = arena_map(&borrowed, WEIGHTD_KIND_PARAM,
-		      plan_copy(a->plan, rank) * stride_of(a, WEIGHTD_KIND_PARAM), flat_size(a),
-		      READ, &borrowed.param);
+		      plan_copy(a->plan, rank) * stride_of(a, WEIGHTD_KIND_PARAM),
+		      flat_size(a, WEIGHTD_KIND_PARAM), READ, &borrowed.param);
 	if (r == 0)
 		r = arena_map_updated(&borrowed);
 	if (r < 0) {
@@ -351,25 +366,25 @@ int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret)
 void arena_borrow_end(struct arena *borrowed)
 {
 	mappings_free(borrowed);
-	free(borrowed->params);
+	free((void *)borrowed->params);
 	memset(borrowed, 0, sizeof(*borrowed));
 }
 
-float *arena_map_all(struct arena *a, uint32_t copy)
+void *arena_map_all(struct arena *a, enum weightd_kind kind, uint32_t range)
 {
-	float *all = NULL;
+	void *all = NULL;
+	const struct plan_part *part = plan_part(a->plan, kind);
 
-	if (arena_map(a, WEIGHTD_KIND_PARAM, copy * stride_of(a, WEIGHTD_KIND_PARAM), flat_size(a),
-		      WRITE, &all) < 0)
+	if (arena_map(a, kind, range * part->stride, part->used, WRITE, &all) < 0)
 		return NULL;
 	return all;
 }
 
-void arena_unmap_all(struct arena *a, float *all)
+void arena_unmap_all(struct arena *a, const void *all)
 {
 	for (uint32_t i = 0; all && i < a->n_mappings; i++)
 		if (a->mappings[i].start == all) {
-			mapping_free(all, a->mappings[i].size);
+			mapping_free(a->mappings[i].start, a->mappings[i].size);
 			a->mappings[i] = a->mappings[--a->n_mappings];
 			return;
 		}
@@ -402,7 +417,7 @@ struct control_saved *arena_saved(const struct arena *a, uint32_t rank, uint64_t
 						slot * a->layout.saved_stride);
 }
 
-float *arena_log(const struct arena *a, uint32_t rank)
+uint8_t *arena_log(const struct arena *a, uint32_t rank)
 {
-	return (float *)(void *)(a->journal + a->layout.logs + rank * a->layout.log_stride);
+	return a->journal + a->layout.logs + rank * a->layout.log_stride;
 }

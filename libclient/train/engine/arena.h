@@ -2,7 +2,8 @@
  * The arena
  *
  * The parts of a job as one rank maps them: PARAM whole and read-only, which the caller's tensors are views of, and a
- * second, writable mapping of the elements that the rank updates; GRAD of all ranks; MOMENTS, REDUCED and the journal.
+ * second, writable mapping of the elements that the rank updates; GRAD of all ranks; MASTER, MOMENTS, REDUCED, frozen
+ * parameters and the journal.
  * No protection changes during a step.
  *
  * Writable mappings are not inherited by fork(): a child could write while the successor of its dead parent does. It may
@@ -23,16 +24,18 @@ struct arena {
 	uint32_t rank;
 	struct control_layout layout;
 	uint8_t *journal; /* JOURNAL, writable */
-	const float *param; /* this rank's copy, read-only, from element 0 on */
+	const void *param; /* this rank's copy, read-only, from element 0 on */
 	/*
 	 * n_copies aliases, writable: element `updated.begin` of each copy. Where plan_is_replicated(), those of
 	 * other ranks' copies are NULL. All are NULL where the rank updates nothing.
 	 */
-	float **params;
+	void **params;
 	struct plan_interval updated; /* plan_updated() */
-	float *const *grads; /* n_ranks * n_slots: GRAD of rank r, slot s at [r * n_slots + s]; others' read-only */
+	void *const *grads; /* n_ranks * n_slots: GRAD of rank r, slot s at [r * n_slots + s]; others' read-only */
 	float *reduced; /* NULL in a fused plan; from element 0 on */
+	float *master; /* element `updated.begin`; NULL: PARAM is its own original */
 	float *moments[2]; /* element `updated.begin` of each; NULL where there is none */
+	const uint8_t *frozen; /* read-only; NULL: no frozen parameters */
 	uint8_t *buffers; /* this rank's two slots in BUFFER, buffer_stride apart; NULL: no buffers */
 	uint64_t buffer_stride;
 	struct arena_mapping *mappings;
@@ -48,18 +51,18 @@ int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *t
 void arena_close(struct arena *a);
 
 /*
- * Maps moments and parameters of another rank, to finish its update, under its lock (weightd_job_hold()). `ret` shares the
+ * Maps moments, originals and parameters of another rank, to finish its update, under its lock (weightd_job_hold()). `ret` shares the
  * rest with `a`, which must outlive it. arena_borrow_end() unmaps them.
  */
 int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret);
 void arena_borrow_end(struct arena *borrowed);
 
-/* Whole writable PARAM, copy by copy, for rank 0 of an empty job. NULL, with a sentence: it cannot be mapped. */
-float *arena_map_all(struct arena *a, uint32_t copy);
-void arena_unmap_all(struct arena *a, float *all);
+/* A whole range of a part, writable, for the rank that fills it. NULL, with a sentence: it cannot be mapped. */
+void *arena_map_all(struct arena *a, enum weightd_kind kind, uint32_t range);
+void arena_unmap_all(struct arena *a, const void *all);
 
 struct control_head *arena_head(const struct arena *a);
 struct control_rank *arena_rank(const struct arena *a, uint32_t rank);
 struct control_bucket *arena_bucket(const struct arena *a, uint32_t rank, uint32_t bucket);
 struct control_saved *arena_saved(const struct arena *a, uint32_t rank, uint64_t step);
-float *arena_log(const struct arena *a, uint32_t rank);
+uint8_t *arena_log(const struct arena *a, uint32_t rank);

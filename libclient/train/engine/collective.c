@@ -116,7 +116,7 @@ static void sum_lines(const struct collective *c, const uint8_t *const *from, ui
 		      uint32_t n_to, uint64_t size)
 {
 	const struct kernels *k = c->win->kernels;
-	struct kernel_grads grads = {.grads = (const float *const *)from,
+	struct kernel_grads grads = {.grads = (const void *const *)from,
 				     .n = c->win->n_ranks,
 				     .scale = 1};
 

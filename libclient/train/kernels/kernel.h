@@ -15,12 +15,32 @@
 
 #define KERNEL_RANKS_MAX 256
 
-/* Gradients of all ranks, to be summed in the order of ranks. */
+/* Types of elements in memory. Arithmetic is in fp32. */
+enum kernel_type {
+	KERNEL_F32,
+	KERNEL_BF16,
+	KERNEL_F16,
+};
+
+/* Bytes of an element. */
+static inline size_t kernel_type_size(enum kernel_type type)
+{
+	return type == KERNEL_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* The element with an index. */
+static inline const void *kernel_element(const void *first, enum kernel_type type, size_t index)
+{
+	return (const uint8_t *)first + index * kernel_type_size(type);
+}
+
+/* Gradients of all ranks, to be widened to fp32 and summed in the order of ranks. */
 struct kernel_grads {
-	const float *const *grads; /* n, each at the first element of the range */
+	const void *const *grads; /* n, each at the first element of the range */
 	const float *weights; /* n: each gradient is multiplied with it first; NULL: not */
 	uint32_t n;
 	float scale; /* the sum is multiplied with it, unless it is 1 */
+	enum kernel_type type; /* the elements of all gradients */
 };
 
 /* Scalars of one step, rounded once from double. AdamW as torch's fused one on the CPU has it. */
@@ -39,10 +59,15 @@ struct kernel_sgd {
 	bool has_momentum;
 };
 
-/* Old and new values of a range; equal pointers update in place. Moments that the optimizer lacks are NULL. */
+/*
+ * Old and new values of a range; equal pointers update in place. Moments that the optimizer lacks are NULL. `new_rounded`
+ * receives the new parameter as round() does; NULL: not.
+ */
 struct kernel_state {
 	const float *param, *m, *v;
 	float *new_param, *new_m, *new_v;
+	uint16_t *new_rounded;
+	enum kernel_type rounded_type; /* KERNEL_BF16 or KERNEL_F16 */
 };
 
 struct kernels {
@@ -63,6 +88,14 @@ struct kernels {
 			 uint32_t n_from, size_t n, bool stream);
 	/* Sum of squares in double, in a fixed order: sixteen interleaved sums, then theirs. */
 	double (*squares)(const float *from, size_t n);
+	/*
+	 * Any number of elements, at any address that their type can have; the ranges are disjoint. F32 is a copy. Widening is
+	 * exact, but that an F16 NaN becomes quiet. Rounding is to nearest even, to infinity beyond the largest number, to
+	 * denormals below the smallest normal one. A NaN keeps its sign and the upper bits of its payload and becomes quiet:
+	 * here all bits are equal on all instruction sets.
+	 */
+	void (*widen)(float *to, const void *from, enum kernel_type type, size_t n);
+	void (*round)(void *to, enum kernel_type type, const float *from, size_t n);
 	/* Bytes, a multiple of 64. Non-temporal stores need a fence before a word that others wait for: kernels_fence(). */
 	void (*copy)(void *to, const void *from, size_t n_bytes, bool stream);
 };

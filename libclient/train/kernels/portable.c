@@ -28,4 +28,6 @@ static inline void vec_stream(float *to, vec x)
 	__builtin_memcpy(to, &x, sizeof(x));
 }
 
+#include "libclient/train/kernels/half_soft.inc"
+
 #include "libclient/train/kernels/body.inc"

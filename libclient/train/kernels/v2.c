@@ -54,6 +54,8 @@ static inline void vec_stream(float *to, vec x)
 	_mm_stream_ps(to, (__m128)x);
 }
 
+#include "libclient/train/kernels/half_soft.inc"
+
 #include "libclient/train/kernels/body.inc"
 
 #endif

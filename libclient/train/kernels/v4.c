@@ -4,6 +4,7 @@
 #ifdef __x86_64__
 
 #include <immintrin.h>
+#include <stdint.h>
 
 #define VEC_BYTES 64
 #define KERNELS kernels_v4
@@ -24,6 +25,16 @@ static inline vec vec_sqrt(vec x)
 static inline void vec_stream(float *to, vec x)
 {
 	_mm512_stream_ps(to, (__m512)x);
+}
+
+static inline vec vec_from_f16(const uint16_t *from)
+{
+	return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)from));
+}
+
+static inline void vec_to_f16(uint16_t *to, vec x)
+{
+	_mm256_storeu_si256((void *)to, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
 }
 
 #include "libclient/train/kernels/body.inc"

@@ -138,8 +138,8 @@ static int take_form(struct weightd_plan *p, const struct weightd_plan_options *
 {
 	p->form = o->form;
 	if (o->form == WEIGHTD_STEP_AUTO)
-		p->form = p->row->can_fuse && !o->overlap ? WEIGHTD_STEP_FUSED
-							  : WEIGHTD_STEP_TWO_PHASE;
+		p->form = p->row->can_fuse && !o->overlap && !o->scaling ? WEIGHTD_STEP_FUSED
+									 : WEIGHTD_STEP_TWO_PHASE;
 	if (!form_name(p->form))
 		return train_fail(-EINVAL, "the step form %u is unknown", o->form);
 	if (p->form == WEIGHTD_STEP_FUSED && !p->row->can_fuse)
@@ -150,6 +150,11 @@ static int take_form(struct weightd_plan *p, const struct weightd_plan_options *
 		return train_fail(
 			-EINVAL,
 			"overlap needs buckets, which a fused step lacks; use WEIGHTD_STEP_TWO_PHASE");
+	if (o->scaling && p->form == WEIGHTD_STEP_FUSED)
+		return train_fail(
+			-EINVAL,
+			"scaling needs to know whether all gradients are finite before the update, which a "
+			"fused step does not; use WEIGHTD_STEP_TWO_PHASE");
 	if (o->staleness > PLAN_STALENESS_MAX)
 		return train_fail(-EINVAL, "a staleness of %u is too large; %d is the most",
 				  o->staleness, PLAN_STALENESS_MAX);
@@ -198,6 +203,37 @@ static int take_sizes(struct weightd_plan *p, const struct weightd_plan_options 
 	return 0;
 }
 
+/* As fp32: the arithmetic of the scale has it. */
+static bool is_scale(double scale)
+{
+	return scale > 0 && isnormal((float)scale);
+}
+
+static int take_scaling(struct weightd_plan *p, const struct weightd_scaling *s)
+{
+	if (!s)
+		return 0;
+	if (!is_scale(s->init))
+		return train_fail(-EINVAL,
+				  "the first scale of the loss is %g; give a positive number of fp32, "
+				  "such as 65536",
+				  s->init);
+	if (!(s->growth >= 1) || !isfinite(s->growth))
+		return train_fail(-EINVAL, "the scale grows by %g; give a factor of 1 or more",
+				  s->growth);
+	if (!(s->backoff > 0 && s->backoff <= 1))
+		return train_fail(
+			-EINVAL,
+			"the scale backs off by %g; give a factor of more than 0, and 1 at most",
+			s->backoff);
+	if (!s->interval)
+		return train_fail(-EINVAL, "the scale grows every 0 steps; give 1 or more");
+	p->has_scaling = true;
+	p->scaling = *s;
+	p->scaling.size = sizeof(p->scaling);
+	return 0;
+}
+
 static int take_release(struct weightd_plan *p, const char *release)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789.+-~";
@@ -224,6 +260,8 @@ static int take_options(struct weightd_plan *p, const struct weightd_plan_option
 		r = take_copies(p, o->n_copies);
 	if (r >= 0)
 		r = take_sizes(p, o);
+	if (r >= 0)
+		r = take_scaling(p, o->scaling);
 	return r;
 }
 
@@ -242,7 +280,7 @@ int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
 	if (r >= 0)
 		r = take_options(p, options);
 	if (r >= 0)
-		r = build_tensors(p, tensors, n_tensors);
+		r = build_tensors(p, tensors, n_tensors, options->grad_dtype);
 	if (r >= 0)
 		r = build_intervals(p);
 	if (r < 0)
@@ -282,6 +320,7 @@ int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tens
 {
 	cleanup(freep) struct weightd_train_tensor *own = NULL;
 	struct weightd_group groups[PLAN_GROUPS_MAX];
+	struct weightd_scaling scaling;
 	struct weightd_plan_options o;
 	char release[PLAN_RELEASE_MAX + 1];
 	int r = given_copy(options, GIVEN_PLAN_OPTIONS_MIN, &o, sizeof(o),
@@ -295,6 +334,12 @@ int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tens
 	if (r < 0)
 		return r;
 	o.groups = groups;
+	if (o.scaling)
+		r = given_copy(o.scaling, GIVEN_SCALING_MIN, &scaling, sizeof(scaling),
+			       "struct weightd_scaling");
+	if (r < 0)
+		return r;
+	o.scaling = o.scaling ? &scaling : NULL;
 	if (n_tensors <= WEIGHTD_TENSORS_MAX) {
 		own = malloc((n_tensors + 1ull) * sizeof(*own));
 		if (!own)

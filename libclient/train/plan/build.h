@@ -6,15 +6,16 @@
 #include "libclient/train/plan/plan.h"
 
 /*
- * weightd_plan_new() for a plan of that release: parsers make plans of others. A tensor's or group's struct has the size
+ * weightd_plan_new() for a plan of that release: parsers make plans of others. The structs have the sizes
  * of this library's.
  */
 int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
 	       const struct weightd_plan_options *options, const char *release,
 	       struct weightd_plan **ret);
 
-/* Tensors: copies of them, and their places in the flat range and in BUFFER. */
-int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n);
+/* Tensors: copies of them, their places in the flat range, in BUFFER and in FROZEN, and the types of PARAM and GRAD. */
+int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n,
+		  enum weightd_dtype grad_dtype);
 /* Intervals of the flat range: shards, runs, buckets. */
 int build_intervals(struct weightd_plan *p);
 /* Parts of the job. */

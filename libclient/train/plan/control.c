@@ -25,7 +25,9 @@ struct control_layout control_layout(const struct weightd_plan *p)
 	l.saved_stride = align_up(
 		sizeof(struct control_saved) + p->state_size + (p->n_tensors + 7) / 8, LINE);
 	l.logs = align_up(l.saved + n_ranks * CONTROL_SAVED(p) * l.saved_stride, PLAN_PAGE);
-	l.log_stride = align_up((1 + (uint64_t)p->n_moments) * PLAN_BLOCK * sizeof(float),
+	l.log_rounded = (1 + (uint64_t)p->n_moments) * PLAN_BLOCK * sizeof(float);
+	l.log_stride = align_up(l.log_rounded +
+					(plan_has_master(p) ? PLAN_BLOCK * sizeof(uint16_t) : 0),
 				PLAN_PAGE);
 	l.size = l.logs + n_ranks * l.log_stride;
 	return l;

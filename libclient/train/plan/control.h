@@ -77,6 +77,13 @@ struct control_saved {
 	 */
 };
 
+/* The loss scale after a step; plans with scaling. */
+struct control_scale {
+	float scale;
+	uint32_t n_finite; /* steps since it changed */
+	uint32_t has_overflowed; /* that step changed nothing: a gradient was not finite */
+};
+
 /* Words of one rank. */
 struct control_rank {
 	struct control_word grad;
@@ -86,6 +93,7 @@ struct control_rank {
 	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient */
 	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
 	uint64_t traffic_read, traffic_written; /* since the job began; hints */
+	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
 };
 
 /* Words of one rank for each bucket. */
@@ -101,10 +109,16 @@ struct control_layout {
 	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
 	uint64_t saved; /* CONTROL_SAVED for each rank, saved_stride bytes each: step % CONTROL_SAVED */
 	uint64_t saved_stride;
-	uint64_t logs; /* one for each rank: PLAN_BLOCK elements of PARAM and of each moment */
+	/*
+	 * One for each rank: PLAN_BLOCK fp32 elements of PARAM, or MASTER, and of each moment; then, from log_rounded on, of
+	 * PARAM in 16 bits.
+	 */
+	uint64_t logs;
+	uint64_t log_rounded;
 	uint64_t log_stride;
 	uint64_t size;
 };
 
-/* Also called by plan.c, for the size of the part; needs n_ranks, n_buckets, n_moments, state_size and form. */
+/* Also called by plan.c, for the size of the part; needs n_ranks, n_buckets, n_moments, state_size,
+ * param_dtype and form. */
 struct control_layout control_layout(const struct weightd_plan *p);

@@ -23,6 +23,7 @@ int given_return(void *ret, size_t min, const void *result, size_t known, const 
 #define GIVEN_PLAN_OPTIONS_MIN GIVEN_MIN(struct weightd_plan_options, without_journal)
 #define GIVEN_PROFILE_MIN GIVEN_MIN(struct weightd_profile, busbw)
 #define GIVEN_REDISTRIBUTION_MIN GIVEN_MIN(struct weightd_redistribution, backward_name)
+#define GIVEN_SCALING_MIN GIVEN_MIN(struct weightd_scaling, interval)
 #define GIVEN_TENSOR_MIN GIVEN_MIN(struct weightd_train_tensor, n_bytes)
 #define GIVEN_TRAFFIC_MIN GIVEN_MIN(struct weightd_traffic, sent)
 #define GIVEN_TRAIN_OPTIONS_MIN GIVEN_MIN(struct weightd_train_options, on_death)

@@ -11,9 +11,9 @@
 
 #define FIRST_BUCKET_BYTES MIB
 
-static bool is_trained(const struct weightd_train_tensor *t)
+static bool has_elements(const struct weightd_train_tensor *t)
 {
-	return t->role == WEIGHTD_PARAM && t->n_bytes != 0;
+	return plan_is_trained(t) && t->n_bytes != 0;
 }
 
 static int cut_runs(struct weightd_plan *p)
@@ -25,13 +25,14 @@ static int cut_runs(struct weightd_plan *p)
 		return train_out_of_memory();
 	for (uint32_t i = 0; i < p->n_tensors; i++) {
 		const struct weightd_train_tensor *t = &p->tensors[i];
+		uint64_t begin = plan_elements(p, t).begin;
 
-		if (!is_trained(t) || (run && run->group == t->group))
+		if (!has_elements(t) || (run && run->group == t->group))
 			continue;
 		if (run)
-			run->interval.end = t->offset / 4;
+			run->interval.end = begin;
 		run = &p->runs[p->n_runs++];
-		*run = (struct plan_run){{t->offset / 4, p->n_elements}, t->group};
+		*run = (struct plan_run){{begin, p->n_elements}, t->group};
 	}
 	return 0;
 }
@@ -39,18 +40,19 @@ static int cut_runs(struct weightd_plan *p)
 static int cut_buckets(struct weightd_plan *p)
 {
 	uint64_t max = p->bucket_bytes < FIRST_BUCKET_BYTES ? p->bucket_bytes : FIRST_BUCKET_BYTES;
+	uint64_t size = plan_element_size(p, WEIGHTD_KIND_GRAD);
 	struct plan_interval b = {p->n_elements, p->n_elements};
 
 	p->buckets = calloc(p->n_tensors, sizeof(*p->buckets));
 	if (!p->buckets)
 		return train_out_of_memory();
 	for (uint32_t i = p->n_tensors; i-- > 0;) {
-		uint64_t begin = p->tensors[i].offset / 4;
+		uint64_t begin = plan_elements(p, &p->tensors[i]).begin;
 
-		if (!is_trained(&p->tensors[i]))
+		if (!has_elements(&p->tensors[i]))
 			continue;
 		/* A tensor that is larger than a bucket has one of its own. */
-		if (b.begin < b.end && (b.end - begin) * 4 > max) {
+		if (b.begin < b.end && (b.end - begin) * size > max) {
 			p->buckets[p->n_buckets++] = b;
 			b.end = b.begin;
 			max = p->bucket_bytes;

@@ -119,25 +119,26 @@ static uint64_t length(struct plan_interval i)
 	return i.end - i.begin;
 }
 
-/* Elements. GRAD of the other ranks, for the part of the sum that is this rank's. */
+/* Bytes. GRAD of the other ranks, for the part of the sum that is this rank's. */
 static uint64_t read_by(const struct weightd_plan *p, const struct plan_op *op, uint32_t rank)
 {
 	uint64_t owned = length(plan_owned(p, rank, op->interval));
 
 	if (op->placement_from == WEIGHTD_PARTIAL)
-		return owned * (p->n_ranks - 1);
+		return owned * (p->n_ranks - 1) * plan_element_size(p, WEIGHTD_KIND_GRAD);
 	/* Sums that the others own. */
 	if (op->type == PLAN_UPDATE && plan_is_replicated(p))
-		return length(op->interval) - owned;
+		return (length(op->interval) - owned) * sizeof(float);
 	return 0;
 }
 
-/* Elements. New parameters for the copies that other ranks map. */
+/* Bytes. New parameters for the copies that other ranks map. */
 static uint64_t written_by(const struct weightd_plan *p, const struct plan_op *op, uint32_t rank)
 {
 	if (op->type != PLAN_UPDATE || plan_is_replicated(p))
 		return 0;
-	return length(plan_owned(p, rank, op->interval)) * (p->n_copies - 1);
+	return length(plan_owned(p, rank, op->interval)) * (p->n_copies - 1) *
+	       plan_element_size(p, WEIGHTD_KIND_PARAM);
 }
 
 int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct weightd_traffic *ret)
@@ -148,8 +149,8 @@ int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct wei
 		return train_fail(-ENOENT, "the plan has %u ranks, and no rank %u", p->n_ranks,
 				  rank);
 	for (uint32_t i = 0; i < p->n_ops; i++) {
-		t.read += read_by(p, &p->ops[i], rank) * 4;
-		t.written += written_by(p, &p->ops[i], rank) * 4;
+		t.read += read_by(p, &p->ops[i], rank);
+		t.written += written_by(p, &p->ops[i], rank);
 	}
 	return given_return(ret, GIVEN_TRAFFIC_MIN, &t, sizeof(t), "struct weightd_traffic");
 }

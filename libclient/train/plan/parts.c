@@ -1,6 +1,10 @@
 /*
- * Parts of the job. All ranges of fp32 end with the same padding, so that the sizes of kinds are whole multiples of each
- * other: (2 + n_ranks + 1) ranges for the shared Adam of a node.
+ * Parts of the job. All ranges of one element size end with the same padding. With S elements of n ranks, the shared Adam
+ * of a node has
+ *	fp32			4 S (PARAM) + 4 S n (GRAD) + 8 S (MOMENTS)
+ *	16 bits			2 S (PARAM) + 2 S n (GRAD) + 4 S (MASTER) + 8 S (MOMENTS)
+ *	16 bits, fp32 GRAD	2 S (PARAM) + 4 S n (GRAD) + 4 S (MASTER) + 8 S (MOMENTS)
+ * bytes, and 4 S (REDUCED) in two phases.
  */
 #include "ipc/base/num.h"
 #include "libclient/train/plan/build.h"
@@ -24,22 +28,28 @@ static void add_part(struct weightd_plan *p, struct plan_part part)
 
 void build_parts(struct weightd_plan *p)
 {
-	uint64_t flat = p->n_elements * 4, stride = range_stride(flat);
+	uint64_t flat = p->n_elements * sizeof(float), stride = range_stride(flat);
+	uint64_t param = p->n_elements * plan_element_size(p, WEIGHTD_KIND_PARAM);
+	uint64_t grad = p->n_elements * plan_element_size(p, WEIGHTD_KIND_GRAD);
 	uint64_t journal = control_layout(p).size;
 	uint32_t n_updates = plan_is_replicated(p) ? p->n_ranks : 1;
 	bool two_phase = p->form == WEIGHTD_STEP_TWO_PHASE;
 
 	add_part(p,
 		 (struct plan_part){WEIGHTD_KIND_JOURNAL, 1, journal, journal, WEIGHTD_REPLICATE});
-	add_part(p, (struct plan_part){WEIGHTD_KIND_PARAM, p->n_copies, flat, stride,
+	add_part(p, (struct plan_part){WEIGHTD_KIND_PARAM, p->n_copies, param, range_stride(param),
 				       WEIGHTD_REPLICATE});
-	add_part(p, (struct plan_part){WEIGHTD_KIND_GRAD, p->n_ranks * p->n_slots, flat, stride,
-				       WEIGHTD_PARTIAL});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_GRAD, p->n_ranks * p->n_slots, grad,
+				       range_stride(grad), WEIGHTD_PARTIAL});
 	add_part(p, (struct plan_part){WEIGHTD_KIND_REDUCED, 1, two_phase ? flat : 0, stride,
 				       WEIGHTD_SHARD});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_MASTER, n_updates,
+				       plan_has_master(p) ? flat : 0, stride, p->row->update});
 	add_part(p, (struct plan_part){WEIGHTD_KIND_MOMENTS, n_updates, p->n_moments * flat,
 				       p->n_moments * stride, p->row->update});
 	/* The ranks have values of their own: no placement describes them. */
 	add_part(p, (struct plan_part){WEIGHTD_KIND_BUFFER, p->n_ranks * 2, p->buffer_size,
 				       range_stride(p->buffer_size), 0});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_FROZEN, 1, p->frozen_size,
+				       range_stride(p->frozen_size), WEIGHTD_REPLICATE});
 }

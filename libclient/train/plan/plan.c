@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ipc/base/quote.h"
+#include "ipc/dtype.h"
 #include "ipc/hash.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
@@ -57,6 +58,35 @@ struct plan_interval plan_updated(const struct weightd_plan *p, uint32_t rank)
 	if (plan_is_replicated(p))
 		return (struct plan_interval){0, p->n_elements};
 	return (struct plan_interval){p->cuts[rank], p->cuts[rank + 1]};
+}
+
+uint64_t plan_element_size(const struct weightd_plan *p, enum weightd_kind kind)
+{
+	switch (kind) {
+	case WEIGHTD_KIND_PARAM:
+		return dtype_bits(p->param_dtype) / 8;
+	case WEIGHTD_KIND_GRAD:
+		return dtype_bits(p->grad_dtype) / 8;
+	case WEIGHTD_KIND_REDUCED:
+	case WEIGHTD_KIND_MASTER:
+	case WEIGHTD_KIND_MOMENTS:
+		return sizeof(float);
+	default:
+		return 0;
+	}
+}
+
+struct plan_interval plan_elements(const struct weightd_plan *p,
+				   const struct weightd_train_tensor *t)
+{
+	uint64_t size = plan_element_size(p, WEIGHTD_KIND_PARAM), begin = t->offset / size;
+
+	return (struct plan_interval){begin, begin + t->n_bytes / size};
+}
+
+bool plan_has_master(const struct weightd_plan *p)
+{
+	return p->param_dtype != WEIGHTD_F32;
 }
 
 const struct plan_part *plan_part(const struct weightd_plan *p, enum weightd_kind kind)
@@ -153,7 +183,7 @@ uint64_t weightd_plan_padding(const struct weightd_plan *p)
 {
 	const struct plan_part *param = plan_part(p, WEIGHTD_KIND_PARAM);
 
-	return param->stride - param->used + p->n_padding * 4;
+	return param->stride - param->used + p->n_padding * plan_element_size(p, WEIGHTD_KIND_PARAM);
 }
 
 int weightd_plan_shard(const struct weightd_plan *p, uint32_t rank, uint64_t *ret_begin,

@@ -4,8 +4,9 @@
  * The tensors of a model, the placement of each kind of memory, and the operations of a step. A plan is a pure function of
  * its options: every rank makes the same one. Nothing in it is an address; the executor runs it on the parts of a job.
  *
- * The trained parameters are one flat range of fp32 elements: tensors in order, each at a multiple of PLAN_ALIGN
- * elements. Shards, buckets and runs are intervals of it.
+ * The trained parameters are one flat range of elements: tensors in order, each at a multiple of PLAN_ALIGN bytes of
+ * PARAM. Shards, buckets and runs are intervals of it, counted in elements; each kind of memory has elements of its own
+ * size.
  */
 #pragma once
 
@@ -14,7 +15,7 @@
 
 #include "weightd-train.h"
 
-#define PLAN_ALIGN 16 /* elements: a cache line */
+#define PLAN_ALIGN 64 /* bytes: a cache line */
 #define PLAN_CUT 32 /* elements: shards begin at multiples of it */
 #define PLAN_BLOCK                                                                                 \
 	512 /* elements of a block of the journal: with its log it stays in the L1 and L2 caches */
@@ -45,8 +46,10 @@ struct plan_run {
  *	PARAM		n_copies: see plan_copy()
  *	GRAD		n_ranks * n_slots: rank r, slot s at r * n_slots + s
  *	REDUCED		1; two-phase plans
+ *	MASTER		as MOMENTS; parameters of 16 bits
  *	MOMENTS		1, or n_ranks where each rank updates everything; moment j of element i at j * n_elements + i
  *	BUFFER		n_ranks * 2: rank r, slot s at r * 2 + s; models with buffers
+ *	FROZEN		1; models with frozen parameters
  */
 struct plan_part {
 	enum weightd_kind kind;
@@ -93,6 +96,9 @@ struct weightd_plan {
 	uint32_t n_slots; /* of GRAD for each rank: staleness + 1 */
 	uint32_t state_size;
 	uint64_t bucket_bytes;
+	enum weightd_dtype param_dtype, grad_dtype; /* of all trained parameters, and of GRAD */
+	bool has_scaling;
+	struct weightd_scaling scaling; /* zeros: there is none */
 
 	struct weightd_group *groups;
 	uint32_t n_groups;
@@ -103,6 +109,7 @@ struct weightd_plan {
 	uint64_t n_elements; /* of the flat range, padding included: a multiple of PLAN_CUT */
 	uint64_t n_padding; /* elements of it */
 	uint64_t buffer_size; /* bytes of the buffers of one rank */
+	uint64_t frozen_size; /* bytes of the frozen parameters */
 	uint64_t *cuts; /* n_ranks + 1: shard i of the flat range is [cuts[i], cuts[i + 1]) */
 	struct plan_run *runs;
 	uint32_t n_runs;
@@ -126,6 +133,22 @@ struct plan_interval plan_updated(const struct weightd_plan *p, uint32_t rank);
 /* The intersection of an interval with a rank's shard; empty: begin == end. */
 struct plan_interval plan_owned(const struct weightd_plan *p, uint32_t rank,
 				struct plan_interval interval);
+
+/* The parameter has a place in the flat range; others are frozen, or are buffers. */
+static inline bool plan_is_trained(const struct weightd_train_tensor *t)
+{
+	return t->role == WEIGHTD_PARAM && !t->frozen;
+}
+
+/* Bytes of an element of the flat range in a kind of memory; 0 for kinds that are not of it. */
+uint64_t plan_element_size(const struct weightd_plan *p, enum weightd_kind kind);
+
+/* The elements of a trained parameter, without padding. */
+struct plan_interval plan_elements(const struct weightd_plan *p,
+				   const struct weightd_train_tensor *t);
+
+/* PARAM is the rounding of MASTER. */
+bool plan_has_master(const struct weightd_plan *p);
 
 /* The part of a kind, or NULL. */
 const struct plan_part *plan_part(const struct weightd_plan *p, enum weightd_kind kind);

@@ -54,6 +54,45 @@ static int compare_switches(const struct difference *d, const char *what, bool o
 		      what, theirs ? "with" : "without");
 }
 
+struct value_text {
+	char text[32];
+};
+
+/* The fewest digits that are this value and no other. */
+static const char *describe_value(struct value_text *v, double value)
+{
+	for (int digits = 1; digits <= 17; digits++) {
+		(void)snprintf(v->text, sizeof(v->text), "%.*g", digits, value);
+		if (strtod(v->text, NULL) == value)
+			break;
+	}
+	return v->text;
+}
+
+static int compare_scales(const struct difference *d, const char *what, double ours, double theirs)
+{
+	struct value_text a, b;
+
+	if (ours == theirs)
+		return 0;
+	return differ(d, "this rank's plan has scaling with %s %s, the job's with %s", what,
+		      describe_value(&a, ours), describe_value(&b, theirs));
+}
+
+static int compare_scalings(const struct difference *d)
+{
+	const struct weightd_scaling *a = &d->ours->scaling, *b = &d->theirs->scaling;
+	int r = compare_switches(d, "scaling", d->ours->has_scaling, d->theirs->has_scaling);
+
+	if (!r)
+		r = compare_scales(d, "init", a->init, b->init);
+	if (!r)
+		r = compare_scales(d, "growth", a->growth, b->growth);
+	if (!r)
+		r = compare_scales(d, "backoff", a->backoff, b->backoff);
+	return r ? r : compare_sizes(d, "scaling interval", a->interval, b->interval);
+}
+
 static void describe_mesh(const struct weightd_mesh *m, char *ret, size_t size)
 {
 	struct weightd_mesh_dim dim;
@@ -101,25 +140,14 @@ static int compare_options(const struct difference *d)
 		r = compare_sizes(d, "n_copies", a->n_copies, b->n_copies);
 	if (!r)
 		r = compare_sizes(d, "state_size", a->state_size, b->state_size);
-	return r ? r : compare_switches(d, "a journal", !a->without_journal, !b->without_journal);
+	if (!r)
+		r = compare_switches(d, "a journal", !a->without_journal, !b->without_journal);
+	if (!r)
+		r = compare_scalings(d);
+	return r;
 }
 
 /* --- Groups ------------------------------------------------------------------------------------- */
-
-struct value_text {
-	char text[32];
-};
-
-/* The fewest digits that are this value and no other. */
-static const char *describe_value(struct value_text *v, double value)
-{
-	for (int digits = 1; digits <= 17; digits++) {
-		(void)snprintf(v->text, sizeof(v->text), "%.*g", digits, value);
-		if (strtod(v->text, NULL) == value)
-			break;
-	}
-	return v->text;
-}
 
 static int compare_values(const struct difference *d, uint32_t group, const char *what, double ours,
 			  double theirs)
@@ -229,6 +257,10 @@ static int compare_tensor(const struct difference *d, uint32_t i)
 	if (a->role != b->role)
 		return differ(d, "this rank's model has %s as a %s, the job's as a %s",
 			      quote_name(&q, a->name), role_name(a->role), role_name(b->role));
+	if (a->frozen != b->frozen)
+		return differ(d, "this rank's model has %s %s, the job's has it %s",
+			      quote_name(&q, a->name), a->frozen ? "frozen" : "trained",
+			      b->frozen ? "frozen" : "trained");
 	if (a->group != b->group)
 		return differ(d, "this rank's model has %s in parameter group %u, the job's in %u",
 			      quote_name(&q, a->name), a->group, b->group);
@@ -266,5 +298,10 @@ int weightd_plan_compare(const struct weightd_plan *ours, const struct weightd_p
 	r = compare_options(&d);
 	if (!r)
 		r = compare_groups(&d);
-	return r ? r : compare_tensors(&d);
+	if (!r)
+		r = compare_tensors(&d);
+	/* Behind the tensors: by default it is their type. */
+	return r ? r
+		 : compare_names(&d, "type of gradients", dtype_name(ours->grad_dtype),
+				 dtype_name(theirs->grad_dtype));
 }

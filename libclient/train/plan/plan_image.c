@@ -79,6 +79,7 @@ static void put_tensor(struct writer *w, const struct weightd_train_tensor *t)
 	put_u32(w, name_size);
 	put_u32(w, t->dtype);
 	put_u32(w, t->role);
+	put_u32(w, t->frozen);
 	put_u32(w, t->group);
 	put_u32(w, t->n_dims);
 	for (uint32_t i = 0; i < t->n_dims; i++)
@@ -96,11 +97,17 @@ static void put_plan(struct writer *w, const struct weightd_plan *p)
 	put_u32(w, p->optimizer);
 	put_u32(w, p->form);
 	put_u32(w, (p->overlap ? IMAGE_OVERLAP : 0) |
-			   (p->without_journal ? IMAGE_WITHOUT_JOURNAL : 0));
+			   (p->without_journal ? IMAGE_WITHOUT_JOURNAL : 0) |
+			   (p->has_scaling ? IMAGE_SCALING : 0));
 	put_u32(w, p->staleness);
 	put_u32(w, p->n_copies);
 	put_u32(w, p->state_size);
 	put_number(w, p->bucket_bytes, 8);
+	put_u32(w, p->grad_dtype);
+	put_double(w, p->scaling.init);
+	put_double(w, p->scaling.growth);
+	put_double(w, p->scaling.backoff);
+	put_u32(w, p->scaling.interval);
 	put_u32(w, p->n_groups);
 	for (uint32_t i = 0; i < p->n_groups; i++)
 		put_group(w, &p->groups[i]);

@@ -66,6 +66,16 @@ static json_t *sizes_json(const uint64_t *sizes, uint32_t n)
 	return a;
 }
 
+static json_t *scaling_json(const struct weightd_plan *p)
+{
+	const struct weightd_scaling *s = &p->scaling;
+
+	if (!p->has_scaling)
+		return json_null();
+	return json_pack("{sf sf sf sI}", "init", s->init, "growth", s->growth, "backoff",
+			 s->backoff, "interval", (json_int_t)s->interval);
+}
+
 static json_t *tensors_json(const struct weightd_plan *p)
 {
 	json_t *a = json_array();
@@ -73,12 +83,13 @@ static json_t *tensors_json(const struct weightd_plan *p)
 	for (uint32_t i = 0; i < p->n_tensors; i++) {
 		const struct weightd_train_tensor *t = &p->tensors[i];
 
-		if (json_array_append_new(
-			    a, json_pack("{ss ss so ss sI sI sI}", "name", t->name, "dtype",
-					 dtype_name(t->dtype), "shape",
-					 sizes_json(t->shape, t->n_dims), "role",
-					 role_name(t->role), "group", (json_int_t)t->group, "offset",
-					 (json_int_t)t->offset, "n_bytes", (json_int_t)t->n_bytes)))
+		if (json_array_append_new(a, json_pack("{ss ss so ss sb sI sI sI}", "name", t->name,
+						       "dtype", dtype_name(t->dtype), "shape",
+						       sizes_json(t->shape, t->n_dims), "role",
+						       role_name(t->role), "frozen", t->frozen,
+						       "group", (json_int_t)t->group, "offset",
+						       (json_int_t)t->offset, "n_bytes",
+						       (json_int_t)t->n_bytes)))
 			return json_decref(a), NULL;
 	}
 	return a;
@@ -182,14 +193,15 @@ static json_t *hash_json(const struct weightd_plan *p)
 
 json_t *plan_json(const struct weightd_plan *p)
 {
-	return json_pack("{ss ss so ss ss ss sI sb sI sI sI sb so so"
+	return json_pack("{ss ss so ss ss ss sI sb sI sI sI sb ss so so so"
 			 " sI sI so so so so so so so}",
 			 "format", PLAN_JSON_FORMAT, "release", p->release, "mesh", mesh_json(p),
 			 "strategy", p->strategy, "optimizer", optimizer_name(p->optimizer), "form",
 			 form_name(p->form), "bucket_bytes", (json_int_t)p->bucket_bytes, "overlap",
 			 p->overlap, "staleness", (json_int_t)p->staleness, "n_copies",
 			 (json_int_t)p->n_copies, "state_size", (json_int_t)p->state_size,
-			 "journal", !p->without_journal, "groups", groups_json(p), "tensors",
+			 "journal", !p->without_journal, "grad_dtype", dtype_name(p->grad_dtype),
+			 "scaling", scaling_json(p), "groups", groups_json(p), "tensors",
 			 tensors_json(p), "n_elements", (json_int_t)p->n_elements, "padding_bytes",
 			 (json_int_t)weightd_plan_padding(p), "cuts",
 			 sizes_json(p->cuts, p->n_ranks + 1), "runs", runs_json(p), "buckets",

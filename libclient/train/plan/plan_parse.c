@@ -10,7 +10,7 @@
 #include "libclient/train/plan/plan_image.h"
 #include "libclient/train/plan/sentence.h"
 
-#define TENSOR_SIZE 20 /* the least that a tensor takes */
+#define TENSOR_SIZE 24 /* the least that a tensor takes */
 
 /* Reads zeros behind the end. */
 struct reader {
@@ -72,6 +72,7 @@ struct draft {
 	char dim_names[WEIGHTD_MESH_DIMS_MAX][IMAGE_NAME_SIZE];
 	struct weightd_mesh_dim dims[WEIGHTD_MESH_DIMS_MAX];
 	struct weightd_group groups[PLAN_GROUPS_MAX];
+	struct weightd_scaling scaling;
 	struct weightd_plan_options options;
 	struct weightd_mesh *mesh;
 	struct weightd_train_tensor *tensors;
@@ -140,6 +141,13 @@ static int get_options(struct reader *r, struct draft *d)
 	o->n_copies = get_u32(r);
 	o->state_size = get_u32(r);
 	o->bucket_bytes = get_number(r, 8);
+	o->grad_dtype = get_u32(r);
+	d->scaling = (struct weightd_scaling){.size = sizeof(d->scaling)};
+	d->scaling.init = get_double(r);
+	d->scaling.growth = get_double(r);
+	d->scaling.backoff = get_double(r);
+	d->scaling.interval = get_u32(r);
+	o->scaling = flags & IMAGE_SCALING ? &d->scaling : NULL;
 	o->n_groups = get_u32(r);
 	o->groups = d->groups;
 	for (uint32_t i = 0; i < o->n_groups && i < PLAN_GROUPS_MAX; i++) {
@@ -165,6 +173,7 @@ static int get_tensor(struct reader *r, struct weightd_train_tensor *t)
 	t->size = sizeof(*t);
 	t->dtype = get_u32(r);
 	t->role = get_u32(r);
+	t->frozen = get_u32(r) != 0;
 	t->group = get_u32(r);
 	t->n_dims = get_u32(r);
 	if (name_size > WEIGHTD_TENSOR_NAME_MAX || t->n_dims > WEIGHTD_DIMS_MAX)

@@ -93,6 +93,7 @@ struct draft {
 	const char *release;
 	struct weightd_mesh_dim dims[WEIGHTD_MESH_DIMS_MAX];
 	struct weightd_group groups[PLAN_GROUPS_MAX];
+	struct weightd_scaling scaling;
 	struct weightd_plan_options options;
 	struct weightd_mesh *mesh;
 	struct weightd_train_tensor *tensors;
@@ -179,6 +180,41 @@ static int get_codes(const struct member_of *m, struct weightd_plan_options *o)
 	return o->form ? 0 : fail_member(m, "form", "\"fused\" or \"two-phase\"");
 }
 
+/* Refuses what is no element type's name. */
+static int get_dtype(const struct member_of *m, const char *key, enum weightd_dtype *ret)
+{
+	const char *name;
+	int r = get_string(m, key, &name), code;
+
+	if (r < 0)
+		return r;
+	code = dtype_parse(name);
+	if (code < 0)
+		return fail_member(m, key, "an element type, such as \"F32\"");
+	*ret = (enum weightd_dtype)code;
+	return 0;
+}
+
+static int get_scaling(const struct member_of *m, struct draft *d)
+{
+	const json_t *o = json_object_get(m->o, "scaling");
+	struct member_of scaling = {o, "scaling"};
+	int r;
+
+	if (json_is_null(o))
+		return 0;
+	if (!json_is_object(o))
+		return fail_member(m, "scaling", "null or an object");
+	d->scaling.size = sizeof(d->scaling);
+	d->options.scaling = &d->scaling;
+	r = get_real(&scaling, "init", &d->scaling.init);
+	if (r >= 0)
+		r = get_real(&scaling, "growth", &d->scaling.growth);
+	if (r >= 0)
+		r = get_real(&scaling, "backoff", &d->scaling.backoff);
+	return r < 0 ? r : get_u32(&scaling, "interval", &d->scaling.interval);
+}
+
 static int get_options(const struct member_of *m, struct draft *d)
 {
 	struct weightd_plan_options *o = &d->options;
@@ -204,6 +240,10 @@ static int get_options(const struct member_of *m, struct draft *d)
 		r = get_u32(m, "state_size", &o->state_size);
 	if (r >= 0)
 		r = get_bool(m, "journal", &journal);
+	if (r >= 0)
+		r = get_dtype(m, "grad_dtype", &o->grad_dtype);
+	if (r >= 0)
+		r = get_scaling(m, d);
 	if (r >= 0)
 		r = get_groups(m, d);
 	o->mesh = d->mesh;
@@ -238,22 +278,20 @@ static int get_shape(const struct member_of *m, struct weightd_train_tensor *t)
 
 static int get_tensor(const struct member_of *m, struct weightd_train_tensor *t)
 {
-	const char *dtype, *role;
-	int r = get_string(m, "name", &t->name), code;
+	const char *role;
+	int r = get_string(m, "name", &t->name);
 
 	t->size = sizeof(*t);
 	if (r >= 0)
-		r = get_string(m, "dtype", &dtype);
+		r = get_dtype(m, "dtype", &t->dtype);
 	if (r >= 0)
 		r = get_string(m, "role", &role);
+	if (r >= 0)
+		r = get_bool(m, "frozen", &t->frozen);
 	if (r >= 0)
 		r = get_u32(m, "group", &t->group);
 	if (r < 0)
 		return r;
-	code = dtype_parse(dtype);
-	if (code < 0)
-		return fail_member(m, "dtype", "an element type, such as \"F32\"");
-	t->dtype = (enum weightd_dtype)code;
 	t->role = role_find(role);
 	if (!t->role)
 		return fail_member(m, "role", "\"param\" or \"buffer\"");

@@ -14,8 +14,7 @@
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
 
-#define BUFFER_ALIGN 64
-#define BUFFER_MAX (PLAN_ELEMENTS_MAX * 4)
+#define RANGE_MAX (PLAN_ELEMENTS_MAX * 4) /* bytes of buffers of a rank, or of frozen parameters */
 
 static int check_name(const char *name, uint32_t index)
 {
@@ -61,6 +60,38 @@ static int size_tensor(const struct weightd_train_tensor *t, uint64_t *ret)
 	return 0;
 }
 
+/* "parameter", "frozen parameter" or "buffer" */
+static const char *describe_role(const struct weightd_train_tensor *t)
+{
+	if (t->role == WEIGHTD_BUFFER)
+		return "buffer";
+	return t->frozen ? "frozen parameter" : "parameter";
+}
+
+/* All trained parameters have the type of the first one. */
+static int check_trained(const struct weightd_plan *p, const struct weightd_train_tensor *t)
+{
+	struct quote q, first;
+
+	if (t->dtype != WEIGHTD_F32 && t->dtype != WEIGHTD_BF16 && t->dtype != WEIGHTD_F16)
+		return train_fail(-EOPNOTSUPP,
+				  "the parameter %s is %s; trained parameters are F32, BF16 or F16",
+				  quote_name(&q, t->name), dtype_name(t->dtype));
+	for (uint32_t i = 0; i < p->n_tensors; i++)
+		if (plan_is_trained(&p->tensors[i]) && p->tensors[i].dtype != t->dtype)
+			return train_fail(
+				-EOPNOTSUPP,
+				"the parameter %s is %s, and %s is %s; all trained parameters have one "
+				"element type: freeze one of them, or convert it",
+				quote_name(&q, t->name), dtype_name(t->dtype),
+				quote_name(&first, p->tensors[i].name),
+				dtype_name(p->tensors[i].dtype));
+	if (t->group >= p->n_groups)
+		return train_fail(-EINVAL, "%s is in parameter group %u, and there are %u",
+				  quote_name(&q, t->name), t->group, p->n_groups);
+	return 0;
+}
+
 static int check_tensor(const struct weightd_plan *p, const struct weightd_train_tensor *t,
 			uint32_t index)
 {
@@ -76,16 +107,14 @@ static int check_tensor(const struct weightd_plan *p, const struct weightd_train
 	if (!dtype_name(t->dtype))
 		return train_fail(-EINVAL, "the element type %u of %s is unknown", t->dtype,
 				  quote_name(&q, t->name));
-	if (t->role == WEIGHTD_PARAM && t->dtype != WEIGHTD_F32)
-		return train_fail(-EOPNOTSUPP, "the parameter %s is %s; optimizers have F32 alone",
-				  quote_name(&q, t->name), dtype_name(t->dtype));
+	if (t->role == WEIGHTD_BUFFER && t->frozen)
+		return train_fail(-EINVAL, "the buffer %s is frozen; only parameters can be",
+				  quote_name(&q, t->name));
+	if (plan_is_trained(t))
+		return check_trained(p, t);
 	if (bits == 0 || bits % 8)
-		return train_fail(-EOPNOTSUPP,
-				  "the buffer %s is %s, whose elements are no whole bytes",
-				  quote_name(&q, t->name), dtype_name(t->dtype));
-	if (t->role == WEIGHTD_PARAM && t->group >= p->n_groups)
-		return train_fail(-EINVAL, "%s is in parameter group %u, and there are %u",
-				  quote_name(&q, t->name), t->group, p->n_groups);
+		return train_fail(-EOPNOTSUPP, "the %s %s is %s, whose elements are no whole bytes",
+				  describe_role(t), quote_name(&q, t->name), dtype_name(t->dtype));
 	return 0;
 }
 
@@ -102,27 +131,49 @@ static int copy_tensor(const struct weightd_train_tensor *from, struct weightd_t
 		return train_out_of_memory();
 	if (size)
 		memcpy(shape, from->shape, size);
-	if (to->role == WEIGHTD_BUFFER)
+	if (!plan_is_trained(to))
 		to->group = 0;
 	return 0;
 }
 
 /* The next place in a range of `*end` bytes. */
-static int place_tensor(struct weightd_train_tensor *t, uint64_t align, uint64_t max, uint64_t *end)
+static int place_tensor(struct weightd_train_tensor *t, uint64_t max, uint64_t *end)
 {
 	struct quote q;
 
 	t->offset = *end;
-	if (__builtin_add_overflow(*end, t->n_bytes, end) || !num_align_up(*end, align, end) ||
+	if (__builtin_add_overflow(*end, t->n_bytes, end) || !num_align_up(*end, PLAN_ALIGN, end) ||
 	    *end > max)
 		return train_fail(
 			-EINVAL,
-			"%s has %llu bytes at offset %llu; all %s of a plan have %llu at most",
+			"%s has %llu bytes at offset %llu; all %ss of a plan have %llu at most",
 			quote_name(&q, t->name), (unsigned long long)t->n_bytes,
-			(unsigned long long)t->offset,
-			t->role == WEIGHTD_PARAM ? "parameters" : "buffers",
-			(unsigned long long)max);
+			(unsigned long long)t->offset, describe_role(t), (unsigned long long)max);
 	return 0;
+}
+
+/* Places the newest tensor of the plan. */
+static int place(struct weightd_plan *p, struct weightd_train_tensor *t, uint64_t *param_end)
+{
+	if (t->role == WEIGHTD_BUFFER)
+		return place_tensor(t, RANGE_MAX, &p->buffer_size);
+	if (t->frozen)
+		return place_tensor(t, RANGE_MAX, &p->frozen_size);
+	p->param_dtype = t->dtype;
+	return place_tensor(t, PLAN_ELEMENTS_MAX * dtype_bits(t->dtype) / 8, param_end);
+}
+
+/* The type of gradients that the options ask for: that of the parameters, or fp32. */
+static int take_grad_dtype(struct weightd_plan *p, enum weightd_dtype asked)
+{
+	p->grad_dtype = asked ? asked : p->param_dtype;
+	if (p->grad_dtype == p->param_dtype || p->grad_dtype == WEIGHTD_F32)
+		return 0;
+	if (!dtype_name(asked))
+		return train_fail(-EINVAL, "the element type %u of gradients is unknown", asked);
+	return train_fail(-EOPNOTSUPP, "grad_dtype is %s and the parameters are %s; it is %s%s",
+			  dtype_name(asked), dtype_name(p->param_dtype), dtype_name(p->param_dtype),
+			  plan_has_master(p) ? " or F32" : "");
 }
 
 static int compare_names(const void *a, const void *b, void *plan)
@@ -151,9 +202,11 @@ static int sort_names(struct weightd_plan *p)
 	return 0;
 }
 
-int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n)
+int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n,
+		  enum weightd_dtype grad_dtype)
 {
-	uint64_t param_end = 0, in_use = 0;
+	uint64_t param_end = 0, in_use = 0, size;
+	int r;
 
 	if (n == 0)
 		return train_fail(-EINVAL, "there are no parameters to train");
@@ -165,10 +218,9 @@ int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *ten
 		return train_out_of_memory();
 	for (uint32_t i = 0; i < n; i++) {
 		struct weightd_train_tensor *t = &p->tensors[i];
-		bool is_param = tensors[i].role == WEIGHTD_PARAM;
 		uint64_t n_bytes;
-		int r = check_tensor(p, &tensors[i], i);
 
+		r = check_tensor(p, &tensors[i], i);
 		if (r >= 0)
 			r = size_tensor(&tensors[i], &n_bytes);
 		if (r < 0)
@@ -178,15 +230,18 @@ int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *ten
 		if (r < 0)
 			return r;
 		t->n_bytes = n_bytes;
-		r = is_param ? place_tensor(t, PLAN_ALIGN * 4, PLAN_ELEMENTS_MAX * 4, &param_end)
-			     : place_tensor(t, BUFFER_ALIGN, BUFFER_MAX, &p->buffer_size);
+		r = place(p, t, &param_end);
 		if (r < 0)
 			return r;
-		in_use += is_param ? n_bytes : 0;
+		in_use += plan_is_trained(t) ? n_bytes : 0;
 	}
 	if (in_use == 0)
 		return train_fail(-EINVAL, "there are no parameters to train");
-	p->n_elements = (param_end / 4 + PLAN_CUT - 1) / PLAN_CUT * PLAN_CUT;
-	p->n_padding = p->n_elements - in_use / 4;
+	r = take_grad_dtype(p, grad_dtype);
+	if (r < 0)
+		return r;
+	size = plan_element_size(p, WEIGHTD_KIND_PARAM);
+	p->n_elements = (param_end / size + PLAN_CUT - 1) / PLAN_CUT * PLAN_CUT;
+	p->n_padding = p->n_elements - in_use / size;
 	return sort_names(p);
 }
