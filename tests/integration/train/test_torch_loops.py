@@ -343,18 +343,17 @@ def test_an_engine_trains_as_torch_does_with_an_uneven_last_batch(host, module_d
     assert len({found["bits"] for found in results}) == 1
 
 
-@pytest.mark.parametrize("at", (4, 8, 12))
-def test_a_killed_rank_of_an_engine_goes_on_with_the_same_bits(host, module_daemon, at):
+def test_a_killed_rank_of_an_engine_goes_on_with_the_same_bits(host, module_daemon):
     """In a step, in its last micro-batch, and in another epoch."""
-    expected = host.play(module_daemon, "loops.engine_run", 2, epochs=2, job=f"whole-{at}")
-    given = {"epochs": 2, "job": f"engine-{at}"}
-    ranks = host.launch(module_daemon, "loops.engine_run", 2, dies=[1, at], **given)
-    assert ranks[1].wait() == -signal.SIGKILL
-    ranks[1] = host.start(module_daemon, "loops.engine_run", 1, 2, **given)
-    survivor, again = (rank.value() for rank in ranks)
-    assert again["first"] == at // 3 and again["epoch"] == (at // 3 * 3 > 9)
+    expected = host.play(module_daemon, "loops.engine_run", 2, epochs=2, job="whole")
+    survivor, *killed = host.launch(module_daemon, "loops.engine_run", 2, epochs=2, job="engine", dies=[1, 4])
+    for at in (8, 12, None):
+        assert killed[-1].wait() == -signal.SIGKILL
+        killed.append(host.start(module_daemon, "loops.engine_run", 1, 2, epochs=2, job="engine", dies=at and [1, at]))
+    survivor, again = survivor.value(), killed[-1].value()
+    assert again["first"] == 4 and again["epoch"] == 1
     assert again["bits"] == survivor["bits"] == expected[0]["bits"]
-    assert again["rates"] == expected[1]["rates"][at // 3:] and again["norms"] == expected[1]["norms"][at // 3:]
+    assert again["rates"] == expected[1]["rates"][4:] and again["norms"] == expected[1]["norms"][4:]
 
 
 def test_a_step_of_an_engine_whose_loss_is_nan_counts(host, module_daemon):

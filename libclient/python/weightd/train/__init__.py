@@ -22,6 +22,10 @@ by no other start. It is removed 10 minutes after its last rank died, and that o
 jobs with a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again.
 Several modules in one program are several jobs; where the job comes from the environment, give the others names.
 
+Other loops. flatten() is for any optimizer of torch: parameters, buffers and gradients of each rank are views of one
+range, with sync_from(), average_grads() and average_params(). initialize() reads a config of DeepSpeed and returns its
+engine. Sampler divides the samples of an epoch between the ranks, each once, over kills too.
+
 torch. Parameters are read-only memory: opt.step() is all that writes them. load_state_dict() and the steps of
 other optimizers are refused (Denied); other in-place writes (torch.nn.init, p.data.fill_()) end in SIGSEGV: do that
 before the optimizer is made. A step refuses by name what would train in vain: parameters that to(), bfloat16(),
