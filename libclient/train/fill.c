@@ -1,5 +1,5 @@
 /*
- * First values: the ranges of the job that have a tensor
+ * Values of the caller: the ranges of the job that have a tensor
  */
 #include "libclient/train/fill.h"
 
@@ -117,6 +117,15 @@ int fill_param(struct weightd_train *t, uint32_t tensor, const void *data)
 	return r < 0 ? r : fill_params(t, filled, data);
 }
 
+int fill_buffer(struct weightd_train *t, uint32_t tensor, const void *data)
+{
+	const struct weightd_train_tensor *filled = &t->plan->tensors[tensor];
+
+	if (filled->n_bytes) /* `data` may be NULL else */
+		memcpy(t->buffers + filled->offset, data, filled->n_bytes);
+	return 0;
+}
+
 static int check_fill_param(const struct weightd_train *t, uint32_t tensor)
 {
 	if (!weightd_train_is_empty(t))
@@ -161,15 +170,10 @@ bool weightd_train_is_empty(const struct weightd_train *t)
 
 int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data)
 {
-	const struct weightd_train_tensor *filled;
 	int r = check_fill(t, tensor);
 
 	if (r < 0)
 		return r;
-	filled = &t->plan->tensors[tensor];
-	if (filled->role == WEIGHTD_PARAM)
-		return fill_param(t, tensor, data);
-	if (filled->n_bytes) /* `data` may be NULL else */
-		memcpy(t->buffers + filled->offset, data, filled->n_bytes);
-	return 0;
+	return t->plan->tensors[tensor].role == WEIGHTD_PARAM ? fill_param(t, tensor, data)
+							      : fill_buffer(t, tensor, data);
 }

@@ -15,6 +15,13 @@
 #include "libclient/train/overlap.h"
 #include "libclient/train/touched.h"
 
+/* Values written between steps, by this process. */
+struct write {
+	uint64_t step; /* committed steps; the number is about them */
+	uint32_t n_ended; /* calls of weightd_train_write_end() */
+	bool is_open;
+};
+
 struct weightd_train {
 	struct weightd_plan *plan;
 	struct weightd *w; /* the job keeps it open */
@@ -26,6 +33,7 @@ struct weightd_train {
 	uint64_t step; /* completed by this rank: its gradients are handed over, and the update that goes with it is done */
 	uint8_t *buffers; /* the caller's, plan->buffer_size bytes; NULL: none */
 	void **filled; /* ranges that rank 0 fills, writable whole: see fill.h; NULL entries: not mapped */
+	struct write write;
 	struct handover handover;
 	struct overlap overlap;
 	struct touched touched;

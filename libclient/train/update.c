@@ -80,7 +80,10 @@ static int update_hand_over(struct weightd_train *t, const struct weightd_update
 	if (trainer_word(&words->grad) >= step)
 		return 0;
 	(void)snprintf(what, sizeof(what), "hand over its gradients of step %" PRIu64, step);
-	r = wait_check_removed(&t->place, what);
+	r = t->write.is_open ? train_fail(-EINVAL, "call weightd_train_write_end() before the step")
+			     : 0;
+	if (!r)
+		r = wait_check_removed(&t->place, what);
 	if (!r)
 		r = check_update(t->plan, u);
 	if (!r)

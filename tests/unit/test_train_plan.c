@@ -978,7 +978,7 @@ static void set_wide_grads(struct model *m)
 	m->options.grad_dtype = WEIGHTD_F32;
 }
 
-/* What has a name only in plans of 16 bits, or of two phases. */
+/* Differences that only plans of 16 bits, or of two phases, can have. */
 static void precision_is_named(void **state)
 {
 	static const struct change precisions[] = {

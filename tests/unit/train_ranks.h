@@ -509,7 +509,7 @@ static inline void oracle_sum(struct oracle *o, uint64_t step)
 	kernels_get()->sum(&o->sum, 1, &g, o->p->n_elements, false);
 }
 
-/* Whether the mean gradient is finite; the scale of the next step follows from it. */
+/* True: the mean gradient is finite. The scale of the next step follows from it. */
 static inline bool oracle_decide(struct oracle *o)
 {
 	bool is_finite = true;

@@ -59,6 +59,18 @@ static inline uint64_t control_journal_block(uint64_t word)
 }
 
 /*
+ * Values that rank 0 writes between steps: the step before them, their number there from 1 on, and the point that the rank
+ * has passed. A rank that was killed counts from 1 again, and passes what its word has without doing it again.
+ */
+#define CONTROL_WRITE_BEGUN 0ull
+#define CONTROL_WRITE_ENDED 1ull
+#define CONTROL_WRITES_MAX ((1u << 16) - 1)
+static inline uint64_t control_write(uint64_t step, uint64_t number, uint64_t point)
+{
+	return step << 17 | number << 1 | point;
+}
+
+/*
  * The caller's state with a step, and what the step must be repeated with. CONTROL_SAVED(p) for each rank: the ranks
  * read that of the step they update, and a restart that of the step before.
  */
@@ -94,6 +106,7 @@ struct control_rank {
 	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
 	uint64_t traffic_read, traffic_written; /* since the job began; hints */
 	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
+	struct control_word write; /* control_write(): values written between steps */
 };
 
 /* Words of one rank for each bucket. */

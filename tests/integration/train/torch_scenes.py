@@ -482,9 +482,10 @@ def resident():
         for _ in range(2):  # all ranks have read all of it after the first
             sum(p.sum() for p in module.parameters())
             optimizer.step()
-        shared = pss_of(optimizer._trainer._param[0])
+        flat = optimizer._trainer.range("PARAM")
+        shared = pss_of(flat.data_ptr())
         optimizer.step()  # all have measured
-        return {"private": private, "shared": shared, "n_bytes": optimizer._trainer._param[1]}
+        return {"private": private, "shared": shared, "n_bytes": flat.nbytes}
 
 
 class Chunks(dict):
@@ -853,8 +854,9 @@ def refusals():
     def sharding(module, **options):
         return attempt(lambda: sharded(module, **options))
 
-    frozen, half = made(), made().half()
-    frozen.inner.bias.requires_grad_(False)
+    frozen, mixed, double = made().requires_grad_(False), made(), made()
+    mixed.inner.bfloat16()
+    double.inner.double()
     apart = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     apart[1].weight = nn.Parameter(apart[0].weight.data)
     sparse = nn.Linear(2, 2)
@@ -866,7 +868,15 @@ def refusals():
     machines = attempt(weightd.train.init_mesh)
     os.environ.update(WORLD_SIZE="1")
     return {
-        "machines": machines, "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart),
+        "machines": machines, "frozen": sharding(frozen), "mixed": sharding(mixed),
+        "double": sharding(double),
+        "apart": sharding(apart),
+        "fused scaler": sharding(made(), form="fused", scaler=weightd.train.Scaler()),
+        "reduce": sharding(made(), precision=weightd.train.Precision(reduce=torch.bfloat16)),
+        "param": attempt(lambda: weightd.train.Precision(torch.float64)),
+        "buffer": attempt(lambda: weightd.train.Precision(buffer=torch.int8)),
+        "growth": attempt(lambda: weightd.train.Scaler(growth_factor=0.5)),
+        "interval": attempt(lambda: weightd.train.Scaler(growth_interval=0)),
         "sparse": sharding(sparse), "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"),
         "form": sharding(made(), form="three"),
         "unsharded": attempt(lambda: weightd.train.AdamW(made())),
@@ -900,8 +910,8 @@ def traps():
 
     found["fine"] = step()
     forward().backward()
-    nn.utils.clip_grad_norm_(module.parameters(), 0.1)
-    found["clip_grad_norm_"] = attempt(optimizer.step)
+    module.embed.weight.grad.clamp_(-0.1, 0.1)
+    found["gradient"] = attempt(optimizer.step)
     optimizer.zero_grad()
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(forward()).backward()
@@ -993,13 +1003,13 @@ def refused_steps():
 
 
 def stray():
-    """A write by the address of a parameter: a fault."""
+    """A write through a view of a parameter: a fault."""
     import weightd.train
 
     module = sharded(made())
     weightd.train.AdamW(module)
     with torch.no_grad():
-        module.inner.weight.fill_(1)
+        module.inner.weight.data.fill_(1)
 
 
 def second_backward(**options):

@@ -59,9 +59,12 @@ from ._engine import Engine, Loader, initialize  # noqa: E402
 from ._loops import Flat, Ticket, flatten  # noqa: E402
 from ._mesh import Mesh, init_mesh  # noqa: E402
 from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
+from ._precision import Precision, Scaler  # noqa: E402
 from ._sampler import Sampler  # noqa: E402
 from ._sharded import no_sync, shard  # noqa: E402
 from ._trainer import Traffic  # noqa: E402
+from ._writable import writable  # noqa: E402
 
-__all__ = ["SGD", "Adam", "AdamW", "Engine", "Flat", "Loader", "Mesh", "NotANumber", "Optimizer", "RankBusy",
-           "RankDied", "Sampler", "Ticket", "Traffic", "flatten", "init_mesh", "initialize", "no_sync", "shard"]
+__all__ = ["SGD", "Adam", "AdamW", "Engine", "Flat", "Loader", "Mesh", "NotANumber", "Optimizer", "Precision", "RankBusy",
+           "RankDied", "Sampler", "Scaler", "Ticket", "Traffic", "flatten", "init_mesh", "initialize", "no_sync", "shard",
+           "writable"]

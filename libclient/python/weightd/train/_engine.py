@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from . import _config, _optimizer
 from ._config import Settings
 from ._mesh import Mesh, init_mesh
+from ._precision import Precision, Scaler
 from ._sampler import Sampler
 from ._sharded import shard
 
@@ -67,13 +68,9 @@ class Engine:
         self.micro_steps = optimizer.resumed_step * settings.accumulation
         self._n_scheduled = cursor.get("scheduled", 0)  # calls of the scheduler
         if optimizer.resumed_step:
-            self._n_scheduled += self._was_applied()
+            self._n_scheduled += not optimizer.overflowed
         if loader is not None:
             loader.sampler.load_state(cursor.get("sampler"))
-
-    def _was_applied(self) -> bool:
-        """False: a gradient of the last step was not finite, and it changed nothing; DeepSpeed's schedule waits, too."""
-        return not (self._settings.precision and self._settings.precision.scaler and self.optimizer.overflowed)
 
     def schedule(self, make: Callable[[Any], Any]) -> None:
         """Makes the scheduler, in its state of the resumed step."""
@@ -92,13 +89,10 @@ class Engine:
         """
         self._losses.append(loss.detach())
         counted = loss * (self._share() / self._settings.accumulation)
-        scaled = self.optimizer.scale(counted) if self._has_scaler() else counted
+        scaled = self.optimizer.scale(counted)
         with contextlib.nullcontext() if self.is_gradient_accumulation_boundary() else self.module.no_sync():
             scaled.backward()
         return counted.detach()
-
-    def _has_scaler(self) -> bool:
-        return self._settings.precision is not None and self._settings.precision.scaler is not None
 
     def _share(self) -> float:
         """1 for a whole batch: this rank's samples to the mean of all ranks."""
@@ -132,7 +126,7 @@ class Engine:
     def _count_step(self) -> None:
         self._losses = []
         self.micro_steps += 1
-        if self._was_applied():
+        if not self.optimizer.overflowed:  # a step that is skipped is none of the schedule, as in DeepSpeed
             self._n_scheduled += 1
             if self.lr_scheduler is not None:
                 self.lr_scheduler.step()
@@ -237,7 +231,7 @@ def initialize(model: torch.nn.Module, config: Mapping | str | os.PathLike, mesh
                          "lr_scheduler must be a function of the optimizer, so that a restart can make it again: "
                          "lambda optimizer: CosineAnnealingLR(optimizer, ...)")
     shard(model, mesh, settings.strategy, form=settings.form, overlap=settings.overlap, job=job, deadline=deadline,
-          on_death=on_death, bucket_bytes=settings.bucket_elements * 4, **_precision(settings))
+          on_death=on_death, **_precision(settings))
     kind = getattr(_optimizer, settings.optimizer)
     optimizer = kind(model if model_parameters is None else list(model_parameters), **settings.arguments)
     loader = None if training_data is None else Loader(training_data, settings, mesh, seed, collate_fn)
@@ -254,13 +248,12 @@ def _warmup(schedule: dict[str, Any]) -> Callable[[Any], WarmupLR]:
 
 
 def _precision(settings: Settings) -> dict[str, Any]:
-    """The arguments of shard() for fp16 and bf16. DeepSpeed converts buffers with the parameters."""
+    """The arguments of shard() about element types. DeepSpeed converts buffers with the parameters."""
     given = settings.precision
     if given is None:
-        return {}
-    from ._precision import Precision, Scaler
-
+        return {"bucket_bytes": settings.bucket_elements * torch.float32.itemsize}
     param = getattr(torch, given.param)
-    reduce = None if given.reduce is None else getattr(torch, given.reduce)
+    reduce = param if given.reduce is None else getattr(torch, given.reduce)
     return {"precision": Precision(param=param, reduce=reduce, buffer=param, cast_inputs=given.cast_inputs),
-            "scaler": None if given.scaler is None else Scaler(**given.scaler)}
+            "scaler": None if given.scaler is None else Scaler(**given.scaler),
+            "bucket_bytes": settings.bucket_elements * reduce.itemsize}

@@ -47,7 +47,7 @@ class Gradients:
         views = []
         for index, parameter in enumerate(self._parameters):
             at = (self._trainer.grad_address(index) - flat.data_ptr()) // flat.element_size()
-            view = flat[at:at + parameter.numel()] if parameter.numel() else torch.empty(0)
+            view = flat[at:at + parameter.numel()] if parameter.numel() else flat.new_empty(0)
             views.append(view.view(parameter.shape).data)  # .data: with a version counter of its own
         return views
 
@@ -93,12 +93,21 @@ class Gradients:
             raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its "
                         "own, which a job cannot hold; take second derivatives by torch.autograd.grad()")
 
+    def taken(self) -> list[str]:
+        """Names of parameters that have a gradient of the step that is next."""
+        return [name for name, parameter, is_over in zip(self._names, self._parameters, self._is_over)
+                if is_over or parameter.grad is not None]
+
     def complete(self) -> list[bool]:
         """
         Before the update: gradients that backward did not make are zeros. Returns where that is so. Error: a gradient
         was changed after backward, or is of a kind that take() refuses.
         """
         views = self._current()
+        moved = self._moved()
+        if moved:
+            raise error(errno.EINVAL, f"{some(moved)}: p.grad is no longer in the memory of the job, and the step "
+                        "would sum another gradient; share_memory(), set_() and p.grad.data = move it, and must not")
         changed = [self._names[i] for i, p in enumerate(self._parameters)
                    if p.grad is views[i] and views[i]._version != self._versions[i]]
         if changed:
@@ -118,6 +127,12 @@ class Gradients:
                 self._versions[index] = views[index]._version
         return unused
 
+    def _moved(self) -> list[str]:
+        """Names of gradients whose views lie elsewhere: Module.bfloat16() does that with p.grad, too."""
+        return [self._names[i] for i, view in enumerate(self._views or [])
+                if view.numel() and (view.data_ptr() != self._trainer.grad_address(i)
+                                     or view.dtype != self._trainer.plan.grad_dtype)]
+
     def hand_over(self) -> None:
         """The update has begun and is not done: nothing of this step may be written again."""
         self.forget()
@@ -131,6 +146,9 @@ class Gradients:
 
     def forget(self) -> None:
         """zero_grad(): this step's gradients so far are dropped, but for those that were handed over."""
+        if self._moved():
+            self._views = None
+            self._slots.clear()
         for parameter in self._parameters:
             parameter.grad = None
 
