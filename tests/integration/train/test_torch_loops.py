@@ -356,6 +356,30 @@ def test_a_killed_rank_of_an_engine_goes_on_with_the_same_bits(host, module_daem
     assert again["rates"] == expected[1]["rates"][4:] and again["norms"] == expected[1]["norms"][4:]
 
 
+FP16 = {"fp16": {"enabled": True, "auto_cast": True, "initial_scale_power": 10, "loss_scale_window": 3}}
+BF16 = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
+
+
+@pytest.mark.parametrize("dtype, more, scale", (("float16", FP16, 1024.0), ("bfloat16", BF16, 1.0)))
+def test_an_engine_in_16_bits_skips_the_step_of_an_infinite_loss_on_all_ranks(host, module_daemon, dtype, more, scale):
+    """A rank that is killed in the next step resumes scale, schedule and samples."""
+    given = {"epochs": 2, "more": more, "spoils": [1, 10]}
+    expected = host.play(module_daemon, "loops.engine_run", 2, job=f"whole-{dtype}", **given)
+    exact, _ = host.play(module_daemon, "loops.engine_run", 2, epochs=1)
+    for found in expected:
+        assert found["types"] == [f"torch.{dtype}"] and found["scale"] == scale
+        assert found["skipped"] == [step == 3 for step in range(6)] and found["rates"][3] == found["rates"][4]
+        assert found["bits"] == expected[0]["bits"]
+    assert_close(expected[0]["norms"][:2], exact["norms"][:2], 0.03)
+    ranks = host.launch(module_daemon, "loops.engine_run", 2, job=f"dies-{dtype}", dies=[1, 13], **given)
+    assert ranks[1].wait() == -signal.SIGKILL
+    ranks[1] = host.start(module_daemon, "loops.engine_run", 1, 2, job=f"dies-{dtype}", **given)
+    survivor, again = (rank.value() for rank in ranks)
+    assert again["first"] == 4 and again["rates"] == expected[1]["rates"][4:]
+    assert again["scale"] == (scale if dtype == "bfloat16" else 1024.0)
+    assert survivor["bits"] == again["bits"] == expected[0]["bits"]
+
+
 def test_a_step_of_an_engine_whose_loss_is_nan_counts(host, module_daemon):
     for found in host.play(module_daemon, "loops.engine_nan", 2):
         said = [said and said.partition(":")[0] for said, *_ in found]

@@ -1,5 +1,6 @@
 """Scenes of loops that people have: flat ranges with optimizers of torch, the sampler, and configs of DeepSpeed."""
 import copy
+import hashlib
 import json
 import os
 import pathlib
@@ -402,8 +403,11 @@ CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3,
           "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 0.02}}}
 
 
-def engine_run(epochs, n_samples=35, more=None, dies=None, job=None, path=None):
-    """The loop of DeepSpeed's users; rates and norms of the steps, and the bits. `path`: of a file for the config."""
+def engine_run(epochs, n_samples=35, more=None, dies=None, spoils=None, job=None, path=None):
+    """
+    The loop of DeepSpeed's users; rates and norms of the steps, and the bits. `path`: of a file for the config. `spoils`:
+    rank and micro-batch of a loss that is infinite.
+    """
     rank, n = environment()
     config = CONFIG | (more or {})
     if path:
@@ -412,22 +416,27 @@ def engine_run(epochs, n_samples=35, more=None, dies=None, job=None, path=None):
     module = made(seed=rank)
     engine, optimizer, loader, scheduler = weightd.train.initialize(
         model=module, config=path or config, training_data=Samples(n_samples), job=job, seed=1)
-    found = {"first": engine.global_steps, "boundaries": [], "rates": [], "norms": [], "epoch": loader.epoch}
+    found = {"first": engine.global_steps, "boundaries": [], "rates": [], "norms": [], "skipped": [],
+             "epoch": loader.epoch, "types": sorted({str(p.dtype) for p in module.parameters()}), "scale": optimizer.loss_scale}
     engine.train()
     for _ in range(loader.epoch, epochs):
         for x, y in loader:
             if dies and [rank, engine.micro_steps] == dies:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if not config.get("fp16", {}).get("auto_cast"):
+                x = x.to(module.head.weight.dtype)
             loss = nn.functional.cross_entropy(engine(x), y)
-            engine.backward(loss)
+            engine.backward(loss * float("inf") if [rank, engine.micro_steps] == spoils else loss)
             found["boundaries"].append(engine.is_gradient_accumulation_boundary())
             if found["boundaries"][-1]:
                 found["rates"].append(engine.get_lr()[0])
             engine.step()
             if found["boundaries"][-1]:
                 found["norms"].append(engine.get_global_grad_norm())
+                found["skipped"].append(optimizer.overflowed)
     engine.eval()
-    found |= {"bits": bits(module), "values": scenes.values(module), "mode": module.training,
+    values = scenes.values(module)
+    found |= {"bits": hashlib.sha256(repr(values).encode()).hexdigest(), "values": values, "mode": module.training,
               "scheduler": type(scheduler).__name__, "steps": engine.global_steps,
               "sizes": [engine.train_batch_size(), engine.train_micro_batch_size_per_gpu(),
                         engine.gradient_accumulation_steps()]}
