@@ -67,6 +67,14 @@ def test_tickets_are_done_in_the_order_of_the_calls(host, module_daemon):
         assert 2 << 20 <= found["range"] < (2 << 20) + 256  # parameters and gradients, once
 
 
+@pytest.mark.measures
+def test_flat_5_no_rank_holds_the_model_twice(host, module_daemon):
+    giver, receiver = host.play(module_daemon, "loops.flat_memory", 2)
+    assert giver["values"] == receiver["values"] == [1, 2, 3, 4]
+    assert giver["grown"] < 1.3 * giver["tensor"] and receiver["grown"] < 0.3 * giver["tensor"], (giver, receiver)
+    assert receiver["received"] < 4.3 * giver["tensor"], receiver
+
+
 def test_flat_3_each_way_to_lose_a_view_is_named(host, module_daemon):
     (found,) = host.play(module_daemon, "loops.flat_lost")
     first = {"assign": ("inner.weight", "its memory is another"), "bfloat16": ("inner.weight", "it is torch.bfloat16"),

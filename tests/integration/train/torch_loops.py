@@ -1,5 +1,6 @@
 """Scenes of loops that people have: flat ranges with optimizers of torch, the sampler, and configs of DeepSpeed."""
 import copy
+import ctypes
 import hashlib
 import json
 import os
@@ -148,6 +149,21 @@ def flat_tickets(n_bytes=1 << 20):
     for ticket in tickets:
         ticket.wait()
     return {"done": done, "values": module.weight.unique().tolist(), "range": flat.buffer.numel()}
+
+
+def flat_memory(size=2048):
+    """What the process grows by while four tensors become flat, in rank 0 with values, and while rank 1 receives them."""
+    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed is given back
+    rank, _ = environment()
+    module = scenes.Large("meta" if rank else "cpu", size)
+    if rank == 0:
+        for i, layer in enumerate(module.layers):
+            nn.init.constant_(layer.weight, i + 1)
+    weightd.train.flatten(nn.Linear(2, 2), mesh()).sync_from(0)  # so that all code is in memory
+    grown, flat = scenes.peak_of(lambda: weightd.train.flatten(module, mesh()))
+    received, _ = scenes.peak_of(lambda: flat.sync_from(0))
+    return {"grown": grown, "received": received, "tensor": 4 * size * size,
+            "values": [float(layer.weight[7, 9]) for layer in module.layers]}
 
 
 def flat_lost():

@@ -46,7 +46,7 @@ class Flat(Mapping):
     fp32, in the order of ranks, and then times 1 / n: all ranks get the same bits. With async_op=True they return a
     Ticket at once; until its wait() the parameters (average_grads(): the gradients) must not be used. Calls are done one
     after the other. They raise RankDied and Timeout, after which the ranges are undefined, and each later call fails:
-    start the program again. Error: a parameter is no view any more, as of verify().
+    start the program again. Error: a parameter is no view any more, as of verify(). Ctrl-C waits for the end of a call.
     """
 
     def __init__(self, module: torch.nn.Module | None, mesh: Mesh, window: Window, views: Views, has_values: list[bool]):
@@ -227,9 +227,9 @@ def flatten(module: torch.nn.Module | None, mesh: Mesh, *, job: str | None = Non
             flat.average_grads()
             optimizer.step()
 
-    module    Parameter objects stay the same, so that an optimizer may be made before. On the meta device: its values
-              arrive by sync_from(), and no rank but the source ever holds the model twice. None: the layout, and the names
-              of the tensors, are those of the first rank that has a module; this rank's tensors are flat["layer.weight"]
+    module    Parameter objects stay the same, so that an optimizer may be made before. Values move tensor by tensor, so that
+              no rank holds the model twice. On the meta device: values arrive by sync_from(). None: the layout, and the
+              names of the tensors, are those of the first rank that has a module; this rank's are flat["layer.weight"]
     job       a name for the job in which the ranks meet; None: see weightd.train
     deadline  seconds for another rank to arrive; None: for ever; 0: 30 s
 
