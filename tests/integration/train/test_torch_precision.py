@@ -40,6 +40,19 @@ def test_f_6_rounded_parameters_have_the_bits_of_float32_originals(host, daemon,
         assert found["grad"] == (f"torch.{options['reduce']}" if "reduce" in options else param)
 
 
+def test_f_6_the_curve_ends_as_in_float32_and_parameters_move_half_the_bytes(host, daemon):
+    whole, rounded = ([*host.play(daemon, "precision.curve", 2, steps=30, strategy="zero1", param=param)]
+                      for param in ("float32", "bfloat16"))
+    ends = [sum(sum(found["losses"][-10:]) for found in results) / 20 for results in (whole, rounded)]
+    assert ends[1] == pytest.approx(ends[0], rel=0.02) and ends[0] < 0.9 * whole[0]["losses"][0]
+    for result in (*whole, *rounded):
+        assert result["counted"] == [30 * n_bytes for n_bytes in result["planned"]]
+    # Tensors begin at multiples of 64 bytes of PARAM: those in 16 bits have more elements between them.
+    (read, written, sent), (whole_read, whole_written, _) = (
+        [sum(n_bytes) for n_bytes in zip(*(found["planned"] for found in results))] for results in (rounded, whole))
+    assert sent == 0 and 1 <= read / whole_read < 1.15 and 0.5 <= written / whole_written < 0.575
+
+
 @pytest.mark.parametrize("strategy", ("zero1", "replicated"))
 def test_rounded_parameters_have_the_same_bits_by_each_strategy(host, daemon, by_hand, strategy):
     expected = by_hand("precision.trained_by_torch", steps=4, n_parts=2, param="bfloat16")
@@ -101,13 +114,19 @@ def test_the_scale_survives_the_death_of_a_rank(host, daemon):
         assert again[key] == expected[1][key][4:]
 
 
-def test_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
+def test_f_7_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
     (found,) = host.play(daemon, "precision.small_gradients")
     assert found["without"] == 1.0 and found["with"] == pytest.approx(1.0 - 1e7 * 1e-8, abs=2e-3)
     assert found["without, scale"] == 1.0 and found["with, scale"] == 65536.0 and found["idle"] is None
     assert found["unscaled"].startswith("Error: weight: the gradient is of a loss that was not scaled")
     assert "opt.scale(loss).backward()" in found["unscaled"]
     assert "scaler=weightd.train.Scaler()" in found["GradScaler"]
+
+
+def test_z_6_a_scaled_gradient_is_clipped_by_its_norm_without_the_scale(host, daemon):
+    for (norms, values), (scaled_norms, scaled_values) in host.play(daemon, "precision.clipped", 2, max_norm=0.05):
+        assert min(norms) > 0.05  # it clips
+        assert apart(norms, scaled_norms) <= CLOSE and apart(values, scaled_values) <= CLOSE
 
 
 # --- Frozen parameters --------------------------------------------------------------------------------
@@ -125,6 +144,7 @@ def test_frozen_parameters_are_rank_0s_and_not_trained(host, daemon, weightd, by
         assert found["write"].startswith("Denied: base.weight: add_() would write a parameter")
         assert found["load"].startswith("Denied: codes, shift, base.weight, base.bias, adapter.weight and 1 more: in the memory")
         assert found["unfrozen"].startswith("Error: base.weight: requires_grad is True since the optimizer was made")
+        assert found["rewritten"] == [[1.0] * 64, [2] * 64]
         if rank == 0:
             with weightd.attach("adapted", version=found["version"]) as buffer:
                 assert list(buffer["codes"].numpy()) == expected["codes"]
@@ -153,6 +173,7 @@ def test_jobs_over_one_attached_base_leave_it_where_it_is(host, daemon):
         assert found["same"] and found["in place"] and found["trained"] and found["still"] is None
         assert sorted(found["is_bound"]) == ["base.bias", "base.weight", "codes", "shift"]
         assert found["unfrozen"].startswith("Error: base.bias: requires_grad is True since the optimizer was made")
+        assert found["written"].startswith("Denied: ") and "base.weight" in found["written"]
 
 
 def test_a_tied_module_of_the_meta_device_stays_tied(host, daemon):
@@ -174,6 +195,16 @@ def test_writable_gives_all_ranks_the_values_of_rank_0(host, daemon, by_hand, op
     for found in results:
         assert found["inside"] == "torch.float32" and found["exact"] == expected
     assert results[0]["after"] == results[1]["after"]
+
+
+@pytest.mark.parametrize("victim", (0, 1))
+def test_a_rank_that_is_killed_in_writable_enters_it_again(host, daemon, by_hand, victim):
+    expected = by_hand("precision.rewritten_by_torch", param="bfloat16")
+    other = host.start(daemon, "precision.rewritten", 1 - victim, 2, param="bfloat16", job="j")
+    dies = host.start(daemon, "precision.rewritten", victim, 2, param="bfloat16", job="j", dies=True)
+    assert dies.wait() == -signal.SIGKILL
+    again = host.start(daemon, "precision.rewritten", victim, 2, param="bfloat16", job="j")
+    assert again.value()["exact"] == other.value()["exact"] == expected
 
 
 @pytest.mark.parametrize("n", (1, 2))

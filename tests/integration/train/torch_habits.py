@@ -1,4 +1,5 @@
 """Habits of programs beside the loop of training: compile, evaluate, load data, write. Functions as in torch_scenes.py."""
+import functools
 import os
 import pathlib
 import sys
@@ -36,6 +37,7 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(n_blocks))
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.head.weight = self.embed.weight
+        nn.init.normal_(self.embed.weight, std=0.1)
         self.is_recomputed = False
 
     def forward(self, tokens):
@@ -55,16 +57,17 @@ def gpt_loss(model, tokens):
     return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def train_gpt(steps, prepare, is_recomputed=False, **options):
-    """Losses of a GPT. `prepare`: what calls the module."""
+def train_gpt(steps, compile_before=None, compile_after=None, is_recomputed=False):
+    """Losses of a GPT, which is compiled before or after shard() sees it, or not."""
     import weightd.train
 
     rank, n = environment()
     module = made(Gpt)
     module.is_recomputed = is_recomputed
-    called = prepare(sharded(module, **options))
+    called = sharded(compile_before(module) if compile_before else module)
+    called = compile_after(called) if compile_after else called
     losses = []
-    with weightd.train.AdamW(module, lr=1e-3) as optimizer:
+    with weightd.train.AdamW(called, lr=1e-3) as optimizer:
         for step in optimizer.steps(steps):
             loss = gpt_loss(called, tokens_of(step, rank, n))
             loss.backward()
@@ -77,13 +80,12 @@ def compiled(steps, backend):
     """Losses of the GPT, eager, recomputed in backward, and compiled in both ways with the number of graphs."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    found = {"eager": train_gpt(steps, lambda module: module),
-             "recomputed": train_gpt(steps, lambda module: module, is_recomputed=True), "compiled": {}}
-    for fullgraph in False, True:
+    found = {"eager": train_gpt(steps), "recomputed": train_gpt(steps, is_recomputed=True), "compiled": {}}
+    for fullgraph, when in (False, "compile_before"), (True, "compile_after"):
         torch._dynamo.reset()
         counter = CompileCounterWithBackend(backend)
-        losses = train_gpt(steps, lambda module: torch.compile(module, backend=counter, fullgraph=fullgraph))
-        found["compiled"][str(fullgraph)] = [losses, counter.frame_count]
+        act = functools.partial(torch.compile, backend=counter, fullgraph=fullgraph)
+        found["compiled"][str(fullgraph)] = [train_gpt(steps, **{when: act}), counter.frame_count]
     return found
 
 

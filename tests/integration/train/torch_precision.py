@@ -4,7 +4,7 @@ import signal
 
 import torch
 from torch import nn
-from torch_scenes import Tied, attempt, bits, environment, made, pss_of, sharded
+from torch_scenes import Tied, attempt, bits, environment, made, part, pss_of, sharded
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 TYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, None: None}
@@ -58,8 +58,8 @@ def trained(steps, param, reduce=None, k=1, is_converted=False, dies=None, **opt
             x = samples(step, rank, n)
             if is_converted:
                 x = x.to(TYPES[param])
-            for part in x.chunk(k):
-                (square(module, part) / k).backward()
+            for xs in x.chunk(k):
+                (square(module, xs) / k).backward()
             if dies == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             grad, flat = module.first.weight.grad, optimizer._trainer.range("GRAD")
@@ -68,6 +68,25 @@ def trained(steps, param, reduce=None, k=1, is_converted=False, dies=None, **opt
                     "output": str(module(x).dtype)}
             optimizer.step()
         return seen | {"exact": exact(module), "first": optimizer.resumed_step}
+
+
+def curve(steps, param, **options):
+    """Losses of this rank's part, in float32; the bytes that a step moves, as planned, and all that were counted."""
+    import weightd.train
+
+    rank, n = environment()
+    precision = weightd.train.Precision(TYPES[param], FLOAT32)
+    module, losses = sharded(made(), precision=precision, **options), []
+    with weightd.train.AdamW(module, lr=5e-3) as optimizer:
+        filled = optimizer.traffic()
+        for step in optimizer.steps(steps):
+            x, y = part(step, rank, n)
+            loss = nn.functional.cross_entropy(module(x).float(), y)
+            loss.backward()
+            optimizer.step(loss)
+            losses.append(loss.item())
+        counted = [after - before for after, before in zip(optimizer.traffic(), filled)]
+        return {"losses": losses, "counted": counted, "planned": optimizer._trainer.planned_traffic(rank)}
 
 
 def trained_by_torch(steps, n_parts, param, reduce=None, k=1, is_converted=False):
@@ -82,8 +101,8 @@ def trained_by_torch(steps, n_parts, param, reduce=None, k=1, is_converted=False
         sums = [torch.zeros_like(original) for original in originals]
         for rank in range(n_parts):
             mine = [torch.zeros(p.shape, dtype=TYPES[reduce] or p.dtype) for p in module.parameters()]
-            for part in samples(step, rank, n_parts).to(TYPES[param]).chunk(k):
-                (square(module, part) / k).backward()
+            for xs in samples(step, rank, n_parts).to(TYPES[param]).chunk(k):
+                (square(module, xs) / k).backward()
                 for grad, p in zip(mine, module.parameters()):
                     grad.add_(p.grad)
                     p.grad = None
@@ -241,6 +260,23 @@ def small_gradients():
     return found
 
 
+def clipped(max_norm, steps=4):
+    """Norms and values with a clipped global norm: without a scaler, and with one."""
+    import weightd.train
+
+    rank, n = environment()
+    found = []
+    for scaler in None, weightd.train.Scaler(init_scale=4096.0):
+        module, norms = sharded(made(Whole), form="two-phase", scaler=scaler), []
+        with weightd.train.SGD(module, lr=0.1) as optimizer:
+            for step in optimizer.steps(steps):
+                optimizer.scale(square(module, samples(step, rank, n))).backward()
+                optimizer.step(max_norm=max_norm)
+                norms.append(optimizer.norm)
+        found.append([norms, module.first.weight.flatten().tolist()])
+    return found
+
+
 # --- Frozen parameters --------------------------------------------------------------------------------
 
 
@@ -300,6 +336,11 @@ def adapted(steps, is_ours=True, by="module", width=64, **options):
     module.base.weight.requires_grad_(True)
     found["unfrozen"] = attempt(optimizer.step)
     module.base.weight.requires_grad_(False)
+    optimizer.zero_grad()
+    with weightd.train.writable(module):
+        nn.init.constant_(module.base.bias, 1.0 + rank)
+        module.codes.data.fill_(2 + rank)
+    found["rewritten"] = [module.base.bias.tolist(), module.codes.tolist()]
     optimizer.close()
     return found
 
@@ -328,6 +369,9 @@ def lora(name, steps=3, **options):
         module.base.bias.requires_grad_(True)
         found["unfrozen"] = attempt(optimizer.step)
         module.base.bias.requires_grad_(False)
+        optimizer.zero_grad()
+        with weightd.train.writable(module):
+            found["written"] = attempt(lambda: module.load_state_dict(module.state_dict()))
         return found | {"still": attempt(optimizer.step)}
 
 
@@ -367,8 +411,11 @@ def new_values(seed):
     return made(Whole, seed=seed).state_dict()
 
 
-def rewritten(param=None, steps=4, at=2, only=None, **options):
-    """The bits after training, with values that rank 0 wrote after step `at`; those of the others are dropped."""
+def rewritten(param=None, steps=4, at=2, only=None, dies=False, **options):
+    """
+    The bits after training, with values that rank 0 wrote after step `at`; those of the others are dropped. `dies`: SIGKILL
+    when the values are written.
+    """
     import weightd.train
 
     rank, n = environment()
@@ -384,6 +431,8 @@ def rewritten(param=None, steps=4, at=2, only=None, **options):
                     else:
                         module.first.weight.data.copy_(given["first.weight"])
                     found["inside"] = str(module.first.weight.dtype)
+                    if dies:
+                        os.kill(os.getpid(), signal.SIGKILL)
                 found["after"] = exact(module)
             square(module, samples(step, rank, n)).backward()
             optimizer.step()

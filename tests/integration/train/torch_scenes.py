@@ -81,7 +81,7 @@ def bits(module):
     """A hash of all that a state_dict has."""
     found = hashlib.sha256()
     for name, tensor in module.state_dict().items():
-        found.update(name.encode() + tensor.contiguous().numpy().tobytes())
+        found.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -550,10 +550,10 @@ SCHEDULERS = {
 }
 
 
-def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, scheduler="CyclicLR", **options):
+def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, scheduler="CyclicLR", is_half=False, **options):
     """
     A program that is started again: dropout, running statistics, noise of three generators, a position in the data, a
-    scheduler. `dies`: SIGKILL in that step, after "forward", "backward" or "step".
+    scheduler. `dies`: SIGKILL in that step, after "forward", "backward" or "step". `is_half`: float16, with a scaler.
     """
     import random
 
@@ -571,6 +571,9 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, schedul
 
         numpy.random.seed(rank)
     torch.manual_seed(100 + rank)  # other dropout in each rank
+    if is_half:
+        options |= {"precision": weightd.train.Precision(torch.float16, buffer=torch.float16),
+                    "scaler": weightd.train.Scaler(growth_interval=5)}
     optimizer = weightd.train.AdamW(sharded(module, **options), lr=1e-2)
     made_schedulers = optimizer.resume(SCHEDULERS[scheduler])
     made_schedulers = made_schedulers if isinstance(made_schedulers, list) else [made_schedulers]
@@ -583,7 +586,7 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, schedul
             x = x + 0.01 * float(numpy.random.normal())
         loss = loss_of(module, x, y)
         end("forward")
-        loss.backward()
+        optimizer.scale(loss).backward()
         end("backward")
         at += 3
         optimizer.step(loss, cursor={"at": at})

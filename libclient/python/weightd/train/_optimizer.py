@@ -127,7 +127,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _install(self) -> None:
         sharded, trainer = self._sharded, self._trainer
-        self._places = Places(sharded, trainer)
+        with torch.inference_mode(False), torch.no_grad():
+            self._places = Places(sharded, trainer)
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
@@ -211,6 +212,9 @@ class Optimizer(torch.optim.Optimizer):
 
         The learning rates and max_norm of rank 0 are those of all ranks; others are not compared.
 
+        With shard(scaler=) the gradients are of opt.scale(loss); `loss` here is the loss itself. The step is over, and
+        changed nothing, if `overflowed` is true then.
+
         After RankDied, Timeout and KeyboardInterrupt the step has begun, and step() may be called again: it continues
         with the gradients and arguments of the first call. Before it begins: Error for a parameter that is no longer in
         the job (to(), load_state_dict(assign=True)), or a gradient that was changed.
@@ -265,8 +269,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """
-        The loss times loss_scale, for backward: opt.scale(loss).backward(). Each micro-batch of a step, too. Without
-        shard(scaler=) the loss itself.
+        The loss times loss_scale, a tensor of its shape, for backward: opt.scale(loss).backward(). The loss of each
+        micro-batch of a step is scaled. Without shard(scaler=) it is the loss itself.
         """
         self._is_scaled = True
         return loss if self._sharded.options.scaler is None else loss * self.loss_scale

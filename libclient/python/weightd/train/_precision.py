@@ -55,7 +55,8 @@ class Precision:
                              "torch.float32")
         if reduce != param and not hasattr(torch.Tensor, "grad_dtype"):
             raise ValueError(f"Precision(reduce={reduce}) with {param} parameters needs a torch with "
-                             f"Tensor.grad_dtype, and this is {torch.__version__}; leave reduce None, or install a newer one")
+                             f"Tensor.grad_dtype, and this is {torch.__version__}; leave reduce None, or install a "
+                             "newer one")
         return reduce
 
 

@@ -129,10 +129,10 @@ class Trainer:
                                deadline_ms=deadline_ms(deadline))
         handle = c_void_p()
         _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
-        self.handle = handle
+        self.handle, self._is_writing = handle, False
         self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
         self._starts: list[int] = []  # these addresses, sorted
-        _all.add(self)
+        _remember(self)
 
     def __del__(self, free=lib.weightd_train_free, getpid=os.getpid):
         if self.handle is not None and self._pid == getpid():
@@ -141,7 +141,6 @@ class Trainer:
     def give_up(self) -> None:
         """Frees the trainer before there are tensors over its memory. The job remains."""
         handle, self.handle = self.use(), None
-        _all.discard(self)
         lib.weightd_train_free(handle)
 
     @property
@@ -231,13 +230,17 @@ class Trainer:
         return (c_bool * len(self.plan.rows))(*unused) if any(unused) else None
 
     def write_begin(self) -> None:
-        _abi.wait(lib.weightd_train_write_begin, self.use())
+        """After a write_end() that did not return, its writes continue."""
+        if not self._is_writing:
+            _abi.wait(lib.weightd_train_write_begin, self.use())
+        self._is_writing = True
 
     def write(self, index: int, values: torch.Tensor) -> None:
         check(lib.weightd_train_write(self.handle, index, _plain(values).data_ptr()))
 
     def write_end(self) -> None:
         _abi.wait(lib.weightd_train_write_end, self.use())
+        self._is_writing = False
 
     @property
     def scale(self) -> float:
@@ -283,7 +286,17 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 # --- Tensors in jobs ---------------------------------------------------------------------------------
 
-_all: weakref.WeakSet[Trainer] = weakref.WeakSet()
+# Replaced and never changed: threads that pickle tensors read it.
+_all: tuple[weakref.ref[Trainer], ...] = ()
+
+
+def _remember(trainer: Trainer) -> None:
+    global _all
+    _all = (*(ref for ref in _all if ref() is not None), weakref.ref(trainer))
+
+
+def _trainers() -> list[Trainer]:
+    return [trainer for trainer in (ref() for ref in _all) if trainer is not None and trainer.handle is not None]
 
 
 def is_in_job(tensor: torch.Tensor | torch.UntypedStorage) -> bool:
@@ -294,7 +307,7 @@ def is_in_job(tensor: torch.Tensor | torch.UntypedStorage) -> bool:
 def name_in_job(tensor: torch.Tensor) -> str:
     """The name of a parameter for which is_in_job() is true."""
     address = _address_in_job(tensor)
-    for trainer in _all:
+    for trainer in _trainers():
         for index, row in enumerate(trainer.plan.rows):
             if row.role == "param" and lib.weightd_train_param(trainer.handle, index) == address:
                 return row.name
@@ -305,4 +318,4 @@ def _address_in_job(tensor: torch.Tensor | torch.UntypedStorage) -> int | None:
     if tensor.device.type != "cpu" or (isinstance(tensor, torch.Tensor) and not is_plain(tensor)):
         return None
     address = tensor.data_ptr()
-    return address if any(trainer.has(address) for trainer in _all) else None
+    return address if any(trainer.has(address) for trainer in _trainers()) else None

@@ -31,7 +31,8 @@ def writable(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]
     Inside, parameters are copies of this process, which takes that much memory meanwhile; those that are trained are
     float32, so that originals of 16-bit parameters get whole values. Parameters that bind() left in a published version
     cannot be written. A rank that is killed and starts again is in the step where it was: a program enters the block by
-    a condition that is the same then, such as `if opt.step_number == 0:`.
+    a condition that is the same then, such as `if opt.step_number == 0:`. After Timeout, RankDied and KeyboardInterrupt
+    the block may be entered again.
 
     Before the optimizer is made parameters are ordinary, and the block does nothing.
 

@@ -42,7 +42,7 @@ def refuse_writes(is_ours: Callable[[torch.optim.Optimizer], bool]) -> None:
 
 def _watch_methods() -> None:
     """
-    A patch of torch.nn.Parameter, whose methods torch.nn.init calls. Those of other tensors are as they were.
+    A patch of torch.nn.Parameter: torch.nn.init calls its methods. Those of other tensors are as they were.
     """
     for name in dir(torch.Tensor):
         in_place = name.endswith("_") and not name.startswith("_") and name not in _HARMLESS
@@ -78,7 +78,7 @@ def _refuse_write(parameter: torch.Tensor, by: str) -> None:
 
 def _watch_clipping() -> None:
     """
-    torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, whose norm is another.
+    torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, with another norm.
     Those that a program imported before are seen by the functions that they call, where this torch has these.
     """
     for module in clip_grad, torch.nn.utils:
