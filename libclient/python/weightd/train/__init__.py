@@ -45,6 +45,10 @@ opt.step(max_norm=...) clips by the norm of the mean. With overlap=True p.grad i
 
 torch.compile() takes the module before or after shard(). multiprocessing refuses parameters of a job (TypeError).
 
+Checkpoints. opt.save("checkpoints") writes a checkpoint while training goes on, and opt.load("checkpoints") gives it to
+a new job, with any number of ranks; torch_state("checkpoints") gives it to torch without a job. A killed rank needs
+neither: its job has all of it.
+
 Deadline. A rank waits in a step for up to shard(deadline=) seconds for the others, and raises Timeout. Rank 0 must not
 evaluate or publish for longer than that: the others wait in their next step meanwhile.
 
@@ -65,6 +69,7 @@ if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
                       "register_post_accumulate_grad_hook()")
 
 from ._abi import NotANumber, RankBusy, RankDied  # noqa: E402
+from ._checkpoint import torch_state  # noqa: E402
 from ._engine import Engine, Loader, initialize  # noqa: E402
 from ._loops import Flat, Ticket, flatten  # noqa: E402
 from ._mesh import Mesh, init_mesh  # noqa: E402
@@ -77,4 +82,4 @@ from ._writable import writable  # noqa: E402
 
 __all__ = ["SGD", "Adam", "AdamW", "Engine", "Flat", "Loader", "Mesh", "NotANumber", "Optimizer", "Precision", "RankBusy",
            "RankDied", "Sampler", "Scaler", "Ticket", "Traffic", "flatten", "init_mesh", "initialize", "no_sync", "shard",
-           "writable"]
+           "torch_state", "writable"]

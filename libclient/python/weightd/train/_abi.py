@@ -60,6 +60,10 @@ class Update(Sized):
                 ("unused", POINTER(c_bool))]
 
 
+class CheckpointOptions(Sized):
+    _fields_ = [("size", c_size_t), ("keep", c_uint32)]
+
+
 # Pointers to opaque structs, in and out, are c_void_p.
 FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_error": (c_char_p,),
@@ -101,6 +105,9 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_window_barrier": (c_int, c_void_p),
     "weightd_window_all_reduce": (c_int, c_void_p, c_uint64, c_uint64, c_int),
     "weightd_window_broadcast": (c_int, c_void_p, c_uint64, c_uint64, c_uint32),
+    "weightd_train_save": (c_int, c_void_p, c_char_p, POINTER(CheckpointOptions)),
+    "weightd_train_save_wait": (c_int, c_void_p),
+    "weightd_train_load": (c_int, c_void_p, c_char_p),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from .. import _dtype
-from .._abi import text
+from .._abi import path_bytes, text
 from .._connection import Connection, milliseconds
 from .._errors import error
 from ..torch._kinds import is_plain
@@ -268,6 +268,15 @@ class Trainer:
         version = c_uint64()
         check(lib.weightd_train_publish(self.use(), text(name), byref(version)))
         return version.value
+
+    def save(self, folder: str | os.PathLike, keep: int) -> None:
+        check(lib.weightd_train_save(self.use(), path_bytes(folder), byref(_abi.CheckpointOptions(keep=keep))))
+
+    def save_wait(self) -> None:
+        _abi.wait(lib.weightd_train_save_wait, self.use())
+
+    def load(self, folder: str | os.PathLike) -> None:
+        _abi.wait(lib.weightd_train_load, self.use(), path_bytes(folder))
 
     def close(self) -> None:
         _abi.wait(lib.weightd_train_close, self.use())
