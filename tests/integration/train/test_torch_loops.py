@@ -364,6 +364,23 @@ def test_a_killed_rank_of_an_engine_goes_on_with_the_same_bits(host, module_daem
     assert again["rates"] == expected[1]["rates"][4:] and again["norms"] == expected[1]["norms"][4:]
 
 
+def test_an_engine_continues_behind_its_checkpoint_with_any_number_of_ranks(host, module_daemon, tmp_path):
+    folder = str(tmp_path / "checkpoints")
+    saved = host.play(module_daemon, "loops.engine_saved", 2, folder=folder)
+    again = host.play(module_daemon, "loops.engine_saved", 2, folder=folder, load=True)
+    others = host.play(module_daemon, "loops.engine_saved", 3, folder=folder, load=True, n_steps=7)
+    for found, expected in zip(again, saved):
+        assert found["loaded"] == [folder, {}, 4] and found["tag"].startswith("ValueError: tag='best'")
+        assert found["bits"] == expected["bits"] and found["rates"] == expected["rates"]
+        assert found["samples"] == expected["samples"]
+
+    def left(results):
+        return sorted(sample for found in results for epoch, samples in found["samples"] for sample in samples if epoch == 0)
+
+    assert left(others) == left(saved) and len(left(saved)) == 29 - 4 * 4
+    assert others[0]["rates"] == saved[0]["rates"][:3]
+
+
 FP16 = {"fp16": {"enabled": True, "auto_cast": True, "initial_scale_power": 10, "loss_scale_window": 3}}
 BF16 = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
 

@@ -460,6 +460,32 @@ def engine_run(epochs, n_samples=35, more=None, dies=None, spoils=None, job=None
     return found
 
 
+def engine_saved(folder, n_before=4, n_steps=9, load=False):
+    """Saves after some steps and goes on; or loads, and goes on from there. Rates, and samples of the steps after it."""
+    rank, n = environment()
+    module = made(seed=rank)
+    engine, optimizer, loader, _ = weightd.train.initialize(module, CONFIG | {"gradient_accumulation_steps": 1},
+                                                            training_data=Samples(29), job=f"saved-{n}-{load}", seed=2)
+    found = {"rates": [], "samples": [], "tag": sentence(engine.save_checkpoint, folder, "best")}
+    if load:
+        found["loaded"] = [*engine.load_checkpoint(folder), engine.global_steps]
+    while engine.global_steps < n_steps:
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(engine(x), y)
+            engine.backward(loss)
+            if engine.global_steps >= n_before:
+                found["rates"].append(engine.get_lr()[0])
+                found["samples"].append([loader.epoch, x[:loader.sampler.weight(), 0].tolist()])
+            engine.step()
+            if engine.global_steps == n_before and not load:
+                engine.save_checkpoint(folder)
+            if engine.global_steps == n_steps:
+                break
+    found["bits"] = bits(module)
+    optimizer.close()
+    return found
+
+
 def engine_of_one_process(batch_size, rates, epochs, n_samples=35):
     """engine_run() by torch: batches of all ranks together, three of them a step; norms, and values."""
     module, norms, micro = made(), [], 0

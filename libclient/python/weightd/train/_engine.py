@@ -59,22 +59,25 @@ class Engine:
     """
 
     def __init__(self, module: torch.nn.Module, optimizer: _optimizer.Optimizer, settings: Settings,
-                 loader: Loader | None):
+                 loader: Loader | None, make_scheduler: Callable[[Any], Any] | None):
         self.module, self.optimizer, self.training_dataloader = module, optimizer, loader
         self.lr_scheduler: Any = None
         self._settings = settings
         self._losses: list[torch.Tensor] = []  # of the micro-batches of this step
-        cursor = optimizer.cursor or {}
-        self.micro_steps = optimizer.resumed_step * settings.accumulation
-        self._n_scheduled = cursor.get("scheduled", 0)  # calls of the scheduler
-        if optimizer.resumed_step:
-            self._n_scheduled += not optimizer.overflowed
-        if loader is not None:
-            loader.sampler.load_state(cursor.get("sampler"))
+        self._make_scheduler = make_scheduler
+        self._restore()
 
-    def schedule(self, make: Callable[[Any], Any]) -> None:
-        """Makes the scheduler, in its state of the resumed step."""
-        self.lr_scheduler = self.optimizer.resume(make, self._n_scheduled)
+    def _restore(self) -> None:
+        """Continues behind the last step of the job: its schedule, and the samples that it left."""
+        cursor = self.optimizer.cursor or {}
+        self.micro_steps = self.optimizer.resumed_step * self._settings.accumulation
+        self._n_scheduled = cursor.get("scheduled", 0)  # calls of the scheduler
+        if self.optimizer.resumed_step:
+            self._n_scheduled += not self.optimizer.overflowed
+        if self.training_dataloader is not None:
+            self.training_dataloader.sampler.load_state(cursor.get("sampler"))
+        if self._make_scheduler is not None:
+            self.lr_scheduler = self.optimizer.resume(self._make_scheduler, self._n_scheduled)
 
     # --- The loop -----------------------------------------------------------------------------------
 
@@ -142,6 +145,27 @@ class Engine:
 
     # --- Around it ----------------------------------------------------------------------------------
 
+    def save_checkpoint(self, save_dir: str | os.PathLike, tag: None = None) -> bool:
+        """
+        Saves the last step below `save_dir`, as opt.save() does, and waits for the end; returns True. All ranks call it.
+        Other checkpoints remain there. ValueError: a tag; checkpoints have the number of their step.
+        """
+        _refuse_tag(tag)
+        self.optimizer.save(save_dir, keep=0, wait=True)
+        return True
+
+    def load_checkpoint(self, load_dir: str | os.PathLike, tag: None = None) -> tuple[str, dict]:
+        """
+        Continues behind a checkpoint, or the newest one in `load_dir`, with any number of ranks: parameters, optimizer,
+        schedule and samples. All ranks call it before the first step of a new job; lr_scheduler is another object then. A
+        program that was killed needs none, its job has all of it: `if engine.global_steps == 0`. Returns the folder and {}.
+        Errors as of opt.load(). ValueError: a tag; pass the checkpoint's own folder instead.
+        """
+        _refuse_tag(tag)
+        self.optimizer.load(load_dir)
+        self._restore()
+        return os.fspath(load_dir), {}
+
     def train(self, mode: bool = True) -> Engine:
         self.module.train(mode)
         return self
@@ -171,6 +195,12 @@ class Engine:
 
     def gradient_accumulation_steps(self) -> int:
         return self._settings.accumulation
+
+
+def _refuse_tag(tag: None) -> None:
+    if tag is not None:
+        raise ValueError(f"tag={tag!r}: a checkpoint has the number of its step as its name (step-000000000120); leave the tag "
+                         "out, or load that folder")
 
 
 class WarmupLR(LRScheduler):
@@ -235,11 +265,9 @@ def initialize(model: torch.nn.Module, config: Mapping | str | os.PathLike, mesh
     kind = getattr(_optimizer, settings.optimizer)
     optimizer = kind(model if model_parameters is None else list(model_parameters), **settings.arguments)
     loader = None if training_data is None else Loader(training_data, settings, mesh, seed, collate_fn)
-    engine = Engine(model, optimizer, settings, loader)
     if settings.scheduler is not None:
         lr_scheduler = _warmup(settings.schedule)
-    if lr_scheduler is not None:
-        engine.schedule(lr_scheduler)
+    engine = Engine(model, optimizer, settings, loader, lr_scheduler)
     return engine, optimizer, loader, engine.lr_scheduler
 
 

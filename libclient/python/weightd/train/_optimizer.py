@@ -368,6 +368,7 @@ class Optimizer(torch.optim.Optimizer):
         self._resume()
         self._places.has_written()
         self.resumed_step = self._trainer.step
+        self._has_schedulers = False  # those that were made before are of step 0
 
     def plan(self) -> dict[str, Any]:
         """The plan, as weightd-train(7) describes its JSON."""
