@@ -431,7 +431,7 @@ digest-kernel: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama perfetto guest
+.PHONY: check check-san check-all flaky lint format demo demo-train train-table bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama perfetto guest
 
 # The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
@@ -549,6 +549,20 @@ demo:
 	$(Q)packaging/install-deps demo
 	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) programs demos model
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/demo/run
+
+# Without peft it leaves the adapters out.
+demo-train:
+	@$(if $(wildcard build/torch2),,echo 'demo-train: torch and peft will take 1.4 GB in build/')
+	$(Q)packaging/install-deps demo train
+	$(Q)packaging/fetch-torch2 build/torch2
+	$(Q)packaging/fetch-programs build/programs || true
+	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) programs
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) $$(ls build/programs/bin/python build/torch2/bin/python 2>/dev/null | head -n 1) \
+		tests/demo/train/run
+
+# Each strategy of training beside what its plan predicts; fails where they differ.
+train-table: all
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) $(TEST_ENV) tests/table/run $(if $(RANKS),--ranks $(RANKS)) $(if $(STEPS),--steps $(STEPS))
 
 bench: deps
 	$(Q)$(MAKE) --no-print-directory model
@@ -735,6 +749,8 @@ clean:
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
 	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes and nodes'
+	@echo 'make demo-train  train a small GPT by four ranks on one copy, kill one, and train adapters (torch and peft: 1.4 GB)'
+	@echo 'make train-table  strategies of training: losses, bits, bytes and memory, as planned and as counted (RANKS=1,2 STEPS=60)'
 	@echo 'make check      install what is missing, build, run every test this machine can run;  LANE="bpf cuda" chooses lanes'
 	@echo 'make flaky      LANE=trouble N=20 runs the tests of a lane, or of a file, N times beside a load, in random order'
 	@echo 'make pytest     ARGS="-k seal tests/integration" runs these tests alone, and builds what they need'

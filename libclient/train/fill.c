@@ -117,7 +117,7 @@ int fill_param(struct weightd_train *t, uint32_t tensor, const void *data)
 	return r < 0 ? r : fill_params(t, filled, data);
 }
 
-int fill_buffer(struct weightd_train *t, uint32_t tensor, const void *data)
+int fill_own_buffer(struct weightd_train *t, uint32_t tensor, const void *data)
 {
 	const struct weightd_train_tensor *filled = &t->plan->tensors[tensor];
 
@@ -175,5 +175,5 @@ int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *dat
 	if (r < 0)
 		return r;
 	return t->plan->tensors[tensor].role == WEIGHTD_PARAM ? fill_param(t, tensor, data)
-							      : fill_buffer(t, tensor, data);
+							      : fill_own_buffer(t, tensor, data);
 }

@@ -18,6 +18,6 @@ uint32_t fill_ranges(const struct weightd_plan *p);
 /* Writes the values of a parameter, as weightd_train_fill() takes them. */
 int fill_param(struct weightd_train *t, uint32_t tensor, const void *data);
 /* Likewise of a buffer, in this process. */
-int fill_buffer(struct weightd_train *t, uint32_t tensor, const void *data);
+int fill_own_buffer(struct weightd_train *t, uint32_t tensor, const void *data);
 /* Unmaps all ranges. */
 void fill_end(struct weightd_train *t);

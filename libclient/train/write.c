@@ -113,7 +113,7 @@ int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *da
 	if (r < 0)
 		return r;
 	if (t->plan->tensors[tensor].role != WEIGHTD_PARAM)
-		return fill_buffer(t, tensor, data);
+		return fill_own_buffer(t, tensor, data);
 	return has_passed(t, CONTROL_WRITE_ENDED) ? 0 : fill_param(t, tensor, data);
 }
 

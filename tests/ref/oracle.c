@@ -156,7 +156,8 @@ static void update(struct oracle *o, uint64_t step)
 		uint32_t group = task_group(&o->task, model_tensor(o->model, i));
 		double weight_decay = group ? 0 : o->task.weight_decay;
 
-		if (!o->params[i] || task_rests(&o->task, model_tensor(o->model, i), step))
+		if (!o->params[i] || task_rests(&o->task, model_tensor(o->model, i), step) ||
+		    task_is_frozen(&o->task, model_tensor(o->model, i)))
 			continue;
 		if (o->task.optimizer[0] == 'a')
 			adam(o, i, rates[group], weight_decay);
@@ -196,7 +197,7 @@ int main(int argc, char **argv)
 
 		(void)fprintf(losses, "{\"step\": %llu, \"loss\": %.9g}\n",
 			      (unsigned long long)step, loss);
-		if (!task_is_nan(&o.task, step, UINT32_MAX))
+		if (!task_is_at(o.task.nan_at, step, UINT32_MAX))
 			update(&o, step);
 	}
 	if (fflush(losses))

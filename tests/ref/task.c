@@ -56,6 +56,7 @@ static const struct option {
 	OPTION("max-norm", REAL, max_norm),
 	OPTION("nan-at", TEXT, nan_at),
 	OPTION("unused-layer", FLAG, unused_layer),
+	OPTION("frozen", TEXT, frozen),
 	OPTION("rest", FLAG, rest),
 	OPTION("losses", TEXT, losses),
 	OPTION("dump", TEXT, dump),
@@ -76,6 +77,12 @@ static const struct option {
 	OPTION("keep-on", FLAG, keep_on),
 	OPTION("stop-after", U64, stop_after),
 	OPTION("hold-at", U64, hold_at),
+	OPTION("dtype", TEXT, dtype),
+	OPTION("grad-dtype", TEXT, grad_dtype),
+	OPTION("scale", REAL, scale),
+	OPTION("scale-interval", U32, scale_interval),
+	OPTION("small", REAL, small),
+	OPTION("inf-at", TEXT, inf_at),
 	OPTION("publish", TEXT, publish),
 	OPTION("release", TEXT, release),
 	OPTION("progress", TEXT, progress),
@@ -151,6 +158,9 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 		.strategy = "shared",
 		.form = "auto",
 		.on_death = "wait",
+		.dtype = "f32",
+		.scale_interval = 2000,
+		.small = 1,
 		.rank = UINT32_MAX,
 	};
 
@@ -194,11 +204,16 @@ bool task_rests(const struct task *t, const struct model_tensor *tensor, uint64_
 	return t->rest && step % 2 && strcmp(tensor->name, "ballast.weight") == 0;
 }
 
-bool task_is_nan(const struct task *t, uint64_t step, uint32_t rank)
+bool task_is_at(const char *at, uint64_t step, uint32_t rank)
 {
-	unsigned long long nan_step;
-	unsigned int nan_rank;
+	unsigned long long at_step;
+	unsigned int at_rank;
 
-	return t->nan_at && sscanf(t->nan_at, "%llu:%u", &nan_step, &nan_rank) == 2 &&
-	       nan_step == step && (rank == UINT32_MAX || nan_rank == rank);
+	return at && sscanf(at, "%llu:%u", &at_step, &at_rank) == 2 && at_step == step &&
+	       (rank == UINT32_MAX || at_rank == rank);
+}
+
+bool task_is_frozen(const struct task *t, const struct model_tensor *tensor)
+{
+	return t->frozen && strcmp(t->frozen, tensor->name) == 0;
 }

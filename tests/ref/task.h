@@ -28,6 +28,7 @@ struct task {
 	bool nesterov;
 	const char *nan_at; /* "STEP:RANK": the loss of that rank in that step is not a number */
 	bool unused_layer; /* the side layer is used by rank 0 alone */
+	const char *frozen; /* a parameter that is not trained */
 	bool rest; /* the ballast has no gradient in odd steps, on all ranks, and zeros in the others */
 	const char *losses; /* file for a line of JSON a step */
 	const char *dump; /* prefix of files for the bytes at the end: PREFIX.PARAM and so on */
@@ -43,6 +44,12 @@ struct task {
 	int deadline_ms;
 	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
 	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */
+	const char *dtype,
+		*grad_dtype; /* "f32", "bf16" or "f16"; grad_dtype NULL: that of the parameters */
+	double scale; /* first scale of the loss; 0: no scaling */
+	uint32_t scale_interval;
+	double small; /* factor of all gradients before they are rounded */
+	const char *inf_at; /* "STEP:RANK": a gradient of that rank in that step is infinite */
 	const char *release; /* version of the library that the plan claims; NULL: this one */
 	const char *progress, *report;
 	uint64_t linger_ms;
@@ -57,5 +64,6 @@ uint32_t task_group(const struct task *t, const struct model_tensor *tensor);
 uint32_t task_batch(const struct task *t, uint64_t step);
 /* True if no rank has a gradient of the tensor in this step. */
 bool task_rests(const struct task *t, const struct model_tensor *tensor, uint64_t step);
-/* True if the option nan_at names this step, and this rank unless that is UINT32_MAX. */
-bool task_is_nan(const struct task *t, uint64_t step, uint32_t rank);
+/* True if the option `at`, such as nan_at, names this step, and this rank unless that is UINT32_MAX. */
+bool task_is_at(const char *at, uint64_t step, uint32_t rank);
+bool task_is_frozen(const struct task *t, const struct model_tensor *tensor);

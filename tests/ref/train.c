@@ -21,6 +21,7 @@
 #include <weightd-train.h>
 
 #include "tests/ref/data.h"
+#include "tests/ref/half.h"
 #include "tests/ref/task.h"
 
 /* The caller's state, saved with each step. */
@@ -28,6 +29,7 @@ struct cursor {
 	uint64_t step;
 	uint64_t position; /* samples that all ranks together have used */
 	uint64_t rng; /* state of this rank's dropout */
+	uint64_t scales; /* hash of the loss scales of all steps, and of those that overflowed */
 };
 
 #define RECONNECTS 12
@@ -56,9 +58,13 @@ struct trainer {
 	struct weightd_train *train;
 	uint32_t rank;
 	struct cursor cursor;
-	const float *params[MODEL_TENSORS_MAX];
+	enum weightd_dtype dtype, grad_dtype;
+	const void *views[MODEL_TENSORS_MAX]; /* of PARAM */
+	float *values[MODEL_TENSORS_MAX]; /* of parameters in 16 bits: as fp32 */
+	const float *params[MODEL_TENSORS_MAX]; /* one of both */
 	float *grads[MODEL_TENSORS_MAX];
-	float *scratch[MODEL_TENSORS_MAX]; /* in place of a gradient that must not be written again */
+	bool is_stored[MODEL_TENSORS_MAX]; /* the gradient is in GRAD */
+	float *scratch[MODEL_TENSORS_MAX]; /* of gradients that are stored later, or must not be written again */
 	void *buffers[MODEL_TENSORS_MAX];
 	struct progress *progress;
 	struct weightd_traffic filled; /* traffic until training began */
@@ -205,6 +211,13 @@ static void plan_make(struct trainer *t)
 	struct weightd_train_tensor tensors[MODEL_TENSORS_MAX] = {0};
 	struct weightd_group groups[TASK_GROUPS];
 	struct weightd_mesh *mesh;
+	struct weightd_scaling scaling = {
+		.size = sizeof(scaling),
+		.init = task->scale,
+		.growth = 2,
+		.backoff = 0.5,
+		.interval = task->scale_interval,
+	};
 	struct weightd_plan_options options = {
 		.size = sizeof(options),
 		.strategy = task->strategy,
@@ -218,6 +231,8 @@ static void plan_make(struct trainer *t)
 		.n_copies = task->copies,
 		.state_size = task->state_size,
 		.without_journal = task->without_journal,
+		.grad_dtype = t->grad_dtype,
+		.scaling = task->scale > 0 ? &scaling : NULL,
 	};
 	int r = weightd_mesh_new(&dim, 1, &mesh);
 
@@ -235,14 +250,18 @@ static void plan_make(struct trainer *t)
 		};
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
 		const struct model_tensor *from = model_tensor(t->model, i);
+		bool is_frozen = task_is_frozen(task, from);
 
 		tensors[i] = (struct weightd_train_tensor){
 			.size = sizeof(tensors[i]),
 			.name = from->name,
 			.shape = from->shape,
 			.n_dims = from->n_dims,
-			.dtype = from->is_buffer && from->n == 1 ? WEIGHTD_U64 : WEIGHTD_F32,
+			.dtype = from->is_buffer && from->n == 1 ? WEIGHTD_U64
+				 : from->is_buffer || is_frozen  ? WEIGHTD_F32
+								 : t->dtype,
 			.role = from->is_buffer ? WEIGHTD_BUFFER : WEIGHTD_PARAM,
+			.frozen = is_frozen,
 			.group = from->is_buffer ? 0 : task_group(task, from),
 		};
 	}
@@ -357,7 +376,10 @@ static void trainer_open(struct trainer *t)
 			t->buffers[i] = weightd_train_buffer(t->train, i);
 			continue;
 		}
-		t->params[i] = weightd_train_param(t->train, i);
+		t->views[i] = weightd_train_param(t->train, i);
+		t->params[i] = t->views[i];
+		if (t->dtype != WEIGHTD_F32 && !task_is_frozen(&t->task, tensor))
+			t->params[i] = t->values[i] = check(calloc(tensor->n, sizeof(float)));
 		t->scratch[i] = check(calloc(tensor->n, sizeof(float)));
 	}
 	cursor_load(t);
@@ -369,11 +391,43 @@ static void trainer_open(struct trainer *t)
 
 /* --- Steps -------------------------------------------------------------------------------------- */
 
+/* Gradients are summed in GRAD itself, and not rounded or scaled afterwards. */
+static bool is_direct(const struct trainer *t)
+{
+	return t->grad_dtype == WEIGHTD_F32 && t->task.scale == 0 && t->task.small == 1 &&
+	       !t->task.inf_at;
+}
+
+static bool is_trained(const struct trainer *t, uint32_t tensor)
+{
+	return t->views[tensor] && !task_is_frozen(&t->task, model_tensor(t->model, tensor));
+}
+
+/* Gives GRAD the sums, once, unless others may read them already. */
+static void gradient_store(struct trainer *t, uint32_t tensor)
+{
+	const struct model_tensor *found = model_tensor(t->model, tensor);
+	double factor = t->task.small * weightd_train_scale(t->train);
+	uint64_t step = weightd_train_step(t->train) + 1;
+
+	if (t->is_stored[tensor] || is_direct(t) || !weightd_train_wants(t->train, tensor))
+		return;
+	t->is_stored[tensor] = true;
+	if (task_is_at(t->task.inf_at, step, t->rank))
+		t->grads[tensor][found->n / 2] = INFINITY;
+	half_round(weightd_train_grad(t->train, tensor), t->grad_dtype, t->grads[tensor],
+		   (float)factor, found->n);
+}
+
 static void gradient_complete(void *arg, uint32_t tensor)
 {
 	struct trainer *t = arg;
-	int r = weightd_train_ready(t->train, tensor);
+	int r;
 
+	if (!is_trained(t, tensor))
+		return;
+	gradient_store(t, tensor);
+	r = weightd_train_ready(t->train, tensor);
 	if (r < 0)
 		fail(t, "weightd_train_ready", r);
 }
@@ -384,10 +438,31 @@ static void gradients_clear(struct trainer *t)
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
 		if (!t->params[i])
 			continue;
-		t->grads[i] = weightd_train_wants(t->train, i) ? weightd_train_grad(t->train, i)
-							       : t->scratch[i];
+		t->grads[i] = is_direct(t) && weightd_train_wants(t->train, i)
+				      ? weightd_train_grad(t->train, i)
+				      : t->scratch[i];
+		t->is_stored[i] = false;
 		memset(t->grads[i], 0, model_tensor(t->model, i)->n * sizeof(float));
 	}
+}
+
+static void values_load(struct trainer *t)
+{
+	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
+		if (t->values[i])
+			half_widen(t->values[i], t->views[i], t->dtype,
+				   model_tensor(t->model, i)->n);
+}
+
+/* FNV-1a, a word at a time. */
+static void scales_add(struct trainer *t)
+{
+	double scale = weightd_train_scale(t->train);
+	uint64_t bits;
+
+	memcpy(&bits, &scale, sizeof(bits));
+	bits += weightd_train_overflowed(t->train);
+	t->cursor.scales = (t->cursor.scales ^ bits) * 0x100000001b3u;
 }
 
 /* Forward and backward of this rank's samples; advances the cursor. Returns the number of samples. */
@@ -406,6 +481,8 @@ static uint32_t batches_run(struct trainer *t, uint64_t step, double *ret_loss)
 	};
 	double loss = 0;
 
+	scales_add(t);
+	values_load(t);
 	gradients_clear(t);
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t at = t->cursor.position + (uint64_t)(i / share) * batch +
@@ -417,6 +494,9 @@ static uint32_t batches_run(struct trainer *t, uint64_t step, double *ret_loss)
 		p.complete = i + 1 == n ? gradient_complete : NULL;
 		loss += model_run(t->model, &s, &p);
 	}
+	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
+		if (is_trained(t, i))
+			gradient_store(t, i);
 	t->cursor.position += (uint64_t)batch * task->no_sync;
 	t->cursor.step = step;
 	*ret_loss = n ? loss / n : 0;
@@ -443,7 +523,7 @@ static int update(struct trainer *t, uint64_t step, uint32_t n_samples, double l
 		.lr = rates,
 		.weight = t->task.weights ? n_samples : 0,
 		.has_loss = true,
-		.loss = task_is_nan(&t->task, step, t->rank) ? NAN : loss,
+		.loss = task_is_at(t->task.nan_at, step, t->rank) ? NAN : loss,
 		.max_norm = t->task.max_norm,
 		.state = &t->cursor,
 		.state_size = sizeof(t->cursor),
@@ -482,12 +562,15 @@ static void step_run(struct trainer *t, uint64_t step)
 	if (t->losses) {
 		char norm[32] = "null";
 
-		if (!isnan(weightd_train_norm(t->train)))
+		if (isfinite(weightd_train_norm(t->train)))
 			(void)snprintf(norm, sizeof(norm), "%.9g", weightd_train_norm(t->train));
 		(void)fprintf(t->losses,
 			      "{\"step\": %" PRIu64 ", \"rank\": %" PRIu32 ", \"samples\": %" PRIu32
-			      ", \"loss\": %.17g, \"norm\": %s, \"skipped\": %s}\n",
-			      step, t->rank, n, loss, norm, r < 0 ? "true" : "false");
+			      ", \"loss\": %.17g, \"norm\": %s, \"skipped\": %s, \"overflowed\": %s, "
+			      "\"scale\": %.17g}\n",
+			      step, t->rank, n, loss, norm, r < 0 ? "true" : "false",
+			      weightd_train_overflowed(t->train) ? "true" : "false",
+			      weightd_train_scale(t->train));
 		(void)fflush(t->losses);
 	}
 }
@@ -568,7 +651,9 @@ static void dump(const struct trainer *t)
 	}
 	if (t->rank == 0) {
 		part_dump(t, "PARAM");
+		part_dump(t, "MASTER");
 		part_dump(t, "MOMENTS");
+		part_dump(t, "FROZEN");
 	}
 }
 
@@ -637,6 +722,8 @@ static void trainer_free(struct trainer *t)
 	weightd_plan_free(t->plan);
 	for (uint32_t i = 0; i < MODEL_TENSORS_MAX; i++)
 		free(t->scratch[i]);
+	for (uint32_t i = 0; i < MODEL_TENSORS_MAX; i++)
+		free(t->values[i]);
 	model_free(t->model);
 	weightd_close(t->w);
 	if (t->losses)
@@ -663,6 +750,8 @@ int main(int argc, char **argv)
 		weightd_close(t.w);
 		return r;
 	}
+	t.dtype = half_find(t.task.dtype);
+	t.grad_dtype = half_find(t.task.grad_dtype ? t.task.grad_dtype : t.task.dtype);
 	t.model = check(model_new(&t.task.model));
 	if (t.task.losses)
 		t.losses = check(fopen(t.task.losses, "ae"));

@@ -77,7 +77,8 @@ static void test_16_bits_and_scaling_are_those_of_a_plain_loop(void **state)
 			setup.n_ranks = 2 + k % 2;
 			setup.is_weighted = i % 3 == 1;
 			setup.nan_step = 5;
-			if (setup_set_type(&setup, &types[k]))
+			/* A third of all pairs: each row and each type is in several. */
+			if (setup_set_type(&setup, &types[k]) && (i + k) % 3 == 0)
 				expect_oracle(&setup);
 		}
 }

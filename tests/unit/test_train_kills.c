@@ -170,13 +170,14 @@ static unsigned kills_wanted(unsigned usual)
 	return wanted ? (unsigned)atoi(wanted) : usual;
 }
 
-static void expect_unharmed(const struct setup *setup)
+static void expect_unharmed(const struct setup *setup, unsigned n_kills, unsigned n_followed)
 {
-	struct result whole = run_whole(setup), killed = run_killed(setup, kills_wanted(10), 7);
+	struct result whole = run_whole(setup);
+	struct result killed = run_killed(setup, kills_wanted(n_kills), 7);
 
 	result_compare(&whole, &killed);
 	result_free(&killed);
-	killed = run_followed(setup, kills_wanted(4), 7, N_INSTRUCTIONS);
+	killed = run_followed(setup, kills_wanted(n_followed), 7, N_INSTRUCTIONS);
 	result_compare(&whole, &killed);
 	result_free(&whole);
 	result_free(&killed);
@@ -196,7 +197,7 @@ static void test_every_strategy_survives_kills(void **state)
 		setup.max_norm = setup.form == WEIGHTD_STEP_TWO_PHASE ? 1 : 0;
 		setup.is_weighted = i % 3 == 0;
 		setup.nan_step = 3;
-		expect_unharmed(&setup);
+		expect_unharmed(&setup, 10, 4);
 	}
 }
 
@@ -209,8 +210,29 @@ static void test_survivors_finish_and_the_bits_are_the_same(void **state)
 		setup.overlap = false;
 		setup.n_ranks = 3;
 		setup.on_death = WEIGHTD_DEATH_FINISH;
-		expect_unharmed(&setup);
+		expect_unharmed(&setup, 10, 4);
 	}
+}
+
+/* The scale, and the steps that overflow, are compared as well: results have them. */
+static void test_16_bits_and_scales_survive_kills(void **state)
+{
+	static const struct setup setups[] = {
+		{.strategy = "zero1",
+		 .n_ranks = 2,
+		 .form = WEIGHTD_STEP_FUSED,
+		 .dtype = WEIGHTD_BF16,
+		 .on_death = WEIGHTD_DEATH_FINISH},
+		{.strategy = "shared",
+		 .n_ranks = 2,
+		 .form = WEIGHTD_STEP_TWO_PHASE,
+		 .dtype = WEIGHTD_F16,
+		 .init_scale = 262144},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(setups); i++)
+		expect_unharmed(&setups[i], 5, 1);
 }
 
 /* --- Staleness ------------------------------------------------------------------------------------------ */
@@ -266,6 +288,7 @@ int main(void)
 	const struct CMUnitTest all[] = {
 		cmocka_unit_test(test_every_strategy_survives_kills),
 		cmocka_unit_test(test_survivors_finish_and_the_bits_are_the_same),
+		cmocka_unit_test(test_16_bits_and_scales_survive_kills),
 		cmocka_unit_test(test_stale_updates_are_all_made_in_the_end),
 		cmocka_unit_test(test_without_journal_kills_leave_other_bits),
 	};

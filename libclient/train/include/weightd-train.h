@@ -172,16 +172,18 @@ struct weightd_train_tensor {
 };
 
 enum weightd_step_form {
-	WEIGHTD_STEP_AUTO, /* fused where strategy and overlap allow it */
+	WEIGHTD_STEP_AUTO, /* fused where strategy, overlap and scaling allow it */
 	WEIGHTD_STEP_FUSED, /* the update reads the gradients of all ranks in place */
-	WEIGHTD_STEP_TWO_PHASE, /* sums by bucket into REDUCED, then the update: for clipping, and overlap with backward */
+	/* Sums by bucket into REDUCED, then the update: for clipping, scaling, and overlap with backward */
+	WEIGHTD_STEP_TWO_PHASE,
 };
 
 /*
  * Dynamic loss scaling, for gradients in F16, whose small values are zero: the caller multiplies its loss with
  * weightd_train_scale(), and the update divides the mean gradient by it. A step with a gradient that is not finite, on any
  * rank, changes nothing on all of them, and the scale is multiplied with `backoff`. After `interval` other steps in a row
- * it is multiplied with `growth`. The arithmetic is that of torch.amp.GradScaler.
+ * it is multiplied with `growth`. The arithmetic is that of torch.amp.GradScaler, in fp32, but a scale that would not be a
+ * normal number stays as it is.
  */
 struct weightd_scaling {
 	size_t size; /* set by the caller */
@@ -221,7 +223,8 @@ struct weightd_plan;
 
 /*
  * Makes the plan of a model. -EINVAL, with a sentence: no parameters, unknown strategy, bad group; a form that the strategy
- * cannot have. -EOPNOTSUPP: an element type that the optimizer does not have, by the tensor's name.
+ * or scaling cannot have. -EOPNOTSUPP: an element type that the optimizer does not have, or trained parameters of two types,
+ * by the tensors' names.
  */
 int weightd_plan_new(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
 		     const struct weightd_plan_options *options, struct weightd_plan **ret);
@@ -247,7 +250,18 @@ uint32_t weightd_plan_n_tensors(const struct weightd_plan *p);
 int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
 			struct weightd_train_tensor *ret);
 int weightd_plan_find(const struct weightd_plan *p, const char *name, uint32_t *ret_index);
-/* Bytes of memory of a kind on the node, all ranks and padding included. */
+/*
+ * Bytes of memory of a kind on the node, all ranks and padding included. With E elements in the flat range, n ranks, c copies
+ * of PARAM (1 for each NUMA node; n with "zero1" and "replicated"), u = 1 ("replicated": n), and p and g bytes of an element of
+ * PARAM and of GRAD (2 or 4), without padding:
+ *	PARAM		p E c
+ *	GRAD		g E n (staleness + 1)
+ *	REDUCED		4 E; fused: 0
+ *	MASTER		4 E u; p = 4: 0
+ *	MOMENTS		8 E u; SGD: 4 E u, without momentum 0
+ *	BUFFER		2 n of the buffers of a rank
+ *	FROZEN		those of the frozen parameters, once
+ */
 uint64_t weightd_plan_bytes(const struct weightd_plan *p, enum weightd_kind kind);
 /* Bytes between tensors and at their ends, part of PARAM, and once more of each GRAD and moment. */
 uint64_t weightd_plan_padding(const struct weightd_plan *p);
@@ -341,9 +355,12 @@ void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor);
 /*
  * Values are written between steps, and not by the update: for initialisation, or a state_dict that is loaded. All ranks call
  * both; begin waits until all ranks have called it, and end until rank 0 has. Between them rank 0 writes parameters through
- * weightd_train_write(), as weightd_train_fill() does; the optimizer's state stays as it is. A rank that was killed between
- * them leaves the values that were written so far: call both again. Errors of waits as of weightd_train_update(); -EINVAL:
- * with staleness, or during a step that was not completed.
+ * weightd_train_write(), as weightd_train_fill() does; the optimizer's state stays as it is. A buffer is the calling rank's.
+ *
+ * A rank that was killed between them leaves the values that were written so far: call both again, after the same step. A
+ * rank that is started anew after they were complete may call them again after the same step, too: parameters that it writes
+ * then are ignored. Errors of waits as of weightd_train_update(), after which the call can be repeated; -EINVAL: with
+ * staleness, during a step that was not completed, or out of this order.
  */
 int weightd_train_write_begin(struct weightd_train *t);
 int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data);
@@ -392,7 +409,7 @@ struct weightd_update {
  * waits for the others' (with staleness k, for the step k before). On success, and with -EDOM, the step is committed.
  * With -EOWNERDEAD, -ETIMEDOUT and -EINTR it is not, and may be called again: it continues with the arguments of the first
  * call. With -ESTALE it never will be.
- * Bias corrections of Adam do not count steps that ended with -EDOM.
+ * Bias corrections of Adam do not count steps that ended with -EDOM, nor those that overflowed (scaling).
  *
  * With staleness, backward may see parts of PARAM that are up to k steps newer than others, and -EDOM is about the step that
  * the sentence names. weightd_train_close() makes the updates that are left, and waits for those of all ranks: the
@@ -401,18 +418,21 @@ struct weightd_update {
 int weightd_train_update(struct weightd_train *t, const struct weightd_update *u);
 /*
  * The global norm of the last two-phase step's mean gradient, before clipping. NaN: there is none, after a step that ended with
- * -EDOM, before the first one, and in a fused plan.
+ * -EDOM, before the first one, and in a fused plan. After a step that overflowed it is not finite.
  */
 double weightd_train_norm(const struct weightd_train *t);
 
 /* The factor for the loss of the step that comes next; 1 in a plan without scaling. */
 double weightd_train_scale(const struct weightd_train *t);
-/* True: the last step changed nothing, as a gradient was not finite; a plan with scaling. */
+/*
+ * True: the last step changed nothing, as a gradient was not finite; a plan with scaling. All ranks have the same answer, and
+ * a rank that was started anew as well. weightd_train_update() returned 0.
+ */
 bool weightd_train_overflowed(const struct weightd_train *t);
 
 /*
- * Bytes that this rank moved since it was opened: in its steps, and before them the first values that rank 0 gives to
- * copies of other ranks (weightd_train_fill()), as written.
+ * Bytes that this rank moved since it was opened: in its steps, and the values that rank 0 gives to copies of other ranks
+ * (weightd_train_fill(), weightd_train_write()), as written.
  */
 int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret);
 

@@ -10,6 +10,8 @@
 
 #include <smmintrin.h>
 
+#include "libclient/train/kernels/isa.h"
+
 #define VEC_BYTES 16
 #define KERNELS kernels_v2
 #define KERNELS_ISA "x86-64-v2"
@@ -18,7 +20,7 @@ typedef float vec __attribute__((vector_size(VEC_BYTES)));
 typedef double double2 __attribute__((vector_size(16)));
 typedef int64_t long2 __attribute__((vector_size(16)));
 
-static inline __m128 half_fma(__m128 a, __m128 b, __m128 c)
+INLINE __m128 half_fma(__m128 a, __m128 b, __m128 c)
 {
 	double2 product = (double2)_mm_cvtps_pd(a) * (double2)_mm_cvtps_pd(b);
 	double2 other = (double2)_mm_cvtps_pd(c);
@@ -34,7 +36,7 @@ static inline __m128 half_fma(__m128 a, __m128 b, __m128 c)
 	return _mm_cvtpd_ps((__m128d)(bits + (step & is_even & is_inexact)));
 }
 
-static inline vec vec_fma(vec a, vec b, vec c)
+INLINE vec vec_fma(vec a, vec b, vec c)
 {
 	__m128 low = half_fma((__m128)a, (__m128)b, (__m128)c);
 	__m128 high = half_fma(_mm_movehl_ps((__m128)a, (__m128)a),
@@ -44,14 +46,26 @@ static inline vec vec_fma(vec a, vec b, vec c)
 	return (vec)_mm_movelh_ps(low, high);
 }
 
-static inline vec vec_sqrt(vec x)
+INLINE vec vec_sqrt(vec x)
 {
 	return (vec)_mm_sqrt_ps((__m128)x);
 }
 
-static inline void vec_stream(float *to, vec x)
+INLINE void vec_stream(float *to, vec x)
 {
 	_mm_stream_ps(to, (__m128)x);
+}
+
+INLINE vec vec_load_u16(const uint16_t *from)
+{
+	return (vec)_mm_cvtepu16_epi32(_mm_loadl_epi64((const void *)from));
+}
+
+INLINE void line_store_u16(uint16_t *to, const vec *words)
+{
+	for (size_t i = 0; i < 4; i += 2)
+		_mm_storeu_si128((void *)(to + 4 * i),
+				 _mm_packus_epi32((__m128i)words[i], (__m128i)words[i + 1]));
 }
 
 #include "libclient/train/kernels/half_soft.inc"

@@ -117,8 +117,8 @@ def test_the_section_on_transformers_copies_nothing(daemon, model):
 @pytest.mark.plain
 def test_the_section_on_training_trains_with_two_ranks(daemon, build, tmp_path):
     require("torch2")
-    (snippet,) = literals("weightd-python.3", "TRAINING")
-    (tmp_path / "train.py").write_text(snippet)
+    (snippet,), (more,) = literals("weightd-python.3", "TRAINING"), literals("weightd-python.3", "TRAINING IN OTHER TYPES")
+    (tmp_path / "train.py").write_text(snippet + more)
     page = (MAN / "weightd-python.3.scd").read_text()
     command = re.search(r"^\*(weightctl train run .*) -- python3 train\.py\*", page, re.M)[1].split()
     env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": f"{build}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}

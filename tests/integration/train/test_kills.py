@@ -150,12 +150,18 @@ def killed(make_job, request, n, default, **options):
     (3, {"strategy": "shared", "form": "two-phase", "overlap": True, "bucket_bytes": 50000, "max_norm": 0.5, "rest": True}),
     (2, {"strategy": "zero1", "form": "fused", "on_death": "finish"}),
     (2, {"strategy": "replicated", "form": "two-phase", "bucket_bytes": 50000}),
+    (2, {"strategy": "zero1", "form": "fused", "dtype": "bf16", "ballast": 3000}),
+    # The scale is in the cursor's hash, and overflows every 20 steps or so.
+    (2, {"strategy": "shared", "form": "two-phase", "dtype": "f16", "ballast": 3000, "scale": 2**26, "scale_interval": 16, "overlap": True}),
 ], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))
 def test_kills_leave_the_bytes_of_an_uninterrupted_run(make_job, request, n, row):
-    killer, plain = killed(make_job, request, n, 80, **row)
+    killer, plain = killed(make_job, request, n, 12 if "dtype" in row else 80, **row)
     if killer.n_kills >= MANY:
         assert killer.phases[UPDATE] and killer.hits["weightd"] and killer.hits["all"], str(killer)
     assert killer.job.digests() == plain.digests(), str(killer)
+    if "scale" in row:
+        overflows = [step for step, line in plain.steps(0).items() if line["overflowed"]]
+        assert 10 < len(overflows) < STEPS / 4, overflows
 
 
 @pytest.mark.plain  # one kill may miss the update

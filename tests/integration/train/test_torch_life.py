@@ -203,14 +203,19 @@ def kill_at_random(host, daemon, n, steps, n_kills, seed, **options):
     return [rank.value() for rank in ranks], kills
 
 
-def test_random_kills_leave_no_trace(host, daemon):
+ROWS = {"shared": {}, "zero1": {"strategy": "zero1"}, "replicated": {"strategy": "replicated"},
+        "two-phase": {"form": "two-phase", "overlap": True, "bucket_bytes": 512}, "half": {"is_half": True}}
+
+
+@pytest.mark.parametrize("row", ROWS if os.environ.get("WEIGHTD_PYTHON_KILLS") else ("shared",))
+def test_random_kills_leave_no_trace(host, daemon, row):
     """WEIGHTD_PYTHON_KILLS and WEIGHTD_PYTHON_STEPS for more, which must fit; WEIGHTD_SEED for the same again."""
     wanted = os.environ.get("WEIGHTD_PYTHON_KILLS")
     n_kills = int(wanted or 10)
     steps = int(os.environ.get("WEIGHTD_PYTHON_STEPS", 800))
     seed = int(os.environ.get("WEIGHTD_SEED", random.randrange(2**32)))
-    expected = whole(host, daemon, 2, steps=steps)
-    results, kills = kill_at_random(host, daemon, 2, steps, n_kills, seed)
+    expected = whole(host, daemon, 2, steps=steps, **ROWS[row])
+    results, kills = kill_at_random(host, daemon, 2, steps, n_kills, seed, **ROWS[row])
     enough = n_kills if wanted else 1
     assert kills >= enough, f"{kills} kills before the last step: more WEIGHTD_PYTHON_STEPS (seed {seed})"
     try:

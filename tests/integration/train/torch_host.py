@@ -2,12 +2,14 @@
 A program for Python with torch 2, which imports torch once and then forks a process for each rank: `torch_host.py`.
 
 Reads lines of JSON and answers each with one:
-	{"scene", "arguments", "environment", "result", "log"}	forks a rank that runs the scene: {"pid"}
+	{"scene", "arguments", "environment", "result", "log"}	forks a rank that runs the scene: {"pid"}. "run" is run() of
+								torch_scenes.py, "habits.compiled" is compiled() of torch_habits.py
 	{"wait": pid}						waits for its end: {"status"}
 """
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import json
 import os
 import pathlib
@@ -27,6 +29,12 @@ import weightd.train  # noqa: E402, F401, so that ranks start fast
 PR_SET_PDEATHSIG = 1
 
 
+def scene(name):
+    """The function of a scene."""
+    room, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(f"torch_{room}") if room else torch_scenes, function)
+
+
 def play(command):
     """In the child: the scene, and its result as JSON."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -41,7 +49,7 @@ def play(command):
     torch.set_num_threads(1)
     result = {}
     try:
-        result["value"] = getattr(torch_scenes, command["scene"])(**command["arguments"])
+        result["value"] = scene(command["scene"])(**command["arguments"])
     except Exception as e:
         traceback.print_exc()
         result["error"], result["sentence"] = type(e).__name__, str(e)

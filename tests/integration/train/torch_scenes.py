@@ -81,7 +81,7 @@ def bits(module):
     """A hash of all that a state_dict has."""
     found = hashlib.sha256()
     for name, tensor in module.state_dict().items():
-        found.update(name.encode() + tensor.contiguous().numpy().tobytes())
+        found.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -482,9 +482,10 @@ def resident():
         for _ in range(2):  # all ranks have read all of it after the first
             sum(p.sum() for p in module.parameters())
             optimizer.step()
-        shared = pss_of(optimizer._trainer._param[0])
+        flat = optimizer._trainer.range("PARAM")
+        shared = pss_of(flat.data_ptr())
         optimizer.step()  # all have measured
-        return {"private": private, "shared": shared, "n_bytes": optimizer._trainer._param[1]}
+        return {"private": private, "shared": shared, "n_bytes": flat.nbytes}
 
 
 class Chunks(dict):
@@ -549,10 +550,10 @@ SCHEDULERS = {
 }
 
 
-def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, scheduler="CyclicLR", **options):
+def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, scheduler="CyclicLR", is_half=False, **options):
     """
     A program that is started again: dropout, running statistics, noise of three generators, a position in the data, a
-    scheduler. `dies`: SIGKILL in that step, after "forward", "backward" or "step".
+    scheduler. `dies`: SIGKILL in that step, after "forward", "backward" or "step". `is_half`: float16, with a scaler.
     """
     import random
 
@@ -570,6 +571,9 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, schedul
 
         numpy.random.seed(rank)
     torch.manual_seed(100 + rank)  # other dropout in each rank
+    if is_half:
+        options |= {"precision": weightd.train.Precision(torch.float16, buffer=torch.float16),
+                    "scaler": weightd.train.Scaler(growth_interval=5)}
     optimizer = weightd.train.AdamW(sharded(module, **options), lr=1e-2)
     made_schedulers = optimizer.resume(SCHEDULERS[scheduler])
     made_schedulers = made_schedulers if isinstance(made_schedulers, list) else [made_schedulers]
@@ -582,7 +586,7 @@ def run(steps, dies=None, kind="Plain", is_closed=True, with_numpy=True, schedul
             x = x + 0.01 * float(numpy.random.normal())
         loss = loss_of(module, x, y)
         end("forward")
-        loss.backward()
+        optimizer.scale(loss).backward()
         end("backward")
         at += 3
         optimizer.step(loss, cursor={"at": at})
@@ -853,8 +857,9 @@ def refusals():
     def sharding(module, **options):
         return attempt(lambda: sharded(module, **options))
 
-    frozen, half = made(), made().half()
-    frozen.inner.bias.requires_grad_(False)
+    frozen, mixed, double = made().requires_grad_(False), made(), made()
+    mixed.inner.bfloat16()
+    double.inner.double()
     apart = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     apart[1].weight = nn.Parameter(apart[0].weight.data)
     sparse = nn.Linear(2, 2)
@@ -866,7 +871,15 @@ def refusals():
     machines = attempt(weightd.train.init_mesh)
     os.environ.update(WORLD_SIZE="1")
     return {
-        "machines": machines, "frozen": sharding(frozen), "half": sharding(half), "apart": sharding(apart),
+        "machines": machines, "frozen": sharding(frozen), "mixed": sharding(mixed),
+        "double": sharding(double),
+        "apart": sharding(apart),
+        "fused scaler": sharding(made(), form="fused", scaler=weightd.train.Scaler()),
+        "reduce": sharding(made(), precision=weightd.train.Precision(reduce=torch.bfloat16)),
+        "param": attempt(lambda: weightd.train.Precision(torch.float64)),
+        "buffer": attempt(lambda: weightd.train.Precision(buffer=torch.int8)),
+        "growth": attempt(lambda: weightd.train.Scaler(growth_factor=0.5)),
+        "interval": attempt(lambda: weightd.train.Scaler(growth_interval=0)),
         "sparse": sharding(sparse), "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"),
         "form": sharding(made(), form="three"),
         "unsharded": attempt(lambda: weightd.train.AdamW(made())),
@@ -900,8 +913,8 @@ def traps():
 
     found["fine"] = step()
     forward().backward()
-    nn.utils.clip_grad_norm_(module.parameters(), 0.1)
-    found["clip_grad_norm_"] = attempt(optimizer.step)
+    module.embed.weight.grad.clamp_(-0.1, 0.1)
+    found["gradient"] = attempt(optimizer.step)
     optimizer.zero_grad()
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(forward()).backward()
@@ -993,13 +1006,13 @@ def refused_steps():
 
 
 def stray():
-    """A write by the address of a parameter: a fault."""
+    """A write through a view of a parameter: a fault."""
     import weightd.train
 
     module = sharded(made())
     weightd.train.AdamW(module)
     with torch.no_grad():
-        module.inner.weight.fill_(1)
+        module.inner.weight.data.fill_(1)
 
 
 def second_backward(**options):

@@ -29,14 +29,20 @@ class Group(Sized):
 
 class Tensor(Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("shape", POINTER(c_uint64)), ("n_dims", c_uint32),
-                ("dtype", c_int), ("role", c_int), ("group", c_uint32), ("offset", c_uint64), ("n_bytes", c_uint64)]
+                ("dtype", c_int), ("role", c_int), ("group", c_uint32), ("offset", c_uint64), ("n_bytes", c_uint64),
+                ("frozen", c_bool)]
+
+
+class Scaling(Sized):
+    _fields_ = [("size", c_size_t), ("init", c_double), ("growth", c_double), ("backoff", c_double),
+                ("interval", c_uint32)]
 
 
 class PlanOptions(Sized):
     _fields_ = [("size", c_size_t), ("mesh", c_void_p), ("strategy", c_char_p), ("optimizer", c_int),
                 ("groups", POINTER(Group)), ("n_groups", c_uint32), ("form", c_int), ("bucket_bytes", c_uint64),
                 ("overlap", c_bool), ("staleness", c_uint32), ("n_copies", c_uint32), ("state_size", c_uint32),
-                ("without_journal", c_bool)]
+                ("without_journal", c_bool), ("grad_dtype", c_int), ("scaling", POINTER(Scaling))]
 
 
 class Traffic(Sized):
@@ -73,6 +79,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_is_empty": (c_bool, c_void_p),
     "weightd_train_fill": (c_int, c_void_p, c_uint32, c_void_p),
     "weightd_train_begin": (c_int, c_void_p),
+    "weightd_train_param": (c_void_p, c_void_p, c_uint32),
     "weightd_train_grad": (c_void_p, c_void_p, c_uint32),
     "weightd_train_buffer": (c_void_p, c_void_p, c_uint32),
     "weightd_train_range": (c_void_p, c_void_p, c_int, POINTER(c_uint64)),
@@ -80,7 +87,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_ready": (c_int, c_void_p, c_uint32),
     "weightd_train_wants": (c_bool, c_void_p, c_uint32),
     "weightd_train_update": (c_int, c_void_p, POINTER(Update)),
+    "weightd_train_write_begin": (c_int, c_void_p),
+    "weightd_train_write": (c_int, c_void_p, c_uint32, c_void_p),
+    "weightd_train_write_end": (c_int, c_void_p),
     "weightd_train_norm": (c_double, c_void_p),
+    "weightd_train_scale": (c_double, c_void_p),
+    "weightd_train_overflowed": (c_bool, c_void_p),
     "weightd_train_traffic": (c_int, c_void_p, POINTER(Traffic)),
     "weightd_train_publish": (c_int, c_void_p, c_char_p, POINTER(c_uint64)),
 }

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import weakref
+from typing import NamedTuple
 
 import torch
 
@@ -10,6 +11,17 @@ from .._errors import error
 from ..torch._misfit import some
 from ._sharded import Sharded
 from ._trainer import Trainer
+
+
+class Slot(NamedTuple):
+    """
+    Views of one GRAD of this rank; with staleness it has several.
+
+    addresses  of the views, as they were made
+    """
+
+    views: list[torch.Tensor]
+    addresses: list[int]
 
 
 class Gradients:
@@ -25,8 +37,8 @@ class Gradients:
         self._sharded, self._trainer, self._parameters = sharded, trainer, parameters
         self._names = [row.name for row in sharded.parameters()]
         self._is_two_phase, self._overlaps = is_two_phase, is_two_phase and sharded.options.overlap
-        self._slots: dict[int, list[torch.Tensor]] = {}  # views of GRAD, by the address of the first one
-        self._views: list[torch.Tensor] | None = None  # of this step
+        self._slots: dict[int, Slot] = {}  # keys: the address of the first view
+        self._slot: Slot | None = None  # that of this step
         self._versions = [0] * len(parameters)  # of each view, after autograd or we have last written it
         self._is_over = [False] * len(parameters)  # handed over in this step: not to be written again
         this = weakref.ref(self)
@@ -35,21 +47,21 @@ class Gradients:
 
     def _current(self) -> list[torch.Tensor]:
         """The views of this step."""
-        if self._views is None:
+        if self._slot is None:
             address = next(self._trainer.grad_address(i) for i, p in enumerate(self._parameters) if p.numel())
             if address not in self._slots:
                 self._slots[address] = self._map()
-            self._views = self._slots[address]
-        return self._views
+            self._slot = self._slots[address]
+        return self._slot.views
 
-    def _map(self) -> list[torch.Tensor]:
+    def _map(self) -> Slot:
         flat = self._trainer.range("GRAD")
         views = []
         for index, parameter in enumerate(self._parameters):
             at = (self._trainer.grad_address(index) - flat.data_ptr()) // flat.element_size()
-            view = flat[at:at + parameter.numel()] if parameter.numel() else torch.empty(0)
+            view = flat[at:at + parameter.numel()] if parameter.numel() else flat.new_empty(0)
             views.append(view.view(parameter.shape).data)  # .data: with a version counter of its own
-        return views
+        return Slot(views, [view.data_ptr() for view in views])
 
     def take(self, index: int, parameter: torch.nn.Parameter) -> None:
         """A backward pass has completed the gradient of a parameter, or added to it."""
@@ -93,12 +105,21 @@ class Gradients:
             raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its "
                         "own, which a job cannot hold; take second derivatives by torch.autograd.grad()")
 
+    def taken(self) -> list[str]:
+        """Names of parameters that have a gradient of the step that is next."""
+        return [name for name, parameter, is_over in zip(self._names, self._parameters, self._is_over)
+                if is_over or parameter.grad is not None]
+
     def complete(self) -> list[bool]:
         """
         Before the update: gradients that backward did not make are zeros. Returns where that is so. Error: a gradient
         was changed after backward, or is of a kind that take() refuses.
         """
         views = self._current()
+        moved = self._moved()
+        if moved:
+            raise error(errno.EINVAL, f"{some(moved)}: p.grad is no longer in the memory of the job, and the step "
+                        "would sum another gradient; share_memory(), set_() and p.grad.data = move it, and must not")
         changed = [self._names[i] for i, p in enumerate(self._parameters)
                    if p.grad is views[i] and views[i]._version != self._versions[i]]
         if changed:
@@ -118,6 +139,13 @@ class Gradients:
                 self._versions[index] = views[index]._version
         return unused
 
+    def _moved(self) -> list[str]:
+        """Names of gradients whose views lie elsewhere: Module.bfloat16() does that with p.grad, too."""
+        if self._slot is None:
+            return []
+        return [name for name, view, address in zip(self._names, *self._slot)
+                if view.data_ptr() != address or view.dtype != self._trainer.plan.grad_dtype]
+
     def hand_over(self) -> None:
         """The update has begun and is not done: nothing of this step may be written again."""
         self.forget()
@@ -127,10 +155,13 @@ class Gradients:
         """After the update: the next step begins."""
         self.forget()
         self._is_over = [False] * len(self._parameters)
-        self._views = None
+        self._slot = None
 
     def forget(self) -> None:
         """zero_grad(): this step's gradients so far are dropped, but for those that were handed over."""
+        if self._moved():
+            self._slot = None
+            self._slots.clear()
         for parameter in self._parameters:
             parameter.grad = None
 

@@ -11,7 +11,6 @@ from typing import Any, Callable, Iterator, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._errors import Error, error
 from ..torch._misfit import some
@@ -20,7 +19,8 @@ from ._gradients import Gradients
 from ._job import Job, find_job
 from ._places import Places, fill
 from ._sharded import Sharded, sharded_of, sharded_with
-from ._trainer import Plan, Traffic, Trainer, is_in_job
+from ._trainer import Plan, Traffic, Trainer
+from ._writes import refuse_writes
 
 Made = TypeVar("Made")  # a scheduler, or several
 
@@ -65,6 +65,7 @@ class Optimizer(torch.optim.Optimizer):
         sharded = sharded or sharded_with(self.param_groups[0]["params"][0])
         if sharded.is_open:
             raise error(errno.EBUSY, "this module has an optimizer already, and is in its job")
+        sharded.look()  # at parameters that were frozen since shard()
         self._sharded = sharded
         self._refuse_groups()
         groups, self._fixed = [_group(group) for group in self.param_groups], self._fixed_now()
@@ -72,6 +73,7 @@ class Optimizer(torch.optim.Optimizer):
         self._job = find_job(sharded)
         self._trainer = self._opened()
         self._is_closed = self._is_complete = self._has_schedulers = False
+        self._is_scaled = False  # scale() was called in this step
         self._cursor: Any = None
         # The cursor and the arguments of a step that has begun and is not committed.
         self._pending: tuple[Any, _abi.Update] | None = None
@@ -79,19 +81,21 @@ class Optimizer(torch.optim.Optimizer):
         self._first = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
         self.resumed_step = self._trainer.step
         self._resume()
-        _refuse_foreign()
+        refuse_writes(_is_ours)
         _open.add(self)
 
     # --- Opening --------------------------------------------------------------------------------
 
     def _refuse_groups(self) -> None:
-        rows = self._sharded.parameters()
+        sharded = self._sharded
         given = {id(p) for group in self.param_groups for p in group["params"]}
-        without = [row.name for row in rows if id(row.tensor) not in given]
+        without = [row.name for row in sharded.parameters() if id(row.tensor) not in given]
         if without:
-            raise ValueError(f"{some(without)}: in no parameter group; a job trains all parameters of its module")
-        if len(given) > len(rows):
-            raise ValueError(f"the parameter groups have {len(given) - len(rows)} parameters that the module has not")
+            raise ValueError(f"{some(without)}: in no parameter group; a job trains all parameters of its module that "
+                             "need a gradient (requires_grad_(False) freezes them)")
+        strangers = given - {id(row.tensor) for row in sharded.rows + sharded.stays}
+        if strangers:
+            raise ValueError(f"the parameter groups have {len(strangers)} parameters that the module has not")
         for i, group in enumerate(self.param_groups):
             for key in ("lr", *(key for key in self._FIXED if key not in ("betas", "nesterov"))):
                 if not isinstance(group[key], numbers.Real) or not group[key] >= 0:
@@ -100,7 +104,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _group_of(self) -> dict[str, int]:
         index = {id(p): i for i, group in enumerate(self.param_groups) for p in group["params"]}
-        return {row.name: index[id(row.tensor)] for row in self._sharded.parameters()}
+        return {row.name: index[id(row.tensor)] for row in self._sharded.parameters()}  # frozen ones have none
 
     def _fixed_now(self) -> list[dict[str, Any]]:
         return [{key: group[key] for key in self._FIXED} for group in self.param_groups]
@@ -123,13 +127,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def _install(self) -> None:
         sharded, trainer = self._sharded, self._trainer
-        self._places = Places(sharded, trainer)
+        with torch.inference_mode(False), torch.no_grad():
+            self._places = Places(sharded, trainer)
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
-            group["params"] = [successors[id(p)] for p in group["params"]]
+            group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
         is_two_phase = self._plan.describe()["form"] != "fused"
         self._gradients = Gradients(sharded, trainer, self._places.parameters, is_two_phase)
-        sharded.is_open = True
+        sharded.is_open, sharded.optimizer = True, weakref.ref(self)
 
     def _resume(self) -> None:
         packed = self._trainer.state()
@@ -207,6 +212,9 @@ class Optimizer(torch.optim.Optimizer):
 
         The learning rates and max_norm of rank 0 are those of all ranks; others are not compared.
 
+        With shard(scaler=) the gradients are of opt.scale(loss); `loss` here is the loss itself. The step is over, and
+        changed nothing, if `overflowed` is true then.
+
         After RankDied, Timeout and KeyboardInterrupt the step has begun, and step() may be called again: it continues
         with the gradients and arguments of the first call. Before it begins: Error for a parameter that is no longer in
         the job (to(), load_state_dict(assign=True)), or a gradient that was changed.
@@ -217,9 +225,11 @@ class Optimizer(torch.optim.Optimizer):
             raise TypeError("step() takes the loss, and no closure: gradients of a step are computed once")
         if hasattr(self, "found_inf"):
             del self.found_inf, self.grad_scale
-            raise error(errno.EOPNOTSUPP, "a GradScaler would skip steps on one rank alone, and float32 gradients need "
-                        "none; call loss.backward() and opt.step(loss)")
+            raise error(errno.EOPNOTSUPP, "a GradScaler would skip steps on one rank alone. float16 gradients have "
+                        "shard(..., scaler=weightd.train.Scaler()), opt.scale(loss).backward() and opt.step(loss); "
+                        "others need none")
         self._refuse_changes()
+        self._refuse_unscaled()
         if max_norm and self._plan.describe()["form"] == "fused":
             raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "
                         'form="two-phase")')
@@ -253,8 +263,33 @@ class Optimizer(torch.optim.Optimizer):
 
     def _finish(self) -> None:
         (self._cursor, _), self._pending = self._pending, None
+        self._is_scaled = False
         self._gradients.drop()
         self._places.has_written()
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """
+        The loss times loss_scale, a tensor of its shape, for backward: opt.scale(loss).backward(). The loss of each
+        micro-batch of a step is scaled. Without shard(scaler=) it is the loss itself.
+        """
+        self._is_scaled = True
+        return loss if self._sharded.options.scaler is None else loss * self.loss_scale
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor for the loss of the step that is next; 1.0 without shard(scaler=)."""
+        return self._trainer.scale
+
+    @property
+    def overflowed(self) -> bool:
+        """The last step changed nothing, as a scaled gradient of some rank was not finite."""
+        return self._trainer.has_overflowed
+
+    def _refuse_unscaled(self) -> None:
+        if self._sharded.options.scaler is not None and not self._is_scaled and self._gradients.taken():
+            raise error(errno.EINVAL, f"{some(self._gradients.taken())}: the gradient is of a loss that was not "
+                        f"scaled, and the step would divide it by {self.loss_scale:g}; call opt.zero_grad(), and then "
+                        "opt.scale(loss).backward()")
 
     def _refuse_changes(self) -> None:
         for i, (fixed, now) in enumerate(zip(self._fixed, self._fixed_now())):
@@ -377,24 +412,8 @@ def _scalars(group: dict[str, Any]) -> dict[str, float]:
             if isinstance(value, numbers.Real) and not isinstance(value, bool)}
 
 
-# --- Other optimizers ----------------------------------------------------------------------------
-
-_foreign: Any = None  # the handle of the hook, once there is a job
-
-
-def _refuse_foreign() -> None:
-    """From now on step() of another optimizer with a parameter of a job is refused: its write would be a fault."""
-    global _foreign
-    if _foreign is None:
-        _foreign = register_optimizer_step_pre_hook(_refuse_step)
-
-
-def _refuse_step(optimizer: torch.optim.Optimizer, *_) -> None:
-    if isinstance(optimizer, Optimizer):
-        return
-    if any(is_in_job(p) for group in optimizer.param_groups for p in group["params"]):
-        raise error(errno.EACCES, f"{type(optimizer).__name__} would write parameters that are in the memory of a job, "
-                    "which only its own optimizer may write (weightd.train.AdamW, Adam, SGD)")
+def _is_ours(optimizer: torch.optim.Optimizer) -> bool:
+    return isinstance(optimizer, Optimizer)
 
 
 # --- The end of a program --------------------------------------------------------------------------

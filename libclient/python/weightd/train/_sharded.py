@@ -4,16 +4,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import weakref
-from typing import Iterator, Mapping, NamedTuple, TypeVar
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, TypeVar
 
 import torch
 
+from .._dtype import TORCH
 from .._errors import error
 from ..torch._kinds import describe_plain
 from ..torch._misfit import some
 from ..torch._places import Held, contents_of
+from ..torch._published import Published
 from ._abi import FORMS, ON_DEATH
 from ._mesh import Mesh
+from ._precision import TYPES, Precision, Scaler
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -21,13 +24,19 @@ STRATEGIES = ("shared", "zero1", "replicated")
 
 
 class Row(NamedTuple):
-    """A tensor of the plan: tied names are one."""
+    """
+    A tensor of the plan: tied names are one.
+
+    dtype      in the job, which Precision may make another than the module's
+    is_frozen  a parameter that is not trained
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     role: str
     held: Held
+    is_frozen: bool
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -46,23 +55,36 @@ class Options(NamedTuple):
     deadline: float | None
     on_death: str
     values: Mapping | None
+    precision: Precision
+    scaler: Scaler | None
 
 
 class Sharded:
     """
     A module that shard() has seen.
 
-    rows     its parameters, then its persistent buffers
-    is_open  an optimizer has made its parameters views of the job
-    is_sync  gradients are handed over as backward completes them: not inside no_sync()
+    rows       of the plan: parameters that are trained, frozen ones, persistent buffers
+    stays      frozen parameters and buffers in memory of a published version, which all processes share already
+    is_open    an optimizer has made its parameters views of the job
+    optimizer  that one; None: it is gone
+    is_sync    gradients are handed over as backward completes them: not inside no_sync()
     """
 
     def __init__(self, module: torch.nn.Module, mesh: Mesh, options: Options):
         self.mesh, self.options = mesh, options
         self.is_open, self.is_sync = False, True
-        self.rows = _rows(module)
+        self.optimizer: Callable[[], Any] = lambda: None
         self._module = weakref.ref(module)
+        self.look()
         _all.add(self)
+
+    def look(self) -> None:
+        """Takes the rows from the module as it is. ValueError, by name: what cannot be trained."""
+        published = Published()
+        self.rows, self.stays = [], []
+        for row in _rows(self.module, self.options.precision):
+            stays = not _is_trained(row) and row.tensor in published
+            (self.stays if stays else self.rows).append(row)
 
     @property
     def module(self) -> torch.nn.Module:
@@ -72,7 +94,12 @@ class Sharded:
         return module
 
     def parameters(self) -> list[Row]:
-        return [row for row in self.rows if row.role == "param"]
+        """Those that are trained."""
+        return [row for row in self.rows if _is_trained(row)]
+
+    def frozen(self) -> list[Row]:
+        """Those in FROZEN."""
+        return [row for row in self.rows if row.is_frozen]
 
     def buffers(self) -> list[Row]:
         return [row for row in self.rows if row.role == "buffer"]
@@ -115,7 +142,8 @@ def no_sync(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
 
 def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "auto", bucket_bytes: int = 0,
           overlap: bool = False, staleness: int = 0, job: str | None = None, deadline: float | None = 0.0,
-          on_death: str = "wait", values: Mapping | None = None) -> Module:
+          on_death: str = "wait", values: Mapping | None = None, precision: Precision | None = None,
+          scaler: Scaler | None = None) -> Module:
     """
     Prepares a module to be trained by all ranks of a mesh, and returns it. Nothing moves yet: the optimizer, which
     completes the plan, opens the job and makes the parameters views of its memory. Until then they are ordinary:
@@ -136,13 +164,20 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
                   update, if it had handed over its gradients, and wait for it in the next step
     values        tensors by name, for a module on the meta device: the first values of a new job, read one after the
                   other: an attached Buffer, a state_dict
+    precision     a Precision: element types of parameters, gradients and buffers apart; None: as they are, and a module
+                  in bfloat16 or float16 is trained with float32 originals, too
+    scaler        a Scaler: the loss is scaled, for gradients in float16; the form is "two-phase" then
 
     The module may be on the meta device; on rank 0 of a new job its parameters need `values`. Rank 0's parameters are
     those of all ranks; buffers (running statistics) are each rank's own. A step saves those that a state_dict has.
     Tied parameters are one Parameter object.
 
-    ValueError, by name: a parameter that is frozen, not float32, sparse, on a GPU, or in a DistributedDataParallel;
-    two Parameter objects over one memory; no parameters; an unknown option.
+    Parameters that need no gradient when the optimizer is made are frozen: the ranks have one copy between them, of any
+    type. Those in the memory of a published version (weightd.torch.bind) stay there: several jobs on one base.
+
+    ValueError, by name: a trained parameter that is none of float32, bfloat16 and float16, or trained parameters of
+    several types; a parameter that is sparse, on a GPU, or in a DistributedDataParallel; two Parameter objects over one
+    memory; no parameters to train; an unknown option.
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ValueError("a DistributedDataParallel has a copy and a reduction of its own; shard() the module inside "
@@ -151,11 +186,15 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
                                ("on_death", on_death, ON_DEATH)):
         if value not in known:
             raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, known))}")
-    before = module.__dict__.get("no_sync")
+    if scaler is not None and form == "fused":
+        raise ValueError('a scaler needs the whole gradient before the update: leave the form "auto", or "two-phase"')
+    inner = getattr(module, "_orig_mod", module)  # torch.compile() puts that before all names
+    before = inner.__dict__.get("no_sync")
     if isinstance(before, NoSync) and before.sharded is not None and before.sharded.is_open:
         raise ValueError("this module is in a job already; a copy.deepcopy() of it is an ordinary module")
-    options = Options(strategy, form, bucket_bytes, overlap, staleness, job, deadline, on_death, values)
-    module.__dict__["no_sync"] = NoSync(Sharded(module, mesh, options))
+    options = Options(strategy, form if scaler is None else "two-phase", bucket_bytes, overlap, staleness, job,
+                      deadline, on_death, values, precision or Precision(), scaler)
+    inner.__dict__["no_sync"] = NoSync(Sharded(inner, mesh, options))
     return module
 
 
@@ -170,28 +209,51 @@ def sharded_of(module: torch.nn.Module) -> Sharded:
 def sharded_with(parameter: torch.Tensor) -> Sharded:
     """The module that has a parameter. ValueError."""
     for sharded in _all:
-        if any(member.tensor is parameter for row in sharded.parameters() for member in row.held.members):
+        if any(member.tensor is parameter for row in sharded.rows + sharded.stays for member in row.held.members):
             return sharded
     raise ValueError(f"a parameter of shape {list(parameter.shape)} belongs to no module that shard() has seen")
 
 
-def _rows(module: torch.nn.Module) -> list[Row]:
+def _is_trained(row: Row) -> bool:
+    return row.role == "param" and not row.is_frozen
+
+
+def _rows(module: torch.nn.Module, precision: Precision) -> list[Row]:
     contents = contents_of(module)
     others = [held for held in contents.others if held.role == "param"]
-    rows = [Row(name, *describe_plain(name, held.tensor), held.role, held)
-            for held in (*contents.held, *others) for name in [(held.names or [held.members[0].where])[0]]]
-    parameters = [row for row in rows if row.role == "param"]
-    if not parameters:
-        raise ValueError(f"{type(module).__name__} has no parameters to train")
-    _refuse("requires_grad is False, and frozen parameters cannot be in a job yet; keep them as buffers "
-            "(register_buffer)", [row.name for row in parameters if not row.tensor.requires_grad])
-    _refuse("not float32; model.float() converts them",
-            [f"{row.name} ({row.tensor.dtype})" for row in parameters if row.dtype != "F32"])
+    rows = [_row(name, held, precision) for held in (*contents.held, *others)
+            for name in [(held.names or [held.members[0].where])[0]]]
+    trained = [row for row in rows if _is_trained(row)]
+    if not trained:
+        raise ValueError(f"{type(module).__name__} has no parameters to train: none needs a gradient")
+    _refuse(f"none of {', '.join(map(str, TYPES))}; model.float() converts them, requires_grad_(False) freezes them",
+            [f"{row.name} ({row.tensor.dtype})" for row in trained if row.dtype not in TYPES.values()])
+    _refuse("trained parameters of several types; shard(..., precision=Precision(param=torch.bfloat16)) makes them one",
+            [f"{row.name} ({row.tensor.dtype})" for row in _firsts(trained)])
     _refuse("on a GPU, which jobs have no memory on yet; model.cpu() moves them",
             [f"{row.name} ({row.tensor.device})" for row in rows if row.tensor.device.type not in ("cpu", "meta")])
     _refuse("several tensors over one memory; tie them as one object (b.weight = a.weight)",
             [" and ".join(member.where for member in row.held.members) for row in rows if len(row.held.members) > 1])
-    return parameters + [row for row in rows if row.role == "buffer"]
+    precision.reduces_in(getattr(torch, TORCH[trained[0].dtype]))
+    return trained + [row for row in rows if row.is_frozen] + [row for row in rows if row.role == "buffer"]
+
+
+def _row(name: str, held: Held, precision: Precision) -> Row:
+    dtype, shape = describe_plain(name, held.tensor)
+    is_frozen = held.role == "param" and not held.tensor.requires_grad
+    if held.role == "param" and precision.param is not None and held.tensor.dtype in TYPES:
+        dtype = TYPES[precision.param]
+    elif held.role == "buffer" and precision.buffer is not None and held.tensor.is_floating_point():
+        dtype, shape = describe_plain(name, torch.empty(held.tensor.shape, dtype=precision.buffer, device="meta"))
+    return Row(name, dtype, shape, held.role, held, is_frozen)
+
+
+def _firsts(rows: list[Row]) -> list[Row]:
+    """The first row of each type, if there are several."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(row.dtype, row)
+    return list(found.values()) if len(found) > 1 else []
 
 
 def _refuse(why: str, names: list[str]) -> None:

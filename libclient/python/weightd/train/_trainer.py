@@ -1,6 +1,7 @@
 """A rank of a job: the plan, the memory, and the calls of libweightd-train."""
 from __future__ import annotations
 
+import bisect
 import ctypes
 import errno
 import json
@@ -8,7 +9,7 @@ import math
 import os
 import weakref
 from ctypes import byref, c_bool, c_double, c_uint32, c_uint64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -16,8 +17,10 @@ from .. import _dtype
 from .._abi import text
 from .._connection import Connection, milliseconds
 from .._errors import error
+from ..torch._kinds import is_plain
 from . import _abi
 from ._abi import FORMS, KINDS, ON_DEATH, OPTIMIZERS, ROLES, check, lib
+from ._precision import TYPES, Scaler
 from ._sharded import Row, Sharded
 
 
@@ -41,23 +44,36 @@ class Described(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
+    role: str
+    is_frozen: bool
 
 
 class Plan:
-    """The plan of a module, as all ranks have it."""
+    """
+    The plan of a module, as all ranks have it.
+
+    rows         its tensors, in order: trained parameters, frozen ones, buffers
+    param_dtype  of the trained parameters
+    grad_dtype   of their gradients
+    """
 
     handle: c_void_p | None = None  # until __init__ has one
 
     def __init__(self, sharded: Sharded, optimizer: str, groups: list[_abi.Group], group_of: dict[str, int],
                  state_size: int):
         given = sharded.options
-        self.rows = [Described(row.name, row.dtype, row.shape) for row in sharded.rows]
+        self.rows = [Described(row.name, row.dtype, row.shape, row.role, row.is_frozen) for row in sharded.rows]
+        self.param_dtype = _type_of(self.rows[0].dtype)
+        self.grad_dtype = given.precision.reduces_in(self.param_dtype)
         tensors = (_abi.Tensor * len(self.rows))(*(_row(row, group_of.get(row.name, 0)) for row in sharded.rows))
         array = (_abi.Group * len(groups))(*groups)
         options = _abi.PlanOptions(mesh=sharded.mesh._handle, strategy=text(given.strategy),
                                    optimizer=OPTIMIZERS[optimizer], groups=array, n_groups=len(groups),
                                    form=FORMS[given.form], bucket_bytes=given.bucket_bytes, overlap=given.overlap,
-                                   staleness=given.staleness, state_size=state_size)
+                                   staleness=given.staleness, state_size=state_size,
+                                   scaling=_scaling(given.scaler))
+        if self.grad_dtype != self.param_dtype:
+            options.grad_dtype = _dtype.code(TYPES[self.grad_dtype])
         handle = c_void_p()
         check(lib.weightd_plan_new(tensors, len(self.rows), byref(options), byref(handle)))
         self.handle = handle
@@ -83,7 +99,18 @@ class Plan:
 def _row(row: Row, group: int) -> _abi.Tensor:
     shape = (c_uint64 * len(row.shape))(*row.shape)
     return _abi.Tensor(name=text(row.name), shape=shape, n_dims=len(row.shape), dtype=_dtype.code(row.dtype),
-                       role=ROLES[row.role], group=group)
+                       role=ROLES[row.role], group=group, frozen=row.is_frozen)
+
+
+def _type_of(dtype: str) -> torch.dtype:
+    return getattr(torch, _dtype.TORCH[dtype])
+
+
+def _scaling(scaler: Scaler | None) -> Any:
+    if scaler is None:
+        return None
+    return ctypes.pointer(_abi.Scaling(init=scaler.init_scale, growth=scaler.growth_factor,
+                                       backoff=scaler.backoff_factor, interval=scaler.growth_interval))
 
 
 class Trainer:
@@ -102,10 +129,10 @@ class Trainer:
                                deadline_ms=_deadline_ms(deadline))
         handle = c_void_p()
         _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
-        self.handle = handle
-        size = c_uint64()
-        self._param = lib.weightd_train_range(handle, KINDS["PARAM"], byref(size)), size.value
-        _all.add(self)
+        self.handle, self._is_writing = handle, False
+        self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
+        self._starts: list[int] = []  # these addresses, sorted
+        _remember(self)
 
     def __del__(self, free=lib.weightd_train_free, getpid=os.getpid):
         if self.handle is not None and self._pid == getpid():
@@ -114,7 +141,6 @@ class Trainer:
     def give_up(self) -> None:
         """Frees the trainer before there are tensors over its memory. The job remains."""
         handle, self.handle = self.use(), None
-        _all.discard(self)
         lib.weightd_train_free(handle)
 
     @property
@@ -139,31 +165,47 @@ class Trainer:
 
     def _memory(self, address: int, size: int) -> Any:
         """Memory of the job as an object with a buffer, which keeps it mapped."""
+        if address not in self._ranges:
+            bisect.insort(self._starts, address)
+        self._ranges[address] = size
         pages = (ctypes.c_ubyte * size).from_address(address)
         pages.trainer = self
         return pages
 
     def range(self, kind: str) -> torch.Tensor:
-        """PARAM, or GRAD of the step that is next, flat and float32."""
+        """PARAM, or GRAD of the step that is next, flat."""
         size = c_uint64()
         address = lib.weightd_train_range(self.handle, KINDS[kind], byref(size))
-        return torch.frombuffer(self._memory(address, size.value), dtype=torch.float32)
+        dtype = self.plan.param_dtype if kind == "PARAM" else self.plan.grad_dtype
+        return torch.frombuffer(self._memory(address, size.value), dtype=dtype)
+
+    def frozen(self, index: int) -> torch.Tensor:
+        """A parameter in FROZEN."""
+        return self._shown(index, lib.weightd_train_param)
 
     def buffer(self, index: int) -> torch.Tensor:
+        return self._shown(index, lib.weightd_train_buffer)
+
+    def _shown(self, index: int, address_of: Callable[..., int | None]) -> torch.Tensor:
         row = self.plan.rows[index]
-        kind, shape = getattr(torch, _dtype.TORCH[row.dtype]), _dtype.packed(row.shape, row.dtype)
+        kind, shape = _type_of(row.dtype), _dtype.packed(row.shape, row.dtype)
         size = math.prod(shape) * kind.itemsize
         if not size:
             return torch.empty(shape, dtype=kind)
-        address = lib.weightd_train_buffer(self.handle, index)
-        return torch.frombuffer(self._memory(address, size), dtype=kind).view(shape)
+        return torch.frombuffer(self._memory(address_of(self.handle, index), size), dtype=kind).view(shape)
+
+    def has(self, address: int) -> bool:
+        """True for an address in memory that range(), frozen() or buffer() returned."""
+        at = bisect.bisect_right(self._starts, address) - 1
+        return at >= 0 and address < self._starts[at] + self._ranges[self._starts[at]]
 
     def grad_address(self, index: int) -> int:
         """It changes from step to step with staleness."""
         return lib.weightd_train_grad(self.handle, index) or 0
 
     def fill(self, index: int, values: torch.Tensor) -> None:
-        values = values.detach().resolve_conj().resolve_neg().contiguous()
+        """`values` of a trained parameter are float32, of another tensor of its type."""
+        values = _plain(values)
         check(lib.weightd_train_fill(self.handle, index, values.data_ptr()))
 
     def begin(self) -> None:
@@ -186,6 +228,27 @@ class Trainer:
     def unused(self, unused: list[bool]) -> Any:
         """For an Update: the parameters without a gradient, in the order of the plan, in which buffers follow."""
         return (c_bool * len(self.plan.rows))(*unused) if any(unused) else None
+
+    def write_begin(self) -> None:
+        """After a write_end() that did not return, its writes continue."""
+        if not self._is_writing:
+            _abi.wait(lib.weightd_train_write_begin, self.use())
+        self._is_writing = True
+
+    def write(self, index: int, values: torch.Tensor) -> None:
+        check(lib.weightd_train_write(self.handle, index, _plain(values).data_ptr()))
+
+    def write_end(self) -> None:
+        _abi.wait(lib.weightd_train_write_end, self.use())
+        self._is_writing = False
+
+    @property
+    def scale(self) -> float:
+        return lib.weightd_train_scale(self.handle)
+
+    @property
+    def has_overflowed(self) -> bool:
+        return lib.weightd_train_overflowed(self.handle)
 
     @property
     def norm(self) -> float:
@@ -217,10 +280,42 @@ def _deadline_ms(deadline: float | None) -> int:
     return max(1, milliseconds(deadline)) if deadline else 0
 
 
-_all: weakref.WeakSet[Trainer] = weakref.WeakSet()
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def is_in_job(tensor: torch.Tensor) -> bool:
-    """True for a tensor in the parameters of a job that this process has mapped."""
-    address = tensor.data_ptr() if tensor.device.type == "cpu" else 0
-    return any(start <= address < start + size for start, size in (trainer._param for trainer in _all))
+# --- Tensors in jobs ---------------------------------------------------------------------------------
+
+# Replaced and never changed: threads that pickle tensors read it.
+_all: tuple[weakref.ref[Trainer], ...] = ()
+
+
+def _remember(trainer: Trainer) -> None:
+    global _all
+    _all = (*(ref for ref in _all if ref() is not None), weakref.ref(trainer))
+
+
+def _trainers() -> list[Trainer]:
+    return [trainer for trainer in (ref() for ref in _all) if trainer is not None and trainer.handle is not None]
+
+
+def is_in_job(tensor: torch.Tensor | torch.UntypedStorage) -> bool:
+    """True for a tensor in the memory of a job that this process has mapped: parameters, gradients and buffers."""
+    return _address_in_job(tensor) is not None
+
+
+def name_in_job(tensor: torch.Tensor) -> str:
+    """The name of a parameter for which is_in_job() is true."""
+    address = _address_in_job(tensor)
+    for trainer in _trainers():
+        for index, row in enumerate(trainer.plan.rows):
+            if row.role == "param" and lib.weightd_train_param(trainer.handle, index) == address:
+                return row.name
+    return f"a tensor of shape {list(tensor.shape)}"
+
+
+def _address_in_job(tensor: torch.Tensor | torch.UntypedStorage) -> int | None:
+    if tensor.device.type != "cpu" or (isinstance(tensor, torch.Tensor) and not is_plain(tensor)):
+        return None
+    address = tensor.data_ptr()
+    return address if any(trainer.has(address) for trainer in _trainers()) else None
