@@ -87,7 +87,7 @@ static struct weightd_train *open_run(const struct run *run, uint32_t rank)
 	weightd_plan_free(plan);
 	if (r == 0 && run->load && !run->is_late)
 		r = weightd_train_load(t, run->load);
-	else if (r == 0 && rank == 0)
+	else if (r == 0 && rank == 0 && weightd_train_is_empty(t))
 		rank_fill(t);
 	if (r == 0)
 		r = weightd_train_begin(t);
@@ -226,6 +226,54 @@ static void test_a_trainer_that_is_freed_ends_its_save(void **state)
 	train_job_stop();
 }
 
+/* A checkpoint and a restart have the buffers that were written after the last step, as they have the parameters. */
+static int written_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+	int64_t *count = weightd_train_buffer(t, COUNT);
+
+	if (weightd_train_step(t) == 0) {
+		assert(rank_step(&run->setup, t) == 0 && rank_step(&run->setup, t) == 0);
+		assert(weightd_train_write_begin(t) == 0);
+		assert(weightd_train_write(t, COUNT, (int64_t[]){rank, -5, 6}) == 0);
+		count[2] = 7; /* as a program does that has a view of it */
+		assert(weightd_train_write_end(t) == 0);
+		assert(!run->save || weightd_train_save(t, run->save, NULL) == 0);
+		assert(weightd_train_save_wait(t) == 0);
+		return 0; /* without leaving the job */
+	}
+	if (count[0] == rank && count[1] == -5 && count[2] == 7)
+		return weightd_train_close(t) < 0;
+	fprintf(stderr, "buffers of rank %u: %ld %ld %ld\n", rank, (long)count[0], (long)count[1],
+		(long)count[2]);
+	return 1;
+}
+
+static void test_buffers_that_were_written_between_steps_are_kept(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+	struct run load = {.setup = setup_of(0, 0, 2), .load = folder};
+
+	(void)state;
+	train_job_start(2);
+	for (int start = 0; start < 2; start++) { /* the second one goes on with the job */
+		pid_t pids[] = {train_job_fork(written_main, 0, &run),
+				train_job_fork(written_main, 1, &run)};
+
+		assert_int_equal(train_job_join(pids[0]) + train_job_join(pids[1]), 0);
+	}
+	train_job_stop();
+	train_job_start(2);
+	{
+		pid_t pids[] = {train_job_fork(written_main, 0, &load),
+				train_job_fork(written_main, 1, &load)};
+
+		assert_int_equal(train_job_join(pids[0]) + train_job_join(pids[1]), 0);
+	}
+	train_job_stop();
+}
+
 /* --- Refusals ---------------------------------------------------------------------------------------- */
 
 static int expect(int r, int wanted, const char *sentence)
@@ -293,6 +341,7 @@ int main(void)
 		TEST(test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy),
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
+		TEST(test_buffers_that_were_written_between_steps_are_kept),
 		TEST(test_calls_at_the_wrong_time_are_refused),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
 	};
