@@ -274,6 +274,25 @@ static void test_buffers_that_were_written_between_steps_are_kept(void **state)
 	train_job_stop();
 }
 
+static void test_a_scale_grows_after_an_interval_that_was_shortened(void **state)
+{
+	struct run save = {.setup = setup_of(0, 4, 1), .save = folder, .until = SAVED};
+	struct run load = {.load = folder, .n_saved = 1, .until = SAVED + 1};
+	struct result saved, loaded;
+
+	(void)state;
+	save.setup.overflow_step = 0;
+	load.setup = save.setup;
+	save.setup.interval = 1000;
+	saved = result_of(&save);
+	loaded = result_of(&load);
+	assert_true(saved.scales.scales[SAVED] == 100);
+	assert_true(loaded.scales.scales[SAVED] == 100);
+	assert_true(loaded.scales.scales[SAVED + 1] == 200);
+	result_free(&saved);
+	result_free(&loaded);
+}
+
 /* --- Refusals ---------------------------------------------------------------------------------------- */
 
 static int expect(int r, int wanted, const char *sentence)
@@ -342,6 +361,7 @@ int main(void)
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
 		TEST(test_buffers_that_were_written_between_steps_are_kept),
+		TEST(test_a_scale_grows_after_an_interval_that_was_shortened),
 		TEST(test_calls_at_the_wrong_time_are_refused),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
 	};
