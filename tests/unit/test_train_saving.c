@@ -154,6 +154,14 @@ static struct result result_of(const struct run *run)
 	return result;
 }
 
+static int expect(int r, int wanted, const char *sentence)
+{
+	if (r == wanted && strstr(weightd_train_error(), sentence))
+		return 0;
+	fprintf(stderr, "%d, not %d: %s; not: %s\n", r, wanted, weightd_train_error(), sentence);
+	return 1;
+}
+
 /* --- Tests ------------------------------------------------------------------------------------------- */
 
 static void test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy(void **state)
@@ -293,15 +301,47 @@ static void test_a_scale_grows_after_an_interval_that_was_shortened(void **state
 	result_free(&loaded);
 }
 
-/* --- Refusals ---------------------------------------------------------------------------------------- */
-
-static int expect(int r, int wanted, const char *sentence)
+/*
+ * One rank does not save step 1, as after a kill between the step and the save, and has begun the next save before the
+ * other one notices.
+ */
+static int passed_main(uint32_t rank, void *data)
 {
-	if (r == wanted && strstr(weightd_train_error(), sentence))
-		return 0;
-	fprintf(stderr, "%d, not %d: %s; not: %s\n", r, wanted, weightd_train_error(), sentence);
-	return 1;
+	const struct run *run = data;
+	bool skips = rank == run->setup.stop_rank;
+	struct weightd_train *t = open_run(run, rank);
+	int wrong = 0;
+
+	(void)alarm(20);
+	assert(rank_step(&run->setup, t) == 0);
+	assert(skips || weightd_train_save(t, run->save, NULL) == 0);
+	assert(rank_step(&run->setup, t) == 0);
+	if (!skips)
+		wrong = expect(weightd_train_save_wait(t), -EINVAL,
+			       "took step 2 without saving step 1");
+	if (weightd_train_save(t, run->save, NULL) < 0 || weightd_train_save_wait(t) < 0)
+		return rank_fail("save", 0);
+	return wrong || weightd_train_close(t) < 0;
 }
+
+static void test_a_rank_that_skips_a_save_ends_it_for_the_others(void **state)
+{
+	(void)state;
+	for (uint32_t skips = 0; skips < 2; skips++) {
+		struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+		pid_t pids[2];
+
+		run.setup.stop_rank = skips;
+		train_job_start(2);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			pids[rank] = train_job_fork(passed_main, rank, &run);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(train_job_join(pids[rank]), 0);
+		train_job_stop();
+	}
+}
+
+/* --- Refusals ---------------------------------------------------------------------------------------- */
 
 static int refused_main(uint32_t rank, void *data)
 {
@@ -362,6 +402,7 @@ int main(void)
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
 		TEST(test_buffers_that_were_written_between_steps_are_kept),
 		TEST(test_a_scale_grows_after_an_interval_that_was_shortened),
+		TEST(test_a_rank_that_skips_a_save_ends_it_for_the_others),
 		TEST(test_calls_at_the_wrong_time_are_refused),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
 	};
