@@ -110,6 +110,17 @@ static int check_write(const struct weightd_train *t, uint32_t tensor)
 	return 0;
 }
 
+/* A save has copies of all else. */
+static int check_frozen(struct weightd_train *t, const struct weightd_train_tensor *tensor)
+{
+	if (!tensor->frozen || !t->saving.state || !t->saving.is_running(t))
+		return 0;
+	return train_fail(-EBUSY,
+			  "'%s' is frozen, and a save writes it to the disk now; call "
+			  "weightd_train_save_wait() on all ranks before values are written",
+			  tensor->name);
+}
+
 int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data)
 {
 	int r = check_write(t, tensor);
@@ -118,7 +129,10 @@ int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *da
 		return r;
 	if (t->plan->tensors[tensor].role != WEIGHTD_PARAM)
 		return fill_own_buffer(t, tensor, data);
-	return has_passed(t, CONTROL_WRITE_ENDED) ? 0 : fill_param(t, tensor, data);
+	if (has_passed(t, CONTROL_WRITE_ENDED))
+		return 0;
+	r = check_frozen(t, &t->plan->tensors[tensor]);
+	return r < 0 ? r : fill_param(t, tensor, data);
 }
 
 int weightd_train_write_end(struct weightd_train *t)

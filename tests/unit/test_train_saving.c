@@ -373,6 +373,43 @@ static void test_calls_at_the_wrong_time_are_refused(void **state)
 	train_job_stop();
 }
 
+/* Rank 0's files have the frozen parameters, of which a save has no copy. */
+static int frozen_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+	int wrong = 0;
+
+	assert(rank_step(&run->setup, t) == 0);
+	assert(rank || weightd_train_save(t, run->save, NULL) == 0); /* lasts until rank 1 takes part */
+	assert(weightd_train_write_begin(t) == 0);
+	if (rank == 0)
+		wrong += expect(weightd_train_write(t, BASE, "Other parameters, of the same 35 bytes."),
+				-EBUSY, "'base' is frozen, and a save");
+	assert(weightd_train_write_end(t) == 0);
+	assert(!rank || weightd_train_save(t, run->save, NULL) == 0);
+	assert(weightd_train_save_wait(t) == 0 && weightd_train_write_begin(t) == 0);
+	if (rank == 0)
+		wrong += expect(weightd_train_write(t, BASE, "Other parameters, of the same 35 bytes."),
+				0, "");
+	assert(weightd_train_write_end(t) == 0);
+	return wrong || weightd_train_close(t) < 0;
+}
+
+static void test_a_frozen_parameter_that_is_being_saved_is_not_written(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+	pid_t pids[2];
+
+	(void)state;
+	train_job_start(2);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		pids[rank] = train_job_fork(frozen_main, rank, &run);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		assert_int_equal(train_job_join(pids[rank]), 0);
+	train_job_stop();
+}
+
 static int stale_main(uint32_t rank, void *data)
 {
 	const struct run *run = data;
@@ -404,6 +441,7 @@ int main(void)
 		TEST(test_a_scale_grows_after_an_interval_that_was_shortened),
 		TEST(test_a_rank_that_skips_a_save_ends_it_for_the_others),
 		TEST(test_calls_at_the_wrong_time_are_refused),
+		TEST(test_a_frozen_parameter_that_is_being_saved_is_not_written),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
 	};
 

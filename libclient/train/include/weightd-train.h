@@ -360,7 +360,7 @@ void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor);
  * A rank that was killed between them leaves the values that were written so far: call both again, after the same step. A
  * rank that is started anew after they were complete may call them again after the same step, too: parameters that it writes
  * then are ignored. Errors of waits as of weightd_train_update(), after which the call can be repeated; -EINVAL: with
- * staleness, during a step that was not completed, or out of this order.
+ * staleness, during a step that was not completed, or out of this order; -EBUSY: a frozen parameter that a save writes now.
  */
 int weightd_train_write_begin(struct weightd_train *t);
 int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data);

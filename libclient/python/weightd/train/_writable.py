@@ -34,7 +34,7 @@ def writable(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]
     a condition that is the same then, such as `if opt.step_number == 0:`. After Timeout, RankDied and KeyboardInterrupt
     the block may be entered again.
 
-    Before the optimizer is made parameters are ordinary, and the block does nothing.
+    A save that runs is waited for, as by the next opt.save(). Before the optimizer is made parameters are ordinary, and the block does nothing.
 
     Error: shard() has not seen the module; close() was called; there are gradients that no step has used; a step has
     begun and is not committed; with staleness. Timeout and RankDied as of step(). Error at its end, by name: a
@@ -78,6 +78,7 @@ def _opened(sharded: Sharded, optimizer: Optimizer) -> Iterator[None]:
     trainer.use()
     _refuse_amid_step(optimizer)
     places.check()
+    optimizer._end_save()  # it reads frozen parameters, of which it has no copy
     trainer.write_begin()
     try:
         copies = [_copied(index, place) for index, place in enumerate(places.firsts())]
