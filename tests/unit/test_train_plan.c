@@ -1671,9 +1671,12 @@ static void json_that_is_no_plan_is_refused_by_the_path_of_the_member(void **sta
 /* The description of a job is a rank's, and other processes read it: it must not keep them busy. */
 static void plans_of_many_tensors_take_no_time(void **state)
 {
-	enum { N = 150000, SECONDS_MAX = 15 };
+	enum {
+		N = 150000,
+		SECONDS_MAX = 15
+	};
 	struct weightd_train_tensor *all = calloc(N, sizeof(*all));
-	char (*names)[8] = calloc(N, sizeof(*names));
+	char(*names)[8] = calloc(N, sizeof(*names));
 	struct weightd_plan *p = NULL;
 	struct model m;
 	clock_t began;

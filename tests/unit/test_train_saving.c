@@ -381,16 +381,19 @@ static int frozen_main(uint32_t rank, void *data)
 	int wrong = 0;
 
 	assert(rank_step(&run->setup, t) == 0);
-	assert(rank || weightd_train_save(t, run->save, NULL) == 0); /* lasts until rank 1 takes part */
+	assert(rank ||
+	       weightd_train_save(t, run->save, NULL) == 0); /* lasts until rank 1 takes part */
 	assert(weightd_train_write_begin(t) == 0);
 	if (rank == 0)
-		wrong += expect(weightd_train_write(t, BASE, "Other parameters, of the same 35 bytes."),
+		wrong += expect(weightd_train_write(t, BASE,
+						    "Other parameters, of the same 35 bytes."),
 				-EBUSY, "'base' is frozen, and a save");
 	assert(weightd_train_write_end(t) == 0);
 	assert(!rank || weightd_train_save(t, run->save, NULL) == 0);
 	assert(weightd_train_save_wait(t) == 0 && weightd_train_write_begin(t) == 0);
 	if (rank == 0)
-		wrong += expect(weightd_train_write(t, BASE, "Other parameters, of the same 35 bytes."),
+		wrong += expect(weightd_train_write(t, BASE,
+						    "Other parameters, of the same 35 bytes."),
 				0, "");
 	assert(weightd_train_write_end(t) == 0);
 	return wrong || weightd_train_close(t) < 0;
