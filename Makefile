@@ -562,7 +562,7 @@ demo-train:
 
 # Each strategy of training beside what its plan predicts; fails where they differ.
 train-table: all
-	$(Q)WEIGHTD_BUILD=$(abspath $(B)) $(TEST_ENV) tests/table/run $(if $(RANKS),--ranks $(RANKS)) $(if $(STEPS),--steps $(STEPS))
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) $(TEST_ENV) tests/table/run $(if $(RANKS),--ranks $(RANKS))
 
 bench: deps
 	$(Q)$(MAKE) --no-print-directory model
@@ -755,7 +755,7 @@ help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
 	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes and nodes'
 	@echo 'make demo-train  train a small GPT by four ranks on one copy, kill one, and train adapters (torch and peft: 1.4 GB)'
-	@echo 'make train-table  strategies of training: losses, bits, bytes and memory, as planned and as counted (RANKS=1,2 STEPS=60)'
+	@echo 'make train-table  strategies of training: losses, bits, bytes and memory, as planned and as counted (RANKS=1,2)'
 	@echo 'make check      install what is missing, build, run every test this machine can run;  LANE="bpf cuda" chooses lanes'
 	@echo 'make flaky      LANE=trouble N=20 runs the tests of a lane, or of a file, N times beside a load, in random order'
 	@echo 'make pytest     ARGS="-k seal tests/integration" runs these tests alone, and builds what they need'

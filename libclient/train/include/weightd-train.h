@@ -507,7 +507,7 @@ struct weightd_rank_status {
 	double computing_s, waiting_s, updating_s; /* of the last complete step */
 	double since_s; /* in this phase, before the status was read; GONE: NaN */
 	uint32_t waits_for; /* WAITING: the rank, UINT32_MAX: unknown */
-	char what[32]; /* WAITING: "gradients", "sums", "parameters", "first values"; "": no name for it */
+	char what[32]; /* WAITING: "gradients", "sums", "parameters", "first values", "written values"; "": no name for it */
 	uint64_t read,
 		written; /* bytes of memory of other ranks along the dimension of the mesh, since the job began */
 };

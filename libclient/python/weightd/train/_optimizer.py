@@ -72,7 +72,7 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse_groups()
         groups, self._fixed = [_group(group) for group in self.param_groups], self._fixed_now()
         self._plan = Plan(sharded, self._NAME, groups, self._group_of(), _state.SIZE)
-        self._job = find_job(sharded)
+        self._job = find_job(sharded.mesh, sharded.options.job)
         self._trainer = self._opened()
         self._is_closed = self._is_complete = self._has_schedulers = False
         self._is_scaled = False  # scale() was called in this step
@@ -368,6 +368,7 @@ class Optimizer(torch.optim.Optimizer):
         self._resume()
         self._places.has_written()
         self.resumed_step = self._trainer.step
+        self._has_schedulers = False  # those that were made before are of step 0
 
     def plan(self) -> dict[str, Any]:
         """The plan, as weightd-train(7) describes its JSON."""

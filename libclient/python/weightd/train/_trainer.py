@@ -126,9 +126,13 @@ class Trainer:
         self.plan, self._pid = plan, os.getpid()
         self._connection = Connection()  # the library keeps it for this trainer
         options = _abi.Options(token=text(token), rank=rank, interruptible=True, on_death=ON_DEATH[on_death],
-                               deadline_ms=_deadline_ms(deadline))
+                               deadline_ms=deadline_ms(deadline))
         handle = c_void_p()
-        _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+        try:
+            _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+        except BaseException:  # Ctrl-C, maybe after the library has opened the job
+            lib.weightd_train_free(handle)
+            raise
         self.handle, self._is_writing = handle, False
         self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
         self._starts: list[int] = []  # these addresses, sorted
@@ -282,7 +286,7 @@ class Trainer:
         _abi.wait(lib.weightd_train_close, self.use())
 
 
-def _deadline_ms(deadline: float | None) -> int:
+def deadline_ms(deadline: float | None) -> int:
     """None: none. 0: the library's own."""
     if deadline is None:
         return -1
