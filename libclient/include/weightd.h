@@ -1425,6 +1425,34 @@ void weightd_job_free(struct weightd_job *j);
 /* Removes a job by its name: its owner, or an administrator. Ranks keep what they have mapped. -ENOENT, -EACCES. */
 int weightd_job_remove(struct weightd *w, const char *name);
 
+/*
+ * A job as a process sees it that is no rank: the description, part 0, and the processes of the ranks. Nothing of the job can
+ * be written through it, and it does not keep a job alive, but the memory of part 0. In a process that is a rank of the job, a
+ * view that was freed keeps its descriptor until the rank is freed, too: the kernel would take the rank's lock.
+ */
+struct weightd_job_view;
+
+/*
+ * Views a job by its name: its owner, or an administrator. The caller owns the result, which does not need the connection.
+ * -ENOENT: no such job; -EACCES: another user's; -ENODATA: no rank has joined yet; -EOPNOTSUPP: the server is too old.
+ */
+int weightd_job_view(struct weightd *w, const char *name, struct weightd_job_view **ret);
+void weightd_job_view_free(struct weightd_job_view *v);
+uint32_t weightd_job_view_n_ranks(const struct weightd_job_view *v);
+/* The description of the first rank, owned by the view. */
+const void *weightd_job_view_description(const struct weightd_job_view *v, uint64_t *ret_size);
+/*
+ * Copies bytes of part 0, and returns how many: fewer at its end. The ranks write them meanwhile, each 8 bytes at a multiple of
+ * 8 at once; they may have any value, and must not be trusted. Errors of pread().
+ */
+int64_t weightd_job_view_read(const struct weightd_job_view *v, void *to, uint64_t size,
+			      uint64_t offset);
+/*
+ * The process that is a rank, as weightd_job_holder() returns it. One that acts for a dead rank (weightd_job_hold()) does not
+ * count.
+ */
+int weightd_job_view_holder(const struct weightd_job_view *v, uint32_t rank);
+
 struct weightd_job_info {
 	size_t size;
 	const char *name;

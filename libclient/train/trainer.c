@@ -49,6 +49,7 @@ uint64_t trainer_version(const struct weightd_train *t, uint64_t step)
 void trainer_complete(struct weightd_train *t, uint64_t step)
 {
 	t->step = step;
+	status_complete(&t->status, step);
 	if (!t->has_met_all)
 		wait_place_meet(&t->place);
 	t->has_met_all = true;
@@ -150,6 +151,8 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		return r;
 	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, &o);
 	t->place.is_starting = true;
+	status_init(&t->status, arena_status(&t->arena, rank));
+	t->place.lane = &t->status.main;
 	t->norm = NAN;
 	open_abandon_save(t);
 	r = open_memory(t);
@@ -157,6 +160,7 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		r = open_finish_step(t);
 	if (r < 0)
 		return r;
+	status_enter(&t->status.main, CONTROL_COMPUTING);
 	*ret = take_ptr(t);
 	return 0;
 }
@@ -192,6 +196,8 @@ int weightd_train_close(struct weightd_train *t)
 	if (r < 0)
 		return r;
 	r = weightd_job_leave(t->arena.job);
+	if (r == 0)
+		status_enter(&t->status.main, CONTROL_DONE);
 	return r < 0 ? train_fail(r, "%s", weightd_error(t->w)) : 0;
 }
 
@@ -200,7 +206,9 @@ int weightd_train_close(struct weightd_train *t)
 int weightd_train_begin(struct weightd_train *t)
 {
 	struct control_word *filled = &arena_head(&t->arena)->filled;
-	struct wait_reason reason = {.what = "fill the parameters", .for_successor = true};
+	struct wait_reason reason = {.topic = CONTROL_FIRST_VALUES,
+				     .what = "fill the parameters",
+				     .for_successor = true};
 	int r = trainer_check(t);
 
 	if (r < 0 || t->is_begun)
@@ -213,6 +221,7 @@ int weightd_train_begin(struct weightd_train *t)
 	r = t->loaded.is_there ? loaded_settle(t) : wait_for(&t->place, filled, 1, &reason);
 	if (!r)
 		r = loaded_adopt(t, trainer_word(filled) - 1);
+	status_enter(&t->status.main, CONTROL_COMPUTING);
 	if (r < 0)
 		return r;
 	t->place.is_starting = false;

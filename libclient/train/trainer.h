@@ -42,6 +42,7 @@ struct weightd_train {
 	pid_t pid; /* a forked child is no rank */
 	struct arena arena;
 	struct wait_place place;
+	struct status status;
 	bool is_begun;
 	bool has_met_all; /* all ranks took part in a step */
 	uint64_t step; /* completed by this rank: its gradients are handed over, and the update that goes with it is done */

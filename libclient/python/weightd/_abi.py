@@ -333,6 +333,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_job_leave": (c_int, c_void_p),
     "weightd_job_free": (None, c_void_p),
     "weightd_job_remove": (c_int, c_void_p, c_char_p),
+    "weightd_job_view": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "weightd_job_view_free": (None, c_void_p),
+    "weightd_job_view_n_ranks": (c_uint32, c_void_p),
+    "weightd_job_view_description": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_job_view_read": (c_int64, c_void_p, c_void_p, c_uint64, c_uint64),
+    "weightd_job_view_holder": (c_int, c_void_p, c_uint32),
     "weightd_list_jobs": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_list_job": (POINTER(JobInfo), c_void_p, c_size_t),
 }

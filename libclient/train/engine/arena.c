@@ -428,6 +428,11 @@ struct control_rank *arena_rank(const struct arena *a, uint32_t rank)
 	return (struct control_rank *)(void *)(a->journal + a->layout.ranks) + rank;
 }
 
+struct control_status *arena_status(const struct arena *a, uint32_t rank)
+{
+	return (struct control_status *)(void *)(a->journal + a->layout.status) + rank;
+}
+
 struct control_bucket *arena_bucket(const struct arena *a, uint32_t rank, uint32_t bucket)
 {
 	return (struct control_bucket *)(void *)(a->journal + a->layout.buckets) +

@@ -71,6 +71,7 @@ void arena_unmap_range(struct arena *a, const void *mapped);
 
 struct control_head *arena_head(const struct arena *a);
 struct control_rank *arena_rank(const struct arena *a, uint32_t rank);
+struct control_status *arena_status(const struct arena *a, uint32_t rank);
 struct control_bucket *arena_bucket(const struct arena *a, uint32_t rank, uint32_t bucket);
 struct control_saved *arena_saved(const struct arena *a, uint32_t rank, uint64_t step);
 uint8_t *arena_log(const struct arena *a, uint32_t rank);

@@ -243,6 +243,8 @@ void weightd_plan_hash(const struct weightd_plan *p, uint8_t ret[16]);
 int weightd_plan_compare(const struct weightd_plan *ours, const struct weightd_plan *theirs,
 			 char *ret, size_t ret_size);
 
+/* The mesh of the plan, owned by it. */
+const struct weightd_mesh *weightd_plan_mesh(const struct weightd_plan *p);
 uint32_t weightd_plan_n_tensors(const struct weightd_plan *p);
 /* -ENOENT. The plan owns name and shape. */
 int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
@@ -497,22 +499,25 @@ const char *weightd_rank_phase_name(enum weightd_rank_phase phase);
 struct weightd_rank_status {
 	size_t size; /* set by the caller */
 	uint32_t rank;
-	int32_t pid; /* 0: none, -1: of another pid namespace */
+	int32_t pid; /* as weightd_job_holder() has it: 0: none, -1: of another pid namespace */
 	enum weightd_rank_phase phase;
 	uint64_t step; /* committed steps */
 	double loss; /* of the last step that had one; NaN: none */
 	double computing_s, waiting_s, updating_s; /* of the last complete step */
-	double since_s; /* in this phase */
-	uint32_t waits_for; /* WAITING: rank */
-	char what[32]; /* WAITING: "gradients", "sums", "parameters", ... */
-	uint64_t read, written; /* bytes of memory of other ranks, since the job began */
+	double since_s; /* in this phase, before the status was read; GONE: NaN */
+	uint32_t waits_for; /* WAITING: the rank, UINT32_MAX: unknown */
+	char what[32]; /* WAITING: "gradients", "sums", "parameters", "first values"; "": no name for it */
+	uint64_t read,
+		written; /* bytes of memory of other ranks along the dimension of the mesh, since the job began */
 };
 
 struct weightd_train_status;
 
 /*
- * Reads the status of a job by its name, without being a rank: the job's user, or an administrator. -ENOENT, -EACCES;
- * -ENODATA: no rank has joined yet; -EPROTOTYPE: it is no training job, or one of another release.
+ * Reads the status of a job by its name, without being a rank: the job's user, or an administrator. The ranks do not notice.
+ * The caller owns the result. -ENOENT, -EACCES; -ENODATA: no rank has joined yet; -EPROTOTYPE: it is no training job, or one
+ * of another release; -EOPNOTSUPP: the server is too old. A rank may have written any values: they are to be shown, and not
+ * to be trusted. In a process that is a rank of this job each call keeps a descriptor (weightd_job_view()).
  */
 int weightd_train_status_read(struct weightd *w, const char *job, struct weightd_train_status **ret);
 void weightd_train_status_free(struct weightd_train_status *s);

@@ -24,7 +24,7 @@
 #include "libclient/train/plan/plan.h"
 
 #define CONTROL_MAGIC 0x4e49415254444757ull
-#define CONTROL_ABI 1
+#define CONTROL_ABI 2
 
 /* A word that ranks wait for: its lower half is the futex. */
 struct control_word {
@@ -131,6 +131,62 @@ struct control_rank {
 	struct control_save save;
 };
 
+/* Activities of a rank, for people. */
+enum control_phase {
+	CONTROL_NEVER, /* no process was this rank */
+	CONTROL_COMPUTING,
+	CONTROL_WAITING,
+	CONTROL_UPDATING,
+	CONTROL_SUMMING, /* another thread of the rank sums gradients, or waits: see `thread` */
+	CONTROL_DONE,
+};
+
+enum control_topic {
+	CONTROL_UNNAMED,
+	CONTROL_GRADIENTS,
+	CONTROL_SUMS,
+	CONTROL_PARAMETERS,
+	CONTROL_FIRST_VALUES,
+	CONTROL_TOPICS,
+};
+
+/*
+ * Status of one rank, for readers that are no ranks: nothing in a step depends on it. Relaxed stores of the rank. `now` and
+ * `thread` are control_activity().
+ */
+struct control_status {
+	alignas(64) _Atomic uint64_t now;
+	_Atomic uint64_t thread; /* of the thread that sums during backward */
+	_Atomic uint64_t step; /* completed */
+	_Atomic uint64_t loss; /* bits of a double */
+	_Atomic uint64_t computing_ns, waiting_ns, updating_ns; /* in the last complete step */
+	_Atomic uint64_t has_loss; /* 1: `loss` was given */
+};
+
+/* A phase, what it is about, and when it began: CLOCK_MONOTONIC in units of 1024 ns, 48 bits. One word: no reader sees half. */
+static inline uint64_t control_activity(enum control_phase phase, enum control_topic topic,
+					uint32_t rank, uint64_t now_ns)
+{
+	return now_ns >> 10 << 16 | (uint64_t)(rank & 0xff) << 8 | (uint64_t)topic << 4 |
+	       (uint64_t)phase;
+}
+static inline enum control_phase control_activity_phase(uint64_t word)
+{
+	return (enum control_phase)(word & 0xf);
+}
+static inline enum control_topic control_activity_topic(uint64_t word)
+{
+	return (enum control_topic)(word >> 4 & 0xf);
+}
+static inline uint32_t control_activity_rank(uint64_t word)
+{
+	return (uint32_t)(word >> 8 & 0xff);
+}
+static inline uint64_t control_activity_ns(uint64_t word)
+{
+	return word >> 16 << 10;
+}
+
 /* Words of one rank for each bucket. */
 struct control_bucket {
 	struct control_word grad; /* GRAD of the bucket was handed over in this step */
@@ -141,6 +197,7 @@ struct control_bucket {
 /* Offsets in JOURNAL, a pure function of the plan. */
 struct control_layout {
 	uint64_t ranks; /* struct control_rank [n_ranks] */
+	uint64_t status; /* struct control_status [n_ranks] */
 	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
 	uint64_t saved; /* CONTROL_SAVED for each rank, saved_stride bytes each: step % CONTROL_SAVED */
 	uint64_t saved_stride;

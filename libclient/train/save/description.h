@@ -8,7 +8,7 @@
 #include "libclient/train/save/folder.h"
 #include "libclient/train/save/snapshot.h"
 
-/* What trainer.json has for a load. */
+/* The members of trainer.json that a load needs. */
 struct description {
 	uint64_t step, n_skipped;
 	uint32_t n_ranks;

@@ -28,7 +28,7 @@ static int fail(const char *path, const char *what, int r)
 	struct quote q;
 
 	return train_fail(r, "cannot save to %s: %s: %s", quote_bytes(&q, path, strlen(path)), what,
-			  strerror(-r));
+			  r == -ENOSPC ? "the disk is full" : strerror(-r));
 }
 
 static void closedirp(DIR **dir)

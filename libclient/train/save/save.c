@@ -28,7 +28,7 @@ static void join(struct saving *s)
 static int saving_wait(struct weightd_train *t)
 {
 	struct saving *s = t->saving.state;
-	int r = s->is_running ? wait_for_thread(&t->place, &s->done, s->number) : 0;
+	int r = s->is_running ? wait_for_thread(&t->place, &s->done, s->number, "save its part of a checkpoint") : 0;
 
 	if (r < 0)
 		return r;
@@ -138,11 +138,13 @@ static int start(struct saving *s)
 	return 0;
 }
 
+/* Larger than those of this rank before, also in a process before this one. */
 static uint64_t next_number(const struct saving *s)
 {
 	uint64_t first = s->train->step << CONTROL_SAVE_SHIFT | 1;
+	uint64_t last = trainer_word(&trainer_words(s->train)->save.begun);
 
-	return s->number >= first ? s->number + 1 : first;
+	return last >= first ? last + 1 : first;
 }
 
 /* From here on the other ranks wait for this one's part. */

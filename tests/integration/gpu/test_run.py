@@ -13,7 +13,7 @@ from lib.gpus import Gpus
 
 pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
 SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "pair", "trace",
-            "profiler", "replay", "digest", "wake", "attach", "load", "sanitizer")
+            "profiler", "replay", "digest", "wake", "attach", "load", "train", "sanitizer")
 CUDA_IN_HERE = """
 import ctypes
 class cuda:
@@ -51,7 +51,7 @@ def gpus():
     made.close()
 
 
-@pytest.mark.parametrize("section", [s for s in SECTIONS if s != "sanitizer"])  # that wants a GPU
+@pytest.mark.parametrize("section", [s for s in SECTIONS if s not in ("sanitizer", "train")])  # these show nothing on it
 def test_each_section_shows_what_the_fake_can_carry(section, tmp_path, require):
     if section == "trace":
         require("bpf")
@@ -71,11 +71,12 @@ def test_a_section_that_fails_does_not_stop_the_others(tmp_path):
     for name in ("weightd-cuda", "weightctl", "libweightd.so", "libweightd.so.0", "libweightd-train.so", "libweightd-train.so.0", "gpu"):
         (broken / name).symlink_to(features.BUILD / name)
     (broken / "weightd").symlink_to("/bin/false")
-    done = run(broken, "--fake", "--results", tmp_path / "results", "--sections", "readonly,freeing,sanitizer")
+    done = run(broken, "--fake", "--results", tmp_path / "results", "--sections", "readonly,freeing,train,sanitizer")
     assert [(line["section"], line["name"], line["ok"], line["why"]) for line in lines_of(done.stdout)] == [
         ("readonly", "the section", False, "Died: weightd ended with 1: its log is empty"),
         *(("freeing", f"{part} memory", False, "Died: weightd ended with 1: its log is empty")
           for part in ("removed", "scrubbed", "orphaned")),
+        ("train", "the section", None, "jobs have host memory only: no rank can have its parameters on a GPU yet"),
         ("sanitizer", "the section", None, "the stand-in has no kernels to look at")]
     assert done.returncode == 1, done.stderr
 

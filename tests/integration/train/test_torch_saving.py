@@ -34,7 +34,7 @@ def test_f_9_saved_at_4_and_loaded_at_4_3_2_and_1_and_by_torch(host, daemon, tmp
 
 
 def test_buffers_generators_and_the_scale_of_each_rank_continue(host, daemon, tmp_path):
-    """BatchNorm and dropout in float16, with the loss scaled: equal bits, only if all of it is there."""
+    """BatchNorm and dropout in bfloat16, with the loss scaled: equal bits, only if all of it is there."""
     ranks = host.play(daemon, "saving.half", 2, folder=str(tmp_path / "c"))
     for rank in ranks:
         found = rank["loaded"]["2"]

@@ -1,4 +1,5 @@
 """Scenes of checkpoints, for torch_host.py. All ranks play them in one start; a smaller mesh is some of them."""
+import hashlib
 import os
 import warnings
 
@@ -15,6 +16,14 @@ def make(job, n, rank, kind="Plain", seed=0, **options):
     torch.manual_seed(100 * seed + rank)
     scenes.sharded(module, job=job, **options)
     return module, weightd.train.AdamW(module, lr=1e-2)
+
+
+def bits(module):
+    """A hash of all that a state_dict has, of any type."""
+    found = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        found.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def train(module, optimizer, until, rank, n):
@@ -35,28 +44,29 @@ def life(folder, until=6, n_loaders=(4, 3, 2, 1), **options):
     rank, n = scenes.environment()
     module, optimizer = make("saver", n, rank, **options)
     train(module, optimizer, 3, rank, n)
-    saved = scenes.bits(module)
+    saved = bits(module)
     optimizer.save(folder)
-    found = {"saved": saved, "losses": train(module, optimizer, until, rank, n), "bits": scenes.bits(module), "loaded": {}}
+    found = {"saved": saved, "losses": train(module, optimizer, until, rank, n), "bits": bits(module), "loaded": {}}
     optimizer.close()
     for others in n_loaders:
         if rank < others:
             module, optimizer = make(f"loader-{others}", others, rank, seed=1, **options)
             optimizer.load(folder)
             found["loaded"][str(others)] = {
-                "saved": scenes.bits(module), "step": optimizer.resumed_step, "cursor": optimizer.cursor,
+                "saved": bits(module), "step": optimizer.resumed_step, "cursor": optimizer.cursor,
                 "scale": optimizer.loss_scale,
-                "losses": train(module, optimizer, until, rank, others), "bits": scenes.bits(module)}
+                "losses": train(module, optimizer, until, rank, others), "bits": bits(module)}
             optimizer.close()
     return found
 
 
 def plainly(folder, until):
-    """What torch makes of the checkpoint in one process: the losses, with the whole batch."""
+    """Losses of torch with the whole batch in one process, from the checkpoint on."""
     import weightd.train
 
     state, module = weightd.train.torch_state(folder), scenes.made(seed=1)
     module.load_state_dict(state["model"])
+    saved = bits(module)
     optimizer = torch.optim.AdamW(module.parameters(), fused=True)
     optimizer.load_state_dict(state["optimizer"])
     losses = []
@@ -66,13 +76,7 @@ def plainly(folder, until):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return {"losses": losses, "saved": scenes.bits(scenes_module(state["model"])), "lr": optimizer.param_groups[0]["lr"]}
-
-
-def scenes_module(state):
-    module = scenes.made()
-    module.load_state_dict(state)
-    return module
+    return {"losses": losses, "saved": saved, "lr": optimizer.param_groups[0]["lr"]}
 
 
 def troubles(folder, file):
@@ -94,9 +98,9 @@ def troubles(folder, file):
 
 
 def half(folder):
-    """life() in float16, with a loss scale that shrinks once."""
+    """life() in bfloat16, with a loss scale that shrinks once."""
     import weightd.train
 
-    precision = weightd.train.Precision(param=torch.float16, reduce=torch.float32, cast_inputs=True)
+    precision = weightd.train.Precision(param=torch.bfloat16, reduce=torch.float32, buffer=torch.bfloat16, cast_inputs=True)
     scaler = weightd.train.Scaler(init_scale=1024.0, growth_interval=100)
     return life(folder, n_loaders=(2,), precision=precision, scaler=scaler, form="two-phase")

@@ -32,9 +32,9 @@ gradients in float16: opt.scale(loss).backward(). Parameters that need no gradie
 frozen: one copy for all ranks, of any type. Those in memory of a published version (weightd.torch.bind()) stay there.
 
 torch. Parameters are read-only memory: opt.step() is all that writes them, and a block `with writable(model):` between
-steps. Else load_state_dict(), the steps of other optimizers, torch.nn.init and in-place methods of a parameter (p.copy_(),
-p += 1) are refused (Denied). Python does not see writes through p.data or another view of a parameter, by out=p, or by
-torch._foreach_* functions: these end in SIGSEGV.
+steps. Else load_state_dict(), the steps of other optimizers, torch.nn.init and in-place methods of a parameter
+(p.copy_(), p += 1) are refused (Denied). Python does not see writes through p.data or another view of a parameter, by
+out=p, or by torch._foreach_* functions: these end in SIGSEGV.
 
 A step refuses by name what would train in vain: parameters that to(), bfloat16(), load_state_dict(assign=True),
 vector_to_parameters(), share_memory() or an assignment took out of the job; new ones; parameters that were frozen or
@@ -53,9 +53,10 @@ Deadline. A rank waits in a step for up to shard(deadline=) seconds for the othe
 evaluate or publish for longer than that: the others wait in their next step meanwhile.
 
 Threads. One thread at a time may use an optimizer. Processes. A forked child (a worker of a DataLoader) may read the
-parameters; it cannot take a step. Spawned workers have nothing of the job. Ctrl-C interrupts a rank that waits. There must be no collective of the program's
-own, such as torch.distributed.barrier(), between the making of the optimizer and its first step: a rank that was killed
-with its gradients handed over finishes that step where it makes its optimizer, and waits there for the others.
+parameters; it cannot take a step. Spawned workers have nothing of the job. Ctrl-C interrupts a rank that waits. There
+must be no collective of the program's own, such as torch.distributed.barrier(), between the making of the optimizer and
+its first step: a rank that was killed with its gradients handed over finishes that step where it makes its optimizer,
+and waits there for the others.
 
 Needs torch 2.1 or newer.
 """

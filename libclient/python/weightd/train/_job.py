@@ -28,6 +28,7 @@ from ._abi import free
 from ._mesh import Mesh, launched_by
 
 _LINGER_MS = {"named": 0, "launched": 600_000, "alone": 60_000, "window": 10_000}  # without a rank; 0: for ever
+_MARK = b"?"  # in the file of a job that is being created
 _ordinals = itertools.count(1)  # jobs of this process without a name
 
 
@@ -73,24 +74,27 @@ class Job:
         if not self._is_created:
             return
         with contextlib.suppress(OSError):
+            name = self.token.partition(":")[0]
             if self._file is None:
-                self._remove_unused()
+                _remove_unused(name)
                 return
             with _locked(self._file) as fd:
-                if _token_in(fd) == self.token and self._remove_unused():
+                if _token_in(fd) == self.token and _remove_unused(name):
                     self._clear(fd)
-
-    def _remove_unused(self) -> bool:
-        name = self.token.partition(":")[0]
-        if any(job.name == name and (job.n_present or job.step) for job in jobs()):
-            return False
-        remove_job(name)
-        return True
 
     def _clear(self, fd: int) -> None:
         os.ftruncate(fd, 0)
         if self._is_ours:
             self._file.unlink()
+
+
+def _remove_unused(name: str) -> bool:
+    """Removes a job that has no ranks and has taken no step; False: it has, or there is none."""
+    found = [job for job in jobs() if job.name == name]
+    if not found or found[0].n_present or found[0].step:
+        return False
+    remove_job(name)
+    return True
 
 
 def find_job(mesh: Mesh, given: str | None) -> Job:
@@ -152,16 +156,30 @@ def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: i
             token = None
         is_created = token is None
         if token is None:
-            try:
-                token = _create(connection, name, n_ranks, kind)
-            except Error as e:
-                if e.errno != errno.EEXIST:
-                    raise
-                raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` "
-                            "removes it, or WEIGHTD_JOB_FILE names the file with the token") from e
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{token}\n".encode(), 0)
+            token = _create_for(fd, file, lambda: _create(connection, name, n_ranks, kind), name)
     return Job(token, file, is_ours, is_created, lambda: _from_file(connection, file, name, n_ranks, kind, is_ours))
+
+
+def _create_for(fd: int, file: pathlib.Path, create: Callable[[], str], name: str) -> str:
+    """
+    The token of a new job, which the file then has. A process that is killed between the two leaves the mark: the job
+    that has the name then is its own, and no rank has ever found it.
+    """
+    was_killed = os.pread(fd, len(_MARK) + 1, 0) == _MARK
+    if was_killed:
+        _remove_unused(name)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, _MARK, 0)
+    try:
+        token = create()
+    except Error as e:
+        os.ftruncate(fd, 0)
+        if e.errno != errno.EEXIST:
+            raise
+        raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` "
+                    "removes it, or WEIGHTD_JOB_FILE names the file with the token") from e
+    os.pwrite(fd, f"{token}\n".encode(), 0)
+    return token
 
 
 @contextlib.contextmanager

@@ -128,7 +128,11 @@ class Trainer:
         options = _abi.Options(token=text(token), rank=rank, interruptible=True, on_death=ON_DEATH[on_death],
                                deadline_ms=deadline_ms(deadline))
         handle = c_void_p()
-        _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+        try:
+            _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+        except BaseException:  # Ctrl-C, maybe after the library has opened the job
+            lib.weightd_train_free(handle)
+            raise
         self.handle, self._is_writing = handle, False
         self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
         self._starts: list[int] = []  # these addresses, sorted

@@ -79,7 +79,8 @@ def _refuse_write(parameter: torch.Tensor, by: str) -> None:
 def _watch_clipping() -> None:
     """
     torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, with another norm.
-    Those that a program imported before are seen by the functions that they call, where this torch has these.
+    A clip_grad_norm_() that a program imported before is seen by the function that it calls, where this torch has that;
+    a clip_grad_value_() is not: the next step names its gradients, and with overlap=True it has none to clip.
     """
     for module in clip_grad, torch.nn.utils:
         for name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_",

@@ -1,0 +1,151 @@
+"""
+Rows of the table: one run of the reference trainer each, with what the plan predicts beside what was counted and measured.
+
+The kernel is the witness twice. Pages of the job's memory are those that fstat() counts on its descriptors while all ranks
+hold before their last update. Bytes on sockets are those of the loopback interface of a network namespace, in which the ranks
+have no other.
+"""
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+from typing import NamedTuple
+
+from lib import netns, trainer
+
+# Strategies, and forms of their steps; with overlap, buckets are summed during backward.
+FORMS = (("shared", "fused"), ("shared", "two-phase"), ("shared", "overlap"), ("zero1", "fused"), ("zero1", "two-phase"),
+         ("zero1", "overlap"), ("replicated", "two-phase"), ("replicated", "overlap"))
+# Options of the trainer by element type of the parameters. Loss scaling needs steps of two phases.
+TYPES = {"f32": {}, "bf16": {"dtype": "bf16"}, "f16": {"dtype": "f16", "scale": 65536}}
+CURVE_MAX = 2e-6  # for fp32 over 60 steps
+LAST_MAX = 0.02  # of the last loss, for 16 bits
+BUCKET_BYTES = 1000  # several buckets, ragged ones
+BLOCK = 512  # bytes, of st_blocks
+
+
+class Row(NamedTuple):
+    """
+    size              bytes of one copy of the parameters, with the padding between them: S
+    difference        to the losses of a single process in fp32: the largest one; for 16 bits, that of the last loss, as a part of
+                      it
+    bits              a hash of the curve and of the parameters
+    planned, counted  bytes that each rank moves in all steps: {"read", "written", "sent"}
+    memory, pages     bytes of the job by kind: as planned, and as the kernel counts its pages
+    sent              bytes on the loopback interface; None: there is no namespace to count them in
+    """
+
+    dtype: str
+    strategy: str
+    form: str
+    n: int
+    steps: int
+    size: int
+    difference: float
+    bits: str
+    planned: list
+    counted: list
+    memory: dict
+    pages: dict
+    sent: int | None
+
+    def wrong(self, bits):
+        """Sentences about columns that must be equal and are not; `bits` are those of the first row of its block."""
+        found, most = [], CURVE_MAX if self.dtype == "f32" else LAST_MAX
+        if not self.difference <= most:
+            found.append(f"the losses differ from those of a single process by {self.difference:.2g}, more than {most:g}")
+        if self.bits != bits:
+            found.append("curve and parameters have other bits than the first row of the block")
+        found += [f"rank {rank} moved {counted}, and the plan has {planned}"
+                  for rank, (planned, counted) in enumerate(zip(self.planned, self.counted)) if planned != counted]
+        kinds = sorted(self.memory.keys() | self.pages.keys())
+        found += [f"{kind}: the kernel has {self.pages.get(kind, 0):,} bytes, and the plan {self.memory.get(kind, 0):,}"
+                  for kind in kinds if self.pages.get(kind, 0) != self.memory.get(kind, 0)]
+        if self.sent:
+            found.append(f"{self.sent:,} bytes went over sockets inside a node")
+        return found
+
+    def moved(self, which):
+        """Bytes of one step, all ranks together."""
+        return sum(sum(traffic.values()) for traffic in which) // self.steps
+
+
+class Namespace:
+    """A network namespace with a loopback interface alone. A context."""
+
+    def __enter__(self):
+        self._holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "ip link set lo up && echo && exec cat"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._holder.stdout.readline() == b"\n", "no network namespace"
+        self.prefix = ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--"]
+        return self
+
+    def sent(self):
+        """Bytes that its interface has carried."""
+        shown = subprocess.run([*self.prefix, "ip", "-s", "-j", "link", "show", "lo"], check=True, capture_output=True, text=True)
+        return json.loads(shown.stdout)[0]["stats64"]["tx"]["bytes"]
+
+    def __exit__(self, *_):
+        self._holder.stdin.close()
+        self._holder.wait()
+        self._holder.stdout.close()
+
+
+@contextlib.contextmanager
+def namespace():
+    """A Namespace; None: the right to make one is missing."""
+    if not netns.is_available():
+        yield None
+        return
+    with Namespace() as net:
+        yield net
+
+
+def pages(pid):
+    """Bytes in memory of each kind of a job that a rank has: pages that the kernel counts on the descriptors."""
+    found = {}
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        part = re.fullmatch(r"/memfd:.*?([A-Z]+) \(deleted\)", os.readlink(fd))
+        if part:
+            found[part[1]] = os.stat(fd).st_blocks * BLOCK
+    return found
+
+
+def forms(dtype):
+    """Pairs of strategy and form that the type has."""
+    return [(strategy, form) for strategy, form in FORMS if form != "fused" or "scale" not in TYPES[dtype]]
+
+
+def measure(daemon, folder, net, dtype, strategy, form, n, steps):
+    """Runs the trainer. AssertionError: a rank failed."""
+    losses, _ = trainer.oracle(folder / "oracle", steps=steps)
+    overlaps = form == "overlap"
+    job = trainer.Job(daemon, folder / f"{dtype}-{strategy}-{form}-{n}", n, steps=steps, strategy=strategy, hold_at=steps,
+                      form="two-phase" if overlaps else form, overlap=overlaps, bucket_bytes=BUCKET_BYTES, **TYPES[dtype])
+    try:
+        before = net.sent() if net else None
+        ranks = job.start_all(prefix=net.prefix if net else ())
+        for rank in ranks:
+            rank.held()
+        found = pages(ranks[0].pid)
+        for rank in ranks:
+            rank.go_on()
+        job.finish()
+        sent = net.sent() - before if net else None
+    finally:
+        job.close()
+    reports = job.reports()
+    curve = job.curve()
+    difference = trainer.difference(curve, losses) if dtype == "f32" else abs(curve[-1] / losses[-1] - 1)
+    return Row(dtype, strategy, form, n, steps, reports[0]["param"], difference, bits(job),
+               [{name: value * steps for name, value in report["predicted"].items()} for report in reports],
+               [{name: value - report["filled"][name] for name, value in report["counted"].items()} for report in reports],
+               {kind: size for kind, size in reports[0]["plan"].items() if size}, found, sent)
+
+
+def bits(job):
+    """Padding included, which no step may change."""
+    return hashlib.sha256(repr(job.curve()).encode() + job.params()).hexdigest()[:16]
