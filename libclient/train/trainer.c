@@ -189,7 +189,6 @@ int weightd_train_begin(struct weightd_train *t)
 		wait_publish_max(filled, 1);
 	}
 	r = wait_for(&t->place, filled, 1, &reason);
-	status_enter(&t->status.main, CONTROL_COMPUTING);
 	if (r < 0)
 		return r;
 	t->place.is_starting = false;
