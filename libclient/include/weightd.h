@@ -973,6 +973,44 @@ int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
 		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
 		 struct weightd_diff_result *ret);
 
+/* --- Safetensors files ------------------------------------------------------------------------- */
+
+/*
+ * Single files, written and read piece by piece. They need no server: `w` has the sentences, and need not be connected.
+ */
+struct weightd_safetensors_contents {
+	size_t size; /* set by the caller */
+	const struct weightd_layout *layout; /* names, types and shapes; its offsets do not matter */
+	const void *const *data; /* of each tensor of the layout, by its index; NULL for one without bytes */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread; "write" */
+	void *userdata; /* its argument */
+};
+
+/*
+ * Writes tensors to a new file `name` in a directory, down to the disk, with the header that weightd_save() writes: roles
+ * and units are in its metadata. Tensors keep the order of the layout if each of them is then aligned to its elements.
+ * A failure may leave a part of the file. -EEXIST: something has that name; -EOPNOTSUPP: a type, name or dimension that
+ * safetensors lacks; -ENOSPC, -EDQUOT; -EINVAL: no tensors, or ties; -ECANCELED, by `progress`; other errors of files.
+ */
+int weightd_safetensors_write(struct weightd *w, const char *directory, const char *name,
+			      const struct weightd_safetensors_contents *contents);
+
+struct weightd_safetensors;
+
+/*
+ * Opens a safetensors file and reads its header alone. The caller closes it, before `w`. -EBADMSG: it is damaged, or
+ * none, by the rule that it breaks; other errors of files.
+ */
+int weightd_safetensors_open(struct weightd *w, const char *path, struct weightd_safetensors **ret);
+/* NULL is fine. */
+void weightd_safetensors_close(struct weightd_safetensors *f);
+/* Describes a tensor of the file: `offset` is that in the file, `data` NULL. The file owns the strings. -ENOENT. */
+int weightd_safetensors_find(const struct weightd_safetensors *f, const char *name,
+			     struct weightd_tensor *ret);
+/* Reads these bytes of the file, and no others. -EBADMSG: it is shorter than its header says; other errors of files. */
+int weightd_safetensors_read(struct weightd_safetensors *f, uint64_t offset, void *ret,
+			     uint64_t size);
+
 /* --- Model directories --------------------------------------------------------------------------- */
 
 struct weightd_model_dir;

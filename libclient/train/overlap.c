@@ -221,7 +221,7 @@ int overlap_end(struct weightd_train *t, uint64_t step)
 	pthread_cond_broadcast(&o->changed);
 	pthread_mutex_unlock(&o->lock);
 	status_begin_sums(&t->status);
-	r = wait_for_thread(&t->place, &o->done, step);
+	r = wait_for_thread(&t->place, &o->done, step, "sum gradients");
 	status_end_sums(&t->status);
 	if (r < 0)
 		return r;

@@ -19,7 +19,10 @@ from lib import netns, trainer
 # Strategies, and forms of their steps; with overlap, buckets are summed during backward.
 FORMS = (("shared", "fused"), ("shared", "two-phase"), ("shared", "overlap"), ("zero1", "fused"), ("zero1", "two-phase"),
          ("zero1", "overlap"), ("replicated", "two-phase"), ("replicated", "overlap"))
+# Options of the trainer by element type of the parameters. Loss scaling needs steps of two phases.
+TYPES = {"f32": {}, "bf16": {"dtype": "bf16"}, "f16": {"dtype": "f16", "scale": 65536}}
 CURVE_MAX = 2e-6  # for fp32 over 60 steps
+LAST_MAX = 0.02  # of the last loss, for 16 bits
 BUCKET_BYTES = 1000  # several buckets, ragged ones
 BLOCK = 512  # bytes, of st_blocks
 
@@ -27,13 +30,15 @@ BLOCK = 512  # bytes, of st_blocks
 class Row(NamedTuple):
     """
     size              bytes of one copy of the parameters, with the padding between them: S
-    difference        the largest one to the losses of a single process
+    difference        to the losses of a single process in fp32: the largest one; for 16 bits, that of the last loss, as a part of
+                      it
     bits              a hash of the curve and of the parameters
     planned, counted  bytes that each rank moves in all steps: {"read", "written", "sent"}
     memory, pages     bytes of the job by kind: as planned, and as the kernel counts its pages
     sent              bytes on the loopback interface; None: there is no namespace to count them in
     """
 
+    dtype: str
     strategy: str
     form: str
     n: int
@@ -48,12 +53,12 @@ class Row(NamedTuple):
     sent: int | None
 
     def wrong(self, bits):
-        """Sentences about columns that must be equal and are not; `bits` are those of the first row with as many ranks."""
-        found = []
-        if not self.difference <= CURVE_MAX:
-            found.append(f"the losses differ from those of a single process by {self.difference:.2g}, more than {CURVE_MAX:g}")
+        """Sentences about columns that must be equal and are not; `bits` are those of the first row of its block."""
+        found, most = [], CURVE_MAX if self.dtype == "f32" else LAST_MAX
+        if not self.difference <= most:
+            found.append(f"the losses differ from those of a single process by {self.difference:.2g}, more than {most:g}")
         if self.bits != bits:
-            found.append("curve and parameters have other bits than the first row of as many ranks")
+            found.append("curve and parameters have other bits than the first row of the block")
         found += [f"rank {rank} moved {counted}, and the plan has {planned}"
                   for rank, (planned, counted) in enumerate(zip(self.planned, self.counted)) if planned != counted]
         kinds = sorted(self.memory.keys() | self.pages.keys())
@@ -109,12 +114,17 @@ def pages(pid):
     return found
 
 
-def measure(daemon, folder, net, strategy, form, n, steps, **model):
+def forms(dtype):
+    """Pairs of strategy and form that the type has."""
+    return [(strategy, form) for strategy, form in FORMS if form != "fused" or "scale" not in TYPES[dtype]]
+
+
+def measure(daemon, folder, net, dtype, strategy, form, n, steps):
     """Runs the trainer. AssertionError: a rank failed."""
-    losses, _ = trainer.oracle(folder / "oracle", steps=steps, **model)
+    losses, _ = trainer.oracle(folder / "oracle", steps=steps)
     overlaps = form == "overlap"
-    job = trainer.Job(daemon, folder / f"{strategy}-{form}-{n}", n, steps=steps, strategy=strategy, hold_at=steps,
-                      form="two-phase" if overlaps else form, overlap=overlaps, bucket_bytes=BUCKET_BYTES, **model)
+    job = trainer.Job(daemon, folder / f"{dtype}-{strategy}-{form}-{n}", n, steps=steps, strategy=strategy, hold_at=steps,
+                      form="two-phase" if overlaps else form, overlap=overlaps, bucket_bytes=BUCKET_BYTES, **TYPES[dtype])
     try:
         before = net.sent() if net else None
         ranks = job.start_all(prefix=net.prefix if net else ())
@@ -128,7 +138,9 @@ def measure(daemon, folder, net, strategy, form, n, steps, **model):
     finally:
         job.close()
     reports = job.reports()
-    return Row(strategy, form, n, steps, reports[0]["param"], trainer.difference(job.curve(), losses), bits(job),
+    curve = job.curve()
+    difference = trainer.difference(curve, losses) if dtype == "f32" else abs(curve[-1] / losses[-1] - 1)
+    return Row(dtype, strategy, form, n, steps, reports[0]["param"], difference, bits(job),
                [{name: value * steps for name, value in report["predicted"].items()} for report in reports],
                [{name: value - report["filled"][name] for name, value in report["counted"].items()} for report in reports],
                {kind: size for kind, size in reports[0]["plan"].items() if size}, found, sent)

@@ -394,7 +394,8 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	return wait_for_found(p, word, value, reason, NULL);
 }
 
-int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value)
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value,
+		    const char *what)
 {
 	uint64_t checked_ns = num_now_ns();
 	int r = 0;
@@ -407,12 +408,12 @@ int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t va
 			break;
 		if (is_interrupted && p->is_interruptible)
 			r = train_fail(-EINTR,
-				       "a signal interrupted rank %u, which summed gradients; call "
-				       "again to continue",
-				       p->rank);
+				       "a signal interrupted rank %u, which was to %s; call again to "
+				       "continue",
+				       p->rank, what);
 		else if (num_now_ns() - checked_ns >= CHECK_NS) {
 			checked_ns = num_now_ns();
-			r = wait_check_removed(p, "sum gradients");
+			r = wait_check_removed(p, what);
 		}
 	}
 	atomic_fetch_sub(&word->n_waiters, 1);

@@ -88,8 +88,12 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		   const struct wait_reason *reason,
 		   uint32_t (*find_rank)(const struct wait_reason *reason));
 
-/* Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence. */
-int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value);
+/*
+ * Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence about
+ * `what` the thread does: "sum gradients".
+ */
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value,
+		    const char *what);
 
 /* -ESTALE with a sentence: the job was removed, and this rank cannot do `what`. 0: it was not, or weightd is away. */
 int wait_check_removed(struct wait_place *p, const char *what);

@@ -32,6 +32,23 @@ struct control_word {
 	_Atomic uint32_t n_waiters; /* may be too high after a kill: only wakes in vain */
 };
 
+#define CONTROL_SENTENCE 512
+#define CONTROL_SAVE_SHIFT 8 /* bits of a save's number below the step */
+
+/*
+ * A save of all ranks, by its number: the step << 8 | its place among the saves after that step. Rank 0 makes the folder,
+ * and ends the save once each rank has written its files; see save/saving.c.
+ */
+struct control_save {
+	struct control_word
+		begun; /* the newest save that the rank takes part in; in the head: whose folder is there */
+	struct control_word
+		ended; /* the newest one whose files are written; in the head: that has its place; or failed */
+	uint64_t tag; /* in the head: of the name of the folder, while it is filled */
+	int32_t result; /* of `ended`: 0, or -errno with the sentence */
+	char sentence[CONTROL_SENTENCE];
+};
+
 /* First 4096 bytes. */
 struct control_head {
 	_Atomic uint64_t step; /* newest committed step, for lists of jobs; a hint */
@@ -40,7 +57,9 @@ struct control_head {
 	uint32_t n_ranks;
 	uint32_t state_size;
 	uint32_t pad;
-	struct control_word filled; /* 1: PARAM has its first values */
+	struct control_word
+		filled; /* PARAM has its first values: 1 + the step of the checkpoint that they are from, or 1 */
+	struct control_save save;
 };
 
 /* Journal: the block being updated. Steps up to 2^31, blocks up to 2^32. */
@@ -107,6 +126,9 @@ struct control_rank {
 	uint64_t traffic_read, traffic_written; /* since the job began; hints */
 	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
 	struct control_word write; /* control_write(): values written between steps */
+	struct control_word
+		loaded; /* its part is that of a checkpoint: 1 + its step. Meaningless once the job took a step */
+	struct control_save save;
 };
 
 /* Activities of a rank, for people. */

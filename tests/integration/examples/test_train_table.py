@@ -8,11 +8,12 @@ from table import rows
 
 pytestmark = pytest.mark.plain  # test_ddp and test_zero run the same programs
 
-GOOD = rows.Row("zero1", "fused", 2, 10, 8448, 1e-7, "b1", [{"read": 10, "written": 20, "sent": 0}] * 2,
+GOOD = rows.Row("f32", "zero1", "fused", 2, 10, 8448, 1e-7, "b1", [{"read": 10, "written": 20, "sent": 0}] * 2,
                 [{"read": 10, "written": 20, "sent": 0}] * 2, {"PARAM": 8192}, {"PARAM": 8192}, 0)
 WRONG = {
     "losses": ({"difference": 1e-5}, "differ from those of a single process by 1e-05"),
     "no losses": ({"difference": float("nan")}, "differ from those of a single process by nan"),
+    "losses of 16 bits": ({"dtype": "bf16", "difference": 0.03}, "by 0.03, more than 0.02"),
     "bits": ({"bits": "b2"}, "other bits"),
     "bytes": ({"counted": [GOOD.counted[0], {"read": 10, "written": 21, "sent": 0}]}, "rank 1 moved"),
     "memory": ({"pages": {"PARAM": 4096}}, "PARAM: the kernel has 4,096 bytes, and the plan 8,192"),
@@ -33,9 +34,10 @@ def test_table_has_a_line_for_each_strategy_and_each_skipped_check():
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     shown = [words for words in map(str.split, lines) if tuple(words[:2]) in rows.FORMS]
-    assert [tuple(words[:2]) for words in shown] == 2 * list(rows.FORMS)
+    assert [tuple(words[:2]) for words in shown] == 2 * [row for dtype in rows.TYPES for row in rows.forms(dtype)]
     assert all(words[3] == "A" and words[4] == words[5] and words[7] == words[8] for words in shown), done.stdout
-    assert {words[4] for words in shown[:len(rows.FORMS)]} == {"0"} and "0" not in {words[4] for words in shown[len(rows.FORMS):]}
+    assert {words[4] == "0" for words in shown[:len(shown) // 2]} == {True}, "one rank"
+    assert {words[4] == "0" for words in shown[len(shown) // 2:]} == {False}, "two ranks"
     assert max(map(len, lines)) <= 80, done.stdout
     assert sum(line.startswith("skipped: ") for line in lines) >= 8 and "FLAT-8" in done.stdout
 
@@ -62,7 +64,7 @@ def test_table_fails_with_the_sentences(tmp_path):
                                     'before=$last; done\n[ -z "$report" ] || [ "$LOCAL_RANK" = 0 ] || '
                                     'sed -i \'s/"counted": {"read": /&7/\' "$report"\n')
     (programs / "train").chmod(0o755)
-    done = subprocess.run([features.ROOT / "tests/table/run", "--ranks", "2", "--steps", "3"], capture_output=True, text=True,
+    done = subprocess.run([features.ROOT / "tests/table/run", "--ranks", "2", "--types", "f32", "--steps", "3"], capture_output=True, text=True,
                           timeout=100, env=os.environ | {"WEIGHTD_BUILD": str(tmp_path), "WEIGHTD_LIBRARY": str(features.LIBRARY)})
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "WRONG: shared, fused, n = 2: rank 1 moved" in done.stdout
+    assert "WRONG: shared, fused, f32, n = 2: rank 1 moved" in done.stdout
