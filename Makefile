@@ -431,7 +431,7 @@ digest-kernel: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san check-all flaky lint format demo demo-train train-table bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama perfetto guest
+.PHONY: check check-san check-all flaky lint format demo demo-train train-table bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama deepspeed perfetto guest
 
 # The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
@@ -567,7 +567,8 @@ train-table: all
 bench: deps
 	$(Q)$(MAKE) --no-print-directory model
 	$(Q)$(if $(filter sync train,$(or $(BENCH),sync)),packaging/install-deps bench)
-	$(Q)$(if $(filter train,$(BENCH)),$(MAKE) --no-print-directory torch2)
+	$(Q)$(if $(filter train train-step,$(BENCH)),$(MAKE) --no-print-directory torch2)
+	$(Q)$(if $(filter train train-step,$(BENCH)),-$(MAKE) --no-print-directory deepspeed)
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
 
@@ -617,6 +618,10 @@ fetch-programs: torch2
 
 fetch-llama: torch2
 	$(Q)packaging/fetch-programs build/programs llama
+
+# Likewise: a peer of the benches of training, which compiles for minutes.
+deepspeed: torch2
+	$(Q)packaging/fetch-deepspeed build/deepspeed
 
 # Only where asked for, as torch2 is: for the test that opens a timeline with it.
 perfetto: | deps
@@ -744,7 +749,7 @@ uninstall:
 
 # Keeps downloads: they are no build product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama deepspeed perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -769,6 +774,7 @@ help:
 	@echo 'make torch2     today'"'"'s torch and transformers into build/torch2 (1.1 GB), for the tests that want both versions'
 	@echo 'make fetch-programs  diffusers, peft and their like into build/programs (250 MB), for the tests that run them unmodified;'
 	@echo '                make fetch-llama adds llama-cpp-python, which takes 15 minutes to build'
+	@echo 'make deepspeed  DeepSpeed into build/deepspeed (35 MB), for make bench BENCH="train train-step"; compiles for minutes'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'

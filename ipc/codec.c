@@ -150,6 +150,11 @@ static bool job_remove_ok(const struct wire_request *m)
 	return STRING_OK(m->job_remove.name);
 }
 
+static bool job_view_ok(const struct wire_request *m)
+{
+	return STRING_OK(m->job_view.name);
+}
+
 static const struct {
 	uint32_t size;
 	uint32_t n_fds;
@@ -183,6 +188,7 @@ static const struct {
 	[WIRE_JOB_DESCRIPTION] = {sizeof(struct wire_job_key), 0, job_description_ok},
 	[WIRE_JOB_LEAVE] = {sizeof(struct wire_job_leave), 0, job_leave_ok},
 	[WIRE_JOB_REMOVE] = {sizeof(struct wire_job_remove), 0, job_remove_ok},
+	[WIRE_JOB_VIEW] = {sizeof(struct wire_job_view), 0, job_view_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -251,6 +257,12 @@ static bool list_reply_ok(const struct wire_reply *m)
 	       is_zero(m->list.records + used, sizeof(m->list.records) - used);
 }
 
+static bool job_view_reply_ok(const struct wire_reply *m)
+{
+	return !m->job_view.pad && m->job_view.n_ranks >= 1 &&
+	       m->job_view.n_ranks <= WIRE_JOB_RANKS_MAX;
+}
+
 static const struct {
 	uint32_t size;
 	uint32_t n_fds;
@@ -284,6 +296,7 @@ static const struct {
 	[WIRE_JOB_DESCRIPTION] = {0, 1, NULL},
 	[WIRE_JOB_LEAVE] = {0, 0, NULL},
 	[WIRE_JOB_REMOVE] = {0, 0, NULL},
+	[WIRE_JOB_VIEW] = {sizeof(struct wire_job_view_reply), 2, job_view_reply_ok},
 };
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)

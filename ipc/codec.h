@@ -40,6 +40,7 @@ struct wire_request {
 		struct wire_job_key job_description;
 		struct wire_job_leave job_leave;
 		struct wire_job_remove job_remove;
+		struct wire_job_view job_view;
 	};
 };
 
@@ -62,6 +63,7 @@ struct wire_reply {
 		struct wire_layout_reply layout;
 		struct wire_files_reply files;
 		struct wire_job_join_reply job_join;
+		struct wire_job_view_reply job_view;
 	};
 };
 

@@ -55,6 +55,7 @@ enum wire_op {
 	WIRE_JOB_DESCRIPTION = 26,
 	WIRE_JOB_LEAVE = 27,
 	WIRE_JOB_REMOVE = 28,
+	WIRE_JOB_VIEW = 29,
 	WIRE_OP_END,
 
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
@@ -83,6 +84,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 	4u /* both ends': images, files, and the requests of both; a client without it attaches no image */
 
 #define WIRE_FEATURE_JOBS 8u /* the server's: it answers the requests about jobs */
+#define WIRE_FEATURE_JOB_VIEW 16u /* the server's: it answers WIRE_JOB_VIEW */
 
 struct wire_hello {
 	uint32_t version;
@@ -677,6 +679,22 @@ struct wire_job_remove {
 	char name[WIRE_NAME_SIZE];
 };
 static_assert(sizeof(struct wire_job_remove) == 128, "wire_job_remove is ABI");
+
+/*
+ * --- job view: what a process that is no rank may see of a job. By its owner or an administrator. ---
+ * The reply carries the memfd of the description, and part 0, read-only. The bytes of part 0 are those of ranks, which may
+ * have written anything. -ENODATA: no rank has joined.
+ */
+struct wire_job_view {
+	char name[WIRE_NAME_SIZE];
+};
+static_assert(sizeof(struct wire_job_view) == 128, "wire_job_view is ABI");
+
+struct wire_job_view_reply {
+	uint32_t n_ranks; /* 1 to WIRE_JOB_RANKS_MAX */
+	uint32_t pad;
+};
+static_assert(sizeof(struct wire_job_view_reply) == 8, "wire_job_view_reply is ABI");
 
 struct wire_job_record {
 	char name[WIRE_NAME_SIZE];

@@ -34,7 +34,7 @@ int job_check_server(struct weightd *w)
 			    w->path, weightd_release());
 }
 
-static int put_name(struct weightd *w, const char *name, char field[WIRE_NAME_SIZE])
+int job_put_name(struct weightd *w, const char *name, char field[WIRE_NAME_SIZE])
 {
 	if (name[0] && codec_put_string(field, WIRE_NAME_SIZE, name) == 0)
 		return 0;
@@ -146,7 +146,7 @@ int weightd_job_create(struct weightd *w, const char *name,
 	};
 	struct wire_job_create *create = &call.request.job_create;
 	struct sentence said;
-	int r = put_name(w, name, create->name);
+	int r = job_put_name(w, name, create->name);
 
 	if (r == 0)
 		r = copy_options(w, options, create);
@@ -175,7 +175,7 @@ int weightd_job_remove(struct weightd *w, const char *name)
 		.again = client_not_again,
 		.subject = (void *)name,
 	};
-	int r = put_name(w, name, call.request.job_remove.name);
+	int r = job_put_name(w, name, call.request.job_remove.name);
 
 	if (r == 0)
 		r = job_check_server(w);
@@ -199,12 +199,29 @@ static int read_description(int fd, void *to, uint64_t size)
 	return 0;
 }
 
+int job_description_read(int fd, void **ret, uint64_t *ret_size)
+{
+	cleanup(freep) void *description = NULL;
+	uint64_t size;
+	int r = fd_size(fd, &size);
+
+	if (r == 0 && size > WIRE_DESCRIPTION_MAX)
+		r = -EBADMSG;
+	if (r == 0)
+		description = malloc(size ? size : 1);
+	if (r == 0)
+		r = description ? read_description(fd, description, size) : -ENOMEM;
+	if (r < 0)
+		return r;
+	*ret = take_ptr(description);
+	*ret_size = size;
+	return 0;
+}
+
 int weightd_job_description(struct weightd *w, const char *token, void **ret, uint64_t *ret_size)
 {
 	struct client_call call = {.op = WIRE_JOB_DESCRIPTION};
 	cleanup(fd_closep) int fd = -1;
-	cleanup(freep) void *description = NULL;
-	uint64_t size;
 	int r = job_token_parse(w, token, &call.request.job_description);
 
 	if (r == 0)
@@ -214,18 +231,9 @@ int weightd_job_description(struct weightd *w, const char *token, void **ret, ui
 	if (r < 0)
 		return r;
 	fd = take_fd(call.reply_fds[0]);
-	r = fd_size(fd, &size);
-	if (r == 0 && size > WIRE_DESCRIPTION_MAX)
-		r = -EBADMSG;
-	if (r == 0)
-		description = malloc(size ? size : 1);
-	if (r == 0)
-		r = description ? read_description(fd, description, size) : -ENOMEM;
-	if (r < 0)
-		return sentence_set(&w->sentence, r,
+	r = job_description_read(fd, ret, ret_size);
+	return r < 0 ? sentence_set(&w->sentence, r,
 				    "the description of job '%s' cannot be read: %s",
-				    call.request.job_description.name, strerror(-r));
-	*ret = take_ptr(description);
-	*ret_size = size;
-	return 0;
+				    call.request.job_description.name, strerror(-r))
+		     : 0;
 }

@@ -12,3 +12,9 @@ int job_token_parse(struct weightd *w, const char *text, struct wire_job_key *re
 
 /* -EOPNOTSUPP: the server is older than jobs; -ENOTCONN. */
 int job_check_server(struct weightd *w);
+
+/* Copies a job's name. -EINVAL, with a sentence. */
+int job_put_name(struct weightd *w, const char *name, char field[WIRE_NAME_SIZE]);
+
+/* All of the description in a descriptor, for the caller to free(). -EBADMSG: it is too large. */
+int job_description_read(int fd, void **ret, uint64_t *ret_size);

@@ -22,6 +22,7 @@ struct weightd {
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	bool has_images; /* the server announced WIRE_FEATURE_IMAGE */
 	bool has_jobs; /* the server announced WIRE_FEATURE_JOBS */
+	bool has_job_views; /* ... and WIRE_FEATURE_JOB_VIEW */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* the caller has closed the connection */

@@ -65,6 +65,7 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
 	w->has_images = reply->features & WIRE_FEATURE_IMAGE;
 	w->has_jobs = reply->features & WIRE_FEATURE_JOBS;
+	w->has_job_views = reply->features & WIRE_FEATURE_JOB_VIEW;
 }
 
 int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p)

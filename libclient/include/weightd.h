@@ -973,6 +973,44 @@ int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
 		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
 		 struct weightd_diff_result *ret);
 
+/* --- Safetensors files ------------------------------------------------------------------------- */
+
+/*
+ * Single files, written and read piece by piece. They need no server: `w` has the sentences, and need not be connected.
+ */
+struct weightd_safetensors_contents {
+	size_t size; /* set by the caller */
+	const struct weightd_layout *layout; /* names, types and shapes; its offsets do not matter */
+	const void *const *data; /* of each tensor of the layout, by its index; NULL for one without bytes */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread; "write" */
+	void *userdata; /* its argument */
+};
+
+/*
+ * Writes tensors to a new file `name` in a directory, down to the disk, with the header that weightd_save() writes: roles
+ * and units are in its metadata. Tensors keep the order of the layout if each of them is then aligned to its elements.
+ * A failure may leave a part of the file. -EEXIST: something has that name; -EOPNOTSUPP: a type, name or dimension that
+ * safetensors lacks; -ENOSPC, -EDQUOT; -EINVAL: no tensors, or ties; -ECANCELED, by `progress`; other errors of files.
+ */
+int weightd_safetensors_write(struct weightd *w, const char *directory, const char *name,
+			      const struct weightd_safetensors_contents *contents);
+
+struct weightd_safetensors;
+
+/*
+ * Opens a safetensors file and reads its header alone. The caller closes it, before `w`. -EBADMSG: it is damaged, or
+ * none, by the rule that it breaks; other errors of files.
+ */
+int weightd_safetensors_open(struct weightd *w, const char *path, struct weightd_safetensors **ret);
+/* NULL is fine. */
+void weightd_safetensors_close(struct weightd_safetensors *f);
+/* Describes a tensor of the file: `offset` is that in the file, `data` NULL. The file owns the strings. -ENOENT. */
+int weightd_safetensors_find(const struct weightd_safetensors *f, const char *name,
+			     struct weightd_tensor *ret);
+/* Reads these bytes of the file, and no others. -EBADMSG: it is shorter than its header says; other errors of files. */
+int weightd_safetensors_read(struct weightd_safetensors *f, uint64_t offset, void *ret,
+			     uint64_t size);
+
 /* --- Model directories --------------------------------------------------------------------------- */
 
 struct weightd_model_dir;
@@ -1386,6 +1424,34 @@ void weightd_job_free(struct weightd_job *j);
 
 /* Removes a job by its name: its owner, or an administrator. Ranks keep what they have mapped. -ENOENT, -EACCES. */
 int weightd_job_remove(struct weightd *w, const char *name);
+
+/*
+ * A job as a process sees it that is no rank: the description, part 0, and the processes of the ranks. Nothing of the job can
+ * be written through it, and it does not keep a job alive, but the memory of part 0. In a process that is a rank of the job, a
+ * view that was freed keeps its descriptor until the rank is freed, too: the kernel would take the rank's lock.
+ */
+struct weightd_job_view;
+
+/*
+ * Views a job by its name: its owner, or an administrator. The caller owns the result, which does not need the connection.
+ * -ENOENT: no such job; -EACCES: another user's; -ENODATA: no rank has joined yet; -EOPNOTSUPP: the server is too old.
+ */
+int weightd_job_view(struct weightd *w, const char *name, struct weightd_job_view **ret);
+void weightd_job_view_free(struct weightd_job_view *v);
+uint32_t weightd_job_view_n_ranks(const struct weightd_job_view *v);
+/* The description of the first rank, owned by the view. */
+const void *weightd_job_view_description(const struct weightd_job_view *v, uint64_t *ret_size);
+/*
+ * Copies bytes of part 0, and returns how many: fewer at its end. The ranks write them meanwhile, each 8 bytes at a multiple of
+ * 8 at once; they may have any value, and must not be trusted. Errors of pread().
+ */
+int64_t weightd_job_view_read(const struct weightd_job_view *v, void *to, uint64_t size,
+			      uint64_t offset);
+/*
+ * The process that is a rank, as weightd_job_holder() returns it. One that acts for a dead rank (weightd_job_hold()) does not
+ * count.
+ */
+int weightd_job_view_holder(const struct weightd_job_view *v, uint32_t rank);
 
 struct weightd_job_info {
 	size_t size;

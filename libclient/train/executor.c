@@ -17,6 +17,7 @@ static int compute_run(struct step *s, const struct plan_op *op)
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
 					     .step = s->number,
+					     .topic = CONTROL_GRADIENTS,
 					     .what = "hand over its gradients",
 					     .for_successor = true};
 		int r = wait_for(&t->place, &arena_rank(&t->arena, rank)->grad, s->number, &reason);
@@ -54,6 +55,7 @@ static int decide_run(struct step *s, const struct plan_op *op)
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
 					     .step = s->number,
+					     .topic = CONTROL_SUMS,
 					     .what = "sum its part of the gradients",
 					     .elements = {t->plan->cuts[rank],
 							  t->plan->cuts[rank + 1]}};
@@ -105,6 +107,7 @@ static int commit_run(struct step *s, const struct plan_op *op)
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
 					     .step = s->until,
+					     .topic = CONTROL_PARAMETERS,
 					     .what = "update its parameters",
 					     .elements = plan_updated(t->plan, rank)};
 		int r = finish_wait(s, &arena_rank(&t->arena, rank)->param, s->until, &reason,

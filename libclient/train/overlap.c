@@ -45,6 +45,7 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 	struct overlap *o = &t->overlap;
 	struct wait_reason reason = {.rank = rank,
 				     .step = step,
+				     .topic = CONTROL_GRADIENTS,
 				     .what = "hand over a bucket of gradients",
 				     .elements = t->plan->buckets[bucket],
 				     .for_successor = true};
@@ -144,6 +145,7 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 		return r;
 	memcpy(&o->place, place, sizeof(o->place)); /* ours, until the thread starts */
 	o->place.spins = false; /* backward has the CPU */
+	o->place.lane = &t->status.thread;
 	o->place.is_interruptible = o->place.asks_server = false; /* the caller's thread does */
 	pthread_mutex_init(&o->lock, NULL);
 	pthread_cond_init(&o->changed, NULL);
@@ -218,7 +220,9 @@ int overlap_end(struct weightd_train *t, uint64_t step)
 	o->is_complete = true;
 	pthread_cond_broadcast(&o->changed);
 	pthread_mutex_unlock(&o->lock);
-	r = wait_for_thread(&t->place, &o->done, step);
+	status_begin_sums(&t->status);
+	r = wait_for_thread(&t->place, &o->done, step, "sum gradients");
+	status_end_sums(&t->status);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&o->lock);

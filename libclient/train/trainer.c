@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "libclient/train/engine/isa.h"
 #include "libclient/train/executor.h"
 #include "libclient/train/fill.h"
+#include "libclient/train/loaded.h"
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/saved.h"
@@ -47,6 +49,7 @@ uint64_t trainer_version(const struct weightd_train *t, uint64_t step)
 void trainer_complete(struct weightd_train *t, uint64_t step)
 {
 	t->step = step;
+	status_complete(&t->status, step);
 	if (!t->has_met_all)
 		wait_place_meet(&t->place);
 	t->has_met_all = true;
@@ -71,10 +74,32 @@ static int open_memory(struct weightd_train *t)
 	return r < 0 ? r : handover_init(t);
 }
 
+static void abandon(struct control_save *save, uint64_t number, uint32_t rank)
+{
+	if (trainer_word(&save->ended) >= number)
+		return;
+	save->result = -EOWNERDEAD;
+	(void)snprintf(save->sentence, sizeof(save->sentence),
+		       "rank %u was killed during the save of step %" PRIu64 "; save again", rank,
+		       number >> CONTROL_SAVE_SHIFT);
+	wait_publish(&save->ended, number);
+}
+
+/* A save that the process before was in will not be continued. */
+static void open_abandon_save(struct weightd_train *t)
+{
+	struct control_save *save = &trainer_words(t)->save;
+	uint64_t number = trainer_word(&save->begun);
+
+	abandon(save, number, t->arena.rank);
+	if (t->arena.rank == 0)
+		abandon(&arena_head(&t->arena)->save, number, 0);
+}
+
 /* Gradients that this rank handed over are the step that it was in. */
 static int open_finish_step(struct weightd_train *t)
 {
-	uint64_t step = trainer_word(&trainer_words(t)->grad);
+	uint64_t step = loaded_open(t);
 	int r = saved_restore(t, step);
 
 	if (!r)
@@ -126,12 +151,16 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 		return r;
 	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, &o);
 	t->place.is_starting = true;
+	status_init(&t->status, arena_status(&t->arena, rank));
+	t->place.lane = &t->status.main;
 	t->norm = NAN;
+	open_abandon_save(t);
 	r = open_memory(t);
 	if (!r)
 		r = open_finish_step(t);
 	if (r < 0)
 		return r;
+	status_enter(&t->status.main, CONTROL_COMPUTING);
 	*ret = take_ptr(t);
 	return 0;
 }
@@ -141,6 +170,8 @@ void weightd_train_free(struct weightd_train *t)
 	if (!t)
 		return;
 	if (t->pid == getpid()) {
+		if (t->saving.state)
+			t->saving.end(t);
 		overlap_deinit(t);
 		if (t->arena.job)
 			arena_close(&t->arena);
@@ -157,12 +188,16 @@ int weightd_train_close(struct weightd_train *t)
 {
 	int r = trainer_check(t);
 
+	if (!r && t->saving.state)
+		r = t->saving.wait(t);
 	/* With staleness, the last updates are still to be made. */
 	if (!r && t->is_begun)
 		r = executor_advance(t, t->step, t->step);
 	if (r < 0)
 		return r;
 	r = weightd_job_leave(t->arena.job);
+	if (r == 0)
+		status_enter(&t->status.main, CONTROL_DONE);
 	return r < 0 ? train_fail(r, "%s", weightd_error(t->w)) : 0;
 }
 
@@ -171,16 +206,22 @@ int weightd_train_close(struct weightd_train *t)
 int weightd_train_begin(struct weightd_train *t)
 {
 	struct control_word *filled = &arena_head(&t->arena)->filled;
-	struct wait_reason reason = {.what = "fill the parameters", .for_successor = true};
+	struct wait_reason reason = {.topic = CONTROL_FIRST_VALUES,
+				     .what = "fill the parameters",
+				     .for_successor = true};
 	int r = trainer_check(t);
 
 	if (r < 0 || t->is_begun)
 		return r;
 	if (t->arena.rank == 0) {
 		fill_end(t);
-		wait_publish_max(filled, 1);
+		if (!t->loaded.is_there)
+			wait_publish_max(filled, 1);
 	}
-	r = wait_for(&t->place, filled, 1, &reason);
+	r = t->loaded.is_there ? loaded_settle(t) : wait_for(&t->place, filled, 1, &reason);
+	if (!r)
+		r = loaded_adopt(t, trainer_word(filled) - 1);
+	status_enter(&t->status.main, CONTROL_COMPUTING);
 	if (r < 0)
 		return r;
 	t->place.is_starting = false;

@@ -15,6 +15,20 @@
 #include "libclient/train/overlap.h"
 #include "libclient/train/touched.h"
 
+/* Values that a job without a step has from a checkpoint. */
+struct trainer_loaded {
+	bool is_there;
+	uint64_t step, n_skipped;
+	struct control_scale scale;
+};
+
+/* A save in the background; its room is above this one. */
+struct trainer_saving {
+	struct saving *state; /* NULL: nothing was saved yet */
+	int (*wait)(struct weightd_train *t);
+	void (*end)(struct weightd_train *t); /* cancels it, and frees the state */
+};
+
 /* Values written between steps, by this process. */
 struct write {
 	uint64_t step; /* committed steps; the number is about them */
@@ -28,6 +42,7 @@ struct weightd_train {
 	pid_t pid; /* a forked child is no rank */
 	struct arena arena;
 	struct wait_place place;
+	struct status status;
 	bool is_begun;
 	bool has_met_all; /* all ranks took part in a step */
 	uint64_t step; /* completed by this rank: its gradients are handed over, and the update that goes with it is done */
@@ -40,6 +55,8 @@ struct weightd_train {
 	double norm;
 	uint64_t nan_step; /* to be reported: a step that changed nothing because of a rank's loss; 0: none */
 	uint32_t nan_rank;
+	struct trainer_loaded loaded;
+	struct trainer_saving saving;
 	_Atomic uint64_t n_read,
 		n_written; /* bytes of memory of other ranks; the overlap thread counts, too */
 };

@@ -91,6 +91,8 @@ static int update_hand_over(struct weightd_train *t, const struct weightd_update
 	if (r < 0)
 		return r;
 	saved_write(t, u, step);
+	if (u->has_loss)
+		status_set_loss(&t->status, u->loss);
 	kernels_fence(); /* the caller may have written GRAD with non-temporal stores */
 	handover_complete(t, step);
 	wait_publish(&words->grad, step);
@@ -139,12 +141,16 @@ int weightd_train_update(struct weightd_train *t, const struct weightd_update *u
 		r = given_copy(u, GIVEN_UPDATE_MIN, &own, sizeof(own), "struct weightd_update");
 	if (!r && !t->is_begun)
 		r = train_fail(-EINVAL, "call weightd_train_begin() before the first step");
-	if (!r)
-		r = update_hand_over(t, &own, step);
-	if (!r)
-		r = update_advance(t, step);
 	if (r < 0)
 		return r;
+	status_enter(&t->status.main, CONTROL_UPDATING);
+	r = update_hand_over(t, &own, step);
+	if (!r)
+		r = update_advance(t, step);
+	if (r < 0) {
+		status_enter(&t->status.main, CONTROL_COMPUTING);
+		return r;
+	}
 	trainer_complete(t, step);
 	return update_result(t);
 }

@@ -43,6 +43,8 @@ static const struct {
 	{&verb_exec, "Programs"},
 	{&verb_export, NULL},
 	{&verb_train_run, "Training"},
+	{&verb_train_status, NULL},
+	{&verb_train_metrics, NULL},
 	{&verb_train_profile, NULL},
 	{&verb_stat, "The server"},
 	{&verb_devices, NULL},

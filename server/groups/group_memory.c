@@ -283,6 +283,11 @@ int group_memory_open(const struct group_memory *m, unsigned part, int *ret_fd)
 	return backend_host.writable(m->parts[part].probe_fd, ret_fd);
 }
 
+int group_memory_view(const struct group_memory *m, int *ret_fd)
+{
+	return backend_host.reader(m->parts[0].probe_fd, ret_fd);
+}
+
 uint64_t group_memory_step(const struct group_memory *m)
 {
 	uint64_t step = 0;

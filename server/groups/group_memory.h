@@ -70,6 +70,9 @@ bool group_memory_has(const struct group_memory *m, const struct wire_job_part *
 /* A new descriptor, with an offset of its own, that can write a part. */
 int group_memory_open(const struct group_memory *m, unsigned part, int *ret_fd);
 
+/* A new descriptor, with an offset and a lease of its own, that can read part 0. */
+int group_memory_view(const struct group_memory *m, int *ret_fd);
+
 /* The first eight bytes of part 0; read, never mapped, since a rank may remove the pages. */
 uint64_t group_memory_step(const struct group_memory *m);
 

@@ -51,14 +51,14 @@ struct writer_group *group_lookup_rank(struct session *s, const char *name,
 	return g;
 }
 
-struct writer_group *group_lookup_owned(struct session *s, const char *name)
+struct writer_group *group_lookup_owned(struct session *s, const char *name, const char *act)
 {
 	struct writer_group *g = find_named(s, name);
 
 	if (!g || access_owns(&g->access, &s->peer))
 		return g;
-	group_refuse(s, g, "remove");
-	session_fail(s, -EACCES, "uid %u may not remove job '%s'; its owner is uid %u", s->peer.uid,
-		     g->name, g->access.uid);
+	group_refuse(s, g, act);
+	session_fail(s, -EACCES, "uid %u may not %s job '%s'; its owner is uid %u", s->peer.uid,
+		     act, g->name, g->access.uid);
 	return NULL;
 }

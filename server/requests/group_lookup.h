@@ -17,5 +17,5 @@ struct writer_group;
 struct writer_group *group_lookup_rank(struct session *s, const char *name,
 				       const uint8_t token[WIRE_TOKEN_SIZE]);
 
-/* The job of that name, for its owner or an administrator. NULL: likewise. */
-struct writer_group *group_lookup_owned(struct session *s, const char *name);
+/* The job of that name, for its owner or an administrator to `act` on it: "remove", "view". NULL: likewise. */
+struct writer_group *group_lookup_owned(struct session *s, const char *name, const char *act);

@@ -266,7 +266,7 @@ void group_request_leave(struct session *s, const struct wire_job_leave *leave)
 
 void group_request_remove(struct session *s, const char *name)
 {
-	struct writer_group *g = group_lookup_owned(s, name);
+	struct writer_group *g = group_lookup_owned(s, name, "remove");
 	struct wire_reply reply = {0};
 
 	if (!g)
@@ -274,4 +274,29 @@ void group_request_remove(struct session *s, const char *name)
 	writer_group_drop(g, NULL);
 	fault_point("job-removed");
 	(void)session_reply(s, WIRE_JOB_REMOVE, &reply, NULL, 0);
+}
+
+/* --- requests of others --- */
+
+void group_request_view(struct session *s, const char *name)
+{
+	struct writer_group *g = group_lookup_owned(s, name, "view");
+	struct wire_reply reply = {0};
+	int out[2], r;
+
+	if (!g)
+		return;
+	if (!g->ready) {
+		session_fail(s, -ENODATA, "no rank has joined job '%s' yet", g->name);
+		return;
+	}
+	r = group_memory_view(g->memory, &out[1]);
+	if (r < 0) {
+		session_fail(s, r, "part 0 of job '%s' cannot be opened: %s", g->name, strerror(-r));
+		return;
+	}
+	out[0] = g->description.fd;
+	reply.job_view.n_ranks = g->n_ranks;
+	(void)session_reply(s, WIRE_JOB_VIEW, &reply, out, 2);
+	(void)fd_close(out[1]);
 }

@@ -17,3 +17,4 @@ void group_request_part(struct session *s, const struct wire_job_index *index);
 void group_request_description(struct session *s, const struct wire_job_key *key);
 void group_request_leave(struct session *s, const struct wire_job_leave *leave);
 void group_request_remove(struct session *s, const char *name);
+void group_request_view(struct session *s, const char *name);

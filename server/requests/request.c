@@ -58,7 +58,8 @@ static void request_hello(struct session *s, const struct wire_request *m, const
 	reply.hello.version = WIRE_VERSION;
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
-	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS;
+	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS |
+			       WIRE_FEATURE_JOB_VIEW;
 	if (store_works(&s->server->store))
 		reply.hello.features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
@@ -693,6 +694,12 @@ static void request_job_remove(struct session *s, const struct wire_request *m, 
 	group_request_remove(s, m->job_remove.name);
 }
 
+static void request_job_view(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	group_request_view(s, m->job_view.name);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
 	[WIRE_HELLO] = request_hello,
@@ -723,6 +730,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_JOB_DESCRIPTION] = request_job_description,
 	[WIRE_JOB_LEAVE] = request_job_leave,
 	[WIRE_JOB_REMOVE] = request_job_remove,
+	[WIRE_JOB_VIEW] = request_job_view,
 };
 
 /* The device that a request names, or NULL. */

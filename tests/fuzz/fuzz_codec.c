@@ -86,6 +86,9 @@ static void check_strings(const struct wire_request *m)
 	case WIRE_JOB_REMOVE:
 		MUST_END(m->job_remove.name);
 		break;
+	case WIRE_JOB_VIEW:
+		MUST_END(m->job_view.name);
+		break;
 	default:
 		break;
 	}
@@ -128,6 +131,8 @@ static void decode_reply(const uint8_t *packet, size_t size, unsigned n_fds)
 	}
 	if ((op == WIRE_LIST || op == WIRE_EVENTS) && m.list.n_records)
 		MUST(m.list.n_records <= sizeof(m.list.records) / m.list.record_size);
+	if (op == WIRE_JOB_VIEW)
+		MUST(m.job_view.n_ranks >= 1 && m.job_view.n_ranks <= WIRE_JOB_RANKS_MAX);
 	again = m;
 	memset(&again.header, 0xff, sizeof(again.header));
 	MUST(codec_seal_reply(&again, op, m.header.serial) == size);

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Writes the corpora of fuzz_codec, fuzz_gguf, fuzz_layout, fuzz_allocator, fuzz_nldev, fuzz_note, fuzz_sync_* and
-fuzz_train_plan: tests/fuzz/seeds.py
+fuzz_train_*: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -65,6 +65,7 @@ MESSAGES = {
     "job-description": packet(26, text("train", 128) + TOKEN),
     "job-leave": packet(27, struct.pack("<QII", 9, 1, 0)),
     "job-remove": packet(28, text("train", 128)),
+    "job-view": packet(29, text("train", 128)),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -93,6 +94,7 @@ MESSAGES = {
     "job-description-reply": packet(REPLY | 26, n_fds=1),
     "job-leave-reply": packet(REPLY | 27),
     "job-remove-reply": packet(REPLY | 28),
+    "job-view-reply": packet(REPLY | 29, struct.pack("<II", 4, 0), 2),
     "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
 }
 
@@ -558,12 +560,36 @@ TRAIN_PLANS = {
 }
 
 
+# --- train_status: libclient/train/plan/control.h; plan, process of the ranks, words ---
+
+CONTROL_MAGIC, CONTROL_ABI = 0x4e49415254444757, 2
+
+
+def control_head(ranks, magic=CONTROL_MAGIC, abi=CONTROL_ABI):
+    return struct.pack("<QQIIII", 7, magic, abi, ranks, 4096, 0).ljust(4096, b"\0")
+
+
+def control_words(how, content, process=77):
+    """Of ranks that all have the same bytes, behind a valid head."""
+    return struct.pack("<Bb", 0x80 | how, process) + bytes(4096) + content * (4096 // len(content))
+
+
+TRAIN_STATUS = {
+    "zero": control_words(1, bytes(8)), "ones": control_words(1, b"\xff" * 8), "waits": control_words(1, struct.pack("<Q", 1 << 30 | 0x0112)),
+    "waits-for-none": control_words(1, struct.pack("<Q", 0xff12)), "sums": control_words(1, struct.pack("<QQ", 4, 0x0112)),
+    "gone": control_words(1, b"\1" * 8, 0), "foreign": control_words(0, b"\3" * 8, -1), "many": control_words(2, b"\2" * 8),
+    "head": struct.pack("<Bb", 1, 1) + control_head(3) + bytes(4096), "short": struct.pack("<Bb", 1, 1) + control_head(3),
+    "empty": struct.pack("<Bb", 1, 1) + bytes(8192), "other-ranks": struct.pack("<Bb", 1, 1) + control_head(4) + bytes(4096),
+    "other-form": struct.pack("<Bb", 0, 1) + control_head(1, abi=1) + bytes(4096),
+}
+
+
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "gguf": GGUFS, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
                           "sync_document": DOCUMENTS, "sync_collective_op": OWNED, "sync_engine_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS,
-                          "train_plan": TRAIN_PLANS}.items():
+                          "train_plan": TRAIN_PLANS, "train_status": TRAIN_STATUS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

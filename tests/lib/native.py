@@ -149,6 +149,9 @@ SIGNATURES = {
     "job_fd": (c_int, HANDLE, c_uint32), "job_holder": (c_int, HANDLE, c_uint32), "job_hold": (c_int, HANDLE, c_uint32),
     "job_release": (None, HANDLE, c_uint32), "job_check": (c_int, HANDLE), "job_leave": (c_int, HANDLE),
     "job_free": (None, HANDLE), "job_remove": (c_int, HANDLE, c_char_p),
+    "job_view": (c_int, HANDLE, c_char_p, HANDLES), "job_view_free": (None, HANDLE), "job_view_n_ranks": (c_uint32, HANDLE),
+    "job_view_description": (c_void_p, HANDLE, POINTER(c_uint64)),
+    "job_view_read": (c_int64, HANDLE, c_void_p, c_uint64, c_uint64), "job_view_holder": (c_int, HANDLE, c_uint32),
     "list_jobs": (c_int, HANDLE, HANDLES), "list_job": (POINTER(JobInfo), HANDLE, c_size_t),
 }
 for name_, (result_, *arguments_) in SIGNATURES.items():
@@ -275,6 +278,9 @@ class Client:
     def remove_job(self, name):
         self.check(lib.weightd_job_remove(self.w, name.encode()))
 
+    def view_job(self, name):
+        return JobView(self, self.new(lib.weightd_job_view, self.w, name.encode()))
+
     def jobs(self):
         """By name: their records as dictionaries."""
         handle = self.new(lib.weightd_list_jobs, self.w)
@@ -289,6 +295,36 @@ class Client:
 
     def watch(self):
         return Watch(self, self.new(lib.weightd_watch_new, self.w))
+
+
+class JobView:
+    """A job as a process sees it that is no rank."""
+
+    def __init__(self, client, handle):
+        self.client, self.handle = client, handle
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        lib.weightd_job_view_free(self.handle)
+
+    @property
+    def n_ranks(self):
+        return lib.weightd_job_view_n_ranks(self.handle)
+
+    @property
+    def description(self):
+        size = c_uint64()
+        return ctypes.string_at(lib.weightd_job_view_description(self.handle, byref(size)), size.value)
+
+    def read(self, size, offset=0):
+        buffer = ctypes.create_string_buffer(size)
+        n = self.client.check(lib.weightd_job_view_read(self.handle, buffer, size, offset))
+        return buffer.raw[:n]
+
+    def holder(self, rank):
+        return lib.weightd_job_view_holder(self.handle, rank)
 
 
 class Job:

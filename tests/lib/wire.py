@@ -30,8 +30,8 @@ from lib import features
 HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
-JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE = range(23, 29)
-OPS = range(HELLO, JOB_REMOVE + 1)
+JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE, JOB_VIEW = range(23, 30)
+OPS = range(HELLO, JOB_VIEW + 1)
 REPLY = 0x8000
 ERROR = 0x7fff | REPLY
 VERSION = 1
@@ -50,11 +50,11 @@ BODIES = {  # bodies of requests
     FILES: struct.Struct("<128s 64s Q"),
     JOB_CREATE: struct.Struct("<128s 32s q II"), JOB_JOIN: struct.Struct("<128s 32s 16s II" + "16s Q" * 16),
     JOB_PART: struct.Struct("<Q II"), JOB_DESCRIPTION: struct.Struct("<128s 32s"), JOB_LEAVE: struct.Struct("<Q II"),
-    JOB_REMOVE: struct.Struct("<128s"),
+    JOB_REMOVE: struct.Struct("<128s"), JOB_VIEW: struct.Struct("<128s"),
 }
 N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, SET_FILES, JOB_JOIN)) for op in OPS}
 
-SURVIVES, LAYOUTS, IMAGES, WITH_JOBS = 1, 2, 4, 8  # features, in hello and in the answer to it
+SURVIVES, LAYOUTS, IMAGES, WITH_JOBS, WITH_JOB_VIEWS = 1, 2, 4, 8, 16  # features, in hello and in the answer to it
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
@@ -535,6 +535,11 @@ class Wire:
 
     def remove_job(self, name):
         self.ask(JOB_REMOVE, name.encode())
+
+    def view_job(self, name):
+        """(the number of ranks, descriptors of the description and of part 0)."""
+        reply = self.ask(JOB_VIEW, name.encode())
+        return (struct.unpack("<II", reply.body)[0], *reply.fds)
 
     def job(self, name):
         """Its record; None: there is none, or it is not for us."""

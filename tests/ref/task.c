@@ -87,6 +87,13 @@ static const struct option {
 	OPTION("release", TEXT, release),
 	OPTION("progress", TEXT, progress),
 	OPTION("report", TEXT, report),
+	OPTION("save", TEXT, save),
+	OPTION("save-every", U64, save_every),
+	OPTION("save-from", U64, save_from),
+	OPTION("hold-save", U64, hold_save),
+	OPTION("save-wait", FLAG, save_wait),
+	OPTION("keep", U32, keep),
+	OPTION("load", TEXT, load),
 #undef OPTION
 };
 
@@ -162,6 +169,7 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 		.scale_interval = 2000,
 		.small = 1,
 		.rank = UINT32_MAX,
+		.save_every = 1,
 	};
 
 	for (int i = 1; i < argc; i++) {
@@ -175,7 +183,7 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 			refuse(program, "bad value", argv[i]);
 	}
 	t.model.has_side = t.unused_layer;
-	if (!t.n || !t.no_sync || !t.groups || t.groups > TASK_GROUPS ||
+	if (!t.n || !t.save_every || !t.no_sync || !t.groups || t.groups > TASK_GROUPS ||
 	    t.model.length > DATA_LENGTH_MAX || !t.model.heads || t.model.width % t.model.heads)
 		refuse(program, "impossible combination of", "options");
 	*ret = t;

@@ -53,6 +53,11 @@ struct task {
 	const char *release; /* version of the library that the plan claims; NULL: this one */
 	const char *progress, *report;
 	uint64_t linger_ms;
+	const char *save, *load; /* folders of checkpoints */
+	uint64_t save_every, save_from; /* steps; saves after each multiple, from that step on */
+	uint32_t keep;
+	uint64_t hold_save; /* waits for a byte on standard input before the save after this step */
+	bool save_wait; /* waits for each save before the next step */
 };
 
 /* Fills it from the command line, or ends the program with a sentence. */

@@ -69,6 +69,7 @@ struct trainer {
 	struct progress *progress;
 	struct weightd_traffic filled; /* traffic until training began */
 	uint64_t fingerprint; /* hash of PARAM when training began */
+	uint64_t loaded; /* bytes that weightd_train_load() read from files */
 	FILE *losses;
 };
 
@@ -300,6 +301,28 @@ static void tensors_fill(struct trainer *t)
 			tensor_fill(t, i);
 }
 
+/* Bytes that this process has read by system calls. */
+static uint64_t bytes_read(void)
+{
+	FILE *f = check(fopen("/proc/self/io", "re"));
+	uint64_t n = 0;
+
+	if (fscanf(f, "rchar: %" SCNu64, &n) != 1)
+		check(NULL);
+	(void)fclose(f);
+	return n;
+}
+
+static void checkpoint_load(struct trainer *t)
+{
+	uint64_t before = bytes_read();
+	int r = weightd_train_load(t->train, t->task.load);
+
+	if (r < 0)
+		fail(t, "weightd_train_load", r);
+	t->loaded = bytes_read() - before;
+}
+
 static void cursor_load(struct trainer *t)
 {
 	uint64_t size, step = weightd_train_step(t->train);
@@ -365,7 +388,10 @@ static void trainer_open(struct trainer *t)
 	r = job_open(t);
 	if (r < 0)
 		fail(t, "weightd_train_open", r);
-	tensors_fill(t);
+	if (t->task.load && weightd_train_is_empty(t->train))
+		checkpoint_load(t);
+	else
+		tensors_fill(t);
 	r = weightd_train_begin(t->train);
 	if (r < 0)
 		fail(t, "weightd_train_begin", r);
@@ -575,6 +601,32 @@ static void step_run(struct trainer *t, uint64_t step)
 	}
 }
 
+/* A save that fails is reported, and training goes on. */
+static void save_wait(const struct trainer *t)
+{
+	if (weightd_train_save_wait(t->train) < 0)
+		(void)fprintf(stderr, "train: rank %" PRIu32 ": save: %s\n", t->rank,
+			      weightd_train_error());
+}
+
+static void step_save(const struct trainer *t, uint64_t step)
+{
+	struct weightd_checkpoint_options options = {.size = sizeof(options), .keep = t->task.keep};
+	int r;
+
+	if (!t->task.save || step % t->task.save_every || step < t->task.save_from)
+		return;
+	save_wait(t);
+	if (step == t->task.hold_save)
+		hold(step);
+	r = weightd_train_save(t->train, t->task.save, &options);
+	if (r < 0)
+		(void)fprintf(stderr, "train: rank %" PRIu32 ": save: %s\n", t->rank,
+			      weightd_train_error());
+	if (t->task.save_wait)
+		save_wait(t);
+}
+
 /* --- End ---------------------------------------------------------------------------------------- */
 
 static void file_write(const struct trainer *t, const char *name, const void *bytes, size_t size)
@@ -688,10 +740,10 @@ static void report(const struct trainer *t)
 		(void)fprintf(f, "%s\"%s\": %" PRIu64, k ? ", " : "", weightd_kind_name(k),
 			      part_size(weightd_kind_name(k)));
 	(void)fprintf(f,
-		      "}, \"padding\": %" PRIu64 ", \"shard\": [%" PRIu64 ", %" PRIu64
-		      "], \"param\": %" PRIu64 ", \"began\": \"%016" PRIx64
+		      "}, \"loaded\": %" PRIu64 ", \"padding\": %" PRIu64 ", \"shard\": [%" PRIu64
+		      ", %" PRIu64 "], \"param\": %" PRIu64 ", \"began\": \"%016" PRIx64
 		      "\", \"ended\": \"%016" PRIx64 "\", \"step\": %" PRIu64 "}\n",
-		      weightd_plan_padding(t->plan), begin, end, size, t->fingerprint,
+		      t->loaded, weightd_plan_padding(t->plan), begin, end, size, t->fingerprint,
 		      fingerprint(t), weightd_train_step(t->train));
 	if (fclose(f))
 		check(NULL);
@@ -711,6 +763,7 @@ static void trainer_close(struct trainer *t)
 		r = weightd_train_publish(t->train, t->task.publish, &version);
 	if (r < 0)
 		fail(t, "weightd_train_publish", r);
+	save_wait(t);
 	r = weightd_train_close(t->train);
 	if (r < 0)
 		fail(t, "weightd_train_close", r);
@@ -758,6 +811,7 @@ int main(int argc, char **argv)
 	trainer_open(&t);
 	for (step = weightd_train_step(t.train) + 1; step <= t.task.steps; step++) {
 		step_run(&t, step);
+		step_save(&t, step);
 		if (step == t.task.stop_after)
 			break;
 	}

@@ -112,6 +112,11 @@ static void fill_job_join(char *body)
 	}
 }
 
+static void fill_job_view_reply(char *body)
+{
+	((struct wire_job_view_reply *)body)->n_ranks = WIRE_JOB_RANKS_MAX;
+}
+
 #define N_RECORDS 13
 #define RECORD_SIZE 304
 
@@ -295,6 +300,12 @@ static const struct message requests[] = {
 		.body_size = sizeof(struct wire_job_remove),
 		.strings = {FIELD(wire_job_remove, name)},
 	},
+	{
+		.name = "job view",
+		.op = WIRE_JOB_VIEW,
+		.body_size = sizeof(struct wire_job_view),
+		.strings = {FIELD(wire_job_view, name)},
+	},
 };
 
 static const struct message replies[] = {
@@ -409,6 +420,14 @@ static const struct message replies[] = {
 	{.name = "job description reply", .op = WIRE_JOB_DESCRIPTION, .n_fds = 1},
 	{.name = "job leave reply", .op = WIRE_JOB_LEAVE},
 	{.name = "job remove reply", .op = WIRE_JOB_REMOVE},
+	{
+		.name = "job view reply",
+		.op = WIRE_JOB_VIEW,
+		.n_fds = 2,
+		.body_size = sizeof(struct wire_job_view_reply),
+		.paddings = {FIELD(wire_job_view_reply, pad)},
+		.fill = fill_job_view_reply,
+	},
 	{
 		.name = "error",
 		.op = WIRE_ERROR,

@@ -366,10 +366,10 @@ static int wait_for_own_thread(uint32_t rank, void *data)
 	wait_place_init(&p, NULL, rank, 1, &(struct weightd_train_options){.interruptible = true});
 	if (pthread_create(&thread, NULL, publish_late, NULL) != 0)
 		return 1;
-	scene->result = wait_for_thread(&p, &scene->word, 1);
+	scene->result = wait_for_thread(&p, &scene->word, 1, "sum gradients");
 	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
 	scene->woke_ns = num_now_ns();
-	while ((r = wait_for_thread(&p, &scene->word, 1)) == -EINTR)
+	while ((r = wait_for_thread(&p, &scene->word, 1, "sum gradients")) == -EINTR)
 		continue;
 	(void)pthread_join(thread, NULL);
 	return r != 0;
@@ -382,7 +382,7 @@ static void a_signal_ends_a_wait_for_a_thread(void **state)
 	await_true(has_waiter);
 	await_true(is_interrupted);
 	assert_int_equal(scene->result, -EINTR);
-	assert_contains(scene->sentence, "a signal interrupted rank 0, which summed gradients");
+	assert_contains(scene->sentence, "a signal interrupted rank 0, which was to sum gradients");
 	assert_int_equal(train_job_join(interrupted), 0);
 }
 
@@ -393,7 +393,7 @@ static int wait_for_own_thread_of_removed(uint32_t rank, void *data)
 
 	(void)data;
 	place_init(&p, job);
-	scene->result = wait_for_thread(&p, &scene->word, 1);
+	scene->result = wait_for_thread(&p, &scene->word, 1, "sum gradients");
 	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
 	weightd_job_free(job);
 	return 0;

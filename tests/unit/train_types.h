@@ -65,7 +65,7 @@ static inline uint16_t reference_round(float x, enum kernel_type type)
 	double units;
 
 	if (isnan(x))
-		return (uint16_t)(sign | infinity | 1 << (f.n_digits - 1) |
+		return (uint16_t)(sign | infinity | 1u << (f.n_digits - 1) |
 				  digits >> (23 - f.n_digits));
 	if (isinf(x))
 		return sign | infinity;

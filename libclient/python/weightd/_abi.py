@@ -76,6 +76,11 @@ class ModelWeights(Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("version", c_uint64), ("path", c_char_p), ("fd", c_int)]
 
 
+class SafetensorsContents(Sized):
+    _fields_ = [("size", c_size_t), ("layout", c_void_p), ("data", POINTER(c_void_p)), ("progress", Progress),
+                ("userdata", c_void_p)]
+
+
 class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
@@ -277,6 +282,11 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
     "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
+    "weightd_safetensors_write": (c_int, c_void_p, c_char_p, c_char_p, POINTER(SafetensorsContents)),
+    "weightd_safetensors_open": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "weightd_safetensors_close": (None, c_void_p),
+    "weightd_safetensors_find": (c_int, c_void_p, c_char_p, POINTER(Tensor)),
+    "weightd_safetensors_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_diff_name": (c_char_p, c_int),
     "weightd_diff": (c_int, c_void_p, POINTER(DiffSide), POINTER(DiffSide), DiffFunction, c_void_p,
                      POINTER(DiffResult)),
@@ -323,6 +333,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_job_leave": (c_int, c_void_p),
     "weightd_job_free": (None, c_void_p),
     "weightd_job_remove": (c_int, c_void_p, c_char_p),
+    "weightd_job_view": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "weightd_job_view_free": (None, c_void_p),
+    "weightd_job_view_n_ranks": (c_uint32, c_void_p),
+    "weightd_job_view_description": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_job_view_read": (c_int64, c_void_p, c_void_p, c_uint64, c_uint64),
+    "weightd_job_view_holder": (c_int, c_void_p, c_uint32),
     "weightd_list_jobs": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_list_job": (POINTER(JobInfo), c_void_p, c_size_t),
 }

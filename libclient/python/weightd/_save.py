@@ -110,7 +110,7 @@ def diff(first: Buffer | str | os.PathLike, second: Buffer | str | os.PathLike, 
     return found
 
 
-class _Unconnected:
+class Unconnected:
     """A connection object of the library for comparisons of paths, which need no server."""
 
     def __init__(self) -> None:
@@ -128,8 +128,8 @@ class _Unconnected:
         lib.weightd_close(self.handle)
 
 
-def _unconnected(stack: contextlib.ExitStack) -> _Unconnected:
-    return stack.enter_context(contextlib.closing(_Unconnected()))
+def _unconnected(stack: contextlib.ExitStack) -> Unconnected:
+    return stack.enter_context(contextlib.closing(Unconnected()))
 
 
 def _side(stack: contextlib.ExitStack, given: Buffer | str | os.PathLike, device: str,

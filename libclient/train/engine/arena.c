@@ -380,14 +380,40 @@ void *arena_map_all(struct arena *a, enum weightd_kind kind, uint32_t range)
 	return all;
 }
 
-void arena_unmap_all(struct arena *a, const void *all)
+/* The mapping with an address. */
+static void unmap_at(struct arena *a, const void *address)
 {
-	for (uint32_t i = 0; all && i < a->n_mappings; i++)
-		if (a->mappings[i].start == all) {
-			mapping_free(a->mappings[i].start, a->mappings[i].size);
-			a->mappings[i] = a->mappings[--a->n_mappings];
+	const char *at = address;
+
+	for (uint32_t i = 0; at && i < a->n_mappings; i++) {
+		struct arena_mapping *m = &a->mappings[i];
+
+		if (at >= (char *)m->start && at < (char *)m->start + m->size) {
+			mapping_free(m->start, m->size);
+			*m = a->mappings[--a->n_mappings];
 			return;
 		}
+	}
+}
+
+void arena_unmap_all(struct arena *a, const void *all)
+{
+	unmap_at(a, all);
+}
+
+const void *arena_map_range(struct arena *a, enum weightd_kind kind, uint32_t range,
+			    uint64_t offset, uint64_t size)
+{
+	void *mapped = NULL;
+
+	if (arena_map(a, kind, range * stride_of(a, kind) + offset, size, READ, &mapped) < 0)
+		return NULL;
+	return mapped;
+}
+
+void arena_unmap_range(struct arena *a, const void *mapped)
+{
+	unmap_at(a, mapped);
 }
 
 /* --- Places in the journal ---------------------------------------------------------------------- */
@@ -400,6 +426,11 @@ struct control_head *arena_head(const struct arena *a)
 struct control_rank *arena_rank(const struct arena *a, uint32_t rank)
 {
 	return (struct control_rank *)(void *)(a->journal + a->layout.ranks) + rank;
+}
+
+struct control_status *arena_status(const struct arena *a, uint32_t rank)
+{
+	return (struct control_status *)(void *)(a->journal + a->layout.status) + rank;
 }
 
 struct control_bucket *arena_bucket(const struct arena *a, uint32_t rank, uint32_t bucket)

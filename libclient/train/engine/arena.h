@@ -61,8 +61,17 @@ void arena_borrow_end(struct arena *borrowed);
 void *arena_map_all(struct arena *a, enum weightd_kind kind, uint32_t range);
 void arena_unmap_all(struct arena *a, const void *all);
 
+/*
+ * Maps bytes of range `range` of a kind, for reading. NULL, with a sentence: they cannot be mapped; also for no bytes.
+ * arena_unmap_range() unmaps them.
+ */
+const void *arena_map_range(struct arena *a, enum weightd_kind kind, uint32_t range,
+			    uint64_t offset, uint64_t size);
+void arena_unmap_range(struct arena *a, const void *mapped);
+
 struct control_head *arena_head(const struct arena *a);
 struct control_rank *arena_rank(const struct arena *a, uint32_t rank);
+struct control_status *arena_status(const struct arena *a, uint32_t rank);
 struct control_bucket *arena_bucket(const struct arena *a, uint32_t rank, uint32_t bucket);
 struct control_saved *arena_saved(const struct arena *a, uint32_t rank, uint64_t step);
 uint8_t *arena_log(const struct arena *a, uint32_t rank);

@@ -363,8 +363,11 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		   const struct wait_reason *reason,
 		   uint32_t (*find_rank)(const struct wait_reason *reason))
 {
+	bool waits = !has_arrived(word, value);
 	int r = 0;
 
+	if (waits)
+		status_wait(p->lane, reason->topic, reason->rank);
 	if (!wait_awake(p, word, value)) {
 		struct wait w = {.place = p,
 				 .reason = reason,
@@ -376,6 +379,8 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		r = wait_asleep(&w, word, value);
 		atomic_fetch_sub(&word->n_waiters, 1);
 	}
+	if (waits)
+		status_enter(p->lane, CONTROL_UPDATING);
 	/* A rank that was quick is met as well, once. */
 	if (r == 0 && rank_pid(p, reason->rank) == 0)
 		(void)rank_meet(p, reason->rank);
@@ -388,7 +393,8 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	return wait_for_found(p, word, value, reason, NULL);
 }
 
-int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value)
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value,
+		    const char *what)
 {
 	uint64_t checked_ns = num_now_ns();
 	int r = 0;
@@ -401,12 +407,12 @@ int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t va
 			break;
 		if (is_interrupted && p->is_interruptible)
 			r = train_fail(-EINTR,
-				       "a signal interrupted rank %u, which summed gradients; call "
-				       "again to continue",
-				       p->rank);
+				       "a signal interrupted rank %u, which was to %s; call again to "
+				       "continue",
+				       p->rank, what);
 		else if (num_now_ns() - checked_ns >= CHECK_NS) {
 			checked_ns = num_now_ns();
-			r = wait_check_removed(p, "sum gradients");
+			r = wait_check_removed(p, what);
 		}
 	}
 	atomic_fetch_sub(&word->n_waiters, 1);

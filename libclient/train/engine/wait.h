@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "libclient/train/engine/status.h"
 #include "libclient/train/plan/control.h"
 #include "weightd-train.h"
 
@@ -39,6 +40,7 @@ struct wait_place {
 	bool watches_all;
 	/* Asks weightd every second if the job exists: clear it where another thread may use the connection. */
 	bool asks_server;
+	struct status_lane *lane; /* that shows waits; NULL: none */
 	_Atomic bool is_cancelled; /* set by another thread: waits end within a tick */
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
@@ -47,6 +49,7 @@ struct wait_place {
 struct wait_reason {
 	uint32_t rank;
 	uint64_t step; /* 0: none */
+	enum control_topic topic; /* the same for the status of this rank */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
 	struct plan_interval elements; /* of the flat range, that it is about; empty: not named */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
@@ -85,8 +88,12 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		   const struct wait_reason *reason,
 		   uint32_t (*find_rank)(const struct wait_reason *reason));
 
-/* Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence. */
-int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value);
+/*
+ * Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence about
+ * `what` the thread does: "sum gradients".
+ */
+int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value,
+		    const char *what);
 
 /* -ESTALE with a sentence: the job was removed, and this rank cannot do `what`. 0: it was not, or weightd is away. */
 int wait_check_removed(struct wait_place *p, const char *what);

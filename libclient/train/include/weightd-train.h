@@ -243,6 +243,8 @@ void weightd_plan_hash(const struct weightd_plan *p, uint8_t ret[16]);
 int weightd_plan_compare(const struct weightd_plan *ours, const struct weightd_plan *theirs,
 			 char *ret, size_t ret_size);
 
+/* The mesh of the plan, owned by it. */
+const struct weightd_mesh *weightd_plan_mesh(const struct weightd_plan *p);
 uint32_t weightd_plan_n_tensors(const struct weightd_plan *p);
 /* -ENOENT. The plan owns name and shape. */
 int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
@@ -444,8 +446,9 @@ int weightd_train_publish(struct weightd_train *t, const char *name, uint64_t *r
 /* --- Checkpoints --------------------------------------------------------------------------------- */
 
 /*
- * A checkpoint is a folder step-NNNNNNNNNNNN with the parameters as safetensors files and their index, which other programs
- * open; the optimizer's state, of each rank in a file of its own; and trainer.json. See weightd-train(7).
+ * A checkpoint is a folder step-NNNNNNNNNNNN with the parameters, as safetensors files and their index, which other programs
+ * open; the optimizer's state, likewise; a file for each rank with its state and buffers; and trainer.json. Each tensor is
+ * whole in one file: that of the rank which updates its first element. See weightd-train(7).
  */
 struct weightd_checkpoint_options {
 	size_t size; /* set by the caller */
@@ -454,21 +457,29 @@ struct weightd_checkpoint_options {
 
 /*
  * Begins to save the last step into a folder `path`, which may exist. All ranks call it after the same step. Copies this
- * rank's part of the state, and returns; a thread writes it while training goes on. The checkpoint appears under its name once
- * all ranks have written theirs. -EBUSY: the save before has not ended; -EINVAL: with staleness; -ENOMEM: no room for the copy.
+ * rank's part of the state, which is (1 + moments) / ranks of the parameters' bytes and one tensor at most, and returns; a
+ * thread writes it while training goes on. The checkpoint appears under its name, in the place of one of the same step, once
+ * all ranks have written theirs. -EBUSY: the save before has not ended; -EINVAL: with staleness, or during a step that was
+ * not completed; -ENOMEM: no room for the copy.
  */
 int weightd_train_save(struct weightd_train *t, const char *path,
 		       const struct weightd_checkpoint_options *options);
 /*
  * Waits for the save that this rank has begun, on all ranks; 0: none has begun since, or it is complete. The errors of
- * writing, with the file's name, e.g. -ENOSPC: the checkpoint does not appear, and older ones are as they were.
+ * writing, with the file's name, e.g. -ENOSPC: the checkpoint does not appear, and older ones are as they were. -EOWNERDEAD:
+ * a rank died before it had written its part; -EINVAL: a rank took the next step without the save. Errors of any rank are
+ * returned on all, once. weightd_train_close() waits, too, and returns the error: call it again to leave.
  */
 int weightd_train_save_wait(struct weightd_train *t);
 /*
- * Gives an empty job the values of a checkpoint, instead of weightd_train_fill(): parameters, optimizer's state, scale, step
- * and, where the number of ranks is the same, states and buffers of the ranks. Each rank calls it before
- * weightd_train_begin(), and reads the bytes of its own part alone. -EPROTOTYPE: the first difference to the plan; -EBADMSG:
- * a file is damaged, by its name; -EALREADY: the job is not empty.
+ * Gives a job that took no step the values of a checkpoint, or of the newest one in the folder `path`, instead of
+ * weightd_train_fill(): parameters, optimizer's state, scale, step, and states and buffers of the ranks; if the checkpoint
+ * has another number of ranks, each rank gets those of its rank 0. All ranks call it, and each reads the bytes of its own part
+ * alone, and headers. Before weightd_train_begin(), which then waits for all; or after it, and then it waits itself.
+ * Tensors must be the same by name, type and shape, in any order; strategy, form, groups and mesh may be others.
+ * -EPROTOTYPE: the first difference to the plan, or ranks that loaded different steps; -EBADMSG: a file is damaged, by its
+ * name; -ENOENT: there is no checkpoint; -EALREADY: a step has begun. After a failure the values are undefined until a load
+ * succeeds.
  */
 int weightd_train_load(struct weightd_train *t, const char *path);
 
@@ -488,22 +499,25 @@ const char *weightd_rank_phase_name(enum weightd_rank_phase phase);
 struct weightd_rank_status {
 	size_t size; /* set by the caller */
 	uint32_t rank;
-	int32_t pid; /* 0: none, -1: of another pid namespace */
+	int32_t pid; /* as weightd_job_holder() has it: 0: none, -1: of another pid namespace */
 	enum weightd_rank_phase phase;
 	uint64_t step; /* committed steps */
 	double loss; /* of the last step that had one; NaN: none */
 	double computing_s, waiting_s, updating_s; /* of the last complete step */
-	double since_s; /* in this phase */
-	uint32_t waits_for; /* WAITING: rank */
-	char what[32]; /* WAITING: "gradients", "sums", "parameters", ... */
-	uint64_t read, written; /* bytes of memory of other ranks, since the job began */
+	double since_s; /* in this phase, before the status was read; GONE: NaN */
+	uint32_t waits_for; /* WAITING: the rank, UINT32_MAX: unknown */
+	char what[32]; /* WAITING: "gradients", "sums", "parameters", "first values"; "": no name for it */
+	uint64_t read,
+		written; /* bytes of memory of other ranks along the dimension of the mesh, since the job began */
 };
 
 struct weightd_train_status;
 
 /*
- * Reads the status of a job by its name, without being a rank: the job's user, or an administrator. -ENOENT, -EACCES;
- * -ENODATA: no rank has joined yet; -EPROTOTYPE: it is no training job, or one of another release.
+ * Reads the status of a job by its name, without being a rank: the job's user, or an administrator. The ranks do not notice.
+ * The caller owns the result. -ENOENT, -EACCES; -ENODATA: no rank has joined yet; -EPROTOTYPE: it is no training job, or one
+ * of another release; -EOPNOTSUPP: the server is too old. A rank may have written any values: they are to be shown, and not
+ * to be trusted. In a process that is a rank of this job each call keeps a descriptor (weightd_job_view()).
  */
 int weightd_train_status_read(struct weightd *w, const char *job, struct weightd_train_status **ret);
 void weightd_train_status_free(struct weightd_train_status *s);

@@ -7,6 +7,7 @@
 
 _Static_assert(sizeof(struct control_head) <= PLAN_PAGE, "the head has a page");
 _Static_assert(sizeof(struct control_rank) % LINE == 0, "words of two ranks are in two lines");
+_Static_assert(sizeof(struct control_status) == LINE, "the status of a rank is a line");
 _Static_assert(sizeof(struct control_bucket) % LINE == 0, "words of two ranks are in two lines");
 
 static uint64_t align_up(uint64_t n, uint64_t align)
@@ -20,7 +21,8 @@ struct control_layout control_layout(const struct weightd_plan *p)
 	uint64_t n_buckets = p->form == WEIGHTD_STEP_TWO_PHASE ? p->n_buckets : 0;
 	struct control_layout l = {.ranks = PLAN_PAGE};
 
-	l.buckets = l.ranks + n_ranks * sizeof(struct control_rank);
+	l.status = l.ranks + n_ranks * sizeof(struct control_rank);
+	l.buckets = l.status + n_ranks * sizeof(struct control_status);
 	l.saved = l.buckets + n_ranks * n_buckets * sizeof(struct control_bucket);
 	l.saved_stride = align_up(
 		sizeof(struct control_saved) + p->state_size + (p->n_tensors + 7) / 8, LINE);

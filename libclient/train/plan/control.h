@@ -24,12 +24,29 @@
 #include "libclient/train/plan/plan.h"
 
 #define CONTROL_MAGIC 0x4e49415254444757ull
-#define CONTROL_ABI 1
+#define CONTROL_ABI 2
 
 /* A word that ranks wait for: its lower half is the futex. */
 struct control_word {
 	alignas(64) _Atomic uint64_t value;
 	_Atomic uint32_t n_waiters; /* may be too high after a kill: only wakes in vain */
+};
+
+#define CONTROL_SENTENCE 512
+#define CONTROL_SAVE_SHIFT 8 /* bits of a save's number below the step */
+
+/*
+ * A save of all ranks, by its number: the step << 8 | its place among the saves after that step. Rank 0 makes the folder,
+ * and ends the save once each rank has written its files; see save/saving.c.
+ */
+struct control_save {
+	struct control_word
+		begun; /* the newest save that the rank takes part in; in the head: whose folder is there */
+	struct control_word
+		ended; /* the newest one whose files are written; in the head: that has its place; or failed */
+	uint64_t tag; /* in the head: of the name of the folder, while it is filled */
+	int32_t result; /* of `ended`: 0, or -errno with the sentence */
+	char sentence[CONTROL_SENTENCE];
 };
 
 /* First 4096 bytes. */
@@ -40,7 +57,9 @@ struct control_head {
 	uint32_t n_ranks;
 	uint32_t state_size;
 	uint32_t pad;
-	struct control_word filled; /* 1: PARAM has its first values */
+	struct control_word
+		filled; /* PARAM has its first values: 1 + the step of the checkpoint that they are from, or 1 */
+	struct control_save save;
 };
 
 /* Journal: the block being updated. Steps up to 2^31, blocks up to 2^32. */
@@ -107,7 +126,66 @@ struct control_rank {
 	uint64_t traffic_read, traffic_written; /* since the job began; hints */
 	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
 	struct control_word write; /* control_write(): values written between steps */
+	struct control_word
+		loaded; /* its part is that of a checkpoint: 1 + its step. Meaningless once the job took a step */
+	struct control_save save;
 };
+
+/* Activities of a rank, for people. */
+enum control_phase {
+	CONTROL_NEVER, /* no process was this rank */
+	CONTROL_COMPUTING,
+	CONTROL_WAITING,
+	CONTROL_UPDATING,
+	CONTROL_SUMMING, /* another thread of the rank sums gradients, or waits: see `thread` */
+	CONTROL_DONE,
+};
+
+enum control_topic {
+	CONTROL_UNNAMED,
+	CONTROL_GRADIENTS,
+	CONTROL_SUMS,
+	CONTROL_PARAMETERS,
+	CONTROL_FIRST_VALUES,
+	CONTROL_TOPICS,
+};
+
+/*
+ * Status of one rank, for readers that are no ranks: nothing in a step depends on it. Relaxed stores of the rank. `now` and
+ * `thread` are control_activity().
+ */
+struct control_status {
+	alignas(64) _Atomic uint64_t now;
+	_Atomic uint64_t thread; /* of the thread that sums during backward */
+	_Atomic uint64_t step; /* completed */
+	_Atomic uint64_t loss; /* bits of a double */
+	_Atomic uint64_t computing_ns, waiting_ns, updating_ns; /* in the last complete step */
+	_Atomic uint64_t has_loss; /* 1: `loss` was given */
+};
+
+/* A phase, what it is about, and when it began: CLOCK_MONOTONIC in units of 1024 ns, 48 bits. One word: no reader sees half. */
+static inline uint64_t control_activity(enum control_phase phase, enum control_topic topic,
+					uint32_t rank, uint64_t now_ns)
+{
+	return now_ns >> 10 << 16 | (uint64_t)(rank & 0xff) << 8 | (uint64_t)topic << 4 |
+	       (uint64_t)phase;
+}
+static inline enum control_phase control_activity_phase(uint64_t word)
+{
+	return (enum control_phase)(word & 0xf);
+}
+static inline enum control_topic control_activity_topic(uint64_t word)
+{
+	return (enum control_topic)(word >> 4 & 0xf);
+}
+static inline uint32_t control_activity_rank(uint64_t word)
+{
+	return (uint32_t)(word >> 8 & 0xff);
+}
+static inline uint64_t control_activity_ns(uint64_t word)
+{
+	return word >> 16 << 10;
+}
 
 /* Words of one rank for each bucket. */
 struct control_bucket {
@@ -119,6 +197,7 @@ struct control_bucket {
 /* Offsets in JOURNAL, a pure function of the plan. */
 struct control_layout {
 	uint64_t ranks; /* struct control_rank [n_ranks] */
+	uint64_t status; /* struct control_status [n_ranks] */
 	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
 	uint64_t saved; /* CONTROL_SAVED for each rank, saved_stride bytes each: step % CONTROL_SAVED */
 	uint64_t saved_stride;

@@ -19,9 +19,11 @@ int given_return(void *ret, size_t min, const void *result, size_t known, const 
 #define GIVEN_MIN(type, last) (offsetof(type, last) + sizeof(((type *)NULL)->last))
 
 /* Structs up to their last member in the first release. */
+#define GIVEN_CHECKPOINT_OPTIONS_MIN GIVEN_MIN(struct weightd_checkpoint_options, keep)
 #define GIVEN_GROUP_MIN GIVEN_MIN(struct weightd_group, nesterov)
 #define GIVEN_PLAN_OPTIONS_MIN GIVEN_MIN(struct weightd_plan_options, without_journal)
 #define GIVEN_PROFILE_MIN GIVEN_MIN(struct weightd_profile, busbw)
+#define GIVEN_RANK_STATUS_MIN GIVEN_MIN(struct weightd_rank_status, written)
 #define GIVEN_REDISTRIBUTION_MIN GIVEN_MIN(struct weightd_redistribution, backward_name)
 #define GIVEN_SCALING_MIN GIVEN_MIN(struct weightd_scaling, interval)
 #define GIVEN_TENSOR_MIN GIVEN_MIN(struct weightd_train_tensor, n_bytes)

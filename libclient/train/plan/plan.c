@@ -134,6 +134,11 @@ const void *weightd_plan_image(const struct weightd_plan *p, uint64_t *ret_size)
 	return p->image;
 }
 
+const struct weightd_mesh *weightd_plan_mesh(const struct weightd_plan *p)
+{
+	return p->mesh;
+}
+
 uint32_t weightd_plan_n_tensors(const struct weightd_plan *p)
 {
 	return p->n_tensors;

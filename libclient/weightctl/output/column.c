@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -295,6 +296,25 @@ static bool rate_text(const void *v, bool bytes, FILE *f)
 	return u64(v);
 }
 
+static bool double_text(const void *v, bool bytes, FILE *f)
+{
+	double d = *(const double *)v;
+
+	(void)bytes;
+	if (isfinite(d))
+		(void)fprintf(f, "%.5g", d);
+	return isfinite(d);
+}
+
+static bool double_json(const void *v, const char *key, struct json *j)
+{
+	double d = *(const double *)v;
+
+	if (isfinite(d))
+		json_put_double(j, key, d);
+	return isfinite(d);
+}
+
 static bool bool_text(const void *v, bool bytes, FILE *f)
 {
 	(void)bytes;
@@ -447,6 +467,7 @@ static const struct kind kinds[] = {
 	[COLUMN_DURATION] = {true, duration_text, counted_json, "_ns"},
 	[COLUMN_MICROSECONDS] = {true, microseconds_text, counted_json, "_ns"},
 	[COLUMN_CLOCK] = {true, clock_text, counted_json, "_ns"},
+	[COLUMN_DOUBLE] = {true, double_text, double_json, NULL},
 	[COLUMN_RATE] = {true, rate_text, version_json, NULL},
 	[COLUMN_BOOL] = {false, bool_text, bool_json, NULL},
 	[COLUMN_MODE] = {false, mode_text, mode_json, NULL},

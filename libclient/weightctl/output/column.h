@@ -31,6 +31,7 @@ enum column_kind {
 	COLUMN_DURATION, /* u64 of ns; UINT64_MAX is none */
 	COLUMN_MICROSECONDS, /* the same as "62.9 us", whatever it is */
 	COLUMN_CLOCK, /* the same in whole seconds: "1:02" */
+	COLUMN_DOUBLE, /* double; none where it is not finite */
 	COLUMN_RATE, /* u64 of bytes a second; 0 is none */
 	COLUMN_BOOL,
 	COLUMN_MODE, /* u32 of permission bits */

@@ -64,11 +64,15 @@ static void put_sample(FILE *f, const char *name, bool is_counter, const json_t 
 	uint64_t value = json_field_number(sample, "value", UINT64_MAX);
 	uint64_t ns = json_field_number(sample, "value_ns", UINT64_MAX);
 
-	if (value == UINT64_MAX && ns == UINT64_MAX)
+	const json_t *real = json_object_get(sample, "value_real");
+
+	if (value == UINT64_MAX && ns == UINT64_MAX && !json_is_real(real))
 		return;
 	(void)fprintf(f, "%s%s", name, is_counter ? "_total" : "");
 	put_labels(f, json_object_get(sample, "labels"));
-	if (value < UINT64_MAX)
+	if (json_is_real(real))
+		(void)fprintf(f, " %.9g\n", json_real_value(real));
+	else if (value < UINT64_MAX)
 		(void)fprintf(f, " %" PRIu64 "\n", value);
 	else
 		(void)fprintf(f, " %" PRIu64 ".%09" PRIu64 "\n", ns / 1000000000, ns % 1000000000);
@@ -111,8 +115,7 @@ static void put_all(FILE *f, const json_t *rows)
 	(void)fputs("# EOF\n", f);
 }
 
-/* Writes to `path`, or to standard output if that is NULL. */
-static int write_all(const json_t *rows, const char *path)
+int openmetrics_write(const json_t *rows, const char *path)
 {
 	char *text = NULL;
 	size_t size;
@@ -141,5 +144,5 @@ int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	if (control_client_rows(cli, json_pack("{s:s}", "op", "metrics"), &rows))
 		return EXIT_FAILED;
-	return write_all(rows, path);
+	return openmetrics_write(rows, path);
 }

@@ -1,5 +1,5 @@
 /*
- * weightctl top: print the present traffic of each sync's sockets, as the kernel counts it.
+ * weightctl top: print the present traffic of each sync's sockets, as the kernel counts it, or the ranks of a training job.
  *
  * A rate covers the time since the previous frame; in the first frame of a row, the time since it began.
  */
@@ -20,8 +20,10 @@
 #include "libclient/weightctl/output/redraw.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/output/trace_row.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/job_ranks.h"
 
 enum option_of_top {
 	OPTION_DELAY = OPTION_OWN,
@@ -34,10 +36,12 @@ enum option_of_top {
 	OPTION_PROCESS,
 	OPTION_CONTAINER,
 	OPTION_CGROUP,
+	OPTION_JOB,
 };
 
 struct top {
-	const struct cli *cli;
+	struct cli *cli;
+	char *job; /* shows its ranks, and no traffic; NULL: traffic */
 	const struct column *sort;
 	const char *sync, *peer, *role, *transport, *process, *container, *cgroup; /* NULL: any */
 	int delay_ms;
@@ -206,6 +210,28 @@ static int top_print(const struct top *top, FILE *f, const json_t *rows)
 	return r;
 }
 
+static int top_print_job(const struct top *top, FILE *f)
+{
+	static const struct column time_column = COLUMN("TIME", COLUMN_TIME, 0);
+	cleanup(job_ranks_deinit) struct job_ranks ranks = {};
+	struct json json = {.file = f, .is_line = true};
+	uint64_t now_ns = clock_ns(CLOCK_REALTIME);
+	char *names[] = {top->job};
+	int r;
+
+	if (job_ranks_fetch(top->cli, names, 1, &ranks))
+		return EXIT_FAILED;
+	if (top->cli->format.json) {
+		json_open(&json, NULL, '{');
+		column_json(&time_column, &now_ns, &json);
+	}
+	r = job_ranks_print(top->cli, &ranks, f, &json, draws(top));
+	if (top->cli->format.json)
+		json_close(&json, '}');
+	return r;
+}
+
+/* `rows` NULL: the ranks of the job. */
 static int top_show(struct top *top, const json_t *rows)
 {
 	char *text = NULL;
@@ -217,7 +243,7 @@ static int top_show(struct top *top, const json_t *rows)
 		cli_out_of_memory();
 	if (top->has_printed && !draws(top) && !top->cli->format.json)
 		(void)fputc('\n', f); /* between frames */
-	r = top_print(top, f, rows);
+	r = rows ? top_print(top, f, rows) : top_print_job(top, f);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (!r)
@@ -243,6 +269,21 @@ static void top_remember(struct top *top, const json_t *rows)
 	}
 }
 
+static int show_traffic(struct top *top)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	int r = control_client_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1),
+				    &rows);
+
+	if (r)
+		return r;
+	ports_look(&top->ports, rows);
+	r = top_show(top, rows);
+	if (!r)
+		top_remember(top, rows);
+	return r;
+}
+
 /* Until a signal arrives. */
 static int show_all(struct top *top, int signal_fd)
 {
@@ -252,18 +293,9 @@ static int show_all(struct top *top, int signal_fd)
 	};
 	int r;
 
-	do {
-		cleanup(json_decrefp) json_t *rows = NULL;
-
-		r = control_client_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1),
-					&rows);
-		if (!r)
-			ports_look(&top->ports, rows);
-		if (!r)
-			r = top_show(top, rows);
-		if (!r)
-			top_remember(top, rows);
-	} while (!r && !top->once && poll(fds, 2, top->delay_ms) == 0);
+	do
+		r = top->job ? top_show(top, NULL) : show_traffic(top);
+	while (!r && !top->once && poll(fds, 2, top->delay_ms) == 0);
 	if (fds[1].revents & POLLERR) /* as a write would end it */
 		(void)raise(SIGPIPE);
 	return r;
@@ -303,6 +335,8 @@ static int top_run(struct cli *cli, int argc, char *argv[])
 		{"process", required_argument, NULL, OPTION_PROCESS},
 		{"container", required_argument, NULL, OPTION_CONTAINER},
 		{"cgroup", required_argument, NULL, OPTION_CGROUP},
+		{"job", required_argument, NULL, OPTION_JOB},
+		{"socket", required_argument, NULL, OPTION_SOCKET},
 		OPTIONS_TABLE,
 		OPTIONS_TRACER,
 		{},
@@ -342,21 +376,26 @@ static int top_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_CONTAINER:
 			top.container = optarg;
 			break;
+		case OPTION_JOB:
+			top.job = optarg;
+			break;
 		default:
 			top.cgroup = optarg;
 		}
 	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	table_init(&table, &cli->format,
-		   trace_row_columns); /* a wrong -o is found before anything is asked */
+	/* A wrong -o is found before anything is asked. */
+	table_init(&table, &cli->format, top.job ? job_ranks_columns : trace_row_columns);
+	if (top.job && server_connect(cli))
+		return EXIT_FAILED;
 	return run_top(&top);
 }
 
 const struct verb verb_top = {
 	.name = "top",
 	.args = "",
-	.summary = "Show the traffic of each sync, as the kernel counts it",
+	.summary = "Show the traffic of each sync, or the ranks of a job",
 	.options = "     --delay SECONDS    between frames (1)\n"
 		   "     --once             show one frame\n"
 		   "     --sort COLUMN      sort rows by it, the greatest first (RATE)\n"
@@ -366,7 +405,9 @@ const struct verb verb_top = {
 		   "     --transport WORD   only this transport: tcp, tls, gloo or nccl\n"
 		   "     --process PROCESS  only this process, by its name or number\n"
 		   "     --container ID     only this container, or those with this prefix\n"
-		   "     --cgroup PATH      only this control group and those below it\n" HELP_TABLE,
+		   "     --cgroup PATH      only this control group and those below it\n"
+		   "     --job JOB          the ranks of this training job, as 'train status'\n"
+		   "     --socket PATH      socket of the server, for --job\n" HELP_TABLE,
 	.columns = trace_row_columns,
 	.peer = PEER_TRACER,
 	.run = top_run,

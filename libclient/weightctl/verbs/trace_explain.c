@@ -16,8 +16,13 @@
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/output/sync_phase.h"
 #include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/train_explain.h"
 
-#define OPTION_RECORDING OPTION_OWN
+enum {
+	OPTION_RECORDING = OPTION_OWN,
+	OPTION_JOB,
+};
+
 #define PERCENT_MIN 1 /* share of the time; smaller ones are left out */
 #define AS_LONG_PERCENT 90 /* share of another link's time that counts as equally long */
 
@@ -607,17 +612,30 @@ static int trace_explain_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"recording", required_argument, NULL, OPTION_RECORDING},
+		{"job", no_argument, NULL, OPTION_JOB},
+		{"socket", required_argument, NULL, OPTION_SOCKET},
 		OPTIONS_JSON,
 		OPTIONS_TRACER,
 		{},
 	};
 	cleanup(explanation_deinit) struct explanation e = {};
 	const char *path = NULL;
+	bool is_job = false;
+	int option;
 
-	while (cli_option(cli, argc, argv, LETTERS_JSON, longs) >= 0)
-		path = optarg;
+	while ((option = cli_option(cli, argc, argv, LETTERS_JSON, longs)) >= 0) {
+		if (option == OPTION_JOB)
+			is_job = true;
+		else
+			path = optarg;
+	}
 	if (argc - optind != 1)
-		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
+		cli_usage(cli, "'%s' takes the name of a sync, or with --job that of a job",
+			  cli->verb->name);
+	if (is_job && path)
+		cli_usage(cli, "recordings have no jobs: use --job without --recording");
+	if (is_job)
+		return train_explain_job(cli, argv[optind]);
 	sync_prefix_init(&e.sync_names, argv[optind]);
 	return trace_explain_sync(cli, &e, path);
 }
@@ -625,8 +643,10 @@ static int trace_explain_run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_explain = {
 	.name = "trace explain",
 	.args = "SYNC",
-	.summary = "Explain what took the time of a sync",
-	.options = "     --recording FILE   of 'trace record'; else from weightd-trace\n" HELP_JSON,
+	.summary = "Explain what took the time of a sync, or of a training job",
+	.options = "     --recording FILE   of 'trace record'; else from weightd-trace\n"
+		   "     --job              SYNC is the name of a training job\n"
+		   "     --socket PATH      socket of the server, for --job\n" HELP_JSON,
 	.peer = PEER_TRACER,
 	.run = trace_explain_run,
 };

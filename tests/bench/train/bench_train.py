@@ -31,11 +31,13 @@ from lib import features
 from lib.daemon import Daemon
 
 import figures
+import interpreters
 import machine
 import peers_sync
 import programs
 from contenders import Contender, Failed, in_turns
-from report import say
+from interpreters import token
+from samples import Field, Targets, judge, ms, over, ratio, rounds, spread, us, warm
 
 HERE = pathlib.Path(__file__).resolve().parent
 PEERS = HERE.parent / "peers"
@@ -44,7 +46,6 @@ N = 13_725_696  # fp32 parameters, 54.9 MB: a multiple of 32 * 4
 S = 4 * N
 KIB, MIB = 1 << 10, 1 << 20
 WINDOW = 64 * MIB
-ROUNDS = float(os.environ.get("BENCH_ROUNDS") or 1)
 RANKS = 2, 4
 
 
@@ -60,24 +61,7 @@ def measure(report):
     judge(report)
 
 
-def rounds(n):
-    return max(3, round(n * ROUNDS))
-
-
-def judge(report):
-    """Verdicts of all bounds; of those that nothing could be measured for, too."""
-    verdicts = {f"{line['of']}: {line['figure']} {line['bound']}": line["verdict"]
-                for line in report.lines if line["name"] == "bound"}
-    report.line(name="targets", met=[target for target, verdict in verdicts.items() if verdict == "kept"],
-                missed=[target for target, verdict in verdicts.items() if verdict != "kept"])
-
-
 # --- Contenders --------------------------------------------------------------------------------------
-
-
-def token(d, name, n):
-    done = subprocess.run([PROGRAMS / "token", name, str(n)], env=d.env, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.strip()
 
 
 def ours(d, program, job, n, *args):
@@ -91,13 +75,7 @@ def bandwidth(n):
 
 
 def torch_peer(n, n_bytes=64):
-    if not os.path.exists(torch_python()):
-        raise Failed("no Python with torch 2 (make torch2)")
-    return Contender("torch", n, [[torch_python(), PEERS / "torch_ranks.py", N, n_bytes]] * n)
-
-
-def torch_python():
-    return features.TORCH2 or str(features.ROOT / "build/torch2/bin/python")
+    return Contender("torch", n, [[interpreters.torch(), PEERS / "torch_ranks.py", N, n_bytes]] * n)
 
 
 def openmpi(n):
@@ -113,114 +91,8 @@ def openmpi(n):
 
 
 def deepspeed(n):
-    """
-    Its extension is compiled by its own builder, once, in build/bench-deepspeed.
-    """
-    place = features.ROOT / "build/bench-deepspeed"
-    env = {"PYTHONPATH": str(place / "site"), "TORCH_EXTENSIONS_DIR": str(place / "extensions"), "DS_ACCELERATOR": "cpu",
-           "PATH": f"{place / 'site/bin'}:{os.environ['PATH']}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
-    if not (place / "extensions/deepspeed_shm_comm/deepspeed_shm_comm.so").exists():
-        build_deepspeed(place, env)
-    return Contender("deepspeed", n, [[torch_python(), PEERS / "deepspeed_ranks.py", WINDOW]] * n, env)
-
-
-DEEPSPEED = "deepspeed==0.19.8"
-BUILD_LIMIT_S = 600
-
-
-def build_deepspeed(place, env):
-    say(f"{DEEPSPEED} is installed and its extension compiled in {place}, which takes minutes")
-    pip = [torch_python(), "-m", "pip", "install", "--quiet", "--target", str(place / "site")]
-    load = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder; ShareMemCommBuilder().load(verbose=False)"
-    shutil.rmtree(place / "extensions", ignore_errors=True)  # one that was interrupted leaves a lock
-    try:
-        for command in ([*pip, "wheel", "setuptools", "ninja", "hjson", "msgpack", "py-cpuinfo", "pydantic", "einops", "psutil",
-                         "tqdm", "packaging"],
-                        [*pip, "--no-build-isolation", "--no-deps", DEEPSPEED],
-                        [torch_python(), "-c", load]):
-            subprocess.run(command, env=os.environ | env | {"DS_BUILD_OPS": "0"}, check=True, timeout=BUILD_LIMIT_S,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    except subprocess.CalledProcessError as e:
-        raise Failed(f"{DEEPSPEED}: {(e.stderr.strip().splitlines() or ['?'])[-1]}") from e
-    except subprocess.TimeoutExpired as e:
-        raise Failed(f"{DEEPSPEED}: not built after {BUILD_LIMIT_S} s") from e
-
-
-class Field:
-    """The contenders of one measurement; one that cannot run leaves a line with the reason, and its bounds are missed."""
-
-    def __init__(self, report, stack):
-        self.report, self.stack, self.present = report, stack, {}
-
-    def enter(self, name, make):
-        try:
-            self.present[name] = self.stack.enter_context(make())
-        except Failed as e:
-            self.report.line(name="peer", peer=name, skipped=str(e))
-
-    def __getitem__(self, name):
-        return self.present[name]
-
-    def __contains__(self, name):
-        return name in self.present
-
-
-# --- Samples to figures ------------------------------------------------------------------------------
-
-
-def warm(contender, verb, size=0, count=3, repeats=1):
-    """The samples of a turn, less the first, in which caches and pages still belong to the last contender."""
-    return lambda: contender.samples(verb, size, count + 1, repeats)[1:]
-
-
-def spread(samples):
-    """Median and quartiles of all rounds' samples, in ns."""
-    flat = [ns for turn in samples for ns in turn]
-    return figures.percentile(flat, 25), figures.median(flat), figures.percentile(flat, 75)
-
-
-def ratio(above, below):
-    """Quartiles and median over the rounds of the ratio of two contenders' medians."""
-    ratios = [figures.median(a) / figures.median(b) for a, b in zip(above, below)]
-    return figures.percentile(ratios, 25), figures.median(ratios), figures.percentile(ratios, 75)
-
-
-def ms(samples):
-    q1, p50, q3 = spread(samples)
-    return {"p50_ms": p50 / 1e6, "q1_ms": q1 / 1e6, "q3_ms": q3 / 1e6}
-
-
-def us(samples):
-    q1, p50, q3 = spread(samples)
-    return {"p50_us": p50 / 1e3, "q1_us": q1 / 1e3, "q3_us": q3 / 1e3}
-
-
-def over(above, below):
-    q1, p50, q3 = ratio(above, below)
-    return {"over": p50, "over_q1": q1, "over_q3": q3}
-
-
-class Targets:
-    """Bounds of one measurement. A figure that is missing misses its bound."""
-
-    def __init__(self, report, of):
-        self.report, self.of = report, of
-
-    def at_least(self, figure, value, bound):
-        self._judge(figure, value, at_least=bound)
-
-    def at_most(self, figure, value, bound):
-        self._judge(figure, value, at_most=bound)
-
-    def _judge(self, figure, value, **bound):
-        if value is None:
-            (limit,) = bound.values()
-            sign = ">=" if "at_least" in bound else "<="
-            self.report.missed += 1
-            self.report.line(name="bound", of=self.of, figure=figure, value=None, bound=f"{sign} {limit:g}",
-                             verdict="NOT MEASURED")
-        else:
-            self.report.bound(self.of, figure, value, **bound)
+    python, env = interpreters.deepspeed()
+    return Contender("deepspeed", n, [[python, PEERS / "deepspeed_ranks.py", WINDOW]] * n, env)
 
 
 # --- The update --------------------------------------------------------------------------------------
@@ -387,15 +259,8 @@ def measure_all_gather(report, field, n, size, repeats, gloo_repeats):
 
 
 def torch_program(d, kind, n):
-    if not os.path.exists(torch_python()):
-        raise Failed("no Python with torch 2 (make torch2)")
-    env = program_env(d) | ({"WEIGHTD_JOB": token(d, f"program-{kind}", n)} if kind != "ddp" else {})
-    return Contender(f"program-{kind}", n, [[torch_python(), PEERS / "torch_train.py", kind]] * n, env)
-
-
-def program_env(d):
-    return d.env | {"PYTHONPATH": str(features.ROOT / "libclient/python"), "WEIGHTD_LIBRARY": str(features.BUILD / "libweightd.so"),
-                    "WEIGHTD_TRAIN_LIBRARY": str(features.BUILD / "libweightd-train.so")}
+    env = interpreters.ours_env(d) | ({"WEIGHTD_JOB": token(d, f"program-{kind}", n)} if kind != "ddp" else {})
+    return Contender(f"program-{kind}", n, [[interpreters.torch(), PEERS / "torch_train.py", kind]] * n, env)
 
 
 def measure_programs(report, d):
@@ -468,8 +333,8 @@ def measure_restart(report, d):
     report.line(name="restart", contender="C", **ms([samples]), kills=len(samples))
     Targets(report, "restart").at_most("of a C rank, ms", figures.median(samples) / 1e6, 50)
     python = None
-    if os.path.exists(torch_python()):
-        command = [torch_python(), PEERS / "torch_train.py"]
+    if os.path.exists(interpreters.torch_path()):
+        command = [interpreters.torch_path(), PEERS / "torch_train.py"]
         samples = [times["step"] - times["import"] for _, times in kills(d, rounds(5), "restart-python", lambda rank: [
             *command, "run"])]
         python = figures.median(samples) / 1e6
@@ -479,7 +344,7 @@ def measure_restart(report, d):
 
 
 def kills(d, n, job, command):
-    with Killed(command, program_env(d) | {"WEIGHTD_JOB": token(d, job, 2)}) as killed:
+    with Killed(command, interpreters.ours_env(d) | {"WEIGHTD_JOB": token(d, job, 2)}) as killed:
         return [killed.kill(after_steps=1 + i % 3) for i in range(n)]
 
 

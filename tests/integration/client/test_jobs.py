@@ -672,3 +672,46 @@ def wire_memfd(size):
         yield fd
     finally:
         os.close(fd)
+
+
+# --- Views ------------------------------------------------------------------------------------------
+
+
+def test_a_view_reads_part_0_and_the_processes_of_ranks(daemon, client, connect):
+    token = client.create_job("train", 3)
+    with failed(errno.ENODATA, "no rank has joined job 'train' yet"):
+        client.view_job("train")
+    with child_rank(daemon, token, 1) as child, client.join(token, 2, PARTS) as job:
+        os.pwrite(job.fd(), b"words", 8)
+        with connect().view_job("train") as view:
+            assert (view.n_ranks, view.description) == (3, b"description")
+            assert view.read(5, 8) == b"words" and view.read(10**6) == os.pread(job.fd(), 4096, 0) and view.read(8, 5000) == b""
+            assert [view.holder(rank) for rank in range(4)] == [0, child.pid, os.getpid(), -errno.EINVAL]
+            with pytest.raises(Failed) as e:
+                view.read(8, 1 << 63)
+            assert e.value.errno == errno.EINVAL
+    for name, code in ("none", errno.ENOENT), ("", errno.EINVAL), ("n" * 200, errno.EINVAL):
+        with failed(code, "job"):
+            client.view_job(name)
+
+
+def test_a_process_that_acts_for_a_rank_is_not_its_holder(daemon, client):
+    token = client.create_job("train", 2)
+    with client.join(token, 0) as job, client.view_job("train") as view:
+        job.hold(1)
+        assert job.holder(1) == os.getpid() and view.holder(1) == 0
+        job.release(1)
+
+
+def test_a_view_in_the_process_of_a_rank_does_not_cost_its_lock(daemon, client):
+    token = client.create_job("train", 2)
+    with client.join(token, 0) as job:
+        for _ in range(3):
+            with client.view_job("train") as view:
+                assert view.holder(0) == os.getpid()
+        assert is_locked(job, 0)
+
+
+def test_a_server_without_views_is_named(meet):
+    with failed(errno.EOPNOTSUPP, "too old to show jobs to other processes"):
+        meet[0].view_job("train")

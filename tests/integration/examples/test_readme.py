@@ -162,10 +162,23 @@ def test_the_trainer_in_c_compiles_and_finds_the_line(daemon, build, tmp_path):
     assert run_ranks(daemon, build, tmp_path / "line") == "2.00 x + 1.00\n"
 
 
-def test_the_trainer_in_python_finds_the_same_line(daemon, build):
+LOOP = """
+Model = lambda: torch.nn.Linear(1, 1)
+batch = lambda step: torch.full((4, 1), float(step % 7))
+criterion = lambda y: y.float().square().mean()
+"""
+
+
+def test_the_trainers_in_python_find_the_same_line_and_save(daemon, build, tmp_path):
+    """That of weightd-train(7), and the loop of the README, which needs definitions and a job of its own."""
     require("torch2")
-    snippet = literals("weightd-train.7", "EXAMPLE")[1]
-    assert run_ranks(daemon, build, TORCH2, "-c", snippet, env={"PYTHONPATH": exported("PYTHONPATH")}) == "2.00 x + 1.00\n"
+    (loop,) = blocks("python", section("Training"))
+    for shown, here in (("(1000)", "(100)"), ("Model(), mesh", 'Model(), mesh, job="loop"'), ('"checkpoints"', repr(str(tmp_path)))):
+        assert shown in loop, shown
+        loop = loop.replace(shown, here)
+    program = literals("weightd-train.7", "EXAMPLE")[1] + LOOP + loop
+    assert run_ranks(daemon, build, TORCH2, "-c", program, env={"PYTHONPATH": exported("PYTHONPATH")}) == "2.00 x + 1.00\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000100"]
 
 
 def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):

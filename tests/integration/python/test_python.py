@@ -50,6 +50,7 @@ def test_structs_have_the_size_and_offsets_of_the_header(tmp_path):
                "weightd_stat": _abi.Stat, "weightd_event": _abi.Event, "weightd_file": _abi.File,
                "weightd_save_options": _abi.SaveOptions, "weightd_save_result": _abi.SaveResult,
                "weightd_difference": _abi.Difference, "weightd_diff_side": _abi.DiffSide,
+               "weightd_safetensors_contents": _abi.SafetensorsContents,
                "weightd_diff_result": _abi.DiffResult, "weightd_job_options": _abi.JobOptions,
                "weightd_part": _abi.Part, "weightd_join_options": _abi.JoinOptions, "weightd_job_info": _abi.JobInfo}
     assert set(re.findall(r"^struct (\w+) \{", header(), re.M)) == set(structs)

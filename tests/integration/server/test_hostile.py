@@ -105,7 +105,7 @@ def valid(op):
               wire.PROOF: (77,), wire.SET_FILES: (77,), wire.FILES: (b"none", device, 0),
               wire.JOB_CREATE: (b"new", b"", 0, 1, 0), wire.JOB_JOIN: (b"none", b"t", b"", 0, 1, b"A", 1, *(b"", 0) * 15),
               wire.JOB_PART: (77, 0, 0), wire.JOB_DESCRIPTION: (b"none", b"t"), wire.JOB_LEAVE: (77, 1, 0),
-              wire.JOB_REMOVE: (b"none",)}
+              wire.JOB_REMOVE: (b"none",), wire.JOB_VIEW: (b"none",)}
     return wire.BODIES[op].pack(*values[op])
 
 

@@ -458,3 +458,58 @@ def test_ids_of_jobs_open_nothing_to_others(client, connect):
     for act in (lambda: thief.part(job), lambda: thief.leave(job), lambda: thief.part(77)):
         with refused(errno.ESTALE, "this connection is not a rank of that job"):
             act()
+
+
+# --- Views ------------------------------------------------------------------------------------------
+
+
+def test_a_view_has_the_description_and_part_0_and_cannot_write(client, connect):
+    token = client.create_job("train", 3)
+    with refused(errno.ENODATA, "no rank has joined job 'train' yet"):
+        client.view_job("train")
+    joined = client.join("train", token, 1, PARTS, description=b"a plan")
+    os.pwrite(client.part(joined.job), b"first words", 0)
+    n_ranks, description, part = connect().view_job("train")
+    assert n_ranks == 3 and os.pread(description, 100, 0) == b"a plan"
+    assert os.fstat(part).st_size == 4096 and os.pread(part, 11, 0) == b"first words"
+    with pytest.raises(OSError):
+        os.pwrite(part, b"x", 0)
+    with pytest.raises(PermissionError):
+        mmap.mmap(part, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    with refused(errno.ENOENT, "there is no job 'other'"):
+        client.view_job("other")
+
+
+def test_a_view_does_not_keep_a_job_but_the_memory_of_part_0(client, connect):
+    token = client.create_job("train", 1)
+    job = client.join("train", token, 0, PARTS).job
+    viewer = connect()
+    part = viewer.view_job("train")[2]
+    client.leave(job)
+    assert client.job("train") is None
+    assert client.list(wire.USERS)[0].used_bytes > 0, "it is charged while a process has it open"
+    with refused(errno.ENOENT, "there is no job 'train'"):
+        viewer.view_job("train")
+    viewer.forget([part])
+    until(lambda: client.list(wire.USERS)[0].used_bytes == 0, "nothing is charged")
+
+
+def test_a_job_is_viewed_by_its_user_and_by_an_administrator(make_daemon, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+
+    def by(uid, act):
+        def go():
+            with Wire(daemon.socket) as w:
+                return act(w)
+        return run_as(uid, go)
+
+    def make(w):
+        w.join("train", w.create_job("train"), 0, PARTS)
+        return w.view_job("train")[0]
+
+    assert by(OWNER, make) == 1
+    assert by(0, lambda w: w.view_job("train")[0]) == 1
+    with refused(errno.EACCES, f"uid {OTHER} may not view job 'train'; its owner is uid {OWNER}"):
+        by(OTHER, lambda w: w.view_job("train"))
+    assert "job 'train' refused to pid" in daemon.log

@@ -2,7 +2,8 @@
 Our optimizers beside torch's fused ones on the CPU, bit by bit, over 60 steps.
 
 They are equal in parameters and moments where torch runs its vector loop with AVX2 or AVX-512, for tensors whose length is a
-multiple of 16: AdamW, Adam with coupled decay, SGD. They may differ
+multiple of 16: AdamW, Adam with coupled decay, SGD. With 16-bit gradients torch has float32 parameters and the gradients
+widened, and the rounded copy of parameters is tensor.to(). They may differ
 - in the last elements of other lengths, which torch computes one by one with other roundings: ours pads tensors to 16;
 - where torch has no FMA (ATEN_CPU_CAPABILITY=default): by a few units in the last place.
 """
@@ -20,20 +21,25 @@ STEPS, N = 60, 4096
 pytestmark = pytest.mark.plain  # torch needs a plain interpreter; test_train_kernels runs sanitized
 
 CASES = {
-    "adamw": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
-    "adamw of a line": ("adamw", 16, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
-    "adamw without decay": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 0}),
-    "adamw of 2 ranks": ("adamw", N + 16, 2, STEPS, {"lr": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95)}),
-    "adamw of 4 ranks": ("adamw", N, 4, STEPS, {"lr": 1e-3, "weight_decay": 1e-2, "eps": 1e-6}),
-    "adamw with a small beta1": ("adamw", N, 1, STEPS, {"lr": 1e-3, "betas": (0.4, 0.95)}),
-    "adam": ("adam", N, 2, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}),
-    "adam without decay": ("adam", N, 1, STEPS, {"lr": 1e-3}),
-    "sgd": ("sgd", N, 1, STEPS, {"lr": 1e-2, "weight_decay": 1e-2}),
-    "sgd with momentum": ("sgd", N, 2, STEPS, {"lr": 1e-2, "momentum": 0.9, "weight_decay": 1e-2}),
-    "sgd with nesterov": ("sgd", N, 1, STEPS, {"lr": 1e-2, "momentum": 0.9, "nesterov": True}),
+    "adamw": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "f32"),
+    "adamw of a line": ("adamw", 16, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "f32"),
+    "adamw without decay": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 0}, "f32"),
+    "adamw of 2 ranks": ("adamw", N + 16, 2, STEPS, {"lr": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95)}, "f32"),
+    "adamw of 4 ranks": ("adamw", N, 4, STEPS, {"lr": 1e-3, "weight_decay": 1e-2, "eps": 1e-6}, "f32"),
+    "adamw with a small beta1": ("adamw", N, 1, STEPS, {"lr": 1e-3, "betas": (0.4, 0.95)}, "f32"),
+    "adam": ("adam", N, 2, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "f32"),
+    "adam without decay": ("adam", N, 1, STEPS, {"lr": 1e-3}, "f32"),
+    "sgd": ("sgd", N, 1, STEPS, {"lr": 1e-2, "weight_decay": 1e-2}, "f32"),
+    "sgd with momentum": ("sgd", N, 2, STEPS, {"lr": 1e-2, "momentum": 0.9, "weight_decay": 1e-2}, "f32"),
+    "sgd with nesterov": ("sgd", N, 1, STEPS, {"lr": 1e-2, "momentum": 0.9, "nesterov": True}, "f32"),
+    "adamw of bf16": ("adamw", N, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "bf16"),
+    "adamw of f16 of 2 ranks": ("adamw", N + 16, 2, STEPS, {"lr": 3e-4, "weight_decay": 0.1}, "f16"),
+    "adamw of bf16 of 3 ranks": ("adamw", N, 3, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "bf16"),
+    "adam of f16 of 4 ranks": ("adam", N, 4, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "f16"),
+    "sgd of bf16": ("sgd", N, 2, STEPS, {"lr": 1e-2, "momentum": 0.9, "weight_decay": 1e-2}, "bf16"),
 }
 TAIL = 7
-RAGGED = {"ragged": ("adamw", N + TAIL, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2})}
+RAGGED = {"ragged": ("adamw", N + TAIL, 1, STEPS, {"lr": 1e-3, "weight_decay": 1e-2}, "f32")}
 
 # Both instruction sets of torch, and all of ours: they have the same bits, which the unit test holds, too.
 PAIRS = [("avx512", "x86-64-v4"), ("avx2", "x86-64-v3"), ("avx2", "x86-64-v2"), ("avx2", "portable")]
@@ -54,9 +60,11 @@ def run(cases, capability, isa):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("capability, isa", PAIRS)
 def test_fused_optimizers_have_the_bits_of_torch(capability, isa):
-    differ = {(name, what): found for name, case in run(CASES, capability, isa).items()
-              for what, found in case.items() if found["words"]}
+    cases = run(CASES, capability, isa)
+    differ = {(name, what): found for name, case in cases.items() for what, found in case.items() if found["words"]}
     assert not differ
+    assert {name for name, case in cases.items() if "rounded" in case} == \
+        {name for name, case in CASES.items() if case[-1] != "f32"}
 
 
 @pytest.mark.timeout(300)

@@ -379,6 +379,13 @@ def test_a_name_without_its_token_is_refused_with_the_ways_out(host, daemon):
     assert kind == "Error" and "weightctl rm j" in sentence and "WEIGHTD_JOB_FILE" in sentence
 
 
+def test_a_job_that_was_created_for_a_killed_rank_is_created_anew(host, daemon):
+    """The file has no token, and the name is taken."""
+    assert host.start(daemon, "dies_creating", 0, 1, job="j").wait() == -signal.SIGKILL
+    assert [job["name"] for job in jobs(daemon)] == ["j"]
+    assert host.start(daemon, "run", 0, 1, steps=STEPS, job="j").value()["first"] == 0 and jobs(daemon) == []
+
+
 @pytest.mark.parametrize("dies", ([2, 0], [2, 1]))
 def test_two_modules_of_one_program_have_jobs_of_their_own(host, daemon, dies):
     expected = host.play(daemon, "two_models", 2, steps=5)

@@ -123,6 +123,12 @@ def test_f_7_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
     assert "scaler=weightd.train.Scaler()" in found["GradScaler"]
 
 
+def test_z_6_a_scaled_gradient_is_clipped_by_its_norm_without_the_scale(host, daemon):
+    for (norms, values), (scaled_norms, scaled_values) in host.play(daemon, "precision.clipped", 2, max_norm=0.05):
+        assert min(norms) > 0.05  # it clips
+        assert apart(norms, scaled_norms) <= CLOSE and apart(values, scaled_values) <= CLOSE
+
+
 # --- Frozen parameters --------------------------------------------------------------------------------
 
 
@@ -138,6 +144,7 @@ def test_frozen_parameters_are_rank_0s_and_not_trained(host, daemon, weightd, by
         assert found["write"].startswith("Denied: base.weight: add_() would write a parameter")
         assert found["load"].startswith("Denied: codes, shift, base.weight, base.bias, adapter.weight and 1 more: in the memory")
         assert found["unfrozen"].startswith("Error: base.weight: requires_grad is True since the optimizer was made")
+        assert found["rewritten"] == [[1.0] * 64, [2] * 64]
         if rank == 0:
             with weightd.attach("adapted", version=found["version"]) as buffer:
                 assert list(buffer["codes"].numpy()) == expected["codes"]
@@ -166,6 +173,7 @@ def test_jobs_over_one_attached_base_leave_it_where_it_is(host, daemon):
         assert found["same"] and found["in place"] and found["trained"] and found["still"] is None
         assert sorted(found["is_bound"]) == ["base.bias", "base.weight", "codes", "shift"]
         assert found["unfrozen"].startswith("Error: base.bias: requires_grad is True since the optimizer was made")
+        assert found["written"].startswith("Denied: ") and "base.weight" in found["written"]
 
 
 def test_a_tied_module_of_the_meta_device_stays_tied(host, daemon):

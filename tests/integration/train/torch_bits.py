@@ -2,10 +2,12 @@
 Runs torch's fused optimizers and ours on the same numbers, and prints where they differ: run by test_adamw_bits.py with
 an interpreter that has torch 2.
 
-torch_bits.py TOOL CASES   JSON: cases of [optimizer, elements, ranks, steps, options of torch.optim], by name
+torch_bits.py TOOL CASES   JSON: cases of [optimizer, elements, ranks, steps, options of torch.optim, type], by name
 
-The output has torch's release and instruction set, and for each case and each of param, m and v: the number of words
-that differed after any step, the first such step, the first such index, and the largest difference at the end.
+The type is that of the gradients: f32, bf16 or f16. torch receives them widened to float32. The output has torch's release
+and instruction set, and for each case and each of param, m and v, and of the parameters rounded to a 16-bit type: the
+number of words that differed after any step, the first such step, the first such index, and the largest difference at the
+end.
 """
 import array
 import json
@@ -15,6 +17,8 @@ import sys
 import torch
 
 SCALE = 1e-2
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+WHATS = ("param", "m", "v", "rounded")
 
 
 def main():
@@ -25,55 +29,63 @@ def main():
                       "cases": {name: differences(tool, *case) for name, case in cases.items()}}))
 
 
-def differences(tool, name, n, n_ranks, n_steps, options):
+def differences(tool, name, n, n_ranks, n_steps, options, type_name):
     param = torch.nn.Parameter(torch.randn(n))
-    grads = torch.randn(n_steps, n_ranks, n) * SCALE
+    grads = (torch.randn(n_steps, n_ranks, n) * SCALE).to(TYPES[type_name])
     theirs = run_torch(name, param, grads, options)
-    ours = run_tool(tool, name, theirs[0], grads, options)
+    ours = run_tool(tool, name, theirs[0], grads, options, type_name)
     return {what: compare([s[i] for s in ours], [s[i] for s in theirs[1:]])
-            for i, what in enumerate(("param", "m", "v"))}
+            for i, what in enumerate(WHATS[:len(ours[0])])}
 
 
 def run_torch(name, param, grads, options):
-    """[the first parameters, then (parameters, first moment, second moment) after each step]"""
+    """[the first parameters, then (parameters, first moment, second moment, rounded parameters) after each step]"""
     optimizer = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name](
         [param], fused=True, **options)
     states = [param.detach().clone()]
     for ranks in grads:
-        total = ranks[0].clone()
+        total = ranks[0].float().clone()
         for grad in ranks[1:]:
-            total += grad
+            total += grad.float()
         param.grad = total * (1 / torch.tensor(float(len(ranks))))
         optimizer.step()
         state, zeros = optimizer.state[param], torch.zeros_like(param)
         moments = [state.get("momentum_buffer"), None] if name == "sgd" else [state["exp_avg"], state["exp_avg_sq"]]
-        states.append([param.detach().clone(), *((zeros if m is None else m).clone() for m in moments)])
+        states.append([param.detach().clone(), *((zeros if m is None else m).clone() for m in moments),
+                       param.detach().to(grads.dtype, copy=True)])
     return states
 
 
-def run_tool(tool, name, param, grads, options):
+def run_tool(tool, name, param, grads, options, type_name):
+    """The same as run_torch() has, without the first parameters; rounded ones for 16-bit gradients."""
     n_steps, n_ranks, n = grads.shape
     beta1, beta2 = options.get("betas", (0.9, 0.999))
     arguments = [name, n, n_ranks, n_steps, options["lr"], options.get("weight_decay", 1e-2 if name == "adamw" else 0),
                  beta1, beta2, options.get("eps", 1e-8), options.get("momentum", 0),
-                 int(options.get("nesterov", False))]
+                 int(options.get("nesterov", False)), type_name]
     given = bytes_of(param) + bytes_of(grads.flatten())
     done = subprocess.run([tool, *map(str, arguments)], input=given, stdout=subprocess.PIPE, check=True)
-    out = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32)
-    return out.reshape(n_steps, 3, n)
+    steps = torch.frombuffer(bytearray(done.stdout), dtype=torch.uint8).reshape(n_steps, -1)
+    states = steps[:, :3 * n * 4].contiguous().view(torch.float32).reshape(n_steps, 3, n)
+    rounded = steps[:, 3 * n * 4:].contiguous().view(grads.dtype)
+    return [[*state] + [copy] * bool(len(copy)) for state, copy in zip(states, rounded, strict=True)]
 
 
 def bytes_of(tensor):
-    return array.array("f", tensor.tolist()).tobytes()
+    """The bytes of a tensor; this torch may have no NumPy."""
+    if tensor.dtype == torch.float32:
+        return array.array("f", tensor.tolist()).tobytes()
+    return array.array("h", tensor.view(torch.int16).tolist()).tobytes()
 
 
 def compare(ours, theirs):
     ours, theirs = torch.stack(ours), torch.stack(theirs)
-    differ = ours.view(torch.int32) != theirs.view(torch.int32)
+    words_type = torch.int32 if ours.dtype == torch.float32 else torch.int16
+    differ = ours.view(words_type) != theirs.view(words_type)
     steps, words = differ.any(1).nonzero().flatten().tolist(), differ.any(0).nonzero().flatten().tolist()
     return {"words": len(words), "first_step": steps[0] + 1 if steps else None,
             "first_index": words[0] if words else None,
-            "largest": (ours[-1] - theirs[-1]).abs().max().item()}
+            "largest": (ours[-1].float() - theirs[-1].float()).abs().max().item()}
 
 
 main()

@@ -260,6 +260,23 @@ def small_gradients():
     return found
 
 
+def clipped(max_norm, steps=4):
+    """Norms and values with a clipped global norm: without a scaler, and with one."""
+    import weightd.train
+
+    rank, n = environment()
+    found = []
+    for scaler in None, weightd.train.Scaler(init_scale=4096.0):
+        module, norms = sharded(made(Whole), form="two-phase", scaler=scaler), []
+        with weightd.train.SGD(module, lr=0.1) as optimizer:
+            for step in optimizer.steps(steps):
+                optimizer.scale(square(module, samples(step, rank, n))).backward()
+                optimizer.step(max_norm=max_norm)
+                norms.append(optimizer.norm)
+        found.append([norms, module.first.weight.flatten().tolist()])
+    return found
+
+
 # --- Frozen parameters --------------------------------------------------------------------------------
 
 
@@ -319,6 +336,11 @@ def adapted(steps, is_ours=True, by="module", width=64, **options):
     module.base.weight.requires_grad_(True)
     found["unfrozen"] = attempt(optimizer.step)
     module.base.weight.requires_grad_(False)
+    optimizer.zero_grad()
+    with weightd.train.writable(module):
+        nn.init.constant_(module.base.bias, 1.0 + rank)
+        module.codes.data.fill_(2 + rank)
+    found["rewritten"] = [module.base.bias.tolist(), module.codes.tolist()]
     optimizer.close()
     return found
 
@@ -347,6 +369,9 @@ def lora(name, steps=3, **options):
         module.base.bias.requires_grad_(True)
         found["unfrozen"] = attempt(optimizer.step)
         module.base.bias.requires_grad_(False)
+        optimizer.zero_grad()
+        with weightd.train.writable(module):
+            found["written"] = attempt(lambda: module.load_state_dict(module.state_dict()))
         return found | {"still": attempt(optimizer.step)}
 
 

@@ -730,6 +730,21 @@ def patient(steps, **options):
         return {"bits": bits(module), "late": late, "refused": refused, "cursor": optimizer.cursor}
 
 
+def dies_creating(**options):
+    """SIGKILL when the server has created the job, and its file has not got the token."""
+    import weightd.train
+    from weightd.train import _job
+
+    create = _job._create
+
+    def create_and_die(*arguments):
+        create(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    _job._create = create_and_die
+    weightd.train.SGD(sharded(made(), **options), lr=0.1)
+
+
 def two_models(steps, dies=None):
     """A program with two jobs, each of its own."""
     import weightd.train

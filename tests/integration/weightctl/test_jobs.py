@@ -180,7 +180,8 @@ def test_a_job_of_another_user_is_not_removed(require, daemon, client, rank):
 def test_completion_of_jobs(daemon, client, rank):
     client.publish("gpt-weights", b"abcd")
     assert complete(daemon, "weightctl rm g") == ["gpt-weights", "gpt"]
-    assert complete(daemon, "weightctl rm --job g") == ["gpt"]
+    for words in "rm --job", "top --job", "train status", "trace explain --job":
+        assert complete(daemon, f"weightctl {words} g") == ["gpt"], words
     assert complete(daemon, "weightctl train r") == ["run"]
     assert "--token-file" in complete(daemon, "weightctl train run -n 4 --")
     assert complete(daemon, "weightctl train run -n ") == [""]

@@ -19,7 +19,7 @@ from lib.features import BUILD, ROOT
 from lib.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "save", "history", "rollback", "chmod", "chown",
-         "rm", "wait", "watch", "exec", "export", "train run", "train profile", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
+         "rm", "wait", "watch", "exec", "export", "train run", "train status", "train metrics", "train profile", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",

@@ -22,15 +22,19 @@ by no other start. It is removed 10 minutes after its last rank died, and that o
 jobs with a name or a file stay. mpirun ends all ranks when one dies: give the job a name, and start mpirun again.
 Several modules in one program are several jobs; where the job comes from the environment, give the others names.
 
+Other loops. flatten() is for any optimizer of torch: parameters, buffers and gradients of each rank are views of one
+range, with sync_from(), average_grads() and average_params(). initialize() reads a config of DeepSpeed and returns its
+engine. Sampler divides the samples of an epoch between the ranks, each once, over kills too.
+
 Types. shard(precision=Precision(param=torch.bfloat16, reduce=torch.float32)) trains parameters in 16 bits, with float32
 originals in the job; so is a module trained that has 16 bits already. shard(scaler=Scaler()) scales the loss, for
 gradients in float16: opt.scale(loss).backward(). Parameters that need no gradient when the optimizer is made are
 frozen: one copy for all ranks, of any type. Those in memory of a published version (weightd.torch.bind()) stay there.
 
 torch. Parameters are read-only memory: opt.step() is all that writes them, and a block `with writable(model):` between
-steps. Else load_state_dict(), the steps of other optimizers, torch.nn.init and in-place methods of a parameter (p.copy_(),
-p += 1) are refused (Denied). Python does not see writes through p.data or another view of a parameter, by out=p, or by
-torch._foreach_* functions: these end in SIGSEGV.
+steps. Else load_state_dict(), the steps of other optimizers, torch.nn.init and in-place methods of a parameter
+(p.copy_(), p += 1) are refused (Denied). Python does not see writes through p.data or another view of a parameter, by
+out=p, or by torch._foreach_* functions: these end in SIGSEGV.
 
 A step refuses by name what would train in vain: parameters that to(), bfloat16(), load_state_dict(assign=True),
 vector_to_parameters(), share_memory() or an assignment took out of the job; new ones; parameters that were frozen or
@@ -41,13 +45,18 @@ opt.step(max_norm=...) clips by the norm of the mean. With overlap=True p.grad i
 
 torch.compile() takes the module before or after shard(). multiprocessing refuses parameters of a job (TypeError).
 
+Checkpoints. opt.save("checkpoints") writes a checkpoint while training goes on, and opt.load("checkpoints") gives it to
+a new job, with any number of ranks; torch_state("checkpoints") gives it to torch without a job. A killed rank needs
+neither: its job has all of it.
+
 Deadline. A rank waits in a step for up to shard(deadline=) seconds for the others, and raises Timeout. Rank 0 must not
 evaluate or publish for longer than that: the others wait in their next step meanwhile.
 
 Threads. One thread at a time may use an optimizer. Processes. A forked child (a worker of a DataLoader) may read the
-parameters; it cannot take a step. Spawned workers have nothing of the job. Ctrl-C interrupts a rank that waits. There must be no collective of the program's
-own, such as torch.distributed.barrier(), between the making of the optimizer and its first step: a rank that was killed
-with its gradients handed over finishes that step where it makes its optimizer, and waits there for the others.
+parameters; it cannot take a step. Spawned workers have nothing of the job. Ctrl-C interrupts a rank that waits. There
+must be no collective of the program's own, such as torch.distributed.barrier(), between the making of the optimizer and
+its first step: a rank that was killed with its gradients handed over finishes that step where it makes its optimizer,
+and waits there for the others.
 
 Needs torch 2.1 or newer.
 """
@@ -61,12 +70,17 @@ if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
                       "register_post_accumulate_grad_hook()")
 
 from ._abi import NotANumber, RankBusy, RankDied  # noqa: E402
+from ._checkpoint import torch_state  # noqa: E402
+from ._engine import Engine, Loader, initialize  # noqa: E402
+from ._loops import Flat, Ticket, flatten  # noqa: E402
 from ._mesh import Mesh, init_mesh  # noqa: E402
 from ._optimizer import SGD, Adam, AdamW, Optimizer  # noqa: E402
 from ._precision import Precision, Scaler  # noqa: E402
+from ._sampler import Sampler  # noqa: E402
 from ._sharded import no_sync, shard  # noqa: E402
 from ._trainer import Traffic  # noqa: E402
 from ._writable import writable  # noqa: E402
 
-__all__ = ["SGD", "Adam", "AdamW", "Mesh", "NotANumber", "Optimizer", "Precision", "RankBusy", "RankDied", "Scaler",
-           "Traffic", "init_mesh", "no_sync", "shard", "writable"]
+__all__ = ["SGD", "Adam", "AdamW", "Engine", "Flat", "Loader", "Mesh", "NotANumber", "Optimizer", "Precision", "RankBusy",
+           "RankDied", "Sampler", "Scaler", "Ticket", "Traffic", "flatten", "init_mesh", "initialize", "no_sync", "shard",
+           "torch_state", "writable"]

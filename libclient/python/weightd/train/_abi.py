@@ -60,6 +60,10 @@ class Update(Sized):
                 ("unused", POINTER(c_bool))]
 
 
+class CheckpointOptions(Sized):
+    _fields_ = [("size", c_size_t), ("keep", c_uint32)]
+
+
 # Pointers to opaque structs, in and out, are c_void_p.
 FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_error": (c_char_p,),
@@ -95,6 +99,15 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_overflowed": (c_bool, c_void_p),
     "weightd_train_traffic": (c_int, c_void_p, POINTER(Traffic)),
     "weightd_train_publish": (c_int, c_void_p, c_char_p, POINTER(c_uint64)),
+    "weightd_window_open": (c_int, c_void_p, POINTER(Options), c_uint64, POINTER(c_void_p)),
+    "weightd_window_free": (None, c_void_p),
+    "weightd_window_data": (c_void_p, c_void_p, c_uint32),
+    "weightd_window_barrier": (c_int, c_void_p),
+    "weightd_window_all_reduce": (c_int, c_void_p, c_uint64, c_uint64, c_int),
+    "weightd_window_broadcast": (c_int, c_void_p, c_uint64, c_uint64, c_uint32),
+    "weightd_train_save": (c_int, c_void_p, c_char_p, POINTER(CheckpointOptions)),
+    "weightd_train_save_wait": (c_int, c_void_p),
+    "weightd_train_load": (c_int, c_void_p, c_char_p),
 }
 
 

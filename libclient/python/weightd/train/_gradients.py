@@ -37,8 +37,8 @@ class Gradients:
         self._sharded, self._trainer, self._parameters = sharded, trainer, parameters
         self._names = [row.name for row in sharded.parameters()]
         self._is_two_phase, self._overlaps = is_two_phase, is_two_phase and sharded.options.overlap
-        self._slots: dict[int, Slot] = {}  # by the address of the first view
-        self._slot: Slot | None = None  # of this step
+        self._slots: dict[int, Slot] = {}  # keys: the address of the first view
+        self._slot: Slot | None = None  # that of this step
         self._versions = [0] * len(parameters)  # of each view, after autograd or we have last written it
         self._is_over = [False] * len(parameters)  # handed over in this step: not to be written again
         this = weakref.ref(self)

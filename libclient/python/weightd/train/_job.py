@@ -18,17 +18,17 @@ import stat
 import urllib.parse
 import warnings
 from ctypes import byref, c_uint64, c_void_p
-from typing import Iterator
+from typing import Callable, Iterator
 
 from .._abi import TOKEN_MAX, JobOptions, lib, text
 from .._connection import Connection
 from .._errors import Error, error
 from .._job import jobs, remove_job
 from ._abi import free
-from ._mesh import launched_by
-from ._sharded import Sharded
+from ._mesh import Mesh, launched_by
 
-_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 60_000}  # without a rank; 0: for ever
+_LINGER_MS = {"named": 0, "launched": 600_000, "alone": 60_000, "window": 10_000}  # without a rank; 0: for ever
+_MARK = b"?"  # in the file of a job that is being created
 _ordinals = itertools.count(1)  # jobs of this process without a name
 
 
@@ -37,9 +37,28 @@ class Job:
     token  which makes a process a rank
     """
 
-    def __init__(self, token: str, file: pathlib.Path | None = None, is_ours: bool = False, is_created: bool = False):
-        """`is_ours`: the file is in our folder. `is_created`: this process created the job."""
+    def __init__(self, token: str, file: pathlib.Path | None = None, is_ours: bool = False, is_created: bool = False,
+                 find: Callable[[], Job] | None = None):
+        """
+        `is_ours`: the file is in our folder. `is_created`: this process created the job. `find` reads the file again, or
+        creates another job in it.
+        """
         self.token, self._file, self._is_ours, self._is_created = token, file, is_ours, is_created
+        self._find = find
+
+    def renewed(self) -> Job | None:
+        """
+        Another job in the place of one that cannot be opened any more: the first rank that asks removes it and creates
+        the other. None: the job is not from a file, and there can be no other.
+        """
+        if self._find is None:
+            return None
+        with contextlib.suppress(FileNotFoundError), _locked(self._file) as fd:
+            if _token_in(fd) == self.token:
+                if _exists(Connection(), self.token):
+                    remove_job(self.token.partition(":")[0])
+                os.ftruncate(fd, 0)
+        return self._find()
 
     def left(self) -> None:
         """After this rank has left: the last one empties the file, and removes one that is ours."""
@@ -55,19 +74,13 @@ class Job:
         if not self._is_created:
             return
         with contextlib.suppress(OSError):
+            name = self.token.partition(":")[0]
             if self._file is None:
-                self._remove_unused()
+                _remove_unused(name)
                 return
             with _locked(self._file) as fd:
-                if _token_in(fd) == self.token and self._remove_unused():
+                if _token_in(fd) == self.token and _remove_unused(name):
                     self._clear(fd)
-
-    def _remove_unused(self) -> bool:
-        name = self.token.partition(":")[0]
-        if any(job.name == name and (job.n_present or job.step) for job in jobs()):
-            return False
-        remove_job(name)
-        return True
 
     def _clear(self, fd: int) -> None:
         os.ftruncate(fd, 0)
@@ -75,15 +88,24 @@ class Job:
             self._file.unlink()
 
 
-def find_job(sharded: Sharded) -> Job:
+def _remove_unused(name: str) -> bool:
+    """Removes a job that has no ranks and has taken no step; False: it has, or there is none."""
+    found = [job for job in jobs() if job.name == name]
+    if not found or found[0].n_present or found[0].step:
+        return False
+    remove_job(name)
+    return True
+
+
+def find_job(mesh: Mesh, given: str | None) -> Job:
     """
-    The job of this optimizer: by `job=`, $WEIGHTD_JOB, $WEIGHTD_JOB_FILE, or the launcher of this process. Created
-    unless it is there. Error; ValueError: a file that others may read.
+    The job of all ranks of a mesh: by its name `given`, $WEIGHTD_JOB, $WEIGHTD_JOB_FILE, or the launcher of this process.
+    Created unless it is there. Error; ValueError: a file that others may read.
     """
-    given, environment = sharded.options.job, os.environ
+    environment = os.environ
     if given is None and environment.get("WEIGHTD_JOB"):
         return Job(environment["WEIGHTD_JOB"].strip())
-    connection, n_ranks = Connection(), sharded.mesh.size
+    connection, n_ranks = Connection(), mesh.size
     if given is not None:
         file = _folder() / f"job-{urllib.parse.quote(given, safe='')}-{_digest(connection.socket())}"
         return _from_file(connection, file, given, n_ranks, "named")
@@ -95,6 +117,11 @@ def find_job(sharded: Sharded) -> Job:
     _sweep(connection)
     key = _digest(connection.socket(), *_launcher(), str(next(_ordinals)))
     return _from_file(connection, _folder() / f"{_run_prefix(connection)}{key}", f"train-{key}", n_ranks, "launched")
+
+
+def create_window_job(n_ranks: int) -> str:
+    """The token of a new job that no file has. It ends soon after its ranks do, as a window is not resumed."""
+    return _create(Connection(), f"flat-{_digest(os.urandom(16).hex())}", n_ranks, "window")
 
 
 def _digest(*parts: str) -> str:
@@ -129,16 +156,30 @@ def _from_file(connection: Connection, file: pathlib.Path, name: str, n_ranks: i
             token = None
         is_created = token is None
         if token is None:
-            try:
-                token = _create(connection, name, n_ranks, kind)
-            except Error as e:
-                if e.errno != errno.EEXIST:
-                    raise
-                raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` "
-                            "removes it, or WEIGHTD_JOB_FILE names the file with the token") from e
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{token}\n".encode(), 0)
-    return Job(token, file, is_ours, is_created)
+            token = _create_for(fd, file, lambda: _create(connection, name, n_ranks, kind), name)
+    return Job(token, file, is_ours, is_created, lambda: _from_file(connection, file, name, n_ranks, kind, is_ours))
+
+
+def _create_for(fd: int, file: pathlib.Path, create: Callable[[], str], name: str) -> str:
+    """
+    The token of a new job, which the file then has. A process that is killed between the two leaves the mark: the job
+    that has the name then is its own, and no rank has ever found it.
+    """
+    was_killed = os.pread(fd, len(_MARK) + 1, 0) == _MARK
+    if was_killed:
+        _remove_unused(name)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, _MARK, 0)
+    try:
+        token = create()
+    except Error as e:
+        os.ftruncate(fd, 0)
+        if e.errno != errno.EEXIST:
+            raise
+        raise error(errno.EEXIST, f"job '{name}' exists, and {file} has not its token; `weightctl rm {name}` "
+                    "removes it, or WEIGHTD_JOB_FILE names the file with the token") from e
+    os.pwrite(fd, f"{token}\n".encode(), 0)
+    return token
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ import atexit
 import ctypes
 import errno
 import numbers
+import os
 import sys
+import warnings
 import weakref
 from typing import Any, Callable, Iterator, TypeVar
 
@@ -70,7 +72,7 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse_groups()
         groups, self._fixed = [_group(group) for group in self.param_groups], self._fixed_now()
         self._plan = Plan(sharded, self._NAME, groups, self._group_of(), _state.SIZE)
-        self._job = find_job(sharded)
+        self._job = find_job(sharded.mesh, sharded.options.job)
         self._trainer = self._opened()
         self._is_closed = self._is_complete = self._has_schedulers = False
         self._is_scaled = False  # scale() was called in this step
@@ -127,7 +129,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _install(self) -> None:
         sharded, trainer = self._sharded, self._trainer
-        self._places = Places(sharded, trainer)
+        with torch.inference_mode(False), torch.no_grad():
+            self._places = Places(sharded, trainer)
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
@@ -139,7 +142,7 @@ class Optimizer(torch.optim.Optimizer):
         packed = self._trainer.state()
         if not packed:
             return
-        self._cursor, groups = _state.restore(packed)
+        self._cursor, groups = _state.restore(packed, self._sharded.mesh.rank, self._sharded.mesh.size)
         for group, saved in zip(self.param_groups, groups):
             group.update(saved)
 
@@ -252,7 +255,8 @@ class Optimizer(torch.optim.Optimizer):
     def _prepare(self, loss, max_norm: float | None, weight: float | None, cursor: Any) -> tuple[Any, _abi.Update]:
         """Whatever can be wrong with a step is found here, before it begins."""
         rates = [float(group["lr"]) for group in self.param_groups]
-        state = _state.pack(cursor, [_scalars(group) for group in self.param_groups])
+        mesh = self._sharded.mesh
+        state = _state.pack(cursor, [_scalars(group) for group in self.param_groups], mesh.rank, mesh.size)
         update = _abi.Update(lr=(ctypes.c_double * len(rates))(*rates), weight=float(weight or 0.0),
                              has_loss=loss is not None, loss=0.0 if loss is None else float(loss),
                              max_norm=float(max_norm or 0.0), state=state, state_size=len(state))
@@ -317,6 +321,55 @@ class Optimizer(torch.optim.Optimizer):
         """
         return self._trainer.publish(name) if self._sharded.mesh.rank == 0 else None
 
+    def save(self, folder: str | os.PathLike, keep: int = 2, wait: bool = False) -> None:
+        """
+        Saves the last step into `folder`, as step-000000000120 and so on: parameters and buffers as safetensors files with
+        an index, which transformers, safetensors and weightctl load; the optimizer's state, by name, likewise; the learning
+        rates, generators and cursors of all ranks. Every rank calls it after the same step. A thread writes a copy of this
+        rank's part while training goes on; the checkpoint appears once all of it is on the disk, or not at all.
+
+        keep  newest checkpoints that remain in the folder; 0: all
+        wait  for the end. Otherwise a save that fails is a RuntimeWarning of the next save() or close(), on all ranks, and
+              training goes on
+
+        The next save() waits for the one before. Error, with wait=True: no room on the disk, and others of files, with the
+        file; RankDied; a rank that took the next step without the save. Error: with staleness.
+        """
+        self._end_save()
+        self._trainer.save(folder, keep)
+        if wait:
+            self._trainer.save_wait()
+
+    def _end_save(self) -> None:
+        try:
+            self._trainer.save_wait()
+        except Error as e:
+            warnings.warn(f"a checkpoint was not saved: {e}", RuntimeWarning, stacklevel=3)
+
+    def load(self, folder: str | os.PathLike) -> None:
+        """
+        Gives a job that has taken no step the values of a checkpoint, or of the newest one in `folder`: parameters,
+        buffers, the optimizer's state, learning rates, generators and the cursor. Every rank calls it, once the optimizer
+        is made:
+
+            if opt.resumed_step == 0 and os.path.exists("checkpoints"):
+                opt.load("checkpoints")
+            for step in opt.steps(1000): ...         # from the step of the checkpoint on
+
+        The number of ranks, the strategy and the form may be others than when it was saved. With another number of ranks each
+        has the cursor and the buffers of the checkpoint's rank 0, and generators stay as they are. Each rank reads the
+        bytes that it updates, and headers.
+
+        Error: EALREADY: the job has taken a step; ENOENT: no checkpoint; EBADMSG: a damaged file, by its name.
+        LayoutMismatch: the first difference of the model or the optimizer.
+        """
+        self._trainer.load(folder)
+        self._gradients.drop()  # those of other values
+        self._resume()
+        self._places.has_written()
+        self.resumed_step = self._trainer.step
+        self._has_schedulers = False  # those that were made before are of step 0
+
     def plan(self) -> dict[str, Any]:
         """The plan, as weightd-train(7) describes its JSON."""
         return self._plan.describe()
@@ -328,6 +381,7 @@ class Optimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """This rank is done: once all are, the job ends. The parameters remain as they are, and read-only."""
         if not self._is_closed:
+            self._end_save()
             self._trainer.close()
             self._is_closed = True
             self._job.left()
@@ -421,7 +475,10 @@ _open: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
 def _close_complete() -> None:
-    """At the end of a program without an exception: jobs whose steps are all done."""
+    """At the end of a program: saves; without an exception also jobs whose steps are all done."""
+    for optimizer in list(_open):
+        if not optimizer._is_closed and not optimizer._trainer.is_parents():
+            optimizer._end_save()
     if getattr(sys, "last_value", None) is not None:
         return
     for optimizer in list(_open):

@@ -64,8 +64,8 @@ class Places:
                         "in vain. load_state_dict(assign=True), to(), bfloat16(), share_memory() and assignments to "
                         "the parameter replace it; do that before the optimizer is made, and start the program again "
                         "to continue")
-        _refuse_flags("False", "trained", self._trained)
-        _refuse_flags("True", "frozen", [*self._frozen, *self._stays])
+        _refuse_flags(self._trained, True)
+        _refuse_flags([*self._frozen, *self._stays], False)
         if any(list(owner._modules.values()) != modules or list(owner._parameters) != names
                for owner, modules, names in self._tree):
             self._refuse_change()
@@ -159,15 +159,14 @@ def _install_frozen(sharded: Sharded, trainer: Trainer, first: int) -> list[torc
 def _show(rows: list[Row], views: list[torch.Tensor], requires_grad: bool) -> list[torch.nn.Parameter]:
     """Makes parameters views of the job; those of the meta device get successors."""
     parameters, made = [], []
-    with torch.inference_mode(False), torch.no_grad():
-        for row, view in zip(rows, views):
-            member = row.held.members[0]
-            if row.tensor.is_meta:
-                made.append((member, successor(member, view, requires_grad)))
-            else:
-                row.tensor.data = view
-            parameters.append(made[-1][1] if row.tensor.is_meta else row.tensor)
-        install(made)
+    for row, view in zip(rows, views):
+        member = row.held.members[0]
+        if row.tensor.is_meta:
+            made.append((member, successor(member, view, requires_grad)))
+        else:
+            row.tensor.data = view
+        parameters.append(made[-1][1] if row.tensor.is_meta else row.tensor)
+    install(made)
     return parameters
 
 
@@ -178,12 +177,13 @@ def _places(rows: list[Row], tensors: list[torch.nn.Parameter] | None) -> list[P
             for row, tensor in zip(rows, shown) for owner, attribute in row.held.members[0].places]
 
 
-def _refuse_flags(flag: str, was: str, places: list[Place]) -> None:
+def _refuse_flags(places: list[Place], is_trained: bool) -> None:
     """Error, by name: requires_grad is no longer what it was when the plan was made."""
-    changed = [place.name for place in places if str(place.tensor.requires_grad) == flag]
+    changed = [place.name for place in places if place.tensor.requires_grad != is_trained]
     if changed:
-        raise error(errno.EOPNOTSUPP, f"{some(changed)}: requires_grad is {flag} since the optimizer was made, whose "
-                    f"plan has it as {was}; set it back, or freeze and unfreeze parameters before that")
+        raise error(errno.EOPNOTSUPP, f"{some(changed)}: requires_grad is {not is_trained} since the optimizer was "
+                    f"made, whose plan has it {'trained' if is_trained else 'frozen'}; set it back, or freeze and "
+                    "unfreeze parameters before the optimizer is made")
 
 
 def _install_buffers(sharded: Sharded, trainer: Trainer, first: int) -> list[Place]:

@@ -8,12 +8,12 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, TypeVar
 
 import torch
 
+from .._dtype import TORCH
 from .._errors import error
 from ..torch._kinds import describe_plain
 from ..torch._misfit import some
 from ..torch._places import Held, contents_of
 from ..torch._published import Published
-from .._dtype import TORCH
 from ._abi import FORMS, ON_DEATH
 from ._mesh import Mesh
 from ._precision import TYPES, Precision, Scaler
@@ -188,7 +188,7 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
             raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, known))}")
     if scaler is not None and form == "fused":
         raise ValueError('a scaler needs the whole gradient before the update: leave the form "auto", or "two-phase"')
-    inner = getattr(module, "_orig_mod", module)  # of torch.compile(): names are without its prefix
+    inner = getattr(module, "_orig_mod", module)  # torch.compile() puts that before all names
     before = inner.__dict__.get("no_sync")
     if isinstance(before, NoSync) and before.sharded is not None and before.sharded.is_open:
         raise ValueError("this module is in a job already; a copy.deepcopy() of it is an ordinary module")
@@ -250,8 +250,10 @@ def _row(name: str, held: Held, precision: Precision) -> Row:
 
 def _firsts(rows: list[Row]) -> list[Row]:
     """The first row of each type, if there are several."""
-    found = {row.dtype: row for row in reversed(rows)}
-    return list(reversed(found.values())) if len(found) > 1 else []
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(row.dtype, row)
+    return list(found.values()) if len(found) > 1 else []
 
 
 def _refuse(why: str, names: list[str]) -> None:

@@ -18,7 +18,7 @@ _NUMPY = struct.Struct("<624IiId")  # keys, position, has_gauss, gauss
 _PYTHON = struct.Struct("<625I?d")  # state, has a gauss, gauss
 
 
-def pack(cursor: Any, groups: list[dict[str, float]]) -> bytes:
+def pack(cursor: Any, groups: list[dict[str, float]], rank: int, n_ranks: int) -> bytes:
     """ValueError: a cursor that is too long, or that JSON does not have."""
     try:
         encoded = json.dumps(cursor, separators=(",", ":"))
@@ -28,7 +28,7 @@ def pack(cursor: Any, groups: list[dict[str, float]]) -> bytes:
     if len(encoded) > CURSOR_MAX:
         raise ValueError(f"the cursor takes {len(encoded)} bytes as JSON, and may take {CURSOR_MAX}; keep what is "
                          "larger in a file, and its name here")
-    meta = json.dumps({"cursor": cursor, "groups": groups}, separators=(",", ":")).encode()
+    meta = json.dumps({"cursor": cursor, "groups": groups, "rank": [rank, n_ranks]}, separators=(",", ":")).encode()
     parts = [meta, _torch_state(), _numpy_state(), _python_state()]
     packed = _HEAD.pack(_MARK, *map(len, parts)) + b"".join(parts)
     if len(packed) > SIZE:
@@ -37,8 +37,30 @@ def pack(cursor: Any, groups: list[dict[str, float]]) -> bytes:
     return packed
 
 
-def restore(packed: bytes) -> tuple[Any, list[dict[str, float]]]:
-    """Restores the generators, and returns cursor and groups. ValueError: not packed here."""
+def restore(packed: bytes, rank: int, n_ranks: int) -> tuple[Any, list[dict[str, float]]]:
+    """
+    Restores the generators, and returns cursor and groups. A checkpoint of another number of ranks gives each rank the
+    state of its rank 0: the generators then stay as they are, or all ranks would draw the same numbers. ValueError: not
+    packed here.
+    """
+    meta, by_torch, by_numpy, by_python = _parts(packed)
+    found = json.loads(meta)
+    if found["rank"] == [rank, n_ranks]:
+        torch.set_rng_state(torch.frombuffer(bytearray(by_torch), dtype=torch.uint8))
+        if by_numpy:
+            _restore_numpy(by_numpy)
+        *state, has_gauss, gauss = _PYTHON.unpack(by_python)
+        random.setstate((3, tuple(state), gauss if has_gauss else None))
+    return found["cursor"], found["groups"]
+
+
+def groups_of(packed: bytes) -> list[dict[str, float]]:
+    """The numbers of the parameter groups. ValueError: not packed here."""
+    return json.loads(_parts(packed)[0])["groups"]
+
+
+def _parts(packed: bytes) -> list[bytes]:
+    """JSON, and the states of torch's, numpy's and Python's generators."""
     mark, *sizes = _HEAD.unpack_from(packed) if len(packed) >= _HEAD.size else (b"",)
     if mark != _MARK or _HEAD.size + sum(sizes) != len(packed):
         raise ValueError(f"the {len(packed)} bytes of state in the job are not those of weightd.train")
@@ -46,14 +68,7 @@ def restore(packed: bytes) -> tuple[Any, list[dict[str, float]]]:
     for size in sizes:
         parts.append(packed[at:at + size])
         at += size
-    meta, by_torch, by_numpy, by_python = parts
-    torch.set_rng_state(torch.frombuffer(bytearray(by_torch), dtype=torch.uint8))
-    if by_numpy:
-        _restore_numpy(by_numpy)
-    *state, has_gauss, gauss = _PYTHON.unpack(by_python)
-    random.setstate((3, tuple(state), gauss if has_gauss else None))
-    found = json.loads(meta)
-    return found["cursor"], found["groups"]
+    return parts
 
 
 def _torch_state() -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from .. import _dtype
-from .._abi import text
+from .._abi import path_bytes, text
 from .._connection import Connection, milliseconds
 from .._errors import error
 from ..torch._kinds import is_plain
@@ -126,9 +126,13 @@ class Trainer:
         self.plan, self._pid = plan, os.getpid()
         self._connection = Connection()  # the library keeps it for this trainer
         options = _abi.Options(token=text(token), rank=rank, interruptible=True, on_death=ON_DEATH[on_death],
-                               deadline_ms=_deadline_ms(deadline))
+                               deadline_ms=deadline_ms(deadline))
         handle = c_void_p()
-        _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+        try:
+            _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+        except BaseException:  # Ctrl-C, maybe after the library has opened the job
+            lib.weightd_train_free(handle)
+            raise
         self.handle, self._is_writing = handle, False
         self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
         self._starts: list[int] = []  # these addresses, sorted
@@ -269,11 +273,20 @@ class Trainer:
         check(lib.weightd_train_publish(self.use(), text(name), byref(version)))
         return version.value
 
+    def save(self, folder: str | os.PathLike, keep: int) -> None:
+        check(lib.weightd_train_save(self.use(), path_bytes(folder), byref(_abi.CheckpointOptions(keep=keep))))
+
+    def save_wait(self) -> None:
+        _abi.wait(lib.weightd_train_save_wait, self.use())
+
+    def load(self, folder: str | os.PathLike) -> None:
+        _abi.wait(lib.weightd_train_load, self.use(), path_bytes(folder))
+
     def close(self) -> None:
         _abi.wait(lib.weightd_train_close, self.use())
 
 
-def _deadline_ms(deadline: float | None) -> int:
+def deadline_ms(deadline: float | None) -> int:
     """None: none. 0: the library's own."""
     if deadline is None:
         return -1

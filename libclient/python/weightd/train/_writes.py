@@ -42,7 +42,7 @@ def refuse_writes(is_ours: Callable[[torch.optim.Optimizer], bool]) -> None:
 
 def _watch_methods() -> None:
     """
-    A patch of torch.nn.Parameter, whose methods torch.nn.init calls. Those of other tensors are as they were.
+    A patch of torch.nn.Parameter: torch.nn.init calls its methods. Those of other tensors are as they were.
     """
     for name in dir(torch.Tensor):
         in_place = name.endswith("_") and not name.startswith("_") and name not in _HARMLESS
@@ -78,8 +78,9 @@ def _refuse_write(parameter: torch.Tensor, by: str) -> None:
 
 def _watch_clipping() -> None:
     """
-    torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, whose norm is another.
-    Those that a program imported before are seen by the functions that they call, where this torch has these.
+    torch.nn.utils.clip_grad_norm_() and its like: a rank's gradient is its part of the mean, with another norm.
+    A clip_grad_norm_() that a program imported before is seen by the function that it calls, where this torch has that;
+    a clip_grad_value_() is not: the next step names its gradients, and with overlap=True it has none to clip.
     """
     for module in clip_grad, torch.nn.utils:
         for name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_",

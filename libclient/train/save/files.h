@@ -1,0 +1,17 @@
+/*
+ * The files that one rank writes
+ */
+#pragma once
+
+#include "libclient/train/save/snapshot.h"
+
+/* A folder that is being filled. */
+struct files_to {
+	struct weightd *w; /* for sentences; not the trainer's, which another thread uses */
+	const char *folder;
+	weightd_progress_fn progress; /* cancels it */
+	void *userdata;
+};
+
+/* Writes this rank's tensors, state and buffers from a snapshot. Errors of files, with a sentence. */
+int files_write(const struct files_to *to, const struct weightd_train *t, const struct snapshot *s);

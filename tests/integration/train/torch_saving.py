@@ -1,0 +1,106 @@
+"""Scenes of checkpoints, for torch_host.py. All ranks play them in one start; a smaller mesh is some of them."""
+import hashlib
+import os
+import warnings
+
+import torch
+import torch_scenes as scenes
+
+
+def make(job, n, rank, kind="Plain", seed=0, **options):
+    """A sharded module in a job of the first `n` ranks, with dropout of its own in each."""
+    import weightd.train
+
+    os.environ.update(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n))
+    module = scenes.made(getattr(scenes, kind), seed)
+    torch.manual_seed(100 * seed + rank)
+    scenes.sharded(module, job=job, **options)
+    return module, weightd.train.AdamW(module, lr=1e-2)
+
+
+def bits(module):
+    """A hash of all that a state_dict has, of any type."""
+    found = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        found.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def train(module, optimizer, until, rank, n):
+    """The losses of this rank's part."""
+    losses = []
+    for step in optimizer.steps(until):
+        loss = scenes.loss_of(module, *scenes.part(step, rank, n))
+        if optimizer.loss_scale == 1024 and step == 1:
+            loss = loss * float("inf")  # overflows
+        (loss if optimizer.loss_scale == 1 else optimizer.scale(loss)).backward()
+        optimizer.step(loss, cursor={"at": step + 1})
+        losses.append(loss.item())
+    return losses
+
+
+def life(folder, until=6, n_loaders=(4, 3, 2, 1), **options):
+    """Saves step 3 of `until`, and continues it in jobs of other numbers of ranks, whose values are another model's."""
+    rank, n = scenes.environment()
+    module, optimizer = make("saver", n, rank, **options)
+    train(module, optimizer, 3, rank, n)
+    saved = bits(module)
+    optimizer.save(folder)
+    found = {"saved": saved, "losses": train(module, optimizer, until, rank, n), "bits": bits(module), "loaded": {}}
+    optimizer.close()
+    for others in n_loaders:
+        if rank < others:
+            module, optimizer = make(f"loader-{others}", others, rank, seed=1, **options)
+            optimizer.load(folder)
+            found["loaded"][str(others)] = {
+                "saved": bits(module), "step": optimizer.resumed_step, "cursor": optimizer.cursor,
+                "scale": optimizer.loss_scale,
+                "losses": train(module, optimizer, until, rank, others), "bits": bits(module)}
+            optimizer.close()
+    return found
+
+
+def plainly(folder, until):
+    """Losses of torch with the whole batch in one process, from the checkpoint on."""
+    import weightd.train
+
+    state, module = weightd.train.torch_state(folder), scenes.made(seed=1)
+    module.load_state_dict(state["model"])
+    saved = bits(module)
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    optimizer.load_state_dict(state["optimizer"])
+    losses = []
+    for step in range(state["step"], until):
+        optimizer.zero_grad()
+        loss = scenes.loss_of(module, *scenes.batch(step))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return {"losses": losses, "saved": saved, "lr": optimizer.param_groups[0]["lr"]}
+
+
+def troubles(folder, file):
+    """Errors and warnings of save() and load() on one rank."""
+    module, optimizer = make("troubles", 1, 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.save(file)
+        train(module, optimizer, 1, 0, 1)
+        optimizer.save(folder)  # tells of the one before
+    found = {"warned": [str(w.message) for w in caught], "raised": scenes.attempt(lambda: optimizer.save(file, wait=True)),
+             "too late": scenes.attempt(lambda: optimizer.load(folder))}
+    optimizer.close()
+    module, optimizer = make("other", 1, 0, kind="Net")
+    found["other"] = scenes.attempt(lambda: optimizer.load(folder))
+    found["nothing"] = scenes.attempt(lambda: optimizer.load(file))
+    optimizer.close()
+    return found
+
+
+def half(folder):
+    """life() in bfloat16, with a loss scale that shrinks once."""
+    import weightd.train
+
+    precision = weightd.train.Precision(param=torch.bfloat16, reduce=torch.float32, buffer=torch.bfloat16, cast_inputs=True)
+    scaler = weightd.train.Scaler(init_scale=1024.0, growth_interval=100)
+    return life(folder, n_loaders=(2,), precision=precision, scaler=scaler, form="two-phase")

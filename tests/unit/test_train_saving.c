@@ -1,0 +1,301 @@
+/*
+ * Tests checkpoints: all types and strategies, saved during training and loaded with any number of ranks
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <ftw.h>
+
+#include "tests/unit/train_ranks.h"
+
+#define SAVED 9 /* the step whose checkpoint is loaded; some step before it was skipped */
+
+struct run {
+	struct setup setup;
+	const char *save, *load; /* folders; NULL: not */
+	uint32_t n_saved; /* ranks that saved what is loaded */
+	bool is_late; /* loads after weightd_train_begin() */
+	uint64_t until; /* the last step */
+};
+
+/* Types of PARAM and GRAD, with scaling where the form has it. */
+static const struct setup types[] = {
+	{.nan_step = 4},
+	{.dtype = WEIGHTD_BF16, .nan_step = 4},
+	{.dtype = WEIGHTD_BF16, .grad_dtype = WEIGHTD_F32},
+	{.dtype = WEIGHTD_F16, .init_scale = 1024, .overflow_step = 7},
+	{.init_scale = 100, .overflow_step = 8},
+};
+
+static struct setup setup_of(size_t row, size_t type, uint32_t n_ranks)
+{
+	struct setup setup = rows[row % ARRAY_LEN(rows)];
+
+	if (types[type].init_scale > 0 && setup.form == WEIGHTD_STEP_FUSED)
+		setup.form = WEIGHTD_STEP_TWO_PHASE;
+	setup.n_ranks = n_ranks;
+	setup.dtype = types[type].dtype;
+	setup.grad_dtype = types[type].grad_dtype;
+	setup.init_scale = types[type].init_scale;
+	setup.overflow_step = types[type].overflow_step;
+	setup.nan_step = types[type].nan_step;
+	return setup;
+}
+
+/* --- Folders ----------------------------------------------------------------------------------------- */
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *place)
+{
+	(void)st;
+	(void)type;
+	(void)place;
+	return remove(path);
+}
+
+static char folder[64];
+
+static int folder_make(void **state)
+{
+	(void)state;
+	(void)snprintf(folder, sizeof(folder), "%s/weightd-saving-XXXXXX",
+		       access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+	return mkdtemp(folder) ? 0 : -1;
+}
+
+static int folder_remove(void **state)
+{
+	(void)state;
+	return nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* --- A rank ------------------------------------------------------------------------------------------ */
+
+static struct weightd_train *open_run(const struct run *run, uint32_t rank)
+{
+	struct weightd_train_options options = {.size = sizeof(options),
+						.token = TRAIN_JOB_TOKEN,
+						.rank = rank,
+						.deadline_ms = 60000};
+	struct weightd_plan *plan = plan_make(&run->setup);
+	struct weightd_train *t;
+	int r = weightd_train_open(NULL, plan, &options, &t);
+
+	weightd_plan_free(plan);
+	if (r == 0 && run->load && !run->is_late)
+		r = weightd_train_load(t, run->load);
+	else if (r == 0 && rank == 0)
+		rank_fill(t);
+	if (r == 0)
+		r = weightd_train_begin(t);
+	if (r == 0 && run->load && run->is_late)
+		r = weightd_train_load(t, run->load);
+	if (r == 0)
+		return t;
+	(void)rank_fail("open", r);
+	exit(1);
+}
+
+/* Those of the checkpoint's rank 0, where the number of ranks is another one. */
+static bool state_fits(const struct run *run, struct weightd_train *t)
+{
+	uint64_t size, step = weightd_train_step(t);
+	const uint64_t *cursor = weightd_train_state(t, &size);
+	const int64_t *count = weightd_train_buffer(t, COUNT);
+
+	if (!run->load || run->n_saved == run->setup.n_ranks)
+		return rank_state_fits(t);
+	return step == SAVED && size == sizeof(*cursor) && *cursor == SAVED * 1000 &&
+	       count[0] == SAVED * (SAVED + 1) / 2;
+}
+
+static int run_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_checkpoint_options keep = {.size = sizeof(keep), .keep = 1};
+	struct weightd_train *t = open_run(run, rank);
+
+	rank_record(t);
+	if (!state_fits(run, t))
+		return rank_fail("state of another step", 0);
+	while (weightd_train_step(t) < run->until) {
+		int r = rank_step(&run->setup, t);
+
+		rank_record(t);
+		if (r == -EDOM)
+			r = 0;
+		if (r == 0 && run->save && weightd_train_step(t) == SAVED)
+			r = weightd_train_save(t, run->save, &keep);
+		if (r < 0)
+			return rank_fail("step", r);
+	}
+	if (weightd_train_save_wait(t) < 0 || weightd_train_close(t) < 0)
+		return rank_fail("end", 0);
+	weightd_train_free(t);
+	return 0;
+}
+
+static struct result result_of(const struct run *run)
+{
+	pid_t pids[RANKS_MAX];
+	struct result result;
+
+	train_job_start(run->setup.n_ranks);
+	scales_start();
+	for (uint32_t rank = 0; rank < run->setup.n_ranks; rank++)
+		pids[rank] = train_job_fork(run_main, rank, (void *)run);
+	for (uint32_t rank = 0; rank < run->setup.n_ranks; rank++)
+		assert_int_equal(train_job_join(pids[rank]), 0);
+	result = result_read(&run->setup);
+	train_job_stop();
+	return result;
+}
+
+/* --- Tests ------------------------------------------------------------------------------------------- */
+
+static void test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy(void **state)
+{
+	(void)state;
+	for (size_t row = 0; row < ARRAY_LEN(rows); row++) {
+		size_t type = row % ARRAY_LEN(types);
+		struct run save = {.setup = setup_of(row, type, 3), .save = folder, .until = N_STEPS};
+		struct run load = {.setup = setup_of(row + 3, type, 3),
+				   .load = folder,
+				   .n_saved = 3,
+				   .is_late = row % 2,
+				   .until = N_STEPS};
+		struct result plain = oracle_run(&save.setup);
+		struct result whole = result_of(&save), loaded = result_of(&load);
+
+		result_compare(&whole, &plain);
+		result_compare(&loaded, &whole);
+		result_free(&plain);
+		result_free(&whole);
+		result_free(&loaded);
+	}
+}
+
+static void test_every_type_has_the_same_values_with_any_number_of_ranks(void **state)
+{
+	(void)state;
+	for (size_t type = 0; type < ARRAY_LEN(types); type++) {
+		struct run save = {.setup = setup_of(type, type, 4), .save = folder, .until = SAVED};
+		struct result saved = result_of(&save);
+
+		for (uint32_t n = 1; n <= RANKS_MAX; n++) {
+			struct run load = {.setup = setup_of(type + n, type, n),
+					   .load = folder,
+					   .n_saved = 4,
+					   .is_late = n % 2,
+					   .until = SAVED};
+			struct result loaded = result_of(&load);
+
+			result_compare(&loaded, &saved);
+			result_free(&loaded);
+		}
+		result_free(&saved);
+	}
+}
+
+/* The thread ends with its trainer, in the middle of what it writes or waits for. */
+static int freed_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+
+	if (rank_step(&run->setup, t) < 0 || weightd_train_save(t, run->save, NULL) < 0)
+		return rank_fail("save", 0);
+	weightd_train_free(t);
+	return 0;
+}
+
+static void test_a_trainer_that_is_freed_ends_its_save(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 3), .save = folder};
+	pid_t pids[RANKS_MAX];
+
+	(void)state;
+	train_job_start(3);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		pids[rank] = train_job_fork(freed_main, rank, &run);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		assert_int_equal(train_job_join(pids[rank]), 0);
+	train_job_stop();
+}
+
+/* --- Refusals ---------------------------------------------------------------------------------------- */
+
+static int expect(int r, int wanted, const char *sentence)
+{
+	if (r == wanted && strstr(weightd_train_error(), sentence))
+		return 0;
+	fprintf(stderr, "%d, not %d: %s; not: %s\n", r, wanted, weightd_train_error(), sentence);
+	return 1;
+}
+
+static int refused_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+	struct weightd_checkpoint_options small = {.size = 4};
+	int wrong = 0;
+
+	wrong += expect(weightd_train_save(t, "", NULL), -EINVAL, "no folder to save to was named");
+	wrong += expect(weightd_train_save(t, run->save, &small), -EINVAL, "size");
+	wrong += expect(weightd_train_load(t, "/nowhere"), -ENOENT, "/nowhere");
+	assert(weightd_train_write_begin(t) == 0);
+	wrong += expect(weightd_train_save(t, run->save, NULL), -EINVAL, "write_end");
+	assert(weightd_train_write_end(t) == 0);
+	assert(rank_step(&run->setup, t) == 0);
+	wrong += expect(weightd_train_save(t, run->save, NULL) < 0, 0, "");
+	wrong += expect(weightd_train_save_wait(t), 0, "");
+	wrong += expect(weightd_train_load(t, run->save), -EALREADY, "has begun step 1");
+	return wrong || weightd_train_close(t) < 0;
+}
+
+static void test_calls_at_the_wrong_time_are_refused(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 1), .save = folder};
+
+	(void)state;
+	train_job_start(1);
+	assert_int_equal(train_job_join(train_job_fork(refused_main, 0, &run)), 0);
+	train_job_stop();
+}
+
+static int stale_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+
+	return expect(weightd_train_save(t, run->save, NULL), -EINVAL, "with staleness");
+}
+
+static void test_a_plan_with_staleness_has_no_checkpoints(void **state)
+{
+	struct run run = {.setup = rows[0], .save = folder};
+
+	(void)state;
+	run.setup.n_ranks = 1;
+	run.setup.staleness = 2;
+	train_job_start(1);
+	assert_int_equal(train_job_join(train_job_fork(stale_main, 0, &run)), 0);
+	train_job_stop();
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_make, folder_remove)
+	const struct CMUnitTest tests[] = {
+		TEST(test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy),
+		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
+		TEST(test_a_trainer_that_is_freed_ends_its_save),
+		TEST(test_calls_at_the_wrong_time_are_refused),
+		TEST(test_a_plan_with_staleness_has_no_checkpoints),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
