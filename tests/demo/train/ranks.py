@@ -12,8 +12,6 @@ from torch.optim.lr_scheduler import LambdaLR
 NAME = "gpt"
 EACH = 10  # steps between versions
 PROMPT = "The server "
-
-
 WARM_UP = 20  # steps
 
 
