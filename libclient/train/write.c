@@ -32,8 +32,11 @@ static void pass(struct weightd_train *t, uint64_t point)
 
 static int wait_for_rank(struct weightd_train *t, uint32_t rank, uint64_t point, const char *what)
 {
-	struct wait_reason reason = {
-		.rank = rank, .step = t->step, .what = what, .for_successor = true};
+	struct wait_reason reason = {.rank = rank,
+				     .step = t->step,
+				     .what = what,
+				     .topic = CONTROL_WRITTEN_VALUES,
+				     .for_successor = true};
 
 	return wait_for(&t->place, &arena_rank(&t->arena, rank)->write, write_word(t, point),
 			&reason);

@@ -20,6 +20,7 @@ static const char *const topics[CONTROL_TOPICS] = {
 	[CONTROL_SUMS] = "sums",
 	[CONTROL_PARAMETERS] = "parameters",
 	[CONTROL_FIRST_VALUES] = "first values",
+	[CONTROL_WRITTEN_VALUES] = "written values",
 };
 
 const char *weightd_rank_phase_name(enum weightd_rank_phase phase)

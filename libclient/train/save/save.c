@@ -28,7 +28,9 @@ static void join(struct saving *s)
 static int saving_wait(struct weightd_train *t)
 {
 	struct saving *s = t->saving.state;
-	int r = s->is_running ? wait_for_thread(&t->place, &s->done, s->number, "save its part of a checkpoint") : 0;
+	int r = s->is_running ? wait_for_thread(&t->place, &s->done, s->number,
+						"save its part of a checkpoint")
+			      : 0;
 
 	if (r < 0)
 		return r;

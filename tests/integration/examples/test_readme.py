@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import textwrap
 import sys
 
 import pytest
@@ -117,7 +118,9 @@ def test_the_section_on_transformers_copies_nothing(daemon, model):
 @pytest.mark.plain
 def test_the_section_on_training_trains_with_two_ranks(daemon, build, tmp_path):
     require("torch2")
-    (snippet,), (more,) = literals("weightd-python.3", "TRAINING"), literals("weightd-python.3", "TRAINING IN OTHER TYPES")
+    snippet, saves = literals("weightd-python.3", "TRAINING")
+    (more,) = literals("weightd-python.3", "TRAINING IN OTHER TYPES")
+    compile(textwrap.dedent(saves), "weightd-python(3)", "exec")  # a part of a program
     (tmp_path / "train.py").write_text(snippet + more)
     page = (MAN / "weightd-python.3.scd").read_text()
     command = re.search(r"^\*(weightctl train run .*) -- python3 train\.py\*", page, re.M)[1].split()
