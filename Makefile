@@ -227,7 +227,7 @@ $(B)-faults/obj/%.o: %.c Makefile | required
 $(B)/obj/server/sync/gloo/mean.o: ALL_CFLAGS += -O3
 
 # Kernels have the same bits on every instruction set: a compiler must not fuse operations.
-$(B)/obj/libclient/train/kernels/%.o: ALL_CFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math $(ISA)
+$(B)/obj/libclient/train/kernels/%.o: ALL_CFLAGS += $(if $(SAN),,-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math $(ISA)
 $(B)/obj/tests/unit/test_train_kernels.o: ALL_CFLAGS += -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(foreach v,v2 v3 v4,$(eval $(B)/obj/libclient/train/kernels/$(v).o: ISA := -march=x86-64-$(v)))

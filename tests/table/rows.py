@@ -21,8 +21,8 @@ FORMS = (("shared", "fused"), ("shared", "two-phase"), ("shared", "overlap"), ("
          ("zero1", "overlap"), ("replicated", "two-phase"), ("replicated", "overlap"))
 # Options of the trainer by element type of the parameters. Loss scaling needs steps of two phases.
 TYPES = {"f32": {}, "bf16": {"dtype": "bf16"}, "f16": {"dtype": "f16", "scale": 65536}}
-CURVE_MAX = 2e-6  # for fp32 over 60 steps
-LAST_MAX = 0.02  # of the last loss, for 16 bits
+CURVE_MAX = 2e-6  # fp32, over 60 steps
+LAST_MAX = 0.02  # 16 bits: a part of the last loss
 BUCKET_BYTES = 1000  # several buckets, ragged ones
 BLOCK = 512  # bytes, of st_blocks
 

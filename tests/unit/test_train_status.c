@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "libclient/train/engine/wait.h"
 #include "libclient/train/plan/rank_status.h"
 
 #define N_RANKS 3
@@ -119,7 +120,7 @@ static void a_rank_shows_its_phase_and_whom_it_waits_for(void **state)
 	assert_int_equal(seen.phase, WEIGHTD_RANK_COMPUTING);
 	assert_int_equal(seen.pid, 4711);
 	assert_int_equal(seen.waits_for, UINT32_MAX);
-	status_wait(&rank.main, CONTROL_PARAMETERS, 2);
+	assert_int_equal(status_wait(&rank.main, CONTROL_PARAMETERS, 2), CONTROL_COMPUTING);
 	seen = read_now(s, 1);
 	assert_int_equal(seen.phase, WEIGHTD_RANK_WAITING);
 	assert_int_equal(seen.waits_for, 2);
@@ -138,7 +139,7 @@ static void a_rank_without_a_process_is_gone_whatever_it_did(void **state)
 	struct status rank;
 
 	status_init(&rank, &s->status[0]);
-	status_wait(&rank.main, CONTROL_SUMS, 2);
+	(void)status_wait(&rank.main, CONTROL_SUMS, 2);
 	seen = read_at(s, 0, 0, num_now_ns());
 	assert_int_equal(seen.phase, WEIGHTD_RANK_GONE);
 	assert_int_equal(seen.waits_for, UINT32_MAX);
@@ -179,7 +180,7 @@ static void times_of_a_step_add_up_to_its_time(void **state)
 	inner = num_now_ns();
 	for (int i = 0; i < 1000; i++) {
 		status_enter(&rank.main, CONTROL_UPDATING);
-		status_wait(&rank.main, CONTROL_GRADIENTS, 1);
+		(void)status_wait(&rank.main, CONTROL_GRADIENTS, 1);
 		status_enter(&rank.main, CONTROL_UPDATING);
 		status_enter(&rank.main, CONTROL_COMPUTING);
 	}
@@ -209,7 +210,7 @@ static void waits_of_the_thread_that_sums_are_waits_of_the_rank(void **state)
 
 	status_init(&rank, &s->status[0]);
 	status_complete(&rank, 1);
-	status_wait(&rank.thread, CONTROL_GRADIENTS, 2);
+	(void)status_wait(&rank.thread, CONTROL_GRADIENTS, 2);
 	spin_ns(20000);
 	assert_int_equal(read_now(s, 0).phase, WEIGHTD_RANK_COMPUTING);
 	begin = num_now_ns();
@@ -232,6 +233,25 @@ static void waits_of_the_thread_that_sums_are_waits_of_the_rank(void **state)
 	assert_true(seen.waiting_s * 1e9 < (double)(middle - begin) + 2 * UNIT_NS);
 	assert_true(seen.updating_s * 1e9 > 20000 - 2 * UNIT_NS);
 	assert_true(seen.updating_s * 1e9 < (double)(end - begin) + 2 * UNIT_NS);
+}
+
+static void a_wait_ends_in_the_phase_before_it(void **state)
+{
+	const struct wait_reason reason = {.rank = 2, .what = "arrive"};
+	struct control_word word = {0};
+	struct scene *s = *state;
+	struct wait_place place;
+	struct status rank;
+
+	status_init(&rank, &s->status[0]);
+	wait_place_init(&place, NULL, 0, N_RANKS, NULL);
+	place.lane = &rank.main;
+	place.deadline_ms = 1;
+	status_complete(&rank, 1);
+	assert_int_equal(wait_for(&place, &word, 1, &reason), -ETIMEDOUT);
+	assert_int_equal(read_now(s, 0).phase, WEIGHTD_RANK_COMPUTING);
+	status_complete(&rank, 2);
+	assert_true(read_now(s, 0).waiting_s >= 0.001 - 2e-9 * UNIT_NS);
 }
 
 static void the_beginning_of_a_phase_fits_beside_the_rest(void **state)
@@ -332,6 +352,7 @@ int main(void)
 		TEST(the_last_loss_stays_until_there_is_another),
 		TEST(times_of_a_step_add_up_to_its_time),
 		TEST(waits_of_the_thread_that_sums_are_waits_of_the_rank),
+		TEST(a_wait_ends_in_the_phase_before_it),
 		cmocka_unit_test(the_beginning_of_a_phase_fits_beside_the_rest),
 		TEST(words_of_any_value_are_a_status),
 		TEST(a_rank_that_does_not_exist_is_not_named),

@@ -28,29 +28,32 @@ static uint64_t now(void)
 }
 
 /* Two threads may enter for one lane, where a signal interrupted a wait: no time is counted twice. */
-static void lane_enter(struct status_lane *lane, enum control_phase phase, enum control_topic topic,
-		       uint32_t rank)
+static enum control_phase lane_enter(struct status_lane *lane, enum control_phase phase,
+				     enum control_topic topic, uint32_t rank)
 {
 	uint64_t now_ns, before;
 
 	if (!lane || !lane->word)
-		return;
+		return CONTROL_NEVER;
 	now_ns = now();
 	before = atomic_exchange_explicit(lane->word, control_activity(phase, topic, rank, now_ns),
 					  memory_order_relaxed);
-	if (control_activity_phase(before) <= CONTROL_DONE)
-		atomic_fetch_add_explicit(&lane->spent_ns[control_activity_phase(before)],
-					  since(before, now_ns), memory_order_relaxed);
+	phase = control_activity_phase(before);
+	if (phase > CONTROL_DONE) /* another process wrote the word */
+		return CONTROL_NEVER;
+	atomic_fetch_add_explicit(&lane->spent_ns[phase], since(before, now_ns),
+				  memory_order_relaxed);
+	return phase;
 }
 
 void status_enter(struct status_lane *lane, enum control_phase phase)
 {
-	lane_enter(lane, phase, CONTROL_UNNAMED, 0);
+	(void)lane_enter(lane, phase, CONTROL_UNNAMED, 0);
 }
 
-void status_wait(struct status_lane *lane, enum control_topic topic, uint32_t rank)
+enum control_phase status_wait(struct status_lane *lane, enum control_topic topic, uint32_t rank)
 {
-	lane_enter(lane, CONTROL_WAITING, topic, rank);
+	return lane_enter(lane, CONTROL_WAITING, topic, rank);
 }
 
 static void lane_init(struct status_lane *lane, _Atomic uint64_t *word)

@@ -25,7 +25,8 @@ struct status {
 void status_init(struct status *s, struct control_status *words);
 
 void status_enter(struct status_lane *lane, enum control_phase phase);
-void status_wait(struct status_lane *lane, enum control_topic topic, uint32_t rank);
+/* Returns the phase before, to be entered after the wait. */
+enum control_phase status_wait(struct status_lane *lane, enum control_topic topic, uint32_t rank);
 
 /* The time in which the other thread waits for ranks is time in which this rank waits for them. */
 void status_begin_sums(struct status *s);

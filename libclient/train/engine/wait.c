@@ -364,10 +364,11 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		   uint32_t (*find_rank)(const struct wait_reason *reason))
 {
 	bool waits = !has_arrived(word, value);
+	enum control_phase before = CONTROL_NEVER;
 	int r = 0;
 
 	if (waits)
-		status_wait(p->lane, reason->topic, reason->rank);
+		before = status_wait(p->lane, reason->topic, reason->rank);
 	if (!wait_awake(p, word, value)) {
 		struct wait w = {.place = p,
 				 .reason = reason,
@@ -380,7 +381,7 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 		atomic_fetch_sub(&word->n_waiters, 1);
 	}
 	if (waits)
-		status_enter(p->lane, CONTROL_UPDATING);
+		status_enter(p->lane, before);
 	/* A rank that was quick is met as well, once. */
 	if (r == 0 && rank_pid(p, reason->rank) == 0)
 		(void)rank_meet(p, reason->rank);

@@ -459,7 +459,8 @@ struct weightd_checkpoint_options {
  * Begins to save the last step into a folder `path`, which may exist. All ranks call it after the same step. Copies this
  * rank's part of the state, which is (1 + moments) / ranks of the parameters' bytes and one tensor at most, and returns; a
  * thread writes it while training goes on. The checkpoint appears under its name, in the place of one of the same step, once
- * all ranks have written theirs. -EBUSY: the save before has not ended; -EINVAL: with staleness, or during a step that was
+ * all ranks have written theirs. Frozen parameters are not copied: end the save before weightd_train_write_begin() where they
+ * are written. -EBUSY: the save before has not ended; -EINVAL: with staleness, or during a step that was
  * not completed; -ENOMEM: no room for the copy.
  */
 int weightd_train_save(struct weightd_train *t, const char *path,

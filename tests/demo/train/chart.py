@@ -5,8 +5,8 @@ import zlib
 
 import numpy
 
-COLUMNS, ROWS = 68, 14  # of the terminal; a character has 2 x 4 dots
-WIDTH, HEIGHT = 960, 480  # of the picture
+COLUMNS, ROWS = 68, 14  # characters, of 2 x 4 dots each
+WIDTH, HEIGHT = 960, 480  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 44, 50
 SCALE = 2  # pixels of a dot of a letter
 INK, GRID, PAPER = (40, 40, 40), (225, 225, 225), (255, 255, 255)
@@ -67,7 +67,7 @@ class Picture:
         self.pixels = numpy.full((HEIGHT, WIDTH, 3), PAPER, float)
 
     def text(self, x, y, words, colour=INK):
-        """Words whose upper left corner is there."""
+        """Words, with their upper left corner there."""
         for letter in words:
             for row, dots in enumerate(bytes.fromhex(GLYPHS.get(letter, "00" * 7))):
                 for column in range(5):
@@ -103,7 +103,7 @@ class Picture:
 def picture(curves, marked, mark):
     """
     A PNG: two `curves` by name, of as many numbers, the second one over the first.
-    `marked`: steps with a vertical line, whose meaning is `mark`.
+    `marked`: steps with a vertical line; `mark`: its meaning.
     """
     image, n = Picture(), len(next(iter(curves.values())))
     every = [value for curve in curves.values() for value in curve]

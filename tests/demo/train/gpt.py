@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-MULTIPLIER = 7919  # of the hash, a prime
+MULTIPLIER = 7919  # a prime, for the hash
 
 
 def documents():

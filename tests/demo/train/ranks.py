@@ -7,15 +7,21 @@ import weightd.torch
 import weightd.train
 from gpt import GPT
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
 
 NAME = "gpt"
 EACH = 10  # steps between versions
 PROMPT = "The server "
+WARM_UP = 20  # steps
 
 
 def made(shape):
     torch.manual_seed(0)
     return GPT(**shape)
+
+
+def warm_up(opt):
+    return LambdaLR(opt, lambda step: min(1, (step + 1) / WARM_UP))
 
 
 def ours(link, task, rank, is_restart=False):
@@ -27,11 +33,13 @@ def ours(link, task, rank, is_restart=False):
     model = weightd.train.shard(made(task["shape"]), mesh)
     with weightd.train.AdamW(model, lr=task["lr"]) as opt:
         link.report(resumed=opt.resumed_step)
+        scheduler = opt.resume(warm_up)
         for step in opt.steps(task["steps"]):
             loss = model.loss(*task["corpus"].batch(step, rank, *task["batch"]))
             loss.backward()
             link.report(step=step, loss=loss.item())  # before the step, which may be committed without a life after it
             opt.step(loss)
+            scheduler.step()
             if (step + 1) % EACH == 0:
                 opt.publish(NAME)
         del loss
@@ -47,13 +55,14 @@ def ddp(link, task, rank, file):
     model = made(task["shape"])
     parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
     opt = torch.optim.AdamW(model.parameters(), lr=task["lr"], fused=True)
-    criterion = torch.nn.functional.cross_entropy
+    scheduler, criterion = warm_up(opt), torch.nn.functional.cross_entropy
     for step in range(task["steps"]):
         tokens, targets = task["corpus"].batch(step, rank, *task["batch"])
         opt.zero_grad()
         loss = criterion(parallel(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
         opt.step()
+        scheduler.step()
         link.report(step=step, loss=loss.item())
     del loss
     link.report(held=sizes(model, opt))

@@ -34,7 +34,7 @@ def megabytes(text, row):
 
 
 def pixels(png):
-    """The picture as an array, by its chunks, whose checksums must be right."""
+    """The picture as an array, by its chunks, which must have the right checksums."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, data, size = 8, b"", None
     while at < len(png):
@@ -56,13 +56,14 @@ def test_demo_trains_over_a_death_and_leaves_one_picture(build, tmp_path):
     assert done.stderr == ""
     text = done.stdout
     assert list(folder.iterdir()) == []
-    assert max(map(len, text[text.index("\n1. "):].splitlines())) <= 80, text
+    lines = [line for line in text.splitlines() if str(picture) not in line]
+    assert max(map(len, lines)) <= 80, text
 
     assert "rank 2 is killed" in text and "it continues in step 1" in text
     assert re.findall(r"^ +(\d+) +\d\.\d\d  The server", text, re.M) == ["10", "20", "30"]
     assert "▲ the death of rank 2" in text
-    before, after = re.search(r"at most\n *(\S+) before it, and by (\S+) after it", text).groups()
-    assert float(before) < 1e-5 and float(after) < 1e-5, text  # a lost or repeated step differs by more than 1e-3
+    parts = re.search(r"by at most (\S+) in the 10 steps before it, (\S+) in the 10\s+after it, and (\S+) in the last", text).groups()
+    assert max(map(float, parts)) < 1e-5, text  # a lost or repeated step differs by more than 1e-3
     for row, least in ("parameters", 3.9), ("moments of AdamW", 3.9), ("gradients", 0.9):
         ours, theirs = megabytes(text, row)
         assert theirs > least * ours * 0.95, text

@@ -51,7 +51,7 @@ def test_row_with_unequal_columns_is_wrong(change):
 
 
 def test_table_fails_with_the_sentences(tmp_path):
-    """A trainer whose rank 1 reports more bytes than it moved."""
+    """Rank 1 of this trainer reports more bytes than it moved."""
     features.require("refs")
     programs = tmp_path / "ref"
     programs.mkdir()

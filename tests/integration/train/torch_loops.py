@@ -152,7 +152,7 @@ def flat_tickets(n_bytes=1 << 20):
 
 
 def flat_memory(size=2048):
-    """What the process grows by while four tensors become flat, in rank 0 with values, and while rank 1 receives them."""
+    """The growth of the process while four tensors become flat, in rank 0 with values, and while rank 1 receives them."""
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed is given back
     rank, _ = environment()
     module = scenes.Large("meta" if rank else "cpu", size)
@@ -461,7 +461,7 @@ def engine_run(epochs, n_samples=35, more=None, dies=None, spoils=None, job=None
 
 
 def engine_saved(folder, n_before=4, n_steps=9, load=False):
-    """Saves after some steps and goes on; or loads, and goes on from there. Rates, and samples of the steps after it."""
+    """Saves after some steps and continues; or loads, and continues from there. Rates and samples of the steps after it."""
     rank, n = environment()
     module = made(seed=rank)
     engine, optimizer, loader, _ = weightd.train.initialize(module, CONFIG | {"gradient_accumulation_steps": 1},

@@ -86,7 +86,7 @@ class Engine:
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
         """
-        The backward pass of one micro-batch, whose loss is the mean over its samples; returns the loss as it counts in the
+        The backward pass of one micro-batch, with a loss that is the mean over its samples; returns the loss as it counts in the
         step, divided by gradient_accumulation_steps. Micro-batches of a step weigh alike. Of a batch that the engine's own
         loader gave, each sample weighs alike on all ranks, also where the last batch of an epoch is uneven.
         """
@@ -135,7 +135,7 @@ class Engine:
                 self.lr_scheduler.step()
 
     def _cursor(self) -> dict[str, Any]:
-        """Saved with the step, before it is known if it is applied: `scheduled` is without it."""
+        """Saved with the step, which may still be skipped: `scheduled` is without it."""
         loader = self.training_dataloader
         return {"scheduled": self._n_scheduled, "sampler": loader and loader.sampler.state()}
 
@@ -208,7 +208,7 @@ class WarmupLR(LRScheduler):
     DeepSpeed's schedule of that name: from warmup_min_lr to warmup_max_lr (None: the rate of the group) within
     warmup_num_steps, by a logarithm or a line, and then constant. With total_num_steps WarmupDecayLR: then by a line to 0.
 
-    The first two steps have the lowest rate, as in deepspeed/runtime/lr_schedules.py of release 0.19.8, whose scheduler
+    The first two steps have the lowest rate, as in deepspeed/runtime/lr_schedules.py of release 0.19.8: its scheduler
     counts from -1.
     """
 

@@ -82,7 +82,7 @@ class Layout:
         for index, row in enumerate(rows):
             if not self._is_summed(row):
                 self._place(index, row, self.offsets)
-        self.n_bytes = self._end  # of parameters and buffers
+        self.n_bytes = self._end  # parameters and buffers
         for dtype in SUMMED:
             self._add_section(dtype, self.gradient_sections, self.gradients)
         self.trained = [index for index, row in enumerate(rows) if row.kind == "param"]
@@ -106,7 +106,7 @@ class Layout:
             sections.append(Section(start, (self._end - start) // size, dtype))
 
     def refuse_others(self, what: str) -> None:
-        """Error: a trained parameter whose type has no averages."""
+        """Error: a trained parameter of a type without averages."""
         others = [f"{row.name} ({row.dtype})" for row in self.rows if row.kind == "param" and row.dtype not in SUMMED]
         if others:
             raise error(errno.EOPNOTSUPP, f"{some(others)}: {what} is for parameters in float32 and bfloat16; convert "

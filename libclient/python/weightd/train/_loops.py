@@ -19,7 +19,7 @@ from ._window import Meeting, Window
 
 
 class Ticket:
-    """A call that goes on in a thread."""
+    """A call that runs in a thread."""
 
     def __init__(self, future: concurrent.futures.Future):
         self._future = future
@@ -177,7 +177,7 @@ class Flat(Mapping):
             self._views.parameters[index].grad = self._gradients[index] if count else None
 
     def _prepare(self, weight: float | None) -> None:
-        """Gradients that backward did not make are zeros; counts say so."""
+        """Gradients that backward did not make are zeros, and not counted."""
         for i, index in enumerate(self._layout.trained):
             parameter = self._views.parameters[index]
             self._counts[i] = float(parameter.grad is not None)
@@ -230,11 +230,12 @@ def flatten(module: torch.nn.Module | None, mesh: Mesh, *, job: str | None = Non
     module    Parameter objects stay the same, so that an optimizer may be made before. Values move tensor by tensor, so that
               no rank holds the model twice. On the meta device: values arrive by sync_from(). None: the layout, and the
               names of the tensors, are those of the first rank that has a module; this rank's are flat["layer.weight"]
-    job       a name for the job in which the ranks meet; None: see weightd.train
+    job       a name for the job in which the ranks meet; None: see weightd.train. That job ends once they have met: ranks
+              that `weightctl train run` starts again need a name, as $WEIGHTD_JOB names none then
     deadline  seconds for another rank to arrive; None: for ever; 0: 30 s
 
-    Memory: one range each, with the parameters, the buffers, and the gradients in float32 or bfloat16; modules whose
-    ranks should share one copy are for shard(). The job ends with its ranks and is never resumed. A forked child, such as
+    Memory: one range each, with the parameters, the buffers, and the gradients in float32 or bfloat16; shard()
+    is for modules of which the ranks share one copy. The job ends with its ranks and is never resumed. A forked child, such as
     a worker of a DataLoader, has not mapped the ranges, and must not read the module.
 
     LayoutMismatch: the module of another rank differs, by the first tensor, before anything moves. ValueError, by name:

@@ -170,7 +170,7 @@ class Sampler(torch.utils.data.Sampler):
     def state(self) -> dict[str, Any]:
         """
         The position behind the batch of the loop, for opt.step(cursor=). JSON has it. The same on all ranks. ValueError: in
-        a loop that is none over batches(), whose position is unknown.
+        a loop that is none over batches(): its position is unknown.
         """
         if self._is_plain:
             self._position(0)

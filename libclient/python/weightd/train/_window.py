@@ -73,7 +73,7 @@ class Window:
 
 class Meeting:
     """
-    All ranks in a window of one page each, before they know the size of the one that they will use.
+    All ranks in a window of one page each, before the size of the window that they will use is agreed.
 
     As a context manager; the job of the meeting ends with it.
     """

@@ -47,6 +47,7 @@ def writable(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]
     if optimizer is None or optimizer._is_closed:
         raise error(errno.EALREADY, "this rank has left its job, and the parameters remain as they are; "
                     "copy.deepcopy() of the module is an ordinary module, which can be written")
+    optimizer._end_save()  # frozen parameters are saved from their place
     return _opened(sharded, optimizer)
 
 
