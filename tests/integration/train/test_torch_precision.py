@@ -118,7 +118,9 @@ def test_f_7_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
     (found,) = host.play(daemon, "precision.small_gradients")
     assert found["without"] == 1.0 and found["with"] == pytest.approx(1.0 - 1e7 * 1e-8, abs=2e-3)
     assert found["without, scale"] == 1.0 and found["with, scale"] == 65536.0 and found["idle"] is None
-    assert found["unscaled"].startswith("Error: weight: the gradient is of a loss that was not scaled")
+    for how in "unscaled", "unscaled after a scaled one":
+        assert found[how] and found[how].startswith("Error: weight: the gradient is of a loss that was not scaled"), how
+    assert found["scaled before zero_grad"] is None
     assert "opt.scale(loss).backward()" in found["unscaled"]
     assert "scaler=weightd.train.Scaler()" in found["GradScaler"]
 

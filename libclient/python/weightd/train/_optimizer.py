@@ -305,7 +305,10 @@ class Optimizer(torch.optim.Optimizer):
         """
         Drops the gradients of this step so far. Not needed: a step does so itself.
         """
+        had_gradients = bool(self._gradients.taken())
         self._gradients.forget()
+        if had_gradients:  # else scale() was called for a backward pass that is to come
+            self._is_scaled = self._is_scaled and bool(self._gradients.taken())  # those that were handed over
 
     @property
     def norm(self) -> float:
