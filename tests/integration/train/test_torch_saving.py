@@ -29,7 +29,7 @@ def test_f_9_saved_at_4_and_loaded_at_4_3_2_and_1_and_by_torch(host, daemon, tmp
     assert [rank["loaded"]["4"]["losses"] for rank in ranks] == [rank["losses"] for rank in ranks]
     assert [rank["loaded"]["4"]["bits"] for rank in ranks] == [rank["bits"] for rank in ranks]
     (plain,) = host.play(daemon, "saving.plainly", folder=str(tmp_path / "c"), until=6)
-    assert plain["saved"] == ranks[0]["saved"] and plain["lr"] == 0.01
+    assert plain["saved"] == ranks[0]["saved"] and plain["lr"] == 0.01 and plain["same"]
     assert difference(plain["losses"], whole) <= CURVE_MAX
 
 
