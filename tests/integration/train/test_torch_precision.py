@@ -171,7 +171,7 @@ def test_jobs_over_one_attached_base_leave_it_where_it_is(host, daemon):
     jobs = [host.start(daemon, "precision.lora", 0, 1, job=f"job-{i}", name="adapted") for i in range(2)]
     for job in jobs:
         found = job.value()
-        assert found["planned"] == ["adapter.weight", "adapter.bias"]
+        assert found["planned"] == found["saved"] == found["published"] == ["adapter.weight", "adapter.bias"]
         assert found["same"] and found["in place"] and found["trained"] and found["still"] is None
         assert sorted(found["is_bound"]) == ["base.bias", "base.weight", "codes", "shift"]
         assert found["unfrozen"].startswith("Error: base.bias: requires_grad is True since the optimizer was made")

@@ -173,7 +173,8 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     Tied parameters are one Parameter object.
 
     Parameters that need no gradient when the optimizer is made are frozen: the ranks have one copy between them, of any
-    type. Those in the memory of a published version (weightd.torch.bind) stay there: several jobs on one base.
+    type. Those in the memory of a published version (weightd.torch.bind) stay there: several jobs on one base. They
+    are in no version that publish() makes, and in no checkpoint.
 
     ValueError, by name: a trained parameter that is none of float32, bfloat16 and float16, or trained parameters of
     several types; a parameter that is sparse, on a GPU, or in a DistributedDataParallel; two Parameter objects over one
