@@ -118,7 +118,7 @@ def show(ours, plain):
     say_row("the frozen base", megabytes(base), megabytes(bases))
     say_row("adapters, gradients, moments, journals", megabytes(jobs), megabytes(adapters))
     say_row("growth of the processes", megabytes(growth), megabytes(their_growth))
-    say("Base of weightd: Pss of its mapping, by smaps. Plain: tensors, by torch.load().")
+    say("Base of weightd: Pss of its mapping, by smaps. Plain: tensors.")
 
 
 def measure(task, name, checkpoint):

@@ -187,8 +187,9 @@ def test_a_folder_that_is_removed_fails_saves_and_no_step(make_job, folder, plai
     job.finish()
     assert saves(job) and all("cannot save to" in line for line in saves(job)), saves(job)[:3]
     assert job.digests() == plain(2, 8)
+    shutil.rmtree(folder, ignore_errors=True)  # a checkpoint that was removed in part is complete no more
     make_job(2, steps=1, save=folder).run()
-    assert saved_in(folder)[0] == STEP(1)
+    assert saved_in(folder) == [STEP(1)]
 
 
 @pytest.mark.parametrize("saver", [0, 1])
