@@ -49,7 +49,7 @@ def test_a_save_in_the_background_warns_and_one_that_is_waited_for_raises(host, 
     (found,) = host.play(daemon, "saving.troubles", folder=str(tmp_path / "c"), file=str(tmp_path / "file"))
     assert len(found["warned"]) == 1 and found["warned"][0].startswith("a checkpoint was not saved: cannot save to ")
     assert found["raised"].startswith("Error: cannot save to ") and "Not a directory" in found["raised"]
-    assert "has begun step 1" in found["too late"]
+    assert "has begun step 1" in found["too late"] and found["negative"].startswith("ValueError: keep is -1; it must be")
     assert found["other"].startswith("LayoutMismatch: ") and "which the checkpoint lacks" in found["other"]
     assert "Not a directory" in found["nothing"]
     assert os.listdir(tmp_path / "c") == ["step-000000000001"]

@@ -93,7 +93,8 @@ def troubles(folder, file):
         train(module, optimizer, 1, 0, 1)
         optimizer.save(folder)  # tells of the one before
     found = {"warned": [str(w.message) for w in caught], "raised": scenes.attempt(lambda: optimizer.save(file, wait=True)),
-             "too late": scenes.attempt(lambda: optimizer.load(folder))}
+             "too late": scenes.attempt(lambda: optimizer.load(folder)),
+             "negative": scenes.attempt(lambda: optimizer.save(folder, keep=-1))}
     optimizer.close()
     module, optimizer = make("other", 1, 0, kind="Net")
     found["other"] = scenes.attempt(lambda: optimizer.load(folder))

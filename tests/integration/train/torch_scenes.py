@@ -890,6 +890,8 @@ def refusals():
         "double": sharding(double),
         "apart": sharding(apart),
         "fused scaler": sharding(made(), form="fused", scaler=weightd.train.Scaler()),
+        "GradScaler": sharding(made(), scaler=torch.amp.GradScaler("cpu")), "True": sharding(made(), scaler=True),
+        "type": sharding(made(), precision=torch.bfloat16),
         "reduce": sharding(made(), precision=weightd.train.Precision(reduce=torch.bfloat16)),
         "param": attempt(lambda: weightd.train.Precision(torch.float64)),
         "buffer": attempt(lambda: weightd.train.Precision(buffer=torch.int8)),
