@@ -107,6 +107,7 @@ static struct kernel_state home_state(const struct arena *a, const struct journa
 		.param = from.value,
 		.m = from.moments[0],
 		.v = from.moments[1],
+		.rounded = from.rounded,
 		.new_param = to->value,
 		.new_m = to->moments[0],
 		.new_v = to->moments[1],

@@ -61,10 +61,12 @@ struct kernel_sgd {
 
 /*
  * Old and new values of a range; equal pointers update in place. Moments that the optimizer lacks are NULL. `new_rounded`
- * receives the new parameter as round() does; NULL: not.
+ * receives the new parameter as round() does; NULL: not. `rounded` is the memory that will have it in the end: it is fetched
+ * ahead, not read; NULL: not.
  */
 struct kernel_state {
 	const float *param, *m, *v;
+	const uint16_t *rounded;
 	float *new_param, *new_m, *new_v;
 	uint16_t *new_rounded;
 	enum kernel_type rounded_type; /* KERNEL_BF16 or KERNEL_F16 */

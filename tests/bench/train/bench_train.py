@@ -3,7 +3,8 @@
 All contenders run at once and work in turns, rounds after rounds; a sample is the time of the slowest rank. Figures with
 _ms and _us are medians; q1 and q3 are quartiles; "over" is the median of the ratios in each round.
 
-update        gradients lie ready: reduction, AdamW, commit, 55 MB of fp32 parameters. "plain" is a plan without_journal.
+update        gradients lie ready: reduction, AdamW, commit, 55 MB of fp32 parameters. "plain" is a plan without_journal,
+              "bf16" has as many parameters of that type, with fp32 originals.
               Peers: torch-ddp: one flat all-reduce and the fused AdamW, the best that DDP can do; torch-zero: reduce-scatter,
               fused AdamW on the shard, all-gather. copy_share: the bytes that it must move, 4(n + 6) a parameter, by the
               time, over the copy's bandwidth of the same rounds (the faster of non-temporal and cached stores)
@@ -47,6 +48,7 @@ S = 4 * N
 KIB, MIB = 1 << 10, 1 << 20
 WINDOW = 64 * MIB
 RANKS = 2, 4
+OURS = "journal", "plain", "bf16"
 
 
 def measure(report):
@@ -106,11 +108,11 @@ def faster(samples):
 def measure_update(report, d, n):
     with contextlib.ExitStack() as stack:
         field = Field(report, stack)
-        for name in ("journal", "plain"):
+        for name in OURS:
             field.enter(name, lambda name=name: ours(d, "update", f"update-{name}-{n}", n, N, name))
         field.enter("bandwidth", lambda: bandwidth(n))
         field.enter("torch", lambda: torch_peer(n))
-        turns = {name: warm(field[name], "update", count=4) for name in ("journal", "plain")}
+        turns = {name: warm(field[name], "update", count=4) for name in OURS}
         turns |= {verb: warm(field["bandwidth"], verb, S) for verb in ("copy", "copy_cached", "triad")}
         if "torch" in field:
             turns |= {f"torch-{verb}": warm(field["torch"], verb, count=2) for verb in ("ddp", "zero")}
@@ -147,6 +149,7 @@ def report_update(report, n, samples, other_cpu):
     targets.at_least("share of copy bandwidth, without the journal", share["plain"], 0.9)
     targets.at_least("share of copy bandwidth, with the journal", share["journal"], 0.85)
     targets.at_most("journal over plain", ratio(samples["journal"], samples["plain"])[1], 1.15)
+    targets.at_most("bf16 over fp32", ratio(samples["bf16"], samples["journal"])[1], 1)
 
 
 def count_sockets(contender, verb):

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/bench/connection.h"
 #include "tests/bench/stopwatch.h"
@@ -20,22 +21,23 @@ static void check(int r)
 /* As in a model: matrices, each with a vector that does not fill its last cache line. */
 static void tensors_describe(struct weightd_train_tensor tensors[N_TENSORS],
 			     uint64_t shapes[N_TENSORS], char names[N_TENSORS][NAME_SIZE],
-			     uint64_t n_elements)
+			     const struct trainer_options *o)
 {
-	uint64_t each = n_elements / N_MATRICES;
+	uint64_t each = o->n_elements / N_MATRICES;
 
 	for (uint32_t i = 0; i < N_TENSORS; i++) {
 		bool is_vector = i % 2;
 
 		shapes[i] = is_vector ? VECTOR : each - VECTOR;
 		if (i == 0)
-			shapes[i] += n_elements % N_MATRICES;
+			shapes[i] += o->n_elements % N_MATRICES;
 		(void)snprintf(names[i], NAME_SIZE, "%u.%s", i / 2, is_vector ? "bias" : "weight");
 		tensors[i] = (struct weightd_train_tensor){.size = sizeof(tensors[i]),
 							   .name = names[i],
 							   .shape = &shapes[i],
 							   .n_dims = 1,
-							   .dtype = WEIGHTD_F32,
+							   .dtype = o->is_bf16 ? WEIGHTD_BF16
+									       : WEIGHTD_F32,
 							   .role = WEIGHTD_PARAM};
 	}
 }
@@ -61,7 +63,7 @@ struct weightd_plan *trainer_plan(const struct trainer_options *o)
 	struct weightd_mesh *mesh;
 	struct weightd_plan *plan;
 
-	tensors_describe(tensors, shapes, names, o->n_elements);
+	tensors_describe(tensors, shapes, names, o);
 	check(weightd_mesh_new(&dim, 1, &mesh));
 	options.mesh = mesh;
 	check(weightd_plan_new(tensors, N_TENSORS, &options, &plan));
@@ -69,19 +71,31 @@ struct weightd_plan *trainer_plan(const struct trainer_options *o)
 	return plan;
 }
 
+/* BF16 is the upper half of a float. */
+static void grad_set(void *grad, bool is_bf16, uint64_t i, float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	if (is_bf16)
+		((uint16_t *)grad)[i] = (uint16_t)(bits >> 16);
+	else
+		((float *)grad)[i] = value;
+}
+
 /* First values of parameters, by rank 0, and of gradients, which stay in the job as all else does. */
-static void values_set(struct trainer *t, uint32_t rank, float *values)
+static void values_set(struct trainer *t, const struct trainer_options *o, float *values)
 {
 	for (uint32_t tensor = 0; tensor < N_TENSORS; tensor++) {
 		struct weightd_train_tensor row = {.size = sizeof(row)};
-		float *grad = weightd_train_grad(t->train, tensor);
+		void *grad = weightd_train_grad(t->train, tensor);
 
 		check(weightd_plan_tensor(t->plan, tensor, &row));
 		for (uint64_t i = 0; i < row.shape[0]; i++) {
-			grad[i] = (float)((i + rank) % 777) * 1e-3f - 0.4f;
+			grad_set(grad, o->is_bf16, i, (float)((i + o->rank) % 777) * 1e-3f - 0.4f);
 			values[i] = (float)(i % 1000) * 1e-3f;
 		}
-		if (rank == 0)
+		if (o->rank == 0)
 			check(weightd_train_fill(t->train, tensor, values));
 	}
 }
@@ -99,7 +113,7 @@ struct trainer trainer_open(const struct trainer_options *o)
 		values = malloc(o->n_elements * sizeof(float));
 		if (!values)
 			stopwatch_fail("out of memory");
-		values_set(&t, o->rank, values);
+		values_set(&t, o, values);
 		free(values);
 	}
 	check(weightd_train_begin(t.train));

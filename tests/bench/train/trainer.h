@@ -15,6 +15,7 @@ struct trainer_options {
 	uint32_t rank, n_ranks;
 	uint64_t n_elements; /* of all parameters */
 	bool without_journal;
+	bool is_bf16; /* the parameters and gradients; else fp32 */
 };
 
 /* The plan: "shared", AdamW, fused. */

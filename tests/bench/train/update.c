@@ -1,5 +1,7 @@
 /*
- * update RANK RANKS ELEMENTS journal|plain: a rank whose gradients are ready, for rounds (rounds.h)
+ * update RANK RANKS ELEMENTS journal|plain|bf16: a rank whose gradients are ready, for rounds (rounds.h)
+ *
+ * "bf16" has parameters and gradients of that type, and the journal.
  *
  * "update": reduction, AdamW and commit of one step. "memory": bytes of PARAM, GRAD, MOMENTS, JOURNAL and padding by the plan.
  * "traffic": bytes that this rank read and wrote, and sent on sockets.
@@ -50,11 +52,12 @@ int main(int argc, char **argv)
 	struct round round;
 
 	if (argc != 5)
-		stopwatch_fail("wants RANK RANKS ELEMENTS journal|plain");
+		stopwatch_fail("wants RANK RANKS ELEMENTS journal|plain|bf16");
 	options.rank = (uint32_t)stopwatch_number(argv[1]);
 	options.n_ranks = (uint32_t)stopwatch_number(argv[2]);
 	options.n_elements = stopwatch_number(argv[3]);
 	options.without_journal = !strcmp(argv[4], "plain");
+	options.is_bf16 = !strcmp(argv[4], "bf16");
 	t = trainer_open(&options);
 	rounds = rounds_open(options.rank);
 	while (rounds_next(&rounds, &round)) {
