@@ -59,7 +59,7 @@ def test_steps_that_would_train_in_vain_are_refused_by_name(host, daemon):
             "cursor": "ValueError: cursor={1, 2} is nothing that JSON has",
             "long cursor": "ValueError: the cursor takes 5002 bytes",
             "betas": "Error: parameter group 0: betas is (0.5, 0.9) and was (0.9, 0.999)",
-            "frozen": "Error: embed.weight, embed.weight: requires_grad is False since",
+            "frozen": "Error: embed.weight: requires_grad is False since",
             "late": "Error: late.weight, late.bias: added or removed since the optimizer was made",
             "swapped": "Error: more.weight, more.bias: added or removed since the optimizer was made",
             "copy's no_sync": "Error: this copy of a sharded module is an ordinary module",

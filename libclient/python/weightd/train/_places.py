@@ -179,7 +179,7 @@ def _places(rows: list[Row], tensors: list[torch.nn.Parameter] | None) -> list[P
 
 def _refuse_flags(places: list[Place], is_trained: bool) -> None:
     """Error, by name: requires_grad is no longer what it was when the plan was made."""
-    changed = [place.name for place in places if place.tensor.requires_grad != is_trained]
+    changed = list(dict.fromkeys(place.name for place in places if place.tensor.requires_grad != is_trained))  # ties once
     if changed:
         raise error(errno.EOPNOTSUPP, f"{some(changed)}: requires_grad is {not is_trained} since the optimizer was "
                     f"made, whose plan has it {'trained' if is_trained else 'frozen'}; set it back, or freeze and "
