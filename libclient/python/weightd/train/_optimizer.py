@@ -327,8 +327,8 @@ class Optimizer(torch.optim.Optimizer):
     def save(self, folder: str | os.PathLike, keep: int = 2, wait: bool = False) -> None:
         """
         Saves the last step into `folder`, as step-000000000120 and so on: parameters and buffers as safetensors files with
-        an index, which safetensors and weightctl load, and transformers with the model's configuration; the optimizer's
-        state, by name, likewise; the learning rates, generators and cursors of all ranks. Every rank calls it after the same step. A thread writes a copy of this
+        an index, which safetensors and weightctl load, and transformers once model.config.save_pretrained() has written
+        a config.json into it; the optimizer's state, by name, likewise; the learning rates, generators and cursors of all ranks. Every rank calls it after the same step. A thread writes a copy of this
         rank's part while training goes on; the checkpoint appears once all of it is on the disk, or not at all.
 
         keep  newest checkpoints that remain in the folder; 0: all. ValueError: negative
