@@ -218,6 +218,7 @@ def test_writable_refuses_what_would_be_lost(host, daemon, n):
         assert found["exception"] == "KeyError: 'mine'"
         for what, says in {
                 "unsharded": "Error: Whole: call weightd.train.shard(module, mesh) first",
+                "nested": "Error: inside writable() parameters are copies", "step": "Error: inside writable() parameters are",
                 "gradient": "Error: first.weight, first.bias, second.weight, second.bias: there is a gradient of the old",
                 "outside": "Denied: first.weight, first.bias, second.weight, second.bias: in the memory of a job",
                 "old graph": "RuntimeError: one of the variables needed for gradient computation has been modified",

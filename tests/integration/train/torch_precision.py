@@ -512,6 +512,8 @@ def writes_refused():
     found["unchanged"] = bits(module) == before
     found["nothing"] = attempt(lambda: block(lambda: None))
     found["still unchanged"] = bits(module) == before
+    found["nested"] = attempt(lambda: block(lambda: block(lambda: None)))
+    found["step"] = attempt(lambda: block(optimizer.step))
     found["init"] = attempt(lambda: block(lambda: nn.init.orthogonal_(module.first.weight)))
     found["changed"] = bits(module) != before
     square(module, samples(0, rank, n)).backward()
