@@ -27,6 +27,7 @@ def test_modules_that_cannot_be_trained_are_refused_by_name(host, daemon):
             "sparse": "ValueError: weight: weightd has no tensors in layout torch.sparse_coo",
             "none": "ValueError: ReLU has no parameters",
             "strategy": "ValueError: strategy='zero4' is none of 'shared', 'zero1', 'replicated'",
+            "later": "ValueError: strategy='zero3' is not in this release; \"shared\" has one copy",
             "form": "ValueError: form='three' is none of ",
             "unsharded": "Error: Net: call weightd.train.shard(module, mesh) first",
             "groups": "ValueError: inner.bias, block.self_attn.in_proj_weight, ",

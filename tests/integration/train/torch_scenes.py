@@ -898,6 +898,7 @@ def refusals():
         "growth": attempt(lambda: weightd.train.Scaler(growth_factor=0.5)),
         "interval": attempt(lambda: weightd.train.Scaler(growth_interval=0)),
         "sparse": sharding(sparse), "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"),
+        "later": sharding(made(), strategy="zero3"),
         "form": sharding(made(), form="three"),
         "unsharded": attempt(lambda: weightd.train.AdamW(made())),
         "groups": attempt(lambda: weightd.train.AdamW([sharded(module).inner.weight])),

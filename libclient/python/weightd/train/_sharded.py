@@ -183,6 +183,9 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ValueError("a DistributedDataParallel has a copy and a reduction of its own; shard() the module inside "
                          "(ddp.module)")
+    if strategy in ("zero2", "zero3"):
+        raise ValueError(f"strategy={strategy!r} is not in this release; \"shared\" has one copy of the parameters and of the "
+                         "optimizer's state on a machine")
     for name, value, known in (("strategy", strategy, STRATEGIES), ("form", form, FORMS),
                                ("on_death", on_death, ON_DEATH)):
         if value not in known:
