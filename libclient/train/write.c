@@ -81,7 +81,8 @@ int weightd_train_write_begin(struct weightd_train *t)
 		t->write = (struct write){.step = t->step};
 	pass(t, CONTROL_WRITE_BEGUN);
 	for (uint32_t rank = 0; !r && rank < t->plan->n_ranks; rank++)
-		r = wait_for_rank(t, rank, CONTROL_WRITE_BEGUN, "call weightd_train_write_begin()");
+		r = wait_for_rank(t, rank, CONTROL_WRITE_BEGUN,
+				  "begin to write values (weightd_train_write_begin(), writable())");
 	t->write.is_open = !r;
 	return r;
 }
@@ -142,7 +143,8 @@ int weightd_train_write_end(struct weightd_train *t)
 	if (!r && t->arena.rank == 0)
 		fill_end(t);
 	else if (!r)
-		r = wait_for_rank(t, 0, CONTROL_WRITE_ENDED, "call weightd_train_write_end()");
+		r = wait_for_rank(t, 0, CONTROL_WRITE_ENDED,
+				  "end its writes of values (weightd_train_write_end(), writable())");
 	if (r < 0)
 		return r;
 	saved_write_buffers(t);

@@ -457,11 +457,11 @@ struct weightd_checkpoint_options {
 
 /*
  * Begins to save the last step into a folder `path`, which may exist. All ranks call it after the same step. Copies this
- * rank's part of the state, which is (1 + moments) / ranks of the parameters' bytes and one tensor at most, and returns; a
- * thread writes it while training goes on. The checkpoint appears under its name, in the place of one of the same step, once
- * all ranks have written theirs. Frozen parameters are not copied: end the save before weightd_train_write_begin() where they
- * are written. -EBUSY: the save before has not ended; -EINVAL: with staleness, or during a step that was
- * not completed; -ENOMEM: no room for the copy.
+ * rank's part of PARAM, MASTER and MOMENTS, which is 1 / ranks of one copy of each and one tensor at most, its buffers and its
+ * state, and returns; a thread writes the copy while training goes on. The checkpoint appears under its name, in the place of
+ * one of the same step, once all ranks have written theirs. Frozen parameters are not copied: end the save before
+ * weightd_train_write_begin() where they are written. -EBUSY: the save before has not ended; -EINVAL: with staleness, or
+ * during a step that was not completed; -ENOMEM: no room for the copy.
  */
 int weightd_train_save(struct weightd_train *t, const char *path,
 		       const struct weightd_checkpoint_options *options);

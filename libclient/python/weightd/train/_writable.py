@@ -83,11 +83,13 @@ def _opened(sharded: Sharded, optimizer: Optimizer) -> Iterator[None]:
     trainer.write_begin()
     try:
         copies = [_copied(index, place) for index, place in enumerate(places.firsts())]
+        places.are_copies = True
         try:
             yield
             values = _values(copies) if sharded.mesh.rank == 0 else {}
         finally:
             _close(copies, trainer.plan.grad_dtype)
+            places.are_copies = False
         for index, value in values.items():
             trainer.write(index, value)
     finally:
