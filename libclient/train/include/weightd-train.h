@@ -469,7 +469,9 @@ int weightd_train_save(struct weightd_train *t, const char *path,
  * Waits for the save that this rank has begun, on all ranks; 0: none has begun since, or it is complete. The errors of
  * writing, with the file's name, e.g. -ENOSPC: the checkpoint does not appear, and older ones are as they were. -EOWNERDEAD:
  * a rank died before it had written its part; -EINVAL: a rank took the next step without the save. Errors of any rank are
- * returned on all, once. weightd_train_close() waits, too, and returns the error: call it again to leave.
+ * returned on all, once. -EAGAIN: the save has ended, and a rank that was killed and resumed ended a later one since, whose
+ * result is in its place. Another weightd_train_save() without this call loses the error of the save before.
+ * weightd_train_close() waits, too, and returns the error: call it again to leave.
  */
 int weightd_train_save_wait(struct weightd_train *t);
 /*

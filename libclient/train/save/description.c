@@ -1,12 +1,15 @@
 #include "libclient/train/save/description.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
 #include "ipc/base/quote.h"
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
@@ -120,6 +123,25 @@ static int fail_damaged(const char *path, const char *why)
 			  quote_bytes(&q, path, strlen(path)), why);
 }
 
+/* Opens a regular file; a pipe would block. */
+static FILE *file_open(const char *path)
+{
+	cleanup(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+	FILE *f;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return NULL;
+	if (!S_ISREG(st.st_mode)) {
+		errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+		return NULL;
+	}
+	f = fdopen(fd, "r");
+	if (f)
+		(void)take_fd(fd); /* the stream's */
+	return f;
+}
+
 static int read_json(const char *folder, const char *name, char path[FOLDER_PATH_MAX], json_t **ret)
 {
 	json_error_t error;
@@ -128,7 +150,7 @@ static int read_json(const char *folder, const char *name, char path[FOLDER_PATH
 
 	if (snprintf(path, FOLDER_PATH_MAX, "%s/%s", folder, name) >= FOLDER_PATH_MAX)
 		return train_fail(-ENAMETOOLONG, "the path of the checkpoint is too long");
-	f = fopen(path, "re");
+	f = file_open(path);
 	if (!f)
 		return train_fail(-errno, "cannot open %s: %s", quote_bytes(&q, path, strlen(path)),
 				  strerror(errno));
@@ -213,6 +235,8 @@ int description_read(const char *folder, struct description *ret)
 		r = get_number(o, path, "n_skipped", ret->step, &ret->n_skipped);
 	if (r == 0)
 		r = get_number(o, path, "n_ranks", WEIGHTD_RANKS_MAX, &n_ranks);
+	if (r == 0 && n_ranks == 0)
+		r = fail_damaged(path, "'n_ranks' is 0");
 	if (r == 0)
 		r = get_text(o, path, "optimizer", &optimizer);
 	if (r == 0)

@@ -258,6 +258,8 @@ DAMAGES = {
     "no step": (lambda c: changed(c / TRAINER, lambda o: o.pop("step")), "'step'"),
     "a step below 0": (lambda c: changed(c / TRAINER, lambda o: o.update(step=-1)), "'step'"),
     "more skipped than taken": (lambda c: changed(c / TRAINER, lambda o: o.update(n_skipped=9)), "'n_skipped'"),
+    "no ranks": (lambda c: changed(c / TRAINER, lambda o: o.update(n_ranks=0)), "'n_ranks'"),
+    "trainer.json is a pipe": (lambda c: ((c / TRAINER).unlink(), os.mkfifo(c / TRAINER)), TRAINER),
     "another format": (lambda c: changed(c / TRAINER, lambda o: o.update(format="x")), "'format'"),
     "a newer version": (lambda c: changed(c / TRAINER, lambda o: o.update(version=2)), "version 2"),
     "no index": (lambda c: (c / INDEX).unlink(), INDEX),
