@@ -200,6 +200,24 @@ static void test_every_type_has_the_same_values_with_any_number_of_ranks(void **
 	}
 }
 
+static void test_a_scale_grows_after_a_load_into_a_plan_of_a_shorter_interval(void **state)
+{
+	/* An overflow in step 7: two finite steps are counted in the checkpoint, of three. */
+	struct run save = {.setup = setup_of(1, 3, 2), .save = folder, .until = SAVED};
+	struct run load = {.setup = save.setup, .load = folder, .n_saved = 2, .until = SAVED + 1};
+	struct result saved, loaded;
+
+	(void)state;
+	load.setup.growth_interval = 2;
+	saved = result_of(&save);
+	loaded = result_of(&load);
+	if (loaded.scales.scales[SAVED + 1] != 2 * saved.scales.scales[SAVED])
+		fail_msg("the scale is %g before the step, and %g after it",
+			 saved.scales.scales[SAVED], loaded.scales.scales[SAVED + 1]);
+	result_free(&saved);
+	result_free(&loaded);
+}
+
 /* The thread ends with its trainer, in the middle of what it writes or waits for. */
 static int freed_main(uint32_t rank, void *data)
 {
@@ -292,6 +310,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy),
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
+		TEST(test_a_scale_grows_after_a_load_into_a_plan_of_a_shorter_interval),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
 		TEST(test_calls_at_the_wrong_time_are_refused),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
