@@ -220,7 +220,7 @@ int weightd_train_begin(struct weightd_train *t)
 	}
 	r = t->loaded.is_there ? loaded_settle(t) : wait_for(&t->place, filled, 1, &reason);
 	if (!r)
-		r = loaded_adopt(t, trainer_word(filled) - 1);
+		r = loaded_adopt(t, control_loaded_step(trainer_word(filled)));
 	if (r < 0)
 		return r;
 	t->place.is_starting = false;
