@@ -95,6 +95,8 @@ static int update_hand_over(struct weightd_train *t, const struct weightd_update
 		status_set_loss(&t->status, u->loss);
 	kernels_fence(); /* the caller may have written GRAD with non-temporal stores */
 	handover_complete(t, step);
+	if (step == 1) /* a load may have been given up */
+		wait_publish(&words->loaded, 0);
 	wait_publish(&words->grad, step);
 	return 0;
 }

@@ -218,6 +218,37 @@ static void test_a_scale_grows_after_a_load_into_a_plan_of_a_shorter_interval(vo
 	result_free(&loaded);
 }
 
+/* A process was killed in a load, and its successor trains without one. */
+static int given_up_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = rank_open(&run->setup, rank);
+	uint64_t step;
+
+	wait_publish(&trainer_words(t)->loaded, control_loaded(SAVED));
+	weightd_train_free(t);
+	t = rank_open(&run->setup, rank);
+	assert(rank_step(&run->setup, t) == 0);
+	weightd_train_free(t);
+	t = rank_open(&run->setup, rank);
+	step = weightd_train_step(t);
+	weightd_train_free(t);
+	if (step == 1)
+		return 0;
+	fprintf(stderr, "the job goes on after step %llu\n", (unsigned long long)step);
+	return 1;
+}
+
+static void test_a_load_that_was_given_up_does_not_undo_steps(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 1)};
+
+	(void)state;
+	train_job_start(1);
+	assert_int_equal(train_job_join(train_job_fork(given_up_main, 0, &run)), 0);
+	train_job_stop();
+}
+
 static int first_main(uint32_t rank, void *data)
 {
 	const struct run *run = data;
@@ -358,6 +389,7 @@ int main(void)
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
 		TEST(test_a_scale_grows_after_a_load_into_a_plan_of_a_shorter_interval),
 		TEST(test_a_load_of_step_0_waits_for_the_other_ranks),
+		TEST(test_a_load_that_was_given_up_does_not_undo_steps),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
 		TEST(test_calls_at_the_wrong_time_are_refused),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
