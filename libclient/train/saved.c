@@ -34,6 +34,12 @@ static void save_unused(const struct weightd_plan *p, const struct weightd_updat
 		}
 }
 
+void saved_write_buffers(const struct weightd_train *t, uint64_t step)
+{
+	if (t->buffers)
+		memcpy(buffers_at(t, step), t->buffers, t->plan->buffer_size);
+}
+
 void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
 {
 	struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, step);
@@ -45,8 +51,7 @@ void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64
 	saved->has_nan = u->has_loss && isnan(u->loss);
 	if (u->state_size)
 		memcpy(saved + 1, u->state, u->state_size);
-	if (t->buffers)
-		memcpy(buffers_at(t, step), t->buffers, t->plan->buffer_size);
+	saved_write_buffers(t, step);
 	save_unused(t->plan, u, saved);
 	__atomic_store_n(&saved->step, step, __ATOMIC_RELEASE);
 }

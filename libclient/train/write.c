@@ -11,6 +11,7 @@
 
 #include "libclient/train/fill.h"
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/saved.h"
 #include "libclient/train/trainer.h"
 
 /* The word of this write at a point. */
@@ -130,6 +131,9 @@ int weightd_train_write_end(struct weightd_train *t)
 		r = wait_for_rank(t, 0, CONTROL_WRITE_ENDED, "call weightd_train_write_end()");
 	if (r < 0)
 		return r;
+	/* As with the parameters, a restart and a save find those that were written. Step 0 has no slot. */
+	if (t->step)
+		saved_write_buffers(t, t->step);
 	pass(t, CONTROL_WRITE_ENDED);
 	t->write.n_ended++;
 	t->write.is_open = false;
