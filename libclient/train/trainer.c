@@ -153,6 +153,8 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	t->place.is_starting = true;
 	status_init(&t->status, arena_status(&t->arena, rank));
 	t->place.lane = &t->status.main;
+	t->before.read = trainer_words(t)->traffic_read;
+	t->before.written = trainer_words(t)->traffic_written;
 	t->norm = NAN;
 	open_abandon_save(t);
 	r = open_memory(t);
