@@ -38,7 +38,8 @@ static int wait_for_all(struct weightd_train *t)
 					  "rank %u loaded the checkpoint of step %" PRIu64
 					  ", and rank 0 that of step %" PRIu64
 					  "; name the same one on all ranks",
-					  rank, control_loaded_step(trainer_word(word)), t->loaded.step);
+					  rank, control_loaded_step(trainer_word(word)),
+					  t->loaded.step);
 	}
 	return 0;
 }
@@ -70,8 +71,7 @@ int loaded_settle(struct weightd_train *t)
 
 	wait_publish(loaded, word);
 	t->place.is_starting = true; /* a load takes longer than a step */
-	r = t->arena.rank == 0 ? wait_for_all(t)
-			       : wait_for(&t->place, filled, word, &reason);
+	r = t->arena.rank == 0 ? wait_for_all(t) : wait_for(&t->place, filled, word, &reason);
 	t->place.is_starting = !t->is_begun;
 	if (r < 0) {
 		wait_publish(loaded, 0);

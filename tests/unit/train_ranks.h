@@ -129,9 +129,8 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 					  .init = setup->init_scale,
 					  .growth = 2,
 					  .backoff = 0.5,
-					  .interval = setup->growth_interval
-							      ? setup->growth_interval
-							      : 3};
+					  .interval = setup->growth_interval ? setup->growth_interval
+									     : 3};
 	struct weightd_mesh_dim dim = {"dp", setup->n_ranks};
 	struct weightd_plan_options options = {
 		.size = sizeof(options),
