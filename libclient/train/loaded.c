@@ -91,7 +91,9 @@ int loaded_adopt(struct weightd_train *t, uint64_t step)
 	if (!step || t->step)
 		return 0;
 	r = saved_restore(t, step);
-	if (!r)
-		t->step = step;
-	return r;
+	if (r < 0)
+		return r;
+	t->step = step;
+	status_set_step(&t->status, step);
+	return 0;
 }

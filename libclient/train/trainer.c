@@ -105,9 +105,11 @@ static int open_finish_step(struct weightd_train *t)
 	if (!r)
 		r = executor_advance(t, trainer_version(t, step), step);
 	t->nan_step = 0; /* reported, or lost, with the process that was this rank */
-	if (!r)
-		t->step = step;
-	return r;
+	if (r < 0)
+		return r;
+	t->step = step;
+	status_set_step(&t->status, step);
+	return 0;
 }
 
 /* calloc() does not align enough. */

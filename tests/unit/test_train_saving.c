@@ -121,6 +121,8 @@ static int run_main(uint32_t rank, void *data)
 	rank_record(t);
 	if (!state_fits(run, t))
 		return rank_fail("state of another step", 0);
+	if (t->status.words->step != weightd_train_step(t))
+		return rank_fail("status of another step", 0);
 	while (weightd_train_step(t) < run->until) {
 		int r = rank_step(&run->setup, t);
 
