@@ -1,8 +1,8 @@
 /*
  * Values of the caller
  *
- * First values, and those written between steps. Rank 0 writes parameters into all ranges that have them: copies of PARAM, MASTER, and FROZEN. The ranges are mapped
- * writable as a whole for that time alone.
+ * First values, and those written between steps. Rank 0 writes parameters into all ranges that have them: copies of PARAM,
+ * MASTER, and FROZEN. The ranges are mapped writable as a whole for that time alone.
  */
 #pragma once
 

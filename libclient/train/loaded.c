@@ -22,7 +22,7 @@ uint64_t loaded_open(struct weightd_train *t)
 
 static int wait_for_all(struct weightd_train *t)
 {
-	uint64_t ours = t->loaded.step + 1;
+	uint64_t ours = control_loaded(t->loaded.step);
 
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct control_word *word = &arena_rank(&t->arena, rank)->loaded;
@@ -38,7 +38,8 @@ static int wait_for_all(struct weightd_train *t)
 					  "rank %u loaded the checkpoint of step %" PRIu64
 					  ", and rank 0 that of step %" PRIu64
 					  "; name the same one on all ranks",
-					  rank, trainer_word(word) - 1, ours - 1);
+					  rank, control_loaded_step(trainer_word(word)),
+					  t->loaded.step);
 	}
 	return 0;
 }
@@ -65,12 +66,12 @@ int loaded_settle(struct weightd_train *t)
 	struct control_word *filled = &arena_head(&t->arena)->filled;
 	struct wait_reason reason = {.what = "load the checkpoint", .for_successor = true};
 	struct control_word *loaded = &trainer_words(t)->loaded;
+	uint64_t word = control_loaded(t->loaded.step);
 	int r;
 
-	wait_publish(loaded, t->loaded.step + 1);
+	wait_publish(loaded, word);
 	t->place.is_starting = true; /* a load takes longer than a step */
-	r = t->arena.rank == 0 ? wait_for_all(t)
-			       : wait_for(&t->place, filled, t->loaded.step + 1, &reason);
+	r = t->arena.rank == 0 ? wait_for_all(t) : wait_for(&t->place, filled, word, &reason);
 	t->place.is_starting = !t->is_begun;
 	if (r < 0) {
 		wait_publish(loaded, 0);
@@ -78,7 +79,7 @@ int loaded_settle(struct weightd_train *t)
 	}
 	if (t->arena.rank == 0) {
 		set_words(t);
-		wait_publish_max(filled, t->loaded.step + 1);
+		wait_publish_max(filled, word);
 	}
 	return 0;
 }
@@ -90,7 +91,9 @@ int loaded_adopt(struct weightd_train *t, uint64_t step)
 	if (!step || t->step)
 		return 0;
 	r = saved_restore(t, step);
-	if (!r)
-		t->step = step;
-	return r;
+	if (r < 0)
+		return r;
+	t->step = step;
+	status_set_step(&t->status, step);
+	return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * Loaded jobs
  *
- * A job that took no step gets the values of a checkpoint in two parts: each rank writes those of its own and says so in its
+ * A job that took no step gets the values of a checkpoint in two parts: each rank writes those of its own, then its
  * word; then rank 0 sets the words of all ranks to the step, as if they had just completed it. A rank that is killed before
  * that loads again.
  */

@@ -34,6 +34,12 @@ static void save_unused(const struct weightd_plan *p, const struct weightd_updat
 		}
 }
 
+void saved_write_buffers(const struct weightd_train *t, uint64_t step)
+{
+	if (t->buffers)
+		memcpy(buffers_at(t, step), t->buffers, t->plan->buffer_size);
+}
+
 void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64_t step)
 {
 	struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, step);
@@ -45,16 +51,9 @@ void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64
 	saved->has_nan = u->has_loss && isnan(u->loss);
 	if (u->state_size)
 		memcpy(saved + 1, u->state, u->state_size);
-	if (t->buffers)
-		memcpy(buffers_at(t, step), t->buffers, t->plan->buffer_size);
+	saved_write_buffers(t, step);
 	save_unused(t->plan, u, saved);
 	__atomic_store_n(&saved->step, step, __ATOMIC_RELEASE);
-}
-
-void saved_write_buffers(struct weightd_train *t)
-{
-	if (t->buffers && t->step)
-		memcpy(buffers_at(t, t->step), t->buffers, t->plan->buffer_size);
 }
 
 int saved_restore(struct weightd_train *t, uint64_t step)
@@ -75,8 +74,12 @@ int saved_restore(struct weightd_train *t, uint64_t step)
 
 const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_size)
 {
-	const struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, t->step);
+	const struct control_saved *saved;
 
-	*ret_size = t->step ? saved->state_size : 0;
-	return t->step ? saved + 1 : NULL;
+	*ret_size = 0;
+	if (trainer_check(t) < 0 || !t->step)
+		return NULL;
+	saved = arena_saved(&t->arena, t->arena.rank, t->step);
+	*ret_size = saved->state_size;
+	return saved + 1;
 }

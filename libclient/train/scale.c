@@ -33,7 +33,7 @@ void scale_commit(const struct arena *a, uint64_t step, bool has_nan, bool has_o
 	if (has_overflowed) {
 		next.scale = scale_times(next.scale, s->backoff);
 		next.n_finite = 0;
-	} else if (!has_nan && ++next.n_finite >= s->interval) {
+	} else if (!has_nan && ++next.n_finite >= s->interval) { /* more: of a checkpoint */
 		next.scale = scale_times(next.scale, s->growth);
 		next.n_finite = 0;
 	}
@@ -42,10 +42,12 @@ void scale_commit(const struct arena *a, uint64_t step, bool has_nan, bool has_o
 
 double weightd_train_scale(const struct weightd_train *t)
 {
+	if (trainer_check(t) < 0)
+		return NAN;
 	return t->plan->has_scaling ? scale_at(&t->arena, t->step).scale : 1;
 }
 
 bool weightd_train_overflowed(const struct weightd_train *t)
 {
-	return t->plan->has_scaling && scale_at(&t->arena, t->step).has_overflowed;
+	return trainer_check(t) == 0 && t->plan->has_scaling && scale_at(&t->arena, t->step).has_overflowed;
 }

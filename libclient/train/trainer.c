@@ -105,9 +105,11 @@ static int open_finish_step(struct weightd_train *t)
 	if (!r)
 		r = executor_advance(t, trainer_version(t, step), step);
 	t->nan_step = 0; /* reported, or lost, with the process that was this rank */
-	if (!r)
-		t->step = step;
-	return r;
+	if (r < 0)
+		return r;
+	t->step = step;
+	status_set_step(&t->status, step);
+	return 0;
 }
 
 /* calloc() does not align enough. */
@@ -153,6 +155,8 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	t->place.is_starting = true;
 	status_init(&t->status, arena_status(&t->arena, rank));
 	t->place.lane = &t->status.main;
+	t->before.read = trainer_words(t)->traffic_read;
+	t->before.written = trainer_words(t)->traffic_written;
 	t->norm = NAN;
 	open_abandon_save(t);
 	r = open_memory(t);
@@ -220,7 +224,7 @@ int weightd_train_begin(struct weightd_train *t)
 	}
 	r = t->loaded.is_there ? loaded_settle(t) : wait_for(&t->place, filled, 1, &reason);
 	if (!r)
-		r = loaded_adopt(t, trainer_word(filled) - 1);
+		r = loaded_adopt(t, control_loaded_step(trainer_word(filled)));
 	if (r < 0)
 		return r;
 	t->place.is_starting = false;

@@ -58,6 +58,7 @@ struct weightd_train {
 	uint32_t nan_rank;
 	struct trainer_loaded loaded;
 	struct trainer_saving saving;
+	struct weightd_traffic before; /* of the processes before this one */
 	_Atomic uint64_t n_read,
 		n_written; /* bytes of memory of other ranks; the overlap thread counts, too */
 };

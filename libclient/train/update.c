@@ -95,26 +95,28 @@ static int update_hand_over(struct weightd_train *t, const struct weightd_update
 		status_set_loss(&t->status, u->loss);
 	kernels_fence(); /* the caller may have written GRAD with non-temporal stores */
 	handover_complete(t, step);
+	if (step == 1) /* a load may have been given up */
+		wait_publish(&words->loaded, 0);
 	wait_publish(&words->grad, step);
 	return 0;
 }
 
-static void count_traffic(struct weightd_train *t, const struct weightd_traffic *before)
+/* Counts sums during backward as well, and first values. */
+static void count_traffic(struct weightd_train *t)
 {
 	struct control_rank *words = trainer_words(t);
 
-	words->traffic_read += t->n_read - before->read;
-	words->traffic_written += t->n_written - before->written;
+	words->traffic_read = t->before.read + t->n_read;
+	words->traffic_written = t->before.written + t->n_written;
 }
 
 static int update_advance(struct weightd_train *t, uint64_t step)
 {
-	struct weightd_traffic before = {.read = t->n_read, .written = t->n_written};
 	int r = overlap_end(t, step);
 
 	if (!r)
 		r = executor_advance(t, trainer_version(t, step), step);
-	count_traffic(t, &before);
+	count_traffic(t);
 	return r;
 }
 

@@ -147,7 +147,9 @@ int weightd_train_write_end(struct weightd_train *t)
 				  "end its writes of values (weightd_train_write_end(), writable())");
 	if (r < 0)
 		return r;
-	saved_write_buffers(t);
+	/* As with the parameters, a restart and a save find those that were written. Step 0 has no slot. */
+	if (t->step)
+		saved_write_buffers(t, t->step);
 	pass(t, CONTROL_WRITE_ENDED);
 	t->write.n_ended++;
 	t->write.is_open = false;

@@ -129,6 +129,9 @@ static int count_traffic_main(uint32_t rank, void *data)
 	if (counted.read != plan.read * N_STEPS ||
 	    counted.written - n_filled != plan.written * N_STEPS || counted.sent != 0)
 		return rank_fail("traffic", 0);
+	if (trainer_words(t)->traffic_read != counted.read ||
+	    trainer_words(t)->traffic_written != counted.written)
+		return rank_fail("traffic in the words of the job", 0);
 	return weightd_train_close(t) == 0 ? 0 : 1;
 }
 

@@ -121,6 +121,8 @@ static int run_main(uint32_t rank, void *data)
 	rank_record(t);
 	if (!state_fits(run, t))
 		return rank_fail("state of another step", 0);
+	if (t->status.words->step != weightd_train_step(t))
+		return rank_fail("status of another step", 0);
 	while (weightd_train_step(t) < run->until) {
 		int r = rank_step(&run->setup, t);
 
@@ -206,6 +208,83 @@ static void test_every_type_has_the_same_values_with_any_number_of_ranks(void **
 		}
 		result_free(&saved);
 	}
+}
+
+/* A process was killed in a load, and its successor trains without one. */
+static int given_up_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = rank_open(&run->setup, rank);
+	uint64_t step;
+
+	wait_publish(&trainer_words(t)->loaded, control_loaded(SAVED));
+	weightd_train_free(t);
+	t = rank_open(&run->setup, rank);
+	assert(rank_step(&run->setup, t) == 0);
+	weightd_train_free(t);
+	t = rank_open(&run->setup, rank);
+	step = weightd_train_step(t);
+	weightd_train_free(t);
+	if (step == 1)
+		return 0;
+	fprintf(stderr, "the job goes on after step %llu\n", (unsigned long long)step);
+	return 1;
+}
+
+static void test_a_load_that_was_given_up_does_not_undo_steps(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 1)};
+
+	(void)state;
+	train_job_start(1);
+	assert_int_equal(train_job_join(train_job_fork(given_up_main, 0, &run)), 0);
+	train_job_stop();
+}
+
+static int first_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+
+	return weightd_train_save(t, run->save, NULL) < 0 || weightd_train_save_wait(t) < 0;
+}
+
+/* Rank 0 begins, and never loads. */
+static int unled_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+	int r;
+
+	if (rank == 0)
+		return pause();
+	t->place.start_ms = 100;
+	r = weightd_train_load(t, run->save);
+	if (r == -ETIMEDOUT)
+		return 0;
+	fprintf(stderr, "the load returned %d\n", r);
+	return 1;
+}
+
+static void test_a_load_of_step_0_waits_for_the_other_ranks(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+	pid_t pids[2];
+
+	(void)state;
+	train_job_start(2);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		pids[rank] = train_job_fork(first_main, rank, &run);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		assert_int_equal(train_job_join(pids[rank]), 0);
+	train_job_stop();
+	train_job_start(2);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		pids[rank] = train_job_fork(unled_main, rank, &run);
+	assert_int_equal(train_job_join(pids[1]), 0);
+	assert_int_equal(kill(pids[0], SIGKILL), 0);
+	assert_int_equal(train_job_join(pids[0]), 128 + SIGKILL);
+	train_job_stop();
 }
 
 /* The thread ends with its trainer, in the middle of what it writes or waits for. */
@@ -439,6 +518,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy),
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
+		TEST(test_a_scale_grows_after_a_load_into_a_plan_of_a_shorter_interval),
+		TEST(test_a_load_of_step_0_waits_for_the_other_ranks),
+		TEST(test_a_load_that_was_given_up_does_not_undo_steps),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
 		TEST(test_buffers_that_were_written_between_steps_are_kept),
 		TEST(test_a_scale_grows_after_an_interval_that_was_shortened),

@@ -246,6 +246,28 @@ static int misuse_main(uint32_t rank, void *data)
 	return weightd_train_update(t, &u) == 0 && weightd_train_close(t) == 0 ? 0 : 1;
 }
 
+/* Buffers that are written after a step are found by a restart, as parameters are. */
+static int buffers_main(uint32_t rank, void *data)
+{
+	const struct setup *setup = data;
+	struct weightd_train *t = rank_open(setup, rank);
+	const int64_t *count, written[] = {rank, 5, 6};
+	int r = 0;
+
+	assert(rank_step(setup, t) == 0 && weightd_train_write_begin(t) == 0);
+	assert(weightd_train_write(t, COUNT, written) == 0 && weightd_train_write_end(t) == 0);
+	weightd_train_free(t);
+	t = rank_open(setup, rank);
+	count = weightd_train_buffer(t, COUNT);
+	if (memcmp(count, written, sizeof(written)) != 0) {
+		fprintf(stderr, "rank %u has %lld, %lld, %lld again\n", rank, (long long)count[0],
+			(long long)count[1], (long long)count[2]);
+		r = 1;
+	}
+	weightd_train_free(t);
+	return r;
+}
+
 static int stale_main(uint32_t rank, void *data)
 {
 	struct weightd_train *t = rank_open(data, rank);
@@ -275,11 +297,20 @@ static void test_calls_out_of_order_are_refused(void **state)
 	run_both(&stale, stale_main);
 }
 
+static void test_a_restart_finds_buffers_that_were_written(void **state)
+{
+	struct setup setup = {.strategy = "shared", .n_ranks = 2};
+
+	(void)state;
+	run_both(&setup, buffers_main);
+}
+
 int main(void)
 {
 	const struct CMUnitTest all[] = {
 		cmocka_unit_test(test_all_ranks_see_what_rank_0_writes),
 		cmocka_unit_test(test_a_rank_that_is_killed_in_a_write_repeats_it),
+		cmocka_unit_test(test_a_restart_finds_buffers_that_were_written),
 		cmocka_unit_test(test_calls_out_of_order_are_refused),
 	};
 

@@ -51,8 +51,8 @@ int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *t
 void arena_close(struct arena *a);
 
 /*
- * Maps moments, originals and parameters of another rank, to finish its update, under its lock (weightd_job_hold()). `ret` shares the
- * rest with `a`, which must outlive it. arena_borrow_end() unmaps them.
+ * Maps moments, originals and parameters of another rank, to finish its update, under its lock (weightd_job_hold()).
+ * `ret` shares the rest with `a`, which must outlive it. arena_borrow_end() unmaps them.
  */
 int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret);
 void arena_borrow_end(struct arena *borrowed);

@@ -104,6 +104,11 @@ void status_set_loss(struct status *s, double loss)
 	store(&s->words->has_loss, 1);
 }
 
+void status_set_step(struct status *s, uint64_t step)
+{
+	store(&s->words->step, step);
+}
+
 static uint64_t lane_take(struct status_lane *lane, enum control_phase phase)
 {
 	return atomic_exchange_explicit(&lane->spent_ns[phase], 0, memory_order_relaxed);
@@ -121,5 +126,5 @@ void status_complete(struct status *s, uint64_t step)
 	store(&words->computing_ns, lane_take(&s->main, CONTROL_COMPUTING));
 	store(&words->waiting_ns, lane_take(&s->main, CONTROL_WAITING) + waited);
 	store(&words->updating_ns, lane_take(&s->main, CONTROL_UPDATING) + summing - waited);
-	store(&words->step, step);
+	status_set_step(s, step);
 }

@@ -33,5 +33,7 @@ void status_begin_sums(struct status *s);
 void status_end_sums(struct status *s);
 
 void status_set_loss(struct status *s, double loss);
+/* The rank goes on behind a step of its predecessor, or of a checkpoint. */
+void status_set_step(struct status *s, uint64_t step);
 /* Publishes the times of a step that is complete, and begins to compute. */
 void status_complete(struct status *s, uint64_t step);

@@ -74,8 +74,9 @@ void wait_publish_max(struct control_word *word, uint64_t value);
 #define WAIT_DEAD 1 /* on_death is FINISH, and the rank died */
 
 /*
- * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT, -EINTR, -ESTALE or -ECANCELED with a sentence. Looks every
- * WAIT_TICK_MS at the process of `reason->rank`, and every second if the job exists. Two threads may wait.
+ * Waits until the word is at least `value`. 0; WAIT_DEAD; -EOWNERDEAD, -ETIMEDOUT, -EINTR, -ESTALE or -ECANCELED with a
+ * sentence. Looks every WAIT_TICK_MS at the process of `reason->rank`, and every second if the job exists. Threads may wait
+ * at the same time, each with a place of its own.
  */
 int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 	     const struct wait_reason *reason);

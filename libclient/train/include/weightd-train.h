@@ -355,7 +355,8 @@ void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor);
 /*
  * Values are written between steps, and not by the update: for initialisation, or a state_dict that is loaded. All ranks call
  * both; begin waits until all ranks have called it, and end until rank 0 has. Between them rank 0 writes parameters through
- * weightd_train_write(), as weightd_train_fill() does; the optimizer's state stays as it is. A buffer is the calling rank's.
+ * weightd_train_write(), as weightd_train_fill() does; the optimizer's state stays as it is. A buffer is the calling rank's. The
+ * buffers that a rank has in the end are those that a restart, and a save, find for this step.
  *
  * A rank that was killed between them leaves the values that were written so far: call both again, after the same step. A
  * rank that is started anew after they were complete may call them again after the same step, too: parameters that it writes
@@ -422,7 +423,7 @@ int weightd_train_update(struct weightd_train *t, const struct weightd_update *u
  */
 double weightd_train_norm(const struct weightd_train *t);
 
-/* The factor for the loss of the step that comes next; 1 in a plan without scaling. */
+/* The factor for the loss of the step that comes next; 1 in a plan without scaling; NaN in a forked child. */
 double weightd_train_scale(const struct weightd_train *t);
 /*
  * True: the last step changed nothing, as a gradient was not finite; a plan with scaling. All ranks have the same answer, and

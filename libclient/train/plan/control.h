@@ -58,7 +58,7 @@ struct control_head {
 	uint32_t state_size;
 	uint32_t pad;
 	struct control_word
-		filled; /* PARAM has its first values: 1 + the step of the checkpoint that they are from, or 1 */
+		filled; /* PARAM has its first values: 1, or control_loaded() of the checkpoint that they are from */
 	struct control_save save;
 };
 
@@ -87,6 +87,17 @@ static inline uint64_t control_journal_block(uint64_t word)
 static inline uint64_t control_write(uint64_t step, uint64_t number, uint64_t point)
 {
 	return step << 17 | number << 1 | point;
+}
+
+/* Values of a checkpoint are there: more than the 1 of first values, also for one of step 0. */
+static inline uint64_t control_loaded(uint64_t step)
+{
+	return step + 2;
+}
+/* 0 for first values, too. */
+static inline uint64_t control_loaded_step(uint64_t word)
+{
+	return word > 2 ? word - 2 : 0;
 }
 
 /*
@@ -127,7 +138,7 @@ struct control_rank {
 	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
 	struct control_word write; /* control_write(): values written between steps */
 	struct control_word
-		loaded; /* its part is that of a checkpoint: 1 + its step. Meaningless once the job took a step */
+		loaded; /* its part is that of a checkpoint: control_loaded(). Meaningless once the job took a step */
 	struct control_save save;
 };
 

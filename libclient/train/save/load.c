@@ -371,7 +371,7 @@ static bool is_loaded(const struct loading *l)
 	uint64_t step = l->description.step;
 
 	return step && t->step == 0 && trainer_word(&trainer_words(t)->grad) == step &&
-	       trainer_word(&arena_head(&t->arena)->filled) == step + 1;
+	       trainer_word(&arena_head(&t->arena)->filled) == control_loaded(step);
 }
 
 static int check_load(const struct weightd_train *t)

@@ -118,7 +118,7 @@ static int take_path(struct saving *s, const char *path)
 	return 0;
 }
 
-/* The thread has the deaths that this one can know of; waits end soon, to look at other things. */
+/* The thread gets the processes that this one has met. Its waits end soon, for checks that they do not make. */
 static void take_place(struct saving *s)
 {
 	struct weightd_train *t = s->train;

@@ -1,8 +1,8 @@
 /*
  * A save in the background
  *
- * weightd_train_save() takes the snapshot; the thread writes this rank's files into the hidden folder that rank 0 made, and
- * says so in its word. Rank 0's thread waits for all, completes the checkpoint, and ends the save for all. A rank that dies,
+ * weightd_train_save() takes the snapshot; the thread writes this rank's files into the hidden folder that rank 0 made,
+ * then its word. Rank 0's thread waits for all, completes the checkpoint, and ends the save for all. A rank that dies,
  * or takes the next step without the save, ends it as well.
  */
 #pragma once
