@@ -381,6 +381,12 @@ def test_an_engine_continues_behind_its_checkpoint_with_any_number_of_ranks(host
     assert others[0]["rates"] == saved[0]["rates"][:3]
 
 
+def test_an_engine_counts_a_skipped_step_of_a_checkpoint_in_no_schedule(host, module_daemon, tmp_path):
+    (found,) = host.play(module_daemon, "loops.engine_saved_skipped", folder=str(tmp_path))
+    saved, loaded = found
+    assert saved == loaded and saved[0] == 3 and saved[2] is True
+
+
 FP16 = {"fp16": {"enabled": True, "auto_cast": True, "initial_scale_power": 10, "loss_scale_window": 3}}
 BF16 = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
 

@@ -486,6 +486,26 @@ def engine_saved(folder, n_before=4, n_steps=9, load=False):
     return found
 
 
+def engine_saved_skipped(folder, n_before=4):
+    """Saves a step in fp16 that was skipped, and loads it: calls of the schedule, rate, and whether it was skipped."""
+    found = []
+    for job in ("saves", "loads"):
+        engine, optimizer, *_ = weightd.train.initialize(
+            made(), CONFIG | {"gradient_accumulation_steps": 1, "fp16": {"enabled": True, "auto_cast": True,
+                                                                     "initial_scale_power": 10}}, job=job)
+        if job == "loads":
+            engine.load_checkpoint(folder)
+        while engine.global_steps < n_before:
+            loss = loss_of(engine, *scenes.batch(engine.global_steps))
+            engine.backward(loss * float("inf") if engine.global_steps == n_before - 1 else loss)
+            engine.step()
+        found.append([engine.lr_scheduler.last_epoch, engine.get_lr(), optimizer.overflowed])
+        if job == "saves":
+            engine.save_checkpoint(folder)
+        optimizer.close()
+    return found
+
+
 def engine_of_one_process(batch_size, rates, epochs, n_samples=35):
     """engine_run() by torch: batches of all ranks together, three of them a step; norms, and values."""
     module, norms, micro = made(), [], 0
