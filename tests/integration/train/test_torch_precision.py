@@ -214,6 +214,7 @@ def test_writable_refuses_what_would_be_lost(host, daemon, n):
             assert found[what] is True, what
         assert found["nothing"] is None and found["init"] is None
         assert found["exception"] == "KeyError: 'mine'"
+        assert found["interrupted"] == "MemoryError: third" and found["after it"] is None
         for what, says in {
                 "unsharded": "Error: Whole: call weightd.train.shard(module, mesh) first",
                 "gradient": "Error: first.weight, first.bias, second.weight, second.bias: there is a gradient of the old",

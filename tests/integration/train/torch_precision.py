@@ -1,6 +1,7 @@
 """Element types apart, loss scaling, frozen parameters, and writes between steps. Functions as in torch_scenes.py."""
 import os
 import signal
+import unittest.mock
 
 import torch
 from torch import nn
@@ -465,6 +466,16 @@ def rewritten_by_torch(param=None, steps=4, at=2, only=None, n_parts=2):
     return exact(module)
 
 
+def interrupted(copied):
+    """_copied(), with an error at the third parameter."""
+    def copied_twice(index, place):
+        if index == 2:
+            raise MemoryError("third")
+        return copied(index, place)
+
+    return copied_twice
+
+
 def writes_refused():
     """Errors of writable() and of what is done inside it; the bits before and after a block that failed."""
     import weightd.train
@@ -491,6 +502,9 @@ def writes_refused():
     found["unchanged"] = bits(module) == before
     found["nothing"] = attempt(lambda: block(lambda: None))
     found["still unchanged"] = bits(module) == before
+    with unittest.mock.patch("weightd.train._writable._copied", interrupted(weightd.train._writable._copied)):
+        found["interrupted"] = attempt(lambda: block(lambda: None))
+    found["after it"] = attempt(lambda: block(lambda: None))
     found["init"] = attempt(lambda: block(lambda: nn.init.orthogonal_(module.first.weight)))
     found["changed"] = bits(module) != before
     square(module, samples(0, rank, n)).backward()

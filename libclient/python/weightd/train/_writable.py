@@ -81,8 +81,10 @@ def _opened(sharded: Sharded, optimizer: Optimizer) -> Iterator[None]:
     places.check()
     trainer.write_begin()
     try:
-        copies = [_copied(index, place) for index, place in enumerate(places.firsts())]
+        copies: list[Copy] = []
         try:
+            for index, place in enumerate(places.firsts()):
+                copies.append(_copied(index, place))
             yield
             values = _values(copies) if sharded.mesh.rank == 0 else {}
         finally:
