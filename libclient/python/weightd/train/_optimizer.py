@@ -144,7 +144,8 @@ class Optimizer(torch.optim.Optimizer):
             return
         self._cursor, groups = _state.restore(packed, self._sharded.mesh.rank, self._sharded.mesh.size)
         for group, saved in zip(self.param_groups, groups):
-            group.update(saved)
+            # A checkpoint may be of a plan with another weight decay; this job has its own.
+            group.update({key: value for key, value in saved.items() if key not in self._FIXED})
 
     def resume(self, make_scheduler: Callable[[Optimizer], Made], calls: int | None = None) -> Made:
         """
@@ -356,9 +357,9 @@ class Optimizer(torch.optim.Optimizer):
                 opt.load("checkpoints")
             for step in opt.steps(1000): ...         # from the step of the checkpoint on
 
-        The number of ranks, the strategy and the form may be others than when it was saved. With another number of ranks each
-        has the cursor and the buffers of the checkpoint's rank 0, and generators stay as they are. Each rank reads the
-        bytes that it updates, and headers.
+        The number of ranks, the strategy and the form may be others than when it was saved. Weight decay, betas and their
+        like are those that this optimizer was made with. With another number of ranks each has the cursor and the buffers
+        of the checkpoint's rank 0, and generators stay as they are. Each rank reads the bytes that it updates, and headers.
 
         Error: EALREADY: the job has taken a step; ENOENT: no checkpoint; EBADMSG: a damaged file, by its name.
         LayoutMismatch: the first difference of the model or the optimizer.
