@@ -295,6 +295,8 @@ def taken(sampler, batch_size, drop_last=False, most=None):
         if len(found) == most:
             break
     assert most is not None or len(found) == planned, (found, planned)
+    if most is None:  # without set_epoch() the next iteration is the same one again
+        assert len(sampler) == len(list(copy.copy(sampler))), (found, len(sampler))
     return found
 
 
