@@ -269,6 +269,7 @@ MAPPED = [  # config, settings
       "wall_clock_breakdown": True, "dataloader_drop_last": True}, {"precision": None, "drop_last": True}),
 ]
 REFUSED = [  # config, start of the sentence
+    ({"train_batch_size": float("inf")}, "train_batch_size is inf, and must be of type int"),
     ({"fp16": {"enabled": True, "hysteresis": 2}}, "fp16.hysteresis is 2, and weightd.train has 1 alone"),
     ({"fp16": {"enabled": True, "min_loss_scale": 1}}, "fp16.min_loss_scale has no counterpart in weightd.train"),
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "fp16.enabled and bf16.enabled are both true"),
