@@ -407,12 +407,13 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self):
         """Refused: the state is in the job, which keeps it over restarts."""
-        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts, and a start of the program "
-                    "resumes it; opt.publish() makes a version of the parameters")
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts; opt.save(folder) saves it, "
+                    "and weightd.train.torch_state(folder) converts it for torch")
 
     def load_state_dict(self, state_dict) -> None:
         """Refused, as state_dict()."""
-        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, which resumes with it")
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, which resumes with it; "
+                    "opt.load(folder) loads a checkpoint into a new job")
 
     def __reduce__(self):
         raise TypeError("an optimizer of weightd.train is one rank in one process, and cannot be copied or pickled")
