@@ -588,7 +588,10 @@ gpu-rehearsal: gpu-pack fakes
 soak: KILLS ?= 1000
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) WEIGHTD_KILLS=$(KILLS) WEIGHTD_PYTHON_KILLS=30 \
-		WEIGHTD_PYTHON_STEPS=2500 $(PYTEST) $(ARGS) tests/soak tests/integration/train/test_kills.py \
+		WEIGHTD_PYTHON_STEPS=2500 WEIGHTD_PYTHON_COMPILE=inductor $(PYTEST) $(ARGS) tests/soak \
+		tests/integration/train/test_kills.py \
+		tests/integration/train/test_saving.py::test_ranks_that_are_killed_while_they_save_leave_whole_checkpoints_alone \
+		tests/integration/train/test_torch_habits.py::test_a_compiled_module_trains_as_an_eager_one \
 		tests/integration/train/test_torch_life.py::test_random_kills_leave_no_trace
 
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.

@@ -51,6 +51,12 @@ void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64
 	__atomic_store_n(&saved->step, step, __ATOMIC_RELEASE);
 }
 
+void saved_write_buffers(struct weightd_train *t)
+{
+	if (t->buffers && t->step)
+		memcpy(buffers_at(t, t->step), t->buffers, t->plan->buffer_size);
+}
+
 int saved_restore(struct weightd_train *t, uint64_t step)
 {
 	const struct control_saved *saved = arena_saved(&t->arena, t->arena.rank, step);

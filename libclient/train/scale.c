@@ -33,7 +33,7 @@ void scale_commit(const struct arena *a, uint64_t step, bool has_nan, bool has_o
 	if (has_overflowed) {
 		next.scale = scale_times(next.scale, s->backoff);
 		next.n_finite = 0;
-	} else if (!has_nan && ++next.n_finite == s->interval) {
+	} else if (!has_nan && ++next.n_finite >= s->interval) {
 		next.scale = scale_times(next.scale, s->growth);
 		next.n_finite = 0;
 	}

@@ -25,6 +25,7 @@ struct trainer_loaded {
 /* A save in the background; its room is above this one. */
 struct trainer_saving {
 	struct saving *state; /* NULL: nothing was saved yet */
+	bool (*is_running)(struct weightd_train *t); /* the thread reads the snapshot, and FROZEN */
 	int (*wait)(struct weightd_train *t);
 	void (*end)(struct weightd_train *t); /* cancels it, and frees the state */
 };

@@ -11,6 +11,7 @@
 
 #include "libclient/train/fill.h"
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/saved.h"
 #include "libclient/train/trainer.h"
 
 /* The word of this write at a point. */
@@ -80,7 +81,8 @@ int weightd_train_write_begin(struct weightd_train *t)
 		t->write = (struct write){.step = t->step};
 	pass(t, CONTROL_WRITE_BEGUN);
 	for (uint32_t rank = 0; !r && rank < t->plan->n_ranks; rank++)
-		r = wait_for_rank(t, rank, CONTROL_WRITE_BEGUN, "call weightd_train_write_begin()");
+		r = wait_for_rank(t, rank, CONTROL_WRITE_BEGUN,
+				  "begin to write values (weightd_train_write_begin(), writable())");
 	t->write.is_open = !r;
 	return r;
 }
@@ -109,6 +111,17 @@ static int check_write(const struct weightd_train *t, uint32_t tensor)
 	return 0;
 }
 
+/* A save has copies of all else. */
+static int check_frozen(struct weightd_train *t, const struct weightd_train_tensor *tensor)
+{
+	if (!tensor->frozen || !t->saving.state || !t->saving.is_running(t))
+		return 0;
+	return train_fail(-EBUSY,
+			  "'%s' is frozen, and a save writes it to the disk now; call "
+			  "weightd_train_save_wait() on all ranks before values are written",
+			  tensor->name);
+}
+
 int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data)
 {
 	int r = check_write(t, tensor);
@@ -117,7 +130,10 @@ int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *da
 		return r;
 	if (t->plan->tensors[tensor].role != WEIGHTD_PARAM)
 		return fill_own_buffer(t, tensor, data);
-	return has_passed(t, CONTROL_WRITE_ENDED) ? 0 : fill_param(t, tensor, data);
+	if (has_passed(t, CONTROL_WRITE_ENDED))
+		return 0;
+	r = check_frozen(t, &t->plan->tensors[tensor]);
+	return r < 0 ? r : fill_param(t, tensor, data);
 }
 
 int weightd_train_write_end(struct weightd_train *t)
@@ -127,9 +143,11 @@ int weightd_train_write_end(struct weightd_train *t)
 	if (!r && t->arena.rank == 0)
 		fill_end(t);
 	else if (!r)
-		r = wait_for_rank(t, 0, CONTROL_WRITE_ENDED, "call weightd_train_write_end()");
+		r = wait_for_rank(t, 0, CONTROL_WRITE_ENDED,
+				  "end its writes of values (weightd_train_write_end(), writable())");
 	if (r < 0)
 		return r;
+	saved_write_buffers(t);
 	pass(t, CONTROL_WRITE_ENDED);
 	t->write.n_ended++;
 	t->write.is_open = false;

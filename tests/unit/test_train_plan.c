@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
@@ -1667,6 +1668,38 @@ static void json_that_is_no_plan_is_refused_by_the_path_of_the_member(void **sta
 	model_deinit(&m);
 }
 
+/* The description of a job is a rank's, and other processes read it: it must not keep them busy. */
+static void plans_of_many_tensors_take_no_time(void **state)
+{
+	enum {
+		N = 150000,
+		SECONDS_MAX = 15
+	};
+	struct weightd_train_tensor *all = calloc(N, sizeof(*all));
+	char(*names)[8] = calloc(N, sizeof(*names));
+	struct weightd_plan *p = NULL;
+	struct model m;
+	clock_t began;
+
+	(void)state;
+	assert_true(all && names);
+	model_init(&m, 2, "shared", WEIGHTD_ADAMW);
+	for (uint32_t i = 0; i < N; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "%x", i);
+		all[i] = (struct weightd_train_tensor){.size = sizeof(*all),
+						       .name = names[i],
+						       .dtype = WEIGHTD_BF16,
+						       .role = WEIGHTD_PARAM};
+	}
+	began = clock();
+	assert_int_equal(weightd_plan_new(all, N, &m.options, &p), 0);
+	assert_in_range((clock() - began) / CLOCKS_PER_SEC, 0, SECONDS_MAX);
+	weightd_plan_free(p);
+	weightd_mesh_free(m.mesh);
+	free(names);
+	free(all);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1686,6 +1719,7 @@ int main(void)
 		cmocka_unit_test(questions_about_what_a_plan_lacks_fail),
 		cmocka_unit_test(damaged_images_are_refused_or_are_plans),
 		cmocka_unit_test(json_that_is_no_plan_is_refused_by_the_path_of_the_member),
+		cmocka_unit_test(plans_of_many_tensors_take_no_time),
 	};
 
 	srandom(1);

@@ -87,7 +87,7 @@ static struct weightd_train *open_run(const struct run *run, uint32_t rank)
 	weightd_plan_free(plan);
 	if (r == 0 && run->load && !run->is_late)
 		r = weightd_train_load(t, run->load);
-	else if (r == 0 && rank == 0)
+	else if (r == 0 && rank == 0 && weightd_train_is_empty(t))
 		rank_fill(t);
 	if (r == 0)
 		r = weightd_train_begin(t);
@@ -152,6 +152,14 @@ static struct result result_of(const struct run *run)
 	result = result_read(&run->setup);
 	train_job_stop();
 	return result;
+}
+
+static int expect(int r, int wanted, const char *sentence)
+{
+	if (r == wanted && strstr(weightd_train_error(), sentence))
+		return 0;
+	fprintf(stderr, "%d, not %d: %s; not: %s\n", r, wanted, weightd_train_error(), sentence);
+	return 1;
 }
 
 /* --- Tests ------------------------------------------------------------------------------------------- */
@@ -226,15 +234,114 @@ static void test_a_trainer_that_is_freed_ends_its_save(void **state)
 	train_job_stop();
 }
 
-/* --- Refusals ---------------------------------------------------------------------------------------- */
-
-static int expect(int r, int wanted, const char *sentence)
+/* A checkpoint and a restart have the buffers that were written after the last step, as they have the parameters. */
+static int written_main(uint32_t rank, void *data)
 {
-	if (r == wanted && strstr(weightd_train_error(), sentence))
-		return 0;
-	fprintf(stderr, "%d, not %d: %s; not: %s\n", r, wanted, weightd_train_error(), sentence);
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+	int64_t *count = weightd_train_buffer(t, COUNT);
+
+	if (weightd_train_step(t) == 0) {
+		assert(rank_step(&run->setup, t) == 0 && rank_step(&run->setup, t) == 0);
+		assert(weightd_train_write_begin(t) == 0);
+		assert(weightd_train_write(t, COUNT, (int64_t[]){rank, -5, 6}) == 0);
+		count[2] = 7; /* as a program does that has a view of it */
+		assert(weightd_train_write_end(t) == 0);
+		assert(!run->save || weightd_train_save(t, run->save, NULL) == 0);
+		assert(weightd_train_save_wait(t) == 0);
+		return 0; /* without leaving the job */
+	}
+	if (count[0] == rank && count[1] == -5 && count[2] == 7)
+		return weightd_train_close(t) < 0;
+	fprintf(stderr, "buffers of rank %u: %ld %ld %ld\n", rank, (long)count[0], (long)count[1],
+		(long)count[2]);
 	return 1;
 }
+
+static void test_buffers_that_were_written_between_steps_are_kept(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+	struct run load = {.setup = setup_of(0, 0, 2), .load = folder};
+
+	(void)state;
+	train_job_start(2);
+	for (int start = 0; start < 2; start++) { /* the second one goes on with the job */
+		pid_t pids[] = {train_job_fork(written_main, 0, &run),
+				train_job_fork(written_main, 1, &run)};
+
+		assert_int_equal(train_job_join(pids[0]) + train_job_join(pids[1]), 0);
+	}
+	train_job_stop();
+	train_job_start(2);
+	{
+		pid_t pids[] = {train_job_fork(written_main, 0, &load),
+				train_job_fork(written_main, 1, &load)};
+
+		assert_int_equal(train_job_join(pids[0]) + train_job_join(pids[1]), 0);
+	}
+	train_job_stop();
+}
+
+static void test_a_scale_grows_after_an_interval_that_was_shortened(void **state)
+{
+	struct run save = {.setup = setup_of(0, 4, 1), .save = folder, .until = SAVED};
+	struct run load = {.load = folder, .n_saved = 1, .until = SAVED + 1};
+	struct result saved, loaded;
+
+	(void)state;
+	save.setup.overflow_step = 0;
+	load.setup = save.setup;
+	save.setup.interval = 1000;
+	saved = result_of(&save);
+	loaded = result_of(&load);
+	assert_true(saved.scales.scales[SAVED] == 100);
+	assert_true(loaded.scales.scales[SAVED] == 100);
+	assert_true(loaded.scales.scales[SAVED + 1] == 200);
+	result_free(&saved);
+	result_free(&loaded);
+}
+
+/*
+ * One rank does not save step 1, as after a kill between the step and the save, and has begun the next save before the
+ * other one notices.
+ */
+static int passed_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	bool skips = rank == run->setup.stop_rank;
+	struct weightd_train *t = open_run(run, rank);
+	int wrong = 0;
+
+	(void)alarm(20);
+	assert(rank_step(&run->setup, t) == 0);
+	assert(skips || weightd_train_save(t, run->save, NULL) == 0);
+	assert(rank_step(&run->setup, t) == 0);
+	if (!skips)
+		wrong = expect(weightd_train_save_wait(t), -EINVAL,
+			       "took step 2 without saving step 1");
+	if (weightd_train_save(t, run->save, NULL) < 0 || weightd_train_save_wait(t) < 0)
+		return rank_fail("save", 0);
+	return wrong || weightd_train_close(t) < 0;
+}
+
+static void test_a_rank_that_skips_a_save_ends_it_for_the_others(void **state)
+{
+	(void)state;
+	for (uint32_t skips = 0; skips < 2; skips++) {
+		struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+		pid_t pids[2];
+
+		run.setup.stop_rank = skips;
+		train_job_start(2);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			pids[rank] = train_job_fork(passed_main, rank, &run);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(train_job_join(pids[rank]), 0);
+		train_job_stop();
+	}
+}
+
+/* --- Refusals ---------------------------------------------------------------------------------------- */
 
 static int refused_main(uint32_t rank, void *data)
 {
@@ -266,6 +373,46 @@ static void test_calls_at_the_wrong_time_are_refused(void **state)
 	train_job_stop();
 }
 
+/* Rank 0's files have the frozen parameters, of which a save has no copy. */
+static int frozen_main(uint32_t rank, void *data)
+{
+	const struct run *run = data;
+	struct weightd_train *t = open_run(run, rank);
+	int wrong = 0;
+
+	assert(rank_step(&run->setup, t) == 0);
+	assert(rank ||
+	       weightd_train_save(t, run->save, NULL) == 0); /* lasts until rank 1 takes part */
+	assert(weightd_train_write_begin(t) == 0);
+	if (rank == 0)
+		wrong += expect(weightd_train_write(t, BASE,
+						    "Other parameters, of the same 35 bytes."),
+				-EBUSY, "'base' is frozen, and a save");
+	assert(weightd_train_write_end(t) == 0);
+	assert(!rank || weightd_train_save(t, run->save, NULL) == 0);
+	assert(weightd_train_save_wait(t) == 0 && weightd_train_write_begin(t) == 0);
+	if (rank == 0)
+		wrong += expect(weightd_train_write(t, BASE,
+						    "Other parameters, of the same 35 bytes."),
+				0, "");
+	assert(weightd_train_write_end(t) == 0);
+	return wrong || weightd_train_close(t) < 0;
+}
+
+static void test_a_frozen_parameter_that_is_being_saved_is_not_written(void **state)
+{
+	struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+	pid_t pids[2];
+
+	(void)state;
+	train_job_start(2);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		pids[rank] = train_job_fork(frozen_main, rank, &run);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		assert_int_equal(train_job_join(pids[rank]), 0);
+	train_job_stop();
+}
+
 static int stale_main(uint32_t rank, void *data)
 {
 	const struct run *run = data;
@@ -293,7 +440,11 @@ int main(void)
 		TEST(test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy),
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
+		TEST(test_buffers_that_were_written_between_steps_are_kept),
+		TEST(test_a_scale_grows_after_an_interval_that_was_shortened),
+		TEST(test_a_rank_that_skips_a_save_ends_it_for_the_others),
 		TEST(test_calls_at_the_wrong_time_are_refused),
+		TEST(test_a_frozen_parameter_that_is_being_saved_is_not_written),
 		TEST(test_a_plan_with_staleness_has_no_checkpoints),
 	};
 

@@ -91,6 +91,7 @@ struct setup {
 	uint64_t nan_step; /* of rank 1 */
 	enum weightd_dtype dtype, grad_dtype; /* 0: F32; 0: that of the parameters */
 	double init_scale; /* 0: no scaling */
+	uint32_t interval; /* of scaling; 0: 3 */
 	uint64_t overflow_step; /* a gradient of the last rank is infinite */
 	enum weightd_on_death on_death;
 	int deadline_ms;
@@ -128,7 +129,7 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 					  .init = setup->init_scale,
 					  .growth = 2,
 					  .backoff = 0.5,
-					  .interval = 3};
+					  .interval = setup->interval ? setup->interval : 3};
 	struct weightd_mesh_dim dim = {"dp", setup->n_ranks};
 	struct weightd_plan_options options = {
 		.size = sizeof(options),

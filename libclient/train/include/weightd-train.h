@@ -360,7 +360,7 @@ void *weightd_train_buffer(const struct weightd_train *t, uint32_t tensor);
  * A rank that was killed between them leaves the values that were written so far: call both again, after the same step. A
  * rank that is started anew after they were complete may call them again after the same step, too: parameters that it writes
  * then are ignored. Errors of waits as of weightd_train_update(), after which the call can be repeated; -EINVAL: with
- * staleness, during a step that was not completed, or out of this order.
+ * staleness, during a step that was not completed, or out of this order; -EBUSY: a frozen parameter that a save writes now.
  */
 int weightd_train_write_begin(struct weightd_train *t);
 int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data);
@@ -457,11 +457,11 @@ struct weightd_checkpoint_options {
 
 /*
  * Begins to save the last step into a folder `path`, which may exist. All ranks call it after the same step. Copies this
- * rank's part of the state, which is (1 + moments) / ranks of the parameters' bytes and one tensor at most, and returns; a
- * thread writes it while training goes on. The checkpoint appears under its name, in the place of one of the same step, once
- * all ranks have written theirs. Frozen parameters are not copied: end the save before weightd_train_write_begin() where they
- * are written. -EBUSY: the save before has not ended; -EINVAL: with staleness, or during a step that was
- * not completed; -ENOMEM: no room for the copy.
+ * rank's part of PARAM, MASTER and MOMENTS, which is 1 / ranks of one copy of each and one tensor at most, its buffers and its
+ * state, and returns; a thread writes the copy while training goes on. The checkpoint appears under its name, in the place of
+ * one of the same step, once all ranks have written theirs. Frozen parameters are not copied: end the save before
+ * weightd_train_write_begin() where they are written. -EBUSY: the save before has not ended; -EINVAL: with staleness, or
+ * during a step that was not completed; -ENOMEM: no room for the copy.
  */
 int weightd_train_save(struct weightd_train *t, const char *path,
 		       const struct weightd_checkpoint_options *options);

@@ -68,24 +68,22 @@ static const char *describe_role(const struct weightd_train_tensor *t)
 	return t->frozen ? "frozen parameter" : "parameter";
 }
 
-/* All trained parameters have the type of the first one. */
-static int check_trained(const struct weightd_plan *p, const struct weightd_train_tensor *t)
+/* A plan may have millions of tensors: it is not searched for each of them. `first`: the first trained one, or NULL. */
+static int check_trained(const struct weightd_plan *p, const struct weightd_train_tensor *t,
+			 const struct weightd_train_tensor *first)
 {
-	struct quote q, first;
+	struct quote q, other;
 
 	if (t->dtype != WEIGHTD_F32 && t->dtype != WEIGHTD_BF16 && t->dtype != WEIGHTD_F16)
 		return train_fail(-EOPNOTSUPP,
 				  "the parameter %s is %s; trained parameters are F32, BF16 or F16",
 				  quote_name(&q, t->name), dtype_name(t->dtype));
-	for (uint32_t i = 0; i < p->n_tensors; i++)
-		if (plan_is_trained(&p->tensors[i]) && p->tensors[i].dtype != t->dtype)
-			return train_fail(
-				-EOPNOTSUPP,
-				"the parameter %s is %s, and %s is %s; all trained parameters have one "
-				"element type: freeze one of them, or convert it",
-				quote_name(&q, t->name), dtype_name(t->dtype),
-				quote_name(&first, p->tensors[i].name),
-				dtype_name(p->tensors[i].dtype));
+	if (first && first->dtype != t->dtype)
+		return train_fail(-EOPNOTSUPP,
+				  "the parameter %s is %s, and %s is %s; all trained parameters have "
+				  "one element type: freeze one of them, or convert it",
+				  quote_name(&q, t->name), dtype_name(t->dtype),
+				  quote_name(&other, first->name), dtype_name(first->dtype));
 	if (t->group >= p->n_groups)
 		return train_fail(-EINVAL, "%s is in parameter group %u, and there are %u",
 				  quote_name(&q, t->name), t->group, p->n_groups);
@@ -93,7 +91,7 @@ static int check_trained(const struct weightd_plan *p, const struct weightd_trai
 }
 
 static int check_tensor(const struct weightd_plan *p, const struct weightd_train_tensor *t,
-			uint32_t index)
+			uint32_t index, const struct weightd_train_tensor *first)
 {
 	unsigned bits = dtype_bits(t->dtype);
 	struct quote q;
@@ -111,7 +109,7 @@ static int check_tensor(const struct weightd_plan *p, const struct weightd_train
 		return train_fail(-EINVAL, "the buffer %s is frozen; only parameters can be",
 				  quote_name(&q, t->name));
 	if (plan_is_trained(t))
-		return check_trained(p, t);
+		return check_trained(p, t, first);
 	if (bits == 0 || bits % 8)
 		return train_fail(-EOPNOTSUPP, "the %s %s is %s, whose elements are no whole bytes",
 				  describe_role(t), quote_name(&q, t->name), dtype_name(t->dtype));
@@ -205,6 +203,7 @@ static int sort_names(struct weightd_plan *p)
 int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n,
 		  enum weightd_dtype grad_dtype)
 {
+	const struct weightd_train_tensor *first = NULL;
 	uint64_t param_end = 0, in_use = 0, size;
 	int r;
 
@@ -220,7 +219,7 @@ int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *ten
 		struct weightd_train_tensor *t = &p->tensors[i];
 		uint64_t n_bytes;
 
-		r = check_tensor(p, &tensors[i], i);
+		r = check_tensor(p, &tensors[i], i, first);
 		if (r >= 0)
 			r = size_tensor(&tensors[i], &n_bytes);
 		if (r < 0)
@@ -233,7 +232,10 @@ int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *ten
 		r = place(p, t, &param_end);
 		if (r < 0)
 			return r;
-		in_use += plan_is_trained(t) ? n_bytes : 0;
+		if (!plan_is_trained(t))
+			continue;
+		in_use += n_bytes;
+		first = first ? first : t;
 	}
 	if (in_use == 0)
 		return train_fail(-EINVAL, "there are no parameters to train");

@@ -18,6 +18,13 @@ static bool is_done(struct saving *s)
 	return trainer_word(&s->done) == s->number;
 }
 
+static bool saving_is_running(struct weightd_train *t)
+{
+	struct saving *s = t->saving.state;
+
+	return s->is_running && !is_done(s);
+}
+
 static void join(struct saving *s)
 {
 	if (s->is_running)
@@ -68,7 +75,8 @@ static int saving_new(struct weightd_train *t)
 		free(s);
 		return train_out_of_memory();
 	}
-	t->saving = (struct trainer_saving){.state = s, .wait = saving_wait, .end = saving_end};
+	t->saving = (struct trainer_saving){
+		.state = s, .is_running = saving_is_running, .wait = saving_wait, .end = saving_end};
 	return 0;
 }
 
@@ -187,7 +195,7 @@ int weightd_train_save(struct weightd_train *t, const char *path,
 	if (r < 0)
 		return r;
 	s = t->saving.state;
-	if (s->is_running && !is_done(s))
+	if (saving_is_running(t))
 		return train_fail(-EBUSY,
 				  "the save of step %" PRIu64
 				  " has not ended; wait for it with weightd_train_save_wait()",

@@ -33,11 +33,25 @@ void saving_publish(struct control_save *save, uint64_t number, int r)
 	wait_publish(&save->ended, number);
 }
 
-/* A rank in a later step does not take part any more. */
+/*
+ * A rank in a later step does not take part any more, nor one in a later save: it ends each that it begins before the next.
+ * Its number may be that of a later one at any time, so that `begun` is read before `ended`.
+ */
+static bool has_passed(const struct saving *s, uint32_t rank)
+{
+	struct control_save *save = words_of(s, rank);
+	uint64_t begun = trainer_word(&save->begun);
+
+	if (begun == s->number)
+		return false;
+	if (begun > s->number)
+		return trainer_word(rank ? &save->ended : &head_of(s)->ended) < s->number;
+	return trainer_word(&arena_rank(&s->train->arena, rank)->grad) > s->snapshot.step;
+}
+
 static int check_passed(const struct saving *s, uint32_t rank)
 {
-	if (trainer_word(&words_of(s, rank)->begun) >= s->number ||
-	    trainer_word(&arena_rank(&s->train->arena, rank)->grad) <= s->snapshot.step)
+	if (!has_passed(s, rank))
 		return 0;
 	return train_fail(-EINVAL,
 			  "rank %u took step %" PRIu64 " without saving step %" PRIu64
@@ -163,10 +177,12 @@ static int wait_for_folder(struct saving *s)
 	for (;;) {
 		int r = wait_for(&s->place, &head->begun, s->number, &reason);
 
-		if (r == 0 || trainer_word(&head->ended) >= s->number)
+		if (trainer_word(&head->ended) >= s->number)
 			return 0;
-		if (r == -ETIMEDOUT)
+		if (r == 0 || r == -ETIMEDOUT)
 			r = check_passed(s, 0);
+		if (r == 0 && trainer_word(&head->begun) == s->number)
+			return 0;
 		if (r < 0)
 			return r;
 	}

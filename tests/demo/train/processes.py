@@ -105,6 +105,7 @@ def _live(function, link, arguments, environment):
     """In the child."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     status = 1
     try:
         import torch

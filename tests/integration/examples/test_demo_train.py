@@ -1,6 +1,7 @@
 """`make demo-train`, with a smaller model: it shows what was measured, over the death of a rank, and leaves one picture."""
 import os
 import re
+import signal
 import struct
 import subprocess
 import zlib
@@ -79,6 +80,22 @@ def check_adapters(text):
     base, copies = megabytes(text, "the frozen base")
     assert 3.5 * base < copies < 4.1 * base, text
     assert len(re.findall(r"^ +\S+\.[18] +\d\.\d\d -> \d\.\d\d", text, re.M)) == 4
+
+
+def test_demo_that_is_interrupted_says_so_and_leaves_nothing(build, tmp_path):
+    """SIGINT for the whole group, as a terminal sends it."""
+    features.require("library")
+    features.require("torch2")
+    given = environment(WEIGHTD_BUILD=str(build), TMPDIR=str(tmp_path), OMP_NUM_THREADS="1")
+    demo = subprocess.Popen([features.TORCH2, features.ROOT / "tests/demo/train/run", "--small", "--picture", tmp_path / "p.png"],
+                            env=given, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            start_new_session=True)
+    while "rank 2 is killed" not in demo.stdout.readline():
+        assert demo.poll() is None, demo.stderr.read()
+    os.killpg(demo.pid, signal.SIGINT)
+    _, errors = demo.communicate(timeout=DEMO_S)
+    assert (demo.returncode, errors) == (1, "demo-train: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_picture_has_the_curve_where_its_values_are():

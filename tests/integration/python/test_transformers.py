@@ -55,3 +55,23 @@ def test_model_computes_what_from_pretrained_does(weightd, saved):
     model = saved.make_empty(weightd)
     weightd.torch.bind(model, weights)
     assert saved.check("flat, then bind", model, weights) == 1
+
+
+@pytest.mark.parametrize("name", ("Qwen2", "GPT2"))
+def test_a_checkpoint_of_training_is_opened_by_from_pretrained(weightd, tmp_path, name):
+    """Qwen2 has a tied head, which the checkpoint has once."""
+    import weightd.train
+
+    saved = Saved(name, tmp_path / "model")
+    model = saved.type.from_pretrained(saved.folder)
+    weightd.train.shard(model, weightd.train.init_mesh(), job=f"trained-{name}")
+    with weightd.train.AdamW(model, lr=0.01) as optimizer:
+        tokens = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 10]])
+        model(tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.save(tmp_path / "checkpoints", wait=True)
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    model.config.save_pretrained(checkpoint)
+    again = saved.type.from_pretrained(checkpoint)
+    assert torch.equal(saved.compute(again), saved.compute(model))
+    assert not torch.equal(saved.compute(again), saved.compute(saved.reference))

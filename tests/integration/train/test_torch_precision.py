@@ -118,7 +118,9 @@ def test_f_7_a_scaler_saves_gradients_that_float16_has_not_got(host, daemon):
     (found,) = host.play(daemon, "precision.small_gradients")
     assert found["without"] == 1.0 and found["with"] == pytest.approx(1.0 - 1e7 * 1e-8, abs=2e-3)
     assert found["without, scale"] == 1.0 and found["with, scale"] == 65536.0 and found["idle"] is None
-    assert found["unscaled"].startswith("Error: weight: the gradient is of a loss that was not scaled")
+    for how in "unscaled", "unscaled after a scaled one":
+        assert found[how] and found[how].startswith("Error: weight: the gradient is of a loss that was not scaled"), how
+    assert found["scaled before zero_grad"] is None
     assert "opt.scale(loss).backward()" in found["unscaled"]
     assert "scaler=weightd.train.Scaler()" in found["GradScaler"]
 
@@ -169,7 +171,7 @@ def test_jobs_over_one_attached_base_leave_it_where_it_is(host, daemon):
     jobs = [host.start(daemon, "precision.lora", 0, 1, job=f"job-{i}", name="adapted") for i in range(2)]
     for job in jobs:
         found = job.value()
-        assert found["planned"] == ["adapter.weight", "adapter.bias"]
+        assert found["planned"] == found["saved"] == found["published"] == ["adapter.weight", "adapter.bias"]
         assert found["same"] and found["in place"] and found["trained"] and found["still"] is None
         assert sorted(found["is_bound"]) == ["base.bias", "base.weight", "codes", "shift"]
         assert found["unfrozen"].startswith("Error: base.bias: requires_grad is True since the optimizer was made")
@@ -217,6 +219,7 @@ def test_writable_refuses_what_would_be_lost(host, daemon, n):
         assert found["interrupted"] == "MemoryError: third" and found["after it"] is None
         for what, says in {
                 "unsharded": "Error: Whole: call weightd.train.shard(module, mesh) first",
+                "nested": "Error: inside writable() parameters are copies", "step": "Error: inside writable() parameters are",
                 "gradient": "Error: first.weight, first.bias, second.weight, second.bias: there is a gradient of the old",
                 "outside": "Denied: first.weight, first.bias, second.weight, second.bias: in the memory of a job",
                 "old graph": "RuntimeError: one of the variables needed for gradient computation has been modified",

@@ -29,7 +29,7 @@ def test_f_9_saved_at_4_and_loaded_at_4_3_2_and_1_and_by_torch(host, daemon, tmp
     assert [rank["loaded"]["4"]["losses"] for rank in ranks] == [rank["losses"] for rank in ranks]
     assert [rank["loaded"]["4"]["bits"] for rank in ranks] == [rank["bits"] for rank in ranks]
     (plain,) = host.play(daemon, "saving.plainly", folder=str(tmp_path / "c"), until=6)
-    assert plain["saved"] == ranks[0]["saved"] and plain["lr"] == 0.01
+    assert plain["saved"] == ranks[0]["saved"] and plain["lr"] == 0.01 and plain["same"]
     assert difference(plain["losses"], whole) <= CURVE_MAX
 
 
@@ -49,7 +49,7 @@ def test_a_save_in_the_background_warns_and_one_that_is_waited_for_raises(host, 
     (found,) = host.play(daemon, "saving.troubles", folder=str(tmp_path / "c"), file=str(tmp_path / "file"))
     assert len(found["warned"]) == 1 and found["warned"][0].startswith("a checkpoint was not saved: cannot save to ")
     assert found["raised"].startswith("Error: cannot save to ") and "Not a directory" in found["raised"]
-    assert "has begun step 1" in found["too late"]
+    assert "has begun step 1" in found["too late"] and found["negative"].startswith("ValueError: keep is -1; it must be")
     assert found["other"].startswith("LayoutMismatch: ") and "which the checkpoint lacks" in found["other"]
     assert "Not a directory" in found["nothing"]
     assert os.listdir(tmp_path / "c") == ["step-000000000001"]

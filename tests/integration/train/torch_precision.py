@@ -1,6 +1,7 @@
 """Element types apart, loss scaling, frozen parameters, and writes between steps. Functions as in torch_scenes.py."""
 import os
 import signal
+import tempfile
 import unittest.mock
 
 import torch
@@ -252,6 +253,15 @@ def small_gradients():
                 module(x).float().sum().backward()
                 found["unscaled"] = attempt(optimizer.step)
                 optimizer.zero_grad()
+                optimizer.scale(module(x).float().sum()).backward()
+                optimizer.zero_grad()
+                module(x).float().sum().backward()
+                found["unscaled after a scaled one"] = attempt(optimizer.step)
+                optimizer.zero_grad()
+                loss = optimizer.scale(module(x).float().sum() * 0.0)
+                optimizer.zero_grad()
+                loss.backward()
+                found["scaled before zero_grad"] = attempt(optimizer.step)
                 theirs = torch.amp.GradScaler("cpu")
                 theirs.scale(module(x).float().sum()).backward()
                 found["GradScaler"] = attempt(lambda: theirs.step(optimizer))
@@ -346,6 +356,14 @@ def adapted(steps, is_ours=True, by="module", width=64, **options):
     return found
 
 
+def saved(optimizer, name):
+    import weightd.train
+
+    with tempfile.TemporaryDirectory(prefix=f"{name}.") as folder:
+        optimizer.save(folder, wait=True)
+        return weightd.train.torch_state(folder)
+
+
 def lora(name, steps=3, **options):
     """A fine-tuning job over a base that is attached: where the base lies, the plan, the base's bits, and refusals."""
     import weightd
@@ -366,7 +384,10 @@ def lora(name, steps=3, **options):
         found = {"planned": [t["name"] for t in optimizer.plan()["tensors"]], "same": bits(module.base) == before,
                  "in place": places == [p.data_ptr() for p in (module.base.weight, module.codes, module.shift)],
                  "trained": module.adapter.weight.tolist() != first,
-                 "is_bound": weightd.torch.is_bound(module).shared}
+                 "is_bound": weightd.torch.is_bound(module).shared, "saved": list(saved(optimizer, name)["model"])}
+        version = optimizer.publish(options["job"])
+        with weightd.attach(options["job"], version=version) as adapter:
+            found["published"] = list(adapter)
         module.base.bias.requires_grad_(True)
         found["unfrozen"] = attempt(optimizer.step)
         module.base.bias.requires_grad_(False)
@@ -505,6 +526,8 @@ def writes_refused():
     with unittest.mock.patch("weightd.train._writable._copied", interrupted(weightd.train._writable._copied)):
         found["interrupted"] = attempt(lambda: block(lambda: None))
     found["after it"] = attempt(lambda: block(lambda: None))
+    found["nested"] = attempt(lambda: block(lambda: block(lambda: None)))
+    found["step"] = attempt(lambda: block(optimizer.step))
     found["init"] = attempt(lambda: block(lambda: nn.init.orthogonal_(module.first.weight)))
     found["changed"] = bits(module) != before
     square(module, samples(0, rank, n)).backward()

@@ -1,6 +1,7 @@
 """Scenes of checkpoints, for torch_host.py. All ranks play them in one start; a smaller mesh is some of them."""
 import hashlib
 import os
+import pathlib
 import warnings
 
 import torch
@@ -61,10 +62,14 @@ def life(folder, until=6, n_loaders=(4, 3, 2, 1), **options):
 
 
 def plainly(folder, until):
-    """Losses of torch with the whole batch in one process, from the checkpoint on."""
+    """Losses of torch with the whole batch in one process, from the checkpoint on; what the package safetensors reads."""
     import weightd.train
+    from safetensors.torch import load_file
 
     state, module = weightd.train.torch_state(folder), scenes.made(seed=1)
+    (checkpoint,) = pathlib.Path(folder).iterdir()
+    read = {name: tensor for file in checkpoint.glob("model-*.safetensors") for name, tensor in load_file(file).items()}
+    same = read.keys() == state["model"].keys() and all(torch.equal(read[name], state["model"][name]) for name in read)
     module.load_state_dict(state["model"])
     saved = bits(module)
     optimizer = torch.optim.AdamW(module.parameters(), fused=True)
@@ -76,7 +81,7 @@ def plainly(folder, until):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return {"losses": losses, "saved": saved, "lr": optimizer.param_groups[0]["lr"]}
+    return {"losses": losses, "saved": saved, "lr": optimizer.param_groups[0]["lr"], "same": same}
 
 
 def troubles(folder, file):
@@ -90,7 +95,8 @@ def troubles(folder, file):
         train(module, optimizer, 1, 0, 1)
         optimizer.save(folder)  # tells of the one before
     found = {"warned": [str(w.message) for w in caught], "raised": scenes.attempt(lambda: optimizer.save(file, wait=True)),
-             "too late": scenes.attempt(lambda: optimizer.load(folder))}
+             "too late": scenes.attempt(lambda: optimizer.load(folder)),
+             "negative": scenes.attempt(lambda: optimizer.save(folder, keep=-1))}
     optimizer.close()
     module, optimizer = make("other", 1, 0, kind="Net")
     found["other"] = scenes.attempt(lambda: optimizer.load(folder))

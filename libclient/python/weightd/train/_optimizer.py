@@ -306,7 +306,10 @@ class Optimizer(torch.optim.Optimizer):
         """
         Drops the gradients of this step so far. Not needed: a step does so itself.
         """
+        had_gradients = bool(self._gradients.taken())
         self._gradients.forget()
+        if had_gradients:  # else scale() was called for a backward pass that is to come
+            self._is_scaled = self._is_scaled and bool(self._gradients.taken())  # those that were handed over
 
     @property
     def norm(self) -> float:
@@ -325,17 +328,19 @@ class Optimizer(torch.optim.Optimizer):
     def save(self, folder: str | os.PathLike, keep: int = 2, wait: bool = False) -> None:
         """
         Saves the last step into `folder`, as step-000000000120 and so on: parameters and buffers as safetensors files with
-        an index, which transformers, safetensors and weightctl load; the optimizer's state, by name, likewise; the learning
-        rates, generators and cursors of all ranks. Every rank calls it after the same step. A thread writes a copy of this
+        an index, which safetensors and weightctl load, and transformers once model.config.save_pretrained() has written
+        a config.json into it; the optimizer's state, by name, likewise; the learning rates, generators and cursors of all ranks. Every rank calls it after the same step. A thread writes a copy of this
         rank's part while training goes on; the checkpoint appears once all of it is on the disk, or not at all.
 
-        keep  newest checkpoints that remain in the folder; 0: all
+        keep  newest checkpoints that remain in the folder; 0: all. ValueError: negative
         wait  for the end. Otherwise a save that fails is a RuntimeWarning of the next save() or close(), on all ranks, and
               training goes on
 
         The next save() waits for the one before. Error, with wait=True: no room on the disk, and others of files, with the
         file; RankDied; a rank that took the next step without the save. Error: with staleness.
         """
+        if not 0 <= keep < 2**32:
+            raise ValueError(f"keep is {keep}; it must be a number of checkpoints, or 0 for all")
         self._end_save()
         self._trainer.save(folder, keep)
         if wait:
@@ -407,13 +412,13 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self):
         """Refused: the state is in the job, which keeps it over restarts."""
-        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts; opt.save(folder) saves it, "
-                    "and weightd.train.torch_state(folder) converts it for torch")
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, in parts, and a start of the program "
+                    "resumes it; opt.save(folder) writes it, and weightd.train.torch_state(folder) has it for torch")
 
     def load_state_dict(self, state_dict) -> None:
         """Refused, as state_dict()."""
-        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, which resumes with it; "
-                    "opt.load(folder) loads a checkpoint into a new job")
+        raise error(errno.EOPNOTSUPP, "the state of this optimizer is in its job, which resumes with it; opt.load(folder) "
+                    "loads what opt.save() wrote")
 
     def __reduce__(self):
         raise TypeError("an optimizer of weightd.train is one rank in one process, and cannot be copied or pickled")

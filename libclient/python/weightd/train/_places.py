@@ -32,7 +32,10 @@ class Places:
 
     parameters  the Parameter objects that are trained, in the order of the plan; those of the module, but for the meta
                 device's
+    are_copies  inside writable(): parameters show memory of this process
     """
+
+    are_copies = False
 
     def __init__(self, sharded: Sharded, trainer: Trainer):
         self._sharded = sharded
@@ -56,6 +59,9 @@ class Places:
 
     def check(self) -> None:
         """Error: a parameter is no longer the view that it was; one more is there; one was frozen, or is no longer."""
+        if self.are_copies:
+            raise error(errno.EINVAL, "inside writable() parameters are copies of this process; end the block before a step "
+                        "or another writable()")
         lost = [place.name for place in (*self._trained, *self._frozen)
                 if place.owner._parameters.get(place.attribute) is not place.tensor
                 or place.tensor.data_ptr() != place.address or place.tensor.dtype != place.dtype]
@@ -179,7 +185,7 @@ def _places(rows: list[Row], tensors: list[torch.nn.Parameter] | None) -> list[P
 
 def _refuse_flags(places: list[Place], is_trained: bool) -> None:
     """Error, by name: requires_grad is no longer what it was when the plan was made."""
-    changed = [place.name for place in places if place.tensor.requires_grad != is_trained]
+    changed = list(dict.fromkeys(place.name for place in places if place.tensor.requires_grad != is_trained))  # ties once
     if changed:
         raise error(errno.EOPNOTSUPP, f"{some(changed)}: requires_grad is {not is_trained} since the optimizer was "
                     f"made, whose plan has it {'trained' if is_trained else 'frozen'}; set it back, or freeze and "

@@ -22,7 +22,8 @@ class Precision:
     param        of the parameters: torch.bfloat16, torch.float16 or torch.float32; None: the type that they have. Of
                  frozen ones, too, unless they have another type than these, or stay in memory of a published version
     reduce       of the gradients in a rank, in which micro-batches are added: `param`'s or torch.float32; None:
-                 `param`'s. The sum over the ranks is in float32 always
+                 `param`'s. The sum over the ranks is in float32 always. torch.float32 for parameters in 16 bits needs a
+                 torch with Tensor.grad_dtype
     buffer       of floating-point buffers; None: the type that they have
     cast_inputs  with `param`: floating-point tensors among the arguments of the module's forward() become the type of
                  its parameters, in tuples, lists and dicts, too

@@ -12,7 +12,8 @@ class Sampler(torch.utils.data.Sampler):
     """
     Stands where torch.utils.data.DistributedSampler stood: the samples of an epoch in a random order that all ranks
     compute, of which each rank takes every n-th. None is repeated to make the ranks' numbers equal: in the last batch of an
-    epoch ranks have different numbers of samples, and weight() of them.
+    epoch ranks have different numbers of samples, and weight() of them. batches() gives each rank as many batches; in a
+    plain loop over the loader some ranks may have one more, and wait in its step for the others.
 
         sampler = weightd.train.Sampler(dataset, mesh, seed=0)
         loader = DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=2)

@@ -173,19 +173,24 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
     Tied parameters are one Parameter object.
 
     Parameters that need no gradient when the optimizer is made are frozen: the ranks have one copy between them, of any
-    type. Those in the memory of a published version (weightd.torch.bind) stay there: several jobs on one base.
+    type. Those in the memory of a published version (weightd.torch.bind) stay there: several jobs on one base. They
+    are in no version that publish() makes, and in no checkpoint.
 
     ValueError, by name: a trained parameter that is none of float32, bfloat16 and float16, or trained parameters of
     several types; a parameter that is sparse, on a GPU, or in a DistributedDataParallel; two Parameter objects over one
-    memory; no parameters to train; an unknown option.
+    memory; no parameters to train; an unknown option. TypeError: a precision or scaler of another class.
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ValueError("a DistributedDataParallel has a copy and a reduction of its own; shard() the module inside "
                          "(ddp.module)")
+    if strategy in ("zero2", "zero3"):
+        raise ValueError(f"strategy={strategy!r} is not in this release; \"shared\" has one copy of the parameters and of the "
+                         "optimizer's state on a machine")
     for name, value, known in (("strategy", strategy, STRATEGIES), ("form", form, FORMS),
                                ("on_death", on_death, ON_DEATH)):
         if value not in known:
             raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, known))}")
+    _refuse_kinds(precision, scaler)
     if scaler is not None and form == "fused":
         raise ValueError('a scaler needs the whole gradient before the update: leave the form "auto", or "two-phase"')
     inner = getattr(module, "_orig_mod", module)  # torch.compile() puts that before all names
@@ -196,6 +201,15 @@ def shard(module: Module, mesh: Mesh, strategy: str = "shared", *, form: str = "
                       deadline, on_death, values, precision or Precision(), scaler)
     inner.__dict__["no_sync"] = NoSync(Sharded(inner, mesh, options))
     return module
+
+
+def _refuse_kinds(precision: Any, scaler: Any) -> None:
+    if not isinstance(precision, (Precision, type(None))):
+        raise TypeError(f"precision={precision!r} is no weightd.train.Precision; write "
+                        "precision=Precision(param=torch.bfloat16)")
+    if not isinstance(scaler, (Scaler, type(None))):
+        raise TypeError(f"scaler is a {type(scaler).__name__}, and no weightd.train.Scaler; torch's GradScaler would skip "
+                        "steps on one rank alone: write scaler=Scaler(), and opt.scale(loss).backward()")
 
 
 def sharded_of(module: torch.nn.Module) -> Sharded:

@@ -34,7 +34,7 @@ def writable(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]
     a condition that is the same then, such as `if opt.step_number == 0:`. After Timeout, RankDied and KeyboardInterrupt
     the block may be entered again.
 
-    Before the optimizer is made parameters are ordinary, and the block does nothing.
+    A save that runs is waited for, as by the next opt.save(). Before the optimizer is made parameters are ordinary, and the block does nothing.
 
     Error: shard() has not seen the module; close() was called; there are gradients that no step has used; a step has
     begun and is not committed; with staleness. Timeout and RankDied as of step(). Error at its end, by name: a
@@ -47,7 +47,6 @@ def writable(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]
     if optimizer is None or optimizer._is_closed:
         raise error(errno.EALREADY, "this rank has left its job, and the parameters remain as they are; "
                     "copy.deepcopy() of the module is an ordinary module, which can be written")
-    optimizer._end_save()  # frozen parameters are saved from their place
     return _opened(sharded, optimizer)
 
 
@@ -79,9 +78,11 @@ def _opened(sharded: Sharded, optimizer: Optimizer) -> Iterator[None]:
     trainer.use()
     _refuse_amid_step(optimizer)
     places.check()
+    optimizer._end_save()  # it reads frozen parameters, of which it has no copy
     trainer.write_begin()
     try:
         copies: list[Copy] = []
+        places.are_copies = True
         try:
             for index, place in enumerate(places.firsts()):
                 copies.append(_copied(index, place))
@@ -89,6 +90,7 @@ def _opened(sharded: Sharded, optimizer: Optimizer) -> Iterator[None]:
             values = _values(copies) if sharded.mesh.rank == 0 else {}
         finally:
             _close(copies, trainer.plan.grad_dtype)
+            places.are_copies = False
         for index, value in values.items():
             trainer.write(index, value)
     finally:
