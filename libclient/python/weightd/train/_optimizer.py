@@ -134,8 +134,8 @@ class Optimizer(torch.optim.Optimizer):
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
-        is_two_phase = self._plan.describe()["form"] != "fused"
-        self._gradients = Gradients(sharded, trainer, self._places.parameters, is_two_phase)
+        self._is_two_phase = self._plan.describe()["form"] != "fused"
+        self._gradients = Gradients(sharded, trainer, self._places.parameters, self._is_two_phase)
         sharded.is_open, sharded.optimizer = True, weakref.ref(self)
 
     def _resume(self) -> None:
@@ -233,7 +233,7 @@ class Optimizer(torch.optim.Optimizer):
                         "others need none")
         self._refuse_changes()
         self._refuse_unscaled()
-        if max_norm and self._plan.describe()["form"] == "fused":
+        if max_norm and not self._is_two_phase:
             raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "
                         'form="two-phase")')
         self._trainer.use()
