@@ -384,8 +384,9 @@ def test_an_engine_continues_behind_its_checkpoint_with_any_number_of_ranks(host
 
 def test_an_engine_counts_a_skipped_step_of_a_checkpoint_in_no_schedule(host, module_daemon, tmp_path):
     (found,) = host.play(module_daemon, "loops.engine_saved_skipped", folder=str(tmp_path))
-    saved, loaded = found
+    (saved, loaded), error = found
     assert saved == loaded and saved[0] == 3 and saved[2] is True
+    assert error.startswith("ValueError: the state has n_samples 8, and this sampler 12"), "only the samples begin anew"
 
 
 FP16 = {"fp16": {"enabled": True, "auto_cast": True, "initial_scale_power": 10, "loss_scale_window": 3}}

@@ -489,14 +489,18 @@ def engine_saved(folder, n_before=4, n_steps=9, load=False):
 
 
 def engine_saved_skipped(folder, n_before=4):
-    """Saves a step in fp16 that was skipped, and loads it: calls of the schedule, rate, and whether it was skipped."""
-    found = []
-    for job in ("saves", "loads"):
+    """
+    Saves a step in fp16 that was skipped, and loads it for another dataset: calls of the schedule, rate, whether it was
+    skipped; the error.
+    """
+    found, error = [], None
+    for job, n_samples in (("saves", 8), ("loads", 12)):
         engine, optimizer, *_ = weightd.train.initialize(
             made(), CONFIG | {"gradient_accumulation_steps": 1, "fp16": {"enabled": True, "auto_cast": True,
-                                                                     "initial_scale_power": 10}}, job=job)
+                                                                     "initial_scale_power": 10}},
+            training_data=Samples(n_samples), job=job)
         if job == "loads":
-            engine.load_checkpoint(folder)
+            error = sentence(engine.load_checkpoint, folder)
         while engine.global_steps < n_before:
             loss = loss_of(engine, *scenes.batch(engine.global_steps))
             engine.backward(loss * float("inf") if engine.global_steps == n_before - 1 else loss)
@@ -505,7 +509,7 @@ def engine_saved_skipped(folder, n_before=4):
         if job == "saves":
             engine.save_checkpoint(folder)
         optimizer.close()
-    return found
+    return found, error
 
 
 def engine_of_one_process(batch_size, rates, epochs, n_samples=35):
