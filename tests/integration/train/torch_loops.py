@@ -548,7 +548,7 @@ def rates(schedules):
 
 
 def engine_nan():
-    """The step of a loss that is NaN on rank 1; those after it."""
+    """The step of a loss that is NaN on rank 1; those after it, the last one with a loss that zero_grad() dropped."""
     rank, _ = environment()
     module = made()
     engine, *_ = weightd.train.initialize(module, CONFIG | {"gradient_accumulation_steps": 1})
@@ -557,6 +557,10 @@ def engine_nan():
         loss = loss_of(engine, *scenes.batch(step)) * (float("nan") if (rank, step) == (1, 1) else 1.0)
         engine.backward(loss)
         found.append([sentence(engine.step), engine.global_steps, engine.micro_steps, engine.get_lr()[0]])
+    engine.backward(loss_of(engine, *scenes.batch(3)) * float("nan"))
+    engine.zero_grad()
+    engine.backward(loss_of(engine, *scenes.batch(3)))
+    found.append([sentence(engine.step), engine.global_steps, engine.micro_steps, engine.get_lr()[0]])
     engine.optimizer.close()
     return found
 

@@ -140,7 +140,8 @@ class Engine:
         return {"scheduled": self._n_scheduled, "sampler": loader and loader.sampler.state()}
 
     def zero_grad(self) -> None:
-        """Drops the gradients of this step so far. Not needed: a step does so itself."""
+        """Drops the gradients of this step so far, and their losses. Not needed: a step does so itself."""
+        self._losses = []
         self.optimizer.zero_grad()
 
     # --- Around it ----------------------------------------------------------------------------------
