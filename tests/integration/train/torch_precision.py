@@ -6,6 +6,7 @@ import unittest.mock
 
 import torch
 from torch import nn
+from torch_habits import wait_until
 from torch_scenes import Tied, attempt, bits, environment, made, part, pss_of, sharded
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
@@ -459,6 +460,36 @@ def rewritten(param=None, steps=4, at=2, only=None, dies=False, **options):
             square(module, samples(step, rank, n)).backward()
             optimizer.step()
         return found | {"exact": exact(module)}
+
+
+def rewritten_late(folder):
+    """Rank 1 waits in vain for the end of rank 0's block: its errors, and of the block and the step after it; the values."""
+    import pathlib
+
+    import weightd.train
+
+    rank, _ = environment()
+    module, over = sharded(made(Whole), deadline=0.2 if rank else 60), pathlib.Path(folder, "over")
+
+    def block(act):
+        with weightd.train.writable(module):
+            act()
+
+    def write():
+        nn.init.ones_(module.first.bias)
+        wait_until(over.exists, "rank 1 does not give up")
+
+    with weightd.train.SGD(module, lr=0.1) as optimizer:
+        if rank == 0:
+            return [attempt(lambda: block(write)), module.first.bias.unique().tolist()]
+        found = []
+        while "end its writes of values" not in str(found[-1:]):  # rank 0 has begun
+            found.append(attempt(lambda: block(lambda: None)))
+        found.append(attempt(optimizer.step))
+        over.touch()
+        while attempt(lambda: block(lambda: None)):
+            pass
+        return [*found[-2:], module.first.bias.unique().tolist()]
 
 
 def rewritten_by_torch(param=None, steps=4, at=2, only=None, n_parts=2):

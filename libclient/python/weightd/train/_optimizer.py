@@ -238,6 +238,8 @@ class Optimizer(torch.optim.Optimizer):
                         'form="two-phase")')
         self._trainer.use()
         self._places.check()
+        if self._trainer.is_writing:
+            raise error(errno.EINVAL, "writable() was left before all ranks had ended it; enter it again before a step")
         if self._pending is None:
             self._pending = self._prepare(loss, max_norm, weight, self._cursor if cursor is None else cursor)
         before = self.step_number
