@@ -94,8 +94,9 @@ static int write_trainer(const struct folder *f, const struct weightd_plan *p,
 	if (r < 0)
 		return r;
 	plan = json_loads(text, 0, NULL);
-	scale = p->has_scaling ? json_pack("{s:f, s:I}", "scale", (double)s->scale.scale,
-					   "n_finite", (json_int_t)s->scale.n_finite)
+	scale = p->has_scaling ? json_pack("{s:f, s:I, s:b}", "scale", (double)s->scale.scale,
+					   "n_finite", (json_int_t)s->scale.n_finite, "overflowed",
+					   (int)s->scale.has_overflowed)
 			       : json_null();
 	o = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:o, s:o}", "format", CHECKPOINT_FORMAT,
 		      "version", CHECKPOINT_VERSION, "step", (json_int_t)s->step, "n_skipped",
@@ -215,7 +216,10 @@ static int get_scale(const json_t *o, const char *path, struct description *ret)
 	if (r == 0 && !(scale > 0 && isnormal((float)scale)))
 		r = fail_damaged(path, "'scale' is no positive number");
 	ret->has_scale = r == 0;
-	ret->scale = (struct control_scale){.scale = (float)scale, .n_finite = (uint32_t)n_finite};
+	ret->scale = (struct control_scale){.scale = (float)scale,
+					    .n_finite = (uint32_t)n_finite,
+					    .has_overflowed = json_is_true(
+						    json_object_get(scaling, "overflowed"))};
 	return r;
 }
 

@@ -60,6 +60,7 @@ def test_clipping_by_torch_is_refused_and_changes_nothing(host, daemon, options)
         assert how not in ("clip_grad_norm_", "clip_grad_value_") or f"{how}() would clip" in sentence
     assert found["same"] and found["step"] is None
     assert found["norm"] == pytest.approx(found["expected"], rel=1e-6) and found["norm"] > 0.1
+    assert found["clipped"] == pytest.approx(0.1, rel=1e-4), "an iterator was not clipped"
 
 
 def test_tensors_that_left_the_job_are_named_by_the_next_step(host, daemon):

@@ -269,6 +269,7 @@ MAPPED = [  # config, settings
       "wall_clock_breakdown": True, "dataloader_drop_last": True}, {"precision": None, "drop_last": True}),
 ]
 REFUSED = [  # config, start of the sentence
+    ({"train_batch_size": float("inf")}, "train_batch_size is inf, and must be of type int"),
     ({"fp16": {"enabled": True, "hysteresis": 2}}, "fp16.hysteresis is 2, and weightd.train has 1 alone"),
     ({"fp16": {"enabled": True, "min_loss_scale": 1}}, "fp16.min_loss_scale has no counterpart in weightd.train"),
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "fp16.enabled and bf16.enabled are both true"),
@@ -381,6 +382,13 @@ def test_an_engine_continues_behind_its_checkpoint_with_any_number_of_ranks(host
     assert others[0]["rates"] == saved[0]["rates"][:3]
 
 
+def test_an_engine_counts_a_skipped_step_of_a_checkpoint_in_no_schedule(host, module_daemon, tmp_path):
+    (found,) = host.play(module_daemon, "loops.engine_saved_skipped", folder=str(tmp_path))
+    (saved, loaded), error = found
+    assert saved == loaded and saved[0] == 3 and saved[2] is True
+    assert error.startswith("ValueError: the state has n_samples 8, and this sampler 12"), "only the samples begin anew"
+
+
 FP16 = {"fp16": {"enabled": True, "auto_cast": True, "initial_scale_power": 10, "loss_scale_window": 3}}
 BF16 = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
 
@@ -408,7 +416,8 @@ def test_an_engine_in_16_bits_skips_the_step_of_an_infinite_loss_on_all_ranks(ho
 def test_a_step_of_an_engine_whose_loss_is_nan_counts(host, module_daemon):
     for found in host.play(module_daemon, "loops.engine_nan", 2):
         said = [said and said.partition(":")[0] for said, *_ in found]
-        assert said == [None, "NotANumber", None] and [row[1:3] for row in found] == [[1, 1], [2, 2], [3, 3]]
+        assert said == [None, "NotANumber", None, None], "zero_grad() drops a loss"
+        assert [row[1:3] for row in found] == [[1, 1], [2, 2], [3, 3], [4, 4]]
         assert found[0][3] == 0.0 < found[1][3] < found[2][3]
 
 

@@ -209,6 +209,12 @@ def test_a_rank_that_is_killed_in_writable_enters_it_again(host, daemon, by_hand
     assert again.value()["exact"] == other.value()["exact"] == expected
 
 
+def test_a_rank_that_waited_in_vain_in_writable_enters_it_again(host, daemon, tmp_path):
+    (ended, values), (late, step, others) = host.play(daemon, "precision.rewritten_late", 2, folder=str(tmp_path))
+    assert ended is None and late.startswith("Timeout: ") and values == others == [1.0]
+    assert step.startswith("Error: writable() was left before all ranks had ended it")
+
+
 @pytest.mark.parametrize("n", (1, 2))
 def test_writable_refuses_what_would_be_lost(host, daemon, n):
     for rank, found in enumerate(host.play(daemon, "precision.writes_refused", n)):
@@ -216,6 +222,7 @@ def test_writable_refuses_what_would_be_lost(host, daemon, n):
             assert found[what] is True, what
         assert found["nothing"] is None and found["init"] is None
         assert found["exception"] == "KeyError: 'mine'"
+        assert found["interrupted"] == "MemoryError: third" and found["after it"] is None
         for what, says in {
                 "unsharded": "Error: Whole: call weightd.train.shard(module, mesh) first",
                 "nested": "Error: inside writable() parameters are copies", "step": "Error: inside writable() parameters are",

@@ -53,3 +53,4 @@ def test_a_save_in_the_background_warns_and_one_that_is_waited_for_raises(host, 
     assert found["other"].startswith("LayoutMismatch: ") and "which the checkpoint lacks" in found["other"]
     assert "Not a directory" in found["nothing"]
     assert os.listdir(tmp_path / "c") == ["step-000000000001"]
+    assert found["decay"] == [0.01, 0.5] and found["step"] is None, "the learning rate is the checkpoint's, the rest the plan's"

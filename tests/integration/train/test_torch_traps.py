@@ -53,7 +53,7 @@ def test_steps_that_would_train_in_vain_are_refused_by_name(host, daemon):
             "old graph": "RuntimeError: one of the variables needed for gradient computation has been modified",
             "foreign optimizer": "Denied: embed.weight, more.weight, more.bias: SGD would write parameters that are in the memory of a job",
             "add_param_group": "Error: parameter groups are part of the plan",
-            "state_dict": "Error: the state of this optimizer is in its job",
+            "state_dict": "Error: the state of this optimizer is in its job, in parts, and a start of the program resumes it; opt.save(folder)",
             "second optimizer": "Error: this module has an optimizer already",
             "closure": "TypeError: step() takes the loss, and no closure",
             "max_norm": 'Error: max_norm needs the whole gradient before the update: shard(..., form="two-phase")',

@@ -229,8 +229,10 @@ def clips(**options):
         }
         same = gradients() == before
         expected = torch.stack([p.grad.norm() for p in plain.parameters()]).norm().item()
-        norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.1).item()
-        return {"refused": found, "same": same, "step": attempt(optimizer.step), "norm": norm, "expected": expected}
+        norm = nn.utils.clip_grad_norm_(filter(lambda p: p.requires_grad, plain.parameters()), 0.1).item()
+        again = nn.utils.clip_grad_norm_(plain.parameters(), 0.1).item()
+        return {"refused": found, "same": same, "step": attempt(optimizer.step), "norm": norm, "expected": expected,
+                "clipped": again}
 
 
 def moved():

@@ -295,6 +295,8 @@ def taken(sampler, batch_size, drop_last=False, most=None):
         if len(found) == most:
             break
     assert most is not None or len(found) == planned, (found, planned)
+    if most is None:  # without set_epoch() the next iteration is the same one again
+        assert len(sampler) == len(list(copy.copy(sampler))), (found, len(sampler))
     return found
 
 
@@ -486,6 +488,30 @@ def engine_saved(folder, n_before=4, n_steps=9, load=False):
     return found
 
 
+def engine_saved_skipped(folder, n_before=4):
+    """
+    Saves a step in fp16 that was skipped, and loads it for another dataset: calls of the schedule, rate, whether it was
+    skipped; the error.
+    """
+    found, error = [], None
+    for job, n_samples in (("saves", 8), ("loads", 12)):
+        engine, optimizer, *_ = weightd.train.initialize(
+            made(), CONFIG | {"gradient_accumulation_steps": 1, "fp16": {"enabled": True, "auto_cast": True,
+                                                                     "initial_scale_power": 10}},
+            training_data=Samples(n_samples), job=job)
+        if job == "loads":
+            error = sentence(engine.load_checkpoint, folder)
+        while engine.global_steps < n_before:
+            loss = loss_of(engine, *scenes.batch(engine.global_steps))
+            engine.backward(loss * float("inf") if engine.global_steps == n_before - 1 else loss)
+            engine.step()
+        found.append([engine.lr_scheduler.last_epoch, engine.get_lr(), optimizer.overflowed])
+        if job == "saves":
+            engine.save_checkpoint(folder)
+        optimizer.close()
+    return found, error
+
+
 def engine_of_one_process(batch_size, rates, epochs, n_samples=35):
     """engine_run() by torch: batches of all ranks together, three of them a step; norms, and values."""
     module, norms, micro = made(), [], 0
@@ -522,7 +548,7 @@ def rates(schedules):
 
 
 def engine_nan():
-    """The step of a loss that is NaN on rank 1; those after it."""
+    """The step of a loss that is NaN on rank 1; those after it, the last one with a loss that zero_grad() dropped."""
     rank, _ = environment()
     module = made()
     engine, *_ = weightd.train.initialize(module, CONFIG | {"gradient_accumulation_steps": 1})
@@ -531,6 +557,10 @@ def engine_nan():
         loss = loss_of(engine, *scenes.batch(step)) * (float("nan") if (rank, step) == (1, 1) else 1.0)
         engine.backward(loss)
         found.append([sentence(engine.step), engine.global_steps, engine.micro_steps, engine.get_lr()[0]])
+    engine.backward(loss_of(engine, *scenes.batch(3)) * float("nan"))
+    engine.zero_grad()
+    engine.backward(loss_of(engine, *scenes.batch(3)))
+    found.append([sentence(engine.step), engine.global_steps, engine.micro_steps, engine.get_lr()[0]])
     engine.optimizer.close()
     return found
 

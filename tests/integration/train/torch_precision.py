@@ -2,9 +2,11 @@
 import os
 import signal
 import tempfile
+import unittest.mock
 
 import torch
 from torch import nn
+from torch_habits import wait_until
 from torch_scenes import Tied, attempt, bits, environment, made, part, pss_of, sharded
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
@@ -460,6 +462,36 @@ def rewritten(param=None, steps=4, at=2, only=None, dies=False, **options):
         return found | {"exact": exact(module)}
 
 
+def rewritten_late(folder):
+    """Rank 1 waits in vain for the end of rank 0's block: its errors, and of the block and the step after it; the values."""
+    import pathlib
+
+    import weightd.train
+
+    rank, _ = environment()
+    module, over = sharded(made(Whole), deadline=0.2 if rank else 60), pathlib.Path(folder, "over")
+
+    def block(act):
+        with weightd.train.writable(module):
+            act()
+
+    def write():
+        nn.init.ones_(module.first.bias)
+        wait_until(over.exists, "rank 1 does not give up")
+
+    with weightd.train.SGD(module, lr=0.1) as optimizer:
+        if rank == 0:
+            return [attempt(lambda: block(write)), module.first.bias.unique().tolist()]
+        found = []
+        while "end its writes of values" not in str(found[-1:]):  # rank 0 has begun
+            found.append(attempt(lambda: block(lambda: None)))
+        found.append(attempt(optimizer.step))
+        over.touch()
+        while attempt(lambda: block(lambda: None)):
+            pass
+        return [*found[-2:], module.first.bias.unique().tolist()]
+
+
 def rewritten_by_torch(param=None, steps=4, at=2, only=None, n_parts=2):
     """The same by hand, as trained_by_torch()."""
     module = made(Whole)
@@ -484,6 +516,16 @@ def rewritten_by_torch(param=None, steps=4, at=2, only=None, n_parts=2):
         for name, p in module.named_parameters():
             p.data.copy_(originals[name].data)
     return exact(module)
+
+
+def interrupted(copied):
+    """_copied(), with an error at the third parameter."""
+    def copied_twice(index, place):
+        if index == 2:
+            raise MemoryError("third")
+        return copied(index, place)
+
+    return copied_twice
 
 
 def writes_refused():
@@ -512,6 +554,9 @@ def writes_refused():
     found["unchanged"] = bits(module) == before
     found["nothing"] = attempt(lambda: block(lambda: None))
     found["still unchanged"] = bits(module) == before
+    with unittest.mock.patch("weightd.train._writable._copied", interrupted(weightd.train._writable._copied)):
+        found["interrupted"] = attempt(lambda: block(lambda: None))
+    found["after it"] = attempt(lambda: block(lambda: None))
     found["nested"] = attempt(lambda: block(lambda: block(lambda: None)))
     found["step"] = attempt(lambda: block(optimizer.step))
     found["init"] = attempt(lambda: block(lambda: nn.init.orthogonal_(module.first.weight)))

@@ -85,7 +85,9 @@ def plainly(folder, until):
 
 
 def troubles(folder, file):
-    """Errors and warnings of save() and load() on one rank."""
+    """Errors and warnings of save() and load() on one rank; a checkpoint that trains on with another weight decay."""
+    import weightd.train
+
     module, optimizer = make("troubles", 1, 0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -99,6 +101,12 @@ def troubles(folder, file):
     module, optimizer = make("other", 1, 0, kind="Net")
     found["other"] = scenes.attempt(lambda: optimizer.load(folder))
     found["nothing"] = scenes.attempt(lambda: optimizer.load(file))
+    optimizer.close()
+    module = scenes.sharded(scenes.made(scenes.Plain), job="decays")
+    optimizer = weightd.train.AdamW(module, lr=1.0, weight_decay=0.5)
+    optimizer.load(folder)
+    found["decay"] = [optimizer.param_groups[0][key] for key in ("lr", "weight_decay")]
+    found["step"] = scenes.attempt(lambda: train(module, optimizer, 2, 0, 1))
     optimizer.close()
     return found
 

@@ -61,8 +61,9 @@ def torch_state(folder: str | os.PathLike) -> dict[str, Any]:
         torch.optim.AdamW(model.parameters()).load_state_dict(state["optimizer"])
 
     model      tensors by name, of their types; a tied one by its first name
-    optimizer  a state_dict of the torch optimizer of the same name, whose parameters are in the order of the module, or,
-               with several groups, in that order within each group
+    optimizer  a state_dict of the torch optimizer of the same name. Its parameters are the trained ones, in the order of
+               the module, or, with several groups, in that order within each group. Learning rates are NaN if a
+               program in C trained the job: set them
     step       steps that were taken
 
     Error: EBADMSG: a damaged file, by its name; ENOENT: no checkpoint.

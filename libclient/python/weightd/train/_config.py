@@ -99,7 +99,7 @@ class _Section:
             return default
         if value == "auto":
             raise ValueError(f"{self.path(key)} is \"auto\", which the Trainer of transformers fills in; write the value")
-        if kind is int and isinstance(value, float) and value == int(value):
+        if kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))

@@ -74,10 +74,10 @@ class Engine:
         self._n_scheduled = cursor.get("scheduled", 0)  # calls of the scheduler
         if self.optimizer.resumed_step:
             self._n_scheduled += not self.optimizer.overflowed
-        if self.training_dataloader is not None:
-            self.training_dataloader.sampler.load_state(cursor.get("sampler"))
         if self._make_scheduler is not None:
             self.lr_scheduler = self.optimizer.resume(self._make_scheduler, self._n_scheduled)
+        if self.training_dataloader is not None:
+            self.training_dataloader.sampler.load_state(cursor.get("sampler"))
 
     # --- The loop -----------------------------------------------------------------------------------
 
@@ -140,7 +140,8 @@ class Engine:
         return {"scheduled": self._n_scheduled, "sampler": loader and loader.sampler.state()}
 
     def zero_grad(self) -> None:
-        """Drops the gradients of this step so far. Not needed: a step does so itself."""
+        """Drops the gradients of this step so far, and their losses. Not needed: a step does so itself."""
+        self._losses = []
         self.optimizer.zero_grad()
 
     # --- Around it ----------------------------------------------------------------------------------
@@ -159,7 +160,8 @@ class Engine:
         Continues behind a checkpoint, or the newest one in `load_dir`, with any number of ranks: parameters, optimizer,
         schedule and samples. All ranks call it before the first step of a new job; lr_scheduler is another object then. A
         program that was killed needs none, its job has all of it: `if engine.global_steps == 0`. Returns the folder and {}.
-        Errors as of opt.load(). ValueError: a tag; pass the checkpoint's own folder instead.
+        Errors as of opt.load(). ValueError: a tag; pass the checkpoint's own folder instead. ValueError: a checkpoint of
+        another dataset; all but the position in it is loaded then, and training may go on.
         """
         _refuse_tag(tag)
         self.optimizer.load(load_dir)

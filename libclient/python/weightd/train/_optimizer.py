@@ -134,8 +134,8 @@ class Optimizer(torch.optim.Optimizer):
         successors = {id(row.tensor): p for row, p in zip(sharded.parameters(), self._places.parameters)}
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
-        is_two_phase = self._plan.describe()["form"] != "fused"
-        self._gradients = Gradients(sharded, trainer, self._places.parameters, is_two_phase)
+        self._is_two_phase = self._plan.describe()["form"] != "fused"
+        self._gradients = Gradients(sharded, trainer, self._places.parameters, self._is_two_phase)
         sharded.is_open, sharded.optimizer = True, weakref.ref(self)
 
     def _resume(self) -> None:
@@ -144,7 +144,8 @@ class Optimizer(torch.optim.Optimizer):
             return
         self._cursor, groups = _state.restore(packed, self._sharded.mesh.rank, self._sharded.mesh.size)
         for group, saved in zip(self.param_groups, groups):
-            group.update(saved)
+            # A checkpoint may be of a plan with another weight decay; this job has its own.
+            group.update({key: value for key, value in saved.items() if key not in self._FIXED})
 
     def resume(self, make_scheduler: Callable[[Optimizer], Made], calls: int | None = None) -> Made:
         """
@@ -232,11 +233,13 @@ class Optimizer(torch.optim.Optimizer):
                         "others need none")
         self._refuse_changes()
         self._refuse_unscaled()
-        if max_norm and self._plan.describe()["form"] == "fused":
+        if max_norm and not self._is_two_phase:
             raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "
                         'form="two-phase")')
         self._trainer.use()
         self._places.check()
+        if self._trainer.is_writing:
+            raise error(errno.EINVAL, "writable() was left before all ranks had ended it; enter it again before a step")
         if self._pending is None:
             self._pending = self._prepare(loss, max_norm, weight, self._cursor if cursor is None else cursor)
         before = self.step_number
@@ -361,9 +364,9 @@ class Optimizer(torch.optim.Optimizer):
                 opt.load("checkpoints")
             for step in opt.steps(1000): ...         # from the step of the checkpoint on
 
-        The number of ranks, the strategy and the form may be others than when it was saved. With another number of ranks each
-        has the cursor and the buffers of the checkpoint's rank 0, and generators stay as they are. Each rank reads the
-        bytes that it updates, and headers.
+        The number of ranks, the strategy and the form may be others than when it was saved. Weight decay, betas and their
+        like are those that this optimizer was made with. With another number of ranks each has the cursor and the buffers
+        of the checkpoint's rank 0, and generators stay as they are. Each rank reads the bytes that it updates, and headers.
 
         Error: EALREADY: the job has taken a step; ENOENT: no checkpoint; EBADMSG: a damaged file, by its name.
         LayoutMismatch: the first difference of the model or the optimizer.

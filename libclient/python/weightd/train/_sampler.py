@@ -78,7 +78,8 @@ class Sampler(torch.utils.data.Sampler):
 
     def __len__(self) -> int:
         """Samples of this rank in the next iteration."""
-        return len(range(self._start + self._rank, self._end, self.n_ranks)) + self._n_fillers()
+        start = 0 if self._is_over else self._start
+        return len(range(start + self._rank, self._end, self.n_ranks)) + self._n_fillers()
 
     def __iter__(self) -> Iterator[int]:
         """

@@ -133,7 +133,7 @@ class Trainer:
         except BaseException:  # Ctrl-C, maybe after the library has opened the job
             lib.weightd_train_free(handle)
             raise
-        self.handle, self._is_writing = handle, False
+        self.handle, self.is_writing = handle, False
         self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
         self._starts: list[int] = []  # these addresses, sorted
         _remember(self)
@@ -235,16 +235,16 @@ class Trainer:
 
     def write_begin(self) -> None:
         """After a write_end() that did not return, its writes continue."""
-        if not self._is_writing:
+        if not self.is_writing:
             _abi.wait(lib.weightd_train_write_begin, self.use())
-        self._is_writing = True
+        self.is_writing = True
 
     def write(self, index: int, values: torch.Tensor) -> None:
         check(lib.weightd_train_write(self.handle, index, _plain(values).data_ptr()))
 
     def write_end(self) -> None:
         _abi.wait(lib.weightd_train_write_end, self.use())
-        self._is_writing = False
+        self.is_writing = False
 
     @property
     def scale(self) -> float:

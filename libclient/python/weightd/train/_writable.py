@@ -47,7 +47,6 @@ def writable(module: torch.nn.Module) -> contextlib.AbstractContextManager[None]
     if optimizer is None or optimizer._is_closed:
         raise error(errno.EALREADY, "this rank has left its job, and the parameters remain as they are; "
                     "copy.deepcopy() of the module is an ordinary module, which can be written")
-    optimizer._end_save()  # frozen parameters are saved from their place
     return _opened(sharded, optimizer)
 
 
@@ -82,9 +81,11 @@ def _opened(sharded: Sharded, optimizer: Optimizer) -> Iterator[None]:
     optimizer._end_save()  # it reads frozen parameters, of which it has no copy
     trainer.write_begin()
     try:
-        copies = [_copied(index, place) for index, place in enumerate(places.firsts())]
+        copies: list[Copy] = []
         places.are_copies = True
         try:
+            for index, place in enumerate(places.firsts()):
+                copies.append(_copied(index, place))
             yield
             values = _values(copies) if sharded.mesh.rank == 0 else {}
         finally:

@@ -97,9 +97,9 @@ def _unclipped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if ours:
             raise error(errno.EOPNOTSUPP, f"{some(ours)}: {name}() would clip this rank's part of the gradient, by a "
                         "norm that is not that of the mean; opt.step(max_norm=...) clips the mean by its global norm")
-        # A generator remains one: torch warns of one that is empty.
+        # `parameters` may be an iterator, which has ended. A generator remains one: torch warns of one that is empty.
         is_generator = isinstance(parameters, types.GeneratorType)
-        return function((p for p in given) if is_generator else parameters, *args, **kwargs)
+        return function((p for p in given) if is_generator else given, *args, **kwargs)
 
     return clip_unless_in_job
 
