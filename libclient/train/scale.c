@@ -49,5 +49,6 @@ double weightd_train_scale(const struct weightd_train *t)
 
 bool weightd_train_overflowed(const struct weightd_train *t)
 {
-	return trainer_check(t) == 0 && t->plan->has_scaling && scale_at(&t->arena, t->step).has_overflowed;
+	return trainer_check(t) == 0 && t->plan->has_scaling &&
+	       scale_at(&t->arena, t->step).has_overflowed;
 }

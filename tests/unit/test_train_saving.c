@@ -518,7 +518,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy),
 		TEST(test_every_type_has_the_same_values_with_any_number_of_ranks),
-		TEST(test_a_scale_grows_after_a_load_into_a_plan_of_a_shorter_interval),
 		TEST(test_a_load_of_step_0_waits_for_the_other_ranks),
 		TEST(test_a_load_that_was_given_up_does_not_undo_steps),
 		TEST(test_a_trainer_that_is_freed_ends_its_save),
