@@ -71,15 +71,3 @@ int saved_restore(struct weightd_train *t, uint64_t step)
 		memcpy(t->buffers, buffers_at(t, step), t->plan->buffer_size);
 	return 0;
 }
-
-const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_size)
-{
-	const struct control_saved *saved;
-
-	*ret_size = 0;
-	if (trainer_check(t) < 0 || !t->step)
-		return NULL;
-	saved = arena_saved(&t->arena, t->arena.rank, t->step);
-	*ret_size = saved->state_size;
-	return saved + 1;
-}

@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-#include "libclient/train/trainer.h"
 
 struct control_scale scale_at(const struct arena *a, uint64_t step)
 {
@@ -38,17 +37,4 @@ void scale_commit(const struct arena *a, uint64_t step, bool has_nan, bool has_o
 		next.n_finite = 0;
 	}
 	arena_rank(a, a->rank)->scales[step % 2] = next;
-}
-
-double weightd_train_scale(const struct weightd_train *t)
-{
-	if (trainer_check(t) < 0)
-		return NAN;
-	return t->plan->has_scaling ? scale_at(&t->arena, t->step).scale : 1;
-}
-
-bool weightd_train_overflowed(const struct weightd_train *t)
-{
-	return trainer_check(t) == 0 && t->plan->has_scaling &&
-	       scale_at(&t->arena, t->step).has_overflowed;
 }

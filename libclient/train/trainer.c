@@ -23,6 +23,7 @@
 #include "libclient/train/plan/given.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/saved.h"
+#include "libclient/train/scale.h"
 
 CLEANUP_POINTER(struct weightd_train, weightd_train_free);
 
@@ -303,4 +304,29 @@ const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind
 	if (ret_size)
 		*ret_size = t->plan->n_elements * plan_element_size(t->plan, kind);
 	return kind == WEIGHTD_KIND_PARAM ? t->arena.param : grad_next(t);
+}
+
+const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_size)
+{
+	const struct control_saved *saved;
+
+	*ret_size = 0;
+	if (trainer_check(t) < 0 || !t->step)
+		return NULL;
+	saved = arena_saved(&t->arena, t->arena.rank, t->step);
+	*ret_size = saved->state_size;
+	return saved + 1;
+}
+
+double weightd_train_scale(const struct weightd_train *t)
+{
+	if (trainer_check(t) < 0)
+		return NAN;
+	return t->plan->has_scaling ? scale_at(&t->arena, t->step).scale : 1;
+}
+
+bool weightd_train_overflowed(const struct weightd_train *t)
+{
+	return trainer_check(t) == 0 && t->plan->has_scaling &&
+	       scale_at(&t->arena, t->step).has_overflowed;
 }
