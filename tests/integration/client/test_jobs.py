@@ -504,6 +504,8 @@ def test_ranks_come_and_go_while_weightd_is_killed_at_any_moment(kept):
                         job.leave()
             assert name not in client.jobs()
         killer.say("end")
+        assert killer.end() == 0
+        client.ping()  # a keeper that is stopped beside the death of its daemon reports that
 
 
 def test_a_check_does_not_wait_for_a_server_that_is_stopped_or_gone(kept):
