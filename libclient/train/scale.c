@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-
 struct control_scale scale_at(const struct arena *a, uint64_t step)
 {
 	if (!step)
