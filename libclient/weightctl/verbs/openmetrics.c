@@ -133,15 +133,22 @@ int openmetrics_write(const json_t *rows, const char *path)
 	return r;
 }
 
-int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs)
+const char *openmetrics_path(struct cli *cli, int argc, char *argv[], const struct option *longs)
 {
-	cleanup(json_decrefp) json_t *rows = NULL;
 	const char *path = NULL;
 
 	while (cli_option(cli, argc, argv, LETTERS_COMMON, longs) >= 0)
 		path = optarg;
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	return path;
+}
+
+int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	const char *path = openmetrics_path(cli, argc, argv, longs);
+
 	if (control_client_rows(cli, json_pack("{s:s}", "op", "metrics"), &rows))
 		return EXIT_FAILED;
 	return openmetrics_write(rows, path);

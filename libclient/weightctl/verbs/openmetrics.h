@@ -10,6 +10,9 @@
 /* A verb that asks its peer for "metrics" and takes no arguments, only --output beside what its peer has. */
 int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs);
 
+/* Reads the options of a verb that takes no arguments: the file of --output, or NULL. */
+const char *openmetrics_path(struct cli *cli, int argc, char *argv[], const struct option *longs);
+
 /*
  * Writes rows as a service has them, "metric", "type", "unit", "help" and "samples", to the file `path`, or to standard output
  * if that is NULL. 0, or EXIT_FAILED after printing why.

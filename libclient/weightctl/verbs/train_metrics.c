@@ -162,12 +162,8 @@ static int train_metrics(struct cli *cli, int argc, char *argv[])
 	};
 	cleanup(job_ranks_deinit) struct job_ranks ranks = {};
 	cleanup(json_decrefp) json_t *rows = NULL;
-	const char *path = NULL;
+	const char *path = openmetrics_path(cli, argc, argv, longs);
 
-	while (cli_option(cli, argc, argv, LETTERS_COMMON, longs) >= 0)
-		path = optarg;
-	if (argc - optind > 0)
-		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	if (server_connect(cli) || job_ranks_fetch(cli, NULL, 0, &ranks))
 		return EXIT_FAILED;
 	rows = make_rows(&ranks);
