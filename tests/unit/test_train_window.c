@@ -15,6 +15,7 @@
 #include "ipc/base/num.h"
 #include "libclient/train/engine/window.h"
 #include "tests/unit/train_job.h"
+#include "tests/unit/train_types.h"
 
 #define MS ((uint64_t)1000000)
 #define RANKS_MAX 4
@@ -105,31 +106,14 @@ static float value_of(uint32_t rank, uint64_t i, uint64_t seed)
 	return fraction * (float)(1u << ((x >> 24) & 15));
 }
 
-static float bf16_to_float(uint16_t x)
-{
-	uint32_t bits = (uint32_t)x << 16;
-	float ret;
-
-	memcpy(&ret, &bits, sizeof(ret));
-	return ret;
-}
-
-static uint16_t bf16_of(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 /* Element i of a rank, as it lies in memory. */
-static uint32_t bits_of(enum weightd_dtype dtype, uint32_t rank, uint64_t i, uint64_t seed)
+static uint32_t element_bits(enum weightd_dtype dtype, uint32_t rank, uint64_t i, uint64_t seed)
 {
 	float value = value_of(rank, i, seed);
 	uint32_t bits;
 
 	if (dtype == WEIGHTD_BF16)
-		return bf16_of(value);
+		return reference_round(value, KERNEL_BF16);
 	memcpy(&bits, &value, sizeof(bits));
 	return bits;
 }
@@ -143,11 +127,11 @@ static uint32_t sum_bits(enum weightd_dtype dtype, uint32_t n_ranks, uint64_t i,
 		float x = value_of(rank, i, seed);
 
 		if (dtype == WEIGHTD_BF16)
-			x = bf16_to_float(bf16_of(x));
+			x = reference_widen(reference_round(x, KERNEL_BF16), KERNEL_BF16);
 		sum = rank ? sum + x : x;
 	}
 	if (dtype == WEIGHTD_BF16)
-		return bf16_of(sum);
+		return reference_round(sum, KERNEL_BF16);
 	memcpy(&bits, &sum, sizeof(bits));
 	return bits;
 }
@@ -179,7 +163,7 @@ static void fill(struct weightd_window *win, enum weightd_dtype dtype, uint64_t 
 
 	memset(own, CANARY, WINDOW_SIZE);
 	for (uint64_t i = 0; i < n; i++) {
-		uint32_t bits = bits_of(dtype, rank, i, seed);
+		uint32_t bits = element_bits(dtype, rank, i, seed);
 
 		memcpy(own + offset + i * size_of(dtype), &bits, size_of(dtype));
 	}
@@ -234,7 +218,7 @@ static void check_gathered(struct weightd_window *win, const uint8_t *to, enum w
 	CHECK(weightd_cuts(n, 32, win->n_ranks, cuts) == 0);
 	for (uint32_t source = 0; source < win->n_ranks; source++)
 		for (uint64_t i = cuts[source]; i < cuts[source + 1]; i++)
-			CHECK(bits_at(to, dtype, i) == bits_of(dtype, source, i, seed));
+			CHECK(bits_at(to, dtype, i) == element_bits(dtype, source, i, seed));
 }
 
 static void check_all_gather(struct weightd_window *win, enum weightd_dtype dtype, uint64_t offset,
@@ -267,10 +251,10 @@ static void check_broadcast(struct weightd_window *win, uint64_t offset, uint64_
 
 	memset(own, CANARY, WINDOW_SIZE);
 	for (uint64_t i = 0; i < n_bytes; i++)
-		own[offset + i] = (uint8_t)bits_of(WEIGHTD_F32, rank, i, seed);
+		own[offset + i] = (uint8_t)element_bits(WEIGHTD_F32, rank, i, seed);
 	CHECK(weightd_window_broadcast(win, offset, n_bytes, root) == 0);
 	for (uint64_t i = 0; i < n_bytes; i++)
-		CHECK(own[offset + i] == (uint8_t)bits_of(WEIGHTD_F32, root, i, seed));
+		CHECK(own[offset + i] == (uint8_t)element_bits(WEIGHTD_F32, root, i, seed));
 	check_canaries(win, offset, n_bytes);
 }
 
@@ -341,7 +325,7 @@ static int run_large(uint32_t rank, void *data)
 		values[i] = value_of(rank, i, 2);
 	CHECK(weightd_window_broadcast(win, 0, LARGE, 1) == 0);
 	for (uint64_t i = 0; i < n; i++)
-		CHECK(bits_at(own, WEIGHTD_F32, i) == bits_of(WEIGHTD_F32, 1, i, 2));
+		CHECK(bits_at(own, WEIGHTD_F32, i) == element_bits(WEIGHTD_F32, 1, i, 2));
 	weightd_window_free(win);
 	free(out);
 	return 0;
