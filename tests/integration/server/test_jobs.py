@@ -424,16 +424,20 @@ def test_the_wrong_token_is_refused(daemon, client):
     assert client.job("train").n_parts == 0
 
 
-def test_a_job_is_its_users(make_daemon, require):
-    require("root")
-    daemon = make_daemon("--socket-mode", "0666")
-
+def users_of(daemon):
+    """by(uid, act): the result of act(Wire) in a process of that user."""
     def by(uid, act):
         def go():
             with Wire(daemon.socket) as w:
                 return act(w)
         return run_as(uid, go)
+    return by
 
+
+def test_a_job_is_its_users(make_daemon, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    by = users_of(daemon)
     token = by(OWNER, lambda w: w.create_job("train"))
     for uid in (OTHER, 0):
         with refused(errno.EACCES, f"job 'train' belongs to uid {OWNER}, and uid {uid} cannot be a rank of it; start the ranks as"):
@@ -497,13 +501,7 @@ def test_a_view_does_not_keep_a_job_but_the_memory_of_part_0(client, connect):
 def test_a_job_is_viewed_by_its_user_and_by_an_administrator(make_daemon, require):
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
-
-    def by(uid, act):
-        def go():
-            with Wire(daemon.socket) as w:
-                return act(w)
-        return run_as(uid, go)
-
+    by = users_of(daemon)
     def make(w):
         w.join("train", w.create_job("train"), 0, PARTS)
         return w.view_job("train")[0]
