@@ -32,6 +32,8 @@ CFLAGS ?= $(if $(SAN),-O1,-O2) -g
 FUZZ_SECONDS ?= 60
 MODEL ?= build/model
 
+has_flag = $(shell $(CC) -Werror $(1) -c -x c /dev/null -o /dev/null 2>/dev/null && echo $(1))
+
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
 	-Wvla -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wconversion -Wsign-conversion
 # -fPIC throughout, so that every file is compiled once. What the library exports is written in one
@@ -44,13 +46,21 @@ SAN_thread := -fsanitize=thread -fno-omit-frame-pointer
 ifneq ($(SAN),)
 SANFLAGS := $(or $(SAN_$(SAN)),$(error SAN is 'address', 'thread' or 'coverage', not '$(SAN)'))
 endif
-ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS)
+# Hardening of everything that is installed. It stands behind CPPFLAGS, as distributions set a lower level of FORTIFY there.
+# Sanitized builds go without: FORTIFY's functions bypass interceptors, and zeroed variables hide reads of uninitialized
+# ones. FORTIFY needs an optimized build; gcc before 12 lacks the last flag.
+ifeq ($(SAN),)
+HARDEN := -fstack-protector-strong $(if $(filter-out -O0,$(lastword $(filter -O%,$(CFLAGS)))),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3) \
+	$(call has_flag,-ftrivial-auto-var-init=zero)
+HARDEN_LINK := -Wl,-z,relro,-z,now,-z,noexecstack
+endif
+ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS) $(HARDEN)
 # Gloo alone speaks C++, and asks for this much of it; today's release for gnu++20.
 CXXSTD ?= gnu++17
 ALL_CXXFLAGS := $(filter-out -std=%,$(BASE)) -std=$(CXXSTD) $(CFLAGS) $(CPPFLAGS) \
 	$(filter-out -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition,$(WARN)) \
-	$(if $(WERROR),-Werror) $(SANFLAGS)
-ALL_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS) $(SANFLAGS)
+	$(if $(WERROR),-Werror) $(SANFLAGS) $(HARDEN)
+ALL_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS) $(SANFLAGS) $(HARDEN_LINK)
 
 version = $(shell sed -n 's/^.define WEIGHTD_VERSION_$(1) //p' libclient/include/weightd.h)
 SOVERSION := $(call version,MAJOR)
@@ -64,7 +74,7 @@ libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 
 HAVE_INIH := $(call has_pkg,inih)
 HAVE_OPENSSL := $(call has_pkg,openssl)
-HAVE_GLOO := $(and $(HAVE_OPENSSL),$(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
+HAVE_GLOO := $(and $(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
 BPFTOOL := $(or $(call has_program,bpftool),$(wildcard /usr/sbin/bpftool))
 HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL))
 HAVE_SDT := $(shell $(CC) -E -include sys/sdt.h -x c /dev/null >/dev/null 2>&1 && echo yes)
@@ -77,7 +87,7 @@ MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,lib
 	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
-	$(if $(HAVE_GLOO),,'weightd-sync-gloo (libgloo-dev g++)') \
+	$(if $(HAVE_GLOO),,'weightd-sync-gloo and training on several nodes (libgloo-dev g++)') \
 	$(if $(HAVE_BPF),,'weightd-trace (libbpf-dev clang bpftool)') \
 	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
@@ -109,7 +119,8 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load save diff directory))))
-TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c save/*.c)))
+TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
+TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
@@ -118,25 +129,30 @@ SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC_ENGINE := $(call objects,$(wildcard server/sync/engine/*.c)) $(SYNC_BASE)
 SYNC := $(call objects,$(wildcard $(addprefix server/sync/,*.c net/*.c state/*.c coordinator/*.c participant/*.c))) $(JSON_BASE) $(RESHARD)
 SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headroom.c server/sync/nccl/nccl.c) $(RESHARD)
-SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
-SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
+# TCP sockets of engines, with or without TLS.
+SYNC_STREAM := $(call objects,$(wildcard server/sync/stream/*.c))
+SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c)) $(SYNC_STREAM)
+SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) $(SYNC_STREAM) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
-SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
+SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c)) $(RESHARD)
 TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/,$(addsuffix /*.c,base elf tcp event rdma probe)) ipc/base/*.c)) server/base/loop.c) $(JSON_BASE)
 # A guest in trainers' processes: nothing but the C library.
 NCCL_PLUGIN_OBJECTS := $(call objects,$(wildcard bpf/nccl/*.c) $(addprefix ipc/base/,fd.c num.c utf8.c))
 NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map
 MAP := libclient/libweightd.map
 TRAIN_MAP := libclient/train/libweightd-train.map
+TRAIN_GLOO_MAP := libclient/train/libweightd-train-gloo.map
 
 PTX := libclient/cuda/digest.ptx
 FATBIN := libclient/cuda/digest.fatbin
 
 LIB := $(B)/libweightd.so
 TRAIN_LIB := $(B)/libweightd-train.so
+# The library opens it where a job has several nodes.
+TRAIN_GLOO_LIB := $(if $(HAVE_GLOO),$(B)/libweightd-train-gloo.so)
 NCCL_PLUGIN := $(B)/libnccl-profiler-weightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
-	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
+	$(if $(and $(HAVE_OPENSSL),$(HAVE_GLOO)),$(B)/weightd-sync-gloo)
 TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(SYNC_PROGRAMS) $(TRACE_PROGRAM)
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
@@ -158,6 +174,7 @@ REF := $(patsubst tests/%.c,$(B)/%,$(call programs,ref))
 GPU := $(patsubst tests/%.c,$(B)/%,$(call programs,gpu))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
 BENCHES_TRAIN := $(patsubst tests/%.c,$(B)/%,$(call programs,bench/train))
+ATTACKERS := $(patsubst tests/%.c,$(B)/%,$(call programs,bench/tenants))
 FUZZ := $(filter-out $(if $(HAVE_CMOCKA),,sync_agent),$(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c)))
 
 # A stand-in for the driver, which the tests put in its place: never sanitized, so that every program, plain
@@ -192,13 +209,16 @@ endif
 
 # --- Build --------------------------------------------------------------------------------------
 
-.PHONY: all programs faults unit threaded demos refs benches soaks fakes gpu-programs man required
+.PHONY: all programs faults unit threaded demos refs benches attackers soaks fakes gpu-programs man required
 .DELETE_ON_ERROR:
 
 all: programs demos refs man
 	@for part in $(WITHOUT); do echo "weightd: built without $$part"; done
 
-programs: $(PROGRAMS) $(LIB) $(TRAIN_LIB) $(NCCL_PLUGIN)
+# Private, or the libraries that they are linked with would have it.
+$(PROGRAMS) $(B)/install/weightctl $(B)/install/weightd-sync-local $(B)-faults/weightd: private ALL_LDFLAGS += -pie
+
+programs: $(PROGRAMS) $(LIB) $(TRAIN_LIB) $(TRAIN_GLOO_LIB) $(NCCL_PLUGIN)
 faults: $(B)-faults/weightd $(B)-faults/weightd-cuda
 unit: $(UNIT) $(TOOL_SAFETENSORS) $(NCCL_HOST)
 # Programs that the tests marked `threads` run.
@@ -206,7 +226,8 @@ threaded: $(filter-out $(addprefix $(B)/weightd-sync-,tcp gloo nccl),$(PROGRAMS)
 	$(filter $(addprefix $(B)/unit/,$(file <tests/unit/threads)),$(UNIT))
 demos: $(DEMO)
 refs: $(REF)
-benches: $(BENCHES) $(BENCHES_TRAIN) $(B)/unit/tool_flip $(B)/unit/tool_optimizer $(TOOLS_SYNC) $(NCCL_HOST)
+attackers: $(ATTACKERS)
+benches: $(BENCHES) $(BENCHES_TRAIN) $(ATTACKERS) $(B)/unit/tool_flip $(B)/unit/tool_optimizer $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE) $(FAKE_THREADS)
 gpu-programs: $(GPU)
@@ -244,7 +265,7 @@ SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 # Tests start these thousands of times, and half of a start was finding the sanitizers' libraries and looking for leaks in
 # their data. What a library of ours needs of them, the program that it is linked into has.
 ifeq ($(SAN),address)
-$(PROGRAMS) $(B)-faults/weightd $(LIB) $(TRAIN_LIB): ALL_LDFLAGS += -static-libasan -static-libubsan
+$(PROGRAMS) $(B)-faults/weightd $(LIB) $(TRAIN_LIB) $(TRAIN_GLOO_LIB): ALL_LDFLAGS += -static-libasan -static-libubsan
 endif
 
 $(B)/weightd: $(SERVER) $(IPC)
@@ -334,6 +355,13 @@ $(B)/install/libweightd-train.so: $(TRAIN) $(IPC) $(LIB) $(TRAIN_MAP)
 $(TRAIN_LIB): $(TRAIN_LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(TRAIN_LIB).$(SOVERSION) && ln -sf $(TRAIN_LIB:$(B)/%=%).$(SOVERSION) $@
 
+# UBSan's checks of C++ classes need a library that programs in C do not have.
+$(TRAIN_GLOO): ALL_CXXFLAGS += $(if $(SAN),-fno-sanitize=vptr)
+
+$(B)/libweightd-train-gloo.so: $(TRAIN_GLOO) $(TRAIN_GLOO_MAP)
+	$(call say,LINK)$(CXX) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(TRAIN_GLOO_MAP) \
+		$(if $(SAN),,-Wl,--no-undefined) -o $@ $(filter %.o,$^) -lgloo
+
 WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd-train -lweightd \
 	$(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
 
@@ -367,12 +395,20 @@ $(BENCHES_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,bench/t
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd-train -lweightd -Wl,-rpath,'$$ORIGIN/../..' -lm
 
+# An attacker speaks the protocol without the library; its victim has it.
+$(ATTACKERS): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,bench/tenants) tests/bench/connection.c tests/bench/stopwatch.c) \
+		$(IPC) $(LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/../..' -lm
+
 # Those of the GPU know the driver, too.
 $(GPU): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,gpu)) $(CUDA) $(IPC) $(LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..'
 
-$(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o $(B)/obj/tests/soak/%.o: ALL_CFLAGS += -O3
+$(B)/obj/tests/demo/%.o $(B)/obj/tests/soak/%.o: ALL_CFLAGS += -O3
+# Benches have stand-ins for the code of others, which has no flags of ours.
+$(B)/obj/tests/bench/%.o: ALL_CFLAGS := $(filter-out $(HARDEN),$(ALL_CFLAGS)) -O3
 
 build/fake/obj/%.o: %.c Makefile
 	$(call say,CC)mkdir -p $(@D)
@@ -461,6 +497,21 @@ $(UNIT_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(TRAIN) $(IPC) $(LIB)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' \
 		$(call libs,cmocka jansson) -lm
 
+# They look for it beside themselves, as the library does.
+UNIT_TRAIN_GLOO_LIB := $(TRAIN_GLOO_LIB:$(B)/%=$(B)/unit/%)
+$(UNIT_TRAIN): | $(UNIT_TRAIN_GLOO_LIB)
+$(UNIT_TRAIN_GLOO_LIB): $(TRAIN_GLOO_LIB)
+	$(Q)mkdir -p $(@D) && ln -sf ../$(<F) $@
+
+# Kernels, words and transfers of their ranks may be the last.
+$(B)/unit/test_train_nodes_state: private ALL_LDFLAGS += -Wl,--wrap=kernels_get -Wl,--wrap=wait_publish
+$(B)/unit/test_train_replays: private ALL_LDFLAGS += -Wl,--wrap=wait_publish -Wl,--wrap=reallocarray
+$(B)/unit/test_train_values: private ALL_LDFLAGS += -Wl,--wrap=kernels_get -Wl,--wrap=wait_publish -Wl,--wrap=link_exchange
+
+# Turns have a clock that moves by the work that is done in them, and listings one that is late.
+$(B)/unit/test_turns $(B)/unit/test_listing: private ALL_LDFLAGS += -Wl,--wrap=num_now_ns
+$(B)/unit/test_turns: private ALL_LDFLAGS += -Wl,--wrap=epoll_wait
+
 # Torch is compared with the optimizer itself.
 $(B)/unit/tool_optimizer: $(B)/%: $(B)/obj/tests/%.o $(call objects,libclient/train/optimizer.c $(wildcard libclient/train/kernels/*.c))
 	$(call say,LINK)mkdir -p $(@D)
@@ -500,14 +551,14 @@ check-all: deps
 .PHONY: to-check to-check-san
 to-check:
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
-	$(Q)$(MAKE) --no-print-directory all faults unit benches soaks fakes gpu-programs
+	$(Q)$(MAKE) --no-print-directory all faults unit benches soaks fakes gpu-programs fuzz-sources
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
 to-check-san:
 	$(Q)$(MAKE) --no-print-directory model || true
 	$(Q)$(MAKE) --no-print-directory all fakes
-	$(Q)$(MAKE) --no-print-directory SAN=address programs faults unit refs gpu-programs
+	$(Q)$(MAKE) --no-print-directory SAN=address programs faults unit refs attackers gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread threaded
 
 # Lists the tests that need not run sanitized. Takes an hour.
@@ -590,6 +641,8 @@ soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) WEIGHTD_KILLS=$(KILLS) WEIGHTD_PYTHON_KILLS=30 \
 		WEIGHTD_PYTHON_STEPS=2500 WEIGHTD_PYTHON_COMPILE=inductor $(PYTEST) $(ARGS) tests/soak \
 		tests/integration/train/test_kills.py \
+		tests/integration/train/nodes/test_nodes_kills.py \
+		tests/integration/train/nodes/test_units_kills.py \
 		tests/integration/train/test_saving.py::test_ranks_that_are_killed_while_they_save_leave_whole_checkpoints_alone \
 		tests/integration/train/test_torch_habits.py::test_a_compiled_module_trains_as_an_eager_one \
 		tests/integration/train/test_torch_life.py::test_random_kills_leave_no_trace
@@ -606,10 +659,10 @@ deps:
 model:
 	$(Q)$(if $(filter build/model,$(MODEL)),packaging/install-deps model && packaging/fetch-model $(MODEL))
 
-# All of tests/bpf in a kernel that refuses nothing: half an hour.
+# All of tests/bpf, and services under a memory limit, in a kernel that refuses nothing: half an hour.
 .PHONY: check-guest
 check-guest: all unit fakes guest
-	$(Q)WEIGHTD_GUEST_WHOLE=1 $(PYTEST) tests/bpf/test_guest.py
+	$(Q)WEIGHTD_GUEST_WHOLE=1 $(PYTEST) tests/bpf/test_guest.py tests/systemd/test_guest.py
 
 # Only where asked for (CI does): 1.1 GB for the tests that run on both major versions of torch.
 torch2: | deps
@@ -670,6 +723,10 @@ $(FUZZ_LOCAL): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst $(B)/obj/%,$(F)/obj/%,
 $(FUZZ_TRAIN): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst %.c,$(F)/obj/%.o,$(wildcard libclient/train/plan/*.c)) $(IPC:$(B)/obj/%=$(F)/obj/%)
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(call libs,jansson) -lm
 
+# As any compiler reads them: a change of what they call is an error of `make check`, not only of `make fuzz`.
+.PHONY: fuzz-sources
+fuzz-sources: $(FUZZ:%=$(B)/obj/tests/fuzz/fuzz_%.o)
+
 .PHONY: fuzz-programs $(FUZZ:%=fuzz-%)
 fuzz-programs: $(FUZZ_PROGRAMS)
 fuzz: $(FUZZ:%=fuzz-%)
@@ -704,6 +761,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	install -m 644 $(B)/install/libweightd-train.so $(DESTDIR)$(libdir)/libweightd-train.so.$(VERSION)
 	ln -sf libweightd-train.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd-train.so.$(SOVERSION)
 	ln -sf libweightd-train.so.$(SOVERSION) $(DESTDIR)$(libdir)/libweightd-train.so
+	$(if $(TRAIN_GLOO_LIB),install -m 644 $(TRAIN_GLOO_LIB) $(DESTDIR)$(libdir)/)
 	install -m 644 libclient/include/weightd.h libclient/train/include/weightd-train.h $(DESTDIR)$(includedir)/
 	for module in weightd weightd-train; do \
 		sed 's|@includedir@|$(includedir)|; s|@libdir@|$(libdir)|; s|@version@|$(VERSION)|' \
@@ -743,6 +801,7 @@ uninstall:
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(includedir)/weightd-train.h $(libdir)/libweightd.so* $(libdir)/libweightd-train.so* \
+		$(libdir)/libweightd-train-gloo.so \
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
@@ -780,7 +839,7 @@ help:
 	@echo 'make deepspeed  DeepSpeed into build/deepspeed (35 MB), for make bench BENCH="train train-step"; compiles for minutes'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
-	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'
+	@echo 'make check-guest  all of tests/bpf and an OOM kill in the newer of them, emulated: half an hour'
 	@echo 'make digest-kernel  libclient/cuda/digest.ptx and digest.fatbin anew, by nvcc'
 	@echo 'make lint       formatting, allowed includes, symbols, and figures: knots, folders, prose;  make format applies the formatting'
 	@echo 'make hooks      the same of what changed, before each git commit'

@@ -54,6 +54,16 @@ static bool create_image_ok(const struct wire_request *m)
 	return create_ok(m) && offset > 0 && offset <= WIRE_DATA_OFFSET_MAX;
 }
 
+static bool create_owned_ok(const struct wire_request *m)
+{
+	return create_ok(m) && !m->create_owned.data_offset && !m->create_owned.pad;
+}
+
+static bool create_image_owned_ok(const struct wire_request *m)
+{
+	return create_image_ok(m) && !m->create_owned.pad;
+}
+
 static bool files_ok(const struct wire_request *m)
 {
 	return target_ok(m->files.name, m->files.device);
@@ -66,8 +76,9 @@ static bool publish_ok(const struct wire_request *m)
 
 static bool attach_ok(const struct wire_request *m)
 {
-	return target_ok(m->attach.name, m->attach.device) && !m->attach.pad &&
-	       !(m->attach.flags & ~WIRE_ATTACH_CHECK_LAYOUT);
+	return target_ok(m->attach.name, m->attach.device) &&
+	       !(m->attach.flags & ~(WIRE_ATTACH_CHECK_LAYOUT | WIRE_ATTACH_OWNER)) &&
+	       (m->attach.flags & WIRE_ATTACH_OWNER || !m->attach.owner);
 }
 
 static bool wait_ok(const struct wire_request *m)
@@ -189,6 +200,8 @@ static const struct {
 	[WIRE_JOB_LEAVE] = {sizeof(struct wire_job_leave), 0, job_leave_ok},
 	[WIRE_JOB_REMOVE] = {sizeof(struct wire_job_remove), 0, job_remove_ok},
 	[WIRE_JOB_VIEW] = {sizeof(struct wire_job_view), 0, job_view_ok},
+	[WIRE_CREATE_OWNED] = {sizeof(struct wire_create_owned), 1, create_owned_ok},
+	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_owned), 1, create_image_owned_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -240,7 +253,7 @@ static bool version_flags_ok(uint32_t flags)
 
 static bool attach_reply_ok(const struct wire_reply *m)
 {
-	return !m->attach.pad && location_ok(&m->attach.location, m->attach.slot_size) &&
+	return location_ok(&m->attach.location, m->attach.slot_size) &&
 	       version_flags_ok(m->attach.flags) && m->attach.data_size <= m->attach.slot_size;
 }
 
@@ -297,6 +310,8 @@ static const struct {
 	[WIRE_JOB_LEAVE] = {0, 0, NULL},
 	[WIRE_JOB_REMOVE] = {0, 0, NULL},
 	[WIRE_JOB_VIEW] = {sizeof(struct wire_job_view_reply), 2, job_view_reply_ok},
+	[WIRE_CREATE_OWNED] = {sizeof(struct wire_create_reply), 2, create_reply_ok},
+	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_reply), 3, create_reply_ok},
 };
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)

@@ -31,6 +31,7 @@ struct wire_request {
 		struct wire_events events;
 		struct wire_layout layout;
 		struct wire_create_image create_image; /* begins like create */
+		struct wire_create_owned create_owned; /* begins like create image */
 		struct wire_id proof;
 		struct wire_id set_files; /* id of the writer */
 		struct wire_files files;
@@ -50,7 +51,7 @@ struct wire_reply {
 		struct wire_error error;
 		struct wire_hello_reply hello;
 		struct wire_ping_reply ping;
-		struct wire_create_reply create; /* and of create image */
+		struct wire_create_reply create; /* of all four creates */
 		struct wire_publish_reply publish;
 		struct wire_attach_reply attach;
 		struct wire_wait_reply wait;

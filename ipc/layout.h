@@ -8,7 +8,7 @@
  *	header | tensors | dims (u64) | units | buckets (u32) | strings
  *
  * The image is identified by its hash, which covers every byte after the hash itself. The server checks
- * an image completely (struct layout_check) before anybody else sees it.
+ * an image completely (layout_check.h) before anybody else sees it.
  */
 #pragma once
 
@@ -60,6 +60,8 @@ struct layout_header {
 	uint32_t pad2;
 };
 static_assert(sizeof(struct layout_header) == 80, "layout_header is ABI");
+
+#define LAYOUT_HASHED_FROM (offsetof(struct layout_header, hash) + HASH_SIZE)
 
 struct layout_tensor {
 	uint64_t offset; /* in the flat range */
@@ -122,21 +124,3 @@ bool layout_name_ok(const char *name, size_t size);
 
 /* The hash of a complete image: the root of a digest tree over the bytes behind header.hash. */
 void layout_hash(const void *image, uint64_t size, uint8_t ret_hash[HASH_SIZE]);
-
-/* How an image was found to be wrong, or that it is right: in steps, for millions of tensors. */
-struct layout_check {
-	struct layout layout;
-	uint64_t end; /* end of the last tensor that was checked */
-	uint64_t n_leaves;
-	uint64_t next_leaf;
-	uint32_t next_tensor;
-	uint32_t next_unit;
-	uint32_t at; /* the tensor or unit that is wrong */
-	const char *why; /* static text, set with -EBADMSG */
-	uint8_t (*leaves)[HASH_SIZE];
-};
-
-int layout_check_init(struct layout_check *c, const void *image, uint64_t size);
-void layout_check_deinit(struct layout_check *c);
-/* Looks at about a millisecond's worth. 1: call again; 0: the image is right; -EBADMSG; -ENOMEM. */
-int layout_check_step(struct layout_check *c);

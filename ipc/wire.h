@@ -56,6 +56,8 @@ enum wire_op {
 	WIRE_JOB_LEAVE = 27,
 	WIRE_JOB_REMOVE = 28,
 	WIRE_JOB_VIEW = 29,
+	WIRE_CREATE_OWNED = 30,
+	WIRE_CREATE_IMAGE_OWNED = 31,
 	WIRE_OP_END,
 
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
@@ -85,6 +87,10 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 
 #define WIRE_FEATURE_JOBS 8u /* the server's: it answers the requests about jobs */
 #define WIRE_FEATURE_JOB_VIEW 16u /* the server's: it answers WIRE_JOB_VIEW */
+#define WIRE_FEATURE_OWNER                                                                         \
+	32u /* both ends': requests name the owner of a buffer, and the reply to attach has it */
+#define WIRE_FEATURE_COSTS 64u /* the server's: it has the list WIRE_LIST_COSTS */
+#define WIRE_FEATURE_HOLDERS 128u /* the server's: it has the list WIRE_LIST_HOLDERS */
 
 struct wire_hello {
 	uint32_t version;
@@ -198,6 +204,19 @@ static_assert(sizeof(struct wire_create_image) == 232, "wire_create_image is ABI
 
 #define WIRE_DATA_OFFSET_MAX ((uint64_t)128 << 20)
 
+/*
+ * --- create owned, create image owned: like create and create image, for a buffer that must belong to `owner`. ---
+ * The requests without an owner are for buffers of the client's user: -EPERM for another user's. A buffer that does not
+ * exist is made for the client's user alone: -ENOENT for another owner.
+ */
+struct wire_create_owned {
+	struct wire_create create;
+	uint64_t data_offset; /* like create image; 0 for create owned */
+	uint32_t owner; /* uid */
+	uint32_t pad;
+};
+static_assert(sizeof(struct wire_create_owned) == 240, "wire_create_owned is ABI");
+
 #define WIRE_BUFFER_EXCLUSIVE 1u
 #define WIRE_BUFFER_REUSABLE 2u
 #define WIRE_BUFFER_IPC 4u
@@ -262,6 +281,7 @@ struct wire_id {
 
 /* --- attach: the reply carries layout, head page and slot, all read-only --- */
 #define WIRE_ATTACH_CHECK_LAYOUT 1u /* layout_hash must match */
+#define WIRE_ATTACH_OWNER 2u /* the buffer must belong to `owner`, else -EPERM */
 
 struct wire_attach {
 	char name[WIRE_NAME_SIZE];
@@ -269,7 +289,7 @@ struct wire_attach {
 	uint64_t version; /* 0: the newest */
 	uint64_t buffer; /* id of the buffer it must still be, 0: any */
 	uint32_t flags;
-	uint32_t pad;
+	uint32_t owner; /* uid; 0 without WIRE_ATTACH_OWNER */
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 };
 static_assert(sizeof(struct wire_attach) == 232, "wire_attach is ABI");
@@ -287,7 +307,7 @@ struct wire_attach_reply {
 	uint64_t data_size;
 	uint64_t slot_size;
 	uint32_t flags;
-	uint32_t pad;
+	uint32_t uid; /* owner of the buffer, if both ends have WIRE_FEATURE_OWNER; else 0 */
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
 	struct wire_location location;
@@ -424,6 +444,8 @@ enum wire_list_kind {
 	WIRE_LIST_DEVICES = 6, /* devices for buffers; may wait for the allocator of GPU memory */
 	WIRE_LIST_JOBS =
 		7, /* all jobs, or the one with the name `name`; without administration, only the client's own */
+	WIRE_LIST_COSTS = 8, /* costs of each user to the server; likewise */
+	WIRE_LIST_HOLDERS = 9, /* users charged for memory that only readers keep; likewise */
 };
 
 #define WIRE_LIST_KNOWN                                                                            \
@@ -543,6 +565,44 @@ struct wire_user_record {
 	uint64_t limit[WIRE_CHARGE_END]; /* UINT64_MAX: none */
 };
 static_assert(sizeof(struct wire_user_record) == 104, "wire_user_record is ABI");
+
+#define WIRE_COST_SPANS 20
+#define WIRE_COST_SPAN_NS ((uint64_t)15625) /* << 7: 2 ms */
+
+/* Since the server saw the user first, or forgot it: it remembers a few hundred without a connection. */
+struct wire_cost_record {
+	uint32_t uid;
+	uint32_t pad;
+	uint64_t n_requests;
+	uint64_t loop_ns; /* of the thread that answers requests */
+	uint64_t worker_ns; /* of threads that check layouts, make memory and free it */
+	uint64_t longest_ns; /* the longest time that one connection was served without a break */
+	uint64_t held_bytes; /* memory that exists only because of the user's leases, now */
+	uint64_t checking_bytes; /* mapped for layouts being checked, now */
+	uint64_t n_refused;
+	/*
+	 * Requests that were answered at once, by the time from the read of the request to the answer: member
+	 * i counts those of at most WIRE_COST_SPAN_NS << i that are not in a member before; the last counts
+	 * all others.
+	 */
+	uint64_t answered[WIRE_COST_SPANS];
+};
+static_assert(sizeof(struct wire_cost_record) == 224, "wire_cost_record is ABI");
+
+/* A user charged for versions that only readers keep, and the one of them that it was charged for first. */
+struct wire_holder_record {
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint64_t version;
+	uint64_t since_ns; /* CLOCK_REALTIME of the user's first lease on it; 0: none is left, it is mapped without one */
+	uint64_t n_bytes; /* of all of them */
+	uint64_t limit;
+	uint32_t uid;
+	uint32_t pid; /* process of that lease; 0: none */
+	uint32_t n_versions;
+	uint32_t over; /* 1: the user gets no further lease */
+};
+static_assert(sizeof(struct wire_holder_record) == 240, "wire_holder_record is ABI");
 
 #define WIRE_DEVICE_CUDA 1u /* WIRE_MEMORY_CUDA can be made there */
 #define WIRE_DEVICE_IPC 2u /* likewise WIRE_MEMORY_CUDA_IPC */

@@ -17,6 +17,7 @@
 #include "libclient/connection/restart.h"
 #include "libclient/cuda/gpu.h"
 #include "libclient/files.h"
+#include "libclient/owner.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"
 #include "libclient/version/tensor.h"
@@ -198,6 +199,7 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 	struct client_call call = {
 		.op = WIRE_ATTACH,
 		.deadline_ns = a->deadline_ns,
+		.again = attach->flags & WIRE_ATTACH_OWNER ? owner_again : NULL,
 		.request.attach = *attach,
 	};
 	const struct wire_attach_reply *reply = &call.reply.attach;
@@ -223,6 +225,10 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 	b->is_mutable = reply->flags & WIRE_VERSION_MUTABLE;
 	memcpy(b->layout_hash, reply->layout_hash, HASH_SIZE);
 	memcpy(b->digest, reply->digest, HASH_SIZE);
+	b->uid = reply->uid;
+	b->has_uid = w->has_owners;
+	b->has_owner = attach->flags & WIRE_ATTACH_OWNER;
+	b->owner = attach->owner;
 	b->w = client_ref(w);
 	r = map_all(b, a, &call);
 	if (r == 0 && a->ret_fd)
@@ -247,6 +253,8 @@ static void buffer_become(struct weightd_buffer *b, struct weightd_buffer *n)
 	b->lease = n->lease;
 	b->version = n->version;
 	b->has_digest = n->has_digest;
+	b->uid = n->uid;
+	b->has_uid = n->has_uid;
 	b->was_evicted = false;
 	b->is_asleep = false;
 	memcpy(b->digest, n->digest, HASH_SIZE);
@@ -335,12 +343,18 @@ static int start_attaching(struct weightd *w, const char *name,
 	int r;
 
 	*ret = (struct attaching){.map_device = -1};
-	r = client_put_target(w, name, o->device, attach->name, attach->device);
+	r = owner_check_server(w, o->owner);
+	if (r == 0)
+		r = client_put_target(w, name, o->device, attach->name, attach->device);
 	if (r < 0)
 		return r;
+	if (o->owner) {
+		attach->flags = WIRE_ATTACH_OWNER;
+		attach->owner = *o->owner;
+	}
 	attach->version = o->version;
 	if (o->layout_hash) {
-		attach->flags = WIRE_ATTACH_CHECK_LAYOUT;
+		attach->flags |= WIRE_ATTACH_CHECK_LAYOUT;
 		memcpy(attach->layout_hash, o->layout_hash, HASH_SIZE);
 	}
 	if (o->timeout_ms > 0)
@@ -424,6 +438,14 @@ uint64_t weightd_buffer_version(const struct weightd_buffer *b)
 	return b->version;
 }
 
+int weightd_buffer_owner(const struct weightd_buffer *b, uint32_t *ret_uid)
+{
+	if (!b->has_uid)
+		return -EOPNOTSUPP;
+	*ret_uid = b->uid;
+	return 0;
+}
+
 const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_size)
 {
 	if (ret_size)
@@ -465,8 +487,14 @@ int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct
 
 int buffer_request_current(struct weightd_buffer *b, struct wire_attach *ret)
 {
-	*ret = (struct wire_attach){.buffer = b->id};
-	return client_put_target(b->w, b->name, b->device, ret->name, ret->device);
+	int r = owner_check_server(b->w, b->has_owner ? &b->owner : NULL);
+
+	*ret = (struct wire_attach){
+		.buffer = b->id,
+		.flags = b->has_owner ? WIRE_ATTACH_OWNER : 0,
+		.owner = b->owner,
+	};
+	return r < 0 ? r : client_put_target(b->w, b->name, b->device, ret->name, ret->device);
 }
 
 /* 1: there is another current version than the one attached. */
@@ -517,7 +545,7 @@ int buffer_swap_until(struct weightd_buffer *b, void *stream, uint64_t deadline_
 	r = buffer_request_current(b, &a.attach);
 	if (r < 0)
 		return r;
-	a.attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
+	a.attach.flags |= WIRE_ATTACH_CHECK_LAYOUT;
 	memcpy(a.attach.layout_hash, b->layout_hash, HASH_SIZE);
 	r = buffer_attach(b->w, &a, &b);
 	return r < 0 ? r : 1;

@@ -37,6 +37,10 @@ struct weightd_buffer {
 	bool is_leaving; /* detached, but a stream may still use it */
 	uint8_t layout_hash[HASH_SIZE];
 	uint8_t digest[HASH_SIZE];
+	uint32_t uid; /* owner, if the server has sent it */
+	bool has_uid;
+	bool has_owner; /* the caller demands `owner`, of later versions too */
+	uint32_t owner;
 };
 
 struct attaching {

@@ -20,6 +20,7 @@
 #include "libclient/connection/call.h"
 #include "libclient/files.h"
 #include "libclient/image/packing.h"
+#include "libclient/owner.h"
 #include "libclient/target.h"
 #include "libclient/version/difference.h"
 #include "libclient/version/layout_builder.h"
@@ -45,6 +46,7 @@ struct creation {
 	const struct writer_hooks *hooks;
 	struct client_call call; /* create, and the start of create image */
 	uint32_t flags; /* WIRE_CREATE_* as the caller has them */
+	bool has_owner; /* the caller names the owner of the buffer */
 	int layout_fd; /* of the layout to ask with */
 	bool may_be_image; /* nothing is known of the server or the buffer that forbids it */
 	uint64_t replaced; /* version of the flat form that an image follows in a layout of its own; 0: none */
@@ -146,7 +148,7 @@ static void ask_flat(struct creation *c)
 {
 	free(take_ptr(c->wr->header));
 	c->wr->header_size = 0;
-	c->call.op = WIRE_CREATE;
+	c->call.op = c->has_owner ? WIRE_CREATE_OWNED : WIRE_CREATE;
 	c->call.request.create_image.data_offset = 0;
 }
 
@@ -156,8 +158,13 @@ static void ask_image(struct creation *c, void *header, uint64_t size)
 	free(c->wr->header);
 	c->wr->header = header;
 	c->wr->header_size = size;
-	c->call.op = WIRE_CREATE_IMAGE;
+	c->call.op = c->has_owner ? WIRE_CREATE_IMAGE_OWNED : WIRE_CREATE_IMAGE;
 	c->call.request.create_image.data_offset = size;
+}
+
+static bool asks_image(const struct client_call *call)
+{
+	return call->op == WIRE_CREATE_IMAGE || call->op == WIRE_CREATE_IMAGE_OWNED;
 }
 
 /* True for a layout or a header that no file can have. */
@@ -350,7 +357,7 @@ static int keep_offset(struct creation *c)
 	cleanup(version_layout_deinit) struct version_layout newest = {0};
 	int r;
 
-	if (c->call.op != WIRE_CREATE_IMAGE || c->hooks->verbatim)
+	if (!asks_image(&c->call) || c->hooks->verbatim)
 		return 0;
 	r = look_at_newest(c, &newest);
 	if (r < 0)
@@ -414,8 +421,10 @@ static uint64_t new_cookie(void)
 /* A restart may have been that of another release. */
 static int create_again(struct weightd *w, struct client_call *call)
 {
-	if (call->op != WIRE_CREATE_IMAGE || w->has_images)
-		return 0;
+	bool has_owner = call->op == WIRE_CREATE_OWNED || call->op == WIRE_CREATE_IMAGE_OWNED;
+
+	if (!asks_image(call) || w->has_images)
+		return has_owner ? owner_again(w, call) : 0;
 	return sentence_set(&w->sentence, -ECONNABORTED,
 			    "weightd was restarted as an earlier release, whose versions are no "
 			    "files; create '%s' again",
@@ -446,7 +455,7 @@ static int ask_once(struct creation *c)
 /* True if there is something else to ask for. */
 static bool is_retried(struct creation *c, int r)
 {
-	if (r == -EMEDIUMTYPE && c->call.op == WIRE_CREATE_IMAGE) {
+	if (r == -EMEDIUMTYPE && asks_image(&c->call)) {
 		c->may_be_image = false;
 		return true;
 	}
@@ -461,6 +470,24 @@ static bool looks_first(const struct creation *c)
 				   c->wr->layout.header->alignment == LAYOUT_ALIGNMENT_MIN);
 }
 
+/*
+ * Another layout than the newest version's, before the server was asked at all. It has reasons that go first, as that the
+ * buffer belongs to another user, and accepts the layout if there is another newest version by now.
+ */
+static int ask_in_vain(struct creation *c)
+{
+	struct sentence said = c->w->sentence;
+	int r;
+
+	ask_flat(c);
+	r = unadopt_layout(c);
+	if (r == 0)
+		r = ask_once(c);
+	if (r == -EPROTOTYPE)
+		c->w->sentence = said;
+	return r;
+}
+
 static int ask_for_slot(struct creation *c)
 {
 	int r = 0;
@@ -468,6 +495,8 @@ static int ask_for_slot(struct creation *c)
 	for (unsigned i = 0; i < CHOICES_MAX; i++) {
 		if (i > 0 || looks_first(c))
 			r = choose(c);
+		if (r == -EPROTOTYPE && i == 0)
+			return ask_in_vain(c);
 		if (r < 0)
 			return r;
 		r = ask_once(c);
@@ -500,6 +529,8 @@ static int fill_request(struct creation *c, const char *name, const struct weigh
 	int r = check_options(c->w, o);
 
 	if (r == 0)
+		r = owner_check_server(c->w, o->owner);
+	if (r == 0)
 		r = client_put_target(c->w, name, o->device, create->name, create->device);
 	if (r < 0)
 		return r;
@@ -508,6 +539,8 @@ static int fill_request(struct creation *c, const char *name, const struct weigh
 	create->timeout_ms = o->pause_timeout_ms ? o->pause_timeout_ms : PAUSE_TIMEOUT_MS;
 	create->policy = (uint32_t)o->policy;
 	create->flags = c->flags = create_flags(o);
+	c->has_owner = o->owner;
+	c->call.request.create_owned.owner = o->owner ? *o->owner : 0;
 	c->may_be_image = c->w->has_images && !o->exclusive && !o->reusable &&
 			  !strcmp(create->device, "host");
 	return 0;
@@ -548,6 +581,7 @@ static int creation_run(struct creation *c, const char *name, const struct weigh
 	if (r < 0)
 		return sentence_set(&c->w->sentence, r, "the layout of '%s' cannot be made: %s",
 				    name, r == -EINVAL ? "it has no tensors" : strerror(-r));
+	ask_flat(c);
 	r = check_given_header(c, name, o);
 	if (r == 0 && o->replace)
 		files_keep(c->wr, c->call.request.create.name, c->call.request.create.device);
@@ -570,8 +604,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		.hooks = hooks,
 		.layout_fd = -1,
 		/* Providing the memory takes as long as it takes. */
-		.call = {.op = WIRE_CREATE,
-			 .timeout_ms = -1,
+		.call = {.timeout_ms = -1,
 			 .tick = hooks->tick,
 			 .userdata = hooks->userdata,
 			 .again = create_again},

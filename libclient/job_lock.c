@@ -261,7 +261,7 @@ static bool is_exiting(pid_t pid)
 	char state;
 
 	if (!f || !fgets(line, sizeof(line), f))
-		return true; /* it has ended, and was reaped */
+		return true; /* it was reaped, or there is no /proc: the caller waits for its end, and finds out */
 	fields = strrchr(line, ')'); /* the name before it may contain anything */
 	if (!fields || sscanf(fields, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2)
 		return false;

@@ -239,6 +239,26 @@ static void fill_job(void *record, void *ret)
 	};
 }
 
+static void fill_cost(void *record, void *ret)
+{
+	const struct wire_cost_record *rec = record;
+
+	*(struct weightd_cost_info *)ret = (struct weightd_cost_info){
+		.size = sizeof(struct weightd_cost_info),
+		.uid = rec->uid,
+		.n_spans = WIRE_COST_SPANS,
+		.n_requests = rec->n_requests,
+		.loop_ns = rec->loop_ns,
+		.worker_ns = rec->worker_ns,
+		.longest_ns = rec->longest_ns,
+		.held_bytes = rec->held_bytes,
+		.checking_bytes = rec->checking_bytes,
+		.n_refused = rec->n_refused,
+		.span_ns = WIRE_COST_SPAN_NS,
+		.answered = rec->answered,
+	};
+}
+
 static int by_name_and_device(const void *a, const void *b)
 {
 	const struct wire_buffer_record *x = a, *y = b;
@@ -261,6 +281,27 @@ static int by_name(const void *a, const void *b)
 	return strncmp(x->name, y->name, sizeof(x->name));
 }
 
+static void fill_holder(void *record, void *ret)
+{
+	struct wire_holder_record *rec = record;
+
+	END_STRING(rec->name);
+	END_STRING(rec->device);
+	*(struct weightd_holder_info *)ret = (struct weightd_holder_info){
+		.size = sizeof(struct weightd_holder_info),
+		.uid = rec->uid,
+		.n_versions = rec->n_versions,
+		.n_bytes = rec->n_bytes,
+		.max_bytes = rec->limit,
+		.over = rec->over,
+		.name = rec->name,
+		.device = rec->device,
+		.version = rec->version,
+		.pid = rec->pid,
+		.since_ns = rec->since_ns,
+	};
+}
+
 static const struct {
 	size_t record_size, info_size;
 	void (*fill)(void *record, void *ret);
@@ -280,7 +321,19 @@ static const struct {
 			       sizeof(struct weightd_device_info), fill_device, NULL},
 	[WIRE_LIST_JOBS] = {sizeof(struct wire_job_record), sizeof(struct weightd_job_info),
 			    fill_job, by_name},
+	[WIRE_LIST_HOLDERS] = {sizeof(struct wire_holder_record),
+			       sizeof(struct weightd_holder_info), fill_holder, NULL},
+	[WIRE_LIST_COSTS] = {sizeof(struct wire_cost_record), sizeof(struct weightd_cost_info),
+			     fill_cost, NULL},
 };
+
+/* False for a list that an earlier server does not have, and that would be empty there. */
+static bool is_answered(const struct weightd *w, enum wire_list_kind kind)
+{
+	if (kind == WIRE_LIST_COSTS)
+		return w->has_costs;
+	return kind != WIRE_LIST_HOLDERS || w->has_holders;
+}
 
 static int list_new(struct weightd *w, enum wire_list_kind kind, uint32_t flags, const char *name,
 		    const char *device, struct weightd_list **ret)
@@ -292,7 +345,7 @@ static int list_new(struct weightd *w, enum wire_list_kind kind, uint32_t flags,
 	if (!l)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
 	l->kind = kind;
-	r = list_fetch(w, kind, flags, name, device, record_size, l);
+	r = is_answered(w, kind) ? list_fetch(w, kind, flags, name, device, record_size, l) : 0;
 	if (r < 0)
 		return r;
 	l->infos = calloc(l->n + 1, info_size);
@@ -332,6 +385,16 @@ int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list 
 int weightd_list_users(struct weightd *w, struct weightd_list **ret)
 {
 	return list_new(w, WIRE_LIST_USERS, 0, NULL, NULL, ret);
+}
+
+int weightd_list_costs(struct weightd *w, struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_COSTS, 0, NULL, NULL, ret);
+}
+
+int weightd_list_holders(struct weightd *w, struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_HOLDERS, 0, NULL, NULL, ret);
 }
 
 int weightd_list_devices(struct weightd *w, bool now, struct weightd_list **ret)
@@ -377,6 +440,16 @@ const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, 
 const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, size_t i)
 {
 	return info_at(l, WIRE_LIST_USERS, i);
+}
+
+const struct weightd_cost_info *weightd_list_cost(const struct weightd_list *l, size_t i)
+{
+	return info_at(l, WIRE_LIST_COSTS, i);
+}
+
+const struct weightd_holder_info *weightd_list_holder(const struct weightd_list *l, size_t i)
+{
+	return info_at(l, WIRE_LIST_HOLDERS, i);
 }
 
 const struct weightd_device_info *weightd_list_device(const struct weightd_list *l, size_t i)

@@ -52,7 +52,7 @@ int weightd_buffer_reacquire(struct weightd_buffer *b)
 	if (r < 0)
 		return r;
 	a.attach.version = b->version;
-	a.attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
+	a.attach.flags |= WIRE_ATTACH_CHECK_LAYOUT;
 	memcpy(a.attach.layout_hash, b->layout_hash, HASH_SIZE);
 	r = buffer_attach(b->w, &a, &b);
 	if (r != -ENOENT)

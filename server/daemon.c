@@ -18,9 +18,9 @@
 #include "server/base/fault.h"
 #include "server/base/log.h"
 #include "server/buffers/buffer.h"
-#include "server/buffers/device_usage.h"
 #include "server/buffers/lost_memory.h"
 #include "server/buffers/retention.h"
+#include "server/buffers/tally.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
 #include "server/groups/writer_group.h"
@@ -88,14 +88,20 @@ static const char *socket_path(const struct server *s, const struct daemon_optio
 static int start_workers(struct daemon *d)
 {
 	struct server *s = &d->server;
-	struct worker *workers[] = {&s->worker, &s->sealer, &s->wake_worker};
+	const struct {
+		struct worker *worker;
+		unsigned n_threads;
+	} workers[] = {{&s->worker, 1}, {&s->freer, 4}, {&s->sealer, 4}, {&s->wake_worker, 2}};
 	unsigned n = 0;
 	int r = 0;
 
-	while (r == 0 && n < ARRAY_LEN(workers))
-		r = worker_init(workers[n++], &s->loop);
+	freeings_init(&s->freeings);
+	while (r == 0 && n < ARRAY_LEN(workers)) {
+		r = worker_init_threads(workers[n].worker, &s->loop, workers[n].n_threads);
+		worker_charge(workers[n++].worker, cost_worked, s);
+	}
 	if (r == 0)
-		r = client_fds_init(&d->client_fds, &s->loop, &s->quota, &s->worker);
+		r = client_fds_init(&d->client_fds, s);
 	else
 		n--;
 	if (r == 0) {
@@ -106,8 +112,18 @@ static int start_workers(struct daemon *d)
 	}
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
-		worker_deinit(workers[--n]);
+		worker_deinit(workers[--n].worker);
 	return r;
+}
+
+/* Measures the resources that users share. A manager may keep fewer descriptors than [store] max. */
+static void measure_wholes(struct server *s)
+{
+	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+
+	(void)getrlimit(RLIMIT_NOFILE, &limit); /* cannot fail for this resource */
+	quota_set_wholes(&s->quota, limit.rlim_cur,
+			 s->store.max ? s->store.max : s->config.store_max);
 }
 
 /* All that is kept must be passed to us at the next start, and clients want some too. */
@@ -176,23 +192,31 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 		.started_ns = num_now_ns(),
 		.config = *options->config,
 		.cuda = &d->cuda,
+		.layout_window = &d->layout_window,
 		.client_fds = &d->client_fds,
 		.reaper = &d->reaper,
+		.held_killer = &d->held_killer,
+		.held_changed = held_killer_start,
 		.events = &d->events,
 		.slot_ops = &slot_ops,
 	};
 	s->config.overrides = NULL;
 	s->config.n_overrides = 0;
+	s->config.names = NULL;
 	list_init(&s->sessions);
 	list_init(&s->buffers);
 	list_init(&s->removed);
+	list_init(&s->untallied);
+	list_init(&s->held);
 	list_init(&s->groups);
 	list_init(&s->removed_groups);
 	list_init(&s->waiters);
 	list_init(&s->paused_readers);
 	quota_init(&s->quota);
+	costs_init(&s->costs);
 	server_apply_config(s, options->config);
 	reaper_init(&d->reaper, s);
+	held_killer_init(&d->held_killer, s);
 	reload_init(&d->reload, s, &options->source);
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
@@ -205,6 +229,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 		log_error("cannot make an event loop: %s", strerror(-r));
 		goto fail_events;
 	}
+	turns_init(&s->turns, &s->loop, connection_serve);
 	r = catch_signals(d);
 	if (r < 0) {
 		log_error("cannot catch signals: %s", strerror(-r));
@@ -216,6 +241,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	notify_init(&s->notify, &s->loop);
 	store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
 	check_descriptor_limit(s);
+	measure_wholes(s);
 	r = take_over(d, options);
 	if (r == 0)
 		return 0;
@@ -225,6 +251,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
+	worker_deinit(&s->freer);
 fail_signals:
 	release_signals(d);
 fail_loop:
@@ -246,6 +273,7 @@ static void daemon_leave(struct server *s)
 	worker_deinit(&s->sealer);
 	cuda_deinit(s->cuda);
 	worker_deinit(&s->worker);
+	worker_deinit(&s->freer);
 	fault_point("stop-left");
 	notify_deinit(&s->notify);
 }
@@ -304,10 +332,12 @@ void daemon_deinit(struct daemon *d)
 		buffer_drop(buffer);
 	end_groups(s);
 	worker_deinit(&s->wake_worker);
-	worker_deinit(&s->sealer); /* before the worker, which frees what it ends */
+	worker_deinit(&s->sealer); /* before the freer, which frees what it ends */
 	cuda_deinit(s->cuda); /* likewise */
 	free_all(&s->removed);
 	worker_deinit(&s->worker);
+	worker_deinit(&s->freer);
+	held_killer_deinit(&d->held_killer);
 	reaper_deinit(&d->reaper);
 	notify_deinit(&s->notify);
 	nothing_stuck = client_fds_deinit(&d->client_fds);
@@ -315,9 +345,13 @@ void daemon_deinit(struct daemon *d)
 	       list_empty(&s->removed_groups) && s->n_slot_bytes == 0);
 	events_deinit(&d->events);
 	release_signals(d);
+	turns_deinit(&s->turns);
 	loop_deinit(&s->loop);
 	if (nothing_stuck)
 		quota_deinit(&s->quota);
+	config_deinit(&s->config);
+	costs_deinit(&s->costs);
+	id_index_deinit(&s->slots);
 }
 
 int daemon_run(struct daemon *d)

@@ -10,8 +10,10 @@
 #include "server/base/loop.h"
 #include "server/buffers/event.h"
 #include "server/buffers/reaper.h"
+#include "server/memory/layout_window.h"
 #include "server/reload.h"
 #include "server/requests/client_fds.h"
+#include "server/requests/held_killer.h"
 #include "server/requests/listener.h"
 #include "server/state/config.h"
 #include "server/state/server.h"
@@ -19,8 +21,10 @@
 struct daemon {
 	struct server server;
 	struct cuda cuda;
+	struct layout_window layout_window;
 	struct client_fds client_fds;
 	struct reaper reaper;
+	struct held_killer held_killer;
 	struct events events;
 	struct listener listener;
 	struct source signals;

@@ -15,6 +15,7 @@
 #include "server/restart/group_manifest.h"
 #include "server/restart/inherit.h"
 #include "server/state/audit.h"
+#include "server/state/buffer_names.h"
 #include "server/state/server.h"
 
 /* A job that is being recovered. Until all is well, the store counts nothing of it. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/socket_path.h"
 #include "server/base/headroom.h"
@@ -172,6 +173,16 @@ static int daemon_serve(struct arguments *a, struct config *config)
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+/* Readers get their own open file of each memfd, read-only, by its name there; the keeper starts this program by it. */
+static bool proc_is_there(void)
+{
+	if (access("/proc/self/fd", F_OK) == 0)
+		return true;
+	log_error("cannot serve without /proc: %s; mount it (mount -t proc proc /proc)",
+		  strerror(errno));
+	return false;
+}
+
 int main(int argc, char **argv)
 {
 	struct config config;
@@ -189,6 +200,8 @@ int main(int argc, char **argv)
 	 * fd_is_open_elsewhere(), which gives the lease back at once.
 	 */
 	(void)signal(SIGIO, SIG_IGN);
+	if (!a.check && !proc_is_there())
+		return EXIT_FAILURE;
 	if (a.keeper && !a.check)
 		return run_keeper(argc, argv);
 	if (config_load(&a.source, &config) < 0)

@@ -209,6 +209,9 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->pid = (pid_t)e->pid;
 	v->generation = e->generation;
 	v->has_digest = e->flags & MANIFEST_DIGEST;
+	/* Its readers are not back yet. */
+	v->last_reader = e->reader - 1;
+	v->orphan = e->reader;
 	recover_companions(p, e, &beside, v);
 	if (v->has_digest)
 		memcpy(v->digest, e->digest, sizeof(v->digest));

@@ -1,6 +1,7 @@
 #include "server/reload.h"
 
 #include "server/base/log.h"
+#include "server/requests/held_killer.h"
 #include "server/state/server.h"
 
 void reload_init(struct reload *r, struct server *server, const struct config_source *source)
@@ -19,6 +20,7 @@ static void reload_apply(struct reload *r)
 {
 	config_reload(&r->server->config, &r->next);
 	server_apply_config(r->server, &r->next);
+	held_killer_start(r->server);
 	config_deinit(&r->next);
 	log_info("configuration read again");
 }
@@ -42,5 +44,5 @@ void reload_start(struct reload *r)
 	if (r->running)
 		return;
 	r->running = true;
-	worker_submit(&r->server->worker, &r->job, reload_step, reload_done);
+	worker_submit(&r->server->worker, &r->job, WORKER_NOBODY, reload_step, reload_done);
 }

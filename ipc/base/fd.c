@@ -92,7 +92,11 @@ int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_f
 		return r;
 	if (fcntl(fd, F_ADD_SEALS, SEALS_FINAL | F_SEAL_SEAL) < 0)
 		return -errno;
-	return fd_reopen_readonly(fd, ret_fd);
+	r = fd_reopen_readonly(fd, ret_fd);
+	if (r != -ENOENT)
+		return r;
+	*ret_fd = take_fd(fd); /* no /proc: the seals alone have to do */
+	return 0;
 }
 
 static int fd_reopen_path(int fd, int flags, int *ret_fd)

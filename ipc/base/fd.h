@@ -26,7 +26,7 @@ int fd_write_all(int fd, const void *data, uint64_t size);
 int fd_read_all(int fd, void *ret, uint64_t size, uint64_t *ret_size);
 
 /*
- * A memfd with these bytes, sealed against every change, opened read-only. For what travels by
+ * A memfd with these bytes, sealed against every change, opened read-only if there is a /proc. For what travels by
  * descriptor because it has no fixed length.
  */
 int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_fd);

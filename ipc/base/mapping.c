@@ -13,6 +13,9 @@ int mapping_new_plain(int fd, uint64_t size, void **ret)
 {
 	void *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 
+	/* Before Linux 6.14, of a sealed file that is open for writing. Its bytes never change: a private mapping has the same. */
+	if (mapped == MAP_FAILED && errno == EPERM)
+		mapped = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (mapped == MAP_FAILED)
 		return -errno;
 	*ret = mapped;

@@ -127,6 +127,8 @@ struct cu_uuid {
 	  (cu_ptr to, const void *from, size_t size, cu_stream s))                                  \
 	X(memcpy_to_host_async, "cuMemcpyDtoHAsync_v2",                                             \
 	  (void *to, cu_ptr from, size_t size, cu_stream s))                                        \
+	X(memcpy_on_device_async, "cuMemcpyDtoDAsync_v2",                                           \
+	  (cu_ptr to, cu_ptr from, size_t size, cu_stream s))                                       \
 	X(memset8, "cuMemsetD8_v2", (cu_ptr p, uint8_t value, size_t size))                         \
 	X(memset8_async, "cuMemsetD8Async", (cu_ptr p, uint8_t value, size_t size, cu_stream s))    \
 	X(mem_create, "cuMemCreate",                                                                \

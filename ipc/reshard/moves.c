@@ -264,8 +264,7 @@ void stream_init(struct stream *s, const struct moves *m, const struct moves_lin
 	*s = (struct stream){.move = m->moves + l->first, .end = m->moves + l->first + l->n_moves};
 }
 
-/* Returns how many of the next bytes are contiguous, at most `max`, and moves the stream behind them. */
-static size_t next_piece(struct stream *s, enum moves_side side, size_t max, uint64_t *ret_offset)
+size_t stream_next(struct stream *s, enum moves_side side, size_t max, uint64_t *ret_offset)
 {
 	const struct move *m = s->move;
 	size_t size;
@@ -293,7 +292,7 @@ void stream_read(struct stream *s, enum moves_side side, const uint8_t *memory, 
 {
 	while (size > 0) {
 		uint64_t offset;
-		size_t n = next_piece(s, side, size, &offset);
+		size_t n = stream_next(s, side, size, &offset);
 
 		memcpy(to, memory + offset, n);
 		to += n;
@@ -305,7 +304,7 @@ void stream_write(struct stream *s, const uint8_t *from, uint8_t *memory, size_t
 {
 	while (size > 0) {
 		uint64_t offset;
-		size_t n = next_piece(s, MOVES_TO, size, &offset);
+		size_t n = stream_next(s, MOVES_TO, size, &offset);
 
 		memcpy(memory + offset, from, n);
 		from += n;

@@ -96,6 +96,11 @@ struct stream {
 };
 
 void stream_init(struct stream *s, const struct moves *m, const struct moves_link *l);
+/*
+ * Returns how many of the next bytes are contiguous, at most `max`, and where they are at this end; moves the stream
+ * behind them. The number is the same at both ends.
+ */
+size_t stream_next(struct stream *s, enum moves_side side, size_t max, uint64_t *ret_offset);
 /* The next `size` bytes, of which there are as many, out of the memory of one of its ends. */
 void stream_read(struct stream *s, enum moves_side side, const uint8_t *memory, uint8_t *to,
 		 size_t size);

@@ -121,7 +121,8 @@ static int give_back(struct weightd *w, enum wire_op op, const struct channel_pa
 	if (codec_decode_reply(packet->data, packet->size, header.n_fds, &reply) == 0) {
 		if (op == WIRE_ATTACH)
 			client_end(w, WIRE_DETACH, reply.attach.lease);
-		if (op == WIRE_CREATE || op == WIRE_CREATE_IMAGE)
+		if (op == WIRE_CREATE || op == WIRE_CREATE_IMAGE || op == WIRE_CREATE_OWNED ||
+		    op == WIRE_CREATE_IMAGE_OWNED)
 			client_end(w, WIRE_ABORT, reply.create.writer);
 	}
 	return sentence_set(&w->sentence, -EMFILE,

@@ -22,7 +22,10 @@ struct weightd {
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	bool has_images; /* the server announced WIRE_FEATURE_IMAGE */
 	bool has_jobs; /* the server announced WIRE_FEATURE_JOBS */
+	bool has_costs; /* ... and WIRE_FEATURE_COSTS */
+	bool has_holders; /* ... and WIRE_FEATURE_HOLDERS */
 	bool has_job_views; /* ... and WIRE_FEATURE_JOB_VIEW */
+	bool has_owners; /* ... and WIRE_FEATURE_OWNER */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* the caller has closed the connection */

@@ -52,7 +52,7 @@ static void hello_fill(struct client_call *call)
 {
 	call->op = WIRE_HELLO;
 	call->request.hello.version = WIRE_VERSION;
-	call->request.hello.features = WIRE_FEATURE_IMAGE;
+	call->request.hello.features = WIRE_FEATURE_IMAGE | WIRE_FEATURE_OWNER;
 	/* The server logs this name. A name that is too long is cut. */
 	(void)snprintf(call->request.hello.program, sizeof(call->request.hello.program), "%s",
 		       program_invocation_short_name);
@@ -65,7 +65,10 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
 	w->has_images = reply->features & WIRE_FEATURE_IMAGE;
 	w->has_jobs = reply->features & WIRE_FEATURE_JOBS;
+	w->has_costs = reply->features & WIRE_FEATURE_COSTS;
+	w->has_holders = reply->features & WIRE_FEATURE_HOLDERS;
 	w->has_job_views = reply->features & WIRE_FEATURE_JOB_VIEW;
+	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
 }
 
 int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p)

@@ -44,6 +44,7 @@ struct weightd_model_dir {
 	struct held_version *versions;
 	size_t n;
 	int self_fd;
+	const uint32_t *demanded; /* the owner of all buffers; the caller's, until they are attached */
 	mode_t mode;
 };
 
@@ -167,6 +168,7 @@ static int attach_version(struct weightd_model_dir *d, struct held_version *v)
 		.size = sizeof(options),
 		.version = v->wanted,
 		.ret_fd = &v->fd,
+		.owner = d->demanded,
 	};
 	int fd, r = weightd_attach(d->w, v->name, &options, &v->b);
 
@@ -284,11 +286,15 @@ static int check_link(const struct weightd_model_dir *d, const struct held_versi
 	if (fstat(v->fd, &here) == 0 && fstatat(d->place.fd, v->path, &there, 0) == 0 &&
 	    here.st_dev == there.st_dev && here.st_ino == there.st_ino)
 		return 0;
-	return sentence_set(
-		&d->w->sentence, -ENOLINK,
-		"%s does not lead to the weights of this process: /proc is not mounted, or shows another PID "
-		"namespace",
-		target);
+	if (access("/proc/self/fd", F_OK) < 0)
+		return sentence_set(
+			&d->w->sentence, -ENOLINK,
+			"/proc is not mounted, by which a path leads to the weights; mount it (mount -t proc "
+			"proc /proc), or write the version to a folder (weightctl save)");
+	return sentence_set(&d->w->sentence, -ENOLINK,
+			    "%s does not lead to the weights of this process: /proc shows another PID "
+			    "namespace",
+			    target);
 }
 
 static int add_weights(struct weightd_model_dir *d, const struct held_version *v, int number)
@@ -377,6 +383,7 @@ int weightd_model_dir_new(struct weightd *w, const char *const *specs, size_t n,
 		return sentence_set(&w->sentence, -EINVAL,
 				    "a model directory needs a version and a number of a descriptor");
 	d->self_fd = o.self_fd;
+	d->demanded = o.owner;
 	d->versions = calloc(n, sizeof(*d->versions));
 	if (!d->versions)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");

@@ -13,7 +13,8 @@
  *	-ENODATA	the buffer exists, but no version of it has been published
  *	-ESTALE		the buffer was removed (and perhaps created again since); a writer's bytes are lost
  *	-EACCES		the permissions of the buffer do not allow it
- *	-EPERM		only administrators may do it, or this user may own nothing
+ *	-EPERM		only administrators may do it, or this user may own nothing; or the buffer belongs to another
+ *			user than the one that the call means
  *	-EBUSY		the buffer has another writer, or its bytes are still mapped writable
  *	-ENOMEM		this machine has no room for the bytes; the sentence has the missing size
  *	-EDQUOT		a limit of the user or of the server is reached
@@ -47,6 +48,10 @@
  * weightd_rollback() to version 0) returns -ECONNABORTED if its reply was lost. The wait counts against
  * the timeout of the call. Attached bytes, their head pages and waits on them do not need the server;
  * detaching does not wait for it.
+ *
+ * Owners. The first create of a name makes its user the owner of the buffer, for good: the owner publishes in it, removes it
+ * and admits others. So a name that an attacker took first belongs to the attacker. A create is for buffers of its own user
+ * only, unless it names another owner; an attach that names an owner returns no other user's bytes.
  *
  * Threads. One thread at a time may use a connection and its objects (writers, attach and detach,
  * lists); threads that work concurrently need a connection each. Functions that only read an attached
@@ -318,6 +323,11 @@ struct weightd_attach_options {
 	 */
 	const char *const *require;
 	size_t n_require;
+	/*
+	 * Uid of the user that must own the buffer, else -EPERM; NULL: any. weightd_buffer_refresh(), _swap() and
+	 * _reacquire() demand the same of later versions. Copied. -EOPNOTSUPP: the server is older.
+	 */
+	const uint32_t *owner;
 };
 
 /*
@@ -351,6 +361,11 @@ int weightd_reap(struct weightd *w);
 const char *weightd_buffer_name(const struct weightd_buffer *b);
 /* The device as the server names it: a GPU by its UUID. */
 const char *weightd_buffer_device(const struct weightd_buffer *b);
+/*
+ * The user that owned the buffer when this version was attached. -EOPNOTSUPP: the server is older; weightd_list() has it
+ * then, too.
+ */
+int weightd_buffer_owner(const struct weightd_buffer *b, uint32_t *ret_uid);
 /* The attached version; only weightd_buffer_swap(), _reacquire() and _pause() change it. */
 uint64_t weightd_buffer_version(const struct weightd_buffer *b);
 /* Start of the bytes, and their number if `ret_size` is given. */
@@ -625,13 +640,19 @@ struct weightd_create_options {
 	 */
 	const void *header;
 	uint64_t header_size;
+	/*
+	 * Uid of the owner of the buffer, to publish in that of another user, which can remove and overwrite every version
+	 * of it. NULL: the caller's own buffer, an existing one or a new one; another user's is -EPERM. A buffer is never
+	 * made for another user: -ENOENT. Copied. -EOPNOTSUPP: the server is older, and checks no owner.
+	 */
+	const uint32_t *owner;
 };
 
 /*
  * Starts the next version of buffer `name`, and creates the buffer if it does not exist. The caller owns the writer,
  * and releases it with weightd_writer_free(). Blocks while the server provides the memory, and for readers to pause.
  * The bytes are zero; in an exclusive buffer they are the current version, in a reusable one possibly an older
- * version. -EBUSY: the buffer has another writer; -EACCES, -EPERM, -ENOMEM, -EDQUOT, -ETIMEDOUT, -ENOTRECOVERABLE.
+ * version. -EBUSY: the buffer has another writer; -EPERM: it belongs to another user (see `owner`); -EACCES, -ENOMEM, -EDQUOT, -ETIMEDOUT, -ENOTRECOVERABLE.
  *
  * A version in host memory is a safetensors file, and nothing else, if its layout can be one: a header, and behind it
  * the bytes, from weightd_location::data_offset on. A layout of weightd_layout_new(0) is packed for that: first the
@@ -712,7 +733,7 @@ int weightd_writer_verify(struct weightd_writer *wr, uint64_t first, uint64_t n)
  * continue to write and try again, unless the sentence says otherwise. -EBUSY: the sentence names the processes that
  * still map the bytes writable. The memory of exclusive and reusable buffers is not sealed: their writers are trusted.
  * -ESTALE: the bytes did not survive the server, or the buffer was removed, or it is reusable, its permissions
- * changed since create, and its memory was used before. -EALREADY.
+ * changed since create, and its memory was used before; or the buffer was given to another user since. -EALREADY.
  *
  * On a GPU the call waits for the streams first: work queued before it is part of the version; work queued later fails,
  * with its context. GPU memory is not sealed: only weightd_buffer_verify() detects a writer that keeps a writable
@@ -1028,6 +1049,7 @@ struct weightd_model_dir_options {
 	 * the links lead nowhere, or to another file. 0: links to the descriptors of this process.
 	 */
 	int self_fd;
+	const uint32_t *owner; /* uid of the user that must own all the buffers, else -EPERM; NULL: any */
 };
 
 /*
@@ -1179,6 +1201,43 @@ struct weightd_user_info {
 	uint64_t n_descriptors, max_descriptors; /* kept by the service manager */
 };
 
+/*
+ * A user charged for memory that exists only because of readers: versions that have ended, and versions beyond those that
+ * their buffer keeps. `name`, `device` and `version` are of the one that the user was charged for first.
+ */
+struct weightd_holder_info {
+	size_t size; /* size of this struct in the library */
+	uint32_t uid;
+	uint32_t n_versions;
+	uint64_t n_bytes, max_bytes;
+	bool over; /* above the limit: the user gets no further attachment */
+	const char *name;
+	const char *device;
+	uint64_t version;
+	uint32_t pid; /* process that attached it; 0: it is mapped without an attachment */
+	uint64_t since_ns; /* CLOCK_REALTIME of that attachment; 0: none */
+};
+
+/*
+ * Costs of a user to the server, since it has known the user; a server forgets one without connections in favour of
+ * others. answered[i] counts requests answered at once, by the time from the read of the request to the answer: those
+ * of at most span_ns << i that are in no member before, and in the last one all others.
+ */
+struct weightd_cost_info {
+	size_t size; /* size of this struct in the library */
+	uint32_t uid;
+	uint32_t n_spans; /* members of answered */
+	uint64_t n_requests;
+	uint64_t loop_ns; /* of the thread that answers requests */
+	uint64_t worker_ns; /* of threads that check layouts, make memory and free it */
+	uint64_t longest_ns; /* the longest time that one connection was served without a break */
+	uint64_t held_bytes; /* memory that exists only because of the user's attachments, now */
+	uint64_t checking_bytes; /* mapped for layouts that are being checked, now */
+	uint64_t n_refused; /* requests and connections, for a limit */
+	uint64_t span_ns;
+	const uint64_t *answered;
+};
+
 /* A device for buffers. */
 struct weightd_device_info {
 	size_t size; /* size of this struct in the library */
@@ -1221,6 +1280,14 @@ int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list 
 /* The use and limits of the caller's user; of all users, for administrators. */
 int weightd_list_users(struct weightd *w, struct weightd_list **ret);
 /*
+ * The users that are charged as readers; without administration, only the caller's. Empty for an earlier server, which
+ * charges no readers.
+ */
+int weightd_list_holders(struct weightd *w, struct weightd_list **ret);
+
+/* Costs of the caller's user; of all users, for administrators. Empty with an earlier server. */
+int weightd_list_costs(struct weightd *w, struct weightd_list **ret);
+/*
  * The host, then the GPUs in the order of their indices; if GPUs cannot be used, one record with the reason. Blocks
  * while the server queries the driver, for which it may have to start a program that takes some of each GPU's memory.
  * Unless `now` is set, the server returns earlier results if it has any, in which the free memory may be out of date.
@@ -1233,6 +1300,8 @@ const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list 
 const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i);
 const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, size_t i);
 const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, size_t i);
+const struct weightd_holder_info *weightd_list_holder(const struct weightd_list *l, size_t i);
+const struct weightd_cost_info *weightd_list_cost(const struct weightd_list *l, size_t i);
 const struct weightd_device_info *weightd_list_device(const struct weightd_list *l, size_t i);
 
 /* The memory of the server as a whole; an engine may size its caches by it. */

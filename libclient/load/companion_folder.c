@@ -103,21 +103,14 @@ static int companion_open(const struct companion_folder *c, const char *path)
 	return fd == -EXDEV && c->blobs_fd >= 0 ? open_blob(c, path) : fd;
 }
 
-/* The blobs beside a directory "snapshots/REVISION"; -1: it is none. */
+/* The blobs beside a directory "snapshots/REVISION"; -1: it is none. Looks at the folders: /proc, with the path, may be missing. */
 static int open_blobs(int fd)
 {
-	char link[40], path[PATH_MAX];
-	const char *revision;
-	ssize_t n;
+	struct stat parent, snapshots;
 
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = readlink(link, path, sizeof(path) - 1);
-	if (n <= 0)
-		return -1;
-	path[n] = '\0';
-	revision = strrchr(path, '/');
-	if (revision < path + strlen("/snapshots") ||
-	    memcmp(revision - strlen("/snapshots"), "/snapshots", strlen("/snapshots")) != 0)
+	if (fstatat(fd, "..", &parent, 0) < 0 ||
+	    fstatat(fd, "../../snapshots", &snapshots, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    parent.st_dev != snapshots.st_dev || parent.st_ino != snapshots.st_ino)
 		return -1;
 	return openat(fd, "../../blobs", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }

@@ -8,7 +8,22 @@
 #include "ipc/base/num.h"
 #include "libclient/train/finish.h"
 
-/* Weights, learning rates and NaN flags are complete once all ranks have handed over. */
+/* This rank has made the version: others have not, or the words of this process are older. */
+static bool is_made(const struct step *s)
+{
+	return trainer_word(&trainer_words(s->t)->param) >= s->number;
+}
+
+/* The step changes nothing, on any node. */
+static bool changes_nothing(const struct step *s)
+{
+	return plan_sums_nodes(s->t->plan) && (s->is_skipped || s->has_overflowed);
+}
+
+/*
+ * Weights, learning rates and NaN flags are complete once all ranks have handed over. Where nodes sum gradients, those of the
+ * other nodes follow.
+ */
 static int compute_run(struct step *s, const struct plan_op *op)
 {
 	struct weightd_train *t = s->t;
@@ -25,13 +40,56 @@ static int compute_run(struct step *s, const struct plan_op *op)
 		if (r < 0)
 			return r;
 	}
+	if (!plan_sums_nodes(t->plan))
+		step_init(s, &t->arena, s->number);
+	return 0;
+}
+
+static int agree_run(struct step *s, const struct plan_op *op)
+{
+	struct weightd_train *t = s->t;
+	int r;
+
+	if (!exchange_is_done(t, op, s->number))
+		step_summarize(&t->arena, s->number);
+	r = exchange_step(t, &t->place, op, s->number);
+	if (r < 0)
+		return r;
 	step_init(s, &t->arena, s->number);
 	return 0;
 }
 
 static int reduce_run(struct step *s, const struct plan_op *op)
 {
-	step_reduce(s, &s->t->arena, op->bucket);
+	/* Sums that go to other nodes at once went there before the gradients were handed over. */
+	if (!s->t->arena.staged[0])
+		step_reduce(s, &s->t->arena, op->bucket);
+	return 0;
+}
+
+/* Sums with equal weights went during backward, bucket by bucket. */
+static bool is_scattered(const struct step *s)
+{
+	return s->t->plan->overlap && !s->t->plan->sync_every && !s->update.is_weighted;
+}
+
+static int scatter_run(struct step *s, const struct plan_op *op)
+{
+	struct weightd_train *t = s->t;
+
+	if (t->arena.staged[0])
+		return 0;
+	if (op->bucket != UINT32_MAX)
+		return overlap_scatter(t, &t->place, op, s->number);
+	if (changes_nothing(s) || is_scattered(s) || exchange_is_done(t, op, s->number))
+		return 0;
+	return exchange_step(t, &t->place, op, s->number);
+}
+
+static int sum_run(struct step *s, const struct plan_op *op)
+{
+	if (!s->t->arena.staged[0] && !changes_nothing(s) && !is_made(s))
+		step_sum_nodes(s, op);
 	return 0;
 }
 
@@ -46,12 +104,18 @@ static int decide_run(struct step *s, const struct plan_op *op)
 {
 	struct weightd_train *t = s->t;
 
-	(void)op;
 	if (s->is_skipped) {
 		t->norm = NAN;
 		return 0;
 	}
 	step_measure(s, &t->arena);
+	if (op->exchange) {
+		int r = exchange_step(t, &t->place, op, s->number);
+
+		if (r < 0)
+			return r;
+		step_add_norms(s);
+	}
 	for (uint32_t rank = 0; rank < t->plan->n_ranks; rank++) {
 		struct wait_reason reason = {.rank = rank,
 					     .step = s->number,
@@ -74,6 +138,22 @@ static int update_run(struct step *s, const struct plan_op *op)
 	(void)op;
 	step_update(s, &s->t->arena);
 	return 0;
+}
+
+/* REDUCED is read whole: by updates of all elements. */
+static int gather_run(struct step *s, const struct plan_op *op)
+{
+	struct weightd_train *t = s->t;
+	int r;
+
+	if (changes_nothing(s))
+		return 0;
+	r = exchange_step(t, &t->place, op, s->number);
+	if (r < 0)
+		return r;
+	if (!is_made(s))
+		step_spread(s, op);
+	return op->from == WEIGHTD_KIND_REDUCED ? exchange_wait(t, op, s->number) : 0;
 }
 
 /*
@@ -119,9 +199,27 @@ static int commit_run(struct step *s, const struct plan_op *op)
 	return 0;
 }
 
+/* The passes of the caller asked for it, and are over. */
+static int asked_run(struct step *s, const struct plan_op *op)
+{
+	(void)s;
+	(void)op;
+	return 0;
+}
+
 static int (*const op_run[])(struct step *s, const struct plan_op *op) = {
-	[PLAN_COMPUTE] = compute_run, [PLAN_REDUCE] = reduce_run, [PLAN_DECIDE] = decide_run,
-	[PLAN_UPDATE] = update_run,   [PLAN_COMMIT] = commit_run,
+	[PLAN_COMPUTE] = compute_run,
+	[PLAN_AGREE] = agree_run,
+	[PLAN_REDUCE] = reduce_run,
+	[PLAN_SCATTER] = scatter_run,
+	[PLAN_SUM] = sum_run,
+	[PLAN_DECIDE] = decide_run,
+	[PLAN_UPDATE] = update_run,
+	[PLAN_GATHER] = gather_run,
+	[PLAN_COMMIT] = commit_run,
+	[PLAN_FETCH] = asked_run,
+	[PLAN_SCATTER_REPLICAS] = asked_run,
+	[PLAN_GATHER_REPLICAS] = asked_run,
 };
 
 static int step_walk(struct weightd_train *t, uint64_t number, uint64_t until)
@@ -130,7 +228,7 @@ static int step_walk(struct weightd_train *t, uint64_t number, uint64_t until)
 
 	for (uint32_t i = 0; i < t->plan->n_ops; i++) {
 		const struct plan_op *op = &t->plan->ops[i];
-		int r = op_run[op->type](&s, op);
+		int r = number % op->every == 0 ? op_run[op->type](&s, op) : 0;
 
 		if (r < 0)
 			return r;

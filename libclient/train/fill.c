@@ -10,6 +10,7 @@
 #include "ipc/base/num.h"
 #include "libclient/train/optimizer.h"
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/plan/spread.h"
 #include "libclient/train/trainer.h"
 
 static const enum weightd_kind kinds[] = {WEIGHTD_KIND_PARAM, WEIGHTD_KIND_MASTER,
@@ -79,6 +80,26 @@ static int fill_params(struct weightd_train *t, const struct weightd_train_tenso
 	return 0;
 }
 
+/* The originals of parts that other nodes update have no MASTER here: see write.c. */
+static int fill_spread(struct weightd_train *t, struct plan_interval elements, const float *data)
+{
+	const struct weightd_plan *p = t->plan;
+	float *own = (float *)(void *)range_open(t, WEIGHTD_KIND_MASTER, 0);
+
+	if (!own)
+		return -ENOMEM;
+	for (uint32_t node = 0; node < p->n_nodes; node++) {
+		struct spread parts = spread_of_node(p, node, elements);
+		float *to = node == t->arena.node ? own : t->arena.received[node];
+		struct plan_piece part;
+
+		while (spread_next(&parts, &part))
+			memcpy(to + part.at, data + (part.interval.begin - elements.begin),
+			       (part.interval.end - part.interval.begin) * sizeof(float));
+	}
+	return 0;
+}
+
 /* MASTER, where there is one: each rank has its own where it updates everything. */
 static int fill_masters(struct weightd_train *t, const struct weightd_train_tensor *tensor,
 			const void *data)
@@ -98,6 +119,17 @@ static int fill_masters(struct weightd_train *t, const struct weightd_train_tens
 	return 0;
 }
 
+/* Each node takes what it needs from there. */
+static int fill_flat(struct weightd_train *t, struct plan_interval elements, const void *data)
+{
+	int r = values_allocate(t);
+
+	if (!r)
+		memcpy(t->values.flat + elements.begin, data,
+		       (elements.end - elements.begin) * sizeof(float));
+	return r;
+}
+
 int fill_param(struct weightd_train *t, uint32_t tensor, const void *data)
 {
 	const struct weightd_train_tensor *filled = &t->plan->tensors[tensor];
@@ -106,6 +138,10 @@ int fill_param(struct weightd_train *t, uint32_t tensor, const void *data)
 
 	if (!filled->n_bytes)
 		return 0; /* `data` may be NULL */
+	if (t->arena.node)
+		return 0; /* node 0's values count, and come from there */
+	if (values_are_pooled(t->plan) && !filled->frozen)
+		return fill_flat(t, plan_elements(t->plan, filled), data);
 	if (filled->frozen) {
 		frozen = range_open(t, WEIGHTD_KIND_FROZEN, 0);
 		if (!frozen)
@@ -113,7 +149,9 @@ int fill_param(struct weightd_train *t, uint32_t tensor, const void *data)
 		memcpy(frozen + filled->offset, data, filled->n_bytes);
 		return 0;
 	}
-	r = fill_masters(t, filled, data);
+	r = plan_has_master(t->plan) && plan_shards_state(t->plan)
+		    ? fill_spread(t, plan_elements(t->plan, filled), data)
+		    : fill_masters(t, filled, data);
 	return r < 0 ? r : fill_params(t, filled, data);
 }
 
@@ -165,7 +203,12 @@ static int check_fill(const struct weightd_train *t, uint32_t tensor)
 
 bool weightd_train_is_empty(const struct weightd_train *t)
 {
-	return !trainer_word(&arena_head(&t->arena)->filled);
+	uint64_t sent = control_exchange(0, control_values(0, CONTROL_SENT));
+
+	if (trainer_word(&arena_head(&t->arena)->filled))
+		return false;
+	/* Until then values are in the process of rank 0 alone. */
+	return !values_are_pooled(t->plan) || trainer_word(&arena_rank(&t->arena, 0)->line) < sent;
 }
 
 int weightd_train_fill(struct weightd_train *t, uint32_t tensor, const void *data)

@@ -99,6 +99,11 @@ const struct weightd_plan *weightd_train_status_plan(const struct weightd_train_
 	return s->plan;
 }
 
+uint32_t weightd_train_status_n_ranks(const struct weightd_train_status *s)
+{
+	return s->plan->n_ranks;
+}
+
 int weightd_train_status_rank(const struct weightd_train_status *s, uint32_t rank,
 			      struct weightd_rank_status *ret)
 {

@@ -12,12 +12,12 @@
 
 struct journal_step; /* scalars of the step for each group, and the source of gradients; see optimizer.h */
 
-/* Elements of the range that the rank of this arena updates, which the update of `step` has yet to compute. */
-uint64_t journal_left(const struct arena *a, uint32_t rank, uint64_t step);
+/* Places that the rank of this arena updates, which the update of `step` has yet to compute. */
+struct plan_interval journal_rest(const struct arena *a, uint32_t rank, uint64_t step);
 
 /*
  * Updates what `rank` (of `a`, which is its arena or a borrowed one) has left to do in `step`, from its journal word on,
- * and leaves the word behind the last block. Idempotent, except in a plan without a journal.
+ * and leaves the word behind the last block. Idempotent; in a plan without a journal once it has returned.
  */
 void journal_update(const struct arena *a, uint32_t rank, uint64_t step,
 		    const struct journal_step *s);

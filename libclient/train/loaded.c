@@ -15,9 +15,33 @@ uint64_t loaded_open(struct weightd_train *t)
 	/* Rank 0 was killed while it set the words. */
 	if (trainer_word(&arena_head(&t->arena)->filled) < trainer_word(&words->loaded))
 		step = 0;
-	else if (step == 0)
+	else if (step == 0 && t->plan->n_nodes == 1)
 		wait_publish(&words->loaded, 0);
 	return step;
+}
+
+void loaded_keep(struct weightd_train *t)
+{
+	struct control_rank *words = trainer_words(t);
+
+	words->n_skipped[0] = words->n_skipped[1] = t->loaded.n_skipped;
+	words->scales[0] = words->scales[1] = t->loaded.scale;
+	wait_publish(&words->loaded, control_loaded(t->loaded.step));
+}
+
+int loaded_find(struct weightd_train *t)
+{
+	struct control_rank *words = trainer_words(t);
+	uint64_t word = trainer_word(&words->loaded);
+
+	if (!word || t->loaded.is_there || t->step)
+		return 0;
+	t->loaded = (struct trainer_loaded){.is_there = true,
+					    .step = control_loaded_step(word),
+					    .n_skipped = words->n_skipped[0],
+					    .scale = words->scales[0]};
+	saved_read_buffers(t, t->loaded.step);
+	return 1;
 }
 
 static int wait_for_all(struct weightd_train *t)
@@ -54,6 +78,8 @@ static void set_words(struct weightd_train *t)
 
 		words->n_skipped[0] = words->n_skipped[1] = t->loaded.n_skipped;
 		words->scales[0] = words->scales[1] = t->loaded.scale;
+		wait_publish_max(&words->line,
+				 control_exchange(step, control_values(0, CONTROL_SEND)));
 		wait_publish(&words->norm_step, step);
 		wait_publish(&words->param, step);
 		wait_publish(&words->grad, step);
@@ -74,7 +100,9 @@ int loaded_settle(struct weightd_train *t)
 	r = t->arena.rank == 0 ? wait_for_all(t) : wait_for(&t->place, filled, word, &reason);
 	t->place.is_starting = !t->is_begun;
 	if (r < 0) {
-		wait_publish(loaded, 0);
+		/* Several nodes: the others do not send it again. */
+		if (t->plan->n_nodes == 1 || r == -EPROTOTYPE)
+			wait_publish(loaded, 0);
 		return r;
 	}
 	if (t->arena.rank == 0) {

@@ -62,19 +62,20 @@ void optimizer_begin(struct journal_step *s, const struct weightd_plan *plan, co
 	}
 }
 
-void optimizer_weigh(struct journal_step *s, const double *weights, uint32_t n)
+void optimizer_weigh(struct journal_step *s, const double *weights, uint32_t n_all, uint32_t first,
+		     uint32_t n)
 {
 	double sum = 0;
 
 	s->n_grads = n;
 	s->is_weighted = false;
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n_all; i++) {
 		sum += weights[i];
 		s->is_weighted |= weights[i] != weights[0];
 	}
-	s->scale = s->is_weighted ? 1 : 1 / (float)n;
+	s->scale = s->is_weighted ? 1 : 1 / (float)n_all;
 	for (uint32_t i = 0; s->is_weighted && i < n; i++)
-		s->weights[i] = (float)(weights[i] / sum);
+		s->weights[i] = (float)(weights[first + i] / sum);
 }
 
 void optimizer_run(const struct journal_step *s, uint32_t group, uint64_t first,

@@ -17,8 +17,12 @@ struct journal_step {
 		struct kernel_adam adam;
 		struct kernel_sgd sgd;
 	} groups[PLAN_GROUPS_MAX];
-	/* Gradients from element 0 of the flat range on: GRAD of each rank, or REDUCED. */
+	/*
+	 * Gradients from element 0 of the flat range on: GRAD of each rank, or REDUCED. `by_place`: from place 0 on, of the
+	 * sums over nodes in RECEIVED.
+	 */
 	const void *grads[KERNEL_RANKS_MAX];
+	bool by_place;
 	enum kernel_type grad_type;
 	float weights[KERNEL_RANKS_MAX];
 	bool is_weighted;
@@ -37,12 +41,13 @@ void optimizer_begin(struct journal_step *s, const struct weightd_plan *plan, co
 /* The kernels' name of an element type of PARAM or GRAD. */
 enum kernel_type optimizer_type(enum weightd_dtype dtype);
 
-/* Updates a range of one group: `s->grads` from element `first` on, `n` elements of `state`. */
+/* Updates a range of one group: `s->grads` from element, or place, `first` on, `n` elements of `state`. */
 void optimizer_run(const struct journal_step *s, uint32_t group, uint64_t first,
 		   const struct kernel_state *state, size_t n);
 
 /*
- * Sets how gradients of n ranks become the mean: equal weights scale the sum by 1 / n, others multiply each gradient with
- * its part of the weights. All 0 is equal.
+ * Sets how gradients of n_all ranks become the mean: equal weights scale the sum by 1 / n_all, others multiply each gradient
+ * with its part of the weights. All 0 is equal. The gradients here are those of `n` ranks from `first` on.
  */
-void optimizer_weigh(struct journal_step *s, const double *weights, uint32_t n);
+void optimizer_weigh(struct journal_step *s, const double *weights, uint32_t n_all, uint32_t first,
+		     uint32_t n);

@@ -15,9 +15,6 @@
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/step.h"
 
-/* Until this rank has handed over everything, others are not late. */
-#define PATIENT_MS WAIT_TICK_MS
-
 #define OVERLAP_ENDS 1 /* the trainer is being freed */
 
 static bool bucket_is_ours(const struct weightd_train *t, uint32_t bucket, uint64_t step)
@@ -39,10 +36,9 @@ static int wait_for_own(struct weightd_train *t, uint32_t bucket, uint64_t step)
 	return r;
 }
 
-static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucket, uint64_t step,
-			  int deadline_ms)
+/* Others are not late until this rank has handed over everything. */
+static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucket, uint64_t step)
 {
-	struct overlap *o = &t->overlap;
 	struct wait_reason reason = {.rank = rank,
 				     .step = step,
 				     .topic = CONTROL_GRADIENTS,
@@ -50,55 +46,73 @@ static int wait_for_other(struct weightd_train *t, uint32_t rank, uint32_t bucke
 				     .elements = t->plan->buckets[bucket],
 				     .for_successor = true};
 
-	for (;;) {
-		bool is_complete, ends;
-		int r;
-
-		pthread_mutex_lock(&o->lock);
-		is_complete = o->is_complete;
-		ends = o->ends;
-		pthread_mutex_unlock(&o->lock);
-		if (ends)
-			return OVERLAP_ENDS;
-		o->place.deadline_ms = is_complete ? deadline_ms : PATIENT_MS;
-		r = wait_for(&o->place, &arena_bucket(&t->arena, rank, bucket)->grad, step, &reason);
-		if (r != -ETIMEDOUT || is_complete)
-			return r;
-	}
+	return wait_for(&t->overlap.place, &arena_bucket(&t->arena, rank, bucket)->grad, step,
+			&reason);
 }
 
-static int sum_step(struct weightd_train *t, uint64_t step, int deadline_ms)
+void overlap_sum_bucket(struct weightd_train *t, struct touched *touched, uint32_t bucket,
+			uint64_t step)
 {
 	const struct arena *a = &t->arena;
+	struct control_word *reduced = &arena_bucket(a, a->rank, bucket)->reduced;
 	struct journal_step sums;
 
-	optimizer_weigh(&sums, (const double[WEIGHTD_RANKS_MAX]){0}, t->plan->n_ranks);
+	if (trainer_word(reduced) >= 2 * step - 1)
+		return;
+	step_weigh_equally(&sums, t->plan);
 	step_set_grads(&sums, a, step);
-	for (uint32_t bucket = 0; bucket < t->plan->n_buckets; bucket++) {
-		struct control_word *reduced = &arena_bucket(a, a->rank, bucket)->reduced;
-		int r;
+	/* A rank that handed over the bucket early has gradients for all of it. */
+	sums.touched = touched_find(touched, a, step);
+	step_sum_bucket(t, &sums, a, bucket);
+	wait_publish(reduced, 2 * step - 1);
+}
 
-		if (trainer_word(reduced) >= 2 * step - 1)
-			continue;
-		r = wait_for_own(t, bucket, step);
-		for (uint32_t rank = 0; !r && rank < t->plan->n_ranks; rank++)
+int overlap_scatter(struct weightd_train *t, struct wait_place *place, const struct plan_op *op,
+		    uint64_t step)
+{
+	if (exchange_is_done(t, op, step))
+		return 0;
+	overlap_sum_bucket(t, &t->touched, op->bucket, step);
+	return exchange_step(t, place, op, step);
+}
+
+/*
+ * Other nodes are not late before this rank has handed over everything. An engine of the caller knows no patience, and nothing
+ * ends its exchanges: they are left to the caller's thread.
+ */
+static int scatter_bucket(struct weightd_train *t, uint32_t bucket, uint64_t step)
+{
+	if (!plan_sums_nodes(t->plan) || !link_can_reconnect(&t->exchange.link))
+		return 0;
+	return overlap_scatter(t, &t->overlap.place, plan_scatter(t->plan, bucket), step);
+}
+
+static int sum_step(struct weightd_train *t, uint64_t step)
+{
+	const struct arena *a = &t->arena;
+	int r = 0;
+
+	for (uint32_t bucket = 0; !r && bucket < t->plan->n_buckets; bucket++) {
+		bool is_summed = trainer_word(&arena_bucket(a, a->rank, bucket)->reduced) >=
+				 2 * step - 1;
+
+		if (!is_summed)
+			r = wait_for_own(t, bucket, step);
+		for (uint32_t rank = 0; !r && !is_summed && rank < t->plan->n_ranks; rank++)
 			if (rank != a->rank)
-				r = wait_for_other(t, rank, bucket, step, deadline_ms);
-		if (r)
-			return r;
-		/* A rank that handed over the bucket early has gradients for all of it. */
-		sums.touched = touched_find(&t->overlap.touched, a, step);
-		step_sum_bucket(t, &sums, a, bucket);
-		wait_publish(reduced, 2 * step - 1);
+				r = wait_for_other(t, rank, bucket, step);
+		if (!r)
+			overlap_sum_bucket(t, &t->overlap.touched, bucket, step);
+		if (!r)
+			r = scatter_bucket(t, bucket, step);
 	}
-	return 0;
+	return r;
 }
 
 static void *overlap_main(void *data)
 {
 	struct weightd_train *t = data;
 	struct overlap *o = &t->overlap;
-	int deadline_ms = o->place.deadline_ms;
 
 	pthread_mutex_lock(&o->lock);
 	while (!o->ends) {
@@ -110,11 +124,12 @@ static void *overlap_main(void *data)
 			continue;
 		}
 		pthread_mutex_unlock(&o->lock);
-		r = sum_step(t, step, deadline_ms);
+		r = plan_pools_grads(t->plan) ? queue_serve(t, step) : sum_step(t, step);
 		pthread_mutex_lock(&o->lock);
 		o->r = r;
 		o->error = r < 0 ? strdup(weightd_train_error()) : NULL;
 		wait_publish(&o->done, step);
+		queue_changed(t);
 	}
 	pthread_mutex_unlock(&o->lock);
 	return NULL;
@@ -140,6 +155,12 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 
 	if (!t->plan->overlap || !t->plan->n_buckets)
 		return 0;
+	pthread_mutex_init(&o->lock, NULL);
+	pthread_cond_init(&o->changed, NULL);
+	o->has_lock = true;
+	/* An engine of the caller is used on its thread alone, and gradients in a pool cannot wait for the update. */
+	if (plan_pools_grads(t->plan) && !link_can_reconnect(&t->exchange.link))
+		return 0;
 	r = touched_init(&o->touched, t->plan);
 	if (r < 0)
 		return r;
@@ -147,14 +168,14 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 	o->place.spins = false; /* backward has the CPU */
 	o->place.lane = &t->status.thread;
 	o->place.is_interruptible = o->place.asks_server = false; /* the caller's thread does */
-	pthread_mutex_init(&o->lock, NULL);
-	pthread_cond_init(&o->changed, NULL);
+	if (plan_shards_params(t->plan)) {
+		o->place.serve = exchange_serve;
+		o->place.serve_data = t;
+	}
 	o->step = t->step;
 	atomic_store(&o->done.value, t->step);
 	r = thread_start(t);
 	if (r) {
-		pthread_cond_destroy(&o->changed);
-		pthread_mutex_destroy(&o->lock);
 		touched_deinit(&o->touched);
 		return train_fail(-r, "cannot start the thread that sums gradients: %s",
 				  strerror(r));
@@ -163,20 +184,27 @@ int overlap_init(struct weightd_train *t, const struct wait_place *place)
 	return 0;
 }
 
-void overlap_deinit(struct weightd_train *t)
+static void thread_end(struct overlap *o)
 {
-	struct overlap *o = &t->overlap;
-
-	if (!o->is_running)
-		return;
 	o->place.is_cancelled = true;
 	pthread_mutex_lock(&o->lock);
 	o->ends = true;
 	pthread_cond_broadcast(&o->changed);
 	pthread_mutex_unlock(&o->lock);
 	pthread_join(o->thread, NULL);
-	free(o->error);
 	touched_deinit(&o->touched);
+}
+
+void overlap_deinit(struct weightd_train *t)
+{
+	struct overlap *o = &t->overlap;
+
+	if (o->is_running)
+		thread_end(o);
+	if (!o->has_lock)
+		return;
+	free(o->error);
+	queue_deinit(&o->queue);
 	pthread_cond_destroy(&o->changed);
 	pthread_mutex_destroy(&o->lock);
 }
@@ -193,6 +221,7 @@ void overlap_begin(struct weightd_train *t, uint64_t step)
 		o->place.pids[rank] = t->place.pids[rank];
 	o->step = step;
 	o->is_complete = false;
+	o->place.is_patient = true;
 	pthread_cond_broadcast(&o->changed);
 	pthread_mutex_unlock(&o->lock);
 }
@@ -211,20 +240,27 @@ void overlap_notify(struct weightd_train *t)
 int overlap_end(struct weightd_train *t, uint64_t step)
 {
 	struct overlap *o = &t->overlap;
-	cleanup(freep) char *error = NULL;
 	int r;
 
 	if (!o->is_running)
 		return 0;
 	pthread_mutex_lock(&o->lock);
 	o->is_complete = true;
+	o->place.is_patient = false;
 	pthread_cond_broadcast(&o->changed);
 	pthread_mutex_unlock(&o->lock);
 	status_begin_sums(&t->status);
-	r = wait_for_thread(&t->place, &o->done, step, "sum gradients");
+	r = wait_for_thread(&t->place, &o->done, step, "sum gradients", NULL, NULL);
 	status_end_sums(&t->status);
-	if (r < 0)
-		return r;
+	return r < 0 ? r : overlap_failure(t);
+}
+
+int overlap_failure(struct weightd_train *t)
+{
+	struct overlap *o = &t->overlap;
+	cleanup(freep) char *error = NULL;
+	int r;
+
 	pthread_mutex_lock(&o->lock);
 	r = o->r;
 	o->r = 0;

@@ -1,8 +1,10 @@
 /*
  * Overlap
  *
- * A thread of a two-phase plan that sums buckets during backward, as soon as all ranks have handed them over. It takes
- * all weights to be equal: they are known only at the end, and if they are not, the executor sums again.
+ * A thread of a two-phase plan that sums buckets during backward, as soon as all ranks have handed them over. It takes all
+ * weights to be equal: they are known only at the end, and if they are not, the executor sums again. With several nodes it
+ * exchanges the sums, unless by an engine of the caller: the executor does so, in the update. In a plan that pools gradients it
+ * does what is in the queue.
  */
 #pragma once
 
@@ -11,12 +13,15 @@
 #include <stdint.h>
 
 #include "libclient/train/engine/wait.h"
+#include "libclient/train/queue.h"
 #include "libclient/train/touched.h"
 
+struct plan_op;
 struct weightd_train;
 
 struct overlap {
 	bool is_running;
+	bool has_lock; /* plans with overlap, also without a thread */
 	pthread_t thread;
 	struct control_word done; /* the step that the thread is done with, for better or worse */
 	struct wait_place place; /* the thread's */
@@ -29,6 +34,7 @@ struct overlap {
 	bool ends;
 	int r; /* of that step */
 	char *error; /* its sentence, or NULL */
+	struct queue queue; /* plans that pool gradients */
 };
 
 /* Starts the thread, where the plan asks for one. It waits for others as `place` does, and never spins. */
@@ -44,3 +50,16 @@ void overlap_notify(struct weightd_train *t);
  * the executor does what is left. -EINTR: call it again.
  */
 int overlap_end(struct weightd_train *t, uint64_t step);
+/* The failure of the thread in its step, once; 0: there is none. */
+int overlap_failure(struct weightd_train *t);
+
+/* The sum with equal weights, unless it is made. All ranks of the node have handed over the bucket. */
+void overlap_sum_bucket(struct weightd_train *t, struct touched *touched, uint32_t bucket,
+			uint64_t step);
+
+/*
+ * The SCATTER of one bucket, which all ranks of the node have handed over, in a step: sums it first, unless that is done.
+ * Several nodes: the thread does it during backward, and the executor what the thread did not.
+ */
+int overlap_scatter(struct weightd_train *t, struct wait_place *place, const struct plan_op *op,
+		    uint64_t step);

@@ -49,11 +49,18 @@ void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64
 	saved->max_norm = u->max_norm;
 	memcpy(saved->lr, u->lr, t->plan->n_groups * sizeof(*saved->lr));
 	saved->has_nan = u->has_loss && isnan(u->loss);
+	saved->n_asked = units_asked(t);
 	if (u->state_size)
 		memcpy(saved + 1, u->state, u->state_size);
 	saved_write_buffers(t, step);
 	save_unused(t->plan, u, saved);
 	__atomic_store_n(&saved->step, step, __ATOMIC_RELEASE);
+}
+
+void saved_read_buffers(struct weightd_train *t, uint64_t step)
+{
+	if (t->buffers)
+		memcpy(t->buffers, buffers_at(t, step), t->plan->buffer_size);
 }
 
 int saved_restore(struct weightd_train *t, uint64_t step)
@@ -67,7 +74,6 @@ int saved_restore(struct weightd_train *t, uint64_t step)
 				  "the journal of job '%s' was overwritten: it has no state of "
 				  "rank %u in step %" PRIu64 "; remove the job and start a new job",
 				  weightd_job_name(t->arena.job), t->arena.rank, step);
-	if (t->buffers)
-		memcpy(t->buffers, buffers_at(t, step), t->plan->buffer_size);
+	saved_read_buffers(t, step);
 	return 0;
 }

@@ -17,6 +17,8 @@ void saved_write(struct weightd_train *t, const struct weightd_update *u, uint64
 
 /* The buffers alone, between steps: those of a step that was handed over change. */
 void saved_write_buffers(const struct weightd_train *t, uint64_t step);
+/* Gives the caller's buffers the values that were saved so. */
+void saved_read_buffers(struct weightd_train *t, uint64_t step);
 
 /* Gives the caller's buffers the values of a step that was handed over. -EUCLEAN, with a sentence. */
 int saved_restore(struct weightd_train *t, uint64_t step);

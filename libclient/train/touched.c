@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "libclient/train/plan/sentence.h"
 
@@ -21,32 +22,82 @@ uint8_t *touched_bitmap(const struct weightd_plan *p, struct control_saved *save
 	return (uint8_t *)(saved + 1) + p->state_size;
 }
 
-/* The slot may be written at this moment: its step is written last. */
-static bool is_saved(const struct control_saved *saved, uint64_t step)
+double *touched_weights(struct control_summary *summary)
 {
-	return __atomic_load_n(&saved->step, __ATOMIC_ACQUIRE) == step;
+	return (double *)(void *)(summary + 1);
 }
 
-static bool lacks_any(const struct arena *a, uint64_t step)
+uint8_t *touched_summary_bitmap(const struct weightd_plan *p, struct control_summary *summary)
 {
-	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++) {
-		const struct control_saved *saved = arena_saved(a, rank, step);
+	return (uint8_t *)(touched_weights(summary) + p->n_ranks);
+}
 
-		if (!is_saved(saved, step) || !saved->n_unused)
+/* Parameters that a rank has no gradient of, or all ranks of a node. */
+struct unused {
+	uint32_t n;
+	const uint8_t *bits; /* by tensor */
+};
+
+/* A slot may be written at this moment: its step is written last. */
+static bool is_written(const uint64_t *slot_step, uint64_t step)
+{
+	return __atomic_load_n(slot_step, __ATOMIC_ACQUIRE) == step;
+}
+
+static struct unused unused_of_rank(const struct arena *a, uint64_t step, uint32_t rank)
+{
+	struct control_saved *saved = arena_saved(a, rank, step);
+
+	if (!is_written(&saved->step, step))
+		return (struct unused){0};
+	return (struct unused){saved->n_unused, touched_bitmap(a->plan, saved)};
+}
+
+static struct unused unused_of_node(const struct arena *a, uint64_t step, uint32_t node)
+{
+	struct control_summary *summary = arena_summary(a, step, node);
+
+	if (!is_written(&summary->step, step))
+		return (struct unused){0};
+	return (struct unused){summary->n_unused, touched_summary_bitmap(a->plan, summary)};
+}
+
+static bool lacks(const struct unused *unused, uint32_t tensor)
+{
+	return unused->n && unused->bits[tensor / 8] >> tensor % 8 & 1;
+}
+
+/* The parameters that none of them has a gradient of. */
+static bool all_lack(const struct unused *all, uint32_t n, uint32_t tensor)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (!lacks(&all[i], tensor))
 			return false;
-	}
 	return true;
 }
 
-static bool is_unused(const struct arena *a, uint64_t step, uint32_t tensor)
+static bool all_lack_some(const struct unused *all, uint32_t n)
 {
-	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++) {
-		const uint8_t *bits = touched_bitmap(a->plan, arena_saved(a, rank, step));
-
-		if (!(bits[tensor / 8] >> tensor % 8 & 1))
+	for (uint32_t i = 0; i < n; i++)
+		if (!all[i].n)
 			return false;
-	}
 	return true;
+}
+
+uint32_t touched_summarize(const struct arena *a, uint64_t step, uint8_t *ret_bits)
+{
+	struct unused all[WEIGHTD_RANKS_MAX];
+	uint32_t n = 0;
+
+	for (uint32_t rank = 0; rank < a->plan->n_ranks; rank++)
+		all[rank] = unused_of_rank(a, step, rank);
+	memset(ret_bits, 0, (a->plan->n_tensors + 7) / 8);
+	for (uint32_t i = 0; i < a->plan->n_tensors; i++)
+		if (plan_is_trained(&a->plan->tensors[i]) && all_lack(all, a->plan->n_ranks, i)) {
+			ret_bits[i / 8] |= (uint8_t)(1 << i % 8);
+			n++;
+		}
+	return n;
 }
 
 /* Padding belongs to the tensor before it. */
@@ -74,11 +125,17 @@ static void append(struct touched *t, struct plan_interval interval)
 
 const struct touched *touched_find(struct touched *t, const struct arena *a, uint64_t step)
 {
-	if (!lacks_any(a, step))
+	bool sums_nodes = plan_sums_nodes(a->plan);
+	uint32_t n = sums_nodes ? a->plan->n_nodes : a->plan->n_ranks;
+	struct unused all[WEIGHTD_RANKS_MAX];
+
+	for (uint32_t i = 0; i < n; i++)
+		all[i] = sums_nodes ? unused_of_node(a, step, i) : unused_of_rank(a, step, i);
+	if (!all_lack_some(all, n))
 		return NULL;
 	t->n = 0;
 	for (uint32_t i = 0; i < a->plan->n_tensors; i++)
-		if (plan_is_trained(&a->plan->tensors[i]) && !is_unused(a, step, i))
+		if (plan_is_trained(&a->plan->tensors[i]) && !all_lack(all, n, i))
 			append(t, tensor_interval(a->plan, i));
 	return t;
 }
@@ -124,4 +181,16 @@ uint64_t touched_count(const struct touched *t, struct plan_interval within)
 	     part = touched_next(t, within, part))
 		n += part.end - part.begin;
 	return n;
+}
+
+struct touched_parts touched_parts_of(const struct touched *t, const struct plan_pieces *pieces,
+				      uint32_t bucket)
+{
+	struct touched_parts w = touched_parts(t, pieces);
+
+	if (bucket == UINT32_MAX)
+		return w;
+	w.piece = plan_piece_of(pieces, bucket);
+	w.end = w.piece ? w.piece + 1 : NULL;
+	return w;
 }

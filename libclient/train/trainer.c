@@ -27,21 +27,6 @@
 
 CLEANUP_POINTER(struct weightd_train, weightd_train_free);
 
-int trainer_check(const struct weightd_train *t)
-{
-	if (t->pid == getpid())
-		return 0;
-	return train_fail(-ECHILD,
-			  "the trainer belongs to process %d, which forked this one; open the job "
-			  "here as another rank",
-			  (int)t->pid);
-}
-
-struct control_rank *trainer_words(const struct weightd_train *t)
-{
-	return arena_rank(&t->arena, t->arena.rank);
-}
-
 uint64_t trainer_version(const struct weightd_train *t, uint64_t step)
 {
 	return step > t->plan->staleness ? step - t->plan->staleness : 0;
@@ -72,7 +57,9 @@ static int open_memory(struct weightd_train *t)
 	if (t->buffers)
 		memset(t->buffers, 0, t->plan->buffer_size);
 	r = touched_init(&t->touched, t->plan);
-	return r < 0 ? r : handover_init(t);
+	if (!r)
+		r = handover_init(t);
+	return r < 0 ? r : units_init(t);
 }
 
 static void abandon(struct control_save *save, uint64_t number, uint32_t rank)
@@ -113,6 +100,37 @@ static int open_finish_step(struct weightd_train *t)
 	return 0;
 }
 
+/* Finishing for the dead needs their memory, and the other nodes a message of theirs. */
+static int check_death(const struct weightd_plan *p, const struct weightd_train_options *o)
+{
+	if (p->n_nodes == 1 || o->on_death != WEIGHTD_DEATH_FINISH)
+		return 0;
+	return train_fail(-EINVAL,
+			  "WEIGHTD_DEATH_FINISH is for one node, and the plan has %u: no rank can "
+			  "take the place of a dead one in its connections; use WEIGHTD_DEATH_WAIT",
+			  p->n_nodes);
+}
+
+/* NULL, or zeros: all is that of the environment. */
+static int open_nodes(struct weightd_train *t, const struct weightd_train_options *o, uint32_t rank,
+		      uint32_t *ret_node)
+{
+	struct weightd_nodes nodes = {.size = sizeof(nodes)};
+	uint32_t node = 0;
+	int r = check_death(t->plan, o);
+
+	if (!r && o->nodes)
+		r = given_copy(o->nodes, GIVEN_NODES_MIN, &nodes, sizeof(nodes),
+			       "struct weightd_nodes");
+	if (!r)
+		r = identity_node(o->nodes ? &nodes : NULL, t->plan->n_nodes, &node);
+	if (!r)
+		r = exchange_init(t, &nodes, node, rank);
+	if (!r)
+		*ret_node = node;
+	return r;
+}
+
 /* calloc() does not align enough. */
 static struct weightd_train *trainer_new(void)
 {
@@ -133,7 +151,7 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	uint64_t image_size;
 	const void *image = weightd_plan_image(plan, &image_size);
 	struct weightd_train_options o = {.size = sizeof(o)};
-	uint32_t rank;
+	uint32_t rank, node;
 	int r;
 
 	if (!t)
@@ -149,15 +167,22 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	if (!r)
 		r = weightd_plan_parse(image, image_size, &t->plan);
 	if (!r)
-		r = arena_open(w, t->plan, token, rank, &t->arena);
+		r = open_nodes(t, &o, rank, &node);
+	if (!r)
+		r = arena_open(w, t->plan, token, node, rank, &t->arena);
 	if (r < 0)
 		return r;
 	wait_place_init(&t->place, t->arena.job, rank, t->plan->n_ranks, &o);
 	t->place.is_starting = true;
+	if (plan_shards_params(t->plan)) {
+		t->place.serve = exchange_serve;
+		t->place.serve_data = t;
+	}
 	status_init(&t->status, arena_status(&t->arena, rank));
 	t->place.lane = &t->status.main;
 	t->before.read = trainer_words(t)->traffic_read;
 	t->before.written = trainer_words(t)->traffic_written;
+	t->before.sent = trainer_words(t)->traffic_sent;
 	t->norm = NAN;
 	open_abandon_save(t);
 	r = open_memory(t);
@@ -178,11 +203,14 @@ void weightd_train_free(struct weightd_train *t)
 		if (t->saving.state)
 			t->saving.end(t);
 		overlap_deinit(t);
+		exchange_deinit(t);
 		if (t->arena.job)
 			arena_close(&t->arena);
 	}
+	units_deinit(t);
 	handover_deinit(t);
 	touched_deinit(&t->touched);
+	values_free(t);
 	free((void *)t->filled);
 	free(t->buffers);
 	weightd_plan_free(t->plan);
@@ -195,9 +223,15 @@ int weightd_train_close(struct weightd_train *t)
 
 	if (!r && t->saving.state)
 		r = t->saving.wait(t);
+	/* Units that were fetched ahead are not needed; the thread leaves the link. */
+	if (!r && t->is_begun && plan_pools_grads(t->plan))
+		r = queue_finish(t, t->step + 1);
 	/* With staleness, the last updates are still to be made. */
 	if (!r && t->is_begun)
 		r = executor_advance(t, t->step, t->step);
+	/* Another node may need what this rank sent last. */
+	if (!r && t->is_begun)
+		r = exchange_end(t);
 	if (r < 0)
 		return r;
 	r = weightd_job_leave(t->arena.job);
@@ -214,16 +248,26 @@ int weightd_train_begin(struct weightd_train *t)
 	struct wait_reason reason = {.topic = CONTROL_FIRST_VALUES,
 				     .what = "fill the parameters",
 				     .for_successor = true};
+	bool is_first = t->arena.rank == 0 && !t->loaded.is_there;
+	bool is_kept = !values_are_pooled(t->plan); /* values outlive this process */
 	int r = trainer_check(t);
 
 	if (r < 0 || t->is_begun)
 		return r;
-	if (t->arena.rank == 0) {
+	if (t->arena.rank == 0)
 		fill_end(t);
-		if (!t->loaded.is_there)
-			wait_publish_max(filled, 1);
-	}
-	r = t->loaded.is_there ? loaded_settle(t) : wait_for(&t->place, filled, 1, &reason);
+	if (is_first && is_kept)
+		wait_publish_max(filled, 1);
+	if (t->loaded.is_there)
+		r = loaded_settle(t);
+	else if (!is_first || is_kept)
+		r = wait_for(&t->place, filled, 1, &reason);
+	if (!r)
+		r = exchange_fetch(t, 0, 0);
+	if (!r)
+		r = exchange_values(t, 0, 0);
+	if (!r && is_first)
+		wait_publish_max(filled, 1);
 	if (!r)
 		r = loaded_adopt(t, control_loaded_step(trainer_word(filled)));
 	if (r < 0)
@@ -276,7 +320,26 @@ const void *weightd_train_param(const struct weightd_train *t, uint32_t tensor)
 		return NULL;
 	if (found->frozen && !t->arena.frozen)
 		return t->arena.param; /* all of them are empty */
+	if (t->units.windows && !found->frozen)
+		return found->n_bytes ? units_param(t, plan_elements(t->plan, found).begin)
+				      : t->units.windows;
 	return (found->frozen ? t->arena.frozen : (const uint8_t *)t->arena.param) + found->offset;
+}
+
+/* NULL: another bucket is there. Without elements it is in none, and any address will do. */
+static void *grad_in_pool(const struct weightd_train *t, const struct weightd_train_tensor *tensor)
+{
+	const struct weightd_plan *p = t->plan;
+	uint64_t begin = plan_elements(p, tensor).begin;
+	uint32_t bucket;
+
+	if (!tensor->n_bytes)
+		return grad_next(t);
+	bucket = plan_bucket_of(p, begin);
+	if (!handover_is_open(t, bucket))
+		return NULL;
+	return grad_next(t) +
+	       (begin - plan_grad_first(p, bucket)) * plan_element_size(p, WEIGHTD_KIND_GRAD);
 }
 
 void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor)
@@ -285,6 +348,8 @@ void *weightd_train_grad(const struct weightd_train *t, uint32_t tensor)
 
 	if (!found || !plan_is_trained(found))
 		return NULL;
+	if (plan_pools_grads(t->plan))
+		return grad_in_pool(t, found);
 	return grad_next(t) +
 	       plan_elements(t->plan, found).begin * plan_element_size(t->plan, WEIGHTD_KIND_GRAD);
 }
@@ -300,6 +365,8 @@ const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind
 				uint64_t *ret_size)
 {
 	if (kind != WEIGHTD_KIND_PARAM && kind != WEIGHTD_KIND_GRAD)
+		return NULL;
+	if (kind == WEIGHTD_KIND_PARAM ? t->units.windows != NULL : plan_pools_grads(t->plan))
 		return NULL;
 	if (ret_size)
 		*ret_size = t->plan->n_elements * plan_element_size(t->plan, kind);

@@ -10,10 +10,14 @@
 #include <sys/types.h>
 
 #include "libclient/train/engine/arena.h"
+#include "libclient/train/engine/identity.h"
 #include "libclient/train/engine/wait.h"
+#include "libclient/train/exchange.h"
 #include "libclient/train/handover.h"
 #include "libclient/train/overlap.h"
 #include "libclient/train/touched.h"
+#include "libclient/train/units.h"
+#include "libclient/train/values.h"
 
 /* Values that a job without a step has from a checkpoint. */
 struct trainer_loaded {
@@ -50,8 +54,11 @@ struct weightd_train {
 	uint8_t *buffers; /* the caller's, plan->buffer_size bytes; NULL: none */
 	void **filled; /* ranges that rank 0 fills, writable whole: see fill.h; NULL entries: not mapped */
 	struct write write;
+	struct values values; /* strategies that pool gradients */
 	struct handover handover;
 	struct overlap overlap;
+	struct units units;
+	struct exchange exchange; /* with other nodes */
 	struct touched touched;
 	double norm;
 	uint64_t nan_step; /* to be reported: a step that changed nothing because of a rank's loss; 0: none */
@@ -64,7 +71,10 @@ struct weightd_train {
 };
 
 /* -ECHILD in a forked child. */
-int trainer_check(const struct weightd_train *t);
+static inline int trainer_check(const struct weightd_train *t)
+{
+	return identity_check(t->pid);
+}
 
 static inline uint64_t trainer_word(struct control_word *word)
 {
@@ -78,4 +88,7 @@ uint64_t trainer_version(const struct weightd_train *t, uint64_t step);
 void trainer_complete(struct weightd_train *t, uint64_t step);
 
 /* This rank's words. */
-struct control_rank *trainer_words(const struct weightd_train *t);
+static inline struct control_rank *trainer_words(const struct weightd_train *t)
+{
+	return arena_rank(&t->arena, t->arena.rank);
+}

@@ -40,6 +40,11 @@ static int check_update(const struct weightd_plan *p, const struct weightd_updat
 				  "weight is %g; give a number from 0 to %g, such as the number of "
 				  "samples of this rank",
 				  u->weight, WEIGHTD_WEIGHT_MAX);
+	if (u->weight > 0 && plan_pools_grads(p))
+		return train_fail(-EINVAL,
+				  "weight is %g, and the strategy '%s' sums gradients before weights "
+				  "are known; leave it 0, and multiply the loss of this rank instead",
+				  u->weight, p->strategy);
 	if (isnan(u->max_norm) || u->max_norm < 0)
 		return train_fail(-EINVAL, "max_norm is %g; give a positive norm, or 0 for none",
 				  u->max_norm);
@@ -47,7 +52,7 @@ static int check_update(const struct weightd_plan *p, const struct weightd_updat
 		return train_fail(-EINVAL,
 				  "max_norm needs the norm of the whole gradient before the "
 				  "update, which a fused step does not know; make the plan with "
-				  "form WEIGHTD_STEP_TWO_PHASE");
+				  "the form 'two-phase'");
 	if (u->state_size > p->state_size)
 		return train_fail(-EINVAL,
 				  "the state has %" PRIu64 " bytes and the plan has room for %u; "
@@ -62,7 +67,8 @@ static int check_update(const struct weightd_plan *p, const struct weightd_updat
 static int check_unused(const struct weightd_train *t, const struct weightd_update *u)
 {
 	for (uint32_t i = 0; u->unused && i < t->plan->n_tensors; i++)
-		if (u->unused[i] && t->handover.step == t->step + 1 && t->handover.is_ready[i])
+		if (u->unused[i] && !plan_pools_grads(t->plan) && t->handover.step == t->step + 1 &&
+		    t->handover.is_ready[i])
 			return train_fail(-EINVAL,
 					  "'%s' is unused in this step, but its gradient was handed "
 					  "over by weightd_train_ready(); do one of the two",
@@ -88,6 +94,12 @@ static int update_hand_over(struct weightd_train *t, const struct weightd_update
 		r = check_update(t->plan, u);
 	if (!r)
 		r = check_unused(t, u);
+	if (!r)
+		r = handover_check(t);
+	if (!r)
+		r = units_check(t);
+	if (!r && plan_pools_grads(t->plan))
+		r = queue_finish(t, step);
 	if (r < 0)
 		return r;
 	saved_write(t, u, step);
@@ -108,6 +120,7 @@ static void count_traffic(struct weightd_train *t)
 
 	words->traffic_read = t->before.read + t->n_read;
 	words->traffic_written = t->before.written + t->n_written;
+	words->traffic_sent = t->before.sent + t->exchange.n_sent;
 }
 
 static int update_advance(struct weightd_train *t, uint64_t step)
@@ -164,7 +177,9 @@ double weightd_train_norm(const struct weightd_train *t)
 
 int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic *ret)
 {
-	struct weightd_traffic traffic = {.read = t->n_read, .written = t->n_written};
+	struct weightd_traffic traffic = {.read = t->n_read,
+					  .written = t->n_written,
+					  .sent = t->exchange.n_sent};
 
 	return given_return(ret, GIVEN_TRAFFIC_MIN, &traffic, sizeof(traffic),
 			    "struct weightd_traffic");

@@ -4,11 +4,19 @@
  * A barrier before and after the writes of rank 0. The words of the ranks are of the step and the number of the write in it,
  * so that a rank that was started anew repeats its calls: what is complete is not done again, since others may have
  * computed with the values since.
+ *
+ * With several nodes, node 0's values count. It lacks the originals of parameters that other nodes update: they are in
+ * RECEIVED, at their places, from the exchange behind the first barrier on to the one behind the second, which sends all
+ * values to all nodes. RECEIVED is free between steps, and outlives a rank that is killed there.
+ *
+ * With plan_pools_grads() it is too small: the values are in the process of rank 0 of node 0 (values.h), which asks for the
+ * originals, and writes, again if it is killed before all nodes have the values.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
+#include "libclient/train/exchange.h"
 #include "libclient/train/fill.h"
 #include "libclient/train/plan/sentence.h"
 #include "libclient/train/saved.h"
@@ -23,6 +31,16 @@ static uint64_t write_word(const struct weightd_train *t, uint64_t point)
 static bool has_passed(const struct weightd_train *t, uint64_t point)
 {
 	return trainer_word(&trainer_words(t)->write) >= write_word(t, point);
+}
+
+/* No process writes again. */
+static bool is_complete(const struct weightd_train *t)
+{
+	uint64_t sent = control_values(t->write.n_ended + 1, CONTROL_SENT);
+
+	if (!values_are_pooled(t->plan))
+		return has_passed(t, CONTROL_WRITE_ENDED);
+	return trainer_word(&trainer_words(t)->line) >= control_exchange(t->write.step, sent);
 }
 
 static void pass(struct weightd_train *t, uint64_t point)
@@ -57,9 +75,22 @@ static int check_begin(const struct weightd_train *t)
 					   "all ranks in which values can be written");
 	if (trainer_word(&trainer_words(t)->grad) > t->step)
 		return train_fail(-EINVAL,
-				  "step %" PRIu64 " is not complete; call weightd_train_update() "
-				  "again before values are written",
+				  "step %" PRIu64
+				  " is not complete; repeat it (weightd_train_update(), "
+				  "step()) before values are written",
 				  t->step + 1);
+	if (t->plan->overlap && plan_sums_nodes(t->plan) && t->handover.step == t->step + 1)
+		return train_fail(-EINVAL,
+				  "gradients of step %" PRIu64 " were handed over by "
+				  "weightd_train_ready(), and go to other nodes now; write values "
+				  "before that, or after weightd_train_update()",
+				  t->step + 1);
+	if (units_were_opened(t))
+		return train_fail(-EINVAL,
+				  "units were opened after step %" PRIu64
+				  ", for an evaluation, weightd_train_publish() or the next step; write "
+				  "values before that, or after the next weightd_train_update()",
+				  t->step);
 	if (t->write.is_open)
 		return train_fail(-EINVAL, "weightd_train_write_begin() was called before, without "
 					   "weightd_train_write_end()");
@@ -83,6 +114,8 @@ int weightd_train_write_begin(struct weightd_train *t)
 	for (uint32_t rank = 0; !r && rank < t->plan->n_ranks; rank++)
 		r = wait_for_rank(t, rank, CONTROL_WRITE_BEGUN,
 				  "begin to write values (weightd_train_write_begin(), writable())");
+	if (!r)
+		r = exchange_fetch(t, t->step, t->write.n_ended + 1);
 	t->write.is_open = !r;
 	return r;
 }
@@ -94,6 +127,16 @@ static int check_open(const struct weightd_train *t, const char *call)
 	if (r < 0 || t->write.is_open)
 		return r;
 	return train_fail(-EINVAL, "call weightd_train_write_begin() before %s", call);
+}
+
+const float *weightd_train_written(const struct weightd_train *t, uint32_t tensor)
+{
+	const struct weightd_plan *p = t->plan;
+
+	if (trainer_check(t) < 0 || !t->write.is_open || !t->values.flat ||
+	    tensor >= p->n_tensors || !plan_is_trained(&p->tensors[tensor]))
+		return NULL;
+	return t->values.flat + plan_elements(p, &p->tensors[tensor]).begin;
 }
 
 static int check_write(const struct weightd_train *t, uint32_t tensor)
@@ -111,14 +154,15 @@ static int check_write(const struct weightd_train *t, uint32_t tensor)
 	return 0;
 }
 
-/* A save has copies of all else. */
+/* A save has copies of all else, and is of node 0's. */
 static int check_frozen(struct weightd_train *t, const struct weightd_train_tensor *tensor)
 {
-	if (!tensor->frozen || !t->saving.state || !t->saving.is_running(t))
+	if (t->arena.node || !tensor->frozen || !t->saving.state || !t->saving.is_running(t))
 		return 0;
 	return train_fail(-EBUSY,
-			  "'%s' is frozen, and a save writes it to the disk now; call "
-			  "weightd_train_save_wait() on all ranks before values are written",
+			  "'%s' is frozen, and a save writes it to the disk now; wait for its "
+			  "end (weightd_train_save_wait(), save(wait=True)) before values are "
+			  "written",
 			  tensor->name);
 }
 
@@ -130,7 +174,7 @@ int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *da
 		return r;
 	if (t->plan->tensors[tensor].role != WEIGHTD_PARAM)
 		return fill_own_buffer(t, tensor, data);
-	if (has_passed(t, CONTROL_WRITE_ENDED))
+	if (is_complete(t))
 		return 0;
 	r = check_frozen(t, &t->plan->tensors[tensor]);
 	return r < 0 ? r : fill_param(t, tensor, data);
@@ -151,6 +195,9 @@ int weightd_train_write_end(struct weightd_train *t)
 	if (t->step)
 		saved_write_buffers(t, t->step);
 	pass(t, CONTROL_WRITE_ENDED);
+	r = exchange_values(t, t->step, t->write.n_ended + 1);
+	if (r < 0)
+		return r;
 	t->write.n_ended++;
 	t->write.is_open = false;
 	return 0;

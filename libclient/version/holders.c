@@ -69,9 +69,13 @@ void holders_of(int fd, char *buf, size_t size)
 	DIR *proc;
 
 	buf[0] = '\0';
-	proc = fstat(fd, &st) == 0 ? opendir("/proc") : NULL;
-	if (!proc)
+	if (fstat(fd, &st) < 0)
 		return;
+	proc = opendir("/proc");
+	if (!proc) {
+		(void)snprintf(buf, size, "a process that cannot be named without /proc");
+		return;
+	}
 	while ((entry = readdir(proc)) && used < size) {
 		char name[32];
 		int n;

@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
+#include "ipc/layout_check.h"
 #include "libclient/version/difference.h"
 #include "libclient/version/layout_builder.h"
 #include "libclient/version/tensor.h"

@@ -71,6 +71,15 @@ void cli_help(const struct verb *verb)
 		help_columns(verb->columns);
 }
 
+static void take_owner(struct cli *cli)
+{
+	static uint32_t uid;
+
+	if (user_parse(optarg, &uid) < 0)
+		cli_usage(cli, "--owner wants a user, and there is no user '%s'", optarg);
+	cli->owner = &uid;
+}
+
 int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 	       const struct option *options)
 {
@@ -89,6 +98,9 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 			break;
 		case OPTION_DEVICE:
 			cli->device = optarg;
+			break;
+		case OPTION_OWNER:
+			take_owner(cli);
 			break;
 		case 'J':
 			cli->format.json = true;
@@ -188,6 +200,20 @@ int64_t cli_duration(const struct cli *cli, const char *what, const char *arg)
 		    ms * units[i].seconds < 1e15)
 			return (int64_t)ceil(ms * units[i].seconds);
 	cli_usage(cli, "%s wants a time, such as 90, 10m, 2h or 7d, not '%s'", what, arg);
+}
+
+bool cli_owns(const struct cli *cli, const char *name, uint32_t uid)
+{
+	cleanup(cli_freep) char *demanded = NULL;
+
+	if (!cli->owner || *cli->owner == uid)
+		return true;
+	demanded = strdup(user_name(*cli->owner));
+	if (!demanded)
+		cli_out_of_memory();
+	(void)cli_error("'%s' belongs to user %s, not to %s as demanded (--owner)", name,
+			user_name(uid), demanded);
+	return false;
 }
 
 const char *cli_device(const struct cli *cli)

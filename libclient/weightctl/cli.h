@@ -42,6 +42,7 @@ struct cli {
 	const char *socket;
 	const char *sync_socket; /* socket of the agent */
 	const char *trace_socket; /* socket of weightd-trace */
+	const uint32_t *owner; /* the user that --owner names, by its uid; NULL: not given */
 	const char *device; /* NULL: not given; once connected as the server calls it */
 	struct weightd_list *devices; /* NULL: not asked for yet; see device.h */
 	bool without_devices; /* it was, and failed */
@@ -54,6 +55,7 @@ enum {
 	OPTION_SYNC_SOCKET,
 	OPTION_TRACE_SOCKET,
 	OPTION_DEVICE,
+	OPTION_OWNER,
 	OPTION_OWN,
 };
 
@@ -71,6 +73,8 @@ enum {
 	OPTION_HELP
 #define OPTIONS_DEVICE                                                                             \
 	{ "device", required_argument, NULL, OPTION_DEVICE }
+#define OPTIONS_OWNER                                                                              \
+	{ "owner", required_argument, NULL, OPTION_OWNER }
 #define OPTIONS_JSON                                                                               \
 	{ "json", no_argument, NULL, 'J' }
 #define OPTIONS_TABLE                                                                              \
@@ -85,6 +89,7 @@ enum {
 #define LETTERS_TABLE LETTERS_JSON "o:nb"
 
 #define HELP_DEVICE "     --device DEVICE    device of the buffer: host, or cuda:0 (host)\n"
+#define HELP_OWNER "     --owner USER       only a buffer of this user, by name or uid\n"
 #define HELP_JSON " -J, --json             write JSON\n"
 #define HELP_TABLE                                                                                 \
 	HELP_JSON                                                                                  \
@@ -119,6 +124,12 @@ _Noreturn __attribute__((format(printf, 2, 3))) void cli_usage(const struct cli 
 							       const char *fmt, ...);
 /* cli_error() with the sentence of the connection, for the failure `r`. */
 int cli_fail(const struct cli *cli, int r);
+
+/*
+ * True for a buffer of `uid` if the option --owner names no other user. Else false, and the sentence of a buffer that may
+ * not be used was printed.
+ */
+bool cli_owns(const struct cli *cli, const char *name, uint32_t uid);
 
 /* The device asked for. */
 const char *cli_device(const struct cli *cli);

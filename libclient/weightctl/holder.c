@@ -106,11 +106,16 @@ static int fail_absent(struct cli *cli, const char *const *specs, size_t n)
 	return cli_error("%s", sentence ? sentence : strerror(ENOMEM));
 }
 
+bool holder_has_proc(void)
+{
+	return access("/proc/self/fd", F_OK) == 0;
+}
+
 static int fail(struct cli *cli, const char *const *specs, size_t n, int r)
 {
 	if (r == -ENOENT)
 		return fail_absent(cli, specs, n);
-	if (r == -ENOLINK)
+	if (r == -ENOLINK && holder_has_proc())
 		return cli_error("%s; --inherit works without, for a program of one process",
 				 weightd_error(cli->w));
 	return cli_fail(cli, r);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "libclient/weightctl/cli.h"
@@ -19,6 +20,9 @@ struct holder {
 /* Connects and makes the directory. 0, or EXIT_FAILED after printing why. */
 int holder_open(struct holder *h, struct cli *cli, const char *const *specs, size_t n,
 		const struct weightd_model_dir_options *options);
+
+/* Paths of the directory lead nowhere without. */
+bool holder_has_proc(void);
 
 /* Keeps the leases, also over restarts of the server, until `fd` is readable. */
 void holder_keep(struct holder *h, int fd);

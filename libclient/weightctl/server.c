@@ -71,6 +71,7 @@ int server_attach(struct cli *cli, const struct target *target, struct weightd_b
 		.size = sizeof(options),
 		.device = cli->device,
 		.version = target->version,
+		.owner = cli->owner,
 	};
 	int r;
 
@@ -94,8 +95,14 @@ static uint64_t current_version(struct cli *cli, const char *name)
 
 int server_files(struct cli *cli, struct target *target, struct weightd_files **ret)
 {
+	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	int r;
 
+	/* Its lease makes sure that the files are those of this buffer, and of no later one with its name. */
+	if (cli->owner && server_attach(cli, target, &b))
+		return EXIT_FAILED;
+	if (b)
+		target->version = weightd_buffer_version(b);
 	if (!target->version)
 		target->version = current_version(cli, target->name);
 	r = weightd_files_get(cli->w, target->name, cli->device, target->version, ret);

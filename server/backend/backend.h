@@ -21,6 +21,7 @@ struct worker;
 struct backend_progress {
 	uint64_t done; /* bytes that have their memory */
 	uint64_t huge; /* in huge pages */
+	uint64_t allowed; /* bytes up to which there was room for all, when that was last looked at */
 	uint64_t missing; /* with -ENOMEM: how much more the device would have to have free */
 };
 
@@ -114,6 +115,10 @@ struct backend {
 };
 
 extern const struct backend backend_host;
+
+/* On the worker: true if backend_host provides the next part without a look at the memory that is free. */
+bool host_has_looked(const struct backend_memory *m);
+
 extern const struct backend backend_cuda;
 extern const struct backend backend_cuda_ipc;
 

@@ -10,6 +10,7 @@
 #include "ipc/codec.h"
 #include "ipc/device.h"
 #include "server/backend/backend.h"
+#include "server/state/cost.h"
 #include "server/state/server.h"
 
 #define LOOK_NS 1000000000u /* at holders, where the allocator rests at once */
@@ -79,7 +80,7 @@ static void watch_idle(struct cuda *c)
 	if (c->idle_submitted || c->worker.stop)
 		return;
 	c->idle_submitted = true;
-	worker_submit(&c->worker, &c->idle, cuda_idle_step, cuda_idle_done);
+	worker_submit(&c->worker, &c->idle, WORKER_NOBODY, cuda_idle_step, cuda_idle_done);
 }
 
 struct worker *cuda_worker(struct server *server)
@@ -91,6 +92,7 @@ struct worker *cuda_worker(struct server *server)
 	if (!c->has_worker) {
 		if (worker_init(&c->worker, &server->loop) < 0)
 			return NULL;
+		worker_charge(&c->worker, cost_worked, server);
 		c->has_worker = true;
 	}
 	watch_idle(c);

@@ -26,7 +26,9 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-#define STEP_SIZE (64 * MIB)
+#define LOOK_SIZE (64 * MIB) /* provided at most between looks at the memory that is free */
+#define PART_SIZE (4 * MIB)
+#define STEP_NS 1000000u /* other users' jobs wait for a step */
 #define HUGE_SIZE (2 * MIB)
 
 static bool host_has_device(const char *device)
@@ -64,6 +66,8 @@ static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
 	uint64_t huge = 0;
 	char *area, *p;
 
+	if (size == 0)
+		return 0;
 	/* Room to find an address that is aligned like the file. */
 	area = mmap(NULL, size + HUGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (area == MAP_FAILED)
@@ -92,25 +96,46 @@ static int host_measure(struct backend_memory *m, uint64_t *ret_free)
 	return 0;
 }
 
-static int host_provide(struct backend_memory *m)
+/* Not where other memory was provided since. */
+bool host_has_looked(const struct backend_memory *m)
+{
+	return m->server->providing == m && m->progress.done < m->progress.allowed;
+}
+
+/*
+ * All that is still to be provided must fit, or the step before the last finds out too late. 0, -ENOMEM
+ * or another errno.
+ */
+static int host_find_room(struct backend_memory *m)
 {
 	struct backend_progress *progress = &m->progress;
-	uint64_t start = progress->done, size = m->size;
-	uint64_t n = size - start < STEP_SIZE ? size - start : STEP_SIZE;
+	uint64_t needed = m->size - progress->done;
 	struct headroom headroom;
 	int r;
 
-	if (n == 0)
-		return JOB_DONE;
+	if (host_has_looked(m))
+		return 0;
 	r = headroom_find(&headroom);
 	if (r < 0)
 		return r;
-	/* All that is still to be provided must fit, or the step before the last finds out too late. */
-	if (headroom.bytes < size - start) {
-		progress->missing = size - start - headroom.bytes;
+	if (headroom.bytes < needed) {
+		progress->missing = needed - headroom.bytes;
 		memcpy(m->limit, headroom.limit, sizeof(m->limit));
 		return -ENOMEM;
 	}
+	progress->allowed = progress->done + (needed < LOOK_SIZE ? needed : LOOK_SIZE);
+	m->server->providing = m;
+	return 0;
+}
+
+/* Returns 0, and then some more is done; or an errno. */
+static int host_provide_part(struct backend_memory *m)
+{
+	struct backend_progress *progress = &m->progress;
+	uint64_t start = progress->done;
+	uint64_t n = m->size - start < PART_SIZE ? m->size - start : PART_SIZE;
+	int r;
+
 	progress->huge += host_collapse(m->fd, start, n & ~(HUGE_SIZE - 1));
 	do
 		r = fallocate(m->fd, 0, (off_t)start, (off_t)n);
@@ -120,7 +145,25 @@ static int host_provide(struct backend_memory *m)
 		return errno == ENOSPC ? -ENOMEM : -errno;
 	}
 	progress->done += n;
-	return progress->done < size ? JOB_AGAIN : JOB_DONE;
+	return 0;
+}
+
+static int host_provide(struct backend_memory *m)
+{
+	struct backend_progress *progress = &m->progress;
+	uint64_t deadline_ns = num_now_ns() + STEP_NS;
+
+	if (progress->done == m->size)
+		return JOB_DONE;
+	do {
+		int r = host_find_room(m);
+
+		if (r == 0)
+			r = host_provide_part(m);
+		if (r < 0)
+			return r;
+	} while (progress->done < m->size && num_now_ns() < deadline_ns);
+	return progress->done < m->size ? JOB_AGAIN : JOB_DONE;
 }
 
 /*

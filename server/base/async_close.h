@@ -1,27 +1,38 @@
 /*
  * Asynchronous close
  *
- * Closes descriptors on a thread of its own. close() of a descriptor from another process may block
+ * Closes descriptors on threads of their own. close() of a descriptor from another process may block
  * for as long as the filesystem behind it likes (FUSE waits for its daemon to answer a flush): the
- * thread may be stuck while the loop runs. The caller counts the descriptors being closed, and
- * refuses more while the thread is stuck.
+ * thread may be stuck while the loop runs. A user has one thread at a time, so that the descriptors of
+ * others do not wait behind a stuck one. The caller counts the descriptors being closed, and refuses
+ * more from a user whose thread is stuck.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "server/base/worker.h"
 
+/* Threads at most: as many users may be stuck before others wait. */
+#define ASYNC_CLOSE_LANES 32
+
+struct closing_lane;
+
 struct async_close {
-	struct worker worker; /* may be stuck */
-	uint64_t progress_ns; /* when the thread ended a job, or got one after it had none */
+	struct loop *loop;
+	struct closing_lane *lanes[ASYNC_CLOSE_LANES]; /* the first stays; NULL: no thread */
+	struct list waiting; /* async_closing::job.link, for want of a lane */
+	struct timer idle; /* ends threads without work */
 };
 
 /* One descriptor; belongs to the thread until done(). */
 struct async_closing {
 	struct job job;
 	struct async_close *owner;
+	struct closing_lane *lane;
+	uid_t uid;
 	int fd;
 	void (*done)(struct async_closing *closing); /* on the loop's thread; may free it */
 };
@@ -30,12 +41,16 @@ int async_close_init(struct async_close *c, struct loop *l);
 /* False when something is still stuck: it ends with the process. */
 bool async_close_deinit(struct async_close *c);
 
-/* Takes the descriptor. */
-void async_close_start(struct async_close *c, struct async_closing *closing, int fd,
+/* Takes the descriptor, which the user sent. */
+void async_close_start(struct async_close *c, struct async_closing *closing, uid_t uid, int fd,
 		       void (*done)(struct async_closing *closing));
 
-/* True when the thread has worked on one descriptor for a second. */
-bool async_close_is_stuck(const struct async_close *c);
+/* Likewise for a memfd, which any worker can close: that ends, but may take a tenth of a second. */
+void async_close_start_memfd(struct worker *worker, struct async_closing *closing, uid_t uid,
+			     int fd, void (*done)(struct async_closing *closing));
+
+/* True when the user's thread has worked on one descriptor for a second, or there is none for it for so long. */
+bool async_close_is_stuck(const struct async_close *c, uid_t uid);
 
 /* Takes a memfd, or -1. Closing one ends, but may take a tenth of a second: any worker can do it. */
-void async_close_memfd(struct worker *worker, int fd);
+void async_close_memfd(struct worker *worker, uid_t uid, int fd);

@@ -30,6 +30,23 @@ static int ini_on_entry(void *user, const char *section, const char *name, const
 	return 1;
 }
 
+/* inih ends a name at a ':' too, which names of buffers may have. Where a '=' follows, it alone ends the name. */
+static void join_name(const char *text, struct ini_line *line)
+{
+	const char *colon = strchr(text, ':'), *end = strchr(text, '=');
+	const char *value = strchr(line->value, '=');
+	size_t length;
+
+	if (!colon || !end || !value || colon > end)
+		return;
+	for (length = (size_t)(end - text); length > 0 && strchr(" \t", text[length - 1]);)
+		length--;
+	memcpy(line->name, text, length);
+	line->name[length] = '\0';
+	value += 1 + strspn(value + 1, " \t");
+	memmove(line->value, value, strlen(value) + 1);
+}
+
 /* Behind [name] there is room for a comment. */
 static int check_section(const char *line, const struct ini_line *parsed)
 {
@@ -61,6 +78,8 @@ int ini_line_read(const char *line, struct ini_line *ret)
 	if (ini_parse_string(text, ini_on_entry, &parsed) != 0)
 		return -EBADMSG;
 	r = parsed.kind == INI_SECTION ? check_section(line, &parsed) : 0;
+	if (parsed.kind == INI_ENTRY)
+		join_name(line, &parsed);
 	if (r == 0)
 		*ret = parsed;
 	return r;

@@ -7,16 +7,20 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
+#define LOOP_PASSES 64
+#define TIMERS_NS 200000u
+
 int loop_init(struct loop *l)
 {
 	*l = (struct loop){.epoll_fd = epoll_create1(EPOLL_CLOEXEC)};
 	list_init(&l->timers);
+	list_init(&l->chores);
 	return l->epoll_fd < 0 ? -errno : 0;
 }
 
 void loop_deinit(struct loop *l)
 {
-	assert(list_empty(&l->timers));
+	assert(list_empty(&l->timers) && list_empty(&l->chores));
 	l->epoll_fd = fd_close(l->epoll_fd);
 }
 
@@ -93,12 +97,48 @@ void timer_stop(struct timer *t)
 	list_remove(&t->link);
 }
 
+/* Thousands may be due at once: those that are left have the next round. */
 static void fire_timers(struct loop *l)
 {
 	uint64_t now = num_now_ns();
 	struct timer *t;
 
 	while ((t = list_first(&l->timers, struct timer, link)) && t->deadline_ns <= now) {
+		list_remove(&t->link);
+		t->fn(t);
+		if (num_now_ns() - now > TIMERS_NS)
+			break;
+	}
+}
+
+void chore_init(struct chore *t, void (*fn)(struct chore *))
+{
+	*t = (struct chore){.fn = fn};
+	list_init(&t->link);
+}
+
+void chore_start(struct loop *l, struct chore *t)
+{
+	if (list_empty(&t->link))
+		list_append(&l->chores, &t->link);
+}
+
+void chore_stop(struct chore *t)
+{
+	list_remove(&t->link);
+}
+
+static void run_chores(struct loop *l)
+{
+	struct list now;
+	struct chore *t;
+
+	list_init(&now);
+	while ((t = list_first(&l->chores, struct chore, link))) {
+		list_remove(&t->link);
+		list_append(&now, &t->link);
+	}
+	while ((t = list_first(&now, struct chore, link))) {
 		list_remove(&t->link);
 		t->fn(t);
 	}
@@ -110,6 +150,8 @@ static int next_timeout_ms(struct loop *l)
 	uint64_t now = num_now_ns();
 	uint64_t ms;
 
+	if (!list_empty(&l->chores))
+		return 0;
 	if (!t)
 		return -1;
 	if (t->deadline_ns <= now)
@@ -118,21 +160,36 @@ static int next_timeout_ms(struct loop *l)
 	return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
+/* Returns the number of sources, or a negative errno. */
+static int dispatch(struct loop *l, int timeout_ms)
+{
+	int n = epoll_wait(l->epoll_fd, l->batch, LOOP_BATCH, timeout_ms);
+
+	if (n < 0)
+		return errno == EINTR ? 0 : -errno;
+	l->n_batch = n;
+	l->n_rounds++;
+	for (int i = 0; i < l->n_batch; i++) {
+		struct source *s = l->batch[i].data.ptr;
+
+		if (s)
+			s->fn(s, l->batch[i].events);
+	}
+	l->n_batch = 0;
+	return n;
+}
+
 int loop_run(struct loop *l)
 {
 	while (!l->quit) {
-		int n = epoll_wait(l->epoll_fd, l->batch, LOOP_BATCH, next_timeout_ms(l));
+		int n = dispatch(l, next_timeout_ms(l));
 
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		l->n_batch = n < 0 ? 0 : n;
-		for (int i = 0; i < l->n_batch; i++) {
-			struct source *s = l->batch[i].data.ptr;
-
-			if (s)
-				s->fn(s, l->batch[i].events);
-		}
-		l->n_batch = 0;
+		/* Sources that only queue work are many: all of them, before the chores choose among it. */
+		for (int i = 1; i < LOOP_PASSES && n == LOOP_BATCH && !list_empty(&l->chores); i++)
+			n = dispatch(l, 0);
+		if (n < 0)
+			return n;
+		run_chores(l);
 		fire_timers(l);
 	}
 	return 0;

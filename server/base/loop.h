@@ -2,8 +2,9 @@
  * The loop
  *
  * One thread, one epoll set, all state. A source is embedded in what it belongs to and dispatched with
- * the events that are ready; a timer fires once at its deadline. Callbacks never block, and may add and
- * remove any source or timer, their own included.
+ * the events that are ready; a timer fires once at its deadline. A chore runs once, after the sources
+ * of its round: it is for work that has no end of its own, which it does in slices. Callbacks never
+ * block, and may add and remove any source, timer or chore, their own included.
  */
 #pragma once
 
@@ -28,14 +29,21 @@ struct timer {
 	void (*fn)(struct timer *timer);
 };
 
+struct chore {
+	struct list link; /* loop::chores */
+	void (*fn)(struct chore *chore);
+};
+
 #define LOOP_BATCH 64
 
 struct loop {
 	int epoll_fd;
 	bool quit;
 	struct list timers;
+	struct list chores; /* of this round, or the next */
 	struct epoll_event batch[LOOP_BATCH];
 	int n_batch; /* events in the round being dispatched */
+	uint64_t n_rounds; /* waits for events so far */
 };
 
 int loop_init(struct loop *l);
@@ -53,6 +61,11 @@ void timer_start(struct loop *l, struct timer *t, uint64_t deadline_ns);
 void timer_start_once(struct loop *l, struct timer *t, uint64_t ns);
 bool timer_runs(const struct timer *t);
 void timer_stop(struct timer *t);
+
+void chore_init(struct chore *t, void (*fn)(struct chore *));
+/* Runs it at the end of the round; of the next one, when a chore asks. One that waits goes on waiting. */
+void chore_start(struct loop *l, struct chore *t);
+void chore_stop(struct chore *t);
 
 /* Dispatches until loop_quit(). 0 or a negative errno of epoll itself. */
 int loop_run(struct loop *l);

@@ -45,10 +45,15 @@ static int setting_accept(const struct setting *setting, int r, uint64_t n, void
 
 static bool is_word(const struct setting *setting, const char *text, void *ret)
 {
-	if (!setting->word || strcmp(text, setting->word) != 0)
-		return false;
-	*(uint64_t *)ret = UINT64_MAX;
-	return true;
+	const char *const words[] = {setting->word, setting->other_word};
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		if (!words[i] || strcmp(text, words[i]) != 0)
+			continue;
+		*(uint64_t *)ret = UINT64_MAX - i;
+		return true;
+	}
+	return false;
 }
 
 static int setting_parse_mode(const struct setting *setting, const char *text, void *ret)
@@ -85,8 +90,10 @@ static void setting_describe_bytes(const struct setting *setting, char *buf, siz
 	if (setting->min > 1024)
 		(void)snprintf(least, sizeof(least), ", %jdK at least",
 			       (intmax_t)(setting->min >> 10));
-	(void)snprintf(buf, size, "bytes, a number with K, M, G or T%s%s%s", least,
-		       setting->word ? ", or " : "", setting->word ? setting->word : "");
+	(void)snprintf(buf, size, "bytes, a number with K, M, G or T%s%s%s%s%s", least,
+		       setting->other_word ? ", " : "",
+		       setting->other_word ? setting->other_word : "", setting->word ? ", or " : "",
+		       setting->word ? setting->word : "");
 }
 
 const struct setting_type setting_bytes = {
@@ -106,12 +113,14 @@ static int setting_parse_count(const struct setting *setting, const char *text, 
 static void setting_describe_count(const struct setting *setting, char *buf, size_t size)
 {
 	const char * or = setting->word ? " or " : "", *word = setting->word ? setting->word : "";
+	const char *comma = setting->other_word ? ", " : "";
+	const char *other = setting->other_word ? setting->other_word : "";
 
 	if (setting->max == UINT64_MAX)
-		(void)snprintf(buf, size, "a number%s%s", or, word);
+		(void)snprintf(buf, size, "a number%s%s%s%s", comma, other, or, word);
 	else
-		(void)snprintf(buf, size, "%" PRIu64 " to %" PRIu64 "%s%s", setting->min,
-			       setting->max, or, word);
+		(void)snprintf(buf, size, "%" PRIu64 " to %" PRIu64 "%s%s%s%s", setting->min,
+			       setting->max, comma, other, or, word);
 }
 
 const struct setting_type setting_count = {

@@ -37,6 +37,7 @@ struct setting {
 	uint64_t min;
 	uint64_t max;
 	const char *word; /* stands for UINT64_MAX; NULL: there is none */
+	const char *other_word; /* stands for UINT64_MAX - 1; NULL: there is none */
 	const char *fallback; /* the default */
 	const char *needed; /* an example, of a key that every file has to have; NULL: it may be left out */
 	const char *help;

@@ -49,6 +49,8 @@ static unsigned list_sections(const struct settings_form *form, const char **ret
 	for (unsigned i = 0; i < form->n_keys; i++) /* those of a section stand together */
 		if (n == 0 || strcmp(ret[n - 1], form->keys[i].section) != 0)
 			ret[n++] = form->keys[i].section;
+	if (form->open_section)
+		ret[n++] = form->open_section;
 	return n;
 }
 
@@ -62,7 +64,7 @@ static void leave_section(struct settings *s)
 
 static void settings_on_section(struct settings *s, const char *name)
 {
-	const char *names[SETTINGS_KEYS_MAX], *nearest;
+	const char *names[SETTINGS_KEYS_MAX + 1], *nearest;
 	unsigned n;
 
 	leave_section(s);
@@ -132,6 +134,8 @@ static void settings_on_entry(struct settings *s, const char *name, const char *
 
 	if (!s->in_section) {
 		settings_report(s, "'%s' comes before the first [section]", name);
+	} else if (s->section && s->section == s->form->open_section) {
+		s->form->entry(s, name, value);
 	} else if (!key) {
 		if (s->section)
 			report_unknown(s, name);

@@ -24,6 +24,10 @@ struct settings_form {
 	/* [KIND NAME]: sets `section` and `seen`, or reports. False: it is of no such kind. NULL: there are none. */
 	bool (*open)(struct settings *s, const char *name);
 
+	/* A section with keys of the file's own choice: each of its lines goes to `entry`. NULL: there is none. */
+	const char *open_section;
+	void (*entry)(struct settings *s, const char *name, const char *value);
+
 	/* Returns the place of a section's value. NULL: it is in `values`, at the key's offset. */
 	void *(*place)(struct settings *s, const struct setting *key);
 

@@ -13,23 +13,11 @@
 #include "ipc/base/fd.h"
 #include "ipc/codec.h"
 #include "server/backend/backend.h"
+#include "server/buffers/reaper.h"
+#include "server/buffers/tally.h"
 #include "server/buffers/version.h"
+#include "server/state/buffer_names.h"
 #include "server/state/server.h"
-
-static bool name_char_ok(char c)
-{
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-bool buffer_name_ok(const char *name)
-{
-	if (!name_char_ok(name[0]))
-		return false;
-	for (const char *p = name; *p; p++)
-		if (!name_char_ok(*p) && !strchr("._/:-", *p))
-			return false;
-	return true;
-}
 
 uint64_t buffer_now_ns(void)
 {
@@ -103,6 +91,8 @@ static struct buffer *buffer_free(struct buffer *b)
 {
 	assert(list_empty(&b->versions) && list_empty(&b->leaving) && !b->writer);
 	list_remove(&b->link);
+	tally_forget(b);
+	reaper_forget(b);
 	if (b->kept) {
 		/* The manifest is removed last: while it is there, recovery can identify the rest. */
 		store_remove(&b->server->store, STORE_HEAD, b->id);
@@ -134,6 +124,8 @@ static struct buffer *buffer_blank(struct server *server, uint64_t id)
 	b->head_fd = -1;
 	b->head_reader_fd = -1;
 	list_init(&b->link);
+	list_init(&b->tally_link);
+	list_init(&b->reap_link);
 	list_init(&b->versions);
 	list_init(&b->leaving);
 	return b;
@@ -300,12 +292,20 @@ void buffer_unref(struct buffer *b)
 
 struct slot_place buffer_place(const struct buffer *b)
 {
-	return (struct slot_place){.server = b->server, .backend = b->backend, .device = b->device};
+	return (struct slot_place){.server = b->server,
+				   .backend = b->backend,
+				   .device = b->device,
+				   .buffer = (struct buffer *)b};
 }
 
 bool buffer_has_name(const struct buffer *b)
 {
 	return !b->removed;
+}
+
+bool buffer_only_keeps(const struct buffer *b, const struct version *v)
+{
+	return v->n_leases == 0 && v->number != b->current;
 }
 
 void buffer_keep(struct buffer *b)

@@ -21,6 +21,7 @@
 #include "server/state/access.h"
 #include "server/state/audit.h"
 #include "server/state/quota.h"
+#include "server/state/server.h"
 
 struct inherit;
 struct server;
@@ -64,10 +65,10 @@ struct buffer {
 	bool kept; /* head and manifest are in the store */
 	struct charge charge;
 	struct charge descriptors;
+	struct list tally_link; /* server::untallied */
+	struct tally tally; /* its part of server::tally */
+	struct list reap_link; /* reaper::buffers, from its first version that leaves on */
 };
-
-/* 1 to 127 of [A-Za-z0-9._/:-], the first a letter or a digit. */
-bool buffer_name_ok(const char *name);
 
 /* The buffer of that name, NULL for none; or of that id. */
 struct buffer *buffer_find(struct server *server, const char *name, const char *device);
@@ -107,6 +108,9 @@ bool buffer_has_name(const struct buffer *b);
 struct version *buffer_current(const struct buffer *b);
 struct version *buffer_newest(const struct buffer *b);
 struct version *buffer_version(const struct buffer *b, uint64_t number);
+
+/* True for a version that only its place in the list holds. */
+bool buffer_only_keeps(const struct buffer *b, const struct version *v);
 
 /* Puts manifest and head into the store, if they are not there already. */
 void buffer_keep(struct buffer *b);

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "server/buffers/buffer.h"
+#include "server/buffers/held_charge.h"
 #include "server/buffers/probe.h"
+#include "server/buffers/tally.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
@@ -122,6 +124,7 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 		.uid = v->uid,
 		.pid = (uint32_t)v->pid,
 		.generation = v->generation,
+		.reader = v->holder + 1,
 		.map_size = v->slot->memory.location.map_size,
 	};
 	if (!copy_handle(v->slot, e->handle))
@@ -178,6 +181,8 @@ void buffer_save(struct buffer *b)
 	struct manifest_record *r = manifest_begin(b->manifest);
 	struct version *v;
 
+	tally_change(b);
+	held_settle(b);
 	memcpy(r->name, b->name, sizeof(r->name));
 	memcpy(r->device, b->device, sizeof(r->device));
 	r->current = b->current;

@@ -33,5 +33,6 @@ void head_waker_wake(struct buffer *b)
 	}
 	b->waker.running = true;
 	buffer_ref(b);
-	worker_submit(&b->server->wake_worker, &b->waker.job, head_waker_step, head_waker_done);
+	worker_submit(&b->server->wake_worker, &b->waker.job, b->access.uid, head_waker_step,
+		      head_waker_done);
 }

@@ -23,6 +23,7 @@ struct paused_reader {
 	struct session *session;
 	struct lease *lease;
 	struct timer timer;
+	bool resumed; /* on no list: the answer is due */
 };
 
 static void paused_reader_free(struct paused_reader *p)
@@ -114,9 +115,22 @@ void paused_reader_new(struct session *s, struct lease *lease, const struct wire
 	paused_readers_changed(b);
 }
 
+/* In a turn of its user. */
+static void paused_reader_go_on(struct session *s)
+{
+	struct paused_reader *p = s->paused_reader;
+	struct lease *lease;
+
+	if (!p || !p->resumed)
+		return;
+	lease = p->lease;
+	paused_reader_free(p);
+	paused_reader_answer(s, lease);
+	fault_point("pause-answered");
+}
+
 void paused_readers_resume(struct buffer *b)
 {
-	struct list ready;
 	struct paused_reader *p, *tmp;
 	struct version *v;
 	struct lease *l;
@@ -125,21 +139,13 @@ void paused_readers_resume(struct buffer *b)
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link)
 			l->paused = false;
-	/* Answering may end a session, which frees its paused reader: so first pick, then answer. */
-	list_init(&ready);
 	list_for_each_safe(p, tmp, &b->server->paused_readers, link) {
 		if (p->lease->version->buffer != b)
 			continue;
 		list_remove(&p->link);
-		list_append(&ready, &p->link);
-	}
-	while ((p = list_first(&ready, struct paused_reader, link))) {
-		struct session *s = p->session;
-		struct lease *lease = p->lease;
-
-		paused_reader_free(p);
-		paused_reader_answer(s, lease);
-		fault_point("pause-answered");
+		timer_stop(&p->timer);
+		p->resumed = true;
+		session_wake(p->session, paused_reader_go_on);
 	}
 	waiters_notify(b);
 }

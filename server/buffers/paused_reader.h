@@ -20,7 +20,10 @@ void paused_reader_new(struct session *s, struct lease *lease, const struct wire
 /* The session ends: it does not wait any more. */
 void paused_reader_forget(struct session *s);
 
-/* Answers the readers of the buffer that have paused, and the sessions that wait for a version. */
+/*
+ * Answers the readers of the buffer that have paused, and the sessions that wait for a version: each in a
+ * turn of its user.
+ */
 void paused_readers_resume(struct buffer *b);
 
 /*

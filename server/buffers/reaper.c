@@ -2,6 +2,7 @@
 
 #include "ipc/base/num.h"
 #include "server/buffers/buffer.h"
+#include "server/buffers/held_charge.h"
 #include "server/buffers/slot_reuse.h"
 #include "server/buffers/version.h"
 #include "server/memory/gpu_free.h"
@@ -10,6 +11,7 @@
 
 #define DELAY_MIN_NS 2000000u
 #define DELAY_MAX_NS 1000000000u
+#define LOOK_NS 100000u
 
 static void reaper_plan(struct reaper *r)
 {
@@ -18,10 +20,13 @@ static void reaper_plan(struct reaper *r)
 
 bool version_reap(struct version *v)
 {
-	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
+	if (v->n_leases > 0 || v->rewriting)
 		return false;
-	if (slot_reuse_keep(v))
-		return true;
+	v->orphan = slot_in_use(v->slot);
+	if (v->orphan || slot_reuse_keep(v))
+		held_settle(v->buffer);
+	if (v->orphan || v == v->buffer->spare)
+		return !v->orphan;
 	if (!gpu_free_run(v->slot))
 		return false;
 	version_free(v);
@@ -42,22 +47,42 @@ static bool buffer_reap(struct buffer *b)
 	return waits;
 }
 
-/* True when something is left that waits for the clock: what has a lease does not. */
-static bool reap_list(struct list *buffers)
+void reaper_follow(struct buffer *b)
 {
-	struct buffer *b, *tmp;
-	bool waits = false;
+	struct reaper *r = b->server->reaper;
 
-	list_for_each_safe(b, tmp, buffers, link)
-		waits |= buffer_reap(b);
-	return waits;
+	if (!list_empty(&b->reap_link))
+		return;
+	list_append(&r->buffers, &b->reap_link);
+	r->n_buffers++;
+}
+
+void reaper_forget(struct buffer *b)
+{
+	if (list_empty(&b->reap_link))
+		return;
+	list_remove(&b->reap_link);
+	b->server->reaper->n_buffers--;
 }
 
 bool reaper_look(struct reaper *r)
 {
-	bool waits = reap_list(&r->server->buffers);
+	uint64_t end_ns = num_now_ns() + LOOK_NS;
+	unsigned n = r->n_buffers;
+	bool waits = false;
+	struct buffer *b;
 
-	return reap_list(&r->server->removed) || waits;
+	for (; n > 0 && (b = list_first(&r->buffers, struct buffer, reap_link)); n--) {
+		reaper_forget(b);
+		if (list_empty(&b->leaving))
+			continue;
+		reaper_follow(b);
+		waits |= buffer_reap(b);
+		if (num_now_ns() > end_ns)
+			break;
+	}
+	r->cut = n > 1;
+	return waits || r->cut;
 }
 
 static void reaper_on_time(struct timer *timer)
@@ -65,7 +90,11 @@ static void reaper_on_time(struct timer *timer)
 	struct reaper *r = container_of(timer, struct reaper, timer);
 	bool waits = reaper_look(r);
 
-	r->delay_ns = r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2 : DELAY_MAX_NS;
+	/* Those that are left are not seen later than they would have been. */
+	if (!r->cut)
+		r->delay_ns = r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2 : DELAY_MAX_NS;
+	else if (r->delay_ns > DELAY_MIN_NS)
+		r->delay_ns /= 2;
 	if (waits)
 		reaper_plan(r);
 }
@@ -73,6 +102,9 @@ static void reaper_on_time(struct timer *timer)
 void reaper_init(struct reaper *r, struct server *server)
 {
 	r->server = server;
+	r->n_buffers = 0;
+	r->cut = false;
+	list_init(&r->buffers);
 	timer_init(&r->timer, reaper_on_time);
 }
 

@@ -19,12 +19,22 @@ struct reaper {
 	struct timer timer;
 	struct server *server;
 	uint64_t delay_ns;
+	struct list buffers; /* with a version that leaves, the longest unseen first */
+	unsigned n_buffers;
+	bool cut; /* the last look saw only a part of them */
 };
 
 void reaper_init(struct reaper *r, struct server *server);
 void reaper_deinit(struct reaper *r);
 
-/* Looks now. True when a version is left that a process holds without a lease. */
+/* A version of the buffer leaves. */
+void reaper_follow(struct buffer *b);
+void reaper_forget(struct buffer *b);
+
+/*
+ * Looks now, for a bounded time: at those first that were not seen for the longest. True when a version is
+ * left that a process holds without a lease, or perhaps is.
+ */
 bool reaper_look(struct reaper *r);
 
 /* Something leaves: looks in the loop's next round. */

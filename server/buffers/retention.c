@@ -11,18 +11,12 @@
 #include "server/memory/slot.h"
 #include "server/state/server.h"
 
-bool buffer_only_keeps(const struct buffer *b, const struct version *v)
-{
-	return v->n_leases == 0 && v->number != b->current;
-}
-
-/* The oldest that may go; with `must_free`, one with memory that no process holds. */
-static struct version *oldest_kept(const struct buffer *b, bool must_free)
+static struct version *oldest_kept(const struct buffer *b)
 {
 	struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		if (buffer_only_keeps(b, v) && !(must_free && slot_is_held(v->slot)))
+		if (buffer_only_keeps(b, v))
 			return v;
 	return NULL;
 }
@@ -32,7 +26,7 @@ bool buffer_end_old(struct buffer *b)
 	struct version *v;
 	bool some = false;
 
-	while (b->n_versions > b->keep && (v = oldest_kept(b, false))) {
+	while (b->n_versions > b->keep && (v = oldest_kept(b))) {
 		version_end(v, WIRE_END_KEEP);
 		some = true;
 	}
@@ -81,43 +75,4 @@ void buffer_drop(struct buffer *b)
 	paused_readers_changed(b);
 	reaper_reap(b);
 	buffer_unref(b);
-}
-
-uint64_t buffers_kept_bytes(const struct server *server, const char *device)
-{
-	struct version *v;
-	struct buffer *b;
-	uint64_t size = 0;
-
-	list_for_each(b, &server->buffers, link) {
-		if (!buffer_is_on(b, device))
-			continue;
-		list_for_each(v, &b->versions, link)
-			if (buffer_only_keeps(b, v))
-				size += v->slot->size;
-		if (b->spare)
-			size += b->spare->slot->size;
-	}
-	return size;
-}
-
-bool buffers_evict(struct server *server, const char *device, uint64_t missing)
-{
-	struct version *oldest = NULL;
-	struct buffer *b;
-
-	if (buffers_kept_bytes(server, device) < missing)
-		return false;
-	if (slot_reuse_evict(server, device))
-		return true;
-	list_for_each(b, &server->buffers, link) {
-		struct version *v = buffer_is_on(b, device) ? oldest_kept(b, true) : NULL;
-
-		if (v && (!oldest || v->published_ns < oldest->published_ns))
-			oldest = v;
-	}
-	if (!oldest)
-		return false;
-	buffer_drop_version(oldest->buffer, oldest, WIRE_END_MEMORY);
-	return true;
 }

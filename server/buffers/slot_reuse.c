@@ -1,14 +1,13 @@
 #include "server/buffers/slot_reuse.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #include "server/base/fault.h"
 #include "server/buffers/buffer.h"
+#include "server/buffers/tally.h"
 #include "server/buffers/version.h"
 #include "server/memory/gpu_free.h"
 #include "server/memory/slot.h"
-#include "server/state/server.h"
 
 bool slot_reuse_keep(struct version *v)
 {
@@ -21,6 +20,7 @@ bool slot_reuse_keep(struct version *v)
 	    v->generation != b->generation || slot_is_lost(v->slot))
 		return false;
 	b->spare = v;
+	tally_change(b);
 	fault_point("recycle-kept");
 	return true;
 }
@@ -43,18 +43,7 @@ void slot_reuse_forget(struct buffer *b)
 	struct version *v = b->spare;
 
 	b->spare = NULL;
+	tally_change(b);
 	if (v && gpu_free_run(v->slot))
 		version_free(v);
-}
-
-bool slot_reuse_evict(struct server *server, const char *device)
-{
-	struct buffer *b;
-
-	list_for_each(b, &server->buffers, link)
-		if (b->spare && (!device || !strcmp(b->device, device))) {
-			slot_reuse_forget(b);
-			return true;
-		}
-	return false;
 }

@@ -13,7 +13,6 @@
 #include <sys/types.h>
 
 struct buffer;
-struct server;
 struct version;
 
 /* True when `v`, which no process holds, is kept for reuse, and must not be freed now. */
@@ -22,6 +21,5 @@ bool slot_reuse_keep(struct version *v);
 /* The kept version, open for writing, if its slot fits and `uid` may have it; else NULL. */
 struct version *slot_reuse_find(struct buffer *b, uid_t uid, uint64_t data_size);
 
-/* Frees what waits: of a buffer, or the first there is on a device, NULL for any. True when there was something. */
+/* Frees what waits. */
 void slot_reuse_forget(struct buffer *b);
-bool slot_reuse_evict(struct server *server, const char *device);

@@ -7,6 +7,9 @@
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
 #include "server/buffers/event.h"
+#include "server/buffers/held_charge.h"
+#include "server/buffers/reaper.h"
+#include "server/buffers/tally.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
 #include "server/memory/version_files.h"
@@ -20,6 +23,9 @@ struct version *version_blank(void)
 		return NULL;
 	list_init(&v->link);
 	list_init(&v->leases);
+	list_init(&v->holds);
+	list_init(&v->held_link);
+	v->last_reader = v->holder = HELD_NOBODY;
 	return v;
 }
 
@@ -30,10 +36,22 @@ void version_add(struct version *v, struct buffer *b)
 	if (v->ended_ns) {
 		list_append(&b->leaving, &v->link);
 		b->n_leaving++;
+		reaper_follow(b);
 	} else {
 		list_append(&b->versions, &v->link);
 		b->n_versions++;
 	}
+	tally_change(b);
+}
+
+struct hold *version_hold(const struct version *v, uid_t uid)
+{
+	struct hold *h;
+
+	list_for_each(h, &v->holds, link)
+		if (h->uid == uid)
+			return h;
+	return NULL;
 }
 
 uint32_t version_flags(const struct version *v)
@@ -63,6 +81,8 @@ void version_end(struct version *v, enum wire_end why)
 	b->n_versions--;
 	list_append(&b->leaving, &v->link);
 	b->n_leaving++;
+	reaper_follow(b);
+	tally_change(b);
 	if (buffer_has_name(b))
 		event_of_version(WIRE_EVENT_VERSION_GONE, v);
 }
@@ -79,10 +99,12 @@ void version_free(struct version *v)
 		b->n_versions--;
 	if (b->spare == v)
 		b->spare = NULL;
+	held_forget(v);
 	/* Out of the store, then out of the manifest: what recovery finds in neither never was. */
 	slot_free(v->slot);
 	layout_table_unref(v->table);
 	version_files_unref(v->files);
+	tally_change(b);
 	fault_point("free-removed");
 	buffer_save(b);
 	fault_point("free-saved");

@@ -16,7 +16,15 @@
 #include "ipc/wire.h"
 #include "server/state/quota.h"
 
+/* The leases of one user on a version: while it has any. */
+struct hold {
+	struct list link; /* version::holds */
+	struct list leases; /* lease::hold_link, the earliest first */
+	uid_t uid;
+};
+
 struct buffer;
+struct cost;
 struct slot;
 struct layout_table;
 struct version_files;
@@ -37,8 +45,15 @@ struct version {
 	unsigned generation; /* generation of the buffer's permissions then */
 	struct list leases; /* on it */
 	unsigned n_leases;
+	struct list holds; /* the same by user, in the order in which they began */
+	uid_t last_reader; /* user of the last lease that ended, other than the slot's; -1: none */
+	bool orphan; /* a process has it without a lease: it ended, or weightd was restarted */
+	uid_t holder; /* the reader that is charged for it; -1: its publisher is */
+	struct list held_link; /* server::held */
+	struct cost *held_cost; /* the reader's; NULL: none */
 	bool rewriting; /* a writer has its slot */
 	bool has_digest;
+	bool chosen; /* see server/requests/eviction.c */
 	uint8_t digest[WIRE_HASH_SIZE];
 	struct charge charge;
 };
@@ -48,6 +63,9 @@ struct version *version_blank(void);
 
 /* Puts `v`, filled in but for its buffer, on one of the buffer's lists, at the end. */
 void version_add(struct version *v, struct buffer *b);
+
+/* The user's hold on a version; NULL: none. */
+struct hold *version_hold(const struct version *v, uid_t uid);
 
 /* WIRE_VERSION_*. */
 uint32_t version_flags(const struct version *v);

@@ -59,29 +59,29 @@ bool waiter_is_served(const struct buffer *b, uint64_t version)
 	return b->current && b->current >= version && buffer_shown_state(b) == HEAD_READY;
 }
 
+/* In a turn of its user. */
+static void waiter_answer(struct session *s)
+{
+	struct waiter *w = s->waiter;
+	struct buffer *b = w ? buffer_find(s->server, w->name, w->device) : NULL;
+	struct wire_reply reply = {0};
+
+	if (!b || !waiter_is_served(b, w->version))
+		return; /* it waits for the next one */
+	waiter_free(w);
+	reply.wait.version = b->current;
+	if (access_allows(&b->access, &s->peer, ACCESS_READ))
+		(void)session_reply(s, WIRE_WAIT, &reply, NULL, 0);
+	else
+		session_fail(s, -EACCES, "uid %u may not read '%s'", s->peer.uid, b->name);
+}
+
 void waiters_notify(struct buffer *b)
 {
-	struct waiter *w, *tmp;
-	struct list ready;
+	struct waiter *w;
 
-	/* Answering may end a session, which frees its waiter: so first pick, then answer. */
-	list_init(&ready);
-	list_for_each_safe(w, tmp, &b->server->waiters, link) {
-		if (strcmp(w->name, b->name) || strcmp(w->device, b->device) ||
-		    !waiter_is_served(b, w->version))
-			continue;
-		list_remove(&w->link);
-		list_append(&ready, &w->link);
-	}
-	while ((w = list_first(&ready, struct waiter, link))) {
-		struct session *session = w->session;
-		struct wire_reply reply = {.wait = {.version = b->current}};
-
-		waiter_free(w);
-		if (access_allows(&b->access, &session->peer, ACCESS_READ))
-			(void)session_reply(session, WIRE_WAIT, &reply, NULL, 0);
-		else
-			session_fail(session, -EACCES, "uid %u may not read '%s'",
-				     session->peer.uid, b->name);
-	}
+	list_for_each(w, &b->server->waiters, link)
+		if (!strcmp(w->name, b->name) && !strcmp(w->device, b->device) &&
+		    waiter_is_served(b, w->version))
+			session_wake(w->session, waiter_answer);
 }

@@ -30,7 +30,7 @@ struct waiter {
 int waiter_new(struct session *session, const struct wire_wait *wait);
 void waiter_free(struct waiter *w);
 
-/* Answers the waiters for a version that `b` now has. */
+/* Answers the waiters for a version that `b` now has, each in a turn of its user. */
 void waiters_notify(struct buffer *b);
 
 /* True when the current version is `version` or a later one, and may be read. */

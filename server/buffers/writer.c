@@ -78,7 +78,7 @@ static void writer_tear_target(struct writer *w)
 
 static void writer_destroy(struct writer *w)
 {
-	async_close_memfd(&w->buffer->server->worker, w->layout.fd);
+	async_close_memfd(&w->buffer->server->freer, w->uid, w->layout.fd);
 	layout_table_unref(w->table);
 	version_files_unref(w->files);
 	version_files_unref(w->new_files);
@@ -125,6 +125,8 @@ void writer_abandon(struct writer *w)
 	list_remove(&w->link);
 	w->session = NULL;
 	w->job.cancelled = true;
+	if (freeing_wait_stop(&w->wait))
+		w->busy = false;
 	/* A writer that survives weightd waits for its client in the successor. */
 	if (!w->busy && !w->buffer->server->stopping)
 		writer_free(w);
@@ -133,7 +135,7 @@ void writer_abandon(struct writer *w)
 void writer_end(struct writer *w)
 {
 	assert(!w->session);
-	if (barrier_stop(&w->barrier))
+	if (barrier_stop(&w->barrier) || freeing_wait_stop(&w->wait))
 		w->busy = false;
 	if (!w->busy)
 		writer_free(w);
@@ -153,7 +155,7 @@ void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct j
 		   void (*done)(struct job *, int))
 {
 	w->busy = true;
-	worker_submit(worker, &w->job, step, done);
+	worker_submit(worker, &w->job, w->uid, step, done);
 }
 
 struct writer *writer_take_back(struct writer *w)
@@ -167,6 +169,11 @@ struct writer *writer_take_back(struct writer *w)
 void writer_distrust(struct writer *w)
 {
 	w->spoiled |= w->reused;
+}
+
+void writer_disown(struct writer *w, uid_t uid)
+{
+	w->spoiled |= uid != w->uid;
 }
 
 void writer_fail_for_loss(struct writer *w)

@@ -22,6 +22,7 @@
 #include "ipc/head.h"
 #include "ipc/wire.h"
 #include "server/backend/backend.h"
+#include "server/base/freeing.h"
 #include "server/base/loop.h"
 #include "server/base/worker.h"
 #include "server/memory/layout_validation.h"
@@ -42,6 +43,7 @@ struct writer {
 	struct session *session; /* NULL: abandoned, or not back yet */
 	struct timer timer; /* limits the wait for the session, or for readers to pause */
 	uint64_t id;
+	enum wire_op op; /* the create that it answers */
 	uint64_t cookie; /* the client's name for it, until it has the id */
 	uid_t uid;
 	pid_t pid;
@@ -55,7 +57,9 @@ struct writer {
 	struct version *version; /* room for what this becomes */
 	struct job job;
 	struct barrier barrier;
-	bool busy; /* the job or the barrier has us */
+	struct freeing_wait wait;
+	bool busy; /* the job, the barrier or the wait has us */
+	bool has_waited; /* for all memory that was being freed */
 	bool kept; /* in the manifest */
 	bool handed_out; /* the client has, or had, the writable descriptor */
 	enum head_state state_before; /* the buffer's state before a write in place */
@@ -128,3 +132,9 @@ bool writer_bury(struct writer *w);
  * reused slot. The caller saves the buffer.
  */
 void writer_distrust(struct writer *w);
+
+/*
+ * Called at a change of the buffer's owner to `uid`, likewise: the writer does not publish in a buffer of another user
+ * than the one it was begun for.
+ */
+void writer_disown(struct writer *w, uid_t uid);

@@ -28,7 +28,7 @@ struct group_caller *group_caller_free(struct group_caller *c)
 
 	if (g->maker == c)
 		g->maker = NULL;
-	async_close_memfd(&g->server->worker, c->description_fd);
+	async_close_memfd(&g->server->freer, c->session->peer.uid, c->description_fd);
 	c->session->group_caller = NULL;
 	list_remove(&c->link);
 	free(c);

@@ -82,6 +82,7 @@ static int memory_charge(struct group_memory *m, uid_t uid, uint64_t pages, char
 	struct quota *q = &m->server->quota;
 	int r = fn(q, uid, QUOTA_BYTES, pages, &m->charge);
 
+	m->uid = uid;
 	return r == 0 ? fn(q, uid, QUOTA_DESCRIPTORS, m->n_parts, &m->descriptors) : r;
 }
 
@@ -170,10 +171,13 @@ static int memory_free_step(struct job *job)
 static void memory_free_done(struct job *job, int r)
 {
 	struct group_memory *m = container_of(job, struct group_memory, job);
+	struct server *server = m->server;
 
 	(void)r; /* closing does not fail */
-	m->server->n_slot_bytes -= m->size;
+	server->n_slot_bytes -= m->size;
+	freeing_end(&m->freeing);
 	memory_destroy(m);
+	freeings_wake(&server->freeings);
 }
 
 void group_memory_free(struct group_memory *m)
@@ -182,10 +186,11 @@ void group_memory_free(struct group_memory *m)
 		return;
 	for (unsigned i = 0; m->kept && i < m->n_parts; i++)
 		store_remove(&m->server->store, STORE_PART, m->parts[i].id);
-	/* The worker frees it before it makes memory for a request that comes later. */
+	/* A request that comes later waits for the freeing before it makes memory. */
 	quota_refund(&m->charge);
 	quota_refund(&m->descriptors);
-	worker_submit(&m->server->worker, &m->job, memory_free_step, memory_free_done);
+	freeing_begin(&m->server->freeings, &m->freeing, m->uid, "host");
+	worker_submit(&m->server->freer, &m->job, m->uid, memory_free_step, memory_free_done);
 }
 
 /* --- providing --- */
@@ -211,8 +216,11 @@ static struct group_part *next_part(struct group_memory *m)
 static int memory_admit(struct group_memory *m, struct backend_memory *memory)
 {
 	uint64_t left = bytes_left(m), n_free;
-	int r = backend_host.measure(memory, &n_free);
+	int r;
 
+	if (host_has_looked(memory))
+		return 0;
+	r = backend_host.measure(memory, &n_free);
 	if (r < 0)
 		return r;
 	memcpy(m->limit, memory->limit, sizeof(m->limit));

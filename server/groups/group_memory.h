@@ -13,6 +13,7 @@
 
 #include "ipc/wire.h"
 #include "server/backend/backend.h"
+#include "server/base/freeing.h"
 #include "server/base/worker.h"
 #include "server/state/quota.h"
 
@@ -27,6 +28,7 @@ struct group_part {
 
 struct group_memory {
 	struct server *server;
+	uid_t uid; /* the user that is charged */
 	unsigned n_parts;
 	struct group_part parts[WIRE_JOB_PARTS_MAX];
 	uint64_t size; /* bytes of all parts */
@@ -38,6 +40,7 @@ struct group_memory {
 	struct charge charge;
 	struct charge descriptors;
 	struct job job; /* providing, and at last freeing */
+	struct freeing freeing;
 };
 
 /*

@@ -386,6 +386,8 @@ void writer_group_drop(struct writer_group *g, const char *why)
 	if (g->memory && g->ready)
 		group_memory_mark_removed(g->memory);
 	timer_stop(&g->timer);
+	if (freeing_wait_stop(&g->wait))
+		g->busy = false;
 	if (!g->busy)
 		writer_group_reap(g);
 	else if (g->memory)
@@ -394,7 +396,7 @@ void writer_group_drop(struct writer_group *g, const char *why)
 
 void writer_group_end(struct writer_group *g)
 {
-	if (barrier_stop(&g->barrier))
+	if (barrier_stop(&g->barrier) || freeing_wait_stop(&g->wait))
 		g->busy = false;
 	if (!g->busy)
 		writer_group_free(g);

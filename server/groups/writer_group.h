@@ -15,6 +15,7 @@
 
 #include "ipc/base/list.h"
 #include "ipc/wire.h"
+#include "server/base/freeing.h"
 #include "server/base/loop.h"
 #include "server/memory/kept_memfd.h"
 #include "server/restart/store.h"
@@ -47,10 +48,12 @@ struct writer_group {
 	struct kept_memfd description; /* without references: none yet */
 	uint8_t hash[WIRE_HASH_SIZE]; /* of the description, as the ranks have it */
 	bool ready; /* memory and description are whole and kept */
-	bool busy; /* the worker or the barrier has it */
+	bool busy; /* the worker, the barrier or the wait has it */
+	bool has_waited; /* for all memory that was being freed */
 	bool kept; /* in the store */
 	bool removed;
 	struct barrier barrier;
+	struct freeing_wait wait;
 	struct group_manifest *manifest;
 	int manifest_fd; /* -1: the store has it */
 	struct charge charge;

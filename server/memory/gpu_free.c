@@ -76,18 +76,25 @@ static void gpu_free_plan_look(struct slot *s)
 	r->next_ns = num_now_ns() + r->delay_ns;
 }
 
-static void gpu_free_close_done(struct job *job, int r)
+static void gpu_free_begin_orphan(struct slot *s)
 {
-	struct slot *s = container_of(job, struct slot, gpu_free.job);
-
-	if (r != -EBUSY) {
-		gpu_free_end(s); /* also where the GPU does not answer: the end would never be seen */
-		return;
-	}
 	log_warning("memory on %s without a lease is still in use: a process maps it", s->device);
 	s->gpu_free.state = GPU_FREE_ORPHAN;
 	s->gpu_free.others = left_by_others(s);
 	gpu_free_plan_look(s);
+}
+
+static void gpu_free_close_done(struct job *job, int r)
+{
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
+	struct freeings *freeings = &s->server->freeings;
+
+	freeing_end(&s->gpu_free.freeing);
+	if (r != -EBUSY)
+		gpu_free_end(s); /* also where the GPU does not answer: the end would never be seen */
+	else
+		gpu_free_begin_orphan(s);
+	freeings_wake(freeings);
 }
 
 static void gpu_free_look_done(struct job *job, int r)
@@ -122,14 +129,15 @@ bool gpu_free_run(struct slot *s)
 		return false; /* a slot from before a restart can be the first to need the worker */
 	if (r->state == GPU_FREE_ORPHAN) {
 		r->looking = true;
-		worker_submit(worker, &r->job, gpu_free_look_step, gpu_free_look_done);
+		worker_submit(worker, &r->job, s->uid, gpu_free_look_step, gpu_free_look_done);
 		return false;
 	}
 	r->state = GPU_FREE_CLOSING;
 	r->begun_ns = num_now_ns();
 	slot_forget(s);
+	freeing_begin(&s->server->freeings, &r->freeing, s->uid, s->device);
 	fault_point("release-begun");
-	worker_submit(worker, &r->job, gpu_free_close_step, gpu_free_close_done);
+	worker_submit(worker, &r->job, s->uid, gpu_free_close_step, gpu_free_close_done);
 	return false;
 }
 

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/base/freeing.h"
 #include "server/base/worker.h"
 
 struct slot;
@@ -29,6 +30,7 @@ enum gpu_free_state {
 
 struct gpu_free {
 	struct job job;
+	struct freeing freeing;
 	enum gpu_free_state state;
 	bool looking; /* the worker is, at an orphan */
 	uint64_t begun_ns;

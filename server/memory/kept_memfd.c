@@ -19,6 +19,7 @@ static int charge(struct kept_memfd *m, uid_t uid,
 		return r;
 	}
 	m->n_refs = 1;
+	m->uid = uid;
 	m->server->n_table_bytes += m->size;
 	return 0;
 }
@@ -57,7 +58,7 @@ bool kept_memfd_unref(struct kept_memfd *m)
 	if (m->kept)
 		store_remove(&m->server->store, m->kind, m->id);
 	m->server->n_table_bytes -= m->size;
-	async_close_memfd(&m->server->worker, m->fd);
+	async_close_memfd(&m->server->freer, m->charge.account->uid, m->fd);
 	quota_refund(&m->charge);
 	quota_refund(&m->descriptor);
 	return true;

@@ -20,6 +20,7 @@ struct kept_memfd {
 	struct server *server;
 	enum store_kind kind;
 	unsigned n_refs;
+	uid_t uid; /* the user that sent it */
 	uint64_t id;
 	int fd; /* read-only */
 	uint64_t size; /* bytes of the memfd */

@@ -25,6 +25,7 @@ static bool hangs_up(int fd)
 
 static void slot_destroy(struct slot *s)
 {
+	id_index_remove(&s->server->slots, s->id);
 	slot_close(s);
 	quota_refund(&s->charge);
 	quota_refund(&s->descriptors);
@@ -67,7 +68,7 @@ uint64_t slot_form_charge(const struct slot_form *form)
 	return in_pages(slot_form_size(form)) + in_pages(digests_size(form));
 }
 
-static unsigned n_descriptors(const struct slot_form *form)
+unsigned slot_form_descriptors(const struct slot_form *form)
 {
 	return form->data_offset ? 2 : 1;
 }
@@ -82,6 +83,7 @@ static struct slot *slot_blank(const struct slot_place *place, uid_t uid,
 	s->server = place->server;
 	s->backend = place->backend;
 	s->device = place->device;
+	s->buffer = place->buffer;
 	s->uid = uid;
 	s->data_size = form->data_size;
 	s->data_offset = form->data_offset;
@@ -121,14 +123,16 @@ int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *
 		r = quota_charge(&server->quota, uid, QUOTA_BYTES, slot_form_charge(form),
 				 &s->charge);
 	if (r == 0)
-		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS, n_descriptors(form),
-				 &s->descriptors);
+		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS,
+				 slot_form_descriptors(form), &s->descriptors);
 	if (r == 0)
 		r = s->backend->allocate(&s->memory);
 	if (r == 0 && form->data_offset)
 		r = digests_new(&s->digests, digests_size(form));
 	if (r == 0)
 		r = open_others(s);
+	if (r == 0)
+		r = id_index_add(&server->slots, s->id, s);
 	if (r != 0)
 		return r;
 	server->n_slot_bytes += s->size;
@@ -175,7 +179,9 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 					slot_form_charge(&saved->form), &s->charge);
 	if (r == 0)
 		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_DESCRIPTORS,
-					n_descriptors(&saved->form), &s->descriptors);
+					slot_form_descriptors(&saved->form), &s->descriptors);
+	if (r == 0)
+		r = id_index_add(&server->slots, s->id, s);
 	if (r < 0)
 		return r;
 	s->probe_fd = probe_fd;
@@ -215,13 +221,21 @@ static int slot_free_step(struct job *job)
 	return JOB_DONE;
 }
 
+static void slot_end(struct slot *s)
+{
+	s->server->n_slot_bytes -= s->size;
+	slot_destroy(s);
+}
+
 static void slot_free_done(struct job *job, int r)
 {
 	struct slot *s = container_of(job, struct slot, free_job);
+	struct server *server = s->server;
 
 	(void)r; /* closing does not fail */
-	s->server->n_slot_bytes -= s->size;
-	slot_destroy(s);
+	freeing_end(&s->freeing);
+	slot_end(s);
+	freeings_wake(&server->freeings);
 }
 
 static void slot_on_hangup(struct source *source, uint32_t events)
@@ -256,22 +270,17 @@ void slot_forget(struct slot *s)
 
 void slot_free(struct slot *s)
 {
-	struct worker *worker;
-
 	if (!s)
 		return;
+	s->buffer = NULL;
 	slot_forget(s);
 	if (s->probe_fd < 0) { /* released before, or there was nothing yet */
-		slot_free_done(&s->free_job, 0);
+		slot_end(s); /* without a call to those that wait, whose versions the caller may be walking */
 		return;
 	}
-	/*
-	 * The last close may take as long as the allocation. A slot from before a restart may be
-	 * without a worker.
-	 */
-	worker = s->backend->worker(s->server);
-	worker_submit(worker ? worker : &s->server->worker, &s->free_job, slot_free_step,
-		      slot_free_done);
+	/* The last close may take as long as the allocation. */
+	freeing_begin(&s->server->freeings, &s->freeing, s->uid, s->device);
+	worker_submit(&s->server->freer, &s->free_job, s->uid, slot_free_step, slot_free_done);
 }
 
 void slot_keep(struct slot *s)

@@ -19,11 +19,13 @@
 #include <stdint.h>
 
 #include "server/backend/backend.h"
+#include "server/base/freeing.h"
 #include "server/base/worker.h"
 #include "server/memory/digests.h"
 #include "server/memory/gpu_free.h"
 #include "server/state/quota.h"
 
+struct buffer;
 struct server;
 
 struct slot {
@@ -44,8 +46,10 @@ struct slot {
 	struct charge charge;
 	struct charge descriptors;
 	struct job free_job;
+	struct freeing freeing;
 	struct gpu_free gpu_free;
 	const char *device; /* the buffer's, which outlives it */
+	struct buffer *buffer; /* of its version or writer; NULL while it is being freed */
 };
 
 /* Calls from slots to what uses them; in struct server. */
@@ -61,6 +65,7 @@ struct slot_place {
 	struct server *server;
 	const struct backend *backend;
 	const char *device; /* outlives the slot */
+	struct buffer *buffer; /* likewise, until slot_free() */
 };
 
 /* The form of a slot. */
@@ -72,6 +77,8 @@ struct slot_form {
 /* Bytes of the slot; of all that is charged for it, in whole pages. */
 uint64_t slot_form_size(const struct slot_form *form);
 uint64_t slot_form_charge(const struct slot_form *form);
+/* Descriptors of it in the store. */
+unsigned slot_form_descriptors(const struct slot_form *form);
 
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
 int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *form,
@@ -112,7 +119,7 @@ void slot_keep(struct slot *s);
 /* Takes it out of the store. */
 void slot_forget(struct slot *s);
 
-/* On the backend's worker: closes all descriptors. */
+/* On a worker: closes all descriptors. */
 void slot_close(struct slot *s);
 
 /* On the backend's worker: as backend::provide. */

@@ -1,12 +1,14 @@
 #include "server/requests/connection.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/num.h"
 #include "ipc/channel.h"
 #include "ipc/codec.h"
 #include "server/base/log.h"
@@ -20,9 +22,15 @@
 #include "server/requests/device_query.h"
 #include "server/requests/event_watch.h"
 #include "server/requests/request.h"
+#include "server/state/access.h"
 #include "server/state/audit.h"
+#include "server/state/cost.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
+
+/* Part of a turn that one session that ends may take. */
+#define MANY 256 /* sessions, of which the memory is worth a call */
+#define FREE_NS 50000u
 
 /*
  * Refuses a client that has no session. The error is sent if the client reads it; the caller closes
@@ -45,13 +53,94 @@ static void hang_up(struct server *server, uid_t uid, int fd)
 {
 	(void)shutdown(fd, SHUT_RDWR);
 	if (channel_has_packets(fd))
-		client_fds_close(server->client_fds, uid, fd);
+		client_fds_hang_up(server->client_fds, uid, fd);
 	else
 		(void)fd_close(fd);
 }
 
+/* Returns freed memory to the kernel when most of many sessions are gone. */
+static void give_memory_back(struct server *server)
+{
+	if (server->most_sessions < MANY || server->n_sessions > server->most_sessions / 8)
+		return;
+	(void)malloc_trim(0);
+	server->most_sessions = server->n_sessions;
+}
+
+/* The session owns nothing any more. */
+static void connection_free(struct session *s)
+{
+	void (*closed)(void *) = s->closed;
+	void *context = s->closed_context;
+	struct server *server = s->server;
+
+	turns_remove(s);
+	turns_leave(s);
+	list_remove(&s->link);
+	server->n_sessions--;
+	hang_up(server, s->peer.uid, s->source.fd);
+	quota_refund(&s->charge);
+	s->cost = cost_unref(s->cost);
+	channel_peer_deinit(&s->peer);
+	free(s);
+	give_memory_back(server);
+	closed(context);
+}
+
+/* Frees one of the things that the session owns. False: there is nothing left. */
+static bool free_one(struct session *s)
+{
+	struct group_member *member = list_first(&s->members, struct group_member, session_link);
+	struct writer *writer = list_first(&s->writers, struct writer, link);
+	struct lease *lease = list_first(&s->leases, struct lease, link);
+
+	if (member)
+		group_member_lose(member);
+	else if (writer)
+		writer_abandon(writer);
+	else if (lease)
+		lease_free(lease);
+	else
+		return false;
+	return true;
+}
+
+/* Ends what the session waits for. Its leases, writers and places are freed afterwards: that may take long. */
+static void connection_shut(struct session *s)
+{
+	s->doomed = true; /* so that requests in work are not answered */
+	s->closing = true;
+	loop_remove(&s->source);
+	if (s->waiter)
+		waiter_free(s->waiter);
+	paused_reader_forget(s);
+	event_watch_forget(s);
+	device_query_forget(s);
+	group_caller_forget(s);
+}
+
+static void connection_free_some(struct session *s)
+{
+	uint64_t end_ns = num_now_ns() + FREE_NS;
+
+	while (free_one(s)) {
+		if (num_now_ns() < end_ns)
+			continue;
+		turns_add(s);
+		return;
+	}
+	connection_free(s);
+}
+
+static void connection_end(struct session *s)
+{
+	connection_shut(s);
+	connection_free_some(s);
+}
+
 static void handle_packet(struct session *s, const struct channel_packet *packet)
 {
+	uint64_t began_ns = num_now_ns();
 	struct wire_request request;
 
 	if (codec_decode_request(packet->data, packet->size, packet->n_fds, &request) < 0) {
@@ -61,10 +150,13 @@ static void handle_packet(struct session *s, const struct channel_packet *packet
 	s->serial = request.header.serial;
 	s->pending = true;
 	s->server->actor = s;
+	s->cost->n_requests++;
 	if (request_handle(s, &request, packet->fds) < 0)
 		session_doom(s, "its request was out of order");
-	else if (s->pending && !s->doomed)
-		loop_modify(&s->source, 0); /* a hang-up is reported all the same */
+	else if (!s->pending)
+		cost_answered(s->cost, num_now_ns() - began_ns);
+	else if (s->hung_up)
+		turns_add(s); /* no edge will follow */
 	s->server->actor = NULL;
 }
 
@@ -93,36 +185,71 @@ static void receive_request(struct session *s)
 		session_doom(s, "descriptors that its user sent cannot be closed");
 		return;
 	}
+	if (client_fds_hold_up(s->server->client_fds, s))
+		return;
 	r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
 	if (r > 0)
 		handle_packet(s, &packet);
 	while (packet.n_fds > 0)
 		client_fds_close(s->server->client_fds, s->peer.uid, packet.fds[--packet.n_fds]);
 	if (r == 0)
-		connection_close(s);
+		connection_end(s);
+	else if (r == -EAGAIN)
+		s->readable = false;
 	else if (r == -EMFILE)
 		fail_for_descriptors(s, &packet);
-	else if (r < 0 && r != -EAGAIN)
+	else if (r < 0)
 		session_doom(s, strerror(-r));
 }
 
+/* Edges: `readable` stays until a read finds nothing. */
 static void connection_on_io(struct source *source, uint32_t events)
 {
 	struct session *s = container_of(source, struct session, source);
 
-	if (s->doomed || (s->pending && events & (EPOLLHUP | EPOLLERR)))
-		connection_close(s);
+	s->readable = true;
+	s->hung_up |= (events & (EPOLLHUP | EPOLLERR)) != 0;
+	if (!s->pending || s->hung_up)
+		turns_add(s);
+}
+
+static void answer_due(struct session *s)
+{
+	void (*due)(struct session *) = s->due;
+
+	s->due = NULL;
+	due(s);
+	if (s->readable && !s->pending)
+		turns_add(s);
+}
+
+void connection_serve(struct session *s)
+{
+	if (s->closing)
+		connection_free_some(s);
+	else if (s->doomed || (s->pending && s->hung_up))
+		connection_end(s);
+	else if (s->due)
+		answer_due(s);
 	else if (!s->pending)
 		receive_request(s);
 }
 
 static const char *connection_refuse(struct session *s)
 {
+	int r;
+
 	if (!client_fds_are_trusted(s->server->client_fds, s->peer.uid))
 		return "descriptors that this user sent cannot be closed";
-	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
+	r = quota_charge_shared(&s->server->quota, s->peer.uid, access_is_admin(&s->peer),
+				QUOTA_SESSIONS, 1, &s->charge);
+	if (r == QUOTA_RESERVED)
+		return "the connections that are left are for users with fewer than this one; close "
+		       "some";
+	if (r != 0)
 		return "this user has too many connections; close some";
-	if (loop_add(&s->server->loop, &s->source, s->source.fd, EPOLLIN, connection_on_io) < 0)
+	if (loop_add(&s->server->loop, &s->source, s->source.fd, EPOLLIN | EPOLLET,
+		     connection_on_io) < 0)
 		return "weightd is out of memory";
 	return NULL;
 }
@@ -144,13 +271,20 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 		list_init(&s->leases);
 		list_init(&s->writers);
 		list_init(&s->members);
+		list_init(&s->ready_link);
+		s->cost = cost_ref(server, uid);
 		why = connection_refuse(s);
 	}
 	if (!why) {
 		list_append(&server->sessions, &s->link);
 		server->n_sessions++;
+		if (server->n_sessions > server->most_sessions)
+			server->most_sessions = server->n_sessions;
+		turns_join(s);
 		return;
 	}
+	if (s && s->cost)
+		s->cost->n_refused++;
 	if (uid != (uid_t)-1)
 		audit(&(struct audit){
 			.action = AUDIT_REFUSE, .peer = &s->peer, .result = -EDQUOT, .detail = why});
@@ -160,6 +294,7 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 	hang_up(server, uid, fd);
 	if (s) {
 		quota_refund(&s->charge);
+		s->cost = cost_unref(s->cost);
 		channel_peer_deinit(&s->peer);
 		free(s);
 	}
@@ -167,30 +302,9 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 
 void connection_close(struct session *s)
 {
-	void (*closed)(void *) = s->closed;
-	void *context = s->closed_context;
-	struct group_member *member;
-	struct lease *lease;
-	struct writer *writer;
-
-	if (s->waiter)
-		waiter_free(s->waiter);
-	paused_reader_forget(s);
-	event_watch_forget(s);
-	device_query_forget(s);
-	group_caller_forget(s);
-	while ((member = list_first(&s->members, struct group_member, session_link)))
-		group_member_lose(member);
-	while ((writer = list_first(&s->writers, struct writer, link)))
-		writer_abandon(writer);
-	while ((lease = list_first(&s->leases, struct lease, link)))
-		lease_free(lease);
-	list_remove(&s->link);
-	s->server->n_sessions--;
-	loop_remove(&s->source);
-	hang_up(s->server, s->peer.uid, s->source.fd);
-	quota_refund(&s->charge);
-	channel_peer_deinit(&s->peer);
-	free(s);
-	closed(context);
+	if (!s->closing)
+		connection_shut(s);
+	while (free_one(s))
+		;
+	connection_free(s);
 }

@@ -1,8 +1,8 @@
 /*
  * Connections
  *
- * The socket of a session: receives its requests in turn, and ends what the session owns when it is closed.
- * What a client sends may break the protocol; then it loses the connection.
+ * The socket of a session: receives its requests, in the turns of its user, and ends what the session
+ * owns when it is closed. A client that breaks the protocol loses the connection.
  */
 #pragma once
 
@@ -14,4 +14,9 @@ struct session;
  * called when the session is over.
  */
 void connection_new(struct server *server, int fd, void (*closed)(void *context), void *context);
+
+/* In its user's turn: reads and handles one request, or frees a part of a session that ends. */
+void connection_serve(struct session *s);
+
+/* At once, and wholly. */
 void connection_close(struct session *s);

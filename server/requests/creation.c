@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "ipc/codec.h"
 #include "server/backend/backend.h"
 #include "server/base/fault.h"
 #include "server/buffers/buffer.h"
@@ -14,8 +15,31 @@
 #include "server/requests/writer_create.h"
 #include "server/state/access.h"
 #include "server/state/audit.h"
+#include "server/state/buffer_names.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
+
+/* The key of the limit that a new buffer is beyond. */
+static const char *quota_exceeded(const struct session *s)
+{
+	return quota_left(&s->server->quota, s->peer.uid, QUOTA_BUFFERS) == 0 ? "buffers"
+									      : "descriptors";
+}
+
+static void fail_for_name(struct session *s, const char *name, const char *device,
+			  const struct name_rule *rule)
+{
+	audit(&(struct audit){.action = AUDIT_REFUSE,
+			      .peer = &s->peer,
+			      .buffer = name,
+			      .device = device,
+			      .result = -EACCES,
+			      .detail = "create"});
+	session_fail(s, -EACCES,
+		     "uid %u may not create '%s': [names] of weightd.conf reserves '%s' for %s; choose "
+		     "another name, or ask an administrator",
+		     s->peer.uid, name, name_rule_pattern(rule), name_rule_list(rule));
+}
 
 /*
  * Makes the buffer that a create names and that does not exist. NULL: the request was answered with
@@ -30,6 +54,7 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 		.mode = create->mode ? create->mode & 0666 : (mode_t)s->server->config.mode,
 	};
 	bool is_ipc = create->flags & WIRE_CREATE_IPC;
+	const struct name_rule *rule = buffer_names_find(s->server->config.names, create->name);
 	const struct backend *backend;
 	struct buffer *b;
 	int r;
@@ -54,30 +79,69 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 			     "uid %u stands for every user that this weightd cannot name, and "
 			     "cannot own a buffer",
 			     s->peer.uid);
+	else if (rule && !name_rule_allows(rule, &s->peer))
+		fail_for_name(s, create->name, device, rule);
 	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0) {
 		buffer_audit(b, AUDIT_CREATE, &s->peer, 0);
 		return b;
 	} else if (r == QUOTA_EXCEEDED)
 		session_fail(s, -EDQUOT,
-			     "uid %u has too many %s; remove some buffers (weightctl rm)",
-			     s->peer.uid,
-			     quota_left(&s->server->quota, s->peer.uid, QUOTA_BUFFERS) == 0
-				     ? "buffers"
-				     : "descriptors");
+			     "uid %u has too many %s; remove some buffers (weightctl rm), or raise "
+			     "%s= in [limits] of weightd.conf",
+			     s->peer.uid, quota_exceeded(s), quota_exceeded(s));
 	else
 		session_fail(s, r, "no room for another buffer: %s", strerror(-r));
 	return NULL;
 }
 
-/* True for a create that is sent again, since its first answer was lost; which is answered then. */
-static bool answer_again(struct session *s, struct writer *w, const struct wire_create *create,
-			 uint64_t data_offset)
+/* That of an image; 0: a version of the flat form. */
+static uint64_t data_offset_of(const struct wire_request *m)
 {
-	if (!w || w->cookie != create->cookie || w->data_offset != data_offset ||
+	return m->header.op == WIRE_CREATE ? 0 : m->create_image.data_offset;
+}
+
+/* True for a create that is sent again, since its first answer was lost; which is answered then. */
+static bool answer_again(struct session *s, struct writer *w, const struct wire_request *m)
+{
+	if (!w || w->cookie != m->create.cookie || w->data_offset != data_offset_of(m) ||
 	    !writer_adopt(w, s))
 		return false;
+	w->op = (enum wire_op)m->header.op;
 	writer_create_answer(w);
 	return true;
+}
+
+/* The owner that a create is for: the client's user, unless it names one. */
+static uid_t owner_of(const struct session *s, const struct wire_request *m)
+{
+	bool is_named = m->header.op == WIRE_CREATE_OWNED || m->header.op == WIRE_CREATE_IMAGE_OWNED;
+
+	return is_named ? m->create_owned.owner : s->peer.uid;
+}
+
+/*
+ * True for a buffer of the owner that the client means: its versions can be removed and written by that user. Else the
+ * request was answered with an error.
+ */
+static bool owner_ok(struct session *s, const struct wire_request *m, const struct buffer *b)
+{
+	uid_t owner = owner_of(s, m);
+
+	if (b && b->access.uid != owner) {
+		lookup_refuse(s, b, "write as another user's");
+		session_fail(s, -EPERM,
+			     "'%s' on %s belongs to uid %u, not to uid %u; name uid %u as its owner "
+			     "(--owner) to publish in that user's buffer, or use another name",
+			     b->name, b->device, b->access.uid, owner, b->access.uid);
+		return false;
+	}
+	if (b || owner == s->peer.uid)
+		return true;
+	session_fail(s, -ENOENT,
+		     "there is no buffer '%s' on %s of uid %u; uid %u makes new ones as its own alone "
+		     "(without --owner)",
+		     m->create.name, lookup_device(m->create.device), owner, s->peer.uid);
+	return false;
 }
 
 static bool options_ok(struct session *s, const struct wire_create *create, const struct buffer *b)
@@ -136,15 +200,18 @@ static bool form_ok(struct session *s, const struct wire_create *create, const s
 	return false;
 }
 
-void creation_start(struct session *s, const struct wire_create *create, uint64_t data_offset,
-		    int layout_fd)
+void creation_start(struct session *s, const struct wire_request *m, int layout_fd)
 {
+	const struct wire_create *create = &m->create;
+	uint64_t data_offset = data_offset_of(m);
 	const char *device = lookup_device(create->device);
 	struct buffer *b = buffer_find(s->server, create->name, device);
 
 	if (b && !lookup_buffer(s, create->name, device, ACCESS_WRITE))
 		return;
-	if (b && answer_again(s, b->writer, create, data_offset))
+	if (!owner_ok(s, m, b))
+		return;
+	if (b && answer_again(s, b->writer, m))
 		return;
 	if (b && b->writer && writer_bury(b->writer))
 		b = buffer_find(s->server, create->name, device); /* it may have been removed too */
@@ -165,5 +232,5 @@ void creation_start(struct session *s, const struct wire_create *create, uint64_
 		event_of_buffer(WIRE_EVENT_CREATED, b);
 	}
 	fault_point("create-begun");
-	writer_create_start(s, b, create, data_offset, layout_fd);
+	writer_create_start(s, b, m, data_offset, layout_fd);
 }

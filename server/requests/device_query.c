@@ -11,7 +11,7 @@
 #include "server/backend/cuda.h"
 #include "server/base/headroom.h"
 #include "server/buffers/buffer.h"
-#include "server/buffers/device_usage.h"
+#include "server/buffers/tally.h"
 #include "server/groups/writer_group.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
@@ -129,7 +129,7 @@ void device_query_new(struct session *session, const struct wire_list *list)
 	q->server = session->server;
 	q->after = list->after;
 	session->device_query = q;
-	worker_submit(worker, &q->job, device_query_step, device_query_done);
+	worker_submit(worker, &q->job, session->peer.uid, device_query_step, device_query_done);
 }
 
 void device_query_forget(struct session *session)

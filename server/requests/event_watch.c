@@ -98,35 +98,27 @@ void event_watch_new(struct session *s, const struct wire_events *ask)
 	s->watcher = w;
 }
 
-static void tell_watchers(struct events *e)
+/* In a turn of its user. */
+static void event_watch_answer(struct session *s)
 {
-	struct watcher *w, *tmp;
-	struct list ready;
+	struct watcher *w = s->watcher;
+	struct wire_reply reply = {0};
 
-	/* Answering may end a session, which frees its watcher: so first pick, then answer. */
-	list_init(&ready);
-	list_for_each_safe(w, tmp, &e->watchers, link) {
-		list_remove(&w->link);
-		list_append(&ready, &w->link);
+	if (!w)
+		return;
+	if (!event_watch_fill_page(s, w->after, &reply)) {
+		w->after = reply.list.next;
+		return;
 	}
-	while ((w = list_first(&ready, struct watcher, link))) {
-		struct session *s = w->session;
-		struct wire_reply reply = {0};
-
-		list_remove(&w->link);
-		if (!event_watch_fill_page(s, w->after, &reply)) {
-			w->after = reply.list.next;
-			list_append(&e->watchers, &w->link);
-			continue;
-		}
-		event_watch_forget(s);
-		(void)session_reply(s, WIRE_EVENTS, &reply, NULL, 0);
-	}
+	event_watch_forget(s);
+	(void)session_reply(s, WIRE_EVENTS, &reply, NULL, 0);
 }
 
 void event_watch_tell(struct timer *timer)
 {
 	struct events *e = container_of(timer, struct events, tell);
+	struct watcher *w;
 
-	tell_watchers(e);
+	list_for_each(w, &e->watchers, link)
+		session_wake(w->session, event_watch_answer);
 }

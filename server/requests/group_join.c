@@ -9,11 +9,11 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/fault.h"
-#include "server/buffers/retention.h"
 #include "server/groups/group_caller.h"
 #include "server/groups/group_member.h"
 #include "server/groups/group_memory.h"
 #include "server/groups/writer_group.h"
+#include "server/requests/eviction.h"
 #include "server/requests/group_lookup.h"
 #include "server/requests/store_room.h"
 #include "server/state/server.h"
@@ -119,37 +119,46 @@ static void group_join_admit(struct group_caller *c)
 	fault_point("job-answered");
 }
 
-static void fail_for_memory(struct group_caller *c)
+static void fail_for_memory(struct group_caller *c, const struct eviction *e)
 {
 	const struct group_memory *m = c->group->memory;
-	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
+	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX], missing[NUM_SIZE_MAX], withheld[192];
 
+	eviction_explain(e, withheld, sizeof(withheld));
 	session_fail(c->session, -ENOMEM,
-		     "job '%s' needs %s, and %s%s%s leaves %s: %s are missing; remove a buffer, an old "
+		     "job '%s' needs %s, and %s%s%s leaves %s: %s are missing%s; remove a buffer, an old "
 		     "version or another job (weightctl rm), or %s",
 		     c->group->name, num_format_size(needs, m->size),
 		     m->limit[0] ? "the limit of a cgroup, " : "this machine", m->limit,
 		     m->limit[0] ? "," : "", num_format_size(has, m->n_free),
-		     num_format_size(missing, m->missing),
+		     num_format_size(missing, m->missing), withheld,
 		     m->limit[0] ? "raise that limit (MemoryMax= of a unit)"
 				 : "give weightd more memory");
+}
+
+static void lose_maker(struct writer_group *g)
+{
+	if (g->maker)
+		(void)group_caller_free(g->maker);
+	writer_group_unmake(g);
+	group_join_wake(g);
 }
 
 /* Answers the maker, if it is still there, and lets the next one try. */
 static void give_up(struct writer_group *g, int r, const char *why)
 {
-	struct group_caller *c = g->maker;
+	if (g->maker)
+		session_fail(g->maker->session, r, "job '%s' gets no memory: %s", g->name,
+			     why ? why : strerror(-r));
+	lose_maker(g);
+}
 
-	if (c) {
-		if (r == -ENOMEM && g->memory->missing)
-			fail_for_memory(c);
-		else
-			session_fail(c->session, r, "job '%s' gets no memory: %s", g->name,
-				     why ? why : strerror(-r));
-		(void)group_caller_free(c);
-	}
-	writer_group_unmake(g);
-	group_join_wake(g);
+/* Likewise for the lack of memory that eviction could not mend. */
+static void give_up_memory(struct writer_group *g, const struct eviction *e)
+{
+	if (g->maker)
+		fail_for_memory(g->maker, e);
+	lose_maker(g);
 }
 
 /* --- making the memory --- */
@@ -178,11 +187,15 @@ static void group_join_keep(struct writer_group *g)
 {
 	int r;
 
+	if (!store_room_take(g->server, g->access.uid, &g->room)) {
+		give_up(g, -EDQUOT,
+			"versions that were to make room in the store are in use or gone");
+		return;
+	}
 	g->memory->provided = true;
 	fault_point("job-provided");
 	writer_group_save(g);
 	fault_point("job-saved");
-	store_release(&g->room); /* all of it is put before anything else can be */
 	group_memory_keep(g->memory);
 	kept_memfd_keep(&g->description);
 	fault_point("job-stored");
@@ -203,7 +216,43 @@ static void group_provide_done(struct job *job, int r);
 static void group_provide(struct writer_group *g)
 {
 	g->busy = true;
-	worker_submit(&g->server->worker, &g->memory->job, group_provide_step, group_provide_done);
+	worker_submit(&g->server->worker, &g->memory->job, g->access.uid, group_provide_step,
+		      group_provide_done);
+}
+
+static void group_join_on_free(struct freeing_wait *wait)
+{
+	struct writer_group *g = container_of(wait, struct writer_group, wait);
+
+	if (writer_group_take_back(g))
+		group_provide(g);
+}
+
+/* Makes the memory when what is being freed now, by a user or FREEING_BY_ALL, is free. */
+static void group_provide_behind(struct writer_group *g, uid_t uid)
+{
+	if (freeing_await(&g->server->freeings, &g->wait, uid, "host", group_join_on_free))
+		g->busy = true;
+	else
+		group_provide(g);
+}
+
+/* True when memory may get free, for which the group waits. */
+static bool group_join_await_room(struct writer_group *g, struct eviction *e)
+{
+	bool is_first = !g->has_waited;
+
+	g->has_waited = true;
+	if (is_first && freeing_await(&g->server->freeings, &g->wait, FREEING_BY_ALL, "host",
+				      group_join_on_free)) {
+		g->busy = true;
+		return true;
+	}
+	if (!store_room_stands(g->server, g->access.uid, &g->room) ||
+	    !eviction_run(e, g->memory->missing))
+		return false;
+	group_provide_behind(g, FREEING_BY_ALL);
+	return true;
 }
 
 static struct writer_group *group_of(const struct group_memory *m)
@@ -222,15 +271,17 @@ static void group_provide_done(struct job *job, int r)
 {
 	struct group_memory *m = container_of(job, struct group_memory, job);
 	struct writer_group *g = group_of(m);
+	struct eviction e;
 
 	if (!writer_group_take_back(g))
 		return;
-	if (r == -ENOMEM && g->maker && buffers_evict(g->server, "host", m->missing)) {
-		group_provide(g); /* behind the freeing of what was evicted */
+	e = (struct eviction){.server = g->server, .uid = g->access.uid, .device = "host"};
+	if (r == -ENOMEM && g->maker && group_join_await_room(g, &e))
 		return;
-	}
 	if (r == 0)
 		group_join_keep(g);
+	else if (r == -ENOMEM && m->missing)
+		give_up_memory(g, &e);
 	else
 		give_up(g, r, NULL);
 }
@@ -273,9 +324,10 @@ static void fail_start(struct group_caller *c, int r)
 static void group_join_make(struct group_caller *c)
 {
 	struct writer_group *g = c->group;
+	const struct store_need need = {.n = c->join.n_parts + 1};
 	int r;
 
-	if (store_room_reserve(c->session, c->join.n_parts + 1, &g->room) < 0) {
+	if (store_room_reserve(c->session, &need, &g->room) < 0) {
 		(void)group_caller_free(c);
 		return;
 	}
@@ -291,7 +343,8 @@ static void group_join_make(struct group_caller *c)
 	writer_group_settle(g);
 	writer_group_save(g);
 	fault_point("job-begun");
-	group_provide(g);
+	g->has_waited = false;
+	group_provide_behind(g, g->access.uid); /* its own, whose charge was refunded before */
 }
 
 /* --- the request --- */

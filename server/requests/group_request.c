@@ -16,6 +16,7 @@
 #include "server/requests/store_room.h"
 #include "server/state/access.h"
 #include "server/state/audit.h"
+#include "server/state/buffer_names.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -154,6 +155,7 @@ void group_request_create(struct session *s, const struct wire_job_create *creat
 {
 	struct access access = {.uid = s->peer.uid, .gid = s->peer.gid};
 	struct writer_group *g = writer_group_find(s->server, create->name);
+	struct store_reservation room = {0};
 	struct group_caller *c;
 	int r;
 
@@ -173,18 +175,25 @@ void group_request_create(struct session *s, const struct wire_job_create *creat
 			     g->name, g->access.uid, g->name);
 		return;
 	}
-	if (store_room_make(s, 1) < 0)
+	if (store_room_reserve(s, &(struct store_need){.n = 1}, &room) < 0)
 		return;
 	r = writer_group_new(s->server, create, &access, &g);
 	if (r != 0) {
+		store_release(&room);
 		fail_quota(s, r);
 		return;
 	}
 	c = add_creator(g, s);
-	if (c)
-		group_start(g, c);
-	else
+	if (!c) {
+		store_release(&room);
 		writer_group_drop(g, "weightd is out of memory");
+	} else if (!store_room_take(s->server, g->access.uid, &room)) {
+		store_room_fail(s);
+		(void)group_caller_free(c);
+		writer_group_drop(g, "the store has no room for it");
+	} else {
+		group_start(g, c);
+	}
 }
 
 /* --- requests of ranks --- */

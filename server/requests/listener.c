@@ -23,6 +23,7 @@
 
 #define BACKLOG 1024
 #define PAUSE_NS 100000000u
+#define BATCH_NS 100000u
 
 void listener_resume(struct listener *l)
 {
@@ -37,21 +38,36 @@ static void listener_on_session_closed(void *listener)
 	listener_resume(listener);
 }
 
+static void listener_pause(struct listener *l, int error)
+{
+	log_warning("no new clients for the moment: %s", strerror(error));
+	loop_modify(&l->source, 0);
+	timer_start(l->source.loop, &l->pause, num_now_ns() + PAUSE_NS);
+}
+
+/*
+ * The kernel hands connections out in the order of their connect(), whoever made them: they are taken in
+ * batches, and what is to be done for each waits for its user's turn. A lone one has no batch: to be told that there is
+ * no other costs as much as to accept it.
+ */
 static void listener_on_connection(struct source *source, uint32_t events)
 {
 	struct listener *l = container_of(source, struct listener, source);
-	int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	uint64_t end_ns = num_now_ns() + BATCH_NS, round = source->loop->n_rounds;
+	bool is_crowded = round - l->last_round <= 1;
 
 	(void)events;
-	if (fd >= 0) {
+	l->last_round = round;
+	do {
+		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd < 0 &&
+		    (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+			listener_pause(l, errno);
+		if (fd < 0)
+			return; /* no more; or the client disconnected, or a signal interrupted */
 		connection_new(l->server, fd, listener_on_session_closed, l);
-		return;
-	}
-	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-		return; /* the client disconnected, or a signal interrupted */
-	log_warning("no new clients for the moment: %s", strerror(errno));
-	loop_modify(&l->source, 0);
-	timer_start(source->loop, &l->pause, num_now_ns() + PAUSE_NS);
+	} while (is_crowded && num_now_ns() < end_ns);
 }
 
 static void listener_on_pause_over(struct timer *timer)

@@ -20,6 +20,7 @@ struct listener {
 	struct source source;
 	struct timer pause; /* runs while there are no descriptors for new clients */
 	int fd;
+	uint64_t last_round; /* loop::n_rounds at the last connection */
 	int lock_fd;
 	char *path; /* path of a socket that weightd made; NULL when it was passed on */
 };

@@ -9,8 +9,10 @@
 #include "server/base/headroom.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
+#include "server/buffers/held_charge.h"
+#include "server/buffers/lease.h"
 #include "server/buffers/reaper.h"
-#include "server/buffers/retention.h"
+#include "server/buffers/tally.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
 #include "server/groups/group_memory.h"
@@ -19,6 +21,7 @@
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
 #include "server/requests/device_query.h"
+#include "server/requests/held.h"
 #include "server/requests/lookup.h"
 #include "server/state/access.h"
 #include "server/state/server.h"
@@ -28,13 +31,44 @@
 struct page {
 	struct wire_reply reply;
 	uint64_t after; /* its begin */
-	uint64_t last; /* id of the last record in it */
-	bool full;
+	uint64_t last; /* id of the last record in it, or of what was looked at and left out */
+	uint64_t end_ns; /* of its time */
+	unsigned n_looks;
 };
+
+/*
+ * A page ends when it is full, or its time is over: then it may be empty, and the list continues all the
+ * same. It has room for one look at least.
+ */
+#define PAGE_NS 100000u
+#define HEADROOM_AGE_NS 5000000u
+#define LOOKS 16 /* between two looks at the clock */
 
 static void page_init(struct page *p, const struct wire_list *list, size_t record_size)
 {
-	*p = (struct page){.reply.list.record_size = (uint32_t)record_size, .after = list->after};
+	p->reply = (struct wire_reply){.list.record_size = (uint32_t)record_size};
+	p->after = p->last = list->after;
+	p->end_ns = num_now_ns() + PAGE_NS;
+	p->n_looks = 0;
+}
+
+/* Before each look at the entry `id`; ids must be ascending. False: the time is over. */
+static bool page_has_time(struct page *p, uint64_t id)
+{
+	if (id <= p->after)
+		return true;
+	if (p->last > p->after && ++p->n_looks % LOOKS == 0 && num_now_ns() > p->end_ns) {
+		p->reply.list.next = p->last;
+		return false;
+	}
+	return true;
+}
+
+/* The entry `id` is not for the client. */
+static void page_skip(struct page *p, uint64_t id)
+{
+	if (id > p->last)
+		p->last = id;
 }
 
 /* Appends the record `id`; ids must be ascending. False: the page is full, the list continues after it. */
@@ -46,7 +80,6 @@ static bool page_add(struct page *p, uint64_t id, const void *record)
 		return true;
 	if (list->n_records == sizeof(list->records) / list->record_size) {
 		list->next = p->last;
-		p->full = true;
 		return false;
 	}
 	p->last = id;
@@ -125,9 +158,14 @@ static void list_buffers(struct session *s, const struct wire_list *list)
 	list_for_each(b, &s->server->buffers, link) {
 		struct wire_buffer_record rec = {0};
 
-		if (b->id <= list->after || !may_list(s, b) ||
-		    (list->name[0] && strcmp(b->name, list->name)))
+		if (b->id <= list->after)
 			continue;
+		if (!page_has_time(&page, b->id))
+			break;
+		if (!may_list(s, b) || (list->name[0] && strcmp(b->name, list->name))) {
+			page_skip(&page, b->id);
+			continue;
+		}
 		fill_buffer_record(b, &rec);
 		if (!page_add(&page, b->id, &rec))
 			break;
@@ -243,80 +281,70 @@ static enum wire_slot_state state_of(const struct buffer *b, const struct versio
 	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
 }
 
-/* A slot, and its version or writer. */
-struct found {
-	const struct slot *slot; /* NULL: none */
-	const struct version *version; /* NULL: it is the writer's */
-	const struct writer *writer;
-};
-
-/* Takes the one with the lower id behind `after`. */
-static void choose_slot(struct found *best, uint64_t after, struct found other)
+static const struct version *find_version_of(const struct slot *slot)
 {
-	if (other.slot->id > after && (!best->slot || other.slot->id < best->slot->id))
-		*best = other;
-}
-
-static void choose_slot_of(const struct buffer *b, uint64_t after, struct found *best)
-{
-	const struct writer *w = b->writer;
+	const struct buffer *b = slot->buffer;
 	const struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		choose_slot(best, after, (struct found){.slot = v->slot, .version = v});
+		if (v->slot == slot)
+			return v;
 	list_for_each(v, &b->leaving, link)
-		choose_slot(best, after, (struct found){.slot = v->slot, .version = v});
-	if (w && w->slot) /* in place it is that of a version */
-		choose_slot(best, after, (struct found){.slot = w->slot, .writer = w});
+		if (v->slot == slot)
+			return v;
+	return NULL;
 }
 
-static void fill_found(const struct found *f, struct wire_slot_record *rec)
+/* False: it has no version and no writer (any more). */
+static bool fill_slot(const struct slot *slot, struct wire_slot_record *rec)
 {
-	const struct version *v = f->version;
+	const struct version *v = find_version_of(slot);
+	const struct writer *w = slot->buffer->writer;
 
-	if (!v) {
-		fill_slot_record(f->writer->buffer, f->slot, rec);
-		rec->state = WIRE_SLOT_WRITING;
-		if (f->writer->kept) /* else the worker may be counting them */
-			rec->huge_bytes = f->slot->memory.progress.huge;
-		return;
+	if (v) {
+		fill_slot_record(v->buffer, slot, rec);
+		rec->huge_bytes = slot->memory.progress.huge;
+		rec->version = v->number;
+		rec->n_leases = v->n_leases;
+		if (v->holder != HELD_NOBODY)
+			rec->uid = v->holder;
+		rec->state = state_of(v->buffer, v);
+		return true;
 	}
-	fill_slot_record(v->buffer, f->slot, rec);
-	rec->huge_bytes = f->slot->memory.progress.huge;
-	rec->version = v->number;
-	rec->n_leases = v->n_leases;
-	rec->state = state_of(v->buffer, v);
+	if (!w || w->slot != slot)
+		return false;
+	fill_slot_record(w->buffer, slot, rec);
+	rec->state = WIRE_SLOT_WRITING;
+	if (w->kept) /* else the worker may be counting them */
+		rec->huge_bytes = slot->memory.progress.huge;
+	return true;
 }
 
-/* The slot after `after` with the lowest id, since they are in no order. False: there is none. */
-static bool next_slot(struct session *s, const char *name, uint64_t after,
-		      struct wire_slot_record *ret)
+static bool may_list_slot(const struct session *s, const struct slot *slot, const char *name)
 {
-	struct list *all[] = {&s->server->buffers, &s->server->removed};
-	struct found best = {0};
-	struct buffer *b;
+	const struct buffer *b = slot->buffer; /* NULL: it is being freed */
 
-	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		list_for_each(b, all[i], link)
-			if (may_list(s, b) && (!name[0] || !strcmp(name, b->name)))
-				choose_slot_of(b, after, &best);
-	if (!best.slot)
-		return false;
-	*ret = (struct wire_slot_record){0};
-	fill_found(&best, ret);
-	return true;
+	return b && may_list(s, b) && (!name[0] || !strcmp(name, b->name));
 }
 
 static void list_slots(struct session *s, const struct wire_list *list)
 {
-	struct wire_slot_record rec;
-	uint64_t after = list->after;
+	const struct id_index *index = &s->server->slots;
 	struct page page;
 
 	(void)reaper_look(s->server->reaper); /* so that an orphan in the list is one */
-	page_init(&page, list, sizeof(rec));
-	while (next_slot(s, list->name, after, &rec) && page_add(&page, rec.slot, &rec))
-		after = rec.slot;
+	page_init(&page, list, sizeof(struct wire_slot_record));
+	for (size_t i = id_index_after(index, list->after); i < index->n; i++) {
+		const struct slot *slot = index->entries[i].item;
+		struct wire_slot_record rec = {0};
+
+		if (!page_has_time(&page, slot->id))
+			break;
+		if (!may_list_slot(s, slot, list->name) || !fill_slot(slot, &rec))
+			page_skip(&page, slot->id);
+		else if (!page_add(&page, slot->id, &rec))
+			break;
+	}
 	page_send(&page, s);
 }
 
@@ -339,13 +367,18 @@ static void fill_user_record(const struct quota *q, const struct account *a,
 	}
 }
 
-/* One more than the uid, since 0 means from the start. */
-static const struct account *next_account(const struct quota *q, uint64_t after)
+/*
+ * The next one that the client may see. Ids are uids, each plus one, since 0 means from the start. One look takes time
+ * in the number of all users, who may be many, each with little.
+ */
+static const struct account *next_account(const struct session *s, uint64_t after)
 {
 	const struct account *a, *best = NULL;
+	bool admin = access_is_admin(&s->peer);
 
-	list_for_each(a, &q->accounts, link)
-		if ((uint64_t)a->uid + 1 > after && (!best || a->uid < best->uid))
+	list_for_each(a, &s->server->quota.accounts, link)
+		if ((admin || a->uid == s->peer.uid) && (uint64_t)a->uid + 1 > after &&
+		    (!best || a->uid < best->uid))
 			best = a;
 	return best;
 }
@@ -358,12 +391,89 @@ static void list_users(struct session *s, const struct wire_list *list)
 	struct page page;
 
 	page_init(&page, list, sizeof(struct wire_user_record));
-	for (; (a = next_account(q, after)); after = (uint64_t)a->uid + 1) {
+	for (; (a = next_account(s, after)); after = (uint64_t)a->uid + 1) {
 		struct wire_user_record rec = {0};
 
-		if (a->uid != s->peer.uid && !access_is_admin(&s->peer))
-			continue;
 		fill_user_record(q, a, &rec);
+		if (!page_add(&page, (uint64_t)a->uid + 1, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
+static void fill_cost_record(const struct cost *c, struct wire_cost_record *rec)
+{
+	*rec = (struct wire_cost_record){
+		.uid = c->uid,
+		.n_requests = c->n_requests,
+		.loop_ns = c->loop_ns,
+		.worker_ns = c->worker_ns,
+		.longest_ns = c->longest_ns,
+		.held_bytes = c->held_bytes,
+		.checking_bytes = c->checking_bytes,
+		.n_refused = c->n_refused,
+	};
+	memcpy(rec->answered, c->answered, sizeof(rec->answered));
+}
+
+/* Ids are uids, each plus one, as in list_users(). */
+static void list_costs(struct session *s, const struct wire_list *list)
+{
+	bool admin = access_is_admin(&s->peer);
+	uint64_t from = admin ? list->after : s->peer.uid;
+	const struct cost *c;
+	struct page page;
+
+	page_init(&page, list, sizeof(struct wire_cost_record));
+	for (; (c = costs_next(&s->server->costs, from)); from = (uint64_t)c->uid + 1) {
+		struct wire_cost_record rec;
+
+		if (!admin && c->uid != s->peer.uid)
+			break;
+		fill_cost_record(c, &rec);
+		if (!page_add(&page, (uint64_t)c->uid + 1, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
+static void fill_holder_record(const struct server *server, uid_t uid,
+			       struct wire_holder_record *rec)
+{
+	const struct version *oldest = held_oldest(server, uid);
+	const struct lease *lease = held_lease(oldest);
+
+	memcpy(rec->name, oldest->buffer->name, sizeof(rec->name));
+	memcpy(rec->device, oldest->buffer->device, sizeof(rec->device));
+	rec->version = oldest->number;
+	rec->n_bytes = held_by_user(server, uid, &rec->n_versions);
+	rec->limit = quota_limit(&server->quota, uid, QUOTA_HELD);
+	rec->uid = uid;
+	rec->over = held_is_over(server, uid);
+	if (!lease)
+		return;
+	rec->pid = (uint32_t)lease->session->peer.pid;
+	rec->since_ns = lease->since_ns;
+}
+
+static void list_holders(struct session *s, const struct wire_list *list)
+{
+	const struct server *server = s->server;
+	uint64_t after = list->after;
+	const struct account *a;
+	struct page page;
+
+	page_init(&page, list, sizeof(struct wire_holder_record));
+	for (; (a = next_account(s, after)); after = (uint64_t)a->uid + 1) {
+		struct wire_holder_record rec = {0};
+
+		if (!page_has_time(&page, (uint64_t)a->uid + 1))
+			break;
+		if (!a->used[QUOTA_HELD] || !held_oldest(server, a->uid)) {
+			page_skip(&page, (uint64_t)a->uid + 1);
+			continue;
+		}
+		fill_holder_record(server, a->uid, &rec);
 		if (!page_add(&page, (uint64_t)a->uid + 1, &rec))
 			break;
 	}
@@ -398,9 +508,15 @@ static void list_jobs(struct session *s, const struct wire_list *list)
 	list_for_each(g, &s->server->groups, link) {
 		struct wire_job_record rec = {0};
 
-		if (g->id <= list->after || !access_owns(&g->access, &s->peer) ||
-		    (list->name[0] && strcmp(g->name, list->name)))
+		if (g->id <= list->after)
 			continue;
+		if (!page_has_time(&page, g->id))
+			break;
+		if (!access_owns(&g->access, &s->peer) ||
+		    (list->name[0] && strcmp(g->name, list->name))) {
+			page_skip(&page, g->id);
+			continue;
+		}
 		fill_job_record(g, &rec);
 		if (!page_add(&page, g->id, &rec))
 			break;
@@ -432,36 +548,44 @@ void listing_answer(struct session *s, const struct wire_list *list)
 	case WIRE_LIST_JOBS:
 		list_jobs(s, list);
 		break;
+	case WIRE_LIST_HOLDERS:
+		list_holders(s, list);
+		break;
+	case WIRE_LIST_COSTS:
+		list_costs(s, list);
+		break;
 	default:
 		session_fail(s, -EINVAL, "there is no list of kind %u", list->kind);
 	}
 }
 
+/* Reads files of cgroups, and so is remembered for a while. */
+static uint64_t recent_headroom(struct server *server)
+{
+	uint64_t now = num_now_ns();
+
+	if (server->headroom_ns && now - server->headroom_ns < HEADROOM_AGE_NS)
+		return server->headroom;
+	if (headroom_bytes(&server->headroom) < 0)
+		server->headroom = 0;
+	server->headroom_ns = now;
+	return server->headroom;
+}
+
 void listing_stat(struct session *s)
 {
 	struct server *server = s->server;
-	struct list *all[] = {&server->buffers, &server->removed};
 	struct wire_reply reply = {0};
 	struct wire_stat_reply *stat = &reply.stat;
-	struct version *v;
-	struct buffer *b;
+	struct tally tally;
 
 	(void)reaper_look(server->reaper); /* likewise */
-	for (int i = 0; i < 2; i++)
-		list_for_each(b, all[i], link)
-			list_for_each(v, &b->leaving, link) {
-				if (v == b->spare)
-					continue;
-				if (v->n_leases > 0 || !gpu_free_is_orphan(v->slot))
-					stat->leaving_bytes += v->slot->size;
-				else
-					stat->orphan_bytes += v->slot->size;
-			}
-	stat->leaving_bytes += writer_groups_leaving_bytes(server);
-	if (headroom_bytes(&stat->headroom) < 0)
-		stat->headroom = 0;
+	tally = tally_read(server);
+	stat->headroom = recent_headroom(server);
 	stat->slot_bytes = server->n_slot_bytes;
-	stat->kept_bytes = buffers_kept_bytes(server, NULL);
+	stat->kept_bytes = tally.kept;
+	stat->leaving_bytes = tally.leaving + writer_groups_leaving_bytes(server);
+	stat->orphan_bytes = tally.orphan;
 	stat->layout_bytes = server->n_table_bytes;
 	stat->n_quarantined = server->n_quarantined;
 	stat->store_used = server->store.n_kept;

@@ -1,14 +1,9 @@
 #include "server/requests/reader_pause.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/fault.h"
 #include "server/base/log.h"
@@ -25,10 +20,7 @@
 #include "server/memory/slot.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
-#endif
+#include "server/state/session_kill.h"
 
 #define LOOK_AGAIN_NS 10000000u
 
@@ -109,21 +101,31 @@ static void describe_readers(const struct buffer *b, char *text, size_t size)
 /* weightd may signal processes of its own user, and all as root; else the reader is only evicted. */
 static void kill_reader(const struct writer *w, const struct lease *l)
 {
-	socklen_t size = sizeof(int);
-	int pidfd = -1;
+	int r;
 
 	if (w->uid != 0 && w->uid != l->session->peer.uid)
 		return;
 	if (l->session->peer.pid == w->pid)
 		return;
-	if (getsockopt(l->session->source.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) < 0 ||
-	    syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) < 0)
+	r = session_kill(l->session);
+	if (r < 0)
 		log_warning("pid %d of uid %u cannot be killed: %s", l->session->peer.pid,
-			    l->session->peer.uid, strerror(errno));
-	(void)fd_close(pidfd);
+			    l->session->peer.uid, strerror(-r));
 }
 
-/* How many. */
+/* Once for each connection, however many leases it has. */
+static void tell_eviction(const struct writer *w, struct lease *l)
+{
+	if (l->session->evicted)
+		return;
+	l->session->evicted = true;
+	buffer_audit(w->buffer, AUDIT_EVICT_READER, &l->session->peer, l->version->number);
+	event_of_version(WIRE_EVENT_EVICTED, l->version);
+	if (w->policy == WIRE_POLICY_KILL)
+		kill_reader(w, l);
+}
+
+/* How many leases. */
 static unsigned evict_readers(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -132,18 +134,18 @@ static unsigned evict_readers(struct writer *w)
 	unsigned n = 0;
 
 	b->passed_over = b->current; /* a restart would lose it if only the leases had it */
-	list_for_each(v, &b->versions, link)
+	list_for_each(v, &b->versions, link) {
+		list_for_each(l, &v->leases, version_link)
+			l->session->evicted = false;
 		list_for_each(l, &v->leases, version_link) {
 			if (!paused_reader_is_missing(b, l))
 				continue;
 			l->evicted = true;
 			n++;
 			fault_point("update-evicted");
-			buffer_audit(b, AUDIT_EVICT_READER, &l->session->peer, v->number);
-			event_of_version(WIRE_EVENT_EVICTED, v);
-			if (w->policy == WIRE_POLICY_KILL)
-				kill_reader(w, l);
+			tell_eviction(w, l);
 		}
+	}
 	return n;
 }
 

@@ -31,11 +31,13 @@
 #include "server/requests/event_watch.h"
 #include "server/requests/group_join.h"
 #include "server/requests/group_request.h"
+#include "server/requests/held.h"
 #include "server/requests/listing.h"
 #include "server/requests/lookup.h"
 #include "server/requests/writer_files.h"
 #include "server/requests/writer_publish.h"
 #include "server/state/access.h"
+#include "server/state/buffer_names.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -59,7 +61,8 @@ static void request_hello(struct session *s, const struct wire_request *m, const
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
 	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS |
-			       WIRE_FEATURE_JOB_VIEW;
+			       WIRE_FEATURE_JOB_VIEW | WIRE_FEATURE_OWNER | WIRE_FEATURE_COSTS |
+			       WIRE_FEATURE_HOLDERS;
 	if (store_works(&s->server->store))
 		reply.hello.features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
@@ -90,12 +93,7 @@ static void request_ping(struct session *s, const struct wire_request *m, const 
 
 static void request_create(struct session *s, const struct wire_request *m, const int *fds)
 {
-	creation_start(s, &m->create, 0, fds[0]);
-}
-
-static void request_create_image(struct session *s, const struct wire_request *m, const int *fds)
-{
-	creation_start(s, &m->create_image.create, m->create_image.data_offset, fds[0]);
+	creation_start(s, m, fds[0]);
 }
 
 static void request_publish(struct session *s, const struct wire_request *m, const int *fds)
@@ -194,10 +192,24 @@ static struct version *find_version(struct session *s, struct buffer *b,
 	return NULL;
 }
 
+/* True for a buffer of the owner that an attach asks for; else the request was answered with an error. */
+static bool owner_ok(struct session *s, const struct buffer *b, const struct wire_attach *attach)
+{
+	if (!(attach->flags & WIRE_ATTACH_OWNER) || attach->owner == b->access.uid)
+		return true;
+	lookup_refuse(s, b, "attach as another user's");
+	session_fail(
+		s, -EPERM,
+		"'%s' on %s belongs to uid %u, not to uid %u as demanded; use another name, or "
+		"have an administrator remove it (weightctl rm) or give it away (weightctl chown)",
+		b->name, b->device, b->access.uid, attach->owner);
+	return false;
+}
+
 static void request_attach(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct buffer *b = lookup_buffer(s, m->attach.name, m->attach.device, ACCESS_READ);
-	struct version *v = b ? find_version(s, b, &m->attach) : NULL;
+	struct version *v = b && owner_ok(s, b, &m->attach) ? find_version(s, b, &m->attach) : NULL;
 	struct wire_reply reply = {0};
 	struct lease *lease;
 	int out[3];
@@ -212,6 +224,8 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 		session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
 		return;
 	}
+	if (!held_allows(s, v))
+		return;
 	r = lease_new(s, v, server_next_id(s->server), &lease);
 	if (r != 0) {
 		session_fail_quota(s, r, "leases; detach some");
@@ -224,6 +238,7 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 		.data_size = v->slot->data_size,
 		.slot_size = v->slot->size,
 		.flags = version_flags_for(v, s->features),
+		.uid = s->features & WIRE_FEATURE_OWNER ? b->access.uid : 0,
 		.location = v->slot->memory.location,
 	};
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
@@ -322,6 +337,27 @@ static void request_drop(struct session *s, const struct wire_request *m, const 
 	(void)session_reply(s, WIRE_DROP, &reply, NULL, 0);
 }
 
+/*
+ * A lease from before a restart is there already: limits do not count, for as many leases as there were. 0, or the
+ * request was answered with an error.
+ */
+static int lease_again(struct session *s, struct version *v, uint64_t id, struct lease **ret)
+{
+	struct manifest *m = v->buffer->manifest;
+	int r;
+
+	if (!m->n_strangers && v->slot->uid != s->peer.uid && !held_allows(s, v))
+		return -EDQUOT;
+	r = m->n_strangers ? lease_renew(s, v, id, ret) : lease_new(s, v, id, ret);
+	if (r != 0) {
+		session_fail_quota(s, r, "leases; detach some");
+		return -EDQUOT;
+	}
+	if (m->n_strangers)
+		m->n_strangers--;
+	return 0;
+}
+
 /* A writer's connection ended with the server before us. */
 static void request_resume(struct session *s, const struct wire_request *m, const int *fds)
 {
@@ -340,15 +376,10 @@ static void request_resume(struct session *s, const struct wire_request *m, cons
 			return;
 		}
 		list_for_each(v, &b->versions, link) {
-			int r;
-
 			if (v->writer != id || v->uid != s->peer.uid)
 				continue;
-			r = lease_new(s, v, id, &lease);
-			if (r != 0) {
-				session_fail_quota(s, r, "leases; detach some");
+			if (lease_again(s, v, id, &lease) < 0)
 				return;
-			}
 			reply.resume.buffer = b->id;
 			reply.resume.version = v->number;
 			fault_point("resume-published");
@@ -383,7 +414,6 @@ static void request_renew(struct session *s, const struct wire_request *m, const
 	struct version *v = b && m->renew.version ? find_mapped(b, m->renew.version) : NULL;
 	struct wire_reply reply = {0};
 	struct lease *lease;
-	int r;
 
 	(void)fds;
 	if (!v) {
@@ -398,14 +428,9 @@ static void request_renew(struct session *s, const struct wire_request *m, const
 	}
 	if (!form_is_known(s, v))
 		return;
-	r = lease_new(s, v, server_next_id(s->server), &lease);
-	if (r != 0) {
-		session_fail_quota(s, r, "leases; detach some");
+	if (lease_again(s, v, server_next_id(s->server), &lease) < 0)
 		return;
-	}
 	lease->evicted = b->exclusive && m->renew.version <= b->passed_over;
-	if (b->manifest->n_strangers > 0)
-		b->manifest->n_strangers--;
 	reply.renew.lease = lease->id;
 	fault_point("renew-leased");
 	(void)session_reply(s, WIRE_RENEW, &reply, NULL, 0);
@@ -475,6 +500,18 @@ static bool may_change_access(struct session *s, const struct buffer *b, const s
 	return false;
 }
 
+/* False: out of memory. */
+static bool give_away(struct buffer *b, const struct wire_access *a)
+{
+	bool changes = a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid;
+
+	if (changes && buffer_chown(b, a->uid) < 0)
+		return false;
+	if (changes && b->writer)
+		writer_disown(b->writer, a->uid);
+	return true;
+}
+
 /* Applies from the next attach on. Versions stay charged to their publishers. */
 static void request_access(struct session *s, const struct wire_request *m, const int *fds)
 {
@@ -490,7 +527,7 @@ static void request_access(struct session *s, const struct wire_request *m, cons
 	}
 	if (!may_change_access(s, b, a))
 		return;
-	if (a->flags & WIRE_ACCESS_UID && buffer_chown(b, a->uid) < 0) {
+	if (!give_away(b, a)) {
 		session_fail(s, -ENOMEM, "weightd is out of memory");
 		return;
 	}
@@ -609,32 +646,38 @@ static void request_set_files(struct session *s, const struct wire_request *m, c
 		session_fail(s, -ENOENT, "this connection has no such writer");
 }
 
-/* A version that the session holds, although it or its buffer was removed since. NULL: none. */
+/*
+ * A version that the session holds. One that still exists goes first; of the others the buffer was perhaps removed since, and
+ * made anew by another user. NULL: none.
+ */
 static struct version *find_leased(const struct session *s, const struct wire_files *files)
 {
+	struct version *ended = NULL;
 	const struct lease *l;
 
 	list_for_each(l, &s->leases, link) {
 		struct version *v = l->version;
 
-		if (v->ended_ns && v->number == files->version &&
-		    !strcmp(v->buffer->name, files->name) &&
-		    !strcmp(v->buffer->device, lookup_device(files->device)))
+		if (v->number != files->version || strcmp(v->buffer->name, files->name) != 0 ||
+		    strcmp(v->buffer->device, lookup_device(files->device)) != 0)
+			continue;
+		if (!v->ended_ns)
 			return v;
+		ended = v;
 	}
-	return NULL;
+	return ended;
 }
 
 /* One that the client may read, or has. NULL: the request was answered with an error. */
 static struct version *find_version_with_files(struct session *s, const struct wire_files *files)
 {
 	struct buffer *b = buffer_find(s->server, files->name, lookup_device(files->device));
-	struct version *v = b ? wanted_version(b, files->version) : NULL;
+	struct version *v = files->version ? find_leased(s, files) : NULL;
 
-	if (!v && files->version)
-		v = find_leased(s, files);
 	if (v && v->ended_ns)
 		return v;
+	if (!v && b)
+		v = wanted_version(b, files->version);
 	b = lookup_buffer(s, files->name, files->device, ACCESS_READ);
 	if (b && !v)
 		session_fail(s, files->version ? -ENOENT : -ENODATA,
@@ -720,7 +763,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_EVENTS] = request_events,
 	[WIRE_STAT] = request_stat,
 	[WIRE_LAYOUT] = request_layout,
-	[WIRE_CREATE_IMAGE] = request_create_image,
+	[WIRE_CREATE_IMAGE] = request_create,
 	[WIRE_PROOF] = request_proof,
 	[WIRE_SET_FILES] = request_set_files,
 	[WIRE_FILES] = request_files,
@@ -731,6 +774,8 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_JOB_LEAVE] = request_job_leave,
 	[WIRE_JOB_REMOVE] = request_job_remove,
 	[WIRE_JOB_VIEW] = request_job_view,
+	[WIRE_CREATE_OWNED] = request_create,
+	[WIRE_CREATE_IMAGE_OWNED] = request_create,
 };
 
 /* The device that a request names, or NULL. */
@@ -739,6 +784,8 @@ static const char *device_of(const struct wire_request *m)
 	switch (m->header.op) {
 	case WIRE_CREATE:
 	case WIRE_CREATE_IMAGE:
+	case WIRE_CREATE_OWNED:
+	case WIRE_CREATE_IMAGE_OWNED:
 		return m->create.device;
 	case WIRE_ATTACH:
 		return m->attach.device;

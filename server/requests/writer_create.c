@@ -7,20 +7,23 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "ipc/codec.h"
 #include "server/backend/backend.h"
 #include "server/base/async_close.h"
 #include "server/base/fault.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
-#include "server/buffers/device_usage.h"
 #include "server/buffers/reaper.h"
 #include "server/buffers/retention.h"
 #include "server/buffers/slot_reuse.h"
+#include "server/buffers/tally.h"
 #include "server/buffers/version.h"
 #include "server/buffers/writer.h"
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
 #include "server/memory/version_files.h"
+#include "server/requests/eviction.h"
+#include "server/requests/held.h"
 #include "server/requests/reader_pause.h"
 #include "server/requests/store_room.h"
 #include "server/state/server.h"
@@ -51,8 +54,7 @@ void writer_create_answer(struct writer *w)
 		writer_free(w);
 		return;
 	}
-	if (session_reply(w->session, is_image ? WIRE_CREATE_IMAGE : WIRE_CREATE, &reply, fds,
-			  is_image ? 3 : 2) < 0)
+	if (session_reply(w->session, w->op, &reply, fds, is_image ? 3 : 2) < 0)
 		writer_free(w);
 	else
 		w->handed_out = true;
@@ -106,8 +108,12 @@ static void writer_keep(struct writer *w)
 	struct buffer *b = w->buffer;
 	int r;
 
+	if (!store_room_take(b->server, w->uid, &w->room)) {
+		store_room_fail(w->session);
+		writer_free(w);
+		return;
+	}
 	w->kept = true;
-	store_release(&w->room); /* all of it is put before anything else can be */
 	fault_point("create-provided");
 	buffer_save(b);
 	fault_point("create-saved");
@@ -120,6 +126,15 @@ static void writer_keep(struct writer *w)
 	if (r == 0)
 		return;
 	fail_to_keep(w, r);
+}
+
+/* Waits for memory that is being freed there by a user. False: there is none. */
+static bool writer_await_free(struct writer *w, uid_t uid, void (*over)(struct freeing_wait *))
+{
+	struct buffer *b = w->buffer;
+
+	w->busy = freeing_await(&b->server->freeings, &w->wait, uid, b->device, over);
+	return w->busy;
 }
 
 static int writer_provide_step(struct job *job)
@@ -135,26 +150,28 @@ static const char *way_to_memory(const struct backend_memory *m)
 	return m->limit[0] ? "raise that limit (MemoryMax= of a unit)" : "give weightd more memory";
 }
 
-static void fail_for_memory(struct writer *w)
+static void fail_for_memory(struct writer *w, const struct eviction *e)
 {
 	const struct backend_memory *m = &w->slot->memory;
-	char needs[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
+	char needs[NUM_SIZE_MAX], missing[NUM_SIZE_MAX], withheld[192], held[HELD_TEXT_MAX];
 
+	eviction_explain(e, withheld, sizeof(withheld));
+	(void)held_describe(w->buffer->server, w->buffer->device, HELD_BEFORE, held);
 	if (m->why[0]) {
 		session_fail(w->session, -ENOMEM,
-			     "'%s' on %s %s; remove a buffer or an old version there (weightctl rm), "
-			     "write in place of the current one (--replace), or end a program that "
-			     "uses that GPU",
-			     w->buffer->name, w->buffer->device, m->why);
+			     "'%s' on %s %s%s; remove a buffer or an old version there (weightctl "
+			     "rm), write in place of the current one (--replace), or end a program "
+			     "that uses that GPU%s",
+			     w->buffer->name, w->buffer->device, m->why, withheld, held);
 		return;
 	}
 	session_fail(w->session, -ENOMEM,
-		     "'%s' on %s needs %s, %s more than %s%s; remove a buffer or an old version "
-		     "(weightctl rm), write in place of the current one (--replace), or %s",
+		     "'%s' on %s needs %s, %s more than %s%s%s; remove a buffer or an old version "
+		     "(weightctl rm), write in place of the current one (--replace), or %s%s",
 		     w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
 		     num_format_size(missing, m->progress.missing),
 		     m->limit[0] ? "the limit of a cgroup leaves: " : "this machine has free",
-		     m->limit, way_to_memory(m));
+		     m->limit, withheld, way_to_memory(m), held);
 }
 
 static struct worker *providing_worker(const struct writer *w)
@@ -162,24 +179,55 @@ static struct worker *providing_worker(const struct writer *w)
 	return w->buffer->backend->worker(w->buffer->server);
 }
 
+static void writer_provide_done(struct job *job, int r);
+
+static void writer_provide(struct writer *w)
+{
+	writer_submit(w, providing_worker(w), writer_provide_step, writer_provide_done);
+}
+
+static void writer_on_room(struct freeing_wait *wait)
+{
+	struct writer *w = writer_take_back(container_of(wait, struct writer, wait));
+
+	if (w)
+		writer_provide(w);
+}
+
+/* True when memory may get free, for which the writer waits: evicting is for memory that is short without. */
+static bool writer_await_room(struct writer *w, struct eviction *e)
+{
+	bool is_first = !w->has_waited;
+
+	w->has_waited = true;
+	if (is_first && writer_await_free(w, FREEING_BY_ALL, writer_on_room))
+		return true;
+	if (!store_room_stands(e->server, w->uid, &w->room) ||
+	    !eviction_run(e, w->slot->memory.progress.missing))
+		return false;
+	if (!writer_await_free(w, FREEING_BY_ALL, writer_on_room))
+		writer_provide(w);
+	return true;
+}
+
 static void writer_provide_done(struct job *job, int r)
 {
 	struct writer *w = writer_take_back(container_of(job, struct writer, job));
+	struct eviction e;
 
 	if (!w)
 		return;
-	if (r == -ENOMEM &&
-	    buffers_evict(w->buffer->server, w->buffer->device, w->slot->memory.progress.missing)) {
-		writer_submit(w, providing_worker(w), writer_provide_step,
-			      writer_provide_done); /* behind the freeing of what was evicted */
+	e = (struct eviction){.server = w->buffer->server,
+			      .uid = w->uid,
+			      .device = w->buffer->device};
+	if (r == -ENOMEM && writer_await_room(w, &e))
 		return;
-	}
 	if (r == 0) {
 		writer_keep(w);
 		return;
 	}
 	if (r == -ENOMEM)
-		fail_for_memory(w);
+		fail_for_memory(w, &e);
 	else
 		session_fail(w->session, r, "no memory for '%s' on %s: %s", w->buffer->name,
 			     w->buffer->device,
@@ -205,7 +253,7 @@ static int take_table(struct writer *w)
 
 	if (newest && has_layout_of(w, newest)) {
 		w->table = layout_table_ref(newest->table);
-		async_close_memfd(&server->worker, take_fd(w->layout.fd));
+		async_close_memfd(&server->freer, w->uid, take_fd(w->layout.fd));
 		return 0;
 	}
 	r = layout_table_new(server, w->uid, w->layout.fd, h, &w->table);
@@ -224,12 +272,21 @@ static struct slot_form form_of(const struct writer *w)
 	};
 }
 
-/* Room in the store for two more, the digests of an image, and a new buffer's own two. */
-static int reserve_store_room(struct writer *w)
+/*
+ * Room in the store for the slot, the digests of an image, a new layout, and a new buffer's own two. 0, or the request
+ * was answered with an error.
+ */
+static int reserve_store_room(struct writer *w, bool has_slot, unsigned n_ending)
 {
-	unsigned n = (w->buffer->kept ? 2u : 4u) + (w->data_offset ? 1u : 0);
+	unsigned n_charged = (w->buffer->kept ? 0 : 2u) + (w->table->memfd.kept ? 0 : 1u);
+	struct slot_form form = form_of(w);
+	const struct store_need need = {
+		.n = n_charged + (has_slot ? 0 : slot_form_descriptors(&form)),
+		.n_charged = n_charged,
+		.n_ending = n_ending,
+	};
 
-	return store_room_reserve(w->session, n, &w->room);
+	return w->room.store ? 0 : store_room_reserve(w->session, &need, &w->room);
 }
 
 /* 0, or the request was answered with an error. */
@@ -242,8 +299,8 @@ static int writer_allocate(struct writer *w)
 
 	r = slot_new(&place, w->uid, &form, &w->slot);
 	if (r == QUOTA_EXCEEDED) {
-		session_fail(w->session, -EDQUOT,
-			     "uid %u may not hold that many bytes or descriptors", w->uid);
+		session_fail(w->session, -EDQUOT, "uid %u may not hold that many " SESSION_MEMORY,
+			     w->uid);
 		return -EDQUOT;
 	}
 	if (r < 0) {
@@ -251,21 +308,14 @@ static int writer_allocate(struct writer *w)
 			     strerror(-r));
 		return r;
 	}
-	writer_submit(w, providing_worker(w), writer_provide_step, writer_provide_done);
+	writer_provide(w);
 	return 0;
 }
 
-static int writer_await_free_step(struct job *job)
+static void writer_on_free(struct freeing_wait *wait)
 {
-	(void)job; /* the worker frees one thing after the other: all before us is free */
-	return JOB_DONE;
-}
+	struct writer *w = writer_take_back(container_of(wait, struct writer, wait));
 
-static void writer_await_free_done(struct job *job, int r)
-{
-	struct writer *w = writer_take_back(container_of(job, struct writer, job));
-
-	(void)r; /* there was nothing to do */
 	if (w && writer_allocate(w) < 0)
 		writer_free(w);
 }
@@ -275,15 +325,16 @@ static int start_providing(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct version *spare;
-	int r = reserve_store_room(w);
+	int r;
 
-	if (r < 0)
-		return r;
 	if (!providing_worker(w)) {
 		session_fail(w->session, -EAGAIN, "weightd cannot start another thread; try again");
 		return -EAGAIN;
 	}
 	spare = slot_reuse_find(b, w->uid, w->table->data_size);
+	r = reserve_store_room(w, spare, 0);
+	if (r < 0)
+		return r;
 	if (spare) {
 		w->slot = take_ptr(spare->slot);
 		w->reused = true;
@@ -294,8 +345,7 @@ static int start_providing(struct writer *w)
 		return 0;
 	}
 	/* The memory that was freed for it is charged to its owner until it is free. */
-	writer_submit(w, providing_worker(w), writer_await_free_step, writer_await_free_done);
-	return 0;
+	return writer_await_free(w, w->uid, writer_on_free) ? 0 : writer_allocate(w);
 }
 
 static void writer_give_up(struct writer *w, int error, const char *why)
@@ -356,19 +406,31 @@ static int check_room(struct writer *w)
 	struct server *server = b->server;
 	struct slot_form form = form_of(w);
 	uint64_t needs = slot_form_charge(&form);
-	uint64_t room = w->n_free + buffer_bytes(b) + buffers_kept_bytes(server, b->device) +
-			buffers_bytes_being_freed(server, b->device);
+	uint64_t room = w->n_free + buffer_bytes(b) + buffers_bytes_being_freed(server, b->device);
+	uint64_t replaced = buffer_charged(b, w->uid).bytes;
 	const struct backend_memory *m = &w->measured;
-	char needed[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
+	struct eviction e = {
+		.server = server,
+		.uid = w->uid,
+		.device = b->device,
+		.adds = needs > replaced ? needs - replaced : 0,
+		.except = b,
+	};
+	char needed[NUM_SIZE_MAX], missing[NUM_SIZE_MAX], withheld[192], held[HELD_TEXT_MAX];
 
 	if (needs <= room)
 		return 0;
+	room += eviction_room(&e, needs - room);
+	if (needs <= room)
+		return 0;
+	eviction_explain(&e, withheld, sizeof(withheld));
 	session_fail(w->session, -ENOMEM,
 		     "'%s' on %s needs %s, %s more than is free there without its present versions, "
-		     "which stay%s%s; remove other buffers (weightctl rm), or %s",
+		     "which stay%s%s%s; remove other buffers (weightctl rm), or %s%s",
 		     b->name, b->device, num_format_size(needed, needs),
 		     num_format_size(missing, needs - room),
-		     m->limit[0] ? ", by the limit of a cgroup: " : "", m->limit, way_to_memory(m));
+		     m->limit[0] ? ", by the limit of a cgroup: " : "", m->limit, withheld,
+		     way_to_memory(m), held_describe(server, b->device, HELD_BEFORE, held));
 	return -ENOMEM;
 }
 
@@ -376,16 +438,33 @@ static int check_quota(struct writer *w)
 {
 	struct slot_form form = form_of(w);
 	uint64_t needs = slot_form_charge(&form);
+	struct charged replaced = buffer_charged(w->buffer, w->uid);
+	const struct quota *q = &w->buffer->server->quota;
+	const char *what;
 
-	if (needs <= quota_left(&w->buffer->server->quota, w->uid, QUOTA_BYTES) +
-			     buffer_charged_bytes(w->buffer, w->uid))
+	if (needs > quota_left(q, w->uid, QUOTA_BYTES) + replaced.bytes)
+		what = "bytes";
+	else if (slot_form_descriptors(&form) >
+		 quota_left(q, w->uid, QUOTA_DESCRIPTORS) + replaced.descriptors)
+		what = "descriptors";
+	else
 		return 0;
 	session_fail(w->session, -EDQUOT,
-		     "uid %u may not hold that many bytes; the present versions of '%s' stay; "
-		     "remove other buffers (weightctl rm), or raise bytes= in [limits] of "
-		     "weightd.conf",
-		     w->uid, w->buffer->name);
+		     "uid %u may not hold that many %s; the present versions of '%s' stay; "
+		     "remove other buffers (weightctl rm), or raise %s= in [limits] of weightd.conf",
+		     w->uid, what, w->buffer->name, what);
 	return -EDQUOT;
+}
+
+/* Descriptors in the store that go with the versions. */
+static unsigned n_ending(const struct buffer *b)
+{
+	const struct version *v;
+	unsigned n = 0;
+
+	list_for_each(v, &b->versions, link)
+		n += 1 + slot_has_digests(v->slot);
+	return n;
 }
 
 static void writer_measure_done(struct job *job, int r)
@@ -395,7 +474,8 @@ static void writer_measure_done(struct job *job, int r)
 	if (!w)
 		return;
 	/* A device that does not answer is found out by providing, too. */
-	if ((r == 0 && check_room(w) < 0) || check_quota(w) < 0)
+	if ((r == 0 && check_room(w) < 0) || check_quota(w) < 0 ||
+	    reserve_store_room(w, false, n_ending(w->buffer)) < 0)
 		writer_free(w);
 	else
 		reader_pause_start(w, &pause_ops);
@@ -448,16 +528,20 @@ static int writer_proceed(struct writer *w)
 		return fail_for_layout(w, newest);
 	r = take_table(w);
 	w->files = version_files_ref(newest ? newest->files : NULL);
-	(void)reaper_look(
-		b->server->reaper); /* versions that no process holds must not be in the way */
+	/* Versions that no process holds must not be in the way, least of all the buffer's own. */
+	(void)reaper_look(b->server->reaper);
+	reaper_reap(b);
 	if (r != 0) {
-		session_fail_quota(w->session, r, "bytes or descriptors");
+		session_fail_quota(w->session, r, SESSION_MEMORY);
 		return -EDQUOT;
 	}
 	if (b->n_versions + b->n_leaving >= BUFFER_VERSIONS_MAX) {
+		char held[HELD_TEXT_MAX];
+
 		session_fail(w->session, -EDQUOT,
-			     "%u versions of '%s' are held by readers; let some go",
-			     b->n_versions + b->n_leaving, b->name);
+			     "%u versions of '%s' are held by readers; let some go%s",
+			     b->n_versions + b->n_leaving, b->name,
+			     held_describe_versions(b, ": ", held));
 		return -EDQUOT;
 	}
 	if (newest && b->exclusive) {
@@ -473,7 +557,8 @@ static int writer_check_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 
-	return job->cancelled ? -ECANCELED : layout_validation_step(&w->layout);
+	return job->cancelled ? layout_validation_cancel(&w->layout)
+			      : layout_validation_step(&w->layout);
 }
 
 static void writer_check_done(struct job *job, int r)
@@ -482,6 +567,7 @@ static void writer_check_done(struct job *job, int r)
 
 	if (!w)
 		return;
+	layout_validation_deinit(&w->layout);
 	if (r == 0)
 		r = writer_proceed(w);
 	else if (w->layout.check.why)
@@ -504,8 +590,9 @@ static int charge_version(struct writer *w)
 }
 
 void writer_create_start(struct session *session, struct buffer *buffer,
-			 const struct wire_create *create, uint64_t data_offset, int layout_fd)
+			 const struct wire_request *m, uint64_t data_offset, int layout_fd)
 {
+	const struct wire_create *create = &m->create;
 	struct server *server = session->server;
 	cleanup(writer_freep) struct writer *w = NULL;
 	int r;
@@ -519,6 +606,7 @@ void writer_create_start(struct session *session, struct buffer *buffer,
 		return;
 	}
 	w->session = session;
+	w->op = (enum wire_op)m->header.op;
 	w->cookie = create->cookie;
 	w->uid = session->peer.uid;
 	w->pid = session->peer.pid;
@@ -533,7 +621,7 @@ void writer_create_start(struct session *session, struct buffer *buffer,
 		session_fail_quota(session, r, "versions; remove some (weightctl rm)");
 		return;
 	}
-	r = layout_validation_open(&w->layout, layout_fd);
+	r = layout_validation_open(&w->layout, server, w->uid, layout_fd);
 	if (r < 0) {
 		session_fail(session, r,
 			     "the layout must come as a sealed memfd of at most 1 GiB: %s",

@@ -10,15 +10,15 @@
 
 struct buffer;
 struct session;
-struct wire_create;
+struct wire_request;
 struct writer;
 
 /*
- * Starts a writer for `buffer` and answers the session's create, now or later. Takes nothing.
+ * Starts a writer for `buffer` and answers the session's create `m`, now or later. Takes nothing.
  * `data_offset` is that of an image; 0: a flat version is made.
  */
 void writer_create_start(struct session *session, struct buffer *buffer,
-			 const struct wire_create *create, uint64_t data_offset, int layout_fd);
+			 const struct wire_request *m, uint64_t data_offset, int layout_fd);
 
 /* Answers the create of a writer that was adopted: its client never got the first answer. */
 void writer_create_answer(struct writer *w);

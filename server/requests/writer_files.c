@@ -102,14 +102,21 @@ void writer_set_files(struct writer *w, int fd)
 			     w->buffer->name, w->buffer->device);
 		return;
 	}
-	if (open_files(s, fd, &own) < 0 || store_room_make(s, 1) < 0)
+	if (open_files(s, fd, &own) < 0 ||
+	    store_room_reserve(s, &(struct store_need){.n = 1}, &w->room) < 0)
 		return;
 	r = version_files_new(s->server, w->uid, own, &w->new_files);
 	if (r != 0) {
-		session_fail_quota(s, r, "bytes or descriptors");
+		store_release(&w->room);
+		session_fail_quota(s, r, SESSION_MEMORY);
 		return;
 	}
 	own = -1;
+	if (!store_room_take(s->server, w->uid, &w->room)) {
+		version_files_unref(take_ptr(w->new_files));
+		store_room_fail(s);
+		return;
+	}
 	fault_point("files-begun");
 	writer_keep_files(w);
 }

@@ -135,8 +135,8 @@ static bool can_be_published(struct writer *w)
 	if (!w->spoiled && buffer_has_name(w->buffer))
 		return true;
 	session_fail(w->session, -ESTALE,
-		     "'%s' was removed while it was written, or got other permissions, or its memory "
-		     "is spoiled; create it again",
+		     "'%s' was removed while it was written, or got another owner or other "
+		     "permissions, or its memory is spoiled; create it again",
 		     w->buffer->name);
 	return false;
 }

@@ -50,7 +50,7 @@ struct manifest_version {
 	uint32_t why; /* enum wire_end */
 	uint32_t uid, pid; /* publisher */
 	uint32_t generation; /* generation of the permissions at publication */
-	uint32_t pad;
+	uint32_t reader; /* uid of the reader that is charged for it, plus 1; 0: its publisher is */
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
 	uint64_t map_size; /* part of the slot's location, like the next; the rest is the buffer's device */

@@ -55,22 +55,26 @@ bool store_is_behind(const struct store *s)
 	return s->max > 0 && !list_empty(&s->notify->queue);
 }
 
-bool store_has_room(const struct store *s, unsigned n)
+unsigned store_n_solid(const struct store_reservation *r)
 {
-	return s->max == 0 || s->n_kept + s->n_reserved + n <= s->max;
+	return r->n > r->n_promised ? r->n - r->n_promised : 0;
 }
 
-void store_reserve(struct store *s, unsigned n, struct store_reservation *ret)
+void store_reserve(struct store *s, unsigned n, unsigned n_promised, unsigned max,
+		   struct store_reservation *ret)
 {
 	assert(!ret->store);
-	s->n_reserved += n;
-	*ret = (struct store_reservation){.store = s, .n = n};
+	*ret = (struct store_reservation){.store = s, .n = n, .n_promised = n_promised, .max = max};
+	s->n_reserved += store_n_solid(ret);
+	s->n_promised += n_promised;
 }
 
 void store_release(struct store_reservation *r)
 {
-	if (r->store)
-		r->store->n_reserved -= r->n;
+	if (r->store) {
+		r->store->n_reserved -= store_n_solid(r);
+		r->store->n_promised -= r->n_promised;
+	}
 	*r = (struct store_reservation){0};
 }
 

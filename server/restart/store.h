@@ -36,6 +36,7 @@ struct store {
 	struct loop *loop;
 	unsigned n_kept;
 	unsigned n_reserved; /* for what is being made, and not put yet */
+	unsigned n_promised; /* likewise, and still in use by what goes then */
 	unsigned max; /* 0: there is no store */
 };
 
@@ -43,6 +44,8 @@ struct store {
 struct store_reservation {
 	struct store *store; /* NULL: nothing is reserved */
 	unsigned n;
+	unsigned n_promised; /* of these, or what else has to go for them */
+	unsigned max; /* how full the store may be with them */
 };
 
 void store_init(struct store *s, struct loop *l, struct notify *notify, unsigned max);
@@ -55,12 +58,15 @@ bool store_is_expected(const struct store *s);
 /* True while a descriptor was sent or removed and the manager has not received it yet. */
 bool store_is_behind(const struct store *s);
 
-/* True when `n` more descriptors may be kept, besides those that room is reserved for; always true without a store. */
-bool store_has_room(const struct store *s, unsigned n);
-
-/* Reserves room, which there must be, until the descriptors are put or given up. `ret` must hold nothing. */
-void store_reserve(struct store *s, unsigned n, struct store_reservation *ret);
+/*
+ * Reserves room until the descriptors are put or given up: for `n`, of which as many as `n_promised` must go first.
+ * `ret` must hold nothing.
+ */
+void store_reserve(struct store *s, unsigned n, unsigned n_promised, unsigned max,
+		   struct store_reservation *ret);
 void store_release(struct store_reservation *r);
+/* The part of it that nothing has to go for. */
+unsigned store_n_solid(const struct store_reservation *r);
 
 /* Hands over a descriptor, which stays the caller's as well. Counts also if it fails. */
 int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd);

@@ -3,8 +3,8 @@
  * room, it is a line as any other.
  *
  * A client's words never become a field or a line of their own: control characters are replaced.
- * Nor can a client fill the journal with refusals: of each user only so many are logged in a while,
- * and then how many there were.
+ * Nor can a client fill the journal with refusals or evictions: of each user only so many are logged
+ * in a while, and then how many there were.
  */
 #include "server/state/audit.h"
 
@@ -15,10 +15,8 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "server/base/flood.h"
 #include "server/base/journal.h"
-
-#define REFUSALS_MAX 20 /* logged for one user ... */
-#define REFUSALS_WINDOW_NS 10000000000u /* ... in that time */
 
 const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 	[AUDIT_CREATE] = {"create", "90a8189f634c44f296c94269602a6307", LOG_LEVEL_INFO, "created",
@@ -38,6 +36,8 @@ const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 			"torn in an update", "by"},
 	[AUDIT_EVICT_READER] = {"evict-reader", "7d1c332f15a9453290678607a94ab6d6",
 				LOG_LEVEL_WARNING, "taken away", "from"},
+	[AUDIT_KILL_READER] = {"kill-reader", "0928ea35e3bb423ea4faede45efd3e6c", LOG_LEVEL_WARNING,
+			       "released by a kill", "of"},
 	[AUDIT_LOSE] = {"lose", "d8fec385b3f84c11a3ac2744a07ecd40", LOG_LEVEL_ERROR,
 			"lost with the process that held its memory", "of"},
 	[AUDIT_RECOVER] = {"recover", "94b39648786e4cc994648ee08086603f", LOG_LEVEL_INFO,
@@ -57,10 +57,7 @@ const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 };
 
 /* Users with the same entry share its allowance. The loop's. */
-static struct {
-	uint64_t since_ns;
-	unsigned n;
-} refusals[256];
+static struct flood refusals[256], evictions[256];
 
 /* Appends to the `n` bytes in `buf`; what has no room is cut off. */
 __attribute__((format(printf, 4, 5))) static size_t append(char *buf, size_t size, size_t n,
@@ -128,22 +125,16 @@ size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE])
 			      a->result ? strerrorname_np(-a->result) : "0");
 }
 
-/* True when the user has too many refusals to log another. */
+/* True when too many lines of the kind were logged for the user to log another. */
 static bool is_flood(const struct audit *a)
 {
-	uint64_t now = num_now_ns();
 	unsigned i = a->peer ? a->peer->uid % ARRAY_LEN(refusals) : 0;
 
-	if (a->action != AUDIT_REFUSE)
-		return false;
-	if (now - refusals[i].since_ns > REFUSALS_WINDOW_NS) {
-		if (refusals[i].n > REFUSALS_MAX)
-			log_warning("%u more refusals were not logged",
-				    refusals[i].n - REFUSALS_MAX);
-		refusals[i].since_ns = now;
-		refusals[i].n = 0;
-	}
-	return ++refusals[i].n > REFUSALS_MAX;
+	if (a->action == AUDIT_REFUSE)
+		return !flood_admits(&refusals[i], "refusals");
+	if (a->action == AUDIT_EVICT_READER)
+		return !flood_admits(&evictions[i], "evictions of readers");
+	return false;
 }
 
 static bool send_to_journal(const struct audit *a)

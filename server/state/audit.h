@@ -23,6 +23,7 @@ enum audit_action {
 	AUDIT_UPDATE_BEGIN,
 	AUDIT_TORN,
 	AUDIT_EVICT_READER, /* the peer is the reader */
+	AUDIT_KILL_READER, /* likewise */
 	AUDIT_LOSE,
 	AUDIT_RECOVER,
 	AUDIT_QUARANTINE,

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "ipc/base/num.h"
 #include "server/base/nss.h"
 #include "server/base/settings.h"
+#include "server/state/buffer_names.h"
 
 #define OVERRIDES_MAX 1024
 
@@ -21,6 +23,29 @@
 #define LIMIT(n, t, kind, ...)                                                                     \
 	KEY("limits", n, t, limits[kind], .max = UINT64_MAX, .word = "unlimited", .reloads = true, \
 	    __VA_ARGS__)
+#define SHARED(n, kind, ...)                                                                       \
+	LIMIT(n, &setting_count, kind, .other_word = "auto", .fallback = "auto", __VA_ARGS__)
+
+static int setting_parse_over(const struct setting *setting, const char *text, void *ret)
+{
+	(void)setting;
+	if (strcmp(text, "keep") != 0 && strcmp(text, "kill") != 0)
+		return -EINVAL;
+	*(enum config_over *)ret = !strcmp(text, "kill") ? CONFIG_OVER_KILL : CONFIG_OVER_KEEP;
+	return 0;
+}
+
+static void setting_describe_over(const struct setting *setting, char *buf, size_t size)
+{
+	(void)setting;
+	(void)snprintf(buf, size, "keep or kill");
+}
+
+static const struct setting_type setting_over = {
+	.size = sizeof(enum config_over),
+	.parse = setting_parse_over,
+	.describe = setting_describe_over,
+};
 
 const struct setting config_keys[] = {
 	KEY("server", "socket", &setting_text, socket, .max = sizeof(((struct config *)0)->socket),
@@ -37,18 +62,17 @@ const struct setting config_keys[] = {
 	    .help = "descriptors that the service manager's store holds"),
 	KEY("store", "resume-timeout", &setting_count, resume_timeout_s, .max = 86400,
 	    .fallback = "30", .help = "seconds for clients to return after a restart"),
-	LIMIT("connections", &setting_count, QUOTA_SESSIONS, .fallback = "4096",
-	      .help = "connections of one user"),
-	LIMIT("leases", &setting_count, QUOTA_LEASES, .fallback = "65536",
-	      .help = "versions one user has attached, each attach counted"),
-	LIMIT("buffers", &setting_count, QUOTA_BUFFERS, .fallback = "2048",
-	      .help = "buffers one user owns"),
-	LIMIT("versions", &setting_count, QUOTA_VERSIONS, .fallback = "4096",
-	      .help = "versions one user has published or is writing"),
+	SHARED("connections", QUOTA_SESSIONS, .help = "connections of one user"),
+	SHARED("leases", QUOTA_LEASES, .help = "versions one user has attached, each attach counted"),
+	SHARED("buffers", QUOTA_BUFFERS, .help = "buffers one user owns"),
+	SHARED("versions", QUOTA_VERSIONS, .help = "versions one user has published or is writing"),
 	LIMIT("bytes", &setting_bytes, QUOTA_BYTES, .fallback = "unlimited",
 	      .help = "memory of those versions"),
-	LIMIT("descriptors", &setting_count, QUOTA_DESCRIPTORS, .fallback = "6000",
-	      .help = "descriptors the store keeps for one user"),
+	SHARED("descriptors", QUOTA_DESCRIPTORS, .help = "descriptors the store keeps for one user"),
+	LIMIT("held", &setting_bytes, QUOTA_HELD, .other_word = "auto", .fallback = "auto",
+	      .help = "memory that exists only because one user reads it"),
+	KEY("limits", "over", &setting_over, over, .fallback = "keep", .reloads = true,
+	    .help = "fate of readers of a user above held"),
 	KEY("cuda", "enabled", &setting_switch, cuda_enabled, .fallback = "yes",
 	    .help = "allow buffers on GPUs"),
 	KEY("cuda", "allocator", &setting_text, cuda_allocator,
@@ -83,6 +107,7 @@ void config_deinit(struct config *c)
 {
 	free(take_ptr(c->overrides));
 	c->n_overrides = 0;
+	c->names = buffer_names_free(c->names);
 }
 
 int config_set(struct config *c, const char *name, const char *value)
@@ -172,7 +197,9 @@ static void *config_place(struct settings *s, const struct setting *key)
 	struct quota_override *o;
 	size_t kind;
 
-	if (p->user < 0)
+	if (p->user >= 0 && key->type == &setting_over)
+		settings_report(s, "'%s' is for all users: write it in [limits]", key->name);
+	if (p->user < 0 || key->type == &setting_over)
 		return (char *)&p->config + key->offset;
 	o = &p->config.overrides[p->user];
 	kind = (key->offset - offsetof(struct config, limits)) / sizeof(o->limits[0]);
@@ -180,13 +207,20 @@ static void *config_place(struct settings *s, const struct setting *key)
 	return &o->limits[kind];
 }
 
+static void config_on_name(struct settings *s, const char *name, const char *value)
+{
+	buffer_names_add(&parser_of(s)->config.names, s, name, value);
+}
+
 static const struct settings_form form = {
 	.program = "weightd",
 	.keys = config_keys,
 	.n_keys = ARRAY_LEN(config_keys),
-	.sections = "[server], [store], [limits], [limits:USER], [cuda] and [defaults]",
+	.sections = "[server], [store], [limits], [limits:USER], [names], [cuda] and [defaults]",
 	.splits = "",
 	.open = config_open_section,
+	.open_section = "names",
+	.entry = config_on_name,
 	.place = config_place,
 };
 

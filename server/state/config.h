@@ -18,6 +18,12 @@
 #define CONFIG_PATH "/etc/weightd/weightd.conf"
 #define CONFIG_GIVEN_MAX 3
 
+/* Readers of a user that is above its limit of QUOTA_HELD. */
+enum config_over {
+	CONFIG_OVER_KEEP, /* stay */
+	CONFIG_OVER_KILL, /* are killed, the oldest first */
+};
+
 struct config {
 	char socket[108]; /* "": see listener_init() */
 	uint64_t socket_mode;
@@ -29,6 +35,8 @@ struct config {
 	uint64_t limits[QUOTA_KINDS]; /* limits of each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
+	enum config_over over;
+	struct buffer_names *names; /* reserved names of buffers; NULL: none */
 	bool cuda_enabled;
 	char cuda_allocator[512]; /* "": weightd-cuda, beside weightd's own program */
 	uint64_t cuda_reserve; /* bytes of each GPU */
@@ -70,6 +78,6 @@ int config_load(const struct config_source *source, struct config *ret);
 
 /*
  * Takes from `next` what may change while the daemon runs, and logs which other keys would have to wait
- * for a restart. The overrides stay in `next`.
+ * for a restart. The overrides and the names stay in `next`.
  */
 void config_reload(struct config *c, const struct config *next);

@@ -2,17 +2,25 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "server/state/share.h"
+
+#define OPEN_FILES_DEFAULT 65536 /* LimitNOFILE= of the unit */
+#define KEPT_DEFAULT 6000 /* its FileDescriptorStoreMax= */
+#define LEASES_OF_ALL 131072 /* of 152 bytes: 19 MiB */
 
 const uint64_t quota_default_limits[QUOTA_KINDS] = {
-	[QUOTA_SESSIONS] = 4096, [QUOTA_LEASES] = 65536,     [QUOTA_BUFFERS] = 2048,
-	[QUOTA_VERSIONS] = 4096, [QUOTA_BYTES] = UINT64_MAX, [QUOTA_DESCRIPTORS] = 6000,
-	[QUOTA_CLOSING] = 64,
+	[QUOTA_SESSIONS] = QUOTA_AUTO, [QUOTA_LEASES] = QUOTA_AUTO,
+	[QUOTA_BUFFERS] = QUOTA_AUTO,  [QUOTA_VERSIONS] = QUOTA_AUTO,
+	[QUOTA_BYTES] = UINT64_MAX,    [QUOTA_DESCRIPTORS] = QUOTA_AUTO,
+	[QUOTA_CLOSING] = 64,          [QUOTA_HELD] = QUOTA_AUTO,
 };
+
+/* `auto` is no more than this, however large the whole is. */
+static const uint64_t auto_max[QUOTA_KINDS] = {[QUOTA_SESSIONS] = 4096};
 
 void quota_init(struct quota *q)
 {
@@ -20,6 +28,8 @@ void quota_init(struct quota *q)
 	list_init(&q->accounts);
 	for (int i = 0; i < QUOTA_KINDS; i++)
 		q->limits[i] = quota_default_limits[i];
+	quota_set_wholes(q, OPEN_FILES_DEFAULT, KEPT_DEFAULT);
+	quota_set_memory(q, UINT64_MAX);
 }
 
 void quota_deinit(struct quota *q)
@@ -37,16 +47,48 @@ void quota_set_limits(struct quota *q, const uint64_t limits[QUOTA_KINDS],
 	q->n_overrides = n_overrides;
 }
 
-static struct account *account_get(struct quota *q, uid_t uid)
+/*
+ * weightd has one descriptor open for each that is kept, and one for each connection. A quarter of the others is for
+ * what is passed on.
+ */
+void quota_set_wholes(struct quota *q, uint64_t n_open_files, uint64_t n_kept)
+{
+	uint64_t kept = n_kept ? n_kept : KEPT_DEFAULT;
+
+	if (kept > n_open_files / 2)
+		kept = n_open_files / 2;
+	q->wholes[QUOTA_DESCRIPTORS] = kept;
+	q->wholes[QUOTA_VERSIONS] = kept; /* each has one, at least */
+	q->wholes[QUOTA_BUFFERS] = kept / 2; /* each has two */
+	q->wholes[QUOTA_SESSIONS] = (n_open_files - kept) / 4 * 3;
+	q->wholes[QUOTA_LEASES] = LEASES_OF_ALL;
+}
+
+void quota_set_memory(struct quota *q, uint64_t n_bytes)
+{
+	q->wholes[QUOTA_HELD] = n_bytes / 2;
+}
+
+static struct account *account_find(const struct quota *q, uid_t uid)
 {
 	struct account *a;
 
 	list_for_each(a, &q->accounts, link)
 		if (a->uid == uid)
 			return a;
+	return NULL;
+}
+
+static struct account *account_get(struct quota *q, uid_t uid)
+{
+	struct account *a = account_find(q, uid);
+
+	if (a)
+		return a;
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return NULL;
+	a->quota = q;
 	a->uid = uid;
 	list_append(&q->accounts, &a->link);
 	return a;
@@ -60,12 +102,22 @@ static void account_put(struct account *a)
 	free(a);
 }
 
-uint64_t quota_limit(const struct quota *q, uid_t uid, enum quota_kind kind)
+static uint64_t set_limit(const struct quota *q, uid_t uid, enum quota_kind kind)
 {
 	for (unsigned i = 0; i < q->n_overrides; i++)
 		if (q->overrides[i].uid == uid && q->overrides[i].kinds >> kind & 1)
 			return q->overrides[i].limits[kind];
 	return q->limits[kind];
+}
+
+uint64_t quota_limit(const struct quota *q, uid_t uid, enum quota_kind kind)
+{
+	uint64_t limit = set_limit(q, uid, kind);
+
+	if (limit != QUOTA_AUTO)
+		return limit;
+	limit = share_limit(q->wholes[kind]);
+	return auto_max[kind] && limit > auto_max[kind] ? auto_max[kind] : limit;
 }
 
 /* A limit may have been lowered below what is used. */
@@ -82,6 +134,7 @@ static void charge_account(struct account *a, enum quota_kind kind, uint64_t amo
 	bool overflow = __builtin_add_overflow(a->used[kind], amount, &a->used[kind]);
 
 	assert(!overflow); /* no user holds 2^64 of anything */
+	a->quota->used[kind] += amount; /* may wrap for bytes, which have no whole */
 	a->n_charges++;
 	*charge = (struct charge){.account = a, .kind = kind, .amount = amount};
 }
@@ -100,6 +153,17 @@ int quota_charge(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amou
 	}
 	charge_account(a, kind, amount, charge);
 	return 0;
+}
+
+int quota_charge_shared(struct quota *q, uid_t uid, bool is_admin, enum quota_kind kind,
+			uint64_t amount, struct charge *charge)
+{
+	uint64_t holds = quota_used(q, uid, kind) + amount;
+
+	if (amount <= quota_left(q, uid, kind) &&
+	    q->used[kind] + amount > share_open_to(q->wholes[kind], is_admin, holds))
+		return QUOTA_RESERVED;
+	return quota_charge(q, uid, kind, amount, charge);
 }
 
 int quota_charge_anyway(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amount,
@@ -122,17 +186,47 @@ void quota_refund(struct charge *charge)
 		return;
 	assert(a->used[charge->kind] >= charge->amount);
 	a->used[charge->kind] -= charge->amount;
+	a->quota->used[charge->kind] -= charge->amount;
 	a->n_charges--;
 	*charge = (struct charge){0};
 	account_put(a);
 }
 
+int quota_move(struct quota *q, uid_t uid, enum quota_kind kind, struct charge *charge)
+{
+	struct charge moved = {0};
+	int r;
+
+	if (!charge->account || (charge->account->uid == uid && charge->kind == kind))
+		return 0;
+	r = quota_charge_anyway(q, uid, kind, charge->amount, &moved);
+	if (r < 0)
+		return r;
+	quota_refund(charge);
+	*charge = moved;
+	return 0;
+}
+
 uint64_t quota_left(const struct quota *q, uid_t uid, enum quota_kind kind)
 {
+	const struct account *a = account_find(q, uid);
+
+	return a ? left(q, a, kind) : quota_limit(q, uid, kind);
+}
+
+uint64_t quota_used(const struct quota *q, uid_t uid, enum quota_kind kind)
+{
+	const struct account *a = account_find(q, uid);
+
+	return a ? a->used[kind] : 0;
+}
+
+unsigned quota_n_users(const struct quota *q, enum quota_kind kind)
+{
 	const struct account *a;
+	unsigned n = 0;
 
 	list_for_each(a, &q->accounts, link)
-		if (a->uid == uid)
-			return left(q, a, kind);
-	return quota_limit(q, uid, kind);
+		n += a->used[kind] > 0;
+	return n;
 }

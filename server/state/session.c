@@ -7,8 +7,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "server/base/flood.h"
 #include "server/base/log.h"
 #include "server/state/audit.h"
+#include "server/state/cost.h"
 #include "server/state/server.h"
 
 static void fill_error(struct wire_reply *reply, int error, const char *fmt, va_list args)
@@ -27,10 +29,17 @@ void session_doom(struct session *s, const char *why)
 {
 	if (s->doomed)
 		return;
-	log_info("session of pid %d uid %u closed: %s", s->peer.pid, s->peer.uid, why);
+	if (flood_admits(&s->cost->closed, "sessions that were closed"))
+		log_info("session of pid %d uid %u closed: %s", s->peer.pid, s->peer.uid, why);
 	s->doomed = true;
-	loop_modify(&s->source, 0);
-	(void)shutdown(s->source.fd, SHUT_RDWR); /* returns as EPOLLHUP, at a safe point */
+	(void)shutdown(s->source.fd, SHUT_RDWR);
+	turns_add(s);
+}
+
+void session_wake(struct session *s, void (*due)(struct session *s))
+{
+	s->due = due;
+	turns_add(s);
 }
 
 static int send_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
@@ -43,7 +52,8 @@ static int send_reply(struct session *s, enum wire_op op, struct wire_reply *rep
 	s->pending = false;
 	if (s->doomed)
 		return -ECONNRESET;
-	loop_modify(&s->source, EPOLLIN);
+	if (s->readable)
+		turns_add(s);
 	r = channel_send(s->source.fd, reply, size, fds, n_fds);
 	if (r < 0 && r != -ETOOMANYREFS && r != -EMFILE)
 		session_doom(s, r == -EAGAIN ? "it does not read its replies" : strerror(-r));
@@ -75,8 +85,10 @@ void session_fail(struct session *s, int error, const char *fmt, ...)
 	va_start(args, fmt);
 	fill_error(&reply, error, fmt, args);
 	va_end(args);
-	if (error == -EDQUOT)
+	if (error == -EDQUOT) {
+		s->cost->n_refused++;
 		record_refusal(&s->peer, reply.error.text);
+	}
 	(void)send_reply(s, WIRE_ERROR, &reply, NULL,
 			 0); /* on failure the connection is being closed */
 }
@@ -85,6 +97,11 @@ void session_fail_quota(struct session *s, int r, const char *what)
 {
 	if (r == QUOTA_EXCEEDED)
 		session_fail(s, -EDQUOT, "uid %u has too many %s", s->peer.uid, what);
+	else if (r == QUOTA_RESERVED)
+		session_fail(s, -EDQUOT,
+			     "uid %u gets none of what is left, which is for administrators and for "
+			     "users with fewer %s",
+			     s->peer.uid, what);
 	else
 		session_fail(s, r, "weightd is out of memory");
 }

@@ -314,11 +314,11 @@ static const char *refuse_coordinator(struct agent *a, unsigned peer, const stru
 	}
 	if (i->shard.gives && !find_group(a, i->group, i->shard.source, why))
 		return "group"; /* or a publisher could read what is none of the group's */
-	if (a->config->tls) {
+	if (a->config->tls && i->op->transport->is_nccl) {
 		snprintf(why, WHY_SIZE,
-			 "%s goes over Gloo, which carries weights in the clear, and %s has "
+			 "%s goes over %s, which carries weights in the clear, and %s has "
 			 "security = tls under [data] in sync.conf",
-			 i->op->an, us);
+			 i->op->an, i->op->over, us);
 		return "security";
 	}
 	return NULL;

@@ -24,6 +24,7 @@
 #include "server/sync/base/json_fields.h"
 #include "server/sync/coordinator/broadcast.h"
 #include "server/sync/coordinator/collective.h"
+#include "server/sync/coordinator/nccl_epoch.h"
 #include "server/sync/coordinator/reshard.h"
 #include "server/sync/history.h"
 #include "server/sync/participant/contributor.h"
@@ -375,11 +376,11 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 static int check_collective(const struct agent *a, const struct collective_op *op,
 			    const struct wish *w, uint64_t n, char why[WHY_SIZE])
 {
-	if (a->config->tls) {
+	if (a->config->tls && op->transport->is_nccl) {
 		snprintf(why, WHY_SIZE,
-			 "%s goes over Gloo, which carries weights in the clear, and %s has "
+			 "%s goes over %s, which carries weights in the clear, and %s has "
 			 "security = tls under [data] in sync.conf",
-			 op->an, a->config->name);
+			 op->an, op->over, a->config->name);
 		return -EPERM;
 	}
 	if (w->max_rate && w->max_rate < n * ENGINE_ORDER_RATE_MIN) {
@@ -431,18 +432,21 @@ static int begin_collective(struct agent *a, const struct collective_op *op, con
 			    const json_t *request, struct sync **ret, char why[WHY_SIZE])
 {
 	return op->is_version ? collective_new(a, op, w->replica, w->group, ret, why)
-			      : reshard_new(a, w->replica, w->group, request, ret, why);
+			      : reshard_new(a, op, w->replica, w->group, request, ret, why);
 }
 
-static int make_together(struct agent *a, const struct collective_op *op, const json_t *request,
+static int make_together(struct agent *a, const char *name, const json_t *request,
 			 char ret_sync[SYNC_ID_SIZE], char why[WHY_SIZE])
 {
+	const struct collective_op *op = collective_op_find(name, transport_gloo.name);
 	struct sync *s;
 	struct wish w;
 	int r = read_dry(request, &w.is_dry, why);
 
 	if (r == 0)
 		r = read_wish(a, request, op->an, &w, why);
+	if (r == 0 && nccl_epoch_is_wanted(a, w.group))
+		op = collective_op_find(name, transport_nccl.name);
 	if (r == 0 && !op->is_version && !json_is_string(json_object_get(request, "policy")))
 		w.policy = POLICY_ALL; /* whatever the group's is */
 	if (r == 0 && !op->is_version)
@@ -462,13 +466,13 @@ static int make_together(struct agent *a, const struct collective_op *op, const 
 int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE])
 {
-	return make_together(a, collective_op_find("average"), request, ret_sync, why);
+	return make_together(a, "average", request, ret_sync, why);
 }
 
 int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE])
 {
-	return make_together(a, collective_op_find("reshard"), request, ret_sync, why);
+	return make_together(a, "reshard", request, ret_sync, why);
 }
 
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])

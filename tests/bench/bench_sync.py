@@ -22,7 +22,7 @@ patch        the same of a version with 2 % changed elements of two bytes, in ev
 growth       seconds with three receivers over seconds with one, less 1
 all-reduce   the mean of the fp32 tensors of as many nodes as there are "receivers", which all have all of it at the end,
              by weightd-sync-gloo. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
-             "root_cpu_s_per_gib": processor time of one node
+             "root_cpu_s_per_gib": processor time of one node. "engine": "tls" is the same program under TLS
 reshard      a matrix in as many shards of rows as there are "sources" becomes "targets" shards of columns, by
              weightd-sync-gloo, on as many nodes as the larger one, from the start until all bytes are there and digested at
              both ends. "ratio_to_line" is to the bytes of the busiest node, into it or out of it, at that line
@@ -45,6 +45,7 @@ import time
 
 from lib import features, netns
 from lib.engine import Average, Chain, Memory, program
+from lib.pki import Authority
 
 import changed_sync
 import machine
@@ -108,6 +109,7 @@ def measure_engine(report, net, engine):
     if engine == "gloo":
         for nodes in (2, 3, 4):
             measure_average(report, net, nodes)
+        measure_average(report, net, 2, "tls")
         for sources, targets in RESHARDS:
             measure_reshard(report, net, sources, targets)
 
@@ -163,14 +165,22 @@ def measure_stripes(report):
                         over_one=one / seconds, rounds=rounds)
 
 
-def measure_average(report, net, nodes):
+def certificates(stack, nodes):
+    """Descriptors of CA, certificate and key, by rank."""
+    authority = Authority(pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weightd-bench-"))) / "ca")
+    paths = [(authority.certificate, *authority.node(f"n{rank}")) for rank in range(nodes)]
+    return [[stack.enter_context(contextlib.closing(Memory(path.read_bytes()))).fd for path in three] for three in paths]
+
+
+def measure_average(report, net, nodes, engine="gloo"):
     n_bytes, rounds = AVERAGED
     with contextlib.ExitStack() as stack:
+        pems = certificates(stack, nodes) if engine == "tls" else None
         memories = [stack.enter_context(contextlib.closing(Memory(n_bytes))) for _ in range(nodes)]
         for memory in memories:
             fill(memory)
-        measure_rounds(report, net, {"name": "all-reduce", "engine": "gloo", "receivers": nodes}, 2 * nodes, n_bytes, rounds,
-                       lambda: average(net, memories), over_line=2 * (nodes - 1) / nodes)
+        measure_rounds(report, net, {"name": "all-reduce", "engine": engine, "receivers": nodes}, 2 * nodes, n_bytes, rounds,
+                       lambda: average(net, memories, pems), over_line=2 * (nodes - 1) / nodes)
 
 
 def measure_reshard(report, net, sources, targets):
@@ -247,9 +257,9 @@ def broadcast_chain(net, engine, memory, receivers, stripes=1):
         return seconds, processor_time(chain.engines[0])
 
 
-def average(net, memories):
+def average(net, memories, pems=None):
     """The same. The mean of equal tensors is each of them."""
-    with Average(memories, [["w", "F32", 0, memories[0].size]], net=net, chunk=AVERAGED_CHUNK) as a:
+    with Average(memories, [["w", "F32", 0, memories[0].size]], net=net, pems=pems, chunk=AVERAGED_CHUNK) as a:
         for result in a.results:
             result.provide()
         started = time.monotonic()

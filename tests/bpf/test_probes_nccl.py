@@ -60,7 +60,7 @@ def test_operations_are_counted(gpu, client, tracer, start):
     process = start(NCCL_CODE, gpu.env_with_nccl())
     until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
     process.do(f"join('{'01' * 128}', 1, 0)")
-    refused = process.do("ret = 0\nfor _ in range(1000): " + REDUCE.format(n=100, type=9) + "\n"  # no type of its table
+    refused = process.do("ret = 0\nfor _ in range(1000): " + REDUCE.format(n=100, type=11) + "\n"  # no type of its table
                          "for _ in range(10): nccl.ncclBroadcast(p, p, ctypes.c_size_t(1000), 1, 99, communicator, None)\n")
     fine = process.do("import time; ret = 0\nwhile " + REDUCE.format(n=1000, type=7) + " not in (0, 7): time.sleep(0.01)\n")
     assert refused == fine == 0
@@ -73,7 +73,7 @@ def test_operations_are_counted(gpu, client, tracer, start):
     assert all(0 < act["calling_ns"] and act["comm"] == "python3" for act in counted)
     assert [act for act in acts(client, pid=process.pid) if act["act"] == "nccl_calls"] == counted, "nothing new"
     client.ask("observe")
-    process.do(REDUCE.format(n=1, type=9))
+    process.do(REDUCE.format(n=1, type=11))
     told = hear_of(client, process)
     assert (told["kind"], told["act"], told["calls"], told["errors"]) == ("act", "nccl_calls", 1, 1)
 

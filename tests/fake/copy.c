@@ -171,6 +171,12 @@ CALL(cuMemcpyDtoHAsync_v2, void *to, cu_ptr from, size_t size, cu_stream s)
 	return r || host_is_pinned(to, size) ? r : stream_wait(s);
 }
 
+CALL(cuMemcpyDtoDAsync_v2, cu_ptr to, cu_ptr from, size_t size, cu_stream s)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to = to, .from = from, .size = size}, true, s);
+}
+
 CALL(cuMemsetD8_v2, cu_ptr p, uint8_t value, size_t size)
 {
 	CALL_ENTER(CALL_NEEDS_CONTEXT);

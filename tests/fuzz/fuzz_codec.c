@@ -36,6 +36,8 @@ static void check_strings(const struct wire_request *m)
 		break;
 	case WIRE_CREATE:
 	case WIRE_CREATE_IMAGE:
+	case WIRE_CREATE_OWNED:
+	case WIRE_CREATE_IMAGE_OWNED:
 		MUST_END(m->create.name);
 		MUST_END(m->create.device);
 		break;
@@ -106,6 +108,8 @@ static void decode_request(const uint8_t *packet, size_t size, unsigned n_fds)
 	MUST(m.header.n_fds == n_fds && n_fds <= WIRE_FDS_MAX);
 	MUST(!memcmp(&m, packet, size) && is_all((char *)&m + size, sizeof(m) - size, 0));
 	check_strings(&m);
+	if (m.header.op == WIRE_ATTACH)
+		MUST(m.attach.flags & WIRE_ATTACH_OWNER || !m.attach.owner);
 	again = m;
 	memset(&again.header, 0xff, sizeof(again.header));
 	MUST(codec_seal_request(&again, m.header.op, m.header.serial) == size);

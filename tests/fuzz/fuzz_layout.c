@@ -14,6 +14,7 @@
 
 #include "ipc/digest.h"
 #include "ipc/layout.h"
+#include "ipc/layout_check.h"
 #include "libclient/version/tensor.h"
 #include "tests/fuzz/fuzz.h"
 #include "weightd.h"

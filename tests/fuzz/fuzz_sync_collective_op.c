@@ -2,6 +2,7 @@
  * Parses any bytes as the bytes of links, of an engine or a plan: accepted sums do not overflow,
  * for any link.
  */
+#include "ipc/base/num.h"
 #include "server/sync/base/json_packet.h"
 #include "server/sync/state/collective_op.h"
 #include "tests/fuzz/fuzz.h"
@@ -24,7 +25,7 @@ static void check_links(const struct collective_op *op, const struct flows *f)
 
 static void check_average(const struct collective_op *op, const struct flows *f)
 {
-	uint64_t total = 0;
+	uint64_t total = f->reduced;
 
 	for (unsigned i = 0; i < f->n; i++) {
 		MUST(f->at[i].n_pieces <= f->at[i].n_bytes);
@@ -34,8 +35,9 @@ static void check_average(const struct collective_op *op, const struct flows *f)
 	check_links(op, f);
 }
 
-static void check_reshard(const struct collective_op *op, struct flows *f)
+static void check_reshard(const char *engine, struct flows *f)
 {
+	const struct collective_op *op = collective_op_find("reshard", engine);
 	uint64_t total = 0, most = collective_op_most(&f->plan);
 
 	MUST(op->read(NULL, f->plan.n_nodes, f) == 0);
@@ -50,7 +52,7 @@ static void check_reshard(const struct collective_op *op, struct flows *f)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	const struct collective_op *average = collective_op_find("average");
+	static const char *const engines[] = {"gloo", "nccl"};
 	cleanup(json_freep) json_t *opened = NULL;
 	char why[MOVES_WHY_SIZE];
 	struct flows f = {0};
@@ -58,12 +60,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size == 0)
 		return 0;
 	if (moves_decode_links(data, size, &f.plan, why) == 0) {
-		check_reshard(collective_op_find("reshard"), &f);
+		for (unsigned i = 0; i < ARRAY_LEN(engines); i++)
+			check_reshard(engines[i], &f);
 		moves_deinit(&f.plan);
 		return 0;
 	}
 	opened = json_loadb((const char *)data + 1, size - 1, 0, NULL);
-	if (opened && average->read(opened, data[0], &f) == 0)
-		check_average(average, &f);
+	for (unsigned i = 0; opened && i < ARRAY_LEN(engines); i++) {
+		const struct collective_op *op = collective_op_find("average", engines[i]);
+
+		if (op->read(opened, data[0], &f) == 0)
+			check_average(op, &f);
+	}
 	return 0;
 }

@@ -34,8 +34,7 @@ static void check_order(const struct engine_order *o)
 		MUST(o->ranges.at[i].offset <= o->n_bytes - o->ranges.at[i].size);
 		total += o->ranges.at[i].size;
 	}
-	MUST(total == o->total &&
-	     (o->pem_fds[2] >= 0) == (o->operation == ENGINE_ORDER_BROADCAST && o->tls));
+	MUST(total == o->total && (o->pem_fds[2] >= 0) == o->tls);
 }
 
 static void check_start(const json_t *message)

@@ -43,6 +43,7 @@ MESSAGES = {
     "publish": packet(4, struct.pack("<QII", 9, 1, 0) + HASH),
     "abort": packet(5, struct.pack("<Q", 9)),
     "attach": packet(6, TARGET + struct.pack("<QQII", 3, 4, 1, 0) + HASH),
+    "attach-owner": packet(6, TARGET + struct.pack("<QQII", 3, 0, 2, 1000) + HASH),
     "detach": packet(7, struct.pack("<Q", 9)),
     "wait": packet(8, TARGET + struct.pack("<Qq", 3, -1)),
     "list": packet(9, TARGET + struct.pack("<QII", 4, 1, 0)),
@@ -66,6 +67,9 @@ MESSAGES = {
     "job-leave": packet(27, struct.pack("<QII", 9, 1, 0)),
     "job-remove": packet(28, text("train", 128)),
     "job-view": packet(29, text("train", 128)),
+    "create-owned": packet(30, TARGET + struct.pack("<QqIIIIQII", 9, -1, 0o640, 2, 1, 2, 0, 1000, 0), 1),
+    "create-image-owned": packet(31, TARGET + struct.pack("<QqIIIIQII", 9, -1, 0o640, 2, 1, 2, 4096, 1000, 0), 1),
+    "owner-without-its-flag": packet(6, TARGET + struct.pack("<QQII", 3, 0, 1, 1000) + HASH),
     "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
     "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
     "create-reply": packet(REPLY | 3, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0), 2),
@@ -531,20 +535,24 @@ SHARED, ADAMW, SGD, FUSED, TWO_PHASE = "shared", 1, 3, 1, 2
 F16, BF16, F32, I64, PARAM, BUFFER = 14, 15, 18, 21, 1, 2
 
 
-def tensor(name, *shape, dtype=F32, role=PARAM, group=0, frozen=0):
-    return struct.pack(f"<6I{len(shape)}Q", len(name), dtype, role, frozen, group, len(shape), *shape) + name.encode()
+def tensor(name, *shape, dtype=F32, role=PARAM, group=0, frozen=0, unit=0, level=0):
+    return struct.pack(f"<8I{len(shape)}Q", len(name), dtype, role, frozen, group, unit, level, len(shape), *shape) + name.encode()
 
 
-def plan(*tensors, ranks=2, strategy=SHARED, optimizer=ADAMW, form=FUSED, flags=0, staleness=0, copies=1, state=4096, bucket=26214400,
-         grads=F32, scaling=(0, 0, 0, 0), groups=((0.01, 0.9, 0.999, 1e-8, 0, 0),), version=2, behind=b""):
+def plan(*tensors, ranks=2, strategy=SHARED, optimizer=ADAMW, form=FUSED, flags=0, staleness=0, copies=1, nodes=1, sync=0, state=4096,
+         bucket=26214400, grads=F32, scaling=(0, 0, 0, 0), groups=((0.01, 0.9, 0.999, 1e-8, 0, 0),), version=4, behind=b"",
+         mesh=()):
+    mesh = mesh or (("dp", ranks),)
     return b"B" + b"".join([
-        b"weightdP", struct.pack("<I", version), text("0.1.0", 16), struct.pack("<I", 1), text("dp", 16), struct.pack("<I", ranks),
-        text(strategy, 16), struct.pack("<6IQ", optimizer, form, flags, staleness, copies, state, bucket), struct.pack("<I3dI", grads, *scaling),
+        b"weightdP", struct.pack("<I", version), text("0.1.0", 16), struct.pack("<I", len(mesh)),
+        *[text(name, 16) + struct.pack("<I", size) for name, size in mesh], text(strategy, 16), struct.pack("<8IQ", optimizer, form, flags, staleness, copies, nodes, sync, state, bucket), struct.pack("<I3dI", grads, *scaling),
         struct.pack("<I", len(groups)),
         *[struct.pack("<5dI", *g) for g in groups], struct.pack("<I", len(tensors)), *tensors, behind])
 
 
 WEIGHT, BIAS, STEPS = tensor("h.0.weight", 24, 16), tensor("h.0.bias", 24, group=1), tensor("steps", dtype=I64, role=BUFFER)
+UNITS = [tensor("embed", 40, 16), tensor("0.norm", 16, unit=1, level=1), tensor("0.up", 33, 7, unit=2, level=2), tensor("0.down", 9, 7, unit=3, level=2),
+         tensor("1.norm", 16, unit=4, level=1), tensor("1.up", 31, 7, unit=5, level=2), STEPS]
 TRAIN_PLANS = {
     "shared": plan(WEIGHT, STEPS), "zero1": plan(WEIGHT, ranks=3, strategy="zero1", copies=3),
     "replicated": plan(WEIGHT, WEIGHT.replace(b"h.0", b"h.1"), ranks=4, strategy="replicated", copies=4, form=TWO_PHASE, flags=1, bucket=64),
@@ -555,6 +563,30 @@ TRAIN_PLANS = {
     "half": plan(tensor("w", 33, 7, dtype=BF16), tensor("base", 9, dtype=F16, frozen=1), grads=BF16),
     "mixed": plan(tensor("w", 33, 7, dtype=F16), tensor("v", 3, dtype=BF16), grads=F16), "frozen": plan(tensor("w", 3, frozen=1)),
     "scaled": plan(tensor("w", 33, dtype=F16), form=TWO_PHASE, flags=4, scaling=(65536, 2, 0.5, 2000)),
+    "nodes": plan(WEIGHT, STEPS, ranks=4, nodes=2, form=TWO_PHASE),
+    "nodes-overlap": plan(WEIGHT, WEIGHT.replace(b"h.0", b"h.1"), ranks=6, nodes=3, form=TWO_PHASE, flags=1, bucket=64),
+    "nodes-half": plan(tensor("w", 33, 7, dtype=BF16), ranks=2, nodes=2, form=TWO_PHASE, grads=BF16),
+    "nodes-replicated": plan(WEIGHT, ranks=4, strategy="replicated", copies=2, nodes=2, form=TWO_PHASE),
+    "nodes-zero1": plan(WEIGHT, ranks=4, strategy="zero1", copies=2, nodes=2, form=TWO_PHASE),
+    "nodes-average": plan(WEIGHT, ranks=4, nodes=2, sync=8), "nodes-average-half": plan(
+        tensor("w", 99, dtype=F16), ranks=2, nodes=2, sync=3, form=TWO_PHASE, grads=F32),
+    "nodes-of-one-rank": plan(tensor("w", 3), ranks=64, nodes=64, form=TWO_PHASE), "nodes-ragged": plan(WEIGHT, ranks=5, nodes=2),
+    "nodes-many": plan(WEIGHT, ranks=128, nodes=128, form=TWO_PHASE), "average-alone": plan(WEIGHT, sync=2),
+    "zero2": plan(WEIGHT, WEIGHT.replace(b"h.0", b"h.1"), strategy="zero2", form=TWO_PHASE, flags=1, bucket=64),
+    "zero2-nodes": plan(WEIGHT, STEPS, ranks=4, nodes=2, strategy="zero2", form=TWO_PHASE, flags=1),
+    "zero3": plan(*UNITS, ranks=3, strategy="zero3", form=TWO_PHASE, flags=1),
+    "zero3-nodes": plan(*UNITS, ranks=6, nodes=3, strategy="zero3", form=TWO_PHASE, flags=1),
+    "zero3-keeps": plan(*UNITS, ranks=2, nodes=2, strategy="zero3", form=TWO_PHASE, flags=1 | 8),
+    "zero3-one-room": plan(*UNITS, ranks=2, nodes=2, strategy="zero3", form=TWO_PHASE, flags=1 | 16),
+    "zero3-half": plan(tensor("w", 33, 7, dtype=BF16), tensor("v", 3, dtype=BF16, unit=1), ranks=2, nodes=2, strategy="zero3", form=TWO_PHASE, flags=1),
+    "zero3-gap": plan(WEIGHT, tensor("v", 3, unit=2), ranks=2, nodes=2, strategy="zero3", form=TWO_PHASE, flags=1),
+    "zero3-deep": plan(tensor("v", 3, level=8), ranks=2, nodes=2, strategy="zero3", form=TWO_PHASE, flags=1),
+    "zero3-empty": plan(WEIGHT, tensor("v", 0, unit=99), ranks=2, nodes=2, strategy="zero3", form=TWO_PHASE, flags=1),
+    "replicas": plan(*UNITS, mesh=(("replicate", 2), ("shard", 4)), nodes=4, strategy="zero3", form=TWO_PHASE, flags=1),
+    "replicas-of-one-node": plan(WEIGHT, mesh=(("replicate", 3), ("shard", 2)), nodes=3, strategy="zero2", form=TWO_PHASE, flags=1),
+    "replicas-split": plan(WEIGHT, mesh=(("replicate", 2), ("shard", 3)), nodes=3, strategy="zero2", form=TWO_PHASE, flags=1),
+    "replicas-of-shared": plan(WEIGHT, mesh=(("replicate", 2), ("shard", 2)), nodes=2, form=TWO_PHASE),
+    "units-of-shared": plan(tensor("v", 3, unit=1)), "keeps-of-shared": plan(WEIGHT, flags=8),
     "default": plan(WEIGHT, state=0), "cut": plan(WEIGHT)[:-3], "nan": plan(WEIGHT, groups=((float("nan"), 0, 0, 0, 0, 0),)),
     "json": b"J" + (CORPUS.parents[1] / "unit/train_plan.json").read_bytes(), "json-empty": b"J{}", "json-deep": b"J" + b"[" * 99,
 }
@@ -562,7 +594,7 @@ TRAIN_PLANS = {
 
 # --- train_status: libclient/train/plan/control.h; plan, process of the ranks, words ---
 
-CONTROL_MAGIC, CONTROL_ABI = 0x4e49415254444757, 2
+CONTROL_MAGIC, CONTROL_ABI = 0x4e49415254444757, 4
 
 
 def control_head(ranks, magic=CONTROL_MAGIC, abi=CONTROL_ABI):

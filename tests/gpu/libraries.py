@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 STORE, LINKED = "lib.packed", "lib"
+OWN = "libweightd.so", "libweightd-train.so"  # to programs with a .0 behind: a link in the pack might not survive the way
 TOGETHER = ("libssl.so", "libcrypto.so"), ("libnl-3.so", "libnl-route-3.so")  # one release
 ABSENT = re.compile(r"^\s*(\S+) => not found", re.M)
 OLD = re.compile(r"(\S+): version `(\S+)' not found \(required by (\S+)\)")
@@ -22,6 +23,9 @@ def link(build, programs):
     folder, store = build / LINKED, {path.name for path in (build / STORE).iterdir()}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
+    for library in OWN:
+        if (build / library).exists():
+            (folder / f"{library}.0").symlink_to(f"../{library}")
     linked = set()
     while True:  # a linked library may lack another one
         wanted, problems = set(), set()

@@ -1,6 +1,6 @@
 """
 Versions between nodes, by two agents on loopback: host to GPU, GPU to GPU and GPU to host through host memory, and from GPU
-to GPU over NCCL; and what two nodes make together of what they have there.
+to GPU over NCCL; and what two nodes make together of what they have there, by both ways.
 """
 import contextlib
 import json
@@ -15,7 +15,8 @@ from section_load import CHUNK, write_model
 from section_nccl import nccl_env
 
 GROUPS = {"in": ("host", "{gpu}"), "between": ("{gpu}", "{gpu}"), "out": ("{gpu}", "host")}  # devices of the two nodes
-SMALL = bytes(i & 0x3f for i in range(256))  # bytes in which the mean of each element with itself is that element
+# Bytes in which the mean of each element with itself is that element: its double is no infinity, its half is normal.
+SMALL = bytes(i & 0x3f | 1 for i in range(256))
 
 
 def measure(lab, tell):
@@ -30,9 +31,11 @@ def measure(lab, tell):
                 with tell.part(" to ".join(devices_of(lab, name))):
                     push(lab, tell, pair, name, path, size)
             with tell.part("averages and reshards"):
-                make_together(lab, tell, pair, "between", path, size)
+                over_gloo(lab, tell, pair, path, size)
         with tell.part("over NCCL"), nodes(lab, "nccl", nccl_env(lab)) as pair:
             over_nccl(lab, tell, pair, path, size)
+            with tell.part("averages and reshards over NCCL"):
+                together_over_nccl(lab, tell, pair, path, size)
     finally:
         path.unlink()
 
@@ -49,24 +52,36 @@ def devices_of(lab, name):
     return [device.format(gpu=lab.device) for device in GROUPS[name]]
 
 
-def make_together(lab, tell, pair, name, path, size):
-    """The mean of a model with itself, and that in two shards, and these in one again, is what it was."""
+def over_gloo(lab, tell, pair, path, size):
     if not (lab.build / "weightd-sync-gloo").exists():
         tell("averages and reshards", ok=None, why="weightd-sync was built without Gloo")
         return
+    make_together(lab, tell, pair, "between", path, size)
+
+
+def together_over_nccl(lab, tell, pair, path, size):
+    make_together(lab, tell, pair, "between", path, size, " over NCCL")
+    ended = json.loads(pair[0].sync("history", "--json", "--count", "3").stdout)["syncs"]
+    counted = [row["kernel"] is None and row["planned"] == row["bytes"] > 0 for row in ended if row["kind"] == "average"]
+    tell("bytes of the average that NCCL carried are the planned ones", sum(counted), ok=counted == [True],
+         **({} if counted == [True] else {"logs": [node.read_log()[-3000:] for node in pair]}))
+
+
+def make_together(lab, tell, pair, name, path, size, how=""):
+    """The mean of a model with itself, and that in two shards, and these in one again, is what it was."""
     a, devices = pair[0], devices_of(lab, name)
     for node, device in zip(pair, devices):
         node.weightd.ctl("load", "--quiet", "--device", device, name, path)
     loaded = a.digest(devices[0], name)
     seconds = a.timed("average", name)
     shown = [node.digest(device, name) for node, device in zip(pair, devices)]
-    tell(f"mean on {' and '.join(devices)}", size / seconds / 1e9, "GB/s", {*shown} == {loaded}, digests=shown)
+    tell(f"mean on {' and '.join(devices)}{how}", size / seconds / 1e9, "GB/s", {*shown} == {loaded}, digests=shown)
     split = lab.folder / "split.json"
     split.write_text(json.dumps({"split": [{"tensors": "*", "dim": 0}]}))
     seconds = a.timed("scatter", "--split", split, "--ranks", "a", "--onto", "a b", "--into", f"{name}-tp2", name)
     seconds += a.timed("gather", "--split", split, "--ranks", "a b", "--onto", "b", "--into", f"{name}-tp1", f"{name}-tp2")
     shown = pair[1].digest(devices[1], f"{name}-tp1")
-    tell(f"scattered on {' and '.join(devices)}, and gathered", size / seconds / 1e9, "GB/s", shown == loaded,
+    tell(f"scattered on {' and '.join(devices)}, and gathered{how}", size / seconds / 1e9, "GB/s", shown == loaded,
          digests=[loaded, shown])
     for node, device in zip(pair, devices):
         for buffer in (name, f"{name}-tp2", *[f"{name}-tp1"] * (node is not a)):

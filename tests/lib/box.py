@@ -20,8 +20,8 @@ import subprocess
 import tempfile
 import time
 
-BOOT_S = 60
-PATIENCE_S = 60
+PATIENCE_S = int(os.environ.get("WEIGHTD_BOX_PATIENCE_S", 60))  # more in a machine that is emulated
+BOOT_S = PATIENCE_S
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 PREFIX = "weightd-box-"
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -173,7 +173,7 @@ class Box:
 
     def command(self, *args, user="root"):
         """The words before a command that runs in the box, as a user of the box with all groups it has there."""
-        enter = ["nsenter", "-t", self.leader, "-m", "-u", "-i", "-n", "-p", "-C", "--",
+        enter = ["nsenter", "-t", self.leader, "-m", "-r", "-u", "-i", "-n", "-p", "-C", "--",
                  "env", "-i", "-C", "/", f"PATH={PATH}", "LANG=C.UTF-8"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--"]
         return [str(a) for a in (*enter, *(become if user != "root" else ()), *args)]

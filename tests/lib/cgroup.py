@@ -8,6 +8,7 @@ import time
 
 V1 = pathlib.Path("/sys/fs/cgroup/memory")
 V2 = pathlib.Path("/sys/fs/cgroup")
+CPU_V1 = V2 / "cpu"
 PATIENCE_S = 60
 
 _serial = itertools.count()
@@ -94,3 +95,40 @@ class MemoryCgroup(Cgroup):
         root, self.limit_name = _root()
         super().__init__(root)
         (self.path / self.limit_name).write_text(str(limit))
+
+
+class CpuCgroup(Cgroup):
+    """
+    One of processor time, with either kernel interface.
+
+    cores   bound for all processes inside, each period; None: none
+    weight  the share of the processors beside other groups, in units of CPUWeight= of systemd
+    """
+
+    PERIOD_US = 100_000
+
+    def __init__(self, cores=None, weight=100):
+        root = self.root()
+        super().__init__(root)
+        is_v1 = root.is_relative_to(CPU_V1)
+        if is_v1:
+            (self.path / "cpu.shares").write_text(str(weight * 1024 // 100))
+        else:
+            (self.path / "cpu.weight").write_text(str(weight))
+        if cores and is_v1:
+            (self.path / "cpu.cfs_period_us").write_text(str(self.PERIOD_US))
+            (self.path / "cpu.cfs_quota_us").write_text(str(int(self.PERIOD_US * cores)))
+        elif cores:
+            (self.path / "cpu.max").write_text(f"{int(self.PERIOD_US * cores)} {self.PERIOD_US}")
+
+    @staticmethod
+    def root():
+        """The folder for groups with a processor controller, or None: the caller has to be root, too."""
+        if os.geteuid() != 0:
+            return None
+        if CPU_V1.exists():
+            lines = pathlib.Path("/proc/self/cgroup").read_text().splitlines()
+            own = next((path for _, of, path in (line.split(":", 2) for line in lines) if "cpu" in of.split(",")), "/")
+            return CPU_V1 / own.lstrip("/")
+        controllers = V2 / "cgroup.subtree_control"
+        return V2 if controllers.exists() and "cpu" in controllers.read_text().split() else None

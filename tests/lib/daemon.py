@@ -145,6 +145,15 @@ class Daemon:
         """Seconds that it has been computing, all threads together; exact, unlike those of /proc."""
         return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid() returns it
 
+    def rests(self, wire):
+        """True if no thread but the first has work: what the loop gave them before a ping was done. Not while one is stuck."""
+        for _ in range(2):  # the second ping is behind what the loop does once they are done
+            wire.ping()
+            for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir():
+                if int(task.name) != self.pid and (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+                    return False
+        return True
+
     def n_fds(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 

@@ -372,16 +372,18 @@ class Mesh(Engines):
     Ranks of weightd-sync-gloo, each of which sends the others a hello for each of them.
 
     hellos      by rank
+    pems        descriptors of CA, certificate and key, by rank; nodes without them send in the clear
     """
 
-    def __init__(self, n, net=None, **orders):
+    def __init__(self, n, net=None, pems=None, **orders):
         super().__init__([f"n{rank}" for rank in range(n)], net)
-        self.orders, self.hellos = orders, []
+        self.orders, self.hellos, self.pems = orders, [], pems or [()] * n
 
     def _open(self, rank):
         self._spawn(rank, "gloo")
         nodes = [{"node": name, "address": self.address(i)} for i, name in enumerate(self.names)]
-        self.tell_open(rank, {"node": self.names[rank], "from": None, "security": "none", "address": self.address(rank),
+        self.tell_open(rank, {"node": self.names[rank], "from": None, "security": "tls" if self.pems[rank] else "none",
+                              "address": self.address(rank),
                               "nodes": nodes} | self.orders)
         answer = self.engines[rank].hear()
         assert answer["op"] == "opened", answer
@@ -408,7 +410,7 @@ class Average(Mesh):
 
     def tell_open(self, rank, order):
         lent = self.memories[rank].lend()
-        self.engines[rank].tell_open(lent, ..., (self.results[rank].fd, self.tables[rank].fd), **(
+        self.engines[rank].tell_open(lent, ..., (self.results[rank].fd, self.tables[rank].fd, *self.pems[rank]), **(
             {"operation": "average", "result_offset": self.results[rank].header} | order))
         lent.close()
 
@@ -434,7 +436,7 @@ class Exchange(Mesh):
         source, result = self.sources[rank], self.results[rank]
         lent = [source.lend()] if source else []
         given = [memory.fd for memory in lent + [result] * bool(result) + [self.plans[rank]]]
-        self.engines[rank].tell_with(given, **({
+        self.engines[rank].tell_with([*given, *self.pems[rank]], **({
             "operation": "exchange", "n_bytes": source.size if source else 0,
             "data_offset": source.header if source else 0, "result_bytes": result.size if result else 0,
             "result_offset": result.header if result else 0} | order))

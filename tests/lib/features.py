@@ -105,6 +105,8 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "sync": ((BUILD / "weightd-sync").exists, "weightd-sync was built without OpenSSL (apt-get install libssl-dev)"),
     "trace": ((BUILD / "weightd-trace").exists,
               "weightd-trace was not built (apt-get install libbpf-dev clang bpftool)"),
+    "train-gloo": ((BUILD / "libweightd-train-gloo.so").exists,
+                   "libweightd-train-gloo.so was not built (apt-get install libgloo-dev g++)"),
     "systemd": (box.is_available, "cannot boot a systemd: needs root, no chroot, systemd-nspawn (apt-get install "
                 "systemd-container) and cgroups of version 2, on their own or beside version 1"),
     "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),

@@ -80,6 +80,15 @@ except (weightd.NotFound, weightd.NotPublished):
     return found
 
 
+def gpus_that_meet(make_gpus, names, folder, env=None):
+    """{name: Gpus} of nodes, each with GPUs of its own and ranks of NCCL that meet; `env` is {name: more variables}."""
+    found = {}
+    for name in names:
+        found[name] = make_gpus()
+        found[name].env = found[name].env_with_nccl(FAKE_NCCL_STATE=str(folder), **(env or {}).get(name, {}))
+    return found
+
+
 def device(node):
     return ["--device", DEVICE] if node.gpus else []
 

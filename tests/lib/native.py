@@ -45,13 +45,15 @@ class Server(Sized):
 
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64), ("layout_hash", c_char_p),
-                ("timeout_ms", c_int), ("map_device", c_char_p), ("ret_fd", POINTER(c_int))]
+                ("timeout_ms", c_int), ("map_device", c_char_p), ("ret_fd", POINTER(c_int)), ("require", POINTER(c_char_p)),
+                ("n_require", c_size_t), ("owner", POINTER(c_uint32))]
 
 
 class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
                 ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool), ("replace", c_bool),
-                ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int)]
+                ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int), ("header", c_void_p), ("header_size", c_uint64),
+                ("owner", POINTER(c_uint32))]
 
 
 class Location(Sized):
@@ -108,7 +110,7 @@ SIGNATURES = {
     "ping": (c_int, HANDLE, POINTER(Server)), "stat": (c_int, HANDLE, POINTER(Stat)),
     "attach": (c_int, HANDLE, c_char_p, POINTER(AttachOptions), HANDLES), "detach": (None, HANDLE),
     "buffer_version": (c_uint64, HANDLE), "buffer_data": (c_void_p, HANDLE, POINTER(c_uint64)),
-    "buffer_digest": (c_void_p, HANDLE), "buffer_is_mutable": (c_bool, HANDLE),
+    "buffer_owner": (c_int, HANDLE, POINTER(c_uint32)), "buffer_digest": (c_void_p, HANDLE), "buffer_is_mutable": (c_bool, HANDLE),
     "buffer_state": (c_int, HANDLE, POINTER(c_uint64)), "buffer_verify": (c_int, HANDLE),
     "buffer_refresh": (c_int, HANDLE, HANDLES), "buffer_swap": (c_int, HANDLE),
     "buffer_swap_on": (c_int, HANDLE, c_void_p), "buffer_device": (c_char_p, HANDLE),
@@ -195,6 +197,11 @@ class Client:
         self.check(function(*arguments, byref(n)))
         return n.value
 
+    def owner_of(self, buffer):
+        uid = c_uint32()
+        self.check(lib.weightd_buffer_owner(buffer.handle, byref(uid)))
+        return uid.value
+
     def set_restart_timeout(self, ms):
         lib.weightd_set_restart_timeout(self.w, ms)
 
@@ -230,8 +237,8 @@ class Client:
             writer.write(data)
             return writer.publish()
 
-    def load(self, name, path, progress=None):
-        options = LoadOptions(progress=PROGRESS(lambda _, phase, done, total: progress(phase.decode())) if progress else PROGRESS())
+    def load(self, name, path, progress=None, **create):
+        options = LoadOptions(create=ctypes.pointer(CreateOptions(**create)), progress=PROGRESS(lambda _, phase, done, total: progress(phase.decode())) if progress else PROGRESS())
         self.check(lib.weightd_load(self.w, name.encode(), (c_char_p * 1)(str(path).encode()), 1, byref(options), None))
 
     def n_listed(self, function, *arguments):

@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,15 +45,17 @@ class Node:
     name        of the namespace, for `ip netns`
     address     of eth0; all nodes of a Net are in one /24
     addresses   of eth0, eth1, ..., each in another one
+    prefix      words before a command that runs in there
     """
 
     def __init__(self, name, addresses):
         self.name, self.address, self.addresses = name, addresses[0], addresses
+        # Not by `ip netns exec`, which mounts another /sys.
+        self.prefix = ["nsenter", f"--net=/run/netns/{name}", "--"]
 
     def run(self, command, **popen_kw):
         """Starts a program in there: its Popen."""
-        # Not by `ip netns exec`, which mounts another /sys.
-        return subprocess.Popen(["nsenter", f"--net=/run/netns/{self.name}", "--", *map(str, command)], **popen_kw)
+        return subprocess.Popen([*self.prefix, *map(str, command)], **popen_kw)
 
 
 class Net:
@@ -157,6 +160,15 @@ class Net:
     def forbid(self, i, address):
         """Whatever node i sends there is refused at once, to it."""
         _ip("-n", self.nodes[i].name, "route", "add", "prohibit", f"{address}/32")
+
+    def sent(self, i):
+        """Bytes that the open TCP connections of node i have sent, without those that were sent again."""
+        done = self.nodes[i].run(["ss", "--tcp", "--info", "--no-header", "--oneline", "state", "established"],
+                                 stdout=subprocess.PIPE, text=True)
+        text, _ = done.communicate()
+        assert done.returncode == 0, text
+        sizes = {name: sum(map(int, re.findall(rf"\b{name}:(\d+)", text))) for name in ("bytes_sent", "bytes_retrans")}
+        return sizes["bytes_sent"] - sizes["bytes_retrans"]
 
     def sent_to(self, i, interface=0):
         """Bytes on the cable towards node i, so far."""

@@ -5,6 +5,9 @@ Jobs of the reference trainer (tests/ref): ranks as processes, their curves, and
     job.run()
     assert job.curve() == ...
 
+    nodes = Nodes(daemon, tmp_path / "nodes", nodes=2, n=2, strategy="zero1")  # two jobs, of two ranks each
+    assert nodes.run().curve() == ...
+
 An option of the trainer is a keyword: stop_after=3 is --stop-after 3, overlap=True is --overlap.
 """
 import hashlib
@@ -18,11 +21,13 @@ import subprocess
 import time
 
 from lib import features
+from lib.nodes import claim_net
 from lib.wire import PATIENCE_S
 
 PROGRAMS = features.BUILD / "ref"
 START, COMPUTE, UPDATE, END = range(1, 5)  # phases of a rank
 PROGRESS = struct.Struct("<QIIi44x")
+MEETING_PORT = 7500  # of rank 0; below those that the kernel gives
 
 
 def words(**options):
@@ -54,11 +59,17 @@ def oracle(folder, **options):
     return [line["loss"] for line in lines(name.with_suffix(".losses"))], name.with_suffix(".PARAM").read_bytes()
 
 
+def mean_losses(all_steps):
+    """By step, over the samples of all ranks: the lines of each rank by step."""
+    return [sum(steps[i]["loss"] * steps[i]["samples"] for steps in all_steps) / sum(steps[i]["samples"] for steps in all_steps)
+            for i in range(1, max(all_steps[0]) + 1)]
+
+
 class Rank:
-    """A process of a rank. Its error output is in a file, and that of its predecessors too."""
+    """A process of a rank, whose number is the one among the ranks of all nodes. Its error output is in a file, and that of its predecessors too."""
 
     def __init__(self, job, number, prefix=(), env=None, **options):
-        self.rank = number
+        self.rank = job.first + number
         self.errors = job.folder / f"{number}.errors"
         with open(self.errors, "ab") as errors:
             self.proc = subprocess.Popen(
@@ -100,30 +111,38 @@ class Rank:
 class Job:
     """
     n         ranks
+    options   of the trainer. With nodes=, node= and so on it is one node of several: the ranks number those of this node
+    prefix    words before the command of each rank
     folder    of its files
     ranks     processes by rank, the newest ones
     token
     """
 
-    def __init__(self, daemon, folder, n, name=None, linger=None, **options):
-        self.daemon, self.folder, self.n, self.options = daemon, pathlib.Path(folder), n, options
+    def __init__(self, daemon, folder, n, name=None, linger=None, prefix=(), **options):
+        self.daemon, self.folder, self.n, self.options, self.prefix = daemon, pathlib.Path(folder), n, options, prefix
+        self.n_all = n * options.get("nodes", 1)
+        self.first = n * options.get("node", 0)
         self.folder.mkdir(parents=True)
         (self.folder / "progress").write_bytes(bytes(n * PROGRESS.size))
         self.name = name or f"job-{self.folder.name}"
-        self.ranks, self.started = {}, []
-        done = subprocess.run([PROGRAMS / "train", *words(create=self.name, n=n, linger=linger)], env=daemon.env,
-                              capture_output=True, text=True, timeout=PATIENCE_S)
+        self.ranks, self.started, self.linger = {}, [], linger
+        self.create()
+
+    def create(self):
+        """Also makes it anew after it was removed."""
+        options = words(create=self.name, n=self.n_all, nodes=self.options.get("nodes"), linger=self.linger)
+        done = subprocess.run([PROGRAMS / "train", *options], env=self.daemon.env, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         self.token = done.stdout.strip()
 
     def command(self, number, **options):
-        own = {"n": self.n, "losses": self.folder / f"{number}.losses", "dump": self.folder / "dump",
+        own = {"n": self.n_all, "losses": self.folder / f"{number}.losses", "dump": self.folder / "dump",
                "report": self.folder / f"{number}.report", "progress": self.folder / "progress"}
         return [PROGRAMS / "train", *words(**own | self.options | options)]
 
     def start(self, number, **kw):
         """A process of a rank, which ends with the job at the latest."""
-        self.ranks[number] = Rank(self, number, **kw)
+        self.ranks[number] = Rank(self, number, **{"prefix": self.prefix} | kw)
         self.started.append(self.ranks[number])
         return self.ranks[number]
 
@@ -154,9 +173,7 @@ class Job:
 
     def curve(self):
         """Mean losses over the samples of all ranks, by step."""
-        all_steps = [self.steps(rank) for rank in range(self.n)]
-        return [sum(steps[i]["loss"] * steps[i]["samples"] for steps in all_steps) / sum(steps[i]["samples"] for steps in all_steps)
-                for i in range(1, max(all_steps[0]) + 1)]
+        return mean_losses([self.steps(rank) for rank in range(self.n)])
 
     def report(self, rank):
         return json.loads((self.folder / f"{rank}.report").read_text())
@@ -179,6 +196,79 @@ class Job:
     def close(self):
         for rank in self.started:
             rank.close()
+
+
+class Nodes:
+    """
+    Several nodes with n ranks each: a job for each, of one weightd or of as many.
+
+    daemons   a weightd, or one for each node
+    address   of node 0; None: one on loopback that no other test has
+    prefixes  words before the commands of each node, as for a namespace
+    n         ranks, of all nodes
+    jobs      by node
+    daemon    that of node 0
+    """
+
+    def __init__(self, daemons, folder, nodes=2, n=2, address=None, prefixes=None, **options):
+        self.claim = None
+        if address is None:
+            net, self.claim = claim_net()
+            address = f"{net}.1"
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True)
+        self.jobs, self.n, self.daemon = [], nodes * n, daemons[0] if isinstance(daemons, list) else daemons
+        daemons = daemons if isinstance(daemons, list) else [daemons] * nodes
+        for i in range(nodes):
+            self.jobs.append(Job(daemons[i], self.folder / str(i), n, name=f"nodes-{self.folder.name}-{i}",
+                                 prefix=prefixes[i] if prefixes else (), nodes=nodes, node=i, master=address, port=MEETING_PORT, **options))
+
+    def start(self, rank, **kw):
+        """A process of a rank by its number among all."""
+        job = self.jobs[rank // (self.n // len(self.jobs))]
+        return job.start(rank - job.first, **kw)
+
+    def progress(self):
+        return [progress for job in self.jobs for progress in job.progress()]
+
+    def start_all(self, **kw):
+        """All ranks, those of node 0 first."""
+        return [rank for job in self.jobs for rank in job.start_all(**kw)]
+
+    def finish(self):
+        for job in self.jobs:
+            job.finish()
+        return self
+
+    def run(self, **kw):
+        self.start_all(**kw)
+        return self.finish()
+
+    def curve(self):
+        return mean_losses([job.steps(rank) for job in self.jobs for rank in range(job.n)])
+
+    def reports(self):
+        return [report for job in self.jobs for report in job.reports()]
+
+    def bytes(self):
+        """Those of its jobs, by "node.file"."""
+        return {f"{node}.{name}": content for node, job in enumerate(self.jobs) for name, content in job.bytes().items()}
+
+    def digests(self):
+        return {f"{node}.{name}": digest for node, job in enumerate(self.jobs) for name, digest in job.digests().items()}
+
+    def params(self):
+        """The parameters, padding included, which are equal in all copies of all nodes."""
+        copies = {name: content for name, content in self.bytes().items() if name.endswith(".PARAM") and name.count(".") == 2}
+        first, *others = copies.items()
+        assert not [name for name, content in others if content != first[1]], f"not equal to {first[0]}"
+        return first[1]
+
+    def close(self):
+        for job in self.jobs:
+            job.close()
+        if self.claim:
+            self.claim.close()
 
 
 def difference(a, b):

@@ -31,7 +31,8 @@ HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1,
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
 JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE, JOB_VIEW = range(23, 30)
-OPS = range(HELLO, JOB_VIEW + 1)
+CREATE_OWNED, CREATE_IMAGE_OWNED = 30, 31
+OPS = range(HELLO, CREATE_IMAGE_OWNED + 1)
 REPLY = 0x8000
 ERROR = 0x7fff | REPLY
 VERSION = 1
@@ -51,17 +52,21 @@ BODIES = {  # bodies of requests
     JOB_CREATE: struct.Struct("<128s 32s q II"), JOB_JOIN: struct.Struct("<128s 32s 16s II" + "16s Q" * 16),
     JOB_PART: struct.Struct("<Q II"), JOB_DESCRIPTION: struct.Struct("<128s 32s"), JOB_LEAVE: struct.Struct("<Q II"),
     JOB_REMOVE: struct.Struct("<128s"), JOB_VIEW: struct.Struct("<128s"),
+    CREATE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"), CREATE_IMAGE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"),
 }
-N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, SET_FILES, JOB_JOIN)) for op in OPS}
+N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, CREATE_OWNED, CREATE_IMAGE_OWNED, SET_FILES, JOB_JOIN)) for op in OPS}
 
 SURVIVES, LAYOUTS, IMAGES, WITH_JOBS, WITH_JOB_VIEWS = 1, 2, 4, 8, 16  # features, in hello and in the answer to it
+WITH_OWNERS, WITH_COSTS = 32, 64
+WITH_HOLDERS = 128
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
+BY_OWNER = 2  # in attach
 DIGEST = 1  # in publish, and in the answers to attach and pause
 MUTABLE, IS_IMAGE, HAS_FILES = 2, 4, 8  # in the answers to attach and pause, and in the record of a version
 MODE, UID, GID = 1, 2, 4  # in access
-BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES, JOBS = range(1, 8)  # kinds of lists
+BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES, JOBS, COSTS, HOLDERS = range(1, 10)  # kinds of lists
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
 FROM_NOW_ON = 2**64 - 1  # in events
 EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
@@ -166,6 +171,7 @@ class Lease(NamedTuple):
     data_size: int
     slot_size: int
     flags: int
+    uid: int
     layout_fd: int
     head_fd: int
     slot_fd: int
@@ -261,7 +267,14 @@ Device = record("Device", "64s 128s 256s 4Q 4I", "device name why total free our
                 ("device", "name", "why"))
 Job = record("Job", "128s QQQQ q 6I",
              "name n_bytes step created_ns vacant_ns linger_ms uid gid n_ranks n_present n_done n_parts", ("name",))
-RECORDS = {JOBS: Job, DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
+SPAN_NS, N_SPANS = 15625, 20  # of answers: up to SPAN_NS << i
+Holder = record("Holder", "128s 64s 4Q 4I",
+                "name device version since_ns n_bytes limit uid pid n_versions over", TARGET)
+Cost = record("Cost", f"II {7 + N_SPANS}Q",
+              " ".join(["uid pad n_requests loop_ns worker_ns longest_ns held_bytes checking_bytes n_refused",
+                        *(f"answered_{i}" for i in range(N_SPANS))]))
+RECORDS = {JOBS: Job, DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User,
+           COSTS: Cost, HOLDERS: Holder}
 EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed updating torn access evicted missed".split(),
                           range(1, 11)))
 
@@ -363,29 +376,39 @@ class Wire:
         return Greeting(*struct.unpack_from("<IIQQ", self.ask(HELLO, version, 0, features, b"test").body))
 
     def ping(self):
-        return Server(*struct.unpack_from("<6QI", self.ask(PING).body))
+        with contextlib.suppress(Closed):  # as in ask()
+            self.send(PING)
+        return self.pong()
 
-    def create(self, name, layout, **kw):
-        """`layout` is an image, or a descriptor of one; the rest is for create_body()."""
-        self.send_create(name, layout, **kw)
-        return self.slot(self.answer(CREATE))
+    def pong(self):
+        """The answer to a ping that was sent."""
+        return Server(*struct.unpack_from("<6QI", self.answer(PING).body))
 
-    def send_create(self, name, layout, **kw):
+    def create(self, name, layout, owner=None, **kw):
+        """
+        `layout` is an image, or a descriptor of one; the rest is for create_body(). `owner`: the uid of the user whose
+        buffer it is to be.
+        """
+        self.send_create(name, layout, owner=owner, **kw)
+        return self.slot(self.answer(CREATE if owner is None else CREATE_OWNED))
+
+    def send_create(self, name, layout, data_offset=0, owner=None, **kw):
         """Likewise without the answer, which is sent when the readers have paused."""
         fd = memfd(layout) if isinstance(layout, bytes) else layout
+        op = CREATE_IMAGE if data_offset else CREATE
+        tail = struct.pack("<Q", data_offset) if data_offset else b""
+        if owner is not None:
+            op = CREATE_IMAGE_OWNED if data_offset else CREATE_OWNED
+            tail = struct.pack("<QII", data_offset, owner, 0)
         with contextlib.suppress(Closed):
-            self.send(CREATE, create_body(name, **kw), [fd])
+            self.send(op, create_body(name, **kw) + tail, [fd])
         if isinstance(layout, bytes):
             os.close(fd)
 
-    def create_image(self, name, layout, data_offset, **kw):
-        """Likewise for a version that is a file; the rest is for create_body()."""
-        fd = memfd(layout) if isinstance(layout, bytes) else layout
-        with contextlib.suppress(Closed):
-            self.send(CREATE_IMAGE, create_body(name, **kw) + struct.pack("<Q", data_offset), [fd])
-        if isinstance(layout, bytes):
-            os.close(fd)
-        return self.slot(self.answer(CREATE_IMAGE))
+    def create_image(self, name, layout, data_offset, owner=None, **kw):
+        """Likewise for a version that is a file."""
+        self.send_create(name, layout, data_offset, owner=owner, **kw)
+        return self.slot(self.answer(CREATE_IMAGE if owner is None else CREATE_IMAGE_OWNED))
 
     def proof(self, lease):
         """Descriptors of the digests and of the slot."""
@@ -420,9 +443,10 @@ class Wire:
         self.ask(ABORT, writer)
         self.forget(self.held.pop(writer, []))
 
-    def attach(self, name, version=0, buffer=0, device=""):
-        reply = self.ask(ATTACH, name.encode(), device.encode(), version, buffer, 0, 0, b"")
-        lease = Lease(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+    def attach(self, name, version=0, buffer=0, device="", owner=None):
+        flags = 0 if owner is None else BY_OWNER
+        reply = self.ask(ATTACH, name.encode(), device.encode(), version, buffer, flags, owner or 0, b"")
+        lease = Lease(*struct.unpack_from("<5QII", reply.body), *reply.fds)
         self.location = Location.of(reply)
         self.held[lease.lease] = reply.fds
         return lease
@@ -595,6 +619,21 @@ def stopped(daemon):
         yield
     finally:
         daemon.proc.send_signal(signal.SIGCONT)
+
+
+def stuck_socket():
+    """A TCP socket with a last close() that waits for an hour, unless its peer ends; and a function that ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    ours.setblocking(False)
+    try:
+        while True:
+            ours.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    return ours.detach(), peer.close  # with bytes unread: a reset
 
 
 # --- layouts ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ PROGRAMS = {
     "shared": ("ipc", "server/base", "server/sync/base"),
     "weightd": ("server",),
     "sync": ("server/sync",),
-    "engines": ("server/sync/engine", "server/sync/tcp", "server/sync/gloo", "server/sync/nccl", "server/sync/local"),
+    "engines": ("server/sync/engine", "server/sync/stream", "server/sync/tcp", "server/sync/gloo", "server/sync/nccl", "server/sync/local"),
     "trace": ("bpf",),
     "weightctl": ("libclient/weightctl",),
     "library": ("libclient",),

@@ -47,8 +47,8 @@ def test_a_changed_header_rebuilds_object_and_skeleton():
 
 
 # Parts of other targets.
-PARTS = {"all", "benches", "demos", "deps", "fuzz-programs", "gpu-programs", "help", "man", "model", "programs", "refs", "required", "soaks",
-         "threaded", "to-check", "to-check-san", "unit"}
+PARTS = {"all", "attackers", "benches", "demos", "deps", "fuzz-programs", "fuzz-sources", "gpu-programs", "help", "man", "model", "programs", "refs", "required",
+         "soaks", "threaded", "to-check", "to-check-san", "unit"}
 
 
 def test_help_has_each_target_for_a_person():

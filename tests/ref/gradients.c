@@ -40,7 +40,7 @@ static double loss(bool with_gradients)
 		};
 
 		data_sample(&task->model, task->seed, i, &data);
-		sum += model_run(model, &s, &p);
+		sum += model_run(model, &s, 1, &p);
 	}
 	return sum / task->batch;
 }

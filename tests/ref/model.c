@@ -22,15 +22,23 @@ struct activations {
 	float *embedded; /* [length][width] */
 	float *in; /* [length][width], after the side layer */
 	float *normed1, *inverse1; /* [length][width], [length] */
+	float *mixing; /* [length][width]: normed1, with weight and bias */
 	float *qkv; /* [length][3 * width] */
 	float *weights; /* [heads][length][length] */
 	float *mixed; /* [length][width] */
 	float *middle; /* [length][width], after attention */
 	float *normed2, *inverse2;
+	float *thinking; /* likewise of normed2 */
 	float *up, *active; /* [length][hidden] */
 	float *mask; /* [length][hidden]: 0 or 1 / (1 - dropout) */
 	float *last; /* [length][width] */
 	float *logits; /* [length][classes], then their gradient */
+};
+
+/* A sample of a pass. */
+struct sample {
+	const struct model_sample *s;
+	struct activations a, d; /* d: gradients */
 };
 
 struct model {
@@ -39,18 +47,21 @@ struct model {
 	uint32_t n_tensors;
 	struct indices at;
 	float *memory;
-	struct activations a, d; /* d: gradients */
+	struct sample *samples;
+	uint32_t n_samples; /* that there is memory for */
 };
 
 /* --- Tensors ------------------------------------------------------------------------------------ */
 
-static int add(struct model *m, const char *name, uint64_t rows, uint64_t columns)
+static int add(struct model *m, enum model_module module, const char *name, uint64_t rows,
+	       uint64_t columns)
 {
 	struct model_tensor *t = &m->tensors[m->n_tensors];
 
 	assert(m->n_tensors < MODEL_TENSORS_MAX);
 	*t = (struct model_tensor){
 		.name = name,
+		.module = module,
 		.shape = {rows, columns},
 		.n_dims = columns ? 2 : 1,
 		.n = rows * (columns ? columns : 1),
@@ -61,7 +72,7 @@ static int add(struct model *m, const char *name, uint64_t rows, uint64_t column
 
 static int add_buffer(struct model *m, const char *name, uint64_t n)
 {
-	int i = add(m, name, n, 0);
+	int i = add(m, MODEL_HEAD, name, n, 0);
 
 	m->tensors[i].is_buffer = true;
 	return i;
@@ -74,28 +85,28 @@ static void add_tensors(struct model *m)
 
 	m->at = (struct indices){-1, -1, -1, -1, -1, -1, -1, -1, -1,
 				 -1, -1, -1, -1, -1, -1, -1, -1, -1};
-	m->at.embedding = add(m, "embedding.weight", o->vocab, o->width);
-	m->at.position = add(m, "position.weight", o->length, o->width);
+	m->at.embedding = add(m, MODEL_EMBEDDING, "embedding.weight", o->vocab, o->width);
+	m->at.position = add(m, MODEL_EMBEDDING, "position.weight", o->length, o->width);
 	if (o->ballast)
-		m->at.ballast = add(m, "ballast.weight", o->ballast, o->width);
+		m->at.ballast = add(m, MODEL_BALLAST, "ballast.weight", o->ballast, o->width);
 	if (o->has_side)
-		m->at.side = add(m, "side.weight", o->width, o->width);
+		m->at.side = add(m, MODEL_SIDE, "side.weight", o->width, o->width);
 	if (!o->without_attention) {
-		m->at.norm1 = add(m, "norm1.weight", o->width, 0);
+		m->at.norm1 = add(m, MODEL_NORM1, "norm1.weight", o->width, 0);
 		if (!o->rms_norm)
-			m->at.norm1_bias = add(m, "norm1.bias", o->width, 0);
-		m->at.qkv = add(m, "attention.qkv.weight", 3ull * o->width, o->width);
-		m->at.out = add(m, "attention.out.weight", o->width, o->width);
+			m->at.norm1_bias = add(m, MODEL_NORM1, "norm1.bias", o->width, 0);
+		m->at.qkv = add(m, MODEL_QKV, "attention.qkv.weight", 3ull * o->width, o->width);
+		m->at.out = add(m, MODEL_OUT, "attention.out.weight", o->width, o->width);
 	}
-	m->at.norm2 = add(m, "norm2.weight", o->width, 0);
+	m->at.norm2 = add(m, MODEL_NORM2, "norm2.weight", o->width, 0);
 	if (!o->rms_norm)
-		m->at.norm2_bias = add(m, "norm2.bias", o->width, 0);
-	m->at.up = add(m, "mlp.up.weight", o->hidden, o->width);
-	m->at.up_bias = add(m, "mlp.up.bias", o->hidden, 0);
-	m->at.down = add(m, "mlp.down.weight", o->width, o->hidden);
-	m->at.down_bias = add(m, "mlp.down.bias", o->width, 0);
-	m->at.head = add(m, "head.weight", o->classes, o->width);
-	m->at.head_bias = add(m, "head.bias", o->classes, 0);
+		m->at.norm2_bias = add(m, MODEL_NORM2, "norm2.bias", o->width, 0);
+	m->at.up = add(m, MODEL_UP, "mlp.up.weight", o->hidden, o->width);
+	m->at.up_bias = add(m, MODEL_UP, "mlp.up.bias", o->hidden, 0);
+	m->at.down = add(m, MODEL_DOWN, "mlp.down.weight", o->width, o->hidden);
+	m->at.down_bias = add(m, MODEL_DOWN, "mlp.down.bias", o->width, 0);
+	m->at.head = add(m, MODEL_HEAD, "head.weight", o->classes, o->width);
+	m->at.head_bias = add(m, MODEL_HEAD, "head.bias", o->classes, 0);
 	m->at.mean = add_buffer(m, "statistics.mean", o->width);
 	m->at.count = add_buffer(m, "statistics.count", 1);
 }
@@ -110,6 +121,7 @@ static size_t cut(const struct model_options *o, struct activations *a, float *m
 	} arrays[] = {
 		{&a->embedded, t * o->width}, {&a->in, t * o->width},
 		{&a->normed1, t * o->width},  {&a->inverse1, t},
+		{&a->mixing, t * o->width},   {&a->thinking, t * o->width},
 		{&a->qkv, t * 3 * o->width},  {&a->weights, o->heads * t * t},
 		{&a->mixed, t * o->width},    {&a->middle, t * o->width},
 		{&a->normed2, t * o->width},  {&a->inverse2, t},
@@ -129,29 +141,42 @@ static size_t cut(const struct model_options *o, struct activations *a, float *m
 struct model *model_new(const struct model_options *options)
 {
 	struct model *m = calloc(1, sizeof(*m));
-	size_t n;
 
 	assert(options->heads && options->width % options->heads == 0);
 	if (!m)
 		return NULL;
 	m->o = *options;
 	add_tensors(m);
-	n = cut(&m->o, &m->a, NULL);
-	m->memory = calloc(2 * n, sizeof(float));
-	if (!m->memory) {
-		free(m);
-		return NULL;
-	}
-	(void)cut(&m->o, &m->a, m->memory);
-	(void)cut(&m->o, &m->d, m->memory + n);
 	return m;
 }
 
 void model_free(struct model *m)
 {
-	if (m)
+	if (m) {
+		free(m->samples);
 		free(m->memory);
+	}
 	free(m);
+}
+
+/* Makes room for the activations of as many samples. */
+static void samples_make(struct model *m, uint32_t n)
+{
+	size_t size = cut(&m->o, &(struct activations){0}, NULL);
+
+	if (n <= m->n_samples)
+		return;
+	free(m->samples);
+	free(m->memory);
+	m->samples = calloc(n, sizeof(*m->samples));
+	m->memory = calloc(2 * n * size, sizeof(float));
+	if (!m->samples || !m->memory)
+		abort();
+	for (uint32_t i = 0; i < n; i++) {
+		(void)cut(&m->o, &m->samples[i].a, m->memory + 2 * i * size);
+		(void)cut(&m->o, &m->samples[i].d, m->memory + (2 * i + 1) * size);
+	}
+	m->n_samples = n;
 }
 
 uint32_t model_n_tensors(const struct model *m)
@@ -354,7 +379,7 @@ static double entropy(float *logits, const uint32_t *targets, float scale, size_
 	return loss / (double)n;
 }
 
-/* --- Passes ------------------------------------------------------------------------------------- */
+/* --- Modules: forward, and backward, of one sample -------------------------------------------------- */
 
 static const float *param(const struct model_pass *p, int tensor)
 {
@@ -366,29 +391,127 @@ static float *grad(const struct model_pass *p, int tensor)
 	return tensor < 0 ? NULL : p->grads[tensor];
 }
 
-static void complete(const struct model_pass *p, int tensor)
+static size_t size_of(const struct model *m)
 {
-	if (p->complete && tensor >= 0)
-		p->complete(p->arg, (uint32_t)tensor);
+	return (size_t)m->o.length * m->o.width * sizeof(float);
 }
 
-static void embed(struct model *m, const struct model_sample *s, const struct model_pass *p)
+static void embedding_forward(const struct model *m, struct sample *x, const struct model_pass *p)
 {
 	size_t width = m->o.width;
 	const float *tokens = param(p, m->at.embedding), *positions = param(p, m->at.position);
 
 	for (size_t i = 0; i < m->o.length; i++)
 		for (size_t k = 0; k < width; k++)
-			m->a.embedded[i * width + k] = tokens[s->tokens[i] * width + k] +
+			x->a.embedded[i * width + k] = tokens[x->s->tokens[i] * width + k] +
 						       positions[i * width + k];
+	memcpy(x->a.in, x->a.embedded, size_of(m));
+	memcpy(x->a.middle, x->a.in, size_of(m));
 }
 
-static void activate(struct model *m, const struct model_pass *p)
+static void embedding_backward(const struct model *m, struct sample *x, const struct model_pass *p)
 {
-	struct activations *a = &m->a;
+	size_t width = m->o.width;
+	float *tokens = grad(p, m->at.embedding), *positions = grad(p, m->at.position);
 
+	for (size_t i = 0; i < m->o.length; i++)
+		for (size_t k = 0; k < width; k++) {
+			tokens[x->s->tokens[i] * width + k] += x->d.last[i * width + k];
+			positions[i * width + k] += x->d.last[i * width + k];
+		}
+}
+
+static void side_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	size_t n = m->o.length, width = m->o.width;
+	float *y = x->d.last; /* scratch: free until backward */
+
+	if (!x->s->uses_side)
+		return;
+	linear_forward(y, x->a.embedded, param(p, m->at.side), NULL, n, width, width);
+	for (size_t i = 0; i < n * width; i++)
+		x->a.in[i] += y[i];
+	memcpy(x->a.middle, x->a.in, size_of(m));
+}
+
+static void side_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	if (!x->s->uses_side)
+		return;
+	memcpy(x->d.in, x->d.last, size_of(m));
+	linear_backward(x->d.last, grad(p, m->at.side), NULL, x->d.in, x->a.embedded,
+			param(p, m->at.side), m->o.length, m->o.width, m->o.width);
+}
+
+static void norm1_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	norm_forward(x->a.mixing, x->a.normed1, x->a.inverse1, x->a.in, param(p, m->at.norm1),
+		     param(p, m->at.norm1_bias), m->o.length, m->o.width);
+}
+
+/* d.last is the gradient of `middle`, and becomes that of `in`. */
+static void norm1_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	norm_backward(x->d.last, grad(p, m->at.norm1), grad(p, m->at.norm1_bias), x->d.normed1,
+		      x->a.normed1, x->a.inverse1, param(p, m->at.norm1), m->o.length, m->o.width);
+}
+
+static void qkv_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	size_t n = m->o.length, width = m->o.width;
+
+	linear_forward(x->a.qkv, x->a.mixing, param(p, m->at.qkv), NULL, n, 3 * width, width);
+	attention_forward(&m->o, x->a.mixed, x->a.weights, x->a.qkv);
+}
+
+static void qkv_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	size_t n = m->o.length, width = m->o.width;
+
+	memset(x->d.qkv, 0, 3 * size_of(m));
+	memset(x->d.normed1, 0, size_of(m));
+	attention_backward(&m->o, x->d.qkv, x->d.weights, x->d.mixed, x->a.weights, x->a.qkv);
+	linear_backward(x->d.normed1, grad(p, m->at.qkv), NULL, x->d.qkv, x->a.mixing,
+			param(p, m->at.qkv), n, 3 * width, width);
+}
+
+static void out_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	size_t n = m->o.length, width = m->o.width;
+	float *y = x->d.last; /* scratch */
+
+	linear_forward(y, x->a.mixed, param(p, m->at.out), NULL, n, width, width);
+	for (size_t i = 0; i < n * width; i++)
+		x->a.middle[i] += y[i];
+}
+
+static void out_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	memset(x->d.mixed, 0, size_of(m));
+	linear_backward(x->d.mixed, grad(p, m->at.out), NULL, x->d.last, x->a.mixed,
+			param(p, m->at.out), m->o.length, m->o.width, m->o.width);
+}
+
+static void norm2_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	norm_forward(x->a.thinking, x->a.normed2, x->a.inverse2, x->a.middle, param(p, m->at.norm2),
+		     param(p, m->at.norm2_bias), m->o.length, m->o.width);
+}
+
+/* d.last is the gradient of the block's output, and becomes that of `middle`. */
+static void norm2_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	norm_backward(x->d.last, grad(p, m->at.norm2), grad(p, m->at.norm2_bias), x->d.normed2,
+		      x->a.normed2, x->a.inverse2, param(p, m->at.norm2), m->o.length, m->o.width);
+}
+
+static void up_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	struct activations *a = &x->a;
 	float dropout = (float)m->o.dropout;
 
+	linear_forward(a->up, a->thinking, param(p, m->at.up), param(p, m->at.up_bias), m->o.length,
+		       m->o.hidden, m->o.width);
 	for (size_t i = 0; i < (size_t)m->o.length * m->o.hidden; i++) {
 		bool drop = dropout > 0 && model_uniform(p->rng) < dropout;
 
@@ -397,8 +520,118 @@ static void activate(struct model *m, const struct model_pass *p)
 	}
 }
 
+static void up_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	struct activations *d = &x->d;
+
+	for (size_t i = 0; i < (size_t)m->o.length * m->o.hidden; i++) {
+		float y = tanhf(x->a.up[i]);
+
+		d->up[i] = d->active[i] * x->a.mask[i] * (1 - y * y);
+	}
+	memset(d->normed2, 0, size_of(m));
+	linear_backward(d->normed2, grad(p, m->at.up), grad(p, m->at.up_bias), d->up, x->a.thinking,
+			param(p, m->at.up), m->o.length, m->o.hidden, m->o.width);
+}
+
+static void down_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	size_t n = m->o.length, width = m->o.width;
+
+	linear_forward(x->a.last, x->a.active, param(p, m->at.down), param(p, m->at.down_bias), n,
+		       width, m->o.hidden);
+	for (size_t i = 0; i < n * width; i++)
+		x->a.last[i] += x->a.middle[i];
+}
+
+static void down_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	size_t n = m->o.length;
+
+	memset(x->d.active, 0, n * m->o.hidden * sizeof(float));
+	linear_backward(x->d.active, grad(p, m->at.down), grad(p, m->at.down_bias), x->d.last,
+			x->a.active, param(p, m->at.down), n, m->o.width, m->o.hidden);
+}
+
+static void head_forward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	linear_forward(x->a.logits, x->a.last, param(p, m->at.head), param(p, m->at.head_bias),
+		       m->o.length, m->o.classes, m->o.width);
+}
+
+static void head_backward(const struct model *m, struct sample *x, const struct model_pass *p)
+{
+	memset(x->d.last, 0, size_of(m));
+	linear_backward(x->d.last, grad(p, m->at.head), grad(p, m->at.head_bias), x->a.logits,
+			x->a.last, param(p, m->at.head), m->o.length, m->o.classes, m->o.width);
+}
+
+typedef void module_fn(const struct model *m, struct sample *x, const struct model_pass *p);
+
+static const struct module {
+	module_fn *forward, *backward; /* NULL: nothing to compute */
+} modules[MODEL_MODULES] = {
+	[MODEL_EMBEDDING] = {embedding_forward, embedding_backward},
+	[MODEL_BALLAST] = {NULL, NULL},
+	[MODEL_SIDE] = {side_forward, side_backward},
+	[MODEL_NORM1] = {norm1_forward, norm1_backward},
+	[MODEL_QKV] = {qkv_forward, qkv_backward},
+	[MODEL_OUT] = {out_forward, out_backward},
+	[MODEL_NORM2] = {norm2_forward, norm2_backward},
+	[MODEL_UP] = {up_forward, up_backward},
+	[MODEL_DOWN] = {down_forward, down_backward},
+	[MODEL_HEAD] = {head_forward, head_backward},
+};
+
+/* --- Passes ------------------------------------------------------------------------------------- */
+
+static bool has_module(const struct model *m, enum model_module module)
+{
+	for (uint32_t i = 0; i < m->n_tensors; i++)
+		if (m->tensors[i].module == module)
+			return true;
+	return false;
+}
+
+static void enter(const struct model_pass *p, enum model_module module, bool is_backward)
+{
+	if (p->enter)
+		p->enter(p->arg, module, is_backward);
+}
+
+/* Those of a module, the last one first; a table that has no gradient is left out. */
+static void complete(const struct model *m, enum model_module module, const struct model_pass *p)
+{
+	for (uint32_t i = m->n_tensors; p->complete && modules[module].backward && i-- > 0;)
+		if (m->tensors[i].module == module && !m->tensors[i].is_buffer)
+			p->complete(p->arg, i);
+}
+
+static void forward(const struct model *m, uint32_t n, const struct model_pass *p)
+{
+	for (enum model_module k = 0; k < MODEL_MODULES; k++) {
+		if (!has_module(m, k))
+			continue;
+		enter(p, k, false);
+		for (uint32_t i = 0; modules[k].forward && i < n; i++)
+			modules[k].forward(m, &m->samples[i], p);
+	}
+}
+
+static void backward(const struct model *m, uint32_t n, const struct model_pass *p)
+{
+	for (enum model_module k = MODEL_MODULES; k-- > 0;) {
+		if (!has_module(m, k))
+			continue;
+		enter(p, k, true);
+		for (uint32_t i = 0; modules[k].backward && i < n; i++)
+			modules[k].backward(m, &m->samples[i], p);
+		complete(m, k, p);
+	}
+}
+
 /* Running statistics of `last`, as a batch norm has them. */
-static void count(struct model *m, const struct model_pass *p)
+static void count(const struct model *m, const struct sample *x, const struct model_pass *p)
 {
 	float *mean = p->buffers[m->at.mean];
 	size_t n = m->o.length, width = m->o.width;
@@ -407,151 +640,29 @@ static void count(struct model *m, const struct model_pass *p)
 		float sum = 0;
 
 		for (size_t i = 0; i < n; i++)
-			sum += m->a.last[i * width + k];
+			sum += x->a.last[i * width + k];
 		mean[k] += MOMENTUM * (sum / (float)n - mean[k]);
 	}
 	*(uint64_t *)p->buffers[m->at.count] += n;
 }
 
-static void forward(struct model *m, const struct model_sample *s, const struct model_pass *p)
+double model_run(struct model *m, const struct model_sample *samples, uint32_t n,
+		 const struct model_pass *p)
 {
-	const struct model_options *o = &m->o;
-	struct activations *a = &m->a;
-	size_t n = o->length, width = o->width, size = n * width * sizeof(float);
-	float *y = m->d.last; /* scratch: free until backward */
+	double loss = 0;
 
-	embed(m, s, p);
-	memcpy(a->in, a->embedded, size);
-	if (o->has_side && s->uses_side) {
-		linear_forward(y, a->embedded, param(p, m->at.side), NULL, n, width, width);
-		for (size_t i = 0; i < n * width; i++)
-			a->in[i] += y[i];
+	samples_make(m, n);
+	for (uint32_t i = 0; i < n; i++)
+		m->samples[i].s = &samples[i];
+	forward(m, n, p);
+	for (uint32_t i = 0; i < n; i++) {
+		if (p->buffers)
+			count(m, &m->samples[i], p);
+		loss += entropy(m->samples[i].a.logits, samples[i].targets, p->scale, m->o.length,
+				m->o.classes);
 	}
-	memcpy(a->middle, a->in, size);
-	if (!o->without_attention) {
-		norm_forward(y, a->normed1, a->inverse1, a->in, param(p, m->at.norm1),
-			     param(p, m->at.norm1_bias), n, width);
-		linear_forward(a->qkv, y, param(p, m->at.qkv), NULL, n, 3 * width, width);
-		attention_forward(o, a->mixed, a->weights, a->qkv);
-		linear_forward(y, a->mixed, param(p, m->at.out), NULL, n, width, width);
-		for (size_t i = 0; i < n * width; i++)
-			a->middle[i] += y[i];
-	}
-	norm_forward(m->d.middle, a->normed2, a->inverse2, a->middle, param(p, m->at.norm2),
-		     param(p, m->at.norm2_bias), n, width);
-	linear_forward(a->up, m->d.middle, param(p, m->at.up), param(p, m->at.up_bias), n,
-		       o->hidden, width);
-	activate(m, p);
-	linear_forward(a->last, a->active, param(p, m->at.down), param(p, m->at.down_bias), n,
-		       width, o->hidden);
-	for (size_t i = 0; i < n * width; i++)
-		a->last[i] += a->middle[i];
-	linear_forward(a->logits, a->last, param(p, m->at.head), param(p, m->at.head_bias), n,
-		       o->classes, width);
-}
-
-/* The output of a norm again, from what forward kept of it. */
-static void norm_again(float *y, const float *normed, const float *weight, const float *bias,
-		       size_t n, size_t width)
-{
-	for (size_t i = 0; i < n * width; i++)
-		y[i] = normed[i] * weight[i % width] + (bias ? bias[i % width] : 0);
-}
-
-/* d.last is the gradient of the block's output, and becomes that of `middle`. */
-static void mlp_backward(struct model *m, const struct model_pass *p)
-{
-	const struct model_options *o = &m->o;
-	struct activations *a = &m->a, *d = &m->d;
-	size_t n = o->length, width = o->width;
-
-	memset(d->active, 0, n * o->hidden * sizeof(float));
-	linear_backward(d->active, grad(p, m->at.down), grad(p, m->at.down_bias), d->last,
-			a->active, param(p, m->at.down), n, width, o->hidden);
-	complete(p, m->at.down_bias);
-	complete(p, m->at.down);
-	for (size_t i = 0; i < n * o->hidden; i++) {
-		float y = tanhf(a->up[i]);
-
-		d->up[i] = d->active[i] * a->mask[i] * (1 - y * y);
-	}
-	norm_again(d->normed1, a->normed2, param(p, m->at.norm2), param(p, m->at.norm2_bias), n,
-		   width);
-	memset(d->normed2, 0, n * width * sizeof(float));
-	linear_backward(d->normed2, grad(p, m->at.up), grad(p, m->at.up_bias), d->up, d->normed1,
-			param(p, m->at.up), n, o->hidden, width);
-	complete(p, m->at.up_bias);
-	complete(p, m->at.up);
-	norm_backward(d->last, grad(p, m->at.norm2), grad(p, m->at.norm2_bias), d->normed2,
-		      a->normed2, a->inverse2, param(p, m->at.norm2), n, width);
-	complete(p, m->at.norm2_bias);
-	complete(p, m->at.norm2);
-}
-
-/* d.last is the gradient of `middle`, and becomes that of `in`. */
-static void mixing_backward(struct model *m, const struct model_pass *p)
-{
-	const struct model_options *o = &m->o;
-	struct activations *a = &m->a, *d = &m->d;
-	size_t n = o->length, width = o->width;
-
-	memset(d->mixed, 0, n * width * sizeof(float));
-	memset(d->qkv, 0, 3 * n * width * sizeof(float));
-	memset(d->normed2, 0, n * width * sizeof(float));
-	linear_backward(d->mixed, grad(p, m->at.out), NULL, d->last, a->mixed, param(p, m->at.out),
-			n, width, width);
-	complete(p, m->at.out);
-	attention_backward(o, d->qkv, d->weights, d->mixed, a->weights, a->qkv);
-	norm_again(d->normed1, a->normed1, param(p, m->at.norm1), param(p, m->at.norm1_bias), n,
-		   width);
-	linear_backward(d->normed2, grad(p, m->at.qkv), NULL, d->qkv, d->normed1,
-			param(p, m->at.qkv), n, 3 * width, width);
-	complete(p, m->at.qkv);
-	norm_backward(d->last, grad(p, m->at.norm1), grad(p, m->at.norm1_bias), d->normed2,
-		      a->normed1, a->inverse1, param(p, m->at.norm1), n, width);
-	complete(p, m->at.norm1_bias);
-	complete(p, m->at.norm1);
-}
-
-static void backward(struct model *m, const struct model_sample *s, const struct model_pass *p)
-{
-	const struct model_options *o = &m->o;
-	struct activations *a = &m->a, *d = &m->d;
-	size_t n = o->length, width = o->width, size = n * width * sizeof(float);
-	float *tokens = grad(p, m->at.embedding), *positions = grad(p, m->at.position);
-
-	memset(d->last, 0, size);
-	linear_backward(d->last, grad(p, m->at.head), grad(p, m->at.head_bias), a->logits, a->last,
-			param(p, m->at.head), n, o->classes, width);
-	complete(p, m->at.head_bias);
-	complete(p, m->at.head);
-	mlp_backward(m, p);
-	if (!o->without_attention)
-		mixing_backward(m, p);
-	if (o->has_side && s->uses_side) {
-		memcpy(d->in, d->last, size);
-		linear_backward(d->last, grad(p, m->at.side), NULL, d->in, a->embedded,
-				param(p, m->at.side), n, width, width);
-		complete(p, m->at.side);
-	}
-	for (size_t i = 0; i < n; i++)
-		for (size_t k = 0; k < width; k++) {
-			tokens[s->tokens[i] * width + k] += d->last[i * width + k];
-			positions[i * width + k] += d->last[i * width + k];
-		}
-	complete(p, m->at.position);
-	complete(p, m->at.embedding);
-}
-
-double model_run(struct model *m, const struct model_sample *s, const struct model_pass *p)
-{
-	double loss;
-
-	forward(m, s, p);
-	if (p->buffers)
-		count(m, p);
-	loss = entropy(m->a.logits, s->targets, p->scale, m->o.length, m->o.classes);
+	enter(p, MODEL_MODULES, false);
 	if (p->grads)
-		backward(m, s, p);
+		backward(m, n, p);
 	return loss;
 }

@@ -21,8 +21,24 @@ struct model_options {
 	double dropout;
 };
 
+/* In the order of forward. Backward reads parameters in the opposite one. */
+enum model_module {
+	MODEL_EMBEDDING,
+	MODEL_BALLAST,
+	MODEL_SIDE,
+	MODEL_NORM1,
+	MODEL_QKV,
+	MODEL_OUT,
+	MODEL_NORM2,
+	MODEL_UP,
+	MODEL_DOWN,
+	MODEL_HEAD,
+	MODEL_MODULES,
+};
+
 struct model_tensor {
 	const char *name;
+	enum model_module module;
 	uint64_t shape[2];
 	uint32_t n_dims;
 	uint64_t n; /* elements */
@@ -35,13 +51,15 @@ struct model_sample {
 	bool uses_side;
 };
 
-/* One forward and backward pass. Addresses are by tensor. */
+/* One forward and backward pass of samples, module by module. Addresses are by tensor. */
 struct model_pass {
 	const float *const *params;
 	float *const *grads; /* added to; NULL: forward only */
 	void *const *buffers; /* NULL: left alone */
-	float scale; /* factor of this sample's mean loss in the loss that is differentiated */
-	uint64_t *rng; /* state of dropout's random numbers, advanced by each pass */
+	float scale; /* factor of a sample's mean loss in the loss that is differentiated */
+	uint64_t *rng; /* state of dropout's random numbers, advanced by each sample */
+	/* Called before the parameters of a module are read, and with MODEL_MODULES between forward and backward; NULL: not */
+	void (*enter)(void *arg, enum model_module module, bool is_backward);
 	void (*complete)(void *arg,
 			 uint32_t tensor); /* called when backward is done with a tensor; NULL: not */
 	void *arg;
@@ -55,8 +73,9 @@ uint32_t model_n_tensors(const struct model *m);
 const struct model_tensor *model_tensor(const struct model *m, uint32_t i);
 /* First values of a parameter, a pure function of the seed. */
 void model_init(const struct model *m, uint32_t tensor, uint64_t seed, float *ret);
-/* Returns the mean loss of the sample's tokens. */
-double model_run(struct model *m, const struct model_sample *s, const struct model_pass *p);
+/* Returns the sum of the mean losses of each sample's tokens, in their order. */
+double model_run(struct model *m, const struct model_sample *samples, uint32_t n,
+		 const struct model_pass *p);
 
 /* splitmix64: advances the state. */
 uint64_t model_random(uint64_t *state);

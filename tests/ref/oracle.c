@@ -84,7 +84,7 @@ static double batch_run(struct oracle *o, uint32_t n)
 		};
 
 		data_sample(&o->task.model, o->task.seed, o->position + i, &data);
-		loss += model_run(o->model, &s, &p);
+		loss += model_run(o->model, &s, 1, &p);
 	}
 	o->position += n;
 	return loss / n;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weightd-train.h>
+
 #include "tests/ref/data.h"
 
 #define WARM_UP 10 /* steps */
@@ -44,6 +46,7 @@ static const struct option {
 	OPTION("batch", U32, batch),
 	OPTION("last-batch", U32, last_batch),
 	OPTION("no-sync", U32, no_sync),
+	OPTION("by-sample", FLAG, by_sample),
 	OPTION("groups", U32, groups),
 	OPTION("optimizer", TEXT, optimizer),
 	OPTION("lr", REAL, lr),
@@ -66,6 +69,12 @@ static const struct option {
 	OPTION("form", TEXT, form),
 	OPTION("on-death", TEXT, on_death),
 	OPTION("rank", U32, rank),
+	OPTION("nodes", U32, nodes),
+	OPTION("node", U32, node),
+	OPTION("master", TEXT, master),
+	OPTION("port", U32, port),
+	OPTION("replicas", U32, replicas),
+	OPTION("sync-every", U32, sync_every),
 	OPTION("bucket-bytes", U64, bucket_bytes),
 	OPTION("staleness", U32, staleness),
 	OPTION("copies", U32, copies),
@@ -73,10 +82,18 @@ static const struct option {
 	OPTION("overlap", FLAG, overlap),
 	OPTION("without-journal", FLAG, without_journal),
 	OPTION("weights", FLAG, weights),
+	OPTION("unit", U32, unit),
+	OPTION("levels", U32, levels),
+	OPTION("keeps-units", FLAG, keeps_units),
+	OPTION("without-prefetch", FLAG, without_prefetch),
+	OPTION("evaluate-every", U64, evaluate_every),
+	OPTION("disorder", TEXT, disorder),
 	OPTION("deadline", INT, deadline_ms),
 	OPTION("keep-on", FLAG, keep_on),
 	OPTION("stop-after", U64, stop_after),
 	OPTION("hold-at", U64, hold_at),
+	OPTION("hold-within", TEXT, hold_within),
+	OPTION("hold-before", TEXT, hold_before),
 	OPTION("dtype", TEXT, dtype),
 	OPTION("grad-dtype", TEXT, grad_dtype),
 	OPTION("scale", REAL, scale),
@@ -169,7 +186,11 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 		.scale_interval = 2000,
 		.small = 1,
 		.rank = UINT32_MAX,
+		.nodes = 1,
+		.node = UINT32_MAX,
 		.save_every = 1,
+		.unit = 3,
+		.levels = 2,
 	};
 
 	for (int i = 1; i < argc; i++) {
@@ -183,8 +204,10 @@ void task_parse(int argc, char **argv, const char *program, struct task *ret)
 			refuse(program, "bad value", argv[i]);
 	}
 	t.model.has_side = t.unused_layer;
-	if (!t.n || !t.save_every || !t.no_sync || !t.groups || t.groups > TASK_GROUPS ||
-	    t.model.length > DATA_LENGTH_MAX || !t.model.heads || t.model.width % t.model.heads)
+	if (!t.n || !t.nodes || t.n % t.nodes || t.port > UINT16_MAX || !t.save_every ||
+	    !t.no_sync || !t.groups || t.groups > TASK_GROUPS || t.model.length > DATA_LENGTH_MAX ||
+	    (t.replicas && t.n % t.replicas) || !t.unit || !t.levels ||
+	    t.levels > WEIGHTD_LEVELS_MAX || !t.model.heads || t.model.width % t.model.heads)
 		refuse(program, "impossible combination of", "options");
 	*ret = t;
 }
@@ -195,6 +218,11 @@ void task_rates(const struct task *t, uint64_t step, double ret[TASK_GROUPS])
 
 	ret[0] = t->lr * warm;
 	ret[1] = t->lr * warm / 2;
+}
+
+uint32_t task_local(const struct task *t)
+{
+	return t->n / t->nodes;
 }
 
 uint32_t task_group(const struct task *t, const struct model_tensor *tensor)
@@ -219,6 +247,15 @@ bool task_is_at(const char *at, uint64_t step, uint32_t rank)
 
 	return at && sscanf(at, "%llu:%u", &at_step, &at_rank) == 2 && at_step == step &&
 	       (rank == UINT32_MAX || at_rank == rank);
+}
+
+bool task_holds(const struct task *t, uint64_t step)
+{
+	const char *at = t->hold_before;
+
+	while (at && strtoull(at, NULL, 10) != step)
+		at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
+	return at;
 }
 
 bool task_is_frozen(const struct task *t, const struct model_tensor *tensor)

@@ -23,6 +23,7 @@
 #include "tests/ref/data.h"
 #include "tests/ref/half.h"
 #include "tests/ref/task.h"
+#include "tests/ref/units.h"
 
 /* The caller's state, saved with each step. */
 struct cursor {
@@ -56,7 +57,8 @@ struct trainer {
 	struct model *model;
 	struct weightd_plan *plan;
 	struct weightd_train *train;
-	uint32_t rank;
+	uint32_t rank; /* among those of all nodes */
+	uint32_t local; /* of its node, and of the node's job */
 	struct cursor cursor;
 	enum weightd_dtype dtype, grad_dtype;
 	const void *views[MODEL_TENSORS_MAX]; /* of PARAM */
@@ -66,9 +68,17 @@ struct trainer {
 	bool is_stored[MODEL_TENSORS_MAX]; /* the gradient is in GRAD */
 	float *scratch[MODEL_TENSORS_MAX]; /* of gradients that are stored later, or must not be written again */
 	void *buffers[MODEL_TENSORS_MAX];
+	struct units units;
+	bool has_units, pools_grads; /* of the strategy */
+	uint32_t n_buckets, next_bucket; /* next_bucket: the one that is handed over next */
+	uint32_t n_events; /* of the step: units opened, and buckets handed over */
 	struct progress *progress;
-	struct weightd_traffic filled; /* traffic until training began */
+	struct weightd_traffic filled,
+		counted; /* traffic until training began, and until it ended */
 	uint64_t fingerprint; /* hash of PARAM when training began */
+	void *whole; /* all parameters in the end */
+	uint64_t whole_size;
+	double evaluated; /* sum of losses of the last pass that changed nothing */
 	uint64_t loaded; /* bytes that weightd_train_load() read from files */
 	FILE *losses;
 };
@@ -103,7 +113,7 @@ static void report_phase(struct trainer *t, uint64_t step, enum phase phase)
 
 static void progress_open(struct trainer *t)
 {
-	size_t size = t->task.n * sizeof(struct progress);
+	size_t size = task_local(&t->task) * sizeof(struct progress);
 	int fd = open(t->task.progress, O_RDWR | O_CLOEXEC);
 	struct progress *all;
 
@@ -111,7 +121,7 @@ static void progress_open(struct trainer *t)
 		check(NULL);
 	all = check(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
 	(void)close(fd);
-	t->progress = &all[t->rank];
+	t->progress = &all[t->local];
 	atomic_fetch_add(&t->progress->n_starts, 1);
 	atomic_store(&t->progress->pid, getpid());
 	report_phase(t, 0, PHASE_START);
@@ -135,22 +145,28 @@ static int connection_open(struct trainer *t)
 	return r;
 }
 
-static uint32_t rank_find(const struct task *t)
+/* `given`, or the variable where that is UINT32_MAX. */
+static uint32_t number_find(uint32_t given, const char *variable)
 {
-	const char *text = getenv("LOCAL_RANK");
+	const char *text = getenv(variable);
 
-	if (!text)
-		text = getenv("RANK");
-	if (t->rank != UINT32_MAX || !text)
-		return t->rank;
-	return (uint32_t)strtoul(text, NULL, 10);
+	return given != UINT32_MAX || !text ? given : (uint32_t)strtoul(text, NULL, 10);
+}
+
+static void rank_find(struct trainer *t)
+{
+	const struct task *task = &t->task;
+
+	t->rank = t->local = number_find(number_find(task->rank, "LOCAL_RANK"), "RANK");
+	if (task->nodes > 1)
+		t->rank += number_find(task->node, "GROUP_RANK") * task_local(task);
 }
 
 static int job_create(struct trainer *t)
 {
 	struct weightd_job_options options = {
 		.size = sizeof(options),
-		.n_ranks = t->task.n,
+		.n_ranks = task_local(&t->task),
 		.linger_ms = (int64_t)t->task.linger_ms,
 	};
 	char token[WEIGHTD_TOKEN_MAX];
@@ -205,13 +221,29 @@ static void plan_release(struct trainer *t)
 	t->plan = other;
 }
 
+static struct weightd_mesh *mesh_make(const struct trainer *t)
+{
+	const struct task *task = &t->task;
+	struct weightd_mesh_dim dims[] = {{"dp", task->n}, {.name = "shard"}};
+	struct weightd_mesh *mesh;
+	int r;
+
+	if (task->replicas) {
+		dims[0] = (struct weightd_mesh_dim){"replicate", task->replicas};
+		dims[1].size = task->n / task->replicas;
+	}
+	r = weightd_mesh_new(dims, task->replicas ? 2 : 1, &mesh);
+	if (r < 0)
+		fail(t, "weightd_mesh_new", r);
+	return mesh;
+}
+
 static void plan_make(struct trainer *t)
 {
 	const struct task *task = &t->task;
-	struct weightd_mesh_dim dim = {"dp", task->n};
 	struct weightd_train_tensor tensors[MODEL_TENSORS_MAX] = {0};
 	struct weightd_group groups[TASK_GROUPS];
-	struct weightd_mesh *mesh;
+	struct weightd_mesh *mesh = mesh_make(t);
 	struct weightd_scaling scaling = {
 		.size = sizeof(scaling),
 		.init = task->scale,
@@ -221,6 +253,7 @@ static void plan_make(struct trainer *t)
 	};
 	struct weightd_plan_options options = {
 		.size = sizeof(options),
+		.mesh = mesh,
 		.strategy = task->strategy,
 		.optimizer = optimizer_find(task->optimizer),
 		.groups = groups,
@@ -234,11 +267,13 @@ static void plan_make(struct trainer *t)
 		.without_journal = task->without_journal,
 		.grad_dtype = t->grad_dtype,
 		.scaling = task->scale > 0 ? &scaling : NULL,
+		.n_nodes = task->nodes,
+		.sync_every = task->sync_every,
+		.keeps_units = task->keeps_units,
+		.without_prefetch = task->without_prefetch,
 	};
-	int r = weightd_mesh_new(&dim, 1, &mesh);
+	int r;
 
-	if (r < 0)
-		fail(t, "weightd_mesh_new", r);
 	for (uint32_t i = 0; i < task->groups; i++)
 		groups[i] = (struct weightd_group){
 			.size = sizeof(groups[i]),
@@ -265,14 +300,23 @@ static void plan_make(struct trainer *t)
 			.frozen = is_frozen,
 			.group = from->is_buffer ? 0 : task_group(task, from),
 		};
+		if (t->has_units && !from->is_buffer && !is_frozen) {
+			tensors[i].unit = t->units.of_module[from->module];
+			tensors[i].level = t->units.levels[tensors[i].unit];
+		}
 	}
-	options.mesh = mesh;
 	r = weightd_plan_new(tensors, model_n_tensors(t->model), &options, &t->plan);
 	if (r < 0)
 		fail(t, "weightd_plan_new", r);
 	weightd_mesh_free(mesh);
 	if (task->release)
 		plan_release(t);
+	for (uint32_t i = 0; t->pools_grads && i < model_n_tensors(t->model); i++) {
+		uint32_t bucket;
+
+		if (weightd_plan_bucket(t->plan, i, &bucket) == 0 && bucket >= t->n_buckets)
+			t->n_buckets = bucket + 1;
+	}
 }
 
 static void tensor_fill(struct trainer *t, uint32_t i)
@@ -340,11 +384,10 @@ static void cursor_load(struct trainer *t)
 	}
 }
 
-/* FNV-1a of this rank's PARAM, by words. */
-static uint64_t fingerprint(const struct trainer *t)
+/* FNV-1a, by words. */
+static uint64_t fingerprint(const uint64_t *words, uint64_t size)
 {
-	uint64_t size, hash = 0xcbf29ce484222325u;
-	const uint64_t *words = weightd_train_range(t->train, WEIGHTD_KIND_PARAM, &size);
+	uint64_t hash = 0xcbf29ce484222325u;
 
 	for (uint64_t i = 0; i < size / sizeof(*words); i++)
 		hash = (hash ^ words[i]) * 0x100000001b3u;
@@ -363,12 +406,20 @@ static struct weightd_traffic traffic_get(const struct trainer *t)
 
 static int job_open(struct trainer *t)
 {
+	struct weightd_nodes nodes = {
+		.size = sizeof(nodes),
+		.node = t->task.node,
+		.node_from_env = t->task.node == UINT32_MAX,
+		.address = t->task.master,
+		.port = (uint16_t)t->task.port,
+	};
 	struct weightd_train_options options = {
 		.size = sizeof(options),
-		.rank = t->rank,
+		.rank = t->local,
 		.rank_from_env = t->task.rank == UINT32_MAX,
 		.deadline_ms = t->task.deadline_ms,
 		.on_death = on_death_find(t->task.on_death),
+		.nodes = t->task.nodes > 1 ? &nodes : NULL,
 	};
 	int r = weightd_train_open(t->w, t->plan, &options, &t->train);
 
@@ -382,6 +433,8 @@ static int job_open(struct trainer *t)
 
 static void trainer_open(struct trainer *t)
 {
+	const void *range;
+	uint64_t size;
 	int r;
 
 	plan_make(t);
@@ -410,18 +463,38 @@ static void trainer_open(struct trainer *t)
 	}
 	cursor_load(t);
 	t->filled = traffic_get(t);
-	t->fingerprint = fingerprint(t);
+	range = weightd_train_range(t->train, WEIGHTD_KIND_PARAM, &size);
+	t->fingerprint = range ? fingerprint(range, size) : 0;
 	(void)printf("began %" PRIu64 "\n", t->cursor.step);
 	(void)fflush(stdout);
 }
 
 /* --- Steps -------------------------------------------------------------------------------------- */
 
+static void hold(uint64_t step)
+{
+	char byte;
+
+	(void)printf("holding %" PRIu64 "\n", step);
+	(void)fflush(stdout);
+	if (read(STDIN_FILENO, &byte, 1) < 0)
+		exit(2);
+}
+
+/* Counts what a rank may be killed after. */
+static void event_count(struct trainer *t)
+{
+	uint64_t step = weightd_train_step(t->train) + 1;
+
+	if (task_is_at(t->task.hold_within, step, ++t->n_events))
+		hold(step);
+}
+
 /* Gradients are summed in GRAD itself, and not rounded or scaled afterwards. */
 static bool is_direct(const struct trainer *t)
 {
 	return t->grad_dtype == WEIGHTD_F32 && t->task.scale == 0 && t->task.small == 1 &&
-	       !t->task.inf_at;
+	       !t->task.inf_at && !t->pools_grads;
 }
 
 static bool is_trained(const struct trainer *t, uint32_t tensor)
@@ -445,22 +518,50 @@ static void gradient_store(struct trainer *t, uint32_t tensor)
 		   (float)factor, found->n);
 }
 
-static void gradient_complete(void *arg, uint32_t tensor)
+static void gradient_hand_over(struct trainer *t, uint32_t tensor)
 {
-	struct trainer *t = arg;
 	int r;
 
-	if (!is_trained(t, tensor))
-		return;
 	gradient_store(t, tensor);
 	r = weightd_train_ready(t->train, tensor);
 	if (r < 0)
 		fail(t, "weightd_train_ready", r);
 }
 
+/* Hands over a bucket; false: it has gradients of tensors before `first`, which are not complete. */
+static bool bucket_hand_over(struct trainer *t, uint32_t bucket, uint32_t first)
+{
+	uint32_t n = model_n_tensors(t->model), of;
+	int r;
+
+	for (uint32_t i = 0; i < first; i++)
+		if (weightd_plan_bucket(t->plan, i, &of) == 0 && of == bucket)
+			return false;
+	r = weightd_train_bucket_open(t->train, bucket);
+	if (r < 0)
+		fail(t, "weightd_train_bucket_open", r);
+	for (uint32_t i = n; i-- > first;)
+		if (weightd_plan_bucket(t->plan, i, &of) == 0 && of == bucket)
+			gradient_hand_over(t, i);
+	event_count(t);
+	return true;
+}
+
+/* With pooled gradients all that are in one bucket, once backward is done with the first of them. */
+static void gradient_complete(void *arg, uint32_t tensor)
+{
+	struct trainer *t = arg;
+
+	if (!t->pools_grads && is_trained(t, tensor))
+		gradient_hand_over(t, tensor);
+	while (t->next_bucket < t->n_buckets && bucket_hand_over(t, t->next_bucket, tensor))
+		t->next_bucket++;
+}
+
 /* A layer that is not used has a gradient of zeros. */
 static void gradients_clear(struct trainer *t)
 {
+	t->next_bucket = 0;
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
 		if (!t->params[i])
 			continue;
@@ -472,12 +573,49 @@ static void gradients_clear(struct trainer *t)
 	}
 }
 
+static void value_load(struct trainer *t, uint32_t tensor)
+{
+	if (t->values[tensor])
+		half_widen(t->values[tensor], t->views[tensor], t->dtype,
+			   model_tensor(t->model, tensor)->n);
+}
+
 static void values_load(struct trainer *t)
 {
+	for (uint32_t i = 0; !t->has_units && i < model_n_tensors(t->model); i++)
+		value_load(t, i);
+}
+
+static void unit_opened(void *arg, uint32_t unit)
+{
+	struct trainer *t = arg;
+
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
-		if (t->values[i])
-			half_widen(t->values[i], t->views[i], t->dtype,
-				   model_tensor(t->model, i)->n);
+		if (is_trained(t, i) && t->units.of_module[model_tensor(t->model, i)->module] == unit)
+			value_load(t, i);
+	event_count(t);
+}
+
+static void units_go(struct trainer *t, uint32_t unit, bool is_backward)
+{
+	int r = units_move(&t->units, t->train, unit, is_backward);
+
+	if (r < 0)
+		fail(t, "weightd_train_unit_open", r);
+}
+
+/* The root remains open between forward and backward. */
+static void module_enter(void *arg, enum model_module module, bool is_backward)
+{
+	struct trainer *t = arg;
+	uint32_t unit = UNITS_NONE;
+
+	if (module < MODEL_MODULES)
+		unit = t->units.of_module[module];
+	else if (t->units.n_levels > 1)
+		unit = 0;
+	if (unit != UNITS_NONE || module == MODEL_MODULES)
+		units_go(t, unit, is_backward);
 }
 
 /* FNV-1a, a word at a time. */
@@ -491,52 +629,96 @@ static void scales_add(struct trainer *t)
 	t->cursor.scales = (t->cursor.scales ^ bits) * 0x100000001b3u;
 }
 
+/* A pass of `n` samples of this rank, from sample `at` of all on. Returns the sum of their losses. */
+static double pass_run(struct trainer *t, uint64_t at, uint32_t n, const struct model_pass *p)
+{
+	struct data *data = check(calloc(n + 1, sizeof(*data)));
+	struct model_sample *samples = check(calloc(n + 1, sizeof(*samples)));
+	double loss;
+
+	for (uint32_t i = 0; i < n; i++) {
+		data_sample(&t->task.model, t->task.seed, at + (uint64_t)i * t->task.n + t->rank,
+			    &data[i]);
+		samples[i] = (struct model_sample){data[i].tokens, data[i].targets, t->rank == 0};
+	}
+	loss = model_run(t->model, samples, n, p);
+	if (t->has_units)
+		units_go(t, UNITS_NONE, true);
+	free(samples);
+	free(data);
+	return loss;
+}
+
+static struct model_pass pass_make(struct trainer *t)
+{
+	return (struct model_pass){
+		.params = t->params,
+		.enter = t->has_units ? module_enter : NULL,
+		.arg = t,
+	};
+}
+
+/* Changes nothing: a rank that was killed does it again, as it is a part of the step that comes next. */
+static void evaluate(struct trainer *t, uint64_t step)
+{
+	uint32_t n = data_share(task_batch(&t->task, step), t->rank, t->task.n);
+	uint64_t rng = step;
+	struct model_pass p = pass_make(t);
+
+	values_load(t);
+	p.rng = &rng;
+	t->evaluated = pass_run(t, t->cursor.position, n, &p);
+}
+
+/* Opens the last unit before others open the first one. */
+static void order_break(struct trainer *t)
+{
+	units_go(t, t->units.n - 1, false);
+	units_go(t, UNITS_NONE, false);
+}
+
+/* In one pass, or in one for each sample; the last pass of a step completes the gradients. Adds to the loss. */
+static void batch_run(struct trainer *t, uint64_t at, uint32_t n, struct model_pass *p,
+		      bool is_last, double *loss)
+{
+	uint32_t n_passes = t->task.by_sample ? n : 1, each = t->task.by_sample ? 1 : n;
+
+	for (uint32_t i = 0; i < n_passes; i++) {
+		p->complete = is_last && i + 1 == n_passes ? gradient_complete : NULL;
+		*loss += pass_run(t, at + (uint64_t)i * each * t->task.n, each, p);
+	}
+}
+
 /* Forward and backward of this rank's samples; advances the cursor. Returns the number of samples. */
 static uint32_t batches_run(struct trainer *t, uint64_t step, double *ret_loss)
 {
 	const struct task *task = &t->task;
 	uint32_t batch = task_batch(task, step), share = data_share(batch, t->rank, task->n);
 	uint32_t n = share * task->no_sync;
-	struct model_pass p = {
-		.params = t->params,
-		.grads = t->grads,
-		.buffers = t->buffers,
-		.scale = 1 / (float)n,
-		.rng = &t->cursor.rng,
-		.arg = t,
-	};
+	struct model_pass p = pass_make(t);
 	double loss = 0;
 
+	p.grads = t->grads;
+	p.buffers = t->buffers;
+	p.scale = 1 / (float)n;
+	p.rng = &t->cursor.rng;
 	scales_add(t);
 	values_load(t);
 	gradients_clear(t);
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t at = t->cursor.position + (uint64_t)(i / share) * batch +
-			      (uint64_t)(i % share) * task->n + t->rank;
-		struct data data;
-		struct model_sample s = {data.tokens, data.targets, t->rank == 0};
-
-		data_sample(&task->model, task->seed, at, &data);
-		p.complete = i + 1 == n ? gradient_complete : NULL;
-		loss += model_run(t->model, &s, &p);
-	}
-	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
+	if (t->has_units && task_is_at(task->disorder, step, t->rank))
+		order_break(t);
+	for (uint32_t i = 0; i < task->no_sync; i++)
+		batch_run(t, t->cursor.position + (uint64_t)i * batch, share, &p,
+			  i + 1 == task->no_sync, &loss);
+	if (t->pools_grads)
+		gradient_complete(t, 0);
+	for (uint32_t i = 0; !t->pools_grads && i < model_n_tensors(t->model); i++)
 		if (is_trained(t, i))
 			gradient_store(t, i);
 	t->cursor.position += (uint64_t)batch * task->no_sync;
 	t->cursor.step = step;
 	*ret_loss = n ? loss / n : 0;
 	return n;
-}
-
-static void hold(uint64_t step)
-{
-	char byte;
-
-	(void)printf("holding %" PRIu64 "\n", step);
-	(void)fflush(stdout);
-	if (read(STDIN_FILENO, &byte, 1) < 0)
-		exit(2);
 }
 
 /* Returns 0, or -EDOM for a step that changed nothing. */
@@ -579,7 +761,12 @@ static void step_run(struct trainer *t, uint64_t step)
 	uint32_t n;
 	int r;
 
+	if (task_holds(&t->task, step))
+		hold(step);
 	report_phase(t, step, PHASE_COMPUTE);
+	t->n_events = 0;
+	if (t->task.evaluate_every && step > 1 && (step - 1) % t->task.evaluate_every == 0)
+		evaluate(t, step);
 	n = batches_run(t, step, &loss);
 	if (step == t->task.hold_at)
 		hold(step);
@@ -593,10 +780,10 @@ static void step_run(struct trainer *t, uint64_t step)
 		(void)fprintf(t->losses,
 			      "{\"step\": %" PRIu64 ", \"rank\": %" PRIu32 ", \"samples\": %" PRIu32
 			      ", \"loss\": %.17g, \"norm\": %s, \"skipped\": %s, \"overflowed\": %s, "
-			      "\"scale\": %.17g}\n",
+			      "\"scale\": %.17g, \"evaluated\": %.17g}\n",
 			      step, t->rank, n, loss, norm, r < 0 ? "true" : "false",
 			      weightd_train_overflowed(t->train) ? "true" : "false",
-			      weightd_train_scale(t->train));
+			      weightd_train_scale(t->train), t->evaluated);
 		(void)fflush(t->losses);
 	}
 }
@@ -682,6 +869,49 @@ static void part_dump(const struct trainer *t, const char *kind)
 	(void)munmap(bytes, size);
 }
 
+/* Elements of the flat range, padding included. */
+static uint64_t elements_count(const struct trainer *t)
+{
+	uint64_t begin, end;
+
+	if (weightd_plan_shard(t->plan, task_local(&t->task) - 1, &begin, &end) < 0)
+		check(NULL);
+	return end;
+}
+
+static void params_copy(void *arg, uint32_t unit)
+{
+	struct trainer *t = arg;
+	struct weightd_train_tensor tensor = {.size = sizeof(tensor)};
+
+	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
+		if (!is_trained(t, i))
+			continue;
+		if (weightd_plan_tensor(t->plan, i, &tensor) < 0)
+			check(NULL);
+		if (!t->has_units || tensor.unit == unit)
+			memcpy((uint8_t *)t->whole + tensor.offset, t->views[i], tensor.n_bytes);
+	}
+	if (t->has_units)
+		event_count(t);
+}
+
+/* As weightd_train_range() has them, which has none where they are not all there at once. */
+static void params_read(struct trainer *t)
+{
+	t->whole_size = elements_count(t) * (t->dtype == WEIGHTD_F32 ? 4 : 2);
+	t->whole = check(calloc(1, t->whole_size));
+	t->n_events = 0;
+	if (!t->has_units) {
+		params_copy(t, UNITS_NONE);
+		return;
+	}
+	t->units.opened = params_copy;
+	for (uint32_t i = 0; i < t->units.n; i++)
+		units_go(t, i, false);
+	units_go(t, UNITS_NONE, false);
+}
+
 /* The whole parts once, and of each rank what only it has. */
 static void dump(const struct trainer *t)
 {
@@ -689,19 +919,18 @@ static void dump(const struct trainer *t)
 	uint64_t size;
 	const void *state = weightd_train_state(t->train, &size);
 
-	(void)snprintf(name, sizeof(name), "%" PRIu32 ".state", t->rank);
+	(void)snprintf(name, sizeof(name), "%" PRIu32 ".state", t->local);
 	file_write(t, name, state, size);
-	state = weightd_train_range(t->train, WEIGHTD_KIND_PARAM, &size);
-	(void)snprintf(name, sizeof(name), "%" PRIu32 ".PARAM", t->rank);
-	file_write(t, name, state, size);
+	(void)snprintf(name, sizeof(name), "%" PRIu32 ".PARAM", t->local);
+	file_write(t, name, t->whole, t->whole_size);
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
 		const struct model_tensor *tensor = model_tensor(t->model, i);
 
-		(void)snprintf(name, sizeof(name), "%" PRIu32 ".%s", t->rank, tensor->name);
+		(void)snprintf(name, sizeof(name), "%" PRIu32 ".%s", t->local, tensor->name);
 		if (tensor->is_buffer)
 			file_write(t, name, t->buffers[i], tensor->n * (tensor->n == 1 ? 8 : 4));
 	}
-	if (t->rank == 0) {
+	if (t->local == 0) {
 		part_dump(t, "PARAM");
 		part_dump(t, "MASTER");
 		part_dump(t, "MOMENTS");
@@ -717,20 +946,72 @@ static void traffic_print(FILE *f, const char *name, const struct weightd_traffi
 		      name, t->read, t->written, t->sent);
 }
 
+/* Lengths of the intervals of elements that the rank updates. */
+static void pieces_print(FILE *f, const struct trainer *t)
+{
+	uint64_t begin, end;
+
+	(void)fprintf(f, "\"pieces\": [");
+	for (uint32_t i = 0; weightd_plan_piece(t->plan, t->rank, i, &begin, &end) == 0; i++)
+		(void)fprintf(f, "%s%" PRIu64, i ? ", " : "", end - begin);
+	(void)fprintf(f, "], ");
+}
+
+/* The bucket of an element: that of the tensor, or of the padding behind it. */
+static uint32_t bucket_of(const struct trainer *t, uint64_t element)
+{
+	struct weightd_train_tensor tensor = {.size = sizeof(tensor)};
+	uint32_t bucket = 0, found;
+
+	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
+		if (!is_trained(t, i) || weightd_plan_tensor(t->plan, i, &tensor) < 0 ||
+		    weightd_plan_bucket(t->plan, i, &found) < 0)
+			continue;
+		if (tensor.offset / (t->dtype == WEIGHTD_F32 ? 4 : 2) <= element)
+			bucket = found;
+	}
+	return bucket;
+}
+
+/* Likewise by bucket, of a plan with pooled gradients for several nodes. */
+static void buckets_print(FILE *f, const struct trainer *t)
+{
+	uint64_t begin, end, *n = check(calloc(t->n_buckets + 1, sizeof(*n)));
+
+	for (uint32_t i = 0; weightd_plan_piece(t->plan, t->rank, i, &begin, &end) == 0; i++)
+		if (begin < end && t->pools_grads)
+			n[bucket_of(t, begin)] += end - begin;
+	(void)fprintf(f, "\"buckets\": [");
+	for (uint32_t i = 0; i < t->n_buckets; i++)
+		(void)fprintf(f, "%s%" PRIu64, i ? ", " : "", n[i]);
+	(void)fprintf(f, "], ");
+	free(n);
+}
+
+static void levels_print(FILE *f, const struct trainer *t)
+{
+	(void)fprintf(f, "\"levels\": [");
+	for (uint32_t i = 0; t->has_units && i < t->units.n; i++)
+		(void)fprintf(f, "%s%" PRIu32, i ? ", " : "", t->units.levels[i]);
+	(void)fprintf(f, "], ");
+}
+
 static void report(const struct trainer *t)
 {
 	FILE *f = check(fopen(t->task.report, "we"));
-	struct weightd_traffic predicted = {.size = sizeof(predicted)}, counted = traffic_get(t);
-	uint64_t begin, end, size;
+	struct weightd_traffic predicted = {.size = sizeof(predicted)};
+	uint64_t begin, end;
 
 	if (weightd_plan_traffic(t->plan, t->rank, &predicted) < 0 ||
 	    weightd_plan_shard(t->plan, t->rank, &begin, &end) < 0)
 		fail(t, "weightd_plan_traffic", -EINVAL);
-	(void)weightd_train_range(t->train, WEIGHTD_KIND_PARAM, &size);
 	(void)fprintf(f, "{\"rank\": %" PRIu32 ", \"isa\": \"%s\", ", t->rank, weightd_train_isa());
 	traffic_print(f, "predicted", &predicted);
-	traffic_print(f, "counted", &counted);
+	traffic_print(f, "counted", &t->counted);
 	traffic_print(f, "filled", &t->filled);
+	pieces_print(f, t);
+	buckets_print(f, t);
+	levels_print(f, t);
 	(void)fprintf(f, "\"plan\": {");
 	for (enum weightd_kind k = 0; k < WEIGHTD_KINDS; k++)
 		(void)fprintf(f, "%s\"%s\": %" PRIu64, k ? ", " : "", weightd_kind_name(k),
@@ -741,10 +1022,12 @@ static void report(const struct trainer *t)
 			      part_size(weightd_kind_name(k)));
 	(void)fprintf(f,
 		      "}, \"loaded\": %" PRIu64 ", \"padding\": %" PRIu64 ", \"shard\": [%" PRIu64
-		      ", %" PRIu64 "], \"param\": %" PRIu64 ", \"began\": \"%016" PRIx64
-		      "\", \"ended\": \"%016" PRIx64 "\", \"step\": %" PRIu64 "}\n",
-		      t->loaded, weightd_plan_padding(t->plan), begin, end, size, t->fingerprint,
-		      fingerprint(t), weightd_train_step(t->train));
+		      ", %" PRIu64 "], \"tensors\": %" PRIu32 ", \"param\": %" PRIu64
+		      ", \"began\": \"%016" PRIx64 "\", \"ended\": \"%016" PRIx64
+		      "\", \"step\": %" PRIu64 "}\n",
+		      t->loaded, weightd_plan_padding(t->plan), begin, end,
+		      weightd_plan_n_tensors(t->plan), t->whole_size, t->fingerprint,
+		      fingerprint(t->whole, t->whole_size), weightd_train_step(t->train));
 	if (fclose(f))
 		check(NULL);
 }
@@ -755,12 +1038,15 @@ static void trainer_close(struct trainer *t)
 	int r = 0;
 
 	report_phase(t, t->task.steps, PHASE_END);
+	t->counted = traffic_get(t);
+	if (t->task.dump || t->task.report)
+		params_read(t);
 	if (t->task.dump)
 		dump(t);
 	if (t->task.report)
 		report(t);
-	if (t->task.publish && t->rank == 0)
-		r = weightd_train_publish(t->train, t->task.publish, &version);
+	if (t->task.publish && (t->rank == 0 || t->has_units))
+		r = weightd_train_publish(t->train, t->rank == 0 ? t->task.publish : NULL, &version);
 	if (r < 0)
 		fail(t, "weightd_train_publish", r);
 	save_wait(t);
@@ -777,6 +1063,7 @@ static void trainer_free(struct trainer *t)
 		free(t->scratch[i]);
 	for (uint32_t i = 0; i < MODEL_TENSORS_MAX; i++)
 		free(t->values[i]);
+	free(t->whole);
 	model_free(t->model);
 	weightd_close(t->w);
 	if (t->losses)
@@ -790,7 +1077,7 @@ int main(int argc, char **argv)
 	int r;
 
 	task_parse(argc, argv, "train", &t.task);
-	t.rank = rank_find(&t.task);
+	rank_find(&t);
 	if (t.task.progress)
 		progress_open(&t);
 	r = weightd_new(&t.w);
@@ -806,6 +1093,11 @@ int main(int argc, char **argv)
 	t.dtype = half_find(t.task.dtype);
 	t.grad_dtype = half_find(t.task.grad_dtype ? t.task.grad_dtype : t.task.dtype);
 	t.model = check(model_new(&t.task.model));
+	t.has_units = strcmp(t.task.strategy, "zero3") == 0;
+	t.pools_grads = t.has_units || strcmp(t.task.strategy, "zero2") == 0;
+	units_init(&t.units, &t.task, t.model);
+	t.units.opened = unit_opened;
+	t.units.arg = &t;
 	if (t.task.losses)
 		t.losses = check(fopen(t.task.losses, "ae"));
 	trainer_open(&t);

@@ -1,4 +1,5 @@
 """Jobs: runs of pytest on some files, in processes of their own."""
+import json
 import os
 import pathlib
 import re
@@ -6,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 
 from runner import outcomes
 
@@ -21,6 +23,7 @@ LANES = {
     "trouble": [f"tests/integration/sync/test_{name}.py" for name in ("disk", "faults", "hostile", "reshard*", "slow")],
     "sync": ["tests/integration/sync/*", "tests/integration/weightctl/test_sync.py", "tests/integration/server/test_descriptors.py"],
     "cuda": ["tests/integration/cuda/*"],
+    "train": ["tests/integration/train/*"],  # files of a job share a process that has imported torch
     "integration": ["tests/integration/*/*"],
     "lint": ["tests/lint/*"],
     "runner": ["tests/runner/*"],
@@ -49,13 +52,14 @@ def command(tree, *words):
     return [*(["setarch", "-R"] if tree == "build-thread" else []), sys.executable, "-m", "pytest", *map(str, words)]
 
 
-def collect(tree, paths, marks, base="tests"):
-    """{path: number of tests}; a file that cannot be collected has one, which will fail. `base` has the paths in it."""
-    done = subprocess.run(command(tree, "--collect-only", "-qq", *(["-m", marks] if marks else []), *paths), cwd=ROOT,
-                          env=environment(tree), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    found = {f"{base}/{path}": int(n) for path, n in re.findall(r"^(\S+): (\d+)$", done.stdout, re.M)}
+def collect(tree, paths, base="tests"):
+    """{path: marks of each test}; a file that cannot be collected has None. `base` has the paths in it."""
+    with tempfile.NamedTemporaryFile("r") as file:
+        done = subprocess.run(command(tree, "--collect-only", "-qq", *paths), cwd=ROOT, env=environment(tree, WEIGHTD_MARKS=file.name),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        found = {f"{base}/{path}": marks for path, marks in json.loads(file.read() or "{}").items()}
     for path in re.findall(r"^ERROR (\S+?\.(?:py|c))\b", done.stdout, re.M):  # relative to where it runs
-        found[os.path.normpath(ROOT / path).removeprefix(f"{ROOT}/")] = 1
+        found[os.path.normpath(ROOT / path).removeprefix(f"{ROOT}/")] = None
     if done.returncode not in (0, 5) and not found:
         sys.exit(f"pytest cannot collect {' '.join(map(str, paths))}:\n{done.stdout}")
     return found

@@ -9,7 +9,7 @@ import json
 import os
 import resource
 
-from runner import arcs
+from runner import arcs, marks
 
 
 def pytest_configure(config):
@@ -17,6 +17,8 @@ def pytest_configure(config):
         config.pluginmanager.register(Writer(path))
     if path := os.environ.pop("WEIGHTD_ARCS", None):
         config.pluginmanager.register(arcs.Recorder(path, Writer.worked_s))
+    if path := os.environ.pop("WEIGHTD_MARKS", None):
+        config.pluginmanager.register(marks.Recorder(path))
 
 
 class Writer:

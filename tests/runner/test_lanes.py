@@ -1,9 +1,11 @@
 """tests/lanes: runs all files whatever one of them does, and sums up once."""
 import re
 import subprocess
+import sys
 
 import pytest
 from lib.features import ROOT
+from runner.marks import is_chosen
 
 CONFTEST = f"""
 import sys
@@ -54,3 +56,12 @@ def test_skips_are_grouped_by_reason(lanes):
     status, out = lanes({"test_a.py": skip.format(2, "GPU"), "test_b.py": skip.format(3, "GPU"), "test_c.py": skip.format(1, "NIC")})
     assert status == 0 and "\n    5  no GPU\n    1  no NIC\n" in out, out
     assert out.endswith("\n0 passed, 0 failed, 6 skipped\n"), out
+
+
+@pytest.mark.parametrize("marks, is_one", [([], True), (["threads"], True), (["plain", "threads"], False), (["measures"], False)])
+def test_marks_choose_tests_as_pytest_does(marks, is_one, tmp_path):
+    expression = "not measures and not probes and not plain"
+    decorators = "".join(f"@pytest.mark.{mark}\n" for mark in marks)
+    (tmp_path / "test_a.py").write_text(f"import pytest\n{decorators}def test_a(): pass")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", expression, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert ("1 passed" in done.stdout, is_chosen(expression, marks)) == (is_one, is_one), done.stdout

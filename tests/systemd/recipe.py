@@ -31,6 +31,15 @@ def steps():
     return Steps(*re.findall(r"^```\n(.*?)^```$", chapter, re.M | re.S))
 
 
+@functools.cache
+def drop_in():
+    """The block of SECURITY that installs the drop-in."""
+    [block] = [b for b in re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.M | re.S) if "--print-drop-in" in b]
+    # Variables of a shell that reads all lines: here each line has its own shell.
+    folder = re.search(r"^# cd (.*)$", block, re.M).group(1)
+    return re.sub(r"^# cd .*\n", "", block, flags=re.M).replace(">addresses.conf", f">{folder}/addresses.conf")
+
+
 def commands(block):
     """[(True for root, the command)]; a command continues behind "> "."""
     lines = block.replace("\n> ", "\0").splitlines()

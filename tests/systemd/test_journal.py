@@ -14,7 +14,7 @@ def entries(box, action, name):
 
 def test_a_publish_is_written_down(service):
     weights.load(service, "audited", 4096)
-    weights.load(service, "audited", 4096, seed=1, user="root")
+    weights.load(service, "audited", 4096, seed=1, user="root", args=("--owner", "alice"))
     uid = service.run("id", "-u", "alice").stdout.strip()
     found = entries(service, "publish", "audited")
     assert [(e["WEIGHTD_VERSION"], e["WEIGHTD_UID"], e["WEIGHTD_DEVICE"]) for e in found] == \

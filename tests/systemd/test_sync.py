@@ -143,6 +143,36 @@ def test_versions_go_over_gloo_too(nodes):
     nodes["b"].run("weightctl", "verify", "llama-gloo", user="alice")
 
 
+# Sends a datagram from the service: its unit's filter refuses that at once, where it lets a connection time out.
+SEND = """
+echo $$ >/sys/fs/cgroup/system.slice/weightd-sync.service/cgroup.procs
+exec python3 -c 'import socket, sys
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (sys.argv[1], 9))' "$1"
+"""
+
+
+def may_send(box, address):
+    done = box.run("sh", "-c", SEND, "sh", address, check=False)
+    assert done.returncode == 0 or "PermissionError: [Errno 1]" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def test_with_the_drop_in_of_the_page_nodes_reach_each_other_and_nothing_else(nodes):
+    assert may_send(nodes["a"], "10.0.0.9")
+    load(nodes, "llama-alone", seed=5)
+    try:
+        nodes.follow(recipe.drop_in())
+        nodes.wait_connected()
+        assert [may_send(nodes["a"], address) for address in ("10.0.0.2", "10.0.0.3", "127.0.0.1", "10.0.0.9")] == [True, True, True, False]
+        push(nodes, "llama-alone")
+        assert len(digests(nodes, "llama-alone")) == 1
+    finally:
+        for box in nodes.values():
+            box.run("rm", f"/etc/systemd/system/{SERVICE}.d/addresses.conf")
+            box.run("systemctl", "daemon-reload")
+        restart(nodes, recipe.steps().conf)
+
+
 def processes(box):
     """[(status, mounts)] as /proc has them, of the agent and of what it runs; None if some ended meanwhile."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

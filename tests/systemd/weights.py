@@ -18,12 +18,12 @@ def write_model(box, path, data):
     box.path(path).write_bytes(struct.pack("<Q", len(header)) + header + data)
 
 
-def load(box, name, size, seed=0, user="alice", check=True):
+def load(box, name, size, seed=0, user="alice", check=True, args=()):
     """Publishes a version of random bytes, of which no copy stays."""
     path = f"/srv/{name}.safetensors"
     write_model(box, path, random.Random(seed).randbytes(size))
     try:
-        return box.run("weightctl", "load", "--quiet", "--mode", "0644", name, path, user=user, check=check)
+        return box.run("weightctl", "load", "--quiet", "--mode", "0644", *args, name, path, user=user, check=check)
     finally:
         box.path(path).unlink()
 

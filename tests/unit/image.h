@@ -20,6 +20,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/layout.h"
+#include "ipc/layout_check.h"
 #include "libclient/version/tensor.h"
 #include "weightd.h"
 

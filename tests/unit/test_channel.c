@@ -561,8 +561,7 @@ static _Noreturn void be_a_client(const struct sockaddr_un *address, const gid_t
 		_exit(1);
 	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
 		_exit(2);
-	(void)read(fd, &c, 1);
-	_exit(0);
+	_exit(read(fd, &c, 1) == 0 ? 0 : 3);
 }
 
 static void check_client_with_groups(const gid_t *groups, size_t n)

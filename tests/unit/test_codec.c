@@ -60,6 +60,17 @@ static void fill_create_image(char *body)
 	((struct wire_create_image *)body)->data_offset = WIRE_DATA_OFFSET_MAX;
 }
 
+static void fill_create_owned(char *body)
+{
+	fill_create(body);
+	((struct wire_create_owned *)body)->data_offset = 0;
+}
+
+static void fill_attach(char *body)
+{
+	((struct wire_attach *)body)->owner = 0;
+}
+
 static void fill_pause(char *body)
 {
 	((struct wire_pause *)body)->timeout_ms = INT32_MAX;
@@ -166,10 +177,10 @@ static const struct message requests[] = {
 		.op = WIRE_ATTACH,
 		.body_size = sizeof(struct wire_attach),
 		.strings = {FIELD(wire_attach, name), FIELD(wire_attach, device)},
-		.paddings = {FIELD(wire_attach, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_attach, flags),
-		.known_flags = WIRE_ATTACH_CHECK_LAYOUT,
+		.known_flags = WIRE_ATTACH_CHECK_LAYOUT | WIRE_ATTACH_OWNER,
+		.fill = fill_attach,
 	},
 	{.name = "detach", .op = WIRE_DETACH, .body_size = sizeof(struct wire_id)},
 	{
@@ -306,6 +317,32 @@ static const struct message requests[] = {
 		.body_size = sizeof(struct wire_job_view),
 		.strings = {FIELD(wire_job_view, name)},
 	},
+	{
+		.name = "create owned",
+		.op = WIRE_CREATE_OWNED,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_create_owned),
+		.strings = {FIELD(wire_create, name), FIELD(wire_create, device)},
+		.paddings = {FIELD(wire_create_owned, data_offset), FIELD(wire_create_owned, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create, flags),
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
+			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.fill = fill_create_owned,
+	},
+	{
+		.name = "create image owned",
+		.op = WIRE_CREATE_IMAGE_OWNED,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_create_owned),
+		.strings = {FIELD(wire_create, name), FIELD(wire_create, device)},
+		.paddings = {FIELD(wire_create_owned, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create, flags),
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
+			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.fill = fill_create_image,
+	},
 };
 
 static const struct message replies[] = {
@@ -340,7 +377,7 @@ static const struct message replies[] = {
 		.op = WIRE_ATTACH,
 		.n_fds = 3,
 		.body_size = sizeof(struct wire_attach_reply),
-		.paddings = {FIELD(wire_attach_reply, pad), FIELD(wire_attach_reply, location.pad)},
+		.paddings = {FIELD(wire_attach_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_attach_reply, flags),
 		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE | WIRE_VERSION_IMAGE |
@@ -427,6 +464,28 @@ static const struct message replies[] = {
 		.body_size = sizeof(struct wire_job_view_reply),
 		.paddings = {FIELD(wire_job_view_reply, pad)},
 		.fill = fill_job_view_reply,
+	},
+	{
+		.name = "create owned reply",
+		.op = WIRE_CREATE_OWNED,
+		.n_fds = 2,
+		.body_size = sizeof(struct wire_create_reply),
+		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create_reply, flags),
+		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+		.fill = fill_create_reply,
+	},
+	{
+		.name = "create image owned reply",
+		.op = WIRE_CREATE_IMAGE_OWNED,
+		.n_fds = 3,
+		.body_size = sizeof(struct wire_create_reply),
+		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create_reply, flags),
+		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+		.fill = fill_create_reply,
 	},
 	{
 		.name = "error",
@@ -852,6 +911,22 @@ static void a_create_has_a_cookie_and_a_policy_that_is_known(void **state)
 	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
 }
 
+static void an_attach_has_an_owner_with_its_flag_alone(void **state)
+{
+	const struct message *m = &requests[WIRE_ATTACH - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(directions, m, packet);
+	struct wire_attach *attach = (struct wire_attach *)(packet + sizeof(struct wire_header));
+
+	(void)state;
+	attach->flags = WIRE_ATTACH_OWNER;
+	accept(directions, m, packet, size, "root as the owner");
+	attach->owner = UINT32_MAX;
+	accept(directions, m, packet, size, "any number as the owner");
+	attach->flags = WIRE_ATTACH_CHECK_LAYOUT;
+	refuse(directions, m, packet, size, m->n_fds, "an owner that is not asked for");
+}
+
 static void a_job_has_a_number_of_parts_that_is_bounded_and_zeros_behind_them(void **state)
 {
 	static const uint32_t bad[] = {1, WIRE_JOB_PARTS_MAX + 1, 1u << 31, UINT32_MAX};
@@ -1076,6 +1151,7 @@ int main(void)
 		cmocka_unit_test(only_known_flags_are_accepted),
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
 		cmocka_unit_test(a_create_has_a_cookie_and_a_policy_that_is_known),
+		cmocka_unit_test(an_attach_has_an_owner_with_its_flag_alone),
 		cmocka_unit_test(a_job_has_a_number_of_parts_that_is_bounded_and_zeros_behind_them),
 		cmocka_unit_test(an_image_has_a_header_of_a_size_that_is_bounded),
 		cmocka_unit_test(the_header_of_a_version_has_a_size_that_is_bounded),

@@ -103,7 +103,7 @@ static void every_key_is_taken(void **state)
 				     "[store]\nmax = 12\nresume-timeout = 0\n"
 				     "[limits] # of each\n"
 				     "connections = 1\nleases = 2\nbuffers = 3\nversions = 4\n"
-				     "bytes = 5K\ndescriptors = unlimited\n"
+				     "bytes = 5K\ndescriptors = unlimited\nheld = 6M\nover = kill\n"
 				     "[defaults]\nmode = 0600\nkeep = 32");
 
 	(void)state;
@@ -120,6 +120,8 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(c.limits[QUOTA_VERSIONS], 4);
 	assert_int_equal(c.limits[QUOTA_BYTES], 5 * KIB);
 	assert_true(c.limits[QUOTA_DESCRIPTORS] == UINT64_MAX);
+	assert_int_equal(c.limits[QUOTA_HELD], 6 * MIB);
+	assert_int_equal(c.over, CONFIG_OVER_KILL);
 	assert_int_equal(c.mode, 0600);
 	assert_int_equal(c.keep, 32);
 	assert_int_equal(c.n_overrides, 0);
@@ -153,9 +155,16 @@ static void a_group_is_a_name_or_a_number_or_nobody(void **state)
 	assert_true(c.admin_gid == (gid_t)-1);
 }
 
-#define SECTIONS "there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]"
+#define SECTIONS                                                                                   \
+	"there are [server], [store], [limits], [limits:USER], [names], [cuda] and [defaults]"
 #define NO_LINE "this is no [section], no 'key = value' and no '# comment'\n"
-#define LIMIT_KEYS "connections, leases, buffers, versions, bytes, descriptors"
+#define LIMIT_KEYS "connections, leases, buffers, versions, bytes, descriptors, held, over"
+
+#define NO_PATTERN                                                                                  \
+	"matches no name of a buffer: a pattern is a name (letters, digits and . _ / : -), or the " \
+	"start of names and one '*' at its end: llama/*\n"
+#define GIVE_USERS                                                                                 \
+	"; give users, @groups (names or numbers), or * for all users, with blanks between them\n"
 
 static const struct {
 	const char *text;
@@ -184,6 +193,8 @@ static const struct {
 	{"[store]\n*=\n", "weightd: w.conf:2: [store] has no key '*'; it has max, resume-timeout\n"},
 	{"[defaults]\nkeep = 1\n[store]\n[defaults]\nkeep = 2\n",
 	 "weightd: w.conf:5: 'keep' was given in line 2; give it once\n"},
+	{"[limits:0]\nover = kill\n",
+	 "weightd: w.conf:2: 'over' is for all users: write it in [limits]\n"},
 	{"[limits:0]\nbytes = 1\n[limits:root]\nbytes = 2\n",
 	 "weightd: w.conf:4: 'bytes' was given in line 2; give it once\n"},
 	{"[limits:no-such-user]\nbytes = 1\n",
@@ -195,6 +206,29 @@ static const struct {
 	{"[defaults]\nkeep = 1\n keep = 2\n",
 	 "weightd: w.conf:3: 'keep' was given in line 2; give it once\n"},
 	{"[defaults]\nkeep = 1\n  2\n", "weightd: w.conf:3: " NO_LINE},
+	{"[name]\n",
+	 "weightd: w.conf:1: there is no section [name]; " SECTIONS ". Is [names] meant?\n"},
+	{"[names:root]\na = root\n",
+	 "weightd: w.conf:1: there is no section [names:root]; " SECTIONS ". Is [names] meant?\n"},
+	{"[names]\na b = root\n", "weightd: w.conf:2: 'a b' " NO_PATTERN},
+	{"[names]\n\n/a = root\n", "weightd: w.conf:3: '/a' " NO_PATTERN},
+	{"[names]\n*a = root\n", "weightd: w.conf:2: '*a' " NO_PATTERN},
+	{"[names]\na*b* = root\n", "weightd: w.conf:2: 'a*b*' " NO_PATTERN},
+	{"[names]\na:b@3 = root\n", "weightd: w.conf:2: 'a:b@3' " NO_PATTERN},
+	{"[names]\n= root\n", "weightd: w.conf:2: '' " NO_PATTERN},
+	{"[names]\na = no-such-user\nb = root @no-such-group\nc = root,nobody\n",
+	 "weightd: w.conf:2: there is no user 'no-such-user'" GIVE_USERS
+	 "weightd: w.conf:3: there is no group 'no-such-group'; give the name of one behind the '@', "
+	 "or a number\n"
+	 "weightd: w.conf:4: there is no user 'root,nobody'" GIVE_USERS},
+	{"[names]\na = @\n", "weightd: w.conf:2: there is no group ''; give the name of one behind "
+			     "the '@', or a number\n"},
+	{"[names]\na = 4294967295\n", "weightd: w.conf:2: there is no user '4294967295'" GIVE_USERS},
+	{"[names]\na* =\n",
+	 "weightd: w.conf:2: 'a*' has no users; give users, @groups (names or numbers), * for all "
+	 "users, or root for administrators alone\n"},
+	{"[names]\na* = 1\na = 2\n[limits]\n[names]\na* = 3\n",
+	 "weightd: w.conf:6: 'a*' was given in line 2; give it once\n"},
 	{"[defaults]\nkeep = \033[2J\n", "weightd: w.conf:2: a control character is in the way\n"},
 };
 
@@ -220,12 +254,16 @@ static const struct {
 	{"store", "max", "1000001", "0 to 1000000"},
 	{"store", "resume-timeout", "30s", "0 to 86400"},
 	{"store", "resume-timeout", "-1", "0 to 86400"},
-	{"limits", "connections", "4k", "a number or unlimited"},
-	{"limits", "leases", "+1", "a number or unlimited"},
-	{"limits", "leases", "18446744073709551616", "a number or unlimited"},
+	{"limits", "connections", "4k", "a number, auto or unlimited"},
+	{"limits", "leases", "+1", "a number, auto or unlimited"},
+	{"limits", "descriptors", "half", "a number, auto or unlimited"},
+	{"limits", "leases", "18446744073709551616", "a number, auto or unlimited"},
 	{"limits", "bytes", "-1", "bytes, a number with K, M, G or T, or unlimited"},
 	{"limits", "bytes", "1e9", "bytes, a number with K, M, G or T, or unlimited"},
 	{"limits", "bytes", "", "bytes, a number with K, M, G or T, or unlimited"},
+	{"limits", "held", "half", "bytes, a number with K, M, G or T, auto, or unlimited"},
+	{"limits:4001", "held", "-1", "bytes, a number with K, M, G or T, auto, or unlimited"},
+	{"limits", "over", "yes", "keep or kill"},
 	{"limits:4001", "bytes", "auto", "bytes, a number with K, M, G or T, or unlimited"},
 	{"defaults", "mode", "0667", "octal digits up to 0666"},
 	{"defaults", "keep", "0", "1 to 32"},
@@ -251,15 +289,17 @@ static void a_bad_value_is_told_with_what_is_allowed(void **state)
 
 static void the_bounds_themselves_are_taken(void **state)
 {
-	struct config c = must_parse("[store]\nmax = 1000000\nresume-timeout = 86400\n"
-				     "[server]\nsocket-mode = 0777\nsocket =\n"
-				     "[limits]\nbytes = 0\nleases = 0\nversions = unlimited\n"
-				     "[defaults]\nmode = 0666\nkeep = 1\n");
+	struct config c = must_parse(
+		"[store]\nmax = 1000000\nresume-timeout = 86400\n"
+		"[server]\nsocket-mode = 0777\nsocket =\n"
+		"[limits]\nbytes = 0\nleases = 0\nversions = unlimited\nbuffers = auto\n"
+		"[defaults]\nmode = 0666\nkeep = 1\n");
 
 	(void)state;
 	assert_int_equal(c.store_max, 1000000);
 	assert_int_equal(c.limits[QUOTA_BYTES], 0);
 	assert_true(c.limits[QUOTA_VERSIONS] == UINT64_MAX);
+	assert_true(c.limits[QUOTA_BUFFERS] == QUOTA_AUTO);
 	assert_int_equal(c.keep, 1);
 }
 
@@ -301,6 +341,40 @@ static void a_line_is_taken_whole_or_refused(void **state)
 	c = must_parse(text);
 	assert_int_equal(c.overrides[0].uid, 1);
 	config_deinit(&c);
+}
+
+static void a_pattern_is_as_long_as_a_name(void **state)
+{
+	char text[256];
+	struct config c;
+
+	(void)state;
+	for (int length = 127; length <= 128; length++) {
+		(void)snprintf(text, sizeof(text), "[names]\n%0*d* = root\n", length - 1, 0);
+		assert_int_equal(parse(text, &c), length == 127 ? 0 : -EINVAL);
+		if (length == 127)
+			config_deinit(&c);
+	}
+	assert_non_null(strstr(said, "is too long: names of buffers have at most 127 bytes"));
+}
+
+static void there_are_as_many_patterns_as_allowed(void **state)
+{
+	const size_t size = 65536;
+	char *text = calloc(1, size);
+	struct config c;
+	size_t n;
+
+	(void)state;
+	assert_non_null(text);
+	n = (size_t)snprintf(text, size, "[names]\n");
+	for (int i = 0; i < 1024; i++)
+		n += (size_t)snprintf(text + n, size - n, "m%d = %d\n", i, i);
+	c = must_parse(text);
+	config_deinit(&c);
+	(void)snprintf(text + n, size - n, "more = root\n");
+	must_fail(text, "weightd: w.conf:1026: more than 1024 patterns of names\n");
+	free(text);
 }
 
 static void all_errors_are_told_up_to_twenty(void **state)
@@ -367,7 +441,7 @@ static char *read_file(const char *path)
 
 	if (!f || !text)
 		fail_msg("cannot read %s", path);
-	(void)fread(text, 1, 65535, f);
+	assert_true(fread(text, 1, 65535, f) > 0);
 	(void)fclose(f);
 	return text;
 }
@@ -430,6 +504,20 @@ static void the_man_page_has_every_key_and_its_default(void **state)
 	free(page);
 }
 
+static void the_man_page_and_the_example_show_reserved_names(void **state)
+{
+	char *page = read_file("packaging/man/weightd.conf.5.scd");
+	char *example = read_file("packaging/weightd.conf");
+	char *section = cut(page, "\n# [NAMES]\n", "\n# ");
+
+	(void)state;
+	assert_non_null(strstr(section, "\n*PATTERN* = "));
+	assert_non_null(strstr(example, "\n[names]\n# llama/* = @"));
+	free(section);
+	free(example);
+	free(page);
+}
+
 /* "#key = value" of the example, with the '#' taken away. Returns how many. */
 static unsigned uncomment(char *text)
 {
@@ -471,10 +559,13 @@ int main(void)
 		cmocka_unit_test(the_bounds_themselves_are_taken),
 		cmocka_unit_test(a_path_is_as_long_as_a_socket_takes),
 		cmocka_unit_test(a_line_is_taken_whole_or_refused),
+		cmocka_unit_test(a_pattern_is_as_long_as_a_name),
+		cmocka_unit_test(there_are_as_many_patterns_as_allowed),
 		cmocka_unit_test(all_errors_are_told_up_to_twenty),
 		cmocka_unit_test(what_is_no_text_is_refused),
 		cmocka_unit_test(a_reload_changes_what_can_change),
 		cmocka_unit_test(the_man_page_has_every_key_and_its_default),
+		cmocka_unit_test(the_man_page_and_the_example_show_reserved_names),
 		cmocka_unit_test(the_example_shows_every_key_at_its_default),
 	};
 	struct ini_line line;

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "server/state/quota.h"
+#include "server/state/share.h"
 
 #define ALICE 4001
 #define BOB 4002
@@ -282,7 +283,144 @@ static void a_charge_beyond_the_limit_is_refunded_exactly(void **state)
 	assert_int_equal(count_accounts(), 0);
 }
 
+/* --- Shares --- */
+
+static void the_limit_is_half_of_what_there_is(void **state)
+{
+	(void)state;
+	quota_set_wholes(&quota, 65536, 6000);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_DESCRIPTORS), 3000);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_VERSIONS), 3000);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_BUFFERS), 1500);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_LEASES), 65536);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_SESSIONS), 4096); /* half were 22326 */
+	assert_true(quota_limit(&quota, ALICE, QUOTA_BYTES) == UINT64_MAX);
+	quota_set_wholes(&quota, 65536, 0);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_DESCRIPTORS), 3000); /* without a store */
+	quota_set_wholes(&quota, 65536, 100);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_DESCRIPTORS), 64); /* no less */
+}
+
+static void few_open_files_are_shared_by_what_is_kept_and_by_connections(void **state)
+{
+	(void)state;
+	quota_set_wholes(&quota, 1024, 6000);
+	assert_int_equal(quota.wholes[QUOTA_DESCRIPTORS], 512);
+	assert_int_equal(quota.wholes[QUOTA_SESSIONS], 384);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_DESCRIPTORS), 256);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_SESSIONS), 192);
+	quota_set_wholes(&quota, UINT64_MAX, 1000000);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_DESCRIPTORS), 500000);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_SESSIONS), 4096);
+}
+
+static void an_override_may_be_a_share_too(void **state)
+{
+	const struct quota_override share = {ALICE,
+					     1u << QUOTA_DESCRIPTORS,
+					     {[QUOTA_DESCRIPTORS] = QUOTA_AUTO}};
+
+	(void)state;
+	quota_set_wholes(&quota, 65536, 600);
+	set_overrides(&share, 1);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_DESCRIPTORS), 300);
+	assert_int_equal(quota_limit(&quota, BOB, QUOTA_DESCRIPTORS), 10);
+}
+
+static void shares_add_up_to_no_more_than_the_whole(void **state)
+{
+	static const uint64_t wholes[] = {0, 1, 15, 16, 17, 63, 160, 6000, UINT64_MAX};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wholes) / sizeof(wholes[0]); i++) {
+		uint64_t whole = wholes[i], least = share_least(whole);
+
+		for (unsigned n = 1; n <= SHARE_USERS; n++) {
+			assert_true(share_of(whole, n) <= whole / n);
+			assert_true(share_of(whole, n) >= least);
+		}
+		assert_int_equal(share_of(whole, SHARE_USERS + 1), least);
+		assert_true(share_of(whole, 0) == whole);
+		assert_true(share_open_to(whole, true, UINT64_MAX) == whole);
+		assert_true(share_open_to(whole, false, least) == whole - whole / 16);
+		assert_true(share_open_to(whole, false, least + 1) == whole - whole / 16 - whole / 4);
+	}
+	assert_int_equal(share_open_to(6000, false, 375), 5625);
+	assert_int_equal(share_open_to(6000, false, 376), 4125);
+	assert_int_equal(share_of(6000, 3), 2000);
+}
+
+static void the_rest_is_for_users_with_little_and_then_for_administrators(void **state)
+{
+	struct charge alice, bob, carol, root, more = {0};
+
+	(void)state;
+	alice = bob = carol = root = (struct charge){0};
+	quota.limits[QUOTA_LEASES] = UINT64_MAX;
+	quota.wholes[QUOTA_LEASES] = 160; /* 110 for all, 40 for those with at most 10, 10 for root */
+	assert_int_equal(quota_charge_shared(&quota, ALICE, false, QUOTA_LEASES, 111, &alice),
+			 QUOTA_RESERVED);
+	assert_int_equal(count_accounts(), 0);
+	assert_int_equal(quota_charge_shared(&quota, ALICE, false, QUOTA_LEASES, 110, &alice), 0);
+	assert_int_equal(quota_charge_shared(&quota, BOB, false, QUOTA_LEASES, 11, &bob),
+			 QUOTA_RESERVED);
+	assert_int_equal(quota_charge_shared(&quota, BOB, false, QUOTA_LEASES, 10, &bob), 0);
+	assert_int_equal(quota_charge_shared(&quota, BOB, false, QUOTA_LEASES, 1, &more),
+			 QUOTA_RESERVED);
+	/* An administrator with much leaves nothing to users with little, if it may. */
+	assert_int_equal(quota_charge_shared(&quota, CAROL, true, QUOTA_LEASES, 40, &carol), 0);
+	assert_int_equal(quota_charge_shared(&quota, 0, false, QUOTA_LEASES, 1, &root),
+			 QUOTA_RESERVED);
+	assert_int_equal(quota_charge_shared(&quota, 0, true, QUOTA_LEASES, 1, &root),
+			 QUOTA_RESERVED);
+	quota_refund(&bob);
+	assert_int_equal(quota_charge_shared(&quota, 0, true, QUOTA_LEASES, 10, &root), 0);
+	assert_int_equal(quota.used[QUOTA_LEASES], 160);
+	assert_int_equal(quota_n_users(&quota, QUOTA_LEASES), 3);
+	quota.limits[QUOTA_LEASES] = 5; /* checked first */
+	assert_int_equal(quota_charge_shared(&quota, BOB, false, QUOTA_LEASES, 6, &bob),
+			 QUOTA_EXCEEDED);
+	quota_refund(&alice);
+	quota_refund(&carol);
+	quota_refund(&root);
+	assert_int_equal(quota.used[QUOTA_LEASES], 0);
+	assert_int_equal(quota_n_users(&quota, QUOTA_LEASES), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+static void a_charge_moves_to_another_user_and_kind_beyond_the_limit(void **state)
+{
+	struct charge c, none = {0};
+
+	(void)state;
+	quota.limits[QUOTA_HELD] = 5;
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 10, &c), 0);
+	assert_int_equal(quota_move(&quota, BOB, QUOTA_HELD, &c), 0);
+	assert_int_equal(quota_used(&quota, ALICE, QUOTA_BYTES), 0);
+	assert_int_equal(quota_used(&quota, BOB, QUOTA_HELD), 10);
+	assert_int_equal(quota_left(&quota, BOB, QUOTA_HELD), 0);
+	assert_int_equal(count_accounts(), 1);
+	assert_int_equal(quota_move(&quota, ALICE, QUOTA_BYTES, &c), 0);
+	assert_int_equal(quota_used(&quota, ALICE, QUOTA_BYTES), 10);
+	assert_int_equal(quota_move(&quota, BOB, QUOTA_HELD, &none), 0);
+	assert_int_equal(quota_used(&quota, BOB, QUOTA_HELD), 0);
+	quota_refund(&c);
+	assert_int_equal(count_accounts(), 0);
+}
+
+static void the_limit_of_held_memory_is_a_quarter_of_what_there_is(void **state)
+{
+	const struct quota_override own = {BOB, 1u << QUOTA_HELD, {[QUOTA_HELD] = 7}};
+
+	(void)state;
+	assert_true(quota_limit(&quota, ALICE, QUOTA_HELD) > UINT64_MAX / 5);
+	quota_set_memory(&quota, 4000);
+	set_overrides(&own, 1);
+	quota.limits[QUOTA_HELD] = QUOTA_AUTO;
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_HELD), 1000);
+	assert_int_equal(quota_limit(&quota, BOB, QUOTA_HELD), 7);
+}
 
 int main(void)
 {
@@ -301,6 +439,13 @@ int main(void)
 		TEST(new_limits_hold_at_once_and_take_nothing_away),
 		TEST(what_must_not_be_lost_is_charged_beyond_the_limit),
 		TEST(a_charge_beyond_the_limit_is_refunded_exactly),
+		TEST(a_charge_moves_to_another_user_and_kind_beyond_the_limit),
+		TEST(the_limit_of_held_memory_is_a_quarter_of_what_there_is),
+		TEST(the_limit_is_half_of_what_there_is),
+		TEST(few_open_files_are_shared_by_what_is_kept_and_by_connections),
+		TEST(an_override_may_be_a_share_too),
+		TEST(shares_add_up_to_no_more_than_the_whole),
+		TEST(the_rest_is_for_users_with_little_and_then_for_administrators),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,7 @@ struct setup {
 	uint32_t staleness, n_copies;
 	uint64_t length; /* of the large tensor */
 	uint32_t n_ranks; /* of the mesh; 0: N_RANKS */
+	uint32_t n_nodes;
 };
 
 static struct weightd_plan *plan_make(const struct setup *setup)
@@ -62,6 +63,7 @@ static struct weightd_plan *plan_make(const struct setup *setup)
 		.form = setup->form,
 		.staleness = setup->staleness,
 		.n_copies = setup->n_copies,
+		.n_nodes = setup->n_nodes,
 	};
 	struct weightd_mesh *mesh;
 	struct weightd_plan *plan;
@@ -77,7 +79,7 @@ static struct weightd_plan *plan_make(const struct setup *setup)
 static void open_all(const struct weightd_plan *plan, struct arena *ret)
 {
 	for (uint32_t i = 0; i < N_RANKS; i++)
-		if (arena_open(NULL, plan, TRAIN_JOB_TOKEN, i, &ret[i]) < 0)
+		if (arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, i, &ret[i]) < 0)
 			fail_msg("%s", weightd_train_error());
 }
 
@@ -131,12 +133,12 @@ static bool is_writable(const void *address)
 }
 
 static const struct setup setups[] = {
-	{"shared", WEIGHTD_STEP_FUSED, 0, 1, 0, 0},
-	{"shared", WEIGHTD_STEP_FUSED, 2, 2, 0, 0},
-	{"shared", WEIGHTD_STEP_TWO_PHASE, 0, 1, 0, 0},
-	{"zero1", WEIGHTD_STEP_FUSED, 0, 0, 0, 0},
-	{"zero1", WEIGHTD_STEP_TWO_PHASE, 0, 0, 0, 0},
-	{"replicated", WEIGHTD_STEP_TWO_PHASE, 0, 0, 0, 0},
+	{"shared", WEIGHTD_STEP_FUSED, 0, 1, 0, 0, 0},
+	{"shared", WEIGHTD_STEP_FUSED, 2, 2, 0, 0, 0},
+	{"shared", WEIGHTD_STEP_TWO_PHASE, 0, 1, 0, 0, 0},
+	{"zero1", WEIGHTD_STEP_FUSED, 0, 0, 0, 0, 0},
+	{"zero1", WEIGHTD_STEP_TWO_PHASE, 0, 0, 0, 0, 0},
+	{"replicated", WEIGHTD_STEP_TWO_PHASE, 0, 0, 0, 0, 0},
 };
 
 /* --- Mappings ----------------------------------------------------------------------------------- */
@@ -239,10 +241,56 @@ static void ranks_map_the_same_memory(void **state)
 	}
 }
 
+static const struct setup two_nodes = {
+	.strategy = "shared", .n_copies = 1, .n_ranks = 2 * N_RANKS, .n_nodes = 2};
+
+/* The moments of all ranks of a node are together; RECEIVED is that of all of them. */
+static void ranks_of_nodes_map_their_places(void **state)
+{
+	struct weightd_plan *plan = plan_make(&two_nodes);
+	struct arena arenas[N_RANKS];
+	const float *all;
+
+	(void)state;
+	train_job_start(N_RANKS);
+	for (uint32_t i = 0; i < N_RANKS; i++)
+		assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 1, i, &arenas[i]), 0);
+	assert_int_equal(plan_part(plan, WEIGHTD_KIND_MOMENTS)->used, 2 * plan->n_state * 4);
+	assert_true(plan->n_state <= plan->n_elements / 2 + N_RANKS * PLAN_CUT);
+	all = arena_map_all(&arenas[0], WEIGHTD_KIND_MOMENTS, 0);
+	for (uint32_t rank = 0; rank < N_RANKS; rank++) {
+		const struct arena *a = &arenas[rank];
+		struct plan_interval places = plan_places(a->updates);
+
+		assert_ptr_equal(a->updates->pieces, plan_pieces(plan, 1, rank)->pieces);
+		assert_true(!rank || places.begin >= plan_places(arenas[rank - 1].updates).end);
+		for (uint32_t i = 0; i < plan->n_moments; i++) {
+			a->moments[i][0] = (float)(10 * rank + i + 1);
+			a->moments[i][places.end - places.begin - 1] = (float)(10 * rank + i + 2);
+			assert_true(all[i * plan->n_state + places.begin] ==
+				    (float)(10 * rank + i + 1));
+			assert_true(all[i * plan->n_state + places.end - 1] ==
+				    (float)(10 * rank + i + 2));
+		}
+		for (uint32_t node = 0; node < plan->n_nodes; node++)
+			a->received[node][places.begin] = (float)(10 * rank + node + 1);
+		*(float *)arena_element(a, WEIGHTD_KIND_PARAM, a->updated.begin + 3) = 7;
+		assert_true(floats(a->param)[a->updated.begin + 3] == 7);
+	}
+	for (uint32_t rank = 0; rank < N_RANKS; rank++)
+		for (uint32_t node = 0; node < plan->n_nodes; node++)
+			assert_true(
+				arenas[0].received[node][plan_places(arenas[rank].updates).begin] ==
+				(float)(10 * rank + node + 1));
+	close_all(arenas);
+	train_job_stop();
+	weightd_plan_free(plan);
+}
+
 /* Otherwise the kernel maps a huge page in small ones. */
 static void large_mappings_allow_huge_pages(void **state)
 {
-	const struct setup setup = {"zero1", WEIGHTD_STEP_FUSED, 0, 0, 3 * MIB + 5, 0};
+	const struct setup setup = {"zero1", WEIGHTD_STEP_FUSED, 0, 0, 3 * MIB + 5, 0, 0};
 	struct weightd_plan *plan = plan_make(&setup);
 	uint64_t stride = plan_part(plan, WEIGHTD_KIND_PARAM)->stride;
 	struct arena arenas[N_RANKS];
@@ -347,15 +395,15 @@ static void assert_refused(const struct weightd_plan *plan, uint32_t rank, int e
 {
 	struct arena a;
 
-	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, rank, &a), error);
+	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, rank, &a), error);
 	if (!strstr(weightd_train_error(), sentence))
 		fail_msg("'%s' is not in '%s'", sentence, weightd_train_error());
 }
 
 static void ranks_that_do_not_fit_are_refused(void **state)
 {
-	const struct setup longer = {"shared", WEIGHTD_STEP_FUSED, 0, 1, 10008, 0};
-	const struct setup wider = {"shared", WEIGHTD_STEP_FUSED, 0, 1, 0, N_RANKS + 1};
+	const struct setup longer = {"shared", WEIGHTD_STEP_FUSED, 0, 1, 10008, 0, 0};
+	const struct setup wider = {"shared", WEIGHTD_STEP_FUSED, 0, 1, 0, N_RANKS + 1, 0};
 	struct weightd_plan *plan = plan_make(&setups[0]), *other = plan_make(&longer),
 			    *mesh = plan_make(&wider);
 	struct arena a;
@@ -365,7 +413,7 @@ static void ranks_that_do_not_fit_are_refused(void **state)
 	assert_refused(mesh, 0, -EPROTOTYPE, "the job has 3 ranks, the mesh of the plan has 4");
 	assert_int_equal(train_job->n_parts, 0); /* and has nothing of the wrong rank */
 	assert_refused(plan, N_RANKS, -EINVAL, "there is no rank 3");
-	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, &a), 0);
+	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, 0, &a), 0);
 	assert_refused(other, 1, -EPROTOTYPE, "'large'");
 	arena_head(&a)->abi++;
 	assert_refused(plan, 1, -EPROTOTYPE, "of another release of weightd-train");
@@ -384,14 +432,33 @@ static void a_head_that_is_half_written_is_written_again(void **state)
 
 	(void)state;
 	train_job_start(N_RANKS);
-	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, &a), 0);
+	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, 0, &a), 0);
 	assert_int_equal(arena_head(&a)->magic, CONTROL_MAGIC);
 	arena_head(&a)->magic = 0;
 	arena_head(&a)->n_ranks = 0;
 	arena_close(&a);
-	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 1, &a), 0);
+	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 0, 1, &a), 0);
 	assert_int_equal(arena_head(&a)->magic, CONTROL_MAGIC);
 	assert_int_equal(arena_head(&a)->n_ranks, N_RANKS);
+	arena_close(&a);
+	train_job_stop();
+	weightd_plan_free(plan);
+}
+
+/* Ranks of two nodes that open a new job at the same time: the second one sees no head either. */
+static void a_job_has_the_node_that_came_first(void **state)
+{
+	struct weightd_plan *plan = plan_make(&two_nodes);
+	struct arena a;
+
+	(void)state;
+	train_job_start(N_RANKS);
+	assert_int_equal(arena_open(NULL, plan, TRAIN_JOB_TOKEN, 1, 0, &a), 0);
+	assert_refused(plan, 1, -EINVAL,
+		       "is that of node 1, and rank 1 was started as one of node 0");
+	arena_head(&a)->magic = 0;
+	assert_refused(plan, 1, -EINVAL,
+		       "is that of node 1, and rank 1 was started as one of node 0");
 	arena_close(&a);
 	train_job_stop();
 	weightd_plan_free(plan);
@@ -401,12 +468,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranks_map_the_same_memory),
+		cmocka_unit_test(ranks_of_nodes_map_their_places),
 		cmocka_unit_test(large_mappings_allow_huge_pages),
 		cmocka_unit_test(a_borrowed_arena_is_that_of_the_dead_rank),
 		cmocka_unit_test(the_first_fill_writes_all_of_a_copy),
 		cmocka_unit_test(a_forked_child_reads_parameters_and_writes_nothing),
 		cmocka_unit_test(ranks_that_do_not_fit_are_refused),
 		cmocka_unit_test(a_head_that_is_half_written_is_written_again),
+		cmocka_unit_test(a_job_has_the_node_that_came_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

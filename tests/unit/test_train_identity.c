@@ -177,6 +177,45 @@ static void each_instruction_set_of_this_machine_is_accepted(void **state)
 	assert_string_equal(kernels_at(n - 1)->isa, "portable");
 }
 
+/* --- Nodes -------------------------------------------------------------------------------------------- */
+
+static void expect_node(uint32_t node)
+{
+	uint32_t found = UINT32_MAX;
+
+	assert_int_equal(identity_node(NULL, 4, &found), 0);
+	assert_int_equal(found, node);
+}
+
+static void the_node_is_that_of_the_launcher(void **state)
+{
+	struct weightd_nodes given = {.size = sizeof(given), .node = 2};
+	uint32_t node;
+
+	(void)state;
+	assert_int_equal(identity_node(NULL, 4, &node), -EINVAL);
+	assert_non_null(strstr(weightd_train_error(), "$GROUP_RANK is not set"));
+	setenv("SLURM_NODEID", "3", 1);
+	expect_node(3);
+	setenv("OMPI_COMM_WORLD_RANK", "5", 1);
+	setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4", 1);
+	expect_node(1);
+	setenv("GROUP_RANK", "0", 1);
+	expect_node(0);
+	assert_int_equal(identity_node(&given, 4, &node), 0);
+	assert_int_equal(node, 2);
+	setenv("GROUP_RANK", "4", 1);
+	assert_int_equal(identity_node(NULL, 4, &node), -EINVAL);
+	assert_non_null(strstr(weightd_train_error(), "there is no node 4"));
+	setenv("GROUP_RANK", "first", 1);
+	assert_int_equal(identity_node(NULL, 4, &node), -EINVAL);
+	assert_non_null(strstr(weightd_train_error(), "$GROUP_RANK is 'first'"));
+	unsetenv("GROUP_RANK");
+	unsetenv("SLURM_NODEID");
+	unsetenv("OMPI_COMM_WORLD_RANK");
+	unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -186,6 +225,7 @@ int main(void)
 		TEST(a_token_of_another_user_is_refused),
 		TEST(a_token_must_be_in_a_regular_file),
 		TEST(a_file_without_a_token_is_refused),
+		TEST(the_node_is_that_of_the_launcher),
 		TEST(an_instruction_set_of_another_machine_is_refused),
 		TEST(each_instruction_set_of_this_machine_is_accepted),
 	};

@@ -30,6 +30,8 @@ struct scene {
 	struct weightd_group groups[N_GROUPS];
 	struct plan_run runs[3];
 	struct arena arena;
+	struct plan_piece piece;
+	struct plan_pieces updates;
 	void *params[N_COPIES];
 	float *grads[2];
 	struct journal_step step;
@@ -100,7 +102,10 @@ static void scene_init_typed(struct scene *s, enum weightd_dtype dtype,
 		.layout = control_layout(p),
 		.params = s->params,
 		.updated = {32, 32 + n_elements},
+		.updates = &s->updates,
 	};
+	s->piece = (struct plan_piece){.interval = s->arena.updated, .at = s->arena.updated.begin};
+	s->updates = (struct plan_pieces){.pieces = &s->piece, .n = 1, .n_elements = n_elements};
 	s->arena.journal = memory_new(s->arena.layout.size);
 	s->size = n_elements * plan_element_size(p, WEIGHTD_KIND_PARAM);
 	s->values_size = s->size * N_COPIES + range * (n_moments + plan_has_master(p));
@@ -171,7 +176,7 @@ static void scene_train(struct scene *s, uint64_t n_steps, const struct kernels 
 			word_set(&words->grad, step);
 		}
 		optimizer_begin(&s->step, &s->plan, lr, step);
-		optimizer_weigh(&s->step, (double[]){1, 3}, 2);
+		optimizer_weigh(&s->step, (double[]){1, 3}, 2, 0, 2);
 		for (uint32_t i = 0; i < 2; i++)
 			s->step.grads[i] = s->grads[i];
 		if (kernels)
@@ -366,6 +371,25 @@ static void test_without_journal_the_values_differ(void **state)
 	scene_deinit(&killed);
 }
 
+static void test_an_update_that_is_done_is_not_done_again(void **state)
+{
+	struct scene once, twice;
+
+	(void)state;
+	for (int without_journal = 0; without_journal < 2; without_journal++) {
+		scene_init(&once, WEIGHTD_ADAMW, 2, 2 * PLAN_BLOCK + 96, without_journal);
+		scene_init(&twice, WEIGHTD_ADAMW, 2, 2 * PLAN_BLOCK + 96, without_journal);
+		scene_train(&once, 3, NULL);
+		scene_train(&twice, 3, NULL);
+		/* Not committed: an exchange of several nodes failed behind it. */
+		word_set(&arena_rank(&twice.arena, 0)->param, 2);
+		scene_train(&twice, 3, NULL);
+		assert_memory_equal(once.values, twice.values, once.values_size);
+		scene_deinit(&once);
+		scene_deinit(&twice);
+	}
+}
+
 static void test_journal_changes_no_bits(void **state)
 {
 	static const enum weightd_dtype dtypes[] = {WEIGHTD_F32, WEIGHTD_BF16, WEIGHTD_F16};
@@ -413,20 +437,27 @@ static void test_copies_are_equal(void **state)
 	scene_deinit(&s);
 }
 
+static uint64_t places_left(const struct scene *s, uint64_t step)
+{
+	struct plan_interval rest = journal_rest(&s->arena, 0, step);
+
+	return rest.end - rest.begin;
+}
+
 static void test_empty_range_moves_the_word(void **state)
 {
 	struct scene s;
 
 	(void)state;
 	scene_init(&s, WEIGHTD_ADAMW, 2, PLAN_BLOCK, false);
-	s.arena.updated.end = s.arena.updated.begin;
+	s.arena.updated.end = s.piece.interval.end = s.arena.updated.begin;
 	scene_train(&s, 2, NULL);
 	assert_int_equal(control_journal_step(word_get(&arena_rank(&s.arena, 0)->journal)), 2);
-	assert_int_equal(journal_left(&s.arena, 0, 2), 0);
+	assert_int_equal(places_left(&s, 2), 0);
 	scene_deinit(&s);
 }
 
-static void test_left_counts_what_was_not_done(void **state)
+static void test_rest_is_what_was_not_done(void **state)
 {
 	struct scene s;
 	struct control_word *word;
@@ -435,11 +466,11 @@ static void test_left_counts_what_was_not_done(void **state)
 	scene_init(&s, WEIGHTD_ADAMW, 2, 3 * PLAN_BLOCK + 32, false);
 	word = &arena_rank(&s.arena, 0)->journal;
 	word_set(word, control_journal(4, 4, 0));
-	assert_int_equal(journal_left(&s.arena, 0, 5), 3 * PLAN_BLOCK + 32);
+	assert_int_equal(places_left(&s, 5), 3 * PLAN_BLOCK + 32);
 	word_set(word, control_journal(5, 1, CONTROL_LOGGED));
-	assert_int_equal(journal_left(&s.arena, 0, 5), 2 * PLAN_BLOCK + 32);
+	assert_int_equal(places_left(&s, 5), 2 * PLAN_BLOCK + 32);
 	word_set(word, control_journal(5, 4, 0));
-	assert_int_equal(journal_left(&s.arena, 0, 5), 0);
+	assert_int_equal(places_left(&s, 5), 0);
 	scene_deinit(&s);
 }
 
@@ -450,10 +481,10 @@ static void test_equal_weights_are_the_mean(void **state)
 	struct journal_step s = {0};
 
 	(void)state;
-	optimizer_weigh(&s, (double[]){0, 0, 0}, 3);
+	optimizer_weigh(&s, (double[]){0, 0, 0}, 3, 0, 3);
 	assert_false(s.is_weighted);
 	assert_true(s.scale == 1 / 3.f);
-	optimizer_weigh(&s, (double[]){5, 5}, 2);
+	optimizer_weigh(&s, (double[]){5, 5}, 2, 0, 2);
 	assert_false(s.is_weighted);
 	assert_true(s.scale == 0.5f);
 }
@@ -463,7 +494,7 @@ static void test_weights_are_parts_of_their_sum(void **state)
 	struct journal_step s = {0};
 
 	(void)state;
-	optimizer_weigh(&s, (double[]){3, 0, 7}, 3);
+	optimizer_weigh(&s, (double[]){3, 0, 7}, 3, 0, 3);
 	assert_true(s.is_weighted);
 	assert_true(s.scale == 1);
 	assert_true(s.weights[0] == (float)(3 / 10.) && s.weights[1] == 0 &&
@@ -478,11 +509,12 @@ int main(void)
 		cmocka_unit_test(test_each_call_may_be_the_last_of_sgd),
 		cmocka_unit_test(test_each_call_may_be_the_last_of_16_bits),
 		cmocka_unit_test(test_without_journal_the_values_differ),
+		cmocka_unit_test(test_an_update_that_is_done_is_not_done_again),
 		cmocka_unit_test(test_journal_changes_no_bits),
 		cmocka_unit_test(test_params_of_16_bits_are_the_rounded_originals),
 		cmocka_unit_test(test_copies_are_equal),
 		cmocka_unit_test(test_empty_range_moves_the_word),
-		cmocka_unit_test(test_left_counts_what_was_not_done),
+		cmocka_unit_test(test_rest_is_what_was_not_done),
 		cmocka_unit_test(test_equal_weights_are_the_mean),
 		cmocka_unit_test(test_weights_are_parts_of_their_sum),
 	};

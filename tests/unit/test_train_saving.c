@@ -8,8 +8,7 @@
 
 #include <cmocka.h>
 
-#include <ftw.h>
-
+#include "tests/unit/train_folder.h"
 #include "tests/unit/train_ranks.h"
 
 #define SAVED 9 /* the step whose checkpoint is loaded; some step before it was skipped */
@@ -19,6 +18,7 @@ struct run {
 	const char *save, *load; /* folders; NULL: not */
 	uint32_t n_saved; /* ranks that saved what is loaded */
 	bool is_late; /* loads after weightd_train_begin() */
+	bool waits; /* for a save before the next step */
 	uint64_t until; /* the last step */
 };
 
@@ -31,9 +31,17 @@ static const struct setup types[] = {
 	{.init_scale = 100, .overflow_step = 8},
 };
 
+static const struct setup pool_rows[] = {
+	{.strategy = "zero2", .form = WEIGHTD_STEP_TWO_PHASE},
+	{.strategy = "zero3", .form = WEIGHTD_STEP_TWO_PHASE},
+};
+#define ZERO2 ARRAY_LEN(rows)
+#define N_ROWS (ARRAY_LEN(rows) + ARRAY_LEN(pool_rows))
+
 static struct setup setup_of(size_t row, size_t type, uint32_t n_ranks)
 {
-	struct setup setup = rows[row % ARRAY_LEN(rows)];
+	size_t i = row % N_ROWS;
+	struct setup setup = i < ZERO2 ? rows[i] : pool_rows[i - ZERO2];
 
 	if (types[type].init_scale > 0 && setup.form == WEIGHTD_STEP_FUSED)
 		setup.form = WEIGHTD_STEP_TWO_PHASE;
@@ -44,32 +52,6 @@ static struct setup setup_of(size_t row, size_t type, uint32_t n_ranks)
 	setup.overflow_step = types[type].overflow_step;
 	setup.nan_step = types[type].nan_step;
 	return setup;
-}
-
-/* --- Folders ----------------------------------------------------------------------------------------- */
-
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *place)
-{
-	(void)st;
-	(void)type;
-	(void)place;
-	return remove(path);
-}
-
-static char folder[64];
-
-static int folder_make(void **state)
-{
-	(void)state;
-	(void)snprintf(folder, sizeof(folder), "%s/weightd-saving-XXXXXX",
-		       access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-	return mkdtemp(folder) ? 0 : -1;
-}
-
-static int folder_remove(void **state)
-{
-	(void)state;
-	return nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* --- A rank ------------------------------------------------------------------------------------------ */
@@ -169,7 +151,7 @@ static int expect(int r, int wanted, const char *sentence)
 static void test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy(void **state)
 {
 	(void)state;
-	for (size_t row = 0; row < ARRAY_LEN(rows); row++) {
+	for (size_t row = 0; row < N_ROWS; row++) {
 		size_t type = row % ARRAY_LEN(types);
 		struct run save = {.setup = setup_of(row, type, 3), .save = folder, .until = N_STEPS};
 		struct run load = {.setup = setup_of(row + 3, type, 3),
@@ -394,10 +376,13 @@ static int passed_main(uint32_t rank, void *data)
 	(void)alarm(20);
 	assert(rank_step(&run->setup, t) == 0);
 	assert(skips || weightd_train_save(t, run->save, NULL) == 0);
-	assert(rank_step(&run->setup, t) == 0);
+	if (!run->waits)
+		assert(rank_step(&run->setup, t) == 0);
 	if (!skips)
 		wrong = expect(weightd_train_save_wait(t), -EINVAL,
 			       "took step 2 without saving step 1");
+	if (run->waits)
+		assert(rank_step(&run->setup, t) == 0);
 	if (weightd_train_save(t, run->save, NULL) < 0 || weightd_train_save_wait(t) < 0)
 		return rank_fail("save", 0);
 	return wrong || weightd_train_close(t) < 0;
@@ -406,11 +391,13 @@ static int passed_main(uint32_t rank, void *data)
 static void test_a_rank_that_skips_a_save_ends_it_for_the_others(void **state)
 {
 	(void)state;
-	for (uint32_t skips = 0; skips < 2; skips++) {
-		struct run run = {.setup = setup_of(0, 0, 2), .save = folder};
+	for (uint32_t i = 0; i < 8; i++) {
+		struct run run = {.setup = setup_of(i / 4 ? ZERO2 : 0, 0, 2),
+				  .save = folder,
+				  .waits = i / 2 % 2};
 		pid_t pids[2];
 
-		run.setup.stop_rank = skips;
+		run.setup.stop_rank = i % 2;
 		train_job_start(2);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			pids[rank] = train_job_fork(passed_main, rank, &run);

@@ -33,7 +33,7 @@ struct scene {
 	struct control_status *status;
 };
 
-static struct weightd_plan *plan_make(void)
+static struct weightd_plan *plan_make(uint32_t n_nodes)
 {
 	static const uint64_t shape[] = {24, 16};
 	const struct weightd_train_tensor tensor = {.size = sizeof(tensor),
@@ -43,13 +43,14 @@ static struct weightd_plan *plan_make(void)
 						    .dtype = WEIGHTD_F32,
 						    .role = WEIGHTD_PARAM};
 	const struct weightd_group group = {.size = sizeof(group), .eps = 1e-8};
-	const struct weightd_mesh_dim dim = {"dp", N_RANKS};
+	const struct weightd_mesh_dim dim = {"dp", N_RANKS * n_nodes};
 	struct weightd_plan_options options = {.size = sizeof(options),
 					       .strategy = "shared",
 					       .optimizer = WEIGHTD_ADAMW,
 					       .groups = &group,
 					       .n_groups = 1,
-					       .n_copies = 1};
+					       .n_copies = 1,
+					       .n_nodes = n_nodes};
 	struct weightd_mesh *mesh;
 	struct weightd_plan *plan;
 
@@ -60,12 +61,12 @@ static struct weightd_plan *plan_make(void)
 	return plan;
 }
 
-static int scene_new(void **state)
+static int scene_make(void **state, uint32_t n_nodes)
 {
 	struct scene *s = calloc(1, sizeof(*s));
 	struct control_layout layout;
 
-	s->plan = plan_make();
+	s->plan = plan_make(n_nodes);
 	s->size = rank_status_size(s->plan);
 	s->words = aligned_alloc(64, s->size);
 	memset(s->words, 0, s->size);
@@ -78,6 +79,22 @@ static int scene_new(void **state)
 	s->head->n_ranks = N_RANKS;
 	*state = s;
 	return 0;
+}
+
+static int scene_new(void **state)
+{
+	return scene_make(state, 1);
+}
+
+/* The copy is of the second one of two nodes. */
+static int nodes_new(void **state)
+{
+	struct scene *s;
+	int r = scene_make(state, 2);
+
+	s = *state;
+	s->head->node = 2;
+	return r;
 }
 
 static int scene_free(void **state)
@@ -126,6 +143,8 @@ static void a_rank_shows_its_phase_and_whom_it_waits_for(void **state)
 	assert_int_equal(seen.waits_for, 2);
 	assert_string_equal(seen.what, "parameters");
 	assert_true(seen.since_s >= 0 && seen.since_s < 60);
+	assert_int_equal(status_wait(&rank.main, CONTROL_UNITS, 0), CONTROL_WAITING);
+	assert_string_equal(read_now(s, 1).what, "units");
 	status_enter(&rank.main, CONTROL_DONE);
 	assert_int_equal(read_at(s, 1, 0, num_now_ns()).phase, WEIGHTD_RANK_DONE);
 	assert_int_equal(read_now(s, 0).phase,
@@ -269,6 +288,35 @@ static void the_beginning_of_a_phase_fits_beside_the_rest(void **state)
 	}
 }
 
+/* --- Nodes -------------------------------------------------------------------------------------- */
+
+static void a_rank_that_waits_for_a_node_names_it(void **state)
+{
+	struct scene *s = *state;
+	struct weightd_rank_status seen;
+	struct status rank;
+
+	status_init(&rank, &s->status[2]);
+	(void)status_wait(&rank.main, CONTROL_NODES, 0);
+	s->ranks[2].traffic_sent = 4711;
+	seen = read_now(s, 2);
+	assert_int_equal(seen.phase, WEIGHTD_RANK_WAITING);
+	assert_int_equal(seen.waits_for, 0);
+	assert_string_equal(seen.what, "nodes");
+	assert_int_equal(seen.sent, 4711);
+	assert_int_equal(seen.rank, 2);
+	assert_int_equal(seen.mesh_rank, N_RANKS + 2);
+	/* There are more ranks than nodes. */
+	(void)status_wait(&rank.main, CONTROL_NODES, 2);
+	assert_int_equal(read_now(s, 2).waits_for, UINT32_MAX);
+	(void)status_wait(&rank.main, CONTROL_SUMS, 2);
+	assert_int_equal(read_now(s, 2).waits_for, 2);
+	s->head->node = 3; /* as any process of the user may write */
+	assert_int_equal(read_now(s, 2).mesh_rank, 2);
+	s->head->node = 0; /* nobody has come */
+	assert_int_equal(read_now(s, 2).mesh_rank, 2);
+}
+
 /* --- Any words ---------------------------------------------------------------------------------- */
 
 static void expect_valid(const struct weightd_rank_status *seen, uint32_t rank, int holder)
@@ -354,6 +402,8 @@ int main(void)
 		TEST(waits_of_the_thread_that_sums_are_waits_of_the_rank),
 		TEST(a_wait_ends_in_the_phase_before_it),
 		cmocka_unit_test(the_beginning_of_a_phase_fits_beside_the_rest),
+		cmocka_unit_test_setup_teardown(a_rank_that_waits_for_a_node_names_it, nodes_new,
+						scene_free),
 		TEST(words_of_any_value_are_a_status),
 		TEST(a_rank_that_does_not_exist_is_not_named),
 		TEST(words_of_another_release_are_refused),

@@ -366,10 +366,10 @@ static int wait_for_own_thread(uint32_t rank, void *data)
 	wait_place_init(&p, NULL, rank, 1, &(struct weightd_train_options){.interruptible = true});
 	if (pthread_create(&thread, NULL, publish_late, NULL) != 0)
 		return 1;
-	scene->result = wait_for_thread(&p, &scene->word, 1, "sum gradients");
+	scene->result = wait_for_thread(&p, &scene->word, 1, "sum gradients", NULL, NULL);
 	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
 	scene->woke_ns = num_now_ns();
-	while ((r = wait_for_thread(&p, &scene->word, 1, "sum gradients")) == -EINTR)
+	while ((r = wait_for_thread(&p, &scene->word, 1, "sum gradients", NULL, NULL)) == -EINTR)
 		continue;
 	(void)pthread_join(thread, NULL);
 	return r != 0;
@@ -393,7 +393,7 @@ static int wait_for_own_thread_of_removed(uint32_t rank, void *data)
 
 	(void)data;
 	place_init(&p, job);
-	scene->result = wait_for_thread(&p, &scene->word, 1, "sum gradients");
+	scene->result = wait_for_thread(&p, &scene->word, 1, "sum gradients", NULL, NULL);
 	strncpy(scene->sentence, weightd_train_error(), sizeof(scene->sentence) - 1);
 	weightd_job_free(job);
 	return 0;
@@ -631,6 +631,71 @@ static void ranks_that_start_have_a_deadline_of_their_own(void **state)
 	weightd_job_free(job);
 }
 
+/* Serves until the wait is over, as one does whose peers do not come; or a signal arrives. */
+static bool serve_long(void *data, bool (*is_over)(void *wait), void *wait)
+{
+	unsigned *n = data;
+
+	for (++*n; !is_over(wait);)
+		let_time_pass(WAIT_TICK_MS);
+	return false;
+}
+
+static bool serve_until_signal(void *data, bool (*is_over)(void *wait), void *wait)
+{
+	(void)data;
+	return !is_over(wait);
+}
+
+static void who_serves_others_is_late_all_the_same(void **state)
+{
+	struct weightd_train_options options = {.size = sizeof(options), .deadline_ms = 300};
+	struct wait_place p;
+	unsigned n = 0;
+
+	(void)state;
+	wait_place_init(&p, NULL, 0, 3, &options);
+	p.serve = serve_long;
+	p.serve_data = &n;
+	assert_int_equal(wait_for(&p, &scene->word, 1, &reason), -ETIMEDOUT);
+	assert_int_equal(n, 1);
+	p.serve = serve_until_signal;
+	assert_int_equal(wait_for(&p, &scene->word, 1, &reason), -EINTR);
+	wait_publish(&scene->word, 1);
+	assert_int_equal(wait_for(&p, &scene->word, 1, &reason), 0);
+}
+
+/* The death of another rank ends what it serves, too. */
+static int serve_as_rank_0(uint32_t rank, void *data)
+{
+	struct weightd_job *job = join_rank(rank);
+	struct wait_place p;
+	unsigned n = 0;
+
+	(void)data;
+	place_init(&p, job);
+	p.serve = serve_long;
+	p.serve_data = &n;
+	wait_publish(&scene->back, 1);
+	scene->result = wait_for(&p, &scene->word, 1, &reason);
+	weightd_job_free(job);
+	return n == 0;
+}
+
+static void who_serves_others_notices_deaths(void **state)
+{
+	pid_t other, pid;
+
+	(void)state;
+	scene->on_death = WEIGHTD_DEATH_FAIL;
+	other = start_rank(1);
+	pid = train_job_fork(serve_as_rank_0, 0, NULL);
+	await_true(has_waiter);
+	kill_rank(other);
+	assert_int_equal(train_job_join(pid), 0);
+	assert_int_equal(scene->result, -EOWNERDEAD);
+}
+
 static void a_stopped_waiter_does_not_count_the_time(void **state)
 {
 	(void)state;
@@ -770,6 +835,8 @@ int main(void)
 		TEST(a_word_of_several_writers_never_falls),
 		TEST(signals_do_not_end_a_wait),
 		TEST(a_signal_ends_an_interruptible_wait),
+		TEST(who_serves_others_is_late_all_the_same),
+		TEST(who_serves_others_notices_deaths),
 		TEST(a_signal_ends_a_wait_for_a_thread),
 		TEST(a_removed_job_ends_a_wait_for_a_thread),
 		TEST(another_thread_cancels_a_wait),

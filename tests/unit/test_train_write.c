@@ -9,14 +9,15 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/train_ranks.h"
+#include "tests/unit/train_node_jobs.h"
 
 #define POINTS 5 /* of rank 0 in a write at which it may die; other ranks have one less */
 
 /* A run, and the death of a rank in it. */
 struct scene {
 	struct setup setup;
-	uint32_t victim;
+	bool is_partial; /* the last write is of one tensor alone */
+	uint32_t victim; /* of the mesh */
 	unsigned fatal; /* the point, from 1 on; 0: none */
 	_Atomic unsigned n_points; /* that the victim has reached */
 	_Atomic bool has_died;
@@ -35,8 +36,8 @@ static float value_second(uint64_t i, float shift)
 	return value_first(i) * 0.5f + shift;
 }
 
-/* Writes each tensor; `shift` tells writes apart. */
-static void write_tensors(struct scene *s, struct weightd_train *t, float shift)
+/* Writes each tensor, or the first one; `shift` tells writes apart. */
+static void write_tensors(struct scene *s, struct weightd_train *t, float shift, bool is_partial)
 {
 	const struct weightd_plan *p = weightd_train_plan(t);
 	const float frozen[] = {shift, 1, 2, 3, 4, 5, 6, 7, 8};
@@ -52,7 +53,9 @@ static void write_tensors(struct scene *s, struct weightd_train *t, float shift)
 			assert(weightd_train_write(t, i, values) == 0);
 		free(values);
 		if (i == 0)
-			point_pass(s, 0);
+			point_pass(s, rank_of(t));
+		if (is_partial)
+			return;
 	}
 	assert(weightd_train_write(t, BASE, frozen) == 0);
 }
@@ -80,17 +83,18 @@ static bool values_are(const struct weightd_train *t, float shift)
 	return !memcmp(weightd_train_param(t, BASE), &shift, sizeof(shift));
 }
 
-/* One write. A process that repeats one which is complete writes other values, which must not count. */
-static int write_once(struct scene *s, struct weightd_train *t, float shift, bool is_repeated)
+/* One write. A process that repeats one which is complete, or of another node, writes other values, which must not count. */
+static int write_once(struct scene *s, struct weightd_train *t, float shift, bool is_repeated,
+		      bool is_partial)
 {
-	uint32_t rank = weightd_train_rank(t);
+	uint32_t rank = rank_of(t);
 
 	point_pass(s, rank);
 	if (weightd_train_write_begin(t) < 0)
 		return rank_fail("begin", 0);
 	point_pass(s, rank);
-	if (rank == 0)
-		write_tensors(s, t, is_repeated ? 100 : shift);
+	if (t->arena.rank == 0)
+		write_tensors(s, t, is_repeated || rank ? 100 : shift, is_partial);
 	point_pass(s, rank);
 	if (weightd_train_write_end(t) < 0)
 		return rank_fail("end", 0);
@@ -117,10 +121,12 @@ static int write_main(uint32_t rank, void *data)
 		uint64_t step = weightd_train_step(t);
 
 		if (step == 0 || step == 3) {
-			if (write_once(s, t, (float)step - 7, is_complete(s, rank, step, 1)) ||
-			    write_once(s, t, (float)step, is_complete(s, rank, step, 2)))
+			bool is_partial = s->is_partial && step;
+
+			if (write_once(s, t, (float)step - 7, is_complete(s, rank, step, 1), false) ||
+			    write_once(s, t, (float)step, is_complete(s, rank, step, 2), is_partial))
 				return 1;
-			if (!values_are(t, (float)step))
+			if (!is_partial && !values_are(t, (float)step))
 				return rank_fail("other values", 0);
 		}
 		if (rank_step(&s->setup, t) < 0)
@@ -143,29 +149,32 @@ static struct scene *scene_new(const struct setup *setup)
 	return s;
 }
 
-/* Runs it; the victim is started anew after its death. */
-static struct result scene_run(struct scene *s, uint32_t victim, unsigned fatal)
+static int scene_main(uint32_t rank, void *data)
 {
-	struct result result;
+	const struct scene *s = data;
+
+	return node_run(&s->setup, rank, data, false, write_main);
+}
+
+/* Runs it; the victim is started anew after its death. */
+static struct union_result scene_run(struct scene *s, uint32_t victim, unsigned fatal)
+{
 	pid_t pids[RANKS_MAX];
 
 	s->victim = victim;
 	s->fatal = fatal;
 	s->n_points = 0;
 	s->has_died = false;
-	train_job_start(s->setup.n_ranks);
-	scales_start();
+	nodes_start(&s->setup);
 	for (uint32_t rank = 0; rank < s->setup.n_ranks; rank++)
-		pids[rank] = train_job_fork(write_main, rank, s);
+		pids[rank] = train_job_fork(scene_main, rank, s);
 	if (fatal) {
 		assert_int_equal(train_job_join(pids[victim]), 128 + SIGKILL);
-		pids[victim] = train_job_fork(write_main, victim, s);
+		pids[victim] = train_job_fork(scene_main, victim, s);
 	}
 	for (uint32_t rank = 0; rank < s->setup.n_ranks; rank++)
 		assert_int_equal(train_job_join(pids[rank]), 0);
-	result = result_read(&s->setup);
-	train_job_stop();
-	return result;
+	return nodes_stop(&s->setup);
 }
 
 static const struct setup setups[] = {
@@ -178,34 +187,81 @@ static const struct setup setups[] = {
 	 .init_scale = 1024},
 };
 
+/* Two ranks, on one node or on two: the sums are the same. */
+static const struct setup spread_setups[] = {
+	{.strategy = "shared", .n_ranks = 2, .form = WEIGHTD_STEP_TWO_PHASE},
+	{.strategy = "shared", .n_ranks = 2, .form = WEIGHTD_STEP_TWO_PHASE, .dtype = WEIGHTD_BF16},
+	{.strategy = "replicated", .n_ranks = 2, .form = WEIGHTD_STEP_TWO_PHASE, .dtype = WEIGHTD_BF16},
+};
+
 static void test_all_ranks_see_what_rank_0_writes(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
 		struct scene *s = scene_new(&setups[i]);
-		struct result written = scene_run(s, UINT32_MAX, 0);
+		struct union_result written = scene_run(s, UINT32_MAX, 0);
 
-		result_free(&written);
+		union_free(&written);
 		(void)munmap(s, sizeof(*s));
+	}
+}
+
+static void test_all_nodes_see_what_node_0_writes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(spread_setups); i++) {
+		struct scene *s = scene_new(&spread_setups[i]);
+		struct union_result one, two;
+
+		s->is_partial = true;
+		one = scene_run(s, UINT32_MAX, 0);
+		s->setup.n_nodes = 2;
+		two = scene_run(s, UINT32_MAX, 0);
+		union_compare(&one, &two);
+		union_free(&one);
+		union_free(&two);
+		(void)munmap(s, sizeof(*s));
+	}
+}
+
+/* In each of four writes, two after each of two steps, from the write `first` on. */
+static void expect_repeats(struct scene *s, const struct union_result *whole, uint32_t victim,
+			   unsigned first)
+{
+	unsigned n_points = victim % ranks_of(&s->setup) ? POINTS - 1 : POINTS;
+
+	for (unsigned fatal = 1 + first * n_points; fatal <= 2 * 2 * n_points; fatal++) {
+		struct union_result killed = scene_run(s, victim, fatal);
+
+		union_compare(whole, &killed);
+		union_free(&killed);
 	}
 }
 
 static void test_a_rank_that_is_killed_in_a_write_repeats_it(void **state)
 {
 	struct scene *s = scene_new(&setups[1]);
-	struct result whole = scene_run(s, UINT32_MAX, 0);
+	struct union_result whole = scene_run(s, UINT32_MAX, 0);
 
 	(void)state;
-	for (uint32_t victim = 0; victim < 2; victim++) {
-		/* Two writes at each of two steps. */
-		for (unsigned fatal = 1; fatal <= 2 * 2 * (POINTS - victim); fatal++) {
-			struct result killed = scene_run(s, victim, fatal);
+	for (uint32_t victim = 0; victim < 2; victim++)
+		expect_repeats(s, &whole, victim, 0);
+	union_free(&whole);
+	(void)munmap(s, sizeof(*s));
+}
 
-			result_compare(&whole, &killed);
-			result_free(&killed);
-		}
-	}
-	result_free(&whole);
+static void test_a_rank_of_a_node_that_is_killed_in_a_write_repeats_it(void **state)
+{
+	struct scene *s = scene_new(&spread_setups[1]);
+	struct union_result whole;
+
+	(void)state;
+	s->setup.n_nodes = 2;
+	s->setup.n_ranks = 4;
+	whole = scene_run(s, UINT32_MAX, 0);
+	for (uint32_t victim = 0; victim < 4; victim += 3)
+		expect_repeats(s, &whole, victim, 3);
+	union_free(&whole);
 	(void)munmap(s, sizeof(*s));
 }
 
@@ -309,7 +365,9 @@ int main(void)
 {
 	const struct CMUnitTest all[] = {
 		cmocka_unit_test(test_all_ranks_see_what_rank_0_writes),
+		cmocka_unit_test(test_all_nodes_see_what_node_0_writes),
 		cmocka_unit_test(test_a_rank_that_is_killed_in_a_write_repeats_it),
+		cmocka_unit_test(test_a_rank_of_a_node_that_is_killed_in_a_write_repeats_it),
 		cmocka_unit_test(test_a_restart_finds_buffers_that_were_written),
 		cmocka_unit_test(test_calls_out_of_order_are_refused),
 	};

@@ -90,7 +90,7 @@ static void submit(struct task *t, char letter, unsigned n_steps, int result)
 	t->letter = letter;
 	t->n_steps = n_steps;
 	t->result = result;
-	worker_submit(&worker, &t->job, task_step, task_done);
+	worker_submit(&worker, &t->job, WORKER_NOBODY, task_step, task_done);
 }
 
 static void run_until(unsigned n_done)
@@ -122,7 +122,7 @@ static void close_gate(void)
 	gate = (struct gate){.task.letter = '|'};
 	assert_int_equal(sem_init(&gate.entered, 0, 0), 0);
 	assert_int_equal(sem_init(&gate.open, 0, 0), 0);
-	worker_submit(&worker, &gate.task.job, gate_step, task_done);
+	worker_submit(&worker, &gate.task.job, WORKER_NOBODY, gate_step, task_done);
 	while (sem_wait(&gate.entered) < 0)
 		continue;
 	memset(steps, 0, sizeof(steps));
@@ -195,7 +195,7 @@ static void a_job_that_comes_late_waits_for_one_step_at_most(void **state)
 	(void)state;
 	close_gate();
 	open_gate();
-	worker_submit(&worker, &t.job, halting_step, task_done);
+	worker_submit(&worker, &t.job, WORKER_NOBODY, halting_step, task_done);
 	while (sem_wait(&gate.entered) < 0)
 		continue;
 	submit(&late, 'b', 1, JOB_DONE);
@@ -221,7 +221,7 @@ static int later_step(struct job *job)
 static void submit_later(struct task *t, char letter, unsigned n_steps, unsigned delay_ms)
 {
 	*t = (struct task){.letter = letter, .n_steps = n_steps, .delay_ms = delay_ms};
-	worker_submit(&worker, &t->job, later_step, task_done);
+	worker_submit(&worker, &t->job, WORKER_NOBODY, later_step, task_done);
 }
 
 static void a_job_for_later_steps_not_before_its_time(void **state)
@@ -251,7 +251,7 @@ static int never_step(struct job *job)
 static void submit_never(struct task *t, char letter)
 {
 	*t = (struct task){.letter = letter};
-	worker_submit(&worker, &t->job, never_step, task_done);
+	worker_submit(&worker, &t->job, WORKER_NOBODY, never_step, task_done);
 }
 
 static void cancel(struct task *t)
@@ -373,7 +373,7 @@ static void a_time_counts_for_one_turn(void **state)
 	struct task t = {.letter = 'a', .n_steps = 3};
 
 	(void)state;
-	worker_submit(&worker, &t.job, again_after_later_step, task_done);
+	worker_submit(&worker, &t.job, WORKER_NOBODY, again_after_later_step, task_done);
 	run_until(1);
 	assert_int_equal(t.got, 0);
 }
@@ -427,7 +427,7 @@ static void done_may_free_the_job(void **state)
 		assert_non_null(t);
 		t->letter = 'a';
 		t->n_steps = 1 + i % 3;
-		worker_submit(&worker, &t->job, task_step, free_done);
+		worker_submit(&worker, &t->job, WORKER_NOBODY, task_step, free_done);
 	}
 	open_gate();
 	run_until(n + 1);
@@ -449,7 +449,7 @@ static void the_thread_leaves_signals_to_the_loop(void **state)
 	sigset_t mask;
 
 	(void)state;
-	worker_submit(&worker, &t.job, mask_step, task_done);
+	worker_submit(&worker, &t.job, WORKER_NOBODY, mask_step, task_done);
 	run_until(1);
 	assert_int_equal(t.got, 0);
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &mask), 0);

@@ -44,6 +44,7 @@ static struct buffer *make_buffer(void)
 
 	list_init(&server.buffers);
 	list_init(&server.removed);
+	list_init(&server.untallied);
 	quota_init(&server.quota);
 	server.config.keep = 2;
 	if (buffer_new(&server, "bench/flip", "host", &backend_host, &access, &b) != 0)

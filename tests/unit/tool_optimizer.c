@@ -93,7 +93,7 @@ int main(int argc, char *argv[])
 			journal.grads[rank] = grads[rank];
 		}
 		optimizer_begin(&journal, &plan, &lr, step);
-		optimizer_weigh(&journal, (const double[RANKS_MAX]){0}, n_ranks);
+		optimizer_weigh(&journal, (const double[RANKS_MAX]){0}, n_ranks, 0, n_ranks);
 		optimizer_run(&journal, 0, 0, &s, n);
 		for (size_t i = 0; i < 3; i++)
 			elements_write(state[i], sizeof(float), n);

@@ -29,8 +29,8 @@
 #define N_GROUPS 2
 #define RANKS_MAX 4
 
-static const uint64_t shape_wide[] = {29, 31}, shape_bias[] = {37}, shape_deep[] = {67, 64},
-		      shape_count[] = {3}, shape_base[] = {5, 7};
+static const uint64_t shape_small[] = {3}, shape_wide[] = {29, 31}, shape_bias[] = {37},
+		      shape_deep[] = {67, 64}, shape_count[] = {3}, shape_base[] = {5, 7};
 
 static const struct weightd_train_tensor tensors[] = {
 	{.size = sizeof(*tensors),
@@ -67,18 +67,23 @@ static const struct weightd_train_tensor tensors[] = {
 	 .role = WEIGHTD_PARAM},
 };
 #define N_TENSORS ARRAY_LEN(tensors)
+#define BIAS 1
 #define COUNT 2 /* the buffer */
 #define BASE 3 /* the frozen parameter */
 
 enum stop {
 	STOP_NEVER,
 	STOP_BEFORE_OPEN,
+	STOP_BEFORE_BEGIN,
 	STOP_BEFORE_UPDATE
 };
 
 struct setup {
 	const char *strategy;
-	uint32_t n_ranks;
+	uint32_t n_ranks; /* of all nodes */
+	uint32_t n_nodes; /* 0: 1 */
+	uint32_t sync_every;
+	bool has_unused; /* parameters without gradients */
 	enum weightd_step_form form;
 	enum weightd_optimizer optimizer;
 	uint32_t staleness;
@@ -96,6 +101,12 @@ struct setup {
 	enum weightd_on_death on_death;
 	int deadline_ms;
 	bool interruptible;
+	bool keeps_units, without_prefetch;
+	uint32_t n_replicas; /* 0: 1 */
+	bool is_small; /* three elements in each parameter */
+	bool is_one_unit; /* "zero3": of all parameters; else each is one */
+	uint32_t n_passes; /* forward only, between steps: "zero3" */
+	void (*before_step)(struct weightd_train *t); /* NULL: nothing */
 	enum stop stop; /* of stop_rank, for the test to follow it instruction by instruction */
 	uint32_t stop_rank;
 };
@@ -105,6 +116,10 @@ struct scales {
 	double scales[N_STEPS + 1]; /* 0: no rank_main() was at that step */
 	bool overflowed[N_STEPS + 1];
 };
+
+static const struct weightd_nodes *rank_nodes; /* of this process; NULL: there is one */
+
+static struct control_word **rank_line; /* of stop_rank: its address there, shared; NULL: not asked for */
 
 static struct scales *all_scales; /* of the run, each rank writes all that it sees; NULL: no result is read */
 
@@ -116,6 +131,7 @@ struct result {
 	float *values; /* MASTER, or PARAM in fp32 */
 	float *moments;
 	uint64_t moments_size;
+	float *m, *v; /* of the plain loop: its moments */
 	struct scales scales;
 };
 
@@ -130,7 +146,10 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 					  .growth = 2,
 					  .backoff = 0.5,
 					  .interval = setup->interval ? setup->interval : 3};
-	struct weightd_mesh_dim dim = {"dp", setup->n_ranks};
+	uint32_t n_replicas = setup->n_replicas ? setup->n_replicas : 1;
+	struct weightd_mesh_dim dims[] = {{"replicate", n_replicas},
+					  {"dp", setup->n_ranks / n_replicas}};
+	uint32_t n_dims = n_replicas > 1 ? 2 : 1;
 	struct weightd_plan_options options = {
 		.size = sizeof(options),
 		.strategy = setup->strategy,
@@ -146,14 +165,27 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 		.without_journal = setup->without_journal,
 		.grad_dtype = setup->grad_dtype,
 		.scaling = setup->init_scale > 0 ? &scaling : NULL,
+		.n_nodes = setup->n_nodes,
+		.sync_every = setup->sync_every,
+		.keeps_units = setup->keeps_units,
+		.without_prefetch = setup->without_prefetch,
 	};
+	uint32_t n_units = 0;
 	struct weightd_mesh *mesh;
 	struct weightd_plan *plan;
 
 	memcpy(model, tensors, sizeof(model));
 	for (uint32_t i = 0; i < N_TENSORS; i++)
+		if (setup->is_small && plan_is_trained(&model[i])) {
+			model[i].shape = shape_small;
+			model[i].n_dims = 1;
+		}
+	for (uint32_t i = 0; i < N_TENSORS; i++)
 		if (setup->dtype && plan_is_trained(&model[i]))
 			model[i].dtype = setup->dtype;
+	for (uint32_t i = 0; i < N_TENSORS; i++)
+		if (plan_is_trained(&model[i]) && !setup->is_one_unit)
+			model[i].unit = n_units++;
 	for (uint32_t i = 0; i < N_GROUPS; i++)
 		groups[i] = (struct weightd_group){.size = sizeof(groups[i]),
 						   .weight_decay = 0.1 * i,
@@ -161,7 +193,7 @@ static inline struct weightd_plan *plan_make(const struct setup *setup)
 						   .beta2 = 0.99,
 						   .eps = 1e-8,
 						   .momentum = 0.9};
-	assert(weightd_mesh_new(&dim, 1, &mesh) == 0);
+	assert(weightd_mesh_new(dims + 2 - n_dims, n_dims, &mesh) == 0);
 	options.mesh = mesh;
 	if (weightd_plan_new(model, N_TENSORS, &options, &plan) < 0) {
 		fprintf(stderr, "%s\n", weightd_train_error());
@@ -188,9 +220,28 @@ static inline double rate(uint64_t step, uint32_t group)
 	return (group ? 0.02 : 0.01) / (1 + 0.1 * (double)step);
 }
 
+/* GRAD is one bucket: weights come too late. */
+static inline bool pools_grads(const struct setup *setup)
+{
+	return !strcmp(setup->strategy, "zero2") || !strcmp(setup->strategy, "zero3");
+}
+
+/* Ranks of a node. */
+static inline uint32_t ranks_of(const struct setup *setup)
+{
+	return setup->n_nodes ? setup->n_ranks / setup->n_nodes : setup->n_ranks;
+}
+
+/* A parameter without a gradient of a rank in a step; in each third step no rank has one of "bias". */
+static inline bool is_unused(const struct setup *setup, uint32_t tensor, uint32_t rank,
+			     uint64_t step)
+{
+	return setup->has_unused && tensor == BIAS && (step % 3 == 0 || (step + rank) % 3 == 0);
+}
+
 static inline double weight_of(const struct setup *setup, uint32_t rank)
 {
-	return setup->is_weighted ? 1 + 2 * rank : 0;
+	return setup->is_weighted && !pools_grads(setup) ? 1 + 2 * rank : 0;
 }
 
 /* --- A rank ------------------------------------------------------------------------------------------ */
@@ -231,7 +282,8 @@ static inline struct weightd_train *rank_open(const struct setup *setup, uint32_
 {
 	struct weightd_train_options options = {.size = sizeof(options),
 						.token = TRAIN_JOB_TOKEN,
-						.rank = rank,
+						.rank = rank % ranks_of(setup),
+						.nodes = rank_nodes,
 						.deadline_ms = setup->deadline_ms ? setup->deadline_ms
 										  : 60000,
 						.on_death = setup->on_death,
@@ -243,7 +295,11 @@ static inline struct weightd_train *rank_open(const struct setup *setup, uint32_
 	rank_stop(setup, rank, STOP_BEFORE_OPEN);
 	r = weightd_train_open(NULL, plan, &options, &t);
 	weightd_plan_free(plan);
-	if (r == 0 && weightd_train_is_empty(t) && rank == 0)
+	if (r == 0 && rank_line && rank == setup->stop_rank) {
+		*rank_line = &trainer_words(t)->line;
+		rank_stop(setup, rank, STOP_BEFORE_BEGIN);
+	}
+	if (r == 0 && weightd_train_is_empty(t) && options.rank == 0)
 		rank_fill(t);
 	if (r == 0)
 		r = weightd_train_begin(t);
@@ -272,35 +328,98 @@ static inline void grads_make(const struct setup *setup, const struct weightd_pl
 	free(values);
 }
 
-/* Backward: the last tensors first. */
-static inline void rank_compute(const struct setup *setup, struct weightd_train *t)
+/* Of the mesh. */
+static inline uint32_t rank_of(const struct weightd_train *t)
+{
+	return t->arena.node * t->plan->n_ranks + t->arena.rank;
+}
+
+/* Each unit once, in the order of forward. */
+static inline int rank_forward(struct weightd_train *t)
+{
+	uint32_t n = weightd_plan_n_units(weightd_train_plan(t));
+	int r = 0;
+
+	for (uint32_t unit = 0; r == 0 && unit < n; unit++) {
+		r = weightd_train_unit_open(t, unit, false);
+		if (r == 0)
+			r = weightd_train_unit_close(t, unit);
+	}
+	return r;
+}
+
+/* The gradient of a tensor, unless this rank was killed after it had handed it over. */
+static inline void tensor_compute(const struct setup *setup, struct weightd_train *t, uint32_t i)
 {
 	const struct weightd_plan *p = weightd_train_plan(t);
-	uint32_t rank = weightd_train_rank(t);
+	uint32_t rank = rank_of(t);
 	uint64_t step = weightd_train_step(t) + 1;
 
-	for (uint32_t i = N_TENSORS; i-- > 0;) {
+	if (weightd_train_wants(t, i) && is_unused(setup, i, rank, step))
+		memset(weightd_train_grad(t, i), 0,
+		       p->tensors[i].n_bytes * plan_element_size(p, WEIGHTD_KIND_GRAD) /
+			       plan_element_size(p, WEIGHTD_KIND_PARAM));
+	else if (weightd_train_wants(t, i))
+		grads_make(setup, p, plan_elements(p, &p->tensors[i]), weightd_train_param(t, i),
+			   rank, step, weightd_train_scale(t), weightd_train_grad(t, i));
+}
+
+/* A bucket of a pool, and its unit. */
+static inline int bucket_compute(const struct setup *setup, struct weightd_train *t, uint32_t bucket)
+{
+	const struct weightd_plan *p = weightd_train_plan(t);
+	uint32_t unit = p->n_units ? plan_unit_of_bucket(p, bucket) : 0, its;
+	int r = weightd_train_unit_open(t, unit, true);
+
+	if (r == 0)
+		r = weightd_train_bucket_open(t, bucket);
+	for (uint32_t i = N_TENSORS; r == 0 && i-- > 0;) {
 		if (!plan_is_trained(&p->tensors[i]))
 			continue;
-		if (weightd_train_wants(t, i))
-			grads_make(setup, p, plan_elements(p, &p->tensors[i]),
-				   weightd_train_param(t, i), rank, step, weightd_train_scale(t),
-				   weightd_train_grad(t, i));
-		if (setup->says_ready)
+		r = weightd_plan_bucket(p, i, &its);
+		if (r < 0 || its != bucket)
+			continue;
+		tensor_compute(setup, t, i);
+		r = weightd_train_ready(t, i);
+	}
+	return r < 0 ? r : weightd_train_unit_close(t, unit);
+}
+
+/* Backward: the last tensors first. */
+static inline int rank_compute(const struct setup *setup, struct weightd_train *t)
+{
+	const struct weightd_plan *p = weightd_train_plan(t);
+	uint64_t step = weightd_train_step(t) + 1;
+	uint32_t rank = rank_of(t);
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i <= setup->n_passes; i++)
+		r = rank_forward(t);
+	for (uint32_t i = 0; r == 0 && plan_pools_grads(p) && i < p->n_buckets; i++)
+		r = bucket_compute(setup, t, i);
+	for (uint32_t i = N_TENSORS; !plan_pools_grads(p) && i-- > 0;) {
+		if (!plan_is_trained(&p->tensors[i]))
+			continue;
+		tensor_compute(setup, t, i);
+		if (setup->says_ready && !is_unused(setup, i, rank, step))
 			assert(weightd_train_ready(t, i) == 0);
 	}
 	((int64_t *)weightd_train_buffer(t, COUNT))[rank % 3] += (int64_t)step;
+	return r;
 }
 
 static inline struct weightd_update rank_arguments(const struct setup *setup,
 						   struct weightd_train *t, double lr[N_GROUPS],
 						   uint64_t *cursor)
 {
+	static bool unused[N_TENSORS];
 	uint64_t step = weightd_train_step(t) + 1;
-	uint32_t rank = weightd_train_rank(t);
+	uint32_t rank = rank_of(t);
 
 	for (uint32_t i = 0; i < N_GROUPS; i++)
 		lr[i] = rate(step, i);
+	for (uint32_t i = 0; i < N_TENSORS; i++)
+		unused[i] = is_unused(setup, i, rank, step);
 	*cursor = step * 1000 + rank;
 	return (struct weightd_update){.size = sizeof(struct weightd_update),
 				       .lr = lr,
@@ -308,6 +427,7 @@ static inline struct weightd_update rank_arguments(const struct setup *setup,
 				       .has_loss = true,
 				       .loss = rank == 1 && step == setup->nan_step ? NAN : 1,
 				       .max_norm = setup->max_norm,
+				       .unused = setup->has_unused ? unused : NULL,
 				       .state = cursor,
 				       .state_size = sizeof(*cursor)};
 }
@@ -318,16 +438,20 @@ static inline int rank_step(const struct setup *setup, struct weightd_train *t)
 	uint64_t cursor;
 	struct weightd_update u = rank_arguments(setup, t, lr, &cursor);
 
-	rank_compute(setup, t);
-	rank_stop(setup, weightd_train_rank(t), STOP_BEFORE_UPDATE);
-	return weightd_train_update(t, &u);
+	int r;
+
+	if (setup->before_step)
+		setup->before_step(t);
+	r = rank_compute(setup, t);
+	rank_stop(setup, rank_of(t), STOP_BEFORE_UPDATE);
+	return r < 0 ? r : weightd_train_update(t, &u);
 }
 
 /* The caller's state and buffers are those of the step that the job is at. */
 static inline bool rank_state_fits(struct weightd_train *t)
 {
 	uint64_t size, step = weightd_train_step(t);
-	uint32_t rank = weightd_train_rank(t);
+	uint32_t rank = rank_of(t);
 	const uint64_t *cursor = weightd_train_state(t, &size);
 	const int64_t *count = weightd_train_buffer(t, COUNT);
 
@@ -414,6 +538,8 @@ static inline void result_free(struct result *r)
 	free(r->param);
 	free(r->values);
 	free(r->moments);
+	free(r->m);
+	free(r->v);
 }
 
 static inline void result_compare(const struct result *a, const struct result *b)
@@ -440,12 +566,14 @@ static inline void result_compare(const struct result *a, const struct result *b
 /* The plain loop, in one process: sums in the order of ranks, and the kernel. */
 struct oracle {
 	const struct setup *setup;
+	uint32_t first; /* of the ranks, in the mesh */
 	struct weightd_plan *p;
 	uint64_t n_updates, n_finite;
 	double scale;
 	void *param; /* PARAM in its own type */
 	float *value, *m, *v;
 	void *grads[RANKS_MAX];
+	float *sums[RANKS_MAX]; /* of each node */
 	float *sum; /* the mean gradient */
 };
 
@@ -469,14 +597,36 @@ static inline void oracle_init(struct oracle *o, const struct setup *setup)
 	o->m = zeros(n);
 	o->v = zeros(n);
 	o->sum = zeros(n);
-	for (uint32_t r = 0; r < setup->n_ranks; r++)
+	for (uint32_t r = 0; r < setup->n_ranks; r++) {
 		o->grads[r] = zeros(n);
+		o->sums[r] = zeros(n);
+	}
 	for (uint32_t i = 0; i < N_TENSORS; i++) {
 		struct plan_interval elements = plan_elements(o->p, &o->p->tensors[i]);
 
 		for (uint64_t k = elements.begin;
 		     plan_is_trained(&o->p->tensors[i]) && k < elements.end; k++)
 			o->value[k] = value_first(k);
+	}
+}
+
+/* In the order of the ranks of each node, then in that of the nodes. */
+static inline void oracle_sum_nodes(struct oracle *o, const struct kernel_grads *all)
+{
+	uint32_t n_ranks = ranks_of(o->setup), n_nodes = o->setup->n_ranks / n_ranks;
+
+	for (uint32_t node = 0; node < n_nodes; node++) {
+		struct kernel_grads g = *all;
+
+		g.n = n_ranks;
+		g.grads += node * n_ranks;
+		g.weights = g.weights ? g.weights + node * n_ranks : NULL;
+		kernels_get()->sum(&o->sums[node], 1, &g, o->p->n_elements, false);
+	}
+	for (uint64_t i = 0; i < o->p->n_elements; i++) {
+		o->sum[i] = o->sums[0][i];
+		for (uint32_t node = 1; node < n_nodes; node++)
+			o->sum[i] += o->sums[node][i];
 	}
 }
 
@@ -495,19 +645,23 @@ static inline void oracle_sum(struct oracle *o, uint64_t step)
 
 	g.scale *= 1 / (float)o->scale;
 	for (uint32_t r = 0; r < setup->n_ranks; r++)
-		sum += weight_of(setup, r);
+		sum += weight_of(setup, o->first + r);
 	for (uint32_t r = 0; r < setup->n_ranks; r++)
-		weights[r] = (float)(weight_of(setup, r) / sum);
+		weights[r] = (float)(weight_of(setup, o->first + r) / sum);
 	for (uint32_t i = 0; i < N_TENSORS; i++) {
 		struct plan_interval elements = plan_elements(o->p, &o->p->tensors[i]);
 		uint64_t at = elements.begin;
 
 		for (uint32_t r = 0; plan_is_trained(&o->p->tensors[i]) && r < setup->n_ranks; r++)
 			grads_make(setup, o->p, elements,
-				   (uint8_t *)o->param + o->p->tensors[i].offset, r, step, o->scale,
-				   (uint8_t *)o->grads[r] + at * kernel_type_size(type));
+				   (uint8_t *)o->param + o->p->tensors[i].offset, o->first + r, step,
+				   o->scale, (uint8_t *)o->grads[r] + at * kernel_type_size(type));
+		for (uint32_t r = 0; r < setup->n_ranks; r++)
+			if (is_unused(setup, i, o->first + r, step))
+				memset((uint8_t *)o->grads[r] + at * kernel_type_size(type), 0,
+				       (elements.end - at) * kernel_type_size(type));
 	}
-	kernels_get()->sum(&o->sum, 1, &g, o->p->n_elements, false);
+	oracle_sum_nodes(o, &g);
 }
 
 /* True: the mean gradient is finite. The scale of the next step follows from it. */
@@ -525,6 +679,37 @@ static inline bool oracle_decide(struct oracle *o)
 		o->n_finite = 0;
 	}
 	return is_finite;
+}
+
+static inline double oracle_squares(const struct oracle *o, struct plan_interval part)
+{
+	return kernels_get()->squares(o->sum + part.begin, part.end - part.begin);
+}
+
+/* The coefficient of clip_grad_norm_(); squares are summed in the order of nodes, then in that of ranks. */
+static inline float oracle_clip(const struct oracle *o)
+{
+	const struct weightd_plan *p = o->p;
+	double all = 0;
+	float coefficient;
+
+	if (o->setup->max_norm <= 0)
+		return 1;
+	for (uint32_t rank = 0; rank < p->n_ranks; rank++) {
+		double line = 0;
+
+		for (uint32_t node = 0; node < p->n_sharing; node++) {
+			const struct plan_pieces *own = plan_pieces(p, node, rank);
+			double sum = 0;
+
+			for (uint32_t i = 0; i < own->n; i++)
+				sum += oracle_squares(o, own->pieces[i].interval);
+			line += sum;
+		}
+		all += line;
+	}
+	coefficient = (float)o->setup->max_norm / ((float)sqrt(all) + 1e-6f);
+	return coefficient > 1 ? 1 : coefficient;
 }
 
 static inline void oracle_update(struct oracle *o, uint64_t step)
@@ -553,47 +738,76 @@ static inline void oracle_update(struct oracle *o, uint64_t step)
 					 .new_v = o->v + run.begin};
 		struct kernel_grads g = {.grads = (const void *[]){o->sum + run.begin},
 					 .n = 1,
-					 .scale = 1};
+					 .scale = oracle_clip(o)};
+
+		if (o->setup->has_unused && group == o->p->tensors[BIAS].group && step % 3 == 0)
+			continue;
 
 		kernels_get()->adam(&k, &g, &s, run.end - run.begin);
 	}
 }
 
-/* `ret->moments` are left out. */
+static inline void oracle_round(struct oracle *o)
+{
+	kernels_get()->round(o->param, optimizer_type(o->p->param_dtype), o->value,
+			     o->p->n_elements);
+}
+
+/* False: the step overflowed. */
+static inline bool oracle_step(struct oracle *o, uint64_t step)
+{
+	bool is_finite;
+
+	if (step == o->setup->nan_step && o->first <= 1 && o->first + o->setup->n_ranks > 1)
+		return true;
+	oracle_sum(o, step);
+	is_finite = oracle_decide(o);
+	if (is_finite)
+		oracle_update(o, step);
+	oracle_round(o);
+	return is_finite;
+}
+
+/* Frees the rest of it. */
+static inline void oracle_free(struct oracle *o)
+{
+	for (uint32_t r = 0; r < o->setup->n_ranks; r++) {
+		free(o->grads[r]);
+		free(o->sums[r]);
+	}
+	free(o->sum);
+	weightd_plan_free(o->p);
+}
+
+/* Takes the values of the oracle. `ret->moments` are left out. */
+static inline struct result oracle_end(struct oracle *o)
+{
+	struct result result = {.n_elements = o->p->n_elements,
+				.param = o->param,
+				.param_size = plan_part(o->p, WEIGHTD_KIND_PARAM)->used,
+				.values = o->value,
+				.m = o->m,
+				.v = o->v};
+
+	oracle_free(o);
+	return result;
+}
+
 static inline struct result oracle_run(const struct setup *setup)
 {
-	struct result result = {0};
+	struct scales scales = {0};
+	struct result result;
 	struct oracle o;
 
 	oracle_init(&o, setup);
-	for (uint64_t step = 0;; step++) {
-		bool is_skipped = step && step == setup->nan_step, is_finite = true;
-
-		kernels_get()->round(o.param, optimizer_type(o.p->param_dtype), o.value,
-				     o.p->n_elements);
-		if (step && !is_skipped) {
-			oracle_sum(&o, step);
-			is_finite = oracle_decide(&o);
-			if (is_finite)
-				oracle_update(&o, step);
-			kernels_get()->round(o.param, optimizer_type(o.p->param_dtype), o.value,
-					     o.p->n_elements);
-		}
-		result.scales.scales[step] = o.scale;
-		result.scales.overflowed[step] = !is_finite;
-		if (step == N_STEPS)
-			break;
+	oracle_round(&o);
+	scales.scales[0] = o.scale;
+	for (uint64_t step = 1; step <= N_STEPS; step++) {
+		scales.overflowed[step] = !oracle_step(&o, step);
+		scales.scales[step] = o.scale;
 	}
-	result.n_elements = o.p->n_elements;
-	result.param = o.param;
-	result.param_size = plan_part(o.p, WEIGHTD_KIND_PARAM)->used;
-	result.values = o.value;
-	for (uint32_t r = 0; r < setup->n_ranks; r++)
-		free(o.grads[r]);
-	free(o.sum);
-	free(o.m);
-	free(o.v);
-	weightd_plan_free(o.p);
+	result = oracle_end(&o);
+	result.scales = scales;
 	return result;
 }
 
@@ -634,4 +848,22 @@ static const struct setup rows[] = {
 	{.strategy = "zero1", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
 	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true},
 	{.strategy = "replicated", .form = WEIGHTD_STEP_TWO_PHASE, .says_ready = true, .overlap = true},
+	{.strategy = "zero2"},
+	{.strategy = "zero3"},
 };
+
+/* Follows a rank for `n` instructions from where it stops. False: it ended before. */
+static inline bool rank_follow(pid_t pid, uint64_t n)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	for (uint64_t i = 0; WIFSTOPPED(status) && i < n; i++) {
+		assert_int_equal(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+	}
+	if (WIFSTOPPED(status))
+		return true;
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	return false;
+}

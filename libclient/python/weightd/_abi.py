@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pathlib
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int64,
                     c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
+
+from ._library import library_path
 
 HASH_SIZE = 16
 DEVICE_MAX = 63
@@ -52,14 +53,15 @@ class Server(Sized):
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64),
                 ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int), ("map_device", c_char_p),
-                ("ret_fd", POINTER(c_int)), ("require", POINTER(c_char_p)), ("n_require", c_size_t)]
+                ("ret_fd", POINTER(c_int)), ("require", POINTER(c_char_p)), ("n_require", c_size_t),
+                ("owner", POINTER(c_uint32))]
 
 
 class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
                 ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool),
                 ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int),
-                ("header", c_void_p), ("header_size", c_uint64)]
+                ("header", c_void_p), ("header_size", c_uint64), ("owner", POINTER(c_uint32))]
 
 
 class LoadOptions(Sized):
@@ -69,7 +71,7 @@ class LoadOptions(Sized):
 
 
 class ModelDirOptions(Sized):
-    _fields_ = [("size", c_size_t), ("path", c_char_p), ("self_fd", c_int)]
+    _fields_ = [("size", c_size_t), ("path", c_char_p), ("self_fd", c_int), ("owner", POINTER(c_uint32))]
 
 
 class ModelWeights(Sized):
@@ -150,6 +152,19 @@ class UserInfo(Sized):
                 ("n_descriptors", c_uint64), ("max_descriptors", c_uint64)]
 
 
+class HolderInfo(Sized):
+    _fields_ = [("size", c_size_t), ("uid", c_uint32), ("n_versions", c_uint32), ("n_bytes", c_uint64),
+                ("max_bytes", c_uint64), ("over", c_bool), ("name", c_char_p), ("device", c_char_p),
+                ("version", c_uint64), ("pid", c_uint32), ("since_ns", c_uint64)]
+
+
+class CostInfo(Sized):
+    _fields_ = [("size", c_size_t), ("uid", c_uint32), ("n_spans", c_uint32), ("n_requests", c_uint64),
+                ("loop_ns", c_uint64), ("worker_ns", c_uint64), ("longest_ns", c_uint64), ("held_bytes", c_uint64),
+                ("checking_bytes", c_uint64), ("n_refused", c_uint64), ("span_ns", c_uint64),
+                ("answered", POINTER(c_uint64))]
+
+
 class DeviceInfo(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("name", c_char_p), ("why", c_char_p),
                 ("total", c_uint64), ("free", c_uint64), ("ours", c_uint64), ("granularity", c_uint64),
@@ -217,6 +232,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_layout_hash": (c_void_p, c_void_p),
     "weightd_buffer_layout_image": (c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_buffer_digest": (c_void_p, c_void_p),
+    "weightd_buffer_owner": (c_int, c_void_p, POINTER(c_uint32)),
     "weightd_buffer_n_tensors": (c_uint32, c_void_p),
     "weightd_buffer_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
     "weightd_buffer_find": (c_int, c_void_p, c_char_p, POINTER(Tensor)),
@@ -302,6 +318,8 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_list_history": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_slots": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_users": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_list_holders": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_list_costs": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_list_devices": (c_int, c_void_p, c_bool, POINTER(c_void_p)),
     "weightd_list_free": (None, c_void_p),
     "weightd_list_count": (c_size_t, c_void_p),
@@ -309,6 +327,8 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_list_version": (POINTER(VersionInfo), c_void_p, c_size_t),
     "weightd_list_slot": (POINTER(SlotInfo), c_void_p, c_size_t),
     "weightd_list_user": (POINTER(UserInfo), c_void_p, c_size_t),
+    "weightd_list_holder": (POINTER(HolderInfo), c_void_p, c_size_t),
+    "weightd_list_cost": (POINTER(CostInfo), c_void_p, c_size_t),
     "weightd_list_device": (POINTER(DeviceInfo), c_void_p, c_size_t),
     "weightd_stat": (c_int, c_void_p, POINTER(Stat)),
     "weightd_wait": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, c_int, POINTER(c_uint64)),
@@ -344,16 +364,8 @@ FUNCTIONS = {  # name: (result, *arguments)
 }
 
 
-def _library_path() -> str:
-    tree = pathlib.Path(__file__).resolve().parents[3]
-    built = tree / "build/libweightd.so.0"
-    is_source_tree = (tree / "libclient/include/weightd.h").exists()
-    return os.environ.get("WEIGHTD_LIBRARY") or (str(built) if is_source_tree and built.exists()
-                                                 else "libweightd.so.0")
-
-
 def _load() -> ctypes.CDLL:
-    path = _library_path()
+    path = library_path("libweightd.so.0")
     try:
         library = ctypes.CDLL(path)
     except OSError as e:

@@ -62,6 +62,7 @@ class Buffer(Table):
     digest       16 bytes, or None when it was published without
     files        the small files beside the weights: a mapping of paths to bytes
     attributes   of the version: a dict of short texts
+    owner        uid of the user that owned the buffer when this version was attached; None: weightd is older
     is_mutable   True for an exclusive buffer; its bytes can change in place: pause() regularly, or read
                  through read_consistent()
     """
@@ -110,6 +111,8 @@ class Buffer(Table):
     def _look_again(self, handle: ctypes.c_void_p) -> None:
         self.version: int = lib.weightd_buffer_version(handle)
         self.digest = _abi.hash_at(lib.weightd_buffer_digest(handle))
+        uid = ctypes.c_uint32()
+        self.owner: int | None = uid.value if lib.weightd_buffer_owner(handle, ctypes.byref(uid)) == 0 else None
 
     def __reduce__(self):
         return _arrive, (self._open(),)
@@ -195,7 +198,7 @@ class Buffer(Table):
         memory, handle = self._open(), ctypes.c_void_p()
         is_newer = memory.connection.call(lib.weightd_buffer_refresh, memory.handle,
                                           ctypes.byref(handle))
-        return Buffer(Memory(memory.connection, handle, BUFFER, writable=False)) if is_newer else None
+        return Buffer(Memory(memory.connection, handle, BUFFER, writable=False, owner=memory.owner)) if is_newer else None
 
     def swap(self, stream: Any = None) -> bool:
         """
@@ -312,7 +315,8 @@ class Buffer(Table):
 
 def attach(name: str, device: str = "host", version: int | None = None, timeout: float | None = 0.0,
            layout: Layout | bytes | None = None, socket: str | None = None,
-           map_device: str | None = None, require: Mapping[str, Any] | None = None) -> Buffer:
+           map_device: str | None = None, require: Mapping[str, Any] | None = None,
+           owner: int | str | None = None) -> Buffer:
     """
     Maps a published version of `name`, or the one that "name@3" means.
 
@@ -323,6 +327,8 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
                 in any order; or the hash of one, with that very order too
     map_device  the GPU that is to read it, by peer access, where that is not the one that has it
     require     attributes that the version must have, {"dtype": "BF16"}, else AttributeMismatch
+    owner       the user that must own the buffer, by name or uid, else Denied: whoever is first with a name owns it.
+                swap() and its like, and a copy that is unpickled elsewhere, demand the same. None: any
     socket      path; default: $WEIGHTD_SOCKET, else $XDG_RUNTIME_DIR/weightd.sock, else the system's,
                 /run/weightd/weightd.sock
 
@@ -334,7 +340,7 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     wanted = None if isinstance(layout, Layout) else layout
     if wanted is not None and len(wanted) != _abi.HASH_SIZE:
         raise ValueError(f"a layout's hash has {_abi.HASH_SIZE} bytes, not {len(wanted)}")
-    buffer = Buffer(attach_memory(name, device, version, wanted, map_device, socket, texts(require)))
+    buffer = Buffer(attach_memory(name, device, version, wanted, map_device, socket, texts(require), owner))
     difference = isinstance(layout, Layout) and layout.difference(buffer.layout())
     if difference:
         buffer.close()

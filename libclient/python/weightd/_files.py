@@ -11,6 +11,7 @@ from . import _abi
 from ._abi import lib
 from ._connection import Connection, shared
 from ._errors import NotPublished, error
+from ._memory import attach
 from ._target import target
 
 
@@ -124,11 +125,16 @@ def texts(attributes: Mapping[str, Any] | None) -> Any:
     return (ctypes.c_char_p * len(found))(*found) if found else None
 
 
-def files(name: str, device: str = "host", version: int | None = None, socket: str | None = None) -> Files:
+def files(name: str, device: str = "host", version: int | None = None, socket: str | None = None,
+          owner: int | str | None = None) -> Files:
     """
     The files and attributes of a version of `name`, or of the one that "name@3" means, without attaching it; `version`
-    None: the current one. NotFound, NotPublished: no version, or one without files; Denied, Error: also weightd is
+    None: the current one. `owner` as in attach(), which the version is then, meanwhile. NotFound, NotPublished: no version, or one without files; Denied, Error: also weightd is
     older than files.
     """
     name, version = target(name, version)
-    return get(shared(socket), name, device, version)
+    if owner is None:
+        return get(shared(socket), name, device, version)
+    # Its lease makes sure that the files are those of this buffer, and of no later one with its name.
+    memory = attach(name, device, version, None, None, socket, owner=owner)
+    return get(memory.connection, name, device, lib.weightd_buffer_version(memory.handle))

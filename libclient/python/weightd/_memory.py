@@ -11,6 +11,7 @@ from ._abi import lib
 from ._connection import Connection, shared
 from ._deferred import Deferred
 from ._errors import Error, Removed, error
+from ._owner import owner_uid
 
 _CHUNK = 16 << 20  # bytes that are copied at once, if a copy is needed
 
@@ -56,14 +57,16 @@ class Memory:
     location  Location
     writable  whether views made from now on may be written
     followed  the version that all followers of a buffer have seen: see Buffer.swap()
+    owner     the user that the buffer must belong to, by attach(); None: any
 
     Pickled, what is published is attached again where it is unpickled.
     """
 
     handle: ctypes.c_void_p | None = None  # until __init__ has one
 
-    def __init__(self, connection: Connection, handle: ctypes.c_void_p, kind: Kind, writable: bool):
-        size = ctypes.c_uint64()
+    def __init__(self, connection: Connection, handle: ctypes.c_void_p, kind: Kind, writable: bool,
+                 owner: int | str | None = None):
+        size, self.owner = ctypes.c_uint64(), owner
         self.connection, self.handle, self._kind, self.writable = connection, handle, kind, writable
         self.address = kind.data(handle, ctypes.byref(size)) or 0
         self.size = size.value
@@ -99,7 +102,7 @@ class Memory:
         return (lib.weightd_buffer_name(self.handle).decode(), device,
                 lib.weightd_buffer_version(self.handle),
                 _abi.hash_at(lib.weightd_buffer_layout_hash(self.handle)),
-                None if reader == device else reader, self.connection.socket(), self._digest())
+                None if reader == device else reader, self.connection.socket(), self._digest(), self.owner)
 
     def _digest(self) -> bytes | None:
         return _abi.hash_at(lib.weightd_buffer_digest(self.handle))
@@ -174,25 +177,25 @@ def _flat(data: Any) -> memoryview:
 
 
 def attach(name: str, device: str, version: int, layout_hash: bytes | None, map_device: str | None,
-           socket: str | None, require: Any = None) -> Memory:
+           socket: str | None, require: Any = None, owner: int | str | None = None) -> Memory:
     """As the attach() that is public, without its wait; `version` 0: the newest; `require` as from texts()."""
     options = _abi.AttachOptions(device=_abi.text(device), version=version,
                                  layout_hash=layout_hash and _abi.Hash.from_buffer_copy(layout_hash),
                                  map_device=None if map_device is None else _abi.text(map_device),
-                                 require=require, n_require=len(require or ()))
+                                 require=require, n_require=len(require or ()), owner=owner_uid(owner))
     connection, handle = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
                     ctypes.byref(handle))
-    return Memory(connection, handle, BUFFER, writable=False)
+    return Memory(connection, handle, BUFFER, writable=False, owner=owner)
 
 
 def attach_again(name: str, device: str, version: int, layout_hash: bytes, map_device: str | None,
-                 socket: str, digest: bytes | None) -> Memory:
+                 socket: str, digest: bytes | None, owner: int | str | None) -> Memory:
     """
     attach() of the bytes that another attachment had. A buffer that was made again counts its versions from 1 too:
     Removed, when the digest is another. A version without a digest is compared by the layout alone.
     """
-    memory = attach(name, device, version, layout_hash, map_device, socket)
+    memory = attach(name, device, version, layout_hash, map_device, socket, owner=owner)
     if digest is not None and memory._digest() != digest:
         raise Removed(errno.ESTALE, f"'{name}@{version}' on {device} was removed, and the one that is there now has "
                                     "other bytes; attach() that one by its name")

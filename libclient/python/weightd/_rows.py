@@ -33,6 +33,8 @@ def _plain(struct: ctypes.Structure, field: str, value):
         return (lib.weightd_end_name(value) or b"").decode()
     if field == "digest" and not any(value):
         return None
+    if field == "answered":
+        return tuple(value[:struct.n_spans])
     if field.startswith("max_") and value == _abi.UNLIMITED:
         return None
     if isinstance(value, bytes):

@@ -11,6 +11,7 @@ from ._abi import lib, path_bytes
 from ._buffer import Buffer
 from ._connection import Connection
 from ._errors import Error, error
+from ._owner import owner_uid
 from ._progress import reporter
 from ._target import target
 from ._tensor import Entry
@@ -45,10 +46,11 @@ class Difference(NamedTuple):
 
 def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0, replace: bool = False,
          files: bool = True, progress: Callable[[str, int, int], object] | None = None,
-         version: int | None = None, device: str = "host", socket: str | None = None) -> SaveResult:
+         version: int | None = None, device: str = "host", socket: str | None = None,
+         owner: int | str | None = None) -> SaveResult:
     """
     Writes a version to a directory: safetensors, and the files of the version. `source` is an attached Buffer, or a name as
-    for attach(), which has the last three arguments. The directory appears at once, with all of it on the disk; it must
+    for attach(), which has the last four arguments. The directory appears at once, with all of it on the disk; it must
     not exist or be empty. After a failure nothing of it is left, and what was there before is unchanged.
 
     shard_size  bytes of tensors in a weights file, at most; 0: 5,000,000,000
@@ -66,7 +68,7 @@ def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0
 
     options = _abi.SaveOptions(shard_size=shard_size, replace=replace, no_files=not files, progress=report)
     result = _abi.SaveResult()
-    with _attached(source, version, device, socket) as (connection, handle):
+    with _attached(source, version, device, socket, owner) as (connection, handle):
         try:
             connection.call(lib.weightd_save, handle, path_bytes(directory), ctypes.byref(options), ctypes.byref(result),
                             again=False)
@@ -78,11 +80,12 @@ def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0
 
 
 def diff(first: Buffer | str | os.PathLike, second: Buffer | str | os.PathLike, device: str = "host",
-         socket: str | None = None) -> list[Difference]:
+         socket: str | None = None, owner: int | str | None = None) -> list[Difference]:
     """
     The tensors that differ, compared by name: types, shapes and bytes. A side is an attached Buffer, a name as for attach()
     ("m@3"), or a path, which must be an os.PathLike such as pathlib.Path: a safetensors file, index or directory. A
-    name that only one of them has is no difference if it is tied there to a name of both. Reads all bytes.
+    name that only one of them has is no difference if it is tied there to a name of both. `owner` of the buffers that are
+    named, as in attach(). Reads all bytes.
 
     NotFound, NotPublished, Denied, Disconnected, Error.
     """
@@ -98,7 +101,7 @@ def diff(first: Buffer | str | os.PathLike, second: Buffer | str | os.PathLike, 
         return bool(raised)
 
     with contextlib.ExitStack() as stack:
-        sides = [_side(stack, given, device, socket) for given in (first, second)]
+        sides = [_side(stack, given, device, socket, owner) for given in (first, second)]
         connection = next((c for c, _ in sides if c is not None), None) or _unconnected(stack)
         try:
             connection.call(lib.weightd_diff, connection.handle, *(ctypes.byref(side) for _, side in sides), note, None,
@@ -133,26 +136,27 @@ def _unconnected(stack: contextlib.ExitStack) -> Unconnected:
 
 
 def _side(stack: contextlib.ExitStack, given: Buffer | str | os.PathLike, device: str,
-          socket: str | None) -> tuple[Connection | None, _abi.DiffSide]:
+          socket: str | None, owner: int | str | None) -> tuple[Connection | None, _abi.DiffSide]:
     if isinstance(given, os.PathLike):
         return None, _abi.DiffSide(path=path_bytes(given))
-    connection, handle = stack.enter_context(_attached(given, None, device, socket))
+    connection, handle = stack.enter_context(_attached(given, None, device, socket, owner))
     return connection, _abi.DiffSide(buffer=handle)
 
 
 @contextlib.contextmanager
 def _attached(source: Buffer | str, version: int | None, device: str,
-              socket: str | None) -> Iterator[tuple[Connection, ctypes.c_void_p]]:
+              socket: str | None, owner: int | str | None) -> Iterator[tuple[Connection, ctypes.c_void_p]]:
     """The version on a connection of its own, which may be busy for long."""
     if isinstance(source, Buffer):
         name, device, number = source.name, source.device, source.version
         socket = source._open().connection.socket()
+        owner = source.owner if owner is None else owner  # its name may be another user's by now
     else:
         if not isinstance(source, str):
             raise TypeError(f"a version is a Buffer or the name of one, not {type(source).__name__}")
         name, number = target(source, version)
     connection, handle = Connection(socket), ctypes.c_void_p()
-    options = _abi.AttachOptions(device=_abi.text(device), version=number)
+    options = _abi.AttachOptions(device=_abi.text(device), version=number, owner=owner_uid(owner))
     connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options), ctypes.byref(handle))
     try:
         yield connection, handle

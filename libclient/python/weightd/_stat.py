@@ -76,6 +76,52 @@ class UserInfo(NamedTuple):
     max_descriptors: int | None
 
 
+class HolderInfo(NamedTuple):
+    """
+    A user charged for memory that exists only because of readers: `n_bytes` of `n_versions`. `over` the limit, the
+    user gets no further attachment. Buffer, device and version are of the first of them; `pid` and `since_ns` of its
+    attachment, 0 for memory that is mapped without one.
+    """
+
+    uid: int
+    n_versions: int
+    n_bytes: int
+    max_bytes: int | None
+    over: bool
+    name: str
+    device: str
+    version: int
+    pid: int
+    since_ns: int
+
+
+class CostInfo(NamedTuple):
+    """
+    Costs of a user to the server, since the server has known the user; it forgets one without connections in favour
+    of others.
+
+    loop_ns         time of the thread that answers requests
+    worker_ns       time of the threads that check layouts, and make and free memory
+    longest_ns      the longest time that one connection was served without a break
+    held_bytes      memory that exists only because of the user's attachments, now
+    checking_bytes  mapped for layouts that are being checked, now
+    n_refused       requests and connections, for a limit
+    answered        requests answered at once, by the time from their read to the answer: answered[i] of at most
+                    span_ns << i that are in no member before, and in the last one all others
+    """
+
+    uid: int
+    n_requests: int
+    loop_ns: int
+    worker_ns: int
+    longest_ns: int
+    held_bytes: int
+    checking_bytes: int
+    n_refused: int
+    span_ns: int
+    answered: tuple[int, ...]
+
+
 def stat(socket: str | None = None) -> Stat:
     """The memory of the server as a whole."""
     connection, found = shared(socket), _abi.Stat()
@@ -96,3 +142,17 @@ def users(socket: str | None = None) -> list[UserInfo]:
     connection, found = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_list_users, connection.handle, ctypes.byref(found))
     return take(found, lib.weightd_list_user, UserInfo)
+
+
+def holders(socket: str | None = None) -> list[HolderInfo]:
+    """Users charged as readers; without administration, only the caller's."""
+    connection, found = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_list_holders, connection.handle, ctypes.byref(found))
+    return take(found, lib.weightd_list_holder, HolderInfo)
+
+
+def costs(socket: str | None = None) -> list[CostInfo]:
+    """Costs of the caller; of all users, for administrators. Empty with an earlier server."""
+    connection, found = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_list_costs, connection.handle, ctypes.byref(found))
+    return take(found, lib.weightd_list_cost, CostInfo)

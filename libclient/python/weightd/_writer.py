@@ -14,6 +14,7 @@ from ._errors import Error
 from ._files import Files, of_writer, set_of_writer, texts
 from ._layout import Layout
 from ._memory import WRITER, Memory
+from ._owner import owner_uid
 from ._progress import reporter
 from ._table import Table
 
@@ -126,7 +127,7 @@ class LoadResult(NamedTuple):
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
            new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
            replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
-           socket: str | None = None, handle: str = "vmm") -> Writer:
+           socket: str | None = None, handle: str = "vmm", owner: int | str | None = None) -> Writer:
     """
     Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
     provides the memory.
@@ -145,6 +146,8 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
                    are killed, if this user may
     pause_timeout  seconds for readers to pause, for exclusive buffers and with `replace`; None: for ever
     handle         for a new buffer on a GPU: "vmm", or "ipc" for consumers that need a cudaIpcMemHandle_t
+    owner          the user, by name or uid, in whose buffer to publish: that user can remove and overwrite every
+                   version. None: this user's, else Denied
 
     A layout with the names, types and shapes of the newest version, in any order, is replaced by that version's:
     readers of the buffer can swap() to the new version at the same addresses. Only the Writer has the places of the
@@ -154,7 +157,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
     """
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
-                              pause_timeout, handle)
+                              pause_timeout, handle, owner)
     connection, made = Connection(socket), ctypes.c_void_p()
     device = connection.device_name(device)
     connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
@@ -167,7 +170,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
          threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
          socket: str | None = None, handle: str = "vmm", files: bool = True,
-         attributes: Mapping[str, Any] | None = None) -> LoadResult:
+         attributes: Mapping[str, Any] | None = None, owner: int | str | None = None) -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
@@ -194,7 +197,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
             raised.append(e)
 
     create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
-                                     policy, pause_timeout, handle)
+                                     policy, pause_timeout, handle, owner)
     wanted = texts(attributes)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report, note=note, no_files=not files,
@@ -214,7 +217,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
 
 def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusive: bool,
                     reusable: bool, replace: bool, policy: str, pause_timeout: float | None,
-                    handle: str) -> _abi.CreateOptions:
+                    handle: str, owner: int | str | None) -> _abi.CreateOptions:
     if handle not in _abi.HANDLES:
         raise ValueError(f"handle {handle!r} is none of {', '.join(_abi.HANDLES)}")
     if policy not in _abi.POLICIES:
@@ -223,7 +226,7 @@ def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusi
     return _abi.CreateOptions(device=_abi.text(device), mode=mode, keep=keep, new_layout=new_layout,
                               exclusive=exclusive, reusable=reusable, replace=replace,
                               pause_timeout_ms=milliseconds(pause_timeout) or 1,
-                              policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle])
+                              policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle], owner=owner_uid(owner))
 
 
 def _path(path: str | os.PathLike) -> bytes:

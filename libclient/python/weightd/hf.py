@@ -55,7 +55,7 @@ class Loaded(NamedTuple):
 
 def from_pretrained(name: str, cls: type | None = None, version: int | None = None, timeout: float | None = 0.0,
                     strict: bool = True, output_loading_info: bool = False, config: Any = None,
-                    socket: str | None = None, **options: Any) -> Any:
+                    socket: str | None = None, owner: int | str | None = None, **options: Any) -> Any:
     """
     Returns a model of transformers, in eval mode, on a version in host memory. Its parameters are the shared memory:
     they need no gradient, and a write to one ends in SIGSEGV, which weightd.torch.guard() explains. Adapters train
@@ -66,7 +66,7 @@ def from_pretrained(name: str, cls: type | None = None, version: int | None = No
     publish() has the tensors of the model itself, and nothing is copied.
 
     cls                  a class of transformers, also an Auto class; None: that of the "architectures" in config.json
-    version, timeout     as in attach(), and so is socket
+    version, timeout     as in attach(), and so are socket and owner
     strict               False: tensors that the version lacks get new values, as a head for another task
     output_loading_info  also return the dict of transformers, with a Loaded under "weightd"
     config               a configuration of transformers; None: the version's config.json
@@ -75,7 +75,7 @@ def from_pretrained(name: str, cls: type | None = None, version: int | None = No
     The number of copied bytes is logged (logger "weightd.hf"). LayoutMismatch: the version lacks tensors of the class;
     and errors of attach(). Error: the version has no config.json.
     """
-    buffer = attach(name, version=version, timeout=timeout, socket=socket)
+    buffer = attach(name, version=version, timeout=timeout, socket=socket, owner=owner)
     config, generation = _configurations(buffer, config)
     cls = _class_of(config, cls)
     if buffer.attributes.get(_MODULE) == cls.__name__ and not options:

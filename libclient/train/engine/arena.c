@@ -150,6 +150,13 @@ static void mappings_free(struct arena *a)
 	a->mappings = NULL;
 }
 
+int arena_fd(const struct arena *a, enum weightd_kind kind)
+{
+	const struct plan_part *part = plan_part(a->plan, kind);
+
+	return weightd_job_fd(a->job, (uint32_t)(part - a->plan->parts));
+}
+
 /*
  * Maps bytes of a part. `ret` is the address of `offset`, NULL for no bytes; `prot` PROT_READ or PROT_WRITE too. A part that
  * the plan lacks is not mapped.
@@ -165,8 +172,7 @@ static int arena_map(struct arena *a, enum weightd_kind kind, uint64_t offset, u
 	if (!part || size == 0)
 		return 0;
 	size += offset - start;
-	r = mapping_new_part(weightd_job_fd(a->job, (uint32_t)(part - a->plan->parts)), start, size,
-			     prot, NULL, &mapped);
+	r = mapping_new_part(arena_fd(a, kind), start, size, prot, NULL, &mapped);
 	if (r == 0 && (prot & PROT_WRITE) && madvise(mapped, size, MADV_DONTFORK) < 0)
 		r = -errno;
 	if (r == 0)
@@ -188,44 +194,52 @@ static uint64_t stride_of(const struct arena *a, enum weightd_kind kind)
 	return part ? part->stride : 0;
 }
 
-/* Bytes of the flat range in a kind. */
-static uint64_t flat_size(const struct arena *a, enum weightd_kind kind)
+/* Bytes of a range of a kind that are in use. */
+static uint64_t used_of(const struct arena *a, enum weightd_kind kind)
 {
-	return a->plan->n_elements * plan_element_size(a->plan, kind);
+	const struct plan_part *part = plan_part(a->plan, kind);
+
+	return part ? part->used : 0;
 }
 
-/* The elements of a->updated in a flat range that begins at `offset` of its part. */
-static int arena_map_elements(struct arena *a, enum weightd_kind kind, uint64_t offset, void *ret)
+/* Elements, or places, of a range that begins at `offset` of its part. */
+static int arena_map_interval(struct arena *a, enum weightd_kind kind, uint64_t offset,
+			      struct plan_interval interval, void *ret)
 {
 	uint64_t size = plan_element_size(a->plan, kind);
 
-	return arena_map(a, kind, offset + a->updated.begin * size,
-			 (a->updated.end - a->updated.begin) * size, WRITE, ret);
+	return arena_map(a, kind, offset + interval.begin * size,
+			 (interval.end - interval.begin) * size, WRITE, ret);
 }
 
-/* Parameters, originals and moments of a->updated, of rank a->rank. */
+/* Parameters of a->updated, originals and moments of a->updates, of rank a->rank. */
 static int arena_map_updated(struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
 	bool is_replicated = plan_is_replicated(p);
 	uint32_t range = is_replicated ? a->rank : 0;
+	struct plan_interval places = plan_places(a->updates);
 	int r = 0;
 
 	a->params = calloc(p->n_copies, sizeof(*a->params));
 	if (!a->params)
 		return train_fail(-ENOMEM, "no memory");
-	for (uint32_t i = 0; r == 0 && i < p->n_copies; i++)
+	if (plan_shards_params(p))
+		r = arena_map_interval(a, WEIGHTD_KIND_PARAM, 0, places, &a->params[0]);
+	for (uint32_t i = 0; r == 0 && !plan_shards_params(p) && i < p->n_copies; i++)
 		if (!is_replicated || i == plan_copy(p, a->rank))
-			r = arena_map_elements(a, WEIGHTD_KIND_PARAM,
-					       i * stride_of(a, WEIGHTD_KIND_PARAM), &a->params[i]);
+			r = arena_map_interval(a, WEIGHTD_KIND_PARAM,
+					       i * stride_of(a, WEIGHTD_KIND_PARAM), a->updated,
+					       &a->params[i]);
 	if (r == 0)
-		r = arena_map_elements(a, WEIGHTD_KIND_MASTER,
-				       range * stride_of(a, WEIGHTD_KIND_MASTER), &a->master);
+		r = arena_map_interval(a, WEIGHTD_KIND_MASTER,
+				       range * stride_of(a, WEIGHTD_KIND_MASTER), places,
+				       &a->master);
 	for (uint32_t i = 0; r == 0 && i < p->n_moments; i++)
-		r = arena_map_elements(a, WEIGHTD_KIND_MOMENTS,
+		r = arena_map_interval(a, WEIGHTD_KIND_MOMENTS,
 				       range * stride_of(a, WEIGHTD_KIND_MOMENTS) +
-					       i * flat_size(a, WEIGHTD_KIND_MOMENTS),
-				       &a->moments[i]);
+					       i * p->n_state * sizeof(float),
+				       places, &a->moments[i]);
 	return r;
 }
 
@@ -252,6 +266,25 @@ static int arena_map_grads(struct arena *a)
 	return 0;
 }
 
+/* All places of all nodes: the rank that fills parameters has values for those of other ranks, too. */
+static int arena_map_received(struct arena *a)
+{
+	uint32_t n = a->plan->n_nodes;
+	uint64_t stride = stride_of(a, WEIGHTD_KIND_RECEIVED);
+	char *all = NULL;
+	int r;
+
+	if (n == 1)
+		return 0;
+	a->received = calloc(n, sizeof(*a->received));
+	if (!a->received)
+		return train_fail(-ENOMEM, "no memory");
+	r = arena_map(a, WEIGHTD_KIND_RECEIVED, 0, n * stride, WRITE, &all);
+	for (uint32_t i = 0; r == 0 && i < n; i++)
+		a->received[i] = (float *)(void *)(all + i * stride);
+	return r;
+}
+
 static int arena_map_parts(struct arena *a)
 {
 	const struct weightd_plan *p = a->plan;
@@ -260,12 +293,20 @@ static int arena_map_parts(struct arena *a)
 	if (r == 0)
 		r = arena_map(a, WEIGHTD_KIND_PARAM,
 			      plan_copy(p, a->rank) * stride_of(a, WEIGHTD_KIND_PARAM),
-			      flat_size(a, WEIGHTD_KIND_PARAM), READ, &a->param);
+			      used_of(a, WEIGHTD_KIND_PARAM), READ, &a->param);
 	if (r == 0)
 		r = arena_map_grads(a);
 	if (r == 0)
-		r = arena_map(a, WEIGHTD_KIND_REDUCED, 0, flat_size(a, WEIGHTD_KIND_REDUCED), WRITE,
+		r = arena_map(a, WEIGHTD_KIND_REDUCED, 0, used_of(a, WEIGHTD_KIND_REDUCED), WRITE,
 			      &a->reduced);
+	if (r == 0)
+		r = arena_map_received(a);
+	for (uint32_t i = 0; r == 0 && i < 2; i++)
+		r = arena_map(a, WEIGHTD_KIND_STAGED, i * stride_of(a, WEIGHTD_KIND_STAGED),
+			      used_of(a, WEIGHTD_KIND_STAGED), WRITE, &a->staged[i]);
+	if (r == 0)
+		r = arena_map(a, WEIGHTD_KIND_GATHERED, 0, used_of(a, WEIGHTD_KIND_GATHERED), WRITE,
+			      &a->gathered);
 	if (r == 0)
 		r = arena_map(a, WEIGHTD_KIND_FROZEN, 0, p->frozen_size, READ, &a->frozen);
 	if (r == 0)
@@ -277,9 +318,24 @@ static int arena_map_parts(struct arena *a)
 	return r;
 }
 
+/* The first rank decides: ranks of several nodes may open the job at the same time. */
+static int head_claim(struct arena *a)
+{
+	uint32_t ours = a->node + 1, first = 0;
+
+	if (__atomic_compare_exchange_n(&arena_head(a)->node, &first, ours, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_ACQUIRE) ||
+	    first == ours)
+		return 0;
+	return train_fail(-EINVAL,
+			  "job '%s' is that of node %u, and rank %u was started as one of "
+			  "node %u; give each node a job of its own",
+			  weightd_job_name(a->job), first - 1, a->rank, a->node);
+}
+
 /*
- * The head is a pure function of the plan, which is the same in all ranks: each writes the same words, and one that is
- * killed between them leaves nothing that the next one does not write again.
+ * Behind the node, the head is a pure function of the plan, which is the same in all ranks: each writes the same words, and
+ * one that is killed between them leaves nothing that the next one does not write again.
  */
 static int arena_init_head(struct arena *a)
 {
@@ -287,6 +343,10 @@ static int arena_init_head(struct arena *a)
 	uint64_t magic = __atomic_load_n(&head->magic, __ATOMIC_ACQUIRE);
 
 	if (magic == 0) {
+		int r = head_claim(a);
+
+		if (r < 0)
+			return r;
 		__atomic_store_n(&head->abi, CONTROL_ABI, __ATOMIC_RELAXED);
 		__atomic_store_n(&head->n_ranks, a->plan->n_ranks, __ATOMIC_RELAXED);
 		__atomic_store_n(&head->state_size, a->plan->state_size, __ATOMIC_RELAXED);
@@ -300,21 +360,23 @@ static int arena_init_head(struct arena *a)
 			"the journal of job '%s' is of another release of weightd-train (form %u, ours is "
 			"%d); finish it with that release, or create another job",
 			weightd_job_name(a->job), head->abi, CONTROL_ABI);
-	return 0;
+	return head_claim(a);
 }
 
-int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *token, uint32_t rank,
-	       struct arena *ret)
+int arena_open(struct weightd *w, const struct weightd_plan *plan, const char *token, uint32_t node,
+	       uint32_t rank, struct arena *ret)
 {
-	struct arena arena = {.plan = plan, .rank = rank};
+	struct arena arena = {.plan = plan, .node = node, .rank = rank};
 	cleanup(arena_closep) struct arena *a = &arena;
 	int r;
 
 	if (rank >= plan->n_ranks)
-		return train_fail(-EINVAL, "there is no rank %u: the mesh of the plan has %u ranks",
-				  rank, plan->n_ranks);
+		return train_fail(-EINVAL,
+				  "there is no rank %u: the mesh of the plan has %u ranks%s", rank,
+				  plan->n_ranks, plan->n_nodes > 1 ? " on each node" : "");
 	a->layout = control_layout(plan);
 	a->updated = plan_updated(plan, rank);
+	a->updates = plan_updates(plan, node, rank);
 	r = arena_join(a, w, token);
 	if (r == 0)
 		r = arena_map_parts(a);
@@ -331,6 +393,7 @@ void arena_close(struct arena *a)
 	mappings_free(a);
 	free((void *)a->params);
 	free((void *)a->grads);
+	free((void *)a->received);
 	weightd_job_free(a->job);
 	memset(a, 0, sizeof(*a));
 }
@@ -344,6 +407,7 @@ int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret)
 
 	borrowed.rank = rank;
 	borrowed.updated = plan_updated(a->plan, rank);
+	borrowed.updates = plan_updates(a->plan, a->node, rank);
 	borrowed.params = NULL;
 	borrowed.master = NULL;
 	borrowed.moments[0] = borrowed.moments[1] = NULL;
@@ -352,7 +416,7 @@ int arena_borrow(struct arena *a, uint32_t rank, struct arena *ret)
 	borrowed.n_mappings = 0;
 	r = arena_map(&borrowed, WEIGHTD_KIND_PARAM,
 		      plan_copy(a->plan, rank) * stride_of(a, WEIGHTD_KIND_PARAM),
-		      flat_size(a, WEIGHTD_KIND_PARAM), READ, &borrowed.param);
+		      used_of(a, WEIGHTD_KIND_PARAM), READ, &borrowed.param);
 	if (r == 0)
 		r = arena_map_updated(&borrowed);
 	if (r < 0) {
@@ -416,6 +480,40 @@ void arena_unmap_range(struct arena *a, const void *mapped)
 	unmap_at(a, mapped);
 }
 
+void *arena_element(const struct arena *a, enum weightd_kind kind, uint64_t element)
+{
+	const struct weightd_plan *p = a->plan;
+	uint64_t in_updated = element - a->updated.begin;
+
+	switch (kind) {
+	case WEIGHTD_KIND_REDUCED:
+		return a->reduced + element;
+	case WEIGHTD_KIND_MASTER:
+		return a->master + in_updated;
+	default:
+		return (uint8_t *)a->params[plan_copy(p, a->rank)] +
+		       in_updated * plan_element_size(p, kind);
+	}
+}
+
+void *arena_param_at(const struct arena *a, uint64_t place)
+{
+	return (uint8_t *)a->params[0] + (place - plan_places(a->updates).begin) *
+						 plan_element_size(a->plan, WEIGHTD_KIND_PARAM);
+}
+
+float *arena_node_sum(const struct arena *a, uint32_t bucket, uint64_t element)
+{
+	if (a->staged[0])
+		return a->staged[bucket % 2] + (element - a->plan->buckets[bucket].begin);
+	return a->reduced + element;
+}
+
+float *arena_sums(const struct arena *a)
+{
+	return plan_pools_grads(a->plan) ? a->reduced : a->received[a->node];
+}
+
 /* --- Places in the journal ---------------------------------------------------------------------- */
 
 struct control_head *arena_head(const struct arena *a)
@@ -426,6 +524,14 @@ struct control_head *arena_head(const struct arena *a)
 struct control_rank *arena_rank(const struct arena *a, uint32_t rank)
 {
 	return (struct control_rank *)(void *)(a->journal + a->layout.ranks) + rank;
+}
+
+struct control_summary *arena_summary(const struct arena *a, uint64_t step, uint32_t node)
+{
+	uint64_t number = (2ull * a->rank + step % 2) * a->plan->n_nodes + node;
+
+	return (struct control_summary *)(void *)(a->journal + a->layout.summaries +
+						  number * a->layout.summary_stride);
 }
 
 struct control_status *arena_status(const struct arena *a, uint32_t rank)
@@ -446,6 +552,12 @@ struct control_saved *arena_saved(const struct arena *a, uint32_t rank, uint64_t
 
 	return (struct control_saved *)(void *)(a->journal + a->layout.saved +
 						slot * a->layout.saved_stride);
+}
+
+struct control_word *arena_room(const struct arena *a, uint32_t rank, uint32_t room)
+{
+	return (struct control_word *)(void *)(a->journal + a->layout.rooms) +
+	       (size_t)rank * a->plan->n_rooms + room;
 }
 
 uint8_t *arena_log(const struct arena *a, uint32_t rank)

@@ -104,22 +104,83 @@ static int token_find(const char *token, char ret[WEIGHTD_TOKEN_MAX])
 	return 0;
 }
 
+static int number_find(const char *variable, uint32_t below, uint32_t *ret)
+{
+	const char *value = getenv(variable);
+	uint64_t number;
+
+	if (!value || num_parse(value, 10, &number) < 0 || number >= below)
+		return train_fail(-EINVAL, "$%s is '%.32s'; it must be a number below %u", variable,
+				  value ? value : "", below);
+	*ret = (uint32_t)number;
+	return 0;
+}
+
+/* The first one that the launcher has set, or NULL. */
+static const char *variable_find(const char *const *variables)
+{
+	while (*variables && !getenv(*variables))
+		variables++;
+	return *variables;
+}
+
+/* An interactive shell of SLURM has its variable as well. */
 static int rank_find(uint32_t *ret)
 {
-	const char *variable = getenv("LOCAL_RANK") ? "LOCAL_RANK" : "RANK";
-	const char *value = getenv(variable);
-	uint64_t rank;
+	static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK",
+						"SLURM_LOCALID", NULL};
+	const char *variable = variable_find(variables);
 
-	if (!value)
+	if (!variable)
 		return train_fail(
 			-EINVAL,
 			"neither $LOCAL_RANK nor $RANK is set; start this program by weightctl "
 			"train run or torchrun, or give the rank");
-	if (num_parse(value, 10, &rank) < 0 || rank >= WEIGHTD_RANKS_MAX)
-		return train_fail(-EINVAL, "$%s is '%.32s'; it must be a number below %d", variable,
-				  value, WEIGHTD_RANKS_MAX);
-	*ret = (uint32_t)rank;
-	return 0;
+	return number_find(variable, WEIGHTD_RANKS_MAX, ret);
+}
+
+/* Open MPI has no variable for the node: ranks of a node are numbered one after the other. */
+static int node_of_open_mpi(uint32_t *ret)
+{
+	uint32_t rank, n_ranks;
+	int r = number_find("OMPI_COMM_WORLD_RANK", UINT32_MAX, &rank);
+
+	if (!r)
+		r = number_find("OMPI_COMM_WORLD_LOCAL_SIZE", UINT32_MAX, &n_ranks);
+	if (!r)
+		*ret = n_ranks ? rank / n_ranks : 0;
+	return r;
+}
+
+static int node_find(uint32_t n_nodes, uint32_t *ret)
+{
+	static const char *const variables[] = {"GROUP_RANK", "OMPI_COMM_WORLD_RANK",
+						"SLURM_NODEID", NULL};
+	const char *variable = variable_find(variables);
+
+	if (!variable)
+		return train_fail(-EINVAL,
+				  "the plan has %u nodes, and $GROUP_RANK is not set; start this "
+				  "program by weightctl train run or torchrun, or give the node",
+				  n_nodes);
+	if (strcmp(variable, "OMPI_COMM_WORLD_RANK") == 0)
+		return node_of_open_mpi(ret);
+	return number_find(variable, UINT32_MAX, ret);
+}
+
+int identity_node(const struct weightd_nodes *nodes, uint32_t n_nodes, uint32_t *ret)
+{
+	uint32_t node = nodes ? nodes->node : 0;
+	int r = 0;
+
+	if (n_nodes > 1 && (!nodes || nodes->node_from_env))
+		r = node_find(n_nodes, &node);
+	if (!r && node >= n_nodes)
+		r = train_fail(-EINVAL, "there is no node %u: the plan has %u node%s", node,
+			       n_nodes, n_nodes == 1 ? "" : "s");
+	if (!r)
+		*ret = node;
+	return r;
 }
 
 int identity_resolve(const struct weightd_train_options *options, char ret_token[WEIGHTD_TOKEN_MAX],
@@ -136,6 +197,16 @@ int identity_resolve(const struct weightd_train_options *options, char ret_token
 	memcpy(ret_token, token, sizeof(token));
 	*ret_rank = rank;
 	return 0;
+}
+
+int identity_check(pid_t opener)
+{
+	if (opener == getpid())
+		return 0;
+	return train_fail(-ECHILD,
+			  "the trainer belongs to process %d, which forked this one; open the job "
+			  "here as another rank",
+			  (int)opener);
 }
 
 int identity_count_ranks(struct weightd *w, const char *token, uint32_t *ret)

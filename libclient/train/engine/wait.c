@@ -31,7 +31,11 @@ struct wait {
 	uint32_t rank; /* that is missing */
 	uint64_t woke_ns; /* last time, by the clock */
 	uint64_t waited_ns; /* that counts */
+	uint64_t patient_ns; /* of it: up to the last look at which no deadline counted */
 	uint64_t looked_ns, checked_ns; /* last look, by waited_ns */
+	int r; /* of the last look while other nodes are served */
+	const struct control_word *word;
+	uint64_t value;
 };
 
 static void pause_cpu(void)
@@ -193,6 +197,7 @@ static int fail_late(const struct wait *w, bool is_present)
 	const struct wait_place *p = w->place;
 	uint32_t rank = w->rank;
 	double seconds = (double)deadline_of(p) / 1000;
+	const char *cause = w->reason->cause;
 	struct phrase what, pid;
 
 	(void)reason_phrase(&what, w->reason);
@@ -200,9 +205,10 @@ static int fail_late(const struct wait *w, bool is_present)
 	if (is_present)
 		return train_fail(
 			-ETIMEDOUT,
-			"rank %u%s did not %s within %g s; look why that process is stopped or stuck, "
+			"rank %u%s did not %s within %g s; look why that process is stopped or stuck%s%s, "
 			"or ask for a longer deadline",
-			rank, pid.text, what.text, seconds);
+			rank, pid.text, what.text, seconds, cause ? ", or " : "",
+			cause ? cause : "");
 	return train_fail(
 		-ETIMEDOUT,
 		"rank %u did not %s within %g s: it has no process%s; start rank %u, or remove the job "
@@ -269,38 +275,78 @@ static int look_at_ranks(struct wait *w)
 	return 0;
 }
 
-static int look(struct wait *w)
+static uint64_t counted_ns(const struct wait *w)
+{
+	return w->waited_ns - w->patient_ns;
+}
+
+static bool is_late(const struct wait *w)
+{
+	int deadline_ms = deadline_of(w->place);
+
+	return deadline_ms >= 0 && counted_ns(w) >= (uint64_t)deadline_ms * MS;
+}
+
+/* Looks for the end of the wait without its word. */
+static int check(struct wait *w)
 {
 	struct wait_place *p = w->place;
-	int deadline_ms = deadline_of(p);
-	bool is_late = deadline_ms >= 0 && w->waited_ns >= (uint64_t)deadline_ms * MS;
 	int r;
 
-	if (!is_late && w->waited_ns - w->looked_ns < TICK_NS)
-		return 0;
-	w->looked_ns = w->waited_ns;
 	if (p->is_cancelled)
 		return train_fail(-ECANCELED, "a wait of rank %u was cancelled", p->rank);
 	if (w->find_rank)
 		w->rank = w->find_rank(w->reason);
 	r = p->job ? look_at_ranks(w) : 0;
-	if (r == 0 && p->asks_server && (is_late || w->waited_ns - w->checked_ns >= CHECK_NS)) {
+	if (r == 0 && p->asks_server && (is_late(w) || w->waited_ns - w->checked_ns >= CHECK_NS)) {
 		w->checked_ns = w->waited_ns;
 		if (job_is_removed(p->job))
 			r = fail_removed(w);
 	}
-	if (r == 0 && is_late)
+	if (r == 0 && is_late(w))
 		r = fail_late(w, rank_meet(p, w->rank));
 	return r;
 }
 
 /* A process that was stopped, or had no CPU, has not waited all that time. */
-static void wait_count_time(struct wait *w)
+static uint64_t count_time(uint64_t *woke_ns)
 {
-	uint64_t now = num_now_ns(), passed = now - w->woke_ns;
+	uint64_t now = num_now_ns(), passed = now - *woke_ns;
 
-	w->waited_ns += passed < 4 * TICK_NS ? passed : 4 * TICK_NS;
-	w->woke_ns = now;
+	*woke_ns = now;
+	return passed < 4 * TICK_NS ? passed : 4 * TICK_NS;
+}
+
+static void wait_count(struct wait *w)
+{
+	w->waited_ns += count_time(&w->woke_ns);
+	if (w->place->is_patient)
+		w->patient_ns = w->waited_ns;
+}
+
+/* Other nodes may keep this rank for as long as the wait lasts, which ends as without them. */
+static bool is_over(void *wait)
+{
+	struct wait *w = wait;
+
+	if (atomic_load(&w->word->value) >= w->value)
+		return true;
+	wait_count(w);
+	w->r = check(w);
+	return w->r != 0;
+}
+
+static int look(struct wait *w)
+{
+	struct wait_place *p = w->place;
+
+	if (!is_late(w) && w->waited_ns - w->looked_ns < TICK_NS)
+		return 0;
+	w->looked_ns = w->waited_ns;
+	w->r = 0;
+	if (p->serve && p->serve(p->serve_data, is_over, w))
+		return fail_interrupted(w);
+	return w->r ? w->r : check(w);
 }
 
 static uint64_t wait_timeout(const struct wait *w)
@@ -308,9 +354,9 @@ static uint64_t wait_timeout(const struct wait *w)
 	int deadline_ms = deadline_of(w->place);
 	uint64_t deadline_ns = (uint64_t)deadline_ms * MS;
 
-	if (deadline_ms < 0 || deadline_ns > w->waited_ns + TICK_NS)
+	if (deadline_ms < 0 || deadline_ns > counted_ns(w) + TICK_NS)
 		return TICK_NS;
-	return deadline_ns > w->waited_ns ? deadline_ns - w->waited_ns : 0;
+	return deadline_ns > counted_ns(w) ? deadline_ns - counted_ns(w) : 0;
 }
 
 static int wait_asleep(struct wait *w, struct control_word *word, uint64_t value)
@@ -323,7 +369,7 @@ static int wait_asleep(struct wait *w, struct control_word *word, uint64_t value
 		if (now >= value)
 			return 0;
 		is_interrupted = futex_wait(word, now, wait_timeout(w));
-		wait_count_time(w);
+		wait_count(w);
 		r = look(w);
 		if (r == 0 && is_interrupted && w->place->is_interruptible)
 			r = fail_interrupted(w);
@@ -374,7 +420,9 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 				 .reason = reason,
 				 .find_rank = find_rank,
 				 .rank = reason->rank,
-				 .woke_ns = num_now_ns()};
+				 .woke_ns = num_now_ns(),
+				 .word = word,
+				 .value = value};
 
 		atomic_fetch_add(&word->n_waiters, 1);
 		r = wait_asleep(&w, word, value);
@@ -395,7 +443,7 @@ int wait_for(struct wait_place *p, struct control_word *word, uint64_t value,
 }
 
 int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value,
-		    const char *what)
+		    const char *what, void (*tick)(void *data), void *data)
 {
 	uint64_t checked_ns = num_now_ns();
 	int r = 0;
@@ -406,6 +454,8 @@ int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t va
 
 		if (atomic_load(&word->value) >= value)
 			break;
+		if (tick)
+			tick(data);
 		if (is_interrupted && p->is_interruptible)
 			r = train_fail(-EINTR,
 				       "a signal interrupted rank %u, which was to %s; call again to "
@@ -418,4 +468,45 @@ int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t va
 	}
 	atomic_fetch_sub(&word->n_waiters, 1);
 	return r;
+}
+
+/* --- Other nodes -------------------------------------------------------------------------------------- */
+
+void wait_beat_begin(struct wait_beat *b, struct wait_place *p)
+{
+	*b = (struct wait_beat){.place = p, .deadline_ms = deadline_of(p), .woke_ns = num_now_ns()};
+}
+
+static int beat_look_at_ranks(struct wait_place *p, const char *what)
+{
+	struct phrase pid;
+
+	for (uint32_t i = 0; i < p->n_ranks; i++)
+		if (i != p->rank && !rank_meet(p, i) && rank_pid(p, i))
+			return train_fail(
+				-EOWNERDEAD,
+				"rank %u%s died while rank %u was to %s; start rank %u again, or remove "
+				"the job (weightctl rm %s)",
+				i, pid_phrase(&pid, p, i), p->rank, what, i, job_name(p));
+	return 0;
+}
+
+int wait_beat(struct wait_beat *b, const char *what)
+{
+	struct wait_place *p = b->place;
+	uint64_t passed = count_time(&b->woke_ns);
+	bool is_late;
+	int r = 0;
+
+	b->waited_ns = p->is_patient ? 0 : b->waited_ns + passed;
+	is_late = b->deadline_ms >= 0 && b->waited_ns >= (uint64_t)b->deadline_ms * MS;
+	if (p->is_cancelled)
+		return train_fail(-ECANCELED, "a wait of rank %u was cancelled", p->rank);
+	if (p->job && p->watches_all)
+		r = beat_look_at_ranks(p, what);
+	if (r == 0 && p->asks_server && (is_late || b->woke_ns - b->looked_ns >= CHECK_NS)) {
+		b->looked_ns = b->woke_ns;
+		r = wait_check_removed(p, what);
+	}
+	return r == 0 && is_late ? WAIT_LATE : r;
 }

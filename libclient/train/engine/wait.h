@@ -41,6 +41,13 @@ struct wait_place {
 	/* Asks weightd every second if the job exists: clear it where another thread may use the connection. */
 	bool asks_server;
 	struct status_lane *lane; /* that shows waits; NULL: none */
+	/*
+	 * Called every WAIT_TICK_MS of a wait_for(). Asks is_over(wait) as often, which looks at other ranks and the deadline
+	 * as well, and returns at the latest when it is: true if a signal ended it that may interrupt. NULL: nothing is called.
+	 */
+	bool (*serve)(void *data, bool (*is_over)(void *wait), void *wait);
+	void *serve_data;
+	_Atomic bool is_patient; /* no deadline counts, as this rank is not there itself yet */
 	_Atomic bool is_cancelled; /* set by another thread: waits end within a tick */
 	_Atomic int pids[WEIGHTD_RANKS_MAX]; /* of ranks that were met, as weightd_job_holder() */
 };
@@ -52,6 +59,7 @@ struct wait_reason {
 	enum control_topic topic; /* the same for the status of this rank */
 	const char *what; /* "hand over its gradients", "update its parameters", "enter the barrier" */
 	struct plan_interval elements; /* of the flat range, that it is about; empty: not named */
+	const char *cause; /* another one of being late: "opens units in another order"; NULL: none */
 	bool for_successor; /* FINISH: the rank is known to be dead; waits for its next process */
 };
 
@@ -91,10 +99,26 @@ int wait_for_found(struct wait_place *p, struct control_word *word, uint64_t val
 
 /*
  * Waits for a word that another thread of this rank publishes, sooner or later. 0; -EINTR or -ESTALE with a sentence about
- * `what` the thread does: "sum gradients".
+ * `what` the thread does: "sum gradients". `tick` is called every WAIT_TICK_MS; NULL: nothing.
  */
 int wait_for_thread(struct wait_place *p, struct control_word *word, uint64_t value,
-		    const char *what);
+		    const char *what, void (*tick)(void *data), void *data);
 
 /* -ESTALE with a sentence: the job was removed, and this rank cannot do `what`. 0: it was not, or weightd is away. */
 int wait_check_removed(struct wait_place *p, const char *what);
+
+/* A wait for another node, in a call that looks at this one every WAIT_TICK_MS. */
+struct wait_beat {
+	struct wait_place *place;
+	int deadline_ms; /* < 0: none */
+	uint64_t woke_ns, waited_ns,
+		looked_ns; /* as in other waits; the last question whether the job exists */
+};
+#define WAIT_LATE 2 /* the deadline has passed */
+
+void wait_beat_begin(struct wait_beat *b, struct wait_place *p);
+/*
+ * 0: wait on; WAIT_LATE; -ECANCELED, -EOWNERDEAD or -ESTALE with a sentence about what this rank does: "exchange gradients".
+ * With FAIL the death of any rank of this node ends the wait.
+ */
+int wait_beat(struct wait_beat *b, const char *what);

@@ -29,23 +29,44 @@ CLEANUP_POINTER(struct weightd_plan, weightd_plan_free);
 
 static int take_mesh(struct weightd_plan *p, const struct weightd_mesh *mesh)
 {
-	struct weightd_mesh_dim dim;
+	struct weightd_mesh_dim dims[WEIGHTD_MESH_DIMS_MAX];
 	uint32_t n_dims;
-	int r;
 
 	if (!mesh)
 		return train_fail(-EINVAL, "the plan has no mesh");
 	n_dims = weightd_mesh_n_dims(mesh);
-	if (n_dims != 1)
+	for (uint32_t i = 0; i < n_dims; i++)
+		(void)weightd_mesh_dim(mesh, i, &dims[i]);
+	if (n_dims > 2)
 		return train_fail(
 			-EINVAL,
-			"a plan has one mesh dimension, of data parallelism, and this mesh has %u",
+			"a plan has one mesh dimension, of data parallelism, or two, replicas and shards; "
+			"this mesh has %u",
 			n_dims);
-	r = weightd_mesh_dim(mesh, 0, &dim);
-	if (r >= 0)
-		r = weightd_mesh_new(&dim, 1, &p->mesh);
-	p->n_ranks = weightd_mesh_n_ranks(mesh);
-	return r;
+	return weightd_mesh_new(dims, n_dims, &p->mesh);
+}
+
+static int take_nodes(struct weightd_plan *p, const struct weightd_plan_options *o)
+{
+	uint32_t n_ranks = weightd_mesh_n_ranks(o->mesh);
+
+	p->n_nodes = o->n_nodes ? o->n_nodes : 1;
+	p->sync_every = o->sync_every;
+	if (p->n_nodes > WEIGHTD_NODES_MAX)
+		return train_fail(-EINVAL, "%u nodes are too many; %d are the most", p->n_nodes,
+				  WEIGHTD_NODES_MAX);
+	if (p->n_nodes > n_ranks || n_ranks % p->n_nodes)
+		return train_fail(
+			-EINVAL,
+			"%u ranks cannot be on %u nodes; each node has as many as the others",
+			n_ranks, p->n_nodes);
+	p->n_ranks = n_ranks / p->n_nodes;
+	if (p->sync_every && p->n_nodes == 1)
+		return train_fail(-EINVAL,
+				  "sync_every is %u, and there is one node: its ranks have one "
+				  "copy of the parameters",
+				  p->sync_every);
+	return 0;
 }
 
 static int take_strategy(struct weightd_plan *p, const char *name)
@@ -108,6 +129,30 @@ static int take_group(struct weightd_plan *p, const struct weightd_group *from, 
 	return 0;
 }
 
+/* The first of two dimensions has replicas; each is some nodes as a whole. */
+static int take_replicas(struct weightd_plan *p)
+{
+	struct weightd_mesh_dim replicas = {.size = 1};
+
+	p->n_sharing = p->n_nodes;
+	if (weightd_mesh_n_dims(p->mesh) == 1)
+		return 0;
+	(void)weightd_mesh_dim(p->mesh, 0, &replicas);
+	if (!p->row->pools_grads)
+		return train_fail(-EINVAL,
+				  "a mesh of two dimensions, replicas and shards, is for the strategies "
+				  "'zero2' and 'zero3', and this one is '%s'",
+				  p->strategy);
+	if (p->n_nodes % replicas.size)
+		return train_fail(-EINVAL,
+				  "%u node%s cannot be %u replicas ('%s'): each is as many whole nodes "
+				  "as the others; use a number that divides %u",
+				  p->n_nodes, p->n_nodes == 1 ? "" : "s", replicas.size,
+				  replicas.name, p->n_nodes);
+	p->n_sharing = p->n_nodes / replicas.size;
+	return 0;
+}
+
 static int take_groups(struct weightd_plan *p, const struct weightd_plan_options *o)
 {
 	if (!optimizer_name(o->optimizer))
@@ -136,34 +181,55 @@ static int take_groups(struct weightd_plan *p, const struct weightd_plan_options
 /* The form of a step: fused, unless something else is asked for. */
 static int take_form(struct weightd_plan *p, const struct weightd_plan_options *o)
 {
+	bool sums_nodes = plan_sums_nodes(p);
+
 	p->form = o->form;
 	if (o->form == WEIGHTD_STEP_AUTO)
-		p->form = p->row->can_fuse && !o->overlap && !o->scaling ? WEIGHTD_STEP_FUSED
-									 : WEIGHTD_STEP_TWO_PHASE;
+		p->form = p->row->can_fuse && !o->overlap && !o->scaling && !sums_nodes
+				  ? WEIGHTD_STEP_FUSED
+				  : WEIGHTD_STEP_TWO_PHASE;
 	if (!form_name(p->form))
 		return train_fail(-EINVAL, "the step form %u is unknown", o->form);
 	if (p->form == WEIGHTD_STEP_FUSED && !p->row->can_fuse)
 		return train_fail(-EINVAL,
-				  "the strategy '%s' has no fused step; use WEIGHTD_STEP_TWO_PHASE",
+				  "the strategy '%s' has no fused step; use the form 'two-phase'",
 				  p->strategy);
 	if (o->overlap && p->form == WEIGHTD_STEP_FUSED)
 		return train_fail(
 			-EINVAL,
-			"overlap needs buckets, which a fused step lacks; use WEIGHTD_STEP_TWO_PHASE");
+			"overlap needs buckets, which a fused step lacks; use the form 'two-phase'");
 	if (o->scaling && p->form == WEIGHTD_STEP_FUSED)
 		return train_fail(
 			-EINVAL,
 			"scaling needs to know whether all gradients are finite before the update, which a "
-			"fused step does not; use WEIGHTD_STEP_TWO_PHASE");
+			"fused step does not; use the form 'two-phase'");
+	if (sums_nodes && p->form == WEIGHTD_STEP_FUSED)
+		return train_fail(-EINVAL,
+				  "several nodes exchange sums of gradients, which a fused step "
+				  "does not have; use the form 'two-phase'");
+	if (p->sync_every &&
+	    (p->row->has_copies || p->row->pools_grads || o->staleness || o->scaling))
+		return train_fail(
+			-EINVAL,
+			"sync_every needs the strategy 'shared', without staleness and without "
+			"scaling: between two averages each node goes its own way");
 	if (o->staleness > PLAN_STALENESS_MAX)
 		return train_fail(-EINVAL, "a staleness of %u is too large; %d is the most",
 				  o->staleness, PLAN_STALENESS_MAX);
 	if (o->staleness && !p->row->can_lag)
 		return train_fail(-EINVAL, "the strategy '%s' has no staleness; 'shared' has",
 				  p->strategy);
+	if (o->staleness && sums_nodes)
+		return train_fail(
+			-EINVAL,
+			"staleness is for one node: several exchange sums of gradients, which "
+			"the fused step that it needs does not have; use a staleness of 0");
 	if (o->staleness && p->form != WEIGHTD_STEP_FUSED)
-		return train_fail(-EINVAL, "staleness needs the fused step");
-	p->overlap = o->overlap;
+		return train_fail(
+			-EINVAL,
+			"staleness needs the fused step; use the form 'fused', without overlap "
+			"and without scaling, or a staleness of 0");
+	p->overlap = o->overlap || p->row->pools_grads;
 	p->staleness = o->staleness;
 	p->n_slots = o->staleness + 1;
 	return 0;
@@ -182,10 +248,25 @@ static int take_copies(struct weightd_plan *p, uint32_t asked)
 				p->strategy, p->n_ranks, asked);
 		return 0;
 	}
+	if (asked > 1 && plan_shards_params(p))
+		return train_fail(-EINVAL,
+				  "with the strategy '%s' each node has a part of the parameters, "
+				  "and no copy; n_copies cannot be %u",
+				  p->strategy, asked);
 	if (asked > p->n_ranks)
 		return train_fail(-EINVAL, "%u copies are too many for %u ranks", asked, p->n_ranks);
-	n_nodes = asked ? asked : nodes_of_machine();
+	n_nodes = asked ? asked : plan_shards_params(p) ? 1 : nodes_of_machine();
 	p->n_copies = n_nodes < p->n_ranks ? n_nodes : p->n_ranks;
+	return 0;
+}
+
+static int take_units(struct weightd_plan *p, const struct weightd_plan_options *o)
+{
+	if ((o->keeps_units || o->without_prefetch) && !p->row->has_units)
+		return train_fail(-EINVAL, "%s is for the strategy 'zero3', and this one is '%s'",
+				  o->keeps_units ? "keeps_units" : "without_prefetch", p->strategy);
+	p->keeps_units = o->keeps_units;
+	p->without_prefetch = o->without_prefetch;
 	return 0;
 }
 
@@ -251,13 +332,19 @@ static int take_options(struct weightd_plan *p, const struct weightd_plan_option
 	int r = take_mesh(p, o->mesh);
 
 	if (r >= 0)
+		r = take_nodes(p, o);
+	if (r >= 0)
 		r = take_strategy(p, o->strategy);
+	if (r >= 0)
+		r = take_replicas(p);
 	if (r >= 0)
 		r = take_groups(p, o);
 	if (r >= 0)
 		r = take_form(p, o);
 	if (r >= 0)
 		r = take_copies(p, o->n_copies);
+	if (r >= 0)
+		r = take_units(p, o);
 	if (r >= 0)
 		r = take_sizes(p, o);
 	if (r >= 0)
@@ -282,7 +369,11 @@ int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
 	if (r >= 0)
 		r = build_tensors(p, tensors, n_tensors, options->grad_dtype);
 	if (r >= 0)
+		r = build_units(p);
+	if (r >= 0)
 		r = build_intervals(p);
+	if (r >= 0)
+		r = build_pieces(p);
 	if (r < 0)
 		return r;
 	build_parts(p);

@@ -16,8 +16,12 @@ int build_plan(const struct weightd_train_tensor *tensors, uint32_t n_tensors,
 /* Tensors: copies of them, their places in the flat range, in BUFFER and in FROZEN, and the types of PARAM and GRAD. */
 int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *tensors, uint32_t n,
 		  enum weightd_dtype grad_dtype);
+/* Units, of strategies that have them, and their rooms. */
+int build_units(struct weightd_plan *p);
 /* Intervals of the flat range: shards, runs, buckets. */
 int build_intervals(struct weightd_plan *p);
+/* The pieces of shards that nodes own. */
+int build_pieces(struct weightd_plan *p);
 /* Parts of the job. */
 void build_parts(struct weightd_plan *p);
 /* Operations of a step. */

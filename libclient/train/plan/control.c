@@ -23,7 +23,14 @@ struct control_layout control_layout(const struct weightd_plan *p)
 
 	l.status = l.ranks + n_ranks * sizeof(struct control_rank);
 	l.buckets = l.status + n_ranks * sizeof(struct control_status);
-	l.saved = l.buckets + n_ranks * n_buckets * sizeof(struct control_bucket);
+	l.rooms = l.buckets + n_ranks * n_buckets * sizeof(struct control_bucket);
+	l.summaries = l.rooms + n_ranks * p->n_rooms * sizeof(struct control_word);
+	l.summary_stride = align_up(sizeof(struct control_summary) + n_ranks * sizeof(double) +
+					    (p->n_tensors + 7) / 8,
+				    LINE);
+	l.saved = l.summaries;
+	if (p->n_nodes > 1)
+		l.saved += n_ranks * 2 * p->n_nodes * l.summary_stride;
 	l.saved_stride = align_up(
 		sizeof(struct control_saved) + p->state_size + (p->n_tensors + 7) / 8, LINE);
 	l.logs = align_up(l.saved + n_ranks * CONTROL_SAVED(p) * l.saved_stride, PLAN_PAGE);

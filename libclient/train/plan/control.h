@@ -12,6 +12,8 @@
  * stands for, so that a rank that was killed anywhere continues from the words alone:
  *	grad == param: forward and backward of step param + 1 have to be done (again)
  *	grad == param + 1: the update of step grad has to be finished, from the block in `journal`
+ * With several nodes, `line` is the last exchange that the rank completed; see exchange.h.
+ * With plan_pools_grads() a sum over the ranks of the node is 2 s - 1, in STAGED, and the sum over nodes 2 s, in REDUCED.
  * With staleness k, step s ends once all ranks have made version s - k: between steps grad - k <= param <= grad. A rank makes
  * newer versions as soon as all gradients are there.
  */
@@ -24,7 +26,7 @@
 #include "libclient/train/plan/plan.h"
 
 #define CONTROL_MAGIC 0x4e49415254444757ull
-#define CONTROL_ABI 2
+#define CONTROL_ABI 4
 
 /* A word that ranks wait for: its lower half is the futex. */
 struct control_word {
@@ -56,7 +58,7 @@ struct control_head {
 	uint32_t abi;
 	uint32_t n_ranks;
 	uint32_t state_size;
-	uint32_t pad;
+	uint32_t node; /* 1 + that of the ranks, from the first one on; 0: none has come */
 	struct control_word
 		filled; /* PARAM has its first values: 1, or control_loaded() of the checkpoint that they are from */
 	struct control_save save;
@@ -113,6 +115,7 @@ struct control_saved {
 	double lr[PLAN_GROUPS_MAX];
 	uint32_t has_nan; /* the loss of the rank was not a number */
 	uint32_t n_unused; /* parameters without a gradient of this rank */
+	uint64_t n_asked; /* exchanges that the passes of the rank asked for: control_position() */
 	/*
 	 * The state, then, after state_size bytes of the plan, a bit for each tensor: such a parameter. The buffers of the rank
 	 * are in BUFFER, slot step % 2.
@@ -126,15 +129,76 @@ struct control_scale {
 	uint32_t has_overflowed; /* that step changed nothing: a gradient was not finite */
 };
 
+/*
+ * Exchanges between nodes, in their order: number `index` of the step, from 1 on; then, after step `step`, those of values, by
+ * control_values(): number 0 are the first values of all, after step 0. The last ones are those of ranks that are done.
+ */
+#define CONTROL_VALUES (1ull << 31)
+#define CONTROL_ENDS (UINT32_MAX - 1ull) /* and the one behind it */
+static inline uint64_t control_exchange(uint64_t step, uint64_t index)
+{
+	return step << 32 | index;
+}
+static inline uint64_t control_exchange_step(uint64_t position)
+{
+	return position >> 32;
+}
+static inline uint64_t control_exchange_index(uint64_t position)
+{
+	return position & UINT32_MAX;
+}
+
+enum control_point {
+	CONTROL_FETCH, /* before the values; without bytes before the first ones */
+	CONTROL_SEND,
+	CONTROL_SENT, /* all nodes have the values */
+	/*
+	 * With plan_pools_grads(): all nodes know that, and node 0 does not send the values again.
+	 */
+	CONTROL_KEPT,
+};
+static inline uint64_t control_values(uint64_t number, enum control_point point)
+{
+	return CONTROL_VALUES + 4 * number + point;
+}
+static inline enum control_point control_values_point(uint64_t index)
+{
+	return (enum control_point)((index - CONTROL_VALUES) % 4);
+}
+static inline bool control_is_values(uint64_t index)
+{
+	return index >= CONTROL_VALUES && index < CONTROL_ENDS;
+}
+
+/*
+ * A node's word to the others about a step: the same bytes on all lines. The one of this node is made of the saved states of its
+ * ranks; then, behind it, n_ranks doubles: the weight of each rank of the node; then a bit for each tensor: a parameter that no
+ * rank of the node has a gradient of.
+ */
+struct control_summary {
+	uint64_t step; /* written last */
+	double max_norm; /* of the first rank of the node; node 0's counts */
+	double lr[PLAN_GROUPS_MAX]; /* likewise */
+	uint32_t nan_rank; /* 1 + the first rank of the node whose loss was not a number; 0: none */
+	uint32_t n_unused; /* such parameters */
+	double norm; /* sum of squares of the pieces that this line of the node owns; sent later, with DECIDE */
+};
+
 /* Words of one rank. */
 struct control_rank {
 	struct control_word grad;
 	struct control_word param;
 	struct control_word journal;
 	struct control_word norm_step; /* norm is that of this step */
-	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient */
+	struct control_word line; /* control_exchange() */
+	/*
+	 * Exchanges that passes asked for, by index % 2: 4 * the bucket + a code of the type. Written before the exchange begins: the
+	 * last one that is complete, and the one behind it, can be found again.
+	 */
+	uint64_t asked[2];
+	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient, in all nodes */
 	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
-	uint64_t traffic_read, traffic_written; /* since the job began; hints */
+	uint64_t traffic_read, traffic_written, traffic_sent; /* since the job began; hints */
 	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
 	struct control_word write; /* control_write(): values written between steps */
 	struct control_word
@@ -159,6 +223,8 @@ enum control_topic {
 	CONTROL_PARAMETERS,
 	CONTROL_FIRST_VALUES,
 	CONTROL_WRITTEN_VALUES,
+	CONTROL_NODES, /* of other nodes: their rank of this line */
+	CONTROL_UNITS, /* parameters of a unit: a rank of this node that gathers a part of them */
 	CONTROL_TOPICS,
 };
 
@@ -204,6 +270,15 @@ struct control_bucket {
 	struct control_word grad; /* GRAD of the bucket was handed over in this step */
 	/* REDUCED of its shard: 2 * step: the sum; 2 * step - 1: the sum if weights turn out to be equal (overlap) */
 	struct control_word reduced;
+	/*
+	 * Plans with exchanges that passes ask for: the index of the bucket's SCATTER in the step that `grad` has; written before it.
+	 */
+	uint64_t scatter;
+	/*
+	 * The FETCH of its unit that the rank completed last: control_exchange(). Written before `line`: a rank that went through its
+	 * units in another order has another one there.
+	 */
+	uint64_t fetched;
 };
 
 /* Offsets in JOURNAL, a pure function of the plan. */
@@ -211,6 +286,17 @@ struct control_layout {
 	uint64_t ranks; /* struct control_rank [n_ranks] */
 	uint64_t status; /* struct control_status [n_ranks] */
 	uint64_t buckets; /* struct control_bucket [n_ranks][n_buckets]; two-phase plans */
+	/*
+	 * struct control_word [n_ranks][n_rooms]: the last FETCH into the room whose parameters the rank is done with, by its
+	 * control_exchange(); those of earlier steps are done with.
+	 */
+	uint64_t rooms;
+	/*
+	 * struct control_summary for each rank, for steps by step % 2, for each node: that of node i for step s of rank r is
+	 * summary number (r * 2 + s % 2) * n_nodes + i, summary_stride bytes each. One node: none.
+	 */
+	uint64_t summaries;
+	uint64_t summary_stride;
 	uint64_t saved; /* CONTROL_SAVED for each rank, saved_stride bytes each: step % CONTROL_SAVED */
 	uint64_t saved_stride;
 	/*
@@ -223,6 +309,5 @@ struct control_layout {
 	uint64_t size;
 };
 
-/* Also called by plan.c, for the size of the part; needs n_ranks, n_buckets, n_moments, state_size,
- * param_dtype and form. */
+/* Also called for the size of the part, by parts.c: needs all that was built before. */
 struct control_layout control_layout(const struct weightd_plan *p);

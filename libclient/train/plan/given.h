@@ -13,7 +13,9 @@
  * there: an option that this library does not know.
  */
 int given_copy(const void *given, size_t min, void *ret, size_t known, const char *type);
-/* Writes a result of `known` bytes into a struct of the caller, as much as it has room for, and zeros behind. -EINVAL as above. */
+/*
+ * Writes a result of `known` bytes into a struct of the caller, as much as it has room for, and zeros behind. -EINVAL as above.
+ */
 int given_return(void *ret, size_t min, const void *result, size_t known, const char *type);
 
 #define GIVEN_MIN(type, last) (offsetof(type, last) + sizeof(((type *)NULL)->last))
@@ -21,6 +23,8 @@ int given_return(void *ret, size_t min, const void *result, size_t known, const 
 /* Structs up to their last member in the first release. */
 #define GIVEN_CHECKPOINT_OPTIONS_MIN GIVEN_MIN(struct weightd_checkpoint_options, keep)
 #define GIVEN_GROUP_MIN GIVEN_MIN(struct weightd_group, nesterov)
+#define GIVEN_ENGINE_MIN GIVEN_MIN(struct weightd_engine, data)
+#define GIVEN_NODES_MIN GIVEN_MIN(struct weightd_nodes, engine)
 #define GIVEN_PLAN_OPTIONS_MIN GIVEN_MIN(struct weightd_plan_options, without_journal)
 #define GIVEN_PROFILE_MIN GIVEN_MIN(struct weightd_profile, busbw)
 #define GIVEN_RANK_STATUS_MIN GIVEN_MIN(struct weightd_rank_status, written)

@@ -37,11 +37,34 @@ static int cut_runs(struct weightd_plan *p)
 	return 0;
 }
 
+/*
+ * A bucket ends before this tensor: that of another unit, or one that is larger with it. Such a tensor has a bucket of its own.
+ */
+static bool is_full(const struct weightd_plan *p, const struct weightd_train_tensor *t,
+		    uint32_t unit, uint64_t size, uint64_t max)
+{
+	return p->n_units ? t->unit != unit : size > max;
+}
+
+/* The largest one. */
+static uint64_t find_largest(const struct weightd_plan *p)
+{
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < p->n_buckets; i++) {
+		uint64_t n = p->buckets[i].end - p->buckets[i].begin;
+
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
 static int cut_buckets(struct weightd_plan *p)
 {
 	uint64_t max = p->bucket_bytes < FIRST_BUCKET_BYTES ? p->bucket_bytes : FIRST_BUCKET_BYTES;
 	uint64_t size = plan_element_size(p, WEIGHTD_KIND_GRAD);
 	struct plan_interval b = {p->n_elements, p->n_elements};
+	uint32_t unit = 0;
 
 	p->buckets = calloc(p->n_tensors, sizeof(*p->buckets));
 	if (!p->buckets)
@@ -51,13 +74,14 @@ static int cut_buckets(struct weightd_plan *p)
 
 		if (!has_elements(&p->tensors[i]))
 			continue;
-		/* A tensor that is larger than a bucket has one of its own. */
-		if (b.begin < b.end && (b.end - begin) * size > max) {
+		if (b.begin < b.end &&
+		    is_full(p, &p->tensors[i], unit, (b.end - begin) * size, max)) {
 			p->buckets[p->n_buckets++] = b;
 			b.end = b.begin;
 			max = p->bucket_bytes;
 		}
 		b.begin = begin;
+		unit = p->tensors[i].unit;
 	}
 	p->buckets[p->n_buckets++] = b;
 	if (p->n_buckets > PLAN_BUCKETS_MAX)
@@ -80,5 +104,6 @@ int build_intervals(struct weightd_plan *p)
 		r = cut_runs(p);
 	if (r >= 0 && p->form == WEIGHTD_STEP_TWO_PHASE)
 		r = cut_buckets(p);
+	p->n_bucket = find_largest(p);
 	return r;
 }

@@ -6,10 +6,12 @@
 #include "ipc/base/num.h"
 
 static const char *const kinds[WEIGHTD_KINDS] = {
-	[WEIGHTD_KIND_JOURNAL] = "JOURNAL", [WEIGHTD_KIND_PARAM] = "PARAM",
-	[WEIGHTD_KIND_GRAD] = "GRAD",       [WEIGHTD_KIND_REDUCED] = "REDUCED",
-	[WEIGHTD_KIND_MASTER] = "MASTER",   [WEIGHTD_KIND_MOMENTS] = "MOMENTS",
-	[WEIGHTD_KIND_BUFFER] = "BUFFER",   [WEIGHTD_KIND_FROZEN] = "FROZEN",
+	[WEIGHTD_KIND_JOURNAL] = "JOURNAL",   [WEIGHTD_KIND_PARAM] = "PARAM",
+	[WEIGHTD_KIND_GRAD] = "GRAD",         [WEIGHTD_KIND_REDUCED] = "REDUCED",
+	[WEIGHTD_KIND_RECEIVED] = "RECEIVED", [WEIGHTD_KIND_MASTER] = "MASTER",
+	[WEIGHTD_KIND_MOMENTS] = "MOMENTS",   [WEIGHTD_KIND_BUFFER] = "BUFFER",
+	[WEIGHTD_KIND_FROZEN] = "FROZEN",     [WEIGHTD_KIND_STAGED] = "STAGED",
+	[WEIGHTD_KIND_GATHERED] = "GATHERED",
 };
 
 static const char *const optimizers[] = {
@@ -21,10 +23,17 @@ static const char *const forms[] = {
 static const char *const roles[] = {[WEIGHTD_PARAM] = "param", [WEIGHTD_BUFFER] = "buffer"};
 
 static const char *const ops[] = {[PLAN_COMPUTE] = "compute",
+				  [PLAN_AGREE] = "agree",
 				  [PLAN_REDUCE] = "reduce",
+				  [PLAN_SCATTER] = "scatter",
+				  [PLAN_SUM] = "sum",
 				  [PLAN_DECIDE] = "decide",
 				  [PLAN_UPDATE] = "update",
-				  [PLAN_COMMIT] = "commit"};
+				  [PLAN_GATHER] = "gather",
+				  [PLAN_COMMIT] = "commit",
+				  [PLAN_SCATTER_REPLICAS] = "scatter-replicas",
+				  [PLAN_GATHER_REPLICAS] = "gather-replicas",
+				  [PLAN_FETCH] = "fetch"};
 
 static const char *name_of(const char *const *names, size_t n, unsigned code)
 {

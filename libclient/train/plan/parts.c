@@ -28,28 +28,46 @@ static void add_part(struct weightd_plan *p, struct plan_part part)
 
 void build_parts(struct weightd_plan *p)
 {
-	uint64_t flat = p->n_elements * sizeof(float), stride = range_stride(flat);
-	uint64_t param = p->n_elements * plan_element_size(p, WEIGHTD_KIND_PARAM);
-	uint64_t grad = p->n_elements * plan_element_size(p, WEIGHTD_KIND_GRAD);
+	uint64_t flat = p->n_elements * sizeof(float);
+	uint64_t state = p->n_state * sizeof(float), state_stride = range_stride(state);
+	uint64_t received = p->n_received * sizeof(float);
+	uint64_t param = (plan_shards_params(p) ? p->n_state : p->n_elements) *
+			 plan_element_size(p, WEIGHTD_KIND_PARAM);
+	uint64_t grad = (plan_pools_grads(p) ? p->n_bucket : p->n_elements) *
+			plan_element_size(p, WEIGHTD_KIND_GRAD);
+	uint64_t reduced = plan_pools_grads(p) ? state : flat;
+	uint64_t staged = plan_pools_grads(p) && plan_sums_nodes(p) ? p->n_bucket * sizeof(float)
+								    : 0;
+	uint64_t gathered = 0;
 	uint64_t journal = control_layout(p).size;
 	uint32_t n_updates = plan_is_replicated(p) ? p->n_ranks : 1;
 	bool two_phase = p->form == WEIGHTD_STEP_TWO_PHASE;
 
+	for (uint32_t i = 0; i < p->n_rooms; i++)
+		gathered += p->rooms[i].size;
+
 	add_part(p,
 		 (struct plan_part){WEIGHTD_KIND_JOURNAL, 1, journal, journal, WEIGHTD_REPLICATE});
 	add_part(p, (struct plan_part){WEIGHTD_KIND_PARAM, p->n_copies, param, range_stride(param),
-				       WEIGHTD_REPLICATE});
+				       plan_shards_params(p) ? WEIGHTD_SHARD : WEIGHTD_REPLICATE});
 	add_part(p, (struct plan_part){WEIGHTD_KIND_GRAD, p->n_ranks * p->n_slots, grad,
 				       range_stride(grad), WEIGHTD_PARTIAL});
-	add_part(p, (struct plan_part){WEIGHTD_KIND_REDUCED, 1, two_phase ? flat : 0, stride,
-				       WEIGHTD_SHARD});
-	add_part(p, (struct plan_part){WEIGHTD_KIND_MASTER, n_updates,
-				       plan_has_master(p) ? flat : 0, stride, p->row->update});
-	add_part(p, (struct plan_part){WEIGHTD_KIND_MOMENTS, n_updates, p->n_moments * flat,
-				       p->n_moments * stride, p->row->update});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_REDUCED, 1, two_phase ? reduced : 0,
+				       range_stride(reduced), WEIGHTD_SHARD});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_RECEIVED, p->n_nodes, received,
+				       range_stride(received), WEIGHTD_PARTIAL});
+	add_part(p,
+		 (struct plan_part){WEIGHTD_KIND_MASTER, n_updates, plan_has_master(p) ? state : 0,
+				    state_stride, p->row->update});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_MOMENTS, n_updates, p->n_moments * state,
+				       p->n_moments * state_stride, p->row->update});
 	/* The ranks have values of their own: no placement describes them. */
 	add_part(p, (struct plan_part){WEIGHTD_KIND_BUFFER, p->n_ranks * 2, p->buffer_size,
 				       range_stride(p->buffer_size), 0});
 	add_part(p, (struct plan_part){WEIGHTD_KIND_FROZEN, 1, p->frozen_size,
 				       range_stride(p->frozen_size), WEIGHTD_REPLICATE});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_STAGED, 2, staged, range_stride(staged),
+				       WEIGHTD_SHARD});
+	add_part(p, (struct plan_part){WEIGHTD_KIND_GATHERED, 1, gathered, gathered,
+				       WEIGHTD_REPLICATE});
 }

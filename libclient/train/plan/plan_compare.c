@@ -124,6 +124,10 @@ static int compare_options(const struct difference *d)
 	if (!r)
 		r = compare_meshes(d);
 	if (!r)
+		r = compare_sizes(d, "n_nodes", a->n_nodes, b->n_nodes);
+	if (!r)
+		r = compare_sizes(d, "sync_every", a->sync_every, b->sync_every);
+	if (!r)
 		r = compare_names(d, "strategy", a->strategy, b->strategy);
 	if (!r)
 		r = compare_names(d, "optimizer", optimizer_name(a->optimizer),
@@ -134,6 +138,12 @@ static int compare_options(const struct difference *d)
 		r = compare_sizes(d, "bucket_bytes", a->bucket_bytes, b->bucket_bytes);
 	if (!r)
 		r = compare_switches(d, "overlap", a->overlap, b->overlap);
+	if (!r)
+		r = compare_switches(d, "units that stay (keeps_units)", a->keeps_units,
+				     b->keeps_units);
+	if (!r)
+		r = compare_switches(d, "prefetch of units", !a->without_prefetch,
+				     !b->without_prefetch);
 	if (!r)
 		r = compare_sizes(d, "staleness", a->staleness, b->staleness);
 	if (!r)
@@ -264,6 +274,11 @@ static int compare_tensor(const struct difference *d, uint32_t i)
 	if (a->group != b->group)
 		return differ(d, "this rank's model has %s in parameter group %u, the job's in %u",
 			      quote_name(&q, a->name), a->group, b->group);
+	if (a->unit != b->unit || a->level != b->level)
+		return differ(d,
+			      "this rank's model has %s in unit %u of level %u, the job's in unit %u of "
+			      "level %u",
+			      quote_name(&q, a->name), a->unit, a->level, b->unit, b->level);
 	return 0;
 }
 

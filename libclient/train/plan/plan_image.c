@@ -81,6 +81,8 @@ static void put_tensor(struct writer *w, const struct weightd_train_tensor *t)
 	put_u32(w, t->role);
 	put_u32(w, t->frozen);
 	put_u32(w, t->group);
+	put_u32(w, t->unit);
+	put_u32(w, t->level);
 	put_u32(w, t->n_dims);
 	for (uint32_t i = 0; i < t->n_dims; i++)
 		put_number(w, t->shape[i], 8);
@@ -98,9 +100,13 @@ static void put_plan(struct writer *w, const struct weightd_plan *p)
 	put_u32(w, p->form);
 	put_u32(w, (p->overlap ? IMAGE_OVERLAP : 0) |
 			   (p->without_journal ? IMAGE_WITHOUT_JOURNAL : 0) |
-			   (p->has_scaling ? IMAGE_SCALING : 0));
+			   (p->has_scaling ? IMAGE_SCALING : 0) |
+			   (p->keeps_units ? IMAGE_KEEPS_UNITS : 0) |
+			   (p->without_prefetch ? IMAGE_WITHOUT_PREFETCH : 0));
 	put_u32(w, p->staleness);
 	put_u32(w, p->n_copies);
+	put_u32(w, p->n_nodes);
+	put_u32(w, p->sync_every);
 	put_u32(w, p->state_size);
 	put_number(w, p->bucket_bytes, 8);
 	put_u32(w, p->grad_dtype);

@@ -7,7 +7,7 @@
 
 #include "libclient/train/plan/plan.h"
 
-#define PLAN_JSON_FORMAT "weightd-plan 2"
+#define PLAN_JSON_FORMAT "weightd-plan 4"
 
 /* NULL: there is not enough memory. */
 json_t *plan_json(const struct weightd_plan *p);

@@ -10,7 +10,7 @@
 #include "libclient/train/plan/plan_image.h"
 #include "libclient/train/plan/sentence.h"
 
-#define TENSOR_SIZE 24 /* the least that a tensor takes */
+#define TENSOR_SIZE 32 /* the least that a tensor takes */
 
 /* Reads zeros behind the end. */
 struct reader {
@@ -137,8 +137,12 @@ static int get_options(struct reader *r, struct draft *d)
 	flags = get_u32(r);
 	o->overlap = flags & IMAGE_OVERLAP;
 	o->without_journal = flags & IMAGE_WITHOUT_JOURNAL;
+	o->keeps_units = flags & IMAGE_KEEPS_UNITS;
+	o->without_prefetch = flags & IMAGE_WITHOUT_PREFETCH;
 	o->staleness = get_u32(r);
 	o->n_copies = get_u32(r);
+	o->n_nodes = get_u32(r);
+	o->sync_every = get_u32(r);
 	o->state_size = get_u32(r);
 	o->bucket_bytes = get_number(r, 8);
 	o->grad_dtype = get_u32(r);
@@ -175,6 +179,8 @@ static int get_tensor(struct reader *r, struct weightd_train_tensor *t)
 	t->role = get_u32(r);
 	t->frozen = get_u32(r) != 0;
 	t->group = get_u32(r);
+	t->unit = get_u32(r);
+	t->level = get_u32(r);
 	t->n_dims = get_u32(r);
 	if (name_size > WEIGHTD_TENSOR_NAME_MAX || t->n_dims > WEIGHTD_DIMS_MAX)
 		return train_fail(-EBADMSG, "a tensor has a name of %u bytes and %u dimensions",

@@ -225,6 +225,10 @@ static int get_options(const struct member_of *m, struct draft *d)
 	if (r >= 0)
 		r = get_mesh(m, d);
 	if (r >= 0)
+		r = get_u32(m, "n_nodes", &o->n_nodes);
+	if (r >= 0)
+		r = get_u32(m, "sync_every", &o->sync_every);
+	if (r >= 0)
 		r = get_string(m, "strategy", &o->strategy);
 	if (r >= 0)
 		r = get_codes(m, o);
@@ -232,6 +236,10 @@ static int get_options(const struct member_of *m, struct draft *d)
 		r = get_size(m, "bucket_bytes", INT64_MAX, &o->bucket_bytes);
 	if (r >= 0)
 		r = get_bool(m, "overlap", &o->overlap);
+	if (r >= 0)
+		r = get_bool(m, "keeps_units", &o->keeps_units);
+	if (r >= 0)
+		r = get_bool(m, "without_prefetch", &o->without_prefetch);
 	if (r >= 0)
 		r = get_u32(m, "staleness", &o->staleness);
 	if (r >= 0)
@@ -290,6 +298,10 @@ static int get_tensor(const struct member_of *m, struct weightd_train_tensor *t)
 		r = get_bool(m, "frozen", &t->frozen);
 	if (r >= 0)
 		r = get_u32(m, "group", &t->group);
+	if (r >= 0)
+		r = get_u32(m, "unit", &t->unit);
+	if (r >= 0)
+		r = get_u32(m, "level", &t->level);
 	if (r < 0)
 		return r;
 	t->role = role_find(role);

@@ -21,6 +21,8 @@ static const char *const topics[CONTROL_TOPICS] = {
 	[CONTROL_PARAMETERS] = "parameters",
 	[CONTROL_FIRST_VALUES] = "first values",
 	[CONTROL_WRITTEN_VALUES] = "written values",
+	[CONTROL_NODES] = "nodes",
+	[CONTROL_UNITS] = "units",
 };
 
 const char *weightd_rank_phase_name(enum weightd_rank_phase phase)
@@ -109,8 +111,9 @@ static void read_wait(const struct weightd_plan *p, uint64_t activity,
 		      struct weightd_rank_status *ret)
 {
 	uint32_t topic = control_activity_topic(activity), rank = control_activity_rank(activity);
+	uint32_t n = topic == CONTROL_NODES ? p->n_nodes : p->n_ranks;
 
-	ret->waits_for = rank < p->n_ranks ? rank : UINT32_MAX;
+	ret->waits_for = rank < n ? rank : UINT32_MAX;
 	if (topic < CONTROL_TOPICS)
 		(void)snprintf(ret->what, sizeof(ret->what), "%s", topics[topic]);
 }
@@ -128,6 +131,16 @@ static void read_numbers(const struct words *w, struct weightd_rank_status *ret)
 	ret->updating_s = seconds(get(&w->status.updating_ns));
 	ret->read = w->rank.traffic_read;
 	ret->written = w->rank.traffic_written;
+	ret->sent = w->rank.traffic_sent;
+}
+
+/* A node of any number is not one of the mesh. */
+static uint32_t mesh_rank(const struct weightd_plan *p, const uint8_t *words, uint32_t rank)
+{
+	struct control_head head;
+
+	memcpy(&head, words, sizeof(head));
+	return (head.node && head.node <= p->n_nodes ? head.node - 1 : 0) * p->n_ranks + rank;
 }
 
 void rank_status_read(const struct weightd_plan *p, const uint8_t *words, uint32_t rank, int holder,
@@ -142,6 +155,7 @@ void rank_status_read(const struct weightd_plan *p, const uint8_t *words, uint32
 	activity = find_activity(&w.status, &began_ns);
 	*ret = (struct weightd_rank_status){.size = sizeof(*ret),
 					    .rank = rank,
+					    .mesh_rank = mesh_rank(p, words, rank),
 					    .pid = holder,
 					    .phase = find_phase(activity, holder),
 					    .waits_for = UINT32_MAX,

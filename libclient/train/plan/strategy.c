@@ -12,6 +12,8 @@
 static const struct strategy strategies[] = {
 	{.name = "shared", .update = WEIGHTD_SHARD, .can_fuse = true, .can_lag = true},
 	{.name = "zero1", .update = WEIGHTD_SHARD, .has_copies = true, .can_fuse = true},
+	{.name = "zero2", .update = WEIGHTD_SHARD, .pools_grads = true},
+	{.name = "zero3", .update = WEIGHTD_SHARD, .pools_grads = true, .has_units = true},
 	{.name = "replicated", .update = WEIGHTD_REPLICATE, .has_copies = true},
 };
 

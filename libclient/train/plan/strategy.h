@@ -13,10 +13,12 @@ struct strategy {
 	bool has_copies; /* each rank has a PARAM of its own */
 	bool can_fuse;
 	bool can_lag; /* staleness */
+	bool pools_grads; /* GRAD is one bucket */
+	bool has_units; /* parameters are gathered unit by unit, where there are several nodes */
 };
 
 /* NULL: unknown. */
 const struct strategy *strategy_find(const char *name);
 
-/* "'shared', 'zero1' or 'replicated'", for sentences. */
-#define STRATEGY_NAMES "'shared', 'zero1' or 'replicated'"
+/* For sentences. */
+#define STRATEGY_NAMES "'shared', 'zero1', 'zero2', 'zero3' or 'replicated'"

@@ -13,6 +13,7 @@
 #include "libclient/train/plan/build.h"
 #include "libclient/train/plan/names.h"
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/plan/strategy.h"
 
 #define RANGE_MAX (PLAN_ELEMENTS_MAX * 4) /* bytes of buffers of a rank, or of frozen parameters */
 
@@ -229,6 +230,8 @@ int build_tensors(struct weightd_plan *p, const struct weightd_train_tensor *ten
 		if (r < 0)
 			return r;
 		t->n_bytes = n_bytes;
+		if (!p->row->has_units || !plan_is_trained(t) || !n_bytes)
+			t->unit = t->level = 0;
 		r = place(p, t, &param_end);
 		if (r < 0)
 			return r;

@@ -73,6 +73,8 @@ bool checkpoint_folder_parse(const char *name, uint64_t *ret_step)
 	return strcmp(name, again) == 0;
 }
 
+const struct checkpoint_state checkpoint_params = {.suffix = "", .kind = WEIGHTD_KIND_PARAM};
+
 bool checkpoint_state(const struct weightd_plan *p, uint32_t index, struct checkpoint_state *ret)
 {
 	static const char *const moments[][2] = {

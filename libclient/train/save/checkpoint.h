@@ -3,11 +3,11 @@
  *
  * The names of a checkpoint's files, and the tensors of each. A trained tensor belongs to the rank that owns its first
  * element: that rank writes all of it, so that every tensor is whole in one file, and the tensors of a rank are one
- * interval of the flat range.
+ * interval of the flat range. With several nodes the ranks of node 0 write all files.
  *
  *	model-0000I-of-0000N.safetensors	parameters; those of rank 0 have its buffers, and what is frozen
  *	optimizer-0000I-of-0000N.safetensors	NAME.master, NAME.exp_avg and so on, fp32
- *	rank-0000R-of-0000N.safetensors		"state", and "buffer.NAME", of each rank
+ *	rank-0000R-of-0000N.safetensors		"state", and "buffer.NAME", of each rank of the mesh
  *	model.safetensors.index.json, optimizer.safetensors.index.json	the file of each tensor
  *	trainer.json				the rest
  */
@@ -31,6 +31,12 @@
 
 /* Elements of the flat range whose tensors a rank writes; empty: none. */
 struct plan_interval checkpoint_owned(const struct weightd_plan *p, uint32_t rank);
+/* The number of a rank of a node in the mesh. */
+static inline uint32_t checkpoint_rank(const struct weightd_plan *p, uint32_t node, uint32_t rank)
+{
+	return node * p->n_ranks + rank;
+}
+
 /* The rank that writes a trained tensor. */
 uint32_t checkpoint_owner(const struct weightd_plan *p, const struct weightd_train_tensor *t);
 
@@ -57,6 +63,9 @@ struct checkpoint_state {
 	enum weightd_kind kind;
 	uint32_t moment; /* MOMENTS: which of them */
 };
+
+/* PARAM in the place of a state: where plan_shards_params(), nodes have parts of it as they have of states. */
+extern const struct checkpoint_state checkpoint_params;
 
 /* False: it has fewer. The originals of 16-bit parameters are the first one. */
 bool checkpoint_state(const struct weightd_plan *p, uint32_t index, struct checkpoint_state *ret);

@@ -100,8 +100,8 @@ static int write_trainer(const struct folder *f, const struct weightd_plan *p,
 			       : json_null();
 	o = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:o, s:o}", "format", CHECKPOINT_FORMAT,
 		      "version", CHECKPOINT_VERSION, "step", (json_int_t)s->step, "n_skipped",
-		      (json_int_t)s->n_skipped, "n_ranks", (json_int_t)p->n_ranks, "optimizer",
-		      optimizer_name(p->optimizer), "scaling", scale, "plan", plan);
+		      (json_int_t)s->n_skipped, "n_ranks", (json_int_t)weightd_mesh_n_ranks(p->mesh),
+		      "optimizer", optimizer_name(p->optimizer), "scaling", scale, "plan", plan);
 	return write_json(f, CHECKPOINT_TRAINER, o);
 }
 

@@ -91,7 +91,7 @@ static const void *value_of(const struct weightd_train *t, const struct snapshot
 	if (!tensor->n_bytes)
 		return NULL;
 	if (tensor->role == WEIGHTD_BUFFER)
-		return s->buffers + tensor->offset;
+		return s->ranks[0].buffers + tensor->offset;
 	if (tensor->frozen)
 		return weightd_train_param(t, index);
 	return s->param +
@@ -160,31 +160,32 @@ static int write_optimizer(const struct files_to *to, const struct weightd_train
 	return write_owned(&c, to, t, CHECKPOINT_OPTIMIZER);
 }
 
-/* --- The rank -------------------------------------------------------------------------------------- */
+/* --- The ranks -------------------------------------------------------------------------------------- */
 
-static int write_rank(const struct files_to *to, const struct weightd_train *t,
-		      const struct snapshot *s)
+static int write_rank(const struct files_to *to, const struct weightd_train *t, uint32_t node,
+		      const struct snapshot_rank *rank)
 {
 	cleanup(contents_deinit) struct contents c = {0};
 	struct weightd_train_tensor state = {.name = CHECKPOINT_STATE,
 					     .n_dims = 1,
-					     .shape = &s->state_size,
+					     .shape = &rank->state_size,
 					     .role = WEIGHTD_BUFFER};
 	char name[CHECKPOINT_NAME_MAX];
 	int r = contents_init(&c, t->plan->n_tensors + 1);
 
 	if (r == 0)
-		r = contents_add(&c, "", &state, "", WEIGHTD_U8, s->state);
+		r = contents_add(&c, "", &state, "", WEIGHTD_U8, rank->state);
 	for (uint32_t i = 0; r == 0 && i < t->plan->n_tensors; i++) {
 		const struct weightd_train_tensor *tensor = &t->plan->tensors[i];
 
 		if (tensor->role == WEIGHTD_BUFFER)
 			r = contents_add(&c, CHECKPOINT_BUFFER, tensor, "", tensor->dtype,
-					 value_of(t, s, i));
+					 tensor->n_bytes ? rank->buffers + tensor->offset : NULL);
 	}
 	if (r < 0)
 		return r;
-	checkpoint_file_name(CHECKPOINT_RANK, t->arena.rank + 1, t->plan->n_ranks, name);
+	checkpoint_file_name(CHECKPOINT_RANK, checkpoint_rank(t->plan, node, t->arena.rank) + 1,
+			     weightd_mesh_n_ranks(t->plan->mesh), name);
 	return contents_write(&c, to, name);
 }
 
@@ -194,5 +195,7 @@ int files_write(const struct files_to *to, const struct weightd_train *t, const 
 
 	if (r == 0)
 		r = write_optimizer(to, t, s);
-	return r < 0 ? r : write_rank(to, t, s);
+	for (uint32_t node = 0; r == 0 && node < t->plan->n_nodes; node++)
+		r = write_rank(to, t, node, &s->ranks[node]);
+	return r;
 }

@@ -13,5 +13,8 @@ struct files_to {
 	void *userdata;
 };
 
-/* Writes this rank's tensors, state and buffers from a snapshot. Errors of files, with a sentence. */
+/*
+ * Writes this rank's tensors from a snapshot, its state and buffers, and those of the same rank of the other nodes. Errors of
+ * files, with a sentence.
+ */
 int files_write(const struct files_to *to, const struct weightd_train *t, const struct snapshot *s);

@@ -32,11 +32,19 @@ static void join(struct saving *s)
 	s->is_running = false;
 }
 
+/* A rank of another node that was killed before its part of the save is noticed by this rank's connection to it. */
+static void watch_nodes(void *train)
+{
+	struct weightd_train *t = train;
+
+	link_watch(&t->exchange.link);
+}
+
 static int saving_wait(struct weightd_train *t)
 {
 	struct saving *s = t->saving.state;
 	int r = s->is_running ? wait_for_thread(&t->place, &s->done, s->number,
-						"save its part of a checkpoint")
+						"save its part of a checkpoint", watch_nodes, t)
 			      : 0;
 
 	if (r < 0)
@@ -95,10 +103,16 @@ static int check_save(struct weightd_train *t)
 	if (trainer_word(&trainer_words(t)->grad) != t->step)
 		return train_fail(-EINVAL,
 				  "step %" PRIu64
-				  " has begun and is not complete; call weightd_train_update() again",
+				  " has begun and is not complete; repeat it (weightd_train_update(), "
+				  "step()) before a save",
 				  t->step + 1);
 	if (t->write.is_open)
 		return train_fail(-EINVAL, "call weightd_train_write_end() before a save");
+	if (t->plan->sync_every && t->step % t->plan->sync_every)
+		return train_fail(-EINVAL,
+				  "the nodes have different parameters after step %" PRIu64
+				  ": they average them every %u steps; save after such a step",
+				  t->step, t->plan->sync_every);
 	return t->saving.state ? 0 : saving_new(t);
 }
 
@@ -165,6 +179,11 @@ static int begin(struct saving *s, uint64_t number)
 
 	take_place(s);
 	s->number = number;
+	s->n_asked = units_asked(s->train);
+	s->n_given = s->train->handover.step == s->train->step + 1 ? s->train->handover.n_complete
+								   : 0;
+	s->has_tried = false;
+	s->n_lost = atomic_load_explicit(&s->train->exchange.link.n_lost, memory_order_relaxed);
 	wait_publish(&words->begun, number);
 	r = snapshot_take(s->train, &s->snapshot);
 	if (r == 0)

@@ -13,6 +13,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/quote.h"
 #include "libclient/train/plan/sentence.h"
+#include "libclient/train/save/collect.h"
 #include "libclient/train/save/description.h"
 
 static struct control_save *head_of(const struct saving *s)
@@ -33,6 +34,19 @@ void saving_publish(struct control_save *save, uint64_t number, int r)
 	wait_publish(&save->ended, number);
 }
 
+/* It asks for more of the next step than this rank did before the save: there it waits for this rank. */
+static bool has_asked_more(const struct saving *s, uint32_t rank)
+{
+	const struct arena *a = &s->train->arena;
+	uint64_t step = s->snapshot.step + 1;
+
+	if (plan_shards_params(a->plan) &&
+	    trainer_word(&arena_rank(a, rank)->line) > control_exchange(step, s->n_asked))
+		return true;
+	return plan_pools_grads(a->plan) && s->n_given < a->plan->n_buckets &&
+	       trainer_word(&arena_bucket(a, rank, s->n_given)->grad) >= step;
+}
+
 /*
  * A rank in a later step does not take part any more, nor one in a later save: it ends each that it begins before the next.
  * Its number may be that of a later one at any time, so that `begun` is read before `ended`.
@@ -46,7 +60,8 @@ static bool has_passed(const struct saving *s, uint32_t rank)
 		return false;
 	if (begun > s->number)
 		return trainer_word(rank ? &save->ended : &head_of(s)->ended) < s->number;
-	return trainer_word(&arena_rank(&s->train->arena, rank)->grad) > s->snapshot.step;
+	return trainer_word(&arena_rank(&s->train->arena, rank)->grad) > s->snapshot.step ||
+	       has_asked_more(s, rank);
 }
 
 static int check_passed(const struct saving *s, uint32_t rank)
@@ -55,8 +70,8 @@ static int check_passed(const struct saving *s, uint32_t rank)
 		return 0;
 	return train_fail(-EINVAL,
 			  "rank %u took step %" PRIu64 " without saving step %" PRIu64
-			  ": all ranks call weightd_train_save() after the same step, and wait for "
-			  "the save before",
+			  ": all ranks save after the same step (weightd_train_save(), save()), and "
+			  "wait for the save before",
 			  rank, s->snapshot.step + 1, s->snapshot.step);
 }
 
@@ -96,8 +111,10 @@ static int write_files(struct saving *s, uint64_t tag)
 		.progress = is_cancelled,
 		.userdata = s,
 	};
-	int r = folder_hidden_path(s->path, s->snapshot.step, tag, folder);
+	int r = collect_receive(s);
 
+	if (r == 0)
+		r = folder_hidden_path(s->path, s->snapshot.step, tag, folder);
 	return r < 0 ? r : files_write(&to, s->train, &s->snapshot);
 }
 
@@ -219,11 +236,32 @@ static int follow(struct saving *s)
 	return r < 0 ? r : result_of_head(s);
 }
 
+/* --- Other nodes ----------------------------------------------------------------------------------- */
+
+static int deliver(struct saving *s)
+{
+	int r = collect_send(s);
+
+	saving_publish(words_of(s, s->train->arena.rank), s->number, r);
+	return r;
+}
+
+static int take_part(struct saving *s)
+{
+	int r;
+
+	if (s->train->arena.node)
+		return deliver(s);
+	r = s->train->arena.rank == 0 ? lead(s) : follow(s);
+	collect_end(s, r);
+	return r;
+}
+
 void *saving_main(void *saving)
 {
 	struct saving *s = saving;
 
-	s->result = s->train->arena.rank == 0 ? lead(s) : follow(s);
+	s->result = take_part(s);
 	(void)snprintf(s->sentence, sizeof(s->sentence), "%s",
 		       s->result < 0 ? weightd_train_error() : "");
 	snapshot_free(&s->snapshot);

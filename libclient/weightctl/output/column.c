@@ -477,10 +477,15 @@ static const struct kind kinds[] = {
 	[COLUMN_SHAPE] = {false, shape_text, shape_json, NULL},
 };
 
+static enum column_kind kind_in(const struct column *c, bool json)
+{
+	return c->kind == COLUMN_INDEX && c->word && !json ? COLUMN_WORD : c->kind;
+}
+
 /* Returns the place of the value. A word has none in the struct: it is made in `room`. */
 static const void *value(const struct column *c, const void *row, bool json, const char **room)
 {
-	if (c->kind != COLUMN_WORD)
+	if (kind_in(c, json) != COLUMN_WORD)
 		return (const char *)row + c->offset;
 	*room = c->word(row, json);
 	return room;
@@ -490,7 +495,7 @@ void column_text(const struct column *c, const void *row, bool bytes, FILE *f)
 {
 	const char *room;
 
-	if (!kinds[c->kind].text(value(c, row, false, &room), bytes, f))
+	if (!kinds[kind_in(c, false)].text(value(c, row, false, &room), bytes, f))
 		(void)fputc('-', f);
 }
 

@@ -18,7 +18,7 @@ enum column_kind {
 	COLUMN_U32,
 	COLUMN_U64,
 	COLUMN_VERSION, /* u64; 0 is none */
-	COLUMN_INDEX, /* u32; UINT32_MAX is none */
+	COLUMN_INDEX, /* u32; UINT32_MAX is none. With column::word() that text, in JSON the number */
 	COLUMN_SIZE, /* u64 of bytes */
 	COLUMN_COUNTED, /* the same; UINT64_MAX is none */
 	COLUMN_COUNT, /* u64, how many; UINT64_MAX is none */

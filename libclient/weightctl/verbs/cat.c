@@ -118,6 +118,7 @@ static int cat_run(struct cli *cli, int argc, char *argv[])
 		{"force", no_argument, NULL, 'f'},
 		{"file", required_argument, NULL, OPTION_FILE},
 		OPTIONS_DEVICE,
+		OPTIONS_OWNER,
 		OPTIONS_COMMON,
 		{},
 	};
@@ -152,8 +153,8 @@ const struct verb verb_cat = {
 	.name = "cat",
 	.args = "NAME[@VERSION] [TENSOR]",
 	.summary = "Write the raw bytes of a tensor or file to standard output",
-	.options =
-		"     --file PATH        a file beside the weights, instead of a tensor\n"
-		" -f, --force            raw bytes even if standard output is a terminal\n" HELP_DEVICE,
+	.options = "     --file PATH        a file beside the weights, instead of a tensor\n"
+		   " -f, --force            raw bytes even if standard output is a terminal\n" HELP_DEVICE
+			   HELP_OWNER,
 	.run = cat_run,
 };

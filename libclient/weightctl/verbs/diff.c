@@ -271,7 +271,12 @@ static int diff_sides(struct cli *cli, struct named *first, struct named *second
 static int diff_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
-		{"quiet", no_argument, NULL, 'q'}, OPTIONS_DEVICE, OPTIONS_JSON, OPTIONS_COMMON, {},
+		{"quiet", no_argument, NULL, 'q'},
+		OPTIONS_DEVICE,
+		OPTIONS_OWNER,
+		OPTIONS_JSON,
+		OPTIONS_COMMON,
+		{},
 	};
 	cleanup(named_detach) struct named first = {0};
 	cleanup(named_detach) struct named second = {0};
@@ -291,6 +296,6 @@ const struct verb verb_diff = {
 	.args = "NAME[@VERSION]|PATH NAME[@VERSION]|PATH",
 	.summary = "Compare versions and files, tensor by tensor",
 	.options = " -q, --quiet            the exit status alone: 0 equal, 1 different, 2 trouble\n" HELP_JSON
-		HELP_DEVICE,
+		HELP_DEVICE HELP_OWNER,
 	.run = diff_run,
 };

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/holder.h"
 #include "libclient/weightctl/program.h"
 #include "libclient/weightctl/verb.h"
 #include "libclient/weightctl/verbs/exec_holder.h"
@@ -88,7 +89,11 @@ static int check_links(const struct exec_holder *h, bool inherit)
 			"'%s' does not lead to the weights in process %d (%s): /proc is not mounted, hides that process, "
 			"or shows another PID namespace%s",
 			link->path, (int)h->pid, fd < 0 ? strerror(error) : "another file",
-			inherit ? "" : "; --inherit works without, for a program of one process");
+			!holder_has_proc()
+				? "; mount it (mount -t proc proc /proc), or write the version to a "
+				  "folder (weightctl save)"
+			: inherit ? ""
+				  : "; --inherit works without, for a program of one process");
 	}
 	return 0;
 }
@@ -139,6 +144,7 @@ static int exec_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"inherit", no_argument, NULL, OPTION_INHERIT},
+		OPTIONS_OWNER,
 		OPTIONS_COMMON,
 		{},
 	};
@@ -163,7 +169,7 @@ const struct verb verb_exec = {
 	.args = "NAME[@VERSION]... -- PROGRAM [ARGUMENT...]",
 	.summary = "Run a program that loads a model by its path",
 	.options = "     --inherit          pass descriptors to the program: for one process, where\n"
-		   "                        /proc does not lead to the holder\n"
+		   "                        /proc does not lead to the holder\n" HELP_OWNER
 		   " {} in an argument, and $" VARIABLE ", are the path of a directory\n",
 	.run = exec_run,
 };

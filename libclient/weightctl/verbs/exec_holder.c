@@ -182,6 +182,7 @@ _Noreturn static void holder_run(struct cli *cli, const char *const *specs, size
 	const struct weightd_model_dir_options options = {
 		.size = sizeof(options),
 		.self_fd = self_fd,
+		.owner = cli->owner,
 	};
 	struct holder holder;
 	int memory, saved, r;

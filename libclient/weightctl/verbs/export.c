@@ -29,6 +29,7 @@ static int hold(struct cli *cli, const char *const *specs, size_t n, const char 
 	const struct weightd_model_dir_options options = {
 		.size = sizeof(options),
 		.path = path,
+		.owner = cli->owner,
 	};
 	struct holder holder;
 	int fd = signals_open(), r;
@@ -51,6 +52,7 @@ static int export_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"hold", no_argument, NULL, OPTION_HOLD},
+		OPTIONS_OWNER,
 		OPTIONS_COMMON,
 		{},
 	};
@@ -79,6 +81,7 @@ const struct verb verb_export = {
 	.name = "export",
 	.args = "NAME[@VERSION]... DIR --hold",
 	.summary = "Keep a model as a directory, until a signal ends weightctl",
-	.options = "     --hold             stay, and keep the directory until SIGTERM or SIGINT\n",
+	.options =
+		"     --hold             stay, and keep the directory until SIGTERM or SIGINT\n" HELP_OWNER,
 	.run = export_run,
 };

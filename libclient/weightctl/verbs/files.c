@@ -43,7 +43,8 @@ static int files_print(const struct cli *cli, struct table *table, const struct 
 
 static int files_run(struct cli *cli, int argc, char *argv[])
 {
-	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	static const struct option longs[] = {
+		OPTIONS_DEVICE, OPTIONS_OWNER, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(server_files_freep) struct weightd_files *files = NULL;
 	cleanup(table_deinit) struct table table = {};
 	struct target target;
@@ -65,7 +66,7 @@ const struct verb verb_files = {
 	.name = "files",
 	.args = "NAME[@VERSION]",
 	.summary = "List the files beside the weights of a version",
-	.options = HELP_TABLE HELP_DEVICE,
+	.options = HELP_TABLE HELP_DEVICE HELP_OWNER,
 	.columns = columns,
 	.run = files_run,
 };

@@ -19,6 +19,8 @@ struct rank_row {
 	const char *job, *dim;
 	struct weightd_rank_status rank;
 	uint32_t pid; /* UINT32_MAX: none that this process can see */
+	uint32_t waits, waits_node;
+	char waits_text[sizeof("node 4294967295")]; /* empty: none */
 	uint64_t since_ns, computed_ns, waited_ns, updated_ns;
 };
 
@@ -38,26 +40,39 @@ static const char *rank_topic(const void *row, bool json)
 	return *what ? what : NULL;
 }
 
+static const char *rank_waits(const void *row, bool json)
+{
+	const char *text = ((const struct rank_row *)row)->waits_text;
+
+	(void)json;
+	return *text ? text : NULL;
+}
+
 const struct column job_ranks_columns[] = {
 	{"JOB", COLUMN_TEXT, ROW(job), .help = "name of the job", .shown = true, .cut = true,
 	 .width = 0.15},
-	{"RANK", COLUMN_U32, ROW(rank.rank), .help = "number of the rank", .shown = true},
+	{"RANK", COLUMN_U32, ROW(rank.mesh_rank), .help = "number of the rank in the mesh",
+	 .shown = true},
 	{"STEP", COLUMN_U64, ROW(rank.step), .help = "steps that it has completed", .shown = true},
 	{"LOSS", COLUMN_DOUBLE, ROW(rank.loss), .help = "loss that it gave last", .shown = true},
 	{"PHASE", COLUMN_WORD, .word = rank_phase,
 	 .help = "computing, waiting, updating, gone or done", .shown = true},
 	{"FOR", COLUMN_DURATION, ROW(since_ns), .help = "time in this phase", .shown = true},
-	{"WAITS", COLUMN_INDEX, ROW(rank.waits_for), .help = "rank that it waits for", .shown = true},
+	{"WAITS", COLUMN_INDEX, ROW(waits), .word = rank_waits,
+	 .help = "rank that it waits for, or node; in JSON the rank", .shown = true},
+	{"NODE", COLUMN_INDEX, ROW(waits_node), .help = "node that it waits for"},
 	{"WHAT", COLUMN_WORD, .word = rank_topic,
-	 .help = "subject of the wait: gradients, sums, parameters or first values"},
+	 .help = "awaited: gradients, sums, parameters, units, values, nodes"},
 	{"COMPUTED", COLUMN_DURATION, ROW(computed_ns),
 	 .help = "part of the last complete step: the caller's work", .shown = true},
 	{"WAITED", COLUMN_DURATION, ROW(waited_ns), .help = "likewise: waits for other ranks",
 	 .shown = true},
 	{"UPDATED", COLUMN_DURATION, ROW(updated_ns), .help = "likewise: sums and updates"},
-	{"DIM", COLUMN_TEXT, ROW(dim), .help = "dimension of the mesh that READ and WRITTEN are of"},
+	{"DIM", COLUMN_TEXT, ROW(dim),
+	 .help = "dimension of the mesh that READ, WRITTEN and SENT are of"},
 	{"READ", COLUMN_SIZE, ROW(rank.read), .help = "bytes that it read of other ranks"},
 	{"WRITTEN", COLUMN_SIZE, ROW(rank.written), .help = "bytes that it wrote for other ranks"},
+	{"SENT", COLUMN_SIZE, ROW(rank.sent), .help = "bytes that it sent to other nodes"},
 	{"PID", COLUMN_INDEX, ROW(pid), .help = "its process"},
 	{},
 };
@@ -131,7 +146,12 @@ static const struct weightd_mesh *mesh_of(const struct weightd_train_status *sta
 
 uint32_t job_ranks_count(const struct weightd_train_status *status)
 {
-	return weightd_mesh_n_ranks(mesh_of(status));
+	return weightd_train_status_n_ranks(status);
+}
+
+uint32_t job_ranks_nodes(const struct weightd_train_status *status)
+{
+	return weightd_mesh_n_ranks(mesh_of(status)) / job_ranks_count(status);
 }
 
 const char *job_ranks_dim(const struct weightd_train_status *status)
@@ -145,8 +165,25 @@ struct weightd_rank_status job_ranks_get(const struct weightd_train_status *stat
 {
 	struct weightd_rank_status s = {.size = sizeof(s)};
 
-	(void)weightd_train_status_rank(status, rank, &s); /* ranks are counted by the same mesh */
+	(void)weightd_train_status_rank(status, rank, &s); /* the rank exists */
 	return s;
+}
+
+static bool waits_for_node(const struct weightd_rank_status *rank)
+{
+	return rank->phase == WEIGHTD_RANK_WAITING && !strcmp(rank->what, "nodes");
+}
+
+uint32_t job_ranks_waits(const struct weightd_rank_status *rank)
+{
+	if (rank->waits_for == UINT32_MAX || waits_for_node(rank))
+		return UINT32_MAX;
+	return rank->mesh_rank - rank->rank + rank->waits_for;
+}
+
+uint32_t job_ranks_waits_node(const struct weightd_rank_status *rank)
+{
+	return waits_for_node(rank) ? rank->waits_for : UINT32_MAX;
 }
 
 uint64_t job_ranks_ns(double seconds)
@@ -165,7 +202,9 @@ static struct weightd_rank_status follow(const struct weightd_train_status *stat
 {
 	uint32_t n = job_ranks_count(status);
 
-	for (uint32_t i = 0; i < n && rank.phase == WEIGHTD_RANK_WAITING && rank.waits_for < n; i++)
+	for (uint32_t i = 0; i < n && rank.phase == WEIGHTD_RANK_WAITING && rank.waits_for < n &&
+			     !waits_for_node(&rank);
+	     i++)
 		rank = job_ranks_get(status, rank.waits_for);
 	return rank;
 }
@@ -185,17 +224,22 @@ bool job_wait_find(const struct weightd_train_status *status, struct job_wait *r
 	if (!n_waiting)
 		return false;
 	ret->straggler = follow(status, ret->rank);
+	ret->node = job_ranks_waits_node(&ret->straggler);
 	ret->n_others = n_waiting - 1;
-	return ret->straggler.phase != WEIGHTD_RANK_WAITING;
+	return ret->node != UINT32_MAX || ret->straggler.phase != WEIGHTD_RANK_WAITING;
 }
 
 void job_wait_put(const struct job_wait *wait, FILE *f)
 {
 	char text[SIZE_TEXT_MAX];
 
-	(void)fprintf(f, "rank %" PRIu32 " waits %s for rank %" PRIu32 " (%s)", wait->rank.rank,
-		      size_duration(text, job_ranks_ns(wait->rank.since_s)), wait->straggler.rank,
-		      weightd_rank_phase_name(wait->straggler.phase));
+	(void)fprintf(f, "rank %" PRIu32 " waits %s for ", wait->rank.mesh_rank,
+		      size_duration(text, job_ranks_ns(wait->rank.since_s)));
+	if (wait->node != UINT32_MAX)
+		(void)fprintf(f, "node %" PRIu32, wait->node);
+	else
+		(void)fprintf(f, "rank %" PRIu32 " (%s)", wait->straggler.mesh_rank,
+			      weightd_rank_phase_name(wait->straggler.phase));
 	if (wait->n_others)
 		(void)fprintf(f, "; %" PRIu32 " other rank%s", wait->n_others,
 			      wait->n_others == 1 ? " waits" : "s wait");
@@ -203,11 +247,23 @@ void job_wait_put(const struct job_wait *wait, FILE *f)
 
 /* --- Printing ----------------------------------------------------------------------------------- */
 
+static void name_wait(struct rank_row *row)
+{
+	if (row->waits_node != UINT32_MAX)
+		(void)snprintf(row->waits_text, sizeof(row->waits_text), "node %" PRIu32,
+			       row->waits_node);
+	else if (row->waits != UINT32_MAX)
+		(void)snprintf(row->waits_text, sizeof(row->waits_text), "%" PRIu32, row->waits);
+}
+
 static struct rank_row row_of(const struct job_ranks_job *job, uint32_t rank)
 {
 	struct rank_row row = {.job = job->name, .dim = job_ranks_dim(job->status)};
 
 	row.rank = job_ranks_get(job->status, rank);
+	row.waits = job_ranks_waits(&row.rank);
+	row.waits_node = job_ranks_waits_node(&row.rank);
+	name_wait(&row);
 	row.pid = row.rank.pid > 0 ? (uint32_t)row.rank.pid : UINT32_MAX;
 	row.since_ns = job_ranks_ns(row.rank.since_s);
 	row.computed_ns = job_ranks_ns(row.rank.computing_s);
@@ -226,9 +282,14 @@ static void put_waits_json(const struct job_ranks *r, struct json *json)
 			continue;
 		json_open(json, NULL, '{');
 		json_put_string(json, "job", r->jobs[i].name);
-		json_put_number(json, "rank", wait.rank.rank);
-		json_put_number(json, "straggler", wait.straggler.rank);
-		json_put_string(json, "phase", weightd_rank_phase_name(wait.straggler.phase));
+		json_put_number(json, "rank", wait.rank.mesh_rank);
+		if (wait.node != UINT32_MAX) {
+			json_put_number(json, "node", wait.node);
+		} else {
+			json_put_number(json, "straggler", wait.straggler.mesh_rank);
+			json_put_string(json, "phase",
+					weightd_rank_phase_name(wait.straggler.phase));
+		}
 		json_put_number(json, "for_ns", job_ranks_ns(wait.rank.since_s));
 		json_close(json, '}');
 	}

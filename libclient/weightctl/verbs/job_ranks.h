@@ -17,9 +17,10 @@ struct job_ranks {
 	size_t n_jobs;
 };
 
-/* The longest wait in a job: `rank` waits, in the end for `straggler`. */
+/* The longest wait in a job: `rank` waits, in the end for `straggler`, or for the node that this one waits for. */
 struct job_wait {
 	struct weightd_rank_status rank, straggler;
+	uint32_t node; /* UINT32_MAX: none */
 	uint32_t n_others; /* ranks that wait as well */
 };
 
@@ -34,6 +35,12 @@ void job_ranks_deinit(struct job_ranks *r);
 
 struct weightd_rank_status job_ranks_get(const struct weightd_train_status *status, uint32_t rank);
 uint32_t job_ranks_count(const struct weightd_train_status *status);
+/* Nodes of the mesh; the job is that of one of them. */
+uint32_t job_ranks_nodes(const struct weightd_train_status *status);
+/* The rank of the mesh that a rank waits for; UINT32_MAX: none, or a node. */
+uint32_t job_ranks_waits(const struct weightd_rank_status *rank);
+/* The node that it waits for; UINT32_MAX: none. */
+uint32_t job_ranks_waits_node(const struct weightd_rank_status *rank);
 /* The dimension of the mesh that the bytes of the ranks are moved along. */
 const char *job_ranks_dim(const struct weightd_train_status *status);
 
@@ -42,7 +49,7 @@ uint64_t job_ranks_ns(double seconds);
 
 /* False: no rank waits, or none but for those that are about to continue. */
 bool job_wait_find(const struct weightd_train_status *status, struct job_wait *ret);
-/* "rank 2 waits 0.8 s for rank 1 (computing)" */
+/* "rank 2 waits 0.8 s for rank 1 (computing)", "rank 2 waits 0.8 s for node 1" */
 void job_wait_put(const struct job_wait *wait, FILE *f);
 
 /*

@@ -106,6 +106,7 @@ static int load_buffer(struct cli *cli, const char *name, char *paths[], int n_p
 	if (server_connect(cli))
 		return EXIT_FAILED;
 	create.device = cli->device; /* resolved now */
+	create.owner = cli->owner;
 	options.create = &create;
 	loaded.device = cli_device(cli);
 	options.progress = load_progress;
@@ -198,6 +199,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"attribute", required_argument, NULL, OPTION_ATTRIBUTE},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
+		OPTIONS_OWNER,
 		OPTIONS_JSON,
 		OPTIONS_COMMON,
 		{},
@@ -281,6 +283,7 @@ const struct verb verb_load = {
 		   "     --no-files         load the weights of a directory without its other files\n"
 		   "     --attribute KEY=VALUE\n"
 		   "                        an attribute of the version; may be given again\n"
-		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
+		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
+		   "     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,
 };

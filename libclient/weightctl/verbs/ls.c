@@ -122,8 +122,13 @@ static int explain_nothing(struct cli *cli, size_t n_listed)
 	(void)fputs("no buffers", stderr);
 	if (cli->device)
 		(void)fprintf(stderr, " on %s", device_short(cli, cli->device));
+	if (cli->owner)
+		(void)fprintf(stderr, " of user %s", user_name(*cli->owner));
 	if (n_listed)
-		(void)fprintf(stderr, "; %zu on other devices", n_listed);
+		(void)fprintf(stderr, "; %zu %s", n_listed,
+			      !cli->owner   ? "on other devices"
+			      : cli->device ? "on other devices, or of other users"
+					    : "of other users");
 	if (server.n_buffers > n_listed)
 		(void)fprintf(stderr, "; %" PRIu64 " that you may not read",
 			      server.n_buffers - n_listed);
@@ -141,6 +146,8 @@ static size_t print_buffers(struct cli *cli, struct table *table, const struct w
 
 		if (cli->device && strcmp(info->device, cli->device))
 			continue;
+		if (cli->owner && *cli->owner != info->uid)
+			continue;
 		if (!cli->format.json)
 			row.device = device_short(cli, info->device);
 		table_row(table, &row);
@@ -152,7 +159,7 @@ static size_t print_buffers(struct cli *cli, struct table *table, const struct w
 static int ls_print(struct cli *cli, struct table *table, const struct weightd_list *buffers,
 		    const struct weightd_list *jobs)
 {
-	const size_t n_jobs = jobs ? weightd_list_count(jobs) : 0;
+	const size_t n_jobs = ls_jobs_count(cli, jobs);
 	struct json json = {.file = stdout};
 	size_t n_rows;
 	int r;
@@ -183,7 +190,8 @@ static bool shows_jobs(const struct cli *cli)
 
 static int ls_run(struct cli *cli, int argc, char *argv[])
 {
-	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	static const struct option longs[] = {
+		OPTIONS_DEVICE, OPTIONS_OWNER, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(cli_list_freep) struct weightd_list *buffers = NULL, *jobs = NULL;
 	cleanup(table_deinit) struct table table = {};
 	int r;
@@ -206,7 +214,9 @@ const struct verb verb_ls = {
 	.name = "ls",
 	.args = "",
 	.summary = "List the buffers, and the jobs of training runs",
-	.options = HELP_TABLE "     --device DEVICE    only buffers on this device: host, cuda:0\n",
+	.options = HELP_TABLE
+	"     --device DEVICE    only buffers on this device: host, cuda:0\n"
+	"     --owner USER       only buffers and jobs of this user, by name or uid\n",
 	.columns = ls_columns,
 	.run = ls_run,
 };

@@ -82,6 +82,21 @@ int ls_jobs_fetch(struct cli *cli, struct weightd_list **ret)
 	return 0;
 }
 
+static bool is_shown(const struct cli *cli, const struct weightd_job_info *info)
+{
+	return !cli->owner || *cli->owner == info->uid;
+}
+
+size_t ls_jobs_count(const struct cli *cli, const struct weightd_list *list)
+{
+	const struct weightd_job_info *info;
+	size_t n = 0;
+
+	for (size_t i = 0; list && (info = weightd_list_job(list, i)); i++)
+		n += is_shown(cli, info);
+	return n;
+}
+
 int ls_jobs_print(const struct cli *cli, struct json *json, const struct weightd_list *list)
 {
 	const struct table_format format = {.json = cli->format.json, .bytes = cli->format.bytes};
@@ -98,7 +113,8 @@ int ls_jobs_print(const struct cli *cli, struct json *json, const struct weightd
 						     : UINT64_MAX,
 		};
 
-		table_row(&table, &row);
+		if (is_shown(cli, info))
+			table_row(&table, &row);
 	}
 	return table_end(&table);
 }

@@ -109,6 +109,7 @@ static int save_run(struct cli *cli, int argc, char *argv[])
 		{"no-files", no_argument, NULL, OPTION_NO_FILES},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
+		OPTIONS_OWNER,
 		OPTIONS_JSON,
 		OPTIONS_COMMON,
 		{},
@@ -148,6 +149,7 @@ const struct verb verb_save = {
 	.options = "     --shard-size SIZE  most bytes of a weights file, as in 500M (5G)\n"
 		   " -f, --force            replace a directory that has weights\n"
 		   "     --no-files         the weights alone\n"
-		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
+		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
+			   HELP_OWNER,
 	.run = save_run,
 };

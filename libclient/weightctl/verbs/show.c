@@ -152,6 +152,8 @@ static int show_buffer(struct cli *cli, struct table *table, const char *name)
 	if (r < 0)
 		return cli_fail(cli, r);
 	info = show_find(buffers, cli_device(cli));
+	if (info && !cli_owns(cli, name, info->uid))
+		return EXIT_FAILED;
 	r = weightd_list_versions(cli->w, name, cli->device, &versions);
 	if (r >= 0 && info)
 		return show_print(cli, table, info, versions);
@@ -161,7 +163,8 @@ static int show_buffer(struct cli *cli, struct table *table, const char *name)
 
 static int show_run(struct cli *cli, int argc, char *argv[])
 {
-	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	static const struct option longs[] = {
+		OPTIONS_DEVICE, OPTIONS_OWNER, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(table_deinit) struct table table = {};
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
@@ -175,7 +178,7 @@ const struct verb verb_show = {
 	.name = "show",
 	.args = "NAME",
 	.summary = "Show a buffer and its versions",
-	.options = HELP_TABLE HELP_DEVICE,
+	.options = HELP_TABLE HELP_DEVICE HELP_OWNER,
 	.columns = columns,
 	.run = show_run,
 };

@@ -14,6 +14,8 @@
 #include "libclient/weightctl/output/user.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/stat_costs.h"
+#include "libclient/weightctl/verbs/stat_holders.h"
 
 enum {
 	OPTION_USERS = OPTION_OWN,
@@ -115,12 +117,16 @@ struct memory {
 	struct weightd_stat total;
 	struct weightd_list *slots;
 	struct weightd_list *users;
+	struct weightd_list *holders;
+	struct weightd_list *costs;
 };
 
 static void memory_deinit(struct memory *m)
 {
 	weightd_list_free(m->slots);
 	weightd_list_free(m->users);
+	weightd_list_free(m->holders);
+	weightd_list_free(m->costs);
 }
 
 static int stat_ask(struct cli *cli, struct memory *m)
@@ -132,6 +138,10 @@ static int stat_ask(struct cli *cli, struct memory *m)
 		r = weightd_list_slots(cli->w, m->name, &m->slots);
 	if (r >= 0 && m->with_users)
 		r = weightd_list_users(cli->w, &m->users);
+	if (r >= 0 && m->with_users)
+		r = weightd_list_costs(cli->w, &m->costs);
+	if (r >= 0)
+		r = weightd_list_holders(cli->w, &m->holders);
 	if (r < 0)
 		return cli_fail(cli, r);
 	if (m->name && !weightd_list_count(m->slots))
@@ -192,6 +202,10 @@ static int stat_print(struct cli *cli, struct table *table, const struct memory 
 			(void)fputc('\n', stdout);
 		r = print_users(cli, &json, m->users);
 	}
+	if (!r && m->with_users)
+		r = stat_costs_print(cli, &json, m->costs);
+	if (!r)
+		r = stat_holders_print(cli, &json, m->holders, m->with_users);
 	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
@@ -225,7 +239,7 @@ const struct verb verb_stat = {
 	.name = "stat",
 	.args = "[NAME]",
 	.summary = "Show the use of memory, by all buffers or by one",
-	.options = "     --users            use and limits of users\n" HELP_TABLE,
+	.options = "     --users            use, limits and costs of users\n" HELP_TABLE,
 	.columns = slots,
 	.run = stat_run,
 };

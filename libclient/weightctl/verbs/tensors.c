@@ -68,7 +68,8 @@ static int tensors_print(const struct cli *cli, struct table *table, const struc
 
 static int tensors_run(struct cli *cli, int argc, char *argv[])
 {
-	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	static const struct option longs[] = {
+		OPTIONS_DEVICE, OPTIONS_OWNER, OPTIONS_TABLE, OPTIONS_COMMON, {}};
 	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	cleanup(table_deinit) struct table table = {};
 	struct target target;
@@ -87,7 +88,7 @@ const struct verb verb_tensors = {
 	.name = "tensors",
 	.args = "NAME[@VERSION]",
 	.summary = "List the tensors of a version",
-	.options = HELP_TABLE HELP_DEVICE,
+	.options = HELP_TABLE HELP_DEVICE HELP_OWNER,
 	.columns = columns,
 	.run = tensors_run,
 };

@@ -72,11 +72,12 @@ static void put_time(const char *verb, double seconds, const struct weightd_rank
 		     percent(seconds, whole(rank)));
 }
 
-static void put_rank(const struct weightd_rank_status *rank, const char *dim)
+static void put_rank(const struct weightd_rank_status *rank, const char *dim, uint32_t n_nodes)
 {
-	char read[SIZE_TEXT_MAX], written[SIZE_TEXT_MAX];
+	char read[SIZE_TEXT_MAX], written[SIZE_TEXT_MAX], sent[SIZE_TEXT_MAX];
 
-	(void)printf("rank %" PRIu32 ", %s: ", rank->rank, weightd_rank_phase_name(rank->phase));
+	(void)printf("rank %" PRIu32 ", %s: ", rank->mesh_rank,
+		     weightd_rank_phase_name(rank->phase));
 	if (!rank->step) {
 		(void)puts("no step is complete");
 		return;
@@ -87,11 +88,14 @@ static void put_rank(const struct weightd_rank_status *rank, const char *dim)
 	(void)printf("\n  step %" PRIu64 ", ", rank->step);
 	if (isfinite(rank->loss))
 		(void)printf("loss %.6g, ", rank->loss);
-	(void)printf("%s read and %s written along %s\n", size_text(read, rank->read),
+	(void)printf("%s read and %s written along %s", size_text(read, rank->read),
 		     size_text(written, rank->written), dim ? dim : "-");
+	if (n_nodes > 1)
+		(void)printf(", %s sent to other nodes", size_text(sent, rank->sent));
+	(void)putchar('\n');
 }
 
-static void put_verdict(const struct extremes *e)
+static void put_verdict(const struct extremes *e, uint32_t n_nodes)
 {
 	char computed[SIZE_TEXT_MAX], waited[SIZE_TEXT_MAX];
 
@@ -100,15 +104,18 @@ static void put_verdict(const struct extremes *e)
 	else if (has_straggler(e))
 		(void)printf("Rank %" PRIu32 " holds the others up: it computed %s, and rank %" PRIu32
 			     " waited %s.\n",
-			     e->computed.rank,
+			     e->computed.mesh_rank,
 			     size_duration(computed, job_ranks_ns(e->computed.computing_s)),
-			     e->waited.rank,
+			     e->waited.mesh_rank,
 			     size_duration(waited, job_ranks_ns(e->waited.waiting_s)));
 	else if (has_waited(e))
-		(void)printf("Rank %" PRIu32 " waited %s, and no rank computed that much longer: see "
-			     "if each rank has a CPU of its own.\n",
-			     e->waited.rank,
-			     size_duration(waited, job_ranks_ns(e->waited.waiting_s)));
+		(void)printf("Rank %" PRIu32
+			     " waited %s, and no rank%s computed that much longer: see "
+			     "if each rank has a CPU of its own%s.\n",
+			     e->waited.mesh_rank,
+			     size_duration(waited, job_ranks_ns(e->waited.waiting_s)),
+			     n_nodes > 1 ? " of this node" : "",
+			     n_nodes > 1 ? ", and look at the other nodes and the network" : "");
 	else
 		(void)printf("No rank waited for more than %d %% of the last step.\n", PERCENT_MIN);
 }
@@ -116,20 +123,22 @@ static void put_verdict(const struct extremes *e)
 static void put_job(const struct job_ranks_job *job)
 {
 	struct extremes e = find_extremes(job->status);
-	uint32_t n = job_ranks_count(job->status);
+	uint32_t n = job_ranks_count(job->status), n_nodes = job_ranks_nodes(job->status);
 	struct job_wait wait;
 
 	(void)fputs("Job ", stdout);
 	escape_text(stdout, job->name);
-	(void)printf(" has %" PRIu32 " rank%s, and completed step %" PRIu64
-		     ". Times are of the last step of each rank.\n",
-		     n, n == 1 ? "" : "s", e.step);
+	(void)printf(" has %" PRIu32 " rank%s", n, n == 1 ? "" : "s");
+	if (n_nodes > 1)
+		(void)printf(" of node %" PRIu32 " of %" PRIu32, e.waited.mesh_rank / n, n_nodes);
+	(void)printf(", and completed step %" PRIu64 ". Times are of the last step of each rank.\n",
+		     e.step);
 	for (uint32_t i = 0; i < n; i++) {
 		struct weightd_rank_status rank = job_ranks_get(job->status, i);
 
-		put_rank(&rank, job_ranks_dim(job->status));
+		put_rank(&rank, job_ranks_dim(job->status), n_nodes);
 	}
-	put_verdict(&e);
+	put_verdict(&e, n_nodes);
 	if (!job_wait_find(job->status, &wait))
 		return;
 	(void)fputs("Now ", stdout);
@@ -149,7 +158,7 @@ static int print_json(const struct cli *cli, const struct job_ranks *ranks)
 	json_put_string(&json, "job", ranks->jobs->name);
 	json_put_number(&json, "step", e.step);
 	if (e.step && has_straggler(&e))
-		json_put_number(&json, "straggler", e.computed.rank);
+		json_put_number(&json, "straggler", e.computed.mesh_rank);
 	else
 		json_put_null(&json, "straggler");
 	r = job_ranks_print(cli, ranks, stdout, &json, false);

@@ -162,6 +162,19 @@ static void make_name(char *const argv[], char *ret, size_t size)
 	(void)snprintf(ret, size, "%s%s-%d", strchr("._-", *name) ? "job" : "", name, (int)getpid());
 }
 
+/* Nodes may be on one machine, and each has a job of its own: "gpt" becomes "gpt-node1". */
+static int complete_name(const struct train_job_request *q, const char *name,
+			 char ret[WEIGHTD_NAME_MAX + 1])
+{
+	const size_t size = WEIGHTD_NAME_MAX + 1;
+	int n = q->nodes->n > 1 ? snprintf(ret, size, "%s-node%" PRIu32, name, q->nodes->node)
+				: snprintf(ret, size, "%s", name);
+
+	if ((size_t)n < size)
+		return 0;
+	return cli_error("a job's name has at most %d bytes", WEIGHTD_NAME_MAX);
+}
+
 static int create_job(struct cli *cli, const struct train_job_request *q, struct train_job *job)
 {
 	const struct weightd_job_options options = {
@@ -170,10 +183,12 @@ static int create_job(struct cli *cli, const struct train_job_request *q, struct
 		.linger_ms = q->linger_ms || q->token_file ? q->linger_ms : LINGER_MS,
 	};
 	struct weightd_job_info info;
+	char made[WEIGHTD_NAME_MAX + 1];
 	int r;
 
-	if (!job->name[0])
-		make_name(q->argv, job->name, sizeof(job->name));
+	make_name(q->argv, made, sizeof(made));
+	if (complete_name(q, q->name ? q->name : made, job->name))
+		return EXIT_FAILED;
 	r = weightd_job_create(cli->w, job->name, &options, job->token);
 	if (r == -EEXIST && look_up(cli, job->name, &info) > 0 && info.n_ranks != q->n_ranks)
 		return cli_error(
@@ -219,13 +234,16 @@ static int resume_job(struct cli *cli, const struct train_job_request *q, struct
 {
 	cleanup(cli_freep) void *description = NULL;
 	struct weightd_job_info info;
+	char wanted[WEIGHTD_NAME_MAX + 1];
 	uint64_t size;
 	int r;
 
-	if (q->name && strcmp(q->name, job->name) != 0)
+	if (q->name && complete_name(q, q->name, wanted))
+		return EXIT_FAILED;
+	if (q->name && strcmp(wanted, job->name) != 0)
 		return cli_error("the token file '%s' is of job '%s', not of '%s'; leave out --job, or "
 				 "name another file",
-				 job->token_file, job->name, q->name);
+				 job->token_file, job->name, wanted);
 	r = weightd_job_description(cli->w, job->token, &description, &size);
 	if (r == -ENOENT)
 		return job_gone(job);
@@ -259,9 +277,6 @@ int train_job_open(struct cli *cli, const struct train_job_request *request, str
 		return resume_job(cli, request, ret);
 	if (r != -ENOENT)
 		return EXIT_FAILED;
-	if (request->name && strlen(request->name) >= sizeof(ret->name))
-		return cli_error("a job's name has at most %d bytes", WEIGHTD_NAME_MAX);
-	(void)snprintf(ret->name, sizeof(ret->name), "%s", request->name ? request->name : "");
 	return create_job(cli, request, ret);
 }
 

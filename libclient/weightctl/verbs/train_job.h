@@ -4,6 +4,7 @@
 #pragma once
 
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/verbs/train_nodes.h"
 
 struct train_job {
 	char name[WEIGHTD_NAME_MAX + 1];
@@ -17,6 +18,7 @@ struct train_job_request {
 	char *const *argv; /* of the program */
 	const char *token_file;
 	uint32_t n_ranks;
+	const struct train_nodes *nodes; /* several: the number of this one becomes a part of the name */
 	int64_t linger_ms;
 };
 

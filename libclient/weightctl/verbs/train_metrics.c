@@ -72,10 +72,15 @@ static json_t *value_written(const struct weightd_rank_status *rank)
 	return count(rank->written);
 }
 
+static json_t *value_sent(const struct weightd_rank_status *rank)
+{
+	return count(rank->sent);
+}
+
 static const struct family {
 	const char *name, *type, *unit, *help;
 	value_fn *value;
-	bool has_dim, has_straggler; /* labels: dim; waits_for */
+	bool has_dim, has_straggler; /* labels: dim; waits_for and what */
 } families[] = {
 	{"weightd_train_steps", "counter", NULL, "Steps that the rank has completed", value_step,
 	 false, false},
@@ -95,6 +100,8 @@ static const struct family {
 	 value_read, true, false},
 	{"weightd_train_written_bytes", "counter", "bytes",
 	 "Bytes that the rank wrote for other ranks", value_written, true, false},
+	{"weightd_train_sent_bytes", "counter", "bytes",
+	 "Payload bytes that the rank sent to other nodes", value_sent, true, false},
 };
 
 static void set_label(json_t *labels, const char *key, json_t *value)
@@ -103,19 +110,29 @@ static void set_label(json_t *labels, const char *key, json_t *value)
 		cli_out_of_memory();
 }
 
+/* The rank that it waits for, or "node 1". */
+static json_t *straggler_of(const struct weightd_rank_status *rank)
+{
+	uint32_t node = job_ranks_waits_node(rank), other = job_ranks_waits(rank);
+
+	if (node != UINT32_MAX)
+		return json_sprintf("node %" PRIu32, node);
+	return other != UINT32_MAX ? json_sprintf("%" PRIu32, other) : json_string("");
+}
+
 static json_t *make_labels(const struct family *family, const struct job_ranks_job *job,
 			   const struct weightd_rank_status *rank)
 {
 	json_t *labels = json_object();
 
 	set_label(labels, "job", json_string(job->name));
-	set_label(labels, "rank", json_sprintf("%" PRIu32, rank->rank));
+	set_label(labels, "rank", json_sprintf("%" PRIu32, rank->mesh_rank));
 	if (family->has_dim)
 		set_label(labels, "dim", json_string(job_ranks_dim(job->status)));
-	if (family->has_straggler)
-		set_label(labels, "waits_for",
-			  rank->waits_for != UINT32_MAX ? json_sprintf("%" PRIu32, rank->waits_for)
-							: json_string(""));
+	if (family->has_straggler) {
+		set_label(labels, "waits_for", straggler_of(rank));
+		set_label(labels, "what", json_string(rank->what));
+	}
 	return labels;
 }
 

@@ -6,38 +6,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/pidfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/output/cli_error.h"
-
-int train_rank_port(uint16_t *ret)
-{
-	struct sockaddr_in address = {
-		.sin_family = AF_INET,
-		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-	};
-	socklen_t size = sizeof(address);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), r = 0;
-
-	if (fd < 0)
-		return -errno;
-	if (bind(fd, (const struct sockaddr *)&address, size) < 0 ||
-	    getsockname(fd, (struct sockaddr *)&address, &size) < 0)
-		r = -errno;
-	else
-		*ret = ntohs(address.sin_port);
-	(void)close(fd);
-	return r;
-}
 
 __attribute__((format(printf, 2, 3))) static void put(const char *name, const char *format, ...)
 {
@@ -57,19 +35,21 @@ static void put_default(const char *name, const char *value)
 		cli_out_of_memory();
 }
 
-/* As torchrun does on one node. Without the store of an agent rank 0 makes one. */
+/* As torchrun does. Without the store of an agent rank 0 makes one. */
 void train_rank_environment(const struct train_program *program)
 {
-	put("WORLD_SIZE", "%" PRIu32, program->n_ranks);
+	const struct train_nodes *nodes = program->nodes;
+
+	put("WORLD_SIZE", "%" PRIu32, program->n_ranks * nodes->n);
 	put("LOCAL_WORLD_SIZE", "%" PRIu32, program->n_ranks);
-	put("ROLE_WORLD_SIZE", "%" PRIu32, program->n_ranks);
-	put("GROUP_WORLD_SIZE", "1");
-	put("GROUP_RANK", "0");
+	put("ROLE_WORLD_SIZE", "%" PRIu32, program->n_ranks * nodes->n);
+	put("GROUP_WORLD_SIZE", "%" PRIu32, nodes->n);
+	put("GROUP_RANK", "%" PRIu32, nodes->node);
 	put("ROLE_NAME", "default");
-	put("MASTER_ADDR", "127.0.0.1");
-	put("MASTER_PORT", "%u", program->port);
+	put("MASTER_ADDR", "%s", nodes->address);
+	put("MASTER_PORT", "%u", nodes->port);
 	put("TORCHELASTIC_MAX_RESTARTS", "%u", program->n_restarts_max);
-	put("TORCHELASTIC_RUN_ID", "%s", program->job);
+	put("TORCHELASTIC_RUN_ID", "%s", program->run_id);
 	put("TORCHELASTIC_USE_AGENT_STORE", "False");
 	put_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
 	if (program->n_ranks > 1)
@@ -97,11 +77,12 @@ static int spawn(struct train_rank *rank, const struct train_program *program)
 
 int train_rank_start(struct train_rank *rank, const struct train_program *program)
 {
+	uint32_t of_all = program->nodes->node * program->n_ranks + rank->rank;
 	int r;
 
-	put("RANK", "%" PRIu32, rank->rank);
+	put("RANK", "%" PRIu32, of_all);
 	put("LOCAL_RANK", "%" PRIu32, rank->rank);
-	put("ROLE_RANK", "%" PRIu32, rank->rank);
+	put("ROLE_RANK", "%" PRIu32, of_all);
 	put("TORCHELASTIC_RESTART_COUNT", "%u", rank->n_restarts);
 	r = spawn(rank, program);
 	if (r < 0) {

@@ -7,26 +7,26 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "libclient/weightctl/verbs/train_nodes.h"
+
 struct train_program {
 	const char *path;
 	char **argv;
-	uint32_t n_ranks;
+	uint32_t n_ranks; /* of this node */
+	const struct train_nodes *nodes;
 	unsigned n_restarts_max; /* each rank has so many */
-	const char *job;
+	const char *run_id; /* the same on all nodes, where the caller named the job */
 	const char *token;
 	const char *socket; /* that weightd listens on */
-	uint16_t port; /* MASTER_PORT */
 };
 
 struct train_rank {
-	uint32_t rank;
+	uint32_t rank; /* of the node, and of its job */
 	pid_t pid; /* 0: not started, or reaped */
 	int pidfd; /* -1: likewise */
 	unsigned n_restarts;
 };
 
-/* A port of 127.0.0.1 that no process uses, or a negative errno. */
-int train_rank_port(uint16_t *ret);
 /* Sets the variables that are alike for all ranks. */
 void train_rank_environment(const struct train_program *program);
 

@@ -17,7 +17,9 @@
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
 #include "libclient/weightctl/verbs/train_job.h"
+#include "libclient/weightctl/verbs/train_nodes.h"
 #include "libclient/weightctl/verbs/train_rank.h"
+#include "weightd-train.h"
 
 #define GRACE_MS 30000 /* as torchrun */
 
@@ -27,10 +29,14 @@ enum {
 	OPTION_LINGER,
 	OPTION_TOKEN_FILE,
 	OPTION_GRACE,
+	OPTION_NODES,
+	OPTION_NODE,
+	OPTION_MASTER,
 };
 
 struct run {
 	struct train_program program;
+	struct train_nodes nodes;
 	struct train_rank *ranks;
 	struct pollfd *polled; /* the signals, then a rank each */
 	uint32_t n_running;
@@ -195,7 +201,6 @@ static int run_job(struct cli *cli, struct run *run, const struct train_job *job
 		ranks[i] = (struct train_rank){.rank = i, .pidfd = -1};
 	run->ranks = ranks;
 	run->polled = polled;
-	run->program.job = job->name;
 	run->program.token = job->token;
 	run->program.socket = weightd_socket(cli->w);
 	train_rank_environment(&run->program);
@@ -211,11 +216,12 @@ static int find_and_run(struct cli *cli, struct run *run, struct train_job_reque
 	if (r)
 		return r;
 	run->program.path = path;
-	r = train_rank_port(&run->program.port);
+	r = train_nodes_complete(&run->nodes);
 	if (r < 0)
 		return cli_error("there is no free port on 127.0.0.1: %s", strerror(-r));
 	if (server_connect(cli) || train_job_open(cli, request, &job))
 		return EXIT_FAILED;
+	run->program.run_id = request->name ? request->name : job.name;
 	r = run_job(cli, run, &job);
 	train_job_end(cli, &job);
 	return r;
@@ -243,11 +249,18 @@ static int train_run(struct cli *cli, int argc, char *argv[])
 		{"linger", required_argument, NULL, OPTION_LINGER},
 		{"token-file", required_argument, NULL, OPTION_TOKEN_FILE},
 		{"grace", required_argument, NULL, OPTION_GRACE},
+		{"nodes", required_argument, NULL, OPTION_NODES},
+		{"node", required_argument, NULL, OPTION_NODE},
+		{"master", required_argument, NULL, OPTION_MASTER},
 		OPTIONS_COMMON,
 		{},
 	};
 	struct train_job_request request = {};
-	struct run run = {.grace_ms = GRACE_MS, .kill_ns = UINT64_MAX};
+	struct run run = {
+		.grace_ms = GRACE_MS,
+		.kill_ns = UINT64_MAX,
+		.nodes.node = UINT32_MAX,
+	};
 	int n = 1, option;
 
 	/* getopt moves arguments to behind "--". */
@@ -274,6 +287,17 @@ static int train_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_TOKEN_FILE:
 			request.token_file = optarg;
 			break;
+		case OPTION_NODES:
+			run.nodes.n = (uint32_t)cli_number(cli, "--nodes", optarg, 10, 1,
+							   WEIGHTD_NODES_MAX);
+			break;
+		case OPTION_NODE:
+			run.nodes.node = (uint32_t)cli_number(cli, "--node", optarg, 10, 0,
+							      WEIGHTD_NODES_MAX - 1);
+			break;
+		case OPTION_MASTER:
+			train_nodes_set_master(cli, &run.nodes, optarg);
+			break;
 		default:
 			run.grace_ms = cli_duration(cli, "--grace", optarg);
 		}
@@ -281,6 +305,9 @@ static int train_run(struct cli *cli, int argc, char *argv[])
 	check_arguments(cli, argc, argv, n);
 	if (!request.n_ranks)
 		cli_usage(cli, "'train run' wants the number of ranks, -n N");
+	train_nodes_check(cli, &run.nodes, request.n_ranks);
+	request.nodes = &run.nodes;
+	run.program.nodes = &run.nodes;
 	run.program.n_ranks = request.n_ranks;
 	run.program.argv = argv + n + 1;
 	request.argv = argv + n + 1;
@@ -295,6 +322,9 @@ const struct verb verb_train_run = {
 		   "     --restart K        restart each rank K times at most (0)\n"
 		   "     --job NAME         name of the job (that of the program and a number)\n"
 		   "     --linger TIME      remove a job without ranks after 90, 10m, 2h, 7d (10m)\n"
+		   "     --nodes N          machines, 1 to 64, each with a run like this (1)\n"
+		   "     --node I           number of this machine, from 0 on\n"
+		   "     --master HOST      address of node 0; HOST:PORT: MASTER_PORT (29500)\n"
 		   "     --token-file FILE  resume the job of that file, or make both\n"
 		   "     --grace TIME       time to end after SIGTERM, before SIGKILL (30)\n",
 	.run = train_run,

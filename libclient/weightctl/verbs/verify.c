@@ -85,7 +85,8 @@ static int verify_target(struct cli *cli, const struct target *target, struct js
 
 static int verify_run(struct cli *cli, int argc, char *argv[])
 {
-	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_JSON, OPTIONS_COMMON, {}};
+	static const struct option longs[] = {
+		OPTIONS_DEVICE, OPTIONS_OWNER, OPTIONS_JSON, OPTIONS_COMMON, {}};
 	cleanup(cli_freep) struct target *targets = NULL;
 	struct json json = {.file = stdout};
 	size_t n_targets;
@@ -113,6 +114,6 @@ const struct verb verb_verify = {
 	.name = "verify",
 	.args = "NAME[@VERSION]...",
 	.summary = "Compare the digest of a version with the published one",
-	.options = HELP_JSON HELP_DEVICE,
+	.options = HELP_JSON HELP_DEVICE HELP_OWNER,
 	.run = verify_run,
 };

@@ -182,6 +182,11 @@ static int read_numbers(const json_t *m, struct engine_order *o, char why[ENGINE
 	return 0;
 }
 
+static uint64_t result_bytes(const struct engine_order *o)
+{
+	return o->operation == ENGINE_ORDER_AVERAGE ? o->n_bytes : o->result_bytes;
+}
+
 static int read_memory(const json_t *m, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	const char *kind, *gpu;
@@ -193,9 +198,14 @@ static int read_memory(const json_t *m, struct engine_order *o, char why[ENGINE_
 		return 0;
 	if (field_string(m, "gpu", sizeof(o->gpu) - 1, &gpu) < 0)
 		return engine_order_wrong(why, "`gpu` must be the GPU of the memory");
-	if (field_number(m, "map_size", INT64_MAX, &o->map_size) < 0 || o->map_size < o->n_bytes)
+	if (field_number_or(m, "map_size", INT64_MAX, 0, &o->map_size) < 0 ||
+	    o->map_size < o->n_bytes)
 		return engine_order_wrong(why,
 					  "`map_size` must be a number, and `n_bytes` at least");
+	if (field_number_or(m, "result_map_size", INT64_MAX, 0, &o->result_map_size) < 0 ||
+	    o->result_map_size < result_bytes(o))
+		return engine_order_wrong(
+			why, "`result_map_size` must be a number, and the result's bytes at least");
 	(void)snprintf(o->gpu, sizeof(o->gpu), "%s", gpu);
 	return 0;
 }
@@ -211,16 +221,27 @@ static int check_size(const struct engine_order *o, int fd, uint64_t at, uint64_
 	return 0;
 }
 
+/* With TLS, the CA, certificate and key are the last ones. */
+static int take_pems(struct json_packet *t, struct engine_order *o, char why[ENGINE_ORDER_WHY_SIZE])
+{
+	if (!o->tls)
+		return 0;
+	if (t->n_fds < ARRAY_LEN(o->pem_fds))
+		return engine_order_wrong(why, "CA, certificate and key must be attached");
+	t->n_fds -= (unsigned)ARRAY_LEN(o->pem_fds);
+	for (size_t i = 0; i < ARRAY_LEN(o->pem_fds); i++)
+		o->pem_fds[i] = take_fd(t->fds[t->n_fds + i]);
+	return 0;
+}
+
 static int take_broadcast_fds(struct json_packet *t, struct engine_order *o,
 			      char why[ENGINE_ORDER_WHY_SIZE])
 {
-	if (t->n_fds != (o->tls ? 4 : 1))
+	if (t->n_fds != 1)
 		return engine_order_wrong(why,
 					  o->tls ? "memory, CA, certificate and key must be attached"
 						 : "the memory must be attached, and nothing else");
 	o->memory_fd = take_fd(t->fds[0]);
-	for (unsigned i = 1; i < t->n_fds; i++)
-		o->pem_fds[i - 1] = take_fd(t->fds[i]);
 	return check_size(o, o->memory_fd, o->data_offset, o->n_bytes, why);
 }
 
@@ -270,8 +291,9 @@ static int take_fds(struct json_packet *t, struct engine_order *o, char why[ENGI
 		[ENGINE_ORDER_AVERAGE] = take_average_fds,
 		[ENGINE_ORDER_EXCHANGE] = take_exchange_fds,
 	};
+	int r = take_pems(t, o, why);
 
-	return take[o->operation](t, o, why);
+	return r < 0 ? r : take[o->operation](t, o, why);
 }
 
 int engine_order_read(struct json_packet *t, struct engine_order *ret,

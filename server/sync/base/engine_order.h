@@ -49,6 +49,7 @@ struct engine_order {
 	/* "": host memory; else the memory is an allocation on this GPU */
 	char gpu[ENGINE_ORDER_GPU_SIZE];
 	uint64_t map_size; /* all of that allocation */
+	uint64_t result_map_size; /* all of the result's, on the same GPU */
 	struct ranges ranges;
 	uint64_t total; /* bytes in the ranges */
 	uint64_t chunk; /* bytes that one direction moves before the other has its turn */

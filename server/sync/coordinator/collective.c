@@ -199,13 +199,14 @@ void collective_on_timer(struct agent *a, struct sync *s, uint64_t now)
 
 json_t *collective_invitation(const struct agent *a, const struct sync *s)
 {
+	const struct collective_op *op = collective_of(s)->op;
 	const struct document *d = s->document;
 
-	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation",
-			 collective_of(s)->op->name, "group", s->group->name, "buffer",
-			 s->replica->buffer, "term", (json_int_t)d->version_id.term, "number",
-			 (json_int_t)d->version_id.number, "time_ns",
-			 (json_int_t)a->env->time_ns(a->userdata), "dry", s->is_dry);
+	return json_pack("{s:s, s:s*, s:s, s:s, s:I, s:I, s:I, s:b}", "operation", op->name,
+			 "engine", op->transport->is_nccl ? op->transport->name : NULL, "group",
+			 s->group->name, "buffer", s->replica->buffer, "term",
+			 (json_int_t)d->version_id.term, "number", (json_int_t)d->version_id.number,
+			 "time_ns", (json_int_t)a->env->time_ns(a->userdata), "dry", s->is_dry);
 }
 
 static json_t *collective_ask_fields(const struct agent *a, const struct sync *s)

@@ -7,8 +7,8 @@
  * An accusation by one node alone is one word against the other, and counts for both. The node that is in most of these
  * is lost; of two that are in as many, the accuser. So no node can make another one lost by its word alone.
  *
- * Another epoch would repeat a disagreement of nodes. This node's engine met all others, so its word counts: a node that
- * differs from it is lost at once.
+ * Another epoch would repeat a refusal of a node, and a disagreement of two. This node's engine met all others, so its
+ * word counts: a node that differs from it is lost at once.
  */
 #include "server/sync/coordinator/collective_epoch.h"
 
@@ -20,6 +20,15 @@
 #include "server/sync/state/agent_hooks.h"
 
 #define HELLO_DIGITS_MAX 1024 /* a hello of one engine for one other */
+/* 22809 is 2.28.9: for "%u.%u.%u". */
+#define NCCL_VERSION_WORDS(n)                                                                      \
+	(unsigned)((n) / 10000), (unsigned)((n) / 100 % 100), (unsigned)((n) % 100)
+
+/* Stalls of an engine, and one more: what it says of them has to arrive, too. */
+static uint64_t patience(const struct agent *a, const struct collective *c)
+{
+	return transport_patience(a, c->op->transport) + a->config->stall_ns;
+}
 
 /* --- Opening ------------------------------------------------------------------------------------ */
 
@@ -64,8 +73,9 @@ void collective_epoch_begin(struct agent *a, struct collective *c)
 	c->sync.epoch++;
 	a->metrics.n_epochs++;
 	c->sync.phase = PHASE_OPEN;
-	/* A node has its prepare-timeout for the engine; what it says of that has to arrive, too. */
-	c->sync.deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
+	/* A node has its time for the engine; what it says of that has to arrive, too. */
+	c->sync.deadline_ns = agent_now(a) + transport_time_to_open(a, c->op->transport) +
+			      a->config->stall_ns;
 	for (unsigned i = 0; i < c->sync.n_members; i++) {
 		struct member *m = &c->sync.members[i];
 
@@ -78,11 +88,16 @@ void collective_epoch_begin(struct agent *a, struct collective *c)
 	}
 }
 
-/* All are, but in a reshard those that give each other nothing. */
-static bool are_linked(const struct collective *c, unsigned x, unsigned y)
+/*
+ * Over Gloo, each engine has a hello for each other one, but in a reshard for those that it has bytes for, or gets bytes
+ * from. Over NCCL, rank 0 makes the id of all.
+ */
+static bool has_hello(const struct collective *c, unsigned from, unsigned to)
 {
-	return c->op->is_version || c->op->bytes(&c->flows, x, y) > 0 ||
-	       c->op->bytes(&c->flows, y, x) > 0;
+	if (c->op->transport->is_nccl)
+		return from == 0;
+	return c->op->is_version || c->op->bytes(&c->flows, from, to) > 0 ||
+	       c->op->bytes(&c->flows, to, from) > 0;
 }
 
 /* One for each rank, null where it is its own or has nothing for it. */
@@ -93,12 +108,18 @@ static bool are_hellos(const struct collective *c, const struct member *m, const
 	for (unsigned i = 0; i < c->n_ranks; i++) {
 		const json_t *hello = json_array_get(hellos, i);
 
-		if (json_is_null(hello) ? i != m->rank && are_linked(c, m->rank, i)
+		if (json_is_null(hello) ? i != m->rank && has_hello(c, m->rank, i)
 					: !json_is_string(hello) || i == m->rank ||
 						  json_string_length(hello) > HELLO_DIGITS_MAX)
 			return false;
 	}
 	return true;
+}
+
+static int read_nccl(const struct collective *c, const json_t *opened, uint64_t *ret)
+{
+	*ret = 0;
+	return c->op->transport->is_nccl ? field_number(opened, "nccl", INT32_MAX, ret) : 0;
 }
 
 void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *m,
@@ -112,6 +133,7 @@ void collective_epoch_on_opened(struct agent *a, struct sync *s, struct member *
 	if (m->state != MEMBER_OPENING || field_array(message, "hellos", c->n_ranks, &hellos) < 0 ||
 	    !are_hellos(c, m, hellos) ||
 	    field_number(message, "expected", INT64_MAX, &m->expected) < 0 ||
+	    read_nccl(c, message, &m->nccl) < 0 ||
 	    (m->is_us && c->op->read(message, c->n_ranks, &c->flows) < 0)) {
 		member_is_wrong(a, s, m, "opened");
 		return;
@@ -134,8 +156,29 @@ static json_t *hellos_for(const struct collective *c, const struct member *m)
 	return hellos;
 }
 
+/* Loses a member with another version of NCCL than this node's. */
+static bool is_nccl_the_same(struct agent *a, struct collective *c)
+{
+	const struct member *us = c->sync.us;
+
+	for (unsigned i = 0; i < c->sync.n_members; i++) {
+		struct member *m = &c->sync.members[i];
+
+		if (!m->is_in_epoch || m->nccl == us->nccl)
+			continue;
+		member_fail(a, &c->sync, m,
+			    "has NCCL %u.%u.%u and %s %u.%u.%u, and they do not work together "
+			    "(install the same on all nodes, or set engine = tcp at the publisher),",
+			    NCCL_VERSION_WORDS(m->nccl), us->name, NCCL_VERSION_WORDS(us->nccl));
+		return false;
+	}
+	return true;
+}
+
 void collective_epoch_start(struct agent *a, struct collective *c)
 {
+	if (!is_nccl_the_same(a, c))
+		return;
 	traffic_plan_tell_collective(a, c);
 	if (c->sync.is_dry) {
 		sync_end_planned(a, &c->sync);
@@ -143,7 +186,7 @@ void collective_epoch_start(struct agent *a, struct collective *c)
 	}
 	c->sync.phase = PHASE_BYTES;
 	c->moved_ns = agent_now(a);
-	c->sync.deadline_ns = c->moved_ns + 3 * a->config->stall_ns;
+	c->sync.deadline_ns = c->moved_ns + patience(a, c);
 	for (unsigned i = 0; i < c->sync.n_members; i++) {
 		struct member *m = &c->sync.members[i];
 
@@ -172,7 +215,7 @@ void collective_epoch_on_progress(struct agent *a, struct sync *s, struct member
 	if (done > m->done)
 		m->moved_ns = agent_now(a);
 	c->moved_ns = agent_now(a); /* it may digest what it has */
-	s->deadline_ns = c->moved_ns + 3 * a->config->stall_ns;
+	s->deadline_ns = c->moved_ns + patience(a, c);
 	m->done = done;
 	m->rate = rate;
 	a->hooks->on_member(a, s, m);
@@ -195,7 +238,7 @@ void collective_epoch_on_done(struct agent *a, struct sync *s, struct member *m,
 		       json_object_get(message, "in"));
 	c->moved_ns = agent_now(a);
 	if (s->phase == PHASE_BYTES)
-		s->deadline_ns = c->moved_ns + 3 * a->config->stall_ns;
+		s->deadline_ns = c->moved_ns + patience(a, c);
 	member_set_state(a, s, m, MEMBER_READY);
 	if (s->phase == PHASE_STOP)
 		collective_epoch_break(a, c); /* it may be the last to be heard */
@@ -282,6 +325,10 @@ void collective_epoch_on_broken(struct agent *a, struct sync *s, struct member *
 	who = sync_find_member(s, name);
 	who = who && who->is_in_epoch && who != m ? who : NULL;
 	m->has_told = true;
+	if (strcmp(code, "refused") == 0) {
+		member_fail(a, s, m, "cannot take part: %s,", why);
+		return;
+	}
 	if (who && strcmp(code, "differs") == 0) {
 		settle_difference(a, c, m, who, why);
 		return;

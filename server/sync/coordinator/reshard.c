@@ -719,8 +719,8 @@ static int add_shards(struct agent *a, struct sync *s, const json_t *sources, co
 }
 
 /* Its version_id stays 0, 0: it has no place in the order of versions. */
-int reshard_new(struct agent *a, struct replica *rep, const struct group *g, const json_t *request,
-		struct sync **ret, char why[WHY_SIZE])
+int reshard_new(struct agent *a, const struct collective_op *op, struct replica *rep,
+		const struct group *g, const json_t *request, struct sync **ret, char why[WHY_SIZE])
 {
 	json_t *sources, *targets, *split = json_object_get(request, "split");
 	struct collective *c;
@@ -739,7 +739,7 @@ int reshard_new(struct agent *a, struct replica *rep, const struct group *g, con
 	if (!c)
 		return -ENOMEM;
 	s = &c->sync;
-	c->op = collective_op_find("reshard");
+	c->op = op;
 	c->reshard = calloc(1, sizeof(*c->reshard));
 	if (!c->reshard) {
 		free(c);

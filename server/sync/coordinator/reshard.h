@@ -15,8 +15,8 @@
  * version 0 is the newest that the node has, and `rep` is of the buffer to be. It begins with the
  * next timer, when whoever asked knows its name. -errno with a sentence.
  */
-int reshard_new(struct agent *a, struct replica *rep, const struct group *g, const json_t *request,
-		struct sync **ret, char why[WHY_SIZE]);
+int reshard_new(struct agent *a, const struct collective_op *op, struct replica *rep,
+		const struct group *g, const json_t *request, struct sync **ret, char why[WHY_SIZE]);
 
 /* As agent_blob_limit() and agent_on_blob(). */
 uint64_t reshard_blob_limit(const struct agent *a, unsigned peer_or_self, const uint8_t hash[32]);

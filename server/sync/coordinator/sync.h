@@ -91,6 +91,7 @@ struct member {
 	bool is_in_epoch;
 	unsigned rank;
 	json_t *hellos; /* from its engine, one for each rank */
+	uint64_t nccl; /* its version of NCCL; 0: the engine is another one */
 	uint64_t expected;
 	struct member *accuser; /* the last that named it as the cause of the broken epoch; NULL: only itself */
 	bool is_moved; /* it has the result */

@@ -173,16 +173,16 @@ static json_t *collective_piece(const struct collective *c, const struct sums *s
 	const struct document *d = c->sync.document;
 	double takes = c->sync.max_rate ? (double)s->most / (double)c->sync.max_rate * 1e9 : 9e18;
 
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:o, "
-			 "s:I, s:[]}",
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, "
+			 "s:o, s:I, s:[]}",
 			 "event", "plan", "sync", c->sync.id, "kind", metrics_kind(c->sync.kind),
 			 "buffer", c->sync.replica->buffer, "group", d->group, "role", "publisher",
 			 "term", (json_int_t)d->version_id.term, "number",
 			 (json_int_t)d->version_id.number, "epoch", (json_int_t)c->sync.epoch,
-			 "schedule", c->op->schedule, "size", (json_int_t)c->size, "changed",
-			 (json_int_t)c->op->changed(&c->flows), "total", (json_int_t)s->total,
-			 "planned", (json_int_t)s->planned, "takes_ns",
-			 number_or_null((uint64_t)takes, takes < 9e18), "n_links",
+			 "schedule", c->op->schedule, "engine", c->op->transport->name, "size",
+			 (json_int_t)c->size, "changed", (json_int_t)c->op->changed(&c->flows),
+			 "total", (json_int_t)s->total, "planned", (json_int_t)s->planned,
+			 "takes_ns", number_or_null((uint64_t)takes, takes < 9e18), "n_links",
 			 (json_int_t)s->n_links, "links");
 }
 

@@ -10,8 +10,9 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/merkle.h"
 #include "server/sync/base/planned_bytes.h"
+#include "server/sync/engine/pieces.h"
+#include "server/sync/gloo/mean.h"
 #include "server/sync/gloo/mesh.h"
-#include "server/sync/gloo/pieces.h"
 
 #define TABLE_MAX (64 * MIB)
 #define DEPTH 4 /* rounds requested ahead; as many may be pending behind */

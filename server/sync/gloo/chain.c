@@ -281,9 +281,13 @@ static int take_hello(const json_t *from, const char *key, struct wire *w)
 
 static int open_wire(const struct engine *e, struct wire *w, char why[ENGINE_ORDER_WHY_SIZE])
 {
+	const struct link_form form = {
+		.address = e->engine_loop.order.address.at,
+		.is_first = w->way == WIRE_OUT,
+	};
 	char reason[LINK_WHY_SIZE];
 
-	if (link_new(&e->engine_loop.order.address.at, w->way == WIRE_OUT, &w->link, reason) == 0)
+	if (link_new(&form, &w->link, reason) == 0)
 		return 0;
 	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "%s cannot listen: %s",
 		       e->engine_loop.order.node, reason);

@@ -9,6 +9,7 @@
 #include "server/sync/gloo/average.h"
 #include "server/sync/gloo/chain.h"
 #include "server/sync/gloo/exchange.h"
+#include "server/sync/stream/tls.h"
 
 /* Time in which a healthy thread detects itself that its link is done, or broken. */
 #define GONE_NS 1000000000u
@@ -204,11 +205,18 @@ static uint64_t patience_ns(const struct engine *e, const struct wire *w)
 
 static void fail_silent(struct engine *e, const struct wire *w, uint64_t silent_ns)
 {
-	fail(e, w,
-	     atomic_load(&w->state) == WIRE_CONNECTING ? "%s could not be connected to for %.1f s"
-	     : w->way == WIRE_OUT                      ? "%s took nothing for %.1f s"
-						       : "%s sent nothing for %.1f s",
-	     w->node, (double)silent_ns / 1e9);
+	bool is_connecting = atomic_load(&w->state) == WIRE_CONNECTING;
+	char why[LINK_WHY_SIZE];
+
+	if (is_connecting && link_refusal(w->link, why))
+		fail(e, w, "%s did not connect for %.1f s; the last peer was refused: %s", w->node,
+		     (double)silent_ns / 1e9, why);
+	else
+		fail(e, w,
+		     is_connecting        ? "%s could not be connected to for %.1f s"
+		     : w->way == WIRE_OUT ? "%s took nothing for %.1f s"
+					  : "%s sent nothing for %.1f s",
+		     w->node, (double)silent_ns / 1e9);
 }
 
 /* Gloo does not wake a thread that waits for a transfer if the peer closes in the middle of it. */
@@ -252,7 +260,7 @@ static void gloo_watch(struct engine_loop *d, uint64_t now_ns)
 
 static const char *gloo_refuse(const struct engine_order *o)
 {
-	if (o->tls)
+	if (o->tls && o->operation == ENGINE_ORDER_BROADCAST)
 		return "Gloo carries weights in the clear, and `security` is \"tls\"; use the "
 		       "engine \"tcp\"";
 	return o->gpu[0] ? "Gloo carries host memory only; use the engine \"nccl\"" : NULL;
@@ -273,7 +281,9 @@ static int gloo_open_epoch(struct engine_loop *d, const json_t *order,
 	if (!opened)
 		return engine_order_no_memory(why);
 	e->operation = operations[d->order.operation];
-	r = e->operation->open(e, order, opened, why);
+	r = d->order.tls ? tls_new(d->order.pem_fds, &e->tls, why, ENGINE_ORDER_WHY_SIZE) : 0;
+	if (r == 0)
+		r = e->operation->open(e, order, opened, why);
 	if (r == 0)
 		engine_loop_opened(d, take_ptr(opened));
 	return r;

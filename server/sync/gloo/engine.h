@@ -16,8 +16,6 @@
 #include "server/sync/engine/engine_loop.h"
 #include "server/sync/gloo/wire.h"
 
-#define ENGINE_NODES_MAX 64
-
 struct engine;
 
 struct operation {
@@ -41,6 +39,7 @@ struct engine {
 	const struct operation *operation; /* NULL: not open */
 	struct next next;
 	struct memory memory;
+	struct ssl_ctx_st *tls; /* SSL_CTX; NULL: in the clear */
 	struct wire *wires;
 	unsigned n_wires;
 	void *work; /* owned by the operation */

@@ -7,18 +7,8 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 
-enum mean_type {
-	MEAN_F32,
-	MEAN_BF16,
-	MEAN_F16,
-	MEAN_TYPES, /* none of these */
-};
-
-/* Finds a type by its name in safetensors; MEAN_TYPES: it has no mean. */
-enum mean_type mean_type_find(const char *name);
-size_t mean_size(enum mean_type type);
+#include "server/sync/engine/mean_type.h"
 
 /* Adds `n` elements to sums, which begin at -0.0: then the mean of one element is itself. */
 void mean_add(enum mean_type type, float *sums, const void *from, size_t n);

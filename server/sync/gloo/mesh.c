@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "ipc/base/fd.h"
+#include "ipc/base/cleanup.h"
 #include "server/sync/base/json_fields.h"
 #include "server/sync/base/planned_bytes.h"
+#include "server/sync/engine/common_text.h"
 
 /* The first message of both ends. */
 struct greeting {
@@ -153,36 +153,23 @@ bool mesh_part(struct mesh *m, unsigned peer)
 
 int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ENGINE_ORDER_WHY_SIZE])
 {
-	json_t *nodes;
+	struct nodes nodes;
+	int r = nodes_read(&nodes, &e->engine_loop.order, order, why);
 
 	m->engine = e;
 	e->wires = m->wires;
-	if (e->engine_loop.order.address.size == 0)
-		return engine_order_wrong(why, "`address` is missing");
-	if (field_array(order, "nodes", ENGINE_NODES_MAX, &nodes) < 0)
-		return engine_order_wrong(why, "`nodes` must be an array of at most 64");
-	m->n_nodes = (unsigned)json_array_size(nodes);
-	m->rank = m->n_nodes;
+	if (r < 0)
+		return r;
+	m->rank = nodes.rank;
+	e->n_wires = m->n_nodes = nodes.n;
 	for (unsigned j = 0; j < m->n_nodes; j++) {
-		const json_t *node = json_array_get(nodes, j);
 		struct wire *w = &m->wires[j];
-		const char *name;
 
 		w->way = WIRE_BOTH;
-		if (field_string(node, "node", PREAMBLE_NAME_SIZE - 1, &name) < 0 ||
-		    !preamble_is_name(name) ||
-		    engine_order_read_address(node, "address", 0, &m->addresses[j]) < 0)
-			return engine_order_wrong(
-				why, "each of `nodes` must have a `node` and an `address`");
-		(void)snprintf(w->node, sizeof(w->node), "%s", name);
-		for (unsigned i = 0; i < j; i++)
-			if (!strcmp(m->wires[i].node, name))
-				return engine_order_wrong(why, "one of `nodes` is there twice");
-		if (!strcmp(name, e->engine_loop.order.node))
-			m->rank = j;
+		(void)strcpy(w->node, nodes.at[j].name);
+		m->addresses[j] = nodes.at[j].address;
 	}
-	e->n_wires = m->n_nodes;
-	return m->rank < m->n_nodes ? 0 : engine_order_wrong(why, "`node` must be one of `nodes`");
+	return 0;
 }
 
 int mesh_read(struct mesh *m, int fd, uint64_t max,
@@ -190,26 +177,14 @@ int mesh_read(struct mesh *m, int fd, uint64_t max,
 			  char why[ENGINE_ORDER_WHY_SIZE]),
 	      char why[ENGINE_ORDER_WHY_SIZE])
 {
-	uint64_t size;
-	void *text;
-	int r;
+	struct common_text text;
+	int r = common_text_init(&text, fd, max, m->what, why);
 
-	if (fd_size(fd, &size) < 0 || size == 0 || size > max) {
-		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE,
-			       "the order is wrong: the %s must have 1 to %llu bytes", m->what,
-			       (unsigned long long)max);
-		return -EBADMSG;
-	}
-	text = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (text == MAP_FAILED) {
-		r = -errno;
-		(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "the %s cannot be mapped: %s", m->what,
-			       strerror(-r));
+	if (r < 0)
 		return r;
-	}
-	merkle_hash(text, size, m->hash);
-	r = read(m, text, size, why);
-	(void)munmap(text, size);
+	memcpy(m->hash, text.hash, sizeof(m->hash));
+	r = read(m, text.data, text.size, why);
+	common_text_deinit(&text);
 	return r;
 }
 
@@ -234,9 +209,14 @@ int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ENGINE_ORDER_WHY_SI
 int mesh_open(struct mesh *m, unsigned peer, char why[ENGINE_ORDER_WHY_SIZE])
 {
 	const struct engine_order *o = &m->engine->engine_loop.order;
+	const struct link_form form = {
+		.address = o->address.at,
+		.is_first = m->rank < peer,
+		.tls = m->engine->tls,
+	};
 	char reason[LINK_WHY_SIZE];
 
-	if (link_new(&o->address.at, m->rank < peer, &m->wires[peer].link, reason) == 0)
+	if (link_new(&form, &m->wires[peer].link, reason) == 0)
 		return 0;
 	(void)snprintf(why, ENGINE_ORDER_WHY_SIZE, "%s cannot listen: %s", o->node, reason);
 	return -EIO;
@@ -297,8 +277,8 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ENGINE_O
 			continue;
 		if (take_hello(json_array_get(hellos, j), w) < 0) {
 			/* The agent only passed it on: so this is a failure of the link. */
-			engine_break(m->engine, w, "%s sent no hello of Gloo in `hellos` for %s",
-				     w->node, m->engine->engine_loop.order.node);
+			engine_break(m->engine, w, "%s sent no hello in `hellos` for %s", w->node,
+				     m->engine->engine_loop.order.node);
 			return 0;
 		}
 		atomic_store(&w->state, WIRE_CONNECTING);

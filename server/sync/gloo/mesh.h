@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "server/sync/base/merkle.h"
+#include "server/sync/engine/nodes.h"
 #include "server/sync/gloo/engine.h"
 
 /* Messages of a wire; the slot also contains the end that sent it. */

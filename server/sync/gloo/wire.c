@@ -16,19 +16,6 @@ static int read_info(const struct wire *w, struct tcp_info *ret)
 	return traffic_info(link_fd(w->link), ret);
 }
 
-/* An accepted socket has the port of our hello. Gloo does not report which end dialled. */
-static int is_dialled(const struct wire *w, bool *ret)
-{
-	struct sockaddr_storage here;
-	socklen_t size = sizeof(here);
-
-	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
-		return -errno;
-	/* It has the same offset in both families. */
-	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
-	return 0;
-}
-
 /* --- Called by threads ------------------------------------------------------------------------- */
 
 /* Gloo's own error does not explain that the peer closed. */
@@ -38,8 +25,8 @@ static bool wire_broke(struct engine *e, struct wire *w, const char *why)
 
 	if (link_fd(w->link) < 0)
 		engine_break(e, w, "%s cannot be connected to: %s", w->node, why);
-	else if (read_info(w, &info) == 0 &&
-		 (traffic_has_peers_fin(&info) || traffic_is_closed(&info)))
+	else if (!why[0] || (!w->link->ops->explains && read_info(w, &info) == 0 &&
+			     (traffic_has_peers_fin(&info) || traffic_is_closed(&info))))
 		engine_break(e, w, "%s hung up", w->node);
 	else
 		engine_break(e, w, "the link with %s broke: %s", w->node, why);
@@ -63,7 +50,7 @@ static void report_socket(struct engine *e, const struct wire *w)
 	const struct planned_bytes planned = e->operation->plan(e, w);
 	bool dialled;
 
-	if (is_dialled(w, &dialled) == 0)
+	if (link_is_dialled(w->link, &dialled) == 0)
 		engine_loop_report_socket(&e->engine_loop, link_fd(w->link), w->node, dialled,
 					  &planned);
 }
@@ -77,13 +64,13 @@ bool wire_connect(struct engine *e, struct wire *w, const struct address *at, ui
 	struct sockaddr_storage there;
 	char why[LINK_WHY_SIZE];
 
-	if (link_hello_place(w->hello, w->hello_size, &there, why) < 0)
+	if (link_hello_place(w->link, w->hello, w->hello_size, &there, why) < 0)
 		return wire_broke(e, w, why);
 	if (!is_host(&there, &at->at)) {
 		engine_break(e, w, "the hello of %s contains another address", w->node);
 		return false;
 	}
-	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
+	if (link_connect(w->link, w->node, w->hello, w->hello_size, why) < 0)
 		return wire_broke(e, w, why);
 	/* Set first: the loop reports all connected wires when the agent requests them. */
 	atomic_store(&w->state, WIRE_CONNECTED);
@@ -201,22 +188,7 @@ uint64_t wire_acknowledged(const struct wire *w)
 	return link_fd(w->link) >= 0 && read_info(w, &info) == 0 ? info.tcpi_bytes_acked : 0;
 }
 
-/* There is no FIN of ours, even if Gloo closes its descriptor: ours is open. */
 int wire_traffic(const struct wire *w, struct traffic *ret)
 {
-	uint64_t received = link_received(w->link), sent = link_sent(w->link);
-	struct traffic t = {
-		.received = received,
-		.sent = sent,
-		.payload_received = received,
-		.payload_sent = sent,
-	};
-	bool dialled = false;
-	int r = is_dialled(w, &dialled);
-
-	if (r == 0)
-		r = traffic_count(link_fd(w->link), dialled, &t);
-	if (r == 0)
-		*ret = t;
-	return r;
+	return link_traffic(w->link, ret);
 }

@@ -52,7 +52,7 @@ static bool acl_differs(const struct acl *g, const struct weightd_buffer_info *b
 }
 
 int acl_apply(const struct acl *g, const struct task *e, const struct target *target,
-	      struct fault *f)
+	      bool *ret_is_distrusted, struct fault *f)
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_buffer_info *b;
@@ -70,8 +70,9 @@ int acl_apply(const struct acl *g, const struct task *e, const struct target *ta
 		if (strcmp(b->device, device) != 0 || !acl_differs(g, b))
 			continue;
 		r = weightd_set_access(e->w, target->buffer, target->device, g->mode, -1, g->gid);
-		if (r < 0 && r != -EACCES) /* the decision is the owner's */
+		if (r < 0)
 			return acl_refused(g, e, target, r, f);
+		*ret_is_distrusted = b->reusable;
 	}
 	return 0;
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "server/sync/local/task.h"
@@ -20,8 +21,8 @@ struct acl {
 int acl_read(const struct json_packet *t, struct acl *ret, struct fault *f);
 
 /*
- * Applies the rights to the buffer, if it exists. If weightd denies it because another user owns
- * the buffer, the owner's rights stay. -EPERM: we are not in the Unix group.
+ * Applies the rights to a buffer that the agent owns. *ret_is_distrusted is set if weightd may distrust its writer since,
+ * because they were changed and memory is used again there. -EPERM: we are not in the Unix group.
  */
 int acl_apply(const struct acl *g, const struct task *e, const struct target *target,
-	      struct fault *f);
+	      bool *ret_is_distrusted, struct fault *f);

@@ -7,11 +7,12 @@
  * version's digest is of the verified bytes, and of no later ones.
  *
  * Versions that nodes compute together are not signed before: verify returns their tree, and
- * publish accepts no other one. They are always computed in host memory: for a GPU in a staging,
- * and verify has the GPU prove that its copy is equal.
+ * publish accepts no other one. For a GPU they are computed in a staging, unless NCCL writes to the
+ * GPU itself; verify has the GPU prove that its bytes are equal.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -208,23 +209,32 @@ static int sink_patch(struct task *e, const struct json_packet *t, struct fault 
 			 NULL, 0, f);
 }
 
+/* False: there is no buffer. Changes the sentence of the connection. */
+static bool is_there(const struct task *e, const struct target *target)
+{
+	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
+
+	return weightd_list_versions(e->w, target->buffer, target->device, &list) != -ENOENT;
+}
+
+/* Without the way out for other clients, which name an owner: an agent publishes in its own buffers alone. */
 static int sink_refused(const struct task *e, const struct target *target, int r, struct fault *f)
 {
-	if (r != -EACCES)
-		return fault_set_weightd(f, r, e->w);
+	char why[FAULT_WHY_SIZE];
+
+	(void)snprintf(why, sizeof(why), "%s", weightd_error(e->w));
+	if ((r != -EACCES && r != -EPERM) || !is_there(e, target))
+		return fault_set(f, r, "%s", why);
 	return fault_set(f, r,
-			 "%s: somebody else made it on this node; let the agent have it (weightctl "
+			 "%.*s: somebody else made it on this node; let the agent have it (weightctl "
 			 "chown %u%s%s %s), or remove it (weightctl rm)",
-			 weightd_error(e->w), geteuid(), target_is_host(target) ? "" : " --device ",
+			 (int)strcspn(why, ";"), why, geteuid(),
+			 target_is_host(target) ? "" : " --device ",
 			 target_is_host(target) ? "" : target->device, target->buffer);
 }
 
-/*
- * Begins the next version of the buffer. Sets the rights first: weightd distrusts a writer with
- * reused memory when they change. A new buffer gets its rights before any process can attach it.
- */
-static int begin_version(struct task *e, const struct target *target,
-			 const struct received *received, const struct acl *acl, struct fault *f)
+static int create_version(struct task *e, const struct target *target,
+			  const struct received *received, struct fault *f)
 {
 	const struct weightd_create_options o = {
 		.size = sizeof(o),
@@ -233,14 +243,28 @@ static int begin_version(struct task *e, const struct target *target,
 		.header = received->companions.header_size ? received->companions.blob.data : NULL,
 		.header_size = received->companions.header_size,
 	};
-	int r = acl_apply(acl, e, target, f);
+	int r = weightd_create(e->w, target->buffer, received->layout, &o, &e->writer);
 
-	if (r < 0)
+	return r < 0 ? sink_refused(e, target, r, f) : 0;
+}
+
+/*
+ * Begins the next version of the buffer. The rights are set afterwards: before any process can attach a new buffer, and only
+ * on a buffer of the agent's. weightd distrusts a writer with reused memory when the rights change.
+ */
+static int begin_version(struct task *e, const struct target *target,
+			 const struct received *received, const struct acl *acl, struct fault *f)
+{
+	bool is_distrusted = false;
+	int r = create_version(e, target, received, f);
+
+	if (r == 0)
+		r = acl_apply(acl, e, target, &is_distrusted, f);
+	if (r < 0 || !is_distrusted)
 		return r;
-	r = weightd_create(e->w, target->buffer, received->layout, &o, &e->writer);
-	if (r < 0)
-		return sink_refused(e, target, r, f);
-	return acl_apply(acl, e, target, f);
+	weightd_writer_free(e->writer);
+	e->writer = NULL;
+	return create_version(e, target, received, f);
 }
 
 /*
@@ -307,6 +331,8 @@ static int sink_make(struct task *e, const struct json_packet *t, struct fault *
 	if (r == 0)
 		r = task_begin(e, t, &target, f);
 	if (r == 0)
+		r = direct_read(e, t, &target, f);
+	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
 		r = make_room(e, &target, &received, &acl, f);
@@ -314,7 +340,9 @@ static int sink_make(struct task *e, const struct json_packet *t, struct fault *
 		return r;
 	e->stage = STAGE_AT_WORK;
 	if (!e->staging.data) /* a staging is new, and all zero */
-		tensors_clear_gaps(e->writer);
+		r = tensors_clear_gaps(e->writer);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
 	return send_created(e, json_pack("{s:s}", "op", "created"), f);
 }
 

@@ -37,17 +37,31 @@ int tensors_table(const struct weightd_buffer *b, int *ret_fd, struct fault *f)
 	return r < 0 ? fault_set(f, r, "the table of tensors cannot be made: %s", strerror(-r)) : 0;
 }
 
-void tensors_clear_gaps(struct weightd_writer *w)
+/* On a GPU, by calls. */
+static int tensors_clear(struct weightd_writer *w, uint64_t at, uint64_t end)
+{
+	static const uint8_t zeroes[65536];
+	int r = 0;
+
+	for (uint64_t n; r == 0 && at < end; at += n) {
+		n = end - at < sizeof(zeroes) ? end - at : sizeof(zeroes);
+		r = weightd_writer_write(w, at, zeroes, n);
+	}
+	return r;
+}
+
+int tensors_clear_gaps(struct weightd_writer *w)
 {
 	struct weightd_tensor t = {.size = sizeof(t)};
 	uint64_t n_bytes, end = 0;
-	uint8_t *data = weightd_writer_data(w, &n_bytes);
+	int r = 0;
 
-	for (uint32_t i = 0; weightd_writer_tensor(w, i, &t) == 0; i++) {
+	(void)weightd_writer_data(w, &n_bytes);
+	for (uint32_t i = 0; r == 0 && weightd_writer_tensor(w, i, &t) == 0; i++) {
 		if (t.tied_to != WEIGHTD_NOT_TIED)
 			continue;
-		memset(data + end, 0, t.offset - end);
+		r = tensors_clear(w, end, t.offset);
 		end = t.offset + t.n_bytes;
 	}
-	memset(data + end, 0, n_bytes - end);
+	return r == 0 ? tensors_clear(w, end, n_bytes) : r;
 }

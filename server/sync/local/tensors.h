@@ -13,5 +13,8 @@
  */
 int tensors_table(const struct weightd_buffer *b, int *ret_fd, struct fault *f);
 
-/* Zeroes the gaps between the tensors of a new version: reused memory may contain anything. */
-void tensors_clear_gaps(struct weightd_writer *w);
+/*
+ * Zeroes the gaps between the tensors of a new version: reused memory may contain anything. Returns
+ * as weightd_writer_write() does.
+ */
+int tensors_clear_gaps(struct weightd_writer *w);

@@ -22,30 +22,25 @@ static struct engine *engine_of(struct engine_loop *d)
 
 /* --- Messages to the agent --------------------------------------------------------------------- */
 
-/* The source sends the id that NCCL made, the others report that their memory is mapped. */
 static void report_open(struct engine *e)
 {
-	char hello[2 * NCCL_ID_SIZE + 1];
-
-	field_hex(e->id.bytes, sizeof(e->id.bytes), hello);
-	engine_loop_opened(&e->engine_loop,
-			   json_pack("{ss*}", "hello", e->engine_loop.order.from[0] ? NULL : hello));
+	engine_loop_opened(&e->engine_loop, e->operation->opened(e));
 }
 
-/*
- * Reports the planned bytes: NCCL carries exactly the bytes of its calls, and nothing else counts
- * them.
- */
+json_t *engine_describe_bytes(uint64_t n_bytes, bool is_there)
+{
+	return is_there ? json_pack("{sI sn}", "bytes", (json_int_t)n_bytes, "kernel") : json_null();
+}
+
 static void nccl_report_done(struct engine *e)
 {
-	json_t *bytes = json_pack("{sI sn}", "bytes", (json_int_t)e->engine_loop.order.total,
-				  "kernel");
-	bool is_source = !e->engine_loop.order.from[0];
+	json_t *done = e->operation->done(e);
 
-	engine_loop_end(&e->engine_loop,
-			json_pack("{ss sO? sO?}", "op", "done", "in", is_source ? NULL : bytes,
-				  "out", is_source ? bytes : NULL));
-	json_decref(bytes);
+	if (done && json_object_set_new(done, "op", json_string("done")) < 0) {
+		json_decref(done);
+		done = NULL;
+	}
+	engine_loop_end(&e->engine_loop, done);
 }
 
 static void nccl_on_loop_wake(struct engine_loop *d)
@@ -73,7 +68,8 @@ static void nccl_count(const struct engine_loop *d, uint64_t *ret_done, uint64_t
 {
 	const struct engine *e = container_of(d, const struct engine, engine_loop);
 
-	*ret_done = *ret_sent = atomic_load(&e->done);
+	*ret_done = atomic_load(&e->done);
+	*ret_sent = atomic_load(&e->sent);
 }
 
 /* --- The worker -------------------------------------------------------------------------------- */
@@ -86,12 +82,27 @@ void engine_does(struct engine *e, const char *what)
 
 bool engine_break(struct engine *e, bool is_at_link, const char *fmt, ...)
 {
-	const struct engine_order *o = &e->engine_loop.order;
 	struct blame blame = {0};
 	va_list args;
 
-	if (is_at_link && o->from[0])
-		blame = (struct blame){.from = o->from, .to = o->node, .who = o->from};
+	if (is_at_link && e->previous[0])
+		blame = (struct blame){.from = e->previous,
+				       .to = e->engine_loop.order.node,
+				       .who = e->previous};
+	va_start(args, fmt);
+	engine_loop_break(&e->engine_loop, &blame, fmt, args);
+	va_end(args);
+	return false;
+}
+
+bool engine_break_from(struct engine *e, const char *code, const char *node, const char *fmt, ...)
+{
+	const struct blame blame = {.code = code,
+				    .from = node,
+				    .to = node ? e->engine_loop.order.node : NULL,
+				    .who = node};
+	va_list args;
+
 	va_start(args, fmt);
 	engine_loop_break(&e->engine_loop, &blame, fmt, args);
 	va_end(args);
@@ -141,9 +152,10 @@ void engine_pause(struct engine *e)
 	(void)pthread_mutex_unlock(&e->engine_loop.lock);
 }
 
-void engine_arrived(struct engine *e, uint64_t n_bytes)
+void engine_arrived(struct engine *e, uint64_t n_done, uint64_t n_sent)
 {
-	atomic_store(&e->done, n_bytes);
+	atomic_store(&e->done, n_done);
+	atomic_store(&e->sent, n_sent);
 	engine_loop_wake(&e->engine_loop);
 }
 
@@ -170,8 +182,6 @@ static const char *nccl_refuse(const struct engine_order *o)
 	if (o->tls)
 		return "NCCL carries weights in the clear, and `security` is \"tls\"; use the "
 		       "engine \"tcp\"";
-	if (o->operation != ENGINE_ORDER_BROADCAST)
-		return "NCCL averages nothing here; use the engine \"gloo\"";
 	if (!o->gpu[0])
 		return "NCCL carries memory of GPUs only; use the engine \"tcp\" or \"gloo\"";
 	return o->address.size ? NULL : "`address` must be one of IPv4 or IPv6, in digits";
@@ -181,24 +191,25 @@ static const char *nccl_refuse(const struct engine_order *o)
 static int nccl_open_epoch(struct engine_loop *d, const json_t *order,
 			   char why[ENGINE_ORDER_WHY_SIZE])
 {
+	struct engine *e = engine_of(d);
 	int r = surroundings_set(&d->order, why);
 
-	(void)order;
-	return r < 0 ? r : worker_start(engine_of(d), why);
+	e->operation = e->operations[d->order.operation];
+	if (r == 0)
+		r = e->operation->open(e, order, why);
+	if (r == 0)
+		r = worker_start(e, why);
+	return r == ENGINE_IS_OVER ? 0 : r;
 }
 
 static int nccl_start_epoch(struct engine_loop *d, const json_t *order,
 			    char why[ENGINE_ORDER_WHY_SIZE])
 {
 	struct engine *e = engine_of(d);
-	bool is_source = !d->order.from[0];
-	int r = engine_order_read_place(order, &e->place, why);
+	int r = e->operation->start(e, order, why);
 
 	if (r < 0)
 		return r;
-	if (is_source != (e->place.rank == 0) ||
-	    (is_source && memcmp(e->place.id, e->id.bytes, sizeof(e->place.id)) != 0))
-		return engine_order_wrong(why, "`rank` 0 is the source, which sent the `hello`");
 	(void)pthread_mutex_lock(&d->lock);
 	e->has_started = true;
 	(void)pthread_cond_broadcast(&d->more);
@@ -206,7 +217,7 @@ static int nccl_start_epoch(struct engine_loop *d, const json_t *order,
 	return 0;
 }
 
-int engine_init(struct engine *e)
+int engine_init(struct engine *e, const struct operation *const operations[ENGINE_ORDER_OPERATIONS])
 {
 	static const struct engine_loop_kind kind = {
 		.name = "weightd-sync-nccl",
@@ -218,6 +229,6 @@ int engine_init(struct engine *e)
 		.count = nccl_count,
 	};
 
-	*e = (struct engine){0};
+	*e = (struct engine){.operations = operations, .previous = ""};
 	return engine_loop_init(&e->engine_loop, &kind);
 }

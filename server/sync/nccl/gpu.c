@@ -57,37 +57,41 @@ static int gpu_enter_context(struct gpu *g, char ret_why[GPU_WHY_SIZE])
 }
 
 /* A driver without read-only mappings gets a writable one, which is never written. */
-static cu_result set_access(const struct gpu *g, uint64_t map_size, bool is_read_only)
+static cu_result set_access(const struct gpu *g, cu_ptr memory, uint64_t map_size, bool is_read_only)
 {
 	struct cu_access a = {{CU_LOCATION_DEVICE, g->device},
 			      is_read_only ? CU_ACCESS_READ : CU_ACCESS_READWRITE};
-	cu_result result = g->driver->mem_set_access(g->memory, map_size, &a, 1);
+	cu_result result = g->driver->mem_set_access(memory, map_size, &a, 1);
 
 	if (!is_read_only || (result != CU_NOT_SUPPORTED && result != CU_INVALID_VALUE))
 		return result;
 	a.flags = CU_ACCESS_READWRITE;
-	return g->driver->mem_set_access(g->memory, map_size, &a, 1);
+	return g->driver->mem_set_access(memory, map_size, &a, 1);
 }
 
-static int gpu_map_fd(struct gpu *g, int fd, uint64_t map_size, bool is_read_only,
-		      char ret_why[GPU_WHY_SIZE])
+int gpu_map(const struct gpu *g, int fd, uint64_t map_size, bool is_read_only, cu_ptr *ret,
+	    char ret_why[GPU_WHY_SIZE])
 {
 	const struct cuda_driver *d = g->driver;
 	cu_handle handle;
+	cu_ptr memory;
 	cu_result result = d->mem_import(&handle, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD);
 
 	if (result)
 		return gpu_fail(g, result, "the driver cannot import the memory", ret_why);
-	result = d->mem_reserve(&g->memory, map_size, 0, 0, 0);
+	result = d->mem_reserve(&memory, map_size, 0, 0, 0);
 	if (result == CU_OK)
-		result = d->mem_map(g->memory, map_size, 0, handle, 0);
+		result = d->mem_map(memory, map_size, 0, handle, 0);
 	if (result == CU_OK)
-		result = set_access(g, map_size, is_read_only);
-	return result ? gpu_fail(g, result, "the GPU cannot map the memory", ret_why) : 0;
+		result = set_access(g, memory, map_size, is_read_only);
+	if (result)
+		return gpu_fail(g, result, "the GPU cannot map the memory", ret_why);
+	*ret = memory;
+	return 0;
 }
 
-int gpu_open(struct gpu *g, const char *name, int fd, uint64_t map_size, bool is_read_only,
-	     gpu_on_call *on_call, void *userdata, char ret_why[GPU_WHY_SIZE])
+int gpu_open(struct gpu *g, const char *name, gpu_on_call *on_call, void *userdata,
+	     char ret_why[GPU_WHY_SIZE])
 {
 	char why[CUDA_WHY_SIZE];
 	int r;
@@ -101,10 +105,5 @@ int gpu_open(struct gpu *g, const char *name, int fd, uint64_t map_size, bool is
 	}
 	r = gpu_find_named(g, name, ret_why);
 	on_call(userdata, "the context on the GPU");
-	if (r == 0)
-		r = gpu_enter_context(g, ret_why);
-	on_call(userdata, "the mapping of the memory");
-	if (r == 0 && map_size > 0)
-		r = gpu_map_fd(g, fd, map_size, is_read_only, ret_why);
-	return r;
+	return r == 0 ? gpu_enter_context(g, ret_why) : r;
 }

@@ -7,11 +7,18 @@
  */
 #include <unistd.h>
 
-#include "server/sync/nccl/engine.h"
+#include "server/sync/nccl/average.h"
+#include "server/sync/nccl/broadcast.h"
+#include "server/sync/nccl/exchange.h"
 
 int main(void)
 {
+	static const struct operation *const operations[] = {
+		[ENGINE_ORDER_BROADCAST] = &broadcast_operation,
+		[ENGINE_ORDER_AVERAGE] = &average_operation,
+		[ENGINE_ORDER_EXCHANGE] = &exchange_operation,
+	};
 	static struct engine e;
 
-	_exit(engine_init(&e) < 0 || loop_run(&e.engine_loop.loop) < 0);
+	_exit(engine_init(&e, operations) < 0 || loop_run(&e.engine_loop.loop) < 0);
 }

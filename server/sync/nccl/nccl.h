@@ -22,7 +22,11 @@ typedef struct nccl_comm *nccl_comm;
 
 #define NCCL_UINT8 1
 #define NCCL_UINT32 3
+#define NCCL_FLOAT16 6
+#define NCCL_FLOAT32 7
+#define NCCL_BFLOAT16 9
 #define NCCL_SUM 0
+#define NCCL_AVG 4
 
 #define NCCL_ID_SIZE 128
 #define NCCL_UNDEFINED (-2147483647 - 1) /* a setting: the library's default */
@@ -52,20 +56,28 @@ struct nccl_config {
 #define NCCL_CONFIG_VERSION 21800
 
 /* X(field, symbol, result, parameters): the library is too old if a function is missing. */
-#define NCCL_FUNCTIONS(X)                                                                          \
-	X(get_version, "ncclGetVersion", nccl_result, (int *ret))                                  \
-	X(error_string, "ncclGetErrorString", const char *, (nccl_result r))                       \
-	X(last_error, "ncclGetLastError", const char *, (nccl_comm c))                             \
-	X(get_id, "ncclGetUniqueId", nccl_result, (struct nccl_id * ret))                          \
-	X(init, "ncclCommInitRankConfig", nccl_result,                                             \
-	  (nccl_comm * ret, int n_ranks, struct nccl_id id, int rank, struct nccl_config *config)) \
-	X(async_error, "ncclCommGetAsyncError", nccl_result, (nccl_comm c, nccl_result * ret))     \
-	X(finalize, "ncclCommFinalize", nccl_result, (nccl_comm c))                                \
-	X(abort, "ncclCommAbort", nccl_result, (nccl_comm c))                                      \
-	X(broadcast, "ncclBroadcast", nccl_result,                                                 \
-	  (const void *from, void *to, size_t n, int type, int root, nccl_comm c, cu_stream s))    \
-	X(all_reduce, "ncclAllReduce", nccl_result,                                                \
-	  (const void *from, void *to, size_t n, int type, int operation, nccl_comm c, cu_stream s))
+#define NCCL_FUNCTIONS(X)                                                                            \
+	X(get_version, "ncclGetVersion", nccl_result, (int *ret))                                    \
+	X(error_string, "ncclGetErrorString", const char *, (nccl_result r))                         \
+	X(last_error, "ncclGetLastError", const char *, (nccl_comm c))                               \
+	X(get_id, "ncclGetUniqueId", nccl_result, (struct nccl_id * ret))                            \
+	X(init, "ncclCommInitRankConfig", nccl_result,                                               \
+	  (nccl_comm * ret, int n_ranks, struct nccl_id id, int rank, struct nccl_config *config))   \
+	X(async_error, "ncclCommGetAsyncError", nccl_result, (nccl_comm c, nccl_result * ret))       \
+	X(finalize, "ncclCommFinalize", nccl_result, (nccl_comm c))                                  \
+	X(abort, "ncclCommAbort", nccl_result, (nccl_comm c))                                        \
+	X(broadcast, "ncclBroadcast", nccl_result,                                                   \
+	  (const void *from, void *to, size_t n, int type, int root, nccl_comm c, cu_stream s))      \
+	X(all_reduce, "ncclAllReduce", nccl_result,                                                  \
+	  (const void *from, void *to, size_t n, int type, int operation, nccl_comm c, cu_stream s)) \
+	X(all_gather, "ncclAllGather", nccl_result,                                                  \
+	  (const void *from, void *to, size_t n, int type, nccl_comm c, cu_stream s))                \
+	X(send, "ncclSend", nccl_result,                                                             \
+	  (const void *from, size_t n, int type, int peer, nccl_comm c, cu_stream s))                \
+	X(receive, "ncclRecv", nccl_result,                                                          \
+	  (void *to, size_t n, int type, int peer, nccl_comm c, cu_stream s))                        \
+	X(group_start, "ncclGroupStart", nccl_result, (void))                                        \
+	X(group_end, "ncclGroupEnd", nccl_result, (void))
 
 struct nccl {
 #define X(field, symbol, result, parameters) result(*field) parameters;

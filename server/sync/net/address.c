@@ -130,6 +130,16 @@ bool address_same_host(const struct sockaddr *a, const struct sockaddr *b)
 	return x && y && family_a == family_b && !memcmp(x, y, family_a == AF_INET6 ? 16 : 4);
 }
 
+bool address_is_any(const struct sockaddr *at)
+{
+	static const uint8_t any[16];
+	unsigned port;
+	int family;
+	const uint8_t *bytes = bytes_of(at, &family, &port);
+
+	return bytes && !memcmp(bytes, any, family == AF_INET6 ? 16 : 4);
+}
+
 /* The first `n_bits` of both are equal. */
 static bool address_agree(const uint8_t *a, const uint8_t *b, unsigned n_bits)
 {

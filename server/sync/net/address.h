@@ -39,6 +39,9 @@ const char *address_format_host(const struct sockaddr *at, char buf[ADDRESS_TEXT
 /* Both are of one host, with any ports. */
 bool address_same_host(const struct sockaddr *a, const struct sockaddr *b);
 
+/* "0.0.0.0" or "::". */
+bool address_is_any(const struct sockaddr *at);
+
 /* "10.0.0.0/8", "fd00::/8"; without a length, one host. -EINVAL, also with bits behind the length. */
 int network_parse(const char *text, struct network *ret);
 

@@ -52,10 +52,13 @@ static void contributor_on_opened(struct agent *a, struct participant *p, const 
 	p->expected = op->expected(&c->flows, c->rank);
 	participant_set_state(a, p, PARTICIPANT_OPEN, 0);
 	participant_tell(a, p, "opened",
-			 json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)p->epoch,
-				   "hellos", hellos, "expected", (json_int_t)p->expected, "shares",
+			 json_pack("{s:I, s:O, s:I, s:O*, s:O*, s:O*, s:O*}", "epoch",
+				   (json_int_t)p->epoch, "hellos", hellos, "expected",
+				   (json_int_t)p->expected, "shares",
 				   json_object_get(message, "shares"), "n_others",
-				   json_object_get(message, "n_others")));
+				   json_object_get(message, "n_others"), "reduced",
+				   json_object_get(message, "reduced"), "nccl",
+				   json_object_get(message, "nccl")));
 }
 
 /* Counts the bytes of each of our links, beside the planned ones. */
@@ -157,6 +160,31 @@ static const char *find_stranger(const struct agent *a, const struct contributor
 	return NULL;
 }
 
+/* NCCL moves the bytes between the memories of GPUs. */
+static bool is_direct(const struct contributor *c)
+{
+	return c->invitation.op->transport->is_nccl;
+}
+
+/* Reads the place of memory that NCCL uses, from the answer of a source or sink. */
+static int read_memory(const struct contributor *c, const json_t *message, struct gpu_memory *ret)
+{
+	if (!is_direct(c))
+		return 0;
+	return gpu_memory_read(message, ret) < 0 || !ret->gpu[0] ? -EBADMSG : 0;
+}
+
+/* Both memories are on one GPU; a node that gives nothing has only the result's. */
+static void tell_memory(const struct contributor *c, json_t *order)
+{
+	const struct gpu_memory *given = &c->data_memory, *made = &c->result_memory;
+
+	gpu_memory_tell(made, order);
+	json_object_set_new(order, "result_map_size", json_integer((json_int_t)made->map_size));
+	gpu_memory_tell(given, order);
+	json_object_set_new(order, "map_size", json_integer((json_int_t)given->map_size));
+}
+
 static void contributor_open_engine(struct agent *a, struct contributor *c, const char *token)
 {
 	const struct collective_op *op = c->invitation.op;
@@ -165,7 +193,7 @@ static void contributor_open_engine(struct agent *a, struct contributor *c, cons
 	char why[WHY_SIZE];
 	json_t *order;
 
-	if (participant_start_engine(a, &c->participant, op->engine, why) < 0) {
+	if (participant_start_engine(a, &c->participant, op->transport->job, why) < 0) {
 		participant_give_up(a, &c->participant, "engine", why);
 		return;
 	}
@@ -176,8 +204,11 @@ static void contributor_open_engine(struct agent *a, struct contributor *c, cons
 		a->config->data_addresses[0], "token", token, "nodes", c->nodes, "n_bytes",
 		(json_int_t)c->participant.n_bytes, "data_offset", (json_int_t)c->data_offset,
 		"result_offset", (json_int_t)c->participant.data_offset, "chunk",
-		(json_int_t)COLLECTIVE_OP_CHUNK, "stall_ms",
-		(json_int_t)(a->config->stall_ns / 1000000), "security", "none");
+		(json_int_t)(is_direct(c) ? COLLECTIVE_OP_CHUNK_NCCL : COLLECTIVE_OP_CHUNK),
+		"stall_ms", (json_int_t)(a->config->stall_ns / 1000000), "security",
+		a->config->tls ? "tls" : "none");
+	if (is_direct(c))
+		tell_memory(c, order);
 	if (c->participant.is_own)
 		n_fds = shard_open(c, order, fds);
 	work_tell(a, &c->participant.engine, order, fds, n_fds);
@@ -243,7 +274,7 @@ static void contributor_on_start(struct agent *a, struct participant *p, const j
 	p->reported_ns = agent_now(a);
 	whole_ns = p->reported_ns + 2 * time_limit_to_move(a, most(c), max_rate);
 	p->whole_ns = max_rate && whole_ns > p->whole_ns ? whole_ns : p->whole_ns;
-	participant_set_state(a, p, PARTICIPANT_MOVING, 2 * a->config->stall_ns);
+	participant_set_state(a, p, PARTICIPANT_MOVING, p->stall_ns);
 	work_tell(a, &p->engine,
 		  json_pack("{s:s, s:O, s:I}", "op", "start", "hellos", hellos, "max_rate",
 			    (json_int_t)max_rate),
@@ -284,6 +315,7 @@ static void on_made(struct agent *a, struct contributor *c, const json_t *messag
 	struct participant *p = &c->participant;
 
 	if (p->state != PARTICIPANT_CREATE || n_fds != 1 ||
+	    read_memory(c, message, &c->result_memory) < 0 ||
 	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &p->data_offset) < 0) {
 		participant_give_up(a, &c->participant, "failed",
 				    "the sink answered something else than was asked");
@@ -332,9 +364,16 @@ static const char *device_of(const struct agent *a, const struct contributor *c)
 	return group_device(a->config, c->invitation.group);
 }
 
-static bool is_on_gpu(const struct agent *a, const struct contributor *c)
+/* Copies in host memory are made of it. */
+static bool is_staged(const struct agent *a, const struct contributor *c)
 {
-	return strcmp(device_of(a, c), GROUP_DEVICE_DEFAULT) != 0;
+	return strcmp(device_of(a, c), GROUP_DEVICE_DEFAULT) != 0 && !is_direct(c);
+}
+
+/* Sources and sinks have their own way with memory that NCCL uses. */
+static const char *direct_engine(const struct contributor *c)
+{
+	return is_direct(c) ? c->invitation.op->transport->name : NULL;
 }
 
 static void contributor_make(struct agent *a, struct contributor *c)
@@ -344,11 +383,12 @@ static void contributor_make(struct agent *a, struct contributor *c)
 	json_t *message;
 	char hex[65];
 
-	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", "make", "socket",
+	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s*}", "op", "make", "socket",
 			    a->config->weightd_socket, "buffer", c->participant.replica->buffer,
 			    "device", device_of(a, c), "n_bytes",
 			    (json_int_t)c->participant.n_bytes, "layout",
-			    field_hex(c->participant.is_own ? x->layout : c->layout, 32, hex));
+			    field_hex(c->participant.is_own ? x->layout : c->layout, 32, hex),
+			    "engine", direct_engine(c));
 	if (group)
 		ownership_add(&group->ownership, message);
 	participant_create(a, &c->participant, message,
@@ -369,7 +409,7 @@ static void contributor_copy(struct agent *a, struct contributor *c)
 
 void contributor_prepare(struct agent *a, struct contributor *c)
 {
-	if (is_on_gpu(a, c))
+	if (is_staged(a, c))
 		loan_forget_idle(a, NULL); /* there has to be room for copies */
 	if (contributor_gives(c) && c->data_fd < 0) {
 		contributor_copy(a, c);
@@ -383,7 +423,7 @@ void contributor_prepare(struct agent *a, struct contributor *c)
 
 static void on_copied(struct agent *a, struct contributor *c, int *fds, unsigned n_fds)
 {
-	if (c->participant.state != PARTICIPANT_WANT || !is_on_gpu(a, c) || c->data_fd >= 0 ||
+	if (c->participant.state != PARTICIPANT_WANT || !is_staged(a, c) || c->data_fd >= 0 ||
 	    n_fds != 1) {
 		participant_give_up(a, &c->participant, "failed",
 				    "the source answered something else than was asked");
@@ -446,11 +486,12 @@ static void contributor_compare(struct agent *a, struct contributor *c)
 static void contributor_on_attached(struct agent *a, struct contributor *c, const json_t *message,
 				    int *fds, unsigned n_fds)
 {
-	const bool is_lent = !is_on_gpu(a, c); /* else a copy of it will be */
+	const bool is_lent = !is_staged(a, c); /* else a copy of it will be */
 	uint64_t n_bytes;
 
 	if (c->participant.state != PARTICIPANT_WANT || c->compares ||
 	    n_fds != 1u + is_lent + !c->participant.is_own ||
+	    read_memory(c, message, &c->data_memory) < 0 ||
 	    field_number(message, "version", INT64_MAX, &c->lent) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX / 4, &n_bytes) < 0 ||
 	    field_number_or(message, "data_offset", DATA_OFFSET_MAX, 0, &c->data_offset) < 0 ||
@@ -729,9 +770,10 @@ static void contributor_attach(struct agent *a, struct contributor *c)
 	}
 	participant_set_state(a, &c->participant, PARTICIPANT_WANT, time_limit_for(a, 0));
 	work_tell(a, &c->source,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", c->invitation.op->lend, "socket",
-			    a->config->weightd_socket, "buffer", source_of(c), "device",
-			    device_of(a, c), "version", (json_int_t)c->invitation.shard.version),
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s*}", "op", c->invitation.op->lend,
+			    "socket", a->config->weightd_socket, "buffer", source_of(c), "device",
+			    device_of(a, c), "version", (json_int_t)c->invitation.shard.version,
+			    "engine", direct_engine(c)),
 		  NULL, 0);
 }
 
@@ -760,11 +802,12 @@ void contributor_begin_next(struct agent *a)
 static int read_invitation(struct agent *a, unsigned peer, const json_t *message,
 			   struct invitation *ret)
 {
-	const char *sync, *operation, *group, *buffer;
+	const char *sync, *operation, *engine, *group, *buffer;
 
 	*ret = (struct invitation){0};
 	if (participant_read_sync(a, peer, message, &sync) < 0 ||
 	    field_string(message, "operation", 32, &operation) < 0 ||
+	    field_string_or_null(message, "engine", TRANSPORT_NAME_MAX, &engine) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
 	    field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_number(message, "term", INT64_MAX, &ret->version_id.term) < 0 ||
@@ -777,7 +820,7 @@ static int read_invitation(struct agent *a, unsigned peer, const json_t *message
 	ret->has_layout = json_object_get(message, "layout");
 	if (ret->has_layout && field_bytes(message, "layout", ret->layout, 32) < 0)
 		return -EBADMSG;
-	ret->op = collective_op_find(operation);
+	ret->op = collective_op_find(operation, engine ? engine : transport_gloo.name);
 	ret->shard = (struct shard){.plan_fd = -1, .layout_fd = -1};
 	if (ret->op && !ret->op->is_version && shard_read(a, message, &ret->shard) < 0)
 		return -EBADMSG;
@@ -802,6 +845,8 @@ static struct contributor *contributor_new(struct agent *a, unsigned peer,
 	c->participant.group = c->invitation.group;
 	c->participant.version_id = i->version_id;
 	participant_init(a, &c->participant, peer, i->sync, rep);
+	c->participant.open_ns = transport_time_to_open(a, i->op->transport);
+	c->participant.stall_ns = transport_patience(a, i->op->transport);
 	c->participant.whole_ns = agent_now(a) + 2 * time_limit_to_move(a, 2 * i->n_bytes, 0);
 	return c;
 }

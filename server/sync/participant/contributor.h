@@ -10,6 +10,7 @@
 #include "server/sync/participant/participant.h"
 #include "server/sync/participant/shard.h"
 #include "server/sync/state/collective_op.h"
+#include "server/sync/state/gpu_memory.h"
 
 /* A request of a coordinator to take part in a collective. */
 struct invitation {
@@ -39,6 +40,7 @@ struct contributor {
 	uint8_t layout[32];
 	int layout_fd, data_fd, tensors_fd;
 	uint64_t data_offset; /* where its bytes begin in `data_fd` */
+	struct gpu_memory data_memory, result_memory; /* host memory, unless NCCL moves the bytes */
 
 	uint8_t root[32], leaves[32]; /* the result's, once it is verified */
 	int leaves_fd;

@@ -10,7 +10,7 @@
 #define N_BYTES_MAX ((uint64_t)1 << 50)
 #define N_OTHERS_MAX ((uint64_t)1 << 32)
 
-/* --- Averages ----------------------------------------------------------------------------------- */
+/* --- Averages over Gloo ------------------------------------------------------------------------- */
 
 static int read_average(const json_t *opened, unsigned n, struct flows *ret)
 {
@@ -60,6 +60,39 @@ static uint64_t expected_of_average(const struct flows *t, unsigned rank)
 {
 	(void)rank;
 	return changed_by_average(t);
+}
+
+/* --- Averages over NCCL ------------------------------------------------------------------------- */
+
+static int read_reduced(const json_t *opened, unsigned n, struct flows *ret)
+{
+	struct flows t = {.n = n};
+
+	if (n > COLLECTIVE_OP_NODES_MAX ||
+	    field_number(opened, "reduced", N_BYTES_MAX, &t.reduced) < 0)
+		return -EBADMSG;
+	*ret = t;
+	return 0;
+}
+
+/*
+ * Each rank passes all of it on to the next one: what NCCL's own links carry depends on the
+ * algorithm that it chooses.
+ */
+static uint64_t bytes_of_all_reduce(const struct flows *t, unsigned from, unsigned to)
+{
+	return to == (from + 1) % t->n && from != to ? t->reduced : 0;
+}
+
+static uint64_t changed_by_all_reduce(const struct flows *t)
+{
+	return t->reduced;
+}
+
+static uint64_t expected_of_all_reduce(const struct flows *t, unsigned rank)
+{
+	(void)rank;
+	return t->reduced;
 }
 
 /* --- Reshards ----------------------------------------------------------------------------------- */
@@ -116,7 +149,8 @@ static const struct collective_op COLLECTIVE_OPS[] = {
 	 .an = "an average",
 	 .exchange = "average",
 	 .kind = KIND_AVERAGE,
-	 .engine = JOB_GLOO,
+	 .transport = &transport_gloo,
+	 .over = "Gloo",
 	 .lend = "lend",
 	 .schedule = "all-to-all",
 	 .is_version = true,
@@ -129,7 +163,8 @@ static const struct collective_op COLLECTIVE_OPS[] = {
 	 .an = "a reshard",
 	 .exchange = "exchange",
 	 .kind = KIND_RESHARD,
-	 .engine = JOB_GLOO,
+	 .transport = &transport_gloo,
+	 .over = "Gloo",
 	 .lend = "give",
 	 .schedule = "shards",
 	 .read = read_reshard,
@@ -137,12 +172,40 @@ static const struct collective_op COLLECTIVE_OPS[] = {
 	 .planned = planned_reshard,
 	 .expected = expected_of_reshard,
 	 .changed = changed_by_reshard},
+	{.name = "average",
+	 .an = "an average",
+	 .exchange = "average",
+	 .kind = KIND_AVERAGE,
+	 .transport = &transport_nccl,
+	 .over = "NCCL",
+	 .lend = "lend",
+	 .schedule = "all-reduce",
+	 .is_version = true,
+	 .read = read_reduced,
+	 .bytes = bytes_of_all_reduce,
+	 .planned = bytes_of_all_reduce,
+	 .expected = expected_of_all_reduce,
+	 .changed = changed_by_all_reduce},
+	{.name = "reshard",
+	 .an = "a reshard",
+	 .exchange = "exchange",
+	 .kind = KIND_RESHARD,
+	 .transport = &transport_nccl,
+	 .over = "NCCL",
+	 .lend = "give",
+	 .schedule = "shards",
+	 .read = read_reshard,
+	 .bytes = bytes_of_reshard,
+	 .planned = bytes_of_reshard,
+	 .expected = expected_of_reshard,
+	 .changed = changed_by_reshard},
 };
 
-const struct collective_op *collective_op_find(const char *name)
+const struct collective_op *collective_op_find(const char *name, const char *engine)
 {
 	for (unsigned i = 0; i < ARRAY_LEN(COLLECTIVE_OPS); i++)
-		if (strcmp(COLLECTIVE_OPS[i].name, name) == 0)
+		if (strcmp(COLLECTIVE_OPS[i].name, name) == 0 &&
+		    strcmp(COLLECTIVE_OPS[i].transport->name, engine) == 0)
 			return &COLLECTIVE_OPS[i];
 	return NULL;
 }

@@ -8,16 +8,21 @@
 
 #include "ipc/reshard/moves.h"
 #include "server/sync/state/agent_state.h"
+#include "server/sync/state/transport.h"
 
 #define COLLECTIVE_OP_NODES_MAX 64 /* the most links of an engine */
 #define SHARD_LAYOUT_MAX ((uint64_t)64 << 20) /* bytes of a layout: the limit of a planner */
-#define COLLECTIVE_OP_CHUNK ((uint64_t)1 << 20) /* bytes of one piece of an engine */
+#define COLLECTIVE_OP_CHUNK ((uint64_t)1 << 20) /* bytes of one piece of an engine over Gloo */
+#define COLLECTIVE_OP_CHUNK_NCCL ((uint64_t)16 << 20) /* bytes that one call of NCCL's moves */
 
 /* The bytes of the links between the ranks of an engine. */
 struct flows {
 	unsigned n;
 
-	/* An average: the part of each rank, as reported by an engine. */
+	/* An average over NCCL: bytes of the tensors with a mean, as reported by an engine. */
+	uint64_t reduced;
+
+	/* An average over Gloo: the part of each rank, as reported by an engine. */
 	uint64_t n_others; /* leaves that are only compared */
 	struct {
 		uint64_t n_pieces;
@@ -33,7 +38,8 @@ struct collective_op {
 	const char *an; /* "an average", for sentences */
 	const char *exchange; /* the engine's name of it */
 	enum sync_kind kind;
-	enum job_kind engine;
+	const struct transport *transport;
+	const char *over; /* its name, for sentences */
 	const char *lend; /* the source's op */
 	const char *schedule;
 	bool is_version; /* all ranks make the same version, which becomes the group's */
@@ -49,8 +55,8 @@ struct collective_op {
 	uint64_t (*changed)(const struct flows *t);
 };
 
-/* NULL: there is none of that name. */
-const struct collective_op *collective_op_find(const char *name);
+/* Finds it by its name and that of its engine. NULL: there is none. */
+const struct collective_op *collective_op_find(const char *name, const char *engine);
 
 /* The most bytes that a node of a plan receives and sends, together. */
 uint64_t collective_op_most(const struct moves *plan);

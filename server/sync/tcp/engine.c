@@ -8,7 +8,7 @@
 
 #include "ipc/base/num.h"
 #include "server/sync/base/json_fields.h"
-#include "server/sync/tcp/tls.h"
+#include "server/sync/stream/tls.h"
 
 static struct engine *engine_of(struct engine_loop *d)
 {
@@ -91,7 +91,7 @@ static void tcp_count(const struct engine_loop *d, uint64_t *ret_done, uint64_t 
 /* All stripes use the same cipher, so the first one answers for all. */
 static const char *who_encrypts(const struct engine *e, bool is_in)
 {
-	return (is_in ? e->in[0].link.is_kernel_receiving : e->out[0].link.is_kernel_sending)
+	return (is_in ? e->in[0].socket.is_kernel_receiving : e->out[0].socket.is_kernel_sending)
 		       ? "kernel"
 		       : "openssl";
 }
@@ -161,12 +161,12 @@ void engine_arrived(struct engine *e)
 		outbound_push(&e->out[i]);
 }
 
-bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
+bool engine_count(struct engine *e, enum engine_side side, const struct tcp_socket *l,
 		  const struct planned_bytes *planned, struct traffic *ret)
 {
 	char why[ENGINE_ORDER_WHY_SIZE];
 	struct traffic t;
-	int r = link_traffic(l, &t);
+	int r = tcp_socket_traffic(l, &t);
 
 	if (r < 0)
 		engine_fail(e, side, "cannot read the kernel's byte counts: %s", strerror(-r));

@@ -68,5 +68,5 @@ void engine_check_done(struct engine *e);
 /*
  * Compares the bytes of a link with the plan and with the kernel's count. False: the engine failed.
  */
-bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
+bool engine_count(struct engine *e, enum engine_side side, const struct tcp_socket *l,
 		  const struct planned_bytes *planned, struct traffic *ret);

@@ -9,8 +9,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
+#include "server/sync/stream/tls.h"
 #include "server/sync/tcp/engine.h"
-#include "server/sync/tcp/tls.h"
 
 #define LOGGED_MAX 8 /* refusals; an attacker could fill the disk otherwise */
 #define BACKLOG 64
@@ -21,13 +21,13 @@ void gate_init(struct gate *g)
 	for (size_t i = 0; i < STRIPES_MAX; i++)
 		g->doors[i].fd = -1;
 	for (size_t i = 0; i < GATE_GUESTS; i++)
-		link_init(&g->guests[i].link);
+		tcp_socket_init(&g->guests[i].socket);
 }
 
 static void guest_drop(struct guest *g)
 {
 	loop_remove(&g->source);
-	link_close(&g->link);
+	tcp_socket_close(&g->socket);
 }
 
 void gate_close(struct gate *g)
@@ -47,7 +47,7 @@ static void name_guest(const struct guest *g, char *ret, size_t size)
 	char host[64], port[16];
 
 	(void)snprintf(ret, size, "somebody");
-	if (getpeername(g->link.fd, (struct sockaddr *)&at, &at_size) == 0 &&
+	if (getpeername(g->socket.fd, (struct sockaddr *)&at, &at_size) == 0 &&
 	    getnameinfo((struct sockaddr *)&at, at_size, host, sizeof(host), port, sizeof(port),
 			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
 		(void)snprintf(ret, size, "%s port %s", host, port);
@@ -67,7 +67,7 @@ static void guest_refuse(struct guest *g, const char *why)
 	}
 	if (g->is_secured)
 		/* The peer receives it, or sees that we close. */
-		(void)link_write(&g->link, &refused, 1);
+		(void)tcp_socket_write(&g->socket, &refused, 1);
 	guest_drop(g);
 }
 
@@ -103,7 +103,7 @@ static void guest_on_preamble(struct guest *g)
 	struct engine *e = g->engine;
 	struct preamble p;
 	const char *why;
-	struct link link;
+	struct tcp_socket socket;
 
 	if (preamble_decode(g->preamble, &p) < 0) {
 		guest_refuse(g, "it does not speak our protocol");
@@ -115,13 +115,13 @@ static void guest_on_preamble(struct guest *g)
 		return;
 	}
 	loop_remove(&g->source);
-	link = g->link;
-	link_init(&g->link);
+	socket = g->socket;
+	tcp_socket_init(&g->socket);
 	e->n_in = n_stripes_of(&p);
 	e->in[p.stripe].state = INBOUND_NEXT;
 	if (!engine_is_awaiting(e))
 		gate_close(&e->gate);
-	inbound_accept(&e->in[p.stripe], link, g->place);
+	inbound_accept(&e->in[p.stripe], socket, g->place);
 }
 
 static void gate_on_guest(struct source *source, uint32_t events)
@@ -132,18 +132,18 @@ static void gate_on_guest(struct source *source, uint32_t events)
 
 	(void)events;
 	if (!g->is_secured) {
-		n = link_handshake(&g->link);
+		n = tcp_socket_handshake(&g->socket);
 		if (n == -EAGAIN)
 			return;
 		if (n < 0) {
-			tls_explain(g->link.tls, why, sizeof(why));
+			tls_explain(g->socket.tls, why, sizeof(why));
 			guest_refuse(g, why);
 			return;
 		}
 		g->is_secured = true;
 	}
 	while (g->n_read < PREAMBLE_SIZE) {
-		n = link_read(&g->link, g->preamble + g->n_read, PREAMBLE_SIZE - g->n_read);
+		n = tcp_socket_read(&g->socket, g->preamble + g->n_read, PREAMBLE_SIZE - g->n_read);
 		if (n < 0)
 			break;
 		g->n_read += (size_t)n;
@@ -154,45 +154,19 @@ static void gate_on_guest(struct source *source, uint32_t events)
 		guest_refuse(g, "it hung up before it sent a preamble");
 }
 
-/* The number of guests of a host; all places must be taken. */
-static unsigned n_of_host(const struct gate *gate, const struct in6_addr *host)
-{
-	unsigned n = 0;
-
-	for (size_t i = 0; i < GATE_GUESTS; i++)
-		n += memcmp(&gate->guests[i].host, host, sizeof(*host)) == 0;
-	return n;
-}
-
 static struct guest *find_room(struct gate *gate)
 {
-	struct guest *leaves = NULL;
-	unsigned n_most = 0;
+	struct crowd_member members[GATE_GUESTS];
+	struct guest *leaves;
 
 	for (size_t i = 0; i < GATE_GUESTS; i++) {
-		struct guest *g = &gate->guests[i];
-		unsigned n = n_of_host(gate, &g->host);
-
-		if (g->link.fd < 0)
-			return g;
-		if (!leaves || n > n_most || (n == n_most && g->since_ns < leaves->since_ns)) {
-			leaves = g;
-			n_most = n;
-		}
+		if (gate->guests[i].socket.fd < 0)
+			return &gate->guests[i];
+		members[i] = gate->guests[i].member;
 	}
+	leaves = &gate->guests[crowd_leaver(members, GATE_GUESTS)];
 	guest_refuse(leaves, "it sent no preamble while others connected");
 	return leaves;
-}
-
-static struct in6_addr host_of(const struct sockaddr_storage *at)
-{
-	struct in6_addr host = {0};
-
-	if (at->ss_family == AF_INET6)
-		return ((const struct sockaddr_in6 *)at)->sin6_addr;
-	host.s6_addr[10] = host.s6_addr[11] = 0xff;
-	memcpy(&host.s6_addr[12], &((const struct sockaddr_in *)at)->sin_addr, 4);
-	return host;
 }
 
 static void gate_on_connection(struct source *source, uint32_t events)
@@ -212,16 +186,15 @@ static void gate_on_connection(struct source *source, uint32_t events)
 		(void)fd_close(fd);
 		return;
 	}
-	link_tune(fd, e->engine_loop.order.stall_ns, 0);
+	tcp_socket_tune(fd, e->engine_loop.order.stall_ns, 0);
 	g = find_room(&e->gate);
 	*g = (struct guest){
 		.engine = e,
 		.place = (unsigned)(door - e->gate.doors),
-		.host = host_of(&at),
-		.since_ns = num_now_ns(),
+		.member = crowd_member(&at),
 		.is_secured = !tls,
 	};
-	link_open(&g->link, fd, tls, false);
+	tcp_socket_open(&g->socket, fd, tls, false);
 	if (loop_add(&e->engine_loop.loop, &g->source, fd, EPOLLIN, gate_on_guest) < 0)
 		guest_drop(g);
 }
@@ -267,7 +240,7 @@ void gate_check_deadlines(struct engine *e, uint64_t now_ns)
 	for (size_t i = 0; i < GATE_GUESTS; i++) {
 		struct guest *g = &e->gate.guests[i];
 
-		if (g->link.fd >= 0 && now_ns > g->since_ns + e->engine_loop.order.stall_ns)
+		if (g->socket.fd >= 0 && now_ns > g->member.since_ns + e->engine_loop.order.stall_ns)
 			guest_refuse(g, "it sent no preamble in time");
 	}
 }

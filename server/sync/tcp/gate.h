@@ -2,20 +2,17 @@
  * The gate
  *
  * Accepts the connection of the previous node, and of any other peer. A peer must authenticate
- * before anything is done for it. There is room for a few such guests, each for a limited time.
- * When all places are taken, a new guest replaces the oldest one of the host with the most guests:
- * so neither idle nor frequent connections can lock others out. The authenticated peer passes,
- * once; and so does each stripe of a stream, on any address of this node. When all are connected,
- * the gate closes.
+ * before anything is done for it. There is room for a few such guests (crowd.h), each for a limited
+ * time. The authenticated peer passes, once; and so does each stripe of a stream, on any address of
+ * this node. When all are connected, the gate closes.
  */
 #pragma once
-
-#include <netinet/in.h>
 
 #include "server/base/loop.h"
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/tcp/link.h"
+#include "server/sync/stream/crowd.h"
+#include "server/sync/stream/tcp_socket.h"
 
 #define GATE_GUESTS 16
 #define GATE_WHY_SIZE 192
@@ -25,11 +22,10 @@ struct engine;
 struct guest {
 	struct engine *engine;
 	struct source source;
-	struct link link; /* descriptor -1: this place is free */
+	struct tcp_socket socket; /* descriptor -1: this place is free */
 	unsigned place; /* index of our address that it connected to */
 	bool is_secured;
-	struct in6_addr host; /* IPv4 as a mapped address */
-	uint64_t since_ns;
+	struct crowd_member member;
 	uint8_t preamble[PREAMBLE_SIZE];
 	size_t n_read;
 };

@@ -5,8 +5,8 @@
 
 #include "ipc/base/num.h"
 #include "server/sync/base/planned_bytes.h"
+#include "server/sync/stream/tls.h"
 #include "server/sync/tcp/engine.h"
-#include "server/sync/tcp/tls.h"
 
 static void inbound_on_again(struct timer *timer);
 
@@ -14,14 +14,14 @@ void inbound_init(struct inbound *in, struct engine *e)
 {
 	*in = (struct inbound){.engine = e};
 	timer_init(&in->again, inbound_on_again);
-	link_init(&in->link);
+	tcp_socket_init(&in->socket);
 }
 
 void inbound_deinit(struct inbound *in)
 {
 	loop_remove(&in->source);
 	timer_stop(&in->again);
-	link_close(&in->link);
+	tcp_socket_close(&in->socket);
 }
 
 static bool is_stripe(const struct inbound *in)
@@ -46,7 +46,7 @@ static void inbound_fail(struct inbound *in, ssize_t error)
 	if (error == -EPIPE) {
 		fail_in(in, " hung up");
 	} else if (error == -EPROTO) {
-		tls_explain(in->link.tls, why, sizeof(why));
+		tls_explain(in->socket.tls, why, sizeof(why));
 		fail_in(in, " cannot be understood: %s", why);
 	} else {
 		fail_in(in, " cannot be read: %s", strerror((int)-error));
@@ -58,8 +58,8 @@ static void inbound_fail(struct inbound *in, ssize_t error)
 static ssize_t read_header(struct inbound *in)
 {
 	while (in->n_header < STRIPES_HEADER_SIZE) {
-		ssize_t n = link_read(&in->link, in->header + in->n_header,
-				      STRIPES_HEADER_SIZE - in->n_header);
+		ssize_t n = tcp_socket_read(&in->socket, in->header + in->n_header,
+					    STRIPES_HEADER_SIZE - in->n_header);
 
 		if (n < 0)
 			return n;
@@ -119,7 +119,7 @@ static ssize_t read_piece(struct inbound *in, uint64_t *room)
 	struct engine *e = in->engine;
 	uint64_t most = in->left < *room ? in->left : *room, offset = 0;
 	uint64_t size = cursor_piece(&in->cursor, most, &offset);
-	ssize_t n = link_read(&in->link, e->memory.map + offset, size);
+	ssize_t n = tcp_socket_read(&in->socket, e->memory.map + offset, size);
 
 	if (n < 0)
 		return n;
@@ -131,7 +131,7 @@ static ssize_t read_piece(struct inbound *in, uint64_t *room)
 	if (in->left == 0)
 		in->state = INBOUND_NEXT;
 	/* No more is there: another read would be a wasted call. */
-	return !in->link.tls && (uint64_t)n < size ? -EAGAIN : 0;
+	return !in->socket.tls && (uint64_t)n < size ? -EAGAIN : 0;
 }
 
 /*
@@ -148,7 +148,7 @@ static ssize_t read_body(struct inbound *in)
 		r = in->state == INBOUND_NEXT ? begin_piece(in) : read_piece(in, &room);
 	if (r == 0 && in->state == INBOUND_NEXT && !is_stripe(in) && in->n_pieces == e->stripes.n)
 		in->state = INBOUND_END;
-	if (r == 0 && room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
+	if (r == 0 && room == 0 && in->socket.tls && SSL_has_pending(in->socket.tls))
 		timer_start(&e->engine_loop.loop, &in->again, num_now_ns());
 	return r;
 }
@@ -159,7 +159,8 @@ static ssize_t read_body(struct inbound *in)
 static ssize_t read_end(struct inbound *in)
 {
 	while (!is_stripe(in) && in->n_end < STREAM_WORD_SIZE) {
-		ssize_t n = link_read(&in->link, in->end + in->n_end, STREAM_WORD_SIZE - in->n_end);
+		ssize_t n = tcp_socket_read(&in->socket, in->end + in->n_end,
+					    STREAM_WORD_SIZE - in->n_end);
 
 		if (n < 0)
 			return n;
@@ -184,13 +185,13 @@ static void inbound_finish(struct inbound *in)
 			    (unsigned long long)e->engine_loop.order.total);
 		return;
 	}
-	n = link_write(&in->link, STREAM_THERE, STREAM_WORD_SIZE);
+	n = tcp_socket_write(&in->socket, STREAM_THERE, STREAM_WORD_SIZE);
 	if (n != STREAM_WORD_SIZE) {
 		inbound_fail(in, n < 0 ? n : -EIO);
 		return;
 	}
 	loop_remove(&in->source);
-	if (!engine_count(e, ENGINE_IN, &in->link, &planned, &in->traffic))
+	if (!engine_count(e, ENGINE_IN, &in->socket, &planned, &in->traffic))
 		return;
 	in->state = INBOUND_DONE;
 	engine_check_done(e);
@@ -244,26 +245,26 @@ void inbound_report_socket(const struct inbound *in)
 		.sent = e->n_in * tcp_planned_back(),
 	};
 
-	engine_loop_report_socket(&e->engine_loop, in->link.fd, o->from, false, &planned);
+	engine_loop_report_socket(&e->engine_loop, in->socket.fd, o->from, false, &planned);
 }
 
-void inbound_accept(struct inbound *in, struct link link, unsigned place)
+void inbound_accept(struct inbound *in, struct tcp_socket socket, unsigned place)
 {
 	static const uint8_t accepted = PREAMBLE_ACCEPTED;
 	ssize_t n;
 	int r;
 
-	in->link = link;
+	in->socket = socket;
 	in->place = place;
 	in->received_ns = num_now_ns();
 	in->state = INBOUND_NEXT;
 	inbound_report_socket(in);
-	n = link_write(&in->link, &accepted, 1);
+	n = tcp_socket_write(&in->socket, &accepted, 1);
 	if (n != 1) {
 		inbound_fail(in, n < 0 ? n : -EIO);
 		return;
 	}
-	r = loop_add(&in->engine->engine_loop.loop, &in->source, in->link.fd, EPOLLIN,
+	r = loop_add(&in->engine->engine_loop.loop, &in->source, in->socket.fd, EPOLLIN,
 		     inbound_on_event);
 	if (r < 0)
 		inbound_fail(in, r);

@@ -9,7 +9,7 @@
 #include "server/sync/base/cursor.h"
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/tcp/link.h"
+#include "server/sync/stream/tcp_socket.h"
 
 struct engine;
 
@@ -27,7 +27,7 @@ struct inbound {
 	unsigned place; /* index of our address that it connected to */
 	struct source source;
 	struct timer again; /* the next turn, if TLS holds bytes for which epoll does not wake */
-	struct link link;
+	struct tcp_socket socket;
 	uint64_t piece; /* the current one */
 	struct cursor cursor;
 	uint64_t left; /* bytes left of the current piece */
@@ -42,8 +42,8 @@ struct inbound {
 
 void inbound_init(struct inbound *in, struct engine *e);
 void inbound_deinit(struct inbound *in);
-/* Takes the link of the peer that passed the gate, and the index of our address. */
-void inbound_accept(struct inbound *in, struct link link, unsigned place);
+/* Takes the socket of the peer that passed the gate, and the index of our address. */
+void inbound_accept(struct inbound *in, struct tcp_socket socket, unsigned place);
 /* Sends the socket to the agent. */
 void inbound_report_socket(const struct inbound *in);
 /* Fails if the previous node is silent for too long. */

@@ -9,8 +9,8 @@
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/sync/base/planned_bytes.h"
+#include "server/sync/stream/tls.h"
 #include "server/sync/tcp/engine.h"
-#include "server/sync/tcp/tls.h"
 
 #define RETRY_NS 50000000u
 /* Bytes of a stripe that wait in its socket: other stripes could carry them. */
@@ -22,7 +22,7 @@ static void outbound_on_retry(struct timer *timer);
 void outbound_init(struct outbound *out, struct engine *e, unsigned stripe)
 {
 	*out = (struct outbound){.engine = e, .stripe = stripe};
-	link_init(&out->link);
+	tcp_socket_init(&out->socket);
 	timer_init(&out->retry, outbound_on_retry);
 }
 
@@ -30,7 +30,7 @@ void outbound_deinit(struct outbound *out)
 {
 	timer_stop(&out->retry);
 	loop_remove(&out->source);
-	link_close(&out->link);
+	tcp_socket_close(&out->socket);
 }
 
 static bool is_stripe(const struct outbound *out)
@@ -68,7 +68,7 @@ static void outbound_fail(struct outbound *out, ssize_t error)
 		fail_out(out, " took nothing for %.1f s",
 			 (double)out->engine->engine_loop.order.stall_ns / 1e9);
 	} else if (error == -EPROTO) {
-		tls_explain(out->link.tls, why, sizeof(why));
+		tls_explain(out->socket.tls, why, sizeof(why));
 		fail_out(out, " is not the expected node, or refused us: %s", why);
 	} else {
 		fail_out(out, " cannot be reached: %s", strerror((int)-error));
@@ -87,7 +87,7 @@ static bool may_heal(int error)
 static void try_again(struct outbound *out, int error)
 {
 	loop_remove(&out->source);
-	link_close(&out->link);
+	tcp_socket_close(&out->socket);
 	if (may_heal(error))
 		timer_start(&out->engine->engine_loop.loop, &out->retry, num_now_ns() + RETRY_NS);
 	else
@@ -130,10 +130,10 @@ static int open_socket(struct outbound *out)
 		(void)fd_close(fd);
 		return -ENOMEM;
 	}
-	link_tune(fd, e->engine_loop.order.stall_ns, rate_of(out));
+	tcp_socket_tune(fd, e->engine_loop.order.stall_ns, rate_of(out));
 	if (is_stripe(out))
-		link_keep_short(fd, NOT_SENT_MAX);
-	link_open(&out->link, fd, tls, true);
+		tcp_socket_keep_short(fd, NOT_SENT_MAX);
+	tcp_socket_open(&out->socket, fd, tls, true);
 	r = bind_ours(out, fd);
 	if (r < 0)
 		return r;
@@ -182,7 +182,7 @@ static void report_socket(const struct outbound *out)
 		.received = e->n_out * tcp_planned_back(),
 	};
 
-	engine_loop_report_socket(&e->engine_loop, out->link.fd, e->next.node, true, &planned);
+	engine_loop_report_socket(&e->engine_loop, out->socket.fd, e->next.node, true, &planned);
 }
 
 /* --- The stream -------------------------------------------------------------------------------- */
@@ -191,8 +191,8 @@ static void report_socket(const struct outbound *out)
 static ssize_t write_rest(struct outbound *out, const void *from, size_t size)
 {
 	while (out->n_written < size) {
-		ssize_t n = link_write(&out->link, (const char *)from + out->n_written,
-				       size - out->n_written);
+		ssize_t n = tcp_socket_write(&out->socket, (const char *)from + out->n_written,
+					     size - out->n_written);
 
 		if (n < 0)
 			return n;
@@ -230,7 +230,7 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 		size = cursor_piece(&out->cursor, left < *room ? left : *room, &offset);
 		if (e->engine_loop.order.from[0]) /* else the memory is sealed */
 			sending_cpus_add(&e->sending_cpus);
-		n = link_write_memory(&out->link, &e->memory, offset, size);
+		n = tcp_socket_write_memory(&out->socket, &e->memory, offset, size);
 		if (n < 0)
 			return n;
 		cursor_advance(&out->cursor, (uint64_t)n);
@@ -311,7 +311,7 @@ static void outbound_finish(struct outbound *out)
 		return;
 	}
 	loop_remove(&out->source);
-	if (!engine_count(e, ENGINE_OUT, &out->link, &planned, &out->traffic))
+	if (!engine_count(e, ENGINE_OUT, &out->socket, &planned, &out->traffic))
 		return;
 	out->state = OUTBOUND_DONE;
 	engine_check_done(e);
@@ -320,7 +320,7 @@ static void outbound_finish(struct outbound *out)
 static ssize_t read_answer(struct outbound *out)
 {
 	uint8_t answer;
-	ssize_t n = link_read(&out->link, &answer, 1);
+	ssize_t n = tcp_socket_read(&out->socket, &answer, 1);
 
 	if (n < 0)
 		return n;
@@ -334,8 +334,8 @@ static ssize_t read_answer(struct outbound *out)
 static ssize_t read_word(struct outbound *out)
 {
 	while (out->n_word < STREAM_WORD_SIZE) {
-		ssize_t n = link_read(&out->link, out->word + out->n_word,
-				      STREAM_WORD_SIZE - out->n_word);
+		ssize_t n = tcp_socket_read(&out->socket, out->word + out->n_word,
+					    STREAM_WORD_SIZE - out->n_word);
 
 		if (n < 0)
 			return n;
@@ -349,7 +349,7 @@ static ssize_t read_word(struct outbound *out)
 static ssize_t read_nothing(struct outbound *out)
 {
 	char c;
-	ssize_t n = link_read(&out->link, &c, 1);
+	ssize_t n = tcp_socket_read(&out->socket, &c, 1);
 
 	if (n > 0)
 		fail_out(out, " sent bytes before the end of the stream");
@@ -370,14 +370,14 @@ static ssize_t read_more(struct outbound *out)
 
 static int outbound_handshake(struct outbound *out)
 {
-	int r = link_handshake(&out->link);
+	int r = tcp_socket_handshake(&out->socket);
 
 	if (r == 0)
 		out->state = OUTBOUND_PREAMBLE;
-	if (out->link.is_kernel_sending)
+	if (out->socket.is_kernel_sending)
 		log_info("%s: the kernel does TLS towards %s", out->engine->engine_loop.order.node,
 			 out->engine->next.node);
-	out->is_full = r == -EAGAIN && SSL_want_write(out->link.tls);
+	out->is_full = r == -EAGAIN && SSL_want_write(out->socket.tls);
 	return r;
 }
 
@@ -386,7 +386,7 @@ static int check_connection(struct outbound *out)
 	int error = 0;
 	socklen_t size = sizeof(error);
 
-	if (getsockopt(out->link.fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
+	if (getsockopt(out->socket.fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
 		return -errno;
 	if (error == 0)
 		out->state = OUTBOUND_HANDSHAKE;
@@ -439,8 +439,8 @@ void outbound_report_socket(const struct outbound *out)
 
 void outbound_limit(const struct outbound *out)
 {
-	if (out->link.fd >= 0)
-		link_limit(out->link.fd, rate_of(out));
+	if (out->socket.fd >= 0)
+		tcp_socket_limit(out->socket.fd, rate_of(out));
 }
 
 void outbound_push(struct outbound *out)
@@ -456,7 +456,7 @@ static bool is_owed(const struct outbound *out)
 
 	return out->state != OUTBOUND_BODY || out->is_header_due ||
 	       (out->has_piece && out->at < stripes_came(s, out->piece)) ||
-	       traffic_is_queued(out->link.fd);
+	       traffic_is_queued(out->socket.fd);
 }
 
 void outbound_check_deadline(struct outbound *out, uint64_t now_ns)
@@ -466,7 +466,7 @@ void outbound_check_deadline(struct outbound *out, uint64_t now_ns)
 
 	if (out->state == OUTBOUND_NONE || out->state == OUTBOUND_DONE)
 		return;
-	acknowledged = link_acknowledged(&out->link);
+	acknowledged = tcp_socket_acknowledged(&out->socket);
 	if (out->n_bytes != out->seen_at || acknowledged != out->seen_acknowledged || !is_owed(out)) {
 		out->seen_at = out->n_bytes;
 		out->seen_acknowledged = acknowledged;

@@ -10,7 +10,7 @@
 #include "server/sync/base/cursor.h"
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/stripes.h"
-#include "server/sync/tcp/link.h"
+#include "server/sync/stream/tcp_socket.h"
 
 struct engine;
 
@@ -32,7 +32,7 @@ struct outbound {
 	unsigned stripe;
 	struct source source;
 	struct timer retry;
-	struct link link;
+	struct tcp_socket socket;
 	bool has_piece;
 	uint64_t piece;
 	uint64_t at; /* bytes of the piece that were sent */

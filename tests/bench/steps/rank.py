@@ -126,6 +126,22 @@ class Bf16(Weightd):
         super().make()
 
 
+class Units(Weightd):
+    """Stage 3, each block and the rest a unit."""
+
+    prefetch = True
+
+    def make(self):
+        self.options = {"strategy": "zero3", "units": gpt.Block, "prefetch": self.prefetch}
+        super().make()
+
+
+class UnitsLate(Units):
+    """Likewise; a unit is gathered once it is opened."""
+
+    prefetch = False
+
+
 class Ddp(Program):
     def make(self):
         self.model = torch.nn.parallel.DistributedDataParallel(gpt.make(SIZE), gradient_as_bucket_view=True)
@@ -212,7 +228,8 @@ class DeepSpeed3(DeepSpeed):
     stage = 3
 
 
-KINDS = {"single": Single, "compute": Compute, "local": Local, "weightd": Weightd, "weightd-overlap": Overlap, "ddp": Ddp,
+KINDS = {"single": Single, "compute": Compute, "local": Local, "weightd": Weightd, "weightd-overlap": Overlap,
+         "weightd-units": Units, "weightd-units-late": UnitsLate, "ddp": Ddp,
          "zero-redundancy": Zero, "fsdp2": Fsdp, "deepspeed-1": DeepSpeed1, "deepspeed-2": DeepSpeed2, "deepspeed-3": DeepSpeed3,
          "weightd-bf16": Bf16, "fsdp2-bf16": FsdpBf16}
 

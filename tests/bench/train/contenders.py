@@ -42,7 +42,7 @@ class Net:
             self.holder.communicate()
             self.holder = None
 
-    def command(self, command):
+    def command(self, command, _rank):
         return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", "--", *command] if self.holder else command
 
     def sent(self):
@@ -60,16 +60,17 @@ class Contender:
     """
     n ranks, by one command each, or by one for all, which gives them ranks itself.
 
-    net     their network
+    net     their network: a namespace of their own, unless another one is given
     """
 
-    def __init__(self, name, n_ranks, commands, env=None, cwd=None):
+    def __init__(self, name, n_ranks, commands, env=None, cwd=None, net=None):
         self.name, self.n_ranks, self.commands, self.env, self.cwd = name, n_ranks, commands, env or {}, cwd
+        self.net = net or Net()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
-            self.net = stack.enter_context(Net())
+            stack.enter_context(self.net)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weightd-bench-"))
             self._in, self._out = ([self._pipe(stack, folder, f"{way}.{rank}") for rank in range(self.n_ranks)]
                                    for way in ("in", "out"))
@@ -82,7 +83,7 @@ class Contender:
                                     "LOCAL_SIZE": str(self.n_ranks), "ROUNDS": folder, "STORE": os.path.join(folder, "store"),
                                     "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | self.env
                 self.processes.append(subprocess.Popen(
-                    self.net.command([*map(str, command)]), env=env, cwd=self.cwd, stdin=subprocess.DEVNULL,
+                    self.net.command([*map(str, command)], rank), env=env, cwd=self.cwd, stdin=subprocess.DEVNULL,
                     stdout=self._errors, stderr=self._errors, start_new_session=True))
             for rank in range(self.n_ranks):
                 self._line(rank)

@@ -91,8 +91,3 @@ class Targets:
                              verdict="NOT MEASURED")
         else:
             self.report.bound(self.of, figure, value, **bound)
-
-    def absent(self, figure, bound, why):
-        """A target of which this release has nothing to measure."""
-        self.report.missed += 1
-        self.report.line(name="bound", of=self.of, figure=figure, value=None, bound=bound, verdict=f"MISSED: {why}")

@@ -22,6 +22,7 @@
 
 #include "tests/fake/failure.h"
 #include "tests/fake/guest.h"
+#include "tests/fake/nccl/element.h"
 #include "tests/fake/nccl/profiler.h"
 #include "tests/fake/nccl/ring.h"
 #include "tests/fake/state.h"
@@ -42,10 +43,11 @@ enum {
 };
 
 enum {
-	UINT8 = 1,
-	UINT32 = 3,
-	FLOAT32 = 7,
+	SUM,
+	AVERAGE = 4,
 };
+
+#define GROUP_MAX (2 * RING_RANKS_MAX) /* sends and receives at once */
 
 struct id {
 	char bytes[128];
@@ -71,15 +73,31 @@ struct communicator {
 	_Atomic(void *) profiler; /* its context */
 };
 
+enum kind {
+	BROADCAST,
+	GATHER,
+	REDUCE,
+	SEND,
+	RECEIVE,
+};
+
 struct operation {
+	struct operation *next; /* of the same group */
 	struct communicator *c;
-	bool is_reduction;
+	enum kind kind;
 	cu_ptr from, to;
-	size_t size;
-	int type, root;
+	size_t size; /* bytes, of each rank in a gather */
+	int type, reduction;
+	int root; /* the other rank of a send or receive */
 	cu_stream stream;
 	void *event;
 };
+
+/* Of this thread. */
+static _Thread_local struct {
+	int depth;
+	struct operation *first, **end;
+} group;
 
 static struct {
 	cu_result (*run)(cu_stream s, cu_result (*fn)(void *arg), void *arg);
@@ -143,29 +161,12 @@ static cu_result give_up(struct communicator *c, int why)
 	return CUDA_SUCCESS;
 }
 
-static bool pass_on(struct operation *o, char *bytes, size_t n)
+static bool pass_on(struct ring *r, int root, char *bytes, size_t n)
 {
-	struct ring *r = &o->c->ring;
-	int place = (r->rank - o->root + r->n) % r->n;
+	int place = (r->rank - root + r->n) % r->n;
 
 	return (place == 0 || ring_receive(r, bytes, n)) &&
 	       (place == r->n - 1 || ring_send(r, bytes, n));
-}
-
-static void add(int type, char *to, const char *from, size_t n)
-{
-	for (size_t i = 0; i < n; i += 4) {
-		uint32_t a, b;
-		float x, y;
-
-		memcpy(&a, to + i, 4);
-		memcpy(&b, from + i, 4);
-		memcpy(&x, to + i, 4);
-		memcpy(&y, from + i, 4);
-		a += b;
-		x += y;
-		memcpy(to + i, type == UINT32 ? (void *)&a : (void *)&x, 4);
-	}
 }
 
 /* The sum grows from the first to the last, and goes round once more. */
@@ -180,7 +181,7 @@ static bool reduce(struct operation *o, char *bytes, size_t n)
 	if (r->rank > 0) {
 		if (!ring_receive(r, theirs, n))
 			return false;
-		add(o->type, bytes, theirs, n);
+		element_add(o->type, bytes, theirs, n);
 	}
 	if (!ring_send(r, bytes, n))
 		return false;
@@ -189,32 +190,161 @@ static bool reduce(struct operation *o, char *bytes, size_t n)
 	return ring_receive(r, bytes, n) && (r->rank == last - 1 || ring_send(r, bytes, n));
 }
 
-static cu_result run_piece(struct operation *o, size_t at)
+/* The first `n` bytes of a piece in place, which are those that this rank has. */
+static bool take_ours(const struct operation *o, size_t at, char *bytes, size_t n)
 {
 	struct communicator *c = o->c;
-	const size_t n = o->size - at < PIECE ? o->size - at : PIECE;
-	const bool writes = o->is_reduction || c->ring.rank != o->root;
+	struct guest *hold;
+	const char *from;
+
+	if (o->from != o->to) {
+		from = driver.bytes(o->from + at, n, c->gpu, false, &hold);
+		if (!from)
+			return false;
+		memcpy(bytes, from, n);
+		driver.let_go(hold);
+	}
+	if (o->reduction == AVERAGE)
+		element_divide(o->type, bytes, n, c->ring.n);
+	return true;
+}
+
+static cu_result run_piece(struct operation *o, size_t at, size_t n)
+{
+	struct communicator *c = o->c;
+	const bool is_ours = o->kind == REDUCE || c->ring.rank == o->root;
+	const bool writes = o->kind != BROADCAST || !is_ours;
 	struct guest *hold;
 	char *bytes = driver.bytes(o->to + at, n, c->gpu, writes, &hold);
 	int r = failure_at(c, "ncclPiece");
 	bool is_good;
 
-	if (!bytes)
+	if (!bytes || (writes && is_ours && !take_ours(o, at, bytes, n)))
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	is_good = !r && (o->is_reduction ? reduce(o, bytes, n) : pass_on(o, bytes, n));
+	is_good = !r &&
+		  (o->kind == REDUCE ? reduce(o, bytes, n) : pass_on(&c->ring, o->root, bytes, n));
 	driver.let_go(hold);
 	return is_good ? CUDA_SUCCESS : give_up(c, r ? r : REMOTE_ERROR);
 }
 
-static cu_result run(void *arg)
+static cu_result run_pieces(struct operation *o)
 {
-	struct operation *o = arg;
 	cu_result r = CUDA_SUCCESS;
 
 	for (size_t at = 0; !r && at < o->size && !atomic_load(&o->c->ring.is_cut); at += PIECE)
-		r = run_piece(o, at);
-	profiler_stop(o->event);
-	free(o);
+		r = run_piece(o, at, o->size - at < PIECE ? o->size - at : PIECE);
+	return r;
+}
+
+/* A broadcast of each rank's part, to its place at all others. */
+static cu_result run_gather(const struct operation *all)
+{
+	cu_result r = CUDA_SUCCESS;
+
+	for (int rank = 0; !r && rank < all->c->ring.n; rank++) {
+		struct operation one = *all;
+
+		one.root = rank;
+		one.to += (cu_ptr)rank * all->size;
+		r = run_pieces(&one);
+	}
+	return r;
+}
+
+/* A send or receive of a group, and the piece that is under way. */
+struct transfer {
+	const struct operation *o;
+	size_t at;
+	struct guest *hold; /* NULL: none is */
+	struct ring_transfer piece;
+};
+
+/* Begins another piece, if the one before is through. */
+static cu_result take_piece(struct transfer *t)
+{
+	const struct operation *o = t->o;
+	const size_t left = o->size - t->at, n = left < PIECE ? left : PIECE;
+	int r;
+
+	if (t->hold && t->piece.done < t->piece.size)
+		return CUDA_SUCCESS;
+	if (t->hold) {
+		driver.let_go(t->hold);
+		t->hold = NULL;
+	}
+	if (n == 0)
+		return CUDA_SUCCESS;
+	r = failure_at(o->c, "ncclPiece");
+	if (r)
+		return give_up(o->c, r);
+	t->piece = (struct ring_transfer){
+		.peer = o->root,
+		.sends = o->kind == SEND,
+		.data = driver.bytes((o->kind == SEND ? o->from : o->to) + t->at, n, o->c->gpu,
+				     o->kind == RECEIVE, &t->hold),
+		.size = n,
+	};
+	t->at += n;
+	return t->piece.data ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static cu_result run_transfers(struct transfer *all, size_t n)
+{
+	struct communicator *c = all[0].o->c;
+	struct ring_transfer pieces[GROUP_MAX];
+	cu_result r = CUDA_SUCCESS;
+	bool is_good = true;
+
+	for (bool is_done = false; !is_done && is_good && !r;) {
+		is_done = true;
+		for (size_t i = 0; !r && i < n; i++) {
+			r = take_piece(&all[i]);
+			pieces[i] = all[i].piece;
+			is_done &= !all[i].hold;
+		}
+		if (!r && !is_done && !atomic_load(&c->broken))
+			is_good = ring_move_some(&c->ring, pieces, n);
+		else if (atomic_load(&c->broken))
+			break;
+		for (size_t i = 0; i < n; i++)
+			all[i].piece = pieces[i];
+	}
+	for (size_t i = 0; i < n; i++)
+		if (all[i].hold)
+			driver.let_go(all[i].hold);
+	return is_good ? r : give_up(c, REMOTE_ERROR);
+}
+
+/* Sends and receives of a group go at once. `*ret` is the first operation behind them. */
+static cu_result run_sends(struct operation *o, struct operation **ret)
+{
+	struct transfer all[GROUP_MAX];
+	size_t n = 0;
+
+	for (; o && o->kind >= SEND && n < GROUP_MAX; o = o->next)
+		all[n++] = (struct transfer){.o = o};
+	*ret = o;
+	return run_transfers(all, n);
+}
+
+static cu_result run(void *arg)
+{
+	struct operation *first = arg, *o = first;
+	cu_result r = CUDA_SUCCESS;
+
+	while (!r && o) {
+		if (o->kind >= SEND) {
+			r = run_sends(o, &o);
+			continue;
+		}
+		r = o->kind == GATHER ? run_gather(o) : run_pieces(o);
+		o = o->next;
+	}
+	while ((o = first)) {
+		first = o->next;
+		profiler_stop(o->event);
+		free(o);
+	}
 	return r;
 }
 
@@ -276,7 +406,7 @@ int ncclCommInitRankConfig(struct communicator **ret, int n, struct id id, int r
 		return r;
 	if (!find_driver() || driver.gpu() < 0)
 		return UNHANDLED_CUDA_ERROR;
-	if (n < 1 || rank < 0 || rank >= n || config->magic != CONFIG_MAGIC ||
+	if (n < 1 || n > RING_RANKS_MAX || rank < 0 || rank >= n || config->magic != CONFIG_MAGIC ||
 	    config->version < 21700 || config->size < sizeof(*config))
 		return INVALID_ARGUMENT;
 	if (config->blocking != 0)
@@ -284,8 +414,7 @@ int ncclCommInitRankConfig(struct communicator **ret, int n, struct id id, int r
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return SYSTEM_ERROR;
-	atomic_store(&c->ring.next_fd, -1);
-	atomic_store(&c->ring.previous_fd, -1);
+	ring_init(&c->ring);
 	for (size_t i = 0; i < 8; i++)
 		(void)snprintf(c->id + 2 * i, 3, "%02x", (unsigned char)id.bytes[i]);
 	c->gpu = driver.gpu();
@@ -293,6 +422,15 @@ int ncclCommInitRankConfig(struct communicator **ret, int n, struct id id, int r
 	r = start(c, rank, n);
 	*ret = c; /* never freed: work may be left that has it */
 	return r;
+}
+
+/* To be taken some questions later. */
+static int submit(struct communicator *c, struct operation *o)
+{
+	c->asked = o;
+	c->n_questions = QUESTIONS;
+	atomic_store(&c->state, IN_PROGRESS);
+	return IN_PROGRESS;
 }
 
 static int ask(const char *symbol, const struct operation *like)
@@ -308,20 +446,45 @@ static int ask(const char *symbol, const struct operation *like)
 	r = state_of(c); /* reports also what broke since the last query */
 	if (r)
 		return leave(c, r == IN_PROGRESS ? INVALID_USAGE : r);
+	if (!element_size(like->type))
+		return leave(c, INVALID_ARGUMENT);
 	o = malloc(sizeof(*o));
 	if (!o)
 		return leave(c, SYSTEM_ERROR);
 	*o = *like;
-	o->event = profiler_start(atomic_load(&c->profiler), symbol + strlen("nccl"),
-				  o->type == UINT8 ? o->size : o->size / 4,
-				  o->type == UINT8    ? "ncclUint8"
-				  : o->type == UINT32 ? "ncclUint32"
-						      : "ncclFloat32",
-				  o->root);
-	c->asked = o;
-	c->n_questions = QUESTIONS;
-	atomic_store(&c->state, IN_PROGRESS);
-	return leave(c, IN_PROGRESS);
+	o->size *= element_size(like->type);
+	o->event = profiler_start(atomic_load(&c->profiler), symbol + strlen("nccl"), like->size,
+				  element_name(o->type), o->root);
+	if (!group.depth)
+		return leave(c, submit(c, o));
+	*group.end = o;
+	group.end = &o->next;
+	return leave(c, OK);
+}
+
+int ncclGroupStart(void);
+int ncclGroupStart(void)
+{
+	int r = failure_of("ncclGroupStart");
+
+	if (!r && group.depth++ == 0) {
+		group.first = NULL;
+		group.end = &group.first;
+	}
+	return r;
+}
+
+int ncclGroupEnd(void);
+int ncclGroupEnd(void)
+{
+	int r = failure_of("ncclGroupEnd");
+
+	if (group.depth == 0)
+		return INVALID_USAGE;
+	if (r || --group.depth > 0 || !group.first)
+		return r;
+	enter(group.first->c);
+	return leave(group.first->c, submit(group.first->c, group.first));
 }
 
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, struct communicator *c,
@@ -329,9 +492,10 @@ int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, stru
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, struct communicator *c,
 		  cu_stream stream)
 {
-	if (type != UINT8 || root < 0 || root >= c->ring.n || from != to)
+	if (root < 0 || root >= c->ring.n || from != to)
 		return INVALID_ARGUMENT;
 	return ask("ncclBroadcast", &(struct operation){.c = c,
+							.kind = BROADCAST,
 							.from = (cu_ptr)from,
 							.to = (cu_ptr)to,
 							.size = n,
@@ -355,15 +519,61 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int operation,
 int ncclAllReduce(const void *from, void *to, size_t n, int type, int operation,
 		  struct communicator *c, cu_stream stream)
 {
-	if ((type != UINT32 && type != FLOAT32) || operation != 0 || from != to)
+	if (type == ELEMENT_UINT8 || (operation != SUM && operation != AVERAGE) ||
+	    (operation == AVERAGE && type == ELEMENT_UINT32))
 		return INVALID_ARGUMENT;
 	return ask("ncclAllReduce", &(struct operation){.c = c,
-							.is_reduction = true,
+							.kind = REDUCE,
 							.from = (cu_ptr)from,
 							.to = (cu_ptr)to,
-							.size = n * 4,
+							.size = n,
+							.type = type,
+							.reduction = operation,
+							.stream = stream});
+}
+
+int ncclAllGather(const void *from, void *to, size_t n, int type, struct communicator *c,
+		  cu_stream stream);
+int ncclAllGather(const void *from, void *to, size_t n, int type, struct communicator *c,
+		  cu_stream stream)
+{
+	return ask("ncclAllGather", &(struct operation){.c = c,
+							.kind = GATHER,
+							.from = (cu_ptr)from,
+							.to = (cu_ptr)to,
+							.size = n,
 							.type = type,
 							.stream = stream});
+}
+
+int ncclSend(const void *from, size_t n, int type, int peer, struct communicator *c,
+	     cu_stream stream);
+int ncclSend(const void *from, size_t n, int type, int peer, struct communicator *c,
+	     cu_stream stream)
+{
+	if (peer < 0 || peer >= c->ring.n || peer == c->ring.rank)
+		return INVALID_ARGUMENT;
+	return ask("ncclSend", &(struct operation){.c = c,
+						   .kind = SEND,
+						   .from = (cu_ptr)from,
+						   .size = n,
+						   .type = type,
+						   .root = peer,
+						   .stream = stream});
+}
+
+int ncclRecv(void *to, size_t n, int type, int peer, struct communicator *c, cu_stream stream);
+int ncclRecv(void *to, size_t n, int type, int peer, struct communicator *c, cu_stream stream)
+{
+	if (peer < 0 || peer >= c->ring.n || peer == c->ring.rank)
+		return INVALID_ARGUMENT;
+	return ask("ncclRecv", &(struct operation){.c = c,
+						   .kind = RECEIVE,
+						   .to = (cu_ptr)to,
+						   .size = n,
+						   .type = type,
+						   .root = peer,
+						   .stream = stream});
 }
 
 int ncclCommGetAsyncError(struct communicator *c, int *ret);

@@ -11,9 +11,11 @@ import sys
 
 import pytest
 from lib import features, wire
+from lib.child import run_as
 from lib.cuda_scene import command, environment
 from lib.wire import ORPHAN, Refused, Wire, image, until
 
+ALICE, BOB = 12345, 12346
 MIB = 1 << 20
 GRANULE = 2 * MIB
 LAYOUT = image([("t", 4096)])
@@ -214,6 +216,35 @@ def test_eviction_makes_room_on_the_same_device_only(make_gpus, serve):
         publish(w, gpu.device(0), "big", size=60 * MIB)
         assert {(r.name, r.device): r.n_versions for r in w.list(wire.BUFFERS)} == {
             ("m", gpu.device(0)): 1, ("m", gpu.device(1)): 2, ("m", "host"): 2, ("big", gpu.device(0)): 1}
+
+
+@pytest.mark.parametrize("size, is_in_share", [(38, True), (52, False)])
+def test_shares_of_a_gpu_are_those_of_what_is_held_there(make_gpus, serve, require, size, is_in_share):
+    """The user that gets memory of another one there holds more than that one elsewhere."""
+    require("root")
+    gpu = make_gpus(devices=2, memory="96M")
+    daemon = serve(gpu, "reserve = 0", args=["--socket-mode", "0666"])
+
+    def hold():
+        with Wire(daemon.socket) as w:
+            for _ in range(2):
+                publish(w, gpu.device(0), size=28 * MIB)
+
+    def take():
+        with Wire(daemon.socket) as w:
+            publish(w, "host", size=100 * MIB)
+            publish(w, gpu.device(1), size=80 * MIB)
+            if is_in_share:
+                publish(w, gpu.device(0), "taken", size=size * MIB)
+            else:
+                sentence = refused(errno.ENOMEM, w, "taken", layout(size * MIB), device=gpu.device(0))
+                assert "of old versions of other users stay" in sentence, sentence
+
+    run_as(ALICE, hold)
+    run_as(BOB, take)
+    with Wire(daemon.socket) as w:
+        versions = [row.version for row in w.list(wire.VERSIONS, "m", gpu.device(0))]
+        assert versions == ([2] if is_in_share else [1, 2])
 
 
 def test_one_gpu_that_is_full_does_not_concern_the_other(make_gpus, serve):

@@ -8,12 +8,13 @@ libnccl.
         assert ring.memories[2].read() == data
 """
 import ctypes
+import json
 import os
 import socket
 
 from lib import features
 from lib.child import Child
-from lib.engine import PATIENCE_S, Engine, Engines
+from lib.engine import PATIENCE_S, Engine, Engines, Memory, Mesh, sealed
 from lib.gpus import FAKE, NCCL, Gpus
 
 MIB = 1 << 20
@@ -136,3 +137,64 @@ class Ring(Engines):
 
     def owned(self):
         return self.memories
+
+
+class Ranks(Mesh):
+    """Engines of a collective, whose hellos are NCCL's id from rank 0."""
+
+    def __init__(self, n, gpu, **orders):
+        super().__init__(n, **({"stall_ms": STALL_MS, "chunk": MIB} | orders))
+        self.gpu = gpu
+
+    def _spawn(self, i, engine, prefix=()):
+        self.engines.append(self.gpu.engine())
+        return self.engines[i]
+
+    def tell(self, rank, source, result, text, order):
+        """`source` and `result` may be None, for memory that a node does not have."""
+        memories = [memory for memory in (source, result) if memory]
+        self.engines[rank].tell_with([*(memory.fd for memory in memories), text.fd], **({
+            "memory": "cuda", "gpu": memories[0].device, "n_bytes": source.size if source else 0,
+            "map_size": source.map_size if source else 0, "result_map_size": result.map_size if result else 0} | order))
+
+
+class Average(Ranks):
+    """
+    Each with memory of its own, over tensors of [name, dtype, offset, size].
+
+    results     by rank
+    """
+
+    def __init__(self, gpu, contents, tensors, tables=None, **orders):
+        super().__init__(len(contents), gpu, **orders)
+        self.memories = [gpu.memory(content) for content in contents]
+        self.results = [gpu.memory(len(contents[0])) for _ in contents]
+        self.tables = [Memory(json.dumps(t).encode()) for t in tables or [tensors] * len(contents)]
+
+    def tell_open(self, rank, order):
+        self.tell(rank, self.memories[rank], self.results[rank], self.tables[rank], {"operation": "average"} | order)
+
+    def owned(self):
+        return self.memories + self.results + self.tables
+
+
+class Exchange(Ranks):
+    """
+    An exchange by plans, a blob for each, from `sources` into results of these sizes; None, 0: it has none.
+
+    results     by rank
+    """
+
+    def __init__(self, gpu, sources, result_sizes, plans, **orders):
+        super().__init__(len(sources), gpu, **orders)
+        self.sources = [None if source is None else gpu.memory(source) for source in sources]
+        self.results = [gpu.memory(size) if size else None for size in result_sizes]
+        self.plans = [sealed(plan) for plan in plans]
+
+    def tell_open(self, rank, order):
+        result = self.results[rank]
+        self.tell(rank, self.sources[rank], result, self.plans[rank], {
+            "operation": "exchange", "result_bytes": result.size if result else 0} | order)
+
+    def owned(self):
+        return [memory for memory in self.sources + self.results + self.plans if memory]

@@ -89,24 +89,31 @@ def assert_untouched(nodes, contents):
         assert read(node) == content, node
 
 
-@pytest.mark.parametrize("n", (2, 3))
-def test_the_mean_is_a_version_of_all_and_its_bytes_are_the_planned_ones(make_nodes, np, n):
+def assert_counted(row, security):
+    """The payload is the plan, and the kernel counts what was sent: more than that under TLS."""
+    assert row["planned"] == row["payload"] > 0 and row["bytes"] == row["kernel"], row
+    assert (row["payload"] == row["bytes"]) == (security == "none"), row
+
+
+@pytest.mark.parametrize("n, security", ((2, "none"), (3, "none"), (3, "tls")))
+def test_the_mean_is_a_version_of_all_and_its_bytes_are_the_planned_ones(make_nodes, np, n, security):
     import weightd
-    nodes, contents = ready(make_nodes, np, n)
+    nodes, contents = ready(make_nodes, np, n, settings={"data": {"security": security}})
     with weightd.attach("m", socket=nodes["b"].daemon.socket) as reader:
         before = reader.version
         end = json.loads(average(nodes["a"], "--json").stdout)
         assert reader.latest() > before and reader.swap() and bytes(reader["a"].read()) == mean_of(np, contents)["a"]
     assert end["state"] == "committed" and [row["state"] for row in end["nodes"]] == ["committed"] * n, end
     assert_averaged(nodes, np, contents)
-    assert end["planned"] == end["bytes"] == end["kernel"] > 2 * (n - 1) * sum(
-        BYTES[dtype] * count for _, dtype, count in TENSORS if dtype != "I64"), end
+    assert_counted(end, security)
+    assert end["planned"] > 2 * (n - 1) * sum(BYTES[dtype] * count for _, dtype, count in TENSORS if dtype != "I64"), end
     nodes.rest("m")
     assert nodes["b"].own_head("m")["version"] > before
     rows = {node.name: node.history()[0] for node in nodes}
     assert {row["kind"] for row in rows.values()} == {"average"}, rows
     members = [row for name, row in rows.items() if name != "a"]
-    assert all(row["planned"] == row["bytes"] == row["kernel"] > 0 for row in members), rows
+    for row in members:
+        assert_counted(row, security)
 
 
 def test_what_was_averaged_can_be_averaged_pushed_and_fetched_like_any_version(make_nodes, np):
@@ -217,12 +224,18 @@ def test_a_node_that_has_nothing_is_named(make_nodes, np, who):
     assert f"{who} refused: " in said and "every node still serves what it had" in said, said
 
 
-def test_only_a_publisher_that_is_a_member_may_ask_and_not_under_tls(make_nodes, np):
-    nodes = make_nodes(2, settings=PLAIN)
-    assert "b is no publisher of the group 'main'" in refusal(nodes["b"])
+def test_nodes_with_and_without_tls_average_nothing_and_say_why(make_nodes, np):
+    nodes, contents = ready(make_nodes, np, 2)
     nodes.configure(nodes["a"], data={"security": "tls"})
     nodes["a"].restart()
-    assert "security = tls" in refusal(nodes["a"])
+    nodes.wait_connected()
+    assert "set the same security on both nodes" in refusal(nodes["a"])
+    assert_untouched(nodes, contents)
+
+
+def test_only_a_publisher_that_is_a_member_may_ask(make_nodes, np):
+    nodes = make_nodes(2, settings=PLAIN)
+    assert "b is no publisher of the group 'main'" in refusal(nodes["b"])
     assert nodes["a"].ctl("sync", "average", "m@3", check=False).returncode == 2
 
 

@@ -445,12 +445,38 @@ def test_a_group_that_is_not_the_agents_is_refused_before_anything_is_made(make_
             assert [(name, r.gid) for name, r in w.records().items()] == [("m", USER)] * there
 
 
-def test_a_buffer_of_another_user_that_the_agent_may_write_keeps_its_rights(make_daemon, task, plan, require):
+@pytest.mark.parametrize("mode", [0o666, 0o622], ids=oct)
+@pytest.mark.parametrize("user, owner", [(USER, 0), (0, USER)], ids=["a user", "root"])
+def test_a_buffer_of_another_user_is_refused_although_the_agent_may_write_it(make_daemon, task, plan, require, user, owner, mode):
+    """A stranger that was first with the name would own what other nodes send. Not even its rights are changed."""
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
-    publish(daemon, OTHER, mode=0o666)
-    receive(task("sink", daemon, uid=USER), daemon, plan, mode=0o600)
-    assert rights(daemon) == ("0o666", 0) and content(daemon) == DATA
+    run_as(owner, lambda: publish(daemon, OTHER, mode=mode))
+    sink = task("sink", daemon, uid=user)
+    sink.send_create(daemon, plan, mode=0o600)
+    assert sink.failure() == (
+        "permission", f"'m' on host belongs to uid {owner}, not to uid {user}: somebody else made it on this node; let the agent have "
+                      f"it (weightctl chown {user} m), or remove it (weightctl rm)")
+    nothing_is_left(daemon)
+    with Wire(daemon.socket) as w:
+        record = w.records()["m"]
+        assert (record.uid, record.mode, record.version) == (owner, mode, 1)
+    daemon.ctl("chown", str(user), "m")
+    receive(task("sink", daemon, uid=user), daemon, plan, mode=0o644)
+    assert content(daemon) == DATA
+
+
+def test_a_name_that_is_reserved_for_others_was_made_by_nobody(make_daemon, task, plan, require, tmp_path):
+    require("root")
+    require("inih")
+    path = tmp_path / "w.conf"
+    path.write_text("[server]\nsocket-mode = 0666\n[names]\nm = daemon\n")
+    daemon = make_daemon("--config", path)
+    sink = task("sink", daemon, uid=USER)
+    sink.send_create(daemon, plan)
+    code, why = sink.failure()
+    assert code == "permission" and why.startswith(f"uid {USER} may not create 'm': [names] of weightd.conf reserves 'm' for ") and \
+        "somebody else made it" not in why, (code, why)
 
 
 @pytest.mark.parametrize("fields", [

@@ -293,7 +293,7 @@ def test_a_descriptor_that_is_no_memory_of_a_gpu_is_refused(gpu):
     ({"memory": "tape"}, "`memory`"), ({"gpu": ...}, "`gpu`"),
     ({"map_size": 9}, "`map_size`"), ({"address": ..., "from": None}, "`address`"),
     ({"address": "192.0.2.1"}, "no interface of this machine has the data address"),
-    ({"operation": "average"}, "must be attached")))
+    ({"operation": "average"}, "`result_map_size`"), ({"operation": "average", "result_map_size": 10}, "must be attached")))
 def test_an_order_that_is_wrong_is_refused_with_what_is_wrong(gpu, change, word):
     with contextlib.closing(gpu.memory(10)) as memory:
         assert word in refused(gpu, memory, **change)

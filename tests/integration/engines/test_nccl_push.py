@@ -14,7 +14,8 @@ from lib import features, tracing
 from lib import nodes as of_nodes
 from lib.cgroup import MemoryCgroup
 from lib.engine import planned
-from lib.gpu_nodes import assert_all_serve, assert_nothing_is_left, device, publish, sha256, show, stagings, used, wait_unstaged
+from lib.gpu_nodes import (
+    assert_all_serve, assert_nothing_is_left, device, gpus_that_meet, publish, sha256, show, stagings, used, wait_unstaged)
 from lib.gpus import NCCL, PAGE
 from lib.nodes import MIB, content, digest_of, layout_of
 from lib.wire import image, memfd
@@ -34,10 +35,7 @@ NCCL_ENGINE = {"data": {"security": "none", "engine": "nccl"}}
 def make_gpu_nodes(make_nodes, make_gpus, tmp_path):
     """make_gpu_nodes(3): nodes with a GPU each, and ranks of NCCL that meet. `env` is {name: more variables of that node's}."""
     def make(n, settings=NCCL_ENGINE, env=None, on_hosts="", **kw):
-        gpus = {}
-        for name in set("abcdef"[:n]) - set(on_hosts):
-            gpus[name] = make_gpus()
-            gpus[name].env = gpus[name].env_with_nccl(FAKE_NCCL_STATE=str(tmp_path), **(env or {}).get(name, {}))
+        gpus = gpus_that_meet(make_gpus, set("abcdef"[:n]) - set(on_hosts), tmp_path, env)
         return make_nodes(n, settings=settings, gpus=gpus, **kw)
 
     return make

@@ -127,7 +127,8 @@ def test_the_section_on_training_trains_with_two_ranks(daemon, build, tmp_path):
     env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": f"{build}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, "--", TORCH2, tmp_path / "train.py"], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["rank 0: 300 steps", "rank 1: 300 steps"], done.stdout + done.stderr
+    # Both write to one pipe, where the end of a line may come after the other one's.
+    assert sorted(re.findall(r"rank \d: \d+ steps", done.stdout)) == ["rank 0: 300 steps", "rank 1: 300 steps"], done.stdout + done.stderr
     assert "sums" in daemon.ctl("ls", "--noheadings").stdout
 
 
@@ -155,14 +156,35 @@ def run_ranks(daemon, build, *program, env=None):
     return done.stdout
 
 
-def test_the_trainer_in_c_compiles_and_finds_the_line(daemon, build, tmp_path):
+@pytest.fixture
+def line(tmp_path):
+    """The trainer in C of weightd-train(7), compiled by the command there."""
     require("library")
     source = literals("weightd-train.7", "EXAMPLE")[0]
     (tmp_path / "line.c").write_text(source)
     command = re.search(r"\*(cc\s+line\.c\s[^*]*-rpath[^*]*)\*", (MAN / "weightd-train.7.scd").read_text())[1]
     command = " ".join(command.split()).replace("line.c", str(tmp_path / "line.c"))
     subprocess.run(["bash", "-c", f"{command} -Wall -Wextra -Werror -o {tmp_path}/line"], cwd=ROOT, check=True)
-    assert run_ranks(daemon, build, tmp_path / "line") == "2.00 x + 1.00\n"
+    return tmp_path / "line"
+
+
+def test_the_trainer_in_c_finds_the_line(daemon, build, line):
+    assert run_ranks(daemon, build, line) == "2.00 x + 1.00\n"
+
+
+def test_the_trainer_in_c_finds_the_line_on_two_nodes(build, line, tmp_path):
+    """By the commands of weightd-train(7), in two network namespaces."""
+    require("netns")
+    script = ROOT / "tests/demo/two-nodes"
+    (commands,) = literals("weightd-train.7", "NODES")
+    for command in commands.replace("\\\n\t", "").splitlines():
+        assert command.replace("./line", '"$@"') in script.read_text(), command
+    with subprocess.Popen([script, line], env=environment(WEIGHTD_BUILD=str(build), TMPDIR=str(tmp_path)), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as nodes:
+        out, err = nodes.communicate(timeout=100)
+    assert (nodes.returncode, out) == (0, "2.00 x + 1.00\n"), out + err
+    # Another run of the script may be at work beside this one.
+    assert f"two-nodes-{nodes.pid}-" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
 
 
 LOOP = """

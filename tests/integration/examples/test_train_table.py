@@ -19,7 +19,8 @@ WRONG = {
     "memory": ({"pages": {"PARAM": 4096}}, "PARAM: the kernel has 4,096 bytes, and the plan 8,192"),
     "no memory": ({"pages": {}}, "PARAM: the kernel has 0 bytes"),
     "unplanned memory": ({"pages": {"PARAM": 8192, "GRAD": 4096}}, "GRAD: the kernel has 4,096 bytes, and the plan 0"),
-    "sockets": ({"sent": 1}, "1 bytes went over sockets"),
+    "sockets": ({"sent": 1}, "1 bytes went over sockets inside a node"),
+    "sockets between nodes": ({"wire": (10, 11)}, "11 bytes went over sockets between nodes in a step, and the plan has 10"),
 }
 
 
@@ -30,16 +31,18 @@ def run(*args):
 
 
 def test_table_has_a_line_for_each_strategy_and_each_skipped_check():
-    done = run("--ranks", "1,2", "--steps", "5")
+    done = run("--ranks", "1,2", "--steps", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    shown = [words for words in map(str.split, lines) if tuple(words[:2]) in rows.FORMS]
-    assert [tuple(words[:2]) for words in shown] == 2 * [row for dtype in rows.TYPES for row in rows.forms(dtype)]
-    assert all(words[3] == "A" and words[4] == words[5] and words[7] == words[8] for words in shown), done.stdout
-    assert {words[4] == "0" for words in shown[:len(shown) // 2]} == {True}, "one rank"
-    assert {words[4] == "0" for words in shown[len(shown) // 2:]} == {False}, "two ranks"
+    shown = [words for words in map(str.split, lines) if tuple(words[:2]) in rows.FORMS + rows.NODE_FORMS]
+    alone = [row for dtype in rows.TYPES for row in rows.forms(dtype)]
+    assert [tuple(words[:2]) for words in shown] == 2 * alone + len(rows.TYPES) * rows.node_forms(1, 1)
+    assert all(words[3] == "A" and words[4] == words[5] and words[-2] == words[-1] for words in shown), done.stdout
+    assert {words[4] == "0" for words in shown[:len(alone)]} == {True}, "one rank"
+    assert {words[4] == "0" for words in shown[len(alone):]} == {False}, "two ranks"
+    assert done.stdout.count("2 nodes with 1 rank each, ") == len(rows.TYPES)
     assert max(map(len, lines)) <= 80, done.stdout
-    assert sum(line.startswith("skipped: ") for line in lines) >= 8 and "FLAT-8" in done.stdout
+    assert sum(line.startswith("skipped: ") for line in lines) >= 5 and "FLAT-8" in done.stdout
 
 
 @pytest.mark.parametrize("change", WRONG)
@@ -67,4 +70,4 @@ def test_table_fails_with_the_sentences(tmp_path):
     done = subprocess.run([features.ROOT / "tests/table/run", "--ranks", "2", "--types", "f32", "--steps", "3"], capture_output=True, text=True,
                           timeout=100, env=os.environ | {"WEIGHTD_BUILD": str(tmp_path), "WEIGHTD_LIBRARY": str(features.LIBRARY)})
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "WRONG: shared, fused, f32, n = 2: rank 1 moved" in done.stdout
+    assert "WRONG: shared, fused, f32, 2 ranks: rank 1 moved" in done.stdout

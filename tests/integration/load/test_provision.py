@@ -13,8 +13,9 @@ from integration.weightctl.test_weightctl import write_sparse
 from lib.wire import PATIENCE_S, until
 
 MIB = 1 << 20
-STEP = 64 * MIB  # bytes that the worker provides before it looks at other jobs
-SIZE = 4 * STEP
+PART = 4 * MIB  # bytes of each fallocate()
+N_PARTS = 64
+SIZE = N_PARTS * PART
 
 PTRACE_SYSCALL, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_GET_SYSCALL_INFO = 24, 17, 0x4206, 0x4207, 0x420e
 TRACESYSGOOD, WALL = 1, 0x40000000
@@ -46,8 +47,8 @@ class Held:
     def __exit__(self, *_):
         ptrace(PTRACE_DETACH, self.tid)
 
-    def run_past(self, wanted):
-        """To the return of that system call."""
+    def run_past(self, wanted, n):
+        """To the return of the nth of that system call."""
         info, number = ctypes.create_string_buffer(88), None
         while True:
             ptrace(PTRACE_SYSCALL, self.tid)
@@ -59,7 +60,9 @@ class Held:
             if info.raw[0] == ENTRY:
                 number = struct.unpack_from("<Q", info.raw, 24)[0]
             elif info.raw[0] == EXIT and number == wanted:
-                return
+                n -= 1
+                if n == 0:
+                    return
 
 
 def worker_of(daemon):
@@ -103,7 +106,7 @@ def test_the_progress_of_a_load_follows_the_memory(daemon, tmp_path, fallocate):
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
         for percent in (20, 50, 70):  # tenths, of 25, 50 and 75 %
-            worker.run_past(fallocate)
+            worker.run_past(fallocate, N_PARTS // 4)
             load.hear(f"m: reserving {percent} % (")
     status, out = load.end()
     assert status == 0 and out.startswith("m@1 on host: 1 tensor, 268.4 MB"), load.said
@@ -115,7 +118,7 @@ def test_a_load_can_be_cancelled_while_its_memory_does_not_come(daemon, tmp_path
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
-        worker.run_past(fallocate)
+        worker.run_past(fallocate, N_PARTS // 4)
         load.hear("m: reserving 20 % (")
         daemon.proc.send_signal(signal.SIGSTOP)  # nor is there an answer to how far it is
         try:

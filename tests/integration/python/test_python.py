@@ -45,6 +45,7 @@ def test_structs_have_the_size_and_offsets_of_the_header(tmp_path):
                "weightd_load_options": _abi.LoadOptions, "weightd_load_result": _abi.LoadResult,
                "weightd_buffer_info": _abi.BufferInfo, "weightd_version_info": _abi.VersionInfo,
                "weightd_slot_info": _abi.SlotInfo, "weightd_user_info": _abi.UserInfo,
+               "weightd_holder_info": _abi.HolderInfo, "weightd_cost_info": _abi.CostInfo,
                "weightd_location": _abi.Location, "weightd_device_info": _abi.DeviceInfo,
                "weightd_model_dir_options": _abi.ModelDirOptions, "weightd_model_weights": _abi.ModelWeights,
                "weightd_stat": _abi.Stat, "weightd_event": _abi.Event, "weightd_file": _abi.File,

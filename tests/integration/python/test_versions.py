@@ -368,6 +368,19 @@ def test_stat_slots_and_users_add_up(weightd):
     assert weightd.slots("m") == [] and weightd.stat().leaving_bytes == 0
 
 
+def test_costs_grow_with_what_a_user_asks_for(weightd):
+    [before] = weightd.costs()
+    for _ in range(20):
+        weightd.ls()
+    [after] = weightd.costs()
+    assert before.uid == after.uid == os.geteuid() and after.n_requests >= before.n_requests + 20
+    assert after.loop_ns > before.loop_ns and after.longest_ns > 0 and after.n_refused == 0
+    assert sum(after.answered) >= sum(before.answered) + 20 and after.span_ns > 0
+    publish(weightd, "m", tensors=[("U8", (1 << 20,))])
+    assert weightd.costs()[0].worker_ns > after.worker_ns
+    assert (after.held_bytes, after.checking_bytes) == (0, 0)
+
+
 # --- Events ------------------------------------------------------------------------------------------
 
 

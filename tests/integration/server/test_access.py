@@ -181,18 +181,18 @@ def test_a_wait_ends_by_the_permissions_of_its_end(scene):
         reader.hear()
         scene.settle()
         scene.watcher.access("m", mode=0o600)
-        publish(scene.watcher)
+        publish(scene.watcher, owner=OWNER)
         assert reader.hear() == -errno.EACCES
 
 
 def test_a_writer_goes_on_though_it_may_not_begin_any_more(scene):
     def write(pipe):
         with Wire(scene.daemon.socket) as w:
-            slot = w.create("m", LAYOUT)
+            slot = w.create("m", LAYOUT, owner=OWNER)
             pipe.send("writes")
             pipe.recv()
             pipe.send(finish(w, slot))
-            pipe.send(outcome(w.create, "m", LAYOUT))
+            pipe.send(outcome(w.create, "m", LAYOUT, owner=OWNER))
 
     scene.watcher.access("m", mode=0o660)
     with Child(write, uid=MEMBER, gid=GROUP) as writer:
@@ -205,7 +205,7 @@ def test_a_writer_goes_on_though_it_may_not_begin_any_more(scene):
 
 def test_rolling_back_takes_w_and_removing_takes_the_owner(scene):
     scene.watcher.access("m", mode=0o664)
-    publish(scene.watcher)
+    publish(scene.watcher, owner=OWNER)
     assert run(scene, OTHER, Wire.rollback, "m") == -errno.EACCES
     assert run(scene, MEMBER, Wire.rollback, "m", group=GROUP) == 1
     assert run(scene, MEMBER, Wire.drop, "m", 2, group=GROUP) == -errno.EACCES
@@ -258,8 +258,8 @@ def test_a_writer_is_resumed_by_its_user_alone(make_daemon):
         def resume(w, writer):
             return w.resume(writer)
 
-        def create_again(w):
-            return w.create("m", LAYOUT, cookie=77).writer
+        def create_again(w, owner=None):
+            return w.create("m", LAYOUT, cookie=77, owner=owner).writer
 
         with Child(create, uid=OWNER) as child:
             writer = child.hear()
@@ -268,7 +268,7 @@ def test_a_writer_is_resumed_by_its_user_alone(make_daemon):
             scene.restart()
             for uid in OTHER, 0, NOBODY:
                 assert run(scene, uid, resume, writer) == -errno.ESTALE
-                assert run(scene, uid, create_again) == -errno.EBUSY
+                assert run(scene, uid, create_again, owner=OWNER) == -errno.EBUSY
 
             def go_on(w):
                 assert w.create("m", LAYOUT, cookie=77).writer == writer
@@ -283,7 +283,7 @@ def test_a_writer_is_resumed_by_its_user_alone(make_daemon):
 def test_ids_of_others_are_good_for_nothing(scene):
     reader, w = scene.connect(2)
     lease = reader.attach("m")
-    slot = reader.create("m", LAYOUT)
+    slot = reader.create("m", LAYOUT, owner=OWNER)
     for id in lease.lease, slot.writer, lease.buffer, 0, 2**64 - 1:
         assert refusal(w.detach, id) == refusal(w.abort, id) == refusal(w.publish, id) == errno.ENOENT
         assert refusal(w.pause, id) == errno.ENOENT
@@ -336,9 +336,9 @@ def test_events_are_for_those_who_may_read_or_own(scene):
 
 def test_an_event_is_seen_with_the_permissions_of_its_time(scene):
     scene.watcher.access("m", mode=0o600)
-    publish(scene.watcher)
+    publish(scene.watcher, owner=OWNER)
     scene.watcher.access("m", mode=0o644)
-    publish(scene.watcher)
+    publish(scene.watcher, owner=OWNER)
     assert run(scene, OTHER, events) == [("m", "access", 2), ("m", "published", 3), ("m", "version-gone", 1)] or \
         run(scene, OTHER, events) == [("m", "access", 2), ("m", "version-gone", 1), ("m", "published", 3)]
     assert [e for e in run(scene, MEMBER, events, group=GROUP) if e[1] != "version-gone"] == \
@@ -357,7 +357,7 @@ def test_a_watcher_is_not_woken_by_what_is_none_of_its_business(scene):
         watcher.hear()
         scene.settle()
         for _ in range(50):
-            publish(scene.watcher)
+            publish(scene.watcher, owner=OWNER)
             scene.watcher.rollback("m")
             scene.watcher.access("m", mode=0o600)
         publish(scene.watcher, "all", mode=0o644)
@@ -365,7 +365,7 @@ def test_a_watcher_is_not_woken_by_what_is_none_of_its_business(scene):
 
 
 def test_events_tell_who_did_it(scene):
-    publish(scene.watcher)
+    publish(scene.watcher, owner=OWNER)
     scene.watcher.rollback("m", 1)
     as_owner(scene, access, mode=0o644)
     as_owner(scene, Wire.drop, "m")

@@ -465,7 +465,7 @@ def test_a_layout_is_told_to_those_who_may_read_or_write(scene, require):
     def written():
         names = "u", "t"
         layout = lay_out(weightd, names, alignment=64, kinds=dict.fromkeys(names, ("U8", (64,))))
-        with weightd.create("m", layout, socket=scene.daemon.socket) as writer:
+        with weightd.create("m", layout, socket=scene.daemon.socket, owner=MEMBER) as writer:
             writer.write(writer["u"].offset, b"u" * 64)
             return writer.publish()
 

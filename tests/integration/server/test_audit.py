@@ -187,6 +187,21 @@ def test_nobody_fills_the_log_with_refusals(make_daemon):
     assert len(re.findall(f"refused to pid .* uid {BOB}: read", daemon.log)) == 1
 
 
+def test_nobody_fills_the_log_with_sessions_that_are_closed(make_daemon):
+    daemon = make_daemon("--socket-mode", "0666")
+
+    def misbehave(n):
+        for _ in range(n):
+            with Wire(daemon.socket, greet=False) as w:
+                w.send_raw(b"no request")
+                w.hang_up()
+
+    run_as(ALICE, misbehave, 100)  # all within the ten seconds of one count
+    run_as(BOB, misbehave, 1)
+    assert len(re.findall(f"session of pid .* uid {ALICE} closed", daemon.log)) == 20
+    assert len(re.findall(f"session of pid .* uid {BOB} closed", daemon.log)) == 1
+
+
 def test_over_a_limit_is_told(make_daemon, make_journal, require, tmp_path):
     require("inih")
     journal = make_journal()
@@ -205,7 +220,8 @@ def test_over_a_limit_is_told(make_daemon, make_journal, require, tmp_path):
     told = [(e["WEIGHTD_ACTION"], e["WEIGHTD_RESULT"], e["WEIGHTD_UID"], e["MESSAGE"].split(": ")[1])
             for e in journal.entries()[1:]]
     assert told == [
-        ("refuse", "EDQUOT", str(ALICE), f"uid {ALICE} has too many buffers; remove some buffers (weightctl rm)"),
+        ("refuse", "EDQUOT", str(ALICE), f"uid {ALICE} has too many buffers; remove some buffers (weightctl rm), or "
+                                              "raise buffers= in [limits] of weightd.conf"),
         ("refuse", "EDQUOT", str(ALICE), "this user has too many connections; close some")]
 
 

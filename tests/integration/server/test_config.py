@@ -99,7 +99,7 @@ ERRORS = """\
 weightd: {0}:2: 'socket-mode' (permission bits of the socket) does not take 'rw'; it takes octal digits up to 0777
 weightd: {0}:3: [server] has no key 'sokcet'; it has socket, socket-mode, reserve, log-level, admin-group. Is 'socket' meant?
 weightd: {0}:7: 'bytes' was given in line 6; give it once
-weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]. Is [limits] meant?
+weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER], [names], [cuda] and [defaults]. Is [limits] meant?
 weightd: {0}:11: 'keep' (versions that a buffer keeps by default) does not take '99'; it takes 1 to 32
 """
 
@@ -348,7 +348,7 @@ def test_administrators_may_what_root_may(make_configured, root_only):
 
     def act():
         with Wire(daemon.socket) as w:
-            return outcome(w.attach, "m"), outcome(w.create, "m", LAYOUT), outcome(w.drop, "m")
+            return outcome(w.attach, "m"), outcome(w.create, "m", LAYOUT, owner=ALICE), outcome(w.drop, "m")
 
     run_as(ALICE, make)
     denied = (errno.EACCES,) * 3
@@ -412,7 +412,7 @@ def test_a_reload_with_errors_changes_nothing(make_configured, conf, root_only):
     with Wire(daemon.socket) as w:
         w.create("a", LAYOUT, mode=0o600)
         assert outcome(w.create, "b", LAYOUT) == errno.EDQUOT
-        assert run_as(CAROL, lambda: outcome(Wire(daemon.socket).create, "a", LAYOUT), gid=STAFF) == errno.EBUSY
+        assert run_as(CAROL, lambda: outcome(Wire(daemon.socket).create, "a", LAYOUT, owner=0), gid=STAFF) == errno.EBUSY
 
 
 def test_a_reload_makes_and_unmakes_administrators(make_configured, conf, root_only):
@@ -464,3 +464,103 @@ def test_a_signal_during_a_reload_is_not_lost(make_daemon, conf):
                 daemon.proc.send_signal(signal.SIGHUP)
                 w.ping()
             until(lambda: has_all(w, n), f"the last file holds: {n} buffers")
+
+
+# --- Reserved names -----------------------------------------------------------------------------------
+
+
+NAMES = f"[names]\nllama/* = @{STAFF} {ALICE}\nllama/open/* = *\nllama/base = root\n"
+
+
+def creates(daemon, *names, **kw):
+    """For each name 0, or the errno with which a create is refused; every version is removed again."""
+    def body():
+        with Wire(daemon.socket) as w:
+            return [outcome(lambda: w.abort(w.create(name, LAYOUT, **kw).writer)) for name in names]
+    return body
+
+
+@pytest.mark.usefixtures("root_only")
+class TestNames:
+    def test_only_those_of_the_list_and_administrators_create(self, make_configured):
+        daemon = make_configured("admin-group = 777\n" + NAMES)
+        body = creates(daemon, "llama/7b", "llama/open/x", "llama/base", "llama", "other")
+        no = errno.EACCES
+        assert run_as(ALICE, body) == [0, 0, no, 0, 0]
+        assert run_as(BOB, body) == [no, 0, no, 0, 0]
+        assert run_as(BOB, body, groups=[STAFF]) == [0, 0, no, 0, 0]
+        assert run_as(BOB, body, gid=STAFF) == [0, 0, no, 0, 0]
+        assert run_as(BOB, body, groups=[777]) == [0] * 5
+        assert run_as(0, body) == [0] * 5
+
+    def test_the_refusal_names_the_pattern_and_those_who_may_and_is_audited(self, make_configured):
+        daemon = make_configured(NAMES)
+
+        def body():
+            with Wire(daemon.socket) as w, pytest.raises(Refused) as refused:
+                w.create("llama/7b", LAYOUT)
+            return refused.value.sentence
+
+        assert run_as(BOB, body) == \
+            f"uid {BOB} may not create 'llama/7b': [names] of weightd.conf reserves 'llama/*' for @{STAFF} {ALICE}; " \
+            "choose another name, or ask an administrator"
+        assert "'llama/7b' on host refused to pid" in daemon.log and "create: Permission denied" in daemon.log
+        with Wire(daemon.socket) as w:
+            assert w.names() == []
+
+    def test_versions_of_an_existing_buffer_need_its_mode_alone(self, make_configured):
+        daemon = make_configured(NAMES)
+
+        def body():
+            with Wire(daemon.socket) as w:
+                publish(w, "llama/7b", mode=0o666, owner=ALICE)
+
+        run_as(ALICE, body)
+        run_as(BOB, body)
+        with Wire(daemon.socket) as w:
+            assert w.records()["llama/7b"].version == 2 and w.records()["llama/7b"].uid == ALICE
+
+    def test_a_reload_reserves_and_frees_names_and_leaves_buffers_as_they_are(self, make_configured, conf):
+        daemon = make_configured("")
+        head = "[server]\nsocket-mode = 0666\n"
+
+        def body():
+            with Wire(daemon.socket) as w:
+                publish(w, "llama/mine")
+
+        run_as(BOB, body)
+        conf(head + NAMES)
+        assert reload(daemon, DONE) == DONE
+        assert run_as(BOB, creates(daemon, "llama/mine", "llama/more")) == [0, errno.EACCES]
+        path = conf(head + f"[names]\nllama/* = {BOB}\n*x = {BOB}\n")
+        assert f"{path}:5: '*x' matches no name of a buffer: " in reload(daemon, FAILED)
+        assert run_as(BOB, creates(daemon, "llama/more")) == [errno.EACCES], "a file with errors changes nothing"
+        conf(head)
+        assert reload(daemon, DONE) == DONE
+        assert run_as(BOB, creates(daemon, "llama/more")) == [0]
+
+    def test_the_one_who_owns_the_name_by_the_list_takes_it_back_from_a_stranger(self, make_configured, conf):
+        """The way out that weightd.conf(5) names."""
+        daemon = make_configured("")
+        run_as(BOB, lambda: publish(Wire(daemon.socket), "llama/7b"))
+        conf("[server]\nsocket-mode = 0666\n" + NAMES)
+        reload(daemon, DONE)
+        daemon.ctl("chown", str(ALICE), "llama/7b")
+        assert run_as(BOB, creates(daemon, "llama/7b", owner=ALICE)) == [errno.EACCES]
+        assert run_as(ALICE, creates(daemon, "llama/7b")) == [0]
+
+    def test_a_restart_keeps_a_buffer_whose_name_is_reserved_since(self, make_configured, conf):
+        daemon = make_configured("", "--keeper")
+        run_as(BOB, lambda: publish(Wire(daemon.socket), "llama/7b"))
+        conf("[server]\nsocket-mode = 0666\n" + NAMES)
+        with Wire(daemon.socket) as w:
+            os.kill(w.ping().pid, signal.SIGKILL)
+            w.hang_up()
+        with Wire(daemon.socket) as w:
+            assert w.records()["llama/7b"].uid == BOB
+        assert run_as(BOB, creates(daemon, "llama/7b", "llama/more")) == [0, errno.EACCES]
+
+    def test_names_of_users_and_groups_are_found(self, make_configured):
+        daemon = make_configured("[names]\na = nobody root\nb = @root\n")
+        assert run_as(BOB, creates(daemon, "a", "b")) == [errno.EACCES] * 2
+        assert run_as(BOB, creates(daemon, "a", "b"), groups=[0]) == [errno.EACCES, 0]

@@ -96,6 +96,18 @@ def test_a_wrong_option_is_a_usage_error(args, said, tmp_path):
     assert (done.returncode, done.stdout) == (2, "") and said in done.stderr, done
 
 
+@pytest.mark.plain  # the runtime of a sanitizer needs /proc itself
+@pytest.mark.parametrize("options", [[], ["--keeper"]])
+def test_without_proc_it_does_not_start_and_says_so(options, tmp_path, require):
+    require("root")
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    done = subprocess.run([*hidden, WEIGHTD, *options, "--socket", tmp_path / "sock"], env=environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=STOP_S)
+    assert (done.returncode, done.stderr) == \
+        (1, "weightd: cannot serve without /proc: No such file or directory; mount it (mount -t proc proc /proc)\n")
+    assert not (tmp_path / "sock").exists()
+
+
 def test_the_log_level_says_how_much_is_told(start, tmp_path):
     for level, lines in ("error", 0), ("info", 2):
         path = tmp_path / level

@@ -21,9 +21,9 @@ import pytest
 import weightd
 from integration.programs import program
 from lib import features, wire
-from lib.child import Child, daemon_prefix
+from lib.child import Child, daemon_prefix, run_as
 from lib.daemon import unhindered_s
-from lib.wire import Closed, Refused, Wire, image, memfd, message, stopped, until
+from lib.wire import Closed, Refused, Wire, image, memfd, message, stopped, stuck_socket, until
 
 STUCK_S = 1  # age of a descriptor at which the daemon takes it for an offence
 LAYOUT = image([("t", 3 << 20), ("u", 5)])
@@ -45,6 +45,7 @@ class Scene:
         self.witness.publish(slot.writer, wire.fill(slot, PATTERN))
         self.witness.detach(slot.writer)
         self.wires = []
+        until(lambda: daemon.rests(self.witness), "the threads have closed what was sent")
         self.before = self.what_is_held()
 
     def connect(self, **kw):
@@ -105,7 +106,9 @@ def valid(op):
               wire.PROOF: (77,), wire.SET_FILES: (77,), wire.FILES: (b"none", device, 0),
               wire.JOB_CREATE: (b"new", b"", 0, 1, 0), wire.JOB_JOIN: (b"none", b"t", b"", 0, 1, b"A", 1, *(b"", 0) * 15),
               wire.JOB_PART: (77, 0, 0), wire.JOB_DESCRIPTION: (b"none", b"t"), wire.JOB_LEAVE: (77, 1, 0),
-              wire.JOB_REMOVE: (b"none",), wire.JOB_VIEW: (b"none",)}
+              wire.JOB_REMOVE: (b"none",), wire.JOB_VIEW: (b"none",),
+              wire.CREATE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 0, 1, 0),
+              wire.CREATE_IMAGE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 4096, 1, 0)}
     return wire.BODIES[op].pack(*values[op])
 
 
@@ -166,7 +169,7 @@ def test_unknown_opcodes_close_their_sender(scene, op):
 @pytest.mark.parametrize("field", ["text not terminated", "text behind its end", "padding", "flag"])
 def test_bits_that_must_be_zero_close_their_sender(scene, field):
     name = {"text not terminated": b"m" * 128, "text behind its end": b"m\0m"}.get(field, b"m")
-    flags, pad = (2 * (field == "flag"), 9 * (field == "padding"))
+    flags, pad = (4 * (field == "flag"), 9 * (field == "padding"))
     offender = scene.connect()
     offender.send(wire.ATTACH, wire.BODIES[wire.ATTACH].pack(name, b"", 0, 0, flags, pad, b""))
     offender.hang_up()
@@ -329,19 +332,10 @@ def test_a_layout_of_mode_0_is_served_or_refused(scene):
 
 @pytest.fixture
 def stuck_fd():
-    """A TCP socket with a last close() that waits for an hour, unless its peer ends; and a function that ends it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = socket.create_connection(server.getsockname())
-        peer, _ = server.accept()
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-    ours.setblocking(False)
-    try:
-        while True:
-            ours.send(bytes(1 << 16))
-    except BlockingIOError:
-        pass
-    with peer:
-        yield ours.detach(), peer.close  # with bytes unread: a reset
+    """A descriptor with a last close() that does not return, and a function that ends it."""
+    fd, let_go = stuck_socket()
+    yield fd, let_go
+    let_go()
 
 
 @pytest.mark.threads
@@ -482,23 +476,33 @@ def slowest_ping(scene, program_):
 N_CROWD = 4 << 20
 
 
+def crowded_ping(scene, n):
+    """The longest ping while the layout is checked, in seconds: 101 pings, and a loaded machine may let us ask seldom."""
+    slowest, n_pings = 0, 0
+    while n_pings <= 100:
+        crowd = subprocess.Popen([program("crowd"), scene.daemon.socket, str(n)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        assert crowd.stdout.readline() == "built\n", crowd.communicate()
+        longest, more = slowest_ping(scene, crowd)
+        _, err = crowd.communicate()
+        assert crowd.returncode == 0, err
+        slowest, n_pings = max(slowest, longest), n_pings + more
+    return slowest
+
+
 @pytest.mark.parametrize("n", [pytest.param(N_CROWD, marks=pytest.mark.measures),
                                pytest.param(100_000, marks=pytest.mark.threads)])
 def test_a_layout_of_millions_of_tensors_holds_up_nobody(scene, n):
     rss = scene.daemon.rss_anon()
-    n_pings = 0
-    while n_pings <= 100:  # a loaded machine may let us ask seldom
-        crowd = subprocess.Popen([program("crowd"), scene.daemon.socket, str(n)], stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, text=True)
-        assert crowd.stdout.readline() == "built\n", crowd.communicate()
-        slowest, more = slowest_ping(scene, crowd)
-        _, err = crowd.communicate()
-        assert crowd.returncode == 0, err
-        n_pings += more
-        assert slowest < 0.25, f"{n_pings} pings, the slowest took {slowest * 1000:.1f} ms"
+    slowest = []
+    # The host of a virtual machine may stop it at any moment, which no clock here sees; the daemon's own stops recur.
+    while not slowest or (slowest[-1] >= 0.25 and len(slowest) < 3):
+        slowest.append(crowded_ping(scene, n))
+    assert slowest[-1] < 0.25, f"the slowest pings took {slowest} s"
     scene.is_unharmed()
     if n == N_CROWD:
-        assert scene.daemon.rss_anon() < rss + (1 << 20)
+        grown = scene.daemon.rss_anon() - rss
+        assert grown < 1 << 20, f"{grown} bytes more are resident"
 
 
 # --- Too much ---------------------------------------------------------------------------------------
@@ -552,10 +556,16 @@ def test_a_client_that_dies_with_its_reply_unread_leaves_nothing(scene, op, layo
             offender.send(op, valid(op), [layout_fd] * wire.N_FDS[op])
 
 
+def lower_descriptors(pid, n):
+    """The shares of connections come from the limit at the start, and leave descriptors for everything else."""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (n, n))
+
+
 def test_too_many_unread_descriptors_fail_requests_and_no_connection(make_scene, require):
     """Users other than root may have no more descriptors in flight than open."""
     require("root")
-    scene = make_scene(prefix=daemon_prefix(12345, n_descriptors=128))
+    scene = make_scene(prefix=daemon_prefix(12345))
+    run_as(12345, lower_descriptors, scene.daemon.pid, 128)
     readers = [scene.connect() for _ in range(80)]
     for reader in readers:
         reader.send(wire.ATTACH, valid(wire.ATTACH))
@@ -726,7 +736,8 @@ def test_an_idle_connection_costs_the_daemon_less_than_a_page(scene, many_descri
 
 
 def test_a_daemon_out_of_descriptors_fails_requests_and_recovers(make_scene):
-    scene = make_scene(prefix=("prlimit", "--nofile=64:64"))
+    scene = make_scene()
+    lower_descriptors(scene.daemon.pid, 64)
     while scene.daemon.n_fds() < 64:
         scene.connect()
     latecomer = Wire(scene.daemon.socket, greet=False)

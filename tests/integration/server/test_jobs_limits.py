@@ -1,6 +1,7 @@
 """Jobs and limits: of memory, of users, and of the store. All of a job is made, or nothing."""
 import errno
 import os
+import re
 
 import pytest
 from lib import wire
@@ -170,7 +171,8 @@ def test_memory_that_is_made_at_once_does_not_overrun_the_store(configure, sende
                 refusals.append(e)
         refusal, = refusals
         assert refusal.errno == errno.EDQUOT
-        assert "keeps 4 descriptors for weightd already, of 11, and" in refusal.sentence and "more are being made" in refusal.sentence
+        # A create that came first may still be late: its layout is checked before it needs room.
+        assert re.search(r"keeps (4 descriptors .*, and [45] more are being made|[89] descriptors .*, of 11;)", refusal.sentence)
         assert first.stat().store_used <= 11
 
 

@@ -180,6 +180,7 @@ def test_readers_that_come_and_die_leak_nothing(daemon, witness, n_rounds):
 
     publish(daemon.socket, "m", b"data")
     until(lambda: witness.ping().n_sessions == 1, "its writer is gone")
+    until(lambda: daemon.rests(witness), "its descriptors are closed")
     n_fds = daemon.n_fds()  # not after the first run: sockets with requests of the dead are closed by a thread
     run(n_rounds // 20)  # whatever is allocated once is there now
     before, rss = witness.ping(), daemon.rss_anon()

@@ -93,7 +93,7 @@ def test_a_sealed_buffer_has_new_slots(scene):
 
 def test_another_user_gets_zeros(spare, root_only):
     path = spare.daemon.socket
-    assert run_as(OTHER, create_anew, path) == ZEROS
+    assert run_as(OTHER, lambda: create_anew(path, owner=0)) == ZEROS
     assert create_anew(path) == ZEROS, "and what was left of it is free"
 
 
@@ -103,7 +103,7 @@ def test_what_another_user_wrote_into_it_is_not_found_either(spare, root_only):
 
     def write():
         with Wire(path) as w:
-            return publish(w, pattern=b"theirs")
+            return publish(w, pattern=b"theirs", owner=0)
 
     assert run_as(OTHER, write) == 3  # in a slot of its own: the spare was not for it
     assert publish(spare.watcher) == 4
@@ -116,12 +116,13 @@ def test_after_a_change_of_permissions_it_is_not_used_again(spare, change, root_
     w = spare.connect()
     w.access("m", **change)
     until(lambda: spare.slots("version") == [(2,)], "its slot is free")
-    publish(w, pattern=b"third")
+    owner = change.get("uid", 0)
+    publish(w, pattern=b"third", owner=owner)
     until(lambda: spare.slots("version") == [(3,)], "so is that of the version from before")
-    assert create_anew(spare.daemon.socket) == ZEROS
-    publish(w)
+    assert create_anew(spare.daemon.socket, owner=owner) == ZEROS
+    publish(w, owner=owner)
     until(lambda: [s.version for s in spare.slots()] == [3, 4], "what was published since is kept")
-    assert create_anew(spare.daemon.socket) == repeated(b"third")
+    assert create_anew(spare.daemon.socket, owner=owner) == repeated(b"third")
 
 
 def test_permissions_that_change_while_it_is_written_keep_it_from_being_read(scene, root_only):

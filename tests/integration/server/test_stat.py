@@ -1,13 +1,16 @@
 """Memory and its holders: every state of a slot, every charge, and their sums."""
 import array
 import os
+import random
+import resource
 import socket
+import time
 
 import pytest
-from lib import wire
+from lib import features, wire
 from lib.child import Child, run_as
 from lib.scene import LAYOUT, NOTHING, PAGE, SLOT, Scene, finish, ledger, publish
-from lib.wire import (CURRENT, EXCLUSIVE, KEPT, LEAVING, ORPHAN, REUSABLE, WRITING, Wire, image, until)
+from lib.wire import (CURRENT, EXCLUSIVE, KEPT, LEAVING, ORPHAN, REUSABLE, WRITING, Refused, Wire, image, until)
 
 OWNER, OTHER, STRANGER = 12345, 12346, 12347
 GROUP = 23456
@@ -275,7 +278,7 @@ def test_memory_is_charged_to_who_made_it_whoever_owns_the_buffer(scene, root_on
 
     def write():
         with Wire(path) as w:
-            return publish(w, mode=0o666)
+            return publish(w, mode=0o666, owner=OWNER)
 
     run_as(OWNER, write)
     run_as(OTHER, write)
@@ -292,15 +295,15 @@ def test_ledgers_survive_a_restart(make_daemon, root_only):
     with Scene(make_daemon("--keeper", "--socket-mode", "0666")) as scene:
         path = scene.daemon.socket
 
-        def write(name, n):
+        def write(name, n, owner=None):
             with Wire(path) as w:
-                return [publish(w, name, mode=0o666) for _ in range(n)]
+                return [publish(w, name, mode=0o666, owner=owner) for _ in range(n)]
 
         run_as(OWNER, write, "a", 2)
         run_as(OTHER, write, "b", 3)
-        run_as(OTHER, write, "a", 1)
+        run_as(OTHER, write, "a", 1, OWNER)
         scene.watcher.access("b", uid=STRANGER)
-        slot = scene.connect().create("b", LAYOUT)
+        slot = scene.connect().create("b", LAYOUT, owner=STRANGER)
         until(lambda: len(scene.slots()) == 5, scene.slots)
         expected = {uid: u | {"connections": 0} for uid, u in ledger(scene.watcher).items()}
         expected[0]["connections"] = 1
@@ -314,6 +317,45 @@ def test_ledgers_survive_a_restart(make_daemon, root_only):
 
 
 # --- Permissions ------------------------------------------------------------------------------------
+
+
+N_USERS = 1500
+
+
+@pytest.fixture
+def many_descriptors():
+    features.require_descriptors(4 * N_USERS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_list_of_users_takes_no_longer_per_user_where_there_are_many(many_descriptors, scene, root_only):
+    """A user may have the uids of a whole user namespace. Of itself it sees one record, at one look at all accounts."""
+    def connect_as(uid):
+        os.seteuid(uid)
+        try:
+            return scene.connect()
+        finally:
+            os.seteuid(0)
+
+    def time_of(w, kind):
+        """The shortest time of the loop for one answer, which waits for nothing."""
+        def once():
+            before = time.monotonic()
+            w.list(kind)
+            return time.monotonic() - before
+
+        return min(once() for _ in range(10))
+
+    for uid in range(200000, 200000 + N_USERS):
+        connect_as(uid)
+    own = connect_as(OWNER)
+    assert [u.uid for u in own.list(wire.USERS)] == [OWNER] and not own.list(wire.HOLDERS)
+    assert len(scene.watcher.list(wire.USERS)) == N_USERS + 2 and not scene.watcher.list(wire.HOLDERS)
+    for kind in wire.USERS, wire.HOLDERS:
+        assert time_of(own, kind) < 10 * time_of(own, wire.COSTS)
 
 
 def test_a_user_sees_its_own_ledger_and_the_slots_of_what_it_may_read(scene, root_only):
@@ -335,3 +377,113 @@ def test_a_user_sees_its_own_ledger_and_the_slots_of_what_it_may_read(scene, roo
     assert run_as(OWNER, look, gid=GROUP) == (["private", "group"], [OWNER], 3 * SLOT)
     assert run_as(OTHER, look, gid=GROUP) == (["group", "write-only"], [OTHER], 3 * SLOT)
     assert run_as(STRANGER, look) == ([], [STRANGER], 3 * SLOT)
+
+
+# --- sums ---
+
+NAMES = [f"b{i}" for i in range(6)]
+
+
+@pytest.fixture
+def asserting(make_daemon, require):
+    """A daemon that counts everything anew at each stat, and asserts that it comes to the sums that it keeps."""
+    require("faults")
+    return make_daemon(program=features.BUILD.with_name(features.BUILD.name + "-faults") / "weightd")
+
+
+class Client:
+    """One that does any of these things at random, and holds what it got."""
+
+    def __init__(self, path, rng):
+        self.w, self.rng = Wire(path), rng
+        self.leases, self.maps = [], []
+
+    def name(self):
+        return self.rng.choice(NAMES)
+
+    def publish(self):
+        slot = self.w.create(self.name(), LAYOUT, keep=self.rng.randint(1, 3),
+                             flags=self.rng.choice([0, wire.REUSABLE]))
+        if self.rng.random() < 0.2:
+            self.maps.append(slot.map())
+        if self.rng.random() < 0.2:
+            self.w.abort(slot.writer)
+        else:
+            self.w.publish(slot.writer)
+            self.leases.append(slot.writer)
+        self.w.forget(slot.fds)
+
+    def attach(self):
+        lease = self.w.attach(self.name())
+        self.leases.append(lease.lease)
+        if self.rng.random() < 0.3:
+            self.maps.append(lease.map())
+        self.w.forget(lease.fds)
+
+    def detach(self):
+        if self.leases:
+            self.w.detach(self.leases.pop(self.rng.randrange(len(self.leases))))
+
+    def unmap(self):
+        if self.maps:
+            self.maps.pop(self.rng.randrange(len(self.maps))).close()
+
+    def drop(self):
+        self.w.drop(self.name())
+
+    def drop_version(self):
+        name = self.name()
+        versions = self.w.list(wire.VERSIONS, name)
+        self.w.drop(name, self.rng.choice(versions).version if versions else 1)
+
+    def rollback(self):
+        self.w.rollback(self.name())
+
+    def chmod(self):
+        self.w.access(self.name(), mode=self.rng.choice([0o600, 0o640]))
+
+    def act(self):
+        acts = [self.publish] * 4 + [self.attach] * 4 + [self.detach] * 4 + \
+            [self.unmap, self.drop, self.drop_version, self.rollback, self.chmod]
+        try:
+            self.rng.choice(acts)()
+        except Refused:
+            pass  # there is no such buffer or version (any more), or it is not the client's turn
+
+    def close(self):
+        while self.maps:
+            self.maps.pop().close()
+        self.w.close()
+
+
+def listed(w):
+    """The same sums from the slots. One that is kept and has a reader does not give way to a create."""
+    slots = [s for s in w.list(wire.SLOTS) if s.state != KEPT or s.n_leases == 0]
+    return tuple(sum(s.size for s in slots if s.state == state) for state in (KEPT, LEAVING, ORPHAN))
+
+
+def sums(w):
+    stat = w.stat()
+    return stat.kept_bytes, stat.leaving_bytes, stat.orphan_bytes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_agree_with_slots_whatever_happens(asserting, seed):
+    rng = random.Random(seed)
+    clients = [Client(asserting.socket, rng) for _ in range(3)]
+    with Wire(asserting.socket) as observer:
+        for step in range(400):
+            at = rng.randrange(len(clients))
+            if rng.random() < 0.03:
+                clients[at].close()  # with all that it holds
+                clients[at] = Client(asserting.socket, rng)
+            clients[at].act()
+            observer.stat()  # asserts
+            if step % 40 == 0:
+                until(lambda: sums(observer) == listed(observer), lambda: f"{sums(observer)} is {listed(observer)}")
+        for client in clients:
+            client.close()
+        until(lambda: observer.ping().n_sessions == 1, "what they were making is over")
+        for name in observer.names():
+            observer.drop(name)
+        until(lambda: sums(observer) == (0, 0, 0), "all is free")

@@ -77,7 +77,7 @@ class Client:
             if self.chance.random() < .3:
                 self.mappings.append(slot.map())
         elif op == wire.ATTACH and self.chance.random() < .5:
-            lease = wire.Lease(*wire.struct.unpack_from("<5QI", reply.body), *reply.fds)
+            lease = wire.Lease(*wire.struct.unpack_from("<5QII", reply.body), *reply.fds)
             self.ids += lease.lease, lease.buffer
             self.mappings.append(lease.map())
         elif op == wire.ATTACH:

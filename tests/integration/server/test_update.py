@@ -214,6 +214,35 @@ def test_a_reader_that_does_not_pause_is_evicted(exclusive):
     assert reader.pause(reader.attach("m").lease).version == 2
 
 
+def test_a_reader_with_many_leases_is_told_of_once_and_loses_each(exclusive):
+    reader = exclusive.connect()
+    leases = [reader.attach("m").lease for _ in range(50)]
+    w, slot = begin(exclusive, timeout_ms=0, policy=EVICT)
+    assert exclusive.events() == [("updating", 1), ("evicted", 1)]
+    assert exclusive.daemon.log.count("'m@1' on host taken away from pid") == 1
+    finish(w, slot)
+    assert {refusal(reader.pause, lease) for lease in leases} == {errno.EUCLEAN}
+
+
+def test_a_reader_is_told_of_for_each_version_that_it_loses(sealed):
+    reader = sealed.connect()
+    reader.attach("m")
+    publish(sealed.watcher)
+    reader.attach("m")
+    sealed.events()
+    w, slot = begin(sealed, flags=REPLACE, timeout_ms=0, policy=EVICT)
+    assert [v for name, v in sealed.events() if name == "evicted"] == [1, 2]
+    finish(w, slot)
+
+
+def test_nobody_fills_the_log_with_evicted_readers(exclusive):
+    for reader in exclusive.connect(60):
+        reader.attach("m")
+    finish(*begin(exclusive, timeout_ms=0, policy=EVICT))
+    assert len([name for name, _ in exclusive.events() if name == "evicted"]) == 60
+    assert exclusive.daemon.log.count("'m@1' on host taken away from pid") == 20
+
+
 def test_nobody_waits_for_a_reader_that_was_evicted_before(exclusive):
     reader = exclusive.connect()
     lease = reader.attach("m")

@@ -42,14 +42,14 @@ def outcome(act, *args):
         return e.errno
 
 
-def what_is_allowed(path, names):
+def what_is_allowed(path, names, owner=OWNER):
     """The answers for each buffer: does it attach, does it write, is it listed?"""
     with Wire(path) as w:
         listed = w.names()
         found = {}
         for name in names:
             attached = outcome(w.attach, name)
-            written = outcome(lambda: w.abort(w.create(name, LAYOUT).writer))
+            written = outcome(lambda: w.abort(w.create(name, LAYOUT, owner=owner).writer))
             assert {attached, written} <= {0, errno.EACCES}
             found[name] = (not attached, not written, name in listed)
         return found
@@ -122,7 +122,7 @@ def test_only_owner_and_root_remove(daemon):
 
 def test_a_writer_who_is_not_the_owner_changes_neither_owner_nor_mode(daemon):
     run_as(OWNER, lambda: publish(daemon.socket, "m", mode=0o660), gid=GROUP)
-    run_as(MEMBER, lambda: publish(daemon.socket, "m", b"new", mode=0o666), gid=GROUP)
+    run_as(MEMBER, lambda: publish(daemon.socket, "m", b"new", mode=0o666, owner=OWNER), gid=GROUP)
     assert run_as(OTHER, what_is_allowed, daemon.socket, ["m"])["m"] == (False, False, False)
     assert run_as(OWNER, lambda: publish(daemon.socket, "m")) == 3
 
@@ -176,7 +176,7 @@ def test_writers_cannot_open_their_memory_to_others(daemon):
 
     def create_and_reopen():
         with Wire(daemon.socket) as w:
-            slot = w.create("m", LAYOUT)
+            slot = w.create("m", LAYOUT, owner=0)
             before = reopen(slot.fd), reopen(slot.reader_fd)
             w.publish(slot.writer)
             return before, (reopen(slot.fd), reopen(slot.reader_fd))
@@ -210,15 +210,19 @@ def test_the_overflow_user_is_in_no_group(daemon):
 
 # --- Limits of a user -------------------------------------------------------------------------------
 
-MAX_SESSIONS, MAX_BUFFERS = 4096, 2048
+MAX_SESSIONS, MAX_BUFFERS = 1000, 500
 
 
 @pytest.fixture
 def many_descriptors():
-    features.require_descriptors(3 * MAX_SESSIONS)
+    features.require_descriptors(8 * MAX_SESSIONS)
 
 
-def test_a_user_with_too_many_connections_is_told_so_and_others_connect(daemon, many_descriptors):
+def test_a_user_with_too_many_connections_is_told_so_and_others_connect(make_daemon, many_descriptors, require, tmp_path):
+    require("inih")
+    (tmp_path / "w.conf").write_text(f"[limits]\nconnections = {MAX_SESSIONS}\n")
+    daemon = make_daemon("--socket-mode", "0666", "--config", tmp_path / "w.conf")
+
     def connect_too_often(pipe):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -247,7 +251,7 @@ def test_a_user_with_too_many_connections_is_told_so_and_others_connect(daemon, 
 def test_a_user_with_too_many_buffers_is_told_so_and_others_create(make_daemon, many_descriptors, require,
                                                                    tmp_path):
     require("inih")
-    (tmp_path / "w.conf").write_text("[limits]\ndescriptors = unlimited\n")  # they run out earlier
+    (tmp_path / "w.conf").write_text(f"[limits]\nbuffers = {MAX_BUFFERS}\ndescriptors = unlimited\n")  # they run out earlier
     daemon = make_daemon("--socket-mode", "0666", "--config", tmp_path / "w.conf")
 
     def create_too_many(pipe):
@@ -266,7 +270,8 @@ def test_a_user_with_too_many_buffers_is_told_so_and_others_create(make_daemon, 
             pipe.recv()
 
     with Child(create_too_many, uid=OWNER) as child, Wire(daemon.socket) as other:
-        assert child.hear() == (errno.EDQUOT, f"uid {OWNER} has too many buffers; remove some buffers (weightctl rm)")
+        assert child.hear() == (errno.EDQUOT, f"uid {OWNER} has too many buffers; remove some buffers (weightctl rm), or "
+                                             "raise buffers= in [limits] of weightd.conf")
         other.create("mine", LAYOUT)
         child.say("remove one")
         assert child.hear() == "created"
@@ -292,7 +297,7 @@ def test_a_daemon_of_a_user_shares_with_others_as_the_mode_says(make_daemon):
     assert run_as(OTHER, what_is_allowed, daemon.socket, ["m"])["m"] == (False, False, False)
     assert run_as(OTHER, what_is_allowed, daemon.socket, ["m"], gid=GROUP)["m"] == (True, False, True)
     for uid in OWNER, 0, MEMBER:
-        assert run_as(uid, what_is_allowed, daemon.socket, ["m"])["m"] == (True, True, True)
+        assert run_as(uid, what_is_allowed, daemon.socket, ["m"], MEMBER)["m"] == (True, True, True)
 
 
 def test_a_layout_that_the_daemon_may_not_open_is_refused(make_daemon):

@@ -171,7 +171,10 @@ def test_a_limit_of_bytes_counts_files(make_daemon, tmp_path):
     config.write_text("[limits]\nbytes = 1M\n")
     with Wire(make_daemon("--config", config).socket) as w:
         slot = w.create("m", FLAT)
-        with refused(errno.EDQUOT, "too many bytes or descriptors"):
+        out = "many bytes or descriptors; remove some buffers or versions (weightctl rm), or raise bytes= or descriptors= in [limits]"
+        with refused(errno.EDQUOT, out):
+            w.create("too-big", image([("t", 2 << 20)]))
+        with refused(errno.EDQUOT, out):
             w.set_files(slot.writer, bytes(1 << 20))
         w.set_files(slot.writer, b"small")
         w.publish(slot.writer)

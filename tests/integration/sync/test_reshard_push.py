@@ -86,11 +86,11 @@ class Model:
         return sum(self.case.n_bytes(link) for link in self.case.links if link[0] != link[1])
 
 
-def counted(node, way, peer):
+def counted(node, way, peer, whats=("planned_", "", "kernel_")):
     """Bytes that were planned, counted, and the kernel's, by the metrics of a node."""
     values = {family["metric"]: sample["value"] for family in node.rows("metrics", "metric")
               for sample in family["samples"] if sample["labels"].get("peer") == peer}
-    return [values[f"weightd_sync_{way}_{what}bytes"] for what in ("planned_", "", "kernel_")]
+    return [values[f"weightd_sync_{way}_{what}bytes"] for what in whats]
 
 
 def refusal(done):
@@ -239,14 +239,23 @@ def test_a_version_of_the_group_is_not_made_shards_of(make_nodes, np):
     nodes.settle("new", seed=1)
 
 
-def test_weights_do_not_go_in_the_clear_where_they_must_not(make_nodes, np):
+def test_shards_go_under_tls_by_default(make_nodes, np):
+    nodes = make_nodes(3)
+    m = Model(np, nodes, LARGE, "abc", "ca")
+    plan = json.loads(m.reshard("--dry-run", "--json").stdout)
+    end = json.loads(m.reshard("--json").stdout)
+    m.assert_there()
+    assert end["planned"] == end["payload"] == plan["planned"] and end["payload"] < end["bytes"] == end["kernel"], (end, plan)
+
+
+def test_nodes_with_and_without_tls_move_nothing_and_say_why(make_nodes, np):
     nodes = make_nodes(2)
     m = Model(np, nodes, FSDP_TO_TP, "ab", "b")
-    assert "a reshard goes over Gloo, which carries weights in the clear" in refusal(m.reshard(check=False))
     nodes.configure(nodes["a"], **PLAIN)
     nodes["a"].restart()
     nodes.wait_connected()
-    assert "b refused: a reshard goes over Gloo" in refusal(m.reshard(check=False))
+    assert "set the same security on both nodes" in refusal(m.reshard(check=False))
+    m.assert_untouched()
 
 
 def test_a_target_without_memory_fails_it_for_all(make_nodes, np):

@@ -30,6 +30,21 @@ def make_job(keeper, tmp_path):
         job.close()
 
 
+@pytest.fixture
+def make_nodes(keeper, tmp_path):
+    """make_nodes(nodes=2, n=2, strategy="zero1"): Nodes; their processes end with the test."""
+    features.require("train-gloo")
+    made, numbers = [], itertools.count()
+
+    def make(nodes=2, n=2, **options):
+        made.append(trainer.Nodes(options.pop("daemons", keeper), tmp_path / f"nodes-{next(numbers)}", nodes, n, **options))
+        return made[-1]
+
+    yield make
+    for nodes in made:
+        nodes.close()
+
+
 @pytest.fixture(scope="session")
 def oracle(tmp_path_factory):
     """oracle(steps=60): the curve and the parameters of a single process."""

@@ -83,8 +83,9 @@ def test_ddp_2_bytes_are_those_of_an_all_reduce(make_job, n, model):
 @pytest.mark.parametrize("strategy, form", ROWS)
 def test_ddp_5_no_sync_moves_a_quarter_and_equals_one_step_with_a_big_batch(make_job, strategy, form, n):
     small = make_job(n, strategy=strategy, form=form, steps=40, batch=3 * n).run()
-    accumulated = make_job(n, strategy=strategy, form=form, steps=10, batch=3 * n, no_sync=4).run()
-    big = make_job(n, strategy=strategy, form=form, steps=10, batch=12 * n).run()
+    options = {"strategy": strategy, "form": form, "steps": 10, "by_sample": True}  # gradients add up in one order
+    accumulated = make_job(n, batch=3 * n, no_sync=4, **options).run()
+    big = make_job(n, batch=12 * n, **options).run()
 
     def moved(job):
         return [{name: report["counted"][name] - report["filled"][name] for name in report["counted"]} for report in job.reports()]

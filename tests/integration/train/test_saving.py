@@ -109,6 +109,23 @@ def test_a_run_that_was_loaded_goes_on_as_the_one_that_saved(make_job, oracle, f
     assert difference(found, losses[16:]) <= 2e-6
 
 
+@pytest.mark.plain
+@pytest.mark.parametrize("options", [{}, {"strategy": "replicated"}, {"dtype": "bf16"}, {"strategy": "zero2"}, {"strategy": "zero3"},
+                                     {"strategy": "zero3", "dtype": "bf16", "evaluate_every": 3}], ids=str)
+def test_a_checkpoint_of_two_nodes_is_that_of_one(make_nodes, make_job, folder, options):
+    """Saved by 2 x 2, it continues there with the same bits, and has the same values for other meshes."""
+    base = make_nodes(2, 2, steps=20, form="two-phase", save=folder, save_every=8, keep=1, **options).run()
+    assert saved_in(folder) == [STEP(16)] and not [line for job in base.jobs for line in saves(job)]
+    assert len(list((folder / STEP(16)).glob("rank-*-of-00004.safetensors"))) == 4
+    assert make_nodes(2, 2, steps=20, form="two-phase", load=folder, **options).run().digests() == base.digests()
+    one = make_job(4, steps=16, form="two-phase", load=folder, **options).run()
+    for loaded in make_job(3, steps=16, form="two-phase", load=folder, **options).run().params(), \
+            make_nodes(2, 1, steps=16, form="two-phase", load=folder, **options).run().params():
+        assert loaded == one.params()
+    again = folder.with_name("again")
+    make_job(1, steps=16, form="two-phase", load=folder, save=again, save_from=16, **options).run()
+
+
 # --- Trouble in a save ----------------------------------------------------------------------
 
 
@@ -233,6 +250,23 @@ def test_a_save_whose_rank_0_dies_leaves_nothing_that_the_next_does_not_remove(m
     assert [name for name in saved_in(folder) if not name.startswith(".")] == [STEP(10)]
     job.start(0)
     assert job.finish().digests() == plain(2)
+    assert saved_in(folder) == [STEP(10), STEP(12)]
+
+
+@pytest.mark.parametrize("strategy", ["shared", "zero3"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_of_another_node_that_dies_before_its_part_of_a_save_ends_it_at_once(make_nodes, folder, victim, strategy):
+    """The other one waits for the save, and not in a step, in which it would notice by itself."""
+    options = {"steps": 12, "strategy": strategy, "save": folder, "save_from": 10, "save_wait": True, "deadline": -1}
+    job = make_nodes(2, 1, **options)
+    job.start(1 - victim), job.start(victim, hold_save=11)
+    assert job.jobs[victim].ranks[0].held() == 11
+    job.jobs[victim].ranks[0].kill()
+    until(lambda: saves(job.jobs[1 - victim]), "the other rank ends the save")
+    (line,) = saves(job.jobs[1 - victim])
+    assert line.endswith("rank 0 of another node was lost before it took part in the save of step 11; save again"), line
+    job.start(victim)
+    job.finish()
     assert saved_in(folder) == [STEP(10), STEP(12)]
 
 

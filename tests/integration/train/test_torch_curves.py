@@ -2,24 +2,12 @@
 import json
 
 import pytest
+from lib.torch_ranks import apart, mean
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
 
 STEPS = 60
 CLOSE = 2e-6
-
-
-def mean(curves):
-    return [sum(losses) / len(losses) for losses in zip(*curves)]
-
-
-def apart(one, other):
-    """The largest difference of two lists of numbers, or of two dicts of them."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        return max(apart(one[name], other[name]) for name in one)
-    assert len(one) == len(other)
-    return max(abs(a - b) for a, b in zip(one, other))
 
 
 @pytest.fixture(scope="module")

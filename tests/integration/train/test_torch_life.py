@@ -1,15 +1,12 @@
 """Programs that train with torch 2, from their start to their end: killed, started again, and done."""
 import json
-import math
 import os
-import pathlib
 import random
 import signal
 import stat
-import time
 
 import pytest
-from lib.torch_ranks import PATIENCE_S
+from lib.torch_ranks import PATIENCE_S, interrupt, kill_at_random, wait_for
 from lib.wire import Wire
 from lib.wire import until
 
@@ -124,28 +121,6 @@ def test_a_refused_step_leaves_nothing_for_the_next_one(host, daemon):
     assert not any(is_stale for _, _, is_stale in found["refused"]) and found["same"]
 
 
-def wait_for(rank, text, state="S"):
-    """Until the rank printed that, and is in a state of /proc/PID/stat: S asleep, T stopped."""
-    def is_there():
-        assert not rank.is_over(), rank.log
-        stat = pathlib.Path(f"/proc/{rank.pid}/stat").read_text()
-        return text in rank.log and stat.rpartition(")")[2].split()[0] == state
-
-    until(is_there, lambda: rank.log, PATIENCE_S)
-
-
-def interrupt(rank, is_done):
-    """Sends SIGINT, again after a while: one that arrives between two sleeps of the rank does not end its wait."""
-    def is_done_or_again():
-        if not is_done() and time.monotonic() > times[-1] + 5:
-            times.append(time.monotonic())
-            rank.kill(signal.SIGINT)
-        return is_done()
-
-    times = [-math.inf]
-    until(is_done_or_again, lambda: rank.log, PATIENCE_S)
-
-
 def test_ctrl_c_interrupts_a_wait_and_the_step_can_be_called_again(host, daemon):
     expected = [rank.value() for rank in host.launch(daemon, "interrupted", 2, steps=3, again=True)]
     rank = host.start(daemon, "interrupted", 0, 2, steps=3, job="j", again=True)
@@ -187,22 +162,6 @@ def test_the_others_finish_the_step_of_a_rank_that_died_after_backward(host, dae
     assert again.value() == expected[1] | {"first": 2} and slow.value() == expected[0]
 
 
-def kill_at_random(host, daemon, n, steps, n_kills, seed, **options):
-    """Starts ranks, kills one at a random time, starts it anew, until all are done; the results, and the kills."""
-    dice, kills = random.Random(seed), 0
-    ranks = host.launch(daemon, "run", n, steps=steps, job="j", **options)
-    while not all(rank.is_over() for rank in ranks):
-        victim = dice.randrange(n)
-        if ranks[victim].is_over(dice.uniform(0, 0.06)) or kills == n_kills:
-            ranks[victim].is_over(0.25)
-            continue
-        ranks[victim].kill()
-        if ranks[victim].wait() == -signal.SIGKILL:
-            kills += 1
-            ranks[victim] = host.start(daemon, "run", victim, n, steps=steps, job="j", **options)
-    return [rank.value() for rank in ranks], kills
-
-
 ROWS = {"shared": {}, "zero1": {"strategy": "zero1"}, "replicated": {"strategy": "replicated"},
         "two-phase": {"form": "two-phase", "overlap": True, "bucket_bytes": 512}, "half": {"is_half": True}}
 
@@ -215,7 +174,7 @@ def test_random_kills_leave_no_trace(host, daemon, row):
     steps = int(os.environ.get("WEIGHTD_PYTHON_STEPS", 800))
     seed = int(os.environ.get("WEIGHTD_SEED", random.randrange(2**32)))
     expected = whole(host, daemon, 2, steps=steps, **ROWS[row])
-    results, kills = kill_at_random(host, daemon, 2, steps, n_kills, seed, **ROWS[row])
+    results, kills = kill_at_random(host, daemon, 2, n_kills, seed, steps=steps, **ROWS[row])
     enough = n_kills if wanted else 1
     assert kills >= enough, f"{kills} kills before the last step: more WEIGHTD_PYTHON_STEPS (seed {seed})"
     try:
@@ -294,6 +253,17 @@ def test_versions_are_published_amid_training(host, daemon, weightd):
         with weightd.attach("trained", version=version) as buffer:
             for name, value in values.items():
                 assert list(buffer[name].numpy().flatten()) == pytest.approx(value, abs=0), name
+
+
+def test_a_version_in_another_users_buffer_names_the_owner(host, daemon, weightd, require):
+    require("root")
+    host.play(daemon, "published", 1)
+    daemon.ctl("chown", "12345", "trained")
+    kind, sentence = host.start(daemon, "published", 0, 1).error()
+    assert kind == "Denied" and "'trained' on host belongs to uid 12345, not to uid 0" in sentence, sentence
+    (found,) = host.play(daemon, "published", 1, owner=12345)
+    assert [version for version, _ in found] == [3], "in the job that failed before"
+    assert weightd.attach("trained").owner == 12345
 
 
 @pytest.mark.parametrize("how, stays", (("a loop that is done", False), ("close", False), ("with", False),

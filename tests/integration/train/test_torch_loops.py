@@ -182,6 +182,12 @@ def test_the_order_is_that_of_torchs_sampler_where_that_repeats_nothing(host, mo
     assert found[0] == found[1]
 
 
+def test_loops_leave_the_generator_and_seed_workers_by_epoch_and_rank(host, module_daemon):
+    """A program that is started again in the middle of an epoch begins one more loop than the one that was killed."""
+    ((seeds, is_left),) = host.play(module_daemon, "loops.worker_seeds")
+    assert is_left and seeds[:4] == seeds[4:] and len(set(seeds)) == 4, seeds
+
+
 def test_a_sampler_refuses_what_it_cannot_divide(host, module_daemon):
     (found,) = host.play(module_daemon, "loops.sampler_refusals")
     for key in ("plain", "weight"):
@@ -248,6 +254,12 @@ MAPPED = [  # config, settings
     ({"zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8, "overlap_comm": True, "contiguous_gradients": True,
                             "offload_optimizer": {"device": "none"}}, "gradient_clipping": 0.0},
      {"bucket_elements": 500000000, "overlap": True, "form": "two-phase", "max_norm": None}),
+    ({"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e5}, "gradient_clipping": 0},
+     {"strategy": "zero2", "form": "two-phase", "bucket_elements": 500000, "overlap": True, "units": None}),
+    ({"zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}},
+     {"strategy": "zero3", "units": 100000, "prefetch": True}),
+    ({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0}},
+     {"strategy": "zero3", "units": 1, "prefetch": False}),
     ({"optimizer": {"type": "Adam", "params": {"lr": 0.1}}}, {"optimizer": "AdamW"}),
     ({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False, "weight_decay": 0.2}}}, {"optimizer": "Adam"}),
     ({"optimizer": {"type": "adamw", "params": {"torch_adam": True, "bias_correction": True}}},
@@ -275,8 +287,14 @@ REFUSED = [  # config, start of the sentence
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "fp16.enabled and bf16.enabled are both true"),
     ({"fp16": {"enabled": "auto"}}, 'fp16.enabled is "auto", which the Trainer of transformers fills in'),
     ({"data_types": {"grad_accum_dtype": "bf16"}}, "data_types.grad_accum_dtype is 'bf16', and parameters are float32"),
-    ({"zero_optimization": {"stage": 2}}, "zero_optimization.stage is 2: gradients that are freed bucket by bucket"),
-    ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3: parameters that are gathered unit by unit"),
+    ({"zero_optimization": {"stage": 2, "overlap_comm": False}}, "zero_optimization.overlap_comm is false, and gradients of"),
+    ({"zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8}}, "zero_optimization.reduce_bucket_size: gradients of stage 3"),
+    ({"zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 0}},
+     "zero_optimization.stage3_prefetch_bucket_size has no counterpart"),
+    ({"zero_optimization": {"stage": 3, "stage3_max_live_parameters": 1e9}},
+     "zero_optimization.stage3_max_live_parameters has no counterpart"),
+    ({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": -1}},
+     "zero_optimization.stage3_param_persistence_threshold is -1"),
     ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage is 4; there are 0 to 3"),
     ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
      'zero_optimization.offload_param.device is "cpu", and weightd.train has "none" alone'),
@@ -335,7 +353,8 @@ def test_schedules_have_the_rates_of_deepspeed(host, module_daemon):
         assert_close(found, expected, 1e-15)
 
 
-@pytest.mark.parametrize("n, more", ((2, {}), (3, {"zero_optimization": {"stage": 1}})))
+@pytest.mark.parametrize("n, more", ((2, {}), (3, {"zero_optimization": {"stage": 1}}), (3, {"zero_optimization": {"stage": 2}}),
+                                     (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 200}})))
 def test_an_engine_trains_as_torch_does_with_an_uneven_last_batch(host, module_daemon, tmp_path, n, more):
     epochs = 2
     results = host.play(module_daemon, "loops.engine_run", n, epochs=epochs, more=more, path=str(tmp_path / "config.json"))

@@ -3,6 +3,7 @@ import json
 import os
 
 import pytest
+from lib import features
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
 CURVE_MAX = 2e-6
@@ -42,6 +43,20 @@ def test_buffers_generators_and_the_scale_of_each_rank_continue(host, daemon, tm
         assert found["scale"] == 512.0, "the scale of the checkpoint, and not the first one"
     index = json.loads((tmp_path / "c/step-000000000003/optimizer.safetensors.index.json").read_text())
     assert "body.0.weight.master" in index["weight_map"]
+
+
+@pytest.mark.timeout(120)
+def test_two_nodes_save_what_any_mesh_loads(host, daemon, tmp_path):
+    """Buffers and generators of each rank, too: equal bits on the same mesh."""
+    features.require("train-gloo")
+    scene, folder = "saving.saved_or_loaded", str(tmp_path / "c")
+    saved = host.play(daemon, scene, 4, nodes=2, folder=folder, is_saved=True)
+    same = host.play(daemon, scene, 4, nodes=2, folder=folder, is_saved=False)
+    for key in "saved", "losses", "bits", "cursor":
+        assert [rank[key] for rank in same] == [rank[key] for rank in saved], key
+    for n, nodes in (1, 1), (3, 1), (2, 2):
+        ranks = host.play(daemon, scene, n, nodes=nodes, folder=folder, is_saved=False)
+        assert [(rank["step"], rank["cursor"]["at"], rank["saved"]) for rank in ranks] == [(3, 3, saved[0]["saved"])] * n
 
 
 def test_a_save_in_the_background_warns_and_one_that_is_waited_for_raises(host, daemon, tmp_path):

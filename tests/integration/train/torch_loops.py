@@ -252,6 +252,24 @@ class Numbers(torch.utils.data.Dataset):
         return i
 
 
+class Seeds(Numbers):
+    """Each sample is the seed of the worker that it is from."""
+
+    def __getitem__(self, i):
+        return torch.initial_seed()
+
+
+def worker_seeds():
+    """Seeds of workers in two epochs of two ranks, and again; whether the loops left torch's generator as it was."""
+    before, found = torch.random.get_rng_state(), []
+    for sampler in samplers(2, 4) + samplers(2, 4):
+        loader = torch.utils.data.DataLoader(Seeds(4), batch_size=2, sampler=sampler, num_workers=1)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            found += [seeds[0].item() for seeds in sampler.batches(loader)]
+    return found, torch.equal(torch.random.get_rng_state(), before)
+
+
 def flat_with_workers():
     """Workers of a DataLoader that are forked after the ranges are mapped, and sampled for this rank."""
     rank, n = environment()
@@ -416,8 +434,9 @@ class Samples(Numbers):
         return x[i % scenes.BATCH], y[i % scenes.BATCH]
 
 
+# eps keeps parameters without an effect (queries and keys of one token) from steps that a processor's rounding makes.
 CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "gradient_clipping": 0.5,
-          "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.8, 0.99], "weight_decay": 0.1}},
+          "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.8, 0.99], "eps": 1e-4, "weight_decay": 0.1}},
           "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 0.02}}}
 
 
@@ -515,7 +534,7 @@ def engine_saved_skipped(folder, n_before=4):
 def engine_of_one_process(batch_size, rates, epochs, n_samples=35):
     """engine_run() by torch: batches of all ranks together, three of them a step; norms, and values."""
     module, norms, micro = made(), [], 0
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, betas=(0.8, 0.99), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-4, weight_decay=0.1, fused=True)
     data = Samples(n_samples)
     for epoch in range(epochs):
         order = torch.randperm(n_samples, generator=torch.Generator().manual_seed(1 + epoch)).tolist()

@@ -520,10 +520,10 @@ def rewritten_by_torch(param=None, steps=4, at=2, only=None, n_parts=2):
 
 def interrupted(copied):
     """_copied(), with an error at the third parameter."""
-    def copied_twice(index, place):
+    def copied_twice(index, place, trainer):
         if index == 2:
             raise MemoryError("third")
-        return copied(index, place)
+        return copied(index, place, trainer)
 
     return copied_twice
 

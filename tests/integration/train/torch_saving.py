@@ -40,6 +40,26 @@ def train(module, optimizer, until, rank, n):
     return losses
 
 
+def saved_or_loaded(folder, is_saved, until=6):
+    """Saves step 3 of `until` and goes on, or continues that with another model's values. On one node or several."""
+    import weightd.train
+
+    rank, n = scenes.environment()
+    module = scenes.made(scenes.Plain, 0 if is_saved else 1)
+    torch.manual_seed(100 + rank if is_saved else rank)
+    scenes.sharded(module, job="saver" if is_saved else f"loader-{n}", form="two-phase")
+    optimizer = weightd.train.AdamW(module, lr=1e-2)
+    if is_saved:
+        train(module, optimizer, 3, rank, n)
+        optimizer.save(folder)
+    else:
+        optimizer.load(folder)
+    found = {"saved": bits(module), "step": optimizer.resumed_step, "cursor": optimizer.cursor}
+    found |= {"losses": train(module, optimizer, until, rank, n), "bits": bits(module)}
+    optimizer.close()
+    return found
+
+
 def life(folder, until=6, n_loaders=(4, 3, 2, 1), **options):
     """Saves step 3 of `until`, and continues it in jobs of other numbers of ranks, whose values are another model's."""
     rank, n = scenes.environment()

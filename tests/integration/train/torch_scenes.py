@@ -1,4 +1,5 @@
 """The work of ranks in the tests of weightd.train: functions of JSON, which torch_host.py calls with torch 2."""
+import contextlib
 import hashlib
 import os
 import signal
@@ -78,10 +79,13 @@ def part(step, rank, n):
 
 
 def bits(module):
-    """A hash of all that a state_dict has."""
+    """A hash of all that a state_dict has. With "zero3" on several machines all ranks ask for it."""
+    import weightd.train
+
     found = hashlib.sha256()
-    for name, tensor in module.state_dict().items():
-        found.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    with weightd.train.gathered(module) if hasattr(module, "no_sync") else contextlib.nullcontext():
+        for name, tensor in module.state_dict().items():
+            found.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -315,7 +319,10 @@ def statistics(steps=3):
 
 
 def grouped(is_ours, steps=7):
-    """Two groups of different rates and decays, and a scheduler of torch; the rates of each step."""
+    """
+    Two groups of different rates and decays, and a scheduler of torch; the rates of each step. Gradients of queries and keys of one
+    token are zero but for the rounding of a processor's own, which eps keeps from steps as large as any.
+    """
     import weightd.train
 
     rank, n = environment()
@@ -325,9 +332,9 @@ def grouped(is_ours, steps=7):
               {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 0.02}]
     if is_ours:
         sharded(module)
-        optimizer = weightd.train.AdamW(groups, lr=0.01, weight_decay=0.0)
+        optimizer = weightd.train.AdamW(groups, lr=0.01, weight_decay=0.0, eps=1e-4)
     else:
-        optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0, fused=True)
+        optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0, eps=1e-4, fused=True)
     scheduler = schedulers.OneCycleLR(optimizer, [0.01, 0.02], total_steps=steps + 1, cycle_momentum=False)
     rates = []
     for step in range(steps):
@@ -846,8 +853,8 @@ def different(**options):
     weightd.train.AdamW(sharded(module, **options))
 
 
-def published():
-    """The version that rank 0 published, and the values at that time."""
+def published(owner=None):
+    """The version that rank 0 published, in a buffer of that user, and the values at that time."""
     import weightd.train
 
     rank, n = environment()
@@ -858,7 +865,7 @@ def published():
             loss_of(module, *part(step, rank, n)).backward()
             optimizer.step()
             if step % 2:
-                found.append([optimizer.publish("trained"), values(module)])
+                found.append([optimizer.publish("trained", owner), values(module)])
         return found
 
 
@@ -882,11 +889,9 @@ def refusals():
     module = made()
     other = made()
     mesh = weightd.train.init_mesh()
-    os.environ.update(LOCAL_WORLD_SIZE="1", WORLD_SIZE="2")
-    machines = attempt(weightd.train.init_mesh)
-    os.environ.update(WORLD_SIZE="1")
     return {
-        "machines": machines, "frozen": sharding(frozen), "mixed": sharding(mixed),
+        "sync_every": sharding(made(), sync_every=2), "engine": sharding(made(), engine="gloo"),
+        "frozen": sharding(frozen), "mixed": sharding(mixed),
         "double": sharding(double),
         "apart": sharding(apart),
         "fused scaler": sharding(made(), form="fused", scaler=weightd.train.Scaler()),
@@ -898,7 +903,6 @@ def refusals():
         "growth": attempt(lambda: weightd.train.Scaler(growth_factor=0.5)),
         "interval": attempt(lambda: weightd.train.Scaler(growth_interval=0)),
         "sparse": sharding(sparse), "none": sharding(nn.ReLU()), "strategy": sharding(made(), strategy="zero4"),
-        "later": sharding(made(), strategy="zero3"),
         "form": sharding(made(), form="three"),
         "unsharded": attempt(lambda: weightd.train.AdamW(made())),
         "groups": attempt(lambda: weightd.train.AdamW([sharded(module).inner.weight])),

@@ -18,7 +18,7 @@ JOIN = """
     import json, os, signal, sys
     from lib.native import Client
     client = Client(os.environ["WEIGHTD_SOCKET"])
-    rank, life = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    rank, life = int(os.environ["LOCAL_RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     job = client.join(os.environ["WEIGHTD_JOB"], rank)
     def tell(what):
         with open(f"{sys.argv[1]}/{rank}.{life}.{what}.new", "w") as f:
@@ -140,6 +140,54 @@ def test_the_variables_are_those_of_torchrun_itself(require, scene, tmp_path):
         same = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
                 "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
         assert {name: theirs[name] for name in same} == {name: ours[name] for name in same}
+
+
+@pytest.mark.parametrize("master, address, port", [("10.77.0.1", "10.77.0.1", 29500), ("node0:7000", "node0", 7000),
+                                                   ("fd00::1", "fd00::1", 29500), ("[fe80::1%eth0]:7000", "fe80::1%eth0", 7000)])
+def test_each_node_has_its_place_and_a_job_of_its_own(scene, tmp_path, master, address, port):
+    """On one machine, with one name."""
+    code = "import json, os, sys; json.dump(dict(os.environ), open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'))"
+    for node in range(3):
+        done = run(scene, "-n", 2, "--nodes", 3, "--node", node, "--master", master, "--job", "gpt", "--", *python(code, tmp_path))
+        assert (done.stdout, done.stderr) == ("", "")
+    for rank in range(6):
+        e = json.loads((tmp_path / str(rank)).read_text())
+        assert (e["RANK"], e["LOCAL_RANK"], e["GROUP_RANK"], e["ROLE_RANK"]) == (str(rank), str(rank % 2), str(rank // 2), str(rank))
+        assert (e["WORLD_SIZE"], e["LOCAL_WORLD_SIZE"], e["GROUP_WORLD_SIZE"], e["ROLE_WORLD_SIZE"]) == ("6", "2", "3", "6")
+        assert (e["MASTER_ADDR"], e["MASTER_PORT"]) == (address, str(port))
+        assert e["WEIGHTD_JOB"].startswith(f"gpt-node{rank // 2}:") and e["TORCHELASTIC_RUN_ID"] == "gpt"
+
+
+def test_variables_of_two_nodes_are_those_of_torchrun(require, scene, tmp_path):
+    require("torch2")
+    program = tmp_path / "program.py"
+    program.write_text("import json, os, sys; json.dump(dict(os.environ), open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'))")
+    folders = [tmp_path / "torch", tmp_path / "ours"]
+    for folder in folders:
+        folder.mkdir()
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    started = [subprocess.Popen([features.TORCH2, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--node-rank", str(node),
+                                 "--master-addr", "127.0.0.1", "--master-port", str(port), program, folders[0]], env=scene.env,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for node in range(2)]
+    assert [process.wait(300) for process in started] == [0, 0]
+    for node in range(2):
+        run(scene, "-n", 2, "--nodes", 2, "--node", node, "--master", f"127.0.0.1:{port}", "--", sys.executable, program, folders[1])
+    same = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE",
+            "MASTER_ADDR", "MASTER_PORT"]
+    for rank in "0123":
+        theirs, ours = (json.loads((folder / rank).read_text()) for folder in folders)
+        assert {name: theirs[name] for name in same} == {name: ours[name] for name in same}
+
+
+def test_the_job_of_a_node_is_resumed_with_its_name(scene, notes, tmp_path):
+    command = "-n", 1, "--nodes", 2, "--node", 1, "--master", "node0", "--token-file", tmp_path / "token"
+    done = run(scene, *command, "--job", "gpt", "--", *python(JOIN, notes), check=False)
+    assert done.returncode == 0 and "job 'gpt-node1' has not ended" in done.stderr
+    done = run(scene, *command, "--job", "other", "--", *python(LEAVE, notes), check=False)
+    assert done.returncode == 1 and "is of job 'gpt-node1', not of 'other-node1'" in done.stderr
+    assert run(scene, *command, "--job", "gpt", "--", *python(LEAVE, notes)).stderr == "" and scene.jobs() == {}
 
 
 def test_a_rank_has_no_descriptor_of_weightctl_and_a_session_of_its_own(scene, tmp_path):
@@ -456,6 +504,20 @@ def test_a_run_goes_on_after_all_was_killed(scene, notes, tmp_path):
     (["-n", 1, "--linger", "0", "--", "true"], 2, "--linger wants a time, such as 90, 10m, 2h or 7d, not '0'"),
     (["-n", 1, "--linger", "5x", "--", "true"], 2, "--linger wants a time"),
     (["-n", 1, "--restart", "-1", "--", "true"], 2, "--restart wants a number"),
+    (["-n", 2, "--nodes", 65, "--", "true"], 2, "--nodes wants a number from 1 to 64, not '65'"),
+    (["-n", 2, "--node", 1, "--", "true"], 2, "'--node' needs the number of nodes, --nodes N"),
+    (["-n", 2, "--master", "a", "--", "true"], 2, "'--master' needs the number of nodes, --nodes N"),
+    (["-n", 2, "--nodes", 2, "--", "true"], 2, "--nodes needs the number of this one, --node 0 to 1"),
+    (["-n", 2, "--nodes", 2, "--node", 2, "--master", "a", "--", "true"], 2, "--node wants a number from 0 to 1, not '2'"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--", "true"], 2, "--nodes needs the address of node 0, --master HOST"),
+    (["-n", 5, "--nodes", 64, "--node", 0, "--master", "a", "--", "true"], 2, "64 nodes with 5 ranks each are more than 256 ranks"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "a:65532", "--", "true"], 2, "--master wants a port up to 65531, not 65532"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "a:0", "--", "true"], 2, "the port of --master wants a number from 1 to 65535"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "a b", "--", "true"], 2, "--master wants the address of node 0"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "fd00::1]:1", "--", "true"], 2, "--master wants the address of node 0"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "a:b:1", "--", "true"], 2, "--master wants the address of node 0"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "[a", "--", "true"], 2, "--master wants the address of node 0"),
+    (["-n", 2, "--nodes", 2, "--node", 0, "--master", "", "--", "true"], 2, "--master wants the address of node 0"),
     (["-n", 1, "--job", "bad name", "--", "true"], 1, "a job's name is 1 to 127 of"),
 ])
 def test_a_mistake_is_explained_before_anything_is_made(scene, args, status, sentence):

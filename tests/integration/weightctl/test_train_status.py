@@ -79,6 +79,72 @@ def test_the_straggler_is_named(daemon, make_job, options):
     assert (row["phase"], row["pid"], row["for_ns"]) == ("gone", None, None) and row["step"] > 10
 
 
+@pytest.fixture
+def late_nodes(daemon, tmp_path, request):
+    """Two nodes of two ranks, of which the last one holds in step 5. Other options, and when it holds: param of the fixture."""
+    features.require("refs")
+    features.require("train-gloo")
+    options, hold = getattr(request, "param", ({"form": "two-phase"}, {"hold_at": 5}))
+    nodes = trainer.Nodes(daemon, tmp_path / "two", nodes=2, n=2, steps=100_000, **options)
+    for i, job in enumerate(nodes.jobs):
+        for rank in range(2):
+            job.start(rank, **hold if (i, rank) == (1, 1) else {})
+    assert nodes.jobs[1].ranks[1].held() == 5
+    yield nodes
+    nodes.close()
+
+
+def test_ranks_that_wait_for_a_node_name_it(daemon, late_nodes):
+    """Each job has the ranks of its node, by their numbers in the mesh."""
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    here, there = (job.name for job in late_nodes.jobs)
+
+    def rows(job):
+        return [(row["rank"], row["phase"], row["waits"], row["node"], row["what"]) for row in ranks(daemon, job)]
+
+    until(lambda: rows(here) == [(0, "waiting", None, 1, "nodes"), (1, "waiting", None, 1, "nodes")], lambda: f"node 0 waits: {rows(here)}")
+    until(lambda: rows(there) == [(2, "waiting", 3, None, "gradients"), (3, "computing", None, None, None)], lambda: f"node 1: {rows(there)}")
+    assert all(row["sent"] > 0 for job in (here, there) for row in ranks(daemon, job))
+    wait, = status(daemon, here)["waits"]
+    assert wait["node"] == 1 and "straggler" not in wait
+    wait, = status(daemon, there)["waits"]
+    assert (wait["rank"], wait["straggler"], wait["phase"]) == (2, 3, "computing")
+    assert re.fullmatch(rf"{here}: rank [01] waits \S+ m?s for node 1; 1 other rank waits", daemon.ctl("train", "status", here).stdout.splitlines()[-1])
+    code, output = in_terminal(daemon, "train", "status", here, there)
+    lines = output.splitlines()
+    assert code == 0 and max(map(n_columns, lines[:5])) <= 80, output
+    waits = [line[lines[0].index("FOR"):lines[0].index("COMPUTED")].rstrip() for line in lines[1:5]]
+    assert [bool(re.search(end, text)) for end, text in zip((" node 1$", " node 1$", " 3$", " -$"), waits)] == [True] * 4, output
+    assert "for node 1" in daemon.ctl("top", "--job", here, "--once").stdout.splitlines()[-1]
+    explained = daemon.ctl("trace", "explain", "--job", there).stdout
+    assert explained.startswith(f"Job {there} has 2 ranks of node 1 of 2, and completed step 4.")
+    assert "rank 2, waiting" in explained and "sent to other nodes" in explained
+    families = {f.name: f for f in text_string_to_metric_families(daemon.ctl("train", "metrics").stdout)}
+    waits = {s.labels["rank"]: (s.labels["waits_for"], s.labels["what"]) for s in families["weightd_train_wait_seconds"].samples}
+    assert waits == {"0": ("node 1", "nodes"), "1": ("node 1", "nodes"), "2": ("3", "gradients")}
+    assert {s.labels["rank"] for s in families["weightd_train_sent_bytes"].samples if s.value} == {"0", "1", "2", "3"}
+    late_nodes.jobs[1].ranks[1].go_on()
+    until(lambda: min(row["step"] for job in (here, there) for row in ranks(daemon, job)) > 10, "all ranks continue")
+
+
+@pytest.mark.parametrize("late_nodes", [({"strategy": "zero3", "form": None}, {"hold_before": "5"})], ids=["zero3"], indirect=True)
+def test_ranks_that_wait_for_parameters_of_a_unit_name_the_one_that_fetches_them(daemon, late_nodes):
+    """The late rank's peer on node 0 waits for its node, and each other rank for the late one of its own node."""
+    names = [job.name for job in late_nodes.jobs]
+
+    def rows():
+        return [(row["rank"], row["phase"], row["waits"], row["node"], row["what"]) for job in names for row in ranks(daemon, job)]
+
+    waits = [(0, "waiting", 1, None, "units"), (1, "waiting", None, 1, "nodes"),
+             (2, "waiting", 3, None, "units"), (3, "computing", None, None, None)]
+    until(lambda: rows() == waits, lambda: f"all wait: {rows()}")
+    for verb in (("train", "status", names[1]), ("top", "--once", "--job", names[1])):
+        code, output = in_terminal(daemon, *verb, "-o", "JOB,RANK,STEP,PHASE,FOR,WAITS,WHAT,COMPUTED,WAITED")
+        assert code == 0 and max(map(n_columns, output.splitlines())) <= 80 and re.search(r" 3 +units ", output), output
+    assert re.search(r'wait_seconds\{.*rank="2".*waits_for="3".*what="units".*\}', daemon.ctl("train", "metrics").stdout)
+
+
 def test_metrics_are_openmetrics_of_all_jobs(daemon, make_job, tmp_path):
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 

@@ -25,6 +25,11 @@ FIXED = {
     "zero_optimization.allgather_partitions": True,
     "zero_optimization.round_robin_gradients": False,
     "zero_optimization.ignore_unused_parameters": True,
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": False,
+    "zero_optimization.stage3_use_all_reduce_for_fetch_params": False,
+    "zero_optimization.zero_hpz_partition_size": 1,
+    "zero_optimization.zero_quantized_weights": False,
+    "zero_optimization.zero_quantized_gradients": False,
     "zero_optimization.offload_optimizer.device": "none",
     "zero_optimization.offload_param.device": "none",
     "fp16.hysteresis": 1,
@@ -40,9 +45,7 @@ FIXED = {
 }
 
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_STRATEGIES = {0: "replicated", 1: "zero1"}
-_NOT_YET = {2: "gradients that are freed bucket by bucket are not in this release", 3: "parameters that are gathered "
-            "unit by unit are not in this release"}
+_STRATEGIES = {0: "replicated", 1: "zero1", 2: "zero2", 3: "zero3"}
 
 
 class Precision(NamedTuple):
@@ -62,6 +65,7 @@ class Settings(NamedTuple):
     optimizer, arguments                    "AdamW", "Adam" or "SGD", and its arguments
     scheduler, schedule                     "WarmupLR", "WarmupDecayLR" or None, and its arguments
     strategy, form, bucket_elements, overlap  as of shard(); 0: its default
+    units, prefetch                         likewise: modules are units from so many parameters on; None: not stage 3
     max_norm                                None: no clipping
     """
 
@@ -76,6 +80,8 @@ class Settings(NamedTuple):
     form: str
     bucket_elements: int
     overlap: bool
+    units: int | None
+    prefetch: bool
     max_norm: float | None
     drop_last: bool
     precision: Precision | None
@@ -135,12 +141,12 @@ def read(config: Mapping | str | os.PathLike, n_ranks: int) -> Settings:
     max_norm = root.take("gradient_clipping", 1.0)
     if max_norm < 0:
         raise ValueError(f"gradient_clipping is {max_norm}; it must be positive, or 0 for no clipping")
-    strategy, bucket_elements, overlap = _zero(root.section("zero_optimization"))
+    strategy, *buckets = _zero(root.section("zero_optimization"))
     drop_last = root.take("dataloader_drop_last", False, bool)
     root.close()
-    is_two_phase = max_norm or overlap or strategy == "replicated" or (precision and precision.scaler)
+    is_two_phase = max_norm or buckets[1] or strategy not in ("shared", "zero1") or (precision and precision.scaler)
     return Settings(*sizes, optimizer, arguments, scheduler, schedule, strategy, "two-phase" if is_two_phase else "auto",
-                    bucket_elements, overlap, max_norm or None, drop_last, precision)
+                    *buckets, max_norm or None, drop_last, precision)
 
 
 def _load(config: Mapping | str | os.PathLike) -> Mapping:
@@ -237,20 +243,35 @@ def _scheduler(section: _Section) -> tuple[str | None, dict[str, Any]]:
     return kind, found
 
 
-def _zero(section: _Section) -> tuple[str, int, bool]:
+def _zero(section: _Section) -> tuple[str, int, bool, int | None, bool]:
+    """Strategy, elements of a bucket, overlap, units and prefetch."""
     stage = section.take("stage", 0, int)
     for key in ("offload_optimizer", "offload_param"):
         offload = section.section(key)
         offload.close()
-    if stage in _NOT_YET:
-        raise ValueError(f"zero_optimization.stage is {stage}: {_NOT_YET[stage]}; stage 1 divides the optimizer's state, "
-                         "and shard() with strategy=\"shared\" leaves one copy of all of it on a machine")
     if stage not in _STRATEGIES:
         raise ValueError(f"zero_optimization.stage is {stage}; there are 0 to 3")
     bucket_elements = section.take("reduce_bucket_size", 0, int)
-    overlap = section.take("overlap_comm", False, bool)
+    overlap = section.take("overlap_comm", stage >= 2, bool)
+    if stage >= 2 and not overlap:
+        raise ValueError(f"zero_optimization.overlap_comm is false, and gradients of stage {stage} are summed during backward: "
+                         "there is no memory for all of them; remove the key, or use stage 1")
+    units, prefetch = _units(section, bucket_elements) if stage == 3 else (None, True)
     section.close()
-    return _STRATEGIES[stage], bucket_elements, overlap
+    return _STRATEGIES[stage], bucket_elements, overlap, units, prefetch
+
+
+def _units(section: _Section, bucket_elements: int) -> tuple[int, bool]:
+    if bucket_elements:
+        raise ValueError("zero_optimization.reduce_bucket_size: gradients of stage 3 are summed unit by unit; "
+                         "stage3_param_persistence_threshold, or units= of initialize(), is about their size")
+    # Smaller modules are gathered with the one around them, where DeepSpeed keeps smaller parameters.
+    least = section.take("stage3_param_persistence_threshold", 100000, int)
+    ahead = section.take("stage3_prefetch_bucket_size", 50000000, int)
+    if least < 0 or ahead < 0:
+        raise ValueError(f"zero_optimization.stage3_param_persistence_threshold is {least} and stage3_prefetch_bucket_size is "
+                         f"{ahead}; they must not be negative")
+    return max(1, least), ahead > 0
 
 
 def _precision(root: _Section) -> Precision | None:

@@ -102,7 +102,7 @@ class Engine:
         sampler = self.training_dataloader and self.training_dataloader.sampler
         if not sampler or not sampler.has_batch():
             return 1.0
-        return sampler.weight() * sampler.n_ranks / sampler.n_samples()
+        return sampler.share()
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """True: the step() of this micro-batch takes a step of the optimizer."""
@@ -238,7 +238,8 @@ class WarmupLR(LRScheduler):
 def initialize(model: torch.nn.Module, config: Mapping | str | os.PathLike, mesh: Mesh | None = None, *,
                model_parameters: Iterable | None = None, training_data=None, collate_fn: Callable | None = None,
                lr_scheduler: Callable[[Any], Any] | None = None, seed: int = 0, job: str | None = None,
-               deadline: float | None = 0.0, on_death: str = "wait") -> tuple[Engine, Any, Loader | None, Any]:
+               deadline: float | None = 0.0, on_death: str = "wait", engine: Any = None,
+               units: Any = None) -> tuple[Engine, Any, Loader | None, Any]:
     """
     Stands where deepspeed.initialize() stood: reads a config of DeepSpeed (of release 0.19.8), shards the module, makes the
     optimizer, which opens the job, and returns (engine, optimizer, loader, scheduler), the last two None where there is
@@ -251,7 +252,11 @@ def initialize(model: torch.nn.Module, config: Mapping | str | os.PathLike, mesh
     training_data     a dataset with a len(), for the loader; collate_fn and seed are the loader's
     lr_scheduler      a function of the optimizer that returns a scheduler of torch, instead of the config's; the engine
                       calls its step() after each step that was applied
-    job, deadline, on_death  as of shard()
+    job, deadline, on_death, engine  as of shard()
+    units             as of shard(), for stage 3; None: modules from stage3_param_persistence_threshold parameters on
+
+    With several machines, ranks are those of all of them: train_batch_size is train_micro_batch_size_per_gpu x
+    gradient_accumulation_steps x ranks of all machines, as in DeepSpeed.
 
     ValueError: a key without a counterpart, by its path, or a value that weightd.train has not; see shard() and Optimizer
     for the others.
@@ -263,14 +268,15 @@ def initialize(model: torch.nn.Module, config: Mapping | str | os.PathLike, mesh
                          "lr_scheduler must be a function of the optimizer, so that a restart can make it again: "
                          "lambda optimizer: CosineAnnealingLR(optimizer, ...)")
     shard(model, mesh, settings.strategy, form=settings.form, overlap=settings.overlap, job=job, deadline=deadline,
-          on_death=on_death, **_precision(settings))
+          on_death=on_death, engine=engine, units=settings.units if units is None else units, prefetch=settings.prefetch,
+          **_precision(settings))
     kind = getattr(_optimizer, settings.optimizer)
     optimizer = kind(model if model_parameters is None else list(model_parameters), **settings.arguments)
     loader = None if training_data is None else Loader(training_data, settings, mesh, seed, collate_fn)
     if settings.scheduler is not None:
         lr_scheduler = _warmup(settings.schedule)
-    engine = Engine(model, optimizer, settings, loader, lr_scheduler)
-    return engine, optimizer, loader, engine.lr_scheduler
+    made = Engine(model, optimizer, settings, loader, lr_scheduler)
+    return made, optimizer, loader, made.lr_scheduler
 
 
 def _warmup(schedule: dict[str, Any]) -> Callable[[Any], WarmupLR]:

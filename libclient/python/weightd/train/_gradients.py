@@ -43,7 +43,7 @@ class Gradients:
         self._is_over = [False] * len(parameters)  # handed over in this step: not to be written again
         this = weakref.ref(self)
         for index, parameter in enumerate(parameters):
-            parameter.register_post_accumulate_grad_hook(_hook(this, index))
+            parameter.register_post_accumulate_grad_hook(hook_of(this, index))
 
     def _current(self) -> list[torch.Tensor]:
         """The views of this step."""
@@ -84,7 +84,7 @@ class Gradients:
 
     def _copy(self, index: int, parameter: torch.nn.Parameter, grad: torch.Tensor) -> None:
         try:
-            self._refuse(index, grad)
+            refuse_kind(self._names[index], grad)
         except BaseException:
             parameter.grad = None
             raise
@@ -95,15 +95,6 @@ class Gradients:
         view = self._current()[index]
         view.copy_(grad)  # neither needs a gradient
         parameter.grad = view
-
-    def _refuse(self, index: int, grad: torch.Tensor) -> None:
-        name = self._names[index]
-        if grad.layout != torch.strided:
-            raise error(errno.EOPNOTSUPP, f"{name}: its gradient is sparse, which jobs cannot have; "
-                        "torch.nn.Embedding(..., sparse=False) makes a dense one")
-        if grad.requires_grad:
-            raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its "
-                        "own, which a job cannot hold; take second derivatives by torch.autograd.grad()")
 
     def taken(self) -> list[str]:
         """Names of parameters that have a gradient of the step that is next."""
@@ -146,6 +137,9 @@ class Gradients:
         return [name for name, view, address in zip(self._names, *self._slot)
                 if view.data_ptr() != address or view.dtype != self._trainer.plan.grad_dtype]
 
+    def hand_rest(self) -> None:
+        """The update hands over what is left."""
+
     def hand_over(self) -> None:
         """The update has begun and is not done: nothing of this step may be written again."""
         self.forget()
@@ -166,7 +160,18 @@ class Gradients:
             parameter.grad = None
 
 
-def _hook(this: weakref.ref[Gradients], index: int):
+def refuse_kind(name: str, grad: torch.Tensor) -> None:
+    """Error: a job cannot have a gradient of that kind."""
+    if grad.layout != torch.strided:
+        raise error(errno.EOPNOTSUPP, f"{name}: its gradient is sparse, which jobs cannot have; "
+                    "torch.nn.Embedding(..., sparse=False) makes a dense one")
+    if grad.requires_grad:
+        raise error(errno.EOPNOTSUPP, f"{name}: backward(create_graph=True) made a gradient with a graph of its "
+                    "own, which a job cannot hold; take second derivatives by torch.autograd.grad()")
+
+
+def hook_of(this: weakref.ref, index: int):
+    """Calls take() of gradients for as long as they are there."""
     def take(parameter: torch.nn.Parameter) -> None:
         gradients = this()
         if gradients is not None:

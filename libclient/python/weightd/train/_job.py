@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import re
 import stat
 import urllib.parse
 import warnings
@@ -99,24 +100,53 @@ def _remove_unused(name: str) -> bool:
 
 def find_job(mesh: Mesh, given: str | None) -> Job:
     """
-    The job of all ranks of a mesh: by its name `given`, $WEIGHTD_JOB, $WEIGHTD_JOB_FILE, or the launcher of this process.
-    Created unless it is there. Error; ValueError: a file that others may read.
+    The job of the ranks of this node: by its name `given`, $WEIGHTD_JOB, $WEIGHTD_JOB_FILE, or the launcher of this
+    process. Created unless it is there. Of several nodes each has one, also where they have one server: "NAME-node1" is
+    that of node 1. Error; ValueError: a file that others may read.
     """
     environment = os.environ
     if given is None and environment.get("WEIGHTD_JOB"):
         return Job(environment["WEIGHTD_JOB"].strip())
-    connection, n_ranks = Connection(), mesh.size
+    connection, n_ranks = Connection(), mesh.local_size
+    node = f"-node{mesh.node}" if mesh.n_nodes > 1 else ""
     if given is not None:
+        if node:
+            _refuse_other_node(given, mesh.node)
+        given += node
         file = _folder() / f"job-{urllib.parse.quote(given, safe='')}-{_digest(connection.socket())}"
         return _from_file(connection, file, given, n_ranks, "named")
     if environment.get("WEIGHTD_JOB_FILE"):
         file = pathlib.Path(environment["WEIGHTD_JOB_FILE"]).absolute()
         return _from_file(connection, file, f"train-{_digest(connection.socket(), str(file))}", n_ranks, "named", False)
-    if n_ranks == 1 and launched_by() is None:
+    if mesh.size == 1 and launched_by() is None:
         return Job(_create(connection, f"train-{_digest(os.urandom(16).hex())}", n_ranks, "alone"), is_created=True)
     _sweep(connection)
-    key = _digest(connection.socket(), *_launcher(), str(next(_ordinals)))
+    try:
+        launcher = _launcher()
+    except OSError as e:
+        raise Error(e.errno, f"the launcher of this process cannot be found, as /proc cannot be read ({e}); mount /proc (mount -t "
+                    "proc proc /proc), or set WEIGHTD_JOB_FILE to the path of a file, the same for all ranks") from e
+    key = _digest(connection.socket(), *launcher, str(next(_ordinals)) + node)
     return _from_file(connection, _folder() / f"{_run_prefix(connection)}{key}", f"train-{key}", n_ranks, "launched")
+
+
+def _refuse_other_node(given: str, node: int) -> None:
+    """
+    A machine that is started as another node than before would begin at step 0 without a word, with a job of another
+    name, and so would all others. Error: this server has the job of another node, in the middle of a training, and not
+    that of this one. Not where a process is a rank of it now: the servers of both nodes are one, and the ranks that
+    meet find out themselves what was lost.
+    """
+    ours = {job.name: job for job in jobs() if job.uid == os.geteuid()}
+    if f"{given}-node{node}" in ours:
+        return
+    for other in ours.values():
+        found = re.fullmatch(rf"{re.escape(given)}-node(\d+)", other.name)
+        if found and other.step and not other.n_present:
+            raise error(errno.EEXIST, f"this machine has job '{other.name}' at step {other.step}, and is started as "
+                        f"node {node}, which would begin at step 0; start it as node {found[1]} (--node-rank, --node), "
+                        "or give the new training another name (shard(job=)); "
+                        f"`weightctl rm --job {other.name}` ends the old one")
 
 
 def create_window_job(n_ranks: int) -> str:

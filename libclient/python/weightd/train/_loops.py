@@ -238,10 +238,13 @@ def flatten(module: torch.nn.Module | None, mesh: Mesh, *, job: str | None = Non
     is for modules of which the ranks share one copy. The job ends with its ranks and is never resumed. A forked child, such as
     a worker of a DataLoader, has not mapped the ranges, and must not read the module.
 
-    LayoutMismatch: the module of another rank differs, by the first tensor, before anything moves. ValueError, by name:
-    tensors on a GPU, sparse ones, two over one memory, a module in a job; no parameters; no module on any rank. RankDied,
-    Timeout.
+    LayoutMismatch: the module of another rank differs, by the first tensor, before anything moves. Error: a mesh of
+    several nodes. ValueError, by name: tensors on a GPU, sparse ones, two over one memory, a module in a job; no
+    parameters; no module on any rank. RankDied, Timeout.
     """
+    if mesh.n_nodes > 1:
+        raise error(errno.EOPNOTSUPP, "flatten() is for the ranks of one machine, whose memory they share, and the "
+                    f"mesh has {mesh.n_nodes}; shard() trains on several, with sync_every= for averages of parameters")
     found = _flat.rows_of(module) if module is not None else []
     bare = [row.name for row, held in found if held.tensor.is_meta]
     if bare and len(bare) < len(found):

@@ -17,10 +17,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .._errors import Error, error
 from ..torch._misfit import some
 from . import _abi, _state
+from ._gather import Gather
 from ._gradients import Gradients
 from ._job import Job, find_job
 from ._places import Places, fill
-from ._sharded import Sharded, sharded_of, sharded_with
+from ._pool import Pooled
+from ._sharded import POOLED, Sharded, sharded_of, sharded_with
 from ._trainer import Plan, Traffic, Trainer
 from ._writes import refuse_writes
 
@@ -115,8 +117,7 @@ class Optimizer(torch.optim.Optimizer):
         """The job with values. On an error, a job that this process created for nothing is removed."""
         sharded, trainer = self._sharded, None
         try:
-            options = sharded.options
-            trainer = Trainer(self._plan, self._job.token, sharded.mesh.rank, options.deadline, options.on_death)
+            trainer = Trainer(self._plan, self._job.token, sharded)
             if trainer.is_empty and sharded.mesh.rank == 0:
                 fill(sharded, trainer)
             trainer.begin()
@@ -135,7 +136,13 @@ class Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["params"] = [successors[id(p)] for p in group["params"] if id(p) in successors]
         self._is_two_phase = self._plan.describe()["form"] != "fused"
-        self._gradients = Gradients(sharded, trainer, self._places.parameters, self._is_two_phase)
+        self._gather: Gather | None = None
+        if sharded.options.strategy in POOLED:
+            self._gradients: Gradients | Pooled = Pooled(sharded, trainer, self._places.parameters)
+        else:
+            self._gradients = Gradients(sharded, trainer, self._places.parameters, self._is_two_phase)
+        if sharded.options.strategy == "zero3":
+            self._gather = Gather(sharded, trainer, self._places.parameters, self._gradients)
         sharded.is_open, sharded.optimizer = True, weakref.ref(self)
 
     def _resume(self) -> None:
@@ -209,7 +216,7 @@ class Optimizer(torch.optim.Optimizer):
         max_norm  clips the gradient by its global norm, as clip_grad_norm_() clips the whole one; needs the form
                   "two-phase". See norm. All ranks pass the same
         weight    of this rank in the mean, such as its number of samples: sum(weight * gradient) / sum(weight);
-                  None: equal
+                  None: equal. "zero2" and "zero3": Error; multiply the loss by Sampler.share()
         cursor    anything that JSON has, 4 KiB at most, saved with the step: the position in the data, the
                   state_dict() of a ReduceLROnPlateau; None: as with the last step
 
@@ -236,7 +243,8 @@ class Optimizer(torch.optim.Optimizer):
         if max_norm and not self._is_two_phase:
             raise error(errno.EINVAL, "max_norm needs the whole gradient before the update: shard(..., "
                         'form="two-phase")')
-        self._trainer.use()
+        self._refuse_weight(weight)
+        self._settle()
         self._places.check()
         if self._trainer.is_writing:
             raise error(errno.EINVAL, "writable() was left before all ranks had ended it; enter it again before a step")
@@ -244,6 +252,7 @@ class Optimizer(torch.optim.Optimizer):
             self._pending = self._prepare(loss, max_norm, weight, self._cursor if cursor is None else cursor)
         before = self.step_number
         try:
+            self._gradients.hand_rest()
             self._trainer.update(self._pending[1])
         except BaseException as e:
             if self.step_number > before:  # NotANumber, or a signal after the step
@@ -272,6 +281,20 @@ class Optimizer(torch.optim.Optimizer):
         self._is_scaled = False
         self._gradients.drop()
         self._places.has_written()
+        if self._gather is not None:
+            self._gather.forget()
+
+    def _settle(self) -> None:
+        """Before what is done between forward and backward passes."""
+        self._trainer.use()
+        if self._gather is not None:
+            self._gather.settle()
+
+    def _refuse_weight(self, weight: float | None) -> None:
+        strategy = self._sharded.options.strategy
+        if weight is not None and strategy in POOLED:
+            raise error(errno.EINVAL, f"weight= with strategy={strategy!r}: gradients are summed during backward, with equal "
+                        "weights; multiply the loss by this rank's share (Sampler.share()) and leave weight out")
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """
@@ -320,12 +343,20 @@ class Optimizer(torch.optim.Optimizer):
 
     # --- Around steps ------------------------------------------------------------------------------
 
-    def publish(self, name: str) -> int | None:
+    def publish(self, name: str, owner: int | str | None = None) -> int | None:
         """
-        Publishes parameters and buffers of the last step as a version of buffer `name`. Every rank may call it: rank 0
-        does it, and gets the number of the version; the others get None.
+        Publishes parameters and buffers of the last step as a version of buffer `name`. Every rank may call it: the
+        first one of each node does it, with its buffers, for the server of its node, and gets the number of the version
+        there; the others get None. With "zero3" on several nodes every rank of all nodes must call it, after the same step.
+        `owner` as in weightd.create(). Denied: the buffer is another user's.
         """
-        return self._trainer.publish(name) if self._sharded.mesh.rank == 0 else None
+        is_first = self._sharded.mesh.local_rank == 0
+        if self._gather is None or not self._gather.hides:
+            return self._trainer.publish(name, owner) if is_first else None
+        self._settle()
+        with self._gather.ordered("a version was published"):
+            version = self._trainer.publish(name if is_first else None, owner)
+        return version if is_first else None
 
     def save(self, folder: str | os.PathLike, keep: int = 2, wait: bool = False) -> None:
         """
@@ -344,6 +375,7 @@ class Optimizer(torch.optim.Optimizer):
         if not 0 <= keep < 2**32:
             raise ValueError(f"keep is {keep}; it must be a number of checkpoints, or 0 for all")
         self._end_save()
+        self._settle()
         self._trainer.save(folder, keep)
         if wait:
             self._trainer.save_wait()
@@ -371,6 +403,7 @@ class Optimizer(torch.optim.Optimizer):
         Error: EALREADY: the job has taken a step; ENOENT: no checkpoint; EBADMSG: a damaged file, by its name.
         LayoutMismatch: the first difference of the model or the optimizer.
         """
+        self._settle()
         self._trainer.load(folder)
         self._gradients.drop()  # those of other values
         self._resume()
@@ -390,6 +423,7 @@ class Optimizer(torch.optim.Optimizer):
         """This rank is done: once all are, the job ends. The parameters remain as they are, and read-only."""
         if not self._is_closed:
             self._end_save()
+            self._settle()
             self._trainer.close()
             self._is_closed = True
             self._job.left()

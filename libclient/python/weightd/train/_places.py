@@ -11,7 +11,7 @@ from .._errors import error
 from ..torch._misfit import some
 from ..torch._places import install, successor
 from ._precision import cast_buffers, cast_inputs
-from ._sharded import Row, Sharded
+from ._sharded import POOLED, Row, Sharded
 from ._trainer import Trainer, is_in_job
 
 
@@ -24,6 +24,13 @@ class Place(NamedTuple):
     tensor: torch.Tensor
     address: int
     dtype: torch.dtype
+
+    def is_there(self) -> bool:
+        return self.tensor.data_ptr() == self.address and self.tensor.dtype == self.dtype
+
+    def is_hidden(self) -> bool:
+        """Its unit is closed."""
+        return self.tensor.shape == (0,) and self.tensor.dtype == self.dtype and self.tensor.requires_grad
 
 
 class Places:
@@ -64,7 +71,7 @@ class Places:
                         "or another writable()")
         lost = [place.name for place in (*self._trained, *self._frozen)
                 if place.owner._parameters.get(place.attribute) is not place.tensor
-                or place.tensor.data_ptr() != place.address or place.tensor.dtype != place.dtype]
+                or not (place.is_there() or (self._sharded.hides and place.is_hidden()))]
         if lost:
             raise error(errno.EINVAL, f"{some(lost)}: no longer in the memory of the job, which the step would update "
                         "in vain. load_state_dict(assign=True), to(), bfloat16(), share_memory() and assignments to "
@@ -144,11 +151,11 @@ def _value(sharded: Sharded, row: Row) -> torch.Tensor:
 
 
 def _install_parameters(sharded: Sharded, trainer: Trainer) -> list[torch.nn.Parameter]:
-    flat, rows = trainer.range("PARAM"), sharded.parameters()
-    views = []
-    for row, place in zip(rows, trainer.plan.places()):
-        at = place.offset // flat.element_size()
-        views.append(flat[at:at + row.tensor.numel()].view(row.tensor.shape).data)
+    rows = sharded.parameters()
+    if sharded.options.strategy in POOLED:  # there is no range of them all
+        views = [trainer.param(index).data for index in range(len(rows))]
+    else:
+        views = _views_of_range(rows, trainer)
     parameters = _show(rows, views, True)
     if trainer.plan.grad_dtype != trainer.plan.param_dtype:
         for parameter in parameters:
@@ -156,10 +163,16 @@ def _install_parameters(sharded: Sharded, trainer: Trainer) -> list[torch.nn.Par
     return parameters
 
 
+def _views_of_range(rows: list[Row], trainer: Trainer) -> list[torch.Tensor]:
+    flat = trainer.range("PARAM")
+    places = [place.offset // flat.element_size() for place in trainer.plan.places()]
+    return [flat[at:at + row.tensor.numel()].view(row.tensor.shape).data for row, at in zip(rows, places)]
+
+
 def _install_frozen(sharded: Sharded, trainer: Trainer, first: int) -> list[torch.nn.Parameter]:
     """FROZEN is read-only, and one copy for all ranks."""
     rows = sharded.frozen()
-    return _show(rows, [trainer.frozen(index).data for index in range(first, first + len(rows))], False)
+    return _show(rows, [trainer.param(index).data for index in range(first, first + len(rows))], False)
 
 
 def _show(rows: list[Row], views: list[torch.Tensor], requires_grad: bool) -> list[torch.nn.Parameter]:

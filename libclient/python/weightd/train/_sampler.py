@@ -1,6 +1,8 @@
 """The samples of an epoch, each once, divided between the ranks."""
 from __future__ import annotations
 
+import contextlib
+import random
 from typing import Any, Iterator, Sized
 
 import torch
@@ -25,13 +27,15 @@ class Sampler(torch.utils.data.Sampler):
                 loss.backward()
                 opt.step(loss, weight=sampler.weight(), cursor=sampler.state())
 
+    With strategy="zero2" or "zero3" the loss is multiplied by share() instead of weight= in the step.
+
     state() is the position behind the batch that the loop has in its hands, whatever a DataLoader has fetched beyond it.
     Saved with the step it survives kills, and it is the same on all ranks and for any number of them: a job of another size
     continues with the samples that are left.
 
     dataset  anything with a len()
     mesh     ranks: by their coordinate in dimension "dp", or in the one that there is; ranks with the same one have the
-             same samples
+             same samples. All ranks of a mesh of "replicate" and "shard"
     seed     of the order, with the epoch's number; the same on all ranks
     shuffle  False: the order of the dataset
 
@@ -49,11 +53,13 @@ class Sampler(torch.utils.data.Sampler):
                             "IterableDataset divides itself, by mesh.coordinate('dp')") from e
         if not self._n_samples:
             raise ValueError(f"{type(dataset).__name__} is empty: there is nothing to sample")
-        dim = "dp" if "dp" in mesh.dims else next(iter(mesh.dims))
-        if dim != "dp" and len(mesh.dims) > 1:
+        is_sharded = all(dim.endswith(("replicate", "shard")) for dim in mesh.dims)  # HSDP
+        if "dp" not in mesh.dims and len(mesh.dims) > 1 and not is_sharded:
             raise ValueError(f"the mesh {mesh.dims} has no dimension 'dp', by which samples are divided; name it so in "
                              "init_mesh()")
-        self._rank, self.n_ranks = mesh.coordinate(dim), mesh.dims[dim]
+        self._rank, self.n_ranks = mesh.rank, mesh.size
+        if "dp" in mesh.dims:
+            self._rank, self.n_ranks = mesh.coordinate("dp"), mesh.dims["dp"]
         self._seed, self._shuffle = seed, shuffle
         self.epoch, self._start = 0, 0  # samples that all ranks together have taken of the epoch
         self._is_loaded = self._is_over = False  # the start is that of a state; it is the end of a whole iteration
@@ -116,7 +122,8 @@ class Sampler(torch.utils.data.Sampler):
         """
         The batches of a DataLoader that has this sampler, as many on each rank. Behind the last one set_epoch() begins
         another epoch; without it the next iteration is the same one again. After a break in the loop the next iteration
-        continues behind it. With drop_last=True each rank has whole batches only, and the samples that are left are in none.
+        continues behind it. Workers of the loader have seeds of their own in each epoch, and torch's generator is left as it
+        is, so that a program that continues in the middle of an epoch draws the same numbers. With drop_last=True each rank has whole batches only, and the samples that are left are in none.
         ValueError: the loader has another sampler, or batches of its own.
         """
         if loader.sampler is not self or loader.batch_size is None:
@@ -125,13 +132,29 @@ class Sampler(torch.utils.data.Sampler):
         self._begin(is_plain=False)
         self._batch, self._end = loader.batch_size, self._end_of(loader)
         try:
-            for batch in loader:
+            with self._workers_seeded():
+                batches = iter(loader)
+            for batch in batches:
                 self._taken += 1
                 yield batch
             self._is_over = True
         finally:
             self._start = self._behind()
             self._batch, self._end = None, self._n_samples
+
+    @contextlib.contextmanager
+    def _workers_seeded(self) -> Iterator[None]:
+        """
+        A block that leaves torch's generator as it is. An iterator of a DataLoader draws the seed of its workers from it: a program
+        that is started again in the middle of an epoch would have drawn once more than the one that was killed.
+        """
+        before = torch.random.get_rng_state()
+        seed = random.Random(f"{self._seed} {self.epoch} {self._start} {self._rank}").getrandbits(63)
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.random.set_rng_state(before)
 
     def _end_of(self, loader: torch.utils.data.DataLoader) -> int:
         left, whole = max(0, self._n_samples - self._start), loader.batch_size * self.n_ranks
@@ -150,6 +173,16 @@ class Sampler(torch.utils.data.Sampler):
     def weight(self) -> int:
         """This rank's samples in the batch of the loop, for opt.step(weight=): 0 where it has none of the last batch."""
         return len(range(self._before() + self._rank, self._behind(), self.n_ranks))
+
+    def share(self) -> float:
+        """
+        This rank's samples in the batch of the loop, to the mean of all ranks: 1.0 in whole batches. A loss that is the mean over
+        the batch, times this, weighs each sample alike without opt.step(weight=), as "zero2" and "zero3" need it:
+
+            (loss * sampler.share()).backward()
+            opt.step(loss, cursor=sampler.state())
+        """
+        return self.weight() * self.n_ranks / self.n_samples()
 
     def n_samples(self) -> int:
         """Samples of all ranks in the batch of the loop."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import errno
+import functools
 import json
 import math
 import os
@@ -17,9 +18,11 @@ from .. import _dtype
 from .._abi import path_bytes, text
 from .._connection import Connection, milliseconds
 from .._errors import error
+from .._owner import owner_uid
 from ..torch._kinds import is_plain
-from . import _abi
+from . import _abi, _group
 from ._abi import FORMS, KINDS, ON_DEATH, OPTIMIZERS, ROLES, check, lib
+from ._mesh import Mesh
 from ._precision import TYPES, Scaler
 from ._sharded import Row, Sharded
 
@@ -30,7 +33,7 @@ class Traffic(NamedTuple):
 
     read     from gradients and sums of other ranks
     written  into copies of the parameters of other ranks
-    sent     on sockets
+    sent     on sockets, to ranks of other nodes: parts of gradients and parameters, and a few words of each step
     """
 
     read: int
@@ -71,7 +74,9 @@ class Plan:
                                    optimizer=OPTIMIZERS[optimizer], groups=array, n_groups=len(groups),
                                    form=FORMS[given.form], bucket_bytes=given.bucket_bytes, overlap=given.overlap,
                                    staleness=given.staleness, state_size=state_size,
-                                   scaling=_scaling(given.scaler))
+                                   scaling=_scaling(given.scaler), n_nodes=sharded.mesh.n_nodes,
+                                   sync_every=given.sync_every, keeps_units=not given.reshard,
+                                   without_prefetch=not given.prefetch)
         if self.grad_dtype != self.param_dtype:
             options.grad_dtype = _dtype.code(TYPES[self.grad_dtype])
         handle = c_void_p()
@@ -95,11 +100,17 @@ class Plan:
             check(lib.weightd_plan_tensor(self.handle, i, byref(found[-1])))
         return found
 
+    def bucket(self, index: int) -> int:
+        """The bucket of a parameter that has elements."""
+        found = c_uint32()
+        check(lib.weightd_plan_bucket(self.handle, index, byref(found)))
+        return found.value
+
 
 def _row(row: Row, group: int) -> _abi.Tensor:
     shape = (c_uint64 * len(row.shape))(*row.shape)
     return _abi.Tensor(name=text(row.name), shape=shape, n_dims=len(row.shape), dtype=_dtype.code(row.dtype),
-                       role=ROLES[row.role], group=group, frozen=row.is_frozen)
+                       role=ROLES[row.role], group=group, frozen=row.is_frozen, unit=row.unit, level=row.level)
 
 
 def _type_of(dtype: str) -> torch.dtype:
@@ -113,6 +124,13 @@ def _scaling(scaler: Scaler | None) -> Any:
                                        backoff=scaler.backoff_factor, interval=scaler.growth_interval))
 
 
+def _nodes_of(mesh: Mesh, group: Any) -> _abi.Nodes:
+    """`group`: a process group of torch.distributed; None: Gloo of the library."""
+    engine = None if group is None else ctypes.pointer(_group.engine_of(group, mesh))
+    return _abi.Nodes(node=mesh.node, address=None if mesh.address is None else text(mesh.address), port=mesh.port,
+                      engine=engine)
+
+
 class Trainer:
     """
     This process as a rank. Tensors over its memory hold it, it holds none of them: the last one to go unmaps it.
@@ -121,21 +139,29 @@ class Trainer:
 
     handle: c_void_p | None = None  # until __init__ has one
 
-    def __init__(self, plan: Plan, token: str, rank: int, deadline: float | None, on_death: str):
-        """`deadline` 0: the library's own."""
+    def __init__(self, plan: Plan, token: str, sharded: Sharded):
         self.plan, self._pid = plan, os.getpid()
         self._connection = Connection()  # the library keeps it for this trainer
-        options = _abi.Options(token=text(token), rank=rank, interruptible=True, on_death=ON_DEATH[on_death],
-                               deadline_ms=deadline_ms(deadline))
+        mesh, given = sharded.mesh, sharded.options
+        options = _abi.Options(token=text(token), rank=mesh.local_rank, interruptible=True,
+                               on_death=ON_DEATH[given.on_death], deadline_ms=deadline_ms(given.deadline))
+        self._wait: Callable[..., int] = _abi.wait
+        if mesh.n_nodes > 1:
+            self._nodes = _nodes_of(mesh, given.engine)  # its callback is the library's for as long as the trainer is
+            options.nodes = ctypes.pointer(self._nodes)
+        if given.engine is not None:
+            self._wait = functools.partial(_abi.wait, around=_group.held_signals)
         handle = c_void_p()
         try:
-            _abi.wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
+            self._wait(lib.weightd_train_open, self._connection.handle, plan.handle, byref(options), byref(handle))
         except BaseException:  # Ctrl-C, maybe after the library has opened the job
             lib.weightd_train_free(handle)
             raise
         self.handle, self.is_writing = handle, False
         self._ranges: dict[int, int] = {}  # sizes by address, of all memory of the job that tensors show
         self._starts: list[int] = []  # these addresses, sorted
+        # Parameters of units, by id(), and their names: they show no memory of the job while the unit is closed.
+        self._in_units: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         _remember(self)
 
     def __del__(self, free=lib.weightd_train_free, getpid=os.getpid):
@@ -183,9 +209,17 @@ class Trainer:
         dtype = self.plan.param_dtype if kind == "PARAM" else self.plan.grad_dtype
         return torch.frombuffer(self._memory(address, size.value), dtype=dtype)
 
-    def frozen(self, index: int) -> torch.Tensor:
-        """A parameter in FROZEN."""
+    def param(self, index: int) -> torch.Tensor:
+        """A parameter, in PARAM, FROZEN or the window of its unit."""
         return self._shown(index, lib.weightd_train_param)
+
+    def grad(self, index: int) -> torch.Tensor:
+        """The gradient of a parameter that has elements, whose bucket is open."""
+        row = self.plan.rows[index]
+        size = math.prod(row.shape) * self.plan.grad_dtype.itemsize
+        pages = (ctypes.c_ubyte * size).from_address(lib.weightd_train_grad(self.handle, index))
+        pages.trainer = self
+        return torch.frombuffer(pages, dtype=self.plan.grad_dtype).view(row.shape)
 
     def buffer(self, index: int) -> torch.Tensor:
         return self._shown(index, lib.weightd_train_buffer)
@@ -203,6 +237,17 @@ class Trainer:
         at = bisect.bisect_right(self._starts, address) - 1
         return at >= 0 and address < self._starts[at] + self._ranges[self._starts[at]]
 
+    def remember(self, parameter: torch.Tensor, index: int) -> None:
+        """It is in the job, also while it shows other memory."""
+        self._in_units[id(parameter)] = weakref.ref(parameter), self.plan.rows[index].name
+
+    def name_of(self, tensor: Any) -> str | None:
+        """The name of a parameter that remember() was given; None: it was not, or it may be written now."""
+        if self.is_writing:
+            return None
+        found = self._in_units.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
     def grad_address(self, index: int) -> int:
         """It changes from step to step with staleness."""
         return lib.weightd_train_grad(self.handle, index) or 0
@@ -213,7 +258,7 @@ class Trainer:
         check(lib.weightd_train_fill(self.handle, index, values.data_ptr()))
 
     def begin(self) -> None:
-        _abi.wait(lib.weightd_train_begin, self.handle)
+        self._wait(lib.weightd_train_begin, self.handle)
 
     def state(self) -> bytes:
         size = c_uint64()
@@ -226,8 +271,19 @@ class Trainer:
     def ready(self, index: int) -> None:
         check(lib.weightd_train_ready(self.handle, index))
 
+    def bucket_open(self, bucket: int) -> None:
+        """May be called again after an error."""
+        self._wait(lib.weightd_train_bucket_open, self.use(), bucket)
+
+    def unit_open(self, unit: int, is_backward: bool) -> None:
+        """After an error of a wait the order of the ranks is lost."""
+        self._wait(lib.weightd_train_unit_open, self.use(), unit, is_backward)
+
+    def unit_close(self, unit: int) -> None:
+        check(lib.weightd_train_unit_close(self.handle, unit))
+
     def update(self, update: _abi.Update) -> None:
-        _abi.wait(lib.weightd_train_update, self.use(), byref(update))
+        self._wait(lib.weightd_train_update, self.use(), byref(update))
 
     def unused(self, unused: list[bool]) -> Any:
         """For an Update: the parameters without a gradient, in the order of the plan, in which buffers follow."""
@@ -236,14 +292,23 @@ class Trainer:
     def write_begin(self) -> None:
         """After a write_end() that did not return, its writes continue."""
         if not self.is_writing:
-            _abi.wait(lib.weightd_train_write_begin, self.use())
+            self._wait(lib.weightd_train_write_begin, self.use())
         self.is_writing = True
 
     def write(self, index: int, values: torch.Tensor) -> None:
         check(lib.weightd_train_write(self.handle, index, _plain(values).data_ptr()))
 
+    def written(self, index: int) -> torch.Tensor | None:
+        """The value that a parameter has in a block that writes, float32; None: this rank has it not."""
+        address = lib.weightd_train_written(self.handle, index)
+        if not address:
+            return None
+        shape = self.plan.rows[index].shape
+        pages = (ctypes.c_ubyte * (math.prod(shape) * torch.float32.itemsize)).from_address(address)
+        return torch.frombuffer(pages, dtype=torch.float32).view(shape)
+
     def write_end(self) -> None:
-        _abi.wait(lib.weightd_train_write_end, self.use())
+        self._wait(lib.weightd_train_write_end, self.use())
         self.is_writing = False
 
     @property
@@ -268,22 +333,23 @@ class Trainer:
         check(lib.weightd_plan_traffic(self.plan.handle, c_uint32(rank), byref(found)))
         return Traffic(found.read, found.written, found.sent)
 
-    def publish(self, name: str) -> int:
+    def publish(self, name: str | None, owner: int | str | None) -> int:
+        """None: this rank takes part alone, with "zero3"."""
         version = c_uint64()
-        check(lib.weightd_train_publish(self.use(), text(name), byref(version)))
+        check(lib.weightd_train_publish_owned(self.use(), None if name is None else text(name), owner_uid(owner), byref(version)))
         return version.value
 
     def save(self, folder: str | os.PathLike, keep: int) -> None:
         check(lib.weightd_train_save(self.use(), path_bytes(folder), byref(_abi.CheckpointOptions(keep=keep))))
 
     def save_wait(self) -> None:
-        _abi.wait(lib.weightd_train_save_wait, self.use())
+        self._wait(lib.weightd_train_save_wait, self.use())
 
     def load(self, folder: str | os.PathLike) -> None:
-        _abi.wait(lib.weightd_train_load, self.use(), path_bytes(folder))
+        self._wait(lib.weightd_train_load, self.use(), path_bytes(folder))
 
     def close(self) -> None:
-        _abi.wait(lib.weightd_train_close, self.use())
+        self._wait(lib.weightd_train_close, self.use())
 
 
 def deadline_ms(deadline: float | None) -> int:
@@ -314,11 +380,18 @@ def _trainers() -> list[Trainer]:
 
 def is_in_job(tensor: torch.Tensor | torch.UntypedStorage) -> bool:
     """True for a tensor in the memory of a job that this process has mapped: parameters, gradients and buffers."""
-    return _address_in_job(tensor) is not None
+    return _address_in_job(tensor) is not None or _name_in_unit(tensor) is not None
+
+
+def _name_in_unit(tensor: Any) -> str | None:
+    return next((name for name in (trainer.name_of(tensor) for trainer in _trainers()) if name is not None), None)
 
 
 def name_in_job(tensor: torch.Tensor) -> str:
     """The name of a parameter for which is_in_job() is true."""
+    name = _name_in_unit(tensor)
+    if name is not None:
+        return name
     address = _address_in_job(tensor)
     for trainer in _trainers():
         for index, row in enumerate(trainer.plan.rows):

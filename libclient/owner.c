@@ -1,0 +1,34 @@
+/*
+ * A server that does not know owners in requests would ignore one, or close the connection. So none is sent to it.
+ */
+#include "libclient/owner.h"
+
+#include <errno.h>
+
+#include "weightd.h"
+
+int owner_check_server(struct weightd *w, const uint32_t *owner)
+{
+	int r;
+
+	if (!owner)
+		return 0;
+	r = client_check_usable(w);
+	if (r < 0 || w->has_owners)
+		return r;
+	return sentence_set(&w->sentence, -EOPNOTSUPP,
+			    "weightd at %s cannot check the owner of a buffer; it is older than this "
+			    "libweightd (%s): restart it with the same release, or demand no owner",
+			    w->path, weightd_release());
+}
+
+int owner_again(struct weightd *w, struct client_call *call)
+{
+	(void)call;
+	if (w->has_owners)
+		return 0;
+	return sentence_set(&w->sentence, -ECONNABORTED,
+			    "weightd at %s was restarted as an earlier release, which cannot check the "
+			    "owner of a buffer; try again with this release (%s)",
+			    w->path, weightd_release());
+}

@@ -1,0 +1,91 @@
+"""
+One user attacks weightd, and another one does not notice: each attack of the bench "tenants", for a moment, with bounds
+that hold on a busy machine. What the other user waits for is compared with a request and reply of two processes that
+have nothing to do with weightd at the same moment, and with the same wait before the attack.
+"""
+import contextlib
+import statistics
+import sys
+
+import pytest
+import weightd
+from lib import features, wire
+from lib.child import run_as
+from lib.daemon import Daemon
+from lib.wire import Refused, Wire, image, until
+
+sys.path.append(str(features.ROOT / "tests/bench/tenants"))
+from tenants import ATTACKER, VICTIM, Attacker, Innocent, attacks, together  # noqa: E402
+
+N_CONNECTIONS, N_BUFFERS = 200, 200
+SECONDS = 0.2
+LONGER = {"holding": 0.9}  # than it takes a writer to have as many versions as a buffer can
+TIMES = 200  # the machine is busy; without turns of users it was 1,000 times and more
+LAYOUT = image([("t", 3 << 20)])
+SEEN, KEPT = "victim/seen", "victim/kept"
+
+ATTACKS = ("list-slots", "lists", "stat", "big-layouts", "creates", "big-slots", "one-byte", "connects", "silent", "stuck-close",
+           "garbage", "holding", "waits", "events", "attaches", "jobs")
+
+
+@pytest.fixture(scope="module")
+def node():
+    """A weightd with a keeper that every user may connect to, and a user with versions in it."""
+    features.require("root")
+    features.require_descriptors(4096)
+    if not (features.BUILD / "bench/tenants/attacker").exists():
+        pytest.skip("the attacker is not built (make attackers)")
+    with contextlib.closing(Daemon("--keeper", "--socket-mode", "0666")) as d:
+        run_as(VICTIM, publish_kept, d.socket)
+        Innocent(d.env, "publish", SEEN, 0.01).rounds()
+        yield d
+
+
+def publish_kept(path):
+    with Wire(path) as w:
+        for pattern in b"the first of two ", b"the second of two ":
+            slot = w.create(KEPT, LAYOUT, mode=0o644, keep=2)
+            w.publish(slot.writer, wire.fill(slot, pattern))
+
+
+def innocents(d, made, seconds=SECONDS):
+    """Medians of the other user's rounds and of a pair's, at the same moment."""
+    done = together(d.env, seconds, SEEN, made)
+    failures = [reason for innocent in done for reason in innocent.failures]
+    assert not failures, failures
+    return [statistics.median(innocent.samples) for innocent in done]
+
+
+def have_their_versions(path):
+    """Nothing of the other user's is lost, and none of its bytes is another."""
+    with Wire(path) as w:
+        assert {SEEN, KEPT} <= set(w.names())
+        assert [version.version for version in w.list(wire.VERSIONS, KEPT)] == [1, 2]
+    for version in 1, 2:
+        with weightd.attach(KEPT, version=version, socket=path) as buffer:
+            buffer.verify()
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_another_user_does_not_notice(node, attack):
+    made = f"victim/made-{attack}"
+    with Wire(node.socket, timeout=300) as root:
+        attach, publish, pair = innocents(node, made)
+        with Attacker(node.env, attack, N_CONNECTIONS, made, N_BUFFERS) as attacker:
+            attach_during, publish_during, pair_during = innocents(node, made, LONGER.get(attack, SECONDS))
+            run_as(VICTIM, have_their_versions, node.socket)
+            counts = attacker.end()
+        unit = max(pair, attach, pair_during)
+        assert attach_during <= TIMES * unit, (attack, attach_during, attach, pair_during, counts)
+        assert publish_during <= TIMES * max(publish, pair_during), (attack, publish_during, publish, pair_during, counts)
+        until(lambda: not any(user.uid == ATTACKER and user.used_connections for user in root.list(wire.USERS)), "the attacker is gone")
+        for buffer in root.list(wire.BUFFERS):
+            if buffer.uid == ATTACKER:
+                with contextlib.suppress(Refused):  # its writer alone held it, and has ended
+                    root.drop(buffer.name)
+        have_their_versions(node.socket)
+        assert made in root.names()
+
+
+def test_the_bench_has_these_attacks(node):
+    assert sorted(ATTACKS) == sorted(attacks())

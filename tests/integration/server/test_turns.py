@@ -1,0 +1,190 @@
+"""The loop is shared by users: what one asks for in any number, on any number of connections, holds up no other."""
+import json
+import re
+import struct
+
+import pytest
+from lib import wire
+from lib.child import Child, run_as
+from lib.wire import Wire, image, stopped, until
+
+ALICE, BOB = 12345, 12347
+LAYOUT = image([("t", 4096)])
+N = 800  # connections; turns are far shorter than as many pings, on any machine
+
+
+@pytest.fixture(autouse=True)
+def root_only(require):
+    require("root")
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    """One that every user may connect to."""
+    return make_daemon("--socket-mode", "0666")
+
+
+def publish(path, name, **kw):
+    with Wire(path) as w:
+        slot = w.create(name, LAYOUT, **kw)
+        return w.publish(slot.writer)
+
+
+def flood(pipe, path):
+    """Pings on N connections at once; the times of the answers."""
+    wires = [Wire(path) for _ in range(N)]
+    pipe.send("connected")
+    pipe.recv()
+    for w in wires:
+        w.send(wire.PING)
+    pipe.send("sent")
+    pipe.send([w.pong().uptime_ns for w in wires])
+
+
+def flood_one(pipe, path):
+    with Wire(path) as w:
+        pipe.send("connected")
+        pipe.recv()
+        w.send(wire.PING)
+        pipe.send("sent")
+        pipe.send(w.pong().uptime_ns)
+
+
+def crowd(pipe, path, n_connections, n_leases):
+    """Leases on each of many connections, to be killed with all of them."""
+    wires = [Wire(path) for _ in range(n_connections)]
+    for w in wires:
+        for _ in range(n_leases):
+            w.forget(w.attach("m").fds)
+    pipe.send("attached")
+    pipe.recv()
+
+
+def test_a_user_with_many_connections_is_served_no_more_than_one_with_one(daemon):
+    with Child(flood, daemon.socket, uid=ALICE) as alice, Child(flood_one, daemon.socket, uid=BOB) as bob:
+        assert alice.hear() == bob.hear() == "connected"
+        with stopped(daemon):
+            for child in alice, bob:
+                child.say("send")
+                assert child.hear() == "sent"
+        answered = bob.hear()
+        before = sum(t < answered for t in alice.hear())
+    assert before < N // 2, f"{before} of {N} pings of a user were answered before the one of another user"
+
+
+@pytest.mark.parametrize("n_connections, n_leases", [(N, 1), (1, 6000)], ids=["connections", "leases"])
+def test_the_end_of_a_process_with_many_of_them_holds_up_no_other(daemon, n_connections, n_leases):
+    publish(daemon.socket, "m", mode=0o644)
+    with Wire(daemon.socket) as w, Child(crowd, daemon.socket, n_connections, n_leases, uid=ALICE) as alice:
+        assert alice.hear() == "attached"
+        with stopped(daemon):
+            alice.kill()
+            w.send(wire.PING)
+        assert w.pong().n_leases > 0, "all was freed before another user's request was answered"
+        until(lambda: (w.ping().n_leases, w.ping().n_sessions) == (0, 1), "it is freed")
+
+
+def costs(path):
+    with Wire(path) as w:
+        return {cost.uid: cost for cost in w.list(wire.COSTS)}
+
+
+def ping(path, n):
+    with Wire(path) as w:
+        for _ in range(n):
+            w.ping()
+
+
+def test_costs_are_shown_to_their_user_and_to_administrators(daemon):
+    run_as(ALICE, ping, daemon.socket, 100)
+    run_as(BOB, ping, daemon.socket, 7)
+    assert run_as(ALICE, costs, daemon.socket).keys() == {ALICE}
+    found = costs(daemon.socket)
+    assert found.keys() == {0, ALICE, BOB}
+    assert found[ALICE].n_requests == 103 and found[BOB].n_requests == 8  # with each hello, and the list
+    for cost in found[ALICE], found[BOB]:
+        answered = [getattr(cost, f"answered_{i}") for i in range(wire.N_SPANS)]
+        assert sum(answered) == cost.n_requests
+        assert 0 < cost.longest_ns <= cost.loop_ns
+        assert (cost.held_bytes, cost.checking_bytes, cost.n_refused) == (0, 0, 0)
+
+
+def test_the_list_of_costs_has_all_users_of_many(daemon):
+    uids = set(range(20000, 20040))  # more than a page
+    for uid in uids:
+        run_as(uid, ping, daemon.socket, 1)
+    assert costs(daemon.socket).keys() == {0} | uids
+
+
+def test_a_refusal_for_a_limit_is_counted(make_daemon, tmp_path):
+    config = tmp_path / "weightd.conf"
+    config.write_text("[limits]\nleases = 2\n")
+    daemon = make_daemon("--socket-mode", "0666", "--config", config)
+    publish(daemon.socket, "m", mode=0o644)
+
+    def attach():
+        with Wire(daemon.socket) as w:
+            return [type(refused(w.attach, "m")) for _ in range(5)]
+
+    assert run_as(ALICE, attach).count(wire.Refused) == 3
+    assert costs(daemon.socket)[ALICE].n_refused == 3
+
+
+def refused(act, *args):
+    try:
+        return act(*args)
+    except wire.Refused as e:
+        return e
+
+
+def wait_on(pipe, path, n):
+    wires = [Wire(path) for _ in range(n)]
+    for w in wires:
+        w.send(wire.WAIT, wire.BODIES[wire.WAIT].pack(b"m", b"", 2, -1))
+    pipe.send("waiting")
+    pipe.send([struct.unpack("<Q", w.answer(wire.WAIT).body)[0] for w in wires])
+
+
+def test_all_that_wait_for_a_version_get_it(daemon):
+    publish(daemon.socket, "m", mode=0o644)
+    with Child(wait_on, daemon.socket, N, uid=ALICE) as alice:
+        assert alice.hear() == "waiting"
+        until(lambda: costs(daemon.socket)[ALICE].n_requests == 2 * N, "they all wait")
+        assert publish(daemon.socket, "m") == 2
+        assert alice.hear() == [2] * N
+
+
+def watch(pipe, path, n):
+    wires = [Wire(path) for _ in range(n)]
+    for w in wires:
+        w.send(wire.EVENTS, wire.BODIES[wire.EVENTS].pack(wire.FROM_NOW_ON, -1))
+    pipe.send("watching")
+    pipe.send([len(wire.page(w.answer(wire.EVENTS).body)[0]) > 0 for w in wires])
+
+
+def test_all_that_watch_see_an_event(daemon):
+    with Child(watch, daemon.socket, N, uid=ALICE) as alice:
+        assert alice.hear() == "watching"
+        until(lambda: costs(daemon.socket)[ALICE].n_requests == 2 * N, "they all wait")
+        publish(daemon.socket, "m", mode=0o644)
+        assert alice.hear() == [True] * N
+
+
+def test_stat_shows_costs_of_users(daemon):
+    run_as(ALICE, ping, daemon.socket, 1000)
+    shown = json.loads(daemon.ctl("stat", "--json").stdout)["costs"]
+    alice, = (cost for cost in shown if cost["uid"] == ALICE)
+    known = costs(daemon.socket)[ALICE]
+    assert (alice["requests"], alice["loop_ns"], alice["refused"]) == (1001, known.loop_ns, 0)
+    assert sum(span["count"] for span in alice["answered"]) == 1001
+    spans = [span["up_to_ns"] for span in alice["answered"]]
+    assert spans == [wire.SPAN_NS << i for i in range(wire.N_SPANS - 1)] + [None]
+    below = 0
+    for span in alice["answered"]:
+        below += span["count"]
+        if below >= 1001 - 10:
+            assert alice["p99_ns"] == span["up_to_ns"]
+            break
+    table = daemon.ctl("stat", "--users").stdout
+    assert re.search(rf"^{ALICE} +1001 .* 0$", table, re.M), table
+    assert "REQUESTS" not in daemon.ctl("stat").stdout

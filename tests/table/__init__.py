@@ -1,0 +1,1 @@
+"""Strategies of training, a row each, beside what their plans predict."""

@@ -1,0 +1,316 @@
+/* Turns: users share the loop's time, whatever the number of their connections. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include <cmocka.h>
+
+#include "server/state/cost.h"
+#include "server/state/server.h"
+#include "server/state/session.h"
+#include "server/state/turns.h"
+
+enum {
+	ALICE = 4001,
+	BOB = 4002,
+	CAROL = 4003,
+};
+
+#define N_SESSIONS 100
+#define N_SERVED 4000
+
+static struct server server;
+static struct session sessions[2 * N_SESSIONS + 1];
+static unsigned n_requests[2 * N_SESSIONS + 1]; /* served, of each session */
+static unsigned n_sessions;
+static uid_t served[N_SERVED]; /* the user of each session that was served */
+static unsigned n_served, stop_after;
+static uint64_t work_ns[2]; /* of a request of Alice, of Bob */
+static struct session *arriving; /* sends a request while the next one is served */
+
+static uint64_t clock_ns; /* moves while a session is served, and while the loop sleeps */
+static uint64_t slept_ns;
+
+uint64_t __wrap_num_now_ns(void);
+uint64_t __wrap_num_now_ns(void)
+{
+	return clock_ns;
+}
+
+int __real_epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms);
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms);
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms)
+{
+	assert_int_not_equal(timeout_ms, -1); /* nothing would end it */
+	clock_ns += (uint64_t)timeout_ms * 1000000;
+	slept_ns += (uint64_t)timeout_ms * 1000000;
+	return __real_epoll_wait(fd, events, n, 0);
+}
+
+/* Each session has another request at once, but Carol's. */
+static void serve(struct session *s)
+{
+	if (server.loop.quit) { /* the round goes on until its time is over */
+		clock_ns += (uint64_t)TURN_NS;
+		turns_add(s);
+		return;
+	}
+	served[n_served++] = s->peer.uid;
+	n_requests[s - sessions]++;
+	clock_ns += work_ns[s->peer.uid == BOB];
+	if (s->peer.uid != CAROL)
+		turns_add(s);
+	if (arriving) {
+		turns_add(arriving);
+		arriving = NULL;
+	}
+	if (n_served == stop_after || n_served == N_SERVED)
+		loop_quit(&server.loop);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	server = (struct server){0};
+	n_sessions = n_served = stop_after = 0;
+	memset(n_requests, 0, sizeof(n_requests));
+	arriving = NULL;
+	work_ns[0] = work_ns[1] = 1000;
+	clock_ns = 1000000000;
+	slept_ns = 0;
+	costs_init(&server.costs);
+	turns_init(&server.turns, &server.loop, serve);
+	return loop_init(&server.loop);
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < n_sessions; i++) {
+		turns_remove(&sessions[i]);
+		sessions[i].cost = cost_unref(sessions[i].cost);
+	}
+	turns_deinit(&server.turns);
+	costs_deinit(&server.costs);
+	loop_deinit(&server.loop);
+	return 0;
+}
+
+static struct session *connect_as(uid_t uid)
+{
+	struct session *s = &sessions[n_sessions++];
+
+	*s = (struct session){.server = &server, .peer.uid = uid, .cost = cost_ref(&server, uid)};
+	list_init(&s->ready_link);
+	return s;
+}
+
+static void ask_as(uid_t uid, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		turns_add(connect_as(uid));
+}
+
+static void run(unsigned n)
+{
+	stop_after = n_served + n;
+	server.loop.quit = false;
+	assert_int_equal(loop_run(&server.loop), 0);
+}
+
+static unsigned n_served_of(uid_t uid)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < n_served; i++)
+		n += served[i] == uid;
+	return n;
+}
+
+static uint64_t time_of(uid_t uid)
+{
+	return cost_of(&server, uid)->loop_ns;
+}
+
+static void many_connections_have_no_more_time_than_one(void **state)
+{
+	(void)state;
+	work_ns[0] = work_ns[1] = (uint64_t)TURN_NS / 4;
+	ask_as(ALICE, N_SESSIONS);
+	ask_as(BOB, 5);
+	run(200);
+	/* Each turn may be too long by one request, and is then owed. */
+	assert_true(time_of(BOB) <= time_of(ALICE) + 2 * (uint64_t)TURN_NS);
+	assert_true(time_of(ALICE) <= time_of(BOB) + 2 * (uint64_t)TURN_NS);
+}
+
+static void a_user_with_long_requests_has_no_more_time_than_one_with_short_ones(void **state)
+{
+	(void)state;
+	work_ns[0] = 5 * (uint64_t)TURN_NS;
+	work_ns[1] = (uint64_t)TURN_NS / 10;
+	ask_as(ALICE, N_SESSIONS);
+	ask_as(BOB, 20);
+	run(300);
+	assert_true(n_served_of(BOB) > 40 * n_served_of(ALICE));
+	assert_true(time_of(ALICE) <= time_of(BOB) + 6 * (uint64_t)TURN_NS);
+}
+
+static void sessions_of_a_user_are_served_one_after_the_other(void **state)
+{
+	(void)state;
+	ask_as(ALICE, 3);
+	ask_as(BOB, 1);
+	run(N_SERVED / 4 - 1);
+	for (int i = 0; i < 3; i++)
+		assert_in_range(n_requests[i], n_requests[0] - 1, n_requests[0] + 1);
+}
+
+static void a_user_that_comes_is_served_when_the_turn_is_over(void **state)
+{
+	unsigned at = 0;
+
+	(void)state;
+	work_ns[0] = work_ns[1] = (uint64_t)TURN_NS;
+	ask_as(ALICE, N_SESSIONS);
+	ask_as(BOB, N_SESSIONS);
+	run(20);
+	arriving = connect_as(CAROL);
+	run(3);
+	while (at < n_served && served[at] != CAROL)
+		at++;
+	assert_int_equal(at, 21); /* right behind the request in which Carol's came */
+}
+
+static void a_user_alone_waits_for_no_debt(void **state)
+{
+	(void)state;
+	work_ns[0] = 100 * (uint64_t)TURN_NS;
+	ask_as(ALICE, 1);
+	run(3); /* ends */
+	assert_int_equal(n_served_of(ALICE), 3);
+}
+
+static void a_session_that_is_removed_is_not_served(void **state)
+{
+	struct session *gone = connect_as(BOB);
+
+	(void)state;
+	turns_add(gone);
+	turns_remove(gone);
+	ask_as(ALICE, 1);
+	run(5);
+	assert_int_equal(n_served_of(BOB), 0);
+	turns_add(gone); /* and comes back */
+	run(2);
+	assert_true(n_served_of(BOB) > 0);
+}
+
+static void a_session_is_queued_once(void **state)
+{
+	struct session *s = connect_as(CAROL);
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		turns_add(s);
+	ask_as(ALICE, 1);
+	run(20);
+	assert_int_equal(n_served_of(CAROL), 1);
+}
+
+/* Alice works for four bursts beside the sessions that are there. Returns the time that she rested. */
+static uint64_t rest_of_a_busy_user(void)
+{
+	work_ns[0] = (uint64_t)TURN_NS / 2;
+	ask_as(ALICE, N_SESSIONS);
+	turns_join(&sessions[n_sessions - 1]);
+	run(4 * (unsigned)(TURN_BURST_NS / (TURN_NS / 2)));
+	return slept_ns;
+}
+
+static void a_user_rests_half_of_the_time_beside_another_one(void **state)
+{
+	uint64_t rested;
+
+	(void)state;
+	turns_join(connect_as(BOB));
+	rested = rest_of_a_busy_user();
+	/* The first burst lasts for twice its time, as it grows meanwhile. */
+	assert_in_range(rested, 3 * TURN_BURST_NS / 2, 3 * TURN_BURST_NS);
+	assert_int_equal(time_of(ALICE), 4 * TURN_BURST_NS);
+}
+
+static void what_a_user_did_alone_is_forgotten_soon(void **state)
+{
+	struct session *bob = connect_as(BOB);
+
+	(void)state;
+	assert_int_equal(rest_of_a_busy_user(), 0);
+	turns_join(bob);
+	run(5); /* Alice is served again before she rested for as long as she had worked alone */
+	assert_in_range(slept_ns, 1, TURN_BURST_NS);
+}
+
+static void one_request_however_long_has_a_short_rest(void **state)
+{
+	(void)state;
+	turns_join(connect_as(BOB));
+	(void)rest_of_a_busy_user();
+	work_ns[0] = 60000000000;
+	run(1);
+	work_ns[0] = (uint64_t)TURN_NS / 2;
+	slept_ns = 0;
+	run(5);
+	assert_in_range(slept_ns, 1, TURN_BURST_NS);
+}
+
+static void a_user_alone_does_not_rest(void **state)
+{
+	struct session *bob = connect_as(BOB);
+
+	(void)state;
+	turns_join(bob);
+	turns_leave(bob);
+	assert_int_equal(rest_of_a_busy_user(), 0);
+}
+
+static void a_user_is_served_while_another_one_rests(void **state)
+{
+	(void)state;
+	work_ns[1] = 1000;
+	ask_as(CAROL, 1);
+	turns_join(&sessions[0]);
+	(void)rest_of_a_busy_user();
+	while (list_empty(&server.turns.resting))
+		run(1);
+	turns_add(&sessions[0]);
+	n_served = 0;
+	run(1);
+	assert_int_equal(served[0], CAROL);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(many_connections_have_no_more_time_than_one),
+		TEST(a_user_with_long_requests_has_no_more_time_than_one_with_short_ones),
+		TEST(sessions_of_a_user_are_served_one_after_the_other),
+		TEST(a_user_that_comes_is_served_when_the_turn_is_over),
+		TEST(a_user_alone_waits_for_no_debt),
+		TEST(a_session_that_is_removed_is_not_served),
+		TEST(a_session_is_queued_once),
+		TEST(a_user_rests_half_of_the_time_beside_another_one),
+		TEST(what_a_user_did_alone_is_forgotten_soon),
+		TEST(one_request_however_long_has_a_short_rest),
+		TEST(a_user_alone_does_not_rest),
+		TEST(a_user_is_served_while_another_one_rests),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
