@@ -10,6 +10,7 @@ Jobs of the reference trainer (tests/ref): ranks as processes, their curves, and
 
 An option of the trainer is a keyword: stop_after=3 is --stop-after 3, overlap=True is --overlap.
 """
+import concurrent.futures
 import hashlib
 import json
 import mmap
@@ -85,13 +86,17 @@ class Rank:
         self.proc.wait(timeout)
         return self.proc.returncode, self.errors.read_text()
 
-    def held(self):
-        """Waits until it holds at its step (hold_at=), which it returns."""
-        line = self.proc.stdout.readline()
-        while line.startswith(b"began "):
+    def held(self, step=None):
+        """Waits until it holds (hold_at=, keep_on=), and returns the step. Where it gave up before `step`, it calls again."""
+        while True:
             line = self.proc.stdout.readline()
-        assert line.startswith(b"holding "), f"{line!r} {self.errors.read_text()}"
-        return int(line.split()[1])
+            if line.startswith(b"began "):
+                continue
+            assert line.startswith(b"holding "), f"{line!r} {self.errors.read_text()}"
+            held = int(line.split()[1])
+            if step is None or held >= step:
+                return held
+            self.go_on()
 
     def go_on(self):
         self.proc.stdin.write(b"\n")
@@ -106,6 +111,12 @@ class Rank:
             self.kill()
         self.proc.stdin.close()
         self.proc.stdout.close()
+
+
+def all_held(ranks, step):
+    """Waits until all of them hold at the step. Those that gave up before, on a busy machine, call again meanwhile."""
+    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
+        return [held == step for held in pool.map(lambda rank: rank.held(step), ranks)] == [True] * len(ranks)
 
 
 class Job:
@@ -150,8 +161,10 @@ class Job:
         return [self.start(rank, **kw) for rank in range(self.n)]
 
     def finish(self):
-        """Waits for all ranks, which have to end well. Returns self."""
+        """Waits for all ranks, which have to end well, and hold no longer. Returns self."""
         deadline = time.monotonic() + PATIENCE_S
+        for rank in self.ranks.values():
+            rank.proc.stdin.close()
         for rank in self.ranks.values():
             status, errors = rank.wait(max(0.1, deadline - time.monotonic()))
             assert status == 0, f"rank {rank.rank} ended with {status}: {errors}\nweightd wrote: {self.daemon.log}"

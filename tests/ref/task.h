@@ -50,7 +50,7 @@ struct task {
 	bool keeps_units, without_prefetch;
 	uint64_t evaluate_every; /* steps; a forward pass alone after each multiple, before the next step. 0: none */
 	const char *disorder; /* "STEP:RANK": that rank opens the last unit first */
-	bool keep_on; /* holds at an update that failed, then calls it again */
+	bool keep_on; /* calls again what gave up waiting for another rank; holds first where it is an update */
 	int deadline_ms;
 	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
 	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */

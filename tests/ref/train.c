@@ -404,6 +404,11 @@ static struct weightd_traffic traffic_get(const struct trainer *t)
 	return traffic;
 }
 
+static bool may_call_again(const struct trainer *t, int r)
+{
+	return t->task.keep_on && (r == -EOWNERDEAD || r == -ETIMEDOUT);
+}
+
 static int job_open(struct trainer *t)
 {
 	struct weightd_nodes nodes = {
@@ -438,14 +443,18 @@ static void trainer_open(struct trainer *t)
 	int r;
 
 	plan_make(t);
-	r = job_open(t);
+	do
+		r = job_open(t);
+	while (may_call_again(t, r));
 	if (r < 0)
 		fail(t, "weightd_train_open", r);
 	if (t->task.load && weightd_train_is_empty(t->train))
 		checkpoint_load(t);
 	else
 		tensors_fill(t);
-	r = weightd_train_begin(t->train);
+	do
+		r = weightd_train_begin(t->train);
+	while (may_call_again(t, r));
 	if (r < 0)
 		fail(t, "weightd_train_begin", r);
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {
@@ -743,7 +752,7 @@ static int update(struct trainer *t, uint64_t step, uint32_t n_samples, double l
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++)
 		unused[i] = task_rests(&t->task, model_tensor(t->model, i), step);
 	while ((r = weightd_train_update(t->train, &u)) < 0 && r != -EDOM) {
-		if (!t->task.keep_on || (r != -EOWNERDEAD && r != -ETIMEDOUT))
+		if (!may_call_again(t, r))
 			fail(t, "weightd_train_update", r);
 		(void)fprintf(stderr, "train: rank %" PRIu32 " calls again: %s\n", t->rank,
 			      weightd_train_error());

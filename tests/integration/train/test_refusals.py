@@ -6,7 +6,7 @@ import pytest
 from integration.train.conftest import ROWS
 from lib.cgroup import MemoryCgroup
 from lib.daemon import Daemon
-from lib.trainer import Job
+from lib.trainer import Job, all_held
 
 
 def test_a_rank_that_never_comes_is_named_after_the_deadline(make_job):
@@ -26,7 +26,7 @@ def test_a_rank_that_is_late_in_a_step_is_named_and_the_call_can_be_repeated(mak
     plain = make_job(2, **options).run()
     job = make_job(2, **options)
     late, waiting = job.start(0, hold_at=3), job.start(1, deadline=300, keep_on=True)
-    assert late.held() == 3 and waiting.held() == 3
+    assert all_held([late, waiting], 3)
     assert re.search(r"rank 1 calls again: .*rank 0.*step 3", waiting.errors.read_text()), waiting.errors.read_text()
     late.go_on()
     waiting.go_on()

@@ -43,7 +43,7 @@ def test_staleness_is_bounded(make_job, k):
     ahead = job.start(0, hold_at=6 + k, deadline=5000, keep_on=True)
     until(lambda: has_handed_over(job, 5), "rank 0 handed over step 5, so that rank 1 finds all gradients of it")
     slow = job.start(1, hold_at=6)
-    assert slow.held() == 6 and ahead.held() == 6 + k
+    assert slow.held() == 6 and ahead.held(6 + k) == 6 + k
     assert max(job.steps(0)) == 5 + k and max(job.steps(1)) == 5
     ahead.go_on()
     assert ahead.held() == 6 + k, "the update failed"
