@@ -365,6 +365,7 @@ int daemon_run(struct daemon *d)
 	r = loop_run(&s->loop);
 	if (r < 0)
 		log_error("the event loop failed: %s", strerror(-r));
-	(void)notify_send(&s->notify, "STOPPING=1", -1); /* there is nowhere to report a failure */
+	(void)notify_send(&s->notify, NOTIFY_OURS, "STOPPING=1",
+			  -1); /* there is nowhere to report a failure */
 	return r;
 }

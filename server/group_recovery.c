@@ -77,8 +77,11 @@ static int take_description(struct kept_job *k)
 
 	if (fd < 0)
 		return -ENOENT;
-	k->description = (struct kept_memfd){
-		.server = k->server, .kind = STORE_DESCRIPTION, .id = id, .fd = fd};
+	k->description = (struct kept_memfd){.server = k->server,
+					     .kind = STORE_DESCRIPTION,
+					     .store_uid = k->record->uid,
+					     .id = id,
+					     .fd = fd};
 	r = kept_memfd_recover(&k->description, k->record->uid);
 	if (r < 0) {
 		inherit_give_back(k->in, STORE_DESCRIPTION, id, fd);
@@ -117,9 +120,10 @@ static void drop_rest(struct kept_job *k)
 	struct store *store = &k->server->store;
 
 	for (unsigned i = 0; i < k->record->n_parts; i++)
-		inherit_drop(k->in, store, STORE_PART, k->record->parts[i].id);
+		inherit_drop(k->in, store, k->record->uid, STORE_PART, k->record->parts[i].id);
 	if (k->record->description)
-		inherit_drop(k->in, store, STORE_DESCRIPTION, k->record->description);
+		inherit_drop(k->in, store, k->record->uid, STORE_DESCRIPTION,
+			     k->record->description);
 }
 
 /* The group gets what was taken, and the store counts it. */

@@ -35,6 +35,11 @@ struct patient {
 	bool is_dead[MANIFEST_VERSIONS]; /* versions with memory that died with its holder */
 };
 
+static void recovery_drop(struct patient *p, enum store_kind kind, uint64_t id)
+{
+	inherit_drop(p->in, &p->server->store, p->buffer->store_uid, kind, id);
+}
+
 /* Each table once, however many versions have it. */
 static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_table **ret)
 {
@@ -52,11 +57,13 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_t
 	if (fd < 0)
 		return -ENOENT;
 	r = layout_table_recover(p->server, uid, id, fd, ret);
-	if (r < 0)
+	if (r < 0) {
 		inherit_give_back(p->in, STORE_TABLE, id, fd);
-	else
-		store_adopt(&p->server->store);
-	return r;
+		return r;
+	}
+	(*ret)->memfd.store_uid = p->buffer->store_uid;
+	store_adopt(&p->server->store);
+	return 0;
 }
 
 /* Likewise; those of version or writer 0, none. */
@@ -79,11 +86,13 @@ static int find_files(struct patient *p, uint64_t id, uid_t uid, struct version_
 	if (fd < 0)
 		return -ENOENT;
 	r = version_files_recover(p->server, uid, id, fd, ret);
-	if (r < 0)
+	if (r < 0) {
 		inherit_give_back(p->in, STORE_FILES, id, fd);
-	else
-		store_adopt(&p->server->store);
-	return r;
+		return r;
+	}
+	(*ret)->memfd.store_uid = p->buffer->store_uid;
+	store_adopt(&p->server->store);
+	return 0;
 }
 
 static int find_slot(struct patient *p, const struct slot_saved *saved, struct slot **ret)
@@ -300,10 +309,10 @@ static void recover_writer(struct patient *p)
 	version_files_unref(files);
 	/* Its other half may have been on the way to the store, or out of it; or it was spoiled. */
 	if (!in_place) {
-		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
-		inherit_drop(p->in, &p->server->store, STORE_DIGESTS, saved->slot);
+		recovery_drop(p, STORE_SLOT, saved->slot);
+		recovery_drop(p, STORE_DIGESTS, saved->slot);
 	}
-	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
+	recovery_drop(p, STORE_TABLE, saved->table);
 }
 
 /* Written in place, without a writer now: the content is unknown. */
@@ -341,7 +350,7 @@ static void drop_files(struct patient *p, uint64_t id)
 		    should_exist(e) && !p->is_dead[i])
 			return;
 	}
-	inherit_drop(p->in, &p->server->store, STORE_FILES, id);
+	recovery_drop(p, STORE_FILES, id);
 }
 
 /*
@@ -351,7 +360,6 @@ static void drop_files(struct patient *p, uint64_t id)
 static void drop_rest(struct patient *p)
 {
 	const struct manifest *m = p->buffer->manifest;
-	struct store *store = &p->server->store;
 	struct manifest_companions of_writer = manifest_companions(m, &p->record->writer.companions);
 
 	if (p->record->writer.id) {
@@ -364,9 +372,9 @@ static void drop_rest(struct patient *p)
 		drop_files(p, manifest_companions(m, &e->companions).files);
 		if (!p->is_dead[i] && (!e->ended_ns || is_missed(p, e->slot)))
 			continue;
-		inherit_drop(p->in, store, STORE_SLOT, e->slot);
-		inherit_drop(p->in, store, STORE_DIGESTS, e->slot);
-		inherit_drop(p->in, store, STORE_TABLE, e->table);
+		recovery_drop(p, STORE_SLOT, e->slot);
+		recovery_drop(p, STORE_DIGESTS, e->slot);
+		recovery_drop(p, STORE_TABLE, e->table);
 	}
 }
 
@@ -456,10 +464,12 @@ static void recover_manifest(struct patient *p, uint64_t id, int fd)
 		return;
 	}
 	if (r == -ENOENT && is_going(manifest_current(m))) {
+		uid_t uid = manifest_current(m)->uid;
+
 		(void)manifest_free(m);
 		(void)fd_close(fd);
 		store_adopt(&p->server->store);
-		store_remove(&p->server->store, STORE_MANIFEST, id);
+		store_remove(&p->server->store, uid, STORE_MANIFEST, id);
 		return;
 	}
 	recovery_quarantine(id, m ? manifest_current(m)->name : NULL, r, abi);

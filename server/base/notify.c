@@ -17,9 +17,18 @@
 
 #define RETRY_NS 10000000u
 #define PARTING_MS 1000 /* time to send what still waits at our end */
+#define TURN_MESSAGES 6 /* as many as hand over what a create makes, with its barrier */
+
+/* Messages of one user, which wait. It exists while there are some. */
+struct lane {
+	struct list link; /* notify::lanes */
+	struct list messages;
+	uid_t uid;
+	unsigned n_sent; /* in its turn */
+};
 
 struct message {
-	struct list link; /* notify::queue */
+	struct list link; /* lane::messages */
 	int fd; /* ours; -1: none */
 	char text[];
 };
@@ -56,10 +65,70 @@ static int send_now(const struct notify *n, const char *text, int fd)
 	return 0;
 }
 
-static void notify_give_up(struct notify *n, int r)
+/* --- lanes --- */
+
+static struct lane *lane_find(const struct notify *n, uid_t uid)
+{
+	struct lane *lane;
+
+	list_for_each(lane, &n->lanes, link)
+		if (lane->uid == uid)
+			return lane;
+	return NULL;
+}
+
+static struct lane *lane_new(struct notify *n, uid_t uid)
+{
+	struct lane *lane = calloc(1, sizeof(*lane));
+
+	if (!lane)
+		return NULL;
+	lane->uid = uid;
+	list_init(&lane->messages);
+	list_append(&n->lanes, &lane->link);
+	return lane;
+}
+
+static void lane_free(struct lane *lane)
 {
 	struct message *m;
 
+	while ((m = list_first(&lane->messages, struct message, link)))
+		message_free(m);
+	list_remove(&lane->link);
+	free(lane);
+}
+
+static void notify_forget_all(struct notify *n)
+{
+	struct lane *lane;
+
+	while ((lane = list_first(&n->lanes, struct lane, link)))
+		lane_free(lane);
+}
+
+/* Its first message was sent: the lane behind it is next once its turn is over. */
+static void lane_advance(struct notify *n, struct lane *lane)
+{
+	message_free(list_first(&lane->messages, struct message, link));
+	if (list_empty(&lane->messages)) {
+		lane_free(lane);
+	} else if (++lane->n_sent == TURN_MESSAGES) {
+		lane->n_sent = 0;
+		list_remove(&lane->link);
+		list_append(&n->lanes, &lane->link);
+	}
+}
+
+static struct message *lane_message(const struct lane *lane)
+{
+	return list_first(&lane->messages, struct message, link);
+}
+
+/* --- sending --- */
+
+static void notify_give_up(struct notify *n, int r)
+{
 	if (!n->gone)
 		log_error("the service manager is gone (%s): buffers will not survive a restart",
 			  strerror(-r));
@@ -67,16 +136,16 @@ static void notify_give_up(struct notify *n, int r)
 	timer_stop(&n->retry);
 	timer_stop(&n->watchdog);
 	loop_modify(&n->source, 0);
-	while ((m = list_first(&n->queue, struct message, link)))
-		message_free(m);
+	notify_forget_all(n);
 }
 
 /* Sends what waits, as far as there is room. */
 static void notify_flush(struct notify *n)
 {
-	struct message *m;
+	struct lane *lane;
 
-	while ((m = list_first(&n->queue, struct message, link))) {
+	while ((lane = list_first(&n->lanes, struct lane, link))) {
+		const struct message *m = lane_message(lane);
 		int r = send_now(n, m->text, m->fd);
 
 		if (r == -EAGAIN || r == -EINTR) {
@@ -92,7 +161,7 @@ static void notify_flush(struct notify *n)
 			notify_give_up(n, r);
 			return;
 		}
-		message_free(m);
+		lane_advance(n, lane);
 	}
 	loop_modify(&n->source, 0);
 }
@@ -131,6 +200,18 @@ static uint64_t ping_interval_ns(void)
 	return strtoull(usec, NULL, 10) * 1000 / 4;
 }
 
+/*
+ * Keeps few messages in the kernel, where they are in one line: as many as the least buffer has room for, which are
+ * those of a turn.
+ */
+static void bound_buffer(int fd)
+{
+	const int least = 1;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &least,
+			 sizeof(least)); /* cannot fail for a socket */
+}
+
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -152,6 +233,7 @@ static int connect_to(const char *path)
 		(void)fd_close(fd);
 		return r;
 	}
+	bound_buffer(fd);
 	return fd;
 }
 
@@ -161,7 +243,7 @@ void notify_init(struct notify *n, struct loop *l)
 	int fd, r;
 
 	*n = (struct notify){.loop = l, .source.fd = -1};
-	list_init(&n->queue);
+	list_init(&n->lanes);
 	timer_init(&n->retry, notify_on_retry);
 	timer_init(&n->watchdog, notify_on_watchdog);
 	if (!path || !path[0])
@@ -179,13 +261,14 @@ void notify_init(struct notify *n, struct loop *l)
 	(void)unsetenv("NOTIFY_SOCKET"); /* our children must not send messages as us */
 }
 
-/* Sends the queue, of use even now: removals, above all. There are no clients left to delay. */
-static void send_rest(const struct notify *n)
+/* Sends what waits, of use even now: removals, above all. There are no clients left to delay. */
+static void send_rest(struct notify *n)
 {
 	uint64_t deadline_ns = num_now_ns() + PARTING_MS * 1000000u;
-	struct message *m;
+	struct lane *lane;
 
-	list_for_each(m, &n->queue, link) {
+	while ((lane = list_first(&n->lanes, struct lane, link))) {
+		const struct message *m = lane_message(lane);
 		int r = n->gone ? -EPIPE : send_now(n, m->text, m->fd);
 
 		while (r == -EAGAIN && num_now_ns() < deadline_ns) {
@@ -199,18 +282,16 @@ static void send_rest(const struct notify *n)
 				    strerror(-r));
 			return;
 		}
+		lane_advance(n, lane);
 	}
 }
 
 void notify_deinit(struct notify *n)
 {
-	struct message *m;
-
 	timer_stop(&n->watchdog);
 	timer_stop(&n->retry);
 	send_rest(n);
-	while ((m = list_first(&n->queue, struct message, link)))
-		message_free(m);
+	notify_forget_all(n);
 	loop_remove(&n->source);
 	n->source.fd = fd_close(n->source.fd);
 }
@@ -220,36 +301,51 @@ bool notify_works(const struct notify *n)
 	return n->source.fd >= 0 && !n->gone;
 }
 
-static int notify_enqueue(struct notify *n, const char *text, int fd)
+/* NULL, with errno. */
+static struct message *message_new(const char *text, int fd)
 {
 	size_t size = strlen(text) + 1;
 	struct message *m = malloc(sizeof(*m) + size);
 
 	if (!m)
-		return -ENOMEM;
+		return NULL;
 	list_init(&m->link);
-	m->fd = -1;
 	memcpy(m->text, text, size);
-	if (fd >= 0) {
-		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		if (m->fd < 0) {
-			int r = -errno;
+	m->fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (fd >= 0 && m->fd < 0) {
+		int error = errno;
 
-			message_free(m);
-			return r;
-		}
+		message_free(m);
+		errno = error;
+		return NULL;
 	}
-	list_append(&n->queue, &m->link);
+	return m;
+}
+
+static int notify_enqueue(struct notify *n, uid_t uid, const char *text, int fd)
+{
+	struct lane *lane = lane_find(n, uid);
+	struct message *m = message_new(text, fd);
+
+	if (!m)
+		return -errno;
+	if (!lane)
+		lane = lane_new(n, uid);
+	if (!lane) {
+		message_free(m);
+		return -ENOMEM;
+	}
+	list_append(&lane->messages, &m->link);
 	return 0;
 }
 
-int notify_send(struct notify *n, const char *text, int fd)
+int notify_send(struct notify *n, uid_t uid, const char *text, int fd)
 {
 	int r = -EAGAIN;
 
 	if (!notify_works(n))
 		return -ENOTCONN;
-	if (list_empty(&n->queue))
+	if (list_empty(&n->lanes))
 		r = send_now(n, text, fd);
 	if (r == 0)
 		return 0;
@@ -257,7 +353,7 @@ int notify_send(struct notify *n, const char *text, int fd)
 		notify_give_up(n, r);
 		return -ENOTCONN;
 	}
-	r = notify_enqueue(n, text, fd);
+	r = notify_enqueue(n, uid, text, fd);
 	if (r == 0)
 		notify_flush(n);
 	return r;
@@ -268,7 +364,7 @@ void notify_ready(struct notify *n, const char *status)
 	char text[256];
 
 	(void)snprintf(text, sizeof(text), "READY=1\nSTATUS=%s", status);
-	(void)notify_send(n, text, -1); /* there is nowhere to report a failure */
+	(void)notify_send(n, NOTIFY_OURS, text, -1); /* there is nowhere to report a failure */
 	if (n->watchdog_ns && notify_works(n))
 		timer_start(n->loop, &n->watchdog, num_now_ns() + n->watchdog_ns);
 }

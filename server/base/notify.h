@@ -1,21 +1,25 @@
 /*
  * The service manager
  *
- * Messages to systemd, or to a keeper, by sd_notify's protocol: one datagram a message, in order.
- * Not through libsystemd: its sd_notify() waits while the manager's queue is full: here messages
- * wait in a queue, and the loop continues. Pings of the watchdog overtake them.
+ * Messages to systemd, or to a keeper, by sd_notify's protocol: one datagram a message. Not through
+ * libsystemd: its sd_notify() waits while the manager's queue is full: here messages wait, and the loop
+ * continues. Those of one user are sent in order; users take turns, so that one with thousands of messages does not
+ * hold up another. Pings of the watchdog overtake all.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "server/base/loop.h"
+
+#define NOTIFY_OURS ((uid_t)-1) /* messages of the program itself */
 
 struct notify {
 	struct loop *loop;
 	struct source source; /* the socket, which we own; fd -1 without a service manager */
-	struct list queue; /* messages the manager had no room for */
+	struct list lanes; /* messages the manager had no room for, by user; the next one is of the first lane */
 	struct timer retry;
 	struct timer watchdog;
 	uint64_t watchdog_ns; /* between two pings; 0: none are expected */
@@ -29,8 +33,11 @@ void notify_deinit(struct notify *n);
 /* True when there is a service manager that receives messages. */
 bool notify_works(const struct notify *n);
 
-/* Sends a message of lines, now or soon, with `fd` (borrowed) unless it is -1. -ENOTCONN, -ENOMEM, -EMFILE. */
-int notify_send(struct notify *n, const char *text, int fd);
+/*
+ * Sends a message of lines, now or in a turn of the user, with `fd` (borrowed) unless it is -1. -ENOTCONN, -ENOMEM,
+ * -EMFILE.
+ */
+int notify_send(struct notify *n, uid_t uid, const char *text, int fd);
 
 /* READY=1: starts the pings too. */
 void notify_ready(struct notify *n, const char *status);

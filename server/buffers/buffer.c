@@ -95,8 +95,8 @@ static struct buffer *buffer_free(struct buffer *b)
 	reaper_forget(b);
 	if (b->kept) {
 		/* The manifest is removed last: while it is there, recovery can identify the rest. */
-		store_remove(&b->server->store, STORE_HEAD, b->id);
-		store_remove(&b->server->store, STORE_MANIFEST, b->id);
+		store_remove(&b->server->store, b->store_uid, STORE_HEAD, b->id);
+		store_remove(&b->server->store, b->store_uid, STORE_MANIFEST, b->id);
 	}
 	if (b->head)
 		(void)munmap(b->head, HEAD_SIZE);
@@ -154,6 +154,7 @@ int buffer_new(struct server *server, const char *name, const char *device,
 		return -ENOMEM;
 	b->backend = backend;
 	b->access = *access;
+	b->store_uid = access->uid;
 	b->keep = (uint32_t)server->config.keep;
 	r = CODEC_PUT_STRING(b->name, name);
 	if (r == 0)
@@ -217,6 +218,7 @@ static void read_record(struct buffer *b, const struct manifest_record *r)
 	memcpy(b->name, r->name, sizeof(b->name));
 	memcpy(b->device, r->device, sizeof(b->device));
 	b->access = (struct access){.uid = r->uid, .gid = r->gid, .mode = r->mode & 0777};
+	b->store_uid = r->uid;
 	b->generation = r->generation;
 	b->keep = r->keep;
 	b->exclusive = r->flags & MANIFEST_EXCLUSIVE;
@@ -295,7 +297,8 @@ struct slot_place buffer_place(const struct buffer *b)
 	return (struct slot_place){.server = b->server,
 				   .backend = b->backend,
 				   .device = b->device,
-				   .buffer = (struct buffer *)b};
+				   .buffer = (struct buffer *)b,
+				   .store_uid = b->store_uid};
 }
 
 bool buffer_has_name(const struct buffer *b)
@@ -315,9 +318,9 @@ void buffer_keep(struct buffer *b)
 	if (b->kept)
 		return;
 	b->kept = true;
-	(void)store_put(store, STORE_MANIFEST, b->id,
+	(void)store_put(store, b->store_uid, STORE_MANIFEST, b->id,
 			b->manifest_fd); /* the barrier after it reports errors */
-	(void)store_put(store, STORE_HEAD, b->id, b->head_fd);
+	(void)store_put(store, b->store_uid, STORE_HEAD, b->id, b->head_fd);
 	b->manifest_fd = fd_close(b->manifest_fd);
 	b->head_fd = fd_close(b->head_fd);
 }

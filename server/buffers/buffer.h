@@ -40,6 +40,7 @@ struct buffer {
 	char device[WIRE_DEVICE_SIZE];
 	const struct backend *backend;
 	struct access access;
+	uid_t store_uid; /* its user in the store: the owner that made it, or had it when weightd started */
 	unsigned generation; /* version of `access`: grows with each change */
 	uint32_t keep;
 	bool exclusive; /* one slot, never sealed, written in place */

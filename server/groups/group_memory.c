@@ -185,7 +185,7 @@ void group_memory_free(struct group_memory *m)
 	if (!m)
 		return;
 	for (unsigned i = 0; m->kept && i < m->n_parts; i++)
-		store_remove(&m->server->store, STORE_PART, m->parts[i].id);
+		store_remove(&m->server->store, m->uid, STORE_PART, m->parts[i].id);
 	/* A request that comes later waits for the freeing before it makes memory. */
 	quota_refund(&m->charge);
 	quota_refund(&m->descriptors);
@@ -268,7 +268,7 @@ void group_memory_keep(struct group_memory *m)
 {
 	m->kept = true;
 	for (unsigned i = 0; i < m->n_parts; i++)
-		(void)store_put(&m->server->store, STORE_PART, m->parts[i].id,
+		(void)store_put(&m->server->store, m->uid, STORE_PART, m->parts[i].id,
 				m->parts[i].probe_fd); /* the barrier after it reports errors */
 }
 

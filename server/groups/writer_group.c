@@ -46,7 +46,7 @@ static struct writer_group *writer_group_free(struct writer_group *g)
 		(void)kept_memfd_unref(&g->description);
 	/* The manifest is removed last: while it is there, recovery can identify the rest. */
 	if (g->kept)
-		store_remove(&g->server->store, STORE_GROUP, g->id);
+		store_remove(&g->server->store, g->access.uid, STORE_GROUP, g->id);
 	(void)group_manifest_free(g->manifest);
 	(void)fd_close(g->manifest_fd);
 	quota_refund(&g->charge);
@@ -236,7 +236,7 @@ void writer_group_save(struct writer_group *g)
 void writer_group_keep(struct writer_group *g)
 {
 	g->kept = true;
-	(void)store_put(&g->server->store, STORE_GROUP, g->id,
+	(void)store_put(&g->server->store, g->access.uid, STORE_GROUP, g->id,
 			g->manifest_fd); /* the barrier after it reports errors */
 	g->manifest_fd = fd_close(g->manifest_fd);
 }

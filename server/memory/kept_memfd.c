@@ -42,12 +42,13 @@ int kept_memfd_recover(struct kept_memfd *m, uid_t uid)
 	return charge(m, uid, quota_charge_anyway);
 }
 
-void kept_memfd_keep(struct kept_memfd *m)
+void kept_memfd_keep(struct kept_memfd *m, uid_t store_uid)
 {
 	if (m->kept)
 		return;
 	m->kept = true;
-	(void)store_put(&m->server->store, m->kind, m->id,
+	m->store_uid = store_uid;
+	(void)store_put(&m->server->store, store_uid, m->kind, m->id,
 			m->fd); /* the barrier after it reports errors */
 }
 
@@ -56,7 +57,7 @@ bool kept_memfd_unref(struct kept_memfd *m)
 	if (--m->n_refs > 0)
 		return false;
 	if (m->kept)
-		store_remove(&m->server->store, m->kind, m->id);
+		store_remove(&m->server->store, m->store_uid, m->kind, m->id);
 	m->server->n_table_bytes -= m->size;
 	async_close_memfd(&m->server->freer, m->charge.account->uid, m->fd);
 	quota_refund(&m->charge);

@@ -21,6 +21,7 @@ struct kept_memfd {
 	enum store_kind kind;
 	unsigned n_refs;
 	uid_t uid; /* the user that sent it */
+	uid_t store_uid; /* its user in the store */
 	uint64_t id;
 	int fd; /* read-only */
 	uint64_t size; /* bytes of the memfd */
@@ -35,11 +36,11 @@ struct kept_memfd {
  */
 int kept_memfd_init(struct kept_memfd *m, uid_t uid);
 
-/* Likewise for a descriptor that the store returned, with its id. Charges in any case. -EBADMSG. */
+/* Likewise for a descriptor that the store returned, with its id. Charges in any case. The caller sets store_uid. -EBADMSG. */
 int kept_memfd_recover(struct kept_memfd *m, uid_t uid);
 
-/* Puts it into the store, if it is not there already. */
-void kept_memfd_keep(struct kept_memfd *m);
+/* Puts it into the store, for that user, if it is not there already. */
+void kept_memfd_keep(struct kept_memfd *m, uid_t store_uid);
 
 /* True: that was the last reference, and all but the struct is free. It leaves the store. */
 bool kept_memfd_unref(struct kept_memfd *m);

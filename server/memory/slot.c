@@ -84,6 +84,7 @@ static struct slot *slot_blank(const struct slot_place *place, uid_t uid,
 	s->backend = place->backend;
 	s->device = place->device;
 	s->buffer = place->buffer;
+	s->store_uid = place->store_uid;
 	s->uid = uid;
 	s->data_size = form->data_size;
 	s->data_offset = form->data_offset;
@@ -262,9 +263,9 @@ void slot_forget(struct slot *s)
 {
 	slot_unwatch(s);
 	if (s->kept)
-		store_remove(&s->server->store, STORE_SLOT, s->id);
+		store_remove(&s->server->store, s->store_uid, STORE_SLOT, s->id);
 	if (s->kept && slot_has_digests(s))
-		store_remove(&s->server->store, STORE_DIGESTS, s->id);
+		store_remove(&s->server->store, s->store_uid, STORE_DIGESTS, s->id);
 	s->kept = false;
 }
 
@@ -288,10 +289,11 @@ void slot_keep(struct slot *s)
 	if (s->kept)
 		return;
 	s->kept = true;
-	(void)store_put(&s->server->store, STORE_SLOT, s->id,
+	(void)store_put(&s->server->store, s->store_uid, STORE_SLOT, s->id,
 			s->probe_fd); /* the barrier after it reports errors */
 	if (slot_has_digests(s))
-		(void)store_put(&s->server->store, STORE_DIGESTS, s->id, s->digests.reader_fd);
+		(void)store_put(&s->server->store, s->store_uid, STORE_DIGESTS, s->id,
+				s->digests.reader_fd);
 	(void)slot_watch(s); /* else an attach sees the loss */
 }
 

@@ -40,6 +40,7 @@ struct slot {
 	int probe_fd;
 	struct source hangup; /* on probe_fd; see slot_watch() */
 	uid_t uid; /* the user that is charged */
+	uid_t store_uid; /* the buffer's */
 	bool kept; /* in the store */
 	bool sealed;
 	struct digests digests; /* of an image */
@@ -66,6 +67,7 @@ struct slot_place {
 	const struct backend *backend;
 	const char *device; /* outlives the slot */
 	struct buffer *buffer; /* likewise, until slot_free() */
+	uid_t store_uid; /* its user in the store */
 };
 
 /* The form of a slot. */

@@ -197,9 +197,9 @@ static void group_join_keep(struct writer_group *g)
 	writer_group_save(g);
 	fault_point("job-saved");
 	group_memory_keep(g->memory);
-	kept_memfd_keep(&g->description);
+	kept_memfd_keep(&g->description, g->access.uid);
 	fault_point("job-stored");
-	r = barrier_start(&g->barrier, &g->server->store, group_join_on_kept);
+	r = barrier_start(&g->barrier, &g->server->store, g->access.uid, group_join_on_kept);
 	g->busy = r == 0;
 	if (r < 0)
 		give_up(g, r, NULL);

@@ -130,7 +130,7 @@ static void group_start(struct writer_group *g, struct group_caller *c)
 	fault_point("job-created");
 	writer_group_save(g);
 	writer_group_keep(g);
-	r = barrier_start(&g->barrier, &g->server->store, group_on_kept);
+	r = barrier_start(&g->barrier, &g->server->store, g->access.uid, group_on_kept);
 	g->busy = r == 0;
 	if (r == 0)
 		return;

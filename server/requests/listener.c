@@ -219,9 +219,9 @@ static bool take_up(struct listener *l, struct inherit *in, struct store *store)
 		return true;
 	}
 	if (fd >= 0)
-		store_remove(store, STORE_SOCKET, STORE_ID);
+		store_remove(store, NOTIFY_OURS, STORE_SOCKET, STORE_ID);
 	if (lock_fd >= 0)
-		store_remove(store, STORE_LOCK, STORE_ID);
+		store_remove(store, NOTIFY_OURS, STORE_LOCK, STORE_ID);
 	(void)fd_close(fd);
 	(void)fd_close(lock_fd);
 	return false;
@@ -251,9 +251,9 @@ static int open_socket(struct listener *l, struct inherit *in, struct store *sto
 	r = listen_at_path(l, mode);
 	if (r < 0)
 		return r;
-	(void)store_put(store, STORE_LOCK, STORE_ID,
+	(void)store_put(store, NOTIFY_OURS, STORE_LOCK, STORE_ID,
 			l->lock_fd); /* without, clients are refused a while */
-	(void)store_put(store, STORE_SOCKET, STORE_ID, l->fd);
+	(void)store_put(store, NOTIFY_OURS, STORE_SOCKET, STORE_ID, l->fd);
 	return 0;
 }
 

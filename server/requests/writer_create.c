@@ -118,10 +118,10 @@ static void writer_keep(struct writer *w)
 	buffer_save(b);
 	fault_point("create-saved");
 	buffer_keep(b);
-	kept_memfd_keep(&w->table->memfd);
+	kept_memfd_keep(&w->table->memfd, b->store_uid);
 	slot_keep(w->slot);
 	fault_point("create-stored");
-	r = barrier_start(&w->barrier, &b->server->store, writer_on_kept);
+	r = barrier_start(&w->barrier, &b->server->store, b->store_uid, writer_on_kept);
 	w->busy = r == 0;
 	if (r == 0)
 		return;

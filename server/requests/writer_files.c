@@ -62,8 +62,9 @@ static void writer_keep_files(struct writer *w)
 	w->other_files = version_files_id(w->new_files);
 	buffer_save(w->buffer);
 	fault_point("files-saved");
-	kept_memfd_keep(&w->new_files->memfd);
-	r = barrier_start(&w->barrier, &w->buffer->server->store, writer_on_files_kept);
+	kept_memfd_keep(&w->new_files->memfd, w->buffer->store_uid);
+	r = barrier_start(&w->barrier, &w->buffer->server->store, w->buffer->store_uid,
+			  writer_on_files_kept);
 	w->busy = r == 0;
 	if (r < 0)
 		fail_to_keep(w, r);

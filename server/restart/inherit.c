@@ -110,7 +110,8 @@ void inherit_give_back(struct inherit *in, enum store_kind kind, uint64_t id, in
 	inherited_find(in, kind, id)->fd = fd;
 }
 
-void inherit_drop(struct inherit *in, struct store *store, enum store_kind kind, uint64_t id)
+void inherit_drop(struct inherit *in, struct store *store, uid_t uid, enum store_kind kind,
+		  uint64_t id)
 {
 	int fd = inherit_take(in, kind, id);
 
@@ -118,7 +119,7 @@ void inherit_drop(struct inherit *in, struct store *store, enum store_kind kind,
 		return;
 	(void)fd_close(fd);
 	store_adopt(store);
-	store_remove(store, kind, id);
+	store_remove(store, uid, kind, id);
 }
 
 unsigned inherit_leave(struct inherit *in, struct store *store)

@@ -33,7 +33,8 @@ int inherit_take(struct inherit *in, enum store_kind kind, uint64_t id);
 void inherit_give_back(struct inherit *in, enum store_kind kind, uint64_t id, int fd);
 
 /* Removes one from the store that belongs to nothing; does nothing where there is none. */
-void inherit_drop(struct inherit *in, struct store *store, enum store_kind kind, uint64_t id);
+void inherit_drop(struct inherit *in, struct store *store, uid_t uid, enum store_kind kind,
+		  uint64_t id);
 
 /*
  * Names those that were not taken in the log, and counts them in the store, where they stay.

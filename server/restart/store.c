@@ -52,7 +52,7 @@ bool store_is_expected(const struct store *s)
 
 bool store_is_behind(const struct store *s)
 {
-	return s->max > 0 && !list_empty(&s->notify->queue);
+	return s->max > 0 && !list_empty(&s->notify->lanes);
 }
 
 unsigned store_n_solid(const struct store_reservation *r)
@@ -106,7 +106,7 @@ bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret
 	return true;
 }
 
-int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd)
+int store_put(struct store *s, uid_t uid, enum store_kind kind, uint64_t id, int fd)
 {
 	char name[STORE_NAME_MAX + 1], text[128];
 	int r;
@@ -117,7 +117,7 @@ int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd)
 	store_name(kind, id, name);
 	/* FDPOLL=0: else the store removes a descriptor after its peer hung up. */
 	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
-	r = notify_send(s->notify, text, fd);
+	r = notify_send(s->notify, uid, text, fd);
 	fault_point("store-put");
 	return r;
 }
@@ -127,7 +127,7 @@ void store_adopt(struct store *s)
 	s->n_kept++;
 }
 
-void store_remove(struct store *s, enum store_kind kind, uint64_t id)
+void store_remove(struct store *s, uid_t uid, enum store_kind kind, uint64_t id)
 {
 	char name[STORE_NAME_MAX + 1], text[128];
 
@@ -136,7 +136,8 @@ void store_remove(struct store *s, enum store_kind kind, uint64_t id)
 	s->n_kept--;
 	store_name(kind, id, name);
 	(void)snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	(void)notify_send(s->notify, text, -1); /* without a manager there is nothing to remove */
+	(void)notify_send(s->notify, uid, text,
+			  -1); /* without a manager there is nothing to remove */
 	fault_point("store-removed");
 }
 
@@ -162,7 +163,7 @@ static void barrier_on_timeout(struct timer *timer)
 		barrier_end(b, store_works(b->store) ? -ETIMEDOUT : -ENOTCONN);
 }
 
-int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier *, int))
+int barrier_start(struct barrier *b, struct store *s, uid_t uid, void (*fn)(struct barrier *, int))
 {
 	int ends[2];
 	int r;
@@ -176,7 +177,7 @@ int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier 
 	}
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -errno;
-	r = notify_send(s->notify, "BARRIER=1", ends[1]);
+	r = notify_send(s->notify, uid, "BARRIER=1", ends[1]);
 	(void)fd_close(ends[1]);
 	if (r == 0)
 		r = loop_add(s->loop, &b->source, ends[0], EPOLLIN, barrier_on_through);

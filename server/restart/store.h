@@ -5,11 +5,15 @@
  * weightd. A descriptor there has a name of one letter and an id. The manager does not report what
  * it keeps nor how much it accepts, so weightd counts. A descriptor is safe once a barrier that was
  * sent after it has returned.
+ *
+ * Messages wait in turns of users (notify.h), and are in order for one user only. All about one buffer or job therefore
+ * counts for one user: the owner that made it, whoever writes or owns it later.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "server/base/loop.h"
 
@@ -69,10 +73,10 @@ void store_release(struct store_reservation *r);
 unsigned store_n_solid(const struct store_reservation *r);
 
 /* Hands over a descriptor, which stays the caller's as well. Counts also if it fails. */
-int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd);
+int store_put(struct store *s, uid_t uid, enum store_kind kind, uint64_t id, int fd);
 /* Counts a descriptor that the store returned at our start. */
 void store_adopt(struct store *s);
-void store_remove(struct store *s, enum store_kind kind, uint64_t id);
+void store_remove(struct store *s, uid_t uid, enum store_kind kind, uint64_t id);
 
 /* Writes "s0123456789abcdef". */
 void store_name(enum store_kind kind, uint64_t id, char ret[STORE_NAME_MAX + 1]);
@@ -81,7 +85,7 @@ bool store_is_name(const char *name);
 /* True for such a name of a kind that we have. */
 bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id);
 
-/* Calls back when the manager keeps all that was sent before. */
+/* Calls back when the manager keeps all that was sent before for the same user. */
 struct barrier {
 	struct source source; /* the reading end of a pipe */
 	struct timer timer;
@@ -91,6 +95,6 @@ struct barrier {
 };
 
 /* Calls fn later, never at once; without a store in the next round. Negative: it will not be called. */
-int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier *, int));
+int barrier_start(struct barrier *b, struct store *s, uid_t uid, void (*fn)(struct barrier *, int));
 /* True when it was running; one that is zeroed or over was not. */
 bool barrier_stop(struct barrier *b);

@@ -404,7 +404,8 @@ static void daemon_on_change(void *userdata, unsigned peer)
 
 	format_status(w, status, sizeof(status));
 	(void)snprintf(text, sizeof(text), "STATUS=%s", status);
-	(void)notify_send(&w->notify, text, -1); /* without a listener, no one misses it */
+	(void)notify_send(&w->notify, NOTIFY_OURS, text,
+			  -1); /* without a listener, no one misses it */
 	trace_peer(w, peer);
 }
 
@@ -522,7 +523,7 @@ static void daemon_stop(struct daemon *w)
 		loop_quit(&w->loop); /* asked for twice */
 		return;
 	}
-	(void)notify_send(&w->notify, "STOPPING=1", -1);
+	(void)notify_send(&w->notify, NOTIFY_OURS, "STOPPING=1", -1);
 	w->stop_ns = num_now_ns() + STOP_NS;
 	daemon_on_stop(&w->stop);
 }
@@ -727,7 +728,7 @@ static void daemon_init(struct daemon *w, const struct config *config)
 	w->loop.epoll_fd = -1;
 	list_init(&w->loop.timers);
 	w->notify.source.fd = -1;
-	list_init(&w->notify.queue);
+	list_init(&w->notify.lanes);
 	w->acceptor.fd = -1;
 	w->signals.fd = -1;
 	list_init(&w->control.clients);

@@ -1,12 +1,14 @@
 """The loop is shared by users: what one asks for in any number, on any number of connections, holds up no other."""
 import json
+import os
 import re
+import socket
 import struct
 
 import pytest
 from lib import wire
 from lib.child import Child, run_as
-from lib.wire import Wire, image, stopped, until
+from lib.wire import PATIENCE_S, Wire, image, stopped, until
 
 ALICE, BOB = 12345, 12347
 LAYOUT = image([("t", 4096)])
@@ -188,3 +190,51 @@ def test_stat_shows_costs_of_users(daemon):
     table = daemon.ctl("stat", "--users").stdout
     assert re.search(rf"^{ALICE} +1001 .* 0$", table, re.M), table
     assert "REQUESTS" not in daemon.ctl("stat").stdout
+
+
+def create_many(pipe, path, name, n):
+    wires = [Wire(path) for _ in range(n)]
+    for i, w in enumerate(wires):
+        w.send_create(f"{name}-{i}", LAYOUT)
+    pipe.send("sent")
+    for w in wires:
+        w.slot(w.answer(wire.CREATE))
+    pipe.send("created")
+
+
+def keep(manager, n):
+    """Receives as a service manager, up to n barriers. The names of buffers in the order of their manifests."""
+    names = []
+    while n:
+        said, fds, _, _ = socket.recv_fds(manager, 4096, 1)
+        n -= said == b"BARRIER=1"
+        for fd in fds:
+            if b"FDNAME=m" in said:
+                names += re.findall(rb"alice-\d+|bob-\d+", os.pread(fd, os.fstat(fd).st_size, 0))[:1]
+            os.close(fd)
+    return names
+
+
+def n_kept(w):
+    """Descriptors for buffers that weightd handed over, or is about to."""
+    return w.stat().store_used - 2  # its socket, and the lock
+
+
+def test_what_a_user_has_for_the_store_holds_up_no_other(make_daemon, tmp_path):
+    """The service manager receives nothing until all wait for it."""
+    n, each = 40, 4  # creates, descriptors of one
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE_S)
+        daemon = make_daemon("--socket-mode", "0666", env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        while b"READY=1" not in manager.recv(4096):
+            pass
+        with Wire(daemon.socket) as root, Child(create_many, daemon.socket, "alice", n, uid=ALICE) as alice:
+            assert alice.hear() == "sent"
+            until(lambda: n_kept(root) == n * each, "all of Alice's wait")
+            with Child(create_many, daemon.socket, "bob", 1, uid=BOB) as bob:
+                assert bob.hear() == "sent"
+                until(lambda: n_kept(root) == (n + 1) * each, "Bob's waits, too")
+                names = keep(manager, n + 1)
+                assert alice.hear() == bob.hear() == "created"
+    assert len(names) == n + 1 and names.index(b"bob-0") <= 4, names
