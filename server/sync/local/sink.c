@@ -225,12 +225,13 @@ static int sink_refused(const struct task *e, const struct target *target, int r
 	(void)snprintf(why, sizeof(why), "%s", weightd_error(e->w));
 	if ((r != -EACCES && r != -EPERM) || !is_there(e, target))
 		return fault_set(f, r, "%s", why);
-	return fault_set(f, r,
-			 "%.*s: somebody else made it on this node; let the agent have it (weightctl "
-			 "chown %u%s%s %s), or remove it (weightctl rm)",
-			 (int)strcspn(why, ";"), why, geteuid(),
-			 target_is_host(target) ? "" : " --device ",
-			 target_is_host(target) ? "" : target->device, target->buffer);
+	return fault_set(
+		f, r,
+		"%.*s: somebody else made it on this node, and an agent publishes in buffers "
+		"of its own user alone; let the agent have it (weightctl chown %u%s%s %s), or "
+		"remove it (weightctl rm)",
+		(int)strcspn(why, ";"), why, geteuid(), target_is_host(target) ? "" : " --device ",
+		target_is_host(target) ? "" : target->device, target->buffer);
 }
 
 static int create_version(struct task *e, const struct target *target,

@@ -455,8 +455,9 @@ def test_a_buffer_of_another_user_is_refused_although_the_agent_may_write_it(mak
     sink = task("sink", daemon, uid=user)
     sink.send_create(daemon, plan, mode=0o600)
     assert sink.failure() == (
-        "permission", f"'m' on host belongs to uid {owner}, not to uid {user}: somebody else made it on this node; let the agent have "
-                      f"it (weightctl chown {user} m), or remove it (weightctl rm)")
+        "permission", f"'m' on host belongs to uid {owner}, not to uid {user}: somebody else made it on this node, and an agent "
+                      f"publishes in buffers of its own user alone; let the agent have it (weightctl chown {user} m), or "
+                      "remove it (weightctl rm)")
     nothing_is_left(daemon)
     with Wire(daemon.socket) as w:
         record = w.records()["m"]

@@ -34,8 +34,8 @@ def owner_and_version(node, name="m"):
     return record.uid, record.version
 
 
-WHY = f"'m' on host belongs to uid {MALLORY}, not to uid 0: somebody else made it on this node; let the agent have it " \
-    "(weightctl chown 0 m), or remove it (weightctl rm)"
+WHY = f"'m' on host belongs to uid {MALLORY}, not to uid 0: somebody else made it on this node, and an agent " \
+    "publishes in buffers of its own user alone; let the agent have it (weightctl chown 0 m), or remove it (weightctl rm)"
 
 
 def test_a_push_to_a_strangers_buffer_is_a_failure_of_that_node(make_nodes):
