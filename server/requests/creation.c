@@ -14,7 +14,6 @@
 #include "server/requests/lookup.h"
 #include "server/requests/writer_create.h"
 #include "server/state/access.h"
-#include "server/state/audit.h"
 #include "server/state/buffer_names.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
@@ -24,21 +23,6 @@ static const char *quota_exceeded(const struct session *s)
 {
 	return quota_left(&s->server->quota, s->peer.uid, QUOTA_BUFFERS) == 0 ? "buffers"
 									      : "descriptors";
-}
-
-static void fail_for_name(struct session *s, const char *name, const char *device,
-			  const struct name_rule *rule)
-{
-	audit(&(struct audit){.action = AUDIT_REFUSE,
-			      .peer = &s->peer,
-			      .buffer = name,
-			      .device = device,
-			      .result = -EACCES,
-			      .detail = "create"});
-	session_fail(s, -EACCES,
-		     "uid %u may not create '%s': [names] of weightd.conf reserves '%s' for %s; choose "
-		     "another name, or ask an administrator",
-		     s->peer.uid, name, name_rule_pattern(rule), name_rule_list(rule));
 }
 
 /*
@@ -54,7 +38,6 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 		.mode = create->mode ? create->mode & 0666 : (mode_t)s->server->config.mode,
 	};
 	bool is_ipc = create->flags & WIRE_CREATE_IPC;
-	const struct name_rule *rule = buffer_names_find(s->server->config.names, create->name);
 	const struct backend *backend;
 	struct buffer *b;
 	int r;
@@ -79,8 +62,8 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 			     "uid %u stands for every user that this weightd cannot name, and "
 			     "cannot own a buffer",
 			     s->peer.uid);
-	else if (rule && !name_rule_allows(rule, &s->peer))
-		fail_for_name(s, create->name, device, rule);
+	else if (!lookup_name_allowed(s, create->name, device))
+		return NULL;
 	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0) {
 		buffer_audit(b, AUDIT_CREATE, &s->peer, 0);
 		return b;

@@ -13,6 +13,7 @@
 #include "server/groups/writer_group.h"
 #include "server/requests/group_join.h"
 #include "server/requests/group_lookup.h"
+#include "server/requests/lookup.h"
 #include "server/requests/store_room.h"
 #include "server/state/access.h"
 #include "server/state/audit.h"
@@ -175,7 +176,8 @@ void group_request_create(struct session *s, const struct wire_job_create *creat
 			     g->name, g->access.uid, g->name);
 		return;
 	}
-	if (store_room_reserve(s, &(struct store_need){.n = 1}, &room) < 0)
+	if (!lookup_name_allowed(s, create->name, NULL) ||
+	    store_room_reserve(s, &(struct store_need){.n = 1}, &room) < 0)
 		return;
 	r = writer_group_new(s->server, create, &access, &g);
 	if (r != 0) {

@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 struct buffer;
 struct session;
 
@@ -17,3 +19,9 @@ struct buffer *lookup_buffer(struct session *s, const char *name, const char *de
 
 /* Audits that the session may not do that with the buffer. */
 void lookup_refuse(const struct session *s, const struct buffer *b, const char *what);
+
+/*
+ * True if the client may create a buffer of that name on the device, NULL: a job, as far as reserved names go. False: the
+ * request was answered with an error.
+ */
+bool lookup_name_allowed(struct session *s, const char *name, const char *device);

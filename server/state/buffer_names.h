@@ -1,9 +1,9 @@
 /*
- * Names of buffers
+ * Names of buffers and jobs
  *
  * The form of a name, and the reserved names: section [names] of weightd.conf has patterns, each with the users and
- * groups that may create buffers of these names. The most specific pattern decides: a whole name, else the longest
- * prefix. Existing buffers are never touched.
+ * groups that may create buffers and jobs of these names. The most specific pattern decides: a whole name, else the
+ * longest prefix. What exists is never touched.
  */
 #pragma once
 

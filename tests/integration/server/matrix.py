@@ -94,8 +94,9 @@ def publish_for_all(w, c):
 
 def clean_up(w, c):
     for drop in w.drop, w.remove_job:
-        with contextlib.suppress(Refused):
-            drop(c.name)
+        for name in c.name, f"reserved/{c.name}":
+            with contextlib.suppress(Refused):
+                drop(name)
 
 
 # --- The acts: each returns, or raises Refused; False: it does not see what there is ------------------
@@ -187,6 +188,7 @@ REQUESTS = [
     Row("LIST jobs", (wire.LIST,), lambda w, c: bool(w.job(c.name)), make_job),
     Row("JOB_VIEW", (wire.JOB_VIEW,), lambda w, c: w.view_job(c.name), make_job),
     Row("JOB_CREATE", (wire.JOB_CREATE,), lambda w, c: w.create_job(c.name, 2, token=c.token), make_job),
+    Row("JOB_CREATE of a reserved name", (wire.JOB_CREATE,), lambda w, c: w.create_job(f"reserved/{c.name}"), make_nothing),
     Row("JOB_JOIN", (wire.JOB_JOIN,), join, make_job),
     Row("JOB_DESCRIPTION", (wire.JOB_DESCRIPTION,), lambda w, c: w.job_description(c.name, c.token), make_job),
     Row("JOB_REMOVE", (wire.JOB_REMOVE,), lambda w, c: w.remove_job(c.name), make_job),

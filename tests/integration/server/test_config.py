@@ -508,6 +508,44 @@ class TestNames:
         with Wire(daemon.socket) as w:
             assert w.names() == []
 
+    def test_names_of_jobs_are_reserved_by_the_same_patterns(self, make_configured):
+        daemon = make_configured("admin-group = 777\n" + NAMES)
+
+        def body():
+            with Wire(daemon.socket) as w:
+                for name in "llama/7b", "llama/base", "other":
+                    yield outcome(lambda: w.remove_job(name) if w.create_job(name) else None)
+
+        no = errno.EACCES
+        assert run_as(ALICE, lambda: [*body()]) == [0, no, 0]
+        assert run_as(BOB, lambda: [*body()]) == [no, no, 0]
+        assert run_as(BOB, lambda: [*body()], groups=[777]) == run_as(0, lambda: [*body()]) == [0] * 3
+        assert "job 'llama/7b' refused to pid" in daemon.log and "create: Permission denied" in daemon.log
+
+    def test_the_refusal_of_a_job_names_those_who_may_and_what_there_is_stays(self, make_configured, conf):
+        daemon = make_configured("")
+
+        def create(name):
+            with Wire(daemon.socket) as w:
+                return w.create_job(name)
+
+        def join(name, token):
+            with Wire(daemon.socket) as w:
+                return w.join(name, token).n_present
+
+        def sentence():
+            with pytest.raises(Refused) as refused:
+                create("llama/7b")
+            return refused.value.sentence
+
+        token = run_as(BOB, lambda: create("llama/old"))
+        conf("[server]\nsocket-mode = 0666\n" + NAMES)
+        assert reload(daemon, DONE) == DONE
+        assert run_as(BOB, sentence) == \
+            f"uid {BOB} may not create job 'llama/7b': [names] of weightd.conf reserves 'llama/*' for @{STAFF} {ALICE}; " \
+            "choose another name, or ask an administrator"
+        assert run_as(BOB, lambda: join("llama/old", token)) == 1
+
     def test_versions_of_an_existing_buffer_need_its_mode_alone(self, make_configured):
         daemon = make_configured(NAMES)
 
