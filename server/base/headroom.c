@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ static const struct hierarchy {
 };
 
 static uint64_t reserve_bytes;
+static _Atomic uint64_t received_bytes; /* the loop writes, workers read */
 
 static int read_file(const char *path, char *buf, size_t size)
 {
@@ -83,7 +85,10 @@ static uint64_t group_limit(const struct hierarchy *h, const char *group)
 	return strtoull(text + 1, NULL, 10);
 }
 
-/* The memory that one cgroup still allows; page cache in it can be dropped and does not count. */
+/*
+ * The memory that one cgroup still allows; page cache in it can be dropped and does not count. Memory that clients sent
+ * counts once, whether the kernel charges it here or to the cgroup of the client.
+ */
 static uint64_t group_left(const struct hierarchy *h, const char *group)
 {
 	uint64_t limit = group_limit(h, group);
@@ -97,6 +102,8 @@ static uint64_t group_left(const struct hierarchy *h, const char *group)
 		text[0] = '\0';
 	cache = field(text, h->inactive) + field(text, h->active);
 	usage = usage > cache ? usage - cache : 0;
+	if (usage < received_bytes)
+		usage = received_bytes;
 	return limit > usage ? limit - usage : 0;
 }
 
@@ -196,7 +203,8 @@ int headroom_total(uint64_t *ret)
 	return 0;
 }
 
-int headroom_find(struct headroom *ret)
+/* The same with the reserve. */
+static int find_left(struct headroom *ret)
 {
 	uint64_t total, available;
 	int r = meminfo(&total, &available);
@@ -209,9 +217,37 @@ int headroom_find(struct headroom *ret)
 		least.limit[0] = '\0';
 	else
 		available = least.bytes;
-	ret->bytes = available > reserve_bytes ? available - reserve_bytes : 0;
+	ret->bytes = available;
 	memcpy(ret->limit, least.limit, sizeof(ret->limit));
 	return 0;
+}
+
+int headroom_find(struct headroom *ret)
+{
+	int r = find_left(ret);
+
+	if (r == 0)
+		ret->bytes = ret->bytes > reserve_bytes ? ret->bytes - reserve_bytes : 0;
+	return r;
+}
+
+void headroom_receive(uint64_t size)
+{
+	received_bytes += size;
+}
+
+void headroom_release(uint64_t size)
+{
+	received_bytes -= size;
+}
+
+int headroom_check_received(struct headroom *ret)
+{
+	int r = find_left(ret);
+
+	if (r < 0)
+		return r;
+	return ret->bytes < reserve_bytes / 2 ? -ENOMEM : 0;
 }
 
 int headroom_bytes(uint64_t *ret)

@@ -27,3 +27,16 @@ struct headroom {
 int headroom_find(struct headroom *ret);
 /* The bytes alone. */
 int headroom_bytes(uint64_t *ret);
+
+/*
+ * Counts memory that a client has allocated and that is kept from now on, and no more: the limits of our cgroups are for
+ * it too. On the loop's thread.
+ */
+void headroom_receive(uint64_t size);
+void headroom_release(uint64_t size);
+
+/*
+ * 0 while all that exists, what was received included, leaves half of the reserve: what comes with a version may use the
+ * other half, since the version took all but the reserve. -ENOMEM, with the bytes that are left; or another errno.
+ */
+int headroom_check_received(struct headroom *ret);

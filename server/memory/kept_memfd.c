@@ -4,6 +4,7 @@
 
 #include "ipc/base/fd.h"
 #include "server/base/async_close.h"
+#include "server/base/headroom.h"
 #include "server/state/server.h"
 
 static int charge(struct kept_memfd *m, uid_t uid,
@@ -21,6 +22,7 @@ static int charge(struct kept_memfd *m, uid_t uid,
 	m->n_refs = 1;
 	m->uid = uid;
 	m->server->n_table_bytes += m->size;
+	headroom_receive(m->size);
 	return 0;
 }
 
@@ -59,6 +61,7 @@ bool kept_memfd_unref(struct kept_memfd *m)
 	if (m->kept)
 		store_remove(&m->server->store, m->store_uid, m->kind, m->id);
 	m->server->n_table_bytes -= m->size;
+	headroom_release(m->size);
 	async_close_memfd(&m->server->freer, m->charge.account->uid, m->fd);
 	quota_refund(&m->charge);
 	quota_refund(&m->descriptor);

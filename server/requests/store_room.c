@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "ipc/base/num.h"
+#include "server/base/headroom.h"
 #include "server/requests/eviction.h"
 #include "server/requests/held.h"
 #include "server/restart/store.h"
@@ -119,4 +122,26 @@ void store_room_fail(struct session *s)
 		     "versions that were to make room for uid %u in the store are in use or gone; "
 		     "try again, or remove a buffer (weightctl rm)",
 		     s->peer.uid);
+}
+
+int store_room_check_memory(struct session *s, const char *name, uint64_t size)
+{
+	struct headroom left;
+	int r = headroom_check_received(&left);
+	char sent[NUM_SIZE_MAX], rest[NUM_SIZE_MAX];
+
+	if (r == -ENOMEM)
+		session_fail(
+			s, r,
+			"%s that were sent for '%s' cannot be kept: with them %s%s has %s left, too "
+			"little of its reserve; remove a buffer or an old version (weightctl rm), or "
+			"%s",
+			num_format_size(sent, size), name,
+			left.limit[0] ? "the limit of a cgroup, " : "this machine", left.limit,
+			num_format_size(rest, left.bytes),
+			left.limit[0] ? "raise that limit (MemoryMax= of a unit)"
+				      : "give weightd more memory");
+	else if (r < 0)
+		session_fail(s, r, "weightd cannot read how much memory there is: %s", strerror(-r));
+	return r;
 }

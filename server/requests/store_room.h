@@ -8,6 +8,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct server;
@@ -33,3 +34,9 @@ bool store_room_take(struct server *server, uid_t uid, struct store_reservation 
 
 /* Answers a request whose room is not there any more. */
 void store_room_fail(struct session *s);
+
+/*
+ * Looks for the memory of what a client sent for the version or job of that name, when it was charged. 0, or the request
+ * was answered with an error: the reserve would be used up with it.
+ */
+int store_room_check_memory(struct session *s, const char *name, uint64_t size);

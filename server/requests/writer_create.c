@@ -332,7 +332,12 @@ static int start_providing(struct writer *w)
 		return -EAGAIN;
 	}
 	spare = slot_reuse_find(b, w->uid, w->table->data_size);
-	r = reserve_store_room(w, spare, 0);
+	/* Providing looks for the memory of the others. */
+	r = spare && !w->table->memfd.kept
+		    ? store_room_check_memory(w->session, b->name, w->table->memfd.size)
+		    : 0;
+	if (r == 0)
+		r = reserve_store_room(w, spare, 0);
 	if (r < 0)
 		return r;
 	if (spare) {

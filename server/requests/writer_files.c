@@ -113,6 +113,11 @@ void writer_set_files(struct writer *w, int fd)
 		return;
 	}
 	own = -1;
+	if (store_room_check_memory(s, w->buffer->name, w->new_files->memfd.size) < 0) {
+		version_files_unref(take_ptr(w->new_files));
+		store_release(&w->room);
+		return;
+	}
 	if (!store_room_take(s->server, w->uid, &w->room)) {
 		version_files_unref(take_ptr(w->new_files));
 		store_room_fail(s);

@@ -108,6 +108,62 @@ def test_the_limit_that_counts_is_named_the_machine_s_or_that_of_a_group_above(g
         inner.rmdir()
 
 
+def kept_alone(daemon, send):
+    """Calls send(wire, i) until it is refused: how often it was not, and the refusal. The limit counts what clients allocated."""
+    with Wire(daemon.socket) as w:
+        before = w.ping()
+        for i in range(20):
+            try:
+                send(w, i)
+            except Refused as e:
+                assert w.ping().pid == before.pid
+                return i, e
+    pytest.fail("20 were not refused")
+
+
+def test_files_are_compared_with_the_memory_that_is_left(confine, group):
+    """Their memory is the client's to allocate, and outlives it."""
+    daemon = confine("--reserve", "16M")
+    files = wire.memfd(b"f" * 64 * MIB)
+
+    def send(w, i):
+        w.set_files(w.create(f"m{i}", layout(4096)).writer, files)
+
+    n, refused = kept_alone(daemon, send)
+    os.close(files)
+    assert (n, refused.errno) == (3, errno.ENOMEM)
+    assert re.match(r"67\.1 MB that were sent for 'm3' cannot be kept: with them the limit of a cgroup, "
+                    rf"{group.path}/{group.limit_name} has 0 B left, too little of its reserve; remove a buffer or an old version "
+                    r"\(weightctl rm\), or raise that limit", refused.sentence), refused.sentence
+    assert publish(daemon.socket, "after", 64 * MIB) == 1, "those of writers that are gone take nothing"
+
+
+def test_descriptions_of_jobs_are_compared_with_the_memory_that_is_left(confine):
+    daemon = confine("--reserve", "16M")
+    description = b"d" * 15 * MIB
+
+    n, refused = kept_alone(daemon, lambda w, i: w.join(f"job{i}", w.create_job(f"job{i}"), description=description))
+    assert (n, refused.errno) == (15, errno.ENOMEM)
+    with pytest.raises(Refused) as none_left:
+        publish(daemon.socket, "m", 20 * MIB)
+    assert none_left.value.errno == errno.ENOMEM, "the same memory is that of versions"
+    daemon.ctl("rm", "job0")
+    assert publish(daemon.socket, "m", 20 * MIB) == 1
+
+
+def test_a_set_of_files_may_use_half_of_the_reserve(confine):
+    """The slot before it has left just the reserve."""
+    daemon = confine("--reserve", "128M")
+    with Wire(daemon.socket) as w:
+        slot = w.create("m", layout(4096))
+        w.set_files(slot.writer, b"f" * 60 * MIB)
+        other = w.create("other", layout(4096))
+        w.set_files(other.writer, b"f" * 70 * MIB)
+        with pytest.raises(Refused) as refused:
+            w.create("slot", layout(4096))
+        assert refused.value.errno == errno.ENOMEM
+
+
 def test_two_that_fit_alone_but_not_together_are_not_killed(confine):
     daemon = confine("--reserve", "16M")
     outcomes = []
