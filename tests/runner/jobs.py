@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 from runner import outcomes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRESS_S = 15
 PATIENCE_S = 4000  # a test has its own, of minutes; those in a guest an hour
 
 # A file belongs to the first lane that matches.
@@ -23,7 +25,8 @@ LANES = {
     "trouble": [f"tests/integration/sync/test_{name}.py" for name in ("disk", "faults", "hostile", "reshard*", "slow")],
     "sync": ["tests/integration/sync/*", "tests/integration/weightctl/test_sync.py", "tests/integration/server/test_descriptors.py"],
     "cuda": ["tests/integration/cuda/*"],
-    "train": ["tests/integration/train/*"],  # files of a job share a process that has imported torch
+    # Files of a job share a process that has imported torch.
+    "train": ["tests/integration/train/*", "tests/integration/train/nodes/*"],
     "integration": ["tests/integration/*/*"],
     "lint": ["tests/lint/*"],
     "runner": ["tests/runner/*"],
@@ -54,22 +57,35 @@ def command(tree, *words):
 
 def collect(tree, paths, base="tests"):
     """{path: marks of each test}; a file that cannot be collected has None. `base` has the paths in it."""
+    begin_s = time.monotonic()
     with tempfile.NamedTemporaryFile("r") as file:
-        done = subprocess.run(command(tree, "--collect-only", "-qq", *paths), cwd=ROOT, env=environment(tree, WEIGHTD_MARKS=file.name),
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        pytest = subprocess.Popen(command(tree, "--collect-only", "-qq", *paths), cwd=ROOT, env=environment(tree, WEIGHTD_MARKS=file.name),
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        printed = None
+        while printed is None:
+            try:
+                printed, _ = pytest.communicate(timeout=PROGRESS_S)
+            except subprocess.TimeoutExpired:
+                print(f"lanes: {time.monotonic() - begin_s:.0f} s, collecting the tests", flush=True)
         found = {f"{base}/{path}": marks for path, marks in json.loads(file.read() or "{}").items()}
-    for path in re.findall(r"^ERROR (\S+?\.(?:py|c))\b", done.stdout, re.M):  # relative to where it runs
+    for path in re.findall(r"^ERROR (\S+?\.(?:py|c))\b", printed, re.M):  # relative to where it runs
         found[os.path.normpath(ROOT / path).removeprefix(f"{ROOT}/")] = None
-    if done.returncode not in (0, 5) and not found:
-        sys.exit(f"pytest cannot collect {' '.join(map(str, paths))}:\n{done.stdout}")
+    if pytest.returncode not in (0, 5) and not found:
+        sys.exit(f"pytest cannot collect {' '.join(map(str, paths))}:\n{printed}")
     return found
+
+
+def twice_quoted(word):
+    """For a shell, make, and the shell of a recipe. That one leaves brackets alone: no file has a test's name."""
+    inner = word if re.fullmatch(r"[\w@%+=:,./\[\]-]+", word, re.ASCII) else shlex.quote(word).replace("$", "$$")
+    return f'"{inner}"' if "'" in inner and not re.search(r'["$`\\!]', inner) else shlex.quote(inner)
 
 
 def again(tree, node, env={}):
     """The command that runs one test again."""
     san = tree.removeprefix("build").removeprefix("-")
     words = " ".join([*(f"{k}={v}" for k, v in env.items()), "make", *([f"SAN={san}"] if san else [])])
-    return f"{words} pytest ARGS={shlex.quote(shlex.quote(node).replace('$', '$$'))}"
+    return f"{words} pytest ARGS={twice_quoted(node)}"
 
 
 class Job:

@@ -1,10 +1,12 @@
 """tests/lanes: runs all files whatever one of them does, and sums up once."""
+import os
 import re
 import subprocess
 import sys
 
 import pytest
 from lib.features import ROOT
+from runner import jobs
 from runner.marks import is_chosen
 
 CONFTEST = f"""
@@ -44,6 +46,39 @@ def test_a_failure_has_the_command_that_runs_it_again(lanes):
     words = re.search(r"^    (make pytest ARGS=.*)$", out, re.M)[1].replace("make pytest", "make --no-print-directory pytest")
     done = subprocess.run(words, shell=True, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert "1 failed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("value", ["tests/a.py::test[zero1-fused]", "a b", "a $b", "it's", 'a"b', "a!", "a`b\\", "(a;b)", "*"])
+def test_the_shells_and_make_pass_any_name_on(value, tmp_path):
+    (tmp_path / "Makefile").write_text("pytest:\n\t@printf '%s\\n' $(ARGS)\n")
+    command = jobs.again("build", value)
+    done = subprocess.run(["bash", "-c", command.replace("make", f"make --no-print-directory -C {tmp_path}")], stdout=subprocess.PIPE, text=True)
+    assert done.stdout == f"{value}\n", command
+
+
+@pytest.mark.parametrize("node, shown", [("tests/a.py::test_x", "tests/a.py::test_x"), ("tests/a.py::test_x[b-1.5]", "'tests/a.py::test_x[b-1.5]'"),
+                                         ("tests/a.py::test_x[b c]", "\"'tests/a.py::test_x[b c]'\"")])
+def test_the_command_has_no_more_quotes_than_it_needs(node, shown):
+    assert jobs.again("build-address", node, {"WEIGHTD_KILLS": "1"}) == f"WEIGHTD_KILLS=1 make SAN=address pytest ARGS={shown}"
+
+
+def test_a_long_collection_shows_that_it_goes_on(tmp_path, monkeypatch, capsys):
+    """The file that is collected waits until the line is there."""
+    monkeypatch.setattr(jobs, "PROGRESS_S", 0.1)
+    seen = tmp_path / "seen"
+    os.mkfifo(seen)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_a.py").write_text(f"open({str(seen)!r}).read()\ndef test_passes(): pass")
+    monkeypatch.setattr("builtins.print", lambda *line, **_: (monkeypatch.undo(), seen.write_text("x"), print(*line)))
+    found = jobs.collect("build", [tmp_path], str(tmp_path))
+    assert found == {f"{tmp_path}/test_a.py": [[]]}
+    assert "s, collecting the tests\n" in capsys.readouterr().out
+
+
+def test_each_file_belongs_to_a_lane():
+    """LANE= chooses it by that."""
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*") if path.suffix in (".c", ".py")]
+    assert len(files) > 100 and [path for path in files if jobs.lane_of(path) == "others"] == []
 
 
 def test_a_failure_of_a_teardown_counts_once(lanes):
