@@ -19,6 +19,7 @@ def compile_alone(compiler, header, *flags):
                           stderr=subprocess.PIPE, text=True).stderr
 
 
+@pytest.mark.timeout(900)  # it runs the compiler 500 times, on a machine that may be busy
 def test_each_header_compiles_alone():
     headers = sources.files("ipc", "server", "libclient", "tests", suffixes=(".h",))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
