@@ -9,7 +9,7 @@ import random
 import re
 
 import pytest
-from lib import features
+from lib import box, features
 from lib.nodes import until
 from systemd import recipe, weights
 from systemd.recipe import NODES
@@ -171,6 +171,25 @@ def test_with_the_drop_in_of_the_page_nodes_reach_each_other_and_nothing_else(no
             box.run("rm", f"/etc/systemd/system/{SERVICE}.d/addresses.conf")
             box.run("systemctl", "daemon-reload")
         restart(nodes, recipe.steps().conf)
+
+
+def test_the_section_of_the_readme_on_tracing_can_be_pasted(nodes):
+    """By a user who may use sudo. Nothing has loaded a library with probes there, so the log is empty."""
+    features.require("bpf")
+    section = re.search(r"^## Tracing\n(.*?)^## ", (features.ROOT / "README.md").read_text(), re.M | re.S)[1]
+    lines = re.search(r"^```shell\n(.*?)^```$", section, re.M | re.S)[1]
+    a = nodes["a"]
+    a.path("/usr/local/bin/sudo").chmod(0o4755)
+    load(nodes, "llama-traced", seed=6)
+    try:
+        done = a.run("env", "USER=alice", f"PATH=/usr/local/bin:{box.PATH}", "bash", "-eux", user="alice",
+                     input=lines.replace("minilm", "llama-traced"), timeout=200)
+    finally:
+        a.path("/usr/local/bin/sudo").chmod(0o755)
+        a.run("systemctl", "stop", "weightd-trace")
+    assert re.search(r"^llama-traced \S+ on 3 of 3 nodes", done.stdout, re.M), done.stdout + done.stderr
+    assert re.search(r"^SYNC +PEER", done.stdout, re.M), done.stdout
+    assert "\nCounts by BPF" in done.stdout, done.stdout
 
 
 def processes(box):

@@ -54,6 +54,45 @@ def exported(name):
     return re.search(rf"^export .*\b{name}=(\S+)", README, re.M)[1].replace("$PWD", str(ROOT))
 
 
+RUN = {  # (section, language of its blocks): the test that runs them
+    ("", "text"): "test_the_first_lines_run_as_they_are_printed",
+    ("Two commands", ""): "tests/bare/test_bare.py",
+    ("Two commands", "text"): "tests/integration/examples/test_demo.py",
+    ("Five minutes", "bash"): "test_the_tour_can_be_pasted",
+    ("Five minutes", "python"): "test_the_tour_prints_what_the_readme_shows",
+    ("As a service", "bash"): "tests/systemd/test_readme_service.py",
+    ("GPUs", "sh"): "test_the_section_on_gpus_runs_on_a_stand_in",
+    ("Restarts", "bash"): "test_the_tour_can_be_pasted",
+    ("Nodes", "bash"): "test_the_section_on_nodes_brings_a_version_to_another",
+    ("Tracing", "shell"): "tests/systemd/test_sync.py",
+    ("PyTorch", "python"): "test_the_section_on_torch_runs_with_todays_models",
+    ("Training", "python"): "test_the_trainers_in_python_find_the_same_line_and_save",
+    ("Training", "shell"): "test_the_trainers_in_python_find_the_same_line_and_save",
+}
+
+
+def test_each_block_is_run_by_a_test():
+    found = {(title, language) for title, text in re.findall(r"^##? (.*)\n((?:(?!^## ).*\n)*)", README, re.M)
+             for language in re.findall(r"^```(.*)\n(?:(?!```).*\n)*```$", text, re.M)}
+    assert {(title if title != "weightd" else "", language) for title, language in found} == set(RUN)
+    for test in RUN.values():
+        assert (ROOT / test).exists() if "/" in test else test in globals(), test
+
+
+def test_the_first_lines_run_as_they_are_printed(daemon, build, model, tmp_path):
+    """With a program that lists what it is given in the place of chat.py."""
+    (block,) = blocks("text", README.partition("\n## ")[0])
+    for name, target in ("models/llama", model), ("models/tuned", model), ("bin/python", sys.executable):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "chat.py").write_text("import os, sys\nprint(*sorted(os.listdir(sys.argv[1])))")
+    env = daemon.env | {"PATH": f"{tmp_path}/bin:{build}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-eu"], input=block, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "\nconfig.json model.safetensors tokenizer.json vocab.txt\n" in done.stdout
+    assert daemon.ctl("ls", "--noheadings", "-o", "name,version").stdout.split() == ["llama", "2"]
+
+
 def run_python(daemon, snippet, python=sys.executable):
     env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH")}
     done = subprocess.run([python, "-c", snippet], env=env, capture_output=True, text=True, timeout=200)
@@ -147,9 +186,9 @@ def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     assert re.fullmatch(r"F32 1536 bytes, the first is -?[\d.e-]+\n", done.stdout), (done.stdout, done.stderr)
 
 
-def run_ranks(daemon, build, *program, env=None):
-    done = subprocess.run([build / "weightctl", "train", "run", "-n", "3", "--", *program], env=daemon.env | (env or {}),
-                          capture_output=True, text=True, timeout=200)
+def run_ranks(daemon, command, **kw):
+    """Returns the output of the ranks. They leave no job."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, **{"env": daemon.env, **kw})
     assert done.returncode == 0, done.stdout + done.stderr
     jobs = json.loads(daemon.ctl("ls", "--json").stdout)["jobs"]
     assert jobs == []
@@ -169,7 +208,7 @@ def line(tmp_path):
 
 
 def test_the_trainer_in_c_finds_the_line(daemon, build, line):
-    assert run_ranks(daemon, build, line) == "2.00 x + 1.00\n"
+    assert run_ranks(daemon, [build / "weightctl", "train", "run", "-n", "3", "--", line]) == "2.00 x + 1.00\n"
 
 
 def test_the_trainer_in_c_finds_the_line_on_two_nodes(build, line, tmp_path):
@@ -195,15 +234,20 @@ criterion = lambda y: y.float().square().mean()
 
 
 def test_the_trainers_in_python_find_the_same_line_and_save(daemon, build, tmp_path):
-    """That of weightd-train(7), and the loop of the README, which needs definitions and a job of its own."""
+    """That of weightd-train(7), and the loop of the README, which needs definitions and a job of its own, by its command."""
     require("torch2")
+    (commands,) = blocks("shell", section("Training"))
+    command, demo = commands.splitlines()
+    assert demo == "make demo-train", "test_demo_train.py runs that"
     (loop,) = blocks("python", section("Training"))
-    for shown, here in (("(1000)", "(100)"), ("Model(), mesh", 'Model(), mesh, job="loop"'), ('"checkpoints"', repr(str(tmp_path)))):
+    for shown, here in (("(1000)", "(100)"), ("Model(), mesh", 'Model(), mesh, job="loop"')):
         assert shown in loop, shown
         loop = loop.replace(shown, here)
-    program = literals("weightd-train.7", "EXAMPLE")[1] + LOOP + loop
-    assert run_ranks(daemon, build, TORCH2, "-c", program, env={"PYTHONPATH": exported("PYTHONPATH")}) == "2.00 x + 1.00\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000100"]
+    (tmp_path / "train.py").write_text(literals("weightd-train.7", "EXAMPLE")[1] + LOOP + loop)
+    path = f"{build}:{os.path.dirname(TORCH2)}:{os.environ['PATH']}"
+    env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": path, "OMP_NUM_THREADS": "1"}
+    assert run_ranks(daemon, ["bash", "-c", command], env=env, cwd=tmp_path) == "2.00 x + 1.00\n"
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000100"]
 
 
 def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):
