@@ -138,8 +138,9 @@ def wait_for(rank, text, state="S"):
     """Until the rank printed that, and is in a state of /proc/PID/stat: S asleep, T stopped."""
     def is_there():
         assert not rank.is_over(), rank.log
-        stat = pathlib.Path(f"/proc/{rank.pid}/stat").read_text()
-        return text in rank.log and stat.rpartition(")")[2].split()[0] == state
+        if text not in rank.log:
+            return False
+        return pathlib.Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == state  # since then
 
     until(is_there, lambda: rank.log, PATIENCE_S)
 
