@@ -202,8 +202,8 @@ def test_a_node_that_dies_ends_the_wait_of_the_others_whose_parameters_are_whole
     """By the deadline; and the jobs go on when all are started again."""
     expected = host.play(daemon, "nodes.dying", 4, nodes=2)
     env = host.meeting()
-    ranks = [host.start(daemon, "nodes.dying", rank, 4, env, 2, deadline=1.0, dies=2 if rank >= 2 else None)
-             for rank in range(4)]
+    ranks = [host.start(daemon, "nodes.dying", rank, 4, env, 2, deadline=1.0, patient_until=2,
+                        dies=2 if rank >= 2 else None) for rank in range(4)]
     assert [rank.wait() for rank in ranks[2:]] == [-signal.SIGKILL] * 2
     for rank in ranks[:2]:
         found = rank.value()

@@ -148,7 +148,8 @@ def test_a_rank_that_backward_waits_for_in_vain_is_an_error_of_the_step_which_ca
     expected = host.play(daemon, "units.held", 2, **options)
     rank = host.start(daemon, "units.held", 0, 2, deadline=0.5, **options)
     other = host.start(daemon, "units.held", 1, 2, holds=1, **options)
-    until(lambda: "late" in rank.log, lambda: rank.log, 60)
+    wait_for(other, "begins 0", "T")
+    until(lambda: "late" in rank.log.partition("begins 1")[2], lambda: rank.log, 60)
     other.kill(signal.SIGCONT)
     assert [rank.value(), other.value()] == expected
 
@@ -179,8 +180,9 @@ def test_a_rank_that_lost_the_order_of_units_says_so_and_goes_on_when_it_is_star
     options = {"strategy": "zero3", "units": 1000}
     expected = host.play(daemon, "units.held", 2, nodes=2, **options)
     env = host.meeting()
-    rank = host.start(daemon, "units.held", 0, 2, env, 2, deadline=2.0 if how == "deadline" else None, **options)
+    rank = host.start(daemon, "units.held", 0, 2, env, 2, deadline=5.0 if how == "deadline" else None, **options)
     other = host.start(daemon, "units.held", 1, 2, env, 2, deadline=None, holds=1, **options)
+    wait_for(other, "begins 0", "T")
     if how == "Ctrl-C":
         wait_for(rank, "begins 1")
         interrupt(rank, rank.is_over)

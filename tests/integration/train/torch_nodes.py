@@ -446,14 +446,16 @@ def around():
         "alone": refused(one, sync_every=2)}}
 
 
-def dying(dies=None, steps=4, file=None, **options):
+def dying(dies=None, steps=4, file=None, patient_until=0, **options):
     """
-    Bits; SIGKILL in that step. Or the error, and whether the parameters were whole then. `file`: a process group of
-    torch meets there.
+    Bits; SIGKILL in that step. Or the error, and whether the parameters were whole then; before step `patient_until`, a
+    Timeout is none. `file`: a process group of torch meets there.
     """
     import weightd.train
 
     mesh, _ = meshes()
+    if patient_until:
+        scenes.begin_late()
     if file:
         options["engine"] = joined(file)[1]
     module = shard(mesh, "dying", **options)
@@ -463,12 +465,14 @@ def dying(dies=None, steps=4, file=None, **options):
         scenes.loss_of(module, *scenes.part(step, mesh.rank, mesh.size)).backward()
         if dies == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            optimizer.step()
-        except weightd.train.RankDied as e:
-            return {"died": str(e), "is whole": scenes.bits(module) == before, "step": optimizer.step_number}
-        except weightd.Timeout as e:
-            return {"late": str(e), "is whole": scenes.bits(module) == before, "step": optimizer.step_number}
+        while optimizer.step_number == step:
+            try:
+                optimizer.step()
+            except weightd.train.RankDied as e:
+                return {"died": str(e), "is whole": scenes.bits(module) == before, "step": optimizer.step_number}
+            except weightd.Timeout as e:
+                if step >= patient_until:
+                    return {"late": str(e), "is whole": scenes.bits(module) == before, "step": optimizer.step_number}
     optimizer.close()
     return {"bits": scenes.bits(module), "first": optimizer.resumed_step}
 

@@ -7,7 +7,7 @@ import unittest.mock
 import torch
 from torch import nn
 from torch_habits import wait_until
-from torch_scenes import Tied, attempt, bits, environment, made, part, pss_of, sharded
+from torch_scenes import Tied, attempt, begin_late, bits, environment, made, part, pss_of, sharded
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 TYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, None: None}
@@ -469,6 +469,7 @@ def rewritten_late(folder):
     import weightd.train
 
     rank, _ = environment()
+    begin_late()
     module, over = sharded(made(Whole), deadline=0.2 if rank else 60), pathlib.Path(folder, "over")
 
     def block(act):

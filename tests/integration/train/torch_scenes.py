@@ -105,6 +105,23 @@ def sharded(module, rank=None, **options):
     return weightd.train.shard(module, weightd.train.init_mesh(), **options)
 
 
+def begin_late():
+    """From here on this rank begins however late the others are: a short deadline is then one of steps alone."""
+    import weightd
+    from weightd.train._trainer import Trainer
+
+    begin = Trainer.begin
+
+    def begin_again(trainer):
+        while True:
+            try:
+                return begin(trainer)
+            except weightd.Timeout:
+                print("the others are late", flush=True)
+
+    Trainer.begin = begin_again
+
+
 # --- Curves ---------------------------------------------------------------------------------------
 
 
@@ -722,6 +739,7 @@ def patient(steps, **options):
     import weightd.train
 
     rank, n = environment()
+    begin_late()
     module, late, refused = sharded(made(), deadline=0.2, **options), 0, None
     with weightd.train.AdamW(module, lr=1e-2) as optimizer:
         for step in optimizer.steps(steps):

@@ -447,6 +447,7 @@ def held(holds=None, steps=3, **options):
     import weightd.train
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    scenes.begin_late()
     mesh = weightd.train.init_mesh()
     module = shard(mesh, "held", **options)
     optimizer = weightd.train.AdamW(module, lr=1e-2)
