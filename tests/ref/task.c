@@ -90,6 +90,7 @@ static const struct option {
 	OPTION("disorder", TEXT, disorder),
 	OPTION("deadline", INT, deadline_ms),
 	OPTION("keep-on", FLAG, keep_on),
+	OPTION("begins-late", FLAG, begins_late),
 	OPTION("stop-after", U64, stop_after),
 	OPTION("hold-at", U64, hold_at),
 	OPTION("hold-within", TEXT, hold_within),

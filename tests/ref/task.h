@@ -51,6 +51,7 @@ struct task {
 	uint64_t evaluate_every; /* steps; a forward pass alone after each multiple, before the next step. 0: none */
 	const char *disorder; /* "STEP:RANK": that rank opens the last unit first */
 	bool keep_on; /* calls again what gave up waiting for another rank; holds first where it is an update */
+	bool begins_late; /* calls again where it gave up waiting to begin: the deadline is one of steps alone */
 	int deadline_ms;
 	uint64_t stop_after; /* ends there as if killed, without leaving the job; 0: not */
 	uint64_t hold_at; /* waits for a byte on standard input before the update of this step */

@@ -409,6 +409,11 @@ static bool may_call_again(const struct trainer *t, int r)
 	return t->task.keep_on && (r == -EOWNERDEAD || r == -ETIMEDOUT);
 }
 
+static bool may_begin_again(const struct trainer *t, int r)
+{
+	return may_call_again(t, r) || (t->task.begins_late && r == -ETIMEDOUT);
+}
+
 static int job_open(struct trainer *t)
 {
 	struct weightd_nodes nodes = {
@@ -445,7 +450,7 @@ static void trainer_open(struct trainer *t)
 	plan_make(t);
 	do
 		r = job_open(t);
-	while (may_call_again(t, r));
+	while (may_begin_again(t, r));
 	if (r < 0)
 		fail(t, "weightd_train_open", r);
 	if (t->task.load && weightd_train_is_empty(t->train))
@@ -454,7 +459,7 @@ static void trainer_open(struct trainer *t)
 		tensors_fill(t);
 	do
 		r = weightd_train_begin(t->train);
-	while (may_call_again(t, r));
+	while (may_begin_again(t, r));
 	if (r < 0)
 		fail(t, "weightd_train_begin", r);
 	for (uint32_t i = 0; i < model_n_tensors(t->model); i++) {

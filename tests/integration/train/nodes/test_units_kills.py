@@ -65,7 +65,7 @@ def test_ranks_of_a_node_of_a_line_or_all_are_killed_twice_in_a_row(make_nodes, 
 
 
 @pytest.mark.plain  # likewise
-@pytest.mark.parametrize("why", [{"on_death": "fail"}, {"deadline": 1500}], ids=["fail", "deadline"])
+@pytest.mark.parametrize("why", [{"on_death": "fail"}, {"deadline": 1500, "begins_late": True}], ids=["fail", "deadline"])
 @pytest.mark.parametrize("victims", [[3], [1, 2]], ids=str)
 @pytest.mark.parametrize("options, event", [(ZERO2, 3), (SMALL, 1), (SMALL, 4), (SMALL, 9)], ids=["zero2", "first", "forward", "backward"])
 def test_survivors_end_soon_and_all_continue(make_nodes, options, event, victims, why):
