@@ -1,6 +1,7 @@
 """
-One rank of a window: window_program.py TOKEN RANK SIZE DEADLINE_MS. Reads requests from stdin, one JSON list a line, and answers each:
-the return value, the sentence, and the time of the return (CLOCK_MONOTONIC).
+One rank of a window: window_program.py TOKEN RANK SIZE DEADLINE_MS. Writes a line once it is about to open the window, and opens it
+when it reads one. Then reads requests from stdin, one JSON list a line. Answers the opening and each request: the return value,
+the sentence, and the time of the return (CLOCK_MONOTONIC).
 
 ["fill", OFFSET, HEX]    into the own range
 ["read", OFFSET, SIZE]   of the own range; answers HEX
@@ -46,6 +47,8 @@ def answer(r, **more):
 def main(token, rank, size, deadline_ms):
     window, options = c_void_p(), Options(ctypes.sizeof(Options), token.encode(), int(rank), False, int(deadline_ms), 0)
     with Client(os.environ["WEIGHTD_SOCKET"]) as client:
+        print("ready", flush=True)
+        sys.stdin.readline()
         answer(lib.weightd_window_open(client.w, byref(options), int(size), byref(window)))
         if not window:
             return
