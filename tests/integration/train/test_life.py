@@ -2,6 +2,7 @@
 import json
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -107,10 +108,12 @@ def test_a_successor_continues_where_another_rank_may_have_finished_for_it(make_
     options = {"steps": 400, "mlp": True, "ballast": 20000, "width": 13, "heads": 1, "length": 3}
     plain = make_job(2, **options).run()
     job = make_job(2, on_death="finish", deadline=PATIENCE_S * 1000, **options)
-    survivor, victim = job.start_all()
+    survivor, victim = job.start_all(hold_before="300")  # the victim trains until it is killed
     until(lambda: job.progress()[1][0] >= 100, "rank 1 trains")
     victim.kill()
     job.start(1)
+    assert survivor.held() == 300
+    survivor.go_on()
     job.finish()
     assert job.digests() == plain.digests()
     assert job.progress()[1][1] == END and survivor.proc.returncode == 0
@@ -142,13 +145,13 @@ def test_weightctl_starts_the_trainer_and_each_killed_rank_of_it(keeper, make_jo
     keeper.ctl("rm", job.name)
     program, *_ = job.command(0)
     command = ["train", "run", "-n", n, "--restart", 30, "--job", job.name, "--", program,
-               *words(n=n, dump=job.folder / "dump", progress=job.folder / "progress", **options)]
-    launcher = keeper.spawn(*command)
+               *words(n=n, dump=job.folder / "dump", progress=job.folder / "progress", hold_before="300", **options)]
+    launcher = keeper.spawn(*command, stdin=subprocess.PIPE)  # the ranks' own
     for step in 40, 150, 220:
         until(lambda: launcher.poll() is not None or all(seen >= step for seen, *_ in job.progress()), f"step {step}")
         assert launcher.poll() is None, launcher.communicate()
         pidfd_kill(job.progress()[step % n][3])
-    out, errors = launcher.communicate(timeout=PATIENCE_S)
+    out, errors = launcher.communicate(b"\n" * n, timeout=PATIENCE_S)  # they hold at step 300, so that there is a process to kill
     assert launcher.returncode == 0, errors
     assert sum(starts for _, _, starts, _ in job.progress()) == n + 3
     assert job.digests() == plain.digests()
