@@ -36,11 +36,19 @@ def saved_in(folder):
     """Names of what is there, which has to be whole."""
     names = sorted(os.listdir(folder))
     for name in names:
-        if not name.startswith("."):
-            step = json.loads((folder / name / "trainer.json").read_text())["step"]
-            assert name == STEP(step)
-            tensors(folder / name, "model"), tensors(folder / name, "optimizer")
+        try:
+            if not name.startswith("."):
+                assert_whole(folder / name)
+        except (OSError, AssertionError):
+            if (folder / name).exists():  # else a rank that runs removed it meanwhile, as it keeps the newest
+                raise
     return names
+
+
+def assert_whole(checkpoint):
+    step = json.loads((checkpoint / "trainer.json").read_text())["step"]
+    assert checkpoint.name == STEP(step)
+    tensors(checkpoint, "model"), tensors(checkpoint, "optimizer")
 
 
 def hidden_in(folder):
