@@ -366,7 +366,7 @@ static void send_signals(int every_ms)
 	(void)signal(SIGALRM, every_ms ? ignore_signal : SIG_DFL);
 	(void)setitimer(ITIMER_REAL, &often, NULL);
 	if (!every_ms)
-		(void)alarm(120); /* as train_job_fork() does */
+		(void)alarm(360); /* as train_job_fork() does */
 }
 
 static int interrupted_main(uint32_t rank, void *data)

@@ -82,7 +82,7 @@ __attribute__((unused)) static pid_t train_job_fork(int (*fn)(uint32_t rank, voi
 	assert(pid >= 0);
 	if (pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		(void)alarm(120);
+		(void)alarm(360);
 		_exit(fn(rank, data));
 	}
 	return pid;
