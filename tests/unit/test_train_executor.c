@@ -640,6 +640,8 @@ static int outlives_main(uint32_t rank, void *data)
 
 	while (weightd_train_step(t) < STEP_OF_DEATH)
 		assert(rank_step(setup, t) == 0);
+	t->place.deadline_ms = 2000;
+	t->overlap.place.deadline_ms = 2000;
 	if (rank_step(setup, t) != -ETIMEDOUT || !strstr(weightd_train_error(), "rank 1") ||
 	    !strstr(weightd_train_error(), "of step 4"))
 		return rank_fail("the next wait", 0);
@@ -657,7 +659,6 @@ static void test_survivors_finish_for_the_dead_and_name_it_in_the_next_step(void
 
 		setup.n_ranks = 3;
 		setup.on_death = WEIGHTD_DEATH_FINISH;
-		setup.deadline_ms = 2000;
 		train_job_start(3);
 		for (uint32_t rank = 0; rank < 3; rank++)
 			pids[rank] = train_job_fork(rank == 1 ? dying_early_main : outlives_main,

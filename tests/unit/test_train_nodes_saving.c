@@ -769,7 +769,7 @@ static int loads_twice(struct run *run, struct weightd_train *t)
 	wrong = expect(weightd_train_load(t, folder), -EINTR, "a signal interrupted the load");
 	run->n_failed = 1;
 	(void)pthread_join(thread, NULL);
-	t->place.start_ms = 1000;
+	t->place.start_ms = 30000;
 	return wrong + expect(weightd_train_load(t, folder), 0, "");
 }
 

@@ -29,6 +29,7 @@ struct scene {
 	bool spins;
 	uint64_t size; /* of the window */
 	int deadline_ms;
+	int barrier_ms; /* deadline of a barrier; 0: deadline_ms */
 	_Atomic int n_ready;
 	_Atomic uint64_t died_ns;
 	uint64_t woke_ns[RANKS_MAX];
@@ -394,6 +395,8 @@ static int enter_without_rank_1(uint32_t rank, void *data)
 
 	(void)data;
 	CHECK(open_window(rank, &win) == 0);
+	if (scene->barrier_ms)
+		win->place.deadline_ms = scene->barrier_ms;
 	scene->n_ready++;
 	while (rank == 1)
 		(void)pause();
@@ -459,7 +462,7 @@ static void a_stopped_rank_ends_a_barrier_at_the_deadline(void **state)
 
 	(void)state;
 	scene_start(3, false);
-	scene->deadline_ms = 2000;
+	scene->barrier_ms = 2000;
 	for (uint32_t i = 0; i < 3; i++)
 		pids[i] = train_job_fork(enter_without_rank_1, i, NULL);
 	await_ready(3);
