@@ -285,6 +285,7 @@ class Wire:
     def __init__(self, path, greet=True, timeout=PATIENCE_S, features=0):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.serial = 0
+        self.n_sent = self.n_received = 0
         self.fds = []
         self.location = None  # in the last answer that had one
         self.held = {}  # the descriptors of a writer or lease, by its id
@@ -300,8 +301,18 @@ class Wire:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if not kind and self.socket.fileno() >= 0 and self.n_sent == self.n_received:
+            self._end()
         self.close()
+
+    def _end(self):
+        """
+        Waits until the server has seen the end of the connection and given back what it held. Without that, a request of
+        another connection may be served before: the server takes them in turn, and not in the order in which they came.
+        """
+        self.socket.shutdown(socket.SHUT_WR)
+        self.hang_up()
 
     def close(self):
         self.socket.close()
@@ -318,6 +329,7 @@ class Wire:
 
     def send_raw(self, data, fds=()):
         """One packet, whatever is in it. Closed."""
+        self.n_sent += 1
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             self.socket.sendmsg([data], rights)
@@ -337,6 +349,7 @@ class Wire:
             data, rights, flags, _ = self.socket.recvmsg(*arguments)
         if not data:
             raise Closed
+        self.n_received += 1
         fds = [fd for _, _, raw in rights for fd in array.array("i", raw[:len(raw) & ~3])]
         self.fds += fds
         assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC), f"truncated reply, flags {flags:#x}"
