@@ -5,6 +5,7 @@ import pathlib
 import re
 import socket
 import tempfile
+import time
 
 import pytest
 from lib.child import run_as
@@ -170,6 +171,16 @@ def test_a_journal_that_is_gone_loses_no_line(make_daemon, make_journal):
     assert f"<6>'m@2' on host published by pid {os.getpid()} uid 0\n" in daemon.log
 
 
+def assert_few_lines(act, daemon, line):
+    """Of act(100) by ALICE and act(1) by BOB: 20 lines of a user in ten seconds, and a busy machine may take longer than these."""
+    began = time.monotonic()
+    run_as(ALICE, act, 100)
+    n_windows = 1 + (time.monotonic() - began) // 10
+    run_as(BOB, act, 1)
+    of_alice, of_bob = (len(re.findall(line.format(uid), daemon.log)) for uid in (ALICE, BOB))
+    assert 20 <= of_alice <= 20 * n_windows and of_bob == 1, (of_alice, n_windows, of_bob)
+
+
 def test_nobody_fills_the_log_with_refusals(make_daemon):
     daemon = make_daemon("--socket-mode", "0666")
     with Wire(daemon.socket) as w:
@@ -181,10 +192,7 @@ def test_nobody_fills_the_log_with_refusals(make_daemon):
                 with pytest.raises(Refused):
                     w.attach("m")
 
-    run_as(ALICE, knock, 100)  # all within the ten seconds of one count
-    run_as(BOB, knock, 1)
-    assert len(re.findall(f"refused to pid .* uid {ALICE}: read", daemon.log)) == 20
-    assert len(re.findall(f"refused to pid .* uid {BOB}: read", daemon.log)) == 1
+    assert_few_lines(knock, daemon, "refused to pid .* uid {}: read")
 
 
 def test_nobody_fills_the_log_with_sessions_that_are_closed(make_daemon):
@@ -196,10 +204,7 @@ def test_nobody_fills_the_log_with_sessions_that_are_closed(make_daemon):
                 w.send_raw(b"no request")
                 w.hang_up()
 
-    run_as(ALICE, misbehave, 100)  # all within the ten seconds of one count
-    run_as(BOB, misbehave, 1)
-    assert len(re.findall(f"session of pid .* uid {ALICE} closed", daemon.log)) == 20
-    assert len(re.findall(f"session of pid .* uid {BOB} closed", daemon.log)) == 1
+    assert_few_lines(misbehave, daemon, "session of pid .* uid {} closed")
 
 
 def test_over_a_limit_is_told(make_daemon, make_journal, require, tmp_path):
