@@ -3,9 +3,9 @@
  * innocent UID publish NAME SECONDS: makes and publishes versions of 1 MB over one connection
  * innocent UID pair SECONDS: sends requests over a socket pair to a process that replies
  *
- * Becomes the user UID first. A line has the nanoseconds of a round, or "failed" and the reason. Rounds begin at fixed
- * times, so that the program takes little of the processors. Ends after SECONDS and ROUNDS_MIN rounds, or after
- * PATIENCE_S; a round that still lasts ANSWER_S later has failed.
+ * Becomes the user UID first. A line has the nanoseconds of a round and of weightd's processor time in it, or "failed"
+ * and the reason. Rounds begin at fixed times, so that the program takes little of the processors. Ends after SECONDS and
+ * ROUNDS_MIN rounds, or after PATIENCE_S; a round that still lasts ANSWER_S later has failed.
  */
 #include <errno.h>
 #include <grp.h>
@@ -35,6 +35,7 @@ struct innocent {
 	struct weightd *w; /* of a publisher */
 	struct weightd_layout *layout;
 	int pair_fd;
+	clockid_t clock; /* processor time of weightd */
 };
 
 struct innocence {
@@ -46,6 +47,17 @@ struct innocence {
 
 static char reason[512];
 
+static void find_clock(struct innocent *i)
+{
+	struct weightd_server server = {.size = sizeof(server)};
+	struct weightd *w = NULL;
+
+	if (weightd_new(&w) < 0 || weightd_connect(w, NULL) < 0 || weightd_ping(w, &server) < 0 ||
+	    clock_getcpuclockid((pid_t)server.pid, &i->clock) != 0)
+		stopwatch_fail("cannot find the process of weightd");
+	weightd_close(w);
+}
+
 static const char *keep_reason(struct weightd *w)
 {
 	(void)snprintf(reason, sizeof(reason), "%s", weightd_error(w));
@@ -53,11 +65,6 @@ static const char *keep_reason(struct weightd *w)
 }
 
 /* --- Attach ------------------------------------------------------------------------------------- */
-
-static void prepare_nothing(struct innocent *i)
-{
-	(void)i;
-}
 
 static const char *round_attach(struct innocent *i)
 {
@@ -81,6 +88,7 @@ static void prepare_publish(struct innocent *i)
 {
 	const uint64_t size = SIZE;
 
+	find_clock(i);
 	if (weightd_layout_new(0, &i->layout) < 0 ||
 	    weightd_layout_add(i->layout, "w", WEIGHTD_U8, 1, &size, WEIGHTD_PARAM, NULL) < 0)
 		stopwatch_fail("no layout");
@@ -125,6 +133,7 @@ static void prepare_pair(struct innocent *i)
 	int ends[2];
 	ssize_t n;
 
+	i->clock = CLOCK_PROCESS_CPUTIME_ID; /* there is no weightd */
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
 		stopwatch_fail("no pair: %s", strerror(errno));
 	i->pair_fd = ends[0];
@@ -153,10 +162,18 @@ static const char *round_pair(struct innocent *i)
 }
 
 static const struct innocence innocences[] = {
-	{"attach", ATTACH_EVERY_NS, prepare_nothing, round_attach},
+	{"attach", ATTACH_EVERY_NS, find_clock, round_attach},
 	{"publish", PUBLISH_EVERY_NS, prepare_publish, round_publish},
 	{"pair", ATTACH_EVERY_NS, prepare_pair, round_pair},
 };
+
+static uint64_t processor_ns(const struct innocent *i)
+{
+	struct timespec ts = {0};
+
+	(void)clock_gettime(i->clock, &ts); /* fails once weightd has ended, as the round does */
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
 
 static void rest_until(uint64_t ns)
 {
@@ -180,19 +197,18 @@ static void measure(const struct innocence *kind, struct innocent *i, uint64_t s
 {
 	uint64_t began = stopwatch_ns(), now = began, next = began;
 
-	(void)setvbuf(stdout, NULL, _IOLBF, 0);
-	(void)signal(SIGALRM, fail_at_alarm);
-	(void)alarm(PATIENCE_S + ANSWER_S);
 	for (uint64_t n = 0;
 	     now - began < seconds_ns || (n < ROUNDS_MIN && now - began < PATIENCE_S * 1000000000u);
 	     n++) {
+		uint64_t before = processor_ns(i);
 		const char *why = kind->round(i);
 		uint64_t ended = stopwatch_ns();
 
 		if (why)
 			(void)printf("failed %s\n", why);
 		else
-			(void)printf("%" PRIu64 "\n", ended - now);
+			(void)printf("%" PRIu64 " %" PRIu64 "\n", ended - now,
+				     processor_ns(i) - before);
 		next = next + kind->every_ns > ended ? next + kind->every_ns : ended;
 		rest_until(next);
 		now = stopwatch_ns();
@@ -213,6 +229,9 @@ int main(int argc, char **argv)
 	uid = (uid_t)stopwatch_number(argv[1]);
 	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0)
 		stopwatch_fail("cannot become uid %d: %s", (int)uid, strerror(errno));
+	(void)setvbuf(stdout, NULL, _IOLBF, 0);
+	(void)signal(SIGALRM, fail_at_alarm);
+	(void)alarm(PATIENCE_S + ANSWER_S);
 	kind->prepare(&innocent);
 	measure(kind, &innocent, (uint64_t)(strtod(argv[argc - 1], NULL) * 1e9));
 	weightd_close(innocent.w);

@@ -85,14 +85,15 @@ class Innocent:
     """
     A process of another user. rounds() waits for its end.
 
-    samples   nanoseconds of rounds
-    failures  reasons, of rounds that failed
+    samples    nanoseconds of rounds
+    processor  nanoseconds that weightd computed during each of these
+    failures   reasons, of rounds that failed
     """
 
     def __init__(self, env, *args, uid=VICTIM):
         self.process = subprocess.Popen(program("innocent", uid, *args), env=env, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, text=True)
-        self.samples, self.failures = [], []
+        self.samples, self.processor, self.failures = [], [], []
 
     def rounds(self):
         out, _ = self.process.communicate(timeout=10 * END_S)
@@ -102,7 +103,8 @@ class Innocent:
             if line.startswith("failed "):
                 self.failures.append(line.removeprefix("failed "))
             else:
-                self.samples.append(int(line))
+                for kept, ns in zip((self.samples, self.processor), line.split()):
+                    kept.append(int(ns))
         return self
 
     def __enter__(self):

@@ -1,11 +1,13 @@
 """
 One user attacks weightd, and another one does not notice: each attack of the bench "tenants", for a moment, with bounds
 that hold on a busy machine. What the other user waits for is compared with a request and reply of two processes that
-have nothing to do with weightd at the same moment, and with the same wait before the attack.
+have nothing to do with weightd at the same moment, and with the same wait before the attack. A machine that is busy with
+other things lets a weightd that computes wait far longer than those two: what it computed meanwhile is compared, then.
 """
 import contextlib
 import statistics
 import sys
+from typing import NamedTuple
 
 import pytest
 import weightd
@@ -21,6 +23,8 @@ N_CONNECTIONS, N_BUFFERS = 200, 200
 SECONDS = 0.2
 LONGER = {"holding": 0.9}  # than it takes a writer to have as many versions as a buffer can
 TIMES = 200  # the machine is busy; without turns of users it was 1,000 times and more
+PROCESSOR_TIMES = 60  # at most 34 on a machine with 50 processes that compute; 124 with one turn for all users
+BLOCKING = {"stuck-close"}  # attacks that make weightd wait and not compute
 LAYOUT = image([("t", 3 << 20)])
 SEEN, KEPT = "victim/seen", "victim/kept"
 
@@ -48,12 +52,23 @@ def publish_kept(path):
             w.publish(slot.writer, wire.fill(slot, pattern))
 
 
+class Round(NamedTuple):
+    """Nanoseconds, and those that weightd computed for anybody: medians."""
+    ns: float
+    processor_ns: float
+
+    def is_delayed(self, before, pair, attack):
+        """In comparison with one before the attack, and with a pair's at the same moment."""
+        is_late = self.ns > TIMES * max(before.ns, pair.ns)
+        return is_late and (attack in BLOCKING or self.processor_ns > PROCESSOR_TIMES * before.processor_ns)
+
+
 def innocents(d, made, seconds=SECONDS):
-    """Medians of the other user's rounds and of a pair's, at the same moment."""
+    """The other user's rounds and a pair's, at the same moment."""
     done = together(d.env, seconds, SEEN, made)
     failures = [reason for innocent in done for reason in innocent.failures]
     assert not failures, failures
-    return [statistics.median(innocent.samples) for innocent in done]
+    return [Round(statistics.median(innocent.samples), statistics.median(innocent.processor)) for innocent in done]
 
 
 def have_their_versions(path):
@@ -70,14 +85,13 @@ def have_their_versions(path):
 def test_another_user_does_not_notice(node, attack):
     made = f"victim/made-{attack}"
     with Wire(node.socket, timeout=300) as root:
-        attach, publish, pair = innocents(node, made)
+        attach, publish, _ = innocents(node, made)
         with Attacker(node.env, attack, N_CONNECTIONS, made, N_BUFFERS) as attacker:
             attach_during, publish_during, pair_during = innocents(node, made, LONGER.get(attack, SECONDS))
             run_as(VICTIM, have_their_versions, node.socket)
             counts = attacker.end()
-        unit = max(pair, attach, pair_during)
-        assert attach_during <= TIMES * unit, (attack, attach_during, attach, pair_during, counts)
-        assert publish_during <= TIMES * max(publish, pair_during), (attack, publish_during, publish, pair_during, counts)
+        assert not attach_during.is_delayed(attach, pair_during, attack), (attach_during, attach, pair_during, counts)
+        assert not publish_during.is_delayed(publish, pair_during, attack), (publish_during, publish, pair_during, counts)
         until(lambda: not any(user.uid == ATTACKER and user.used_connections for user in root.list(wire.USERS)), "the attacker is gone")
         for buffer in root.list(wire.BUFFERS):
             if buffer.uid == ATTACKER:
