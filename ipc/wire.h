@@ -91,6 +91,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 	32u /* both ends': requests name the owner of a buffer, and the reply to attach has it */
 #define WIRE_FEATURE_COSTS 64u /* the server's: it has the list WIRE_LIST_COSTS */
 #define WIRE_FEATURE_HOLDERS 128u /* the server's: it has the list WIRE_LIST_HOLDERS */
+#define WIRE_FEATURE_HEALTH 256u /* the server's: it has the list WIRE_LIST_HEALTH */
 
 struct wire_hello {
 	uint32_t version;
@@ -446,6 +447,7 @@ enum wire_list_kind {
 		7, /* all jobs, or the one with the name `name`; without administration, only the client's own */
 	WIRE_LIST_COSTS = 8, /* costs of each user to the server; likewise */
 	WIRE_LIST_HOLDERS = 9, /* users charged for memory that only readers keep; likewise */
+	WIRE_LIST_HEALTH = 10, /* one record about the server itself */
 };
 
 #define WIRE_LIST_KNOWN                                                                            \
@@ -623,6 +625,56 @@ struct wire_device_record {
 	uint32_t capability; /* 90 for 9.0 */
 };
 static_assert(sizeof(struct wire_device_record) == 496, "wire_device_record is ABI");
+
+/* The process that keeps the server's descriptors over its restarts. */
+enum wire_keeper {
+	WIRE_KEEPER_NONE = 0, /* the buffers end with the server */
+	WIRE_KEEPER_MANAGER = 1, /* systemd, or another service manager */
+	WIRE_KEEPER_PARENT = 2, /* weightd --keeper */
+	WIRE_KEEPER_GONE = 3, /* there was one, and it does not receive messages any more */
+};
+
+/* Reasons of error replies. */
+enum wire_refusal {
+	WIRE_REFUSAL_PERMISSION, /* -EACCES, -EPERM */
+	WIRE_REFUSAL_LIMIT, /* -EDQUOT */
+	WIRE_REFUSAL_MEMORY, /* -ENOMEM, -ENOSPC */
+	WIRE_REFUSAL_DESCRIPTORS, /* -EMFILE, -ENFILE, -ETOOMANYREFS */
+	WIRE_REFUSAL_KEEPER, /* -ENOTRECOVERABLE */
+	WIRE_REFUSALS,
+};
+
+/* Threads of the server beside its loop. */
+enum wire_worker {
+	WIRE_WORKER_CHECK, /* layouts, and memory that is provided */
+	WIRE_WORKER_FREE,
+	WIRE_WORKER_SEAL,
+	WIRE_WORKER_WAKE, /* readers that sleep */
+	WIRE_WORKERS,
+};
+
+#define WIRE_LATENCY_BUCKETS 13
+
+/* Durations since the start. Bucket i counts those up to 4^i us, the last one all longer ones. */
+struct wire_latency {
+	uint64_t sum_ns;
+	uint64_t counts[WIRE_LATENCY_BUCKETS];
+};
+
+struct wire_health_record {
+	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t memory; /* of the machine, or as much as its cgroups allow */
+	uint64_t reserve; /* left to other programs */
+	uint64_t headroom;
+	char limit[256]; /* file of the cgroup that limits `headroom`; "": the machine does */
+	uint64_t max_descriptors; /* RLIMIT_NOFILE; UINT64_MAX: none */
+	uint64_t refused[WIRE_REFUSALS];
+	struct wire_latency loop; /* rounds of the loop */
+	struct wire_latency workers[WIRE_WORKERS]; /* steps of jobs */
+	uint32_t keeper; /* enum wire_keeper */
+	uint32_t admin; /* 1: the client may administer buffers of all users */
+};
+static_assert(sizeof(struct wire_health_record) == 904, "wire_health_record is ABI");
 
 /* --- stat: the server's memory as a whole --- */
 struct wire_stat_reply {

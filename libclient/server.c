@@ -1,5 +1,5 @@
 /*
- * Identity and counters of the server.
+ * Identity, counters and health of the server.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -64,5 +64,66 @@ int weightd_stat(struct weightd *w, struct weightd_stat *ret)
 		.store_max = p->store_max,
 	};
 	memcpy(ret, &s, size);
+	return 0;
+}
+
+static struct weightd_latency latency_of(const struct wire_latency *l)
+{
+	struct weightd_latency ret = {.sum_ns = l->sum_ns};
+
+	static_assert(WEIGHTD_LATENCY_BUCKETS == WIRE_LATENCY_BUCKETS,
+		      "the buckets are those of the wire");
+	memcpy(ret.counts, l->counts, sizeof(ret.counts));
+	return ret;
+}
+
+static void fill_health(const struct wire_health_record *rec, struct weightd_health *ret)
+{
+	static_assert((int)WEIGHTD_REFUSALS == WIRE_REFUSALS &&
+			      (int)WEIGHTD_WORKERS == WIRE_WORKERS &&
+			      (int)WEIGHTD_KEEPER_GONE == WIRE_KEEPER_GONE,
+		      "the numbers are those of the wire");
+	*ret = (struct weightd_health){
+		.started_ns = rec->started_ns,
+		.memory = rec->memory,
+		.reserve = rec->reserve,
+		.headroom = rec->headroom,
+		.max_descriptors = rec->max_descriptors,
+		.loop = latency_of(&rec->loop),
+		.keeper = (enum weightd_keeper)rec->keeper,
+		.admin = rec->admin,
+	};
+	memcpy(ret->limit, rec->limit, sizeof(ret->limit) - 1);
+	memcpy(ret->refused, rec->refused, sizeof(ret->refused));
+	for (unsigned i = 0; i < WEIGHTD_WORKERS; i++)
+		ret->workers[i] = latency_of(&rec->workers[i]);
+}
+
+int weightd_health(struct weightd *w, struct weightd_health *ret)
+{
+	struct client_call call = {.op = WIRE_LIST, .request.list.kind = WIRE_LIST_HEALTH};
+	const struct wire_list_reply *reply = &call.reply.list;
+	struct wire_health_record rec;
+	struct weightd_health h;
+	size_t size = ret->size < sizeof(h) ? ret->size : sizeof(h);
+	int r;
+
+	if (ret->size < offsetof(struct weightd_health, memory))
+		return sentence_set(&w->sentence, -EINVAL,
+				    "a struct weightd_health has no size (set .size)");
+	if (!w->has_health)
+		return sentence_set(&w->sentence, -EOPNOTSUPP,
+				    "this weightd is of an earlier release and does not report its "
+				    "health; update it and restart it");
+	r = client_call_run(w, &call);
+	if (r < 0)
+		return r;
+	if (reply->n_records != 1 || reply->record_size != sizeof(rec))
+		return sentence_set(&w->sentence, -EBADMSG, "weightd's health cannot be read: %s",
+				    strerror(EBADMSG));
+	memcpy(&rec, reply->records, sizeof(rec));
+	fill_health(&rec, &h);
+	h.size = size;
+	memcpy(ret, &h, size);
 	return 0;
 }

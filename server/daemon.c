@@ -10,6 +10,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -122,6 +123,7 @@ static void measure_wholes(struct server *s)
 	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
 
 	(void)getrlimit(RLIMIT_NOFILE, &limit); /* cannot fail for this resource */
+	s->max_descriptors = limit.rlim_cur;
 	quota_set_wholes(&s->quota, limit.rlim_cur,
 			 s->store.max ? s->store.max : s->config.store_max);
 }
@@ -186,6 +188,7 @@ static const struct slot_ops slot_ops = {
 int daemon_init(struct daemon *d, const struct daemon_options *options)
 {
 	struct server *s = &d->server;
+	struct timespec now;
 	int r;
 
 	*s = (struct server){
@@ -221,6 +224,8 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
 	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
+	(void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
+	s->started_real_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	r = events_init(&d->events, event_watch_tell);
 	if (r < 0)
 		return r;
@@ -362,6 +367,9 @@ int daemon_run(struct daemon *d)
 
 	(void)snprintf(status, sizeof(status), "serving %" PRIu64 " buffers", s->n_buffers);
 	notify_ready(&s->notify, status);
+	if (!store_is_expected(&s->store))
+		log_info("nothing keeps the buffers: they end with this process; run weightd under systemd, or with "
+			 "--keeper");
 	r = loop_run(&s->loop);
 	if (r < 0)
 		log_error("the event loop failed: %s", strerror(-r));

@@ -24,6 +24,7 @@ struct weightd {
 	bool has_jobs; /* the server announced WIRE_FEATURE_JOBS */
 	bool has_costs; /* ... and WIRE_FEATURE_COSTS */
 	bool has_holders; /* ... and WIRE_FEATURE_HOLDERS */
+	bool has_health; /* ... and WIRE_FEATURE_HEALTH */
 	bool has_job_views; /* ... and WIRE_FEATURE_JOB_VIEW */
 	bool has_owners; /* ... and WIRE_FEATURE_OWNER */
 	int restart_timeout_ms;

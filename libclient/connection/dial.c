@@ -67,6 +67,7 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->has_jobs = reply->features & WIRE_FEATURE_JOBS;
 	w->has_costs = reply->features & WIRE_FEATURE_COSTS;
 	w->has_holders = reply->features & WIRE_FEATURE_HOLDERS;
+	w->has_health = reply->features & WIRE_FEATURE_HEALTH;
 	w->has_job_views = reply->features & WIRE_FEATURE_JOB_VIEW;
 	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
 }

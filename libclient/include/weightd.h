@@ -1320,6 +1320,63 @@ struct weightd_stat {
 
 int weightd_stat(struct weightd *w, struct weightd_stat *ret);
 
+/* The process that keeps the descriptors of buffers while the server restarts. */
+enum weightd_keeper {
+	WEIGHTD_KEEPER_NONE, /* the buffers end with the server */
+	WEIGHTD_KEEPER_MANAGER, /* systemd, or another service manager */
+	WEIGHTD_KEEPER_PARENT, /* weightd --keeper */
+	WEIGHTD_KEEPER_GONE, /* one that ended: the buffers end with the server, and it creates no versions */
+};
+
+/* Reasons for which the server refused requests and connections. */
+enum weightd_refusal {
+	WEIGHTD_REFUSAL_PERMISSION, /* -EACCES, -EPERM */
+	WEIGHTD_REFUSAL_LIMIT, /* -EDQUOT */
+	WEIGHTD_REFUSAL_MEMORY, /* -ENOMEM */
+	WEIGHTD_REFUSAL_DESCRIPTORS, /* -EMFILE */
+	WEIGHTD_REFUSAL_KEEPER, /* -ENOTRECOVERABLE */
+	WEIGHTD_REFUSALS,
+};
+
+/* Threads of the server beside its loop, by their work. */
+enum weightd_worker {
+	WEIGHTD_WORKER_CHECK, /* layouts, and memory that is provided */
+	WEIGHTD_WORKER_FREE,
+	WEIGHTD_WORKER_SEAL,
+	WEIGHTD_WORKER_WAKE, /* readers that wait for a version */
+	WEIGHTD_WORKERS,
+};
+
+#define WEIGHTD_LATENCY_BUCKETS 13
+
+/*
+ * A histogram of durations since the server began. Bucket i counts those up to 4^i microseconds and longer than those of
+ * bucket i - 1; the last one counts all longer ones.
+ */
+struct weightd_latency {
+	uint64_t sum_ns;
+	uint64_t counts[WEIGHTD_LATENCY_BUCKETS];
+};
+
+/* The state of the server and of the resources that it depends on. */
+struct weightd_health {
+	size_t size; /* set by the caller */
+	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t memory; /* bytes of the machine, or as many as the cgroups of the server allow */
+	uint64_t reserve; /* bytes that the server leaves to other programs */
+	uint64_t headroom; /* as weightd_stat::headroom */
+	char limit[256]; /* file of the cgroup that limits `headroom`; "": the free memory of the machine does */
+	uint64_t max_descriptors; /* that the server may have open; UINT64_MAX: any number */
+	uint64_t refused[WEIGHTD_REFUSALS]; /* requests and connections, by enum weightd_refusal */
+	struct weightd_latency loop; /* rounds of its loop: no client waits for less */
+	struct weightd_latency workers[WEIGHTD_WORKERS]; /* steps of jobs, by enum weightd_worker */
+	enum weightd_keeper keeper;
+	bool admin; /* this user may administer buffers of all users */
+};
+
+/* Any user may ask. -EOPNOTSUPP: the server is of an earlier release. Blocks for the reply. */
+int weightd_health(struct weightd *w, struct weightd_health *ret);
+
 /*
  * Blocks until version `version` of the buffer or a later one is current and can be attached (0: any); the buffer need
  * not exist yet. timeout_ms < 0: for ever. -ETIMEDOUT.

@@ -11,6 +11,7 @@ extern const struct verb verb_chmod;
 extern const struct verb verb_chown;
 extern const struct verb verb_devices;
 extern const struct verb verb_diff;
+extern const struct verb verb_doctor;
 extern const struct verb verb_exec;
 extern const struct verb verb_export;
 extern const struct verb verb_files;

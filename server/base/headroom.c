@@ -190,6 +190,11 @@ void headroom_init(uint64_t reserve)
 	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
 }
 
+uint64_t headroom_reserve(void)
+{
+	return reserve_bytes;
+}
+
 int headroom_total(uint64_t *ret)
 {
 	uint64_t total, available;

@@ -13,6 +13,8 @@
 /* Bytes to leave to other programs. Must be called before the worker runs. */
 void headroom_init(uint64_t reserve);
 
+uint64_t headroom_reserve(void);
+
 /* The memory of this machine, or as much as its cgroups allow. */
 int headroom_total(uint64_t *ret);
 

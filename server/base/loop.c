@@ -144,12 +144,16 @@ static void run_chores(struct loop *l)
 	}
 }
 
+/* The end of a round: its clock serves the histogram, too. */
 static int next_timeout_ms(struct loop *l)
 {
 	struct timer *t = list_first(&l->timers, struct timer, link);
 	uint64_t now = num_now_ns();
 	uint64_t ms;
 
+	if (l->round_ns)
+		latency_add(&l->rounds, now - l->round_ns);
+	l->round_ns = 0;
 	if (!list_empty(&l->chores))
 		return 0;
 	if (!t)
@@ -167,6 +171,8 @@ static int dispatch(struct loop *l, int timeout_ms)
 
 	if (n < 0)
 		return errno == EINTR ? 0 : -errno;
+	if (!l->round_ns)
+		l->round_ns = num_now_ns();
 	l->n_batch = n;
 	l->n_rounds++;
 	for (int i = 0; i < l->n_batch; i++) {

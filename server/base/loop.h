@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 
 #include "ipc/base/list.h"
+#include "server/base/latency.h"
 
 struct loop;
 
@@ -44,6 +45,8 @@ struct loop {
 	struct epoll_event batch[LOOP_BATCH];
 	int n_batch; /* events in the round being dispatched */
 	uint64_t n_rounds; /* waits for events so far */
+	uint64_t round_ns; /* when the events of this round came; 0: it waits */
+	struct latency rounds; /* time between two waits */
 };
 
 int loop_init(struct loop *l);

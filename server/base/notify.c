@@ -257,6 +257,7 @@ void notify_init(struct notify *n, struct loop *l)
 			(void)fd_close(fd);
 		return;
 	}
+	n->is_keeper = getenv("WEIGHTD_KEEPER") != NULL;
 	n->watchdog_ns = ping_interval_ns();
 	(void)unsetenv("NOTIFY_SOCKET"); /* our children must not send messages as us */
 }

@@ -23,6 +23,7 @@ struct notify {
 	struct timer retry;
 	struct timer watchdog;
 	uint64_t watchdog_ns; /* between two pings; 0: none are expected */
+	bool is_keeper; /* the manager is a weightd --keeper */
 	bool gone; /* the manager does not receive messages any more */
 };
 

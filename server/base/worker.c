@@ -124,7 +124,7 @@ static void job_finish(struct worker *w, struct job *job, int r)
 /* Called with the lock, which is released during the step. */
 static void job_step(struct worker *w, struct job *job)
 {
-	uint64_t began_ns;
+	uint64_t began_ns, took_ns;
 	int r;
 
 	if (w->n_threads > 1 && !list_empty(&w->later))
@@ -132,8 +132,10 @@ static void job_step(struct worker *w, struct job *job)
 	pthread_mutex_unlock(&w->lock);
 	began_ns = num_now_ns();
 	r = job->step(job);
-	job->used_ns += num_now_ns() - began_ns;
+	took_ns = num_now_ns() - began_ns;
+	job->used_ns += took_ns;
 	pthread_mutex_lock(&w->lock);
+	latency_add(&w->steps, took_ns);
 	turn_end(w, job->turn);
 	if (r == JOB_AGAIN)
 		list_append(&job->turn->jobs, &job->link);
@@ -253,6 +255,16 @@ void worker_charge(struct worker *w, void (*charge)(void *arg, uid_t uid, uint64
 {
 	w->charge = charge;
 	w->charge_arg = arg;
+}
+
+struct latency worker_steps(struct worker *w)
+{
+	struct latency steps;
+
+	pthread_mutex_lock(&w->lock);
+	steps = w->steps;
+	pthread_mutex_unlock(&w->lock);
+	return steps;
 }
 
 void worker_deinit(struct worker *w)

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "server/base/latency.h"
 #include "server/base/loop.h"
 
 #define WORKER_THREADS_MAX 4
@@ -56,13 +57,14 @@ struct worker {
 	int event_fd;
 	pthread_t threads[WORKER_THREADS_MAX];
 	unsigned n_threads, n_started;
-	pthread_mutex_t lock; /* protects turns, later, finished, n_unfinished, stop */
+	pthread_mutex_t lock; /* protects turns, later, finished, n_unfinished, steps, stop */
 	pthread_cond_t wake;
 	struct list turns;
 	struct list later;
 	struct list finished;
 	struct worker_turn shared; /* turn of jobs of weightd, and of users for whom there is no memory */
 	unsigned n_unfinished;
+	struct latency steps; /* time of each step */
 	unsigned n_jobs; /* submitted and not done; the loop's */
 	bool stop;
 	void (*charge)(void *arg, uid_t uid, uint64_t ns);
@@ -74,6 +76,8 @@ int worker_init(struct worker *w, struct loop *l);
 int worker_init_threads(struct worker *w, struct loop *l, unsigned n_threads);
 /* Has `charge` called, on the loop's thread, for the time that each user's job took. */
 void worker_charge(struct worker *w, void (*charge)(void *arg, uid_t uid, uint64_t ns), void *arg);
+/* How long steps took so far. */
+struct latency worker_steps(struct worker *w);
 /* Runs what is queued to its end, done callbacks included. */
 void worker_deinit(struct worker *w);
 

@@ -285,6 +285,7 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 	}
 	if (s && s->cost)
 		s->cost->n_refused++;
+	server_count_refusal(server, -EDQUOT);
 	if (uid != (uid_t)-1)
 		audit(&(struct audit){
 			.action = AUDIT_REFUSE, .peer = &s->peer, .result = -EDQUOT, .detail = why});

@@ -524,6 +524,64 @@ static void list_jobs(struct session *s, const struct wire_list *list)
 	page_send(&page, s);
 }
 
+/* Reads files of cgroups, and so is remembered for a while. Zero when they cannot be read. */
+static const struct headroom *recent_headroom(struct server *server)
+{
+	uint64_t now = num_now_ns();
+
+	if (server->headroom_ns && now - server->headroom_ns < HEADROOM_AGE_NS)
+		return &server->headroom;
+	if (headroom_find(&server->headroom) < 0)
+		server->headroom = (struct headroom){0};
+	server->headroom_ns = now;
+	return &server->headroom;
+}
+
+static enum wire_keeper keeper_of(const struct server *server)
+{
+	if (!store_is_expected(&server->store))
+		return WIRE_KEEPER_NONE;
+	if (!store_works(&server->store))
+		return WIRE_KEEPER_GONE;
+	return server->notify.is_keeper ? WIRE_KEEPER_PARENT : WIRE_KEEPER_MANAGER;
+}
+
+static void put_latency(struct wire_latency *ret, struct latency l)
+{
+	static_assert(LATENCY_BUCKETS == WIRE_LATENCY_BUCKETS, "the buckets are those of the wire");
+
+	ret->sum_ns = l.sum_ns;
+	memcpy(ret->counts, l.counts, sizeof(ret->counts));
+}
+
+static void list_health(struct session *s, const struct wire_list *list)
+{
+	struct server *server = s->server;
+	const struct headroom *headroom = recent_headroom(server);
+	struct wire_health_record rec = {
+		.started_ns = server->started_real_ns,
+		.reserve = headroom_reserve(),
+		.headroom = headroom->bytes,
+		.max_descriptors = server->max_descriptors,
+		.keeper = keeper_of(server),
+		.admin = access_is_admin(&s->peer),
+	};
+	struct page page;
+
+	static_assert(sizeof(rec.limit) == HEADROOM_LIMIT_MAX, "a path fits");
+	memcpy(rec.limit, headroom->limit, strlen(headroom->limit));
+	memcpy(rec.refused, server->refused, sizeof(rec.refused));
+	(void)headroom_total(&rec.memory); /* it has read the same file before; else 0 */
+	put_latency(&rec.loop, server->loop.rounds);
+	put_latency(&rec.workers[WIRE_WORKER_CHECK], worker_steps(&server->worker));
+	put_latency(&rec.workers[WIRE_WORKER_FREE], worker_steps(&server->freer));
+	put_latency(&rec.workers[WIRE_WORKER_SEAL], worker_steps(&server->sealer));
+	put_latency(&rec.workers[WIRE_WORKER_WAKE], worker_steps(&server->wake_worker));
+	page_init(&page, list, sizeof(rec));
+	(void)page_add(&page, 1, &rec); /* a page has room for it */
+	page_send(&page, s);
+}
+
 void listing_answer(struct session *s, const struct wire_list *list)
 {
 	switch (list->kind) {
@@ -554,22 +612,12 @@ void listing_answer(struct session *s, const struct wire_list *list)
 	case WIRE_LIST_COSTS:
 		list_costs(s, list);
 		break;
+	case WIRE_LIST_HEALTH:
+		list_health(s, list);
+		break;
 	default:
 		session_fail(s, -EINVAL, "there is no list of kind %u", list->kind);
 	}
-}
-
-/* Reads files of cgroups, and so is remembered for a while. */
-static uint64_t recent_headroom(struct server *server)
-{
-	uint64_t now = num_now_ns();
-
-	if (server->headroom_ns && now - server->headroom_ns < HEADROOM_AGE_NS)
-		return server->headroom;
-	if (headroom_bytes(&server->headroom) < 0)
-		server->headroom = 0;
-	server->headroom_ns = now;
-	return server->headroom;
 }
 
 void listing_stat(struct session *s)
@@ -581,7 +629,7 @@ void listing_stat(struct session *s)
 
 	(void)reaper_look(server->reaper); /* likewise */
 	tally = tally_read(server);
-	stat->headroom = recent_headroom(server);
+	stat->headroom = recent_headroom(server)->bytes;
 	stat->slot_bytes = server->n_slot_bytes;
 	stat->kept_bytes = tally.kept;
 	stat->leaving_bytes = tally.leaving + writer_groups_leaving_bytes(server);

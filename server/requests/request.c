@@ -62,7 +62,7 @@ static void request_hello(struct session *s, const struct wire_request *m, const
 	reply.hello.instance = s->server->instance;
 	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS |
 			       WIRE_FEATURE_JOB_VIEW | WIRE_FEATURE_OWNER | WIRE_FEATURE_COSTS |
-			       WIRE_FEATURE_HOLDERS;
+			       WIRE_FEATURE_HOLDERS | WIRE_FEATURE_HEALTH;
 	if (store_works(&s->server->store))
 		reply.hello.features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);

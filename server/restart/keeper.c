@@ -106,6 +106,7 @@ static void set_environment(const struct keeper *k)
 	uint64_t pid = (uint64_t)getpid();
 
 	set_number("FDSTORE", k->kept.max);
+	(void)setenv("WEIGHTD_KEEPER", "1", 1);
 	if (k->options->watchdog_ms > 0) {
 		set_number("WATCHDOG_USEC", (uint64_t)k->options->watchdog_ms * 1000);
 		set_number("WATCHDOG_PID", pid);

@@ -1,7 +1,10 @@
 #include "server/state/server.h"
 
+#include <errno.h>
+#include <stddef.h>
+
 #include "ipc/base/cleanup.h"
-#include "server/base/headroom.h"
+#include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/state/access.h"
 #include "server/state/buffer_names.h"
@@ -17,6 +20,24 @@ void server_apply_config(struct server *s, struct config *c)
 	s->config.names = take_ptr(c->names);
 	access_set_admins(s->config.admin_gid);
 	log_set_level(s->config.log_level);
+}
+
+void server_count_refusal(struct server *s, int error)
+{
+	static const struct {
+		int error;
+		enum wire_refusal refusal;
+	} reasons[] = {
+		{-EACCES, WIRE_REFUSAL_PERMISSION},      {-EPERM, WIRE_REFUSAL_PERMISSION},
+		{-EDQUOT, WIRE_REFUSAL_LIMIT},           {-ENOMEM, WIRE_REFUSAL_MEMORY},
+		{-ENOSPC, WIRE_REFUSAL_MEMORY},          {-EMFILE, WIRE_REFUSAL_DESCRIPTORS},
+		{-ENFILE, WIRE_REFUSAL_DESCRIPTORS},     {-ETOOMANYREFS, WIRE_REFUSAL_DESCRIPTORS},
+		{-ENOTRECOVERABLE, WIRE_REFUSAL_KEEPER},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
+		if (reasons[i].error == error)
+			s->refused[reasons[i].refusal]++;
 }
 
 uint64_t server_next_id(struct server *s)

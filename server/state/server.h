@@ -12,7 +12,9 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+#include "ipc/wire.h"
 #include "server/base/freeing.h"
+#include "server/base/headroom.h"
 #include "server/base/id_index.h"
 #include "server/base/loop.h"
 #include "server/base/notify.h"
@@ -82,12 +84,19 @@ struct server {
 	uint64_t n_leases;
 	uint64_t n_slot_bytes; /* in slots, and in parts of jobs */
 	uint64_t n_table_bytes;
-	uint64_t headroom, headroom_ns; /* as it was then; 0: never */
+	struct headroom headroom;
+	uint64_t headroom_ns; /* when `headroom` was found; 0: never */
+	uint64_t started_real_ns; /* CLOCK_REALTIME */
+	uint64_t max_descriptors; /* RLIMIT_NOFILE */
+	uint64_t refused[WIRE_REFUSALS];
 	uint64_t n_quarantined; /* descriptors from the store that match nothing */
 };
 
 /* Makes server::config hold from now on, with the overrides and the names of `c`, which are taken. */
 void server_apply_config(struct server *s, struct config *c);
+
+/* Counts a request or connection that was refused, for a reason that has a count. */
+void server_count_refusal(struct server *s, int error);
 
 /* Ids of buffers, slots, writers, leases and jobs: never twice, also not after a restart. */
 uint64_t server_next_id(struct server *s);

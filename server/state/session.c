@@ -85,6 +85,7 @@ void session_fail(struct session *s, int error, const char *fmt, ...)
 	va_start(args, fmt);
 	fill_error(&reply, error, fmt, args);
 	va_end(args);
+	server_count_refusal(s->server, error);
 	if (error == -EDQUOT) {
 		s->cost->n_refused++;
 		record_refusal(&s->peer, reply.error.text);

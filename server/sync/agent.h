@@ -125,6 +125,8 @@ json_t *agent_history(const struct agent *a, unsigned n);
  * comes in several rows, one behind the other.
  */
 json_t *agent_metrics(const struct agent *a);
+/* The end of this node's certificate, CLOCK_REALTIME, for the metrics. */
+void agent_set_certificate_end(struct agent *a, uint64_t end_ns);
 
 /*
  * The newest committed version of each buffer that a node told of: {buffer, group, term, number, root}; ours

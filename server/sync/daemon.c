@@ -554,6 +554,7 @@ static void warn_of_certificate(struct daemon *w)
 {
 	char why[WHY_SIZE];
 
+	agent_set_certificate_end(w->agent, trust_end_ns(&w->trust));
 	if (trust_warn(&w->trust, why))
 		log_warning("%s", why);
 	timer_start(&w->loop, &w->warn, num_now_ns() + WARN_NS);

@@ -138,6 +138,8 @@ static uint64_t replica_signed_ns(const struct replica *rep)
 
 static const struct family FAMILIES[] = {
 	GAUGE("start_time_seconds", "seconds", "When the agent began, since 1970.", append_one, OF_METRICS(started_ns)),
+	GAUGE("certificate_expiry_seconds", "seconds", "When the certificate of this node expires, since 1970.", append_one,
+	      OF_METRICS(certificate_end_ns)),
 	COUNTER("syncs", NULL, "Syncs that ended here.", append_ended),
 	GAUGE("active_syncs", NULL, "Syncs under way here.", append_active),
 	COUNTER("phase_seconds", "seconds", "Time that syncs spent in a phase, of those that left it.", append_phases),
@@ -164,6 +166,11 @@ static const struct family FAMILIES[] = {
 	      .of_replica = replica_signed_ns),
 };
 /* clang-format on */
+
+void agent_set_certificate_end(struct agent *a, uint64_t end_ns)
+{
+	a->metrics.certificate_end_ns = end_ns;
+}
 
 json_t *agent_metrics(const struct agent *a)
 {

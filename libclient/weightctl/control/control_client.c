@@ -114,6 +114,16 @@ int control_client_open(const struct cli *cli, struct control_client *ret)
 	return 0;
 }
 
+int control_client_probe(const struct cli *cli)
+{
+	int fd = connect_to(path_of(cli, &services[cli->verb->peer]));
+
+	if (fd < 0)
+		return fd;
+	(void)close(fd);
+	return 0;
+}
+
 void control_client_deinit(struct control_client *a)
 {
 	if (a->fd >= 0)

@@ -32,6 +32,8 @@ struct control_client {
 
 /* Opens the socket of the verb's peer. */
 int control_client_open(const struct cli *cli, struct control_client *ret);
+/* Connects to the verb's peer and hangs up. 0 or a negative errno; prints nothing. */
+int control_client_probe(const struct cli *cli);
 /* Steals `request`, which is NULL where a text in it is not UTF-8. */
 int control_client_ask(struct control_client *a, json_t *request);
 /* The next packet, within the time that any answer may take. */

@@ -10,12 +10,24 @@
 
 #include "libclient/weightctl/output/escape.h"
 
+static char **captured;
+
+void cli_error_capture(char **ret)
+{
+	captured = ret;
+}
+
 static void print_message(const char *fmt, va_list args)
 {
 	char *text;
 
 	if (vasprintf(&text, fmt, args) < 0)
 		cli_out_of_memory();
+	if (captured) {
+		free(*captured);
+		*captured = text;
+		return;
+	}
 	(void)fflush(stdout); /* keeps both in order on a terminal */
 	(void)fputs("weightctl: ", stderr);
 	escape_text(stderr, text);

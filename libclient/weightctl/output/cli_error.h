@@ -18,6 +18,9 @@ enum {
 	EXIT_SIGNAL = 128, /* plus the number of the signal */
 };
 
+/* Keeps the next message in `ret`, which the caller frees, instead of printing it; NULL: prints messages again. */
+void cli_error_capture(char **ret);
+
 /* Prints a message. Returns EXIT_FAILED: return cli_error(...). */
 __attribute__((format(printf, 1, 2))) int cli_error(const char *fmt, ...);
 /* Prints a message and names the help of `verb` ("": that of weightctl). Ends the program with EXIT_USAGE. */

@@ -113,6 +113,15 @@ static const char *format_time(const ASN1_TIME *t, char buf[32])
 	return buf;
 }
 
+uint64_t trust_end_ns(const struct trust *t)
+{
+	const ASN1_TIME *end = X509_get0_notAfter(t->certificate);
+	struct tm tm = {0};
+	time_t s = end && ASN1_TIME_to_tm(end, &tm) == 1 ? timegm(&tm) : 0;
+
+	return s > 0 ? (uint64_t)s * 1000000000 : 0;
+}
+
 static void trust_explain_error(int code, X509 *certificate, char why[WHY_SIZE])
 {
 	char when[32];

@@ -48,6 +48,9 @@ void trust_deinit(struct trust *t);
  */
 bool trust_warn(const struct trust *t, char why[WHY_SIZE]);
 
+/* The end of this node's certificate, in CLOCK_REALTIME; 0: it cannot be read. */
+uint64_t trust_end_ns(const struct trust *t);
+
 /* Returns the name of the certificate's node. -EINVAL with a clause. */
 int trust_name(X509 *certificate, char ret[NODE_MAX + 1], char why[WHY_SIZE]);
 

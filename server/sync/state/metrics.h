@@ -45,6 +45,7 @@ struct metrics_links {
 
 struct metrics {
 	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t certificate_end_ns; /* CLOCK_REALTIME; 0: unknown */
 	uint64_t n_ended[N_ROLES][N_KINDS][N_RESULTS];
 	uint64_t phase_ns[N_ROLES][METRICS_PHASES];
 	uint64_t n_epochs; /* coordinated here */
