@@ -16,6 +16,9 @@ pytestmark = [pytest.mark.timeout(WHOLE_S + 60),  # it is emulated
 
 ENV = {"PYTHONDONTWRITEBYTECODE": 1, "WEIGHTD_BUILD": BUILD, "WEIGHTD_LIBRARY": features.LIBRARY,
        "WEIGHTD_REQUIRE": "bpf,dma-buf,fentry,paranoid,root,trace"}
+# Its processor is ten times slower, and may get a small part of one of a busy machine.
+TEST_S = 1200
+PYTEST = sys.executable, "-m", "pytest", "-q", "--color=no", "-o", f"timeout={TEST_S}"
 DOCTOR = f"""
 cd $TMPDIR
 export WEIGHTD_TRACE_SOCKET=$TMPDIR/trace.sock
@@ -93,7 +96,7 @@ def test_a_guest_has_another_kernel_and_changes_nothing_here():
 
 
 def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told(bytecode):
-    tests = shlex.join([sys.executable, "-m", "pytest", "-q", "--color=no", *CASES])
+    tests = shlex.join([*PYTEST, *CASES])
     env = ENV | {"PYTHONPYCACHEPREFIX": bytecode}
     status, wrote = run(f"{DOCTOR}uname -r; doctor '' --json\n{tests}", env, modules_too=["tcp_diag", "vgem"], timeout=WHOLE_S)
     assert status == 0, wrote
@@ -110,7 +113,7 @@ def run_in_newer(names, bytecode):
     """The tests of these files, in a kernel that refuses nothing: the counts."""
     required = {*KERNEL_FEATURES, *filter(None, os.environ.get("WEIGHTD_REQUIRE", "").split(","))} - {"guest"}
     env = ENV | {"WEIGHTD_REQUIRE": ",".join(sorted(required)), "PYTHONPYCACHEPREFIX": bytecode}
-    tests = shlex.join([sys.executable, "-m", "pytest", "-q", "--color=no", *(str(FILES[name]) for name in names)])
+    tests = shlex.join([*PYTEST, *(str(FILES[name]) for name in names)])
     status, wrote = run(f"{PROBES_FOR_CAPABILITIES}\n{tests}", env, modules_too=MODULES, timeout=WHOLE_S, kernel=guest.NEW)
     counts = COUNTS.findall(wrote)
     assert status == 0 and counts, wrote

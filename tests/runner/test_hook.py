@@ -7,6 +7,7 @@ import pytest
 from lib import features
 from lib.features import ROOT
 
+pytestmark = pytest.mark.timeout(900)  # each commit takes 6 s of both cores, of which a busy machine gives a part
 GOOD = "static int sum(int a, int b)\n{\n\treturn a + b;\n}\n"
 
 
