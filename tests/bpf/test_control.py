@@ -442,6 +442,7 @@ def test_events_are_told_before_the_sync_is_over(op):
         assert [told["kind"] for told in client.followed].count("open") == 200
 
 
+@pytest.mark.timeout(600)  # 9,000 requests, each of which waits for a processor that may be busy
 def test_an_answer_that_has_no_room_is_cut_with_a_mark():
     """However many rows others have, a client is not refused its answer for them."""
     features.require("trace")
