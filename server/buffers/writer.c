@@ -20,6 +20,7 @@
 #include "server/memory/layout_table.h"
 #include "server/memory/slot.h"
 #include "server/memory/version_files.h"
+#include "server/state/in_work.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -84,6 +85,7 @@ static void writer_destroy(struct writer *w)
 	version_files_unref(w->new_files);
 	quota_refund(&w->charge);
 	store_release(&w->room);
+	writer_leave_work(w);
 	free(w->version);
 	free(w);
 }
@@ -151,10 +153,21 @@ struct writer *writer_find(struct session *session, uint64_t id)
 	return NULL;
 }
 
+void writer_set_busy(struct writer *w)
+{
+	w->busy = true;
+	in_work_begin(w->buffer->server, w->uid, &w->work);
+}
+
+void writer_leave_work(struct writer *w)
+{
+	in_work_end(w->buffer->server, &w->work);
+}
+
 void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct job *),
 		   void (*done)(struct job *, int))
 {
-	w->busy = true;
+	writer_set_busy(w);
 	worker_submit(worker, &w->job, w->uid, step, done);
 }
 

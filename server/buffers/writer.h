@@ -84,6 +84,7 @@ struct writer {
 	uint8_t digest[WIRE_HASH_SIZE];
 	struct charge charge; /* charge for the future version */
 	struct store_reservation room; /* until it is kept */
+	struct charge work; /* while its request is in work; see in_work.h */
 };
 
 /* NULL: out of memory. The buffer has it; no session has it yet. */
@@ -98,6 +99,12 @@ struct writer *writer_free(struct writer *w);
  */
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
 		   struct layout_table *table, struct version_files *files);
+
+/* A worker, the store or memory that is being freed gets it. */
+void writer_set_busy(struct writer *w);
+
+/* Its request is answered, or waits for other clients. */
+void writer_leave_work(struct writer *w);
 
 /* Has a worker do a step of it. `done` gets the writer back by writer_take_back(). */
 void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct job *),

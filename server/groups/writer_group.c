@@ -15,6 +15,7 @@
 #include "server/groups/group_memory.h"
 #include "server/restart/group_manifest.h"
 #include "server/state/audit.h"
+#include "server/state/in_work.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -52,6 +53,7 @@ static struct writer_group *writer_group_free(struct writer_group *g)
 	quota_refund(&g->charge);
 	quota_refund(&g->descriptor);
 	store_release(&g->room);
+	writer_group_leave_work(g);
 	free(g);
 	return NULL;
 }
@@ -239,6 +241,17 @@ void writer_group_keep(struct writer_group *g)
 	(void)store_put(&g->server->store, g->access.uid, STORE_GROUP, g->id,
 			g->manifest_fd); /* the barrier after it reports errors */
 	g->manifest_fd = fd_close(g->manifest_fd);
+}
+
+void writer_group_set_busy(struct writer_group *g)
+{
+	g->busy = true;
+	in_work_begin(g->server, g->access.uid, &g->work);
+}
+
+void writer_group_leave_work(struct writer_group *g)
+{
+	in_work_end(g->server, &g->work);
 }
 
 bool writer_group_take_back(struct writer_group *g)

@@ -59,6 +59,7 @@ struct writer_group {
 	struct charge charge;
 	struct charge descriptor;
 	struct store_reservation room; /* for memory and description in the making */
+	struct charge work; /* while a request for it is in work; see in_work.h */
 };
 
 /* A valid request makes it: with a name and an owner, and nothing in the store. 0, QUOTA_EXCEEDED or -errno. */
@@ -83,6 +84,12 @@ void writer_group_save(struct writer_group *g);
 
 /* Puts its manifest into the store. */
 void writer_group_keep(struct writer_group *g);
+
+/* A worker, the store or memory that is being freed gets it, until writer_group_take_back(). */
+void writer_group_set_busy(struct writer_group *g);
+
+/* The request that it was in work for is answered. */
+void writer_group_leave_work(struct writer_group *g);
 
 /*
  * Takes the group back from the worker or the barrier. False: it was removed meanwhile, and is freed; or weightd stops,

@@ -25,6 +25,7 @@
 #include "server/state/access.h"
 #include "server/state/audit.h"
 #include "server/state/cost.h"
+#include "server/state/in_work.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -187,6 +188,13 @@ static void receive_request(struct session *s)
 	}
 	if (client_fds_hold_up(s->server->client_fds, s))
 		return;
+	if (in_work_must_wait(s)) {
+		if (s->hung_up)
+			connection_end(s);
+		else
+			turns_park(s);
+		return;
+	}
 	r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
 	if (r > 0)
 		handle_packet(s, &packet);
@@ -209,6 +217,8 @@ static void connection_on_io(struct source *source, uint32_t events)
 
 	s->readable = true;
 	s->hung_up |= (events & (EPOLLHUP | EPOLLERR)) != 0;
+	if (s->hung_up)
+		turns_remove(s); /* it may be parked */
 	if (!s->pending || s->hung_up)
 		turns_add(s);
 }

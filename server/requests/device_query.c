@@ -13,6 +13,7 @@
 #include "server/buffers/buffer.h"
 #include "server/buffers/tally.h"
 #include "server/groups/writer_group.h"
+#include "server/state/in_work.h"
 #include "server/state/server.h"
 #include "server/state/session.h"
 
@@ -20,6 +21,7 @@ struct device_query {
 	struct session *session; /* NULL: it has ended */
 	struct server *server;
 	struct job job;
+	struct charge work; /* see in_work.h */
 	uint64_t after;
 	unsigned n_gpus;
 	struct wire_device_record *gpus; /* from the step that asked: many may wait, with little memory */
@@ -104,6 +106,7 @@ static void device_query_done(struct job *job, int r)
 	}
 	if (r == 0)
 		device_query_remember(q);
+	in_work_end(q->server, &q->work);
 	free(q->gpus);
 	free(q);
 }
@@ -129,6 +132,7 @@ void device_query_new(struct session *session, const struct wire_list *list)
 	q->server = session->server;
 	q->after = list->after;
 	session->device_query = q;
+	in_work_begin(q->server, session->peer.uid, &q->work);
 	worker_submit(worker, &q->job, session->peer.uid, device_query_step, device_query_done);
 }
 

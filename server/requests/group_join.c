@@ -200,8 +200,9 @@ static void group_join_keep(struct writer_group *g)
 	kept_memfd_keep(&g->description, g->access.uid);
 	fault_point("job-stored");
 	r = barrier_start(&g->barrier, &g->server->store, g->access.uid, group_join_on_kept);
-	g->busy = r == 0;
-	if (r < 0)
+	if (r == 0)
+		writer_group_set_busy(g);
+	else
 		give_up(g, r, NULL);
 }
 
@@ -215,7 +216,7 @@ static void group_provide_done(struct job *job, int r);
 
 static void group_provide(struct writer_group *g)
 {
-	g->busy = true;
+	writer_group_set_busy(g);
 	worker_submit(&g->server->worker, &g->memory->job, g->access.uid, group_provide_step,
 		      group_provide_done);
 }
@@ -232,7 +233,7 @@ static void group_join_on_free(struct freeing_wait *wait)
 static void group_provide_behind(struct writer_group *g, uid_t uid)
 {
 	if (freeing_await(&g->server->freeings, &g->wait, uid, "host", group_join_on_free))
-		g->busy = true;
+		writer_group_set_busy(g);
 	else
 		group_provide(g);
 }
@@ -245,7 +246,7 @@ static bool group_join_await_room(struct writer_group *g, struct eviction *e)
 	g->has_waited = true;
 	if (is_first && freeing_await(&g->server->freeings, &g->wait, FREEING_BY_ALL, "host",
 				      group_join_on_free)) {
-		g->busy = true;
+		writer_group_set_busy(g);
 		return true;
 	}
 	if (!store_room_stands(g->server, g->access.uid, &g->room) ||
@@ -381,6 +382,8 @@ void group_join_wake(struct writer_group *g)
 {
 	struct group_caller *c;
 
+	if (!g->busy)
+		writer_group_leave_work(g);
 	while (!g->busy && (c = list_first(&g->callers, struct group_caller, link)))
 		group_join_proceed(c);
 	if (g->busy)

@@ -132,9 +132,10 @@ static void group_start(struct writer_group *g, struct group_caller *c)
 	writer_group_save(g);
 	writer_group_keep(g);
 	r = barrier_start(&g->barrier, &g->server->store, g->access.uid, group_on_kept);
-	g->busy = r == 0;
-	if (r == 0)
+	if (r == 0) {
+		writer_group_set_busy(g);
 		return;
+	}
 	fail_to_keep(g, c->session, r);
 	(void)group_caller_free(c);
 	writer_group_drop(g, "the service manager does not keep it");

@@ -218,6 +218,7 @@ void reader_pause_start(struct writer *w, const struct reader_pause_ops *ops)
 {
 	struct buffer *b = w->buffer;
 
+	writer_leave_work(w);
 	w->pause_ops = ops;
 	w->pausing = true;
 	w->pause_began_ns = num_now_ns();

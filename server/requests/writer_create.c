@@ -49,6 +49,7 @@ void writer_create_answer(struct writer *w)
 	bool is_image = w->slot->data_offset;
 	int fds[3] = {w->slot->memory.fd, slot_reader(w->slot), w->slot->digests.fd};
 
+	writer_leave_work(w);
 	if (fds[1] < 0) {
 		session_fail(w->session, -EMFILE, "weightd is out of descriptors; try again");
 		writer_free(w);
@@ -122,10 +123,10 @@ static void writer_keep(struct writer *w)
 	slot_keep(w->slot);
 	fault_point("create-stored");
 	r = barrier_start(&w->barrier, &b->server->store, b->store_uid, writer_on_kept);
-	w->busy = r == 0;
 	if (r == 0)
-		return;
-	fail_to_keep(w, r);
+		writer_set_busy(w);
+	else
+		fail_to_keep(w, r);
 }
 
 /* Waits for memory that is being freed there by a user. False: there is none. */
@@ -133,8 +134,10 @@ static bool writer_await_free(struct writer *w, uid_t uid, void (*over)(struct f
 {
 	struct buffer *b = w->buffer;
 
-	w->busy = freeing_await(&b->server->freeings, &w->wait, uid, b->device, over);
-	return w->busy;
+	if (!freeing_await(&b->server->freeings, &w->wait, uid, b->device, over))
+		return false;
+	writer_set_busy(w);
+	return true;
 }
 
 static int writer_provide_step(struct job *job)

@@ -49,6 +49,7 @@ static void writer_on_files_kept(struct barrier *barrier, int r)
 
 	if (!w)
 		return;
+	writer_leave_work(w);
 	if (r < 0)
 		fail_to_keep(w, r);
 	else
@@ -65,8 +66,9 @@ static void writer_keep_files(struct writer *w)
 	kept_memfd_keep(&w->new_files->memfd, w->buffer->store_uid);
 	r = barrier_start(&w->barrier, &w->buffer->server->store, w->buffer->store_uid,
 			  writer_on_files_kept);
-	w->busy = r == 0;
-	if (r < 0)
+	if (r == 0)
+		writer_set_busy(w);
+	else
 		fail_to_keep(w, r);
 }
 

@@ -147,6 +147,7 @@ static void writer_seal_done(struct job *job, int r)
 
 	if (!w)
 		return;
+	writer_leave_work(w);
 	if (r < 0)
 		fail_to_seal(w, r);
 	else if (can_be_published(w))

@@ -69,6 +69,8 @@ const struct setting config_keys[] = {
 	LIMIT("bytes", &setting_bytes, QUOTA_BYTES, .fallback = "unlimited",
 	      .help = "memory of those versions"),
 	SHARED("descriptors", QUOTA_DESCRIPTORS, .help = "descriptors the store keeps for one user"),
+	LIMIT("requests", &setting_count, QUOTA_REQUESTS, .min = 1, .fallback = "64",
+	      .help = "requests of one user that weightd works on at a time"),
 	LIMIT("held", &setting_bytes, QUOTA_HELD, .other_word = "auto", .fallback = "auto",
 	      .help = "memory that exists only because one user reads it"),
 	KEY("limits", "over", &setting_over, over, .fallback = "keep", .reloads = true,

@@ -16,7 +16,8 @@ const uint64_t quota_default_limits[QUOTA_KINDS] = {
 	[QUOTA_SESSIONS] = QUOTA_AUTO, [QUOTA_LEASES] = QUOTA_AUTO,
 	[QUOTA_BUFFERS] = QUOTA_AUTO,  [QUOTA_VERSIONS] = QUOTA_AUTO,
 	[QUOTA_BYTES] = UINT64_MAX,    [QUOTA_DESCRIPTORS] = QUOTA_AUTO,
-	[QUOTA_CLOSING] = 64,          [QUOTA_HELD] = QUOTA_AUTO,
+	[QUOTA_CLOSING] = 64,          [QUOTA_REQUESTS] = 64,
+	[QUOTA_HELD] = QUOTA_AUTO,
 };
 
 /* `auto` is no more than this, however large the whole is. */

@@ -20,6 +20,7 @@ enum quota_kind {
 	QUOTA_BYTES,
 	QUOTA_DESCRIPTORS, /* that the service manager's store keeps for a restart */
 	QUOTA_CLOSING, /* descriptors being closed (client_fds.h) */
+	QUOTA_REQUESTS, /* in work (in_work.h) */
 	QUOTA_HELD, /* bytes that exist only because the user reads them (held.h) */
 	QUOTA_KINDS,
 };

@@ -87,24 +87,26 @@ static void the_defaults_are_those_of_the_table(void **state)
 	assert_int_equal(c.mode, 0640);
 	assert_int_equal(c.keep, 2);
 	assert_int_equal(c.limits[QUOTA_CLOSING], 64);
+	assert_int_equal(c.limits[QUOTA_REQUESTS], 64);
 	for (int k = 0; k < QUOTA_KINDS; k++)
 		assert_int_equal(c.limits[k], quota_default_limits[k]);
 }
 
 static void every_key_is_taken(void **state)
 {
-	struct config c = must_parse("[server]\n"
-				     "socket = /run/w.sock\n"
-				     "socket-mode=0600\n"
-				     "reserve = 2G ; a comment\n"
-				     "log-level\t=\tdebug\r\n"
-				     "  admin-group = 1234\n"
-				     "\n# comment\n; comment\n"
-				     "[store]\nmax = 12\nresume-timeout = 0\n"
-				     "[limits] # of each\n"
-				     "connections = 1\nleases = 2\nbuffers = 3\nversions = 4\n"
-				     "bytes = 5K\ndescriptors = unlimited\nheld = 6M\nover = kill\n"
-				     "[defaults]\nmode = 0600\nkeep = 32");
+	struct config c = must_parse(
+		"[server]\n"
+		"socket = /run/w.sock\n"
+		"socket-mode=0600\n"
+		"reserve = 2G ; a comment\n"
+		"log-level\t=\tdebug\r\n"
+		"  admin-group = 1234\n"
+		"\n# comment\n; comment\n"
+		"[store]\nmax = 12\nresume-timeout = 0\n"
+		"[limits] # of each\n"
+		"connections = 1\nleases = 2\nbuffers = 3\nversions = 4\n"
+		"bytes = 5K\ndescriptors = unlimited\nrequests = 7\nheld = 6M\nover = kill\n"
+		"[defaults]\nmode = 0600\nkeep = 32");
 
 	(void)state;
 	assert_string_equal(c.socket, "/run/w.sock");
@@ -120,6 +122,7 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(c.limits[QUOTA_VERSIONS], 4);
 	assert_int_equal(c.limits[QUOTA_BYTES], 5 * KIB);
 	assert_true(c.limits[QUOTA_DESCRIPTORS] == UINT64_MAX);
+	assert_int_equal(c.limits[QUOTA_REQUESTS], 7);
 	assert_int_equal(c.limits[QUOTA_HELD], 6 * MIB);
 	assert_int_equal(c.over, CONFIG_OVER_KILL);
 	assert_int_equal(c.mode, 0600);
@@ -158,7 +161,8 @@ static void a_group_is_a_name_or_a_number_or_nobody(void **state)
 #define SECTIONS                                                                                   \
 	"there are [server], [store], [limits], [limits:USER], [names], [cuda] and [defaults]"
 #define NO_LINE "this is no [section], no 'key = value' and no '# comment'\n"
-#define LIMIT_KEYS "connections, leases, buffers, versions, bytes, descriptors, held, over"
+#define LIMIT_KEYS                                                                                 \
+	"connections, leases, buffers, versions, bytes, descriptors, requests, held, over"
 
 #define NO_PATTERN                                                                                  \
 	"matches no name of a buffer: a pattern is a name (letters, digits and . _ / : -), or the " \

@@ -75,10 +75,12 @@ def create_some(pipe, path):
 
 
 @pytest.fixture
-def open_daemon(require, make_daemon):
-    """One that every user may connect to."""
+def open_daemon(require, make_daemon, tmp_path):
+    """One that every user may connect to, with any number of requests in work."""
     require("root")
-    return make_daemon("--socket-mode", "0666")
+    config = tmp_path / "weightd.conf"
+    config.write_text("[limits]\nrequests = unlimited\n")
+    return make_daemon("--socket-mode", "0666", "--config", config)
 
 
 def checking(daemon, uid):

@@ -203,7 +203,7 @@ def create_many(pipe, path, name, n):
 
 
 def keep(manager, n):
-    """Receives as a service manager, up to n barriers. The names of buffers in the order of their manifests."""
+    """Receives up to n barriers, and closes what comes with each message. The names of buffers in the order of their manifests."""
     names = []
     while n:
         said, fds, _, _ = socket.recv_fds(manager, 4096, 1)
@@ -220,21 +220,102 @@ def n_kept(w):
     return w.stat().store_used - 2  # its socket, and the lock
 
 
-def test_what_a_user_has_for_the_store_holds_up_no_other(make_daemon, tmp_path):
-    """The service manager receives nothing until all wait for it."""
-    n, each = 40, 4  # creates, descriptors of one
+@pytest.fixture
+def manager(tmp_path):
+    """A service manager that receives when a test does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE_S)
-        daemon = make_daemon("--socket-mode", "0666", env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
-        while b"READY=1" not in manager.recv(4096):
-            pass
-        with Wire(daemon.socket) as root, Child(create_many, daemon.socket, "alice", n, uid=ALICE) as alice:
-            assert alice.hear() == "sent"
-            until(lambda: n_kept(root) == n * each, "all of Alice's wait")
-            with Child(create_many, daemon.socket, "bob", 1, uid=BOB) as bob:
-                assert bob.hear() == "sent"
-                until(lambda: n_kept(root) == (n + 1) * each, "Bob's waits, too")
-                names = keep(manager, n + 1)
-                assert alice.hear() == bob.hear() == "created"
+        yield manager
+
+
+def start_under(manager, make_daemon, *args):
+    daemon = make_daemon("--socket-mode", "0666", *args, env={"NOTIFY_SOCKET": manager.getsockname()})
+    while b"READY=1" not in manager.recv(4096):
+        pass
+    return daemon
+
+
+EACH = 4  # descriptors of a create
+
+
+def test_what_a_user_has_for_the_store_holds_up_no_other(make_daemon, manager):
+    n = 40
+    daemon = start_under(manager, make_daemon)
+    with Wire(daemon.socket) as root, Child(create_many, daemon.socket, "alice", n, uid=ALICE) as alice:
+        assert alice.hear() == "sent"
+        until(lambda: n_kept(root) == n * EACH, "all of Alice's wait")
+        with Child(create_many, daemon.socket, "bob", 1, uid=BOB) as bob:
+            assert bob.hear() == "sent"
+            until(lambda: n_kept(root) == (n + 1) * EACH, "Bob's waits, too")
+            names = keep(manager, n + 1)
+            assert alice.hear() == bob.hear() == "created"
     assert len(names) == n + 1 and names.index(b"bob-0") <= 4, names
+
+
+# --- Requests in work ---
+
+
+@pytest.fixture
+def few_requests(make_daemon, manager, tmp_path):
+    """A weightd that works on three requests of a user."""
+    config = tmp_path / "weightd.conf"
+    config.write_text("[limits]\nrequests = 3\n")
+    return start_under(manager, make_daemon, "--config", config)
+
+
+def test_requests_of_a_user_beyond_its_limit_wait_and_all_are_answered(few_requests, manager):
+    """Requests that are no work do not wait, nor do other users, and least of all root."""
+    path, n, n_root = few_requests.socket, 20, 5
+    with Wire(path) as root, Child(create_many, path, "alice", n, uid=ALICE) as alice:
+        assert alice.hear() == "sent"
+        until(lambda: n_kept(root) == 3 * EACH, "three wait for the store")
+        run_as(ALICE, ping, path, 10)
+        with Child(create_many, path, "bob", 2, uid=BOB) as bob, Child(create_many, path, "root", n_root) as admin:
+            assert bob.hear() == admin.hear() == "sent"
+            until(lambda: n_kept(root) == (3 + 2 + n_root) * EACH, "those of others wait for the store, too")
+            keep(manager, n + 2 + n_root)
+            assert alice.hear() == bob.hear() == admin.hear() == "created"
+
+
+def test_clients_that_die_while_their_requests_wait_are_let_go(few_requests, manager):
+    path, n = few_requests.socket, 20
+    with Wire(path) as root:
+        with Child(create_many, path, "alice", n, uid=ALICE) as alice:
+            assert alice.hear() == "sent"
+            until(lambda: n_kept(root) == 3 * EACH, "three wait for the store")
+            alice.kill()
+            until(lambda: root.ping().n_sessions == 1, "none of her connections is left")
+        keep(manager, 3)
+        with Child(create_many, path, "again", n, uid=ALICE) as alice:
+            assert alice.hear() == "sent"
+            keep(manager, n)
+            assert alice.hear() == "created"
+
+
+def publish_all(pipe, path, n):
+    """Creates one after the other, and publishes all at once."""
+    slots = []
+    wires = [Wire(path) for _ in range(n)]
+    for i, w in enumerate(wires):
+        slots.append(w.create(f"all-{i}", LAYOUT))
+    for w, slot in zip(wires, slots):
+        w.send(wire.PUBLISH, wire.BODIES[wire.PUBLISH].pack(slot.writer, 0, 0, b""))
+    pipe.send([w.answer(wire.PUBLISH) and i for i, w in enumerate(wires)])
+
+
+def join_all(pipe, path, n):
+    wires = [Wire(path) for _ in range(n)]
+    tokens = [w.create_job(f"job-{i}") for i, w in enumerate(wires)]
+    for i, (w, token) in enumerate(zip(wires, tokens)):
+        w.send_join(f"job-{i}", token)
+    pipe.send([w.joined() and i for i, w in enumerate(wires)])
+
+
+@pytest.mark.parametrize("body", [publish_all, join_all])
+def test_publishes_and_joins_beyond_the_limit_are_all_answered(make_daemon, tmp_path, body):
+    config = tmp_path / "weightd.conf"
+    config.write_text("[limits]\nrequests = 1\n")
+    daemon = make_daemon("--keeper", "--socket-mode", "0666", "--config", config)
+    with Child(body, daemon.socket, 20, uid=ALICE) as alice:
+        assert alice.hear() == list(range(20))
