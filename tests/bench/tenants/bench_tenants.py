@@ -174,11 +174,15 @@ def own_p99_ms(before, after):
 
 
 def leave(d, watch, enough_mib):
-    """Removes the attacker's buffers, and waits until weightd has freed what it had for it; resident MiB then."""
+    """Removes the attacker's buffers and jobs, and waits until weightd has freed what it had for it; resident MiB then."""
     for buffer in weightd.ls(socket=d.socket):
         if buffer.name.startswith("attacker/"):
             with contextlib.suppress(weightd.NotFound):  # its writer alone held it, and has ended
                 weightd.drop(buffer.name, device=buffer.device, socket=d.socket)
+    with Wire(d.socket, timeout=300) as root:
+        for job in root.list(wire.JOBS):
+            with contextlib.suppress(Refused):  # it was removed since, as the attacker had asked
+                root.remove_job(job.name)
     deadline = time.monotonic() + LEFT_S
     while watch.memory.resident() > enough_mib and time.monotonic() < deadline:
         time.sleep(0.01)  # nothing to wait on
