@@ -206,6 +206,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	s->config.overrides = NULL;
 	s->config.n_overrides = 0;
 	s->config.names = NULL;
+	s->config.subordinates = (struct subordinates){0};
 	list_init(&s->sessions);
 	list_init(&s->buffers);
 	list_init(&s->removed);

@@ -7,6 +7,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/subordinate.h"
 
 /* A burst of clients that die may well fill a queue for a moment. */
 #define STUCK_NS 1000000000u
@@ -158,10 +159,11 @@ static void async_close_done(struct job *job, int r)
 void async_close_start(struct async_close *c, struct async_closing *closing, uid_t uid, int fd,
 		       void (*done)(struct async_closing *closing))
 {
-	struct closing_lane *lane = lane_for(c, uid);
+	uid_t payer = subordinate_payer(uid);
+	struct closing_lane *lane = lane_for(c, payer);
 
 	closing->owner = c;
-	closing->uid = uid;
+	closing->uid = payer;
 	closing->fd = fd;
 	closing->done = done;
 	if (lane)
@@ -173,13 +175,14 @@ void async_close_start(struct async_close *c, struct async_closing *closing, uid
 bool async_close_is_stuck(const struct async_close *c, uid_t uid)
 {
 	const struct async_closing *closing;
+	uid_t payer = subordinate_payer(uid);
 	bool waits = false;
 
 	for (int i = 0; i < ASYNC_CLOSE_LANES; i++)
-		if (lane_is_busy(c->lanes[i]) && c->lanes[i]->uid == uid)
+		if (lane_is_busy(c->lanes[i]) && c->lanes[i]->uid == payer)
 			return lane_is_stuck(c->lanes[i]);
 	list_for_each(closing, &c->waiting, job.link)
-		waits |= closing->uid == uid;
+		waits |= closing->uid == payer;
 	for (int i = 0; waits && i < ASYNC_CLOSE_LANES; i++)
 		waits = !c->lanes[i] || lane_is_stuck(c->lanes[i]);
 	return waits;

@@ -14,6 +14,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
+#include "server/base/subordinate.h"
 
 #define RETRY_NS 10000000u
 #define PARTING_MS 1000 /* time to send what still waits at our end */
@@ -354,7 +355,7 @@ int notify_send(struct notify *n, uid_t uid, const char *text, int fd)
 		notify_give_up(n, r);
 		return -ENOTCONN;
 	}
-	r = notify_enqueue(n, uid, text, fd);
+	r = notify_enqueue(n, subordinate_payer(uid), text, fd);
 	if (r == 0)
 		notify_flush(n);
 	return r;

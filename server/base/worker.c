@@ -10,6 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/subordinate.h"
 
 /* Jobs that the loop ends before it does other work. */
 #define BATCH_MAX 32
@@ -289,7 +290,7 @@ void worker_deinit(struct worker *w)
 void worker_submit(struct worker *w, struct job *job, uid_t uid, int (*step)(struct job *),
 		   void (*done)(struct job *, int))
 {
-	job->uid = uid;
+	job->uid = subordinate_payer(uid);
 	job->step = step;
 	job->done = done;
 	job->not_before_ns = 0;
@@ -298,7 +299,7 @@ void worker_submit(struct worker *w, struct job *job, uid_t uid, int (*step)(str
 	w->n_jobs++;
 	pthread_mutex_lock(&w->lock);
 	w->n_unfinished++;
-	job->turn = turn_of(w, uid);
+	job->turn = turn_of(w, job->uid);
 	job->turn->n_jobs++;
 	list_append(&job->turn->jobs, &job->link);
 	(void)pthread_cond_signal(&w->wake);

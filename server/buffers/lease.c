@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ipc/base/num.h"
+#include "server/base/subordinate.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/held_charge.h"
 #include "server/buffers/paused_reader.h"
@@ -21,7 +22,7 @@
 /* Adds a lease to the hold of its user, which it may begin. */
 static int hold_join(struct lease *l)
 {
-	uid_t uid = l->session->peer.uid;
+	uid_t uid = subordinate_payer(l->session->peer.uid);
 	struct hold *h = version_hold(l->version, uid);
 
 	if (!h) {
@@ -46,7 +47,7 @@ static bool hold_leave(struct lease *l)
 	list_remove(&l->hold_link);
 	if (!list_empty(&h->leases))
 		return false;
-	if (h->uid != l->version->slot->uid)
+	if (h->uid != subordinate_payer(l->version->slot->uid))
 		l->version->last_reader = h->uid;
 	list_remove(&h->link);
 	free(h);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "server/base/fault.h"
+#include "server/base/subordinate.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
 #include "server/buffers/event.h"
@@ -46,10 +47,11 @@ void version_add(struct version *v, struct buffer *b)
 
 struct hold *version_hold(const struct version *v, uid_t uid)
 {
+	uid_t payer = subordinate_payer(uid);
 	struct hold *h;
 
 	list_for_each(h, &v->holds, link)
-		if (h->uid == uid)
+		if (h->uid == payer)
 			return h;
 	return NULL;
 }

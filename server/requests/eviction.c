@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "server/base/subordinate.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/retention.h"
 #include "server/buffers/slot_reuse.h"
@@ -44,8 +45,10 @@ struct plan {
 
 static struct holding *holding_of(struct plan *p, uid_t uid)
 {
+	uid_t payer = subordinate_payer(uid);
+
 	for (unsigned i = 0; i < p->n_holdings; i++)
-		if (p->holdings[i].uid == uid)
+		if (p->holdings[i].uid == payer)
 			return &p->holdings[i];
 	return NULL;
 }
@@ -102,7 +105,7 @@ static bool plan_count(struct plan *p)
 	p->holdings = calloc(n, sizeof(*p->holdings));
 	if (!p->holdings)
 		return false;
-	p->holdings[p->n_holdings++] = (struct holding){.uid = e->uid};
+	p->holdings[p->n_holdings++] = (struct holding){.uid = subordinate_payer(e->uid)};
 	list_for_each(a, &server->quota.accounts, link) {
 		struct holding *h = holding_of(p, a->uid);
 
@@ -147,7 +150,7 @@ static void plan_add(struct plan *p, struct version *v, bool is_spare)
 		.version = v,
 		.buffer = v->buffer->id,
 		.number = v->number,
-		.is_own = v->slot->uid == p->eviction->uid,
+		.is_own = subordinate_payer(v->slot->uid) == subordinate_payer(p->eviction->uid),
 		.is_spare = is_spare,
 	};
 }

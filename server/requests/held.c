@@ -8,6 +8,7 @@
 
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
+#include "server/base/subordinate.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/held_charge.h"
 #include "server/buffers/lease.h"
@@ -25,12 +26,13 @@
 
 uint64_t held_by_user(const struct server *s, uid_t uid, unsigned *ret_n)
 {
+	uid_t payer = subordinate_payer(uid);
 	const struct version *v;
 	uint64_t size = 0;
 
 	*ret_n = 0;
 	list_for_each(v, &s->held, held_link) {
-		if (v->holder != uid)
+		if (v->holder != payer)
 			continue;
 		size += v->slot->charge.amount;
 		++*ret_n;
@@ -50,10 +52,11 @@ bool held_is_over(const struct server *s, uid_t uid)
 
 struct version *held_oldest(const struct server *s, uid_t uid)
 {
+	uid_t payer = subordinate_payer(uid);
 	struct version *v;
 
 	list_for_each(v, &s->held, held_link)
-		if (v->holder == uid)
+		if (v->holder == payer)
 			return v;
 	return NULL;
 }
@@ -115,7 +118,7 @@ static bool has(const struct version *v, uid_t uid)
 
 static bool has_reader(const struct version *v)
 {
-	uid_t owner = v->buffer->access.uid;
+	uid_t owner = subordinate_payer(v->buffer->access.uid);
 	const struct hold *h;
 
 	list_for_each(h, &v->holds, link)
@@ -217,7 +220,7 @@ static bool has_share_left(struct share *share, const struct buffer *b)
 
 static bool is_allowed(struct session *s, const struct version *v)
 {
-	struct share share = {.uid = s->peer.uid};
+	struct share share = {.uid = subordinate_payer(s->peer.uid)};
 	struct buffer *b = v->buffer;
 
 	if (is_over_in_fact(s)) {

@@ -7,6 +7,7 @@
 
 #include "ipc/base/num.h"
 #include "server/base/headroom.h"
+#include "server/base/subordinate.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
 #include "server/buffers/held_charge.h"
@@ -377,8 +378,8 @@ static const struct account *next_account(const struct session *s, uint64_t afte
 	bool admin = access_is_admin(&s->peer);
 
 	list_for_each(a, &s->server->quota.accounts, link)
-		if ((admin || a->uid == s->peer.uid) && (uint64_t)a->uid + 1 > after &&
-		    (!best || a->uid < best->uid))
+		if ((admin || a->uid == subordinate_payer(s->peer.uid)) &&
+		    (uint64_t)a->uid + 1 > after && (!best || a->uid < best->uid))
 			best = a;
 	return best;
 }
@@ -420,7 +421,7 @@ static void fill_cost_record(const struct cost *c, struct wire_cost_record *rec)
 static void list_costs(struct session *s, const struct wire_list *list)
 {
 	bool admin = access_is_admin(&s->peer);
-	uint64_t from = admin ? list->after : s->peer.uid;
+	uint64_t from = admin ? list->after : subordinate_payer(s->peer.uid);
 	const struct cost *c;
 	struct page page;
 
@@ -428,7 +429,7 @@ static void list_costs(struct session *s, const struct wire_list *list)
 	for (; (c = costs_next(&s->server->costs, from)); from = (uint64_t)c->uid + 1) {
 		struct wire_cost_record rec;
 
-		if (!admin && c->uid != s->peer.uid)
+		if (!admin && c->uid != subordinate_payer(s->peer.uid))
 			break;
 		fill_cost_record(c, &rec);
 		if (!page_add(&page, (uint64_t)c->uid + 1, &rec))

@@ -11,6 +11,7 @@
 #include "ipc/base/num.h"
 #include "server/base/nss.h"
 #include "server/base/settings.h"
+#include "server/base/subordinate.h"
 #include "server/state/buffer_names.h"
 
 #define OVERRIDES_MAX 1024
@@ -75,6 +76,9 @@ const struct setting config_keys[] = {
 	      .help = "memory that exists only because one user reads it"),
 	KEY("limits", "over", &setting_over, over, .fallback = "keep", .reloads = true,
 	    .help = "fate of readers of a user above held"),
+	KEY("limits", "subuid", &setting_text, subuid, .max = sizeof(((struct config *)0)->subuid),
+	    .fallback = "/etc/subuid", .reloads = true,
+	    .help = "file of the ranges of subordinate users"),
 	KEY("cuda", "enabled", &setting_switch, cuda_enabled, .fallback = "yes",
 	    .help = "allow buffers on GPUs"),
 	KEY("cuda", "allocator", &setting_text, cuda_allocator,
@@ -110,6 +114,7 @@ void config_deinit(struct config *c)
 	free(take_ptr(c->overrides));
 	c->n_overrides = 0;
 	c->names = buffer_names_free(c->names);
+	free(take_ptr(c->subordinates.ranges));
 }
 
 int config_set(struct config *c, const char *name, const char *value)
@@ -193,15 +198,22 @@ static bool config_open_section(struct settings *s, const char *name)
 	return true;
 }
 
+static bool is_of_user(const struct setting *key)
+{
+	size_t start = offsetof(struct config, limits);
+
+	return key->offset >= start && key->offset < start + sizeof(((struct config *)0)->limits);
+}
+
 static void *config_place(struct settings *s, const struct setting *key)
 {
 	struct parser *p = parser_of(s);
 	struct quota_override *o;
 	size_t kind;
 
-	if (p->user >= 0 && key->type == &setting_over)
+	if (p->user >= 0 && !is_of_user(key))
 		settings_report(s, "'%s' is for all users: write it in [limits]", key->name);
-	if (p->user < 0 || key->type == &setting_over)
+	if (p->user < 0 || !is_of_user(key))
 		return (char *)&p->config + key->offset;
 	o = &p->config.overrides[p->user];
 	kind = (key->offset - offsetof(struct config, limits)) / sizeof(o->limits[0]);
@@ -265,6 +277,10 @@ int config_load(const struct config_source *source, struct config *ret)
 	if (r < 0)
 		return r;
 	config_give(&c, source);
+	r = subordinates_load(c.subuid, &c.subordinates);
+	if (r < 0)
+		log_warning("%s has no effect, and subordinate users count as others: %s", c.subuid,
+			    r == -EPERM ? "users other than root may write it" : strerror(-r));
 	*ret = c;
 	return 0;
 }

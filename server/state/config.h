@@ -13,6 +13,7 @@
 
 #include "server/base/log.h"
 #include "server/base/setting.h"
+#include "server/base/subordinate.h"
 #include "server/state/quota.h"
 
 #define CONFIG_PATH "/etc/weightd/weightd.conf"
@@ -36,6 +37,8 @@ struct config {
 	struct quota_override *overrides;
 	unsigned n_overrides;
 	enum config_over over;
+	char subuid[512]; /* "": subordinate users count as others */
+	struct subordinates subordinates; /* that config_load() found in that file */
 	struct buffer_names *names; /* reserved names of buffers; NULL: none */
 	bool cuda_enabled;
 	char cuda_allocator[512]; /* "": weightd-cuda, beside weightd's own program */
@@ -78,6 +81,6 @@ int config_load(const struct config_source *source, struct config *ret);
 
 /*
  * Takes from `next` what may change while the daemon runs, and logs which other keys would have to wait
- * for a restart. The overrides and the names stay in `next`.
+ * for a restart. The overrides, names and subordinate users stay in `next`.
  */
 void config_reload(struct config *c, const struct config *next);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "server/base/subordinate.h"
 #include "server/state/server.h"
 
 void costs_init(struct costs *c)
@@ -62,18 +63,19 @@ static void cost_set_busy(struct cost *cost)
 
 struct cost *cost_ref(struct server *s, uid_t uid)
 {
+	uid_t payer = subordinate_payer(uid);
 	struct costs *c = &s->costs;
-	struct cost *cost = cost_find(c, uid);
+	struct cost *cost = cost_find(c, payer);
 
 	if (!cost) {
 		cost = calloc(1, sizeof(*cost));
 		if (!cost)
 			return &c->others;
 		cost->costs = c;
-		cost->uid = uid;
+		cost->uid = payer;
 		list_init(&cost->idle_link);
 		turn_init(&cost->turn);
-		list_append(&c->buckets[uid % COST_BUCKETS], &cost->link);
+		list_append(&c->buckets[payer % COST_BUCKETS], &cost->link);
 	} else if (!cost->n_refs)
 		cost_set_busy(cost);
 	cost->n_refs++;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "server/base/subordinate.h"
 #include "server/state/share.h"
 
 #define OPEN_FILES_DEFAULT 65536 /* LimitNOFILE= of the unit */
@@ -70,12 +71,14 @@ void quota_set_memory(struct quota *q, uint64_t n_bytes)
 	q->wholes[QUOTA_HELD] = n_bytes / 2;
 }
 
+/* That of the user that this one is counted as. */
 static struct account *account_find(const struct quota *q, uid_t uid)
 {
+	uid_t payer = subordinate_payer(uid);
 	struct account *a;
 
 	list_for_each(a, &q->accounts, link)
-		if (a->uid == uid)
+		if (a->uid == payer)
 			return a;
 	return NULL;
 }
@@ -90,7 +93,7 @@ static struct account *account_get(struct quota *q, uid_t uid)
 	if (!a)
 		return NULL;
 	a->quota = q;
-	a->uid = uid;
+	a->uid = subordinate_payer(uid);
 	list_append(&q->accounts, &a->link);
 	return a;
 }
@@ -105,8 +108,10 @@ static void account_put(struct account *a)
 
 static uint64_t set_limit(const struct quota *q, uid_t uid, enum quota_kind kind)
 {
+	uid_t payer = subordinate_payer(uid);
+
 	for (unsigned i = 0; i < q->n_overrides; i++)
-		if (q->overrides[i].uid == uid && q->overrides[i].kinds >> kind & 1)
+		if (q->overrides[i].uid == payer && q->overrides[i].kinds >> kind & 1)
 			return q->overrides[i].limits[kind];
 	return q->limits[kind];
 }
@@ -198,7 +203,8 @@ int quota_move(struct quota *q, uid_t uid, enum quota_kind kind, struct charge *
 	struct charge moved = {0};
 	int r;
 
-	if (!charge->account || (charge->account->uid == uid && charge->kind == kind))
+	if (!charge->account ||
+	    (charge->account->uid == subordinate_payer(uid) && charge->kind == kind))
 		return 0;
 	r = quota_charge_anyway(q, uid, kind, charge->amount, &moved);
 	if (r < 0)

@@ -13,6 +13,7 @@ void server_apply_config(struct server *s, struct config *c)
 {
 	uint64_t total;
 
+	subordinates_use(&c->subordinates);
 	quota_set_limits(&s->quota, s->config.limits, take_ptr(c->overrides), c->n_overrides);
 	c->n_overrides = 0;
 	quota_set_memory(&s->quota, headroom_total(&total) < 0 ? UINT64_MAX : total);

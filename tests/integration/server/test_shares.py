@@ -1,11 +1,15 @@
 """Users share the store, connections and memory: one has no more than its share, and evicts nothing of those within theirs."""
+import contextlib
 import errno
+import os
 import re
+import signal
 
 import pytest
+from integration.server import userns
 from lib.cgroup import MemoryCgroup
 from lib.child import Child, run_as
-from lib.wire import (BY_MEMORY, CREATE, HISTORY, NEW_LAYOUT, REPLACE, USERS, VERSIONS, Refused, Wire, image, stopped,
+from lib.wire import (BY_MEMORY, COSTS, CREATE, HISTORY, HOLDERS, NEW_LAYOUT, REPLACE, USERS, VERSIONS, Refused, Wire, image, stopped,
                       until)
 
 ALICE, BOB, CAROL = 12345, 12346, 12347
@@ -336,3 +340,174 @@ def test_a_replacement_counts_on_nothing_that_it_may_not_evict(confined):
     assert refused.value.errno == errno.ENOMEM
     with Wire(confined.socket) as w:
         assert versions(w, "m") == [1, 2, 3] and versions(w, "other") == [1]
+
+
+# --- Subordinate users --------------------------------------------------------------------------------
+
+FIRST = 300000  # of the range
+
+
+@pytest.fixture
+def ranges(serve, require, tmp_path):
+    """ranges(text, limits): a weightd with this file of ranges; ranges.path is the file."""
+    require("userns", "cannot make user namespaces with maps: the kernel or a supervisor forbids it", userns.is_available())
+
+    def make(text, limits=""):
+        make.path.write_text(text)
+        return serve(f"[limits]\nsubuid = {make.path}\n{limits}")
+
+    make.path = tmp_path / "subuid"
+    return make
+
+
+def run_inside(uid, act):
+    """The result of act() by that user of a user namespace, whose users begin at FIRST outside."""
+    def enter_and_act():
+        userns.enter(FIRST)
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        return act()
+
+    return run_as(0, enter_and_act)
+
+
+def publish_inside(uid, daemon, name, **kw):
+    def act():
+        with Wire(daemon.socket) as w:
+            publish(w, name, **kw)
+
+    run_inside(uid, act)
+
+
+def test_users_of_a_range_have_the_limit_of_its_owner_together(ranges):
+    daemon = ranges(f"{ALICE}:{FIRST}:65536\n", "buffers = 3\n")
+    publish_as(ALICE, daemon, "of-alice")
+    publish_inside(0, daemon, "of-root-inside")
+    publish_inside(7, daemon, "of-another")
+    for uid in 8, 65535:
+        with pytest.raises(Refused, match=f"uid {FIRST + uid} has too many buffers") as e:
+            publish_inside(uid, daemon, "one-too-many")
+        assert e.value.errno == errno.EDQUOT
+    with pytest.raises(Refused, match="has too many buffers"):
+        publish_as(ALICE, daemon, "one-too-many")
+    publish_as(BOB, daemon, "of-bob")
+    with Wire(daemon.socket) as root:
+        assert {row.uid: row.used_buffers for row in root.list(USERS) if row.used_buffers} == {ALICE: 3, BOB: 1}
+        assert {row.uid for row in root.list(COSTS)} == {0, ALICE, BOB}
+        assert {name: r.uid for name, r in root.records().items()} == {
+            "of-alice": ALICE, "of-root-inside": FIRST, "of-another": FIRST + 7, "of-bob": BOB}, "the owners are as they were"
+
+
+def test_the_rights_of_a_subordinate_user_are_its_own(ranges):
+    daemon = ranges(f"{ALICE}:{FIRST}:65536\n")
+    publish_inside(7, daemon, "private", mode=0o600)
+    publish_as(ALICE, daemon, "of-alice", mode=0o600)
+
+    def read(name):
+        with Wire(daemon.socket) as w:
+            try:
+                return w.detach(w.attach(name).lease)
+            except Refused as e:
+                return e.errno
+
+    assert run_inside(7, lambda: read("private")) is None
+    assert run_as(ALICE, read, "private") == run_inside(0, lambda: read("private")) == errno.EACCES
+    assert run_inside(7, lambda: read("of-alice")) == run_inside(0, lambda: read("of-alice")) == errno.EACCES
+
+
+def test_a_user_sees_what_its_subordinate_users_cost(ranges):
+    daemon = ranges(f"{ALICE}:{FIRST}:65536\n")
+    publish_inside(7, daemon, "m")
+
+    def charged():
+        with Wire(daemon.socket) as w:
+            return {row.uid: row.used_buffers for row in w.list(USERS)}
+
+    assert run_as(ALICE, charged) == run_inside(8, charged) == {ALICE: 1}
+    assert run_as(BOB, charged) == {BOB: 0}
+
+
+def test_a_range_shares_the_store_as_one_user(ranges):
+    """A range of 65,536 users took all that is not reserved; it is one user within the half."""
+    daemon = ranges(f"{ALICE}:{FIRST}:65536\n")
+
+    def fill(i):
+        with Wire(daemon.socket) as w:
+            try:
+                for n in range(1000):
+                    publish(w, f"{i}.{n}")
+            except Refused as e:
+                assert e.errno == errno.EDQUOT
+            return n
+
+    assert [run_inside(uid, lambda uid=uid: fill(uid)) for uid in (1, 2, 3)] == [LIMIT // EACH, 0, 0]
+    assert fill_as(BOB, daemon, "b")[0] > 0
+
+
+def test_holders_of_a_range_are_one_user(ranges):
+    """Each of its users could hold as much as one."""
+    daemon = ranges(f"{ALICE}:{FIRST}:65536\n", "held = 1M\n")
+    big = image([("t", MIB)])
+
+    def hold(pipe, uid):
+        userns.enter(FIRST)
+        os.setresuid(uid, uid, uid)
+        with Wire(daemon.socket) as w:
+            try:
+                w.attach("m")
+                pipe.send(0)
+            except Refused as e:
+                pipe.send(e.errno)
+            pipe.recv()
+
+    with Wire(daemon.socket) as root, contextlib.ExitStack() as stack:
+        def hold_next(*uids):
+            publish(root, "m", 2, layout=big, mode=0o644)
+            return [stack.enter_context(Child(hold, uid)).hear() for uid in uids]
+
+        assert hold_next(1, 2) + hold_next(3, 4) + hold_next(5) == [0] * 5
+        publish(root, "m", 2, layout=big)
+        assert {row.uid: row.over for row in root.list(HOLDERS)} == {ALICE: True}
+        assert hold_next(6) == [errno.EDQUOT]
+
+
+def test_a_reload_reads_the_ranges_again(ranges):
+    daemon = ranges("", "buffers = 1\n")
+    publish_inside(1, daemon, "a")
+    publish_inside(2, daemon, "b")
+    ranges.path.write_text(f"{ALICE}:{FIRST}:65536\n")
+    with Wire(daemon.socket) as w:
+        os.kill(w.ping().pid, signal.SIGHUP)
+    until(lambda: "configuration read again" in daemon.log, "it has reloaded")
+    publish_inside(3, daemon, "c")
+    with pytest.raises(Refused, match="has too many buffers"):
+        publish_inside(4, daemon, "d")
+    with Wire(daemon.socket) as root:
+        assert {row.uid: row.used_buffers for row in root.list(USERS) if row.used_buffers} == {
+            FIRST + 1: 1, FIRST + 2: 1, ALICE: 1}
+        root.drop("a")
+        root.drop("c")
+    publish_inside(4, daemon, "d")
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620], ids=oct)
+def test_a_file_of_ranges_that_others_may_write_is_not_trusted(ranges, mode):
+    ranges.path.touch()
+    ranges.path.chmod(mode)
+    daemon = ranges(f"{BOB}:{FIRST}:65536\n", "buffers = 1\n")
+    assert f"{ranges.path} has no effect, and subordinate users count as others: users other than root may write it" in daemon.log
+    publish_inside(1, daemon, "a")
+    publish_inside(2, daemon, "b")
+
+
+def test_a_restart_charges_the_owner_of_the_range_again(ranges):
+    daemon = ranges(f"{ALICE}:{FIRST}:65536\n", "buffers = 2\n")
+    publish_inside(1, daemon, "a")
+    publish_inside(2, daemon, "b")
+    with Wire(daemon.socket) as w:
+        os.kill(w.ping().pid, signal.SIGKILL)
+        w.hang_up()
+    with Wire(daemon.socket) as w:
+        assert {row.uid: row.used_buffers for row in w.list(USERS) if row.used_buffers} == {ALICE: 2}
+    with pytest.raises(Refused, match="has too many buffers"):
+        publish_inside(3, daemon, "c")
