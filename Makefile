@@ -655,6 +655,25 @@ bare:
 deps:
 	$(Q)packaging/install-deps
 
+# Packages for this Debian, into build/deb; with debug symbols, and what an upload wants, into build/deb/upload. Made from a
+# copy of the sources, as dpkg-buildpackage wants debian/ at its top, and out of reach of the variables of this make.
+# REUSE=1 takes the objects of this tree, whose code is the same: for tests.
+DEB := build/deb
+.PHONY: deb check-deb
+deb: $(if $(REUSE),programs man)
+	$(Q)packaging/install-deps build deb
+	$(Q)rm -rf $(DEB) && mkdir -p $(DEB)/upload/weightd/build
+	$(Q)cp -a Makefile LICENSE *.md server libclient ipc bpf packaging packaging/debian $(DEB)/upload/weightd/
+	$(if $(REUSE),$(Q)cp -al build/obj build/bpf build/man $(DEB)/upload/weightd/build/)
+	$(Q)cd $(DEB)/upload/weightd && env -i HOME="$$HOME" LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+		DEB_BUILD_OPTIONS='$(DEB_BUILD_OPTIONS)' dpkg-buildpackage -us -uc -b $(if $(REUSE),-nc)
+	$(Q)rm -rf $(DEB)/upload/weightd
+	$(Q)for package in $(DEB)/upload/*.deb; do case $$package in *-dbgsym_*) ;; *) ln $$package $(DEB)/ || exit;; esac; done
+	$(Q)ls $(DEB)/*.deb
+
+check-deb: deb
+	$(Q)WEIGHTD_DEBS=$(abspath $(DEB)) WEIGHTD_VISITORS=300 $(PYTEST) $(ARGS) tests/systemd/test_packages.py
+
 # Only into its own place, never into a folder that the user named.
 model:
 	$(Q)$(if $(filter build/model,$(MODEL)),packaging/install-deps model && packaging/fetch-model $(MODEL))
@@ -777,7 +796,8 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
-	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
+	for name in weightd $(if $(SYNC_INSTALLED),weightd-sync) $(if $(TRACE_PROGRAM),weightd-trace); do \
+		install -m 644 packaging/systemd/$$name.sysusers $(DESTDIR)$(sysusersdir)/$$name.conf || exit; done
 	install -m 644 packaging/systemd/weightd.tmpfiles $(DESTDIR)$(tmpfilesdir)/weightd.conf
 	for file in $(wildcard packaging/completions/*); do \
 		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
@@ -803,7 +823,7 @@ uninstall:
 		$(includedir)/weightd-train.h $(libdir)/libweightd.so* $(libdir)/libweightd-train.so* \
 		$(libdir)/libweightd-train-gloo.so \
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
-		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
+		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-train.7)
@@ -846,6 +866,8 @@ help:
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make gpu-pack   programs and libraries for it into build-gpu (14 MB), for a machine that can build nothing'
 	@echo 'make gpu-rehearsal  tests/gpu/run with that pack on a bare Debian of another release, on the stand-in for libcuda'
+	@echo 'make deb        packages for Debian into build/deb, and with debug symbols into build/deb/upload'
+	@echo 'make check-deb  builds them, and installs, upgrades and purges them in a booted system, under 300 clients'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
 -include $(shell find $(B)/obj $(B)-faults/obj $(F)/obj build/fake/obj build/bpf -name '*.d' 2>/dev/null)

@@ -100,6 +100,8 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
                    "no prometheus_client (python3-prometheus-client)"),
     "refs": ((BUILD / "ref/oracle").exists, "the programs of tests/ref are not built (make refs)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
+    "debhelper": (lambda: all(shutil.which(p) for p in ("dh", "dpkg-buildpackage", "lintian")),
+                  "cannot build packages (packaging/install-deps deb)"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
     "sdt": (lambda: is_linked_with(b"stapsdt"), "weightd was built without probes (apt-get install systemtap-sdt-dev)"),
     "sync": ((BUILD / "weightd-sync").exists, "weightd-sync was built without OpenSSL (apt-get install libssl-dev)"),

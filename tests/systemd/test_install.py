@@ -42,13 +42,14 @@ def wanted():
     if (BUILD / "weightd-sync").exists():
         files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp",
                                                         "weightd-sync-nccl")}
-        files |= {"lib/systemd/system/weightd-sync.service": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
+        files |= {"lib/systemd/system/weightd-sync.service": 0o644, "lib/sysusers.d/weightd-sync.conf": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
     if (BUILD / "weightd-sync-gloo").exists():
         files |= {"sbin/weightd-sync-gloo": 0o755}
     if (BUILD / "libweightd-train-gloo.so").exists():
         files |= {"lib/libweightd-train-gloo.so": 0o644}
     if (BUILD / "weightd-trace").exists():
-        files |= {"sbin/weightd-trace": 0o755, "lib/systemd/system/weightd-trace.service": 0o644}
+        files |= {"sbin/weightd-trace": 0o755, "lib/systemd/system/weightd-trace.service": 0o644,
+                  "lib/sysusers.d/weightd-trace.conf": 0o644}
     if shutil.which("scdoc"):
         for page in (ROOT / "packaging/man").glob("*.scd"):
             files[f"share/man/man{page.stem[-1]}/{page.stem}"] = 0o644

@@ -15,7 +15,7 @@ def machine():
 
 
 def lines():
-    section = re.search(r"^## As a service\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)[1]
+    section = re.search(r"^## Install\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)[1]
     return re.search(r"^```bash\n(.*?)^```$", section, re.M | re.S)[1]
 
 
