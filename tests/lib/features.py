@@ -58,6 +58,8 @@ def debootstrap():
 INITIAL_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 
 FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
+    "abigail": (lambda: all(shutil.which(p) for p in ("abidiff", "dpkg-gensymbols")),
+                "cannot compare interfaces (apt-get install abigail-tools dpkg-dev)"),
     "bare": (lambda: bool(os.environ.get("WEIGHTD_BARE")), "to make a bare Debian and to install there takes ten minutes (make bare, "
              "make gpu-rehearsal)"),
     "bpf": (lambda: tracing().is_available(),
