@@ -453,7 +453,7 @@ def renew_free_version(daemon, writer, reader, names):
     for name in names:
         writer.publish(BIG, name)
     for lease in leases:
-        reader.detach(lease.lease)
+        reader.ask(wire.DETACH, lease.lease)
     assert holder(daemon, READER).over == 1, "its descriptors hold them"
     with stopped(daemon):
         for lease in leases:
