@@ -16,6 +16,7 @@ from lib.pki import Authority
 
 SLOW = 1 << 22
 STALL_MS = 5_000
+HANDSHAKE_MS = 3_000  # has to suffice for one on a busy machine, too; the other node waits so long
 HELLO = 22  # bytes: a magic number, the port, the address
 
 
@@ -105,7 +106,7 @@ def test_a_certificate_of_another_node_is_refused_by_both_ends(pems):
     """Whoever dials: the first end of a link is the one of the lower rank."""
     for wrong in (0, 1):
         given = [names(2)[rank] if rank != wrong else "other" for rank in (0, 1)]
-        with exchange_of(1000, pems=pems(*given), stall_ms=1000) as x:
+        with exchange_of(1000, pems=pems(*given), stall_ms=HANDSHAKE_MS) as x:
             x.start()
             said = [assert_failed(engine, f"n{1 - rank}") for rank, engine in enumerate(x.engines)]
             assert any("certificate" in why for why in said), said
@@ -114,7 +115,7 @@ def test_a_certificate_of_another_node_is_refused_by_both_ends(pems):
 
 def test_a_certificate_of_another_ca_is_refused(pems, tmp_path_factory):
     other = Authority(tmp_path_factory.mktemp("other") / "ca")
-    with exchange_of(1000, pems=pems("n0") + pems("n1", ca=other, of=other), stall_ms=1000) as x:
+    with exchange_of(1000, pems=pems("n0") + pems("n1", ca=other, of=other), stall_ms=HANDSHAKE_MS) as x:
         x.start()
         assert "certificate" in assert_failed(x.engines[0], "n1")
         assert_failed(x.engines[1], "n0")
