@@ -101,6 +101,11 @@ class Scene:
         return found.version, found.state
 
 
+def n_requests(w, uid):
+    """Requests of that user which weightd has begun, that of this call included."""
+    return next((cost.n_requests for cost in w.list(wire.COSTS) if cost.uid == uid), 0)
+
+
 def ledger(w):
     """The charges of each user, by uid."""
     return {u.uid: {c: getattr(u, f"used_{c}") for c in wire.CHARGES} for u in w.list(wire.USERS)}

@@ -9,8 +9,8 @@ from integration.weightctl.test_weightctl import in_terminal
 from lib import wire
 from lib.child import Child, run_as
 from lib.daemon import copy_for_others
-from lib.scene import LAYOUT, NOTHING, Scene, finish, ledger, publish, refusal
-from lib.wire import Refused, Wire
+from lib.scene import LAYOUT, NOTHING, Scene, finish, ledger, n_requests, publish, refusal
+from lib.wire import Refused, Wire, until
 
 OWNER, MEMBER, OTHER, ADMIN = 12345, 12346, 12347, 12348
 GROUP, STAFF = 23456, 23457
@@ -179,7 +179,7 @@ def test_a_wait_ends_by_the_permissions_of_its_end(scene):
 
     with Child(wait, uid=MEMBER, gid=GROUP) as reader:
         reader.hear()
-        scene.settle()
+        until(lambda: n_requests(scene.watcher, MEMBER) == 2, "it waits")
         scene.watcher.access("m", mode=0o600)
         publish(scene.watcher, owner=OWNER)
         assert reader.hear() == -errno.EACCES
@@ -355,7 +355,7 @@ def test_a_watcher_is_not_woken_by_what_is_none_of_its_business(scene):
 
     with Child(watch, uid=OTHER) as watcher:
         watcher.hear()
-        scene.settle()
+        until(lambda: n_requests(scene.watcher, OTHER) == 2, "it watches")
         for _ in range(50):
             publish(scene.watcher, owner=OWNER)
             scene.watcher.rollback("m")

@@ -10,7 +10,8 @@ import struct
 import pytest
 from lib import wire
 from lib.child import Child, run_as
-from lib.wire import COSTS, JOBS, Refused, Wire, memfd, until
+from lib.scene import n_requests
+from lib.wire import JOBS, Refused, Wire, memfd, until
 
 MIB = 1 << 20
 PARTS = (("JOURNAL", 4096), ("PARAM", 3 * MIB + 5), ("GRAD", 2 * MIB))
@@ -309,18 +310,13 @@ def test_a_removal_takes_the_name_and_ranks_keep_what_they_have(client, connect)
         client.remove_job("other")
 
 
-def n_requests(client):
-    """Requests of this user that weightd has begun, this one included."""
-    return next(cost.n_requests for cost in client.list(COSTS) if cost.uid == os.geteuid())
-
-
 def test_a_removal_ends_the_joins_that_wait(client, connect):
     token = client.create_job("train", n_ranks=2)
     ranks = [connect(), connect()]
-    seen = itertools.count(n_requests(client) + len(ranks) + 1)
+    seen = itertools.count(n_requests(client, os.geteuid()) + len(ranks) + 1)
     for i, w in enumerate(ranks):
         w.send_join("train", token, i, (("PARAM", 512 * MIB),))
-    until(lambda: n_requests(client) == next(seen), "both have begun: a user's connections are served in no order")
+    until(lambda: n_requests(client, os.geteuid()) == next(seen), "both have begun: a user's connections are served in no order")
     client.remove_job("train")
     for w in ranks:
         with refused(errno.ESTALE, "job 'train' was removed"):
