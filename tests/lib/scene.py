@@ -7,6 +7,7 @@ import os
 import signal
 
 from lib import wire
+from lib.child import run_as
 from lib.wire import Wire, image, until
 
 PAGE = wire.PAGE
@@ -46,6 +47,14 @@ class Scene:
             return [self.connect() for _ in range(n)]
         self.wires.append(Wire(self.daemon.socket))
         return self.wires[-1]
+
+    def run_as(self, user, act, *args, group=None, groups=(), features=0, **kw):
+        """Returns or raises the result of act(wire, ...) over a connection of that user."""
+        def connected():
+            with Wire(self.daemon.socket, features=features) as w:
+                return act(w, *args, **kw)
+
+        return run_as(user, connected, gid=group, groups=groups)
 
     def restart(self):
         """Kills a weightd that has a keeper. All connections but a new watcher are closed; their descriptors stay."""

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from integration.weightctl.test_weightctl import in_terminal
 from lib import wire
-from lib.child import Child, run_as
+from lib.child import Child
 from lib.daemon import copy_for_others
 from lib.scene import LAYOUT, NOTHING, Scene, finish, ledger, n_requests, publish, refusal
 from lib.wire import Refused, Wire, until
@@ -41,11 +41,7 @@ def outcome(act, *args, **kw):
 
 def run(scene, user, act, *args, group=None, groups=(), **kw):
     """outcome(act, wire, ...) over a connection of that user."""
-    def connected():
-        with Wire(scene.daemon.socket) as w:
-            return outcome(act, w, *args, **kw)
-
-    return run_as(user, connected, gid=group, groups=groups)
+    return scene.run_as(user, lambda w: outcome(act, w, *args, **kw), group=group, groups=groups)
 
 
 def as_owner(scene, act, *args, **kw):

@@ -9,7 +9,7 @@ import os
 
 import pytest
 from lib import wire
-from lib.child import Child, run_as
+from lib.child import Child
 from lib.scene import LAYOUT, Scene, finish, publish, refusal
 from lib.wire import Refused, Wire
 
@@ -28,17 +28,8 @@ def root_only(require):
 def scene(make_daemon):
     """MALLORY was first with the name 'llama-8b', and lets everybody read and write."""
     with Scene(make_daemon("--socket-mode", "0666")) as s:
-        run(s, MALLORY, publish, "llama-8b", b"evil", mode=0o666)
+        s.run_as(MALLORY, publish, "llama-8b", b"evil", mode=0o666)
         yield s
-
-
-def run(scene, user, act, *args, group=None, groups=(), features=0, **kw):
-    """act(wire, ...) over a connection of that user."""
-    def connected():
-        with Wire(scene.daemon.socket, features=features) as w:
-            return act(w, *args, **kw)
-
-    return run_as(user, connected, gid=group, groups=groups)
 
 
 def refused(w, act, *args, **kw):
@@ -64,16 +55,16 @@ def content(w, name="llama-8b", **kw):
                          ids=["flat", "image"])
 def test_a_name_that_a_stranger_took_first_is_no_trap(scene, user, make):
     """A load of 'llama-8b' would publish in the stranger's buffer, and the stranger replace it."""
-    assert run(scene, user, refused, make) == (
+    assert scene.run_as(user, refused, make) == (
         errno.EPERM, f"'llama-8b' on host belongs to uid {MALLORY}, not to uid {user}; name uid {MALLORY} as its owner (--owner) "
                      "to publish in that user's buffer, or use another name")
     assert content(scene.watcher) == (1, b"evil"), "nothing was published"
-    assert run(scene, MALLORY, publish, "llama-8b") == 2, "and no writer is left"
+    assert scene.run_as(MALLORY, publish, "llama-8b") == 2, "and no writer is left"
 
 
 @pytest.mark.parametrize("user", [0, ALICE])
 def test_another_users_buffer_can_be_meant(scene, user):
-    assert run(scene, user, publish, "llama-8b", b"good", owner=MALLORY) == 2
+    assert scene.run_as(user, publish, "llama-8b", b"good", owner=MALLORY) == 2
     assert content(scene.watcher) == (2, b"good")
     record = scene.watcher.records()["llama-8b"]
     assert (record.uid, scene.watcher.list(wire.VERSIONS, "llama-8b")[-1].uid) == (MALLORY, user)
@@ -84,47 +75,47 @@ def test_an_image_too(scene):
         slot = w.create_image("llama-8b", LAYOUT, HEADER, owner=MALLORY, flags=wire.NEW_LAYOUT)
         return w.publish(slot.writer, wire.fill_image(slot, b"file"))
 
-    assert run(scene, ALICE, make, features=wire.IMAGES) == 2
+    assert scene.run_as(ALICE, make, features=wire.IMAGES) == 2
     with Wire(scene.daemon.socket, features=wire.IMAGES) as w:
         assert content(w) == (2, b"file")
 
 
 def test_a_colleague_with_permission_to_write_names_the_owner_as_well(scene):
     as_alice = dict(group=STAFF)
-    run(scene, ALICE, publish, "team", mode=0o660, **as_alice)
-    assert run(scene, COLLEAGUE, refused, publish, "team", **as_alice)[0] == errno.EPERM
-    assert run(scene, COLLEAGUE, publish, "team", owner=ALICE, **as_alice) == 2
-    assert run(scene, ALICE, publish, "team", **as_alice) == 3
-    assert run(scene, COLLEAGUE, Wire.rollback, "team", **as_alice) == 2, "which publishes nothing that is not there"
+    scene.run_as(ALICE, publish, "team", mode=0o660, **as_alice)
+    assert scene.run_as(COLLEAGUE, refused, publish, "team", **as_alice)[0] == errno.EPERM
+    assert scene.run_as(COLLEAGUE, publish, "team", owner=ALICE, **as_alice) == 2
+    assert scene.run_as(ALICE, publish, "team", **as_alice) == 3
+    assert scene.run_as(COLLEAGUE, Wire.rollback, "team", **as_alice) == 2, "which publishes nothing that is not there"
 
 
 def test_an_owner_is_named_in_vain_where_there_is_another_or_none(scene):
-    assert run(scene, ALICE, refused, publish, "llama-8b", owner=COLLEAGUE) == (
+    assert scene.run_as(ALICE, refused, publish, "llama-8b", owner=COLLEAGUE) == (
         errno.EPERM, f"'llama-8b' on host belongs to uid {MALLORY}, not to uid {COLLEAGUE}; name uid {MALLORY} as its owner "
                      "(--owner) to publish in that user's buffer, or use another name")
-    assert run(scene, ALICE, refused, publish, "llama-8b", owner=ALICE)[0] == errno.EPERM
+    assert scene.run_as(ALICE, refused, publish, "llama-8b", owner=ALICE)[0] == errno.EPERM
     for user in ALICE, 0:
-        assert run(scene, user, refused, publish, "new", owner=MALLORY) == (
+        assert scene.run_as(user, refused, publish, "new", owner=MALLORY) == (
             errno.ENOENT, f"there is no buffer 'new' on host of uid {MALLORY}; uid {user} makes new ones as its own alone "
                           "(without --owner)")
     assert scene.watcher.names() == ["llama-8b"]
-    assert run(scene, ALICE, publish, "new", owner=ALICE) == 1
-    assert run(scene, ALICE, publish, "new", owner=ALICE) == 2
+    assert scene.run_as(ALICE, publish, "new", owner=ALICE) == 1
+    assert scene.run_as(ALICE, publish, "new", owner=ALICE) == 2
 
 
 def test_naming_the_owner_permits_nothing(scene):
     scene.watcher.access("llama-8b", mode=0o644)
-    number, sentence = run(scene, ALICE, refused, publish, "llama-8b", owner=MALLORY)
+    number, sentence = scene.run_as(ALICE, refused, publish, "llama-8b", owner=MALLORY)
     assert (number, f"owner uid {MALLORY}" in sentence) == (errno.EACCES, True)
-    assert run(scene, ALICE, refused, publish, "llama-8b")[0] == errno.EACCES
-    assert run(scene, NOBODY, refused, publish, "llama-8b", owner=MALLORY)[0] == errno.EACCES
+    assert scene.run_as(ALICE, refused, publish, "llama-8b")[0] == errno.EACCES
+    assert scene.run_as(NOBODY, refused, publish, "llama-8b", owner=MALLORY)[0] == errno.EACCES
 
 
 def test_a_user_without_a_name_of_its_own_names_the_owner_too(scene):
     """The overflow uid stands for many users, none of which owns anything."""
-    assert run(scene, NOBODY, refused, publish, "llama-8b")[0] == errno.EPERM
-    assert run(scene, NOBODY, publish, "llama-8b", owner=MALLORY) == 2
-    assert run(scene, NOBODY, refused, publish, "new", owner=NOBODY)[0] == errno.EPERM
+    assert scene.run_as(NOBODY, refused, publish, "llama-8b")[0] == errno.EPERM
+    assert scene.run_as(NOBODY, publish, "llama-8b", owner=MALLORY) == 2
+    assert scene.run_as(NOBODY, refused, publish, "new", owner=NOBODY)[0] == errno.EPERM
 
 
 def test_the_owner_is_said_before_anything_else_about_the_buffer(scene):
@@ -160,7 +151,7 @@ GIVEN = errno.ESTALE, "'m' was removed while it was written, or got another owne
 @pytest.mark.parametrize("first", [True, False], ids=["of a new buffer", "of one that there is"])
 def test_a_writer_does_not_publish_in_a_buffer_that_was_given_to_another_user(scene, first):
     if not first:
-        run(scene, ALICE, publish)
+        scene.run_as(ALICE, publish)
     with Child(writing, scene.daemon.socket, uid=ALICE) as writer:
         writer.hear()
         scene.watcher.access("m", uid=MALLORY)
@@ -173,7 +164,7 @@ def test_a_writer_does_not_publish_in_a_buffer_that_was_given_to_another_user(sc
 
 
 def test_a_writer_publishes_in_a_buffer_that_it_was_given(scene):
-    run(scene, MALLORY, publish, mode=0o666)
+    scene.run_as(MALLORY, publish, mode=0o666)
     with Child(lambda pipe, path: writing(pipe, path, owner=MALLORY), scene.daemon.socket, uid=ALICE) as writer:
         writer.hear()
         scene.watcher.access("m", uid=MALLORY, mode=0o644)
@@ -183,7 +174,7 @@ def test_a_writer_publishes_in_a_buffer_that_it_was_given(scene):
 
 
 def test_a_write_in_place_is_torn_where_the_buffer_was_given_away(scene):
-    run(scene, ALICE, publish, flags=wire.EXCLUSIVE)
+    scene.run_as(ALICE, publish, flags=wire.EXCLUSIVE)
     with Child(writing, scene.daemon.socket, uid=ALICE) as writer:
         writer.hear()
         scene.watcher.access("m", uid=MALLORY)
@@ -191,7 +182,7 @@ def test_a_write_in_place_is_torn_where_the_buffer_was_given_away(scene):
         assert writer.hear() == GIVEN
         writer.end()
     wire.until(lambda: scene.state() == (1, wire.TORN), scene.state)
-    assert run(scene, MALLORY, publish) == 2, "and its owner updates it again"
+    assert scene.run_as(MALLORY, publish) == 2, "and its owner updates it again"
 
 
 # --- Restarts ----------------------------------------------------------------------------------------
@@ -205,7 +196,7 @@ def kept(make_daemon):
 
 @pytest.mark.parametrize("given", [False, True])
 def test_a_restart_remembers_that_a_buffer_was_given_away(kept, given):
-    run(kept, ALICE, publish, mode=0o666)
+    kept.run_as(ALICE, publish, mode=0o666)
 
     def create(pipe, path):
         w = Wire(path)
@@ -222,15 +213,15 @@ def test_a_restart_remembers_that_a_buffer_was_given_away(kept, given):
             kept.watcher.access("m", uid=MALLORY)
         kept.restart()
         if given:
-            assert run(kept, ALICE, refused, go_on, writer) == GIVEN
+            assert kept.run_as(ALICE, refused, go_on, writer) == GIVEN
         else:
-            assert run(kept, ALICE, go_on, writer) == 2
+            assert kept.run_as(ALICE, go_on, writer) == 2
 
 
 @pytest.mark.parametrize("image", [False, True], ids=["flat", "image"])
 def test_a_create_is_sent_again_with_its_owner(kept, image):
     """Its answer was lost with weightd. Without the owner, or with another one, it is another request."""
-    run(kept, MALLORY, publish, mode=0o666)
+    kept.run_as(MALLORY, publish, mode=0o666)
 
     def ask(w, **kw):
         if image:
@@ -251,7 +242,7 @@ def test_a_create_is_sent_again_with_its_owner(kept, image):
     with Child(create, kept.daemon.socket, uid=ALICE) as child:
         writer = child.hear()
         kept.restart()
-        assert run(kept, ALICE, go_on, features=wire.IMAGES) == 2
+        assert kept.run_as(ALICE, go_on, features=wire.IMAGES) == 2
 
 
 # --- Attaching ---------------------------------------------------------------------------------------
@@ -259,9 +250,9 @@ def test_a_create_is_sent_again_with_its_owner(kept, image):
 
 def test_an_attach_returns_no_other_users_bytes(scene):
     for user in ALICE, MALLORY, 0:
-        assert run(scene, user, content, owner=MALLORY) == (1, b"evil")
+        assert scene.run_as(user, content, owner=MALLORY) == (1, b"evil")
         for wanted in {ALICE, 0}:
-            assert run(scene, user, refused, Wire.attach, "llama-8b", owner=wanted) == (
+            assert scene.run_as(user, refused, Wire.attach, "llama-8b", owner=wanted) == (
                 errno.EPERM, f"'llama-8b' on host belongs to uid {MALLORY}, not to uid {wanted} as demanded; use another name, or "
                              "have an administrator remove it (weightctl rm) or give it away (weightctl chown)")
     assert {r.n_leases for r in scene.watcher.records().values()} == {0}
@@ -279,7 +270,7 @@ def test_an_attach_learns_of_the_owner_before_it_waits_for_a_version(scene):
 
 def test_who_may_not_read_is_told_that(scene):
     scene.watcher.access("llama-8b", mode=0o600)
-    assert run(scene, ALICE, refused, Wire.attach, "llama-8b", owner=MALLORY)[0] == errno.EACCES
+    assert scene.run_as(ALICE, refused, Wire.attach, "llama-8b", owner=MALLORY)[0] == errno.EACCES
 
 
 def test_a_lease_has_the_owner_for_clients_that_take_it(scene):
@@ -304,12 +295,12 @@ def test_files_are_those_of_the_version_that_is_held(scene):
     def read(fd):
         return os.pread(fd, 64, 0)
 
-    run(scene, ALICE, made, b"good", b"files of alice")
+    scene.run_as(ALICE, made, b"good", b"files of alice")
     reader = scene.connect()
     lease = reader.attach("m", owner=ALICE)
     assert read(reader.files("m", 1)[1]) == b"files of alice"
-    run(scene, ALICE, Wire.drop, "m")
-    run(scene, MALLORY, made, b"evil", b"files of mallory")
+    scene.run_as(ALICE, Wire.drop, "m")
+    scene.run_as(MALLORY, made, b"evil", b"files of mallory")
     assert read(reader.files("m", 1)[1]) == b"files of alice"
     assert read(scene.watcher.files("m", 1)[1]) == b"files of mallory"
     now = reader.attach("m")

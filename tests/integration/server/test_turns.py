@@ -6,30 +6,15 @@ import socket
 import struct
 
 import pytest
+from integration.server.test_users import LAYOUT, daemon, publish, root_only
 from lib import wire
 from lib.child import Child, run_as
-from lib.wire import PATIENCE_S, Wire, image, stopped, until
+from lib.wire import PATIENCE_S, Wire, stopped, until
+
+__all__ = ["daemon", "root_only"]
 
 ALICE, BOB = 12345, 12347
-LAYOUT = image([("t", 4096)])
 N = 800  # connections; turns are far shorter than as many pings, on any machine
-
-
-@pytest.fixture(autouse=True)
-def root_only(require):
-    require("root")
-
-
-@pytest.fixture
-def daemon(make_daemon):
-    """One that every user may connect to."""
-    return make_daemon("--socket-mode", "0666")
-
-
-def publish(path, name, **kw):
-    with Wire(path) as w:
-        slot = w.create(name, LAYOUT, **kw)
-        return w.publish(slot.writer)
 
 
 def flood(pipe, path):
