@@ -542,11 +542,11 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory to-check-san
 	$(Q)$(LANES) san $(LANE)
 
-# Both at once keep the processors busy to the end.
+# Both at once keep the processors busy to the end. The lanes build the sanitized trees beside tests of the plain one.
+SAN_BUILD ?= make --no-print-directory -j$(shell nproc) to-check-san
 check-all: deps
 	$(Q)$(MAKE) --no-print-directory to-check
-	$(Q)$(MAKE) --no-print-directory to-check-san
-	$(Q)$(LANES) all $(LANE)
+	$(Q)WEIGHTD_SAN_BUILD='$(SAN_BUILD)' $(LANES) all $(LANE)
 
 .PHONY: to-check to-check-san
 to-check:

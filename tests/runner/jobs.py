@@ -88,6 +88,30 @@ def again(tree, node, env={}):
     return f"{words} pytest ARGS={twice_quoted(node)}"
 
 
+class Build:
+    """A command that builds the sanitized trees, beside the tests of the plain one. It has the processors when those wait."""
+
+    def __init__(self, words, log_path):
+        self.log_path = log_path
+        with open(log_path, "w") as log:
+            self.process = subprocess.Popen(["nice", "-n", "5", "sh", "-c", words], cwd=ROOT, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=subprocess.STDOUT, env=environment("build"), start_new_session=True)
+
+    def is_ready(self, tree):
+        return tree == "build" or self.process.poll() == 0
+
+    def has_failed(self):
+        return self.process.poll() not in (None, 0)
+
+    def tail(self):
+        return self.log_path.read_text(errors="replace")[-2000:]
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)  # make then removes what it left half done
+            self.process.wait()
+
+
 class Job:
     def __init__(self, tree, paths, marks="", seconds=0.0, n_tests=0, env={}, is_alone=False, base="tests"):
         self.tree, self.paths, self.marks, self.seconds, self.n_tests = tree, paths, marks, seconds, n_tests

@@ -20,11 +20,12 @@ from runner.shuffle import pytest_collection_modifyitems
 @pytest.fixture
 def lanes(tmp_path):
     """lanes({name: text}): the exit status and the output of a run on files of these texts."""
-    def run(files):
+    def run(files, of="lint", **env):
         (tmp_path / "conftest.py").write_text(CONFTEST)
         for name, text in files.items():
             (tmp_path / name).write_text(text)
-        done = subprocess.run([ROOT / "tests/lanes", "lint", tmp_path], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run([ROOT / "tests/lanes", of, tmp_path], text=True, env=os.environ | env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
         return done.returncode, done.stdout
     return run
 
@@ -91,6 +92,29 @@ def test_skips_are_grouped_by_reason(lanes):
     status, out = lanes({"test_a.py": skip.format(2, "GPU"), "test_b.py": skip.format(3, "GPU"), "test_c.py": skip.format(1, "NIC")})
     assert status == 0 and "\n    5  no GPU\n    1  no NIC\n" in out, out
     assert out.endswith("\n0 passed, 0 failed, 6 skipped\n"), out
+
+
+def test_sanitized_tests_wait_for_their_tree_and_plain_ones_do_not(lanes, tmp_path):
+    """The build here waits for the plain test, which would wait for ever if it ran behind it; and makes what the sanitized one needs."""
+    text = f"""
+import os, pathlib
+def test_a():
+    folder = pathlib.Path({str(tmp_path)!r})
+    if os.environ["WEIGHTD_BUILD"].endswith("/build"):
+        with open(folder / "pipe", "w") as pipe:
+            pipe.write("plain")
+    else:
+        assert (folder / "built").read_text() == "plain"
+"""
+    os.mkfifo(tmp_path / "pipe")
+    status, out = lanes({"test_a.py": text}, "all", WEIGHTD_SAN_BUILD=f"cat {tmp_path}/pipe >{tmp_path}/built")
+    assert status == 0 and out.endswith("\n2 passed, 0 failed, 0 skipped\n"), out
+
+
+def test_a_build_that_fails_leaves_its_tests_failed_and_says_why(lanes):
+    status, out = lanes({"test_a.py": "def test_passes(): pass"}, "all", WEIGHTD_SAN_BUILD="echo no such header; exit 3")
+    assert status == 1 and out.endswith("\n1 passed, 1 failed, 0 skipped\n"), out
+    assert "exit 3' ended with 3:\nno such header\n" in out and "did not run" in out, out
 
 
 @pytest.mark.parametrize("marks, is_one", [([], True), (["threads"], True), (["plain", "threads"], False), (["measures"], False)])
