@@ -97,10 +97,11 @@ def run(command, env=(), modules_too=(), timeout=600, kernel=OLD):
     with tempfile.NamedTemporaryFile(prefix="weightd-guest-") as initial:
         initial.write(archive(entries))
         initial.flush()
+        # Without no_timer_check a kernel panics where a busy machine delays ticks of its emulated timer.
         machine = [
             "setpriv", "--pdeathsig", "KILL", QEMU, *(word for name in accelerators() for word in ("-accel", name)), "-cpu", "max,-la57",
             "-m", "2G", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
-            "-kernel", image(kernel), "-initrd", initial.name, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+            "-kernel", image(kernel), "-initrd", initial.name, "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check",
             "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
         try:
