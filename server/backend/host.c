@@ -27,9 +27,9 @@
 #endif
 
 #define LOOK_SIZE (64 * MIB) /* provided at most between looks at the memory that is free */
-#define PART_SIZE (4 * MIB)
-#define STEP_NS 1000000u /* other users' jobs wait for a step */
 #define HUGE_SIZE (2 * MIB)
+#define PART_SIZE HUGE_SIZE /* a step lasts for one more than its time */
+#define STEP_NS 1000000u /* other users' jobs wait for a step */
 
 static bool host_has_device(const char *device)
 {
