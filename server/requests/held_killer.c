@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include "server/base/subordinate.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/lease.h"
 #include "server/buffers/version.h"
+#include "server/memory/slot.h"
 #include "server/requests/held.h"
 #include "server/state/access.h"
 #include "server/state/audit.h"
@@ -55,12 +57,44 @@ static bool kill_reader_of(struct version *v)
 	return false;
 }
 
+/*
+ * True for a version whose end its reader must expect from its own user, from weightd's administrator, or from an owner
+ * that this one trusts. Any other owner could end versions in order to have their readers killed.
+ */
+static bool may_end_readers(const struct server *s, const struct version *v)
+{
+	const struct config_users *trusted = &s->config.trusted;
+	uid_t owner = v->buffer->access.uid;
+
+	if (owner == 0 || owner == geteuid() || subordinate_payer(owner) == v->holder)
+		return true;
+	for (unsigned i = 0; i < trusted->n; i++)
+		if (trusted->uids[i] == owner)
+			return true;
+	return false;
+}
+
+/* True for a user above its limit by these versions alone. */
+static bool is_over(const struct server *s, uid_t uid)
+{
+	const struct version *v;
+	uint64_t size = 0;
+	unsigned n = 0;
+
+	list_for_each(v, &s->held, held_link)
+		if (v->holder == uid && may_end_readers(s, v)) {
+			size += v->slot->charge.amount;
+			n++;
+		}
+	return n > 1 && size > quota_limit(&s->quota, uid, QUOTA_HELD);
+}
+
 static void kill_oldest_reader(struct server *s, uid_t uid)
 {
 	struct version *v;
 
 	list_for_each(v, &s->held, held_link)
-		if (v->holder == uid && kill_reader_of(v))
+		if (v->holder == uid && may_end_readers(s, v) && kill_reader_of(v))
 			return;
 }
 
@@ -70,7 +104,8 @@ static void held_killer_on_time(struct timer *timer)
 	const struct version *v;
 
 	list_for_each(v, &s->held, held_link)
-		if (held_oldest(s, v->holder) == v && held_is_over(s, v->holder))
+		if (held_oldest(s, v->holder) == v && held_is_over(s, v->holder) &&
+		    is_over(s, v->holder))
 			kill_oldest_reader(s, v->holder);
 }
 

@@ -48,6 +48,40 @@ static const struct setting_type setting_over = {
 	.describe = setting_describe_over,
 };
 
+static int setting_parse_users(const struct setting *setting, const char *text, void *ret)
+{
+	cleanup(freep) char *words = strdup(text);
+	char *rest = words, *word;
+	struct config_users users = {.n = 0};
+
+	(void)setting;
+	if (!words)
+		return -EINVAL;
+	while ((word = strsep(&rest, " \t"))) {
+		if (!*word)
+			continue;
+		if (users.n == CONFIG_USERS_MAX || nss_find_user(word, &users.uids[users.n]) < 0)
+			return -EINVAL;
+		users.n++;
+	}
+	*(struct config_users *)ret = users;
+	return 0;
+}
+
+static void setting_describe_users(const struct setting *setting, char *buf, size_t size)
+{
+	(void)setting;
+	(void)snprintf(buf, size,
+		       "at most %d users that exist, names or numbers, with blanks between them",
+		       CONFIG_USERS_MAX);
+}
+
+static const struct setting_type setting_users = {
+	.size = sizeof(struct config_users),
+	.parse = setting_parse_users,
+	.describe = setting_describe_users,
+};
+
 const struct setting config_keys[] = {
 	KEY("server", "socket", &setting_text, socket, .max = sizeof(((struct config *)0)->socket),
 	    .fallback = "", .help = "path of the socket"),
@@ -76,6 +110,8 @@ const struct setting config_keys[] = {
 	      .help = "memory that exists only because one user reads it"),
 	KEY("limits", "over", &setting_over, over, .fallback = "keep", .reloads = true,
 	    .help = "fate of readers of a user above held"),
+	KEY("limits", "trusted", &setting_users, trusted, .fallback = "", .reloads = true,
+	    .help = "owners of buffers whose readers may be killed"),
 	KEY("limits", "subuid", &setting_text, subuid, .max = sizeof(((struct config *)0)->subuid),
 	    .fallback = "/etc/subuid", .reloads = true,
 	    .help = "file of the ranges of subordinate users"),

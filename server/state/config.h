@@ -25,6 +25,13 @@ enum config_over {
 	CONFIG_OVER_KILL, /* are killed, the oldest first */
 };
 
+#define CONFIG_USERS_MAX 32
+
+struct config_users {
+	uid_t uids[CONFIG_USERS_MAX];
+	unsigned n;
+};
+
 struct config {
 	char socket[108]; /* "": see listener_init() */
 	uint64_t socket_mode;
@@ -37,6 +44,7 @@ struct config {
 	struct quota_override *overrides;
 	unsigned n_overrides;
 	enum config_over over;
+	struct config_users trusted; /* their buffers may end readers */
 	char subuid[512]; /* "": subordinate users count as others */
 	struct subordinates subordinates; /* that config_load() found in that file */
 	struct buffer_names *names; /* reserved names of buffers; NULL: none */

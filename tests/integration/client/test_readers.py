@@ -15,7 +15,7 @@ from lib.cgroup import MemoryCgroup
 from lib.child import Child
 from lib.wire import Refused, Wire, image, stopped, until
 
-OWNER, READER, OTHER = 12345, 12346, 12347
+OWNER, READER, OTHER, UNKNOWN = 12345, 12346, 12347, 12348
 MIB = 1 << 20
 SMALL = image([("t", 4096)])
 BIG = image([("t", 4 * MIB)])
@@ -485,7 +485,7 @@ def test_a_version_that_is_free_by_now_can_be_renewed_by_a_reader_above_its_limi
 
 
 def test_the_oldest_reader_is_killed_where_the_configuration_has_it_so(serve):
-    daemon = serve("held = 5M\nover = kill")
+    daemon = serve(f"held = 5M\nover = kill\ntrusted = {OWNER}")
     with Peer(daemon, OWNER) as writer, Peer(daemon, READER) as first, Peer(daemon, READER) as second, \
             Peer(daemon, OTHER) as other:
         for reader in first, second:
@@ -554,8 +554,28 @@ def kills(daemon):
     return [line for line in daemon.log.splitlines() if "released by a kill" in line]
 
 
+def test_an_owner_that_is_not_trusted_cannot_have_readers_killed(serve):
+    """It ended what they read, so that they were above their limit. They get no further lease, and live."""
+    daemon = serve(f"held = 5M\nover = kill\ntrusted = {OTHER} {OWNER}")
+    with Peer(daemon, OWNER) as trusted, Peer(daemon, UNKNOWN) as attacker, Peer(daemon, READER) as reader, \
+            Peer(daemon, OTHER) as witness:
+        for name in "a0", "a1":
+            attacker.publish(BIG, name)
+            reader.attach(name)
+            attacker.do(Wire.drop, name)
+        assert holder(daemon, READER).over == 1
+        trusted.publish(BIG, "t0", keep=1)
+        with pytest.raises(Refused) as refused:
+            reader.attach("t0")
+        assert refused.value.errno == errno.EDQUOT
+        over_limit(trusted, witness)
+        assert witness.end() == -signal.SIGKILL, "the reader is not"
+        assert len(kills(daemon)) == 1 and reader.process.is_alive()
+        reader.do(Wire.ping)
+
+
 def test_administrators_are_not_killed(serve):
-    daemon = serve("held = 5M\nover = kill")
+    daemon = serve(f"held = 5M\nover = kill\ntrusted = {OWNER}")
     with Peer(daemon, OWNER) as writer, Holder(daemon) as admin, Peer(daemon, READER) as witness:
         over_limit(writer, admin)
         over_limit(writer, witness)
@@ -565,7 +585,7 @@ def test_administrators_are_not_killed(serve):
 
 
 def test_a_process_that_is_another_users_by_now_is_not_killed(serve):
-    daemon = serve("held = 5M\nover = keep")
+    daemon = serve(f"held = 5M\nover = keep\ntrusted = {OWNER}")
     with Peer(daemon, OWNER) as writer, Holder(daemon, as_reader) as reader:
         writer.publish(BIG, "m0", keep=1)
         writer.publish(BIG, "m1", keep=1)
@@ -582,7 +602,7 @@ def test_a_process_that_is_another_users_by_now_is_not_killed(serve):
 
 
 def test_nothing_is_killed_for_a_process_that_is_dead(serve):
-    daemon = serve("held = 5M\nover = keep")
+    daemon = serve(f"held = 5M\nover = keep\ntrusted = {OWNER}")
     with Peer(daemon, OWNER) as writer, Holder(daemon, uid=READER) as reader:
         over_limit(writer, reader)
         reader.say(leave_child)
@@ -600,7 +620,7 @@ def test_nothing_is_killed_for_a_process_that_is_dead(serve):
 
 @pytest.mark.parametrize("change", ["user", "connection"])
 def test_the_next_reader_is_killed_where_the_oldest_one_cannot_be(serve, change):
-    daemon = serve("held = 5M\nover = keep")
+    daemon = serve(f"held = 5M\nover = keep\ntrusted = {OWNER}")
     with Peer(daemon, OWNER) as writer, Holder(daemon, as_reader) as oldest, Peer(daemon, READER) as witness:
         writer.publish(BIG, "m0", keep=1)
         writer.publish(BIG, "m1", keep=1)
