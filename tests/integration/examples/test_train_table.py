@@ -6,7 +6,9 @@ import pytest
 from lib import features
 from table import rows
 
-pytestmark = pytest.mark.plain  # test_ddp and test_zero run the same programs
+PATIENCE_S = 600  # of hundreds of processes
+# test_ddp and test_zero run the same programs.
+pytestmark = [pytest.mark.plain, pytest.mark.timeout(PATIENCE_S + 20)]
 
 GOOD = rows.Row("f32", "zero1", "fused", 2, 10, 8448, 1e-7, "b1", [{"read": 10, "written": 20, "sent": 0}] * 2,
                 [{"read": 10, "written": 20, "sent": 0}] * 2, {"PARAM": 8192}, {"PARAM": 8192}, 0)
@@ -26,7 +28,7 @@ WRONG = {
 
 def run(*args):
     features.require("refs")
-    return subprocess.run([features.ROOT / "tests/table/run", *args], capture_output=True, text=True, timeout=100,
+    return subprocess.run([features.ROOT / "tests/table/run", *args], capture_output=True, text=True, timeout=PATIENCE_S,
                           env=os.environ | {"WEIGHTD_BUILD": str(features.BUILD), "WEIGHTD_LIBRARY": str(features.LIBRARY)})
 
 
@@ -68,6 +70,6 @@ def test_table_fails_with_the_sentences(tmp_path):
                                     'sed -i \'s/"counted": {"read": /&7/\' "$report"\n')
     (programs / "train").chmod(0o755)
     done = subprocess.run([features.ROOT / "tests/table/run", "--ranks", "2", "--types", "f32", "--steps", "3"], capture_output=True, text=True,
-                          timeout=100, env=os.environ | {"WEIGHTD_BUILD": str(tmp_path), "WEIGHTD_LIBRARY": str(features.LIBRARY)})
+                          timeout=PATIENCE_S, env=os.environ | {"WEIGHTD_BUILD": str(tmp_path), "WEIGHTD_LIBRARY": str(features.LIBRARY)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WRONG: shared, fused, f32, 2 ranks: rank 1 moved" in done.stdout
