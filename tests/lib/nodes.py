@@ -448,6 +448,22 @@ def claim_net():
             claim.close()
 
 
+def claim_port():
+    """
+    A port for a program that listens there at all addresses, and a few behind it: no other test has them until the socket is
+    closed, and the kernel gives them to nobody.
+    """
+    while True:
+        port = random.randrange(10000, 30000, 10)
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind(("", port))
+            socket.create_server(("", port)).close()
+            return port, claim
+        except OSError:
+            claim.close()
+
+
 def hostile_programs(folder, engine="weightd-sync-tcp", **habits):
     """A folder of programs in which the engine misbehaves by `habits`: see hostile_engine.py."""
     folder.mkdir()

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 from lib import features
 from lib.native import Client
+from lib.nodes import claim_port
 from lib.wire import until
 
 # Joins as the rank that the environment names; a line in a file of its own tells who it is.
@@ -165,13 +166,12 @@ def test_variables_of_two_nodes_are_those_of_torchrun(require, scene, tmp_path):
     folders = [tmp_path / "torch", tmp_path / "ours"]
     for folder in folders:
         folder.mkdir()
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    started = [subprocess.Popen([features.TORCH2, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--node-rank", str(node),
-                                 "--master-addr", "127.0.0.1", "--master-port", str(port), program, folders[0]], env=scene.env,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for node in range(2)]
-    assert [process.wait(300) for process in started] == [0, 0]
+    port, claim = claim_port()
+    with claim:
+        started = [subprocess.Popen([features.TORCH2, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--node-rank", str(node),
+                                     "--master-addr", "127.0.0.1", "--master-port", str(port), program, folders[0]], env=scene.env,
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for node in range(2)]
+        assert [process.wait(300) for process in started] == [0, 0]
     for node in range(2):
         run(scene, "-n", 2, "--nodes", 2, "--node", node, "--master", f"127.0.0.1:{port}", "--", sys.executable, program, folders[1])
     same = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE",
