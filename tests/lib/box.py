@@ -7,6 +7,7 @@ however that ends. Only empty cgroups can be left, by a process that was killed;
 """
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import os
@@ -64,11 +65,16 @@ def is_in_chroot():
         return False
 
 
+def may_mount():
+    return subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+@functools.cache
 def is_available():
     programs = "systemd-nspawn", "systemctl", "unshare", "nsenter", "setpriv"
     return os.geteuid() == 0 and not is_in_chroot() and all(shutil.which(p, path=PATH) for p in programs) and \
         pathlib.Path("/lib/systemd/systemd").exists() and \
-        all(os.access(h / "cgroup.procs", os.W_OK) for h in hierarchies())
+        all(os.access(h / "cgroup.procs", os.W_OK) for h in hierarchies()) and may_mount()
 
 
 def cgroups(name):

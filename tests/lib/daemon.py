@@ -1,10 +1,12 @@
 """A weightd of one's own: started in a fresh folder, watched, and ended with a check."""
+import contextlib
 import os
 import pathlib
 import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -25,6 +27,19 @@ def environment(**extra):
     env["UBSAN_OPTIONS"] += ":print_stacktrace=1"
     env["WEIGHTD_LIBRARY"] = str(features.LIBRARY)
     return env | extra
+
+
+@contextlib.contextmanager
+def tampering(path):
+    """A descriptor of a process, below /proc, as a file to read and write: its mode forbids that to its owner, unless root is."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    os.chmod(path, 0o600)
+    try:
+        file = open(path, "r+b", buffering=0)
+    finally:
+        os.chmod(path, mode)
+    with file:
+        yield file
 
 
 def unhindered_s(*processes):

@@ -86,7 +86,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
-    "mounts": (lambda: os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0,
+    "mounts": (lambda: os.geteuid() == 0 and bool(shutil.which("unshare")) and box.may_mount(),
                "cannot make mount namespaces: needs root, and CAP_SYS_ADMIN, which a container lacks"),
     "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
@@ -111,7 +111,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
               "weightd-trace was not built (apt-get install libbpf-dev clang bpftool)"),
     "train-gloo": ((BUILD / "libweightd-train-gloo.so").exists,
                    "libweightd-train-gloo.so was not built (apt-get install libgloo-dev g++)"),
-    "systemd": (box.is_available, "cannot boot a systemd: needs root, no chroot, systemd-nspawn (apt-get install "
+    "systemd": (box.is_available, "cannot boot a systemd: needs root, CAP_SYS_ADMIN, no chroot, systemd-nspawn (apt-get install "
                 "systemd-container) and cgroups of version 2, on their own or beside version 1"),
     "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),
     "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),

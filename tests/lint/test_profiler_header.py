@@ -30,6 +30,12 @@ TABLES = {"name": "name", "init": "init", "startEvent": "start_event", "stopEven
           "recordEventState": "record_event_state", "finalize": "finalize"}
 SIZES = {4: "DESCR_SIZE_V4", 5: "DESCR_SIZE_V5", 6: "DESCR_SIZE_V6", 7: "sizeof(struct descr)"}
 
+
+def require_source(header):
+    features.require("nccl-source", "no sources of NCCL (WEIGHTD_NCCL_SOURCE names a checkout of them)", FOLDER.exists())
+    features.require("nccl-source", f"these sources of NCCL have no {header.name}", header.exists())
+
+
 # Declarations that these headers take from others of NCCL's.
 BEFORE = """
 #include <cstddef>
@@ -55,7 +61,7 @@ def ours():
 @pytest.mark.parametrize("version", SIZES)
 def test_each_version_is_declared_as_nccl_declares_it(version):
     header = FOLDER / f"profiler_v{version}.h"
-    features.require("nccl-source", f"no {header} (a checkout of NCCL in WEIGHTD_NCCL_SOURCE)", header.exists())
+    require_source(header)
     features.require("g++", "no g++ (apt-get install g++)", bool(shutil.which("g++")))
     known = {a: b for v, members in MEMBERS.items() if v <= version for a, b in members.items()}
     if version > 4:
@@ -79,7 +85,7 @@ def test_each_version_is_declared_as_nccl_declares_it(version):
                                                            "qp.qpNum": "qp", "qp.length": "length"})])
 def test_events_of_the_network_are_declared_as_nccl_declares_them(name, theirs, mine, members):
     header = FOLDER / f"{name}.h"
-    features.require("nccl-source", f"no {header} (a checkout of NCCL in WEIGHTD_NCCL_SOURCE)", header.exists())
+    require_source(header)
     compile_with(["#include <cstddef>", f'#include "{header}"', ours(),
                   *(f'static_assert(offsetof({theirs}, {a}) == offsetof(struct {mine}, {b}), "{a}");' for a, b in members.items())])
 

@@ -16,6 +16,7 @@ import time
 import pytest
 from lib import wire
 from lib.child import Child, run_as
+from lib.daemon import tampering
 from lib.fake_server import PATIENCE_S, FakeServer, later
 from lib.native import Client, Failed
 from lib.wire import until
@@ -159,7 +160,7 @@ def test_what_a_rank_wrote_is_there_after_its_death(daemon, client):
     token = client.create_job("train", 2)
     with child_rank(daemon, token) as child:
         fd = tell(child, "fd", 1)
-        with open(f"/proc/{child.pid}/fd/{fd}", "r+b") as f:
+        with tampering(f"/proc/{child.pid}/fd/{fd}") as f:
             f.seek(MIB)
             f.write(b"state")
         child.kill()

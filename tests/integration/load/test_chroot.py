@@ -67,7 +67,7 @@ def root(tmp_path_factory):
 @pytest.fixture
 def inside(root, daemon, require):
     """inside(program, *arguments): runs it in the chroot, where the daemon's folder is /run."""
-    require("root")
+    require("mounts")
     folder, name = pathlib.Path(daemon.socket).parent, pathlib.Path(daemon.socket).name
 
     def run(program, *args, check=True):

@@ -8,6 +8,7 @@ import socket
 import struct
 
 import pytest
+from lib.daemon import tampering
 from lib.wire import EXCLUSIVE, IMAGES, IS_IMAGE, NEW_LAYOUT, REUSABLE, Wire, image, until
 
 from integration.server.test_images import OFFSET, layout, refused
@@ -31,7 +32,7 @@ class Kept:
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 if not os.readlink(fd).startswith("/memfd:weightd-manifest"):
                     continue
-                with open(fd, "r+b", buffering=0) as f:
+                with tampering(fd) as f:
                     if name.encode() + b"\0" in f.read():
                         yield f
                         return

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from lib import wire
+from lib.daemon import tampering
 from lib.wire import JOBS, Refused, Wire, hash128, until
 
 from integration.server.test_formats import lose
@@ -129,7 +130,7 @@ def set_vacant(kept, ns):
     """As if weightd had seen the last rank go then."""
     kept.client.ping()  # the work after its last answer is done
     manifest, = kept.descriptors("weightd-job-manifest")
-    with open(manifest, "r+b", buffering=0) as f:
+    with tampering(manifest) as f:
         serial, = struct.unpack("<Q", os.pread(f.fileno(), 8, ACTIVE_AT))
         at = RECORDS_AT + RECORD_SIZE * (serial & 1)
         os.pwrite(f.fileno(), struct.pack("<Q", ns), at + VACANT_AT)
@@ -209,7 +210,7 @@ def test_a_manifest_that_is_not_ours_is_set_aside_and_not_lost(kept, at, value, 
     job = kept.client.join("train", token, 0, PARTS).job
     os.pwrite(kept.client.part(job, 1), b"state", 0)
     manifest, = kept.descriptors("weightd-job-manifest")
-    with open(manifest, "r+b", buffering=0) as f:
+    with tampering(manifest) as f:
         was = os.pread(f.fileno(), 4, at)
         os.pwrite(f.fileno(), struct.pack("<I", value), at)
         kept.restart()

@@ -1,5 +1,4 @@
 """weightd-sync --print-drop-in: the addresses of sync.conf, as the unit's IPAddressAllow=."""
-import os
 import pathlib
 import re
 import shutil
@@ -7,6 +6,7 @@ import subprocess
 
 import pytest
 from integration.sync.test_agent import sync_only
+from lib import features
 from lib.features import BUILD
 from lib.nodes import PATIENCE_S
 
@@ -71,8 +71,7 @@ def test_a_data_address_of_no_interface_is_an_error_that_names_it(printed):
 @pytest.fixture
 def own_files(tmp_path):
     """own_files(hosts, resolv): words before a command that reads these in the place of /etc/hosts and /etc/resolv.conf."""
-    if os.geteuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("only root can mount files over those of the system")
+    features.require("mounts")
 
     def make(hosts, resolv):
         for name, text in ("hosts", hosts), ("resolv.conf", resolv):

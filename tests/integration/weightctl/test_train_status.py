@@ -10,6 +10,7 @@ import pytest
 from integration.weightctl.test_weightctl import ctl_json, in_terminal, n_columns
 from lib import features, trainer
 from lib.child import run_as
+from lib.daemon import tampering
 from lib.native import Client
 from lib.wire import until
 
@@ -220,7 +221,7 @@ def test_whatever_a_rank_writes_is_shown(daemon, make_job):
     start_with_a_late_rank(daemon, job)
     path = part_0(job.ranks[LATE].pid)
     rng = random.Random(7)
-    with open(path, "r+b", buffering=0) as part:
+    with tampering(path) as part:
         size = os.fstat(part.fileno()).st_size
         for rank in job.ranks.values():
             os.kill(rank.pid, signal.SIGSTOP)  # they keep their locks, and do not see it
