@@ -48,6 +48,7 @@ static const struct {
 	{&verb_train_profile, NULL},
 	{&verb_doctor, "The server"},
 	{&verb_stat, NULL},
+	{&verb_metrics, NULL},
 	{&verb_devices, NULL},
 	{&verb_ping, NULL},
 	{&verb_version, NULL},

@@ -18,6 +18,7 @@ extern const struct verb verb_files;
 extern const struct verb verb_history;
 extern const struct verb verb_load;
 extern const struct verb verb_ls;
+extern const struct verb verb_metrics;
 extern const struct verb verb_nodes;
 extern const struct verb verb_ping;
 extern const struct verb verb_pki_ca;

@@ -100,6 +100,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "programs": (lambda: os.path.exists(PROGRAMS), "no Python with diffusers, peft and their like (make fetch-programs)"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
+    "promtool": (lambda: bool(shutil.which("promtool")), "no promtool (apt-get install prometheus)"),
     "refs": ((BUILD / "ref/oracle").exists, "the programs of tests/ref are not built (make refs)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "debhelper": (lambda: all(shutil.which(p) for p in ("dh", "dpkg-buildpackage", "lintian")),

@@ -13,6 +13,24 @@
 #include "libclient/weightctl/output/atomic_file.h"
 #include "libclient/weightctl/output/json_field.h"
 
+enum metric_type {
+	TYPE_GAUGE,
+	TYPE_COUNTER,
+	TYPE_HISTOGRAM,
+	N_TYPES, /* unknown */
+};
+
+static const char *const type_names[N_TYPES] = {"gauge", "counter", "histogram"};
+
+static enum metric_type type_of(const char *name)
+{
+	enum metric_type type = 0;
+
+	while (type < N_TYPES && (!name || strcmp(name, type_names[type]) != 0))
+		type++;
+	return type;
+}
+
 /* A colon is for rules of the reader's own. */
 static bool is_name(const char *s)
 {
@@ -59,16 +77,27 @@ static void put_labels(FILE *f, json_t *labels)
 		(void)fputc('}', f);
 }
 
-static void put_sample(FILE *f, const char *name, bool is_counter, const json_t *sample)
+/* What OpenMetrics appends to the name; NULL: a sample of a histogram without its suffix. */
+static const char *suffix_of(enum metric_type type, const json_t *sample)
 {
+	const char *suffix = json_field_text(sample, "suffix");
+
+	if (type != TYPE_HISTOGRAM)
+		return type == TYPE_COUNTER ? "_total" : "";
+	return is_name(suffix) ? suffix : NULL;
+}
+
+static void put_sample(FILE *f, const char *name, enum metric_type type, const json_t *sample)
+{
+	const char *suffix = suffix_of(type, sample);
 	uint64_t value = json_field_number(sample, "value", UINT64_MAX);
 	uint64_t ns = json_field_number(sample, "value_ns", UINT64_MAX);
 
 	const json_t *real = json_object_get(sample, "value_real");
 
-	if (value == UINT64_MAX && ns == UINT64_MAX && !json_is_real(real))
+	if (!suffix || (value == UINT64_MAX && ns == UINT64_MAX && !json_is_real(real)))
 		return;
-	(void)fprintf(f, "%s%s", name, is_counter ? "_total" : "");
+	(void)fprintf(f, "%s%s", name, suffix);
 	put_labels(f, json_object_get(sample, "labels"));
 	if (json_is_real(real))
 		(void)fprintf(f, " %.9g\n", json_real_value(real));
@@ -78,11 +107,11 @@ static void put_sample(FILE *f, const char *name, bool is_counter, const json_t 
 		(void)fprintf(f, " %" PRIu64 ".%09" PRIu64 "\n", ns / 1000000000, ns % 1000000000);
 }
 
-static void put_head(FILE *f, const char *name, bool is_counter, const json_t *row)
+static void put_head(FILE *f, const char *name, enum metric_type type, const json_t *row)
 {
 	const char *unit = json_field_text(row, "unit"), *help = json_field_text(row, "help");
 
-	(void)fprintf(f, "# TYPE %s %s\n", name, is_counter ? "counter" : "gauge");
+	(void)fprintf(f, "# TYPE %s %s\n", name, type_names[type]);
 	if (is_name(unit))
 		(void)fprintf(f, "# UNIT %s %s\n", name, unit);
 	if (!help)
@@ -100,17 +129,16 @@ static void put_all(FILE *f, const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		const char *name = json_field_text(row, "metric"),
-			   *type = json_field_text(row, "type");
-		bool is_counter = type && !strcmp(type, "counter");
+		const char *name = json_field_text(row, "metric");
+		enum metric_type type = type_of(json_field_text(row, "type"));
 
-		if (!is_name(name) || (!is_counter && (!type || strcmp(type, "gauge") != 0)))
+		if (!is_name(name) || type == N_TYPES)
 			continue;
 		if (strcmp(name, before) != 0)
-			put_head(f, name, is_counter, row);
+			put_head(f, name, type, row);
 		before = name;
 		json_array_foreach(json_object_get(row, "samples"), k, sample)
-			put_sample(f, name, is_counter, sample);
+			put_sample(f, name, type, sample);
 	}
 	(void)fputs("# EOF\n", f);
 }
