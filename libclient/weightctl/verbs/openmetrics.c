@@ -77,7 +77,7 @@ static void put_labels(FILE *f, json_t *labels)
 		(void)fputc('}', f);
 }
 
-/* What OpenMetrics appends to the name; NULL: a sample of a histogram without its suffix. */
+/* The ending that OpenMetrics gives to the name; NULL: a sample of a histogram without its suffix. */
 static const char *suffix_of(enum metric_type type, const json_t *sample)
 {
 	const char *suffix = json_field_text(sample, "suffix");
