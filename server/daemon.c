@@ -367,6 +367,7 @@ int daemon_run(struct daemon *d)
 	int r;
 
 	(void)snprintf(status, sizeof(status), "serving %" PRIu64 " buffers", s->n_buffers);
+	notify_keep_order(&s->notify);
 	notify_ready(&s->notify, status);
 	if (!store_is_expected(&s->store))
 		log_info("nothing keeps the buffers: they end with this process; run weightd under systemd, or with "

@@ -147,11 +147,11 @@ static void return_slot(struct patient *p, struct slot *s)
 {
 	if (slot_has_digests(s)) {
 		inherit_give_back(p->in, STORE_DIGESTS, s->id, take_fd(s->digests.reader_fd));
-		p->server->store.n_kept--;
+		store_disown(&p->server->store);
 	}
 	inherit_give_back(p->in, STORE_SLOT, s->id, take_fd(s->probe_fd));
 	s->kept = false;
-	p->server->store.n_kept--;
+	store_disown(&p->server->store);
 	slot_free(s);
 }
 
@@ -160,7 +160,7 @@ static void return_table(struct patient *p, struct layout_table *t)
 	if (t && t->memfd.n_refs == 1) {
 		inherit_give_back(p->in, STORE_TABLE, t->memfd.id, take_fd(t->memfd.fd));
 		t->memfd.kept = false;
-		p->server->store.n_kept--;
+		store_disown(&p->server->store);
 	}
 	layout_table_unref(t);
 }

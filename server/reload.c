@@ -19,6 +19,7 @@ static int reload_step(struct job *job)
 static void reload_apply(struct reload *r)
 {
 	config_reload(&r->server->config, &r->next);
+	notify_keep_order(&r->server->notify); /* subordinate users may count for others now */
 	server_apply_config(r->server, &r->next);
 	held_killer_start(r->server);
 	config_deinit(&r->next);

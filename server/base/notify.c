@@ -30,7 +30,9 @@ struct lane {
 
 struct message {
 	struct list link; /* lane::messages */
+	uint64_t number; /* in the order in which they came */
 	int fd; /* ours; -1: none */
+	bool is_removal;
 	char text[];
 };
 
@@ -90,14 +92,25 @@ static struct lane *lane_new(struct notify *n, uid_t uid)
 	return lane;
 }
 
-static void lane_free(struct lane *lane)
+static struct message *lane_message(const struct lane *lane)
 {
-	struct message *m;
+	return list_first(&lane->messages, struct message, link);
+}
 
-	while ((m = list_first(&lane->messages, struct message, link)))
-		message_free(m);
+/* Removes its first message, and the lane with the last one: then true. */
+static bool lane_pop(struct notify *n, struct lane *lane)
+{
+	struct message *m = lane_message(lane);
+
+	n->n_removals -= m->is_removal;
+	message_free(m);
+	if (!list_empty(&lane->messages))
+		return false;
 	list_remove(&lane->link);
 	free(lane);
+	if (list_empty(&n->lanes))
+		n->in_order = false;
+	return true;
 }
 
 static void notify_forget_all(struct notify *n)
@@ -105,25 +118,33 @@ static void notify_forget_all(struct notify *n)
 	struct lane *lane;
 
 	while ((lane = list_first(&n->lanes, struct lane, link)))
-		lane_free(lane);
+		(void)lane_pop(n, lane);
 }
 
 /* Its first message was sent: the lane behind it is next once its turn is over. */
 static void lane_advance(struct notify *n, struct lane *lane)
 {
-	message_free(list_first(&lane->messages, struct message, link));
-	if (list_empty(&lane->messages)) {
-		lane_free(lane);
-	} else if (++lane->n_sent == TURN_MESSAGES) {
+	if (!lane_pop(n, lane) && ++lane->n_sent == TURN_MESSAGES) {
 		lane->n_sent = 0;
 		list_remove(&lane->link);
 		list_append(&n->lanes, &lane->link);
 	}
 }
 
-static struct message *lane_message(const struct lane *lane)
+/*
+ * The lane with the next message. A manager drops what its store has no room for, without a word: a descriptor must not
+ * overtake removals that made room for it. Where there is room for all that wait, before any removal, it may.
+ */
+static struct lane *next_lane(const struct notify *n)
 {
-	return list_first(&lane->messages, struct message, link);
+	struct lane *next = list_first(&n->lanes, struct lane, link), *lane;
+
+	if (!n->in_order && n->n_removals <= n->room)
+		return next;
+	list_for_each(lane, &n->lanes, link)
+		if (lane_message(lane)->number < lane_message(next)->number)
+			next = lane;
+	return next;
 }
 
 /* --- sending --- */
@@ -145,7 +166,7 @@ static void notify_flush(struct notify *n)
 {
 	struct lane *lane;
 
-	while ((lane = list_first(&n->lanes, struct lane, link))) {
+	while ((lane = next_lane(n))) {
 		const struct message *m = lane_message(lane);
 		int r = send_now(n, m->text, m->fd);
 
@@ -243,7 +264,7 @@ void notify_init(struct notify *n, struct loop *l)
 	const char *path = getenv("NOTIFY_SOCKET");
 	int fd, r;
 
-	*n = (struct notify){.loop = l, .source.fd = -1};
+	*n = (struct notify){.loop = l, .source.fd = -1, .in_order = true};
 	list_init(&n->lanes);
 	timer_init(&n->retry, notify_on_retry);
 	timer_init(&n->watchdog, notify_on_watchdog);
@@ -269,7 +290,7 @@ static void send_rest(struct notify *n)
 	uint64_t deadline_ns = num_now_ns() + PARTING_MS * 1000000u;
 	struct lane *lane;
 
-	while ((lane = list_first(&n->lanes, struct lane, link))) {
+	while ((lane = next_lane(n))) {
 		const struct message *m = lane_message(lane);
 		int r = n->gone ? -EPIPE : send_now(n, m->text, m->fd);
 
@@ -324,24 +345,27 @@ static struct message *message_new(const char *text, int fd)
 	return m;
 }
 
-static int notify_enqueue(struct notify *n, uid_t uid, const char *text, int fd)
+static int notify_enqueue(struct notify *n, uid_t uid, const char *text, int fd, bool is_removal)
 {
 	struct lane *lane = lane_find(n, uid);
 	struct message *m = message_new(text, fd);
 
 	if (!m)
 		return -errno;
+	m->number = n->n_waited++;
+	m->is_removal = is_removal;
 	if (!lane)
 		lane = lane_new(n, uid);
 	if (!lane) {
 		message_free(m);
 		return -ENOMEM;
 	}
+	n->n_removals += is_removal;
 	list_append(&lane->messages, &m->link);
 	return 0;
 }
 
-int notify_send(struct notify *n, uid_t uid, const char *text, int fd)
+static int send_or_wait(struct notify *n, uid_t uid, const char *text, int fd, bool is_removal)
 {
 	int r = -EAGAIN;
 
@@ -355,10 +379,25 @@ int notify_send(struct notify *n, uid_t uid, const char *text, int fd)
 		notify_give_up(n, r);
 		return -ENOTCONN;
 	}
-	r = notify_enqueue(n, subordinate_payer(uid), text, fd);
+	r = notify_enqueue(n, subordinate_payer(uid), text, fd, is_removal);
 	if (r == 0)
 		notify_flush(n);
 	return r;
+}
+
+int notify_send(struct notify *n, uid_t uid, const char *text, int fd)
+{
+	return send_or_wait(n, uid, text, fd, false);
+}
+
+int notify_send_removal(struct notify *n, uid_t uid, const char *text)
+{
+	return send_or_wait(n, uid, text, -1, true);
+}
+
+void notify_keep_order(struct notify *n)
+{
+	n->in_order = !list_empty(&n->lanes);
 }
 
 void notify_ready(struct notify *n, const char *status)

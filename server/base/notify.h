@@ -23,6 +23,10 @@ struct notify {
 	struct timer retry;
 	struct timer watchdog;
 	uint64_t watchdog_ns; /* between two pings; 0: none are expected */
+	uint64_t n_waited; /* messages that had to wait, ever */
+	unsigned n_removals; /* that wait */
+	unsigned room; /* in the manager's store, once all that waits was sent; set by the store */
+	bool in_order; /* whatever the room is: until nothing waits */
 	bool is_keeper; /* the manager is a weightd --keeper */
 	bool gone; /* the manager does not receive messages any more */
 };
@@ -39,6 +43,14 @@ bool notify_works(const struct notify *n);
  * -EMFILE.
  */
 int notify_send(struct notify *n, uid_t uid, const char *text, int fd);
+/* Likewise, of a message that makes room in the manager's store. */
+int notify_send_removal(struct notify *n, uid_t uid, const char *text);
+
+/*
+ * Sends what waits now before all that comes later, as the room was not known, or users begin to count as other ones.
+ * Turns begin with the first call.
+ */
+void notify_keep_order(struct notify *n);
 
 /* READY=1: starts the pings too. */
 void notify_ready(struct notify *n, const char *status);

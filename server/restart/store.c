@@ -27,6 +27,12 @@ static unsigned long managers_max(void)
 	return max && isdigit((unsigned char)max[0]) ? strtoul(max, NULL, 10) : ULONG_MAX;
 }
 
+static void count(struct store *s, int change)
+{
+	s->n_kept += (unsigned)change;
+	s->notify->room = s->max > s->n_kept ? s->max - s->n_kept : 0;
+}
+
 void store_init(struct store *s, struct loop *l, struct notify *notify, unsigned max)
 {
 	unsigned long theirs = managers_max();
@@ -35,6 +41,7 @@ void store_init(struct store *s, struct loop *l, struct notify *notify, unsigned
 	if (!notify_works(notify))
 		return;
 	s->max = theirs < max ? (unsigned)theirs : max;
+	count(s, 0);
 	if (s->max < max)
 		log_warning("the service manager keeps %lu descriptors, not the %u of [store] max",
 			    theirs, max);
@@ -113,7 +120,7 @@ int store_put(struct store *s, uid_t uid, enum store_kind kind, uint64_t id, int
 
 	if (s->max == 0)
 		return 0;
-	s->n_kept++;
+	count(s, 1);
 	store_name(kind, id, name);
 	/* FDPOLL=0: else the store removes a descriptor after its peer hung up. */
 	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
@@ -124,7 +131,12 @@ int store_put(struct store *s, uid_t uid, enum store_kind kind, uint64_t id, int
 
 void store_adopt(struct store *s)
 {
-	s->n_kept++;
+	count(s, 1);
+}
+
+void store_disown(struct store *s)
+{
+	count(s, -1);
 }
 
 void store_remove(struct store *s, uid_t uid, enum store_kind kind, uint64_t id)
@@ -133,11 +145,11 @@ void store_remove(struct store *s, uid_t uid, enum store_kind kind, uint64_t id)
 
 	if (s->max == 0)
 		return;
-	s->n_kept--;
+	count(s, -1);
 	store_name(kind, id, name);
 	(void)snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	(void)notify_send(s->notify, uid, text,
-			  -1); /* without a manager there is nothing to remove */
+	/* Without a manager there is nothing to remove. */
+	(void)notify_send_removal(s->notify, uid, text);
 	fault_point("store-removed");
 }
 

@@ -76,6 +76,8 @@ unsigned store_n_solid(const struct store_reservation *r);
 int store_put(struct store *s, uid_t uid, enum store_kind kind, uint64_t id, int fd);
 /* Counts a descriptor that the store returned at our start. */
 void store_adopt(struct store *s);
+/* Counts one less, which stays there: it was adopted, and is of no use. */
+void store_disown(struct store *s);
 void store_remove(struct store *s, uid_t uid, enum store_kind kind, uint64_t id);
 
 /* Writes "s0123456789abcdef". */

@@ -1,4 +1,5 @@
 """The loop is shared by users: what one asks for in any number, on any number of connections, holds up no other."""
+import contextlib
 import json
 import os
 import re
@@ -214,8 +215,8 @@ def manager(tmp_path):
         yield manager
 
 
-def start_under(manager, make_daemon, *args):
-    daemon = make_daemon("--socket-mode", "0666", *args, env={"NOTIFY_SOCKET": manager.getsockname()})
+def start_under(manager, make_daemon, *args, env={}):
+    daemon = make_daemon("--socket-mode", "0666", *args, env=env | {"NOTIFY_SOCKET": manager.getsockname()})
     while b"READY=1" not in manager.recv(4096):
         pass
     return daemon
@@ -236,6 +237,40 @@ def test_what_a_user_has_for_the_store_holds_up_no_other(make_daemon, manager):
             names = keep(manager, n + 1)
             assert alice.hear() == bob.hear() == "created"
     assert len(names) == n + 1 and names.index(b"bob-0") <= 4, names
+
+
+def most_at_once(manager, n, n_barriers):
+    """Receives up to so many barriers. The most descriptors that the manager, which has n, would have at once."""
+    most = n
+    while n_barriers:
+        said, fds, _, _ = socket.recv_fds(manager, 4096, 1)
+        n += said.startswith(b"FDSTORE=1") - said.startswith(b"FDSTOREREMOVE=1")
+        most = max(most, n)
+        n_barriers -= said == b"BARRIER=1"
+        for fd in fds:
+            os.close(fd)
+    return most
+
+
+def test_no_descriptor_overtakes_the_removals_that_make_room_for_it(make_daemon, manager, tmp_path):
+    """A manager drops what its store has no room for, and says nothing: a restart of weightd would lose it."""
+    n_root, n_others = 63, 14
+    whole = n_root * EACH + 2
+    config = tmp_path / "weightd.conf"
+    config.write_text("[limits]\ndescriptors = unlimited\n")
+    daemon = start_under(manager, make_daemon, "--config", config, env={"FDSTORE": str(whole)})
+    with Wire(daemon.socket) as root, contextlib.ExitStack() as stack:
+        with Child(create_many, daemon.socket, "root", n_root) as child:
+            assert child.hear() == "sent"
+            assert most_at_once(manager, 2, n_root) == whole
+            assert child.hear() == "created"
+            child.kill()
+        until(lambda: n_kept(root) == 0, "all is about to be removed")
+        others = [stack.enter_context(Child(create_many, daemon.socket, f"other-{i}", 1, uid=20000 + i)) for i in range(n_others)]
+        assert {other.hear() for other in others} == {"sent"}
+        until(lambda: n_kept(root) == n_others * EACH, "those of others wait")
+        assert most_at_once(manager, whole, n_others) == whole
+        assert {other.hear() for other in others} == {"created"}
 
 
 # --- Requests in work ---
