@@ -36,7 +36,7 @@ from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, 
 from ._memory import Location
 from ._model_dir import ModelDir, model_dir
 from ._save import Difference, SaveResult, diff, save
-from ._stat import CostInfo, HolderInfo, SlotInfo, Stat, UserInfo, costs, holders, slots, stat, users
+from ._stat import CostInfo, Health, HolderInfo, Latency, SlotInfo, Stat, UserInfo, costs, health, holders, slots, stat, users
 from ._tensor import Entry, Tensor
 from ._watch import Event, Watch, watch
 from ._writer import LoadResult, Writer, create, load
@@ -45,10 +45,10 @@ __version__ = _lib.weightd_release().decode()
 
 __all__ = [
     "AttributeMismatch", "Buffer", "BufferInfo", "CostInfo", "Denied", "DeviceInfo", "Difference", "DigestMismatch",
-    "Disconnected", "Entry", "Error", "Event", "Files", "HolderInfo", "JobInfo", "Layout", "LayoutMismatch",
-    "LoadResult", "Location", "ModelDir", "NotFound", "NotPublished", "Removed", "Restarted", "SaveResult",
+    "Disconnected", "Entry", "Error", "Event", "Files", "Health", "HolderInfo", "JobInfo", "Latency", "Layout",
+    "LayoutMismatch", "LoadResult", "Location", "ModelDir", "NotFound", "NotPublished", "Removed", "Restarted", "SaveResult",
     "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating", "UserInfo", "VersionInfo", "Watch",
-    "Writer", "attach", "costs", "create", "create_job", "devices", "diff", "drop", "files", "history", "holders",
-    "jobs", "load", "ls", "model_dir", "ping", "reap", "remove_job", "rollback", "save", "set_access",
+    "Writer", "attach", "costs", "create", "create_job", "devices", "diff", "drop", "files", "health", "history",
+    "holders", "jobs", "load", "ls", "model_dir", "ping", "reap", "remove_job", "rollback", "save", "set_access",
     "set_restart_timeout", "slots", "stat", "users", "versions", "wait", "watch",
 ]

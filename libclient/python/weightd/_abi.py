@@ -179,6 +179,17 @@ class Stat(Sized):
                 ("store_max", c_uint64)]
 
 
+class Latency(ctypes.Structure):
+    _fields_ = [("sum_ns", c_uint64), ("counts", c_uint64 * 13)]
+
+
+class Health(Sized):
+    _fields_ = [("size", c_size_t), ("started_ns", c_uint64), ("memory", c_uint64), ("reserve", c_uint64),
+                ("headroom", c_uint64), ("limit", c_char * 256), ("max_descriptors", c_uint64),
+                ("refused", c_uint64 * 5), ("loop", Latency), ("workers", Latency * 4), ("keeper", c_int),
+                ("admin", c_bool)]
+
+
 class Event(Sized):
     _fields_ = [("size", c_size_t), ("kind", c_int), ("name", c_char_p), ("device", c_char_p),
                 ("serial", c_uint64), ("time_ns", c_uint64), ("version", c_uint64), ("end", c_int),
@@ -331,6 +342,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_list_cost": (POINTER(CostInfo), c_void_p, c_size_t),
     "weightd_list_device": (POINTER(DeviceInfo), c_void_p, c_size_t),
     "weightd_stat": (c_int, c_void_p, POINTER(Stat)),
+    "weightd_health": (c_int, c_void_p, POINTER(Health)),
     "weightd_wait": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, c_int, POINTER(c_uint64)),
     "weightd_drop": (c_int, c_void_p, c_char_p, c_char_p, c_uint64),
     "weightd_rollback": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, POINTER(c_uint64)),

@@ -122,11 +122,77 @@ class CostInfo(NamedTuple):
     answered: tuple[int, ...]
 
 
+class Latency(NamedTuple):
+    """
+    Durations since the server began.
+
+    counts  counts[i] of at most 4**i microseconds that are in no member before, and in the last one all others
+    """
+
+    sum_ns: int
+    counts: tuple[int, ...]
+
+
+class Health(NamedTuple):
+    """
+    The state of the server, and of what it depends on. Memory is in bytes.
+
+    started_ns       since 1970
+    memory           of the machine, or as much as the cgroups of the server allow
+    reserve          left to other programs
+    headroom         as in `Stat`
+    limit            file of the cgroup that limits `headroom`; "": the free memory of the machine does
+    max_descriptors  that the server may have open; None: any number
+    refused          requests and connections, by reason
+    loop             rounds of the server's loop; no client waits for less
+    workers          steps of the other threads, by their work
+    keeper           what keeps the weights over a restart of the server: "manager" (systemd), "parent" (weightd
+                     --keeper), "none", or "gone": it ended, and nothing can be created
+    admin            this user may administer buffers of all users
+    """
+
+    started_ns: int
+    memory: int
+    reserve: int
+    headroom: int
+    limit: str
+    max_descriptors: int | None
+    refused: dict[str, int]
+    loop: Latency
+    workers: dict[str, Latency]
+    keeper: str
+    admin: bool
+
+
+KEEPERS = ("none", "manager", "parent", "gone")
+REFUSALS = ("permission", "limit", "memory", "descriptors", "keeper")
+WORKERS = ("check", "free", "seal", "wake")
+
+
 def stat(socket: str | None = None) -> Stat:
     """The memory of the server as a whole."""
     connection, found = shared(socket), _abi.Stat()
     connection.call(lib.weightd_stat, connection.handle, ctypes.byref(found))
     return named(Stat, found)
+
+
+def health(socket: str | None = None) -> Health:
+    """The state of the server. OSError (EOPNOTSUPP) with an earlier one."""
+    connection, found = shared(socket), _abi.Health()
+    connection.call(lib.weightd_health, connection.handle, ctypes.byref(found))
+    known = {field: getattr(found, field) for field in Health._fields}
+    return Health(**known | {
+        "limit": found.limit.decode(),
+        "max_descriptors": None if found.max_descriptors == _abi.UNLIMITED else found.max_descriptors,
+        "refused": dict(zip(REFUSALS, found.refused)),
+        "loop": _latency(found.loop),
+        "workers": dict(zip(WORKERS, map(_latency, found.workers))),
+        "keeper": dict(enumerate(KEEPERS)).get(found.keeper, str(found.keeper)),
+    })
+
+
+def _latency(found: _abi.Latency) -> Latency:
+    return Latency(found.sum_ns, tuple(found.counts))
 
 
 def slots(name: str | None = None, socket: str | None = None) -> list[SlotInfo]:

@@ -368,6 +368,19 @@ def test_stat_slots_and_users_add_up(weightd):
     assert weightd.slots("m") == [] and weightd.stat().leaving_bytes == 0
 
 
+def test_health_shows_what_the_server_depends_on(weightd):
+    health = weightd.health()
+    assert health.keeper == "none" and health.admin == (os.geteuid() == 0)
+    assert 0 < health.headroom < health.memory and health.reserve > 0 and health.limit[:1] in ("", "/")
+    assert health.max_descriptors is None or health.max_descriptors > 0
+    assert set(health.refused) == {"permission", "limit", "memory", "descriptors", "keeper"}
+    publish(weightd, "m", tensors=[("U8", (1 << 20,))])
+    now = weightd.health()
+    assert now.started_ns == health.started_ns and sum(now.loop.counts) > sum(health.loop.counts)
+    assert sum(now.workers["check"].counts) > sum(health.workers["check"].counts)
+    assert now.workers["check"].sum_ns > health.workers["check"].sum_ns and set(now.workers) == {"check", "free", "seal", "wake"}
+
+
 def test_costs_grow_with_what_a_user_asks_for(weightd):
     [before] = weightd.costs()
     for _ in range(20):

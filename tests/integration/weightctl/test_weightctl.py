@@ -19,7 +19,8 @@ from lib.features import BUILD, ROOT
 from lib.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "save", "history", "rollback", "chmod", "chown",
-         "rm", "wait", "watch", "exec", "export", "train run", "train status", "train metrics", "train profile", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
+         "rm", "wait", "watch", "exec", "export", "train run", "train status", "train metrics", "train profile", "doctor", "stat",
+         "metrics", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
@@ -27,7 +28,7 @@ VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "sav
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "diff": ["m", "m"], "save": ["m", "/none/out"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"], "export": ["m", "/none", "--hold"]}
-NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top", "help", "exec") and " " not in v]
+NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top", "help", "exec", "doctor") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
 
 # Controls (C0, DEL, C1), a newline, a quote, a backslash, a right-to-left override, a literal "\x1b".
@@ -493,7 +494,7 @@ def test_help_groups_the_verbs(daemon):
     groups = re.findall(r"^(\S.*):\n((?: \w.*\n)+)", daemon.ctl("--help").stdout, re.M)
     assert [name for name, _ in groups] == ["Buffers", "Programs", "Training", "The server", "Between nodes", "Certificates", "Traffic", "Help"]
     first = {name: re.match(r" (\w+(?: \w+)?)  ", lines)[1] for name, lines in groups}
-    assert list(first.values()) == ["load", "exec", "train run", "stat", "nodes", "pki ca", "top", "help"]
+    assert list(first.values()) == ["load", "exec", "train run", "doctor", "nodes", "pki ca", "top", "help"]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
