@@ -60,7 +60,7 @@ RUN = {  # (section, language of its blocks): the test that runs them
     ("Two commands", "text"): "tests/integration/examples/test_demo.py",
     ("Five minutes", "bash"): "test_the_tour_can_be_pasted",
     ("Five minutes", "python"): "test_the_tour_prints_what_the_readme_shows",
-    ("As a service", "bash"): "tests/systemd/test_readme_service.py",
+    ("Install", "bash"): "tests/systemd/test_readme_service.py",
     ("GPUs", "sh"): "test_the_section_on_gpus_runs_on_a_stand_in",
     ("Restarts", "bash"): "test_the_tour_can_be_pasted",
     ("Nodes", "bash"): "test_the_section_on_nodes_brings_a_version_to_another",

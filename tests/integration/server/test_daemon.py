@@ -109,7 +109,7 @@ def test_without_proc_it_does_not_start_and_says_so(options, tmp_path, require):
 
 
 def test_the_log_level_says_how_much_is_told(start, tmp_path):
-    for level, lines in ("error", 0), ("info", 2):
+    for level, lines in ("error", 0), ("info", 3):
         path = tmp_path / level
         proc = start(WEIGHTD, "--socket", path, "--log-level", level)
         await_service(path, proc)

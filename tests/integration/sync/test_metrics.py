@@ -145,7 +145,7 @@ def test_no_device_and_no_link_is_replaced(make_agent, tmp_path):  # noqa: F811
 def test_whatever_the_agent_says_can_be_parsed(make_agent):  # noqa: F811
     name = "evil\"\\\n\x1b[31m\x9b2Jü"
     rows = [FAMILY | {"metric": "no name", "samples": [{"labels": {}, "value": 1}]},
-            FAMILY | {"metric": "x", "type": "histogram"}, {}, {"metric": 3},
+            FAMILY | {"metric": "x", "type": "summary"}, {}, {"metric": 3},
             FAMILY | {"metric": "weightd_sync_things", "help": "a\nb \"c\" \\d", "type": "gauge",
                       "samples": [{"labels": {"buffer": name, "bad-name": "x", "": "x", "n": 3}, "value": 2**63 - 1},
                                   {"labels": {"buffer": "n"}, "value": -1}, {"labels": {"buffer": "o"}, "value": "1"}, {}]},
