@@ -66,7 +66,7 @@ BY_OWNER = 2  # in attach
 DIGEST = 1  # in publish, and in the answers to attach and pause
 MUTABLE, IS_IMAGE, HAS_FILES = 2, 4, 8  # in the answers to attach and pause, and in the record of a version
 MODE, UID, GID = 1, 2, 4  # in access
-BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES, JOBS, COSTS, HOLDERS = range(1, 10)  # kinds of lists
+BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES, JOBS, COSTS, HOLDERS, HEALTH = range(1, 11)  # kinds of lists
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
 FROM_NOW_ON = 2**64 - 1  # in events
 EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
@@ -273,8 +273,13 @@ Holder = record("Holder", "128s 64s 4Q 4I",
 Cost = record("Cost", f"II {7 + N_SPANS}Q",
               " ".join(["uid pad n_requests loop_ns worker_ns longest_ns held_bytes checking_bytes n_refused",
                         *(f"answered_{i}" for i in range(N_SPANS))]))
+Health = record("Health", "4Q 256s 6Q 70Q II",
+                " ".join(["started_ns memory reserve headroom limit max_descriptors",
+                          "refused_permission refused_limit refused_memory refused_descriptors refused_keeper",
+                          *(f"{of}_{i}" for of in ("loop", "check", "free", "seal", "wake") for i in ("sum_ns", *range(13))),
+                          "keeper admin"]), texts=("limit",))
 RECORDS = {JOBS: Job, DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User,
-           COSTS: Cost, HOLDERS: Holder}
+           COSTS: Cost, HOLDERS: Holder, HEALTH: Health}
 EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed updating torn access evicted missed".split(),
                           range(1, 11)))
 

@@ -13,8 +13,8 @@ from integration.weightctl.test_weightctl import write_sparse
 from lib.wire import PATIENCE_S, until
 
 MIB = 1 << 20
-PART = 4 * MIB  # bytes of each fallocate()
-N_PARTS = 64
+PART = 2 * MIB  # bytes of each fallocate()
+N_PARTS = 128
 SIZE = N_PARTS * PART
 
 PTRACE_SYSCALL, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_GET_SYSCALL_INFO = 24, 17, 0x4206, 0x4207, 0x420e

@@ -185,6 +185,7 @@ REQUESTS = [
     Row("LIST users", (wire.LIST,), lists(wire.USERS, "uid", of_owner), make_nothing),
     Row("LIST costs", (wire.LIST,), lists(wire.COSTS, "uid", of_owner), make_nothing),
     Row("LIST holders", (wire.LIST,), lists(wire.HOLDERS, "uid", of_owner), make_holder),
+    Row("LIST health", (wire.LIST,), lambda w, c: w.list(wire.HEALTH), make_nothing),
     Row("LIST jobs", (wire.LIST,), lambda w, c: bool(w.job(c.name)), make_job),
     Row("JOB_VIEW", (wire.JOB_VIEW,), lambda w, c: w.view_job(c.name), make_job),
     Row("JOB_CREATE", (wire.JOB_CREATE,), lambda w, c: w.create_job(c.name, 2, token=c.token), make_job),
@@ -245,6 +246,7 @@ VERBS = [
     verb_showing("ls", "ls", "--json"),
     verb_showing("stat", "stat", "--json"),
     verb_showing("stat --users", "stat", "--users", "--json", what=str(OWNER), make=make_nothing),
+    verb_showing("metrics", "metrics"),
     verb("show", "{c.name}"),
     verb("history", "{c.name}"),
     verb("tensors", "{c.name}"),
@@ -267,7 +269,7 @@ VERBS = [
     verb("train status", "{c.name}", make=make_job),
 ]
 # Verbs without a row, and the row of their requests.
-ELSEWHERE = {"watch": "EVENTS", "train run": "JOB_CREATE", "train profile": "JOB_CREATE"}
+ELSEWHERE = {"watch": "EVENTS", "doctor": "LIST health", "train run": "JOB_CREATE", "train profile": "JOB_CREATE"}
 
 
 # --- Costs: charges of the user that asks and of the owner, while the connection is there ---------------
