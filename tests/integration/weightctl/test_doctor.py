@@ -7,11 +7,11 @@ import subprocess
 import time
 
 import pytest
+from integration.weightctl.test_sync import make_agent  # noqa: F401: a fixture
 from integration.weightctl.test_weightctl import in_terminal, n_columns
 from lib import wire
 from lib.cgroup import MemoryCgroup
 from lib.daemon import copy_for_others
-from lib.fake_agent import FakeAgent
 from lib.fake_server import FakeServer, later
 from lib.scene import publish
 from lib.wire import Refused, Wire, image
@@ -51,19 +51,6 @@ def bound(path, text, tmp_path):
 @pytest.fixture
 def with_mounts(require):
     require("mounts")
-
-
-@pytest.fixture
-def make_agent():
-    agents = []
-
-    def make(**answers):
-        agents.append(FakeAgent(**answers))
-        return agents[-1]
-
-    yield make
-    for agent in agents:
-        agent.close()
 
 
 # --- The server -------------------------------------------------------------------------------------
@@ -232,7 +219,7 @@ NODES = [{"kind": "node", "node": "a", "state": "self"}, {"kind": "node", "node"
 @pytest.mark.parametrize("left, state, found", [(-DAY, "error", "expired: other nodes refuse this one"),
                                                 (3.5 * DAY, "warning", "expires in 3 days"),
                                                 (90.5 * DAY, "ok", "valid for 90 days")])
-def test_the_end_of_a_certificate(daemon, make_agent, left, state, found):
+def test_the_end_of_a_certificate(daemon, make_agent, left, state, found):  # noqa: F811
     agent = make_agent(nodes=NODES, metrics=expiry(left))
     rows, _ = checks(daemon, "--sync-socket", agent.path)
     assert (rows["certificate"]["state"], rows["certificate"]["found"]) == (state, found)
@@ -240,14 +227,14 @@ def test_the_end_of_a_certificate(daemon, make_agent, left, state, found):
     assert rows["nodes"]["found"] == "1 of 1 other nodes are up"
 
 
-def test_a_node_that_is_down_has_its_reason(daemon, make_agent):
+def test_a_node_that_is_down_has_its_reason(daemon, make_agent):  # noqa: F811
     down = [NODES[0], NODES[1] | {"state": "down", "why": "b: its certificate expired on 2026-01-01"}, END]
     row = checks(daemon, "--sync-socket", make_agent(nodes=down, metrics=expiry(90 * DAY)).path)[0]["nodes"]
     assert row == {"check": "nodes", "state": "warning", "found": "1 of 1 other nodes are down",
                    "way": "b: its certificate expired on 2026-01-01"}
 
 
-def test_a_service_that_refuses_is_a_warning_with_its_sentence(daemon, make_agent):
+def test_a_service_that_refuses_is_a_warning_with_its_sentence(daemon, make_agent):  # noqa: F811
     refusal = [{"end": True, "code": "request", "error": "this one is asleep"}]
     agent = make_agent(nodes=refusal, metrics=refusal)
     rows, status = checks(daemon, "--sync-socket", agent.path, "--trace-socket", agent.path)
@@ -267,7 +254,7 @@ def test_an_agent_that_should_run_and_does_not(daemon, with_mounts, tmp_path):
 # --- The form ---------------------------------------------------------------------------------------
 
 
-def test_text_fits_80_columns_and_the_table_comes_first(make_daemon, make_agent):
+def test_text_fits_80_columns_and_the_table_comes_first(make_daemon, make_agent):  # noqa: F811
     daemon = make_daemon("--socket-mode", "0666")
     agent = make_agent(nodes=NODES, metrics=expiry(-1))
     status, text = in_terminal(daemon, "doctor", "--sync-socket", agent.path, prefix=("prlimit", "--nofile=100"))
