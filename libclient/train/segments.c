@@ -10,7 +10,7 @@
 #include "libclient/train/plan/spread.h"
 #include "libclient/train/step.h"
 
-/* Where the segments of one exchange are found. */
+/* The search for the segments of one exchange. */
 struct search {
 	struct segments *s;
 	struct weightd_train *t;

@@ -153,7 +153,7 @@ static struct control_scale scale_of(const struct loading *l)
 	return scale_at(&t->arena, 0);
 }
 
-/* Of a node that reads the checkpoint. */
+/* Loads on a node that reads the checkpoint. */
 static int load_here(struct weightd_train *t, const char *path)
 {
 	cleanup(loading_deinit) struct loading l = {0};

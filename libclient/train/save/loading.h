@@ -29,7 +29,7 @@ void loading_deinit(struct loading *l);
 /* Reads elements of a trained tensor, counted from its first one, of a state or of checkpoint_params. Errors as above. */
 int loading_read_state(struct loading *l, const struct weightd_train_tensor *tensor,
 		       const struct checkpoint_state *state, struct plan_interval part, void *to);
-/* Of a tensor that is not trained, all bytes. */
+/* Reads all bytes of a tensor that is not trained. */
 int loading_read_frozen(struct loading *l, const struct weightd_train_tensor *tensor, void *to);
 
 /*

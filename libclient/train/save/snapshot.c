@@ -146,7 +146,7 @@ static int put_states(struct weightd_train *t, struct snapshot *s, uint8_t **at)
 	return r;
 }
 
-/* Of the last step, which a restart would find, too. */
+/* Copies the rank's state of the last step, which a restart would find, too. */
 static void put_rank(struct weightd_train *t, struct snapshot *s)
 {
 	struct snapshot_rank *own = &s->ranks[t->arena.node];
@@ -160,7 +160,7 @@ static void put_rank(struct weightd_train *t, struct snapshot *s)
 		memcpy(own->state, state, own->state_size);
 }
 
-/* Of all ranks that this one writes, or sends. */
+/* Takes memory for all ranks that this one writes, or sends. */
 static void take_ranks(struct weightd_train *t, struct snapshot *s, uint8_t **at)
 {
 	const struct weightd_plan *p = t->plan;

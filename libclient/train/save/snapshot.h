@@ -16,7 +16,7 @@
 
 struct weightd_train;
 
-/* Of one rank of the mesh. */
+/* The part of one rank of the mesh. */
 struct snapshot_rank {
 	uint8_t *buffers; /* NULL: none */
 	void *state; /* the caller's */
