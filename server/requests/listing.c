@@ -525,7 +525,7 @@ static void list_jobs(struct session *s, const struct wire_list *list)
 	page_send(&page, s);
 }
 
-/* Reads files of cgroups, and so is remembered for a while. Zero when they cannot be read. */
+/* Reads files of cgroups, and so is remembered for a while, as server->memory is. Zero when they cannot be read. */
 static const struct headroom *recent_headroom(struct server *server)
 {
 	uint64_t now = num_now_ns();
@@ -534,6 +534,8 @@ static const struct headroom *recent_headroom(struct server *server)
 		return &server->headroom;
 	if (headroom_find(&server->headroom) < 0)
 		server->headroom = (struct headroom){0};
+	if (headroom_total(&server->memory) < 0)
+		server->memory = 0;
 	server->headroom_ns = now;
 	return &server->headroom;
 }
@@ -561,6 +563,7 @@ static void list_health(struct session *s, const struct wire_list *list)
 	const struct headroom *headroom = recent_headroom(server);
 	struct wire_health_record rec = {
 		.started_ns = server->started_real_ns,
+		.memory = server->memory,
 		.reserve = headroom_reserve(),
 		.headroom = headroom->bytes,
 		.max_descriptors = server->max_descriptors,
@@ -572,7 +575,6 @@ static void list_health(struct session *s, const struct wire_list *list)
 	static_assert(sizeof(rec.limit) == HEADROOM_LIMIT_MAX, "a path fits");
 	memcpy(rec.limit, headroom->limit, strlen(headroom->limit));
 	memcpy(rec.refused, server->refused, sizeof(rec.refused));
-	(void)headroom_total(&rec.memory); /* it has read the same file before; else 0 */
 	put_latency(&rec.loop, server->loop.rounds);
 	put_latency(&rec.workers[WIRE_WORKER_CHECK], worker_steps(&server->worker));
 	put_latency(&rec.workers[WIRE_WORKER_FREE], worker_steps(&server->freer));

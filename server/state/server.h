@@ -85,7 +85,8 @@ struct server {
 	uint64_t n_slot_bytes; /* in slots, and in parts of jobs */
 	uint64_t n_table_bytes;
 	struct headroom headroom;
-	uint64_t headroom_ns; /* when `headroom` was found; 0: never */
+	uint64_t memory; /* of the machine, or as much as its cgroups allow; found with `headroom` */
+	uint64_t headroom_ns; /* when these were found; 0: never */
 	uint64_t started_real_ns; /* CLOCK_REALTIME */
 	uint64_t max_descriptors; /* RLIMIT_NOFILE */
 	uint64_t refused[WIRE_REFUSALS];
