@@ -657,7 +657,7 @@ deps:
 
 # Packages for this Debian, into build/deb; with debug symbols, and what an upload wants, into build/deb/upload. Made from a
 # copy of the sources, as dpkg-buildpackage wants debian/ at its top, and out of reach of the variables of this make.
-# REUSE=1 takes the objects of this tree, whose code is the same: for tests.
+# REUSE=1 takes the objects of this tree, with its flags and not Debian's: for tests.
 DEB := build/deb
 .PHONY: deb check-deb
 deb: $(if $(REUSE),programs man)

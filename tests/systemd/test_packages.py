@@ -1,8 +1,7 @@
 """
 Packages in a system of this machine's release: installed, upgraded, downgraded, purged.
 
-`make check-deb` builds them with Debian's flags and has 300 clients. Here they are made of the objects of this tree, by which
-both have the same code, but for the paths in debug information.
+`make check-deb` builds them with Debian's flags and has 300 clients. Here they are made of the objects of this tree.
 """
 import contextlib
 import os
