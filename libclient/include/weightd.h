@@ -910,6 +910,16 @@ struct weightd_load_result {
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
 
+/*
+ * Compares what weightd_load() would publish of one path with the current version. Returns 0: its tensors, files and
+ * attributes are the same, as weightd_diff() compares tensors, and it belongs to the caller, or to the owner of
+ * `options->create`; `*ret_version` has its number. 1: they differ, or the version cannot be attached. The permissions and limits of
+ * `options->create` are not compared. Reads all bytes, and blocks for it. Errors as for weightd_diff(). `options` and
+ * `ret_version` may be NULL.
+ */
+int weightd_load_needed(struct weightd *w, const char *name, const char *path,
+			const struct weightd_load_options *options, uint64_t *ret_version);
+
 /* --- Saving and comparing ----------------------------------------------------------------------- */
 
 struct weightd_save_options {

@@ -308,6 +308,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_get_files": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_load_needed": (c_int, c_void_p, c_char_p, c_char_p, POINTER(LoadOptions), POINTER(c_uint64)),
     "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
     "weightd_safetensors_write": (c_int, c_void_p, c_char_p, c_char_p, POINTER(SafetensorsContents)),
     "weightd_safetensors_open": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),

@@ -32,6 +32,16 @@ enum {
 	OPTION_HANDLE,
 	OPTION_NO_FILES,
 	OPTION_ATTRIBUTE,
+	OPTION_IF_NEEDED,
+};
+
+/* Words of the command line that are not options of the library. */
+struct request {
+	const char *name;
+	char **paths;
+	int n_paths;
+	bool if_needed;
+	bool quiet;
 };
 
 struct loaded {
@@ -91,13 +101,33 @@ static int load_fail(const struct cli *cli, int r)
 	return cli_fail(cli, r);
 }
 
-static int load_buffer(struct cli *cli, const char *name, char *paths[], int n_paths,
-		       const struct weightd_load_options *given, bool quiet)
+/* Exit status of a buffer that has the content; -1: it has not. */
+static int load_is_done(struct cli *cli, const struct request *q,
+			const struct weightd_load_options *options)
+{
+	uint64_t version;
+	int r = q->if_needed ? weightd_load_needed(cli->w, q->name, q->paths[0], options, &version)
+			     : 1;
+
+	if (r < 0)
+		return cli_fail(cli, r);
+	if (r > 0)
+		return -1;
+	if (cli->format.json)
+		return server_print_version(cli, q->name, version);
+	if (!q->quiet)
+		(void)printf("%s@%" PRIu64 " on %s has these tensors and files already\n", q->name,
+			     version, device_short(cli, cli_device(cli)));
+	return 0;
+}
+
+static int load_buffer(struct cli *cli, const struct request *q,
+		       const struct weightd_load_options *given)
 {
 	struct weightd_load_options options = *given;
 	struct weightd_create_options create = *given->create;
 	struct loaded loaded = {
-		.name = name,
+		.name = q->name,
 		.result = {.size = sizeof(loaded.result)},
 	};
 	struct progress progress;
@@ -112,16 +142,19 @@ static int load_buffer(struct cli *cli, const char *name, char *paths[], int n_p
 	options.progress = load_progress;
 	options.userdata = &progress;
 	options.note = load_note;
-	progress_init(&progress, name, quiet);
+	r = load_is_done(cli, q, &options);
+	if (r >= 0)
+		return r;
+	progress_init(&progress, q->name, q->quiet);
 	stopping_catch();
-	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, &options,
-			 &loaded.result);
+	r = weightd_load(cli->w, q->name, (const char *const *)q->paths, (size_t)q->n_paths,
+			 &options, &loaded.result);
 	progress_finish(&progress);
 	if (r < 0)
 		return load_fail(cli, r);
 	if (cli->format.json)
 		column_json_object(columns, &loaded);
-	else if (!quiet)
+	else if (!q->quiet)
 		print_result(cli, &loaded);
 	return 0;
 }
@@ -197,6 +230,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"handle", required_argument, NULL, OPTION_HANDLE},
 		{"no-files", no_argument, NULL, OPTION_NO_FILES},
 		{"attribute", required_argument, NULL, OPTION_ATTRIBUTE},
+		{"if-needed", no_argument, NULL, OPTION_IF_NEEDED},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -211,7 +245,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	};
 	/* Each argument of an option is one of argv: there are fewer of them. */
 	const char **attributes = calloc((size_t)argc + 1, sizeof(*attributes));
-	bool quiet = false;
+	struct request q = {0};
 	int option, r;
 
 	if (!attributes)
@@ -246,8 +280,11 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_ATTRIBUTE:
 			attributes[options.n_attributes++] = option_attribute(cli);
 			break;
+		case OPTION_IF_NEEDED:
+			q.if_needed = true;
+			break;
 		case 'q':
-			quiet = true;
+			q.quiet = true;
 			break;
 		default:
 			option_kind(cli, option, &create);
@@ -255,8 +292,12 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind < 2)
 		cli_usage(cli, "'load' wants a name and at least one path");
-	r = load_buffer(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
-			&options, quiet);
+	q.name = cli_name(cli, argv[optind]);
+	q.paths = argv + optind + 1;
+	q.n_paths = argc - optind - 1;
+	if (q.if_needed && q.n_paths > 1)
+		cli_usage(cli, "--if-needed takes one path");
+	r = load_buffer(cli, &q, &options);
 	free(attributes);
 	return r;
 }
@@ -283,6 +324,7 @@ const struct verb verb_load = {
 		   "     --no-files         load the weights of a directory without its other files\n"
 		   "     --attribute KEY=VALUE\n"
 		   "                        an attribute of the version; may be given again\n"
+		   "     --if-needed        nothing, if the version has these tensors and files\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
 		   "     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,

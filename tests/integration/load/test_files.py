@@ -321,3 +321,34 @@ def test_weights_of_a_gguf_file_are_named_as_such(daemon, model):
     daemon.ctl("load", "m", str(model))
     daemon.ctl("load", "m", str(model / "llama-q8.gguf"), "--new-layout")
     assert found(daemon)[1]["weights"] == "model.gguf"
+
+
+@pytest.mark.parametrize("change, needed", [
+    (lambda model: None, False),
+    (lambda model: (model / "config.json").touch(), False),
+    (lambda model: write_weights(model / "model.safetensors", value=2), True),
+    (lambda model: write_files(model, config_json="{}"), True),
+    (lambda model: write_files(model, "tokenizer.json"), True),
+    (lambda model: (model / "merges.txt").unlink(), True),
+], ids=["nothing", "time", "weights", "configuration", "new-file", "lost-file"])
+def test_load_if_needed_compares_weights_and_files(daemon, model, change, needed):
+    write_files(model, "merges.txt")
+    daemon.ctl("load", "-q", "--if-needed", "m", str(model))
+    change(model)
+    done = daemon.ctl("load", "-q", "--json", "--if-needed", "m", str(model))
+    assert json.loads(done.stdout)["version"] == 1 + needed
+
+
+def test_load_if_needed_compares_attributes(daemon, model):
+    daemon.ctl("load", "-q", "m", str(model), "--attribute", "tp_rank=0")
+    assert daemon.ctl("load", "--if-needed", "m", str(model), "--attribute", "tp_rank=0").stdout == \
+        "m@1 on host has these tensors and files already\n"
+    weights = str(model / "model.safetensors")  # a file keeps the files of the version, and its attributes
+    assert json.loads(daemon.ctl("load", "--json", "--if-needed", "m", weights).stdout)["version"] == 1
+    assert json.loads(daemon.ctl("load", "--json", "-q", "--if-needed", "m", weights, "--attribute", "tp_rank=1").stdout)["version"] == 2
+    assert json.loads(daemon.ctl("load", "--json", "-q", "--if-needed", "m", str(model)).stdout)["version"] == 3
+
+
+def test_load_if_needed_takes_one_path(daemon, model):
+    done = daemon.ctl("load", "--if-needed", "m", str(model), str(model), check=False)
+    assert done.returncode == 2 and "--if-needed takes one path" in done.stderr
