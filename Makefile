@@ -15,6 +15,7 @@ includedir ?= $(PREFIX)/include
 mandir ?= $(PREFIX)/share/man
 docdir ?= $(PREFIX)/share/doc/weightd
 unitdir ?= $(PREFIX)/lib/systemd/system
+generatordir ?= $(unitdir)-generators
 sysusersdir ?= $(PREFIX)/lib/sysusers.d
 tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
 completiondir ?= $(PREFIX)/share/bash-completion/completions
@@ -118,6 +119,7 @@ SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.
 FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault\.h"' $(SERVER_ROOMS:%=%/*.c) server/base/fault.c))
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
+PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
 CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load save diff directory))))
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
 TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
@@ -154,7 +156,7 @@ NCCL_PLUGIN := $(B)/libnccl-profiler-weightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
 	$(if $(and $(HAVE_OPENSSL),$(HAVE_GLOO)),$(B)/weightd-sync-gloo)
 TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
-PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(SYNC_PROGRAMS) $(TRACE_PROGRAM)
+PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(B)/weightctl $(SYNC_PROGRAMS) $(TRACE_PROGRAM)
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,mmap_watch.c ring.c)),$(wildcard tests/unit/test_*.c))))
@@ -280,6 +282,9 @@ $(B)-faults/weightd-cuda: $(B)/weightd-cuda
 
 $(B)/weightd-cuda: $(ALLOCATOR) $(IPC) $(CUDA)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^
+
+$(B)/weightd-load: $(PRELOAD) $(IPC)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
 
 SYNC_LIBS = $(call libs,jansson openssl)
 
@@ -769,9 +774,9 @@ PYTHON_PARTS := $(patsubst libclient/python/weightd/%/__init__.py,%,$(wildcard l
 
 install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir) $(unitdir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
+		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir) $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
 		$(PYTHON_PARTS:%=$(pythondir)/weightd/%))
-	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
+	install -m 755 $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
 	install -m 644 $(LIB).$(VERSION) $(NCCL_PLUGIN) $(DESTDIR)$(libdir)/
@@ -793,8 +798,11 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	$(if $(TRACE_PROGRAM),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-trace.service \
 		>$(DESTDIR)$(unitdir)/weightd-trace.service)
 	sed 's|@bindir@|$(bindir)|' packaging/systemd/weightd-export@.service >$(DESTDIR)$(unitdir)/weightd-export@.service
+	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-load@.service >$(DESTDIR)$(unitdir)/weightd-load@.service
+	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-load-generator >$(DESTDIR)$(generatordir)/weightd-load-generator
+	chmod 755 $(DESTDIR)$(generatordir)/weightd-load-generator
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
-	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
+	install -m 644 packaging/systemd/weightd.socket packaging/systemd/weightd-models.target $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
 	for name in weightd $(if $(SYNC_INSTALLED),weightd-sync) $(if $(TRACE_PROGRAM),weightd-trace); do \
 		install -m 644 packaging/systemd/$$name.sysusers $(DESTDIR)$(sysusersdir)/$$name.conf || exit; done
@@ -815,8 +823,9 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	fi
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
-		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service sync.service trace.service) \
+	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-load -sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
+		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service load@.service models.target sync.service trace.service) \
+		$(DESTDIR)$(generatordir)/weightd-load-generator \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
@@ -825,7 +834,7 @@ uninstall:
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
-		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
+		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-train.7)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 

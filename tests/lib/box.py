@@ -34,8 +34,8 @@ _serial = itertools.count()
 # there is outside, for a service manager of today. No timers: apt's would wake up.
 INSIDE = """
 set -e
-name=$1 files=$2
-shift 2
+name=$1 files=$2 target=$3
+shift 3
 for group; do echo 0 >"$group/cgroup.procs"; done
 mount -t tmpfs -o mode=755,size=2g weightd-box /run
 mkdir /run/upper /run/work /run/root
@@ -46,7 +46,7 @@ rm -f /run/root/usr/sbin/policy-rc.d /run/root/etc/machine-id
 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 exec systemd-nspawn --quiet --boot --notify-ready=yes --register=no \\
 	--capability=CAP_BPF,CAP_PERFMON --system-call-filter="bpf perf_event_open" \\
 	--keep-unit --machine="$name" --directory=/run/root --console=pipe --private-network \\
-	systemd.unit=basic.target systemd.mask=timers.target
+	systemd.unit=$target systemd.mask=timers.target
 """
 
 
@@ -112,22 +112,22 @@ class Box:
     with Box(files) as box:
         box.run("systemctl", "start", "weightd.service")
 
-    The content of the folder `files` is put over the root. name: of its cgroups, too. leader: PID of its
+    The content of the folder `files` is put over the root, before it boots to `target`. name: of its cgroups, too. leader: PID of its
     systemd, as seen from here. To be made by a thread that lives as long as it, as the main thread does:
     the box ends with the thread.
     """
 
-    def __init__(self, files=None):
+    def __init__(self, files=None, target="basic.target"):
         self.name = f"{PREFIX}{os.getpid()}-{next(_serial)}"
         self.proc = self.init = self.leader = None
         remove_stale_cgroups()
         try:
-            self.boot(files)
+            self.boot(files, target)
         except BaseException:
             self.close()
             raise
 
-    def boot(self, files):
+    def boot(self, files, target):
         for group in cgroups(self.name):
             group.mkdir()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, tempfile.TemporaryFile("w+") as log:
@@ -135,7 +135,7 @@ class Box:
             self.proc = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL",
                  "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-                 "sh", "-c", INSIDE, "sh", self.name, files or "", *cgroups(self.name)],
+                 "sh", "-c", INSIDE, "sh", self.name, files or "", target, *cgroups(self.name)],
                 env={"PATH": PATH, "LANG": "C.UTF-8", "NOTIFY_SOCKET": "@" + self.name},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             booted = self.wait_for_boot(notify)

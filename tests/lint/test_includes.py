@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     "server": ["ipc", "ipc/base", "server/base", "server/restart", "server/state", "server/backend", "server/memory",
                "server/buffers", "server/groups", "server/requests"],
     "server/cuda": ["ipc", "ipc/base", "ipc/cuda"],
+    "server/load": ["server/base", "ipc/base"],
     "server/sync/base": ["ipc/base"],
     "server/sync/net": ["server/sync/base", "server/base", "ipc/base"],
     "server/sync/state": ["server/sync/base", "ipc", "ipc/base", "ipc/reshard"],

@@ -12,10 +12,11 @@ SECURITY_MAX = 5  # tenths
 SYNC_SECURITY_MAX = 15  # it connects to other machines; with the drop-in that names them, 14
 TRACE_SECURITY_MAX = 15  # it loads programs into the kernel
 EXPORT_SECURITY_MAX = 4
+LOAD_SECURITY_MAX = 7  # it reads home directories, and copies to GPUs
 
 
 OPTIONAL = [name for name in ("weightd-sync", "weightd-trace") if (BUILD / name).exists()]
-UNITS = "weightd.service", "weightd.socket", "weightd-export@.service", *(f"{name}.service" for name in OPTIONAL)
+UNITS = "weightd.service", "weightd.socket", "weightd-export@.service", "weightd-load@.service", "weightd-models.target", *(f"{name}.service" for name in OPTIONAL)
 
 
 def wanted():
@@ -23,13 +24,16 @@ def wanted():
     version = re.findall(r"#define WEIGHTD_VERSION_\w+ (\d+)", (ROOT / "libclient/include/weightd.h").read_text())
     files = {
         "bin/weightctl": 0o755,
-        "sbin/weightd": 0o755, "sbin/weightd-cuda": 0o755,
+        "sbin/weightd": 0o755, "sbin/weightd-cuda": 0o755, "sbin/weightd-load": 0o755,
         "include/weightd.h": 0o644, "include/weightd-train.h": 0o644,
         "lib/libnccl-profiler-weightd.so": 0o644,
         "lib/pkgconfig/weightd.pc": 0o644, "lib/pkgconfig/weightd-train.pc": 0o644,
         "lib/systemd/system/weightd.service": 0o644,
         "lib/systemd/system/weightd.socket": 0o644,
         "lib/systemd/system/weightd-export@.service": 0o644,
+        "lib/systemd/system/weightd-load@.service": 0o644,
+        "lib/systemd/system/weightd-models.target": 0o644,
+        "lib/systemd/system-generators/weightd-load-generator": 0o755,
         "lib/sysusers.d/weightd.conf": 0o644,
         "lib/tmpfiles.d/weightd.conf": 0o644,
         "share/bash-completion/completions/weightctl": 0o644,
@@ -114,7 +118,7 @@ def test_installed_programs_and_libraries_name_no_folder_to_search(installed):
 
 def test_what_is_installed_names_the_places_it_is_used_at(installed):
     for path in installed.rglob("*"):
-        if path.is_file() and path.parent.name in ("system", "pkgconfig", "sysusers.d", "tmpfiles.d"):
+        if path.is_file() and path.parent.name in ("system", "system-generators", "pkgconfig", "sysusers.d", "tmpfiles.d"):
             text = path.read_text()
             assert not re.search(rf"{installed}|{ROOT}|@\w+@", text), path
 
@@ -125,7 +129,8 @@ def test_systemd_finds_nothing_wrong_with_the_units(shared_service):
 
 
 @pytest.mark.parametrize("name, most", [("weightd", SECURITY_MAX), ("weightd-sync", SYNC_SECURITY_MAX),
-                                        ("weightd-trace", TRACE_SECURITY_MAX), ("weightd-export@", EXPORT_SECURITY_MAX)])
+                                        ("weightd-trace", TRACE_SECURITY_MAX), ("weightd-export@", EXPORT_SECURITY_MAX),
+                                        ("weightd-load@", LOAD_SECURITY_MAX)])
 def test_the_service_is_hardened(installed, name, most):
     unit = installed / f"usr/lib/systemd/system/{name}.service"
     if not unit.exists():

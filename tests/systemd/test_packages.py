@@ -94,7 +94,7 @@ def test_packages_keep_weights_and_leave_nothing(machine, built):
     assert machine.run("systemctl", "is-enabled", SERVICE, SOCKET).stdout.split() == ["enabled"] * 2
     assert machine.run("systemctl", "is-active", SERVICE, SOCKET).stdout.split() == ["active"] * 2
     done = machine.run("systemd-analyze", "verify", SERVICE, SOCKET, "weightd-sync.service", "weightd-trace.service",
-                       "weightd-export@.service")
+                       "weightd-export@.service", "weightd-load@.service", "weightd-models.target")
     assert done.stdout + done.stderr == ""
     for user in "alice", "bob":
         machine.run("usermod", "-aG", "weightd", user)
