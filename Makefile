@@ -75,6 +75,7 @@ libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 
 HAVE_INIH := $(call has_pkg,inih)
 HAVE_OPENSSL := $(call has_pkg,openssl)
+HAVE_MICROHTTPD := $(call has_pkg,libmicrohttpd)
 HAVE_GLOO := $(and $(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
 BPFTOOL := $(or $(call has_program,bpftool),$(wildcard /usr/sbin/bpftool))
 HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL))
@@ -88,6 +89,7 @@ MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,lib
 	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
+	$(if $(HAVE_MICROHTTPD),,'weightctl metrics --listen (libmicrohttpd-dev)') \
 	$(if $(HAVE_GLOO),,'weightd-sync-gloo and training on several nodes (libgloo-dev g++)') \
 	$(if $(HAVE_BPF),,'weightd-trace (libbpf-dev clang bpftool)') \
 	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
@@ -123,8 +125,10 @@ PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
 CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load save diff directory))))
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
 TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
-WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
-	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
+WEIGHTCTL_VARIANTS := libclient/weightctl/verbs/pki-%.c libclient/weightctl/http/http_server-%.c
+WEIGHTCTL := $(call objects,$(filter-out $(WEIGHTCTL_VARIANTS),$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
+	libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c \
+	libclient/weightctl/http/http_server-$(if $(HAVE_MICROHTTPD),microhttpd,none).c) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
 # Code that the agent shares with the processes that work for it.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
@@ -477,7 +481,7 @@ digest-kernel: libclient/cuda/digest.cu
 # The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(PUSH_MODEL) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
+	$(PUSH_MODEL) $(RESHARD) $(call objects,$(addprefix libclient/weightctl/http/,connections.c listener.c) bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
 	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \
 	$(addprefix bpf/probe/,attached.c gpu_handle.c uprobe_multi.c) $(wildcard bpf/elf/*.c))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm

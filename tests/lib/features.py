@@ -39,8 +39,8 @@ def clang_format():
     return None
 
 
-def is_linked_with(library):
-    return (BUILD / "weightd").exists() and library in (BUILD / "weightd").read_bytes()
+def is_linked_with(library, program="weightd"):
+    return (BUILD / program).exists() and library in (BUILD / program).read_bytes()
 
 
 def tracing():
@@ -85,6 +85,8 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
     "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
+    "microhttpd": (lambda: is_linked_with(b"libmicrohttpd.so.12", "weightctl") and bool(ctypes.util.find_library("microhttpd")),
+                   "weightctl cannot serve HTTP: no libmicrohttpd (apt-get install libmicrohttpd-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "mounts": (lambda: os.geteuid() == 0 and bool(shutil.which("unshare")) and box.may_mount(),
                "cannot make mount namespaces: needs root, and CAP_SYS_ADMIN, which a container lacks"),

@@ -9,9 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/http/http_server.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 #include "libclient/weightctl/verbs/openmetrics.h"
+
+enum {
+	OPTION_LISTEN = OPTION_OWN,
+};
 
 /* All that is asked for, before anything is printed. */
 struct daemon_state {
@@ -267,27 +272,70 @@ static json_t *make_rows(const struct daemon_state *s)
 	return rows;
 }
 
+/* Connects for each set of rows, so that a server that is down delays nothing. The caller frees the rows. */
+static int metrics_ask(struct cli *cli, json_t **ret)
+{
+	cleanup(daemon_state_deinit) struct daemon_state state = {};
+
+	if (server_connect(cli))
+		return EXIT_FAILED;
+	weightd_set_restart_timeout(cli->w, 0);
+	if (daemon_state_ask(cli, &state))
+		return EXIT_FAILED;
+	*ret = make_rows(&state);
+	return 0;
+}
+
+static int metrics_make_page(void *userdata, char **ret_text)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	struct cli *cli = userdata;
+	int r;
+
+	cli_error_capture(ret_text);
+	r = metrics_ask(cli, &rows);
+	cli_error_capture(NULL);
+	weightd_close(cli->w);
+	cli->w = NULL;
+	if (r == 0)
+		*ret_text = openmetrics_text(rows);
+	return r;
+}
+
 static int metrics_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"output", required_argument, NULL, 'O'},
+		{"listen", required_argument, NULL, OPTION_LISTEN},
 		OPTIONS_COMMON,
 		{},
 	};
-	cleanup(daemon_state_deinit) struct daemon_state state = {};
+	const struct http_page page = {
+		.path = "/metrics",
+		.type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		.make = metrics_make_page,
+		.userdata = cli,
+	};
 	cleanup(json_decrefp) json_t *rows = NULL;
-	const char *path = openmetrics_path(cli, argc, argv, longs);
+	const char *path = NULL, *address = NULL;
+	int option;
 
-	if (server_connect(cli) || daemon_state_ask(cli, &state))
-		return EXIT_FAILED;
-	rows = make_rows(&state);
-	return openmetrics_write(rows, path);
+	while ((option = cli_option(cli, argc, argv, LETTERS_COMMON, longs)) >= 0)
+		*(option == OPTION_LISTEN ? &address : &path) = optarg;
+	if (argc - optind > 0)
+		cli_usage(cli, "'metrics' takes no arguments");
+	if (address && path)
+		cli_usage(cli, "--listen and --output exclude each other");
+	if (address)
+		return http_server_run(address, &page);
+	return metrics_ask(cli, &rows) ? EXIT_FAILED : openmetrics_write(rows, path);
 }
 
 const struct verb verb_metrics = {
 	.name = "metrics",
 	.args = "",
 	.summary = "Print the memory and latencies of the server, as OpenMetrics",
-	.options = "     --output FILE      replace this file, whole, instead of printing\n",
+	.options = "     --output FILE      replace this file, whole, instead of printing\n"
+		   "     --listen ADDR:PORT serve them by HTTP, at /metrics, until a signal\n",
 	.run = metrics_run,
 };

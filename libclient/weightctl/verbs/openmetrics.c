@@ -143,22 +143,25 @@ static void put_all(FILE *f, const json_t *rows)
 	(void)fputs("# EOF\n", f);
 }
 
-int openmetrics_write(const json_t *rows, const char *path)
+char *openmetrics_text(const json_t *rows)
 {
 	char *text = NULL;
 	size_t size;
-	FILE *f;
-	int r;
+	FILE *f = open_memstream(&text, &size);
 
-	f = open_memstream(&text, &size);
 	if (!f)
 		cli_out_of_memory();
 	put_all(f, rows);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
-	r = path ? atomic_file_output(path, text) : cli_write(text, size);
-	free(text);
-	return r;
+	return text;
+}
+
+int openmetrics_write(const json_t *rows, const char *path)
+{
+	cleanup(cli_freep) char *text = openmetrics_text(rows);
+
+	return path ? atomic_file_output(path, text) : cli_write(text, strlen(text));
 }
 
 const char *openmetrics_path(struct cli *cli, int argc, char *argv[], const struct option *longs)

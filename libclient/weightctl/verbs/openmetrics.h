@@ -13,8 +13,8 @@ int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option
 /* Reads the options of a verb that takes no arguments: the file of --output, or NULL. */
 const char *openmetrics_path(struct cli *cli, int argc, char *argv[], const struct option *longs);
 
-/*
- * Writes rows as a service has them, "metric", "type", "unit", "help" and "samples", to the file `path`, or to standard output
- * if that is NULL. 0, or EXIT_FAILED after printing why.
- */
+/* Rows as a service has them, "metric", "type", "unit", "help" and "samples", as text that the caller frees. */
+char *openmetrics_text(const json_t *rows);
+
+/* Writes the rows to the file `path`, or to standard output if that is NULL. 0, or EXIT_FAILED after printing why. */
 int openmetrics_write(const json_t *rows, const char *path);
