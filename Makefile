@@ -521,6 +521,9 @@ $(B)/unit/test_train_values: private ALL_LDFLAGS += -Wl,--wrap=kernels_get -Wl,-
 $(B)/unit/test_turns $(B)/unit/test_listing: private ALL_LDFLAGS += -Wl,--wrap=num_now_ns
 $(B)/unit/test_turns: private ALL_LDFLAGS += -Wl,--wrap=epoll_wait
 
+# Calls that return memory to the kernel are counted.
+$(B)/unit/test_server: private ALL_LDFLAGS += -Wl,--wrap=malloc_trim
+
 # Torch is compared with the optimizer itself.
 $(B)/unit/tool_optimizer: $(B)/%: $(B)/obj/tests/%.o $(call objects,libclient/train/optimizer.c $(wildcard libclient/train/kernels/*.c))
 	$(call say,LINK)mkdir -p $(@D)

@@ -106,6 +106,7 @@ static struct buffer *buffer_free(struct buffer *b)
 	(void)fd_close(b->head_reader_fd);
 	quota_refund(&b->charge);
 	quota_refund(&b->descriptors);
+	server_count_object(b->server, -1);
 	free(b);
 	return NULL;
 }
@@ -118,6 +119,7 @@ static struct buffer *buffer_blank(struct server *server, uint64_t id)
 	if (!b)
 		return NULL;
 	b->server = server;
+	server_count_object(server, 1);
 	b->id = id;
 	b->next_version = 1;
 	b->manifest_fd = -1;

@@ -54,6 +54,7 @@ static struct writer_group *writer_group_free(struct writer_group *g)
 	quota_refund(&g->descriptor);
 	store_release(&g->room);
 	writer_group_leave_work(g);
+	server_count_object(g->server, -1);
 	free(g);
 	return NULL;
 }
@@ -66,6 +67,7 @@ static struct writer_group *writer_group_blank(struct server *server, uint64_t i
 	if (!g)
 		return NULL;
 	g->server = server;
+	server_count_object(server, 1);
 	g->id = id;
 	g->manifest_fd = -1;
 	list_init(&g->link);

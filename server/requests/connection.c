@@ -1,7 +1,6 @@
 #include "server/requests/connection.h"
 
 #include <errno.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +29,6 @@
 #include "server/state/session.h"
 
 /* Part of a turn that one session that ends may take. */
-#define MANY 256 /* sessions, of which the memory is worth a call */
 #define FREE_NS 50000u
 
 /*
@@ -59,15 +57,6 @@ static void hang_up(struct server *server, uid_t uid, int fd)
 		(void)fd_close(fd);
 }
 
-/* Returns freed memory to the kernel when most of many sessions are gone. */
-static void give_memory_back(struct server *server)
-{
-	if (server->most_sessions < MANY || server->n_sessions > server->most_sessions / 8)
-		return;
-	(void)malloc_trim(0);
-	server->most_sessions = server->n_sessions;
-}
-
 /* The session owns nothing any more. */
 static void connection_free(struct session *s)
 {
@@ -84,7 +73,7 @@ static void connection_free(struct session *s)
 	s->cost = cost_unref(s->cost);
 	channel_peer_deinit(&s->peer);
 	free(s);
-	give_memory_back(server);
+	server_count_object(server, -1);
 	closed(context);
 }
 
@@ -288,8 +277,7 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 	if (!why) {
 		list_append(&server->sessions, &s->link);
 		server->n_sessions++;
-		if (server->n_sessions > server->most_sessions)
-			server->most_sessions = server->n_sessions;
+		server_count_object(server, 1);
 		turns_join(s);
 		return;
 	}

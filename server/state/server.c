@@ -1,6 +1,7 @@
 #include "server/state/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stddef.h>
 
 #include "ipc/base/cleanup.h"
@@ -8,6 +9,8 @@
 #include "server/base/log.h"
 #include "server/state/access.h"
 #include "server/state/buffer_names.h"
+
+#define MANY_OBJECTS 256 /* of which the memory is worth a call */
 
 void server_apply_config(struct server *s, struct config *c)
 {
@@ -39,6 +42,17 @@ void server_count_refusal(struct server *s, int error)
 	for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
 		if (reasons[i].error == error)
 			s->refused[reasons[i].refusal]++;
+}
+
+void server_count_object(struct server *s, int change)
+{
+	s->n_objects += (uint64_t)(int64_t)change;
+	if (s->n_objects > s->most_objects)
+		s->most_objects = s->n_objects;
+	if (s->most_objects < MANY_OBJECTS || s->n_objects > s->most_objects / 8)
+		return;
+	(void)malloc_trim(0);
+	s->most_objects = s->n_objects;
 }
 
 uint64_t server_next_id(struct server *s)

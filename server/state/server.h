@@ -79,7 +79,8 @@ struct server {
 	uint64_t started_ns;
 	uint64_t last_id;
 	uint64_t n_sessions;
-	uint64_t most_sessions; /* since memory was given back */
+	uint64_t n_objects,
+		most_objects; /* see server_count_object(); the most since memory was given back */
 	uint64_t n_buffers;
 	uint64_t n_leases;
 	uint64_t n_slot_bytes; /* in slots, and in parts of jobs */
@@ -98,6 +99,12 @@ void server_apply_config(struct server *s, struct config *c);
 
 /* Counts a request or connection that was refused, for a reason that has a count. */
 void server_count_refusal(struct server *s, int error);
+
+/*
+ * Counts a session, buffer or job that there is now, by 1, or that is no more, by -1. Returns freed memory to the kernel once
+ * most of many are gone.
+ */
+void server_count_object(struct server *s, int change);
 
 /* Ids of buffers, slots, writers, leases and jobs: never twice, also not after a restart. */
 uint64_t server_next_id(struct server *s);
