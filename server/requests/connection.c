@@ -253,11 +253,50 @@ static const char *connection_refuse(struct session *s)
 	return NULL;
 }
 
-void connection_new(struct server *server, int fd, void (*closed)(void *context), void *context)
+static void connection_admit(struct session *s)
+{
+	struct server *server = s->server;
+
+	list_append(&server->sessions, &s->link);
+	server->n_sessions++;
+	server_count_object(server, 1);
+	turns_join(s);
+}
+
+/* `s` is NULL without memory, and has no cost while its user is unknown. */
+static void connection_deny(struct server *server, struct session *s, int fd, const char *why)
+{
+	uid_t uid = (uid_t)-1;
+
+	if (s && s->cost) {
+		uid = s->peer.uid;
+		s->cost->n_refused++;
+		audit(&(struct audit){
+			.action = AUDIT_REFUSE, .peer = &s->peer, .result = -EDQUOT, .detail = why});
+	} else {
+		log_warning("a connection was refused: %s", why);
+	}
+	server_count_refusal(server, -EDQUOT);
+	turn_away(fd, -EDQUOT, why);
+	hang_up(server, uid, fd);
+}
+
+static void connection_discard(struct session *s)
+{
+	if (!s)
+		return;
+	quota_refund(&s->charge);
+	s->cost = cost_unref(s->cost);
+	channel_peer_deinit(&s->peer);
+	free(s);
+}
+
+uint64_t connection_new(struct server *server, int fd, uint64_t began_ns,
+			void (*closed)(void *context), void *context)
 {
 	struct session *s = calloc(1, sizeof(*s));
 	const char *why = s ? NULL : "weightd is out of memory";
-	uid_t uid = (uid_t)-1;
+	uint64_t now;
 
 	if (s && channel_peer(fd, &s->peer) < 0)
 		why = "weightd cannot determine the peer's user";
@@ -266,37 +305,23 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 		s->closed = closed;
 		s->closed_context = context;
 		s->source.fd = fd;
-		uid = s->peer.uid;
 		list_init(&s->leases);
 		list_init(&s->writers);
 		list_init(&s->members);
 		list_init(&s->ready_link);
-		s->cost = cost_ref(server, uid);
+		s->cost = cost_ref(server, s->peer.uid);
 		why = connection_refuse(s);
 	}
-	if (!why) {
-		list_append(&server->sessions, &s->link);
-		server->n_sessions++;
-		server_count_object(server, 1);
-		turns_join(s);
-		return;
-	}
-	if (s && s->cost)
-		s->cost->n_refused++;
-	server_count_refusal(server, -EDQUOT);
-	if (uid != (uid_t)-1)
-		audit(&(struct audit){
-			.action = AUDIT_REFUSE, .peer = &s->peer, .result = -EDQUOT, .detail = why});
+	if (why)
+		connection_deny(server, s, fd, why);
 	else
-		log_warning("a connection was refused: %s", why);
-	turn_away(fd, -EDQUOT, why);
-	hang_up(server, uid, fd);
-	if (s) {
-		quota_refund(&s->charge);
-		s->cost = cost_unref(s->cost);
-		channel_peer_deinit(&s->peer);
-		free(s);
-	}
+		connection_admit(s);
+	now = num_now_ns();
+	if (s && s->cost)
+		turns_charge(s->cost, began_ns, now);
+	if (why)
+		connection_discard(s);
+	return now;
 }
 
 void connection_close(struct session *s)

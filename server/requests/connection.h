@@ -6,14 +6,17 @@
  */
 #pragma once
 
+#include <stdint.h>
+
 struct server;
 struct session;
 
 /*
  * Takes the socket in any case. A client over its limits receives an error and gets no session. `closed` is
- * called when the session is over.
+ * called when the session is over. The peer's user is charged for the time since `began_ns`. Returns the time.
  */
-void connection_new(struct server *server, int fd, void (*closed)(void *context), void *context);
+uint64_t connection_new(struct server *server, int fd, uint64_t began_ns,
+			void (*closed)(void *context), void *context);
 
 /* In its user's turn: reads and handles one request, or frees a part of a session that ends. */
 void connection_serve(struct session *s);

@@ -47,13 +47,13 @@ static void listener_pause(struct listener *l, int error)
 
 /*
  * The kernel hands connections out in the order of their connect(), whoever made them: they are taken in
- * batches, and what is to be done for each waits for its user's turn. A lone one has no batch: to be told that there is
- * no other costs as much as to accept it.
+ * batches, and what is to be done for each waits for its user's turn, which is the shorter for them. A lone one has no
+ * batch: to be told that there is no other costs as much as to accept it.
  */
 static void listener_on_connection(struct source *source, uint32_t events)
 {
 	struct listener *l = container_of(source, struct listener, source);
-	uint64_t end_ns = num_now_ns() + BATCH_NS, round = source->loop->n_rounds;
+	uint64_t began_ns = num_now_ns(), now = began_ns, round = source->loop->n_rounds;
 	bool is_crowded = round - l->last_round <= 1;
 
 	(void)events;
@@ -66,8 +66,8 @@ static void listener_on_connection(struct source *source, uint32_t events)
 			listener_pause(l, errno);
 		if (fd < 0)
 			return; /* no more; or the client disconnected, or a signal interrupted */
-		connection_new(l->server, fd, listener_on_session_closed, l);
-	} while (is_crowded && num_now_ns() < end_ns);
+		now = connection_new(l->server, fd, now, listener_on_session_closed, l);
+	} while (is_crowded && now - began_ns < BATCH_NS);
 }
 
 static void listener_on_pause_over(struct timer *timer)

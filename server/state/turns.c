@@ -60,12 +60,13 @@ void turns_leave(struct session *s)
 		s->server->turns.n_users--;
 }
 
-/* A debt is paid by time, too. */
-static void turn_begin(struct turn *turn)
+/* A debt is paid by time, too, while the user has nothing to do. */
+static void turn_pay(struct turn *turn, uint64_t now)
 {
-	uint64_t away_ns = num_now_ns() - turn->ended_ns;
+	uint64_t away_ns = now - turn->paid_ns;
 
 	turn->left_ns = away_ns > (uint64_t)-turn->left_ns ? 0 : turn->left_ns + (int64_t)away_ns;
+	turn->paid_ns = now;
 }
 
 void turns_add(struct session *s)
@@ -77,10 +78,26 @@ void turns_add(struct session *s)
 		return;
 	list_append(t->serving ? &turn->again : &turn->ready, &s->ready_link);
 	if (list_empty(&turn->link)) {
-		turn_begin(turn);
+		turn_pay(turn, num_now_ns());
 		list_append(&t->fresh, &turn->link);
 	}
 	chore_start(t->loop, &t->chore);
+}
+
+static void turn_spend(struct cost *cost, uint64_t ns)
+{
+	cost->loop_ns += ns;
+	if (ns > cost->longest_ns)
+		cost->longest_ns = ns;
+	cost->turn.left_ns -= (int64_t)ns;
+	cost->turn.burst_ns -= (int64_t)ns;
+}
+
+void turns_charge(struct cost *cost, uint64_t begin, uint64_t end)
+{
+	if (list_empty(&cost->turn.link))
+		turn_pay(&cost->turn, end);
+	turn_spend(cost, end - begin);
 }
 
 void turns_remove(struct session *s)
@@ -170,11 +187,7 @@ static uint64_t turn_serve(struct turns *t, struct cost *cost, struct session *s
 	list_remove(&s->ready_link);
 	t->serve(s);
 	end = num_now_ns();
-	cost->loop_ns += end - now;
-	if (end - now > cost->longest_ns)
-		cost->longest_ns = end - now;
-	cost->turn.left_ns -= (int64_t)(end - now);
-	cost->turn.burst_ns -= (int64_t)(end - now);
+	turn_spend(cost, end - now);
 	return end;
 }
 
@@ -211,7 +224,7 @@ static uint64_t turn_run(struct turns *t, struct cost *cost, uint64_t now)
 		turn->left_ns = 0;
 	if (turn->left_ns < -DEBT_NS)
 		turn->left_ns = -DEBT_NS;
-	turn->ended_ns = now;
+	turn->paid_ns = now;
 	turn_grow(turn, now);
 	/* However long it worked alone, or a request lasted: the rest is short. */
 	if (turn->burst_ns < -DEBT_NS)

@@ -4,7 +4,7 @@
  * Sessions with something to do wait here, each with its user, and users are served in turn: by time
  * of the loop, whatever the number of their connections. A turn ends when it has lasted TURN_NS. A
  * request is never interrupted: time beyond the turn is owed, and the user waits until other users
- * had as much, or for as long. A user that had nothing to do goes before those that have been at it.
+ * had as much, or for as long. So is the time that it takes to accept the user's connections. A user that had nothing to do goes before those that have been at it.
  *
  * A user that keeps the loop busy for long rests half of the time, while another user has a session: the loop sleeps then,
  * and leaves the processor to the other user's processes, which could not wake up soon beside it. Bursts of
@@ -25,6 +25,7 @@
 #define TURN_BURST_NS ((int64_t)50000000)
 #define TURN_REST_NS 1000000u
 
+struct cost;
 struct session;
 
 /* One user's place. */
@@ -35,7 +36,7 @@ struct turn {
 	struct list parked; /* sessions that are not served, see turns_park() */
 	uint64_t round; /* turns::n_rounds when it was served last */
 	int64_t left_ns; /* of the turn; negative: owed */
-	uint64_t ended_ns; /* end of its last turn */
+	uint64_t paid_ns; /* until when time has paid what is owed: the end of its last turn, or later */
 	unsigned n_sessions;
 	int64_t burst_ns; /* time of the loop until it rests: grows by half of the time */
 	uint64_t grown_ns; /* until when that grew */
@@ -67,6 +68,9 @@ void turns_leave(struct session *s);
 /* Serves the session in its user's turn, once. One that is queued stays where it is. */
 void turns_add(struct session *s);
 void turns_remove(struct session *s);
+
+/* Takes time of the loop that a user cost outside of its turns, from `begin` to `end`, from those that follow. */
+void turns_charge(struct cost *cost, uint64_t begin, uint64_t end);
 
 /* Keeps the session from being queued, until its user's are unparked: one of them, in their order, or all. */
 void turns_park(struct session *s);

@@ -186,6 +186,38 @@ static void a_user_that_comes_is_served_when_the_turn_is_over(void **state)
 	assert_int_equal(at, 21); /* right behind the request in which Carol's came */
 }
 
+/* Alice connects for so long, outside of her turns. */
+static void connect_for(uint64_t ns)
+{
+	clock_ns += ns;
+	turns_charge(sessions[0].cost, clock_ns - ns, clock_ns);
+}
+
+static void a_user_that_connects_has_no_more_time_than_one_that_does_not(void **state)
+{
+	(void)state;
+	work_ns[0] = work_ns[1] = (uint64_t)TURN_NS / 4;
+	ask_as(ALICE, 5);
+	ask_as(BOB, 5);
+	connect_for(20 * (uint64_t)TURN_NS);
+	run(200);
+	assert_true(time_of(ALICE) >= 20 * (uint64_t)TURN_NS);
+	assert_true(time_of(ALICE) <= time_of(BOB) + 2 * (uint64_t)TURN_NS);
+}
+
+static void connections_that_were_accepted_long_ago_are_forgotten(void **state)
+{
+	struct session *alice = connect_as(ALICE);
+
+	(void)state;
+	connect_for(20 * (uint64_t)TURN_NS);
+	clock_ns += 20 * (uint64_t)TURN_NS;
+	ask_as(BOB, 1);
+	turns_add(alice);
+	run(2);
+	assert_int_equal(n_served_of(ALICE), 1);
+}
+
 static void a_user_alone_waits_for_no_debt(void **state)
 {
 	(void)state;
@@ -242,6 +274,19 @@ static void a_user_rests_half_of_the_time_beside_another_one(void **state)
 	/* The first burst lasts for twice its time, as it grows meanwhile. */
 	assert_in_range(rested, 3 * TURN_BURST_NS / 2, 3 * TURN_BURST_NS);
 	assert_int_equal(time_of(ALICE), 4 * TURN_BURST_NS);
+}
+
+static void a_user_rests_for_its_connections_too(void **state)
+{
+	(void)state;
+	ask_as(ALICE, 1);
+	turns_join(&sessions[0]);
+	turns_join(connect_as(BOB));
+	run(1);
+	connect_for(4 * TURN_BURST_NS);
+	run(1);
+	run(1);
+	assert_true(slept_ns > 0);
 }
 
 static void what_a_user_did_alone_is_forgotten_soon(void **state)
@@ -302,10 +347,13 @@ int main(void)
 		TEST(a_user_with_long_requests_has_no_more_time_than_one_with_short_ones),
 		TEST(sessions_of_a_user_are_served_one_after_the_other),
 		TEST(a_user_that_comes_is_served_when_the_turn_is_over),
+		TEST(a_user_that_connects_has_no_more_time_than_one_that_does_not),
+		TEST(connections_that_were_accepted_long_ago_are_forgotten),
 		TEST(a_user_alone_waits_for_no_debt),
 		TEST(a_session_that_is_removed_is_not_served),
 		TEST(a_session_is_queued_once),
 		TEST(a_user_rests_half_of_the_time_beside_another_one),
+		TEST(a_user_rests_for_its_connections_too),
 		TEST(what_a_user_did_alone_is_forgotten_soon),
 		TEST(one_request_however_long_has_a_short_rest),
 		TEST(a_user_alone_does_not_rest),
