@@ -107,8 +107,8 @@ static int async_close_step(struct job *job)
 {
 	struct async_closing *closing = container_of(job, struct async_closing, job);
 
-	closing->fd = fd_close(closing->fd);
-	return JOB_DONE;
+	(void)fd_close(closing->fds[--closing->n_fds]);
+	return closing->n_fds > 0 ? JOB_AGAIN : JOB_DONE;
 }
 
 static void async_close_done(struct job *job, int r);
@@ -156,7 +156,7 @@ static void async_close_done(struct job *job, int r)
 		timer_start(c->loop, &c->idle, num_now_ns() + IDLE_NS);
 }
 
-void async_close_start(struct async_close *c, struct async_closing *closing, uid_t uid, int fd,
+void async_close_start(struct async_close *c, struct async_closing *closing, uid_t uid,
 		       void (*done)(struct async_closing *closing))
 {
 	uid_t payer = subordinate_payer(uid);
@@ -164,7 +164,6 @@ void async_close_start(struct async_close *c, struct async_closing *closing, uid
 
 	closing->owner = c;
 	closing->uid = payer;
-	closing->fd = fd;
 	closing->done = done;
 	if (lane)
 		lane_submit(lane, closing);
@@ -188,7 +187,7 @@ bool async_close_is_stuck(const struct async_close *c, uid_t uid)
 	return waits;
 }
 
-static void async_close_memfd_closed(struct job *job, int r)
+static void async_close_memfds_closed(struct job *job, int r)
 {
 	struct async_closing *closing = container_of(job, struct async_closing, job);
 
@@ -196,19 +195,23 @@ static void async_close_memfd_closed(struct job *job, int r)
 	closing->done(closing);
 }
 
-void async_close_start_memfd(struct worker *worker, struct async_closing *closing, uid_t uid,
-			     int fd, void (*done)(struct async_closing *closing))
+void async_close_start_memfds(struct worker *worker, struct async_closing *closing, uid_t uid,
+			      void (*done)(struct async_closing *closing))
 {
 	closing->uid = uid;
-	closing->fd = fd;
 	closing->done = done;
-	worker_submit(worker, &closing->job, uid, async_close_step, async_close_memfd_closed);
+	worker_submit(worker, &closing->job, uid, async_close_step, async_close_memfds_closed);
 }
 
-static void async_close_memfd_done(struct job *job, int r)
+/* A memfd of weightd's own. */
+struct own_closing {
+	struct async_closing closing;
+	int fd;
+};
+
+static void own_memfd_closed(struct async_closing *closing)
 {
-	(void)r; /* closing does not fail */
-	free(container_of(job, struct async_closing, job));
+	free(container_of(closing, struct own_closing, closing));
 }
 
 /* True for a memfd that is freed sooner than a thread is woken. */
@@ -221,12 +224,14 @@ static bool is_small(int fd)
 
 void async_close_memfd(struct worker *worker, uid_t uid, int fd)
 {
-	struct async_closing *closing = fd < 0 || is_small(fd) ? NULL : calloc(1, sizeof(*closing));
+	struct own_closing *own = fd < 0 || is_small(fd) ? NULL : calloc(1, sizeof(*own));
 
-	if (!closing) {
+	if (!own) {
 		(void)fd_close(fd);
 		return;
 	}
-	closing->fd = fd;
-	worker_submit(worker, &closing->job, uid, async_close_step, async_close_memfd_done);
+	own->fd = fd;
+	own->closing.fds = &own->fd;
+	own->closing.n_fds = 1;
+	async_close_start_memfds(worker, &own->closing, uid, own_memfd_closed);
 }

@@ -27,13 +27,14 @@ struct async_close {
 	struct timer idle; /* ends threads without work */
 };
 
-/* One descriptor; belongs to the thread until done(). */
+/* Descriptors that came together; belongs to the thread until done(). */
 struct async_closing {
 	struct job job;
 	struct async_close *owner;
 	struct closing_lane *lane;
 	uid_t uid;
-	int fd;
+	int *fds; /* the caller's memory */
+	unsigned n_fds; /* that are still open */
 	void (*done)(struct async_closing *closing); /* on the loop's thread; may free it */
 };
 
@@ -41,15 +42,18 @@ int async_close_init(struct async_close *c, struct loop *l);
 /* False when something is still stuck: it ends with the process. */
 bool async_close_deinit(struct async_close *c);
 
-/* Takes the descriptor, which the user sent. */
-void async_close_start(struct async_close *c, struct async_closing *closing, uid_t uid, int fd,
+/* Takes descriptors, which the user sent; `closing` has them. */
+void async_close_start(struct async_close *c, struct async_closing *closing, uid_t uid,
 		       void (*done)(struct async_closing *closing));
 
-/* Likewise for a memfd, which any worker can close: that ends, but may take a tenth of a second. */
-void async_close_start_memfd(struct worker *worker, struct async_closing *closing, uid_t uid,
-			     int fd, void (*done)(struct async_closing *closing));
+/* Likewise for memfds, which any worker can close: that ends, but may take a tenth of a second for each. */
+void async_close_start_memfds(struct worker *worker, struct async_closing *closing, uid_t uid,
+			      void (*done)(struct async_closing *closing));
 
-/* True when the user's thread has worked on one descriptor for a second, or there is none for it for so long. */
+/*
+ * True when the user's thread has worked for a second on descriptors that came together, or there is none for them for so
+ * long.
+ */
 bool async_close_is_stuck(const struct async_close *c, uid_t uid);
 
 /* Takes a memfd, or -1. Closing one ends, but may take a tenth of a second: any worker can do it. */

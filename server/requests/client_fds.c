@@ -18,16 +18,17 @@ struct charged_closing {
 	struct async_closing closing;
 	struct charge charge;
 	struct server *server;
+	int fds[];
 };
 
-static bool has_too_many(const struct client_fds *c, uid_t uid)
+bool client_fds_have_room(const struct client_fds *c, uid_t uid)
 {
-	return quota_left(&c->server->quota, uid, QUOTA_CLOSING) == 0;
+	return quota_left(&c->server->quota, uid, QUOTA_CLOSING) > 0;
 }
 
 bool client_fds_are_trusted(const struct client_fds *c, uid_t uid)
 {
-	return !has_too_many(c, uid) || !async_close_is_stuck(&c->async_close, uid);
+	return client_fds_have_room(c, uid) || !async_close_is_stuck(&c->async_close, uid);
 }
 
 /* Sessions of users that are not trusted any more are served, which ends them. */
@@ -66,7 +67,7 @@ bool client_fds_deinit(struct client_fds *c)
 	return async_close_deinit(&c->async_close);
 }
 
-static void client_fd_closed(struct async_closing *closing)
+static void client_fds_closed(struct async_closing *closing)
 {
 	struct charged_closing *charged = container_of(closing, struct charged_closing, closing);
 	struct server *server = charged->server;
@@ -75,28 +76,60 @@ static void client_fd_closed(struct async_closing *closing)
 	quota_refund(&charged->charge);
 	if (quota_used(&server->quota, closing->uid, QUOTA_CLOSING) == 0)
 		turns_unpark_all(turn);
-	else if (!has_too_many(server->client_fds, closing->uid))
+	else if (client_fds_have_room(server->client_fds, closing->uid))
 		turns_unpark_one(turn);
 	free(charged);
 }
 
-void client_fds_close(struct client_fds *c, uid_t uid, int fd)
+/* One job for all of them, however many: the thread is woken once, and so is the loop. */
+static struct charged_closing *charged_closing_new(struct client_fds *c, uid_t uid, const int *fds,
+						   unsigned n)
 {
-	struct charged_closing *charged = calloc(1, sizeof(*charged));
+	struct charged_closing *charged = calloc(1, sizeof(*charged) + n * sizeof(*fds));
 
 	if (!charged) {
-		(void)fd_close(fd);
-		return;
+		for (unsigned i = 0; i < n; i++)
+			(void)fd_close(fds[i]);
+		return NULL;
 	}
 	charged->server = c->server;
-	/* Past the limit it is closed all the same, and counted; the limit is for reading more. */
-	(void)quota_charge_anyway(&c->server->quota, uid, QUOTA_CLOSING, 1, &charged->charge);
-	/* Only memfds and their like have seals. */
-	if (fcntl(fd, F_GET_SEALS) >= 0)
-		async_close_start_memfd(&c->server->freer, &charged->closing, uid, fd,
-					client_fd_closed);
-	else
-		async_close_start(&c->async_close, &charged->closing, uid, fd, client_fd_closed);
+	charged->closing.fds = charged->fds;
+	charged->closing.n_fds = n;
+	for (unsigned i = 0; i < n; i++)
+		charged->fds[i] = fds[i];
+	/* Past the limit they are closed all the same, and counted; the limit is for reading more. */
+	(void)quota_charge_anyway(&c->server->quota, uid, QUOTA_CLOSING, n, &charged->charge);
+	return charged;
+}
+
+/* Moves memfds to the front. Only they and their like have seals. Returns their number. */
+static unsigned find_memfds(int *fds, unsigned n)
+{
+	unsigned n_memfds = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		int fd = fds[i];
+
+		if (fcntl(fd, F_GET_SEALS) < 0)
+			continue;
+		fds[i] = fds[n_memfds];
+		fds[n_memfds++] = fd;
+	}
+	return n_memfds;
+}
+
+void client_fds_close(struct client_fds *c, uid_t uid, int *fds, unsigned n)
+{
+	unsigned n_memfds = find_memfds(fds, n);
+	struct charged_closing *charged;
+
+	charged = n_memfds > 0 ? charged_closing_new(c, uid, fds, n_memfds) : NULL;
+	if (charged)
+		async_close_start_memfds(&c->server->freer, &charged->closing, uid,
+					 client_fds_closed);
+	charged = n > n_memfds ? charged_closing_new(c, uid, fds + n_memfds, n - n_memfds) : NULL;
+	if (charged)
+		async_close_start(&c->async_close, &charged->closing, uid, client_fds_closed);
 }
 
 void client_fds_hang_up(struct client_fds *c, uid_t uid, int fd)
@@ -104,12 +137,12 @@ void client_fds_hang_up(struct client_fds *c, uid_t uid, int fd)
 	bool is_over = quota_used(&c->server->quota, uid, QUOTA_CLOSING) >= WAITED_FOR_MAX;
 
 	if ((!is_over && client_fds_are_trusted(c, uid)) || !discards_add(&c->discards, fd))
-		client_fds_close(c, uid, fd);
+		client_fds_close(c, uid, &fd, 1);
 }
 
 bool client_fds_hold_up(struct client_fds *c, struct session *s)
 {
-	if (!has_too_many(c, s->peer.uid))
+	if (client_fds_have_room(c, s->peer.uid))
 		return false;
 	turns_park(s);
 	timer_start_once(&c->server->loop, &c->look, LOOK_NS);

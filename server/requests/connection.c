@@ -187,8 +187,7 @@ static void receive_request(struct session *s)
 	r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
 	if (r > 0)
 		handle_packet(s, &packet);
-	while (packet.n_fds > 0)
-		client_fds_close(s->server->client_fds, s->peer.uid, packet.fds[--packet.n_fds]);
+	client_fds_close(s->server->client_fds, s->peer.uid, packet.fds, packet.n_fds);
 	if (r == 0)
 		connection_end(s);
 	else if (r == -EAGAIN)
