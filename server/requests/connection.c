@@ -57,6 +57,17 @@ static void hang_up(struct server *server, uid_t uid, int fd)
 		(void)fd_close(fd);
 }
 
+/*
+ * A parked session goes on for each place that becomes free. When it does not take it, the next one may: else nothing would
+ * wake that if all places were free.
+ */
+static void unpark_next(const struct session *s)
+{
+	if (!list_empty(&s->cost->turn.parked) && in_work_has_room(s) &&
+	    client_fds_have_room(s->server->client_fds, s->peer.uid))
+		turns_unpark_one(&s->cost->turn);
+}
+
 /* The session owns nothing any more. */
 static void connection_free(struct session *s)
 {
@@ -107,6 +118,8 @@ static void connection_shut(struct session *s)
 	event_watch_forget(s);
 	device_query_forget(s);
 	group_caller_forget(s);
+	if (!s->server->stopping)
+		unpark_next(s);
 }
 
 static void connection_free_some(struct session *s)
@@ -196,6 +209,8 @@ static void receive_request(struct session *s)
 		fail_for_descriptors(s, &packet);
 	else if (r < 0)
 		session_doom(s, strerror(-r));
+	if (r != 0)
+		unpark_next(s);
 }
 
 /* Edges: `readable` stays until a read finds nothing. */

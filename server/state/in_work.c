@@ -18,18 +18,6 @@ void in_work_begin(struct server *s, uid_t uid, struct charge *charge)
 		(void)quota_charge_anyway(&s->quota, uid, QUOTA_REQUESTS, 1, charge);
 }
 
-/* Sessions for the places that are free, and all of them once nothing is left that would call us again. */
-static void unpark(struct server *s, uid_t uid)
-{
-	struct turn *turn = &cost_of(s, uid)->turn;
-	uint64_t n = quota_left(&s->quota, uid, QUOTA_REQUESTS);
-
-	if (quota_used(&s->quota, uid, QUOTA_REQUESTS) == 0)
-		turns_unpark_all(turn);
-	for (; n > 0 && !list_empty(&turn->parked); n--)
-		turns_unpark_one(turn);
-}
-
 void in_work_end(struct server *s, struct charge *charge)
 {
 	uid_t uid;
@@ -39,7 +27,7 @@ void in_work_end(struct server *s, struct charge *charge)
 	uid = charge->account->uid;
 	quota_refund(charge);
 	if (!s->stopping)
-		unpark(s, uid);
+		turns_unpark_one(&cost_of(s, uid)->turn);
 }
 
 /* The start of a request, as far as it shows what is asked. */
@@ -67,13 +55,17 @@ static bool is_for_work(const struct request_start *start, size_t size)
 	}
 }
 
+bool in_work_has_room(const struct session *s)
+{
+	return quota_left(&s->server->quota, s->peer.uid, QUOTA_REQUESTS) > 0;
+}
+
 bool in_work_must_wait(const struct session *s)
 {
 	struct request_start start;
 	ssize_t n;
 
-	if (quota_left(&s->server->quota, s->peer.uid, QUOTA_REQUESTS) > 0 ||
-	    access_is_admin(&s->peer))
+	if (in_work_has_room(s) || access_is_admin(&s->peer))
 		return false;
 	n = recv(s->source.fd, &start, sizeof(start), MSG_PEEK | MSG_DONTWAIT);
 	return n >= 0 && is_for_work(&start, (size_t)n);

@@ -17,11 +17,17 @@ struct session;
 /* Counts a request of the user; one that is counted already stays so. */
 void in_work_begin(struct server *s, uid_t uid, struct charge *charge);
 
-/* The request is answered, or its client is gone. Does nothing to one that is not counted. */
+/*
+ * The request is answered, or its client is gone. Does nothing to one that is not counted. A parked session of the user goes
+ * on: it may have the place.
+ */
 void in_work_end(struct server *s, struct charge *charge);
+
+/* True while the session's user may have more in work. */
+bool in_work_has_room(const struct session *s);
 
 /*
  * True if the next packet of the session is a request for work, and its user has as many in work as it may have. Never for
- * an administrator. Parked sessions of the user go on when one ends.
+ * an administrator. The caller parks the session.
  */
 bool in_work_must_wait(const struct session *s);
