@@ -13,14 +13,13 @@
 int loop_init(struct loop *l)
 {
 	*l = (struct loop){.epoll_fd = epoll_create1(EPOLL_CLOEXEC)};
-	list_init(&l->timers);
 	list_init(&l->chores);
 	return l->epoll_fd < 0 ? -errno : 0;
 }
 
 void loop_deinit(struct loop *l)
 {
-	assert(list_empty(&l->timers) && list_empty(&l->chores));
+	assert(!l->timers && list_empty(&l->chores));
 	l->epoll_fd = fd_close(l->epoll_fd);
 }
 
@@ -62,28 +61,78 @@ void loop_remove(struct source *s)
 	s->loop = NULL;
 }
 
+/* --- Timers ------------------------------------------------------------------------------------- */
+
+static bool timer_is_before(const struct timer *a, const struct timer *b)
+{
+	return a->deadline_ns != b->deadline_ns ? a->deadline_ns < b->deadline_ns
+						: a->start < b->start;
+}
+
+/* Makes one heap of two, each without siblings. */
+static struct timer *timers_meld(struct timer *a, struct timer *b)
+{
+	struct timer *first = timer_is_before(b, a) ? b : a;
+	struct timer *child = first == a ? b : a;
+
+	child->previous = first;
+	child->next = first->children;
+	if (child->next)
+		child->next->previous = child;
+	first->children = child;
+	return first;
+}
+
+/* Takes a heap off a list of siblings. */
+static struct timer *timers_take(struct timer **siblings)
+{
+	struct timer *t = *siblings;
+
+	*siblings = t->next;
+	t->next = NULL;
+	return t;
+}
+
+/* Makes one heap of siblings, first of pairs of them and then of all, which keeps it flat. NULL if there are none. */
+static struct timer *timers_meld_all(struct timer *siblings)
+{
+	struct timer *pairs = NULL, *all = NULL;
+
+	while (siblings) {
+		struct timer *t = timers_take(&siblings);
+
+		if (siblings)
+			t = timers_meld(t, timers_take(&siblings));
+		t->next = pairs;
+		pairs = t;
+	}
+	while (pairs) {
+		struct timer *t = timers_take(&pairs);
+
+		all = all ? timers_meld(all, t) : t;
+	}
+	if (all)
+		all->previous = NULL;
+	return all;
+}
+
 void timer_init(struct timer *t, void (*fn)(struct timer *))
 {
 	*t = (struct timer){.fn = fn};
-	list_init(&t->link);
 }
 
 void timer_start(struct loop *l, struct timer *t, uint64_t deadline_ns)
 {
-	struct timer *before;
-
-	list_remove(&t->link);
+	timer_stop(t);
+	t->loop = l;
 	t->deadline_ns = deadline_ns;
-	list_for_each(before, &l->timers, link)
-		if (before->deadline_ns > deadline_ns)
-			break;
-	/* In front of `before`, which is the list's head when no timer is later. */
-	list_append(&before->link, &t->link);
+	t->start = l->n_starts++;
+	l->timers = l->timers ? timers_meld(l->timers, t) : t;
 }
 
 bool timer_runs(const struct timer *t)
 {
-	return !list_empty(&t->link);
+	return t->loop != NULL;
 }
 
 void timer_start_once(struct loop *l, struct timer *t, uint64_t ns)
@@ -94,7 +143,26 @@ void timer_start_once(struct loop *l, struct timer *t, uint64_t ns)
 
 void timer_stop(struct timer *t)
 {
-	list_remove(&t->link);
+	struct loop *l = t->loop;
+	struct timer *rest;
+
+	if (!l)
+		return;
+	rest = timers_meld_all(t->children);
+	if (t == l->timers) {
+		l->timers = rest;
+	} else {
+		if (t->previous->children == t)
+			t->previous->children = t->next;
+		else
+			t->previous->next = t->next;
+		if (t->next)
+			t->next->previous = t->previous;
+		if (rest)
+			l->timers = timers_meld(l->timers, rest);
+	}
+	t->children = t->next = t->previous = NULL;
+	t->loop = NULL;
 }
 
 /* Thousands may be due at once: those that are left have the next round. */
@@ -103,8 +171,8 @@ static void fire_timers(struct loop *l)
 	uint64_t now = num_now_ns();
 	struct timer *t;
 
-	while ((t = list_first(&l->timers, struct timer, link)) && t->deadline_ns <= now) {
-		list_remove(&t->link);
+	while ((t = l->timers) && t->deadline_ns <= now) {
+		timer_stop(t);
 		t->fn(t);
 		if (num_now_ns() - now > TIMERS_NS)
 			break;
@@ -147,7 +215,7 @@ static void run_chores(struct loop *l)
 /* The end of a round: its clock serves the histogram, too. */
 static int next_timeout_ms(struct loop *l)
 {
-	struct timer *t = list_first(&l->timers, struct timer, link);
+	const struct timer *t = l->timers;
 	uint64_t now = num_now_ns();
 	uint64_t ms;
 

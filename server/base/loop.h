@@ -24,9 +24,14 @@ struct source {
 	struct loop *loop; /* NULL while not added */
 };
 
+/* In the heap of its loop: no deadline in `children` and what follows them is before its own. */
 struct timer {
-	struct list link; /* loop::timers, by deadline */
+	struct timer *children; /* the first one */
+	struct timer *next; /* of the same parent */
+	struct timer *previous; /* likewise; the parent of a first one */
+	struct loop *loop; /* NULL while it does not run */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC */
+	uint64_t start; /* loop::n_starts: timers of one deadline fire in this order */
 	void (*fn)(struct timer *timer);
 };
 
@@ -40,7 +45,8 @@ struct chore {
 struct loop {
 	int epoll_fd;
 	bool quit;
-	struct list timers;
+	struct timer *timers; /* the one that fires first: a pairing heap, as clients may have thousands of them run */
+	uint64_t n_starts; /* of timers so far */
 	struct list chores; /* of this round, or the next */
 	struct epoll_event batch[LOOP_BATCH];
 	int n_batch; /* events in the round being dispatched */

@@ -727,7 +727,6 @@ static void daemon_init(struct daemon *w, const struct config *config)
 {
 	*w = (struct daemon){.config = config, .lock_fd = -1, .since_ns = clock_ns(CLOCK_REALTIME)};
 	w->loop.epoll_fd = -1;
-	list_init(&w->loop.timers);
 	w->notify.source.fd = -1;
 	list_init(&w->notify.lanes);
 	w->acceptor.fd = -1;

@@ -431,6 +431,42 @@ static void timers_of_one_deadline_fire_in_the_order_they_were_started(void **st
 	assert_string_equal(fired, "cbad");
 }
 
+#define N_CROWD 2000
+
+static struct timer crowd[N_CROWD];
+static unsigned n_crowd_fired;
+static uint64_t crowd_deadline_ns; /* of the last one that fired */
+
+static void on_crowd(struct timer *t)
+{
+	assert_true(t->deadline_ns >= crowd_deadline_ns);
+	crowd_deadline_ns = t->deadline_ns;
+	n_crowd_fired++;
+}
+
+/* All are due. Some are stopped and some started again, wherever they are in the heap. */
+static void thousands_of_timers_fire_in_order(void **state)
+{
+	unsigned n_stopped = 0;
+
+	(void)state;
+	srandom(1);
+	for (int i = 0; i < N_CROWD; i++) {
+		timer_init(&crowd[i], on_crowd);
+		timer_start(&loop, &crowd[i], 1000 + (uint64_t)random() % 1000);
+		if (i % 3 == 0)
+			timer_start(&loop, &crowd[random() % (i + 1)],
+				    1000 + (uint64_t)random() % 1000);
+	}
+	for (int i = 0; i < N_CROWD; i += 7) {
+		n_stopped += timer_runs(&crowd[i]);
+		timer_stop(&crowd[i]);
+	}
+	run();
+	assert_int_equal(n_crowd_fired, N_CROWD - n_stopped);
+	assert_null(loop.timers);
+}
+
 static void quit_too(struct alarm *a)
 {
 	(void)a;
@@ -626,6 +662,7 @@ int main(void)
 		TEST(a_loop_without_its_epoll_ends_with_its_error),
 		TIMER_TEST(timers_fire_in_the_order_of_their_deadlines),
 		TIMER_TEST(timers_of_one_deadline_fire_in_the_order_they_were_started),
+		TIMER_TEST(thousands_of_timers_fire_in_order),
 		TIMER_TEST(a_timer_never_fires_early),
 		TIMER_TEST(a_timer_in_the_past_fires_at_once_and_once),
 		TIMER_TEST(a_timer_started_again_has_only_its_new_deadline),

@@ -65,8 +65,7 @@ static void file_watch_on_event(struct source *source, uint32_t events)
 	(void)events;
 	while (read(source->fd, ignored, sizeof(ignored)) > 0)
 		;
-	if (list_empty(&f->settle.link))
-		timer_start(f->loop, &f->settle, num_now_ns() + SETTLE_NS);
+	timer_start_once(f->loop, &f->settle, SETTLE_NS);
 }
 
 int file_watch_init(struct file_watch *f, struct loop *loop,
