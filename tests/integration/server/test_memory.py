@@ -19,7 +19,7 @@ from lib import features, wire
 from lib.cgroup import MemoryCgroup
 from lib.child import Child
 from lib.daemon import environment
-from lib.wire import Refused, Wire, image, until
+from lib.wire import NEW_LAYOUT, REUSABLE, Refused, Wire, image, until
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT = 256 * MIB
@@ -149,6 +149,43 @@ def test_descriptions_of_jobs_are_compared_with_the_memory_that_is_left(confine)
     assert none_left.value.errno == errno.ENOMEM, "the same memory is that of versions"
     daemon.ctl("rm", "job0")
     assert publish(daemon.socket, "m", 20 * MIB) == 1
+
+
+def large_layout(i):
+    """100 MiB, another one for each i, of a slot of 4 KiB."""
+    return wire.memfd(image([(f"t{i}", 4096)], padding=100 * MIB))
+
+
+def test_layouts_are_compared_with_the_memory_that_is_left(confine):
+    """A client can make them large: they are mapped by all readers, and live as long as their versions."""
+    daemon = confine("--reserve", "16M")
+
+    n, refused = kept_alone(daemon, lambda w, i: w.create(f"m{i}", large_layout(i)))
+    assert (n, refused.errno) == (2, errno.ENOMEM)
+    assert publish(daemon.socket, "after", 64 * MIB) == 1, "those of writers that are gone take nothing"
+
+
+def test_layouts_for_spare_slots_too(confine):
+    """Their memory is there already, so that nothing looks for some to provide."""
+    daemon = confine("--reserve", "16M")
+    for i in range(3):
+        for _ in range(2):
+            publish(daemon.socket, f"m{i}", 4096, flags=REUSABLE, keep=1)
+
+    n, refused = kept_alone(daemon, lambda w, i: w.create(f"m{i}", large_layout(i), flags=NEW_LAYOUT))
+    assert (n, refused.errno) == (2, errno.ENOMEM)
+    assert re.match(r"104\.\d MB that were sent for 'm2' cannot be kept", refused.sentence), refused.sentence
+
+
+def test_a_spare_slot_makes_room(confine):
+    """Before any version does."""
+    daemon = confine("--reserve", "16M")
+    for _ in range(2):
+        publish(daemon.socket, "m", 60 * MIB, flags=REUSABLE, keep=1)
+    until(lambda: weightd.stat(socket=daemon.socket).kept_bytes >= 60 * MIB, "the first one has left its slot behind")
+    assert publish(daemon.socket, "other", 150 * MIB) == 1
+    assert versions(daemon, "m") == [2]
+    assert weightd.stat(socket=daemon.socket).kept_bytes == 0
 
 
 def test_a_set_of_files_may_use_half_of_the_reserve(confine):
