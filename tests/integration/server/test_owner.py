@@ -89,6 +89,18 @@ def test_a_colleague_with_permission_to_write_names_the_owner_as_well(scene):
     assert scene.run_as(COLLEAGUE, Wire.rollback, "team", **as_alice) == 2, "which publishes nothing that is not there"
 
 
+def test_what_puts_nothing_of_ones_own_into_a_buffer_names_no_owner(scene):
+    """A rollback chooses among versions that are there, and a removal leaves none: neither is a trap for an administrator."""
+    scene.run_as(MALLORY, publish, "llama-8b", b"next", mode=0o666)
+    assert scene.run_as(0, refused, publish, "llama-8b")[0] == errno.EPERM
+    assert scene.run_as(0, Wire.rollback, "llama-8b", 1) == 1
+    assert content(scene.watcher) == (1, b"evil")
+    scene.run_as(0, Wire.drop, "llama-8b", 2)
+    assert [v.version for v in scene.watcher.list(wire.VERSIONS, "llama-8b")] == [1]
+    scene.run_as(0, Wire.drop, "llama-8b")
+    assert scene.watcher.names() == []
+
+
 def test_an_owner_is_named_in_vain_where_there_is_another_or_none(scene):
     assert scene.run_as(ALICE, refused, publish, "llama-8b", owner=COLLEAGUE) == (
         errno.EPERM, f"'llama-8b' on host belongs to uid {MALLORY}, not to uid {COLLEAGUE}; name uid {MALLORY} as its owner "
