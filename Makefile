@@ -781,7 +781,7 @@ PYTHON_PARTS := $(patsubst libclient/python/weightd/%/__init__.py,%,$(wildcard l
 
 install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir) $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
+		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir)/examples/failover $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
 		$(PYTHON_PARTS:%=$(pythondir)/weightd/%))
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
@@ -811,6 +811,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket packaging/systemd/weightd-models.target $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
+	install -m 644 $(wildcard packaging/examples/failover/*) $(DESTDIR)$(docdir)/examples/failover/
 	for name in weightd $(if $(SYNC_INSTALLED),weightd-sync) $(if $(TRACE_PROGRAM),weightd-trace); do \
 		install -m 644 packaging/systemd/$$name.sysusers $(DESTDIR)$(sysusersdir)/$$name.conf || exit; done
 	install -m 644 packaging/systemd/weightd.tmpfiles $(DESTDIR)$(tmpfilesdir)/weightd.conf
@@ -843,7 +844,7 @@ uninstall:
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-train.7)
-	rm -rf $(DESTDIR)$(pythondir)/weightd
+	rm -rf $(DESTDIR)$(pythondir)/weightd $(DESTDIR)$(docdir)/examples
 
 # Keeps downloads: they are no build product.
 clean:

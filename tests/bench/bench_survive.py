@@ -1,4 +1,4 @@
-"""Survive: the death of the daemon until the next attach, and the death of a reader until it is forgotten.
+"""Survive: the death of the daemon until the next attach, of a reader until it is forgotten, of an engine until the next answers.
 
 restart      SIGKILL of weightd, under `weightd --keeper`, to the return of the next weightd_attach():
              "connected": of a client that has a connection and a lease from before, "anew": of one that
@@ -10,16 +10,23 @@ restart      SIGKILL of weightd, under `weightd --keeper`, to the return of the 
              its time on a processor and its wait for one, which is due to others
 reader-kill  SIGKILL of a reader that has touched all pages to the moment at which the server counts no
              reader; "of": "memory": ... of a buffer that was removed, to the end of its bytes
+failover     SIGKILL of an engine that serves MiniLM to the answer of its standby to a client that connects after it:
+             the units of packaging/examples/failover, in a booted systemd. "request" is a request without a
+             death. read_bytes: of any file, by the standby. reloaded_bytes: weightd has the memory of before
 reload       the way without weightd when the owner of the weights died: safetensors from the page cache
              into fresh memory, less all it takes to start the program. weightd-file is `weightctl load`
 """
 import contextlib
 import pathlib
 import re
+import subprocess
 import tempfile
+import time
 
 import weightd
+from lib import box, features
 from lib.daemon import Daemon
+from systemd import failover, weights
 
 import bench_load
 import buffers
@@ -32,6 +39,7 @@ NAME = "bench/survive"
 COUNTS = ((1, 30, 3), (1_000, 12, 3))  # buffers; kills in a run, and runs, of each way
 READER_RUNS, READER_ROUNDS = 3, 5
 RELOADS = 3
+FAILOVERS = 30
 
 
 def measure(report):
@@ -41,6 +49,7 @@ def measure(report):
             measure_restart(report, d, size, count, kills, runs)
     with contextlib.closing(Daemon("--keeper", "--log-level", "warning")) as d:
         measure_readers(report, d, size)
+    measure_failover(report)
     measure_reload(report, size)
 
 
@@ -101,6 +110,34 @@ def measure_readers(report, d, size):
         ns = [row[column] for row in rows]
         report.line(name="reader-kill", of=what, bytes=size, p50_ms=figures.percentile(ns, 50) / 1e6,
                     p99_ms=figures.percentile(ns, 99) / 1e6, kills=len(ns), other_cpu=others.share)
+
+
+# --- An engine ---------------------------------------------------------------------------------------
+
+
+def measure_failover(report):
+    if not box.is_available() or not (features.MODEL / "vocab.txt").exists():
+        report.line(name="failover", skipped="needs root, systemd-nspawn and MiniLM (make model)")
+        return
+    with tempfile.TemporaryDirectory(prefix="weightd-bench-") as folder:
+        subprocess.run(["make", "install", f"DESTDIR={folder}", "PREFIX=/usr"], cwd=features.ROOT, stdout=subprocess.DEVNULL, check=True)
+        with box.Box(folder) as booted, machine.Others() as others:
+            booted.run("systemd-sysusers")
+            booted.run("systemd-tmpfiles", "--create", "/usr/lib/tmpfiles.d/weightd.conf")
+            failover.install(booted, features.MODEL)
+            kept = weights.kept(booted)
+            took, read = zip(*(failover.fail_over(booted) for _ in range(FAILOVERS)))
+            requests = [time_request(booted) for _ in range(FAILOVERS)]
+            assert weights.kept(booted) == kept, "weights were loaded"
+    report.line(name="failover", p50_ms=1000 * figures.median(took), p99_ms=1000 * figures.percentile(took, 99),
+                min_ms=1000 * min(took), request_p50_ms=1000 * figures.median(requests), kills=FAILOVERS, read_bytes=max(read),
+                reloaded_bytes=0, other_cpu=others.share)
+
+
+def time_request(booted):
+    start = time.monotonic()
+    failover.ask(booted)
+    return time.monotonic() - start
 
 
 # --- Without -----------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ def wanted():
         "lib/sysusers.d/weightd.conf": 0o644,
         "lib/tmpfiles.d/weightd.conf": 0o644,
         "share/bash-completion/completions/weightctl": 0o644,
+        "share/doc/weightd/examples/failover/engine.socket": 0o644,
+        "share/doc/weightd/examples/failover/engine@.service": 0o644,
         "share/doc/weightd/preserve.conf": 0o644,
         "share/doc/weightd/weightd.conf": 0o644,
     }
