@@ -151,6 +151,20 @@ def test_the_services_may_use_the_devices_of_the_driver_and_no_others(installed,
         [("DevicePolicy", "closed"), ("DeviceAllow", "char-nvidia* rw")]
 
 
+def test_a_service_goes_on_without_a_program_that_the_kernel_killed(shared_service):
+    """Programs that allocate, and engines, are started again."""
+    for name in "weightd", *set(OPTIONAL) & {"weightd-sync"}:
+        assert shared_service.show(f"{name}.service", "OOMPolicy") == "continue", name
+
+
+def test_a_sync_without_a_configuration_names_the_file(shared_service):
+    if "weightd-sync" not in OPTIONAL:
+        pytest.skip("weightd-sync was not built: it lacks a library")
+    shared_service.run("systemctl", "start", "weightd-sync.service")
+    status = shared_service.run("systemctl", "status", "weightd-sync.service", check=False).stdout
+    assert "skipped because of an unmet condition check (ConditionPathExists=/etc/weightd/sync.conf)" in status
+
+
 def unit_value(folder, key):
     unit = (folder / "usr/lib/systemd/system/weightd.service").read_text()
     return re.search(rf"^{key}=(.*)$", unit, re.M).group(1)
