@@ -324,7 +324,7 @@ const struct verb verb_load = {
 		   "     --no-files         load the weights of a directory without its other files\n"
 		   "     --attribute KEY=VALUE\n"
 		   "                        an attribute of the version; may be given again\n"
-		   "     --if-needed        nothing, if the version has these tensors and files\n"
+		   "     --if-needed        load nothing if the version has these tensors and files\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
 		   "     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,
