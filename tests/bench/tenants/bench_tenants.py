@@ -7,6 +7,9 @@ attach    another user's connect, attach, detach and close; "publish": its creat
 beside    a request and its reply over a socket pair of two other processes at the same moment
 control   the same later, while the attacker's process computes without weightd for as long as weightd and it did
           together, of at most one core, too
+idle      attach and publish at that moment, of a weightd that has nothing else to do: the other user's processes and
+          weightd's thread wait for a processor, which the pair does not, as each of its processes wakes the other one
+          and sleeps
 own       weightd's own time from the request read to the reply sent, of the other user's requests
 rss       resident memory of weightd: before, the most, and once the attacker has left
 refused   rounds of the other user that failed, with a reason of them
@@ -78,7 +81,9 @@ def measure_row(report, missed, attack, n_connections):
         row["rss_peak_mib"] = watch.memory.peak()
         row["rss_after_mib"] = leave(d, watch, row["rss_before_mib"] + RSS_GROWTH_MIB)
         row["other_cpu"] = others.share
-    row["control_p99_ms"] = control(row.get("attacker_cores", 0) + row.get("weightd_cores", 0))
+        share = row.get("attacker_cores", 0) + row.get("weightd_cores", 0)
+        row |= idle(d, share)
+    row["control_p99_ms"] = control(share)
     row["verdict"] = judge(missed, row)
     report.line(name="tenants", **row)
     return row
@@ -139,6 +144,18 @@ def attack_during(d, watch, attack, n_connections):
             "attacker_cores": counts.share, "weightd_cores": server_share} | row
 
 
+def burning(share):
+    """The attacker's process computes for as long during the block."""
+    return Attacker(None, "burn", f"{min(share, 1):.3f}") if share else contextlib.nullcontext()
+
+
+def idle(d, share):
+    with burning(share):
+        readers, writers, _ = zip(*[together(d.env, CONTROL_S, SEEN, MADE) for _ in range(RUNS)])
+    figures_of = latency("idle_attach", readers) | latency("idle_publish", writers)
+    return {key: figures_of[key] for key in ("idle_attach_p99_ms", "idle_publish_p99_ms")}
+
+
 def innocents(d, watch):
     before = watch.answered()
     runs = [together(d.env, RUN_S, SEEN, MADE) for _ in range(RUNS)]
@@ -191,12 +208,8 @@ def leave(d, watch, enough_mib):
 
 def control(share):
     """p99 in ms of a request and reply of two other processes while the attacker's process computes for as long."""
-    if not share:
+    with burning(share):
         return pair()
-    with Attacker(None, "burn", f"{min(share, 1):.3f}") as attacker:
-        p99 = pair()
-        attacker.end()
-    return p99
 
 
 def pair():
