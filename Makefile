@@ -521,6 +521,9 @@ $(B)/unit/test_train_values: private ALL_LDFLAGS += -Wl,--wrap=kernels_get -Wl,-
 $(B)/unit/test_turns $(B)/unit/test_listing: private ALL_LDFLAGS += -Wl,--wrap=num_now_ns
 $(B)/unit/test_turns: private ALL_LDFLAGS += -Wl,--wrap=epoll_wait
 
+# A service manager that receives as fast as messages are sent, each of which lasts.
+$(B)/unit/test_notify: private ALL_LDFLAGS += -Wl,--wrap=num_now_ns -Wl,--wrap=sendmsg
+
 # Calls that return memory to the kernel are counted.
 $(B)/unit/test_server: private ALL_LDFLAGS += -Wl,--wrap=malloc_trim
 

@@ -245,6 +245,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	if (r < 0)
 		goto fail_signals;
 	notify_init(&s->notify, &s->loop);
+	notify_charge(&s->notify, cost_looped, s);
 	store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
 	check_descriptor_limit(s);
 	measure_wholes(s);

@@ -17,6 +17,7 @@
 #include "server/base/subordinate.h"
 
 #define RETRY_NS 10000000u
+#define FLUSH_NS 200000u /* a manager on another processor may receive as fast as we send */
 #define PARTING_MS 1000 /* time to send what still waits at our end */
 #define TURN_MESSAGES 6 /* as many as hand over what a create makes, with its barrier */
 
@@ -161,14 +162,16 @@ static void notify_give_up(struct notify *n, int r)
 	notify_forget_all(n);
 }
 
-/* Sends what waits, as far as there is room. */
-static void notify_flush(struct notify *n)
+/* Sends what waits, as far as there is room, for a while. `charges`: no user's turn has that time. */
+static void notify_flush(struct notify *n, bool charges)
 {
+	uint64_t began_ns = num_now_ns(), now = began_ns, before;
 	struct lane *lane;
 
 	while ((lane = next_lane(n))) {
 		const struct message *m = lane_message(lane);
-		int r = send_now(n, m->text, m->fd);
+		uid_t uid = lane->uid;
+		int r = now - began_ns < FLUSH_NS ? send_now(n, m->text, m->fd) : -EAGAIN;
 
 		if (r == -EAGAIN || r == -EINTR) {
 			loop_modify(&n->source, EPOLLOUT);
@@ -184,6 +187,10 @@ static void notify_flush(struct notify *n)
 			return;
 		}
 		lane_advance(n, lane);
+		before = now;
+		now = num_now_ns();
+		if (charges && n->charge && uid != NOTIFY_OURS)
+			n->charge(n->charge_arg, uid, before, now);
 	}
 	loop_modify(&n->source, 0);
 }
@@ -191,12 +198,12 @@ static void notify_flush(struct notify *n)
 static void notify_on_room(struct source *source, uint32_t events)
 {
 	(void)events;
-	notify_flush(container_of(source, struct notify, source));
+	notify_flush(container_of(source, struct notify, source), true);
 }
 
 static void notify_on_retry(struct timer *timer)
 {
-	notify_flush(container_of(timer, struct notify, retry));
+	notify_flush(container_of(timer, struct notify, retry), true);
 }
 
 /* In front of what waits: storing much must not look like hanging. */
@@ -282,6 +289,13 @@ void notify_init(struct notify *n, struct loop *l)
 	n->is_keeper = getenv("WEIGHTD_KEEPER") != NULL;
 	n->watchdog_ns = ping_interval_ns();
 	(void)unsetenv("NOTIFY_SOCKET"); /* our children must not send messages as us */
+}
+
+void notify_charge(struct notify *n,
+		   void (*charge)(void *arg, uid_t uid, uint64_t begin, uint64_t end), void *arg)
+{
+	n->charge = charge;
+	n->charge_arg = arg;
 }
 
 /* Sends what waits, of use even now: removals, above all. There are no clients left to delay. */
@@ -381,7 +395,7 @@ static int send_or_wait(struct notify *n, uid_t uid, const char *text, int fd, b
 	}
 	r = notify_enqueue(n, subordinate_payer(uid), text, fd, is_removal);
 	if (r == 0)
-		notify_flush(n);
+		notify_flush(n, false);
 	return r;
 }
 

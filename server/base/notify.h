@@ -29,11 +29,17 @@ struct notify {
 	bool in_order; /* whatever the room is: until nothing waits */
 	bool is_keeper; /* the manager is a weightd --keeper */
 	bool gone; /* the manager does not receive messages any more */
+	void (*charge)(void *arg, uid_t uid, uint64_t begin, uint64_t end);
+	void *charge_arg;
 };
 
 /* Reads NOTIFY_SOCKET and WATCHDOG_USEC. Logs what is wrong with them, which is no failure. */
 void notify_init(struct notify *n, struct loop *l);
 void notify_deinit(struct notify *n);
+
+/* Has `charge` called for the time that it took to send a user's message which had waited. */
+void notify_charge(struct notify *n,
+		   void (*charge)(void *arg, uid_t uid, uint64_t begin, uint64_t end), void *arg);
 
 /* True when there is a service manager that receives messages. */
 bool notify_works(const struct notify *n);

@@ -105,6 +105,11 @@ void cost_worked(void *server, uid_t uid, uint64_t ns)
 	cost_of(server, uid)->worker_ns += ns;
 }
 
+void cost_looped(void *server, uid_t uid, uint64_t begin, uint64_t end)
+{
+	turns_charge(cost_of(server, uid), begin, end);
+}
+
 void cost_answered(struct cost *c, uint64_t ns)
 {
 	unsigned span = 0;

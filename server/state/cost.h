@@ -61,6 +61,9 @@ struct cost *cost_unref(struct cost *c); /* NULL */
 /* Counts the time that a worker took for a user. `server` is a struct server. */
 void cost_worked(void *server, uid_t uid, uint64_t ns);
 
+/* Takes time of the loop for a user, outside of its turns, from those that follow. `server` is a struct server. */
+void cost_looped(void *server, uid_t uid, uint64_t begin, uint64_t end);
+
 /* Counts a request that the loop answered so long after it was read. */
 void cost_answered(struct cost *c, uint64_t ns);
 
