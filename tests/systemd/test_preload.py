@@ -1,11 +1,13 @@
 """weightd-load@.service and weightd-models.target: models of /etc/weightd/models.d."""
+import re
 import shutil
 
 import pytest
-from lib import box
+from lib import box, features
 from lib.model_files import write_model
 from systemd import weights
 from systemd.conftest import USERS
+from systemd.recipe import commands
 
 MODELS = "/etc/weightd/models.d"
 TARGET = "weightd-models.target"
@@ -103,3 +105,18 @@ def test_another_user_needs_a_daemon_reload(booted):
     conf.unlink()
     booted.run("systemctl", "daemon-reload")
     assert unit("moved") not in booted.show(TARGET, "Wants").split()
+
+
+def test_the_example_of_the_manual_is_right(booted):
+    booted.path("/srv/models/all-MiniLM-L6-v2").mkdir(parents=True)
+    write_model(booted.path("/srv/models/all-MiniLM-L6-v2/model.safetensors"))
+    page = (features.ROOT / "packaging/man/weightd-load.8.scd").read_text()
+    example = re.search(r"^# EXAMPLE$(.*?)^# [A-Z]+$", page, re.M | re.S)[1]
+    load, reload, restart = [commands(block) for block in re.findall(r"^```\n(.*?)^```$", example, re.M | re.S)]
+    for by_root, line in load + reload:
+        booted.run("sh", "-c", line, user="root" if by_root else "bob")
+    [(_, line)] = restart
+    booted.run("sh", "-c", line, check=False)  # files of other tests have errors
+    assert results(booted, "minilm") == ["success"]
+    assert log_of(booted, "minilm").count("minilm@1 on host has these tensors and files already") == 2
+    assert booted.run("weightctl", "verify", "minilm", user="bob").returncode == 0
