@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/libc.h"
 
 #define GROUP_PATH_SHOWN_MAX 128
 #define GROUP_NAME_SIZE (GROUP_PATH_SHOWN_MAX + 32)
@@ -52,7 +52,7 @@ static int watch_refuse(struct request *q, const struct stat *st, const char *wh
 /* The kernel cannot reuse the number of the process while `ret_fd` shows that it lives. */
 static int open_process(struct request *q, pid_t pid, int *ret_fd)
 {
-	cleanup(fd_closep) int fd = pidfd_open(pid, 0);
+	cleanup(fd_closep) int fd = libc_pidfd_open(pid);
 	char path[32];
 	struct stat st;
 

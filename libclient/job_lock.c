@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/libc.h"
 #include "ipc/base/num.h"
 
 #define ENDING_NS UINT64_C(2000000000) /* how long a process may take to unmap what it has */
@@ -310,7 +310,7 @@ static enum holder_state wait_for_holder(const struct job_lock *l, uint32_t rank
 	}
 	if (pid < 0)
 		return HOLDER_LIVES;
-	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	pidfd = libc_pidfd_open(pid);
 	if (pidfd < 0)
 		return errno == ESRCH ? HOLDER_ENDED : HOLDER_LIVES;
 	if (is_exiting(pid) || is_killed(pid))

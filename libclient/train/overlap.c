@@ -151,12 +151,16 @@ static int thread_start(struct weightd_train *t)
 int overlap_init(struct weightd_train *t, const struct wait_place *place)
 {
 	struct overlap *o = &t->overlap;
+	pthread_condattr_t attributes;
 	int r;
 
 	if (!t->plan->overlap || !t->plan->n_buckets)
 		return 0;
 	pthread_mutex_init(&o->lock, NULL);
-	pthread_cond_init(&o->changed, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&o->changed, &attributes);
+	pthread_condattr_destroy(&attributes);
 	o->has_lock = true;
 	/* An engine of the caller is used on its thread alone, and gradients in a pool cannot wait for the update. */
 	if (plan_pools_grads(t->plan) && !link_can_reconnect(&t->exchange.link))

@@ -310,7 +310,7 @@ static void queue_idle(struct weightd_train *t)
 	}
 	pthread_mutex_lock(&o->lock);
 	if (!o->ends && !o->is_complete && o->queue.first == o->queue.end)
-		(void)pthread_cond_clockwait(&o->changed, &o->lock, CLOCK_MONOTONIC, &until);
+		(void)pthread_cond_timedwait(&o->changed, &o->lock, &until);
 	pthread_mutex_unlock(&o->lock);
 	if (!is_idle_over(t))
 		(void)exchange_serve(t, is_idle_over, t);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "ipc/base/num.h"
 #include "libclient/connection/sentence.h"
 
@@ -175,13 +176,13 @@ static void pass_on(int signo, siginfo_t *info, void *context)
 	bool is_fault = info->si_code > 0;
 
 	/* The handler after ours has called ours again. */
-	if (!is_fault && atomic_load(&passed_by) == gettid()) {
+	if (!is_fault && atomic_load(&passed_by) == libc_gettid()) {
 		restore_default();
 		(void)raise(signo);
 		return;
 	}
 	if (is_fault)
-		atomic_store(&passed_by, gettid());
+		atomic_store(&passed_by, libc_gettid());
 	if (before.sa_flags & SA_SIGINFO) {
 		before.sa_sigaction(signo, info, context);
 	} else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {

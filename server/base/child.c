@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/libc.h"
 #include "ipc/base/num.h"
 
 #define CHILD_FD 3
@@ -82,7 +82,7 @@ static int fill_actions(posix_spawn_file_actions_t *actions, int fd)
 	if (r == 0)
 		r = posix_spawn_file_actions_adddup2(actions, fd, CHILD_FD);
 	if (r == 0)
-		r = posix_spawn_file_actions_addclosefrom_np(actions, CHILD_FD + 1);
+		r = libc_spawn_close_from(actions, CHILD_FD + 1);
 	return r;
 }
 
@@ -137,7 +137,7 @@ static int child_watch(struct child *c)
 {
 	int r = 0;
 
-	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+	c->pidfd = libc_pidfd_open(c->pid);
 	if (c->pidfd < 0) {
 		r = -errno;
 		(void)kill(c->pid, SIGKILL);

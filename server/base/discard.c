@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/libc.h"
 #include "ipc/base/num.h"
 
 #define DELAY_NS 100000000u
@@ -57,10 +57,10 @@ _Noreturn static void discard_child(const struct discards *d, int until_fd)
 		first = STDIN_FILENO + 1;
 		for (unsigned i = 0; i < d->n_fds; i++) {
 			if (first < d->fds[i])
-				(void)close_range((unsigned)first, (unsigned)d->fds[i] - 1, 0);
+				(void)libc_close_range((unsigned)first, (unsigned)d->fds[i] - 1);
 			first = d->fds[i] + 1;
 		}
-		(void)close_range((unsigned)first, ~0u, 0);
+		(void)libc_close_range((unsigned)first, ~0u);
 		while (read(STDIN_FILENO, &c, 1) < 0 && errno == EINTR)
 			;
 	}

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/libc.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/base/program.h"
@@ -471,7 +472,7 @@ static void tidy_descriptors(unsigned n_sockets)
 {
 	int fd;
 
-	(void)close_range(LISTEN_FDS_START + n_sockets, ~0U, 0);
+	(void)libc_close_range(LISTEN_FDS_START + n_sockets, ~0U);
 	do
 		fd = open("/dev/null", O_RDWR); /* in place of a missing 0, 1 or 2 */
 	while (fd >= 0 && fd < LISTEN_FDS_START);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ipc/base/libc.h"
 #include "ipc/base/num.h"
 #include "server/base/flood.h"
 #include "server/base/journal.h"
@@ -105,6 +106,8 @@ size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE])
 	const struct audit_kind *kind = &audit_kinds[a->action];
 	const size_t size = AUDIT_FIELDS_SIZE;
 	char message[AUDIT_MESSAGE_SIZE];
+	char number[16];
+	const char *name;
 	size_t n = 0;
 
 	n = journal_append(buf, size, n, "MESSAGE", audit_message(a, message));
@@ -121,8 +124,9 @@ size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE])
 		n = journal_append_number(buf, size, n, "WEIGHTD_UID", a->peer->uid);
 		n = journal_append_number(buf, size, n, "WEIGHTD_PID", (uint64_t)a->peer->pid);
 	}
-	return journal_append(buf, size, n, "WEIGHTD_RESULT",
-			      a->result ? strerrorname_np(-a->result) : "0");
+	name = libc_error_name(-a->result); /* "0" for success */
+	(void)snprintf(number, sizeof(number), "%d", -a->result);
+	return journal_append(buf, size, n, "WEIGHTD_RESULT", name ? name : number);
 }
 
 /* True when too many lines of the kind were logged for the user to log another. */

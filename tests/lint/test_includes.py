@@ -75,7 +75,7 @@ MAY_INCLUDE = {
     "libclient/weightctl/control": ["libclient/weightctl", "libclient/weightctl/output", "ipc/base"],
     "libclient/weightctl/http": ["libclient/weightctl", "libclient/weightctl/output", "ipc/base"],
     "libclient/weightctl/doctor": ["libclient/weightctl", "libclient/weightctl/control", "libclient/weightctl/output",
-                                   "libclient/include"],
+                                   "libclient/include", "ipc/base"],
     "libclient/weightctl/verbs": ["libclient/weightctl", "libclient/weightctl/control", "libclient/weightctl/doctor",
                                   "libclient/weightctl/http", "libclient/weightctl/output",
                                   "libclient/include", "libclient/train/include", "libclient/reshard", "ipc/base", "ipc/reshard"],

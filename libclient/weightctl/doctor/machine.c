@@ -9,11 +9,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/timex.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/doctor/check.h"
 #include "libclient/weightctl/output/size.h"
 
@@ -34,7 +34,7 @@ static bool can_seal(void)
 
 static bool has_pidfd(void)
 {
-	int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	int fd = libc_pidfd_open(getpid());
 
 	if (fd >= 0)
 		(void)close(fd);

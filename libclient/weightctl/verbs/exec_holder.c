@@ -12,13 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/holder.h"
 
 /* With the space of one descriptor. */
@@ -83,10 +83,10 @@ static void close_others(int a, int b)
 	const unsigned first = (unsigned)(a < b ? a : b), last = (unsigned)(a < b ? b : a);
 
 	if (first > STDERR_FILENO + 1)
-		(void)close_range(STDERR_FILENO + 1, first - 1, 0);
+		(void)libc_close_range(STDERR_FILENO + 1, first - 1);
 	if (last > first + 1)
-		(void)close_range(first + 1, last - 1, 0);
-	(void)close_range(last + 1, ~0U, 0);
+		(void)libc_close_range(first + 1, last - 1);
+	(void)libc_close_range(last + 1, ~0U);
 }
 
 /* Keeps what is printed until it is known that somebody waits for it. -1: it is printed at once. */
@@ -262,7 +262,7 @@ int exec_holder_start(struct exec_holder *h, struct cli *cli, const char *const 
 	h->weights = calloc(n, sizeof(*h->weights));
 	if (!h->links || !h->weights)
 		cli_out_of_memory();
-	process_fd = pidfd_open(getpid(), 0);
+	process_fd = libc_pidfd_open(getpid());
 	if (process_fd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return cli_error("cannot start a holder: %s%s", strerror(errno),
 				 errno == EMFILE ? "; raise the limit (ulimit -n)" : "");

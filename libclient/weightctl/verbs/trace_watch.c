@@ -11,12 +11,12 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/control/control_client.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/output/table.h"
@@ -189,7 +189,7 @@ static int open_targets(struct watch *w)
 		struct watched *t = &w->targets[i];
 
 		if (t->pid)
-			t->fd = pidfd_open(t->pid, 0);
+			t->fd = libc_pidfd_open(t->pid);
 		if (t->pid && t->fd < 0)
 			return cli_error("cannot watch process %d: %s", t->pid, strerror(errno));
 	}

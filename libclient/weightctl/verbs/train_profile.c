@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
@@ -190,7 +190,7 @@ static int start_rank(struct cli *cli, struct profile *p, uint32_t i)
 		rank->pid = 0;
 		return cli_error("rank %" PRIu32 " cannot be started: %s", i, strerror(errno));
 	}
-	rank->pidfd = pidfd_open(rank->pid, 0);
+	rank->pidfd = libc_pidfd_open(rank->pid);
 	return rank->pidfd < 0
 		       ? cli_error("rank %" PRIu32 " cannot be watched: %s", i, strerror(errno))
 		       : 0;

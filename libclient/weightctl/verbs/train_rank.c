@@ -11,10 +11,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/output/cli_error.h"
 
 __attribute__((format(printf, 2, 3))) static void put(const char *name, const char *format, ...)
@@ -89,7 +89,7 @@ int train_rank_start(struct train_rank *rank, const struct train_program *progra
 		rank->pid = 0;
 		return r;
 	}
-	rank->pidfd = pidfd_open(rank->pid, 0);
+	rank->pidfd = libc_pidfd_open(rank->pid);
 	if (rank->pidfd >= 0)
 		return 0;
 	r = -errno;

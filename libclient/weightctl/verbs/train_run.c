@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/output/clock.h"
 #include "libclient/weightctl/program.h"
 #include "libclient/weightctl/server.h"
@@ -85,7 +86,7 @@ static void run_signalled(struct run *run, int signal)
 /* "was killed by SIGKILL", "exited with 3". */
 static const char *describe_status(int status, char *ret, size_t size)
 {
-	const char *name = status > EXIT_SIGNAL ? sigabbrev_np(status - EXIT_SIGNAL) : NULL;
+	const char *name = status > EXIT_SIGNAL ? libc_signal_name(status - EXIT_SIGNAL) : NULL;
 
 	if (name)
 		(void)snprintf(ret, size, "was killed by SIG%s", name);
