@@ -13,6 +13,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "libclient/connection/call.h"
+#include "libclient/connection/release.h"
 #include "libclient/target.h"
 #include "libclient/writer_check.h"
 
@@ -26,10 +27,7 @@ int files_check_server(struct weightd *w)
 
 	if (r < 0 || w->has_images)
 		return r;
-	return sentence_set(&w->sentence, -EOPNOTSUPP,
-			    "weightd at %s keeps no files beside weights; it is older than this "
-			    "libweightd (%s): restart it with the same release",
-			    w->path, weightd_release());
+	return release_too_old(w, &w->sentence, "keep files beside weights");
 }
 
 /* --- Reading ------------------------------------------------------------------------------------ */

@@ -14,6 +14,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "libclient/connection/call.h"
+#include "libclient/connection/release.h"
 #include "weightd.h"
 
 #define TOKEN_DIGITS (2 * WIRE_TOKEN_SIZE)
@@ -29,9 +30,7 @@ int job_check_server(struct weightd *w)
 
 	if (r < 0 || w->has_jobs)
 		return r;
-	return sentence_set(&w->sentence, -EOPNOTSUPP,
-			    "weightd at %s is too old to have jobs; install release %s of it",
-			    w->path, weightd_release());
+	return release_too_old(w, &w->sentence, "have jobs");
 }
 
 int job_put_name(struct weightd *w, const char *name, char field[WIRE_NAME_SIZE])

@@ -11,6 +11,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "libclient/connection/call.h"
+#include "libclient/connection/release.h"
 #include "libclient/job_lock.h"
 #include "libclient/job_token.h"
 #include "weightd.h"
@@ -53,10 +54,7 @@ int weightd_job_view(struct weightd *w, const char *name, struct weightd_job_vie
 	if (r == 0)
 		r = job_check_server(w);
 	if (r == 0 && !w->has_job_views)
-		r = sentence_set(&w->sentence, -EOPNOTSUPP,
-				 "weightd at %s is too old to show jobs to other processes; install "
-				 "release %s of it",
-				 w->path, weightd_release());
+		r = release_too_old(w, &w->sentence, "show jobs to other processes");
 	if (r < 0)
 		return r;
 	v = calloc(1, sizeof(*v));

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 
+#include "libclient/connection/release.h"
 #include "weightd.h"
 
 int owner_check_server(struct weightd *w, const uint32_t *owner)
@@ -16,10 +17,7 @@ int owner_check_server(struct weightd *w, const uint32_t *owner)
 	r = client_check_usable(w);
 	if (r < 0 || w->has_owners)
 		return r;
-	return sentence_set(&w->sentence, -EOPNOTSUPP,
-			    "weightd at %s cannot check the owner of a buffer; it is older than this "
-			    "libweightd (%s): restart it with the same release, or demand no owner",
-			    w->path, weightd_release());
+	return release_too_old(w, &w->sentence, "check the owner of a buffer");
 }
 
 int owner_again(struct weightd *w, struct client_call *call)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libclient/connection/call.h"
+#include "libclient/connection/release.h"
 #include "weightd.h"
 
 int weightd_ping(struct weightd *w, struct weightd_server *ret)
@@ -33,6 +34,7 @@ int weightd_ping(struct weightd *w, struct weightd_server *ret)
 		.pid = p->pid,
 	};
 	memcpy(s.release, p->release, sizeof(s.release));
+	release_program((pid_t)p->pid, s.program, sizeof(s.program));
 	memcpy(ret, &s, size);
 	return 0;
 }
@@ -112,9 +114,7 @@ int weightd_health(struct weightd *w, struct weightd_health *ret)
 		return sentence_set(&w->sentence, -EINVAL,
 				    "a struct weightd_health has no size (set .size)");
 	if (!w->has_health)
-		return sentence_set(&w->sentence, -EOPNOTSUPP,
-				    "this weightd is of an earlier release and does not report its "
-				    "health; update it and restart it");
+		return release_too_old(w, &w->sentence, "report its health");
 	r = client_call_run(w, &call);
 	if (r < 0)
 		return r;

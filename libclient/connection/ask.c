@@ -15,6 +15,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/channel.h"
+#include "libclient/connection/release.h"
 
 #define GRACE_MS 5000 /* beyond the time that the server was given to answer */
 
@@ -102,10 +103,7 @@ int client_lost(struct weightd *w, int r)
 	if (r == -ECANCELED)
 		return sentence_set(&w->sentence, r, "cancelled");
 	if (r == -EBADMSG || r == -EMSGSIZE)
-		return sentence_set(
-			&w->sentence, -EBADMSG,
-			"weightd at %s sent an invalid reply; use the same release of both",
-			w->path);
+		return release_mismatch(w, -EBADMSG, "sent an invalid reply");
 	return sentence_set(&w->sentence, -ENOTCONN,
 			    "the connection to weightd at %s is lost (%s); connect again", w->path,
 			    r ? strerror(-r) : "it was closed");

@@ -11,15 +11,7 @@
 #include "ipc/base/fd.h"
 #include "weightd.h"
 
-#define STRING(x) #x
-#define RELEASE(major, minor, patch) STRING(major) "." STRING(minor) "." STRING(patch)
-
 #define RESTART_TIMEOUT_MS 30000
-
-const char *weightd_release(void)
-{
-	return RELEASE(WEIGHTD_VERSION_MAJOR, WEIGHTD_VERSION_MINOR, WEIGHTD_VERSION_PATCH);
-}
 
 int weightd_new(struct weightd **ret)
 {

@@ -18,6 +18,8 @@ struct weightd {
 	pid_t owner; /* the process that connected; a child may not use the connection */
 	uint64_t serial;
 	uint64_t instance; /* identifies one start of the server */
+	pid_t server_pid; /* in its namespace */
+	char server_release[32]; /* "": it has not replied yet */
 	bool survives; /* the server announced that it restarts after its death */
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	bool has_images; /* the server announced WIRE_FEATURE_IMAGE */

@@ -15,6 +15,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/channel.h"
 #include "libclient/connection/ask.h"
+#include "libclient/connection/release.h"
+#include "weightd.h"
 
 int dial_open(struct weightd *w, bool wait)
 {
@@ -60,6 +62,7 @@ static void hello_fill(struct client_call *call)
 
 static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 {
+	release_take(w, reply);
 	w->instance = reply->instance;
 	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
 	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
@@ -72,20 +75,26 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
 }
 
+static int hello_end(struct weightd *w, const struct client_call *call, int r)
+{
+	if (r == 0)
+		hello_take(w, &call->reply.hello);
+	if (r == -EPROTONOSUPPORT) /* the server's sentence names its own release */
+		return sentence_set(&w->sentence, r, "%s; libweightd is %s (%s)", w->sentence.text,
+				    weightd_release(), weightd_library());
+	return r;
+}
+
 int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p)
 {
 	struct client_call call = {.timeout_ms = timeout_ms};
-	int r;
 
 	if (p) {
 		call.tick = p->tick;
 		call.userdata = p->userdata;
 	}
 	hello_fill(&call);
-	r = client_ask(w, &call);
-	if (r == 0)
-		hello_take(w, &call.reply.hello);
-	return r;
+	return hello_end(w, &call, client_ask(w, &call));
 }
 
 int dial_greet_send(struct weightd *w)
@@ -99,11 +108,7 @@ int dial_greet_send(struct weightd *w)
 int dial_greet_receive(struct weightd *w)
 {
 	struct client_call call = {.op = WIRE_HELLO};
-	int r;
 
 	client_call_init_fds(&call);
-	r = client_ask_receive(w, &call);
-	if (r == 0)
-		hello_take(w, &call.reply.hello);
-	return r;
+	return hello_end(w, &call, client_ask_receive(w, &call));
 }

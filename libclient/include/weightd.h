@@ -104,6 +104,8 @@ extern "C" {
 
 /* The release of the library in use, "0.1.0". */
 const char *weightd_release(void);
+/* The file that the library in use was loaded from, with its folders. */
+const char *weightd_library(void);
 
 /*
  * Limits. Names of buffers are 1 to WEIGHTD_NAME_MAX of [A-Za-z0-9._/:-] and start with a letter or a
@@ -287,6 +289,7 @@ struct weightd_server {
 	uint64_t n_bytes; /* in slots, of all versions */
 	uint32_t pid;
 	char release[32];
+	char program[256]; /* file of weightd; "" where this process cannot see it: it belongs to another user, or namespace */
 };
 
 /* Asks the server for its identity and counters. Blocks for the reply. */

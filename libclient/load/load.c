@@ -11,6 +11,7 @@
 #include "ipc/dtype.h"
 #include "libclient/connection/client.h"
 #include "libclient/connection/connection.h"
+#include "libclient/connection/release.h"
 #include "libclient/connection/sentence.h"
 #include "libclient/load/companions.h"
 #include "libclient/load/placement.h"
@@ -43,10 +44,7 @@ static int check_types(const struct weightd *w, const struct plan *plan, struct 
 
 	for (uint32_t i = 0; !w->has_images && weightd_layout_tensor(plan->layout, i, &t) == 0; i++)
 		if (dtype_is_block((unsigned)t.dtype))
-			return sentence_set(s, -EOPNOTSUPP,
-					    "weightd is of an earlier release, which does not have "
-					    "the types of GGUF (%s): restart it with this one",
-					    weightd_dtype_name(t.dtype));
+			return release_too_old(w, s, "have the types of GGUF");
 	return 0;
 }
 

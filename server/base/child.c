@@ -16,6 +16,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/libc.h"
 #include "ipc/base/num.h"
+#include "server/base/program.h"
 
 #define CHILD_FD 3
 #define GO_NS 1000000000u
@@ -28,15 +29,14 @@ void child_init(struct child *c)
 
 static int find_program(const char *path, const char *name, char *ret, size_t size)
 {
-	ssize_t n;
 	char *slash;
+	int r;
 
 	if (path[0])
 		return (size_t)snprintf(ret, size, "%s", path) < size ? 0 : -ENAMETOOLONG;
-	n = readlink("/proc/self/exe", ret, size - 1);
-	if (n < 0)
-		return -errno;
-	ret[n] = '\0';
+	r = program_file(ret, size);
+	if (r < 0)
+		return r;
 	slash = strrchr(ret, '/');
 	if (!slash || (size_t)(slash + 1 - ret) + strlen(name) >= size)
 		return -ENAMETOOLONG;

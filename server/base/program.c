@@ -1,8 +1,11 @@
 #include "server/base/program.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/base/fd.h"
 #include "ipc/base/release.h"
@@ -11,9 +14,11 @@
 int program_next_option(const struct program *p, int argc, char **argv, int *ret_index)
 {
 	int code = getopt_long(argc, argv, "", p->options, ret_index);
+	char file[PATH_MAX];
 
 	if (code == PROGRAM_VERSION) {
-		printf("%s %s\n", p->name, RELEASE);
+		printf("%s %s (%s)\n", p->name, RELEASE,
+		       program_file(file, sizeof(file)) < 0 ? "no /proc" : file);
 		exit(EXIT_SUCCESS);
 	}
 	if (code == PROGRAM_HELP) {
@@ -31,6 +36,18 @@ int program_next_option(const struct program *p, int argc, char **argv, int *ret
 		exit(EXIT_USAGE);
 	}
 	return code;
+}
+
+int program_file(char *ret, size_t size)
+{
+	ssize_t n = readlink("/proc/self/exe", ret, size);
+
+	if (n < 0)
+		return -errno;
+	if ((size_t)n == size)
+		return -ENAMETOOLONG;
+	ret[n] = '\0';
+	return 0;
 }
 
 void program_raise_descriptor_limit(void)

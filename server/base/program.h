@@ -7,6 +7,7 @@
 #pragma once
 
 #include <getopt.h>
+#include <stddef.h>
 
 #define EXIT_USAGE 2
 
@@ -27,6 +28,9 @@ struct program {
  * Exits for --version and --help, and logs and exits where the command line is wrong.
  */
 int program_next_option(const struct program *p, int argc, char **argv, int *ret_index);
+
+/* The path of this program's file; -ENAMETOOLONG if `size` is too small for it. */
+int program_file(char *ret, size_t size);
 
 /* To as many as we are allowed: what a daemon holds takes some each. */
 void program_raise_descriptor_limit(void);

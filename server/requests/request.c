@@ -11,6 +11,7 @@
 #include "ipc/device.h"
 #include "server/base/fault.h"
 #include "server/base/log.h"
+#include "server/base/program.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
 #include "server/buffers/event.h"
@@ -44,13 +45,16 @@
 static void request_hello(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct wire_reply reply = {0};
+	char file[WIRE_TEXT_SIZE / 2];
 
 	(void)fds;
 	if (m->hello.version != WIRE_VERSION) {
 		session_fail(s, -EPROTONOSUPPORT,
-			     "this weightd speaks version %d of the protocol, the client version %u; "
+			     "weightd " RELEASE
+			     " (%s) speaks version %d of the protocol, the client version %u; "
 			     "use the same release of both",
-			     WIRE_VERSION, m->hello.version);
+			     program_file(file, sizeof(file)) < 0 ? "no /proc" : file, WIRE_VERSION,
+			     m->hello.version);
 		return;
 	}
 	s->greeted = true;
@@ -148,15 +152,17 @@ static struct version *wanted_version(const struct buffer *b, uint64_t number)
 static bool form_is_known(struct session *s, const struct version *v)
 {
 	bool is_image = v->slot->data_offset;
+	char file[WIRE_TEXT_SIZE / 4];
 
 	if (s->features & WIRE_FEATURE_IMAGE || !(is_image || v->table->needs_images))
 		return true;
 	session_fail(s, -EPROTONOSUPPORT,
 		     "'%s@%" PRIu64
 		     "' %s, which the libweightd of this program does not support; restart "
-		     "the program with the libweightd of release " RELEASE,
+		     "the program with the libweightd of release " RELEASE ", that of %s",
 		     v->buffer->name, v->number,
-		     is_image ? "is a file" : "has its tensors without room between them");
+		     is_image ? "is a file" : "has its tensors without room between them",
+		     program_file(file, sizeof(file)) < 0 ? "weightd" : file);
 	return false;
 }
 

@@ -42,6 +42,7 @@ from ._watch import Event, Watch, watch
 from ._writer import LoadResult, Writer, create, load
 
 __version__ = _lib.weightd_release().decode()
+__library__ = _lib.weightd_library().decode(errors="surrogateescape")  # its file
 
 __all__ = [
     "AttributeMismatch", "Buffer", "BufferInfo", "CostInfo", "Denied", "DeviceInfo", "Difference", "DigestMismatch",

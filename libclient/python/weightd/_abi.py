@@ -47,7 +47,7 @@ class Location(Sized):
 class Server(Sized):
     _fields_ = [("size", c_size_t), ("instance", c_uint64), ("uptime_ns", c_uint64),
                 ("n_buffers", c_uint64), ("n_sessions", c_uint64), ("n_leases", c_uint64),
-                ("n_bytes", c_uint64), ("pid", c_uint32), ("release", c_char * 32)]
+                ("n_bytes", c_uint64), ("pid", c_uint32), ("release", c_char * 32), ("program", c_char * 256)]
 
 
 class AttachOptions(Sized):
@@ -218,6 +218,7 @@ class JobInfo(Sized):
 # Pointers to opaque structs, in and out, are c_void_p.
 FUNCTIONS = {  # name: (result, *arguments)
     "weightd_release": (c_char_p,),
+    "weightd_library": (c_char_p,),
     "weightd_dtype_name": (c_char_p, c_int),
     "weightd_dtype_parse": (c_int, c_char_p),
     "weightd_dtype_bits": (c_uint, c_int),
@@ -384,7 +385,11 @@ def _load() -> ctypes.CDLL:
     except OSError as e:
         raise ImportError(f"weightd needs libweightd: {e}; install it, or set WEIGHTD_LIBRARY") from e
     for name, (result, *arguments) in FUNCTIONS.items():
-        function = getattr(library, name)
+        try:
+            function = getattr(library, name)
+        except AttributeError as e:
+            raise ImportError(f"{path} is no libweightd of the release of this package, {os.path.dirname(__file__)}: {e}; install "
+                              "both from one release, or set WEIGHTD_LIBRARY") from e
         function.restype, function.argtypes = result, arguments
     return library
 

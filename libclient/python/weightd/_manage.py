@@ -99,7 +99,10 @@ class DeviceInfo(NamedTuple):
 
 
 class ServerInfo(NamedTuple):
-    """The server. `instance` is new at each start; `n_bytes` in slots, of all versions."""
+    """
+    The server. `instance` is new at each start; `n_bytes` in slots, of all versions; `program` is its file, "" where this
+    process cannot see that.
+    """
 
     instance: int
     uptime_ns: int
@@ -109,6 +112,7 @@ class ServerInfo(NamedTuple):
     n_bytes: int
     pid: int
     release: str
+    program: str
 
 
 def ls(name: str | None = None, socket: str | None = None) -> list[BufferInfo]:

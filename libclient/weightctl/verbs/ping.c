@@ -23,6 +23,9 @@ struct pong {
 	struct weightd_server server;
 	const char *socket;
 	const char *release;
+	const char *program;
+	const char *library;
+	const char *libweightd;
 	uint64_t count;
 	uint64_t min_ns;
 	uint64_t median_ns;
@@ -34,6 +37,9 @@ struct pong {
 static const struct column columns[] = {
 	COLUMN("SOCKET", COLUMN_TEXT, offsetof(struct pong, socket)),
 	COLUMN("RELEASE", COLUMN_TEXT, offsetof(struct pong, release)),
+	COLUMN("PROGRAM", COLUMN_TEXT, offsetof(struct pong, program)),
+	COLUMN("LIBRARY", COLUMN_TEXT, offsetof(struct pong, library)),
+	COLUMN("LIBWEIGHTD", COLUMN_TEXT, offsetof(struct pong, libweightd)),
 	COLUMN("PID", COLUMN_U32, SERVER(pid)),
 	COLUMN("INSTANCE", COLUMN_HEX, SERVER(instance)),
 	COLUMN("UPTIME", COLUMN_DURATION, SERVER(uptime_ns)),
@@ -74,6 +80,9 @@ static int ping_measure(struct cli *cli, struct pong *pong, uint64_t *times)
 	pong->max_ns = times[pong->count - 1];
 	pong->socket = weightd_socket(cli->w);
 	pong->release = pong->server.release;
+	pong->program = pong->server.program[0] ? pong->server.program : NULL;
+	pong->library = weightd_library();
+	pong->libweightd = weightd_release();
 	return 0;
 }
 

@@ -15,9 +15,15 @@
 
 static void version_print(const struct weightd *w, const struct weightd_server *server)
 {
-	(void)printf("weightctl   " RELEASE "\nlibweightd  %s\nweightd     ", weightd_release());
+	(void)printf("weightctl   " RELEASE "\nlibweightd  %s in ", weightd_release());
+	escape_text(stdout, weightd_library());
+	(void)fputs("\nweightd     ", stdout);
 	if (server) {
 		escape_text(stdout, server->release);
+		if (server->program[0]) {
+			(void)fputs(" in ", stdout);
+			escape_text(stdout, server->program);
+		}
 		(void)fputs(" on ", stdout);
 		escape_text(stdout, weightd_socket(w));
 	} else {
@@ -34,7 +40,9 @@ static void print_json(const struct weightd *w, const struct weightd_server *ser
 	json_open(&json, NULL, '{');
 	json_put_string(&json, "weightctl", RELEASE);
 	json_put_string(&json, "libweightd", weightd_release());
+	json_put_string(&json, "library", weightd_library());
 	json_put_string(&json, "weightd", server ? server->release : NULL);
+	json_put_string(&json, "program", server && server->program[0] ? server->program : NULL);
 	json_put_string(&json, "socket", weightd_socket(w));
 	json_close(&json, '}');
 }

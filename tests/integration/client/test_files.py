@@ -63,7 +63,7 @@ def test_older_server_is_not_asked_for_files(tmp_path):
     with FakeServer(path) as server:
         asked = later(weightd.files, "m", socket=path)
         peer = server.accept()
-        with pytest.raises(weightd.Error, match="keeps no files beside weights; it is older") as refused:
+        with pytest.raises(weightd.Error, match="is too old to keep files beside weights") as refused:
             asked.result(PATIENCE_S)
         assert refused.value.errno == errno.EOPNOTSUPP and peer.is_silent()
 
@@ -83,7 +83,7 @@ def test_load_to_an_older_server_leaves_the_files_out_with_a_note(daemon, tmp_pa
         done = asked.result(PATIENCE_S)
     assert request.op == wire.CREATE
     first, second = done.stderr.splitlines()
-    assert "keeps no files beside weights" in first and "the test says no" in second
+    assert "is too old to keep files beside weights" in first and "the test says no" in second
 
 
 def test_files_of_a_writer_survive_the_server(weightd, make_daemon, monkeypatch):

@@ -310,7 +310,7 @@ def test_older_server_loads_the_weights_alone_and_refuses_attributes(daemon, mod
         asked = later(daemon.ctl, "load", "m", str(model), "--attribute", "a=b", "--socket", str(tmp_path / "old.sock"),
                       check=False)
         old.accept()
-        assert "keeps no files beside weights" in asked.result(60).stderr
+        assert "is too old to keep files beside weights" in asked.result(60).stderr
 
 
 def test_weights_of_a_gguf_file_are_named_as_such(daemon, model):

@@ -78,7 +78,8 @@ def test_help_and_version_say_what_they_are_asked():
                    "--log-level", "--version", "--help"):
         assert f"  {option} " in done.stdout
     done = run("--version")
-    assert (done.returncode, done.stderr) == (0, "") and re.fullmatch(r"weightd \d+\.\d+\.\d+\n", done.stdout)
+    assert (done.returncode, done.stderr) == (0, "") and re.fullmatch(
+        rf"weightd \d+\.\d+\.\d+ \({(features.BUILD / 'weightd').resolve()}\)\n", done.stdout)
 
 
 @pytest.mark.parametrize("args, said", [

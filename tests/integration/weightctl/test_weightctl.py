@@ -368,9 +368,18 @@ def test_ping_gives_up_on_a_server_that_does_not_start(daemon, wait):
 
 def test_version(daemon):
     release = daemon.ctl("--version").stdout.split()[1]
-    assert ctl_json(daemon, "version") == {"weightctl": release, "libweightd": release,
-                                           "weightd": release, "socket": daemon.socket}
-    assert daemon.ctl("version").stdout.count(release) == 3
+    library, program = (BUILD / name for name in ("libweightd.so.0", "weightd"))
+    assert ctl_json(daemon, "version") == {
+        "weightctl": release, "libweightd": release, "library": str(library.resolve()), "weightd": release,
+        "program": str(program.resolve()), "socket": daemon.socket}
+    # A library of release 0.1.0 has that in its name.
+    assert re.sub(r"\.so\.\S+", "", daemon.ctl("version").stdout).count(release) == 3
+
+
+def test_ping_shows_the_files_of_both_ends(daemon):
+    pong = ctl_json(daemon, "ping")
+    assert pong["program"] == str((BUILD / "weightd").resolve())
+    assert pong["library"] == str((BUILD / "libweightd.so.0").resolve()) and pong["libweightd"] == pong["release"]
 
 
 # --- Options, usage, help -------------------------------------------------------------------------
