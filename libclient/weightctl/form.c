@@ -6,13 +6,13 @@
 /* The header of this many tensors has less than 100 MB, however long and strange their names are. */
 #define FEW_TENSORS 16000
 
-const char *form_name(const struct weightd_version_info *version)
+const char *version_form(const struct weightd_version_info *version)
 {
 	return version->image ? "image" : "flat";
 }
 
-const char *form_why(const struct weightd_buffer_info *buffer,
-		     const struct weightd_version_info *version)
+const char *version_form_why(const struct weightd_buffer_info *buffer,
+			     const struct weightd_version_info *version)
 {
 	if (version->image)
 		return "";

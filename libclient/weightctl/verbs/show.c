@@ -36,7 +36,7 @@ static const char *show_form(const void *row, bool json)
 	const struct show_row *r = row;
 
 	(void)json;
-	return form_name(&r->version);
+	return version_form(&r->version);
 }
 
 static const char *show_why(const void *row, bool json)
@@ -44,7 +44,7 @@ static const char *show_why(const void *row, bool json)
 	const struct show_row *r = row;
 
 	(void)json;
-	return form_why(r->buffer, &r->version);
+	return version_form_why(r->buffer, &r->version);
 }
 
 static const struct column columns[] = {
