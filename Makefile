@@ -33,7 +33,7 @@ CFLAGS ?= $(if $(SAN),-O1,-O2) -g
 FUZZ_SECONDS ?= 60
 MODEL ?= build/model
 
-has_flag = $(shell $(CC) -Werror $(1) -c -x c /dev/null -o /dev/null 2>/dev/null && echo $(1))
+has_flag = $(shell $(CC) -Werror $(1) -E -x c /dev/null >/dev/null 2>&1 && echo $(1))
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
 	-Wvla -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wconversion -Wsign-conversion
@@ -377,6 +377,11 @@ WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd-train 
 $(B)/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)$(WEIGHTCTL_LINK) -Wl,-rpath,'$$ORIGIN'
 
+# That of the wheel has them inside: an environment has its programs and its packages at places that depend on Python's version.
+$(B)/whole/weightctl: $(WEIGHTCTL) $(CLIENT) $(TRAIN) $(IPC) $(CUDA)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
+
 # The one that is installed finds the libraries where the system does.
 $(B)/install/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)mkdir -p $(@D)
@@ -689,6 +694,25 @@ deb: $(if $(REUSE),programs man)
 check-deb: deb
 	$(Q)WEIGHTD_DEBS=$(abspath $(DEB)) WEIGHTD_VISITORS=300 $(PYTEST) $(ARGS) tests/systemd/test_packages.py
 
+# A wheel for Python 3.9 and later into build/wheel, for glibc 2.28: a compiler of its own, and objects of its own. weightd-sync
+# and weightd-trace are services with users of their own, and not in it; nor are keys for the former, which need OpenSSL, and
+# metrics by HTTP. zig defines NDEBUG where it optimizes.
+WHEEL_TOOLS := build/wheel-tools
+WHEEL_MAKE = $(MAKE) --no-print-directory B=build/wheel CC=$(WHEEL_TOOLS)/cc CFLAGS=-O2 \
+	CPPFLAGS='-I$(WHEEL_TOOLS)/include -UNDEBUG -Wno-unused-function' LDFLAGS='-L$(WHEEL_TOOLS)/lib -s' HAVE_SDT=yes HAVE_OPENSSL= HAVE_GLOO= HAVE_MICROHTTPD=
+.PHONY: wheel wheel-programs check-wheel
+wheel:
+	$(Q)packaging/install-deps build
+	$(Q)packaging/fetch-wheel-tools $(WHEEL_TOOLS)
+	+$(Q)$(WHEEL_MAKE) wheel-programs
+	$(Q)$(PYTHON) packaging/pack-wheel build/wheel $(WHEEL_TOOLS)/licenses
+
+wheel-programs: $(LIB) $(TRAIN_LIB) $(B)/weightd $(B)/weightd-cuda $(B)/whole/weightctl
+
+# Not a part of `make check`: a compiler of 500 MB, and a minute of a processor.
+check-wheel: wheel
+	$(Q)WEIGHTD_WHEEL=$(abspath $(wildcard build/wheel/*.whl)) $(PYTEST) $(ARGS) tests/wheel
+
 # Only into its own place, never into a folder that the user named.
 model:
 	$(Q)$(if $(filter build/model,$(MODEL)),packaging/install-deps model && packaging/fetch-model $(MODEL))
@@ -851,7 +875,7 @@ uninstall:
 
 # Keeps downloads: they are no build product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama deepspeed perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama deepspeed perfetto guest wheel-tools bare bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -888,6 +912,8 @@ help:
 	@echo 'make gpu-rehearsal  tests/gpu/run with that pack on a bare Debian of another release, on the stand-in for libcuda'
 	@echo 'make deb        packages for Debian into build/deb, and with debug symbols into build/deb/upload'
 	@echo 'make check-deb  builds them, and installs, upgrades and purges them in a booted system, under 300 clients'
+	@echo 'make wheel      a wheel for Python into build/wheel, with libraries and programs, after 110 MB of tools'
+	@echo 'make check-wheel  builds it, installs it into environments of Python, and tries it with other releases'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
 -include $(shell find $(B)/obj $(B)-faults/obj $(F)/obj build/fake/obj build/bpf -name '*.d' 2>/dev/null)

@@ -48,7 +48,7 @@ def test_a_changed_header_rebuilds_object_and_skeleton():
 
 # Parts of other targets.
 PARTS = {"all", "attackers", "benches", "demos", "deps", "fuzz-programs", "fuzz-sources", "gpu-programs", "help", "man", "model", "programs", "refs", "required",
-         "soaks", "threaded", "to-check", "to-check-san", "unit"}
+         "soaks", "threaded", "to-check", "to-check-san", "unit", "wheel-programs"}
 
 
 def test_help_has_each_target_for_a_person():

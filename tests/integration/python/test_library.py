@@ -1,6 +1,7 @@
 """The library of a source tree: opened only where no other user can have put it there."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,62 @@ def test_a_library_that_the_caller_names_is_used_without_a_look(tree):
     refused(tree, "others may write")
     done = run(tree, WEIGHTD_LIBRARY=str(tree / "build/libweightd.so.0"))
     assert done.stdout.split() == [f"{tree}/build/libweightd.so.0", f"{tree}/build/libweightd-train.so.0"], done.stderr
+
+
+@pytest.fixture
+def wheel(tree):
+    """A package that an installer has put somewhere, with libraries of its own."""
+    folder = tree.parent / "site-packages"
+    shutil.copytree(tree / "libclient/python/weightd", folder / "weightd")
+    (tree / "build").rename(folder / "weightd/lib")
+    return folder / "weightd"
+
+
+def run_wheel(wheel, *command, **env):
+    return run(wheel, *command, PYTHONPATH=str(wheel.parent), **env)
+
+
+def test_the_libraries_of_a_wheel_come_before_those_of_the_system(wheel):
+    done = run_wheel(wheel, LD_LIBRARY_PATH=str(LIBRARY.parent))
+    assert done.stdout.split() == [f"{wheel}/lib/libweightd.so.0", f"{wheel}/lib/libweightd-train.so.0"], done.stderr
+    done = run_wheel(wheel, WEIGHTD_LIBRARY=str(LIBRARY))
+    assert done.stdout.split()[0] == str(LIBRARY)
+
+
+def test_a_wheel_says_its_release_and_its_file(wheel):
+    code = "import weightd; print(weightd.__version__, weightd.__library__)"
+    env = {k: v for k, v in environment().items() if k != "WEIGHTD_LIBRARY"} | {"PYTHONPATH": str(wheel.parent)}
+    done = subprocess.run([sys.executable, "-B", "-c", code], env=env, cwd="/", capture_output=True, text=True)
+    assert re.fullmatch(rf"\d+\.\d+\.\d+ {wheel}/lib/libweightd\.so\.0\n", done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("path, bits", [("lib", 0o002), ("lib", 0o020), ("lib/libweightd.so.0", 0o002)])
+def test_a_library_that_more_users_may_write_than_the_package_is_refused(wheel, path, bits):
+    (wheel / path).chmod((wheel / path).stat().st_mode | bits)
+    done = run_wheel(wheel)
+    assert done.returncode == 1 and f"more users may write {wheel / path} (mode 0" in done.stderr, done.stderr
+
+
+def test_a_group_that_may_write_all_of_an_environment_is_no_stranger(wheel):
+    """As pip leaves it with a umask of 002."""
+    subprocess.run(["chmod", "-R", "g+w", wheel], check=True)
+    assert run_wheel(wheel).returncode == 0
+
+
+def test_a_library_of_another_user_than_the_package_is_refused(wheel):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to another user")
+    os.chown(wheel / "lib/libweightd.so.0", OTHER, -1)
+    done = run_wheel(wheel)
+    assert done.returncode == 1 and f"libweightd.so.0 belongs to user {OTHER}, and {wheel}/_library.py to user 0" in done.stderr
+    subprocess.run(["chown", "-R", str(OTHER), wheel], check=True)  # an environment that an administrator keeps
+    assert run_wheel(wheel).returncode == 0
+
+
+def test_a_package_that_is_newer_than_the_library_says_so(wheel):
+    """The linker finds a file of that name for WEIGHTD_LIBRARY, and no library of weightd in it."""
+    done = run_wheel(wheel, WEIGHTD_LIBRARY="libc.so.6")
+    assert done.returncode == 1 and "ImportError: libc.so.6 is no libweightd of the release of this package" in done.stderr
 
 
 def test_a_package_outside_of_a_tree_asks_the_system(tree):
