@@ -837,8 +837,11 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	chmod 755 $(DESTDIR)$(generatordir)/weightd-load-generator
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket packaging/systemd/weightd-models.target $(DESTDIR)$(unitdir)/
-	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
+	install -m 644 packaging/systemd/preserve.conf $(wildcard packaging/prometheus/*) $(DESTDIR)$(docdir)/
 	install -m 644 $(wildcard packaging/examples/failover/*) $(DESTDIR)$(docdir)/examples/failover/
+	for name in $(if $(HAVE_MICROHTTPD),weightd-metrics) weightd-metrics-textfile; do \
+		sed 's|@bindir@|$(bindir)|' packaging/systemd/$$name.service >$(DESTDIR)$(unitdir)/$$name.service || exit; done
+	install -m 644 packaging/systemd/weightd-metrics-textfile.timer $(DESTDIR)$(unitdir)/
 	for name in weightd $(if $(SYNC_INSTALLED),weightd-sync) $(if $(TRACE_PROGRAM),weightd-trace); do \
 		install -m 644 packaging/systemd/$$name.sysusers $(DESTDIR)$(sysusersdir)/$$name.conf || exit; done
 	install -m 644 packaging/systemd/weightd.tmpfiles $(DESTDIR)$(tmpfilesdir)/weightd.conf
@@ -859,7 +862,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-load -sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
-		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service load@.service models.target sync.service trace.service) \
+		$(addprefix $(DESTDIR)$(unitdir)/weightd-,export@.service metrics.service metrics-textfile.service metrics-textfile.timer load@.service models.target sync.service trace.service) \
 		$(DESTDIR)$(generatordir)/weightd-load-generator \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
@@ -868,7 +871,8 @@ uninstall:
 		$(libdir)/libweightd-train-gloo.so \
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
-		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
+		$(docdir)/weightd.conf $(docdir)/preserve.conf \
+		$(addprefix $(docdir)/,$(notdir $(wildcard packaging/prometheus/*))) $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-train.7)
 	rm -rf $(DESTDIR)$(pythondir)/weightd $(DESTDIR)$(docdir)/examples

@@ -6,17 +6,22 @@ import stat
 import subprocess
 
 import pytest
-from lib.features import BUILD, ROOT
+from lib.features import BUILD, ROOT, is_linked_with
 
 SECURITY_MAX = 5  # tenths
 SYNC_SECURITY_MAX = 15  # it connects to other machines; with the drop-in that names them, 14
 TRACE_SECURITY_MAX = 15  # it loads programs into the kernel
 EXPORT_SECURITY_MAX = 4
+METRICS_SECURITY_MAX = 13  # Prometheus is on other machines
+TEXTFILE_SECURITY_MAX = 7  # root
 LOAD_SECURITY_MAX = 7  # it reads home directories, and copies to GPUs
 
 
 OPTIONAL = [name for name in ("weightd-sync", "weightd-trace") if (BUILD / name).exists()]
-UNITS = "weightd.service", "weightd.socket", "weightd-export@.service", "weightd-load@.service", "weightd-models.target", *(f"{name}.service" for name in OPTIONAL)
+HAS_MICROHTTPD = is_linked_with(b"libmicrohttpd.so", "weightctl")
+UNITS = "weightd.service", "weightd.socket", "weightd-export@.service", "weightd-load@.service", "weightd-models.target", \
+    "weightd-metrics-textfile.service", "weightd-metrics-textfile.timer", *(f"{name}.service" for name in OPTIONAL), \
+    *(["weightd-metrics.service"] if HAS_MICROHTTPD else [])
 
 
 def wanted():
@@ -40,6 +45,8 @@ def wanted():
         "share/doc/weightd/examples/failover/engine.socket": 0o644,
         "share/doc/weightd/examples/failover/engine@.service": 0o644,
         "share/doc/weightd/preserve.conf": 0o644,
+        "share/doc/weightd/weightd-alerts.yml": 0o644, "share/doc/weightd/weightd-dashboard.json": 0o644,
+        "lib/systemd/system/weightd-metrics-textfile.service": 0o644, "lib/systemd/system/weightd-metrics-textfile.timer": 0o644,
         "share/doc/weightd/weightd.conf": 0o644,
     }
     for name in "libweightd.so", "libweightd-train.so":
@@ -49,6 +56,8 @@ def wanted():
         files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp",
                                                         "weightd-sync-nccl")}
         files |= {"lib/systemd/system/weightd-sync.service": 0o644, "lib/sysusers.d/weightd-sync.conf": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
+    if HAS_MICROHTTPD:
+        files |= {"lib/systemd/system/weightd-metrics.service": 0o644}
     if (BUILD / "weightd-sync-gloo").exists():
         files |= {"sbin/weightd-sync-gloo": 0o755}
     if (BUILD / "libweightd-train-gloo.so").exists():
@@ -132,6 +141,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(shared_service):
 
 @pytest.mark.parametrize("name, most", [("weightd", SECURITY_MAX), ("weightd-sync", SYNC_SECURITY_MAX),
                                         ("weightd-trace", TRACE_SECURITY_MAX), ("weightd-export@", EXPORT_SECURITY_MAX),
+                                        ("weightd-metrics", METRICS_SECURITY_MAX), ("weightd-metrics-textfile", TEXTFILE_SECURITY_MAX),
                                         ("weightd-load@", LOAD_SECURITY_MAX)])
 def test_the_service_is_hardened(installed, name, most):
     unit = installed / f"usr/lib/systemd/system/{name}.service"

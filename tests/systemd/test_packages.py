@@ -20,6 +20,7 @@ SOCKET = "weightd.socket"
 SIZE = 1 << 20
 PATIENCE_S = 400
 VISITORS = int(os.environ.get("WEIGHTD_VISITORS", 30))
+METRICS = ["weightd-metrics.service", "weightd-metrics-textfile.timer"]
 USERS = ["weightd", "weightd-sync", "weightd-trace"]
 # Traces that dpkg, apt and systemd keep of any package, and folders of the test.
 TRACES = re.compile(r"/(var/(lib/(dpkg|apt|systemd|private)|cache/(apt|debconf|ldconfig|man|private)|log|backups|tmp)|tmp|opt/in|root|run)(/|$)"
@@ -94,8 +95,10 @@ def test_packages_keep_weights_and_leave_nothing(machine, built):
     assert machine.run("systemctl", "is-enabled", SERVICE, SOCKET).stdout.split() == ["enabled"] * 2
     assert machine.run("systemctl", "is-active", SERVICE, SOCKET).stdout.split() == ["active"] * 2
     done = machine.run("systemd-analyze", "verify", SERVICE, SOCKET, "weightd-sync.service", "weightd-trace.service",
-                       "weightd-export@.service", "weightd-load@.service", "weightd-models.target")
+                       "weightd-export@.service", "weightd-load@.service", "weightd-models.target", *METRICS)
     assert done.stdout + done.stderr == ""
+    assert machine.run("systemctl", "is-enabled", *METRICS, check=False).stdout.split() == ["disabled"] * 2
+    machine.run("systemctl", "enable", "--now", *METRICS)
     for user in "alice", "bob":
         machine.run("usermod", "-aG", "weightd", user)
     for program in "visitors", "reader":
@@ -115,6 +118,7 @@ def test_packages_keep_weights_and_leave_nothing(machine, built):
         readers = [stack.enter_context(Reader(machine, "m", version, "bob")) for version in (1, 2)]
         visitors = stack.enter_context(Visitors(machine, "m", VISITORS, "bob"))
         visitors.all_came()
+        metrics = machine.show(METRICS[0], "MainPID")
         for what, happens in {
             "kill -9": lambda: machine.run("kill", "-KILL", weights.main_pid(machine)),
             "restart": lambda: machine.run("systemctl", "restart", SERVICE),
@@ -129,6 +133,8 @@ def test_packages_keep_weights_and_leave_nothing(machine, built):
             assert all(reader.read_on() > n for reader, n in zip(readers, passes)), what
             assert weights.contents(machine) == contents and weights.verify(machine) == 2, what
             assert machine.show(SOCKET, "ActiveEnterTimestampMonotonic") == socket, what
+
+    assert machine.show(METRICS[0], "MainPID") not in ("0", metrics)
 
     for user in "alice", "bob", "mallory":
         machine.run("userdel", user)
