@@ -14,6 +14,8 @@
 #define SO_PEERGROUPS 59
 #endif
 
+#define DROPPED_MAX 8 /* packets that a socket to be closed may cost */
+
 /* Takes all descriptors out of the control data. */
 static int collect_fds(struct msghdr *msg, struct channel_packet *p)
 {
@@ -67,7 +69,8 @@ int channel_receive(int fd, int flags, struct channel_packet *ret)
 	return r < 0 ? r : n > 0; /* an empty packet looks like the end; our peers send none */
 }
 
-bool channel_has_packets(int fd)
+/* Looks at the first packet that waits. Like recv(), and whether it has more than bytes. */
+static ssize_t packet_peek(int fd, bool *ret_has_control)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = sizeof(byte)};
@@ -78,7 +81,34 @@ bool channel_has_packets(int fd)
 		n = recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
 	while (n < 0 &&
 	       (errno == EINTR || errno == ECONNRESET)); /* a reset is reported once, before them */
-	return n > 0 || (n == 0 && msg.msg_flags & MSG_CTRUNC);
+	*ret_has_control = n >= 0 && msg.msg_flags & MSG_CTRUNC;
+	return n;
+}
+
+/* A packet without bytes looks like the end, which alone has no credentials. */
+static bool packet_is_there(int fd)
+{
+	const int on = 1;
+	bool has_credentials;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* cannot fail */
+	(void)packet_peek(fd, &has_credentials);
+	return has_credentials;
+}
+
+bool channel_may_hold_fds(int fd)
+{
+	for (int i = 0; i < DROPPED_MAX; i++) {
+		bool has_fds;
+		ssize_t n = packet_peek(fd, &has_fds);
+
+		if (has_fds)
+			return true;
+		if (n <= 0)
+			return n == 0 && packet_is_there(fd);
+		(void)recv(fd, NULL, 0, MSG_DONTWAIT);
+	}
+	return true;
 }
 
 void channel_packet_deinit(struct channel_packet *p)

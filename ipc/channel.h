@@ -34,10 +34,10 @@ struct channel_packet {
 int channel_receive(int fd, int flags, struct channel_packet *ret);
 
 /*
- * True if unreceived packets wait; closing the socket closes their descriptors. May return true for a socket without
- * any.
+ * Drops packets that wait in a socket to be closed, up to the first one with descriptors, a few at most. True if packets are
+ * left, perhaps with descriptors: to close the socket closes those, which may block.
  */
-bool channel_has_packets(int fd);
+bool channel_may_hold_fds(int fd);
 
 /* Closes the descriptors that are still the packet's. */
 void channel_packet_deinit(struct channel_packet *p);

@@ -51,7 +51,7 @@ static void turn_away(int fd, int error, const char *why)
 static void hang_up(struct server *server, uid_t uid, int fd)
 {
 	(void)shutdown(fd, SHUT_RDWR);
-	if (channel_has_packets(fd))
+	if (channel_may_hold_fds(fd))
 		client_fds_hang_up(server->client_fds, uid, fd);
 	else
 		(void)fd_close(fd);

@@ -449,18 +449,60 @@ static void unread_is_zero_exactly_when_all_was_received(void **state)
 	assert_int_equal(unread(), 0);
 }
 
-static void waiting_packets_are_seen_and_not_taken(void **state)
+static void packets_with_descriptors_are_seen_and_not_dropped(void **state)
 {
 	(void)state;
-	assert_false(channel_has_packets(pair.here));
+	assert_false(channel_may_hold_fds(pair.here));
 	send_raw("text", 4, 2);
-	assert_true(channel_has_packets(pair.here));
-	assert_true(channel_has_packets(pair.here));
-	assert_false(channel_has_packets(pair.there));
+	assert_true(channel_may_hold_fds(pair.here));
+	assert_true(channel_may_hold_fds(pair.here));
+	assert_false(channel_may_hold_fds(pair.there));
 	assert_int_equal(channel_receive(pair.here, 0, &packet), 1);
 	assert_int_equal(packet.size, 4);
 	assert_int_equal(packet.n_fds, 2);
-	assert_false(channel_has_packets(pair.here));
+	assert_false(channel_may_hold_fds(pair.here));
+}
+
+static void packets_without_descriptors_are_dropped_up_to_one_with_some(void **state)
+{
+	(void)state;
+	send_raw("one", 3, 0);
+	send_raw("two", 3, 0);
+	assert_false(channel_may_hold_fds(pair.here));
+	assert_int_equal(unread(), 0);
+	send_raw("one", 3, 0);
+	send_raw("text", 4, 1);
+	assert_true(channel_may_hold_fds(pair.here));
+	assert_int_equal(channel_receive(pair.here, 0, &packet), 1);
+	assert_int_equal(packet.n_fds, 1);
+}
+
+static void only_a_few_packets_are_dropped(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 100; i++)
+		send_raw("text", 4, 0);
+	assert_true(channel_may_hold_fds(pair.here));
+}
+
+/* They look like the end of the connection. */
+static void a_packet_behind_empty_ones_is_seen_for_its_descriptors(void **state)
+{
+	(void)state;
+	send_raw("", 0, 0);
+	send_raw("text", 4, 1);
+	assert_int_equal(shutdown(pair.here, SHUT_RDWR), 0);
+	assert_true(channel_may_hold_fds(pair.here));
+}
+
+static void the_end_holds_none(void **state)
+{
+	(void)state;
+	send_raw("text", 4, 0);
+	assert_int_equal(shutdown(pair.here, SHUT_RDWR), 0);
+	assert_false(channel_may_hold_fds(pair.here));
+	pair.there = fd_close(pair.there);
+	assert_false(channel_may_hold_fds(pair.here));
 }
 
 static void a_waiting_packet_without_bytes_is_seen_for_its_descriptors(void **state)
@@ -469,7 +511,7 @@ static void a_waiting_packet_without_bytes_is_seen_for_its_descriptors(void **st
 
 	(void)state;
 	send_raw("", 0, 1);
-	assert_true(channel_has_packets(pair.here));
+	assert_true(channel_may_hold_fds(pair.here));
 	assert_int_equal(count_open(), before);
 }
 
@@ -478,9 +520,9 @@ static void packets_of_who_is_gone_are_seen(void **state)
 	(void)state;
 	send_raw("text", 4, 1);
 	pair.there = fd_close(pair.there);
-	assert_true(channel_has_packets(pair.here));
+	assert_true(channel_may_hold_fds(pair.here));
 	assert_int_equal(channel_receive(pair.here, 0, &packet), 1);
-	assert_false(channel_has_packets(pair.here));
+	assert_false(channel_may_hold_fds(pair.here));
 }
 
 static void packets_of_who_left_without_reading_are_seen(void **state)
@@ -489,7 +531,7 @@ static void packets_of_who_left_without_reading_are_seen(void **state)
 	send_raw("text", 4, 1);
 	assert_int_equal(channel_send(pair.here, "unread", 6, NULL, 0), 0);
 	pair.there = fd_close(pair.there); /* the reset is told before the packet */
-	assert_true(channel_has_packets(pair.here));
+	assert_true(channel_may_hold_fds(pair.here));
 	assert_int_equal(channel_receive(pair.here, 0, &packet), 1);
 	assert_int_equal(packet.n_fds, 1);
 }
@@ -656,7 +698,11 @@ int main(void)
 		TEST(sending_to_who_is_gone_is_an_error_and_no_signal),
 		TEST(a_descriptor_that_is_none_cannot_be_sent),
 		TEST(unread_is_zero_exactly_when_all_was_received),
-		TEST(waiting_packets_are_seen_and_not_taken),
+		TEST(packets_with_descriptors_are_seen_and_not_dropped),
+		TEST(packets_without_descriptors_are_dropped_up_to_one_with_some),
+		TEST(only_a_few_packets_are_dropped),
+		TEST(a_packet_behind_empty_ones_is_seen_for_its_descriptors),
+		TEST(the_end_holds_none),
 		TEST(a_waiting_packet_without_bytes_is_seen_for_its_descriptors),
 		TEST(packets_of_who_is_gone_are_seen),
 		TEST(packets_of_who_left_without_reading_are_seen),

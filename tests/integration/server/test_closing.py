@@ -23,12 +23,16 @@ def children_of(daemon):
     return pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
 
 
-def send_stuck(pipe, path):
-    """Sends a descriptor that hangs, so that the last close is weightd's; until a word, when it lets go."""
+def send_stuck(pipe, path, n_empty):
+    """
+    Sends a descriptor that hangs, behind empty packets, so that the last close is weightd's; until a word, when it lets go.
+    """
     with Wire(path) as w:
         pipe.send("connected")
         pipe.recv()
         fd, let_go = stuck_socket()
+        for _ in range(n_empty):
+            w.socket.send(b"")
         w.send(wire.PING, b"", [fd])
         os.close(fd)
         w.close()
@@ -38,9 +42,9 @@ def send_stuck(pipe, path):
         pipe.send("let go")
 
 
-def start_stuck(daemon, uids):
+def start_stuck(daemon, uids, n_empty=0):
     """Children of these users, whose descriptors weightd tries to close."""
-    children = [Child(send_stuck, daemon.socket, uid=uid) for uid in uids]
+    children = [Child(send_stuck, daemon.socket, n_empty, uid=uid) for uid in uids]
     for child in children:
         assert child.hear() == "connected"
     with stopped(daemon):
@@ -79,6 +83,17 @@ def test_a_descriptor_that_hangs_holds_up_no_other_user(daemon):
             assert child.hear() == "let go"
             until(lambda: (daemon.n_fds(), n_threads(daemon)) == before,
                   lambda: f"{daemon.n_fds()} descriptors, {n_threads(daemon)} threads, before {before}")
+
+
+def test_one_behind_empty_packets_neither(daemon):
+    """weightd takes the first one for the end, and must not take the next one for it when it closes the connection."""
+    with Wire(daemon.socket) as root:
+        child, = start_stuck(daemon, [ALICE], n_empty=2)
+        with child:
+            until(lambda: root.ping().n_sessions == 1, "its session is over")
+            run_as(BOB, lambda: Wire(daemon.socket).close())
+            child.say("let go")
+            assert child.hear() == "let go"
 
 
 @pytest.mark.threads
