@@ -172,7 +172,8 @@ def test_a_server_of_an_earlier_release_says_that_it_is(daemon, tmp_path):
         peer.request(wire.PING)
         peer.close()
         rows, status = asked.result(60)
-    assert (status, rows["health"]["found"]) == (FAILED, "is not reported") and "update it" in rows["health"]["way"]
+    assert (status, rows["health"]["found"]) == (FAILED, "is not reported")
+    assert "is too old to report its health" in rows["health"]["way"]
 
 
 # --- This machine -----------------------------------------------------------------------------------
