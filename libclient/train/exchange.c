@@ -177,6 +177,20 @@ static int fail_order(const struct call *c, uint32_t node, uint64_t position)
 		position_phrase(&where, position), asked_phrase(&ours, c->t->plan, s->asked));
 }
 
+/*
+ * Node `behind` gathers for what comes before the passes of a step, and node `ahead` has begun these. The latter waits until the ranks
+ * of the former were started again.
+ */
+static int fail_skipped(const struct call *c, uint32_t behind, uint32_t ahead, uint64_t step)
+{
+	const struct link *l = &c->x->link;
+
+	return train_fail(l->node == ahead ? -EPIPE : -ENOTRECOVERABLE,
+			  "node %u (its rank %u) was started again and is in the passes of step %" PRIu64
+			  ", while node %u " UNITS_SKIPPED,
+			  ahead, l->line, step, behind);
+}
+
 /* --- Progress ----------------------------------------------------------------------------------------- */
 
 /* Until SENT, values of strategies that pool gradients are in the process of rank 0 of node 0 alone. */
@@ -193,6 +207,8 @@ static uint64_t line_reached(const struct weightd_train *t)
 {
 	uint64_t line = trainer_word(line_word(t));
 
+	if (control_exchange_index(line) == CONTROL_PASSES)
+		line = units_gathered(t, line);
 	return t->exchange.reached > line ? t->exchange.reached : line;
 }
 
@@ -316,6 +332,15 @@ static int check_asked(const struct call *c, uint64_t position)
 	return 0;
 }
 
+/* The passes of the step have begun in one, and not in the other, whose exchange it has not completed. */
+static bool is_skipped(uint64_t behind, const struct link_peer *ahead)
+{
+	return control_exchange_step(behind) == control_exchange_step(ahead->doing) &&
+	       control_exchange_index(behind) < CONTROL_PASSES &&
+	       control_exchange_index(ahead->doing) > CONTROL_PASSES &&
+	       control_exchange_index(ahead->doing) < CONTROL_VALUES && ahead->done != behind;
+}
+
 /* Sends to those that have not completed it, and receives unless this rank has. */
 static int call_transfer(struct call *c, uint64_t position)
 {
@@ -323,8 +348,12 @@ static int call_transfer(struct call *c, uint64_t position)
 	bool receives[WEIGHTD_NODES_MAX];
 	int r = segments_find(&c->x->segments, c->t, position, c->frozen);
 
-	for (uint32_t node = 0; node < l->n_nodes; node++)
+	for (uint32_t node = 0; node < l->n_nodes; node++) {
+		/* This rank served when they met. */
+		if (is_skipped(position, &l->peers[node]))
+			return fail_skipped(c, l->node, node, control_exchange_step(position));
 		receives[node] = l->peers[node].done < position;
+	}
 	if (!r)
 		r = call_move(c, receives);
 	if (!r && receives[l->node])
@@ -358,6 +387,9 @@ static int check_apart(const struct call *c, uint32_t behind, uint32_t ahead)
 
 	if (is_taken_back(c, first))
 		return are_close(first, last) ? 0 : fail_apart(c, behind, ahead);
+	for (uint32_t node = 0; node < l->n_nodes; node++)
+		if (is_skipped(l->peers[node].doing, &l->peers[ahead]))
+			return fail_skipped(c, node, ahead, control_exchange_step(last));
 	for (uint32_t node = 0; node < l->n_nodes; node++) {
 		const struct link_peer *peer = &l->peers[node];
 
@@ -472,8 +504,9 @@ static int call_catch_up(struct call *c)
 static int call_connect(struct call *c)
 {
 	struct link *l = &c->x->link;
+	bool skips = control_exchange_index(trainer_word(line_word(c->t))) == CONTROL_PASSES;
 	struct link_peer own = {line_reached(c->t), line_next(c->t, c->position), c->lacks,
-				c->is_over != NULL};
+				c->is_over != NULL && !skips};
 	int r;
 
 	if (l->is_connected)

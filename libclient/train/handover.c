@@ -198,6 +198,8 @@ int weightd_train_bucket_open(struct weightd_train *t, uint32_t bucket)
 	if (r < 0 || !plan_pools_grads(t->plan))
 		return r;
 	r = check_bucket(t, bucket);
+	if (!r && plan_shards_params(t->plan))
+		r = units_begin_passes(t);
 	if (r < 0)
 		return r;
 	handover_begin(t, step);

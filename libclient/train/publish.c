@@ -106,7 +106,7 @@ static int units_walk(struct publishing *p)
 	int r = units_check(t);
 
 	for (uint32_t unit = 0; !r && unit < t->plan->n_units; unit++) {
-		r = weightd_train_unit_open(t, unit, false);
+		r = weightd_train_unit_open(t, unit, WEIGHTD_PASS_EVALUATION);
 		if (!r)
 			tensors_write(p, unit);
 		if (!r)

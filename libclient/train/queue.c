@@ -130,7 +130,8 @@ static int wait_for_room(const struct worker *w, uint32_t room, uint64_t replace
 	for (uint32_t rank = 0; r == 0 && replaced && rank < a->plan->n_ranks; rank++) {
 		reason.rank = rank;
 		r = wait_for(w->place, arena_room(a, rank, room), replaced, &reason);
-		if (!r)
+		/* A rank that has begun its passes fetches nothing that is older: units_begin_passes(). */
+		if (!r && control_exchange_index(replaced) != CONTROL_PASSES)
 			r = wait_for(w->place, &arena_rank(a, rank)->line, replaced, &reason);
 	}
 	return r;

@@ -95,6 +95,56 @@ static void begin_step(struct weightd_train *t)
 	forget_caught_up(t);
 }
 
+uint64_t units_gathered(const struct weightd_train *t, uint64_t line)
+{
+	const struct arena *a = &t->arena;
+	uint64_t last = control_exchange(control_exchange_step(line), 0), begin = line;
+
+	for (uint32_t i = 0; i < a->plan->n_units; i++) {
+		uint64_t fetched = arena_bucket(a, a->rank, i)->fetched;
+
+		if (fetched > last && fetched < begin)
+			last = fetched;
+	}
+	return last;
+}
+
+/*
+ * The process before gathered in this step, and ended before passes began. Ranks of the node that wait for its part of a unit
+ * find that they wait in vain.
+ */
+static void skip_gathered(struct weightd_train *t, uint64_t begin)
+{
+	struct control_word *line = &trainer_words(t)->line;
+
+	if (trainer_word(line) > control_exchange(t->units.step, 0) && trainer_word(line) < begin)
+		wait_publish(line, begin);
+}
+
+int units_begin_passes(struct weightd_train *t)
+{
+	struct units *u = &t->units;
+	uint64_t begin = control_exchange(t->step + 1, CONTROL_PASSES);
+	int r = 0;
+
+	begin_step(t);
+	if (u->n_asked >= CONTROL_PASSES)
+		return 0;
+	if (u->n_asked)
+		r = queue_wait_for(t, &trainer_words(t)->line,
+				   control_exchange(u->step, u->n_asked));
+	else
+		skip_gathered(t, begin);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < t->plan->n_rooms; i++) {
+		u->rooms[i] = (struct unit_room){.position = begin};
+		wait_publish_max(arena_room(&t->arena, t->arena.rank, i), begin);
+	}
+	u->n_asked = CONTROL_PASSES;
+	return 0;
+}
+
 uint64_t units_count(struct weightd_train *t)
 {
 	begin_step(t);
@@ -156,14 +206,14 @@ static int ask(struct weightd_train *t, uint32_t unit)
 	struct queue_request request = {
 		.bucket = plan_unit_of_bucket(t->plan, unit),
 		.is_fetch = true,
-		.replaced = room->unit ? room->position : 0,
+		.replaced = room->position,
 	};
 	int r = queue_reserve(t);
 
 	if (r < 0)
 		return r;
 	request.position = control_exchange(t->units.step, units_count(t));
-	if (room->unit)
+	if (room->position)
 		wait_publish_max(arena_room(&t->arena, t->arena.rank, t->plan->units[unit].room),
 				 room->position);
 	*room = (struct unit_room){unit + 1, request.position};
@@ -309,6 +359,16 @@ static int show_past(struct weightd_train *t, uint32_t unit)
 
 /* --- Opening ------------------------------------------------------------------------------------------- */
 
+/* "line" of a rank that was started anew is behind what this rank gathers before the passes. */
+static int fail_skipped(struct weightd_train *t, uint32_t rank)
+{
+	return units_lose(t,
+			  train_fail(-ENOTRECOVERABLE,
+				     "rank %u was started again and is in the passes of step %" PRIu64
+				     ", while rank %u " UNITS_SKIPPED,
+				     rank, t->units.step, t->arena.rank));
+}
+
 static int fail_order(struct weightd_train *t, uint32_t unit, uint32_t rank)
 {
 	return units_lose(
@@ -335,8 +395,13 @@ static int wait_for_parts(struct weightd_train *t, uint32_t unit, uint64_t posit
 	for (uint32_t rank = 0; !r && rank < t->plan->n_ranks; rank++) {
 		reason.rank = rank;
 		r = wait_for(&t->place, &arena_rank(&t->arena, rank)->line, position, &reason);
-		if (!r && arena_bucket(&t->arena, rank, bucket)->fetched != position)
-			r = fail_order(t, unit, rank);
+		if (r || arena_bucket(&t->arena, rank, bucket)->fetched == position)
+			continue;
+		r = control_exchange_index(position) < CONTROL_PASSES &&
+				    trainer_word(&arena_rank(&t->arena, rank)->line) >=
+					    control_exchange(t->units.step, CONTROL_PASSES)
+			    ? fail_skipped(t, rank)
+			    : fail_order(t, unit, rank);
 	}
 	return r;
 }
@@ -356,20 +421,23 @@ static int check_open(const struct weightd_train *t, uint32_t unit)
 	return r;
 }
 
-static int open_unit(struct weightd_train *t, uint32_t unit, bool is_backward)
+static int open_unit(struct weightd_train *t, uint32_t unit, enum weightd_pass pass)
 {
 	const struct plan_unit *u = &t->plan->units[unit];
 	uint64_t position;
-	int r;
+	int r = 0;
 
 	begin_step(t);
-	r = is_in_room(t, unit) ? 0 : ask(t, unit);
+	if (pass != WEIGHTD_PASS_EVALUATION)
+		r = units_begin_passes(t);
+	if (!r && !is_in_room(t, unit))
+		r = ask(t, unit);
 	position = t->units.rooms[u->room].position;
 	/* While the thread was asked for nothing: it would have the link. */
 	if (!r && is_past(t, position))
 		r = catch_up(t);
 	if (!r)
-		r = ask_next(t, unit, is_backward);
+		r = ask_next(t, unit, pass == WEIGHTD_PASS_BACKWARD);
 	if (r < 0)
 		return r;
 	if (is_past(t, position))
@@ -395,7 +463,7 @@ static int check_unit(const struct weightd_train *t, uint32_t unit)
 	return 0;
 }
 
-int weightd_train_unit_open(struct weightd_train *t, uint32_t unit, bool is_backward)
+int weightd_train_unit_open(struct weightd_train *t, uint32_t unit, enum weightd_pass pass)
 {
 	int r = check_unit(t, unit);
 
@@ -404,7 +472,7 @@ int weightd_train_unit_open(struct weightd_train *t, uint32_t unit, bool is_back
 	r = check_open(t, unit);
 	if (r < 0)
 		return r;
-	r = open_unit(t, unit, is_backward);
+	r = open_unit(t, unit, pass);
 	t->units.is_open[unit] = !r;
 	return r;
 }

@@ -87,6 +87,7 @@ static const struct option {
 	OPTION("keeps-units", FLAG, keeps_units),
 	OPTION("without-prefetch", FLAG, without_prefetch),
 	OPTION("evaluate-every", U64, evaluate_every),
+	OPTION("evaluate-behind", FLAG, evaluate_behind),
 	OPTION("disorder", TEXT, disorder),
 	OPTION("deadline", INT, deadline_ms),
 	OPTION("keep-on", FLAG, keep_on),

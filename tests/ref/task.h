@@ -49,6 +49,7 @@ struct task {
 	uint32_t unit, levels; /* "zero3": modules of a unit, and levels of units */
 	bool keeps_units, without_prefetch;
 	uint64_t evaluate_every; /* steps; a forward pass alone after each multiple, before the next step. 0: none */
+	bool evaluate_behind; /* as a program does it behind a step: a process that begins there leaves it out */
 	const char *disorder; /* "STEP:RANK": that rank opens the last unit first */
 	bool keep_on; /* calls again what gave up waiting for another rank; holds first where it is an update */
 	bool begins_late; /* calls again where it gave up waiting to begin: the deadline is one of steps alone */

@@ -78,6 +78,8 @@ struct trainer {
 	uint64_t fingerprint; /* hash of PARAM when training began */
 	void *whole; /* all parameters in the end */
 	uint64_t whole_size;
+	uint64_t first; /* step of this process */
+	bool is_evaluating;
 	double evaluated; /* sum of losses of the last pass that changed nothing */
 	uint64_t loaded; /* bytes that weightd_train_load() read from files */
 	FILE *losses;
@@ -612,7 +614,9 @@ static void unit_opened(void *arg, uint32_t unit)
 
 static void units_go(struct trainer *t, uint32_t unit, bool is_backward)
 {
-	int r = units_move(&t->units, t->train, unit, is_backward);
+	enum weightd_pass pass = is_backward ? WEIGHTD_PASS_BACKWARD : WEIGHTD_PASS_FORWARD;
+	int r = units_move(&t->units, t->train, unit,
+			   t->is_evaluating ? WEIGHTD_PASS_EVALUATION : pass);
 
 	if (r < 0)
 		fail(t, "weightd_train_unit_open", r);
@@ -681,7 +685,18 @@ static void evaluate(struct trainer *t, uint64_t step)
 
 	values_load(t);
 	p.rng = &rng;
+	t->is_evaluating = true;
 	t->evaluated = pass_run(t, t->cursor.position, n, &p);
+	t->is_evaluating = false;
+}
+
+static bool is_to_evaluate(const struct trainer *t, uint64_t step)
+{
+	const struct task *task = &t->task;
+
+	if (!task->evaluate_every || step == 1 || (step - 1) % task->evaluate_every)
+		return false;
+	return !task->evaluate_behind || step != t->first;
 }
 
 /* Opens the last unit before others open the first one. */
@@ -779,7 +794,7 @@ static void step_run(struct trainer *t, uint64_t step)
 		hold(step);
 	report_phase(t, step, PHASE_COMPUTE);
 	t->n_events = 0;
-	if (t->task.evaluate_every && step > 1 && (step - 1) % t->task.evaluate_every == 0)
+	if (is_to_evaluate(t, step))
 		evaluate(t, step);
 	n = batches_run(t, step, &loss);
 	if (step == t->task.hold_at)
@@ -1115,7 +1130,8 @@ int main(int argc, char **argv)
 	if (t.task.losses)
 		t.losses = check(fopen(t.task.losses, "ae"));
 	trainer_open(&t);
-	for (step = weightd_train_step(t.train) + 1; step <= t.task.steps; step++) {
+	t.first = weightd_train_step(t.train) + 1;
+	for (step = t.first; step <= t.task.steps; step++) {
 		step_run(&t, step);
 		step_save(&t, step);
 		if (step == t.task.stop_after)

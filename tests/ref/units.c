@@ -37,7 +37,7 @@ static uint32_t around(const struct units *u, uint32_t unit, uint32_t level)
 	return unit;
 }
 
-int units_move(struct units *u, struct weightd_train *t, uint32_t unit, bool is_backward)
+int units_move(struct units *u, struct weightd_train *t, uint32_t unit, enum weightd_pass pass)
 {
 	int r = 0;
 
@@ -52,7 +52,7 @@ int units_move(struct units *u, struct weightd_train *t, uint32_t unit, bool is_
 
 		if (next == UNITS_NONE || u->open[level] == next)
 			continue;
-		r = weightd_train_unit_open(t, next, is_backward);
+		r = weightd_train_unit_open(t, next, pass);
 		u->open[level] = next;
 		if (!r)
 			u->opened(u->arg, next);

@@ -30,4 +30,4 @@ void units_init(struct units *u, const struct task *task, const struct model *m)
  * Closes the open units but those around `unit`, or all with UNITS_NONE, then opens what is missing of those and the unit.
  * Returns the result of the first call that failed.
  */
-int units_move(struct units *u, struct weightd_train *t, uint32_t unit, bool is_backward);
+int units_move(struct units *u, struct weightd_train *t, uint32_t unit, enum weightd_pass pass);

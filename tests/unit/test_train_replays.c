@@ -162,7 +162,7 @@ static void expect_repeated(const struct setup *shape, uint32_t index)
 	struct setup setup = *shape;
 
 	setup.before_step = before_step;
-	scene_start(&setup, index % setup.n_ranks, control_exchange(3, index));
+	scene_start(&setup, index % setup.n_ranks, control_exchange(3, CONTROL_PASSES + index));
 	run_twice(rank_main);
 	scene_stop();
 }
@@ -204,7 +204,7 @@ static int evaluate(uint32_t rank, void *data)
 	if (rank == scene->victim && scene->n_lives == 1)
 		own = t;
 	if (!r)
-		r = weightd_train_unit_open(t, 0, false);
+		r = weightd_train_unit_open(t, 0, WEIGHTD_PASS_EVALUATION);
 	if (!r)
 		r = weightd_train_unit_close(t, 0);
 	if (r < 0)
@@ -306,7 +306,7 @@ static void signal_soon(void)
 
 static int open_and_close(struct weightd_train *t, uint32_t unit)
 {
-	int r = UNINTERRUPTED(weightd_train_unit_open(t, unit, false));
+	int r = UNINTERRUPTED(weightd_train_unit_open(t, unit, WEIGHTD_PASS_FORWARD));
 
 	return r < 0 ? r : weightd_train_unit_close(t, unit);
 }
@@ -316,7 +316,7 @@ static int bucket_interrupted(const struct setup *setup, struct weightd_train *t
 {
 	const struct weightd_plan *p = weightd_train_plan(t);
 	uint32_t unit = plan_unit_of_bucket(p, bucket), tensor = 0;
-	int r = UNINTERRUPTED(weightd_train_unit_open(t, unit, true));
+	int r = UNINTERRUPTED(weightd_train_unit_open(t, unit, WEIGHTD_PASS_BACKWARD));
 
 	if (!r)
 		r = UNINTERRUPTED(weightd_train_bucket_open(t, bucket));

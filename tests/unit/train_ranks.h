@@ -341,7 +341,7 @@ static inline int rank_forward(struct weightd_train *t)
 	int r = 0;
 
 	for (uint32_t unit = 0; r == 0 && unit < n; unit++) {
-		r = weightd_train_unit_open(t, unit, false);
+		r = weightd_train_unit_open(t, unit, WEIGHTD_PASS_FORWARD);
 		if (r == 0)
 			r = weightd_train_unit_close(t, unit);
 	}
@@ -369,7 +369,7 @@ static inline int bucket_compute(const struct setup *setup, struct weightd_train
 {
 	const struct weightd_plan *p = weightd_train_plan(t);
 	uint32_t unit = p->n_units ? plan_unit_of_bucket(p, bucket) : 0, its;
-	int r = weightd_train_unit_open(t, unit, true);
+	int r = weightd_train_unit_open(t, unit, WEIGHTD_PASS_BACKWARD);
 
 	if (r == 0)
 		r = weightd_train_bucket_open(t, bucket);

@@ -515,6 +515,13 @@ int weightd_train_write_end(struct weightd_train *t);
  */
 const float *weightd_train_written(const struct weightd_train *t, uint32_t tensor);
 
+enum weightd_pass {
+	WEIGHTD_PASS_FORWARD,
+	WEIGHTD_PASS_BACKWARD,
+	/* Before those of the step: a rank that is started again may leave it out, which ends the others if they need it there. */
+	WEIGHTD_PASS_EVALUATION,
+};
+
 /*
  * "zero3": parameters of a unit can be read between open and close alone, at addresses that stay the same. Open waits until
  * they are gathered, and has the next unit fetched: behind it, or in backward before it. All ranks of all nodes open and close
@@ -523,9 +530,9 @@ const float *weightd_train_written(const struct weightd_train *t, uint32_t tenso
  *
  * -EINVAL: no such unit; it is open, or is not; another unit of its level is. Errors of waits as of weightd_train_update():
  * open can be called again. -EUCLEAN, -ENOTRECOVERABLE: this rank repeats the passes of a step that it was killed in, and not
- * as they were: free the trainer, and start the program again.
+ * as they were, or another one does: free the trainer, and start the program again.
  */
-int weightd_train_unit_open(struct weightd_train *t, uint32_t unit, bool is_backward);
+int weightd_train_unit_open(struct weightd_train *t, uint32_t unit, enum weightd_pass pass);
 int weightd_train_unit_close(struct weightd_train *t, uint32_t unit);
 
 /* The start of this rank's PARAM or GRAD, and its bytes. NULL for other kinds, and with "zero2" and "zero3". */

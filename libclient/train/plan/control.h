@@ -134,6 +134,11 @@ struct control_scale {
  * control_values(): number 0 are the first values of all, after step 0. The last ones are those of ranks that are done.
  */
 #define CONTROL_VALUES (1ull << 31)
+/*
+ * Exchanges that the passes of a step ask for begin behind this number, however many an evaluation before them asked for. No
+ * exchange has it: it is `line` of a rank that was started anew, and does not repeat the evaluation.
+ */
+#define CONTROL_PASSES (1ull << 30)
 #define CONTROL_ENDS (UINT32_MAX - 1ull) /* and the one behind it */
 static inline uint64_t control_exchange(uint64_t step, uint64_t index)
 {

@@ -40,8 +40,11 @@ static bool has_asked_more(const struct saving *s, uint32_t rank)
 	const struct arena *a = &s->train->arena;
 	uint64_t step = s->snapshot.step + 1;
 
+	/* Once its passes have begun, it waits for those of the others before its first exchange. */
 	if (plan_shards_params(a->plan) &&
-	    trainer_word(&arena_rank(a, rank)->line) > control_exchange(step, s->n_asked))
+	    (trainer_word(&arena_rank(a, rank)->line) > control_exchange(step, s->n_asked) ||
+	     (s->n_asked < CONTROL_PASSES &&
+	      trainer_word(arena_room(a, rank, 0)) >= control_exchange(step, CONTROL_PASSES))))
 		return true;
 	return plan_pools_grads(a->plan) && s->n_given < a->plan->n_buckets &&
 	       trainer_word(&arena_bucket(a, rank, s->n_given)->grad) >= step;

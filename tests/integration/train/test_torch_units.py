@@ -195,3 +195,23 @@ def test_a_rank_that_lost_the_order_of_units_says_so_and_goes_on_when_it_is_star
     results = [again.value(), other.value()]
     assert [result["bits"] for result in results] == [result["bits"] for result in expected]
     assert [result["first"] for result in results] == [1, 0]
+
+
+@pytest.mark.parametrize("what", ("evaluation", "publish"))
+@pytest.mark.parametrize("where", ("before", "behind"))
+def test_a_rank_that_is_killed_where_all_evaluate_or_publish_goes_on(host, daemon, where, what):
+    """Alone, if it comes there again. Else the others end, with the reason, and all go on when they were started again."""
+    expected = host.play(daemon, "units.evaluated_around", 2, nodes=2, where=where, what=what)
+    env = host.meeting()
+    start = functools.partial(host.start, daemon, "units.evaluated_around", n=2, env=env, nodes=2, where=where, what=what)
+    other, killed = start(rank=0, holds=1), start(rank=1)
+    wait_for(other, "looks 0" if where == "before" else "", "T")
+    wait_for(killed, "looks 1")
+    killed.kill()
+    killed.wait()
+    again = start(rank=1)
+    other.kill(signal.SIGCONT)
+    if where == "behind":
+        assert "rank that is started again repeats them; start this rank again" in other.value()["error"]
+        other = start(rank=0)
+    assert [other.value(), again.value()] == expected

@@ -471,6 +471,46 @@ def held(holds=None, steps=3, **options):
     return found
 
 
+def evaluated_around(where, what, holds=None, steps=3):
+    """
+    Bits, of a program that evaluates or publishes "before" each step or "behind" it, or the error that it ends with. The rank stops itself
+    before it does so for step `holds`.
+    """
+    import weightd
+    import weightd.train
+
+    mesh = weightd.train.init_mesh()
+    module = shard(mesh, "around", strategy="zero3", units=1000)
+    optimizer = weightd.train.AdamW(module, lr=1e-2)
+
+    def look(step):
+        if step == holds:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        print(f"looks {step}", flush=True)
+        if what == "publish":
+            optimizer.publish(f"around-{mesh.node}")
+        else:
+            calls = module.calls
+            with torch.no_grad():
+                module(x)
+            module.calls = calls  # those of the steps alone
+
+    for step in optimizer.steps(steps):
+        x, y = scenes.part(step, mesh.rank, mesh.size)
+        try:
+            if where == "before":
+                look(step)
+            scenes.loss_of(module, x, y).backward()
+            optimizer.step()
+            if where == "behind":
+                look(step + 1)
+        except weightd.Error as e:
+            return {"error": str(e)}
+    found = {"bits": scenes.bits(module)}
+    optimizer.close()
+    return found
+
+
 def disordered(where):
     """The error of a pass in which the ranks of one node, or of one line, call units of the same size in another order."""
     import weightd.train

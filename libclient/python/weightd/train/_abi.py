@@ -18,6 +18,7 @@ KINDS = {"PARAM": 1, "GRAD": 2}
 OPTIMIZERS = {"adamw": 1, "adam": 2, "sgd": 3}
 FORMS = {"auto": 0, "fused": 1, "two-phase": 2}
 ON_DEATH = {"wait": 0, "fail": 1, "finish": 2}
+FORWARD, BACKWARD, EVALUATION = 0, 1, 2  # enum weightd_pass
 
 
 class MeshDim(Structure):
@@ -114,7 +115,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_train_range": (c_void_p, c_void_p, c_int, POINTER(c_uint64)),
     "weightd_train_state": (c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_train_bucket_open": (c_int, c_void_p, c_uint32),
-    "weightd_train_unit_open": (c_int, c_void_p, c_uint32, c_bool),
+    "weightd_train_unit_open": (c_int, c_void_p, c_uint32, c_int),
     "weightd_train_unit_close": (c_int, c_void_p, c_uint32),
     "weightd_train_ready": (c_int, c_void_p, c_uint32),
     "weightd_train_wants": (c_bool, c_void_p, c_uint32),

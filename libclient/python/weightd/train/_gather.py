@@ -12,6 +12,7 @@ import torch
 
 from .._errors import error
 from ..torch._misfit import some
+from . import _abi
 from ._pool import Pooled
 from ._sharded import Sharded
 from ._trainer import Trainer, is_in_job
@@ -110,7 +111,7 @@ class Gather:
                 self._make_way(other, unit)
         if unit.number is not None:
             with self.ordered(f"unit '{unit.name}' was opened" if unit.name else "the root unit was opened"):
-                self._trainer.unit_open(unit.number, is_backward)
+                self._trainer.unit_open(unit.number, _purpose(is_backward))
         unit.is_open = True
         if self.hides:
             for parameter, view in zip(unit.parameters, unit.views):
@@ -164,7 +165,8 @@ class Gather:
         self.settle()
         copies = []
         for unit in self._units:
-            self._open(unit, False)
+            with torch.no_grad():
+                self._open(unit, False)
             copies.append([view.clone() for view in unit.views])
             self._close(unit)
         with self.apart():
@@ -376,6 +378,13 @@ def _refuse_state_dict(module: torch.nn.Module, prefix: str, _keep_vars: bool) -
              if parameter is not None and not parameter.numel() and is_in_job(parameter)]
     if names:
         raise error(errno.EOPNOTSUPP, f"{some(names)}: {HIDDEN}")
+
+
+def _purpose(is_backward: bool) -> int:
+    """Of enum weightd_pass. A forward without gradients is none of a step, unless it is inside one."""
+    if is_backward:
+        return _abi.BACKWARD
+    return _abi.FORWARD if torch.is_grad_enabled() else _abi.EVALUATION
 
 
 def _task() -> int:

@@ -275,9 +275,9 @@ class Trainer:
         """May be called again after an error."""
         self._wait(lib.weightd_train_bucket_open, self.use(), bucket)
 
-    def unit_open(self, unit: int, is_backward: bool) -> None:
-        """After an error of a wait the order of the ranks is lost."""
-        self._wait(lib.weightd_train_unit_open, self.use(), unit, is_backward)
+    def unit_open(self, unit: int, purpose: int) -> None:
+        """`purpose`: of enum weightd_pass. After an error of a wait the order of the ranks is lost."""
+        self._wait(lib.weightd_train_unit_open, self.use(), unit, purpose)
 
     def unit_close(self, unit: int) -> None:
         check(lib.weightd_train_unit_close(self.handle, unit))

@@ -3,7 +3,9 @@ SIGKILLs of ranks with pooled gradients ("zero2") and with units ("zero3"): at e
 over, of several ranks at once, and at random instructions. A step happens exactly once. WEIGHTD_KILLS and WEIGHTD_KILLS_SEED as
 in test_kills.
 """
+import os
 import re
+import select
 import sys
 
 import pytest
@@ -96,6 +98,44 @@ def test_a_rank_is_killed_while_it_reads_what_the_last_step_left(make_nodes, eve
         job.start(rank)
     held_at(job, 3, 4, event).kill()
     job.start(3)
+    assert job.finish().digests() == plain.digests()
+
+
+BEHIND = SMALL | {"steps": 4, "evaluate_every": 1, "evaluate_behind": True}  # a rank that is started again does not evaluate
+
+
+@pytest.mark.plain  # likewise
+@pytest.mark.parametrize("nodes, n", [(2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("event", [1, 2])
+def test_others_end_when_a_successor_leaves_out_the_evaluation_that_they_are_in(make_nodes, nodes, n, event):
+    """They need its part of the last of four units. All train once they were started again."""
+    plain = make_nodes(nodes, n, **BEHIND).run()
+    job = make_nodes(nodes, n, **BEHIND)
+    victim = nodes * n - 1
+    others = {os.pidfd_open(rank.pid): rank for rank in map(job.start, range(victim))}
+    held_at(job, victim, 3, event).kill()
+    job.start(victim)
+    while others:
+        ended, _, _ = select.select([*others], [], [], PATIENCE_S)
+        assert ended, job.progress()
+        for fd in ended:
+            os.close(fd)
+            rank = others.pop(fd)
+            status, errors = rank.wait()
+            assert status == 1 and re.search("ENOTRECOVERABLE: .* was started again and is in the passes of step 3", errors), errors
+            job.start(rank.rank)
+    assert job.finish().digests() == plain.digests()
+
+
+@pytest.mark.parametrize("nodes, n", [(2, 1), (2, 2)])
+def test_a_successor_leaves_out_an_evaluation_whose_units_all_have(make_nodes, nodes, n):
+    plain = make_nodes(nodes, n, **BEHIND).run()
+    job = make_nodes(nodes, n, **BEHIND)
+    victim = nodes * n - 1
+    for rank in range(victim):
+        job.start(rank)
+    held_at(job, victim, 3, 4).kill()
+    job.start(victim)
     assert job.finish().digests() == plain.digests()
 
 
