@@ -665,7 +665,8 @@ soak: all soaks
 		tests/integration/train/nodes/test_units_kills.py \
 		tests/integration/train/test_saving.py::test_ranks_that_are_killed_while_they_save_leave_whole_checkpoints_alone \
 		tests/integration/train/test_torch_habits.py::test_a_compiled_module_trains_as_an_eager_one \
-		tests/integration/train/test_torch_life.py::test_random_kills_leave_no_trace
+		tests/integration/train/test_torch_life.py::test_random_kills_leave_no_trace \
+		tests/integration/train/test_torch_nodes.py::test_random_kills_on_two_nodes_leave_no_trace
 
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare

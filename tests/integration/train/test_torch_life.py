@@ -163,7 +163,8 @@ def test_the_others_finish_the_step_of_a_rank_that_died_after_backward(host, dae
 
 
 ROWS = {"shared": {}, "zero1": {"strategy": "zero1"}, "replicated": {"strategy": "replicated"},
-        "two-phase": {"form": "two-phase", "overlap": True, "bucket_bytes": 512}, "half": {"is_half": True}}
+        "two-phase": {"form": "two-phase", "overlap": True, "bucket_bytes": 512}, "half": {"is_half": True},
+        "zero2": {"strategy": "zero2", "bucket_bytes": 512}, "zero3": {"strategy": "zero3", "units": ["body.0", "body.4"]}}
 
 
 @pytest.mark.parametrize("row", ROWS if os.environ.get("WEIGHTD_PYTHON_KILLS") else ("shared",))
