@@ -19,7 +19,8 @@ sockets     bytes on the loopback of an own network namespace, a step
 save        a checkpoint of parameters and optimizer: "held_ms" until training can continue, "whole_ms" until all is on the
             disk, by the slower rank. torch.save() by one rank; DCP: torch.distributed.checkpoint of FSDP2
 two-nodes   two nodes of two ranks: network namespaces, with 1 Gb/s between them; "bound" is the time of the bytes that the ranks of a
-            node send, 2 (S/L) (N - 1)/N each, on the cable; bytes: at the sockets of both nodes, a step
+            node send, 2 (S/L) (N - 1)/N each, on the cable; bytes: at the sockets of both nodes, a step. Then likewise
+            weightd-units (see below) beside FSDP2; "over" is in terms of that
 overlap     likewise, on a cable on which these bytes take as long as computing: "share" is the step by the sum of both
 prefetch    likewise, strategy "zero3" with each block a unit: weightd-units fetches the next unit while one computes,
             weightd-units-late when it is opened

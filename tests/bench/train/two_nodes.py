@@ -15,6 +15,7 @@ FP32 = 4
 KINDS = "compute", "weightd", "weightd-overlap", "ddp"
 CALM = "compute", "weightd-overlap"
 UNITS = "compute", "weightd-units", "weightd-units-late"
+SHARDS = "compute", "weightd-units", "fsdp2"
 
 
 class Cable:
@@ -69,6 +70,11 @@ def measure(report, d, program):
         judge_ring(report, field.present)
     with contextlib.ExitStack() as stack:
         field = Field(report, stack)
+        for kind in SHARDS:
+            field.enter(kind, lambda kind=kind: started(d, program, kind, "small"))
+        judge_shards(report, field.present)
+    with contextlib.ExitStack() as stack:
+        field = Field(report, stack)
         for kind in CALM:
             field.enter(kind, lambda kind=kind: started(d, program, kind, "big"))
         judge_overlap(report, field.present)
@@ -94,9 +100,12 @@ def count_sent(contender):
     return (contender.net.sent() - before) / n_steps
 
 
-def judge_ring(report, contenders):
-    """Each of the ranks sends and receives 2 (S/L) (N - 1)/N, and those of a node share the cable."""
-    targets = Targets(report, "two nodes of two ranks, 1 Gb/s")
+def report_steps(report, contenders, ours):
+    """
+    Lines of steps and bytes over 1 Gb/s; "over" is in terms of the contender `ours`. Returns figures by name: the time of a step
+    in terms of the bound, and of that of `ours`, bytes, and those of the formula. Each of the ranks sends and receives
+    2 (S/L) (N - 1)/N, and those of a node share the cable.
+    """
     found = {}
     if contenders:
         samples = in_turns(rounds(8), **{kind: step(contender) for kind, contender in contenders.items()})
@@ -105,9 +114,24 @@ def judge_ring(report, contenders):
         for kind, took in samples.items():
             found["step", kind] = spread(took)[1] / 1e9 / bound_s
             found["bytes", kind] = sent = count_sent(contenders[kind])
-            report.line(name="two-nodes", size="small", contender=kind, **ms(took), **over(took, samples.get("weightd", took)),
+            found["over", kind] = ratio(took, samples.get(ours, took))[1]
+            report.line(name="two-nodes", size="small", contender=kind, **ms(took), **over(took, samples.get(ours, took)),
                         bound_ms=bound_s * 1e3, over_bound=found["step", kind], bytes=sent, of_parameters=sent / n_bytes)
         found["formula"] = WORLD * 2 * (n_bytes / LOCAL) * (NODES - 1) / NODES
+    return found
+
+
+def judge_shards(report, contenders):
+    """Stage 3, with each block a unit."""
+    found = report_steps(report, contenders, "fsdp2")
+    targets = Targets(report, "two nodes of two ranks, units, 1 Gb/s")
+    targets.at_most("step, weightd-units over fsdp2", found.get(("over", "weightd-units")), 0.5)
+
+
+def judge_ring(report, contenders):
+    """The bytes of an all-reduce of shards, at the speed of the cable."""
+    targets = Targets(report, "two nodes of two ranks, 1 Gb/s")
+    found = report_steps(report, contenders, "weightd")
     sent = found.get(("bytes", "weightd"))
     targets.at_most("bytes at the sockets over the formula's", sent and sent / found["formula"], 1.001)
     targets.at_most("step over the ring bound of the shard, weightd-overlap", found.get(("step", "weightd-overlap")), 1.1)
