@@ -28,12 +28,12 @@ import weightd
 from lib import wire
 from lib.cgroup import CpuCgroup
 from lib.daemon import Daemon
-from lib.wire import Closed, Refused, Wire
+from lib.wire import Closed, Refused, Wire, until
 
 import figures
 import machine
 from report import say
-from tenants import VICTIM, Attacker, Innocent, Memory, attacks, together
+from tenants import ATTACKER, VICTIM, Attacker, Innocent, Memory, attacks, together
 
 CONNECTIONS = 1, 200, 4000
 WEIGHT = int(os.environ.get("WEIGHT", 1000))  # of the processor, for weightd: CPUWeight= of weightd.service
@@ -191,7 +191,12 @@ def own_p99_ms(before, after):
 
 
 def leave(d, watch, enough_mib):
-    """Removes the attacker's buffers and jobs, and waits until weightd has freed what it had for it; resident MiB then."""
+    """
+    Removes the attacker's buffers and jobs, once its last requests are served, and waits until weightd has freed what it had
+    for it; resident MiB then.
+    """
+    with Wire(d.socket, timeout=300) as root:
+        until(lambda: not any(user.uid == ATTACKER and user.used_connections for user in root.list(wire.USERS)), "it is gone")
     for buffer in weightd.ls(socket=d.socket):
         if buffer.name.startswith("attacker/"):
             with contextlib.suppress(weightd.NotFound):  # its writer alone held it, and has ended
