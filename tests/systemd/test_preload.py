@@ -44,6 +44,7 @@ def booted(installed, tmp_path_factory):
     describe(root, "bad", path="srv", users="alice")
     describe(root, "stranger", path="/srv/model.safetensors", user="carol")
     describe(root, "lost", path="/srv/lost.safetensors", user="alice")
+    (root / f"{MODELS[1:]}/0-gone.conf").symlink_to("gone.conf")  # the first in the folder
     units = root / "etc/systemd/system"
     units.mkdir(parents=True)
     (units / "consumer.service").write_text(CONSUMER)
@@ -63,9 +64,10 @@ def results(machine, *names):
 def test_a_boot_loads_the_models_and_reports_files_with_errors(booted):
     assert booted.run("systemctl", "is-active", TARGET, "consumer.service", check=False).stdout.split() == ["active"] * 2, booted.journal_text()
     assert booted.run("weightctl", "verify", "m", user="mallory", check=False).returncode == 1
-    assert results(booted, "m", "bad", "stranger", "lost") == ["success"] + ["exit-code"] * 3
+    assert results(booted, "m", "0-gone", "bad", "stranger", "lost") == ["success"] + ["exit-code"] * 4
     assert TARGET in booted.show("multi-user.target", "Wants").split()
 
+    assert f"cannot read {MODELS}/0-gone.conf: it does not exist" in log_of(booted, "0-gone")
     log = "\n".join(log_of(booted, "bad"))
     assert f"{MODELS}/bad.conf:2: 'path' does not take 'srv'; it takes a path that begins with /\n" in log
     assert f"{MODELS}/bad.conf:3: [model] has no key 'users'; it has path, user, name, device, options. Is 'user' meant?\n" in log
