@@ -23,7 +23,7 @@ static const char usage[] =
 	"Usage: weightd-load FILE\n"
 	"       weightd-load --generate FOLDER FILE...\n"
 	"\n"
-	"Load the model that a file of /etc/weightd/models.d describes, unless it is loaded.\n"
+	"Load the model of a file of /etc/weightd/models.d, unless it is loaded.\n"
 	"\n"
 	"  --generate FOLDER  write the units that load the models of these files at boot\n"
 	"  --version          print the release and exit\n"

@@ -33,6 +33,11 @@ def test_a_file_is_loaded_by_its_user(daemon, weightd_load, build, tmp_path):
     assert " 0600 " in daemon.ctl("ls", "-n", "-o", "NAME,MODE,SIZE").stdout
 
 
+def test_help_fits(weightd_load):
+    text = weightd_load("--help").stdout
+    assert text.startswith("Usage: weightd-load") and [line for line in text.splitlines() if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("text, error", [
     ("[model]\npath = m\nuser = a\n", ":2: 'path' does not take 'm'; it takes a path that begins with /"),
     ("[model]\npath = /m\nuser = -a b\n", ":3: 'user' does not take '-a b'; it takes the name of a user, or a uid"),
