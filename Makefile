@@ -833,7 +833,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	$(if $(TRACE_PROGRAM),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-trace.service \
 		>$(DESTDIR)$(unitdir)/weightd-trace.service)
 	sed 's|@bindir@|$(bindir)|' packaging/systemd/weightd-export@.service >$(DESTDIR)$(unitdir)/weightd-export@.service
-	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-load@.service >$(DESTDIR)$(unitdir)/weightd-load@.service
+	sed 's|@sbindir@|$(sbindir)|; s|@bindir@|$(bindir)|' packaging/systemd/weightd-load@.service >$(DESTDIR)$(unitdir)/weightd-load@.service
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-load-generator >$(DESTDIR)$(generatordir)/weightd-load-generator
 	chmod 755 $(DESTDIR)$(generatordir)/weightd-load-generator
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/

@@ -134,6 +134,10 @@ def test_what_is_installed_names_the_places_it_is_used_at(installed):
             assert not re.search(rf"{installed}|{ROOT}|@\w+@", text), path
 
 
+def test_a_load_finds_the_weightctl_that_is_installed_with_it(installed):
+    assert "\nEnvironment=PATH=/usr/bin\n" in (installed / "usr/lib/systemd/system/weightd-load@.service").read_text()
+
+
 def test_systemd_finds_nothing_wrong_with_the_units(shared_service):
     done = shared_service.run("systemd-analyze", "verify", *UNITS, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
