@@ -16,7 +16,8 @@
 #include "weightd.h"
 
 #define RESTART_TIMEOUT_MS 30000
-#define PAUSE_MS 1 /* without it, it takes a whole processor from the tests beside it, whatever its niceness */
+/* Without a pause, it takes a whole processor from the tests beside it, whatever its niceness. */
+#define PAUSE_MS 1
 
 static struct {
 	const void *bytes;
