@@ -3,6 +3,7 @@ import contextlib
 import http.client
 import os
 import pathlib
+import random
 import re
 import select
 import signal
@@ -146,7 +147,7 @@ def test_a_thousand_connections_stop_no_scrape(exporter, crowd, sent):
     b"GET /" + b"a" * 100000,
     b"".join(b"X%d: a\r\n" % i for i in range(20000)),
     b"\r\n" * 50000,
-    os.urandom(100000),
+    random.Random(1).randbytes(100000),
 ], ids=["header", "path", "headers", "lines", "noise"])
 def test_huge_requests_are_refused(exporter, request_):
     with exporter.connect() as s:
