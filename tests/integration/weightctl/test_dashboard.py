@@ -35,7 +35,11 @@ class Prometheus:
             self.proc = subprocess.Popen(
                 ["prometheus", "--config.file", folder / "config.yml", "--storage.tsdb.path", folder / "data",
                  "--web.listen-address", f"{HERE}:0"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"GOMAXPROCS": "1"})
-        until(lambda: self.proc.poll() is None and self.port(), self.log.read_text)
+        try:
+            until(lambda: self.proc.poll() is None and self.port(), self.log.read_text)
+        except BaseException:
+            self.end()
+            raise
         self.url = f"http://{HERE}:{self.port()}"
 
     def port(self):
