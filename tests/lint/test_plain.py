@@ -7,8 +7,9 @@ from lib.features import ROOT
 def test_each_test_that_runs_plain_is_there():
     wrong = []
     for line in (ROOT / "tests/plain").read_text().splitlines():
-        path, function = line.split("[")[0].split("::")
+        path, *classes, function = line.split("[")[0].split("::")
         file = ROOT / "tests" / path
-        if not file.exists() or not re.search(rf"^def {function}\(", file.read_text(), re.M):
+        names = [rf"^class {name}\b" for name in classes] + [rf"^ *def {function}\("]
+        if not file.exists() or not all(re.search(name, file.read_text(), re.M) for name in names):
             wrong.append(line)
     assert wrong == [], "make arcs lists them anew"
