@@ -1,4 +1,5 @@
 """Fixtures of all tests."""
+import os
 import pathlib
 import resource
 import signal
@@ -16,6 +17,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Some tests hold thousands of descriptors, and a login usually starts with 1,024. What needs more than the hard limit
 # skips (features.require_descriptors).
 resource.setrlimit(resource.RLIMIT_NOFILE, 2 * resource.getrlimit(resource.RLIMIT_NOFILE)[1:])
+
+# Threads of OpenMP spin between two operations of torch, for as long as milliseconds, on processors that other tests need.
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 # Tests that take no arc of their own, by arcs.py. The tree for coverage, which it measures, runs all.
 PLAIN = set(pathlib.Path(__file__).with_name("plain").read_text().splitlines()) if features.BUILD.name != "build-coverage" else ()
