@@ -2,15 +2,16 @@
 Runs torch's fused optimizers and ours on the same numbers, and prints where they differ: run by test_adamw_bits.py with
 an interpreter that has torch 2.
 
-torch_bits.py TOOL CASES   JSON: cases of [optimizer, elements, ranks, steps, options of torch.optim, type], by name
+torch_bits.py TOOL CASES ISA...   JSON: cases of [optimizer, elements, ranks, steps, options of torch.optim, type], by name
 
 The type is that of the gradients: f32, bf16 or f16. torch receives them widened to float32. The output has torch's release
-and instruction set, and for each case and each of param, m and v, and of the parameters rounded to a 16-bit type: the
-number of words that differed after any step, the first such step, the first such index, and the largest difference at the
-end.
+and instruction set, and for each of our instruction sets, each case and each of param, m and v, and of the parameters
+rounded to a 16-bit type: the number of words that differed after any step, the first such step, the first such index, and
+the largest difference at the end.
 """
-import array
+import ctypes
 import json
+import os
 import subprocess
 import sys
 
@@ -22,20 +23,25 @@ WHATS = ("param", "m", "v", "rounded")
 
 
 def main():
-    tool, cases = sys.argv[1], json.loads(sys.argv[2])
+    tool, cases, isas = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
     torch.set_num_threads(1)
     torch.manual_seed(1)
+    found = {name: differences(tool, isas, *case) for name, case in cases.items()}
     print(json.dumps({"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability(),
-                      "cases": {name: differences(tool, *case) for name, case in cases.items()}}))
+                      "found": {isa: {name: found[name][isa] for name in cases} for isa in isas}}))
 
 
-def differences(tool, name, n, n_ranks, n_steps, options, type_name):
+def differences(tool, isas, name, n, n_ranks, n_steps, options, type_name):
+    """By instruction set of ours."""
     param = torch.nn.Parameter(torch.randn(n))
     grads = (torch.randn(n_steps, n_ranks, n) * SCALE).to(TYPES[type_name])
     theirs = run_torch(name, param, grads, options)
-    ours = run_tool(tool, name, theirs[0], grads, options, type_name)
-    return {what: compare([s[i] for s in ours], [s[i] for s in theirs[1:]])
-            for i, what in enumerate(WHATS[:len(ours[0])])}
+    found = {}
+    for isa in isas:
+        ours = run_tool(tool, isa, name, theirs[0], grads, options, type_name)
+        found[isa] = {what: compare([s[i] for s in ours], [s[i] for s in theirs[1:]])
+                      for i, what in enumerate(WHATS[:len(ours[0])])}
+    return found
 
 
 def run_torch(name, param, grads, options):
@@ -56,15 +62,16 @@ def run_torch(name, param, grads, options):
     return states
 
 
-def run_tool(tool, name, param, grads, options, type_name):
+def run_tool(tool, isa, name, param, grads, options, type_name):
     """The same as run_torch() has, without the first parameters; rounded ones for 16-bit gradients."""
     n_steps, n_ranks, n = grads.shape
     beta1, beta2 = options.get("betas", (0.9, 0.999))
     arguments = [name, n, n_ranks, n_steps, options["lr"], options.get("weight_decay", 1e-2 if name == "adamw" else 0),
                  beta1, beta2, options.get("eps", 1e-8), options.get("momentum", 0),
                  int(options.get("nesterov", False)), type_name]
-    given = bytes_of(param) + bytes_of(grads.flatten())
-    done = subprocess.run([tool, *map(str, arguments)], input=given, stdout=subprocess.PIPE, check=True)
+    given = bytes_of(param) + bytes_of(grads)
+    done = subprocess.run([tool, *map(str, arguments)], input=given, stdout=subprocess.PIPE, check=True,
+                          env=os.environ | {"WEIGHTD_TRAIN_ISA": isa})
     steps = torch.frombuffer(bytearray(done.stdout), dtype=torch.uint8).reshape(n_steps, -1)
     states = steps[:, :3 * n * 4].contiguous().view(torch.float32).reshape(n_steps, 3, n)
     rounded = steps[:, 3 * n * 4:].contiguous().view(grads.dtype)
@@ -72,10 +79,8 @@ def run_tool(tool, name, param, grads, options, type_name):
 
 
 def bytes_of(tensor):
-    """The bytes of a tensor; this torch may have no NumPy."""
-    if tensor.dtype == torch.float32:
-        return array.array("f", tensor.tolist()).tobytes()
-    return array.array("h", tensor.view(torch.int16).tolist()).tobytes()
+    """The bytes of a contiguous tensor; this torch may have no NumPy."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 def compare(ours, theirs):
