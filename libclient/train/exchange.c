@@ -178,8 +178,8 @@ static int fail_order(const struct call *c, uint32_t node, uint64_t position)
 }
 
 /*
- * Node `behind` gathers for what comes before the passes of a step, and node `ahead` has begun these. The latter waits until the ranks
- * of the former were started again.
+ * Node `behind` gathers for what comes before the passes of a step, and node `ahead` has begun these. The latter waits until
+ * the ranks of the former were started again.
  */
 static int fail_skipped(const struct call *c, uint32_t behind, uint32_t ahead, uint64_t step)
 {
@@ -644,6 +644,12 @@ static uint64_t position_of(const struct weightd_train *t, const struct plan_op 
 				arena_saved(a, a->rank, step)->n_asked + op->exchange - n_asked);
 }
 
+/* The first exchange of the passes may have the parity of the last one before them. */
+static uint64_t *asked_word(const struct weightd_train *t, uint64_t index)
+{
+	return &trainer_words(t)->asked[index > CONTROL_PASSES][index % 2];
+}
+
 const struct plan_op *exchange_op(const struct weightd_train *t, uint64_t position)
 {
 	const struct weightd_plan *p = t->plan;
@@ -655,7 +661,7 @@ const struct plan_op *exchange_op(const struct weightd_train *t, uint64_t positi
 		return plan_exchange(p, index);
 	if (saved->step == step && index > saved->n_asked)
 		return plan_exchange(p, index - saved->n_asked + p->n_asked);
-	asked = trainer_words(t)->asked[index % 2];
+	asked = *asked_word(t, index);
 	return asked_op(p, asked % 4, (uint32_t)(asked / 4));
 }
 
@@ -671,8 +677,7 @@ int exchange_asked(struct weightd_train *t, struct wait_place *place, const stru
 
 	if (trainer_word(line_word(t)) >= position)
 		return 0;
-	trainer_words(t)->asked[control_exchange_index(position) % 2] = 4ull * op->bucket +
-									asked_code(op);
+	*asked_word(t, control_exchange_index(position)) = 4ull * op->bucket + asked_code(op);
 	r = exchange_run(t, place, position, NULL, 0);
 	if (r < 0)
 		return r;

@@ -187,6 +187,33 @@ static void test_a_rank_serves_others_before_it_lacks_parameters(void **state)
 	is_slow = false;
 }
 
+/* Ranks gather the last unit before the passes of step 3. */
+static void evaluate_last(struct weightd_train *t)
+{
+	uint32_t last = weightd_plan_n_units(weightd_train_plan(t)) - 1;
+
+	before_step(t);
+	if (weightd_train_step(t) != 2)
+		return;
+	assert(weightd_train_unit_open(t, last, WEIGHTD_PASS_EVALUATION) == 0);
+	assert(weightd_train_unit_close(t, last) == 0);
+}
+
+/* The other rank has begun its passes by then, with another unit. */
+static void test_an_evaluation_is_repeated_from_its_last_exchange_on(void **state)
+{
+	const struct setup setup = {.strategy = "zero3",
+				    .n_nodes = 2,
+				    .n_ranks = 2,
+				    .without_prefetch = true,
+				    .before_step = evaluate_last};
+
+	(void)state;
+	scene_start(&setup, 1, control_exchange(3, 1));
+	run_twice(rank_main);
+	scene_stop();
+}
+
 /* --- Those that serve ---------------------------------------------------------------------------------- */
 
 /*
@@ -389,7 +416,7 @@ static int read_asked(uint32_t rank, void *data)
 	struct weightd_train *t = rank_open(data, rank);
 
 	for (uint64_t code = 0; code < 4; code++) {
-		trainer_words(t)->asked[1] = 4 * (uint64_t)UINT32_MAX + code;
+		trainer_words(t)->asked[0][1] = 4 * (uint64_t)UINT32_MAX + code;
 		if (exchange_op(t, control_exchange(1, 1)))
 			return 1;
 	}
@@ -439,6 +466,7 @@ int main(void)
 	const struct CMUnitTest all[] = {
 		cmocka_unit_test(test_passes_are_repeated_from_any_exchange_on),
 		cmocka_unit_test(test_a_rank_serves_others_before_it_lacks_parameters),
+		cmocka_unit_test(test_an_evaluation_is_repeated_from_its_last_exchange_on),
 		cmocka_unit_test(test_words_that_were_overwritten_name_no_exchange),
 		cmocka_unit_test(test_calls_are_repeated_after_signals),
 		cmocka_unit_test(

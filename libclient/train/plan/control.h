@@ -26,7 +26,7 @@
 #include "libclient/train/plan/plan.h"
 
 #define CONTROL_MAGIC 0x4e49415254444757ull
-#define CONTROL_ABI 4
+#define CONTROL_ABI 5
 
 /* A word that ranks wait for: its lower half is the futex. */
 struct control_word {
@@ -197,10 +197,10 @@ struct control_rank {
 	struct control_word norm_step; /* norm is that of this step */
 	struct control_word line; /* control_exchange() */
 	/*
-	 * Exchanges that passes asked for, by index % 2: 4 * the bucket + a code of the type. Written before the exchange begins: the
-	 * last one that is complete, and the one behind it, can be found again.
+	 * Exchanges that evaluations and passes asked for, each by index % 2: 4 * the bucket + a code of the type. Written before the
+	 * exchange begins: the last one that is complete, and the one behind it, can be found again.
 	 */
-	uint64_t asked[2];
+	uint64_t asked[2][2];
 	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient, in all nodes */
 	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
 	uint64_t traffic_read, traffic_written, traffic_sent; /* since the job began; hints */
