@@ -121,15 +121,29 @@ static void skip_gathered(struct weightd_train *t, uint64_t begin)
 		wait_publish(line, begin);
 }
 
+static int check_closed(const struct weightd_train *t)
+{
+	for (uint32_t i = 0; t->units.windows && i < t->plan->n_units; i++)
+		if (t->units.is_open[i])
+			return train_fail(-EINVAL,
+					  "unit %u, that of '%s', is open; call "
+					  "weightd_train_unit_close() before",
+					  i, plan_unit_name(t->plan, i));
+	return 0;
+}
+
 int units_begin_passes(struct weightd_train *t)
 {
 	struct units *u = &t->units;
 	uint64_t begin = control_exchange(t->step + 1, CONTROL_PASSES);
-	int r = 0;
+	int r;
 
 	begin_step(t);
 	if (u->n_asked >= CONTROL_PASSES)
 		return 0;
+	r = check_closed(t); /* other ranks may use all rooms again */
+	if (r < 0)
+		return r;
 	if (u->n_asked)
 		r = queue_wait_for(t, &trainer_words(t)->line,
 				   control_exchange(u->step, u->n_asked));
@@ -183,13 +197,7 @@ int units_check(const struct weightd_train *t)
 {
 	int r = check_lost(t);
 
-	for (uint32_t i = 0; !r && t->units.windows && i < t->plan->n_units; i++)
-		if (t->units.is_open[i])
-			r = train_fail(-EINVAL,
-				       "unit %u, that of '%s', is open; call weightd_train_unit_close() "
-				       "before",
-				       i, plan_unit_name(t->plan, i));
-	return r;
+	return r < 0 ? r : check_closed(t);
 }
 
 /* --- Asking -------------------------------------------------------------------------------------------- */

@@ -49,8 +49,9 @@ void units_deinit(struct weightd_train *t);
 /* The address of an element, which can be read while its unit is open. */
 const void *units_param(const struct weightd_train *t, uint64_t element);
 /*
- * The passes of the step that comes next begin, unless they have: what was gathered before is forgotten, so that they ask for the
- * same whether a rank evaluated or was started anew behind that. Waits for what this rank asked for before. Errors of waits.
+ * The passes of the step that comes next begin, unless they have: what was gathered before is forgotten, so that they ask for
+ * the same whether a rank evaluated or was started anew behind that. Waits for what this rank asked for before. -EINVAL: a
+ * unit is open, of an evaluation. Errors of waits.
  */
 int units_begin_passes(struct weightd_train *t);
 /* The last exchange before the passes that this rank completed in the step of `line`, where that is CONTROL_PASSES. */

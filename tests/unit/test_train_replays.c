@@ -259,6 +259,27 @@ static void test_a_rank_that_serves_is_not_taken_for_one_that_is_apart(void **st
 	scene_stop();
 }
 
+/* --- Those that are open ------------------------------------------------------------------------------- */
+
+/* Another rank could fetch into the room that this one still reads. */
+static void begin_in_evaluation(struct weightd_train *t)
+{
+	assert(weightd_train_unit_open(t, 0, WEIGHTD_PASS_EVALUATION) == 0);
+	assert(weightd_train_bucket_open(t, 0) == -EINVAL);
+	assert(weightd_train_unit_close(t, 0) == 0);
+}
+
+static void test_passes_do_not_begin_in_a_unit_of_an_evaluation(void **state)
+{
+	const struct setup setup = {
+		.strategy = "zero3", .n_nodes = 2, .n_ranks = 2, .before_step = begin_in_evaluation};
+
+	(void)state;
+	scene_start(&setup, UINT32_MAX, 0);
+	run_once(rank_main);
+	scene_stop();
+}
+
 /* --- Without memory ------------------------------------------------------------------------------------ */
 
 /* The first request of a step finds no room. */
@@ -467,6 +488,7 @@ int main(void)
 		cmocka_unit_test(test_passes_are_repeated_from_any_exchange_on),
 		cmocka_unit_test(test_a_rank_serves_others_before_it_lacks_parameters),
 		cmocka_unit_test(test_an_evaluation_is_repeated_from_its_last_exchange_on),
+		cmocka_unit_test(test_passes_do_not_begin_in_a_unit_of_an_evaluation),
 		cmocka_unit_test(test_words_that_were_overwritten_name_no_exchange),
 		cmocka_unit_test(test_calls_are_repeated_after_signals),
 		cmocka_unit_test(

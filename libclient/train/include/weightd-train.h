@@ -518,7 +518,7 @@ const float *weightd_train_written(const struct weightd_train *t, uint32_t tenso
 enum weightd_pass {
 	WEIGHTD_PASS_FORWARD,
 	WEIGHTD_PASS_BACKWARD,
-	/* Before those of the step: a rank that is started again may leave it out, which ends the others if they need it there. */
+	/* Before those of the step: a rank that is started again may leave it out, and ends others that need it there. */
 	WEIGHTD_PASS_EVALUATION,
 };
 
@@ -528,9 +528,9 @@ enum weightd_pass {
  * the same units in the same order, whatever they read them for; with one node, or another strategy, neither does anything.
  * What reads a parameter at another time faults.
  *
- * -EINVAL: no such unit; it is open, or is not; another unit of its level is. Errors of waits as of weightd_train_update():
- * open can be called again. -EUCLEAN, -ENOTRECOVERABLE: this rank repeats the passes of a step that it was killed in, and not
- * as they were, or another one does: free the trainer, and start the program again.
+ * -EINVAL: no such unit; it is open, or is not; another unit of its level is, or one of an evaluation where passes begin. Errors
+ * of waits as of weightd_train_update(): open can be called again. -EUCLEAN, -ENOTRECOVERABLE: this rank repeats the passes of a
+ * step that it was killed in, and not as they were, or another one does: free the trainer, and start the program again.
  */
 int weightd_train_unit_open(struct weightd_train *t, uint32_t unit, enum weightd_pass pass);
 int weightd_train_unit_close(struct weightd_train *t, uint32_t unit);
