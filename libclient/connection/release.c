@@ -91,18 +91,19 @@ struct identity {
 	char text[256];
 };
 
-/* "weightd 0.1.0 at /run/weightd/weightd.sock ('/usr/sbin/weightd')", the file where it is known. */
+/* "weightd 0.1.0 at /run/weightd/weightd.sock ('/usr/sbin/weightd')", the release and the file where they are known. */
 static const char *describe_server(const struct weightd *w, struct identity *id)
 {
+	const char *space = w->server_release[0] ? " " : "";
 	char program[256];
 
 	release_program(w->server_pid, program, sizeof(program));
 	if (program[0])
-		(void)snprintf(id->text, sizeof(id->text), "weightd %s at %s (%s)",
+		(void)snprintf(id->text, sizeof(id->text), "weightd%s%s at %s (%s)", space,
 			       w->server_release, w->path, quote_name(&(struct quote){0}, program));
 	else
-		(void)snprintf(id->text, sizeof(id->text), "weightd %s at %s", w->server_release,
-			       w->path);
+		(void)snprintf(id->text, sizeof(id->text), "weightd%s%s at %s", space,
+			       w->server_release, w->path);
 	return id->text;
 }
 

@@ -46,6 +46,17 @@ def test_a_client_of_another_protocol_adds_its_own_file(weightd, tmp_path):
     assert re.search(rf"/opt/weightd\) speaks version 2 of the protocol; libweightd is {RELEASE} \({LIBRARY}\)", str(failed.value))
 
 
+def test_a_first_reply_that_the_library_cannot_read_shows_no_release(weightd, tmp_path):
+    with FakeServer(tmp_path / "w.sock") as server:
+        asked = later(weightd.ping, socket=server.path)
+        peer = server.accept(greet=False)
+        peer.request(wire.HELLO)
+        peer.reply("Q", 1)
+        with pytest.raises(weightd.Error) as failed:
+            asked.result(PATIENCE_S)
+    assert f"weightd at {server.path} sent an invalid reply" in str(failed.value)
+
+
 def test_a_reply_that_the_library_cannot_read_is_a_matter_of_both(weightd, tmp_path):
     with FakeServer(tmp_path / "w.sock") as server:
         asked = later(weightd.ping, socket=server.path)
