@@ -4,7 +4,8 @@
  * Sessions with something to do wait here, each with its user, and users are served in turn: by time
  * of the loop, whatever the number of their connections. A turn ends when it has lasted TURN_NS. A
  * request is never interrupted: time beyond the turn is owed, and the user waits until other users
- * had as much, or for as long. So is the time that it takes to accept the user's connections. A user that had nothing to do goes before those that have been at it.
+ * had as much, or for as long. So is the time that it takes to accept the user's connections. A user
+ * that had nothing to do goes before those that have been at it.
  *
  * A user that keeps the loop busy for long rests half of the time, while another user has a session: the loop sleeps then,
  * and leaves the processor to the other user's processes, which could not wake up soon beside it. Bursts of
