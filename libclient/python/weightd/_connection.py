@@ -36,6 +36,7 @@ class Connection:
         """Connects; `socket` as in attach(). Disconnected, Denied."""
         self.handle = ctypes.c_void_p()
         self._lock = threading.Lock()  # all use of self.handle and of what was made from it
+        self._next = threading.Lock()  # of the thread that has the lock next: see use()
         self._ended: collections.deque = collections.deque()  # (function, handle): see free()
         self._path = None if socket is None else os.fsencode(socket)
         self._pid = os.getpid()
@@ -58,11 +59,16 @@ class Connection:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
-        """Around each use of the connection and of what was made from it."""
+        """
+        Around each use of the connection and of what was made from it. A thread that waits comes before the one that had the
+        connection last: that one repeats its call where it waits in slices, and would have the lock again each time.
+        """
+        with self._next:
+            self._lock.acquire()
         try:
-            with self._lock:
-                yield
+            yield
         finally:
+            self._lock.release()
             self._free_ended()
 
     def socket(self) -> str:
@@ -159,7 +165,7 @@ def _forget_the_parents() -> None:
     global _guard
     _guard = threading.Lock()
     for connection in list(_all):
-        connection._lock = threading.Lock()
+        connection._lock, connection._next = threading.Lock(), threading.Lock()
     _shared.clear()
 
 

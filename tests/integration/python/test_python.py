@@ -13,6 +13,7 @@ import threading
 import pytest
 from lib import features
 from lib.python_package import layout_of, publish
+from lib.wire import until
 
 HEADER = features.ROOT / "libclient/include/weightd.h"
 
@@ -234,6 +235,17 @@ def test_threads_share_the_package(weightd):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_thread_that_calls_again_comes_behind_one_that_waits(weightd):
+    connection, order = weightd._connection.shared(), []
+    other = threading.Thread(target=lambda: connection.call(lambda: order.append("other") or 0))
+    with connection.use():
+        other.start()
+        until(connection._next.locked, "the other thread waits")
+    connection.call(lambda: order.append("again") or 0)
+    other.join()
+    assert order == ["other", "again"]
 
 
 def test_next_call_connects_anew_after_the_server_went_away(weightd, daemon):
