@@ -131,13 +131,13 @@ def test_ranks_that_wait_for_a_node_name_it(daemon, late_nodes):
 
 @pytest.mark.parametrize("late_nodes", [({"strategy": "zero3", "form": None}, {"hold_before": "5"})], ids=["zero3"], indirect=True)
 def test_ranks_that_wait_for_parameters_of_a_unit_name_the_one_that_fetches_them(daemon, late_nodes):
-    """The late rank's peer on node 0 waits for its node, and each other rank for the late one of its own node."""
+    """The other rank of its node waits for the late one, and the ranks of node 0 for that node."""
     names = [job.name for job in late_nodes.jobs]
 
     def rows():
         return [(row["rank"], row["phase"], row["waits"], row["node"], row["what"]) for job in names for row in ranks(daemon, job)]
 
-    waits = [(0, "waiting", 1, None, "units"), (1, "waiting", None, 1, "nodes"),
+    waits = [(0, "waiting", None, 1, "nodes"), (1, "waiting", None, 1, "nodes"),
              (2, "waiting", 3, None, "units"), (3, "computing", None, None, None)]
     until(lambda: rows() == waits, lambda: f"all wait: {rows()}")
     for verb in (("train", "status", names[1]), ("top", "--once", "--job", names[1])):
