@@ -3,15 +3,19 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/bench/stopwatch.h"
 
 #define STUCK_MAX 2000 /* each holds a descriptor of its peer */
-#define LINGER_S 30 /* the program's own close() may be the last one, too */
+#define LINGER_S 30
+#define OWN_CLOSE_NS 1000000
 #define BUFFER_SIZE 4608 /* the kernel's least for what is sent */
 
 static void fill(int fd)
@@ -62,4 +66,39 @@ void stuck_socket_free(int fd)
 	struct linger linger = {.l_onoff = 1};
 
 	(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+}
+
+static void wake(int unused)
+{
+	(void)unused;
+}
+
+static timer_t timer_of_thread(void)
+{
+	static _Thread_local timer_t timer;
+	static _Thread_local bool is_made;
+	const struct sigaction action = {.sa_handler = wake};
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
+
+	if (is_made)
+		return timer;
+	event._sigev_un._tid = gettid();
+	if (sigaction(SIGUSR1, &action, NULL) < 0 ||
+	    timer_create(CLOCK_MONOTONIC, &event, &timer) < 0)
+		stopwatch_fail("no timer: %s", strerror(errno));
+	is_made = true;
+	return timer;
+}
+
+void stuck_socket_close(int fd)
+{
+	const struct itimerspec again = {.it_value.tv_nsec = OWN_CLOSE_NS,
+					 .it_interval.tv_nsec = OWN_CLOSE_NS},
+				never = {0};
+
+	if (fd < 0)
+		return;
+	(void)timer_settime(timer_of_thread(), 0, &again, NULL);
+	(void)close(fd);
+	(void)timer_settime(timer_of_thread(), 0, &never, NULL);
 }

@@ -6,3 +6,6 @@ int stuck_socket_new(void);
 
 /* Lets the caller's close() return at once. -1 is fine. */
 void stuck_socket_free(int fd);
+
+/* Closes it, soon even where that is the last descriptor: whom it was sent to may have been faster. -1 is fine. */
+void stuck_socket_close(int fd);
