@@ -34,6 +34,7 @@ LANES = {
     "systemd": ["tests/systemd/*"],
     "soak": ["tests/soak/*"],
     "bare": ["tests/bare/*"],
+    "wheel": ["tests/wheel/*"],  # by make check-wheel
 }
 # Files of each of these run one at a time: boots of systemd and whole soaks need both cores, and a program of BPF sees the
 # sockets of all other tests.
