@@ -168,7 +168,7 @@ def test_who_has_all_bytes_rests(net, client):
         client.ask("begin", sync="s")
         transfer.write()
         transfer.read()
-        # What was sampled is up to a tick less than the age of the stall.
+        # The sampled time is up to a tick less than the age of the stall.
         client.until(lambda row: stall_of(row) == "producer" and row["limits"]["producer_ns"] >= STALL_NS)
         transfer.write()
         transfer.read()

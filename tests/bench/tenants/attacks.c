@@ -191,7 +191,7 @@ static void act_stuck(struct member *m)
 
 	if (!member_send_raw(m, &header, sizeof(header), &fd, fd >= 0))
 		stuck_socket_free(fd);
-	stuck_socket_close(fd); /* the server's descriptor is the last one, unless it is closed by now */
+	stuck_socket_close(fd); /* the server's is the last one, unless it is closed by now */
 }
 
 static void send_stray_fds(struct member *m)
