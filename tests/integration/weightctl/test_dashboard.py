@@ -36,7 +36,8 @@ class Prometheus:
                 ["prometheus", "--config.file", folder / "config.yml", "--storage.tsdb.path", folder / "data",
                  "--web.listen-address", f"{HERE}:0"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"GOMAXPROCS": "1"})
         try:
-            until(lambda: self.proc.poll() is None and "Server is ready" in self.log.read_text(), self.log.read_text)
+            # It writes either line first.
+            until(lambda: self.proc.poll() is None and self.port() and "Server is ready" in self.log.read_text(), self.log.read_text)
         except BaseException:
             self.end()
             raise
