@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "libclient/connection/call.h"
@@ -34,7 +35,7 @@ int weightd_ping(struct weightd *w, struct weightd_server *ret)
 		.pid = p->pid,
 	};
 	memcpy(s.release, p->release, sizeof(s.release));
-	release_program((pid_t)p->pid, s.program, sizeof(s.program));
+	(void)snprintf(s.program, sizeof(s.program), "%s", release_program(w));
 	memcpy(ret, &s, size);
 	return 0;
 }

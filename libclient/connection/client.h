@@ -20,6 +20,8 @@ struct weightd {
 	uint64_t instance; /* identifies one start of the server */
 	pid_t server_pid; /* in its namespace */
 	char server_release[32]; /* "": it has not replied yet */
+	char server_program[256]; /* see release_program() */
+	bool has_server_program;
 	bool survives; /* the server announced that it restarts after its death */
 	bool sends_layouts; /* the server announced WIRE_LAYOUT */
 	bool has_images; /* the server announced WIRE_FEATURE_IMAGE */

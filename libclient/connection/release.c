@@ -55,6 +55,7 @@ void release_take(struct weightd *w, const struct wire_hello_reply *reply)
 	const size_t n = strspn(reply->release, "0123456789.");
 
 	w->server_pid = (pid_t)reply->pid;
+	w->has_server_program = false;
 	(void)snprintf(w->server_release, sizeof(w->server_release), "%.*s", (int)n, reply->release);
 }
 
@@ -69,7 +70,7 @@ static bool is_weightd(const char *path)
  * The kernel shows the file of a program to its own user and root, its arguments to all; systemd starts weightd by its
  * path. In another namespace the number belongs to another process, or to none.
  */
-void release_program(pid_t pid, char *ret, size_t size)
+static void find_program(pid_t pid, char *ret, size_t size)
 {
 	cleanup(fd_closep) int fd = -1;
 	char path[32];
@@ -87,6 +88,14 @@ void release_program(pid_t pid, char *ret, size_t size)
 		ret[0] = '\0';
 }
 
+const char *release_program(struct weightd *w)
+{
+	if (!w->has_server_program)
+		find_program(w->server_pid, w->server_program, sizeof(w->server_program));
+	w->has_server_program = true;
+	return w->server_program;
+}
+
 struct identity {
 	char text[256];
 };
@@ -97,7 +106,7 @@ static const char *describe_server(const struct weightd *w, struct identity *id)
 	const char *space = w->server_release[0] ? " " : "";
 	char program[256];
 
-	release_program(w->server_pid, program, sizeof(program));
+	find_program(w->server_pid, program, sizeof(program));
 	if (program[0])
 		(void)snprintf(id->text, sizeof(id->text), "weightd%s%s at %s (%s)", space,
 			       w->server_release, w->path, quote_name(&(struct quote){0}, program));

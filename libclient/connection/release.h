@@ -5,17 +5,14 @@
  */
 #pragma once
 
-#include <stddef.h>
-#include <sys/types.h>
-
 #include "ipc/wire.h"
 #include "libclient/connection/client.h"
 
 /* Keeps the identity of the server that has replied. */
 void release_take(struct weightd *w, const struct wire_hello_reply *reply);
 
-/* The file of the program `pid`, if this process may see it and it is a weightd; "" otherwise. */
-void release_program(pid_t pid, char *ret, size_t size);
+/* The file of the server's program, if this process may see it and it is a weightd; "" otherwise. Looks once for each connection. */
+const char *release_program(struct weightd *w);
 
 /* Fails a call that the server is too old `to` answer, with both releases and files. Returns -EOPNOTSUPP. */
 int release_too_old(const struct weightd *w, struct sentence *s, const char *to);
