@@ -18,7 +18,7 @@ int program_next_option(const struct program *p, int argc, char **argv, int *ret
 
 	if (code == PROGRAM_VERSION) {
 		printf("%s %s (%s)\n", p->name, RELEASE,
-		       program_file(file, sizeof(file)) < 0 ? "no /proc" : file);
+		       program_file(file, sizeof(file)) < 0 ? "file unknown" : file);
 		exit(EXIT_SUCCESS);
 	}
 	if (code == PROGRAM_HELP) {

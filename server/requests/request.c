@@ -53,8 +53,8 @@ static void request_hello(struct session *s, const struct wire_request *m, const
 			     "weightd " RELEASE
 			     " (%s) speaks version %d of the protocol, the client version %u; "
 			     "use the same release of both",
-			     program_file(file, sizeof(file)) < 0 ? "no /proc" : file, WIRE_VERSION,
-			     m->hello.version);
+			     program_file(file, sizeof(file)) < 0 ? "file unknown" : file,
+			     WIRE_VERSION, m->hello.version);
 		return;
 	}
 	s->greeted = true;
