@@ -272,7 +272,7 @@ static json_t *make_rows(const struct daemon_state *s)
 	return rows;
 }
 
-/* Connects for each set of rows, so that a server that is down delays nothing. The caller frees the rows. */
+/* Connects for each set of rows, which the server may have been started again since. The caller frees the rows. */
 static int metrics_ask(struct cli *cli, json_t **ret)
 {
 	cleanup(daemon_state_deinit) struct daemon_state state = {};
