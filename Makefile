@@ -19,6 +19,8 @@ generatordir ?= $(unitdir)-generators
 sysusersdir ?= $(PREFIX)/lib/sysusers.d
 tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
 completiondir ?= $(PREFIX)/share/bash-completion/completions
+zshcompletiondir ?= $(PREFIX)/share/zsh/site-functions
+fishcompletiondir ?= $(PREFIX)/share/fish/vendor_completions.d
 # Debian's Python looks in /usr/lib/python3/dist-packages, and under other prefixes in one of its version.
 pythondir ?= $(PREFIX)/lib/python$(if $(filter /usr,$(PREFIX)),3,$(python_version))/dist-packages
 
@@ -809,7 +811,8 @@ PYTHON_PARTS := $(patsubst libclient/python/weightd/%/__init__.py,%,$(wildcard l
 
 install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir)/examples/failover $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
+		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir)/examples/failover $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) \
+		$(completiondir) $(zshcompletiondir) $(fishcompletiondir) \
 		$(PYTHON_PARTS:%=$(pythondir)/weightd/%))
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
@@ -846,8 +849,9 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	for name in weightd $(if $(SYNC_INSTALLED),weightd-sync) $(if $(TRACE_PROGRAM),weightd-trace); do \
 		install -m 644 packaging/systemd/$$name.sysusers $(DESTDIR)$(sysusersdir)/$$name.conf || exit; done
 	install -m 644 packaging/systemd/weightd.tmpfiles $(DESTDIR)$(tmpfilesdir)/weightd.conf
-	for file in $(wildcard packaging/completions/*); do \
-		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
+	install -m 644 packaging/completions/weightctl $(DESTDIR)$(completiondir)/
+	sed 's|@completiondir@|$(completiondir)|' packaging/completions/_weightctl >$(DESTDIR)$(zshcompletiondir)/_weightctl
+	sed 's|@completiondir@|$(completiondir)|' packaging/completions/weightctl.fish >$(DESTDIR)$(fishcompletiondir)/weightctl.fish
 	install -m 644 $(wildcard libclient/python/weightd/*.py) libclient/python/weightd/py.typed \
 		$(DESTDIR)$(pythondir)/weightd/
 	for part in $(PYTHON_PARTS); do \
@@ -871,7 +875,8 @@ uninstall:
 		$(includedir)/weightd-train.h $(libdir)/libweightd.so* $(libdir)/libweightd-train.so* \
 		$(libdir)/libweightd-train-gloo.so \
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
-		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
+		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf \
+		$(completiondir)/weightctl $(zshcompletiondir)/_weightctl $(fishcompletiondir)/weightctl.fish \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf \
 		$(addprefix $(docdir)/,$(notdir $(wildcard packaging/prometheus/*))) $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \

@@ -79,6 +79,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
                "the daemon with fault points is not built (make faults)"),
     "fentry": (lambda: tracing().has("fexit/receive_fd"),
                "this kernel is built without tracing of its functions (tests/bpf/test_guest.py has one with it)"),
+    "fish": (lambda: bool(shutil.which("fish")), "no fish (apt-get install fish)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
     "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
@@ -119,6 +120,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),
     "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
     "torch2": (lambda: os.path.exists(TORCH2), "no Python with torch 2 (make torch2)"),
+    "zsh": (lambda: bool(shutil.which("zsh")), "no zsh (apt-get install zsh)"),
 }
 
 

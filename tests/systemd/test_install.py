@@ -42,6 +42,7 @@ def wanted():
         "lib/sysusers.d/weightd.conf": 0o644,
         "lib/tmpfiles.d/weightd.conf": 0o644,
         "share/bash-completion/completions/weightctl": 0o644,
+        "share/fish/vendor_completions.d/weightctl.fish": 0o644, "share/zsh/site-functions/_weightctl": 0o644,
         "share/doc/weightd/examples/failover/engine.socket": 0o644,
         "share/doc/weightd/examples/failover/engine@.service": 0o644,
         "share/doc/weightd/preserve.conf": 0o644,
@@ -129,7 +130,8 @@ def test_installed_programs_and_libraries_name_no_folder_to_search(installed):
 
 def test_what_is_installed_names_the_places_it_is_used_at(installed):
     for path in installed.rglob("*"):
-        if path.is_file() and path.parent.name in ("system", "system-generators", "pkgconfig", "sysusers.d", "tmpfiles.d"):
+        if path.is_file() and path.parent.name in ("system", "system-generators", "pkgconfig", "sysusers.d", "tmpfiles.d",
+                                                   "site-functions", "vendor_completions.d"):
             text = path.read_text()
             assert not re.search(rf"{installed}|{ROOT}|@\w+@", text), path
 
