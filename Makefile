@@ -673,7 +673,7 @@ soak: all soaks
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare
 bare:
-	$(Q)WEIGHTD_BARE=$(or $(WEIGHTD_BARE),part) $(PYTEST) $(ARGS) tests/bare/test_bare.py
+	$(Q)WEIGHTD_BARE=$(or $(WEIGHTD_BARE),part) $(PYTEST) $(ARGS) tests/bare/test_bare.py tests/bare/test_first_attach.py
 
 deps:
 	$(Q)packaging/install-deps
@@ -695,7 +695,8 @@ deb: $(if $(REUSE),programs man)
 	$(Q)ls $(DEB)/*.deb
 
 check-deb: deb
-	$(Q)WEIGHTD_DEBS=$(abspath $(DEB)) WEIGHTD_VISITORS=300 $(PYTEST) $(ARGS) tests/systemd/test_packages.py
+	$(Q)WEIGHTD_DEBS=$(abspath $(DEB)) WEIGHTD_VISITORS=300 WEIGHTD_BARE=part $(PYTEST) $(ARGS) tests/systemd/test_packages.py \
+		tests/bare/test_first_attach.py
 
 # A wheel for Python 3.9 and later into build/wheel, for glibc 2.28: a compiler of its own, and objects of its own. weightd-sync
 # and weightd-trace are services with users of their own, and not in it; nor are keys for the former, which need OpenSSL, and
