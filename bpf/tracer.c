@@ -6,7 +6,9 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -20,10 +22,10 @@
 #include "bpf/follow.h"
 #include "bpf/probe/probe_question.h"
 #include "bpf/rdma/rdma.h"
-#include "bpf/ready.h"
 #include "bpf/rows.h"
 #include "bpf/tcp/tcp_question.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/libsystemd.h"
 #include "ipc/base/num.h"
 
 #define SHARE 10 /* a look may take one part in so many of the time */
@@ -184,6 +186,24 @@ static void close_questions(struct tracer *t)
 			t->questions[i]->kind->close(t->questions[i]);
 }
 
+/* Notifies systemd, if it started the tracer, that the tracer serves. */
+static int report_ready(void)
+{
+	const struct libsystemd *systemd;
+	const char *why;
+	int r;
+
+	if (!getenv("NOTIFY_SOCKET"))
+		return 0;
+	systemd = libsystemd_open(&why);
+	if (!systemd) {
+		(void)fprintf(stderr, "weightd-trace: cannot notify systemd: %s\n", why);
+		return -ENOSYS;
+	}
+	r = systemd->notify(true, "READY=1");
+	return r < 0 ? log_error("cannot notify systemd", r) : 0;
+}
+
 static int tracer_open(struct tracer *t, const struct tracer_options *o)
 {
 	sigset_t signals;
@@ -219,8 +239,7 @@ static int tracer_open(struct tracer *t, const struct tracer_options *o)
 		r = loop_add(&t->loop, &t->listener, t->listener_fd, EPOLLIN, on_connect);
 	if (r < 0)
 		return log_error(o->socket, r);
-	r = ready_notify();
-	return r < 0 ? log_error("cannot notify systemd", r) : 0;
+	return report_ready();
 }
 
 static void tracer_close(struct tracer *t, const char *path)

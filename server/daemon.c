@@ -244,12 +244,14 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	r = start_workers(d);
 	if (r < 0)
 		goto fail_signals;
-	notify_init(&s->notify, &s->loop);
-	notify_charge(&s->notify, cost_looped, s);
-	store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
-	check_descriptor_limit(s);
-	measure_wholes(s);
-	r = take_over(d, options);
+	r = notify_init(&s->notify, &s->loop);
+	if (r == 0) {
+		notify_charge(&s->notify, cost_looped, s);
+		store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
+		check_descriptor_limit(s);
+		measure_wholes(s);
+		r = take_over(d, options);
+	}
 	if (r == 0)
 		return 0;
 	notify_deinit(&s->notify);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/libsystemd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/base/subordinate.h"
@@ -219,14 +220,27 @@ static void notify_on_watchdog(struct timer *timer)
 	timer_start(n->loop, &n->watchdog, num_now_ns() + (r == 0 ? n->watchdog_ns : RETRY_NS));
 }
 
-static uint64_t ping_interval_ns(void)
+static int watchdog_init(struct notify *n)
 {
-	const char *usec = getenv("WATCHDOG_USEC");
-	const char *pid = getenv("WATCHDOG_PID");
+	const struct libsystemd *systemd;
+	const char *why;
+	uint64_t usec;
+	int r;
 
-	if (!usec || (pid && strtol(pid, NULL, 10) != getpid()))
+	if (!getenv("WATCHDOG_USEC"))
 		return 0;
-	return strtoull(usec, NULL, 10) * 1000 / 4;
+	systemd = libsystemd_open(&why);
+	if (!systemd) {
+		log_error("cannot send the pings that the service manager expects (WATCHDOG_USEC): %s",
+			  why);
+		return -EINVAL;
+	}
+	r = systemd->watchdog_enabled(true, &usec);
+	if (r < 0)
+		log_error("invalid WATCHDOG_USEC from the service manager: %s", strerror(-r));
+	else if (r > 0)
+		n->watchdog_ns = usec * 1000 / 4;
+	return 0;
 }
 
 /*
@@ -266,7 +280,7 @@ static int connect_to(const char *path)
 	return fd;
 }
 
-void notify_init(struct notify *n, struct loop *l)
+int notify_init(struct notify *n, struct loop *l)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
 	int fd, r;
@@ -276,7 +290,7 @@ void notify_init(struct notify *n, struct loop *l)
 	timer_init(&n->retry, notify_on_retry);
 	timer_init(&n->watchdog, notify_on_watchdog);
 	if (!path || !path[0])
-		return;
+		return 0;
 	fd = connect_to(path);
 	r = fd < 0 ? fd : loop_add(l, &n->source, fd, 0, notify_on_room);
 	if (r < 0) {
@@ -284,11 +298,11 @@ void notify_init(struct notify *n, struct loop *l)
 		n->source.fd = -1;
 		if (fd >= 0)
 			(void)fd_close(fd);
-		return;
+		return 0;
 	}
 	n->is_keeper = getenv("WEIGHTD_KEEPER") != NULL;
-	n->watchdog_ns = ping_interval_ns();
 	(void)unsetenv("NOTIFY_SOCKET"); /* our children must not send messages as us */
+	return watchdog_init(n);
 }
 
 void notify_charge(struct notify *n,

@@ -2,8 +2,8 @@
  * The service manager
  *
  * Messages to systemd, or to a keeper, by sd_notify's protocol: one datagram a message. Not through
- * libsystemd: its sd_notify() waits while the manager's queue is full: here messages wait, and the loop
- * continues. Those of one user are sent in order; users take turns, so that one with thousands of messages does not
+ * libsystemd: while the manager's queue is full, sd_pid_notify_with_fds() waits without a limit (systemd 252: in its 12th
+ * call, with a manager that does not read). Here messages wait, and the loop continues. Those of one user are sent in order; users take turns, so that one with thousands of messages does not
  * hold up another. Pings of the watchdog overtake all.
  */
 #pragma once
@@ -33,8 +33,11 @@ struct notify {
 	void *charge_arg;
 };
 
-/* Reads NOTIFY_SOCKET and WATCHDOG_USEC. Logs what is wrong with them, which is no failure. */
-void notify_init(struct notify *n, struct loop *l);
+/*
+ * Reads NOTIFY_SOCKET and, by sd_watchdog_enabled(), the interval of the watchdog. Logs what is wrong with them, which is no
+ * failure. -EINVAL: there is a watchdog and no libsystemd; that is logged, too.
+ */
+int notify_init(struct notify *n, struct loop *l);
 void notify_deinit(struct notify *n);
 
 /* Has `charge` called for the time that it took to send a user's message which had waited. */

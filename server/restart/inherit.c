@@ -1,18 +1,18 @@
 #include "server/restart/inherit.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/libsystemd.h"
 #include "server/base/log.h"
 
-#define FIRST_FD 3
+#define FIRST_FD 3 /* SD_LISTEN_FDS_START */
 #define LEFT_NAMED 10
 
 static int inherited_compare(const void *a, const void *b)
@@ -20,66 +20,45 @@ static int inherited_compare(const void *a, const void *b)
 	return strcmp(((const struct inherited *)a)->name, ((const struct inherited *)b)->name);
 }
 
-static long env_number(const char *name)
+/* Takes ownership of `names`, as many as there are descriptors. */
+static int inherit_add(struct inherit *in, char **names, unsigned n)
 {
-	const char *s = getenv(name);
-	char *end;
-	long v = s ? strtol(s, &end, 10) : -1;
-
-	return s && *s && !*end ? v : -1;
-}
-
-/* Cuts the next name off the list. */
-static void next_name(const char **names, char ret[STORE_NAME_MAX + 1])
-{
-	size_t n = strcspn(*names, ":");
-	size_t kept = n < STORE_NAME_MAX ? n : STORE_NAME_MAX;
-
-	memcpy(ret, *names, kept);
-	ret[kept] = '\0';
-	*names += (*names)[n] ? n + 1 : n;
-}
-
-static int read_environment(struct inherit *in)
-{
-	const char *names = getenv("LISTEN_FDNAMES");
-	long pid = env_number("LISTEN_PID");
-	long n = env_number("LISTEN_FDS");
-
-	if (pid != getpid() || n <= 0)
-		return 0;
-	if (n > 1 << 20)
-		return -EINVAL;
-	in->items = calloc((size_t)n, sizeof(*in->items));
+	in->items = calloc(n, sizeof(*in->items));
+	for (unsigned i = 0; i < n; i++) {
+		if (in->items) {
+			in->items[i].fd = FIRST_FD + (int)i;
+			(void)snprintf(in->items[i].name, sizeof(in->items[i].name), "%s", names[i]);
+		}
+		free(names[i]);
+	}
+	free(names);
 	if (!in->items)
 		return -ENOMEM;
-	in->n = (unsigned)n;
-	for (unsigned i = 0; i < in->n; i++) {
-		in->items[i].fd = FIRST_FD + (int)i;
-		if (names)
-			next_name(&names, in->items[i].name);
-		if (fcntl(in->items[i].fd, F_SETFD, FD_CLOEXEC) < 0)
-			return -errno;
-	}
-	qsort(in->items, in->n, sizeof(*in->items), inherited_compare);
+	in->n = n;
+	qsort(in->items, n, sizeof(*in->items), inherited_compare);
 	return 0;
 }
 
 int inherit_init(struct inherit *in)
 {
-	int r;
+	char **names = NULL;
+	const char *why;
+	int n;
 
 	*in = (struct inherit){0};
-	r = read_environment(in);
-	if (r < 0) {
-		log_error("invalid LISTEN_FDS from the service manager: %s", strerror(-r));
-		free(take_ptr(in->items));
-		in->n = 0;
+	if (!getenv("LISTEN_FDS"))
+		return 0;
+	in->systemd = libsystemd_open(&why);
+	if (!in->systemd) {
+		log_error("cannot take descriptors from the service manager (LISTEN_FDS): %s", why);
+		return -EINVAL;
 	}
-	(void)unsetenv("LISTEN_PID");
-	(void)unsetenv("LISTEN_FDS");
-	(void)unsetenv("LISTEN_FDNAMES");
-	return r;
+	n = in->systemd->listen_fds_with_names(true, &names);
+	if (n > 0)
+		n = inherit_add(in, names, (unsigned)n);
+	if (n < 0)
+		log_error("invalid LISTEN_FDS from the service manager: %s", strerror(-n));
+	return n;
 }
 
 void inherit_deinit(struct inherit *in)
@@ -141,15 +120,6 @@ unsigned inherit_leave(struct inherit *in, struct store *store)
 	return n;
 }
 
-static bool is_listener(int fd)
-{
-	int type, listens;
-	socklen_t size = sizeof(int);
-
-	return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET &&
-	       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens;
-}
-
 int inherit_take_listener(struct inherit *in, int *ret_fd)
 {
 	struct inherited *found = NULL;
@@ -157,7 +127,8 @@ int inherit_take_listener(struct inherit *in, int *ret_fd)
 	for (unsigned i = 0; i < in->n; i++) {
 		if (in->items[i].fd < 0 || store_is_name(in->items[i].name))
 			continue;
-		if (found || !is_listener(in->items[i].fd))
+		if (found ||
+		    in->systemd->is_socket_unix(in->items[i].fd, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
 			return -EINVAL;
 		found = &in->items[i];
 	}

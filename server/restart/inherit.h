@@ -16,12 +16,18 @@ struct inherited {
 	int fd; /* -1 once taken */
 };
 
+struct libsystemd;
+
 struct inherit {
+	const struct libsystemd *systemd; /* NULL: the service manager passed nothing */
 	struct inherited *items; /* sorted by name */
 	unsigned n;
 };
 
-/* Reads LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and unsets them. -EINVAL, -ENOMEM; logs them. */
+/*
+ * Takes what sd_listen_fds_with_names() returns, and unsets the variables. Needs libsystemd only if LISTEN_FDS is set. -EINVAL
+ * also without it; -EBADF, -ENOMEM. Logs failures.
+ */
 int inherit_init(struct inherit *in);
 /* Closes those that were not taken. They stay in the store. */
 void inherit_deinit(struct inherit *in);

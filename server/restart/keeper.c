@@ -25,6 +25,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/libc.h"
+#include "ipc/base/libsystemd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/base/program.h"
@@ -393,58 +394,46 @@ static void keeper_watch(struct keeper *k)
 
 /* --- The keeper itself ----------------------------------------------------------------------- */
 
-/* Returns the variable as a number, and removes it: it was meant for us alone. */
-static unsigned long take_number(const char *name)
+/* Appends the names of the sockets to `names`, and frees them. False: there is no room. */
+static bool keep_names(char **given, unsigned n)
 {
-	const char *s = getenv(name);
-	unsigned long v = s ? strtoul(s, NULL, 10) : 0;
-
-	(void)unsetenv(name);
-	return v;
-}
-
-static bool are_open(unsigned long n)
-{
-	if (n > SOCKETS_MAX)
-		return false;
-	for (int fd = LISTEN_FDS_START; fd < LISTEN_FDS_START + (int)n; fd++)
-		if (fcntl(fd, F_GETFD) < 0)
-			return false;
-	return true;
-}
-
-static unsigned count_names(const char *s)
-{
-	unsigned n = 1;
-
-	while ((s = strchr(s, ':'))) {
-		s++;
-		n++;
-	}
-	return n;
-}
-
-/* The sockets that were passed to us, and their names; "unknown" is what systemd calls those without. */
-static unsigned take_sockets(void)
-{
-	const char *given = getenv("LISTEN_FDNAMES");
-	bool is_ours = take_number("LISTEN_PID") == (unsigned long)getpid();
-	unsigned long n = take_number("LISTEN_FDS");
 	char *end = names;
+	bool fits = true;
 
-	if (!is_ours || n == 0) {
-		n = 0;
-	} else if (!are_open(n)) {
-		log_warning("LISTEN_FDS is %lu, but these descriptors are not open: ignored", n);
-		n = 0;
-	} else if (given && count_names(given) == n && strlen(given) < sizeof(names) / 2) {
-		(void)stpcpy(names, given);
-	} else {
-		for (unsigned long i = 0; i < n; i++)
-			end = stpcpy(end, i > 0 ? ":unknown" : "unknown");
+	for (unsigned i = 0; i < n; i++) {
+		fits = fits && strlen(given[i]) + 2 < sizeof(names) / 2 - (size_t)(end - names);
+		if (fits)
+			end = stpcpy(stpcpy(end, i > 0 ? ":" : ""), given[i]);
+		free(given[i]);
 	}
-	(void)unsetenv("LISTEN_FDNAMES");
-	return (unsigned)n;
+	free(given);
+	return fits;
+}
+
+/* The sockets that were passed to us: children inherit them. Returns how many, or -EINVAL without libsystemd. */
+static int take_sockets(void)
+{
+	const struct libsystemd *systemd;
+	char **given = NULL;
+	const char *why;
+	int n;
+
+	if (!getenv("LISTEN_FDS"))
+		return 0;
+	systemd = libsystemd_open(&why);
+	if (!systemd) {
+		log_error("cannot take sockets from the service manager (LISTEN_FDS): %s", why);
+		return -EINVAL;
+	}
+	n = systemd->listen_fds_with_names(true, &given);
+	if (n > 0 && (!keep_names(given, (unsigned)n) || n > SOCKETS_MAX))
+		n = -E2BIG;
+	if (n < 0)
+		log_warning("invalid LISTEN_FDS from the service manager (%s): ignored",
+			    strerror(-n));
+	for (int fd = LISTEN_FDS_START; fd < LISTEN_FDS_START + n; fd++)
+		(void)fcntl(fd, F_SETFD, 0); /* libsystemd set FD_CLOEXEC */
+	return n < 0 ? 0 : n;
 }
 
 /* As many as were asked for, or as the limit on descriptors has room for. */
@@ -534,12 +523,14 @@ static int listen_for_messages(struct keeper *k)
 
 static int keeper_init(struct keeper *k)
 {
-	int r;
+	int r = take_sockets();
 
-	k->n_sockets = take_sockets();
-	(void)take_number(
-		"WATCHDOG_USEC"); /* a manager above the keeper must not receive messages of the child */
-	(void)take_number("WATCHDOG_PID");
+	if (r < 0)
+		return r;
+	k->n_sockets = (unsigned)r;
+	/* A manager above the keeper must not receive messages of the child. */
+	(void)unsetenv("WATCHDOG_USEC");
+	(void)unsetenv("WATCHDOG_PID");
 	tidy_descriptors(k->n_sockets);
 	r = fdstore_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,
 			 store_max(k->options->store_max, k->n_sockets),

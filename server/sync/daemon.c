@@ -777,7 +777,11 @@ static int daemon_start(struct daemon *w, char why[WHY_SIZE])
 	r = load_trust(w->config, &w->trust, &w->tls, why);
 	if (r < 0)
 		return r;
-	notify_init(&w->notify, &w->loop);
+	r = notify_init(&w->notify, &w->loop);
+	if (r < 0) {
+		(void)snprintf(why, WHY_SIZE, "cannot start");
+		return r;
+	}
 	r = start_agent(w, why);
 	if (r < 0)
 		return r;

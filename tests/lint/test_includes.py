@@ -114,7 +114,7 @@ THIRD_PARTY = {
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
     r"microhttpd\.h": ["libclient/weightctl/http/http_server-microhttpd.c"],
     r"ini\.h": ["server/base/ini-inih.c"],
-    r"systemd/.*": ["server/notify-systemd.c"],
+    r"systemd/.*": [],
     r"liburing\.h": ["libclient/load/"],
     r"cuda.*\.h": [],
     r"nccl\.h": [],

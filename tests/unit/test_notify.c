@@ -72,7 +72,7 @@ static int set_up(void **state)
 	n_sent = 0;
 	memset(charged_ns, 0, sizeof(charged_ns));
 	assert_int_equal(loop_init(&loop), 0);
-	notify_init(&notify, &loop);
+	assert_int_equal(notify_init(&notify, &loop), 0);
 	notify_charge(&notify, charge, NULL);
 	assert_true(notify_works(&notify));
 	return 0;

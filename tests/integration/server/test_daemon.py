@@ -1,5 +1,6 @@
 """The daemon as a program: its options, its socket, its service manager and its keeper."""
 import contextlib
+import ctypes
 import errno
 import os
 import pathlib
@@ -445,6 +446,42 @@ def test_a_failed_start_is_not_ready(tmp_path):
         assert run("--socket", tmp_path / "s", env={"NOTIFY_SOCKET": str(tmp_path / "notify")}).returncode == 1
         with pytest.raises(BlockingIOError):
             manager.recv(4096)
+
+
+# --- Without libsystemd -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_libsystemd(require):
+    """The words before a command for which the library is an empty file."""
+    require("root")
+    require("mounts")
+    ctypes.CDLL("libsystemd.so.0")
+    library = re.search(r"\S+/libsystemd\.so\S*", pathlib.Path("/proc/self/maps").read_text())[0]
+    return "unshare", "--mount", "sh", "-c", 'mount --bind /dev/null "$0" && exec "$@"', library
+
+
+def test_a_machine_without_libsystemd_runs_weightd(without_libsystemd, make_daemon, tmp_path):
+    """With a service manager, too, which has no watchdog and passes no descriptors."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(STOP_S)
+        daemon = make_daemon(prefix=without_libsystemd, env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        await_notice(manager, "READY=1")
+        assert "libsystemd" not in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("given", ["LISTEN_FDS", "WATCHDOG_USEC", "--keeper"])
+def test_what_needs_libsystemd_fails_without_it_and_names_the_package(without_libsystemd, tmp_path, given):
+    option = [given] if given.startswith("--") else []
+    env = {} if option else {given: "1", "NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        done = subprocess.run([*without_libsystemd, WEIGHTD, "--socket", tmp_path / "s", *option], env=environment(**env),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STOP_S)
+    assert done.returncode == 2, done.stderr
+    assert ("LISTEN_FDS" if given == "LISTEN_FDS" else "WATCHDOG_USEC") in done.stderr, done.stderr
+    assert "libsystemd.so.0" in done.stderr and "install it (Debian's package libsystemd0)" in done.stderr, done.stderr
 
 
 # --- The keeper -------------------------------------------------------------------------------------

@@ -375,7 +375,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 @pytest.mark.parametrize("given, names", [
-    ("control:more", ["control", "more"]), ("", ["unknown"] * 2), ("control", ["unknown"] * 2)])
+    ("control:more", ["control", "more"]), ("", ["unknown"] * 2)])
 def test_sockets_are_passed_on_before_what_is_kept(make_keeper, given, names):
     keeper = make_keeper(prefix=(PYTHON, "-c", ACTIVATE, "2", given, "0"))
     readlink = "[os.readlink(f'/proc/self/fd/{fd}')[7:14] for _, fd in listed()][:2]"
@@ -385,6 +385,12 @@ def test_sockets_are_passed_on_before_what_is_kept(make_keeper, given, names):
         assert keeper.ask(f"store_files('{i}')")
         keeper.kill_child()
     assert keeper.ask("intact()") == 3
+
+
+def test_sockets_with_too_few_names_are_not_taken(make_keeper):
+    """As sd_listen_fds_with_names() decides."""
+    keeper = make_keeper(prefix=(PYTHON, "-c", ACTIVATE, "2", "control", "0"))
+    assert keeper.ask("listed()") == [] and keeper.ask("open_fds()") == [0, 1, 2]
 
 
 def test_sockets_of_another_process_are_not_taken(make_keeper):
