@@ -84,6 +84,7 @@ HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL)
 HAVE_SDT := $(shell $(CC) -E -include sys/sdt.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
+HAVE_PYTHON := $(call has_program,$(PYTHON))
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
 	$(shell $(CLANG) -print-file-name=lib/linux 2>/dev/null)/libclang_rt.fuzzer-*.a))
 
@@ -97,6 +98,7 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
+	$(if $(HAVE_PYTHON),,'man pages of calls and of the protocol (python3)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
 
 # --- Sources ------------------------------------------------------------------------------------
@@ -163,7 +165,12 @@ SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-syn
 	$(if $(and $(HAVE_OPENSSL),$(HAVE_GLOO)),$(B)/weightd-sync-gloo)
 TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(B)/weightctl $(SYNC_PROGRAMS) $(TRACE_PROGRAM)
-MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
+# Pages have the date of the packages' last entry, so that two builds are the same.
+man_date = $(or $(SOURCE_DATE_EPOCH),$(shell date +%s -d "$$(sed -n 's/^ -- .*>  //p' packaging/debian/changelog | head -n 1)"))
+PUBLIC_HEADERS := libclient/include/weightd.h libclient/train/include/weightd-train.h
+MAN_CALLS := $(if $(HAVE_PYTHON),$(B)/man/calls)
+MAN := $(if $(HAVE_SCDOC),$(filter-out $(if $(HAVE_PYTHON),,%/weightd-protocol.7),\
+	$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd))))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,mmap_watch.c ring.c)),$(wildcard tests/unit/test_*.c))))
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
@@ -239,7 +246,7 @@ benches: $(BENCHES) $(BENCHES_TRAIN) $(ATTACKERS) $(B)/unit/tool_flip $(B)/unit/
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE) $(FAKE_THREADS)
 gpu-programs: $(GPU)
-man: $(MAN)
+man: $(MAN) $(MAN_CALLS)
 
 required:
 	@$(if $(strip $(MISSING)),echo 'weightd: needs $(strip $(MISSING)); run packaging/install-deps' >&2; false)
@@ -391,7 +398,18 @@ $(B)/install/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 
 $(B)/man/%: packaging/man/%.scd
 	$(call say,MAN)mkdir -p $(@D)
-	$(Q)scdoc <$< >$@
+	$(Q)SOURCE_DATE_EPOCH=$(man_date) scdoc <$< >$@
+
+$(B)/man/weightd-protocol.7: packaging/man/weightd-protocol.7.scd packaging/protocol-page ipc/wire.h ipc/codec.c
+	$(call say,MAN)mkdir -p $(@D)
+	$(Q)$(PYTHON) packaging/protocol-page $(filter-out packaging/protocol-page,$^) >$@.scd
+	$(Q)SOURCE_DATE_EPOCH=$(man_date) scdoc <$@.scd >$@
+	$(Q)rm $@.scd
+
+# A folder: a page for each call, or a few that belong together.
+$(B)/man/calls: packaging/header-pages packaging/debian/changelog $(PUBLIC_HEADERS)
+	$(call say,MAN)rm -rf $@
+	$(Q)$(PYTHON) packaging/header-pages $@ $(VERSION) $(man_date) $(PUBLIC_HEADERS)
 
 # Programs of the demo, the benches and the soak know weightd.h and nothing else.
 $(DEMO): $(call objects,$(call parts,demo))
@@ -831,6 +849,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 			packaging/$$module.pc.in >$(DESTDIR)$(libdir)/pkgconfig/$$module.pc || exit; done
 	for page in $(MAN); do \
 		install -m 644 $$page $(DESTDIR)$(mandir)/man$${page##*.}/ || exit; done
+	$(if $(MAN_CALLS),install -m 644 $(MAN_CALLS)/*.3 $(DESTDIR)$(mandir)/man3/)
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
 	$(if $(SYNC_INSTALLED),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-sync.service \
 		>$(DESTDIR)$(unitdir)/weightd-sync.service)
@@ -881,7 +900,8 @@ uninstall:
 		$(docdir)/weightd.conf $(docdir)/preserve.conf \
 		$(addprefix $(docdir)/,$(notdir $(wildcard packaging/prometheus/*))) $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
-		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-train.7)
+		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-protocol.7 $(mandir)/man7/weightd-train.7)
+	rm -f $(addprefix $(DESTDIR)$(mandir)/man3/weightd,_*.3 .h.3 -train.h.3)
 	rm -rf $(DESTDIR)$(pythondir)/weightd $(DESTDIR)$(docdir)/examples
 
 # Keeps downloads: they are no build product.

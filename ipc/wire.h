@@ -110,7 +110,7 @@ struct wire_hello_reply {
 };
 static_assert(sizeof(struct wire_hello_reply) == 56, "wire_hello_reply is ABI");
 
-/* --- ping --- */
+/* --- ping: the identity of the server, and its counters --- */
 struct wire_ping_reply {
 	uint64_t instance;
 	uint64_t uptime_ns;
@@ -229,7 +229,7 @@ static_assert(sizeof(struct wire_create_owned) == 240, "wire_create_owned is ABI
  */
 #define WIRE_FILES_MAX ((uint64_t)80 << 20) /* bytes of the memfd */
 
-/* --- files: those of a version, for a client that may read it. The reply carries the memfd. -ENODATA: none. --- */
+/* --- files: the files of a version, for a client that may read it. The reply carries the memfd. -ENODATA: none. --- */
 struct wire_files {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
@@ -242,7 +242,7 @@ struct wire_files_reply {
 };
 
 /*
- * --- layout: that of a version, for a client that may read or write it. The reply carries the memfd ---
+ * --- layout: the layout of a version, for a client that may read or write it. The reply carries the memfd ---
  * and no lease. A create is measured by the layout of the newest version.
  */
 struct wire_layout {
@@ -275,7 +275,7 @@ struct wire_publish_reply {
 	uint64_t version;
 };
 
-/* --- abort, detach: end a writer, a lease --- */
+/* --- abort, detach: abort ends a writer, detach a lease --- */
 struct wire_id {
 	uint64_t id;
 };
@@ -333,7 +333,7 @@ struct wire_wait_reply {
 	uint64_t version;
 };
 
-/* * --- resume: continues a writer after its connection ended with the server --- */
+/* --- resume: continues a writer after its connection ended with the server --- */
 struct wire_resume_reply {
 	uint64_t buffer;
 	uint64_t version; /* 0: not published yet, go on; else it is, and the id is a lease on it */
@@ -362,7 +362,7 @@ struct wire_rollback_reply {
 	uint64_t version;
 };
 
-/* --- access: chmod and chown --- */
+/* --- access: changes mode and owner of a buffer --- */
 #define WIRE_ACCESS_MODE 1u
 #define WIRE_ACCESS_UID 2u
 #define WIRE_ACCESS_GID 4u
@@ -690,7 +690,7 @@ struct wire_stat_reply {
 };
 static_assert(sizeof(struct wire_stat_reply) == 72, "wire_stat_reply is ABI");
 
-/* --- drop --- */
+/* --- drop: removes a buffer, or one version of it --- */
 struct wire_drop {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];

@@ -172,9 +172,9 @@ enum weightd_dtype {
 	WEIGHTD_Q1_0,
 };
 
-/* "BF16"; NULL for an unknown code. */
+/* The name of an element type, such as "BF16"; NULL for an unknown code. */
 const char *weightd_dtype_name(enum weightd_dtype dtype);
-/* The code of "BF16"; -EINVAL for an unknown name. */
+/* The code of an element type by its name, such as "BF16"; -EINVAL for an unknown name. */
 int weightd_dtype_parse(const char *name);
 /* Bits of one element; 0 for an unknown code, and for a block type, whose elements have no size of their own. */
 unsigned weightd_dtype_bits(enum weightd_dtype dtype);
@@ -361,6 +361,7 @@ void weightd_detach_on(struct weightd_buffer *b, void *stream);
 /* Finishes calls of weightd_detach_on() once their stream is done. Returns the number that is left. Does not wait. */
 int weightd_reap(struct weightd *w);
 
+/* The name of the buffer, owned by it. */
 const char *weightd_buffer_name(const struct weightd_buffer *b);
 /* The device as the server names it: a GPU by its UUID. */
 const char *weightd_buffer_device(const struct weightd_buffer *b);
@@ -388,15 +389,16 @@ int weightd_buffer_ipc_handle(const struct weightd_buffer *b, uint8_t ret_handle
  * also for the work of its default stream. -EINVAL: not within the buffer. -EADDRNOTAVAIL, -EIO.
  */
 int weightd_buffer_read(struct weightd_buffer *b, uint64_t offset, void *to, uint64_t n);
-/* 16 bytes, owned by the buffer. */
+/* The hash of the layout: 16 bytes, owned by the buffer. */
 const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b);
 /*
  * The layout as one constant range of bytes, owned by the buffer; weightd_layout_parse() turns it into a layout
  * again, in another process or on another machine.
  */
 const void *weightd_buffer_layout_image(const struct weightd_buffer *b, uint64_t *ret_size);
-/* 16 bytes, owned by the buffer; NULL if the writer published without a digest. */
+/* The digest of the attached version: 16 bytes, owned by the buffer; NULL if the writer published without one. */
 const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b);
+/* The number of tensors. */
 uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b);
 
 /* Tensor `index` of the table, in the order of the layout. -ENOENT. Constant time. */
@@ -514,7 +516,7 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 int weightd_buffer_verify(struct weightd_buffer *b);
 
 /*
- * Debugging aid: installs a handler of SIGSEGV that explains a fault in weightd's host memory in one line on standard
+ * Installs a handler of SIGSEGV for debugging, which explains a fault in weightd's host memory in one line on standard
  * error, with the tensor, the buffer and its version. Such faults are a write to a published version and any use of
  * memory that weightd_buffer_release() returned. Only the first one of a process is explained, even if a handler
  * recovers from it. The signal, and that of other faults, then reaches the handler installed before, or ends the
@@ -571,8 +573,9 @@ int weightd_layout_compare(const struct weightd_layout *l, const struct weightd_
 /* Appends another name for the bytes of tensor `index`, with its dtype, shape and role. */
 int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t index, const char *unit);
 
+/* The number of tensors, those with tied names included. */
 uint32_t weightd_layout_n_tensors(const struct weightd_layout *l);
-/* Bytes of the flat buffer. */
+/* The bytes of the flat buffer. */
 uint64_t weightd_layout_n_bytes(const struct weightd_layout *l);
 /* Like weightd_buffer_tensor(), with data == NULL. Pointers are valid until the layout changes. */
 int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index,
@@ -689,11 +692,11 @@ uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr);
 int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret);
 /*
- * Also finds a tied name that only the given layout has: `ret->index` is then the tensor it is tied to. -ENOENT.
+ * The tensor with that name. Also finds a tied name that only the given layout has: `ret->index` is then the tensor it is tied to. -ENOENT.
  */
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret);
-/* Like the functions of buffers. -EALREADY: a published version cannot be written. */
+/* Location, reads and writes of unpublished bytes, like the functions of buffers. -EALREADY: a published version cannot be written. */
 int weightd_writer_location(const struct weightd_writer *wr, struct weightd_location *ret);
 int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, uint64_t n);
 int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n);
@@ -786,7 +789,8 @@ struct weightd_file {
 
 /* Creates an empty set, which the caller frees. -ENOMEM. */
 int weightd_files_new(struct weightd_files **ret);
-void weightd_files_free(struct weightd_files *f); /* NULL is fine */
+/* Frees a set of files; NULL is fine. */
+void weightd_files_free(struct weightd_files *f);
 
 /*
  * Adds a file with a copy of these bytes. -EEXIST: the path is taken, or one of the two is a folder of the other;
@@ -802,14 +806,16 @@ int weightd_files_add(struct weightd_files *f, const char *path, const void *dat
  */
 int weightd_files_set_attribute(struct weightd_files *f, const char *key, const char *value);
 
-/* The message of the last failure of these two functions; "" if there was none. */
+/* The message of the last failure of weightd_files_add() or weightd_files_set_attribute(); "" if there was none. */
 const char *weightd_files_error(const struct weightd_files *f);
 
+/* The number of files. */
 size_t weightd_files_count(const struct weightd_files *f);
 /* File `i`, in the order of the paths' bytes. -ENOENT; -EINVAL: `ret->size` was not set. */
 int weightd_files_file(const struct weightd_files *f, size_t i, struct weightd_file *ret);
 /* The file with that path. -ENOENT, -EINVAL. */
 int weightd_files_find(const struct weightd_files *f, const char *path, struct weightd_file *ret);
+/* The number of attributes. */
 size_t weightd_files_n_attributes(const struct weightd_files *f);
 /* Attribute `i`, in the order of the keys' bytes; both texts are owned by the set of files. -ENOENT. */
 int weightd_files_attribute(const struct weightd_files *f, size_t i, const char **ret_key,
@@ -965,7 +971,7 @@ enum weightd_diff_kind {
 	WEIGHTD_DIFF_BYTES,
 };
 
-/* "only-first", "only-second", "type", "shape", "bytes"; NULL for an unknown one. */
+/* The name of a kind of difference: "only-first", "only-second", "type", "shape", "bytes"; NULL for an unknown one. */
 const char *weightd_diff_name(enum weightd_diff_kind kind);
 
 struct weightd_difference {
@@ -1036,7 +1042,7 @@ struct weightd_safetensors;
  * none, by the rule that it breaks; other errors of files.
  */
 int weightd_safetensors_open(struct weightd *w, const char *path, struct weightd_safetensors **ret);
-/* NULL is fine. */
+/* Closes a file; NULL is fine. */
 void weightd_safetensors_close(struct weightd_safetensors *f);
 /* Describes a tensor of the file: `offset` is that in the file, `data` NULL. The file owns the strings. -ENOENT. */
 int weightd_safetensors_find(const struct weightd_safetensors *f, const char *name,
@@ -1149,7 +1155,7 @@ enum weightd_end {
 	WEIGHTD_END_LOST, /* its memory did not survive a restart, or the process that held it */
 };
 
-/* "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE; NULL for an unknown one. */
+/* The name of a reason: "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE; NULL for an unknown one. */
 const char *weightd_end_name(enum weightd_end end);
 
 struct weightd_version_info {
@@ -1306,9 +1312,12 @@ int weightd_list_costs(struct weightd *w, struct weightd_list **ret);
  * Unless `now` is set, the server returns earlier results if it has any, in which the free memory may be out of date.
  */
 int weightd_list_devices(struct weightd *w, bool now, struct weightd_list **ret);
+
+/* Frees a list; NULL is fine. */
 void weightd_list_free(struct weightd_list *l);
+/* The number of records in a list. */
 size_t weightd_list_count(const struct weightd_list *l);
-/* NULL if `i` is out of range or the list holds another kind. Owned by the list. */
+/* Record `i` of a list, owned by the list. NULL if `i` is out of range or the list holds another kind. */
 const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list *l, size_t i);
 const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i);
 const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, size_t i);
@@ -1331,6 +1340,7 @@ struct weightd_stat {
 	uint64_t store_max; /* 0: it keeps none: the weights end with the server */
 };
 
+/* Asks for the memory of the server as a whole. Blocks for the reply. */
 int weightd_stat(struct weightd *w, struct weightd_stat *ret);
 
 /* The process that keeps the descriptors of buffers while the server restarts. */
@@ -1387,7 +1397,7 @@ struct weightd_health {
 	bool admin; /* this user may administer buffers of all users */
 };
 
-/* Any user may ask. -EOPNOTSUPP: the server is of an earlier release. Blocks for the reply. */
+/* Asks for the state of the server; any user may. -EOPNOTSUPP: the server is of an earlier release. Blocks for the reply. */
 int weightd_health(struct weightd *w, struct weightd_health *ret);
 
 /*
@@ -1433,7 +1443,7 @@ enum weightd_event_kind {
 	WEIGHTD_EVENT_RESTARTED, /* the server; events during the restart are lost */
 };
 
-/* "created", "published", "rolled-back", ...; NULL for an unknown one. */
+/* The name of an event: "created", "published", "rolled-back", ...; NULL for an unknown one. */
 const char *weightd_event_name(enum weightd_event_kind kind);
 
 struct weightd_event {
@@ -1535,13 +1545,14 @@ int weightd_job_join(struct weightd *w, const char *token,
 /* The description of the first rank, in memory that the caller frees with free(). -ENODATA: no rank has joined yet. */
 int weightd_job_description(struct weightd *w, const char *token, void **ret, uint64_t *ret_size);
 
+/* The name of a job, its number of ranks, and the rank of this process. */
 const char *weightd_job_name(const struct weightd_job *j);
 uint32_t weightd_job_n_ranks(const struct weightd_job *j);
 uint32_t weightd_job_rank(const struct weightd_job *j);
 /* The writable descriptor of a part, owned by the job: map it, never close it. -ENOENT: no such part. */
 int weightd_job_fd(const struct weightd_job *j, uint32_t part);
 /*
- * 0: no process holds that rank; else its pid, or -1 for one that this pid namespace does not see. -EINVAL: no such rank.
+ * The process that holds a rank. 0: none does; else its pid, or -1 for one that this pid namespace does not see. -EINVAL: no such rank.
  * Does not need the server.
  */
 int weightd_job_holder(const struct weightd_job *j, uint32_t rank);

@@ -86,6 +86,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
     "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
+    "mandoc": (lambda: all(shutil.which(p) for p in ("groff", "man", "mandoc")), "no groff, man or mandoc (apt-get install groff-base man-db mandoc)"),
     "microhttpd": (lambda: is_linked_with(b"libmicrohttpd.so.12", "weightctl") and bool(ctypes.util.find_library("microhttpd")),
                    "weightctl cannot serve HTTP: no libmicrohttpd (apt-get install libmicrohttpd-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),

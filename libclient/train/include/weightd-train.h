@@ -60,13 +60,13 @@ struct weightd_mesh_dim {
 	uint32_t size; /* ranks, not 0 */
 };
 
-/* -EINVAL: no dimensions, too many, a bad or repeated name, or more than WEIGHTD_RANKS_MAX ranks. */
+/* Makes a mesh, which the caller frees. -EINVAL: no dimensions, too many, a bad or repeated name, or more than WEIGHTD_RANKS_MAX ranks. */
 int weightd_mesh_new(const struct weightd_mesh_dim *dims, uint32_t n_dims,
 		     struct weightd_mesh **ret);
 void weightd_mesh_free(struct weightd_mesh *m);
 uint32_t weightd_mesh_n_ranks(const struct weightd_mesh *m);
 uint32_t weightd_mesh_n_dims(const struct weightd_mesh *m);
-/* -ENOENT. */
+/* A dimension by its index, or its index by its name. -ENOENT. */
 int weightd_mesh_dim(const struct weightd_mesh *m, uint32_t dim, struct weightd_mesh_dim *ret);
 int weightd_mesh_find(const struct weightd_mesh *m, const char *name, uint32_t *ret_dim);
 /* The coordinate of a rank in a dimension. -ENOENT. */
@@ -85,7 +85,7 @@ enum weightd_placement {
 	WEIGHTD_PARTIAL, /* each has a summand of it */
 };
 
-/* "Replicate", "Shard", "Partial"; NULL for an unknown code. */
+/* The name of a placement: "Replicate", "Shard", "Partial"; NULL for an unknown code. */
 const char *weightd_placement_name(enum weightd_placement p);
 
 /*
@@ -106,7 +106,7 @@ struct weightd_redistribution {
 };
 
 /*
- * Describes it. `from` and `to` are placements of the value in the forward direction; `grad` is the placement in which the
+ * Describes the change of a placement. `from` and `to` are placements of the value in the forward direction; `grad` is the placement in which the
  * gradient of the result arrives, 0 for the usual one (that of the result, Replicate for Partial and Partial for Replicate).
  * -EOPNOTSUPP: no such change.
  */
@@ -140,6 +140,7 @@ enum weightd_kind {
 	WEIGHTD_KINDS,
 };
 
+/* The name of a kind: "PARAM" for WEIGHTD_KIND_PARAM; NULL for an unknown code. */
 const char *weightd_kind_name(enum weightd_kind kind);
 
 enum weightd_optimizer {
@@ -290,7 +291,7 @@ int weightd_plan_compare(const struct weightd_plan *ours, const struct weightd_p
 /* The mesh of the plan, owned by it. */
 const struct weightd_mesh *weightd_plan_mesh(const struct weightd_plan *p);
 uint32_t weightd_plan_n_tensors(const struct weightd_plan *p);
-/* -ENOENT. The plan owns name and shape. */
+/* A tensor of the plan, and the index of one by its name. -ENOENT. The plan owns name and shape. */
 int weightd_plan_tensor(const struct weightd_plan *p, uint32_t index,
 			struct weightd_train_tensor *ret);
 int weightd_plan_find(const struct weightd_plan *p, const char *name, uint32_t *ret_index);
@@ -351,7 +352,7 @@ struct weightd_traffic {
 };
 
 /*
- * In a step in which all parameters have gradients and, with overlap, all weights are equal; with sync_every: in a step that
+ * The bytes that a rank moves in a step in which all parameters have gradients and, with overlap, all weights are equal; with sync_every: in a step that
  * averages. -ENOENT: the mesh has no such rank.
  */
 int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct weightd_traffic *ret);
@@ -361,7 +362,7 @@ int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct wei
  * -ENOENT: no such tensor, or none in a bucket: a buffer, a frozen or empty parameter, a fused plan.
  */
 int weightd_plan_bucket(const struct weightd_plan *p, uint32_t tensor, uint32_t *ret);
-/* "zero3": units of the plan; 0 with other strategies. */
+/* The number of units of a plan of "zero3"; 0 with other strategies. */
 uint32_t weightd_plan_n_units(const struct weightd_plan *p);
 
 /* --- Nodes --------------------------------------------------------------------------------------- */
@@ -458,7 +459,7 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
  * has called it, too, as that one may need what this rank has sent last. Errors as of weightd_train_update().
  */
 int weightd_train_close(struct weightd_train *t);
-/* NULL is fine. Without weightd_train_close() the job remains and can be resumed. */
+/* Frees a trainer; NULL is fine. Without weightd_train_close() the job remains and can be resumed. */
 void weightd_train_free(struct weightd_train *t);
 
 /* The plan, owned by the trainer. */
@@ -510,7 +511,7 @@ int weightd_train_write_begin(struct weightd_train *t);
 int weightd_train_write(struct weightd_train *t, uint32_t tensor, const void *data);
 int weightd_train_write_end(struct weightd_train *t);
 /*
- * "zero2" and "zero3" on several nodes: the fp32 original of a trained parameter with what was written so far, on rank 0 of
+ * The fp32 original of a trained parameter of "zero2" or "zero3" on several nodes, with what was written so far, on rank 0 of
  * node 0, between the calls above; no node has all of them at another time. NULL elsewhere, and once all nodes have the values.
  */
 const float *weightd_train_written(const struct weightd_train *t, uint32_t tensor);
@@ -523,7 +524,7 @@ enum weightd_pass {
 };
 
 /*
- * "zero3": parameters of a unit can be read between open and close alone, at addresses that stay the same. Open waits until
+ * Opens and closes a unit of "zero3", whose parameters can be read between open and close alone, at addresses that stay the same. Open waits until
  * they are gathered, and has the next unit fetched: behind it, or in backward before it. All ranks of all nodes open and close
  * the same units in the same order, whatever they read them for; with one node, or another strategy, neither does anything.
  * What reads a parameter at another time faults.
@@ -542,7 +543,7 @@ const void *weightd_train_range(const struct weightd_train *t, enum weightd_kind
 const void *weightd_train_state(const struct weightd_train *t, uint64_t *ret_size);
 
 /*
- * "zero2" and "zero3": waits until the gradients of a bucket can be written: those of all buckets before it were handed over
+ * Waits, with "zero2" and "zero3", until the gradients of a bucket can be written: those of all buckets before it were handed over
  * (weightd_train_ready()), and all ranks of the node have summed them. weightd_train_grad() is NULL until then, and after
  * they were handed over. Other strategies: returns at once. weightd_train_update() hands over no gradients here: each tensor
  * needs weightd_train_ready() before. -EINVAL: no such bucket, or one before it was not handed over. Errors of waits as of
@@ -583,7 +584,7 @@ struct weightd_update {
 };
 
 /*
- * The step: waits for the gradients of all ranks, sums them in the order of ranks, updates this rank's part of PARAM, and
+ * Takes the step: waits for the gradients of all ranks, sums them in the order of ranks, updates this rank's part of PARAM, and
  * waits for the others' (with staleness k, for the step k before). On success, and with -EDOM, the step is committed.
  * With -EOWNERDEAD, -ETIMEDOUT and -EINTR it is not, and may be called again: it continues with the arguments of the first
  * call. With -ESTALE it never will be.
@@ -603,7 +604,7 @@ double weightd_train_norm(const struct weightd_train *t);
 /* The factor for the loss of the step that comes next; 1 in a plan without scaling; NaN in a forked child. */
 double weightd_train_scale(const struct weightd_train *t);
 /*
- * True: the last step changed nothing, as a gradient was not finite; a plan with scaling. All ranks have the same answer, and
+ * True if the last step changed nothing, as a gradient was not finite; a plan with scaling. All ranks have the same answer, and
  * a rank that was started anew as well. weightd_train_update() returned 0.
  */
 bool weightd_train_overflowed(const struct weightd_train *t);
@@ -692,6 +693,7 @@ enum weightd_rank_phase {
 	WEIGHTD_RANK_DONE, /* it has closed the job */
 };
 
+/* The name of a phase, such as "computing"; NULL for an unknown code. */
 const char *weightd_rank_phase_name(enum weightd_rank_phase phase);
 
 /* One rank, as it was when the status was read. */
@@ -726,7 +728,7 @@ void weightd_train_status_free(struct weightd_train_status *s);
 const struct weightd_plan *weightd_train_status_plan(const struct weightd_train_status *s);
 /* Ranks of the job: where there are several nodes, those of one node. */
 uint32_t weightd_train_status_n_ranks(const struct weightd_train_status *s);
-/* -ENOENT: no such rank. */
+/* The status of a rank. -ENOENT: no such rank. */
 int weightd_train_status_rank(const struct weightd_train_status *s, uint32_t rank,
 			      struct weightd_rank_status *ret);
 
@@ -743,7 +745,7 @@ int weightd_train_status_rank(const struct weightd_train_status *s, uint32_t ran
 struct weightd_window;
 
 /*
- * `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. Waits for
+ * Opens a window of `size` bytes for each rank, a multiple of 64. The token must be of a job without a plan. Options as of a trainer. Waits for
  * all ranks to open it, until the deadline.
  */
 int weightd_window_open(struct weightd *w, const struct weightd_train_options *options,
@@ -755,8 +757,9 @@ void *weightd_window_data(const struct weightd_window *win, uint32_t rank);
 uint32_t weightd_window_rank(const struct weightd_window *win);
 uint32_t weightd_window_n_ranks(const struct weightd_window *win);
 
+/* Waits until all ranks have called it. */
 int weightd_window_barrier(struct weightd_window *win);
-/* WEIGHTD_F32 and WEIGHTD_BF16. `offset` in bytes, a multiple of 64. */
+/* Sums a range over all ranks, each of which has the result: WEIGHTD_F32 and WEIGHTD_BF16. `offset` in bytes, a multiple of 64. */
 int weightd_window_all_reduce(struct weightd_window *win, uint64_t offset, uint64_t n,
 			      enum weightd_dtype dtype);
 /* Part `rank` of weightd_cuts(n, 32) is summed in this rank's range, the rest undefined. */
