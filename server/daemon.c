@@ -218,6 +218,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	list_init(&s->paused_readers);
 	quota_init(&s->quota);
 	costs_init(&s->costs);
+	turns_init(&s->turns, &s->loop, connection_serve);
 	server_apply_config(s, options->config);
 	reaper_init(&d->reaper, s);
 	held_killer_init(&d->held_killer, s);
@@ -235,7 +236,6 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 		log_error("cannot make an event loop: %s", strerror(-r));
 		goto fail_events;
 	}
-	turns_init(&s->turns, &s->loop, connection_serve);
 	r = catch_signals(d);
 	if (r < 0) {
 		log_error("cannot catch signals: %s", strerror(-r));

@@ -108,6 +108,8 @@ const struct setting config_keys[] = {
 	      .help = "requests of one user that weightd works on at a time"),
 	LIMIT("held", &setting_bytes, QUOTA_HELD, .other_word = "auto", .fallback = "auto",
 	      .help = "memory that exists only because one user reads it"),
+	KEY("limits", "loop", &setting_count, loop_ms, .min = 1, .max = 1000, .fallback = "125",
+	    .reloads = true, .help = "milliseconds of each second that weightd works for one user"),
 	KEY("limits", "over", &setting_over, over, .fallback = "keep", .reloads = true,
 	    .help = "fate of readers of a user above held"),
 	KEY("limits", "trusted", &setting_users, trusted, .fallback = "", .reloads = true,

@@ -43,6 +43,7 @@ struct config {
 	uint64_t limits[QUOTA_KINDS]; /* limits of each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
+	uint64_t loop_ms; /* of each second, for each user */
 	enum config_over over;
 	struct config_users trusted; /* their buffers may end readers */
 	char subuid[512]; /* "": subordinate users count as others */

@@ -19,6 +19,7 @@ void server_apply_config(struct server *s, struct config *c)
 	subordinates_use(&c->subordinates);
 	quota_set_limits(&s->quota, s->config.limits, take_ptr(c->overrides), c->n_overrides);
 	c->n_overrides = 0;
+	s->turns.share_ms = (unsigned)s->config.loop_ms;
 	quota_set_memory(&s->quota, headroom_total(&total) < 0 ? UINT64_MAX : total);
 	(void)buffer_names_free(s->config.names);
 	s->config.names = take_ptr(c->names);

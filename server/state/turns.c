@@ -16,6 +16,7 @@ static void turns_on_rested(struct timer *timer);
 void turns_init(struct turns *t, struct loop *l, void (*serve)(struct session *))
 {
 	t->loop = l;
+	t->share_ms = TURN_SHARE_MS;
 	t->serve = serve;
 	chore_init(&t->chore, turns_on_round);
 	list_init(&t->fresh);
@@ -60,6 +61,65 @@ void turns_leave(struct session *s)
 		s->server->turns.n_users--;
 }
 
+/* --- Rest --------------------------------------------------------------------------------------- */
+
+static void turn_grow(const struct turns *t, struct turn *turn, uint64_t now)
+{
+	uint64_t away_ns = now - turn->grown_ns;
+	uint64_t full_ns = (uint64_t)(TURN_BURST_NS - turn->burst_ns) * 1000;
+
+	turn->grown_ns = now;
+	if (away_ns > full_ns / t->share_ms)
+		turn->burst_ns = TURN_BURST_NS;
+	else
+		turn->burst_ns += (int64_t)(away_ns * t->share_ms / 1000);
+	/* However long it worked alone, or a request lasted: the rest is short. */
+	if (turn->burst_ns < -DEBT_NS)
+		turn->burst_ns = -DEBT_NS;
+}
+
+static void turns_plan_rest(struct turns *t)
+{
+	struct turn *turn = list_first(&t->resting, struct turn, link);
+
+	if (turn)
+		timer_start(t->loop, &t->rest, turn->rests_until_ns);
+	else
+		timer_stop(&t->rest);
+}
+
+/* Has a user with something to do rest. False: it need not. */
+static bool turn_rest(struct turns *t, struct turn *turn, uint64_t now)
+{
+	if (turn->burst_ns > 0 || t->n_users < 2 || container_of(turn, struct cost, turn)->uid == 0)
+		return false;
+	turn->rests_until_ns = now + TURN_REST_NS;
+	list_remove(&turn->link);
+	list_append(&t->resting, &turn->link);
+	turns_plan_rest(t);
+	return true;
+}
+
+static void turns_on_rested(struct timer *timer)
+{
+	struct turns *t = container_of(timer, struct turns, rest);
+	uint64_t now = num_now_ns();
+	struct turn *turn;
+
+	while ((turn = list_first(&t->resting, struct turn, link)) && turn->rests_until_ns <= now) {
+		list_remove(&turn->link);
+		list_append(&t->others, &turn->link);
+		turn_grow(t, turn, now);
+		(void)turn_rest(t, turn,
+				now); /* one request may have lasted for longer than a rest */
+	}
+	turns_plan_rest(t);
+	if (!list_empty(&t->others))
+		chore_start(t->loop, &t->chore);
+}
+
+/* --- Work --------------------------------------------------------------------------------------- */
+
 /* A debt is paid by time, too, while the user has nothing to do. */
 static void turn_pay(struct turn *turn, uint64_t now)
 {
@@ -76,10 +136,18 @@ void turns_add(struct session *s)
 
 	if (!list_empty(&s->ready_link))
 		return;
-	list_append(t->serving ? &turn->again : &turn->ready, &s->ready_link);
+	/* A session that ends goes first: it makes room for new ones, which would have to be refused otherwise. */
+	if (s->hung_up || s->doomed)
+		list_append(turn->ready.next, &s->ready_link);
+	else
+		list_append(t->serving ? &turn->again : &turn->ready, &s->ready_link);
 	if (list_empty(&turn->link)) {
-		turn_pay(turn, num_now_ns());
-		list_append(&t->fresh, &turn->link);
+		uint64_t now = num_now_ns();
+
+		turn_pay(turn, now);
+		turn_grow(t, turn, now);
+		if (!turn_rest(t, turn, now))
+			list_append(&t->fresh, &turn->link);
 	}
 	chore_start(t->loop, &t->chore);
 }
@@ -124,57 +192,6 @@ void turns_unpark_all(struct turn *turn)
 {
 	while (!list_empty(&turn->parked))
 		turns_unpark_one(turn);
-}
-
-/* --- Rest --------------------------------------------------------------------------------------- */
-
-static void turn_grow(struct turn *turn, uint64_t now)
-{
-	uint64_t grown_ns = (now - turn->grown_ns) / 2;
-
-	turn->grown_ns = now;
-	if (grown_ns > (uint64_t)(TURN_BURST_NS - turn->burst_ns))
-		turn->burst_ns = TURN_BURST_NS;
-	else
-		turn->burst_ns += (int64_t)grown_ns;
-}
-
-static void turns_plan_rest(struct turns *t)
-{
-	struct turn *turn = list_first(&t->resting, struct turn, link);
-
-	if (turn)
-		timer_start(t->loop, &t->rest, turn->rests_until_ns);
-	else
-		timer_stop(&t->rest);
-}
-
-/* After a turn of a user that has more to do. */
-static void turn_rest(struct turns *t, struct turn *turn, uint64_t now)
-{
-	if (turn->burst_ns > 0 || t->n_users < 2)
-		return;
-	turn->rests_until_ns = now + TURN_REST_NS;
-	list_remove(&turn->link);
-	list_append(&t->resting, &turn->link);
-	turns_plan_rest(t);
-}
-
-static void turns_on_rested(struct timer *timer)
-{
-	struct turns *t = container_of(timer, struct turns, rest);
-	uint64_t now = num_now_ns();
-	struct turn *turn;
-
-	while ((turn = list_first(&t->resting, struct turn, link)) && turn->rests_until_ns <= now) {
-		list_remove(&turn->link);
-		list_append(&t->others, &turn->link);
-		turn_grow(turn, now);
-		turn_rest(t, turn, now); /* one request may have lasted for longer than a rest */
-	}
-	turns_plan_rest(t);
-	if (!list_empty(&t->others))
-		chore_start(t->loop, &t->chore);
 }
 
 /* --- Rounds ------------------------------------------------------------------------------------- */
@@ -225,10 +242,7 @@ static uint64_t turn_run(struct turns *t, struct cost *cost, uint64_t now)
 	if (turn->left_ns < -DEBT_NS)
 		turn->left_ns = -DEBT_NS;
 	turn->paid_ns = now;
-	turn_grow(turn, now);
-	/* However long it worked alone, or a request lasted: the rest is short. */
-	if (turn->burst_ns < -DEBT_NS)
-		turn->burst_ns = -DEBT_NS;
+	turn_grow(t, turn, now);
 	return now;
 }
 
@@ -253,7 +267,7 @@ static const struct turn *turns_serve_next(struct turns *t, uint64_t *now)
 	if (turn_is_over(turn) && (!fresh || t->others.next == t->others.prev))
 		list_remove(&turn->link);
 	else if (work)
-		turn_rest(t, turn, *now);
+		(void)turn_rest(t, turn, *now);
 	return work || list_empty(&turn->link) ? NULL : turn;
 }
 

@@ -7,9 +7,9 @@
  * had as much, or for as long. So is the time that it takes to accept the user's connections. A user
  * that had nothing to do goes before those that have been at it.
  *
- * A user that keeps the loop busy for long rests half of the time, while another user has a session: the loop sleeps then,
- * and leaves the processor to the other user's processes, which could not wake up soon beside it. Bursts of
- * TURN_BURST_NS are free, and a user alone on the machine never rests.
+ * A user that keeps the loop busy for long has only a share of it, while another user has a session: it rests in between,
+ * and the loop sleeps and leaves the processor to the other user's processes, which could not wake up soon beside it. Bursts
+ * of TURN_BURST_NS are free. Root never rests, nor does a user alone on the machine.
  *
  * A round of the loop serves sessions that were queued before it, so that requests of one user are
  * served about in the order in which they came.
@@ -23,8 +23,9 @@
 #include "server/base/loop.h"
 
 #define TURN_NS ((int64_t)200000)
-#define TURN_BURST_NS ((int64_t)50000000)
+#define TURN_BURST_NS ((int64_t)100000000)
 #define TURN_REST_NS 1000000u
+#define TURN_SHARE_MS 125u
 
 struct cost;
 struct session;
@@ -39,7 +40,7 @@ struct turn {
 	int64_t left_ns; /* of the turn; negative: owed */
 	uint64_t paid_ns; /* until when time has paid what is owed: the end of its last turn, or later */
 	unsigned n_sessions;
-	int64_t burst_ns; /* time of the loop until it rests: grows by half of the time */
+	int64_t burst_ns; /* time of the loop until it rests: grows with time, by the share */
 	uint64_t grown_ns; /* until when that grew */
 	uint64_t rests_until_ns;
 };
@@ -52,6 +53,7 @@ struct turns {
 	struct list resting; /* users with work, the one that rested longest first */
 	struct timer rest;
 	unsigned n_users; /* with sessions */
+	unsigned share_ms; /* of the loop's time, of each user in each second */
 	uint64_t n_rounds;
 	bool serving; /* a round does */
 	void (*serve)(struct session *s); /* does one request's worth, or frees the session */

@@ -162,7 +162,7 @@ static void a_group_is_a_name_or_a_number_or_nobody(void **state)
 	"there are [server], [store], [limits], [limits:USER], [names], [cuda] and [defaults]"
 #define NO_LINE "this is no [section], no 'key = value' and no '# comment'\n"
 #define LIMIT_KEYS                                                                                 \
-	"connections, leases, buffers, versions, bytes, descriptors, requests, held, over, trusted, subuid"
+	"connections, leases, buffers, versions, bytes, descriptors, requests, held, loop, over, trusted, subuid"
 
 #define NO_PATTERN                                                                                  \
 	"matches no name of a buffer: a pattern is a name (letters, digits and . _ / : -), or the " \

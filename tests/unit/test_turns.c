@@ -21,7 +21,7 @@ enum {
 };
 
 #define N_SESSIONS 100
-#define N_SERVED 4000
+#define N_SERVED 8000
 
 static struct server server;
 static struct session sessions[2 * N_SESSIONS + 1];
@@ -264,16 +264,83 @@ static uint64_t rest_of_a_busy_user(void)
 	return slept_ns;
 }
 
-static void a_user_rests_half_of_the_time_beside_another_one(void **state)
+static void test_share(unsigned share_ms)
 {
-	uint64_t rested;
+	const int64_t worked_ns = 4 * TURN_BURST_NS;
+	const int64_t rested_ns = (worked_ns - TURN_BURST_NS) * 1000 / share_ms - worked_ns;
 
+	server.turns.share_ms = share_ms;
+	turns_join(connect_as(BOB));
+	assert_in_range(rest_of_a_busy_user(), rested_ns - 5000000, rested_ns + 5000000);
+	assert_int_equal(time_of(ALICE), worked_ns);
+}
+
+static void a_user_has_its_share_of_the_time_beside_another_one(void **state)
+{
+	(void)state;
+	test_share(TURN_SHARE_MS);
+}
+
+static void the_share_can_be_set(void **state)
+{
+	(void)state;
+	test_share(500);
+}
+
+static void a_burst_has_no_rest(void **state)
+{
 	(void)state;
 	turns_join(connect_as(BOB));
-	rested = rest_of_a_busy_user();
-	/* The first burst lasts for twice its time, as it grows meanwhile. */
-	assert_in_range(rested, 3 * TURN_BURST_NS / 2, 3 * TURN_BURST_NS);
-	assert_int_equal(time_of(ALICE), 4 * TURN_BURST_NS);
+	work_ns[0] = (uint64_t)TURN_NS / 2;
+	ask_as(ALICE, N_SESSIONS);
+	turns_join(&sessions[n_sessions - 1]);
+	run((unsigned)(TURN_BURST_NS / (TURN_NS / 2)));
+	assert_int_equal(slept_ns, 0);
+	/* So it is for each burst, when the user was away long enough. */
+	while (list_empty(&server.turns.resting))
+		run(1);
+	clock_ns += (uint64_t)TURN_BURST_NS * 1000 / TURN_SHARE_MS;
+	slept_ns = 0;
+	run((unsigned)(TURN_BURST_NS / (TURN_NS / 2)));
+	assert_in_range(slept_ns, 0, TURN_REST_NS);
+}
+
+static void root_does_not_rest(void **state)
+{
+	(void)state;
+	turns_join(connect_as(BOB));
+	ask_as(0, N_SESSIONS);
+	turns_join(&sessions[n_sessions - 1]);
+	work_ns[0] = (uint64_t)TURN_NS / 2;
+	run(4 * (unsigned)(TURN_BURST_NS / (TURN_NS / 2)));
+	assert_int_equal(slept_ns, 0);
+}
+
+/* Carol asks again when she has her answer. */
+static void a_user_with_one_request_at_a_time_rests_too(void **state)
+{
+	struct session *carol = connect_as(CAROL);
+
+	(void)state;
+	turns_join(carol);
+	turns_join(connect_as(BOB));
+	work_ns[0] = (uint64_t)TURN_NS / 2;
+	for (int64_t ns = 0; ns < 2 * TURN_BURST_NS; ns += TURN_NS / 2) {
+		turns_add(carol);
+		run(1);
+	}
+	assert_true(slept_ns > (uint64_t)TURN_BURST_NS);
+}
+
+static void a_session_that_ends_goes_first(void **state)
+{
+	(void)state;
+	ask_as(CAROL, 2);
+	connect_as(CAROL)->hung_up = true;
+	turns_add(&sessions[2]);
+	run(1);
+	assert_int_equal(n_requests[2], 1);
+	assert_int_equal(n_requests[0] + n_requests[1], 0);
 }
 
 static void a_user_rests_for_its_connections_too(void **state)
@@ -352,7 +419,12 @@ int main(void)
 		TEST(a_user_alone_waits_for_no_debt),
 		TEST(a_session_that_is_removed_is_not_served),
 		TEST(a_session_is_queued_once),
-		TEST(a_user_rests_half_of_the_time_beside_another_one),
+		TEST(a_user_has_its_share_of_the_time_beside_another_one),
+		TEST(the_share_can_be_set),
+		TEST(a_burst_has_no_rest),
+		TEST(root_does_not_rest),
+		TEST(a_user_with_one_request_at_a_time_rests_too),
+		TEST(a_session_that_ends_goes_first),
 		TEST(a_user_rests_for_its_connections_too),
 		TEST(what_a_user_did_alone_is_forgotten_soon),
 		TEST(one_request_however_long_has_a_short_rest),
