@@ -208,6 +208,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	s->config.names = NULL;
 	s->config.subordinates = (struct subordinates){0};
 	list_init(&s->sessions);
+	list_init(&s->refusals);
 	list_init(&s->buffers);
 	list_init(&s->removed);
 	list_init(&s->untallied);
@@ -276,7 +277,8 @@ static void daemon_leave(struct server *s)
 	struct session *session;
 
 	s->stopping = true;
-	while ((session = list_first(&s->sessions, struct session, link)))
+	while ((session = list_first(&s->sessions, struct session, link)) ||
+	       (session = list_first(&s->refusals, struct session, link)))
 		connection_close(session);
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
@@ -333,7 +335,8 @@ void daemon_deinit(struct daemon *d)
 		daemon_leave(s);
 		return;
 	}
-	while ((session = list_first(&s->sessions, struct session, link)))
+	while ((session = list_first(&s->sessions, struct session, link)) ||
+	       (session = list_first(&s->refusals, struct session, link)))
 		connection_close(session);
 	end_writers(&s->buffers);
 	end_writers(&s->removed);

@@ -31,6 +31,12 @@
 /* Part of a turn that one session that ends may take. */
 #define FREE_NS 50000u
 
+/* Clients that are refused later. */
+#define REFUSALS_MAX 4096u
+
+#define EVENTS_INPUT (EPOLLIN | EPOLLET)
+#define EVENTS_MUTED EPOLLET /* only EPOLLHUP and EPOLLERR, which always come */
+
 /*
  * Refuses a client that has no session. The error is sent if the client reads it; the caller closes
  * either way.
@@ -179,6 +185,13 @@ static void fail_for_descriptors(struct session *s, const struct channel_packet 
 	session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
 }
 
+/* The next packet is an event, also one that came just now. */
+static void receive_nothing(struct session *s)
+{
+	s->readable = false;
+	loop_modify(&s->source, EVENTS_INPUT);
+}
+
 static void receive_request(struct session *s)
 {
 	struct channel_packet packet;
@@ -204,7 +217,7 @@ static void receive_request(struct session *s)
 	if (r == 0)
 		connection_end(s);
 	else if (r == -EAGAIN)
-		s->readable = false;
+		receive_nothing(s);
 	else if (r == -EMFILE)
 		fail_for_descriptors(s, &packet);
 	else if (r < 0)
@@ -213,11 +226,13 @@ static void receive_request(struct session *s)
 		unpark_next(s);
 }
 
-/* Edges: `readable` stays until a read finds nothing. */
+/* Edges: `readable` stays until a read finds nothing. Packets that follow until then do not wake the loop. */
 static void connection_on_io(struct source *source, uint32_t events)
 {
 	struct session *s = container_of(source, struct session, source);
 
+	if (s->readable)
+		loop_modify(&s->source, EVENTS_MUTED);
 	s->readable = true;
 	s->hung_up |= (events & (EPOLLHUP | EPOLLERR)) != 0;
 	if (s->hung_up)
@@ -236,9 +251,52 @@ static void answer_due(struct session *s)
 		turns_add(s);
 }
 
+static void connection_discard(struct session *s)
+{
+	if (!s)
+		return;
+	quota_refund(&s->charge);
+	s->cost = cost_unref(s->cost);
+	channel_peer_deinit(&s->peer);
+	free(s);
+}
+
+/*
+ * A refused client waits for its user's turn, too: else a user that rests would have its clients connect again and again
+ * meanwhile. False: there are too many such clients.
+ */
+static bool connection_put_off(struct session *s, int fd, const char *why)
+{
+	struct server *server = s->server;
+
+	if (server->n_refusals >= REFUSALS_MAX ||
+	    server->n_sessions + server->n_refusals >= server->quota.wholes[QUOTA_SESSIONS] / 4 * 3)
+		return false;
+	server->n_refusals++;
+	list_append(&server->refusals, &s->link);
+	s->source.fd = fd;
+	s->refusal = why;
+	turns_add(s);
+	return true;
+}
+
+static void connection_turn_away(struct session *s)
+{
+	struct server *server = s->server;
+
+	turn_away(s->source.fd, -EDQUOT, s->refusal);
+	hang_up(server, s->peer.uid, s->source.fd);
+	turns_remove(s);
+	list_remove(&s->link);
+	server->n_refusals--;
+	connection_discard(s);
+}
+
 void connection_serve(struct session *s)
 {
-	if (s->closing)
+	if (s->refusal)
+		connection_turn_away(s);
+	else if (s->closing)
 		connection_free_some(s);
 	else if (s->doomed || (s->pending && s->hung_up))
 		connection_end(s);
@@ -261,8 +319,7 @@ static const char *connection_refuse(struct session *s)
 		       "some";
 	if (r != 0)
 		return "this user has too many connections; close some";
-	if (loop_add(&s->server->loop, &s->source, s->source.fd, EPOLLIN | EPOLLET,
-		     connection_on_io) < 0)
+	if (loop_add(&s->server->loop, &s->source, s->source.fd, EVENTS_INPUT, connection_on_io) < 0)
 		return "weightd is out of memory";
 	return NULL;
 }
@@ -277,8 +334,8 @@ static void connection_admit(struct session *s)
 	turns_join(s);
 }
 
-/* `s` is NULL without memory, and has no cost while its user is unknown. */
-static void connection_deny(struct server *server, struct session *s, int fd, const char *why)
+/* `s` is NULL without memory, and has no cost while its user is unknown. True: it is kept for its user's turn. */
+static bool connection_deny(struct server *server, struct session *s, int fd, const char *why)
 {
 	uid_t uid = (uid_t)-1;
 
@@ -291,18 +348,11 @@ static void connection_deny(struct server *server, struct session *s, int fd, co
 		log_warning("a connection was refused: %s", why);
 	}
 	server_count_refusal(server, -EDQUOT);
+	if (s && s->cost && connection_put_off(s, fd, why))
+		return true;
 	turn_away(fd, -EDQUOT, why);
 	hang_up(server, uid, fd);
-}
-
-static void connection_discard(struct session *s)
-{
-	if (!s)
-		return;
-	quota_refund(&s->charge);
-	s->cost = cost_unref(s->cost);
-	channel_peer_deinit(&s->peer);
-	free(s);
+	return false;
 }
 
 uint64_t connection_new(struct server *server, int fd, uint64_t began_ns,
@@ -310,6 +360,7 @@ uint64_t connection_new(struct server *server, int fd, uint64_t began_ns,
 {
 	struct session *s = calloc(1, sizeof(*s));
 	const char *why = s ? NULL : "weightd is out of memory";
+	bool is_over = false;
 	uint64_t now;
 
 	if (s && channel_peer(fd, &s->peer) < 0)
@@ -327,19 +378,23 @@ uint64_t connection_new(struct server *server, int fd, uint64_t began_ns,
 		why = connection_refuse(s);
 	}
 	if (why)
-		connection_deny(server, s, fd, why);
+		is_over = !connection_deny(server, s, fd, why);
 	else
 		connection_admit(s);
 	now = num_now_ns();
 	if (s && s->cost)
 		turns_charge(s->cost, began_ns, now);
-	if (why)
+	if (is_over)
 		connection_discard(s);
 	return now;
 }
 
 void connection_close(struct session *s)
 {
+	if (s->refusal) {
+		connection_turn_away(s);
+		return;
+	}
 	if (!s->closing)
 		connection_shut(s);
 	while (free_one(s))

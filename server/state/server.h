@@ -58,6 +58,8 @@ struct server {
 	void (*held_changed)(
 		struct server *s); /* charges of `held` may have moved; NULL: of no interest */
 	struct list sessions;
+	struct list refusals; /* clients to be refused in their users' turns */
+	uint64_t n_refusals;
 	struct list buffers; /* with a name */
 	struct list removed; /* without one, and not free yet */
 	struct id_index slots; /* all, also those that are being freed */

@@ -26,7 +26,7 @@ struct waiter;
 struct watcher;
 
 struct session {
-	struct list link; /* server::sessions */
+	struct list link; /* server::sessions or refusals */
 	struct server *server;
 	struct source source; /* the socket, which the session owns */
 	struct list ready_link; /* turn::ready or turn::again; see turns_add() */
@@ -39,6 +39,7 @@ struct session {
 	bool hung_up;
 	bool pending; /* an answer is owed */
 	void (*due)(struct session *s); /* see session_wake() */
+	const char *refusal; /* it is no session, and its client is to be refused for that reason */
 	bool doomed; /* to be closed in its user's next turn */
 	bool closing; /* its leases, writers and places are being freed, in turns of its user */
 	bool killed; /* its process was, for what it holds */

@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import socket
 import struct
 
@@ -15,6 +16,7 @@ from lib.wire import PATIENCE_S, Wire, stopped, until
 __all__ = ["daemon", "root_only"]
 
 ALICE, BOB = 12345, 12347
+BURST_NS = 100_000_000  # TURN_BURST_NS
 N = 800  # connections; turns are far shorter than as many pings, on any machine
 
 
@@ -36,6 +38,35 @@ def flood_one(pipe, path):
         w.send(wire.PING)
         pipe.send("sent")
         pipe.send(w.pong().uptime_ns)
+
+
+def send_ahead(pipe, path, n):
+    """Pings of one client, all of them before an answer is read; the number of answers."""
+    with Wire(path) as w:
+        pipe.send("connected")
+        pipe.recv()
+        for _ in range(n):
+            w.send(wire.PING)
+        pipe.send("sent")
+        pipe.send(sum(w.receive().op == wire.PING | wire.REPLY for _ in range(n)))
+        pipe.recv()
+        w.ping()
+        pipe.send("answered")
+
+
+def tire(pipe, path, n):
+    """Asks until it is told to stop, and connects too often then; the number of connections that are not refused by then."""
+    with Wire(path) as w:
+        while not pipe.poll():
+            w.ping()
+        pipe.recv()
+        refused = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(n)]
+        for s in refused:
+            s.connect(path)
+        pipe.send("connected")
+        pipe.recv()
+        pipe.send(n - len(select.select(refused, [], [], 0)[0]))
+        pipe.recv()
 
 
 def crowd(pipe, path, n_connections, n_leases):
@@ -70,6 +101,39 @@ def test_the_end_of_a_process_with_many_of_them_holds_up_no_other(daemon, n_conn
             w.send(wire.PING)
         assert w.pong().n_leases > 0, "all was freed before another user's request was answered"
         until(lambda: (w.ping().n_leases, w.ping().n_sessions) == (0, 1), "it is freed")
+
+
+def test_requests_that_were_sent_ahead_are_all_answered(daemon):
+    n = 10
+    with Child(send_ahead, daemon.socket, n, uid=ALICE) as alice:
+        assert alice.hear() == "connected"
+        with stopped(daemon):
+            alice.say("send")
+            assert alice.hear() == "sent"
+        assert alice.hear() == n
+        alice.say("again")
+        assert alice.hear() == "answered"
+
+
+def test_clients_of_a_user_that_rests_are_refused_later(make_daemon, tmp_path):
+    n = 200
+    config = tmp_path / "weightd.conf"
+    config.write_text("[limits]\nconnections = 1\nloop = 1\n")
+    daemon = make_daemon("--socket-mode", "0666", "--config", config)
+    with Wire(daemon.socket) as root, Child(tire, daemon.socket, n, uid=ALICE) as alice:
+        until(lambda: ALICE in {cost.uid for cost in root.list(wire.COSTS)}, "Alice is there")
+        until(lambda: alice_of(root).loop_ns > BURST_NS, "Alice has used up a burst")
+        alice.say("connect")
+        assert alice.hear() == "connected"
+        until(lambda: alice_of(root).n_refused == n, "all were accepted")
+        alice.say("look")
+        assert alice.hear() > 0, "all were refused though the user rests"
+        daemon.stop()
+        alice.say("end")
+
+
+def alice_of(root):
+    return next(cost for cost in root.list(wire.COSTS) if cost.uid == ALICE)
 
 
 def costs(path):
