@@ -735,6 +735,13 @@ wheel-programs: $(LIB) $(TRAIN_LIB) $(B)/weightd $(B)/weightd-cuda $(B)/whole/we
 check-wheel: wheel
 	$(Q)WEIGHTD_WHEEL=$(abspath $(wildcard build/wheel/*.whl)) $(PYTEST) $(ARGS) tests/wheel
 
+# A container image of the packages, for docker, podman and Kubernetes.
+IMAGE := build/image/weightd.tar
+.PHONY: image
+image: deb
+	$(Q)packaging/install-deps image
+	$(Q)packaging/make-image $(DEB) $(IMAGE)
+
 # Only into its own place, never into a folder that the user named.
 model:
 	$(Q)$(if $(filter build/model,$(MODEL)),packaging/install-deps model && packaging/fetch-model $(MODEL))
@@ -944,6 +951,7 @@ help:
 	@echo 'make deb        packages for Debian into build/deb, and with debug symbols into build/deb/upload'
 	@echo 'make check-deb  builds them, and installs, upgrades and purges them in a booted system, under 300 clients'
 	@echo 'make wheel      a wheel for Python into build/wheel, with libraries and programs, after 110 MB of tools'
+	@echo 'make image      a container image of the packages into build/image, for docker, podman and Kubernetes'
 	@echo 'make check-wheel  builds it, installs it into environments of Python, and tries it with other releases'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
