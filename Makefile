@@ -501,7 +501,7 @@ digest-kernel: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san check-all flaky lint format demo demo-train train-table bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama deepspeed perfetto guest
+.PHONY: check check-san check-all flaky lint format demo demo-train train-table bench matrix soak fuzz deps model torch2 fetch-programs fetch-llama deepspeed perfetto kubernetes guest
 
 # The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
@@ -735,12 +735,16 @@ wheel-programs: $(LIB) $(TRAIN_LIB) $(B)/weightd $(B)/weightd-cuda $(B)/whole/we
 check-wheel: wheel
 	$(Q)WEIGHTD_WHEEL=$(abspath $(wildcard build/wheel/*.whl)) $(PYTEST) $(ARGS) tests/wheel
 
-# A container image of the packages, for docker, podman and Kubernetes.
+# A container image of the packages, for docker, podman and Kubernetes: packaging/kubernetes.
 IMAGE := build/image/weightd.tar
-.PHONY: image
+.PHONY: image check-image
 image: deb
 	$(Q)packaging/install-deps image
 	$(Q)packaging/make-image $(DEB) $(IMAGE)
+
+# By podman, with the manifests. Not a part of `make check`, which runs them around the programs of this tree.
+check-image: image kubernetes
+	$(Q)WEIGHTD_IMAGE=$(abspath $(IMAGE)) WEIGHTD_DEBS=$(abspath $(DEB)) $(PYTEST) $(ARGS) tests/integration/containers
 
 # Only into its own place, never into a folder that the user named.
 model:
@@ -769,6 +773,9 @@ deepspeed: torch2
 # Only where asked for, as torch2 is: for the test that opens a timeline with it.
 perfetto: | deps
 	$(Q)packaging/fetch-perfetto build/perfetto
+
+kubernetes: | deps
+	$(Q)packaging/fetch-kubernetes build/kubernetes
 
 # Likewise: for the tests that run on other kernels than that of this machine.
 guest: build/guest/init | deps
@@ -913,7 +920,7 @@ uninstall:
 
 # Keeps downloads: they are no build product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama deepspeed perfetto guest wheel-tools bare bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 programs llama deepspeed perfetto kubernetes guest wheel-tools bare bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -939,6 +946,7 @@ help:
 	@echo 'make fetch-programs  diffusers, peft and their like into build/programs (250 MB), for the tests that run them unmodified;'
 	@echo '                make fetch-llama adds llama-cpp-python, which takes 15 minutes to build'
 	@echo 'make deepspeed  DeepSpeed into build/deepspeed (35 MB), for make bench BENCH="train train-step"; compiles for minutes'
+	@echo 'make kubernetes  kubernetes-validate into build/kubernetes (45 MB), for the test of the manifests'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make check-guest  all of tests/bpf and an OOM kill in the newer of them, emulated: half an hour'
@@ -952,6 +960,7 @@ help:
 	@echo 'make check-deb  builds them, and installs, upgrades and purges them in a booted system, under 300 clients'
 	@echo 'make wheel      a wheel for Python into build/wheel, with libraries and programs, after 110 MB of tools'
 	@echo 'make image      a container image of the packages into build/image, for docker, podman and Kubernetes'
+	@echo 'make check-image  builds it, and runs it and the manifests by podman'
 	@echo 'make check-wheel  builds it, installs it into environments of Python, and tries it with other releases'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 

@@ -43,6 +43,11 @@ def is_linked_with(library, program="weightd"):
     return (BUILD / program).exists() and library in (BUILD / program).read_bytes()
 
 
+def is_busybox_static():
+    path = shutil.which("busybox")
+    return bool(path) and subprocess.run(["ldd", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
+
+
 def tracing():
     from lib import tracing  # it needs this module
 
@@ -65,6 +70,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), it "
             "lacks the right (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),
+    "busybox": (is_busybox_static, "no static busybox (apt-get install busybox-static)"),
     "calls": (lambda: tracing().has("tp_btf/sock_send_length"),
               "the kernel has no hook for calls on sockets (Linux 6.3 is the first with one)"),
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
@@ -82,6 +88,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "fish": (lambda: bool(shutil.which("fish")), "no fish (apt-get install fish)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
     "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
+    "kubernetes-validate": ((ROOT / "build/kubernetes/bin/kubernetes-validate").exists, "no kubernetes-validate (make kubernetes)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
     "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
     "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
@@ -121,6 +128,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),
     "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
     "torch2": (lambda: os.path.exists(TORCH2), "no Python with torch 2 (make torch2)"),
+    "yaml": (lambda: bool(importlib.util.find_spec("yaml")), "no module yaml (python3-yaml)"),
     "zsh": (lambda: bool(shutil.which("zsh")), "no zsh (apt-get install zsh)"),
 }
 
