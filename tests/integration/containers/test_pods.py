@@ -4,6 +4,7 @@ The manifests of packaging/kubernetes run: their commands, users, rights, volume
 These are namespaces and a memory cgroup around the programs of this tree; with WEIGHTD_IMAGE (make check-image), podman's, of the image.
 """
 import contextlib
+import itertools
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ MODEL = pack({"w": ("U8", [48 << 20], bytes(range(256)) * (48 << 12))})
 CONFIG = '{"model_type": "bert"}'
 USERS = 200000  # of a user namespace
 PROGRAMS = "weightd", "weightd-cuda", "weightctl"
+OPENED = "libsystemd.so.0", "libmicrohttpd.so.12"  # at run time: by weightd under its keeper, and by weightctl metrics
 STRANGER = 10009
 REFUSED = re.compile(r"this user may not connect to weightd at /run/weightd/weightd\.sock: it is for the group '(weightd|47434|\d+)'")
 
@@ -39,10 +41,10 @@ def fill(root):
         shutil.copy(features.BUILD / name, root / "bin")
         copy_libraries(features.BUILD / name, root)
     shutil.copy(shutil.which("busybox"), root / "bin")  # of busybox-static
-    microhttpd = next(pathlib.Path("/usr/lib").glob("*-linux-gnu/libmicrohttpd.so.12"), None)
-    if microhttpd:  # weightctl opens it
-        shutil.copy(microhttpd, root / "usr/lib")
-        copy_libraries(microhttpd, root)
+    for name in OPENED:
+        for library in itertools.islice(pathlib.Path("/usr/lib").glob(f"*-linux-gnu/{name}"), 1):
+            shutil.copy(library, root / "usr/lib")
+            copy_libraries(library, root)
 
 
 @pytest.fixture(scope="module")
