@@ -18,6 +18,7 @@ unitdir ?= $(PREFIX)/lib/systemd/system
 generatordir ?= $(unitdir)-generators
 sysusersdir ?= $(PREFIX)/lib/sysusers.d
 tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
+catalogdir ?= $(PREFIX)/lib/systemd/catalog
 completiondir ?= $(PREFIX)/share/bash-completion/completions
 zshcompletiondir ?= $(PREFIX)/share/zsh/site-functions
 fishcompletiondir ?= $(PREFIX)/share/fish/vendor_completions.d
@@ -549,6 +550,9 @@ $(B)/unit/test_turns: private ALL_LDFLAGS += -Wl,--wrap=epoll_wait
 # A service manager that receives as fast as messages are sent, each of which lasts.
 $(B)/unit/test_notify: private ALL_LDFLAGS += -Wl,--wrap=num_now_ns -Wl,--wrap=sendmsg
 
+# A journal that reads when the test lets it.
+$(B)/unit/test_journal: private ALL_LDFLAGS += -Wl,--wrap=libsystemd_open
+
 # Calls that return memory to the kernel are counted.
 $(B)/unit/test_server: private ALL_LDFLAGS += -Wl,--wrap=malloc_trim
 
@@ -844,7 +848,7 @@ PYTHON_PARTS := $(patsubst libclient/python/weightd/%/__init__.py,%,$(wildcard l
 
 install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir)/examples/failover $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) \
+		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir)/examples/failover $(unitdir) $(generatordir) $(sysusersdir) $(tmpfilesdir) $(catalogdir) \
 		$(completiondir) $(zshcompletiondir) $(fishcompletiondir) \
 		$(PYTHON_PARTS:%=$(pythondir)/weightd/%))
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(DESTDIR)$(sbindir)/
@@ -883,6 +887,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	for name in weightd $(if $(SYNC_INSTALLED),weightd-sync) $(if $(TRACE_PROGRAM),weightd-trace); do \
 		install -m 644 packaging/systemd/$$name.sysusers $(DESTDIR)$(sysusersdir)/$$name.conf || exit; done
 	install -m 644 packaging/systemd/weightd.tmpfiles $(DESTDIR)$(tmpfilesdir)/weightd.conf
+	install -m 644 packaging/systemd/weightd.catalog $(if $(SYNC_INSTALLED),packaging/systemd/weightd-sync.catalog) $(DESTDIR)$(catalogdir)/
 	install -m 644 packaging/completions/weightctl $(DESTDIR)$(completiondir)/
 	sed 's|@completiondir@|$(completiondir)|' packaging/completions/_weightctl >$(DESTDIR)$(zshcompletiondir)/_weightctl
 	sed 's|@completiondir@|$(completiondir)|' packaging/completions/weightctl.fish >$(DESTDIR)$(fishcompletiondir)/weightctl.fish
@@ -892,11 +897,13 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 		install -m 644 libclient/python/weightd/$$part/*.py $(DESTDIR)$(pythondir)/weightd/$$part/ || exit; done
 	$(if $(DESTDIR),,ldconfig)
 	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ] && [ "$$(id -u)" = 0 ]; then \
-		systemd-sysusers && systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf && systemctl daemon-reload; \
+		systemd-sysusers && systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf && systemctl daemon-reload && \
+		journalctl --update-catalog; \
 	else \
 		echo 'weightd: on the system that runs it, as root: systemd-sysusers'; \
 		echo '                                            systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf'; \
 		echo '                                            systemctl daemon-reload'; \
+		echo '                                            journalctl --update-catalog'; \
 	fi
 
 uninstall:
@@ -909,7 +916,7 @@ uninstall:
 		$(includedir)/weightd-train.h $(libdir)/libweightd.so* $(libdir)/libweightd-train.so* \
 		$(libdir)/libweightd-train-gloo.so \
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
-		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf \
+		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf $(addprefix $(catalogdir)/weightd,.catalog -sync.catalog) \
 		$(completiondir)/weightctl $(zshcompletiondir)/_weightctl $(fishcompletiondir)/weightctl.fish \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf \
 		$(addprefix $(docdir)/,$(notdir $(wildcard packaging/prometheus/*))) $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \

@@ -170,6 +170,7 @@ static int daemon_serve(struct arguments *a, struct config *config)
 		return r == -EINVAL || r == -ENAMETOOLONG ? EXIT_USAGE : EXIT_FAILURE;
 	r = daemon_run(&daemon);
 	daemon_deinit(&daemon);
+	journal_flush();
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

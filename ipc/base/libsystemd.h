@@ -17,7 +17,8 @@
 	X(listen_fds_with_names, int, (int unset_environment, char ***ret_names))                  \
 	X(is_socket_unix, int, (int fd, int type, int listens, const char *path, size_t size))     \
 	X(watchdog_enabled, int, (int unset_environment, uint64_t *ret_usec))                      \
-	X(notify, int, (int unset_environment, const char *state))
+	X(notify, int, (int unset_environment, const char *state))                                 \
+	X(journal_sendv, int, (const struct iovec *fields, int n))
 
 struct libsystemd {
 #define X(field, result, parameters) result(*field) parameters;

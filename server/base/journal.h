@@ -1,10 +1,8 @@
 /*
  * The journal
  *
- * Sends lines with fields to the journal's own socket, if stderr is the journal's, in its native
- * protocol, which is documented (https://systemd.io/JOURNAL_NATIVE_PROTOCOL) and is one datagram of
- * FIELD=value lines. Not through libsystemd: sd_journal_send() waits when the socket is full, so a
- * stopped journal would stop every client of weightd.
+ * Lines with fields, if stderr is the journal's, by sd_journal_sendv(). That waits without a limit while the journal does not
+ * read (systemd 252: in its 12th call), so that a thread of its own calls it: a stopped journal stops no client of weightd.
  */
 #pragma once
 
@@ -12,8 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* To be called once, after log_init(). */
+#define JOURNAL_QUEUE_SIZE (256 * 1024) /* bytes of lines that wait for the thread */
+
+/* To be called once, after log_init(): starts the thread, which opens libsystemd, if stderr is the journal's. */
 void journal_init(void);
+
+/* Waits until the thread has sent all, for 1 s at most. The thread is never joined: it may wait for the journal. */
+void journal_flush(void);
 
 /*
  * Appends a line to the `n` bytes in `buf` and returns how many there are then. NULL: no line. A
@@ -26,5 +29,9 @@ size_t journal_append_number(char *buf, size_t size, size_t n, const char *field
 /* Control characters become question marks. */
 void journal_blank(char *s);
 
-/* Never blocks. False: stderr is not the journal's, or it did not take it: to be logged like any other line. */
+/*
+ * Queues a line for the journal, the fields of which journal_append() wrote, MESSAGE and PRIORITY among them. Never blocks; one
+ * thread may call it. False: stderr is not the journal's, or the queue is full. Then the caller logs it like any other line.
+ * Lines that the queue had no room for are counted; once the journal reads again, it receives their number.
+ */
 bool journal_send(const char *fields, size_t size);

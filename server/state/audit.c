@@ -1,6 +1,6 @@
 /*
- * An audit line has fields where stderr is the journal's. Elsewhere, and when the journal has no
- * room, it is a line as any other.
+ * An audit line has fields where stderr is the journal's. Elsewhere, and when too many lines wait for the journal, it is
+ * a line as any other.
  *
  * A client's words never become a field or a line of their own: control characters are replaced.
  * Nor can a client fill the journal with refusals or evictions: of each user only so many are logged

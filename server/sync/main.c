@@ -91,6 +91,7 @@ int main(int argc, char **argv)
 	} else {
 		program_raise_descriptor_limit();
 		r = daemon_run(&config) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+		journal_flush();
 	}
 	config_deinit(&config);
 	return r;

@@ -1,6 +1,9 @@
 """Fixtures of the tests that drive the real programs."""
 import contextlib
+import ctypes
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -132,3 +135,13 @@ def python(daemon):
         return done
 
     return run
+
+
+@pytest.fixture
+def without_libsystemd(require):
+    """The words before a command for which the library is an empty file."""
+    require("root")
+    require("mounts")
+    ctypes.CDLL("libsystemd.so.0")
+    library = re.search(r"\S+/libsystemd\.so\S*", pathlib.Path("/proc/self/maps").read_text())[0]
+    return "unshare", "--mount", "sh", "-c", 'mount --bind /dev/null "$0" && exec "$@"', library

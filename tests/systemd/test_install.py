@@ -40,6 +40,7 @@ def wanted():
         "lib/systemd/system/weightd-models.target": 0o644,
         "lib/systemd/system-generators/weightd-load-generator": 0o755,
         "lib/sysusers.d/weightd.conf": 0o644,
+        "lib/systemd/catalog/weightd.catalog": 0o644,
         "lib/tmpfiles.d/weightd.conf": 0o644,
         "share/bash-completion/completions/weightctl": 0o644,
         "share/fish/vendor_completions.d/weightctl.fish": 0o644, "share/zsh/site-functions/_weightctl": 0o644,
@@ -56,7 +57,8 @@ def wanted():
     if (BUILD / "weightd-sync").exists():
         files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp",
                                                         "weightd-sync-nccl")}
-        files |= {"lib/systemd/system/weightd-sync.service": 0o644, "lib/sysusers.d/weightd-sync.conf": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
+        files |= {"lib/systemd/system/weightd-sync.service": 0o644, "lib/sysusers.d/weightd-sync.conf": 0o644,
+                  "lib/systemd/catalog/weightd-sync.catalog": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
     if HAS_MICROHTTPD:
         files |= {"lib/systemd/system/weightd-metrics.service": 0o644}
     if (BUILD / "weightd-sync-gloo").exists():

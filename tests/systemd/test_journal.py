@@ -1,5 +1,6 @@
 """Actions on weights, and their users: lines of the journal that a program can query."""
 import pytest
+from lib.wire import until
 from systemd import weights
 
 
@@ -43,3 +44,24 @@ def test_what_came_back_after_a_restart_is_written_down(service):
     service.run("systemctl", "restart", weights.SERVICE)
     assert weights.verify(service) > 0
     assert [e["WEIGHTD_DEVICE"] for e in entries(service, "recover", "back")] == ["host"]
+
+
+def test_the_catalog_explains_a_line_with_its_fields(service):
+    service.run("journalctl", "--update-catalog")
+    weights.load(service, "explained", 4096)
+    service.run("journalctl", "--sync")
+    text = service.run("journalctl", "-x", "--no-pager", "MESSAGE_ID=83c5180f60bf470196c16b8e1e27d7a9").stdout
+    for line in ("Subject: Version 1 of explained was published", "Defined-By: weightd", "Documentation: man:weightd(8)",
+                 "weightctl rollback explained"):
+        assert line in text, text
+
+
+def test_a_journal_that_stops_holds_up_no_request_and_loses_no_line(service):
+    weights.load(service, "stuck", 4096)
+    journald = service.show("systemd-journald.service", "MainPID")
+    service.run("kill", "-STOP", journald)
+    try:
+        service.run("sh", "-ec", "for i in $(seq 30); do weightctl chmod 0640 stuck; weightctl chmod 0600 stuck; done", user="alice")
+    finally:
+        service.run("kill", "-CONT", journald)
+    until(lambda: len(entries(service, "chmod", "stuck")) == 60, lambda: entries(service, "chmod", "stuck"))

@@ -1,6 +1,5 @@
 """The daemon as a program: its options, its socket, its service manager and its keeper."""
 import contextlib
-import ctypes
 import errno
 import os
 import pathlib
@@ -449,16 +448,6 @@ def test_a_failed_start_is_not_ready(tmp_path):
 
 
 # --- Without libsystemd -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def without_libsystemd(require):
-    """The words before a command for which the library is an empty file."""
-    require("root")
-    require("mounts")
-    ctypes.CDLL("libsystemd.so.0")
-    library = re.search(r"\S+/libsystemd\.so\S*", pathlib.Path("/proc/self/maps").read_text())[0]
-    return "unshare", "--mount", "sh", "-c", 'mount --bind /dev/null "$0" && exec "$@"', library
 
 
 def test_a_machine_without_libsystemd_runs_weightd(without_libsystemd, make_daemon, tmp_path):

@@ -114,7 +114,7 @@ def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, journal, tmp_
 
 
 def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):  # noqa: F811
-    """A record without room is a line like any other."""
+    """It receives the records once it reads."""
     journal = make_journal()
     nodes = make_nodes(2, prefix=lambda node: journal.prefix)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
@@ -124,7 +124,8 @@ def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):
                 filler.sendto(b"MESSAGE=x\n", journal.socket.getsockname())
     nodes["a"].publish("m", seed=1)
     sync = nodes["a"].push("m")["sync"]
-    nodes.wait(lambda: f"<6>sync {sync}: push of m: committed\n" in nodes["a"].log, "the end is in the log")
+    done = Story(journal).find(nodes, WEIGHTD_ACTION="committed", NODE="a", SYNC_ID=sync)
+    assert done["MESSAGE"] == f"sync {sync}: push of m: committed", done
 
 
 def test_every_kind_is_in_the_man_page():
