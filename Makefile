@@ -99,7 +99,7 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
-	$(if $(HAVE_PYTHON),,'man pages of calls and of the protocol (python3)') \
+	$(if $(HAVE_PYTHON),,'man pages of weightctl, calls and the protocol (python3)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
 
 # --- Sources ------------------------------------------------------------------------------------
@@ -170,7 +170,8 @@ PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightd-load $(B)/weightctl $(SY
 man_date = $(or $(SOURCE_DATE_EPOCH),$(shell date +%s -d "$$(sed -n 's/^ -- .*>  //p' packaging/debian/changelog | head -n 1)"))
 PUBLIC_HEADERS := libclient/include/weightd.h libclient/train/include/weightd-train.h
 MAN_CALLS := $(if $(HAVE_PYTHON),$(B)/man/calls)
-MAN := $(if $(HAVE_SCDOC),$(filter-out $(if $(HAVE_PYTHON),,%/weightd-protocol.7),\
+MAN_VERBS := $(if $(and $(HAVE_SCDOC),$(HAVE_PYTHON)),$(B)/man/verbs)
+MAN := $(if $(HAVE_SCDOC),$(filter-out %/weightctl.1 $(if $(HAVE_PYTHON),,%/weightd-protocol.7),\
 	$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd))))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,mmap_watch.c ring.c)),$(wildcard tests/unit/test_*.c))))
@@ -247,7 +248,7 @@ benches: $(BENCHES) $(BENCHES_TRAIN) $(ATTACKERS) $(B)/unit/tool_flip $(B)/unit/
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE) $(FAKE_THREADS)
 gpu-programs: $(GPU)
-man: $(MAN) $(MAN_CALLS)
+man: $(MAN) $(MAN_CALLS) $(MAN_VERBS)
 
 required:
 	@$(if $(strip $(MISSING)),echo 'weightd: needs $(strip $(MISSING)); run packaging/install-deps' >&2; false)
@@ -406,6 +407,13 @@ $(B)/man/weightd-protocol.7: packaging/man/weightd-protocol.7.scd packaging/prot
 	$(Q)$(PYTHON) packaging/protocol-page $(filter-out packaging/protocol-page,$^) >$@.scd
 	$(Q)SOURCE_DATE_EPOCH=$(man_date) scdoc <$@.scd >$@
 	$(Q)rm $@.scd
+
+# A folder: weightctl.1, and a page for each of its verbs.
+VERB_FILES := $(wildcard libclient/weightctl/verbs/*.c) libclient/weightctl/main.c
+$(B)/man/verbs: packaging/man/weightctl.1.scd packaging/verb-pages $(VERB_FILES)
+	$(call say,MAN)rm -rf $@
+	$(Q)$(PYTHON) packaging/verb-pages $< $@ $(VERB_FILES)
+	$(Q)for page in $@/*.scd; do SOURCE_DATE_EPOCH=$(man_date) scdoc <$$page >$${page%.scd} || exit; rm $$page; done
 
 # A folder: a page for each call, or a few that belong together.
 $(B)/man/calls: packaging/header-pages packaging/debian/changelog $(PUBLIC_HEADERS)
@@ -867,6 +875,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 			packaging/$$module.pc.in >$(DESTDIR)$(libdir)/pkgconfig/$$module.pc || exit; done
 	for page in $(MAN); do \
 		install -m 644 $$page $(DESTDIR)$(mandir)/man$${page##*.}/ || exit; done
+	$(if $(MAN_VERBS),install -m 644 $(MAN_VERBS)/*.1 $(DESTDIR)$(mandir)/man1/)
 	$(if $(MAN_CALLS),install -m 644 $(MAN_CALLS)/*.3 $(DESTDIR)$(mandir)/man3/)
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
 	$(if $(SYNC_INSTALLED),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-sync.service \
@@ -922,7 +931,7 @@ uninstall:
 		$(addprefix $(docdir)/,$(notdir $(wildcard packaging/prometheus/*))) $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-protocol.7 $(mandir)/man7/weightd-train.7)
-	rm -f $(addprefix $(DESTDIR)$(mandir)/man3/weightd,_*.3 .h.3 -train.h.3)
+	rm -f $(addprefix $(DESTDIR)$(mandir)/,man1/weightctl-*.1 $(addprefix man3/weightd,_*.3 .h.3 -train.h.3))
 	rm -rf $(DESTDIR)$(pythondir)/weightd $(DESTDIR)$(docdir)/examples
 
 # Keeps downloads: they are no build product.

@@ -71,6 +71,7 @@ def wanted():
     if shutil.which("scdoc"):
         for page in (ROOT / "packaging/man").glob("*.scd"):
             files[f"share/man/man{page.stem[-1]}/{page.stem}"] = 0o644
+    files |= {f"share/man/man1/{page.name}": 0o644 for page in (BUILD / "man/verbs").glob("*.1")}
     files |= {f"share/man/man3/{page.name}": 0o644 for page in (BUILD / "man/calls").glob("*.3")}
     package = ROOT / "libclient/python/weightd"
     for module in [*package.rglob("*.py"), package / "py.typed"]:

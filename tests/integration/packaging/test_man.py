@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from integration.weightctl.test_weightctl import write_safetensors
+from integration.weightctl.test_weightctl import VERBS, write_safetensors
 from lib import wire
 from lib.features import BUILD, ROOT
 
@@ -14,9 +14,9 @@ HEADERS = ROOT / "libclient/include/weightd.h", ROOT / "libclient/train/include/
 MAPS = ROOT / "libclient/libweightd.map", ROOT / "libclient/train/libweightd-train.map"
 
 
-def written():
+def written(folder=CALLS):
     """Pages that are no links to others."""
-    return [page for page in sorted(CALLS.glob("*.3")) if not page.read_text().startswith(".so ")]
+    return [page for page in sorted(folder.glob("*.[0-9]")) if not page.read_text().startswith(".so ")]
 
 
 def plain(text):
@@ -30,12 +30,13 @@ def words(text):
     return " ".join(re.findall(r"[A-Za-z_]\w*", text))
 
 
-@pytest.mark.parametrize("pages", ["man", "calls"])
+@pytest.mark.parametrize("pages", ["man", "calls", "verbs"])
 def test_groff_and_mandoc_find_no_fault(require, pages):
     require("scdoc")
     require("mandoc")
     # scdoc itself writes empty paragraphs, which are a warning of mandoc.
-    paths, level = (written(), "warning") if pages == "calls" else (sorted((BUILD / "man").glob("*.[0-9]")), "error")
+    folder = BUILD / "man" if pages == "man" else BUILD / "man" / pages
+    paths, level = written(folder), "warning" if pages == "calls" else "error"
     assert len(paths) >= 10
     done = subprocess.run(["groff", "-man", "-Tutf8", "-wall", "-z", *paths], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,9 +99,9 @@ def test_man_finds_the_page_of_a_call_under_each_of_its_names(tmp_path):
 PROTOCOL = BUILD / "man/weightd-protocol.7"
 
 
-def rendered(page):
-    """The page as a reader sees it, in wide lines."""
-    env = {"PATH": os.environ["PATH"], "MANWIDTH": "500", "LC_ALL": "C.UTF-8"}
+def rendered(page, width=500):
+    """The page as a reader sees it."""
+    env = {"PATH": os.environ["PATH"], "MANWIDTH": str(width), "LC_ALL": "C.UTF-8"}
     done = subprocess.run(["man", "-P", "cat", "-l", page], capture_output=True, text=True, env=env, check=True)
     return re.sub(r".\x08", "", done.stdout)
 
@@ -161,3 +162,53 @@ def test_the_example_of_the_page_of_the_protocol_reads_a_version(daemon, tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
     version, size, begin = done.stdout.split(maxsplit=2)
     assert (version, size) == ("1", "4") and begin.startswith("b'") and begin.rstrip().endswith("\\x00'")  # length of the header
+
+
+VERB_PAGES = BUILD / "man/verbs"
+SCREENS = 100  # lines
+
+
+def page_of(verb):
+    page = VERB_PAGES / f"weightctl-{verb.replace(' ', '-')}.1"
+    link = re.fullmatch(r"\.so man1/(\S+)\n", page.read_text())
+    return VERB_PAGES / link[1] if link else page
+
+
+def test_each_verb_has_a_page_and_the_overview_lists_it():
+    overview = rendered(VERB_PAGES / "weightctl.1")
+    assert {page_of(verb).name for verb in VERBS} == {page.name for page in written(VERB_PAGES)} - {"weightctl.1"}
+    for page in {page_of(verb) for verb in VERBS}:
+        assert f"{page.stem}(1)" in overview, page
+    assert {page.stem.removeprefix("weightctl-") for page in VERB_PAGES.iterdir()} - {"weightctl"} == {v.replace(" ", "-") for v in VERBS}
+
+
+def test_the_page_of_a_verb_fits_two_screens_and_has_its_options_and_columns(daemon):
+    for verb in VERBS:
+        page, text = rendered(page_of(verb), 80), daemon.ctl(*verb.split(), "--help").stdout
+        assert len(page.splitlines()) <= SCREENS, verb
+        assert f"weightctl {verb} " in page or f"weightctl {verb}\n" in page, verb
+        # Options of all verbs are in weightctl(1).
+        wanted = set(re.findall(r"^ (?:-\w, |    )(--[\w-]+)", text, re.M)) - COMMON
+        wanted |= set(re.findall(r"^ [* ] ([A-Z]+) ", text.partition("\nColumns")[2], re.M))
+        wide = rendered(page_of(verb))
+        if re.search(r"(?:As for|options are those of) sync push", wide):
+            wide += rendered(page_of("sync push"))
+        assert [w for w in sorted(wanted) if w not in wide] == [], verb
+
+
+COMMON = {"--socket", "--sync-socket", "--trace-socket", "--help", "--device", "--owner", "--json", "--output", "--noheadings", "--bytes"}
+
+
+def test_the_pages_of_verbs_have_all_that_their_source_has(require):
+    """Each paragraph; references to sections that stay in weightctl(1) differ, and so do heads that name verbs alone."""
+    require("scdoc")
+    pages = plain("\n".join(page.read_text() for page in written(VERB_PAGES)))
+    source = (ROOT / "packaging/man/weightctl.1.scd").read_bytes()
+    roff = subprocess.run(["scdoc"], input=source, capture_output=True, check=True).stdout.decode()
+    titles = re.findall(r"^# ([A-Z ]+)$", source.decode(), re.M)
+    known = {word for verb in VERBS for word in verb.split()}
+    paragraphs = [p for p in map(plain, re.split(r"^\..*$", roff, flags=re.M)) if not set(p.split()) <= known]
+    assert len(paragraphs) > 500
+    for paragraph in paragraphs:
+        for part in re.split("|".join([*(rf"{t} below|{t}" for t in titles), "below"]), paragraph):
+            assert part.strip() in pages, part
