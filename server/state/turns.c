@@ -25,6 +25,19 @@ void turns_init(struct turns *t, struct loop *l, void (*serve)(struct session *)
 	timer_init(&t->rest, turns_on_rested);
 }
 
+static bool turn_is_over(const struct turn *turn)
+{
+	return list_empty(&turn->ending) && list_empty(&turn->ready) && list_empty(&turn->again);
+}
+
+/* The session to be served next in this round, or NULL. */
+static struct session *turn_first(const struct turn *turn)
+{
+	struct session *s = list_first(&turn->ending, struct session, ready_link);
+
+	return s ? s : list_first(&turn->ready, struct session, ready_link);
+}
+
 void turns_deinit(struct turns *t)
 {
 	struct turn *turn;
@@ -33,7 +46,7 @@ void turns_deinit(struct turns *t)
 	while ((turn = list_first(&t->others, struct turn, link)) ||
 	       (turn = list_first(&t->fresh, struct turn, link)) ||
 	       (turn = list_first(&t->resting, struct turn, link))) {
-		assert(list_empty(&turn->ready) && list_empty(&turn->again));
+		assert(turn_is_over(turn));
 		list_remove(&turn->link);
 	}
 	chore_stop(&t->chore);
@@ -44,6 +57,7 @@ void turn_init(struct turn *turn)
 {
 	*turn = (struct turn){0};
 	list_init(&turn->link);
+	list_init(&turn->ending);
 	list_init(&turn->ready);
 	list_init(&turn->again);
 	list_init(&turn->parked);
@@ -138,7 +152,7 @@ void turns_add(struct session *s)
 		return;
 	/* A session that ends goes first: it makes room for new ones, which would have to be refused otherwise. */
 	if (s->hung_up || s->doomed)
-		list_append(turn->ready.next, &s->ready_link);
+		list_append(&turn->ending, &s->ready_link);
 	else
 		list_append(t->serving ? &turn->again : &turn->ready, &s->ready_link);
 	if (list_empty(&turn->link)) {
@@ -223,11 +237,6 @@ static void turn_renew(struct turns *t, struct turn *turn)
 	}
 }
 
-static bool turn_is_over(const struct turn *turn)
-{
-	return list_empty(&turn->ready) && list_empty(&turn->again);
-}
-
 /* A user's turn, or part of a debt. Returns the time afterwards. */
 static uint64_t turn_run(struct turns *t, struct cost *cost, uint64_t now)
 {
@@ -235,7 +244,7 @@ static uint64_t turn_run(struct turns *t, struct cost *cost, uint64_t now)
 	struct session *s;
 
 	turn->left_ns += TURN_NS;
-	while (turn->left_ns > 0 && (s = list_first(&turn->ready, struct session, ready_link)))
+	while (turn->left_ns > 0 && (s = turn_first(turn)))
 		now = turn_serve(t, cost, s, now);
 	if (turn->left_ns > 0)
 		turn->left_ns = 0;
@@ -257,7 +266,7 @@ static const struct turn *turns_serve_next(struct turns *t, uint64_t *now)
 	bool work;
 
 	turn_renew(t, turn);
-	work = !list_empty(&turn->ready);
+	work = turn_first(turn) != NULL;
 	list_remove(&turn->link);
 	list_append(&t->others, &turn->link);
 	/* Costs that lose their last reference stay for longer than a turn. */
@@ -282,7 +291,7 @@ static bool is_one_session(const struct turns *t)
 	const struct turn *turn = list_first(&t->others, struct turn, link);
 
 	return list_empty(&t->fresh) && turn && t->others.next == t->others.prev &&
-	       list_empty(&turn->ready) && !list_empty(&turn->again) &&
+	       list_empty(&turn->ending) && list_empty(&turn->ready) && !list_empty(&turn->again) &&
 	       turn->again.next == turn->again.prev;
 }
 

@@ -33,6 +33,7 @@ struct session;
 /* One user's place. */
 struct turn {
 	struct list link; /* turns::fresh, others or resting; itself while there is nothing to do */
+	struct list ending; /* sessions that end, before others */
 	struct list ready; /* sessions */
 	struct list again; /* sessions that were queued while a round served */
 	struct list parked; /* sessions that are not served, see turns_park() */

@@ -28,6 +28,7 @@ static struct session sessions[2 * N_SESSIONS + 1];
 static unsigned n_requests[2 * N_SESSIONS + 1]; /* served, of each session */
 static unsigned n_sessions;
 static uid_t served[N_SERVED]; /* the user of each session that was served */
+static const struct session *order[N_SERVED];
 static unsigned n_served, stop_after;
 static uint64_t work_ns[2]; /* of a request of Alice, of Bob */
 static struct session *arriving; /* sends a request while the next one is served */
@@ -59,6 +60,7 @@ static void serve(struct session *s)
 		turns_add(s);
 		return;
 	}
+	order[n_served] = s;
 	served[n_served++] = s->peer.uid;
 	n_requests[s - sessions]++;
 	clock_ns += work_ns[s->peer.uid == BOB];
@@ -332,15 +334,17 @@ static void a_user_with_one_request_at_a_time_rests_too(void **state)
 	assert_true(slept_ns > (uint64_t)TURN_BURST_NS);
 }
 
-static void a_session_that_ends_goes_first(void **state)
+static void sessions_that_end_go_first(void **state)
 {
 	(void)state;
 	ask_as(CAROL, 2);
-	connect_as(CAROL)->hung_up = true;
-	turns_add(&sessions[2]);
-	run(1);
-	assert_int_equal(n_requests[2], 1);
-	assert_int_equal(n_requests[0] + n_requests[1], 0);
+	for (int i = 2; i < 4; i++) {
+		connect_as(CAROL)->hung_up = true;
+		turns_add(&sessions[i]);
+	}
+	run(4);
+	for (int i = 0; i < 4; i++)
+		assert_ptr_equal(order[i], &sessions[(i + 2) % 4]);
 }
 
 static void a_user_rests_for_its_connections_too(void **state)
@@ -424,7 +428,7 @@ int main(void)
 		TEST(a_burst_has_no_rest),
 		TEST(root_does_not_rest),
 		TEST(a_user_with_one_request_at_a_time_rests_too),
-		TEST(a_session_that_ends_goes_first),
+		TEST(sessions_that_end_go_first),
 		TEST(a_user_rests_for_its_connections_too),
 		TEST(what_a_user_did_alone_is_forgotten_soon),
 		TEST(one_request_however_long_has_a_short_rest),
