@@ -42,6 +42,7 @@ extern "C" {
 #include <pthread.h>
 #include <stdexcept>
 #include <string>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -422,8 +423,78 @@ int worker::run(task &t, engine_check *check, void *data)
 	return r;
 }
 
+/*
+ * Stops Gloo's thread while another thread begins messages
+ *
+ * Such a call holds the lock of its pair while it writes to the socket. Gloo's thread never waits for that lock: it asks epoll
+ * again, and epoll returns the same event at once. A write wakes the peer. If the peer runs on the processor of the caller, the
+ * caller still has the lock and Gloo's thread polls until the caller runs again. See findings/gloo-polls-for-locks.sh.
+ */
+class loop_stop : private tcp::Handler
+{
+      public:
+	explicit loop_stop() : fd(eventfd(0, EFD_CLOEXEC))
+	{
+		if (fd < 0)
+			throw std::runtime_error(strerror(errno));
+	}
+	/* The thread of each device has ended. */
+	~loop_stop() override
+	{
+		(void)close(fd);
+	}
+	void add_to(tcp::Device &device)
+	{
+		device.registerDescriptor(fd, EPOLLIN, this);
+	}
+	/* Runs `fn`; one thread at a time calls it. Gloo's thread stops before its next turn, at the latest. */
+	template <typename F> void run(F fn)
+	{
+		struct use {
+			class loop_stop &stop;
+
+			explicit use(class loop_stop &stop_) : stop(stop_)
+			{
+				stop.set(true);
+			}
+			~use()
+			{
+				stop.set(false);
+			}
+		} scope(*this);
+
+		(void)eventfd_write(fd, 1); /* its thread empties it */
+		fn();
+	}
+
+      private:
+	/* A call that breaks a connection waits for another turn of this thread. */
+	void handleEvents(int) override
+	{
+		std::unique_lock<std::mutex> lock(mutex);
+		eventfd_t n;
+
+		if (is_free.wait_for(lock, TICK, [this] { return !is_in_use; }))
+			(void)eventfd_read(fd, &n); /* it is there */
+	}
+	void set(bool is_in_use_)
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+
+		is_in_use = is_in_use_;
+		if (!is_in_use)
+			is_free.notify_one();
+	}
+
+	std::mutex mutex; /* protects the next one */
+	bool is_in_use = false;
+	std::condition_variable is_free;
+	int fd;
+};
+
 struct mesh {
 	uint32_t node, n_nodes;
+	class loop_stop loop_stop; /* outlives the thread of the device */
 	std::shared_ptr<gloo::transport::Device> device;
 	std::shared_ptr<gloo::transport::Context> context;
 	size_t address_size;
@@ -471,6 +542,7 @@ mesh::mesh(const struct sockaddr_storage *address, uint32_t node_, uint32_t n_no
 
 	attributes.hostname = digits_of(*address);
 	device = tcp::CreateDevice(attributes);
+	loop_stop.add_to(static_cast<tcp::Device &>(*device));
 	context = device->createContext((int)node, (int)n_nodes);
 	context->setTimeout(FOR_EVER);
 	address_size = tcp::Address().bytes().size();
@@ -546,12 +618,18 @@ class stream
 	{
 		return rest == 0 && under_way.empty();
 	}
-	/* Begins as many chunks as there may be under way. */
-	void begin(gloo::transport::Context &context)
+	/* Makes messages of as many chunks as there may be under way. */
+	void prepare(gloo::transport::Context &context)
 	{
 		while (rest && under_way.size() < DEPTH)
-			begin_next(context);
+			prepare_next(context);
 	}
+	bool is_prepared() const
+	{
+		return n_begun < under_way.size();
+	}
+	/* Begins those that were prepared. */
+	void begin();
 	/* The chunk that ends first; there is one unless the stream is done. */
 	message &first()
 	{
@@ -562,15 +640,16 @@ class stream
 	const uint32_t peer;
 
       private:
-	void begin_next(gloo::transport::Context &context);
+	void prepare_next(gloo::transport::Context &context);
 
 	const bool is_send;
 	struct place next;
 	uint64_t size, rest, slot;
 	std::deque<chunk> under_way;
+	size_t n_begun = 0; /* of these, the first ones */
 };
 
-void stream::begin_next(gloo::transport::Context &context)
+void stream::prepare_next(gloo::transport::Context &context)
 {
 	uint64_t chunk_size = std::min(rest, CHUNK_SIZE);
 	struct chunk c;
@@ -595,10 +674,18 @@ void stream::begin_next(gloo::transport::Context &context)
 	c.moving = std::make_unique<message>(context, data, chunk_size);
 	under_way.push_back(std::move(c));
 	rest -= chunk_size;
-	if (is_send)
-		under_way.back().moving->begin_send(peer, slot);
-	else
-		under_way.back().moving->begin_receive(peer, slot);
+}
+
+void stream::begin()
+{
+	for (; is_prepared(); n_begun++) {
+		message &m = *under_way[n_begun].moving;
+
+		if (is_send)
+			m.begin_send(peer, slot);
+		else
+			m.begin_receive(peer, slot);
+	}
 }
 
 void stream::end_first()
@@ -612,6 +699,7 @@ void stream::end_first()
 			from += part_size;
 		});
 	under_way.pop_front();
+	n_begun--;
 }
 
 class exchange : public task
@@ -630,6 +718,7 @@ class exchange : public task
 
       private:
 	bool wait(message &m);
+	void begin(stream &s);
 	bool end_first(stream &s);
 	bool is_lost(uint32_t peer, std::string &ret_why);
 	void end_stream_of_lost(stream &s, const std::string &why);
@@ -673,6 +762,13 @@ bool exchange::wait(message &m)
 	return waited_for && m.wait();
 }
 
+void exchange::begin(stream &s)
+{
+	s.prepare(*mesh.context);
+	if (s.is_prepared())
+		mesh.loop_stop.run([&] { s.begin(); });
+}
+
 bool exchange::is_lost(uint32_t peer, std::string &ret_why)
 {
 	try {
@@ -691,7 +787,7 @@ void exchange::end_stream_of_lost(stream &s, const std::string &why)
 		while (!s.is_done()) {
 			s.first().check_complete();
 			s.end_first();
-			s.begin(*mesh.context);
+			begin(s);
 		}
 	} catch (const std::exception &) {
 		throw std::runtime_error(why);
@@ -724,7 +820,7 @@ bool exchange::end_first(stream &s)
 	}
 	s.end_first();
 	mesh.moved++;
-	with_node(s.peer, [&] { s.begin(*mesh.context); });
+	with_node(s.peer, [&] { begin(s); });
 	return true;
 }
 
@@ -734,7 +830,11 @@ void exchange::run()
 	bool is_done = false;
 
 	for (auto &s : streams)
-		with_node(s.peer, [&] { s.begin(*mesh.context); });
+		s.prepare(*mesh.context);
+	mesh.loop_stop.run([&] {
+		for (auto &s : streams)
+			with_node(s.peer, [&] { s.begin(); });
+	});
 	while (!is_done) {
 		is_done = true;
 		for (auto &s : streams) {
@@ -788,7 +888,7 @@ void connecting::connect(uint32_t i)
 	mesh.context->getPair((int)i)->connect(address(i, mesh.node));
 	sockets::all().add(address(mesh.node, i), address(i, mesh.node));
 	mesh.watches[i] = std::make_unique<message>(*mesh.context, never, sizeof(never));
-	mesh.watches[i]->begin_receive(i, WATCH_SLOT);
+	mesh.loop_stop.run([&] { mesh.watches[i]->begin_receive(i, WATCH_SLOT); });
 }
 
 void connecting::run()
