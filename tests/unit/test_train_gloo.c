@@ -5,8 +5,13 @@
 
 #include <fcntl.h>
 #include <linux/tcp.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 
 #include "ipc/base/num.h"
 #include "libclient/train/nodes/engine.h"
@@ -15,6 +20,8 @@
 #define MS ((uint64_t)1000000)
 #define N_MAX 4
 #define ROUNDS 16
+#define PAGE 4096u
+#define SKIPPED 77
 #define NOTICED_MS 2000 /* of a loss, on a busy machine */
 
 struct end {
@@ -584,6 +591,142 @@ static void a_peer_may_leave_after_its_last_transfer(void **state)
 	nodes_run(3, leaves_first);
 }
 
+#define STOPPED_MS 200
+
+struct thread_use {
+	int tid;
+	uint64_t ns; /* for which it has used a processor, or waited for one */
+};
+
+#define THREADS_MAX 16
+
+/* Returns their number. */
+static uint32_t threads_look(struct thread_use ret[THREADS_MAX])
+{
+	DIR *folder = opendir("/proc/self/task");
+	const struct dirent *entry;
+	uint32_t n = 0;
+
+	CHECK(folder);
+	while ((entry = readdir(folder))) {
+		unsigned long long ran = 0, waited = 0;
+		char path[64];
+		FILE *file;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		(void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/schedstat", entry->d_name);
+		file = fopen(path, "r");
+		CHECK(n < THREADS_MAX && file && fscanf(file, "%llu %llu", &ran, &waited) == 2);
+		(void)fclose(file);
+		ret[n++] = (struct thread_use){atoi(entry->d_name), ran + waited};
+	}
+	(void)closedir(folder);
+	return n;
+}
+
+/* Nanoseconds of the busiest thread since. */
+static uint64_t busiest_since(const struct thread_use before[THREADS_MAX], uint32_t n)
+{
+	struct thread_use after[THREADS_MAX];
+	uint32_t n_after = threads_look(after);
+	uint64_t max = 0;
+
+	for (uint32_t i = 0; i < n_after; i++)
+		for (uint32_t j = 0; j < n; j++)
+			if (after[i].tid == before[j].tid && after[i].ns - before[j].ns > max)
+				max = after[i].ns - before[j].ns;
+	return max;
+}
+
+static char *absent; /* a page that stops threads that read it */
+static int absent_fd; /* of userfaultfd(2) */
+
+/* False: this user may not. */
+static bool absent_make(void)
+{
+	struct uffdio_api api = {.api = UFFD_API};
+	struct uffdio_register area = {.mode = UFFDIO_REGISTER_MODE_MISSING};
+
+	absent_fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (absent_fd < 0)
+		return false;
+	absent = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(absent != MAP_FAILED);
+	area.range = (struct uffdio_range){(uintptr_t)absent, PAGE};
+	return ioctl(absent_fd, UFFDIO_API, &api) == 0 &&
+	       ioctl(absent_fd, UFFDIO_REGISTER, &area) == 0;
+}
+
+/* Fills the page a while after a thread has asked for it. Returns `data` if a thread was busy for most of that while. */
+static void *fills_late(void *data)
+{
+	struct uffdio_zeropage fill = {.range = {(uintptr_t)absent, PAGE}};
+	struct pollfd fault = {.fd = absent_fd, .events = POLLIN};
+	struct thread_use before[THREADS_MAX];
+	uint64_t began, took, busy;
+	uint32_t n;
+
+	CHECK(poll(&fault, 1, -1) == 1);
+	n = threads_look(before);
+	began = num_now_ns();
+	CHECK(poll(NULL, 0, STOPPED_MS) == 0); /* the page is late */
+	took = num_now_ns() - began;
+	busy = busiest_since(before, n);
+	CHECK(ioctl(absent_fd, UFFDIO_ZEROPAGE, &fill) == 0);
+	return busy > took / 4 * 3 ? data : NULL;
+}
+
+/* Chunks of node 1 lie at the socket of node 0 when that begins to send its second one. */
+static void is_stopped_in_a_call(uint32_t node)
+{
+	char *memory = calloc(4, MIB);
+	const struct weightd_segment some = {memory, MIB};
+	struct weightd_segment send[2] = {some, {memory, PAGE}},
+			       receive[2] = {some, {memory + MIB, PAGE}};
+	const struct weightd_transfer both = {1 - node, send, 2, receive, 2};
+	void *is_busy = NULL;
+	pthread_t fills;
+	struct end e;
+
+	CHECK(memory);
+	receive[0].data = memory + 2 * MIB;
+	end_open(&e, node, 2);
+	if (node == 0) {
+		if (!absent_make())
+			_exit(SKIPPED);
+		send[1].data = absent;
+		CHECK(pthread_create(&fills, NULL, fills_late, &e) == 0);
+	}
+	CHECK(end_exchange(&e, 0, &both, 1, never_ends, NULL) == 0);
+	if (node == 0)
+		CHECK(pthread_join(fills, &is_busy) == 0);
+	CHECK(!is_busy);
+	e.engine->close(e.state);
+	free(memory);
+}
+
+static void threads_sleep_while_one_is_stopped_in_a_call(void **state)
+{
+	int status = 0;
+
+	(void)state;
+	if (!has_gloo())
+		skip();
+	/* The chunks of the peer do not always lie there in time. */
+	for (uint32_t i = 0; !status && i < 5; i++) {
+		nodes_fork(0, is_stopped_in_a_call);
+		nodes_fork(1, is_stopped_in_a_call);
+		status = nodes_wait(0);
+		(void)nodes_wait(1);
+	}
+	if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED) {
+		print_message("userfaultfd(2) is not allowed\n");
+		skip();
+	}
+	assert_int_equal(status, 0);
+}
+
 static void connects_to_nobody(uint32_t node)
 {
 	struct sockaddr_storage address;
@@ -675,6 +818,7 @@ int main(void)
 		TEST(a_signal_calls_the_check),
 		TEST(ends_that_disagree_about_a_size_wait_for_the_check),
 		TEST(a_peer_may_leave_after_its_last_transfer),
+		TEST(threads_sleep_while_one_is_stopped_in_a_call),
 		TEST(a_check_ends_a_connection_that_nobody_makes),
 		TEST(connections_leave_no_descriptor_and_no_thread),
 	};
