@@ -18,7 +18,9 @@
 	X(is_socket_unix, int, (int fd, int type, int listens, const char *path, size_t size))     \
 	X(watchdog_enabled, int, (int unset_environment, uint64_t *ret_usec))                      \
 	X(notify, int, (int unset_environment, const char *state))                                 \
-	X(journal_sendv, int, (const struct iovec *fields, int n))
+	X(journal_sendv, int, (const struct iovec *fields, int n))                                 \
+	X(pid_get_unit, int, (pid_t pid, char **ret_name))                                         \
+	X(pid_get_slice, int, (pid_t pid, char **ret_name))
 
 struct libsystemd {
 #define X(field, result, parameters) result(*field) parameters;

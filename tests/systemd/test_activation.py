@@ -1,4 +1,6 @@
 """weightd as a service: started by its socket, as its own user, for the members of a group."""
+import json
+
 import pytest
 from systemd.weights import write_model
 
@@ -119,6 +121,26 @@ def test_what_a_user_keeps_to_himself_another_does_not_read(service):
     done = service.run("weightctl", "verify", "private", user="bob", check=False)
     assert done.returncode != 0 and "may not read 'private'" in done.stderr, done.stderr
     assert service.run("python3", "-c", READ, "private", user="alice", text=False).stdout == BYTES
+
+
+HOLD = """
+import signal, socket, os, weightd
+lease = weightd.attach("held")
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+    s.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+signal.pause()
+"""
+
+
+def test_the_unit_and_the_slice_of_a_holder_are_shown(service):
+    """weightctl looks for them: weightd sees no process of another user in /proc."""
+    write_model(service, "/srv/h.safetensors", BYTES)
+    service.run("weightctl", "load", "--quiet", "--mode", "0644", "held", "/srv/h.safetensors", user="alice")
+    service.run("systemd-run", "--unit=holder", "--slice=readers", "--uid=bob", "--property=Type=notify", "python3", "-c", HOLD)
+    service.run("weightctl", "rm", "held", user="alice")
+    found, = json.loads(service.run("weightctl", "stat", "--json").stdout)["holders"]
+    assert (found["holder"], found["unit"], found["slice"]) == ("bob", "holder.service", "readers.slice")
+    service.run("systemctl", "stop", "holder")
 
 
 def test_the_daemon_sees_no_home_and_no_network(service):

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "libclient/weightctl/output/service.h"
 #include "libclient/weightctl/output/table.h"
 #include "libclient/weightctl/output/user.h"
 
@@ -16,6 +17,22 @@ static const char *holder_user(const void *row, bool json)
 	return user_name(info->uid);
 }
 
+static const char *holder_unit(const void *row, bool json)
+{
+	const struct weightd_holder_info *info = row;
+
+	(void)json;
+	return service_unit(info->pid);
+}
+
+static const char *holder_slice(const void *row, bool json)
+{
+	const struct weightd_holder_info *info = row;
+
+	(void)json;
+	return service_slice(info->pid);
+}
+
 static const struct column columns[] = {
 	{"HOLDER", COLUMN_WORD, .word = holder_user, .shown = true, .cut = true, .width = 0.1},
 	COLUMN("UID", COLUMN_U32, HOLDER(uid)),
@@ -26,6 +43,8 @@ static const struct column columns[] = {
 	{"DEVICE", COLUMN_TEXT, HOLDER(device), .shown = true, .cut = true, .width = 0.1},
 	{"VERSION", COLUMN_VERSION, HOLDER(version), .shown = true},
 	{"PID", COLUMN_U32, HOLDER(pid), .shown = true},
+	{"UNIT", COLUMN_WORD, .word = holder_unit, .shown = true, .cut = true, .width = 0.2},
+	{"SLICE", COLUMN_WORD, .word = holder_slice},
 	{"SINCE", COLUMN_AGE, HOLDER(since_ns), .shown = true},
 	{},
 };
