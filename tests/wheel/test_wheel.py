@@ -9,7 +9,8 @@ import sys
 import tempfile
 
 import pytest
-from integration.examples.test_readme import blocks, literals, section, tour, without_figures
+from integration.examples.pages import literals
+from integration.examples.test_readme import blocks, section, tour, without_figures
 from lib import earlier, features
 from lib.daemon import Daemon, environment
 

@@ -8,12 +8,12 @@ import textwrap
 import sys
 
 import pytest
+from integration.examples.pages import MAN, literals
 from lib.daemon import environment
 from lib.features import ROOT, TORCH2, require
 from lib.nodes import claim_net
 
 README = (ROOT / "README.md").read_text()
-MAN = ROOT / "packaging/man"
 
 
 def section(title):
@@ -22,12 +22,6 @@ def section(title):
 
 def blocks(language, text=README):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
-
-
-def literals(page, title):
-    """The literal blocks of a section of a man page, as a reader sees them."""
-    text = re.search(rf"^# {title}\n(.*?)(?=^# [A-Z ]+$|\Z)", (MAN / f"{page}.scd").read_text(), re.M | re.S)[1]
-    return [block.replace("\\\\", "\\") for block in blocks("", text)]
 
 
 def without_figures(text):
@@ -154,21 +148,41 @@ def test_the_section_on_transformers_copies_nothing(daemon, model):
     assert run_python(daemon, code, TORCH2).splitlines() == ["0", "BertModel True"]
 
 
+SAVES = """
+import os
+
+def toward_zero(line):
+    loss = line(torch.ones(1, 8)).square().mean()
+    loss.backward()
+    return loss
+
+for n_saved in 0, 100:  # the second job loads the checkpoint of the first one
+    line = torch.nn.Linear(8, 1)
+    train.shard(line, mesh, job=f"saves-{{n_saved}}")
+    with train.SGD(line, lr=1e-2) as opt:
+{}
+        assert opt.step_number == 100, opt.step_number
+"""
+
+
 @pytest.mark.plain
 def test_the_section_on_training_trains_with_two_ranks(daemon, build, tmp_path):
     require("torch2")
     snippet, saves = literals("weightd-python.3", "TRAINING")
     (more,) = literals("weightd-python.3", "TRAINING IN OTHER TYPES")
-    compile(textwrap.dedent(saves), "weightd-python(3)", "exec")  # a part of a program
-    (tmp_path / "train.py").write_text(snippet + more)
+    for shown, here in ("1000", "100"), ("...", "opt.step(toward_zero(line))"):
+        assert shown in saves, shown
+        saves = saves.replace(shown, here)
+    (tmp_path / "train.py").write_text(snippet + more + SAVES.format(textwrap.indent(saves, "        ")))
     page = (MAN / "weightd-python.3.scd").read_text()
     command = re.search(r"^\*(weightctl train run .*) -- python3 train\.py\*", page, re.M)[1].split()
     env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": f"{build}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "--", TORCH2, tmp_path / "train.py"], env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*command, "--", TORCH2, "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     # Both write to one pipe, where the end of a line may come after the other one's.
     assert sorted(re.findall(r"rank \d: \d+ steps", done.stdout)) == ["rank 0: 300 steps", "rank 1: 300 steps"], done.stdout + done.stderr
     assert "sums" in daemon.ctl("ls", "--noheadings").stdout
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000100"]
 
 
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
@@ -193,18 +207,6 @@ def run_ranks(daemon, command, **kw):
     jobs = json.loads(daemon.ctl("ls", "--json").stdout)["jobs"]
     assert jobs == []
     return done.stdout
-
-
-@pytest.fixture
-def line(tmp_path):
-    """The trainer in C of weightd-train(7), compiled by the command there."""
-    require("library")
-    source = literals("weightd-train.7", "EXAMPLE")[0]
-    (tmp_path / "line.c").write_text(source)
-    command = re.search(r"\*(cc\s+line\.c\s[^*]*-rpath[^*]*)\*", (MAN / "weightd-train.7.scd").read_text())[1]
-    command = " ".join(command.split()).replace("line.c", str(tmp_path / "line.c"))
-    subprocess.run(["bash", "-c", f"{command} -Wall -Wextra -Werror -o {tmp_path}/line"], cwd=ROOT, check=True)
-    return tmp_path / "line"
 
 
 def test_the_trainer_in_c_finds_the_line(daemon, build, line):
