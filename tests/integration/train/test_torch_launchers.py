@@ -8,6 +8,7 @@ import signal
 import subprocess
 
 import pytest
+from integration.examples.pages import literals
 from lib import features
 from lib.nodes import claim_port
 from lib.torch_ranks import PATIENCE_S
@@ -65,12 +66,20 @@ def test_torchrun_restarts_all_ranks_which_finish_the_step(host, daemon, launch,
     assert_same_end(host, daemon, tmp_path, (5, 6, 7))
 
 
+def printed_torchrun(node, port):
+    """The command of weightd-python(3) for a machine of two, without its program: here with one rank on each."""
+    command = literals("weightd-python.3", "TRAINING ON SEVERAL MACHINES")[0].replace("\\\n", " ").splitlines()[1].split()
+    assert (command[0], command[-1]) == ("torchrun", "train.py")
+    here = {"--node-rank": str(node), "--nproc-per-node": "1", "--master-addr": "127.0.0.1", "--master-port": str(port)}
+    given = dict(zip(command[1:-1:2], command[2:-1:2]))
+    assert here.keys() < given.keys()
+    return [features.TORCH2, "-m", "torch.distributed.run", *(word for option in (given | here).items() for word in option)]
+
+
 def test_torchrun_on_two_nodes_restarts_the_rank_of_one_for_which_the_other_waits(host, daemon, launch, tmp_path):
     port, claim = claim_port()  # torchrun listens at all addresses, also at those where others meet
     with claim:
-        agents = [[features.TORCH2, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}",
-                   "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}", "--max-restarts=2",
-                   "--no-python"] for node in (0, 1)]
+        agents = [printed_torchrun(node, port) + ["--max-restarts=2", "--no-python"] for node in (0, 1)]
         status, output = launch(agents, [1, 5, "backward"])
     assert status == 0 and (tmp_path / "died").exists() and output.count("restart 1") == 1, output
     assert json.loads((tmp_path / "results/0").read_text())["first"] == 0

@@ -7,6 +7,8 @@ import random
 import signal
 
 import pytest
+from integration.examples.pages import literals
+from lib.nodes import claim_port
 from lib.torch_ranks import apart, interrupt, kill_at_random, mean, wait_for
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
@@ -85,6 +87,29 @@ def test_steps_of_several_nodes_are_those_of_one(host, daemon, n, nodes):
     scaled = results[0]["cases"]["scaled"][0]["seen"]
     assert [overflowed for overflowed, _ in scaled] == [False, False, True, False, False, False]
     assert json.loads(daemon.ctl("ls", "--json").stdout)["jobs"] == []
+
+
+def test_the_snippets_of_the_page_train_on_two_nodes(host, daemon):
+    """Those of weightd-python(3), with the names of jobs, as both train in one program."""
+    _, spawned, world = literals("weightd-python.3", "TRAINING ON SEVERAL MACHINES")
+    zero3, _ = literals("weightd-python.3", "TRAINING WITH SHARDED PARAMETERS")
+    meeting, (port, claim) = host.meeting(), claim_port()
+    for shown, here in ('"first"', repr(meeting["MASTER_ADDR"])), ("7401", meeting["MASTER_PORT"]):
+        assert shown in spawned, shown
+        spawned = spawned.replace(shown, here)
+    with claim:
+        results = host.play(daemon, "nodes.printed", 4, 2, env=meeting, spawned=spawned, port=port,
+                            world=world.replace("mesh, ", 'mesh, job="world", '), zero3=zero3.replace("mesh, ", 'mesh, job="zero3", '))
+    assert [result["place"] for result in results] == [[0, 4, 0, 2, 0], [1, 4, 0, 2, 1], [2, 4, 1, 2, 0], [3, 4, 1, 2, 1]]
+    assert len({result[name] for result in results for name in ("world", "zero3")}) == 1, results
+    assert json.loads(daemon.ctl("ls", "--json").stdout)["jobs"] == []
+
+
+def test_the_mesh_of_replicas_of_the_page_has_each_on_four_machines(host, daemon):
+    _, snippet = literals("weightd-python.3", "TRAINING WITH SHARDED PARAMETERS")
+    environments = [{name: str(value) for name, value in torchrun(rank, rank % 4, 32, 4, rank // 4, 8).items()} for rank in range(32)]
+    (found,) = host.play(daemon, "nodes.replicas", snippet=snippet, environments=environments)
+    assert found == [[0, [0, 1, 2, 3]]] * 16 + [[1, [4, 5, 6, 7]]] * 16
 
 
 @pytest.mark.parametrize("n, nodes", ((4, 2), (3, 3)), ids=("2x2", "3x1"))

@@ -245,6 +245,54 @@ def by_groups(file):
     return found
 
 
+class Layers(nn.Sequential):
+    """Two layers of a transformer, and the mean over the sequence."""
+
+    def __init__(self):
+        super().__init__(*(nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True) for _ in range(2)))
+
+    def forward(self, x):
+        return super().forward(x).mean(1)
+
+
+def printed(spawned, world, zero3, port):
+    """
+    The snippets of weightd-python(3) for a mesh, for an engine of torch, whose processes meet at `port`, and for shards: the
+    place of this rank, and the bits of the same model after some steps of each.
+    """
+    import weightd.train
+
+    names = {"torch": torch, "train": weightd.train, "node": int(os.environ["GROUP_RANK"]), "i": int(os.environ["LOCAL_RANK"])}
+    exec(spawned, names)
+    mesh = names["mesh"]
+    os.environ["MASTER_PORT"] = str(port)
+    found = {"place": [mesh.rank, mesh.size, mesh.node, mesh.n_nodes, mesh.local_rank]}
+    for name, text in ("world", world), ("zero3", zero3):
+        names["model"] = module = scenes.made(Layers)
+        exec(text, names)
+        with weightd.train.SGD(module, lr=0.1) as optimizer:
+            for step in optimizer.steps(STEPS):
+                loss = module(torch.full((2, 3, 8), float(step + mesh.rank)) * torch.arange(8)).square().mean()
+                loss.backward()
+                optimizer.step(loss)
+            found[name] = scenes.bits(module)
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def replicas(snippet, environments):
+    """[replica, machines of its shards] of a rank in the mesh of the snippet, in environments of launchers."""
+    import weightd.train
+
+    found = []
+    for variables in environments:
+        os.environ.update(variables)
+        exec(snippet, names := {"train": weightd.train})
+        mesh = names["mesh"]
+        found.append([mesh.coordinate("replicate"), sorted({rank // mesh.local_size for rank in mesh.group("shard")})])
+    return found
+
+
 def ddp(mesh):
     """Losses of torch's DistributedDataParallel."""
     module = nn.parallel.DistributedDataParallel(scenes.made())
