@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from integration.examples.pages import literals
 from lib import features, nccl_library
 from lib.daemon import environment
 
@@ -40,7 +41,9 @@ def offsets(tmp_path):
 
 def test_what_a_real_nccl_says_of_a_socket_is_what_the_kernel_counts(tracer, offsets):
     command = [sys.executable, features.ROOT / "tests/bpf/nccl/real.py", nccl_library.path(), json.dumps(offsets)]
-    env = environment(WEIGHTD_TRACE_SOCKET=tracer.socket, NCCL_PROFILER_PLUGIN=str(PLUGIN), NCCL_DEBUG="WARN")
+    (setting,) = literals("weightd-trace.8", "NCCL")
+    env = environment(WEIGHTD_TRACE_SOCKET=tracer.socket, NCCL_DEBUG="WARN", LD_LIBRARY_PATH=str(PLUGIN.parent),
+                      **dict([setting.strip().split("=")]))
     client = tracer.client()
     client.ask("observe")
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proc:
