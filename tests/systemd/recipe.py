@@ -1,21 +1,23 @@
 """
-The set-up of three nodes in weightd-sync(8), done in boxes as it is written there.
+Console blocks of man pages, done in boxes as they are written there, and the set-up of three nodes in weightd-sync(8).
 
-Its console blocks are run line by line, by root ("# ") or by a user ("$ "); the page only mentions that
-names and addresses differ on the other nodes: the code here changes them.
+The lines of a block are run by a shell of root ("# ") or of a user ("$ "). The page only mentions that names and addresses
+differ on the other nodes: the code here changes them.
 """
 import collections
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
 import subprocess
 
-from lib.features import BUILD, ROOT
+from integration.examples.pages import literals
+from lib.features import BUILD
 from lib.nodes import UNHURRIED, until
 
-PAGE = ROOT / "packaging/man/weightd-sync.8.scd"
+PAGE = "weightd-sync.8"
 NODES = "a", "b", "c"
 CONF = "/etc/weightd/sync.conf"
 USER = "alice"
@@ -27,17 +29,15 @@ Steps = collections.namedtuple("Steps", "pki certificates users conf start load 
 @functools.cache
 def steps():
     """The blocks of the chapter, in its order."""
-    chapter = re.search(r"^# SETTING UP THREE NODES$(.*?)^# [A-Z]", PAGE.read_text(), re.M | re.S).group(1)
-    return Steps(*re.findall(r"^```\n(.*?)^```$", chapter, re.M | re.S))
+    return Steps(*literals(PAGE, "SETTING UP THREE NODES"))
 
 
-@functools.cache
-def drop_in():
-    """The block of SECURITY that installs the drop-in."""
-    [block] = [b for b in re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.M | re.S) if "--print-drop-in" in b]
-    # Variables of a shell that reads all lines: here each line has its own shell.
-    folder = re.search(r"^# cd (.*)$", block, re.M).group(1)
-    return re.sub(r"^# cd .*\n", "", block, flags=re.M).replace(">addresses.conf", f">{folder}/addresses.conf")
+Security = collections.namedtuple("Security", "revoke drop_in")
+
+
+def security():
+    """The blocks of that section: one excludes a node, one installs the drop-in."""
+    return Security(*literals(PAGE, "SECURITY"))
 
 
 def commands(block):
@@ -45,6 +45,13 @@ def commands(block):
     lines = block.replace("\n> ", "\0").splitlines()
     assert all(line[:2] in ("# ", "$ ") for line in lines), block
     return [(line[0] == "#", line[2:].replace("\0", "\n")) for line in lines]
+
+
+def files(block):
+    """{path: text}; the line "# " and a path is before each."""
+    parts = re.split(r"^# (/\S+)\n", block, flags=re.M)
+    assert parts[0] == "", block
+    return dict(zip(parts[1::2], parts[2::2]))
 
 
 def address(node):
@@ -78,11 +85,11 @@ def join(boxes):
         ip(box, "link", "set", "lan", "up")
 
 
-def make_certificates(block, folder):
-    """On this machine, which is none of the nodes."""
+def follow_here(block, folder, path=""):
+    """On this machine, which is none of the nodes and has the CA; `path` has programs to use instead of those of the machine."""
     for by_root, line in commands(block):
         assert not by_root, line
-        run_here(folder, "env", f"PATH={BUILD}:{os.environ['PATH']}", "sh", "-c", line)
+        run_here(folder, "env", f"PATH={path}:{BUILD}:{os.environ['PATH']}", "sh", "-c", line)
 
 
 class Nodes(dict):
@@ -103,12 +110,13 @@ class Nodes(dict):
         self.boxes.close()
 
     def follow(self, block, nodes=NODES):
-        """Runs the lines of a block on each of the nodes, in the folder of what was copied there: {node: what they print}."""
+        """Runs a block on each of the nodes, in the folder of what was copied there: {node: what they print}."""
         said = dict.fromkeys(nodes, "")
         for node in nodes:
-            for by_root, line in commands(block.replace("a/a.", f"{node}/{node}.").replace("a/ca.", f"{node}/ca.")):
-                done = self[node].run("sh", "-c", f"cd /srv && {line}", user="root" if by_root else USER)
-                said[node] += done.stdout
+            here = commands(block.replace("a/a.", f"{node}/{node}.").replace("a/ca.", f"{node}/ca."))
+            for by_root, lines in itertools.groupby(here, key=lambda command: command[0]):
+                script = "\n".join(["cd /srv", *(line for _, line in lines)])
+                said[node] += self[node].run("sh", "-ec", script, user="root" if by_root else USER).stdout
         return said
 
     def copy(self, folder):
@@ -116,16 +124,20 @@ class Nodes(dict):
         for node in NODES:
             run_here("/", "cp", "-r", str(folder / node), str(self[node].path("/srv")))
 
-    def configure(self, text):
+    def configure(self, text, nodes=NODES):
         """With the patience that tests have."""
         limits = "".join(f"{key} = {value}\n" for key, value in UNHURRIED.items())
-        for node in NODES:
+        for node in nodes:
             self[node].path(CONF).write_text(f"{conf_of(node, text)}[limits]\n{limits}")
 
     def wait_connected(self):
         until(lambda: all(self.is_connected(node) for node in NODES),
               lambda: "all are connected\n" + "\n".join(box.journal_text(20) for box in self.values()))
 
-    def is_connected(self, node):
+    def states(self, node):
+        """{another node: its state there}"""
         rows = json.loads(self[node].run("weightctl", "nodes", "--json").stdout)["nodes"]
-        return [row["state"] for row in rows if row["node"] != node] == ["up"] * (len(NODES) - 1)
+        return {row["node"]: row["state"] for row in rows if row["node"] != node}
+
+    def is_connected(self, node):
+        return list(self.states(node).values()) == ["up"] * (len(NODES) - 1)

@@ -3,13 +3,12 @@ A process of the service that the kernel kills for memory, as it kills weightd-c
 
 systemd sees that by the memory controller of version 2. Where a box has none, test_guest.py runs these in a guest.
 """
-import re
 import signal
 
 import pytest
+from integration.examples.pages import literals
 from lib import features
-from lib.features import ROOT
-from systemd import weights
+from systemd import recipe, weights
 from systemd.weights import SERVICE
 
 SLICE = "weightd.slice"
@@ -30,11 +29,9 @@ while True:
 
 def files_of_the_page():
     """{path: text} of weightd(8), MEMORY, with a limit that a test reaches soon."""
-    page = (ROOT / "packaging/man/weightd.8.scd").read_text()
-    [block] = re.findall(r"^```\n(# /etc/systemd/system/weightd\.slice\n.*?)^```$", page, re.M | re.S)
+    [block] = literals("weightd.8", "MEMORY")
     assert "MemoryMax=127G\n" in block
-    parts = re.split(r"^# (/\S+)\n", block.replace("=127G", "=128M"), flags=re.M)[1:]
-    return dict(zip(parts[::2], parts[1::2]))
+    return recipe.files(block.replace("=127G", "=128M"))
 
 
 @pytest.fixture

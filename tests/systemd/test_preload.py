@@ -1,9 +1,9 @@
 """weightd-load@.service and weightd-models.target: models of /etc/weightd/models.d."""
-import re
 import shutil
 
 import pytest
-from lib import box, features
+from integration.examples.pages import literals
+from lib import box
 from lib.model_files import write_model
 from systemd import weights
 from systemd.conftest import USERS
@@ -11,10 +11,8 @@ from systemd.recipe import commands
 
 MODELS = "/etc/weightd/models.d"
 TARGET = "weightd-models.target"
-CONSUMER = f"""[Unit]
-Wants={TARGET}
-After={TARGET}
-[Service]
+ORDER, = literals("weightd-load.8", "DESCRIPTION")
+CONSUMER = f"""{ORDER}[Service]
 Type=oneshot
 RemainAfterExit=yes
 User=bob
@@ -112,9 +110,7 @@ def test_another_user_needs_a_daemon_reload(booted):
 def test_the_example_of_the_manual_is_right(booted):
     booted.path("/srv/models/all-MiniLM-L6-v2").mkdir(parents=True)
     write_model(booted.path("/srv/models/all-MiniLM-L6-v2/model.safetensors"))
-    page = (features.ROOT / "packaging/man/weightd-load.8.scd").read_text()
-    example = re.search(r"^# EXAMPLE$(.*?)^# [A-Z]+$", page, re.M | re.S)[1]
-    load, reload, restart = [commands(block) for block in re.findall(r"^```\n(.*?)^```$", example, re.M | re.S)]
+    load, reload, restart = map(commands, literals("weightd-load.8", "EXAMPLE"))
     for by_root, line in load + reload:
         booted.run("sh", "-c", line, user="root" if by_root else "bob")
     [(_, line)] = restart

@@ -9,6 +9,7 @@ import random
 import re
 
 import pytest
+from integration.examples.pages import literals
 from lib import box, features
 from lib.nodes import until
 from systemd import recipe, weights
@@ -27,8 +28,9 @@ def nodes(make_service, tmp_path_factory):
     features.require("netns")
     folder = tmp_path_factory.mktemp("pki")
     steps = recipe.steps()
-    recipe.make_certificates(steps.pki, folder)
+    recipe.follow_here(steps.pki, folder)
     with recipe.Nodes(make_service) as made:
+        made.pki = folder
         made.copy(folder)
         made.follow(steps.certificates)
         made.follow(steps.users)
@@ -39,8 +41,12 @@ def nodes(make_service, tmp_path_factory):
 
 
 def restart(nodes, conf):
-    """All of them: a node that is left alone waits longer before it connects again."""
     nodes.configure(conf)
+    restart_agents(nodes)
+
+
+def restart_agents(nodes):
+    """All of them: a node that is left alone waits longer before it connects again."""
     for box in nodes.values():
         box.run("systemctl", "restart", SERVICE)
     nodes.wait_connected()
@@ -161,7 +167,7 @@ def test_with_the_drop_in_of_the_page_nodes_reach_each_other_and_nothing_else(no
     assert may_send(nodes["a"], "10.0.0.9")
     load(nodes, "llama-alone", seed=5)
     try:
-        nodes.follow(recipe.drop_in())
+        nodes.follow(recipe.security().drop_in)
         nodes.wait_connected()
         assert [may_send(nodes["a"], address) for address in ("10.0.0.2", "10.0.0.3", "127.0.0.1", "10.0.0.9")] == [True, True, True, False]
         push(nodes, "llama-alone")
@@ -171,6 +177,46 @@ def test_with_the_drop_in_of_the_page_nodes_reach_each_other_and_nothing_else(no
             box.run("rm", f"/etc/systemd/system/{SERVICE}.d/addresses.conf")
             box.run("systemctl", "daemon-reload")
         restart(nodes, recipe.steps().conf)
+
+
+@pytest.fixture
+def scp(nodes, tmp_path):
+    """A folder with a program of that name, which copies into the boxes."""
+    for node, box in nodes.items():
+        (tmp_path / node).symlink_to(box.path("/"))
+    (tmp_path / "scp").write_text(f'#!/bin/sh\nexec cp "$1" "{tmp_path}/${{2%%:*}}/${{2#*:}}"\n')
+    (tmp_path / "scp").chmod(0o755)
+    return tmp_path
+
+
+def test_the_other_nodes_exclude_a_node_that_is_revoked_as_the_page_tells(nodes, scp):
+    """The list is there, and empty, when the agents start: their files name it."""
+    lines = recipe.security().revoke
+    assert "revoke ./ca c\n" in lines
+    recipe.follow_here(lines.replace("revoke ./ca c\n", "revoke ./ca\n"), nodes.pki, scp)
+    try:
+        nodes.configure(recipe.steps().conf.replace("[tls]\n", "[tls]\ncrl = /etc/weightd/pki/ca.crl\n"), ("a", "b"))
+        restart_agents(nodes)
+        closed = "node c is down: the certificate of 'c' is revoked"
+        with nodes["a"].expect(closed), nodes["b"].expect(closed):
+            recipe.follow_here(lines, nodes.pki, scp)
+        assert (nodes.states("a"), nodes.states("b")) == ({"b": "up", "c": "down"}, {"a": "up", "c": "down"})
+    finally:
+        restart(nodes, recipe.steps().conf)
+
+
+def test_the_timer_of_the_page_writes_metrics(nodes):
+    """For a node exporter, whose folder is here; it reads the file as another user."""
+    folder, name = "/var/lib/prometheus/node-exporter", "weightd-sync-metrics"
+    a = nodes["a"]
+    a.run("mkdir", "-p", folder)
+    for kind, text in zip(("service", "timer"), literals(recipe.PAGE, "METRICS"), strict=True):
+        a.path(f"/etc/systemd/system/{name}.{kind}").write_text(text)
+    with a.expect(f"Finished {name}.service"):
+        a.run("systemctl", "enable", "--now", f"{name}.timer")
+    a.run("systemctl", "disable", "--now", f"{name}.timer")
+    text = a.run("cat", f"{folder}/weightd-sync.prom", user="mallory").stdout
+    assert sorted(re.findall(r'^weightd_sync_peer_up\{.*peer="(.)".*\} 1$', text, re.M)) == ["b", "c"], text
 
 
 def test_the_section_of_the_readme_on_tracing_can_be_pasted(nodes):

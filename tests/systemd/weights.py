@@ -28,9 +28,9 @@ def load(box, name, size, seed=0, user="alice", check=True, args=()):
         box.path(path).unlink()
 
 
-def ask(box, *args):
-    """The output of weightctl, as root, in JSON."""
-    return json.loads(box.run("weightctl", *args, "--json").stdout)
+def ask(box, *args, user="root"):
+    """The output of weightctl in JSON."""
+    return json.loads(box.run("weightctl", *args, "--json", user=user).stdout)
 
 
 def instance(box):
