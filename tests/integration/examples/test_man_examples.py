@@ -1,4 +1,4 @@
-"""The examples of man pages run as they are printed."""
+"""The literal blocks of man pages: each is run, or compared, by a test, and those of commands run here as they are printed."""
 import json
 import os
 import re
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from integration.examples.pages import MAN, commands, literals, script
+from integration.examples.pages import MAN, commands, literals, script, sections
 from integration.weightctl.test_weightctl import write_safetensors
 from lib import features, gguf, tracing, usdt_notes
 from lib.daemon import environment
@@ -21,6 +21,80 @@ from lib.nodes import MIB, until
 pytestmark = pytest.mark.plain
 
 PATIENCE_S = 100
+HERE = "tests/integration/examples/test_man_examples.py::"
+README = "tests/integration/examples/test_readme.py::"
+SERVICES = "tests/systemd/test_man_services.py::"
+NODES = "tests/systemd/test_sync.py::"
+
+RUN = {  # (page, section): the test of each of its blocks
+    ("libweightd.3", "EXAMPLE"): [f"{README}test_the_c_snippet_compiles_and_runs"],
+    ("weightctl.1", "VERBS"): [f"{HERE}test_shards_of_four_nodes_become_those_of_two_and_a_whole"],
+    ("weightctl.1", "EXAMPLES"): [
+        f"{HERE}test_a_job_is_resumed_after_all_of_its_ranks_were_ended",
+        f"{HERE}test_a_program_gets_the_model_by_its_path",
+        f"{HERE}test_a_program_gets_a_gguf_file_by_its_path",
+        f"{HERE}test_a_tensor_is_read",
+        f"{HERE}test_a_script_waits_for_the_first_version",
+        f"{HERE}test_a_version_is_loaded_to_the_first_gpu",
+        f"{HERE}test_buffers_without_readers_are_removed",
+        f"{HERE}test_a_buffer_is_rolled_back",
+        f"{HERE}test_a_version_is_pushed_and_the_push_recorded",
+        f"{HERE}test_a_version_is_pushed_and_the_push_recorded",
+        f"{HERE}test_a_push_to_a_thousand_nodes_is_predicted",
+        f"{HERE}test_shards_of_four_nodes_become_those_of_two_and_a_whole",
+        f"{HERE}test_certificates_are_made",
+        f"{HERE}test_each_new_version_is_passed_to_another_program",
+        f"{HERE}test_a_version_is_pushed_and_the_push_recorded",
+        f"{HERE}test_recordings_of_two_nodes_are_merged",
+        f"{HERE}test_acts_on_gpu_memory_are_printed"],
+    ("weightd-gpu.7", "TESTS"): ["tests/bare/test_gpu.py::test_the_pack_runs_on_another_distribution"],
+    ("weightd-load.8", "DESCRIPTION"): ["tests/systemd/test_preload.py::test_a_boot_loads_the_models_and_reports_files_with_errors"],
+    ("weightd-load.8", "EXAMPLE"): ["tests/systemd/test_preload.py::test_the_example_of_the_manual_is_right"] * 3,
+    ("weightd-protocol.7", "EXAMPLE"): [
+        "tests/integration/packaging/test_man.py::test_the_example_of_the_page_of_the_protocol_reads_a_version"],
+    ("weightd-python.3", "MODULES OF TORCH"): [f"{README}test_the_section_on_torch_runs_with_todays_models"] * 3,
+    ("weightd-python.3", "TRAINING"): [f"{README}test_the_section_on_training_trains_with_two_ranks"] * 2,
+    ("weightd-python.3", "TRAINING ON SEVERAL MACHINES"): [
+        "tests/integration/train/test_torch_launchers.py::"
+        "test_torchrun_on_two_nodes_restarts_the_rank_of_one_for_which_the_other_waits",
+        *["tests/integration/train/test_torch_nodes.py::test_the_snippets_of_the_page_train_on_two_nodes"] * 2],
+    ("weightd-python.3", "TRAINING WITH SHARDED PARAMETERS"): [
+        "tests/integration/train/test_torch_nodes.py::test_the_snippets_of_the_page_train_on_two_nodes",
+        "tests/integration/train/test_torch_nodes.py::test_the_mesh_of_replicas_of_the_page_has_each_on_four_machines"],
+    ("weightd-python.3", "TRAINING IN OTHER TYPES"): [f"{README}test_the_section_on_training_trains_with_two_ranks"],
+    ("weightd-python.3", "MODELS OF TRANSFORMERS"): [f"{README}test_the_section_on_transformers_copies_nothing"] * 2,
+    ("weightd-python.3", "BUFFERS ON A GPU"): [f"{README}test_the_section_on_gpus_runs_on_a_stand_in"],
+    ("weightd-sync.8", "SETTING UP THREE NODES"): [f"{NODES}test_three_nodes_are_set_up_as_the_page_tells"] * 8,
+    ("weightd-sync.8", "SECURITY"): [
+        f"{NODES}test_the_other_nodes_exclude_a_node_that_is_revoked_as_the_page_tells",
+        f"{NODES}test_with_the_drop_in_of_the_page_nodes_reach_each_other_and_nothing_else"],
+    ("weightd-sync.8", "METRICS"): [f"{NODES}test_the_timer_of_the_page_writes_metrics"] * 2,
+    ("weightd-trace.8", "NCCL"): ["tests/bpf/test_nccl_real.py::test_what_a_real_nccl_says_of_a_socket_is_what_the_kernel_counts"],
+    ("weightd-trace.8", "EXAMPLES"): [f"{HERE}test_the_bytes_of_a_connection_are_counted"],
+    ("weightd-train.7", "PLAN"): [f"{HERE}test_the_sentence_on_plans_that_differ_is_one_that_the_library_returns"],
+    ("weightd-train.7", "NODES"): [f"{README}test_the_trainer_in_c_finds_the_line_on_two_nodes"],
+    ("weightd-train.7", "EXAMPLE"): [f"{README}test_the_trainer_in_c_finds_the_line",
+                                     f"{README}test_the_trainers_in_python_find_the_same_line_and_save"],
+    ("weightd.8", "MEMORY"): [f"{SERVICES}test_the_slice_has_the_service_and_its_limits"],
+    ("weightd.8", "AUDIT"): [f"{SERVICES}test_the_journal_has_the_publishes_of_a_buffer"],
+    ("weightd.8", "PROBES"): [f"{HERE}test_the_probe_of_the_example_has_these_arguments"],
+    ("weightd.8", "EXAMPLES"): [f"{HERE}test_a_private_weightd_has_a_model"],
+    ("weightd.conf.5", "HELD MEMORY"): [f"{SERVICES}test_with_the_drop_in_weightd_ends_readers_that_hold_too_much"],
+    ("weightd.conf.5", "[NAMES]"): [f"{SERVICES}test_names_are_for_the_users_and_groups_of_the_example"],
+    ("weightd.conf.5", "RIGHTS AND COSTS"): [
+        "tests/integration/server/test_matrix.py::test_the_page_shows_what_weightd_answers_and_charges"] * 2,
+    ("weightd.conf.5", "EXAMPLE"): [f"{SERVICES}test_the_example_of_the_configuration"],
+}
+
+
+def test_each_block_is_run_by_a_test():
+    pages = sorted(path.stem for path in MAN.glob("*.scd"))
+    found = {(page, title): len(blocks) for page in pages for title, blocks in sections(page).items() if blocks}
+    assert found == {place: len(tests) for place, tests in RUN.items()}
+    for test in {test for tests in RUN.values() for test in tests}:
+        path, _, name = test.partition("::")
+        assert f"\ndef {name}(" in (ROOT / path).read_text(), test
+
 
 TRAIN, EXEC, GGUF, READ, WAIT, GPU, REMOVE, ROLLBACK, DRY_RUN, PUSH, PLAN, RESHARD, PKI, WATCH, RECORD, MERGE, LOG = \
     literals("weightctl.1", "EXAMPLES")
