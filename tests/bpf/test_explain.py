@@ -68,14 +68,17 @@ def test_what_goes_on_as_fast_as_it_comes_is_not_what_took_the_time(recording):
     """The end before it is, which has a weightd-trace of its own, or the same one."""
     here, before = {"client": CLIENT}, {"client": CLIENT | {"id": 2, "pid": 4712}}
 
-    def told(more=(), limited_by="busy", came_ms=3000):
+    def told(more=(), limited_by="busy", came_ms=3000, **also):
         came = row(number=2, peer="a", delivered=9, received=GB, moved_ns=came_ms * MS) | here
-        return of(recording([came, sent(peer="c", limited_by=limited_by, limits=limits(**{limited_by: 5})) | here, *more]), NAME).splitlines()[-1]
+        return of(recording([came, sent(peer="c", limited_by=limited_by, limits=limits(**{limited_by: 5} | also)) | here, *more]), NAME).splitlines()[-1]
 
     assert told() == "Most of the time went to bytes from a, 2.9 s: that node has the cause."
     assert told([sent(number=3, peer="b", limited_by="busy", limits=limits(busy=5)) | before]).startswith("Most of the time went to b, ")
     assert told(limited_by="receive_window").startswith("Most of the time went to c, ")
     assert told(came_ms=1000).startswith("Most of the time went to c, ")
+    # It lacked bytes for 5/8 of 3.1 s.
+    assert told(limited_by="producer", busy=3, came_ms=2000).startswith("Most of the time went to bytes from a, ")
+    assert told(limited_by="producer", busy=3, came_ms=1000).startswith("Most of the time went to c, ")
 
 
 def test_it_says_what_took_the_time(recording):

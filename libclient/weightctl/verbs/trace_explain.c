@@ -24,7 +24,7 @@ enum {
 };
 
 #define PERCENT_MIN 1 /* share of the time; smaller ones are left out */
-#define AS_LONG_PERCENT 90 /* share of another link's time that counts as equally long */
+#define AS_LONG_PERCENT 90 /* part of a time that counts as equally long */
 
 /* In the order of the words that weightd-trace has for them. `%s` is the other node. */
 static const struct limit {
@@ -341,19 +341,21 @@ static void put_link(const struct link *l)
 		(void)puts("  without what its connections carried before they were counted");
 }
 
-static bool took_as_long(const struct link *l, const struct link *other)
+/* `share`: of the other's time, in percent. */
+static bool took_as_long(const struct link *l, const struct link *other, double share)
 {
-	return took_ns(l) >= took_ns(other) / 100 * AS_LONG_PERCENT;
+	return (double)took_ns(l) >= (double)took_ns(other) * share / 100 * AS_LONG_PERCENT / 100;
 }
 
 /*
- * The incoming link of the node that sent this, if it took as long: forwarding is no faster than receiving. NULL:
- * there is none; or TCP reports that the other end limited it.
+ * The incoming link of the node that sent this, if it took as long as that lacked bytes: forwarding is no faster than
+ * receiving. NULL: there is none; or TCP reports that the other end limited it.
  */
 static const struct link *waited_for(const struct explanation *e, const struct link *l)
 {
 	const char *by = worst_of(l)->name;
 	const struct link *found = NULL;
+	double share = !strcmp(by, "producer") ? share_of(l, worst_of(l)) : 100;
 
 	if (strcmp(by, "busy") != 0 && strcmp(by, "producer") != 0)
 		return NULL;
@@ -361,7 +363,7 @@ static const struct link *waited_for(const struct explanation *e, const struct l
 		const struct link *in = &e->links[i];
 
 		if (in->client == l->client && is_payload(in) && !is_sent(in) &&
-		    took_as_long(in, l) && (!found || took_ns(in) > took_ns(found)))
+		    took_as_long(in, l, share) && (!found || took_ns(in) > took_ns(found)))
 			found = in;
 	}
 	return found;
@@ -371,7 +373,7 @@ static const struct link *waited_for(const struct explanation *e, const struct l
 static bool is_slower(const struct link *l, const struct link *than)
 {
 	if (is_sent(l) != is_sent(than))
-		return is_sent(l) ? took_as_long(l, than) : !took_as_long(than, l);
+		return is_sent(l) ? took_as_long(l, than, 100) : !took_as_long(than, l, 100);
 	return took_ns(l) > took_ns(than);
 }
 

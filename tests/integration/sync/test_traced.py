@@ -344,7 +344,7 @@ def test_what_is_sent_again_is_counted_once(authority, tracer, engine):
 def test_the_node_is_named_to_which_the_way_is_slow(authority, tracer, slow):
     with apart(authority, tracer, "abcd") as (net, nodes):
         nodes["a"].publish("m", seed=1, size=8 * MIB)
-        net.rate("abcd".index(slow), "40mbit", sends=False)
+        net.rate("abcd".index(slow), "20mbit", sends=False)
         sync = nodes["a"].push("m")["sync"]
         remember(nodes, sync, "bcd")
         assert_traced(nodes, sync)
