@@ -7,11 +7,12 @@
 #include <linux/tcp.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "ipc/base/num.h"
 #include "libclient/train/nodes/engine.h"
@@ -592,6 +593,7 @@ static void a_peer_may_leave_after_its_last_transfer(void **state)
 }
 
 #define STOPPED_MS 200
+#define BUSY 3
 
 struct thread_use {
 	int tid;
@@ -600,22 +602,25 @@ struct thread_use {
 
 #define THREADS_MAX 16
 
-/* Returns their number. */
+/* Returns the number of threads that the parent has. */
 static uint32_t threads_look(struct thread_use ret[THREADS_MAX])
 {
-	DIR *folder = opendir("/proc/self/task");
 	const struct dirent *entry;
+	char path[80];
+	DIR *folder;
 	uint32_t n = 0;
 
+	(void)snprintf(path, sizeof(path), "/proc/%d/task", getppid());
+	folder = opendir(path);
 	CHECK(folder);
 	while ((entry = readdir(folder))) {
 		unsigned long long ran = 0, waited = 0;
-		char path[64];
 		FILE *file;
 
 		if (entry->d_name[0] == '.')
 			continue;
-		(void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/schedstat", entry->d_name);
+		(void)snprintf(path, sizeof(path), "/proc/%d/task/%.16s/schedstat", getppid(),
+			       entry->d_name);
 		file = fopen(path, "r");
 		CHECK(n < THREADS_MAX && file && fscanf(file, "%llu %llu", &ran, &waited) == 2);
 		(void)fclose(file);
@@ -658,8 +663,11 @@ static bool absent_make(void)
 	       ioctl(absent_fd, UFFDIO_REGISTER, &area) == 0;
 }
 
-/* Fills the page a while after a thread has asked for it. Returns `data` if a thread was busy for most of that while. */
-static void *fills_late(void *data)
+/*
+ * Fills the parent's page a while after a thread there has asked for it. A process, as this program has no threads of its
+ * own. Ends with BUSY if a thread of the parent was busy for most of that while.
+ */
+static void fill_late(void)
 {
 	struct uffdio_zeropage fill = {.range = {(uintptr_t)absent, PAGE}};
 	struct pollfd fault = {.fd = absent_fd, .events = POLLIN};
@@ -667,6 +675,7 @@ static void *fills_late(void *data)
 	uint64_t began, took, busy;
 	uint32_t n;
 
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 	CHECK(poll(&fault, 1, -1) == 1);
 	n = threads_look(before);
 	began = num_now_ns();
@@ -674,7 +683,7 @@ static void *fills_late(void *data)
 	took = num_now_ns() - began;
 	busy = busiest_since(before, n);
 	CHECK(ioctl(absent_fd, UFFDIO_ZEROPAGE, &fill) == 0);
-	return busy > took / 4 * 3 ? data : NULL;
+	_exit(busy > took / 4 * 3 ? BUSY : 0);
 }
 
 /* Chunks of node 1 lie at the socket of node 0 when that begins to send its second one. */
@@ -685,8 +694,8 @@ static void is_stopped_in_a_call(uint32_t node)
 	struct weightd_segment send[2] = {some, {memory, PAGE}},
 			       receive[2] = {some, {memory + MIB, PAGE}};
 	const struct weightd_transfer both = {1 - node, send, 2, receive, 2};
-	void *is_busy = NULL;
-	pthread_t fills;
+	pid_t fills = 0;
+	int status = 0;
 	struct end e;
 
 	CHECK(memory);
@@ -696,12 +705,15 @@ static void is_stopped_in_a_call(uint32_t node)
 		if (!absent_make())
 			_exit(SKIPPED);
 		send[1].data = absent;
-		CHECK(pthread_create(&fills, NULL, fills_late, &e) == 0);
+		fills = fork();
+		CHECK(fills >= 0);
+		if (fills == 0)
+			fill_late();
 	}
 	CHECK(end_exchange(&e, 0, &both, 1, never_ends, NULL) == 0);
 	if (node == 0)
-		CHECK(pthread_join(fills, &is_busy) == 0);
-	CHECK(!is_busy);
+		CHECK(waitpid(fills, &status, 0) == fills);
+	CHECK(status == 0);
 	e.engine->close(e.state);
 	free(memory);
 }
