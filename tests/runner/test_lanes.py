@@ -87,13 +87,6 @@ def test_a_failure_of_a_teardown_counts_once(lanes):
     assert status == 1 and out.endswith("\n0 passed, 1 failed, 0 skipped\n"), out
 
 
-@pytest.mark.parametrize("n_tests, n_jobs", [(1, 1), (30, 4)])
-def test_files_share_a_process_unless_another_would_have_nothing_to_do(lanes, n_tests, n_jobs):
-    text = f"import pytest\n@pytest.mark.parametrize('x', range({n_tests}))\ndef test_passes(x): pass"
-    status, out = lanes({f"test_{name}.py": text for name in "abcd"})
-    assert status == 0 and f"\nlanes: {n_jobs} jobs in " in out, out
-
-
 def test_skips_are_grouped_by_reason(lanes):
     skip = "import pytest\n@pytest.mark.parametrize('x', range({}))\ndef test_skips(x): pytest.skip('no {}')"
     status, out = lanes({"test_a.py": skip.format(2, "GPU"), "test_b.py": skip.format(3, "GPU"), "test_c.py": skip.format(1, "NIC")})
