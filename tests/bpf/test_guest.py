@@ -51,7 +51,7 @@ MODULES = "tcp_diag", "vgem", "veth", "bridge", "sch_htb", "sch_ingress", "cls_b
 COUNTS = re.compile(r"^(\d+ (?:passed|failed|skipped|error).*? in [\d.]+s).*$", re.M)
 FILES = {path.stem.removeprefix("test_"): path for path in sorted((ROOT / "tests/bpf").glob("test_*.py")) if path.stem != "test_guest"}
 TESTED = {  # the files that need a kind of program: the kernel of this machine may refuse it
-    "tp_btf": [*FILES], "files": [*FILES], "map": ["equality", "foreign", "refused", "watch"], "fexit": ["doctor", "passing"],
+    "tp_btf": [*FILES], "files": [*FILES], "map": ["equality", "foreign", "refused"], "fexit": ["doctor", "passing"],
     "calls": ["messages"], "uprobe_multi": ["log", "probes", "probes_files", "probes_nccl", "probes_verbs", "usdt"],
     "mappings": ["probes", "probes_files"],
 }
