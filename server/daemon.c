@@ -271,15 +271,21 @@ fail_events:
 	return r;
 }
 
-/* Leaves the store to the successor: clients are disconnected, and all else stays as it is. */
-static void daemon_leave(struct server *s)
+/* Those of clients that are yet to be refused, too. */
+static void close_connections(struct server *s)
 {
 	struct session *session;
 
-	s->stopping = true;
 	while ((session = list_first(&s->sessions, struct session, link)) ||
 	       (session = list_first(&s->refusals, struct session, link)))
 		connection_close(session);
+}
+
+/* Leaves the store to the successor: clients are disconnected, and all else stays as it is. */
+static void daemon_leave(struct server *s)
+{
+	s->stopping = true;
+	close_connections(s);
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	cuda_deinit(s->cuda);
@@ -326,7 +332,6 @@ static void free_all(struct list *buffers)
 void daemon_deinit(struct daemon *d)
 {
 	struct server *s = &d->server;
-	struct session *session;
 	struct buffer *buffer;
 	bool nothing_stuck, survives = store_works(&s->store) && !s->final;
 
@@ -335,9 +340,7 @@ void daemon_deinit(struct daemon *d)
 		daemon_leave(s);
 		return;
 	}
-	while ((session = list_first(&s->sessions, struct session, link)) ||
-	       (session = list_first(&s->refusals, struct session, link)))
-		connection_close(session);
+	close_connections(s);
 	end_writers(&s->buffers);
 	end_writers(&s->removed);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
