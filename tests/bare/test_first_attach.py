@@ -1,6 +1,4 @@
 """Our packages on a bare Debian: from one `apt install` to the first attach. `make bare` and `make check-deb` run it."""
-import os
-import pathlib
 import time
 
 import pytest
@@ -30,12 +28,7 @@ wait $daemon
 def debs(tmp_path_factory):
     features.require("bare")
     features.require("debootstrap")
-    features.require("debhelper")
-    if "WEIGHTD_DEBS" in os.environ:
-        return pathlib.Path(os.environ["WEIGHTD_DEBS"])
-    folder = tmp_path_factory.mktemp("deb")
-    packages.build(folder)
-    return folder
+    return packages.built(lambda: tmp_path_factory.mktemp("deb"))
 
 
 @pytest.fixture

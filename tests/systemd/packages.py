@@ -23,6 +23,16 @@ def build(folder):
     run("make", "deb", "REUSE=1", f"DEB={folder}", cwd=features.ROOT, env=env)
 
 
+def built(folder):
+    """Packages of $WEIGHTD_DEBS, or of this tree in the new folder that folder() returns."""
+    features.require("debhelper")
+    if "WEIGHTD_DEBS" in os.environ:
+        return pathlib.Path(os.environ["WEIGHTD_DEBS"])
+    made = folder()
+    build(made)
+    return made
+
+
 def names(folder):
     return sorted(path.name.split("_")[0] for path in folder.glob("*.deb"))
 

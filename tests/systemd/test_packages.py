@@ -30,12 +30,7 @@ TRACES = re.compile(r"/(var/(lib/(dpkg|apt|systemd|private)|cache/(apt|debconf|l
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    features.require("debhelper")
-    if "WEIGHTD_DEBS" in os.environ:
-        return pathlib.Path(os.environ["WEIGHTD_DEBS"])
-    folder = tmp_path_factory.mktemp("deb")
-    packages.build(folder)
-    return folder
+    return packages.built(lambda: tmp_path_factory.mktemp("deb"))
 
 
 @pytest.fixture(scope="module")
