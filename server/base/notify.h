@@ -3,8 +3,8 @@
  *
  * Messages to systemd, or to a keeper, by sd_notify's protocol: one datagram a message. Not through
  * libsystemd: while the manager's queue is full, sd_pid_notify_with_fds() waits without a limit (systemd 252: in its 12th
- * call, with a manager that does not read). Here messages wait, and the loop continues. Those of one user are sent in order; users take turns, so that one with thousands of messages does not
- * hold up another. Pings of the watchdog overtake all.
+ * call, with a manager that does not read). Here messages wait, and the loop continues. Those of one user are sent in order;
+ * users take turns, so that one with thousands of messages does not hold up another. Pings of the watchdog overtake all.
  */
 #pragma once
 

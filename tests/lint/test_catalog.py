@@ -7,7 +7,7 @@ import pytest
 from lib import features
 from lint import sources
 
-# Where each kind of line has its MESSAGE_ID.
+# Files with the MESSAGE_ID of each kind of line.
 CATALOGS = {
     "weightd": ("server/state/audit.c", "server/base/journal.c"),
     "weightd-sync": ("server/sync/net/log_fields.c",),
