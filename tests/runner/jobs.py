@@ -38,7 +38,9 @@ LANES = {
 }
 # Files of each of these run one at a time: boots of systemd and whole soaks need both cores, and a program of BPF sees the
 # sockets of all other tests.
-SERIAL = {"bpf", "systemd", "soak", "bare"}
+SERIAL = {"bpf", "systemd", "soak", "bare", "probes", "alone"}
+# Lanes whose processes load no library that probes look at.
+UNSEEN = {"model", "lint"}
 
 
 def lane_of(path):
@@ -114,10 +116,10 @@ class Build:
 
 
 class Job:
-    def __init__(self, tree, paths, marks="", seconds=0.0, n_tests=0, env={}, is_alone=False, base="tests"):
+    def __init__(self, tree, paths, marks="", seconds=0.0, n_tests=0, env={}, lane=None, base="tests"):
         self.tree, self.paths, self.marks, self.seconds, self.n_tests = tree, paths, marks, seconds, n_tests
-        self.env, self.is_alone, self.base = env, is_alone, base
-        self.lane = lane_of(paths[0])
+        self.env, self.base = env, base
+        self.lane = lane or lane_of(paths[0])
         self.process, self.returncode = None, None
 
     def __str__(self):

@@ -23,6 +23,7 @@ def lanes(tmp_path):
     def run(files, of="lint", **env):
         (tmp_path / "conftest.py").write_text(CONFTEST)
         for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
         done = subprocess.run([ROOT / "tests/lanes", of, tmp_path], text=True, env=os.environ | env, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
@@ -115,6 +116,17 @@ def test_a_build_that_fails_leaves_its_tests_failed_and_says_why(lanes):
     status, out = lanes({"test_a.py": "def test_passes(): pass"}, "all", WEIGHTD_SAN_BUILD="echo no such header; exit 3")
     assert status == 1 and out.endswith("\n1 passed, 1 failed, 0 skipped\n"), out
     assert "exit 3' ended with 3:\nno such header\n" in out and "did not run" in out, out
+
+
+def test_probes_wait_for_what_they_see_and_run_beside_what_they_do_not(lanes, tmp_path):
+    """Each of the two ends of a pipe waits for the other."""
+    os.mkfifo(tmp_path / "pipe")
+    test = f"import pathlib, pytest\nfolder = pathlib.Path({str(tmp_path)!r})\n@pytest.mark.{{}}\ndef test_x():\n    {{}}".format
+    status, out = lanes({
+        "test_seen.py": test("threads", "(folder / 'over').touch()"),
+        "tests/lint/test_unseen.py": test("threads", "(folder / 'pipe').write_text('x')"),
+        "test_probing.py": test("probes", "assert (folder / 'over').exists() and (folder / 'pipe').read_text() == 'x'")}, "check")
+    assert status == 0 and out.endswith("\n3 passed, 0 failed, 0 skipped\n"), out
 
 
 @pytest.mark.parametrize("marks, is_one", [([], True), (["threads"], True), (["plain", "threads"], False), (["measures"], False)])
