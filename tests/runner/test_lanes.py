@@ -88,6 +88,14 @@ def test_a_failure_of_a_teardown_counts_once(lanes):
     assert status == 1 and out.endswith("\n0 passed, 1 failed, 0 skipped\n"), out
 
 
+def test_a_long_failure_begins_with_its_first_line(lanes):
+    _, out = lanes({"test_a.py": "def test_fails():\n    story = '\\n'.join(map(str, range(1000)))\n    assert 0, f'it hangs\\n{story}'"})
+    lines = [line.split() for line in out.splitlines()]
+    what = ["AssertionError:", "it", "hangs"]
+    assert ["E", *what] in lines and lines.index(["E", *what]) < lines.index(["E", "999"]) and ["E", "500"] not in lines, out
+    assert any(line[1:] == what for line in lines[lines.index(["E", "999"]):]), out
+
+
 def test_skips_are_grouped_by_reason(lanes):
     skip = "import pytest\n@pytest.mark.parametrize('x', range({}))\ndef test_skips(x): pytest.skip('no {}')"
     status, out = lanes({"test_a.py": skip.format(2, "GPU"), "test_b.py": skip.format(3, "GPU"), "test_c.py": skip.format(1, "NIC")})
