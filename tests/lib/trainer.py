@@ -291,12 +291,20 @@ def difference(a, b):
 
 
 def pidfd_kill(pid, sig=signal.SIGKILL):
-    """Kills a process that is not our child, and waits for its end."""
+    """Kills a process that is not our child, and waits for its end. False if it had ended before."""
     import select
 
-    fd = os.pidfd_open(pid)
     try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if select.select([fd], [], [], 0)[0]:
+            return False
         signal.pidfd_send_signal(fd, sig)
         assert select.select([fd], [], [], PATIENCE_S)[0], f"process {pid} did not end"
+    except ProcessLookupError:
+        return False
     finally:
         os.close(fd)
+    return True

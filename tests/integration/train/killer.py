@@ -91,9 +91,7 @@ class Killer:
         victims = {"rank": [self.random.choice(list(self.living))], "weightd": [], "all": list(self.living)}[target]
         for fd in victims:
             self.living[fd].proc.send_signal(signal.SIGKILL)
-        if weightd:
-            pidfd_kill(weightd)
-        n_killed = bool(weightd)
+        n_killed = weightd is not None and pidfd_kill(weightd)
         for rank in map(self.forget, victims):
             status, errors = rank.wait()
             rank.close()

@@ -150,7 +150,7 @@ def test_weightctl_starts_the_trainer_and_each_killed_rank_of_it(keeper, make_jo
     for step in 40, 150, 220:
         until(lambda: launcher.poll() is not None or all(seen >= step for seen, *_ in job.progress()), f"step {step}")
         assert launcher.poll() is None, launcher.communicate()
-        pidfd_kill(job.progress()[step % n][3])
+        assert pidfd_kill(job.progress()[step % n][3])
     out, errors = launcher.communicate(b"\n" * n, timeout=PATIENCE_S)  # they hold at step 300, so that there is a process to kill
     assert launcher.returncode == 0, errors
     assert sum(starts for _, _, starts, _ in job.progress()) == n + 3

@@ -146,7 +146,7 @@ def test_weightd_is_killed_in_a_pass(make_nodes, keeper, options):
     job = make_nodes(2, 2, **options)
     ranks = [job.start(rank, hold_within="2:3") for rank in range(4)]
     assert [rank.held() for rank in ranks] == [2] * 4
-    pidfd_kill(served_by(keeper))
+    assert pidfd_kill(served_by(keeper))
     for rank in ranks:
         rank.go_on()
     assert job.finish().digests() == plain.digests()
