@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import pathlib
+import shutil
 import signal
 import struct
 import subprocess
@@ -102,6 +103,15 @@ class Rank:
         self.proc.stdin.write(b"\n")
         self.proc.stdin.flush()
 
+    def story(self):
+        """What it wrote, and where its threads are, if there is gdb."""
+        lines = [f"--- rank {self.rank} (pid {self.pid}), which {'runs' if self.proc.poll() is None else f'ended with {self.proc.returncode}'}",
+                 self.errors.read_text()]
+        if self.proc.returncode is None and shutil.which("gdb"):
+            lines.append(subprocess.run(["gdb", "-p", str(self.pid), "-batch", "-ex", "thread apply all bt"], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace").stdout)
+        return "\n".join(lines)
+
     def kill(self):
         self.proc.kill()
         self.proc.wait(PATIENCE_S)
@@ -126,6 +136,7 @@ class Job:
     prefix    words before the command of each rank
     folder    of its files
     ranks     processes by rank, the newest ones
+    together  the jobs of all nodes
     token
     """
 
@@ -137,6 +148,7 @@ class Job:
         (self.folder / "progress").write_bytes(bytes(n * PROGRESS.size))
         self.name = name or f"job-{self.folder.name}"
         self.ranks, self.started, self.linger = {}, [], linger
+        self.together = [self]
         self.create()
 
     def create(self):
@@ -166,13 +178,21 @@ class Job:
         for rank in self.ranks.values():
             rank.proc.stdin.close()
         for rank in self.ranks.values():
-            status, errors = rank.wait(max(0.1, deadline - time.monotonic()))
+            try:
+                status, errors = rank.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"rank {rank.rank} does not end\n{self.story()}") from None
             assert status == 0, f"rank {rank.rank} ended with {status}: {errors}\nweightd wrote: {self.daemon.log}"
         return self
 
     def run(self, **kw):
         self.start_all(**kw)
         return self.finish()
+
+    def story(self):
+        """Of this job, and of those of other nodes."""
+        return "\n".join([*(f"{job.name} is at {job.progress()}" for job in self.together),
+                          *(rank.story() for job in self.together for rank in job.ranks.values()), self.daemon.log])
 
     def progress(self):
         """(step, phase, starts, pid) of each rank."""
@@ -235,6 +255,7 @@ class Nodes:
         for i in range(nodes):
             self.jobs.append(Job(daemons[i], self.folder / str(i), n, name=f"nodes-{self.folder.name}-{i}",
                                  prefix=prefixes[i] if prefixes else (), nodes=nodes, node=i, master=address, port=MEETING_PORT, **options))
+            self.jobs[-1].together = self.jobs
 
     def start(self, rank, **kw):
         """A process of a rank by its number among all."""
