@@ -525,7 +525,7 @@ static int slow_main(uint32_t rank, void *data)
 
 static int names_elements_main(uint32_t rank, void *data)
 {
-	struct setup setup = *(const struct setup *)data;
+	const struct setup *setup = data;
 	struct weightd_train *t;
 	struct plan_interval elements;
 	double lr[N_GROUPS];
@@ -533,11 +533,11 @@ static int names_elements_main(uint32_t rank, void *data)
 	struct weightd_update u;
 	char text[64];
 
-	setup.deadline_ms = 200;
-	t = rank_open(&setup, rank);
+	t = rank_open(setup, rank);
 	elements = (struct plan_interval){t->plan->cuts[1], t->plan->cuts[2]};
-	u = rank_arguments(&setup, t, lr, &cursor);
-	rank_compute(&setup, t);
+	u = rank_arguments(setup, t, lr, &cursor);
+	assert(rank_compute(setup, t) == 0);
+	t->place.deadline_ms = t->overlap.place.deadline_ms = 200;
 	/* It may not have handed over its gradients yet. */
 	do
 		assert(weightd_train_update(t, &u) == -ETIMEDOUT);
