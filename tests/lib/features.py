@@ -70,6 +70,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), it "
             "lacks the right (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),
+    "bpftrace": (lambda: bool(shutil.which("bpftrace")), "no bpftrace (apt-get install bpftrace)"),
     "busybox": (is_busybox_static, "no static busybox (apt-get install busybox-static)"),
     "calls": (lambda: tracing().has("tp_btf/sock_send_length"),
               "the kernel has no hook for calls on sockets (Linux 6.3 is the first with one)"),

@@ -104,7 +104,7 @@ class Rank:
         self.proc.stdin.flush()
 
     def story(self):
-        """What it wrote, and where its threads are, if there is gdb."""
+        """Its output, and where its threads are, if there is gdb."""
         lines = [f"--- rank {self.rank} (pid {self.pid}), which {'runs' if self.proc.poll() is None else f'ended with {self.proc.returncode}'}",
                  self.errors.read_text()]
         if self.proc.returncode is None and shutil.which("gdb"):
@@ -190,7 +190,7 @@ class Job:
         return self.finish()
 
     def story(self):
-        """Of this job, and of those of other nodes."""
+        """Those of the ranks of this job, and of those of other nodes."""
         return "\n".join([*(f"{job.name} is at {job.progress()}" for job in self.together),
                           *(rank.story() for job in self.together for rank in job.ranks.values()), self.daemon.log])
 

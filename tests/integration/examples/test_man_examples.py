@@ -17,6 +17,8 @@ from lib.daemon import environment
 from lib.fake_agent import FakeAgent
 from lib.features import ROOT, require
 from lib.nodes import MIB, until
+from lib.scene import publish
+from lib.wire import Wire
 
 pytestmark = pytest.mark.plain
 
@@ -77,7 +79,7 @@ RUN = {  # (page, section): the test of each of its blocks
                                      f"{README}test_the_trainers_in_python_find_the_same_line_and_save"],
     ("weightd.8", "MEMORY"): [f"{SERVICES}test_the_slice_has_the_service_and_its_limits"],
     ("weightd.8", "AUDIT"): [f"{SERVICES}test_the_journal_has_the_publishes_of_a_buffer"],
-    ("weightd.8", "PROBES"): [f"{HERE}test_the_probe_of_the_example_has_these_arguments"],
+    ("weightd.8", "PROBES"): [f"{HERE}test_bpftrace_tells_who_attaches"],
     ("weightd.8", "EXAMPLES"): [f"{HERE}test_a_private_weightd_has_a_model"],
     ("weightd.conf.5", "HELD MEMORY"): [f"{SERVICES}test_with_the_drop_in_weightd_ends_readers_that_hold_too_much"],
     ("weightd.conf.5", "[NAMES]"): [f"{SERVICES}test_names_are_for_the_users_and_groups_of_the_example"],
@@ -357,7 +359,7 @@ def test_a_private_weightd_has_a_model(model, run, tmp_path):
 
 
 def test_the_probe_of_the_example_has_these_arguments():
-    """bpftrace is in no test: its probe is in the program, and the arguments that it prints are those of the page."""
+    """Tested without bpftrace, which the next test needs."""
     require("sdt")
     (block,) = literals("weightd.8", "PROBES")
     probe, = re.findall(r"usdt:\S+/weightd:weightd:(\w+) ", script(block))
@@ -365,6 +367,28 @@ def test_the_probe_of_the_example_has_these_arguments():
     names = re.search(rf"^\*{probe}\*: (.*)$", (MAN / "weightd.8.scd").read_text(), re.M)[1].split(", ")
     assert [names[n] for n in printed] == ["name", "version", "process"]
     assert len(usdt_notes.probes(features.BUILD / "weightd")[probe]["arguments"].split()) == len(names)
+
+
+def test_bpftrace_tells_who_attaches(make_daemon):
+    require("sdt")
+    require("bpftrace")
+    tried = subprocess.run(["bpftrace", "-e", "BEGIN { exit(); }"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True)
+    require("probes of bpftrace", f"bpftrace cannot attach here: {tried.stdout}", tried.returncode == 0)
+    (block,) = literals("weightd.8", "PROBES")
+    daemon = make_daemon()
+    text = script(block).replace("/usr/sbin/weightd", str(features.BUILD / "weightd"))
+    expected, seen = f"m@1 pid {os.getpid()}\n".encode(), b""
+    with Wire(daemon.socket) as w, subprocess.Popen(["sh", "-c", f"exec {text}"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                                    stderr=subprocess.STDOUT) as told:
+        publish(w)
+        while expected not in seen:  # it does not say when it has attached
+            w.detach(w.attach("m").lease)
+            more = os.read(told.stdout.fileno(), 4096) if select.select([told.stdout], [], [], 0.1)[0] else None
+            assert more != b"", f"bpftrace ended: {seen}"
+            seen += more or b""
+        told.send_signal(signal.SIGINT)
+        told.stdout.read()
 
 
 def test_the_bytes_of_a_connection_are_counted():

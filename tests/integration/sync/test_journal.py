@@ -99,7 +99,7 @@ def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, journal, tmp_
     push.moving("b")
     os.kill(nodes["a"].engine(), signal.SIGKILL)
     broken = story.find(nodes, WEIGHTD_ACTION="broken", NODE="a", SYNC_ID=push.sync, PRIORITY="4")
-    # Whoever notices it first tells why: the agent of a, or that of b, whose engine has lost its peer.
+    # The agent that notices it first tells why: that of a, or that of b, whose engine has lost its peer.
     assert re.search(r"epoch 1 broke: (the engine of a ended|b \(a -> b\): )", broken["MESSAGE"]), broken
     nodes["a"].ask("cancel", sync=push.sync)
     push.failed()
