@@ -381,14 +381,15 @@ def test_bpftrace_tells_who_attaches(make_daemon):
     expected, seen = f"m@1 pid {os.getpid()}\n".encode(), b""
     with Wire(daemon.socket) as w, subprocess.Popen(["sh", "-c", f"exec {text}"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                                     stderr=subprocess.STDOUT) as told:
-        publish(w)
-        while expected not in seen:  # it does not say when it has attached
-            w.detach(w.attach("m").lease)
-            more = os.read(told.stdout.fileno(), 4096) if select.select([told.stdout], [], [], 0.1)[0] else None
-            assert more != b"", f"bpftrace ended: {seen}"
-            seen += more or b""
-        told.send_signal(signal.SIGINT)
-        told.stdout.read()
+        try:
+            publish(w)
+            while expected not in seen:  # it does not say when it has attached
+                w.detach(w.attach("m").lease)
+                more = os.read(told.stdout.fileno(), 4096) if select.select([told.stdout], [], [], 0.1)[0] else None
+                assert more != b"", f"bpftrace ended: {seen}"
+                seen += more or b""
+        finally:
+            told.kill()
 
 
 def test_the_bytes_of_a_connection_are_counted():
