@@ -88,6 +88,12 @@ def test_a_failure_of_a_teardown_counts_once(lanes):
     assert status == 1 and out.endswith("\n0 passed, 1 failed, 0 skipped\n"), out
 
 
+def test_files_share_a_process_unless_a_processor_would_have_nothing_to_do(lanes):
+    status, out = lanes({f"test_{name}.py": "def test_passes(): pass" for name in "abcdefgh"})
+    n_jobs, n_cpus = int(re.search(r"^lanes: (\d+) jobs in ", out, re.M)[1]), os.cpu_count()
+    assert status == 0 and min(8, n_cpus) <= n_jobs and (n_jobs < 8 or n_cpus > 4), out
+
+
 def test_a_long_failure_begins_with_its_first_line(lanes):
     _, out = lanes({"test_a.py": "def test_fails():\n    story = '\\n'.join(map(str, range(1000)))\n    assert 0, f'it hangs\\n{story}'"})
     lines = [line.split() for line in out.splitlines()]
