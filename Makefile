@@ -198,7 +198,7 @@ FUZZ := $(filter-out $(if $(HAVE_CMOCKA),,sync_agent),$(patsubst tests/fuzz/fuzz
 # or not, can open it.
 FAKE := build/fake/libcuda.so.1
 FAKE_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
-	$(wildcard tests/fake/*.c ipc/base/*.c) ipc/digest.c ipc/hash.c)
+	$(wildcard tests/fake/*.c ipc/base/*.c) ipc/digest.c $(wildcard ipc/hash*.c))
 
 # Likewise one for NCCL, in a folder of its own, where nothing finds it that is not to; and one that lacks half of it.
 FAKE_NCCL := build/fake/nccl/libnccl.so.2
@@ -269,6 +269,8 @@ $(B)/obj/libclient/train/kernels/%.o: ALL_CFLAGS += $(if $(SAN),,-O3) -ffp-contr
 $(B)/obj/tests/unit/test_train_kernels.o: ALL_CFLAGS += -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(foreach v,v2 v3 v4,$(eval $(B)/obj/libclient/train/kernels/$(v).o: ISA := -march=x86-64-$(v)))
+# In every tree, that of the fakes included.
+%/ipc/hash_avx2.o: private ALL_CFLAGS += -mavx2
 endif
 
 $(B)/obj/%.o: %.cc Makefile | required

@@ -45,8 +45,11 @@ static hash_fn find_hash(void)
 {
 	void *library = dlopen("libxxhash.so.0", RTLD_NOW);
 	hash_fn hash = NULL;
-	void *found = library ? dlsym(library, "XXH3_128bits") : NULL;
+	/* The first chooses by the processor, where the library was built with it. */
+	void *found = library ? dlsym(library, "XXH3_128bits_dispatch") : NULL;
 
+	if (library && !found)
+		found = dlsym(library, "XXH3_128bits");
 	if (!found)
 		stopwatch_fail("%s (apt-get install libxxhash0)", dlerror());
 	memcpy(&hash, &found, sizeof(hash)); /* ISO C has no cast for that */

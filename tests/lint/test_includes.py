@@ -107,7 +107,7 @@ MAY_INCLUDE = {
 
 # Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
-    r"xxhash\.h": ["ipc/hash.c", "bpf/rdma/qp.c"],
+    r"xxhash\.h": ["ipc/hash.c", "ipc/hash_avx2.c", "bpf/rdma/qp.c"],
     r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/train/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/gloo_link.cc", "libclient/train/nodes/gloo.cc", "tests/bench/peers/"],

@@ -12,6 +12,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
+#include "ipc/hash_isa.h"
 
 #define LEAF DIGEST_LEAF_SIZE
 
@@ -30,6 +31,37 @@ static void hash_is_xxh3_in_canonical_form(void **state)
 	assert_memory_equal(hash, of_nothing, HASH_SIZE);
 	hash128("abc", 3, hash);
 	assert_memory_equal(hash, of_abc, HASH_SIZE);
+}
+
+static void each_instruction_set_has_the_same_hash(void **state)
+{
+	enum {
+		SIZE = LEAF + 64
+	};
+	cleanup(freep) uint8_t *bytes = malloc(SIZE);
+	static const size_t sizes[] = {0, 1, 240, 241, 1023, 1024, 1025, 4097, LEAF - 1, LEAF};
+	uint32_t random = 1;
+
+	(void)state;
+	assert_non_null(bytes);
+	for (size_t i = 0; i < SIZE; i++) {
+		random = random * 1664525 + 1013904223;
+		bytes[i] = (uint8_t)(random >> 24);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+		for (size_t shift = 0; shift < 64; shift += 21) {
+			uint8_t portable[HASH_SIZE], chosen[HASH_SIZE];
+
+			hash128_portable(bytes + shift, sizes[i], portable);
+			hash128(bytes + shift, sizes[i], chosen);
+			assert_memory_equal(chosen, portable, HASH_SIZE);
+#ifdef __x86_64__
+			if (!__builtin_cpu_supports("avx2"))
+				continue;
+			hash128_avx2(bytes + shift, sizes[i], chosen);
+			assert_memory_equal(chosen, portable, HASH_SIZE);
+#endif
+		}
 }
 
 static void names_hash_to_64_bits_of_xxh3(void **state)
@@ -152,6 +184,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hash_is_xxh3_in_canonical_form),
+		cmocka_unit_test(each_instruction_set_has_the_same_hash),
 		cmocka_unit_test(names_hash_to_64_bits_of_xxh3),
 		cmocka_unit_test(a_range_has_a_leaf_for_each_mebibyte_begun),
 		cmocka_unit_test(leaves_stand_on_the_page_behind_the_data),
