@@ -134,7 +134,7 @@ WEIGHTCTL_VARIANTS := libclient/weightctl/verbs/pki-%.c libclient/weightctl/http
 WEIGHTCTL := $(call objects,$(filter-out $(WEIGHTCTL_VARIANTS),$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
 	libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c \
 	libclient/weightctl/http/http_server-$(if $(HAVE_MICROHTTPD),microhttpd,none).c) $(RESHARD) \
-	$(call objects,ipc/base/libsystemd.c ipc/base/permission.c ipc/base/suggestion.c)
+	$(call objects,ipc/base/libsystemd.c ipc/base/pattern.c ipc/base/permission.c ipc/base/suggestion.c)
 # Code that the agent shares with the processes that work for it.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC_ENGINE := $(call objects,$(wildcard server/sync/engine/*.c)) $(SYNC_BASE)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "ipc/base/pattern.h"
 
 __attribute__((format(printf, 2, 3))) static int wrong(char why[SPLIT_WHY_SIZE], const char *fmt,
 						       ...)
@@ -128,30 +129,6 @@ void split_deinit(struct split *s)
 }
 
 /* --- Matching ----------------------------------------------------------------------------------- */
-
-/* In steps of at most both lengths multiplied: what others write must not take for ever. */
-static bool pattern_matches(const char *pattern, const char *name)
-{
-	const char *star = NULL, *behind = NULL;
-
-	while (*name) {
-		if (*pattern == '*') {
-			star = pattern++;
-			behind = name;
-		} else if (*pattern == '?' || *pattern == *name) {
-			pattern++;
-			name++;
-		} else if (star) { /* it stands for one more byte */
-			pattern = star + 1;
-			name = ++behind;
-		} else {
-			return false;
-		}
-	}
-	while (*pattern == '*')
-		pattern++;
-	return !*pattern;
-}
 
 const struct split_rule *split_find(const struct split *s, const char *name)
 {

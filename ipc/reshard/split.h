@@ -9,7 +9,7 @@
  *		{"tensors": "*", "replicated": true}
  *	]}
  *
- * The first rule with a matching pattern applies: `*` matches any characters, `?` one byte. Along a dimension of n and
+ * The first rule with a matching pattern (ipc/base/pattern.h) applies. Along a dimension of n and
  * over r ranks, torch.chunk() defines the shards: each has ceil(n / r), except the last ones, of which one has fewer
  * and others may have none. Every rank has all of a replicated tensor. `from` is the present split, `to` the new one;
  * `dim` and `replicated` set both.

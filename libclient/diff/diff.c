@@ -1,6 +1,8 @@
 /*
  * Tensors are compared by name: their places, order, roles and units do not matter.
  */
+#include "libclient/diff/diff.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,11 +216,10 @@ static int compare_sides(struct diff *d)
 	return r < 0 ? r : side_check_unchanged(&d->second);
 }
 
-int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
-		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
-		 struct weightd_diff_result *ret)
+/* With the functions and the sentence of the caller. `o`: of the second side, or NULL. */
+static int diff_run(struct diff *d, struct weightd *w, const struct weightd_diff_side *first,
+		    const struct weightd_diff_side *second, const struct weightd_load_options *o)
 {
-	struct diff d = {.fn = fn, .userdata = userdata, .s = client_sentence(w)};
 	struct weightd_diff_side a = {0}, b = {0};
 	int r = client_copy_options(w, first, sizeof(a), &a, sizeof(a));
 
@@ -226,13 +227,32 @@ int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
 		r = client_copy_options(w, second, sizeof(b), &b, sizeof(b));
 	if (r < 0)
 		return r;
-	r = side_init(&d.first, &a, d.s);
+	r = side_init(&d->first, &a, NULL, d->s);
 	if (r == 0)
-		r = side_init(&d.second, &b, d.s);
+		r = side_init(&d->second, &b, o, d->s);
 	if (r == 0)
-		r = compare_sides(&d);
-	side_deinit(&d.first);
-	side_deinit(&d.second);
+		r = compare_sides(d);
+	side_deinit(&d->first);
+	side_deinit(&d->second);
+	return r;
+}
+
+int diff_with_load(struct weightd *w, const struct weightd_diff_side *first,
+		   const struct weightd_diff_side *second, const struct weightd_load_options *o)
+{
+	struct diff d = {.s = client_sentence(w)};
+	int r = diff_run(&d, w, first, second, o);
+
+	return r < 0 ? r : d.result.n_different > 0;
+}
+
+int weightd_diff(struct weightd *w, const struct weightd_diff_side *first,
+		 const struct weightd_diff_side *second, weightd_diff_fn fn, void *userdata,
+		 struct weightd_diff_result *ret)
+{
+	struct diff d = {.fn = fn, .userdata = userdata, .s = client_sentence(w)};
+	int r = diff_run(&d, w, first, second, NULL);
+
 	if (r < 0)
 		return r;
 	if (ret) {

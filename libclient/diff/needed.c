@@ -10,9 +10,11 @@
 #include "ipc/base/cleanup.h"
 #include "libclient/buffer.h"
 #include "libclient/connection/client.h"
+#include "libclient/diff/diff.h"
 #include "libclient/files.h"
 #include "libclient/load/companions.h"
 #include "libclient/load/plan.h"
+#include "libclient/load/selection.h"
 
 CLEANUP_POINTER(struct weightd_buffer, weightd_detach);
 
@@ -33,7 +35,13 @@ static bool has_attributes(const struct weightd_files *f, const struct companion
 		if (is_compared(c, a->key) && (!value || strcmp(value, a->value) != 0))
 			return false;
 	}
-	return !c->is_whole || f->n_attributes == c->files->n_attributes;
+	if (c->is_whole)
+		return f->n_attributes == c->files->n_attributes;
+	for (size_t i = 0; i < f->n_attributes; i++)
+		if (selection_has_attribute(f->attributes[i].key) &&
+		    !weightd_files_value(c->files, f->attributes[i].key))
+			return false;
+	return true;
 }
 
 static bool has_files(const struct weightd_files *f, const struct companions *c)
@@ -66,6 +74,8 @@ static int compare_files(struct weightd *w, const struct weightd_buffer *b, cons
 		return 0;
 	r = plan_make(&path, 1, &progress, &plan, client_sentence(w));
 	if (r == 0)
+		r = selection_apply(o, &plan, client_sentence(w));
+	if (r == 0)
 		r = companions_init(&c, w, &plan, &path, 1, o);
 	if (r < 0 || !c.files)
 		return r;
@@ -97,7 +107,7 @@ int weightd_load_needed(struct weightd *w, const char *name, const char *path,
 		return 1; /* the load has the error */
 	first.buffer = b;
 	second.path = path;
-	r = weightd_diff(w, &first, &second, NULL, NULL, NULL);
+	r = diff_with_load(w, &first, &second, &o);
 	if (r == 0)
 		r = compare_files(w, b, path, &o);
 	if (r == 0 && ret_version)

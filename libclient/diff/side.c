@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libclient/buffer.h"
+#include "libclient/load/selection.h"
 
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 
@@ -30,12 +31,14 @@ static int init_buffer(struct side *side)
 	return 0;
 }
 
-static int init_files(struct side *side, const char *path)
+static int init_files(struct side *side, const char *path, const struct weightd_load_options *o)
 {
 	struct weightd_tensor t = {.size = sizeof(t)};
 	struct progress progress = {0};
 	int r = plan_make(&path, 1, &progress, &side->plan, side->s);
 
+	if (r == 0 && o)
+		r = selection_apply(o, &side->plan, side->s);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; r == 0 && weightd_layout_tensor(side->plan.layout, i, &t) == 0; i++)
@@ -43,13 +46,14 @@ static int init_files(struct side *side, const char *path)
 	return r < 0 ? out_of_memory(side->s) : 0;
 }
 
-int side_init(struct side *side, const struct weightd_diff_side *given, struct sentence *s)
+int side_init(struct side *side, const struct weightd_diff_side *given,
+	      const struct weightd_load_options *o, struct sentence *s)
 {
 	*side = (struct side){.buffer = given->buffer, .s = s};
 	if (!given->buffer == !given->path)
 		return sentence_set(s, -EINVAL,
 				    "a side of a comparison is either a buffer or a path");
-	return given->buffer ? init_buffer(side) : init_files(side, given->path);
+	return given->buffer ? init_buffer(side) : init_files(side, given->path, o);
 }
 
 void side_deinit(struct side *side)

@@ -18,8 +18,12 @@ struct side {
 	struct sentence *s;
 };
 
-/* Opens the files, or begins to read the buffer. `s` gets the sentences. */
-int side_init(struct side *side, const struct weightd_diff_side *given, struct sentence *s);
+/*
+ * Opens the files, or begins to read the buffer. `s` gets the sentences. Files are what a load with options `o` takes of
+ * them; NULL: all.
+ */
+int side_init(struct side *side, const struct weightd_diff_side *given,
+	      const struct weightd_load_options *o, struct sentence *s);
 void side_deinit(struct side *side);
 
 /* -ENOENT */

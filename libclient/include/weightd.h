@@ -884,6 +884,14 @@ struct weightd_load_options {
 	bool no_files; /* load the weights alone, without the small files beside them */
 	const char *const *attributes; /* "key=value" each; they replace what the load itself finds */
 	size_t n_attributes;
+	/*
+	 * Patterns of tensor names, as fnmatch() has them: a tensor is loaded if it matches one of `include`, or there are
+	 * none, and none of `exclude`. A pattern that no tensor matches is -EINVAL.
+	 */
+	const char *const *include;
+	size_t n_include;
+	const char *const *exclude;
+	size_t n_exclude;
 };
 
 struct weightd_load_result {
@@ -912,7 +920,9 @@ struct weightd_load_result {
  * same server. `options` and `ret` may be NULL.
  *
  * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
- * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version. The
+ * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version.
+ * A load of a part of the tensors sets the attributes include and exclude to its patterns. GGUF files are loaded whole:
+ * a selection is -EOPNOTSUPP. The
  * load sets the attributes architecture, dtype, quantization, producer, weights and weightd. An older server, and cuda-ipc
  * memory, have neither; there `attributes` are -EOPNOTSUPP.
  */

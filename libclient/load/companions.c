@@ -13,6 +13,7 @@
 #include "libclient/files.h"
 #include "libclient/image/files.h"
 #include "libclient/load/companion_folder.h"
+#include "libclient/load/selection.h"
 
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
@@ -253,6 +254,8 @@ static int fill(struct companions *c, const struct plan *plan, const char *const
 		r = files_set_attribute(c->files, "dtype", main_dtype(plan->layout), s);
 	if (r == 0)
 		r = files_set_attribute(c->files, "weightd", weightd_release(), s);
+	if (r == 0)
+		r = selection_describe(o, c->files, s);
 	if (r == 0 && o->no_files)
 		r = drop_files(c, s);
 	for (size_t i = 0; r == 0 && i < o->n_attributes; i++) {
@@ -339,6 +342,7 @@ static int send_added(const struct companions *c, struct weightd_writer *wr)
 	if (r < 0)
 		return r;
 	keep = !c->sets_weights && keeps_weights(all, c->files);
+	r = selection_describe(&(struct weightd_load_options){0}, all, s); /* it was another load's */
 	for (size_t i = 0; r == 0 && i < c->files->n_attributes; i++) {
 		const struct files_attribute *a = &c->files->attributes[i];
 

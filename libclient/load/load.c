@@ -19,6 +19,7 @@
 #include "libclient/load/progress.h"
 #include "libclient/load/provision.h"
 #include "libclient/load/reader.h"
+#include "libclient/load/selection.h"
 #include "libclient/writer.h"
 #include "weightd.h"
 
@@ -219,6 +220,8 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	}
 	progress = (struct progress){.fn = o.progress, .note = o.note, .userdata = o.userdata};
 	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
+	if (r == 0)
+		r = selection_apply(&o, &plan, client_sentence(w));
 	if (r < 0)
 		return r;
 	r = companions_init(&companions, w, &plan, paths, n_paths, &o);

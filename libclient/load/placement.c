@@ -22,16 +22,6 @@ static int out_of_memory(struct sentence *s)
 	return sentence_set(s, -ENOMEM, "there is not enough memory for the plan");
 }
 
-/* The piece of the plan that has the tensor's bytes, cut down to them. */
-static struct plan_piece piece_of(const struct plan *plan, const struct weightd_tensor *t)
-{
-	struct plan_piece piece = plan->pieces[plan_find_piece(plan, t->offset)];
-
-	piece.offset += t->offset - piece.dest;
-	piece.size = t->n_bytes;
-	return piece;
-}
-
 static int find_places(const struct plan *plan, const struct weightd_writer *wr, struct place *ret,
 		       size_t *ret_n)
 {
@@ -45,7 +35,7 @@ static int find_places(const struct plan *plan, const struct weightd_writer *wr,
 		r = weightd_writer_find(wr, t.name, &at);
 		if (r < 0)
 			return r;
-		ret[n].piece = piece_of(plan, &t);
+		ret[n].piece = plan_piece_of(plan, &t);
 		ret[n].piece.dest = at.offset;
 		ret[n++].tensor = i;
 	}

@@ -387,3 +387,25 @@ size_t plan_find_piece(const struct plan *p, uint64_t dest)
 	}
 	return low;
 }
+
+struct plan_piece plan_piece_of(const struct plan *p, const struct weightd_tensor *t)
+{
+	struct plan_piece piece = p->pieces[plan_find_piece(p, t->offset)];
+
+	piece.offset += t->offset - piece.dest;
+	piece.dest = t->offset;
+	piece.size = t->n_bytes;
+	return piece;
+}
+
+void plan_replace(struct plan *p, struct weightd_layout *layout, struct plan_piece *pieces,
+		  size_t n_pieces, uint64_t n_bytes)
+{
+	weightd_layout_free(p->layout);
+	free(p->pieces);
+	original_deinit(&p->original);
+	p->layout = layout;
+	p->pieces = pieces;
+	p->n_pieces = n_pieces;
+	p->n_bytes = n_bytes;
+}

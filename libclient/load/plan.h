@@ -57,3 +57,10 @@ uint64_t plan_end(const struct plan *p);
 
 /* The first piece that ends behind `dest`; n_pieces when there is none. */
 size_t plan_find_piece(const struct plan *p, uint64_t dest);
+
+/* The piece with the bytes of a tensor of the layout, which has some, cut down to them. */
+struct plan_piece plan_piece_of(const struct plan *p, const struct weightd_tensor *t);
+
+/* Takes these in place of its own. The plan is none of the whole file any more. */
+void plan_replace(struct plan *p, struct weightd_layout *layout, struct plan_piece *pieces,
+		  size_t n_pieces, uint64_t n_bytes);

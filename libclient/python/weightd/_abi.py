@@ -67,7 +67,8 @@ class CreateOptions(Sized):
 class LoadOptions(Sized):
     _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("n_threads", c_uint),
                 ("progress", Progress), ("userdata", c_void_p), ("note", Note), ("no_files", c_bool),
-                ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t)]
+                ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t), ("include", POINTER(c_char_p)),
+                ("n_include", c_size_t), ("exclude", POINTER(c_char_p)), ("n_exclude", c_size_t)]
 
 
 class ModelDirOptions(Sized):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable, NamedTuple
 
 from . import _abi, _stream
@@ -170,7 +170,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
          threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
          socket: str | None = None, handle: str = "vmm", files: bool = True,
-         attributes: Mapping[str, Any] | None = None, owner: int | str | None = None) -> LoadResult:
+         attributes: Mapping[str, Any] | None = None, owner: int | str | None = None,
+         include: str | Iterable[str] = (), exclude: str | Iterable[str] = ()) -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
@@ -180,6 +181,10 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     threads     that read; 0: libweightd's choice
     files       take the small files of a directory too: its configuration and tokenizer, see weightctl(1)
     attributes  of the version, beside those that its files and tensors show: {"tp_rank": 0}
+    include     patterns of the names of tensors, as fnmatch has them: load only those that match one; one str is
+                one pattern
+    exclude     patterns likewise: leave out those that match one, also of `include`. Error EINVAL for a pattern that
+                no tensor matches
     progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
                 "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
                 here, and so is a warning that a filter turns into an error
@@ -199,9 +204,11 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
                                      policy, pause_timeout, handle, owner)
     wanted = texts(attributes)
+    included, excluded = _patterns(include), _patterns(exclude)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report, note=note, no_files=not files,
-                               attributes=wanted, n_attributes=len(wanted or ()))
+                               attributes=wanted, n_attributes=len(wanted or ()),
+                               include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded))
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     connection, result = Connection(socket), _abi.LoadResult()
     try:
@@ -227,6 +234,11 @@ def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusi
                               exclusive=exclusive, reusable=reusable, replace=replace,
                               pause_timeout_ms=milliseconds(pause_timeout) or 1,
                               policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle], owner=owner_uid(owner))
+
+
+def _patterns(patterns: str | Iterable[str]) -> Any:
+    found = [_abi.text(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+    return (ctypes.c_char_p * len(found))(*found)
 
 
 def _path(path: str | os.PathLike) -> bytes:

@@ -32,6 +32,8 @@ enum {
 	OPTION_HANDLE,
 	OPTION_NO_FILES,
 	OPTION_ATTRIBUTE,
+	OPTION_INCLUDE,
+	OPTION_EXCLUDE,
 	OPTION_IF_NEEDED,
 };
 
@@ -230,6 +232,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"handle", required_argument, NULL, OPTION_HANDLE},
 		{"no-files", no_argument, NULL, OPTION_NO_FILES},
 		{"attribute", required_argument, NULL, OPTION_ATTRIBUTE},
+		{"include", required_argument, NULL, OPTION_INCLUDE},
+		{"exclude", required_argument, NULL, OPTION_EXCLUDE},
 		{"if-needed", no_argument, NULL, OPTION_IF_NEEDED},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
@@ -244,13 +248,17 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		.create = &create,
 	};
 	/* Each argument of an option is one of argv: there are fewer of them. */
-	const char **attributes = calloc((size_t)argc + 1, sizeof(*attributes));
+	const char **texts = calloc(3 * ((size_t)argc + 1), sizeof(*texts));
+	const char **attributes = texts, **include = texts + argc + 1;
+	const char **exclude = include + argc + 1;
 	struct request q = {0};
 	int option, r;
 
-	if (!attributes)
+	if (!texts)
 		cli_out_of_memory();
 	options.attributes = attributes;
+	options.include = include;
+	options.exclude = exclude;
 	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
 		switch (option) {
 		case OPTION_MODE:
@@ -280,6 +288,12 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_ATTRIBUTE:
 			attributes[options.n_attributes++] = option_attribute(cli);
 			break;
+		case OPTION_INCLUDE:
+			include[options.n_include++] = optarg;
+			break;
+		case OPTION_EXCLUDE:
+			exclude[options.n_exclude++] = optarg;
+			break;
 		case OPTION_IF_NEEDED:
 			q.if_needed = true;
 			break;
@@ -298,7 +312,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	if (q.if_needed && q.n_paths > 1)
 		cli_usage(cli, "--if-needed takes one path");
 	r = load_buffer(cli, &q, &options);
-	free(attributes);
+	free(texts);
 	return r;
 }
 
@@ -306,26 +320,29 @@ const struct verb verb_load = {
 	.name = "load",
 	.args = "NAME PATH...",
 	.summary = "Load safetensors or GGUF as the next version of a buffer",
-	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
-		   "     --keep N           versions to keep, the newest included (2 at first)\n"
-		   "     --threads N        reading threads (one a core, 4 at most, 8 to a GPU)\n"
-		   "     --new-layout       keep the order of the files, and allow other tensors\n"
-		   "     --exclusive        new buffer: updated in place, if two do not fit\n"
-		   "     --reusable         new buffer: its memory is used again, not sealed\n"
-		   "     --replace          free the current version first; readers release it\n"
-		   "     --policy POLICY    for readers that do not pause: wait (and fail), "
-		   "evict\n"
-		   "                        or kill\n"
-		   "     --pause-timeout SECONDS\n"
-		   "                        time for readers to pause, or 'forever' (10)\n"
-		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that "
-		   "can\n"
-		   "                        open a cudaIpcMemHandle_t only\n"
-		   "     --no-files         load the weights of a directory without its other files\n"
-		   "     --attribute KEY=VALUE\n"
-		   "                        an attribute of the version; may be given again\n"
-		   "     --if-needed        load nothing if the version has these tensors and files\n"
-		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
-		   "     --owner USER       publish in a buffer that belongs to another user\n",
+	.options =
+		"     --mode MODE        permissions of a new buffer, octal (0640)\n"
+		"     --keep N           versions to keep, the newest included (2 at first)\n"
+		"     --threads N        reading threads (one a core, 4 at most, 8 to a GPU)\n"
+		"     --new-layout       keep the order of the files, and allow other tensors\n"
+		"     --exclusive        new buffer: updated in place, if two do not fit\n"
+		"     --reusable         new buffer: its memory is used again, not sealed\n"
+		"     --replace          free the current version first; readers release it\n"
+		"     --policy POLICY    for readers that do not pause: wait (and fail), "
+		"evict\n"
+		"                        or kill\n"
+		"     --pause-timeout SECONDS\n"
+		"                        time for readers to pause, or 'forever' (10)\n"
+		"     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that "
+		"can\n"
+		"                        open a cudaIpcMemHandle_t only\n"
+		"     --no-files         load the weights of a directory without its other files\n"
+		"     --attribute KEY=VALUE\n"
+		"                        an attribute of the version; may be given again\n"
+		"     --include PATTERN  load only tensors whose name matches; may be given again\n"
+		"     --exclude PATTERN  leave out tensors whose name matches; may be given again\n"
+		"     --if-needed        load nothing if the version has these tensors and files\n"
+		" -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
+		"     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,
 };

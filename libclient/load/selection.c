@@ -1,0 +1,296 @@
+/*
+ * The whole plan is made first, so that patterns see all names, those of ties and of all files. Then a second layout is
+ * built from what is left, and each of its tensors takes its bytes from where the first one has them.
+ */
+#include "libclient/load/selection.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "ipc/base/pattern.h"
+#include "ipc/dtype.h"
+#include "libclient/image/array.h"
+
+#define NEAR_MAX 5 /* a name as far from a pattern is not near */
+#define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
+
+CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
+
+static const char *const attributes[] = {"include", "exclude"};
+
+/* The part of a plan that is left. */
+struct remains {
+	const struct plan *from;
+	struct weightd_layout *layout;
+	struct plan_piece *pieces;
+	size_t n_pieces, pieces_max;
+	uint64_t n_bytes;
+	uint32_t *indices; /* by the tensor with the bytes: its index in `layout`, or WEIGHTD_NOT_TIED */
+	bool is_changed; /* there is a difference to `from` */
+	struct sentence *s;
+};
+
+static int out_of_memory(struct sentence *s)
+{
+	return sentence_set(s, -ENOMEM, "there is not enough memory for the plan");
+}
+
+static void remains_deinit(struct remains *m)
+{
+	weightd_layout_free(m->layout);
+	free(m->pieces);
+	free(m->indices);
+}
+
+/* --- Patterns ----------------------------------------------------------------------------------- */
+
+static bool matches_any(const char *const *patterns, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (pattern_matches(patterns[i], name))
+			return true;
+	return false;
+}
+
+static bool is_selected(const struct weightd_load_options *o, const char *name)
+{
+	return (o->n_include == 0 || matches_any(o->include, o->n_include, name)) &&
+	       !matches_any(o->exclude, o->n_exclude, name);
+}
+
+/* The name that needs the fewest changes of the pattern; NULL: none is near. */
+static const char *find_near(const struct weightd_layout *layout, const char *pattern)
+{
+	struct weightd_tensor t = {.size = sizeof(t)};
+	const size_t third = strlen(pattern) / 3;
+	unsigned best = third < NEAR_MAX ? (unsigned)third + 1 : NEAR_MAX;
+	const char *near = NULL;
+
+	for (uint32_t i = 0; weightd_layout_tensor(layout, i, &t) == 0; i++) {
+		unsigned d = pattern_distance(pattern, t.name, best);
+
+		if (d < best) {
+			best = d;
+			near = t.name;
+		}
+	}
+	return near;
+}
+
+static int refuse_pattern(const struct plan *plan, const char *option, const char *pattern,
+			  struct sentence *s)
+{
+	const char *near = find_near(plan->layout, pattern);
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	if (near)
+		return sentence_set(s, -EINVAL,
+				    "no tensor of %s matches the pattern %s of %s; is %s meant?",
+				    QUOTE_PATH(plan->files[0].file.path), QUOTE(pattern), option,
+				    QUOTE(near));
+	(void)weightd_layout_tensor(plan->layout, 0, &t);
+	return sentence_set(s, -EINVAL,
+			    "no tensor of %s matches the pattern %s of %s; the first one is %s",
+			    QUOTE_PATH(plan->files[0].file.path), QUOTE(pattern), option,
+			    QUOTE(t.name));
+}
+
+/* Each pattern must match a tensor, one that the other option leaves out perhaps. */
+static int check_patterns(const struct plan *plan, const char *option, const char *const *patterns,
+			  size_t n, struct sentence *s)
+{
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t k = 0;
+
+		while (weightd_layout_tensor(plan->layout, k, &t) == 0 &&
+		       !pattern_matches(patterns[i], t.name))
+			k++;
+		if (k == weightd_layout_n_tensors(plan->layout))
+			return refuse_pattern(plan, option, patterns[i], s);
+	}
+	return 0;
+}
+
+/* --- Tensors ------------------------------------------------------------------------------------ */
+
+static int refuse_tensor(struct remains *m, const char *name, int r)
+{
+	if (r == -ENOMEM)
+		return out_of_memory(m->s);
+	return sentence_set(m->s, r, "tensor %s does not fit into a layout: %s", QUOTE(name),
+			    strerror(-r));
+}
+
+/* Appends bytes to read, to the last piece if they follow it on both sides. */
+static int add_piece(struct remains *m, struct plan_piece piece)
+{
+	struct plan_piece *last = m->n_pieces ? &m->pieces[m->n_pieces - 1] : NULL;
+
+	m->n_bytes += piece.size;
+	if (last && last->file == piece.file && last->offset + last->size == piece.offset &&
+	    last->dest + last->size == piece.dest) {
+		last->size += piece.size;
+		return 0;
+	}
+	if (!array_reserve(m->pieces, m->n_pieces, m->pieces_max))
+		return out_of_memory(m->s);
+	m->pieces[m->n_pieces++] = piece;
+	return 0;
+}
+
+/* A tensor with the bytes of `t`, which may be a tie to a tensor that was left out. */
+static int add_tensor(struct remains *m, const struct weightd_tensor *t)
+{
+	struct weightd_tensor added = {.size = sizeof(added)};
+	struct plan_piece piece;
+	int r;
+
+	r = weightd_layout_add(m->layout, t->name, t->dtype, t->n_dims, t->shape, t->role, t->unit);
+	if (r == 0)
+		r = weightd_layout_tensor(m->layout, weightd_layout_n_tensors(m->layout) - 1,
+					  &added);
+	if (r < 0)
+		return refuse_tensor(m, t->name, r);
+	if (t->n_bytes == 0)
+		return 0;
+	piece = plan_piece_of(m->from, t);
+	piece.dest = added.offset;
+	return add_piece(m, piece);
+}
+
+static int take_tensor(struct remains *m, const struct weightd_tensor *t)
+{
+	const uint32_t root = t->tied_to == WEIGHTD_NOT_TIED ? t->index : t->tied_to;
+	uint32_t *index = &m->indices[root];
+	int r;
+
+	if (*index == WEIGHTD_NOT_TIED) {
+		*index = weightd_layout_n_tensors(m->layout);
+		return add_tensor(m, t);
+	}
+	r = weightd_layout_tie(m->layout, t->name, *index, t->unit);
+	return r < 0 ? refuse_tensor(m, t->name, r) : 0;
+}
+
+static int take_tensors(struct remains *m, const struct weightd_load_options *o)
+{
+	const uint32_t n = weightd_layout_n_tensors(m->from->layout);
+	struct weightd_tensor t = {.size = sizeof(t)};
+	int r = 0;
+
+	m->indices = malloc(n * sizeof(*m->indices));
+	if (!m->indices || weightd_layout_new(0, &m->layout) < 0)
+		return out_of_memory(m->s);
+	for (uint32_t i = 0; i < n; i++)
+		m->indices[i] = WEIGHTD_NOT_TIED;
+	for (uint32_t i = 0; r == 0 && weightd_layout_tensor(m->from->layout, i, &t) == 0; i++) {
+		if (is_selected(o, t.name))
+			r = take_tensor(m, &t);
+		else
+			m->is_changed = true;
+	}
+	return r;
+}
+
+/* --- Selections --------------------------------------------------------------------------------- */
+
+/* A version of a GGUF file is that file, header and all. */
+static bool is_gguf(const struct plan *plan)
+{
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	if (plan->architecture)
+		return true;
+	for (uint32_t i = 0; weightd_layout_tensor(plan->layout, i, &t) == 0; i++)
+		if (dtype_is_block((unsigned)t.dtype))
+			return true;
+	return false;
+}
+
+static int check_options(const struct weightd_load_options *o, const struct plan *plan,
+			 struct sentence *s)
+{
+	int r;
+
+	if (is_gguf(plan))
+		return sentence_set(s, -EOPNOTSUPP,
+				    "%s is a GGUF file, of which a version has all tensors as they "
+				    "are: load it without a selection",
+				    QUOTE_PATH(plan->files[0].file.path));
+	r = check_patterns(plan, "--include", o->include, o->n_include, s);
+	return r == 0 ? check_patterns(plan, "--exclude", o->exclude, o->n_exclude, s) : r;
+}
+
+int selection_apply(const struct weightd_load_options *o, struct plan *plan, struct sentence *s)
+{
+	cleanup(remains_deinit) struct remains m = {.from = plan, .s = s};
+	int r;
+
+	if (o->n_include == 0 && o->n_exclude == 0)
+		return 0;
+	r = check_options(o, plan, s);
+	if (r == 0)
+		r = take_tensors(&m, o);
+	if (r < 0)
+		return r;
+	if (weightd_layout_n_tensors(m.layout) == 0)
+		return sentence_set(s, -EINVAL,
+				    "the patterns leave no tensor of %s: --exclude wins over "
+				    "--include",
+				    QUOTE_PATH(plan->files[0].file.path));
+	if (m.is_changed)
+		plan_replace(plan, take_ptr(m.layout), take_ptr(m.pieces), m.n_pieces, m.n_bytes);
+	return 0;
+}
+
+/* --- Attributes --------------------------------------------------------------------------------- */
+
+/* Patterns joined by spaces. A list that does not fit is cut, and ends with "...". */
+static const char *join(const char *const *patterns, size_t n,
+			char to[WEIGHTD_ATTRIBUTE_VALUE_MAX + 1])
+{
+	const size_t room = WEIGHTD_ATTRIBUTE_VALUE_MAX - sizeof(" ...");
+	size_t used = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t size = strlen(patterns[i]);
+
+		if (used + size + 1 > room) {
+			memcpy(to + used, " ...", sizeof(" ..."));
+			return to;
+		}
+		if (used > 0)
+			to[used++] = ' ';
+		memcpy(to + used, patterns[i], size);
+		used += size;
+	}
+	to[used] = '\0';
+	return n > 0 ? to : NULL;
+}
+
+int selection_describe(const struct weightd_load_options *o, struct weightd_files *f,
+		       struct sentence *s)
+{
+	char text[WEIGHTD_ATTRIBUTE_VALUE_MAX + 1];
+	int r;
+
+	r = files_set_attribute(f, "include", join(o->include, o->n_include, text), s);
+	if (r == 0)
+		r = files_set_attribute(f, "exclude", join(o->exclude, o->n_exclude, text), s);
+	return r;
+}
+
+bool selection_has_attribute(const char *key)
+{
+	for (size_t i = 0; i < ARRAY_LEN(attributes); i++)
+		if (!strcmp(key, attributes[i]))
+			return true;
+	return false;
+}

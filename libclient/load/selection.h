@@ -1,0 +1,26 @@
+/*
+ * Selections
+ *
+ * The part of a checkpoint that a load takes: tensors by name. A selection turns the plan of whole files into the plan
+ * of this part.
+ */
+#pragma once
+
+#include "libclient/connection/sentence.h"
+#include "libclient/image/files.h"
+#include "libclient/load/plan.h"
+#include "weightd.h"
+
+/*
+ * Cuts the plan down to what the options select. A tied name whose tensor is left out gets the bytes. A plan that
+ * nothing is left out of stays as it is. -EINVAL: a pattern matches no tensor, or no tensor is left; -EOPNOTSUPP: GGUF;
+ * -ENOMEM. The plan is as it was then.
+ */
+int selection_apply(const struct weightd_load_options *o, struct plan *plan, struct sentence *s);
+
+/* Sets the attributes of a version that describe the selection, and removes them where there is none. */
+int selection_describe(const struct weightd_load_options *o, struct weightd_files *f,
+		       struct sentence *s);
+
+/* True for the key of an attribute that selection_describe() sets or removes. */
+bool selection_has_attribute(const char *key);
