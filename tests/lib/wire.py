@@ -668,7 +668,7 @@ U8, PARAM = 5, 1
 @functools.cache
 def _library():
     """The functions of ipc that hash."""
-    sources = tuple(features.ROOT / f"ipc/{n}.c" for n in ("layout", "digest", "hash", "dtype", "base/num", "base/utf8"))
+    sources = tuple(features.ROOT / f"ipc/{n}.c" for n in ("layout", "digest", "hash", "hash_avx2", "dtype", "base/num", "base/utf8"))
     library = ctypes.CDLL(compiled("ipc", sources, "-shared"))
     library.layout_hash.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p]
     library.layout_bucket.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]

@@ -178,7 +178,7 @@ def has_ended(pid, within_s):
 @functools.cache
 def manifests():
     """The functions of server/restart/manifest.h."""
-    sources = ["server/restart/manifest.c", "server/restart/manifest_memory.c", *(f"ipc/{n}.c" for n in ("hash", "base/fd", "base/num"))]
+    sources = ["server/restart/manifest.c", "server/restart/manifest_memory.c", *(f"ipc/{n}.c" for n in ("hash", "hash_avx2", "base/fd", "base/num"))]
     library = ctypes.CDLL(compiled("manifest", tuple(features.ROOT / path for path in sources), "-shared"))
     library.manifest_open.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
     library.manifest_current.argtypes = library.manifest_free.argtypes = [ctypes.c_void_p]
