@@ -15,15 +15,22 @@ struct name {
 	uint32_t value;
 };
 
+/* Part of the hash stands here, so that a table grows, and other names are passed, without a look at the texts. */
+struct name_slot {
+	uint32_t hash;
+	uint32_t number; /* of the name, from 1; 0: the slot is empty */
+};
+
 struct names {
-	struct name *slots; /* p is NULL in an empty one */
+	struct name *list; /* in the order in which they were added */
+	size_t n, max;
+	struct name_slot *slots;
 	size_t n_slots; /* 0 or a power of two, at least twice n */
-	size_t n;
 };
 
 void names_deinit(struct names *n);
 
-/* 0; -EEXIST: the name is there already; -ENOMEM. */
+/* 0; -EEXIST: the name is there already; -EINVAL: it is too long, or one too many; -ENOMEM. */
 int names_add(struct names *n, const char *name, size_t size, uint32_t value);
 
 bool names_find(const struct names *n, const char *name, size_t size, uint32_t *ret_value);
