@@ -96,7 +96,7 @@ int dtype_block(unsigned dtype, uint32_t *ret_elements, uint32_t *ret_bytes)
 int dtype_parse(const char *name)
 {
 	for (int i = 1; i < DTYPE_END; i++)
-		if (!strcmp(dtypes[i].name, name))
+		if (dtypes[i].name[0] == name[0] && !strcmp(dtypes[i].name, name))
 			return i;
 	return -EINVAL;
 }

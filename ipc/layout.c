@@ -125,6 +125,21 @@ uint32_t layout_untied(const struct layout *l, uint32_t index)
 	return to < l->header->n_tensors ? to : index;
 }
 
+/* The length of a run of ASCII, in steps of eight characters. */
+static size_t ascii_run(const unsigned char *p, size_t size)
+{
+	const uint64_t ones = UINT64_MAX / 255;
+	size_t n = 0;
+
+	for (uint64_t word; size - n >= sizeof(word); n += sizeof(word)) {
+		memcpy(&word, p + n, sizeof(word));
+		/* A NUL lends from the top bit of its byte, which no character of ASCII has. */
+		if ((word | (word - ones)) & ones << 7)
+			break;
+	}
+	return n;
+}
+
 bool layout_name_ok(const char *name, size_t size)
 {
 	const unsigned char *p = (const unsigned char *)name;
@@ -132,7 +147,7 @@ bool layout_name_ok(const char *name, size_t size)
 
 	if (size == 0 || size > LAYOUT_NAME_MAX)
 		return false;
-	for (size_t i = 0; i < size;) {
+	for (size_t i = ascii_run(p, size); i < size;) {
 		size_t n = p[i] ? utf8_decode(p + i, size - i, &character) : 0;
 
 		if (n == 0)

@@ -1,22 +1,32 @@
 #include "libclient/image/unit.h"
 
-#include <stdio.h>
+#include <stdbool.h>
 #include <string.h>
+
+static bool is_number(const char *p, const char *end)
+{
+	bool found = p < end;
+
+	for (; found && p < end; p++)
+		found = *p >= '0' && *p <= '9';
+	return found;
+}
 
 const char *unit_of(const char *name, char ret[UNIT_MAX])
 {
-	const char *end = strrchr(name, '.');
+	const char *end = name;
 
 	for (const char *p = name; *p;) {
-		size_t n = strcspn(p, ".");
+		const char *stop = strchrnul(p, '.');
 
-		if (n > 0 && strspn(p, "0123456789") >= n) {
-			end = p + n;
+		if (is_number(p, stop)) {
+			end = stop;
 			break;
 		}
-		p += n;
-		p += *p == '.';
+		if (*stop)
+			end = stop;
+		p = stop + (*stop == '.');
 	}
-	(void)snprintf(ret, UNIT_MAX, "%.*s", end ? (int)(end - name) : 0, name);
+	*(char *)mempcpy(ret, name, (size_t)(end - name)) = '\0';
 	return ret;
 }
