@@ -212,21 +212,32 @@ static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, 
 	return -E2BIG;
 }
 
-/* A table of this size with all tensors in it. */
+/* The bucket for a tensor in a table with none of its name. False: the chain is too long. */
+static bool empty_bucket(const struct weightd_layout *l, const uint32_t *buckets,
+			 uint32_t n_buckets, const struct layout_tensor *t, uint32_t *ret)
+{
+	uint32_t bucket = layout_bucket(l->strings + t->name, t->name_size, n_buckets);
+
+	for (unsigned i = 0; i < LAYOUT_PROBES_MAX; i++) {
+		*ret = (bucket + i) & (n_buckets - 1);
+		if (buckets[*ret] == LAYOUT_NONE)
+			return true;
+	}
+	return false;
+}
+
+/* A table of this size with all tensors in it. No two have one name, so that none is compared. */
 static int make_buckets(const struct weightd_layout *l, uint32_t n_buckets, uint32_t **ret)
 {
 	cleanup(freep) uint32_t *buckets = malloc(n_buckets * sizeof(*buckets));
+	uint32_t at;
 
 	if (!buckets)
 		return -ENOMEM;
-	memset(buckets, 0xff, n_buckets * sizeof(*buckets));
+	memset(buckets, 0xff, n_buckets * sizeof(*buckets)); /* LAYOUT_NONE */
 	for (uint32_t i = 0; i < l->n_tensors; i++) {
-		const struct layout_tensor *t = &l->tensors[i];
-		uint32_t at;
-		int r = free_bucket(l, buckets, n_buckets, l->strings + t->name, t->name_size, &at);
-
-		if (r < 0)
-			return r;
+		if (!empty_bucket(l, buckets, n_buckets, &l->tensors[i], &at))
+			return -E2BIG;
 		buckets[at] = i;
 	}
 	*ret = take_ptr(buckets);
@@ -270,14 +281,20 @@ static uint64_t put_string(struct weightd_layout *l, const char *s, size_t size)
 	return at;
 }
 
+/* True for the unit of the last tensor that has one, which was checked then. */
+static bool is_last_unit(const struct weightd_layout *l, const char *unit, size_t size)
+{
+	const struct layout_unit *last = l->n_units ? &l->units[l->n_units - 1] : NULL;
+
+	return last && last->name_size == size && !memcmp(l->strings + last->name, unit, size);
+}
+
 /* The module block: one entry for a run of tensors that share it. */
 static uint32_t put_unit(struct weightd_layout *l, const char *unit, size_t size)
 {
-	struct layout_unit *last = l->n_units ? &l->units[l->n_units - 1] : NULL;
-
 	if (size == 0)
 		return LAYOUT_NONE;
-	if (!last || last->name_size != size || memcmp(l->strings + last->name, unit, size))
+	if (!is_last_unit(l, unit, size))
 		l->units[l->n_units++] = (struct layout_unit){
 			.name = put_string(l, unit, size),
 			.name_size = (uint32_t)size,
@@ -292,8 +309,9 @@ static int layout_prepare(struct weightd_layout *l, const char *name, const char
 	size_t name_size = strlen(name), unit_size = strlen(unit);
 	int r;
 
-	if (!layout_name_ok(name, name_size) || (unit_size && !layout_name_ok(unit, unit_size)) ||
-	    n_dims > LAYOUT_DIMS_MAX)
+	if (!layout_name_ok(name, name_size) || n_dims > LAYOUT_DIMS_MAX)
+		return -EINVAL;
+	if (unit_size && !is_last_unit(l, unit, unit_size) && !layout_name_ok(unit, unit_size))
 		return -EINVAL;
 	if (l->n_tensors >= LAYOUT_TENSORS_MAX)
 		return -EOVERFLOW;
@@ -374,18 +392,6 @@ int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t inde
 	return 0;
 }
 
-uint32_t weightd_layout_n_tensors(const struct weightd_layout *l)
-{
-	return l->n_tensors;
-}
-
-uint64_t weightd_layout_n_bytes(const struct weightd_layout *l)
-{
-	if (l->ends_tight)
-		return l->end;
-	return (l->end + l->alignment - 1) & ~(uint64_t)(l->alignment - 1);
-}
-
 static struct layout_header make_header(const struct weightd_layout *l)
 {
 	return (struct layout_header){
@@ -412,6 +418,58 @@ static struct layout view_of(const struct weightd_layout *l, const struct layout
 		.buckets = l->buckets,
 		.strings = l->strings,
 	};
+}
+
+/* Moves all tensors to where they begin at another alignment, and ties with them. */
+static int layout_move(struct weightd_layout *l)
+{
+	l->end = 0;
+	for (uint32_t i = 0; i < l->n_tensors; i++) {
+		struct layout_tensor *t = &l->tensors[i];
+
+		if (t->tied_to != LAYOUT_NONE) {
+			t->offset = l->tensors[t->tied_to].offset;
+			continue;
+		}
+		if (!num_align_up(l->end, l->alignment, &t->offset) ||
+		    __builtin_add_overflow(t->offset, t->n_bytes, &l->end) ||
+		    l->end > DIGEST_DATA_MAX - LAYOUT_ALIGNMENT_MAX)
+			return -EOVERFLOW;
+	}
+	return 0;
+}
+
+int layout_builder_realign(const struct weightd_layout *from, uint64_t alignment,
+			   struct weightd_layout **ret)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *l = NULL;
+	struct layout_header header = make_header(from);
+	struct layout view = view_of(from, &header);
+	int r = layout_builder_new(alignment, &l);
+
+	if (r < 0)
+		return r;
+	free(take_ptr(l->buckets));
+	r = take_sections(l, &view);
+	l->alignment = (uint32_t)alignment;
+	l->ends_tight = false;
+	if (r == 0)
+		r = layout_move(l);
+	if (r == 0)
+		*ret = take_ptr(l);
+	return r;
+}
+
+uint32_t weightd_layout_n_tensors(const struct weightd_layout *l)
+{
+	return l->n_tensors;
+}
+
+uint64_t weightd_layout_n_bytes(const struct weightd_layout *l)
+{
+	if (l->ends_tight)
+		return l->end;
+	return (l->end + l->alignment - 1) & ~(uint64_t)(l->alignment - 1);
 }
 
 int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index, struct weightd_tensor *ret)

@@ -13,6 +13,10 @@
 /* Like weightd_layout_new(), with any alignment from LAYOUT_ALIGNMENT_MIN on; 0 is not one. */
 int layout_builder_new(uint64_t alignment, struct weightd_layout **ret);
 
+/* A copy at another alignment: as if the same tensors were added to a layout that layout_builder_new() made. */
+int layout_builder_realign(const struct weightd_layout *from, uint64_t alignment,
+			   struct weightd_layout **ret);
+
 /* Lets the data end with the last tensor, instead of at a multiple of the alignment. */
 void layout_builder_end_tight(struct weightd_layout *l);
 

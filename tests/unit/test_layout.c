@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ipc/digest.h"
+#include "libclient/version/layout_builder.h"
 #include "tests/unit/image.h"
 
 /* --- Images that are right ------------------------------------------------------------------------ */
@@ -252,6 +253,65 @@ static void the_largest_rank_and_the_longest_name_pass(void **state)
 	assert_int_equal(weightd_layout_add(l, "unit", WEIGHTD_U8, 1, shape, WEIGHTD_PARAM, name),
 			 -EINVAL);
 	assert_int_equal(weightd_layout_n_tensors(l), 1);
+}
+
+/* The same tensors, added again to a layout of another alignment. */
+static struct weightd_layout *add_again(const struct weightd_layout *from, uint64_t alignment)
+{
+	struct weightd_layout *l;
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	assert_int_equal(layout_builder_new(alignment, &l), 0);
+	for (uint32_t i = 0; weightd_layout_tensor(from, i, &t) == 0; i++)
+		assert_int_equal(t.tied_to == WEIGHTD_NOT_TIED
+					 ? weightd_layout_add(l, t.name, t.dtype, t.n_dims, t.shape,
+							      t.role, t.unit)
+					 : weightd_layout_tie(l, t.name, t.tied_to, t.unit),
+				 0);
+	return l;
+}
+
+static void a_copy_at_another_alignment_is_as_if_added_again(void **state)
+{
+	static const uint64_t alignments[] = {1, 64, 4096, LAYOUT_ALIGNMENT_MAX};
+	static const uint32_t numbers[] = {1, 9, 30000};
+
+	(void)state;
+	for (size_t i = 0; i < 4 * ARRAY_LEN(alignments); i++) {
+		cleanup(weightd_layout_freep) struct weightd_layout *l =
+			i % 4 < 3 ? numbered_layout(numbers[i % 4]) : sample_layout();
+		cleanup(weightd_layout_freep) struct weightd_layout *moved = NULL;
+		cleanup(weightd_layout_freep) struct weightd_layout *added =
+			add_again(l, alignments[i / 4]);
+
+		assert_int_equal(layout_builder_realign(l, alignments[i / 4], &moved), 0);
+		ADD(moved, "new", F32, PARAM, "a", 1000);
+		ADD(added, "new", F32, PARAM, "a", 1000);
+		cleanup(image_free) struct image a = build(moved);
+		cleanup(image_free) struct image b = build(added);
+
+		assert_int_equal(a.size, b.size);
+		assert_memory_equal(a.bytes, b.bytes, a.size);
+	}
+}
+
+static void a_copy_at_no_alignment_is_refused(void **state)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *l = sample_layout();
+	cleanup(weightd_layout_freep) struct weightd_layout *large = new_layout(0);
+	struct weightd_layout *copy = NULL;
+
+	(void)state;
+	assert_int_equal(layout_builder_realign(l, 0, &copy), -EINVAL);
+	assert_int_equal(layout_builder_realign(l, 3, &copy), -EINVAL);
+	ADD(large, "a", U8, PARAM, "", 1);
+	ADD(large, "b", U8, PARAM, "", DIGEST_DATA_MAX - 2 * LAYOUT_ALIGNMENT_MAX);
+	assert_int_equal(layout_builder_realign(large, 2 * LAYOUT_ALIGNMENT_MAX, &copy), -EINVAL);
+	assert_int_equal(layout_builder_realign(large, LAYOUT_ALIGNMENT_MAX, &copy), 0);
+	weightd_layout_free(take_ptr(copy));
+	ADD(large, "c", U8, PARAM, "", 1);
+	assert_int_equal(layout_builder_realign(large, LAYOUT_ALIGNMENT_MAX, &copy), -EOVERFLOW);
+	assert_null(copy);
 }
 
 /* --- Images that are parsed ----------------------------------------------------------------------- */
@@ -590,6 +650,8 @@ int main(void)
 		cmocka_unit_test(alignment_is_of_the_callers_choice),
 		cmocka_unit_test(a_layout_of_empty_tensors_has_no_bytes),
 		cmocka_unit_test(the_largest_rank_and_the_longest_name_pass),
+		cmocka_unit_test(a_copy_at_another_alignment_is_as_if_added_again),
+		cmocka_unit_test(a_copy_at_no_alignment_is_refused),
 		cmocka_unit_test(a_parsed_image_is_written_down_as_it_was),
 		cmocka_unit_test(a_parsed_layout_grows_like_the_one_it_came_from),
 		cmocka_unit_test(a_parsed_layout_with_rubbish_in_its_empty_buckets_grows),
