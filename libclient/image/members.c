@@ -113,7 +113,7 @@ static int skip_scalar(struct members *m)
 	return m->at > start ? 0 : members_broken(m, "a value is missing");
 }
 
-static int take_value(struct members *m, struct span *ret)
+int members_value(struct members *m, struct span *ret)
 {
 	char c = peek_past_space(m);
 	uint64_t start = m->at;
@@ -167,25 +167,35 @@ static int next_key(struct members *m)
 	return c == '"' ? 1 : members_broken(m, "a key is missing");
 }
 
-int members_next(struct members *m, struct span *ret_key, struct span *ret_value)
+int members_key(struct members *m, struct span *ret)
 {
-	struct span key, value;
+	struct span key;
 	int r;
 
 	r = next_key(m);
 	if (r <= 0)
 		return r;
-	r = take_value(m, &key);
+	r = members_value(m, &key);
 	if (r < 0)
 		return r;
 	if (peek_past_space(m) != ':')
 		return members_broken(m, "':' is missing");
 	m->at++;
-	r = take_value(m, &value);
+	*ret = key;
+	return 1;
+}
+
+int members_next(struct members *m, struct span *ret_key, struct span *ret_value)
+{
+	struct span key;
+	int r = members_key(m, &key);
+
+	if (r <= 0)
+		return r;
+	r = members_value(m, ret_value);
 	if (r < 0)
 		return r;
 	*ret_key = key;
-	*ret_value = value;
 	return 1;
 }
 

@@ -36,6 +36,10 @@ void members_init(struct members *m, const char *text, uint64_t size);
 /* 1 and the next member; 0 at the end of the text; -EBADMSG. */
 int members_next(struct members *m, struct span *ret_key, struct span *ret_value);
 
+/* The two halves of members_next(): the key, and the value behind it, which has to be stepped over before the next key. */
+int members_key(struct members *m, struct span *ret);
+int members_value(struct members *m, struct span *ret);
+
 /*
  * Parses the value of a span of this walk. -EBADMSG: not JSON; -EILSEQ: not UTF-8; -EEXIST: a duplicate key; -ERANGE:
  * a number too large; -ENOMEM.

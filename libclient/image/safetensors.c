@@ -17,6 +17,14 @@
 #include "libclient/image/members.h"
 #include "libclient/image/metadata.h"
 #include "libclient/image/names.h"
+#include "libclient/image/plain.h"
+
+/* The value of a member. */
+struct entry {
+	bool is_plain;
+	struct plain_entry plain;
+	struct span value; /* if it is not */
+};
 
 struct parser {
 	struct members members;
@@ -25,6 +33,7 @@ struct parser {
 	size_t text_used;
 	size_t tensors_max, dims_max; /* allocated */
 	json_t *metadata; /* NULL: there is none */
+	bool had_metadata;
 	struct sentence *s;
 };
 
@@ -117,13 +126,30 @@ static int parse_offsets(struct parser *p, const json_t *value, struct safetenso
 	return 0;
 }
 
+static int keep_entry(struct parser *p, const struct plain_entry *e, struct safetensors_tensor *t)
+{
+	t->dtype = e->dtype;
+	t->begin = e->begin;
+	t->end = e->end;
+	t->first_dim = p->st.n_dims;
+	t->n_dims = e->n_dims;
+	for (uint32_t i = 0; i < e->n_dims; i++) {
+		if (!array_reserve(p->st.dims, p->st.n_dims, p->dims_max))
+			return out_of_memory(p->s);
+		p->st.dims[p->st.n_dims++] = e->shape[i];
+	}
+	return 0;
+}
+
 /* Other fields of an entry are ignored, as the reference does. */
-static int parse_tensor(struct parser *p, struct span value, struct safetensors_tensor *t)
+static int parse_tensor(struct parser *p, const struct entry *e, struct safetensors_tensor *t)
 {
 	cleanup(json_decrefp) json_t *entry = NULL;
 	int r;
 
-	r = members_parse(&p->members, value, &entry);
+	if (e->is_plain)
+		return keep_entry(p, &e->plain, t);
+	r = members_parse(&p->members, e->value, &entry);
 	if (r < 0)
 		return refuse_json(p, r);
 	if (!json_is_object(entry))
@@ -158,7 +184,7 @@ static int check_name(struct parser *p, const char *name, size_t n)
 	return 0;
 }
 
-static int add_tensor(struct parser *p, const char *name, size_t n, struct span value)
+static int add_tensor(struct parser *p, const char *name, size_t n, const struct entry *e)
 {
 	struct safetensors_tensor *t;
 	int r;
@@ -173,18 +199,19 @@ static int add_tensor(struct parser *p, const char *name, size_t n, struct span 
 		return out_of_memory(p->s);
 	t = &p->st.tensors[p->st.n_tensors];
 	*t = (struct safetensors_tensor){
-		.name = memcpy(p->st.text + p->text_used, name, n + 1),
+		.name = memcpy(p->st.text + p->text_used, name, n),
 		.name_size = (uint32_t)n,
 		.role = WEIGHTD_PARAM,
 	};
-	p->text_used += n + 1;
+	p->text_used += n;
+	p->st.text[p->text_used++] = '\0';
 	r = names_add(&p->names, t->name, n, (uint32_t)p->st.n_tensors);
 	if (r == -EEXIST)
 		return sentence_set(p->s, SAFETENSORS_DUPLICATE, "tensor %s is in its header twice",
 				    QUOTE(t));
 	if (r < 0)
 		return out_of_memory(p->s);
-	r = parse_tensor(p, value, t);
+	r = parse_tensor(p, e, t);
 	if (r)
 		return r;
 	p->st.n_tensors++;
@@ -214,33 +241,53 @@ static int parse_metadata(struct parser *p, struct span value)
 	return 0;
 }
 
-static int add_member(struct parser *p, struct span key, struct span value, bool *had_metadata)
+static bool is_metadata(const char *key, size_t n)
 {
 	static const char metadata[] = "__metadata__";
-	cleanup(json_decrefp) json_t *name = NULL;
-	int r;
 
-	r = members_parse(&p->members, key, &name);
-	if (r < 0)
-		return refuse_json(p, r);
-	if (json_string_length(name) != sizeof(metadata) - 1 ||
-	    strcmp(json_string_value(name), metadata) != 0)
-		return add_tensor(p, json_string_value(name), json_string_length(name), value);
-	if (*had_metadata)
+	return n == sizeof(metadata) - 1 && !memcmp(key, metadata, n);
+}
+
+static int add_named(struct parser *p, const char *key, size_t n, const struct entry *e)
+{
+	if (!is_metadata(key, n))
+		return add_tensor(p, key, n, e);
+	if (p->had_metadata)
 		return sentence_set(p->s, SAFETENSORS_DUPLICATE,
 				    "__metadata__ is in its header twice");
-	*had_metadata = true;
-	return parse_metadata(p, value);
+	p->had_metadata = true;
+	return parse_metadata(p, e->value);
+}
+
+/* A value that is broken is an error before a key that is. */
+static int add_member(struct parser *p, struct span key)
+{
+	cleanup(json_decrefp) json_t *name = NULL;
+	struct span plain;
+	bool is_plain = plain_string(key, &plain);
+	struct entry e;
+	int r = 0;
+
+	e.is_plain = is_plain && !is_metadata(plain.p, plain.n) &&
+		     plain_entry(&p->members, &e.plain);
+	if (!e.is_plain)
+		r = members_value(&p->members, &e.value);
+	if (r == 0 && is_plain)
+		return add_named(p, plain.p, plain.n, &e);
+	if (r == 0)
+		r = members_parse(&p->members, key, &name);
+	if (r < 0)
+		return refuse_json(p, r);
+	return add_named(p, json_string_value(name), json_string_length(name), &e);
 }
 
 static int parse_members(struct parser *p)
 {
-	bool had_metadata = false;
-	struct span key, value;
+	struct span key;
 	int r;
 
-	while ((r = members_next(&p->members, &key, &value)) > 0) {
-		r = add_member(p, key, value, &had_metadata);
+	while ((r = members_key(&p->members, &key)) > 0) {
+		r = add_member(p, key);
 		if (r)
 			return r;
 	}

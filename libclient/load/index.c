@@ -11,6 +11,7 @@
 #include "libclient/image/array.h"
 #include "libclient/image/magic.h"
 #include "libclient/image/members.h"
+#include "libclient/image/plain.h"
 #include "weightd.h"
 
 struct parser {
@@ -36,12 +37,12 @@ static int refuse_json(struct parser *p, const struct members *m, int r)
 }
 
 /* Keeps a copy of a string of the text: room for all of them was made before. */
-static const char *parser_keep(struct parser *p, const json_t *string)
+static const char *parser_keep(struct parser *p, struct span string)
 {
-	size_t n = json_string_length(string);
-	char *copy = memcpy(p->ix.text + p->text_used, json_string_value(string), n + 1);
+	char *copy = memcpy(p->ix.text + p->text_used, string.p, string.n);
 
-	p->text_used += n + 1;
+	copy[string.n] = '\0';
+	p->text_used += string.n + 1;
 	return copy;
 }
 
@@ -50,14 +51,17 @@ static const char *parser_keep(struct parser *p, const json_t *string)
  * Components that mean nothing ("." and empty ones) are taken out, so that a file has one spelling.
  * Writes at most n + 1 bytes and returns their number without the NUL, 0 for a path that is none.
  */
-static size_t path_normalize(const char *path, size_t n, char *ret)
+static size_t path_normalize(struct span text, char *ret)
 {
+	const char *path = text.p, *end = path + text.n;
 	size_t used = 0;
 
-	if (n == 0 || n >= PATH_MAX || strlen(path) != n || *path == '/' || path[n - 1] == '/')
+	if (text.n == 0 || text.n >= PATH_MAX || memchr(path, '\0', text.n) || *path == '/' ||
+	    end[-1] == '/')
 		return 0;
-	while (*path) {
-		size_t size = strcspn(path, "/");
+	while (path < end) {
+		const char *slash = memchr(path, '/', (size_t)(end - path));
+		size_t size = (size_t)((slash ? slash : end) - path);
 
 		if (size > NAME_MAX || (size == 2 && !memcmp(path, "..", 2)))
 			return 0;
@@ -67,23 +71,22 @@ static size_t path_normalize(const char *path, size_t n, char *ret)
 			memcpy(ret + used, path, size);
 			used += size;
 		}
-		path += size;
-		path += *path == '/';
+		path += size + (slash != NULL);
 	}
 	ret[used] = '\0';
 	return used;
 }
 
-static int file_number(struct parser *p, const json_t *string, uint32_t *ret)
+static int file_number(struct parser *p, struct span path, uint32_t *ret)
 {
 	char *name = p->ix.text + p->text_used; /* kept if it is a new one */
-	size_t n = path_normalize(json_string_value(string), json_string_length(string), name);
+	size_t n = path_normalize(path, name);
 
 	if (n == 0)
 		return sentence_set(p->s, -EBADMSG,
 				    "it maps to %s, which is not a file in the folder of the index or "
 				    "below it",
-				    QUOTE(json_string_value(string), json_string_length(string)));
+				    QUOTE(path.p, path.n));
 	if (names_find(&p->files, name, n, ret))
 		return 0;
 	if (!array_reserve(p->ix.files, p->ix.n_files, p->files_max))
@@ -97,16 +100,17 @@ static int file_number(struct parser *p, const json_t *string, uint32_t *ret)
 	return 0;
 }
 
-static int add_entry(struct parser *p, const json_t *tensor, const json_t *file)
+/* `file` has no text if it is no string. */
+static int add_entry(struct parser *p, struct span tensor, struct span file)
 {
-	size_t n = json_string_length(tensor);
+	size_t n = tensor.n;
 	struct index_entry *entry;
 	int r;
 
-	if (!json_is_string(file))
+	if (!file.p)
 		return sentence_set(p->s, -EBADMSG,
 				    "it maps tensor %s to something that is not a file name",
-				    QUOTE(json_string_value(tensor), n));
+				    QUOTE(tensor.p, n));
 	if (p->ix.n_entries == WEIGHTD_TENSORS_MAX)
 		return sentence_set(p->s, -EBADMSG, "it has more than %d tensors",
 				    WEIGHTD_TENSORS_MAX);
@@ -127,6 +131,19 @@ static int add_entry(struct parser *p, const json_t *tensor, const json_t *file)
 	return 0;
 }
 
+/* The content of a string; no text if it is another value. What `parsed` gets has to live as long. */
+static int parse_string(struct members *m, struct span text, json_t **parsed, struct span *ret)
+{
+	int r;
+
+	if (plain_string(text, ret))
+		return 0;
+	r = members_parse(m, text, parsed);
+	if (r == 0)
+		*ret = (struct span){json_string_value(*parsed), json_string_length(*parsed)};
+	return r;
+}
+
 static int parse_map(struct parser *p, struct span map)
 {
 	struct span key, value;
@@ -136,13 +153,14 @@ static int parse_map(struct parser *p, struct span map)
 	members_init(&m, map.p, map.n);
 	while ((r = members_next(&m, &key, &value)) > 0) {
 		cleanup(json_decrefp) json_t *tensor = NULL, *file = NULL;
+		struct span name, path;
 
-		r = members_parse(&m, key, &tensor);
+		r = parse_string(&m, key, &tensor, &name);
 		if (r == 0)
-			r = members_parse(&m, value, &file);
+			r = parse_string(&m, value, &file, &path);
 		if (r < 0)
 			break;
-		r = add_entry(p, tensor, file);
+		r = add_entry(p, name, path);
 		if (r < 0)
 			return r;
 	}

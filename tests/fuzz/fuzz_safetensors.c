@@ -7,6 +7,8 @@
 
 #include "ipc/dtype.h"
 #include "libclient/image/magic.h"
+#include "libclient/image/members.h"
+#include "libclient/image/plain.h"
 #include "libclient/image/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -48,6 +50,66 @@ static void check_accepted(const struct safetensors *st, uint64_t data_size)
 		check_tie(st, &st->ties[i]);
 }
 
+static void check_number(const json_t *value, uint64_t n)
+{
+	MUST(json_is_integer(value) && (uint64_t)json_integer_value(value) == n);
+}
+
+/* Compares both readings of an entry. */
+static void check_entry(const struct plain_entry *e, const json_t *value)
+{
+	const json_t *shape = json_object_get(value, "shape");
+	const json_t *offsets = json_object_get(value, "data_offsets");
+
+	MUST(json_object_size(value) == 3);
+	MUST(dtype_parse(json_string_value(json_object_get(value, "dtype"))) == (int)e->dtype);
+	MUST(json_array_size(shape) == e->n_dims && json_array_size(offsets) == 2);
+	for (uint32_t i = 0; i < e->n_dims; i++)
+		check_number(json_array_get(shape, i), e->shape[i]);
+	check_number(json_array_get(offsets, 0), e->begin);
+	check_number(json_array_get(offsets, 1), e->end);
+}
+
+static void check_plain_string(struct members *m, struct span text)
+{
+	struct span plain;
+	json_t *value;
+
+	if (!plain_string(text, &plain))
+		return;
+	MUST(members_parse(m, text, &value) == 0);
+	MUST(json_string_length(value) == plain.n);
+	MUST(!memcmp(json_string_value(value), plain.p, plain.n));
+	json_decref(value);
+}
+
+static void check_plain(const char *header, uint64_t n)
+{
+	struct members m, ahead;
+	struct plain_entry entry;
+	struct span key, text;
+	json_t *value;
+
+	members_init(&m, header, n);
+	while (members_key(&m, &key) > 0) {
+		bool is_plain;
+
+		ahead = m;
+		is_plain = plain_entry(&ahead, &entry);
+		if (members_value(&m, &text) < 0) {
+			MUST(!is_plain);
+			return;
+		}
+		check_plain_string(&m, key);
+		check_plain_string(&m, text);
+		if (!is_plain)
+			continue;
+		MUST(ahead.at == m.at && members_parse(&m, text, &value) == 0);
+		check_entry(&entry, value);
+		json_decref(value);
+	}
+}
+
 static void check_sentence(const struct sentence *s)
 {
 	MUST(s->text[0] && memchr(s->text, '\0', sizeof(s->text)));
@@ -61,6 +123,7 @@ static void parse(const char *header, uint64_t n, uint64_t data_size)
 	struct sentence s = {0};
 	int r;
 
+	check_plain(header, n);
 	r = safetensors_parse(header, n, data_size, &st, &s);
 	if (r) {
 		check_sentence(&s);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +230,42 @@ static void thousands_of_tensors_keep_their_files(void **state)
 	free(text);
 }
 
+/* --- Work --------------------------------------------------------------------------------------- */
+
+static size_t n_allocations;
+
+static void *count_allocation(size_t size)
+{
+	n_allocations++;
+	return malloc(size);
+}
+
+static size_t allocations_of(size_t n)
+{
+	char *text = malloc(64 + n * 64), *to = text;
+	struct index ix = {0};
+
+	assert_non_null(text);
+	to = stpcpy(to, "{'metadata':{'total_size':8},'weight_map':{'a':'a.safetensors'");
+	for (size_t i = 1; i < n; i++)
+		to += sprintf(to, ", 'layers.%zu': '%zu.safetensors'", i, i % 7);
+	to = stpcpy(to, "}}");
+	n_allocations = 0;
+	parse_ok(text, (size_t)(to - text), &ix);
+	assert_int_equal(ix.n_entries, n);
+	index_deinit(&ix);
+	free(text);
+	return n_allocations;
+}
+
+static void jansson_sees_no_plain_entry(void **state)
+{
+	(void)state;
+	json_set_alloc_funcs(count_allocation, free);
+	assert_int_equal(allocations_of(1000), allocations_of(1));
+	json_set_alloc_funcs(malloc, free);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -242,6 +279,7 @@ int main(void)
 		cmocka_unit_test(spellings_of_one_path_are_one_file),
 		cmocka_unit_test(sentences_escape_what_they_quote),
 		cmocka_unit_test(thousands_of_tensors_keep_their_files),
+		cmocka_unit_test(jansson_sees_no_plain_entry),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

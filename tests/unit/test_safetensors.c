@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,26 @@ static int parse(const char *header, size_t n, uint64_t data_size, struct safete
 	return r;
 }
 
-static void accept(const char *header, size_t n, uint64_t data_size)
+/*
+ * The header with one more field in front of each dtype, which the reference does not read. A plain entry, which is read
+ * without jansson, becomes another one, about which nothing else may differ. The caller frees it.
+ */
+static char *with_a_field(const char *header, size_t n, size_t *ret_n)
+{
+	static const char dtype[] = "{'dtype'", field[] = "{'?':0,";
+	char *copy = malloc(n * sizeof(field) + 1), *to = copy;
+
+	assert_non_null(copy);
+	for (size_t i = 0; i < n; i++)
+		if (n - i >= sizeof(dtype) - 1 && !memcmp(header + i, dtype, sizeof(dtype) - 1))
+			to = stpcpy(to, field);
+		else
+			*to++ = header[i];
+	*ret_n = (size_t)(to - copy);
+	return copy;
+}
+
+static void accept_as_it_is(const char *header, size_t n, uint64_t data_size)
 {
 	struct safetensors st = {0};
 	struct sentence s;
@@ -49,7 +69,18 @@ static void accept(const char *header, size_t n, uint64_t data_size)
 	safetensors_deinit(&st);
 }
 
-static void refuse(const char *header, size_t n, uint64_t data_size, int rule, const char *phrase)
+static void accept(const char *header, size_t n, uint64_t data_size)
+{
+	size_t other_n;
+	char *other = with_a_field(header, n, &other_n);
+
+	accept_as_it_is(header, n, data_size);
+	accept_as_it_is(other, other_n, data_size);
+	free(other);
+}
+
+static void refuse_as_it_is(const char *header, size_t n, uint64_t data_size, int rule,
+			    const char *phrase)
 {
 	struct safetensors st = {0};
 	struct sentence s;
@@ -60,6 +91,16 @@ static void refuse(const char *header, size_t n, uint64_t data_size, int rule, c
 	if (r != rule || !strstr(s.text, phrase))
 		fail_msg("wanted rule %d and '%s', got %d and '%s': %.200s", rule, phrase, r,
 			 s.text, header);
+}
+
+static void refuse(const char *header, size_t n, uint64_t data_size, int rule, const char *phrase)
+{
+	size_t other_n;
+	char *other = with_a_field(header, n, &other_n);
+
+	refuse_as_it_is(header, n, data_size, rule, phrase);
+	refuse_as_it_is(other, other_n, data_size, rule, phrase);
+	free(other);
 }
 
 #define ACCEPT(header, data_size) accept(header, sizeof(header) - 1, data_size)
@@ -291,6 +332,127 @@ static void numbers_are_unsigned_integers(void **state)
 	       "too large");
 }
 
+static void entries_are_alike_in_any_spelling(void **state)
+{
+	static const char *const same[] = {
+		"{'a':{'dtype':'F16','shape':[1,2,3],'data_offsets':[0,12]}}",
+		"{'a':{'shape':[1,2,3],'data_offsets':[0,12],'dtype':'F16'}}",
+		"{'a':{'data_offsets':[0,12],'shape':[1,2,3],'dtype':'F16'}}",
+		" {\n'a'\t:\r{ 'dtype' : 'F16' , 'shape' : [ 1 , 2,3 ] ,\n'data_offsets':[0, 12 ]\t} }",
+		"{'a':{'dtype':'F16','shape':[\n1,\n2,\t3\r],'data_offsets':[\r\n0,\t12]}}",
+		"{'\\u0061':{'dtype':'F16','shape':[1,2,3],'data_offsets':[0,12]}}",
+		"{'a':{'d\\u0074ype':'F16','shape':[1,2,3],'data_offsets':[0,12]}}",
+		"{'a':{'dtype':'\\u0046\\u00316','shape':[1,2,3],'data_offsets':[0,12]}}",
+		"{'a':{'dtype':'F16','shape':[1,2,3],'data_offsets':[0,12],'x':'}'}}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(same); i++) {
+		struct safetensors st;
+		struct sentence s;
+
+		if (parse(same[i], strlen(same[i]), 12, &st, &s))
+			fail_msg("refused (%s): %s", s.text, same[i]);
+		assert_int_equal(st.n_tensors, 1);
+		assert_string_equal(st.tensors[0].name, "a");
+		assert_int_equal(st.tensors[0].dtype, WEIGHTD_F16);
+		assert_int_equal(st.tensors[0].n_dims, 3);
+		for (uint64_t k = 0; k < 3; k++)
+			assert_int_equal(safetensors_shape(&st, st.tensors)[k], k + 1);
+		assert_int_equal(st.tensors[0].end, 12);
+		safetensors_deinit(&st);
+	}
+}
+
+static void what_is_nearly_plain_is_refused(void **state)
+{
+	(void)state;
+	REFUSE("{'a':{'dtype':'U8','shape':[1,],'data_offsets':[0,1]}}", 1, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[,1],'data_offsets':[0,1]}}", 1, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[1 1],'data_offsets':[0,1]}}", 1, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[00],'data_offsets':[0,0]}}", 0, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1],}}", 1, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[1] 'data_offsets':[0,1]}}", 1, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}", 1, JSON, "missing");
+	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}x}", 1, JSON, "missing");
+	REFUSE("{'a':{'dtype':'U\x01','shape':[1],'data_offsets':[0,1]}}", 1, JSON, "well formed");
+	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1],'shape':[1]}}", 1, DUPLICATE,
+	       "a key is used twice");
+	REFUSE("{'a':{'dtype':'U8','shape':[1],'shape':[1]}}", 1, DUPLICATE, "a key is used twice");
+	REFUSE("{'a':{'dtype':'U8','shape':[1000000000000000000],'data_offsets':[0,1]}}", 1, SIZE,
+	       "1000000000000000000 by its shape");
+	REFUSE("{'a':{'dtype':'Q4_0','shape':[32],'data_offsets':[0,18]}}", 18, DTYPE, "'Q4_0'");
+	REFUSE("{'__metadata__':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}}", 1, METADATA,
+	       "something other than text");
+}
+
+/* Each string as long as possible stands at each place in a word, and so does what ends it. */
+static void a_name_is_plain_to_its_end(void **state)
+{
+	static const char entry[] = ":{'dtype':'U8','shape':[0],'data_offsets':[0,0]}}";
+	char header[128];
+
+	(void)state;
+	for (int n = 1; n < 20; n++)
+		for (int at = 0; at < n; at++) {
+			(void)snprintf(header, sizeof(header), "{'%.*s'%s", n,
+				       "mmmmmmmmmmmmmmmmmmmm", entry);
+			accept(header, strlen(header), 0);
+			header[2 + at] = '\x1f';
+			refuse(header, strlen(header), 0, SAFETENSORS_JSON, "not well formed");
+			header[2 + at] = '\x80';
+			refuse(header, strlen(header), 0, SAFETENSORS_UTF8, "not UTF-8");
+			header[2 + at] = '\x7f';
+			accept(header, strlen(header), 0);
+			header[2 + at] = '\''; /* the name ends here */
+			refuse(header, strlen(header), 0, SAFETENSORS_JSON, "':' is missing");
+			header[2 + at] = '\\'; /* no escape of JSON */
+			refuse(header, strlen(header), 0, SAFETENSORS_JSON, "");
+		}
+}
+
+/* --- Work --------------------------------------------------------------------------------------- */
+
+static size_t n_allocations;
+
+static void *count_allocation(size_t size)
+{
+	n_allocations++;
+	return malloc(size);
+}
+
+/* The allocations of jansson for a header of `n` tensors, and for the metadata before them. */
+static size_t allocations_of(size_t n)
+{
+	char *header = malloc(64 + n * 96), *to = header;
+	struct safetensors st;
+	struct sentence s;
+
+	assert_non_null(header);
+	to = stpcpy(to, "{'__metadata__':{'format':'pt'}");
+	for (size_t i = 0; i < n; i++)
+		to += sprintf(to,
+			      ", 'model.layers.%zu.weight': {'dtype': 'F32', 'shape': [1, 2], "
+			      "'data_offsets': [%zu, %zu]}",
+			      i, 8 * i, 8 * i + 8);
+	to = stpcpy(to, "}");
+	n_allocations = 0;
+	if (parse(header, (size_t)(to - header), 8 * n, &st, &s))
+		fail_msg("refused: %s", s.text);
+	assert_int_equal(st.n_tensors, n);
+	safetensors_deinit(&st);
+	free(header);
+	return n_allocations;
+}
+
+static void jansson_sees_no_tensor_of_a_plain_header(void **state)
+{
+	(void)state;
+	json_set_alloc_funcs(count_allocation, free);
+	assert_int_equal(allocations_of(1000), allocations_of(1));
+	json_set_alloc_funcs(malloc, free);
+}
+
 /* --- Sizes -------------------------------------------------------------------------------------- */
 
 static void every_dtype_has_its_width(void **state)
@@ -490,6 +652,10 @@ int main(void)
 		cmocka_unit_test(metadata_is_text_or_null),
 		cmocka_unit_test(a_tensor_has_dtype_shape_and_offsets),
 		cmocka_unit_test(numbers_are_unsigned_integers),
+		cmocka_unit_test(entries_are_alike_in_any_spelling),
+		cmocka_unit_test(what_is_nearly_plain_is_refused),
+		cmocka_unit_test(a_name_is_plain_to_its_end),
+		cmocka_unit_test(jansson_sees_no_tensor_of_a_plain_header),
 		cmocka_unit_test(every_dtype_has_its_width),
 		cmocka_unit_test(an_unknown_dtype_is_named),
 		cmocka_unit_test(elements_fill_whole_bytes),
