@@ -939,6 +939,56 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 int weightd_load_needed(struct weightd *w, const char *name, const char *path,
 			const struct weightd_load_options *options, uint64_t *ret_version);
 
+/*
+ * The plan of a load, made from the headers and indexes of the files alone. It needs no server: `w` has the sentences, and
+ * need not be connected. Functions below may be called from any thread, and return in constant time.
+ */
+struct weightd_load_plan;
+
+/* How the version of a plan is laid out. */
+enum weightd_plan_form {
+	WEIGHTD_PLAN_FILE, /* as its one file, byte for byte; offsets count from the first byte of data */
+	WEIGHTD_PLAN_PACKED, /* as a safetensors file, without room between tensors */
+	WEIGHTD_PLAN_FLAT, /* in the order of the files, each tensor at a multiple of 256 bytes */
+};
+
+struct weightd_plan_file {
+	size_t size; /* set by the caller */
+	const char *path; /* as the load opens it */
+	uint64_t n_bytes; /* bytes that are read for tensors, without the header */
+	uint64_t n_ranges;
+};
+
+/* Bytes that stand side by side in a file and in the buffer. Ranges are in the order of the buffer. */
+struct weightd_plan_range {
+	size_t size; /* set by the caller */
+	uint64_t offset; /* in the file, bytes */
+	uint64_t dest; /* from the start of the buffer, bytes */
+	uint64_t n_bytes; /* never 0 */
+	uint32_t file; /* index of the file */
+};
+
+/*
+ * Plans what weightd_load() of these paths would do, with the same `options`, which may be NULL, in a buffer without
+ * versions: the next version of a buffer that has some may keep their layout. Opens and reads the files, as
+ * weightd_load() does, but none of their data, except that of two tied names. Errors as there; `*ret` is freed by the
+ * caller, before or after `w`.
+ */
+int weightd_load_plan_new(struct weightd *w, const char *const *paths, size_t n_paths,
+			  const struct weightd_load_options *options,
+			  struct weightd_load_plan **ret);
+/* Frees a plan; NULL is fine. */
+void weightd_load_plan_free(struct weightd_load_plan *p);
+enum weightd_plan_form weightd_load_plan_form(const struct weightd_load_plan *p);
+/* The tensors and their offsets in the buffer. The plan owns the layout. */
+const struct weightd_layout *weightd_load_plan_layout(const struct weightd_load_plan *p);
+/* Fills in a file, from index 0, which the plan owns. -ENOENT behind the last; -EINVAL: `ret->size`. */
+int weightd_load_plan_file(const struct weightd_load_plan *p, uint64_t index,
+			   struct weightd_plan_file *ret);
+/* Fills in a range, from index 0. -ENOENT behind the last; -EINVAL: `ret->size`. */
+int weightd_load_plan_range(const struct weightd_load_plan *p, uint64_t index,
+			    struct weightd_plan_range *ret);
+
 /* --- Saving and comparing ----------------------------------------------------------------------- */
 
 struct weightd_save_options {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "libclient/version/tensor.h"
 
 #define CHUNK_SIZE (256u << 10)
 
@@ -22,7 +23,20 @@ static int out_of_memory(struct sentence *s)
 	return sentence_set(s, -ENOMEM, "there is not enough memory for the plan");
 }
 
-static int find_places(const struct plan *plan, const struct weightd_writer *wr, struct place *ret,
+/* A layout in which the tensors of a plan are looked up. */
+struct lookup {
+	const struct weightd_writer *wr; /* NULL: that of no writer */
+	const struct layout *layout;
+	const char *name; /* of the buffer */
+};
+
+static int lookup_find(const struct lookup *l, const char *name, struct weightd_tensor *ret)
+{
+	return l->wr ? weightd_writer_find(l->wr, name, ret)
+		     : tensor_find(l->layout, NULL, name, ret);
+}
+
+static int find_places(const struct plan *plan, const struct lookup *lookup, struct place *ret,
 		       size_t *ret_n)
 {
 	struct weightd_tensor t = {.size = sizeof(t)}, at = {.size = sizeof(at)};
@@ -32,7 +46,7 @@ static int find_places(const struct plan *plan, const struct weightd_writer *wr,
 	for (uint32_t i = 0; weightd_layout_tensor(plan->layout, i, &t) == 0; i++) {
 		if (t.tied_to != WEIGHTD_NOT_TIED || t.n_bytes == 0)
 			continue;
-		r = weightd_writer_find(wr, t.name, &at);
+		r = lookup_find(lookup, t.name, &at);
 		if (r < 0)
 			return r;
 		ret[n].piece = plan_piece_of(plan, &t);
@@ -125,8 +139,8 @@ static int add_pieces(struct plan *placed, const struct plan *plan, const struct
 	return 0;
 }
 
-int placement_init(struct placement *p, const struct plan *plan, const struct weightd_writer *wr,
-		   const char *name, struct sentence *s)
+static int placement_look_up(struct placement *p, const struct plan *plan,
+			     const struct lookup *lookup, struct sentence *s)
 {
 	size_t n = weightd_layout_n_tensors(plan->layout);
 	cleanup(freep) struct place *places = calloc(n, sizeof(*places));
@@ -138,13 +152,25 @@ int placement_init(struct placement *p, const struct plan *plan, const struct we
 	p->plan.pieces = calloc(n, sizeof(*p->plan.pieces));
 	if (!places || !p->plan.pieces)
 		return out_of_memory(s);
-	r = find_places(plan, wr, places, &n);
+	r = find_places(plan, lookup, places, &n);
 	if (r < 0)
-		return sentence_set(s, r, "the tensors of '%s' cannot be placed: %s", name,
+		return sentence_set(s, r, "the tensors of '%s' cannot be placed: %s", lookup->name,
 				    strerror(-r));
 	if (n > 1)
 		qsort(places, n, sizeof(*places), compare_places);
-	return add_pieces(&p->plan, plan, places, n, name, s);
+	return add_pieces(&p->plan, plan, places, n, lookup->name, s);
+}
+
+int placement_init(struct placement *p, const struct plan *plan, const struct weightd_writer *wr,
+		   const char *name, struct sentence *s)
+{
+	return placement_look_up(p, plan, &(struct lookup){.wr = wr, .name = name}, s);
+}
+
+int placement_init_layout(struct placement *p, const struct plan *plan, const struct layout *layout,
+			  struct sentence *s)
+{
+	return placement_look_up(p, plan, &(struct lookup){.layout = layout, .name = ""}, s);
 }
 
 int placement_init_original(struct placement *p, const struct plan *plan, struct sentence *s)

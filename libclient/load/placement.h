@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "ipc/layout.h"
 #include "libclient/connection/sentence.h"
 #include "libclient/load/plan.h"
 #include "libclient/writer.h"
@@ -21,6 +22,10 @@ struct placement {
  */
 int placement_init(struct placement *p, const struct plan *plan, const struct weightd_writer *wr,
 		   const char *name, struct sentence *s);
+
+/* The same in a layout that no writer has yet, with the tensors of the plan and its ties. */
+int placement_init_layout(struct placement *p, const struct plan *plan, const struct layout *layout,
+			  struct sentence *s);
 
 /* The data of the plan's original as they are, with what stands between its tensors: for a writer with its layout. */
 int placement_init_original(struct placement *p, const struct plan *plan, struct sentence *s);

@@ -64,3 +64,6 @@ extern const struct verb verb_watch;
 
 /* Columns of struct weightd_buffer_info, for ls and show; in ls.c. */
 extern const struct column ls_columns[];
+
+/* Columns of struct weightd_tensor, for tensors and the plan of load; in tensors.c. */
+extern const struct column tensors_columns[];

@@ -782,6 +782,43 @@ static void a_plan_can_be_cancelled(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* --- Plans for callers -------------------------------------------------------------------------- */
+
+static void a_caller_gets_files_and_ranges_one_by_one(void **state)
+{
+	struct weightd_plan_file file = {.size = sizeof(file)};
+	struct {
+		struct weightd_plan_range range;
+		uint64_t behind;
+	} newer = {.range.size = sizeof(newer), .behind = 7};
+	struct weightd_load_plan *p = NULL;
+	struct weightd *w;
+
+	(void)state;
+	write_file("one.safetensors", "{" U8("a", 0, 3, 3) "," U8("b", 3, 5, 2) "}", 5, '1');
+	assert_int_equal(weightd_new(&w), 0);
+	assert_int_equal(weightd_load_plan_new(w, PATHS("none"), NULL, &p), -ENOENT);
+	assert_null(p);
+	assert_int_equal(weightd_load_plan_new(w, PATHS("one.safetensors"), NULL, &p), 0);
+	weightd_close(w);
+	assert_int_equal(weightd_load_plan_form(p), WEIGHTD_PLAN_FILE);
+	assert_int_equal(weightd_layout_n_tensors(weightd_load_plan_layout(p)), 2);
+	assert_int_equal(weightd_load_plan_file(p, 0, &file), 0);
+	assert_string_equal(file.path, "one.safetensors");
+	assert_int_equal(file.n_bytes, 5);
+	assert_int_equal(file.n_ranges, 1);
+	assert_int_equal(weightd_load_plan_file(p, 1, &file), -ENOENT);
+	file.size = sizeof(file) - 1;
+	assert_int_equal(weightd_load_plan_file(p, 0, &file), -EINVAL);
+	assert_int_equal(weightd_load_plan_range(p, 0, &newer.range), 0);
+	assert_int_equal(newer.range.size, sizeof(newer.range));
+	assert_int_equal(newer.range.n_bytes, 5);
+	assert_int_equal(newer.behind, 7);
+	assert_int_equal(weightd_load_plan_range(p, 1, &newer.range), -ENOENT);
+	weightd_load_plan_free(p);
+	weightd_load_plan_free(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -821,6 +858,7 @@ int main(void)
 		TEST(the_unit_is_the_block_of_the_name),
 		TEST(tensors_carry_their_unit_dtype_and_shape),
 		TEST(a_plan_can_be_cancelled),
+		TEST(a_caller_gets_files_and_ranges_one_by_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/stopping.h"
 #include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/load_plan.h"
 
 enum {
 	OPTION_MODE = OPTION_OWN,
@@ -35,6 +36,7 @@ enum {
 	OPTION_INCLUDE,
 	OPTION_EXCLUDE,
 	OPTION_IF_NEEDED,
+	OPTION_DRY_RUN,
 };
 
 /* Words of the command line that are not options of the library. */
@@ -43,6 +45,7 @@ struct request {
 	char **paths;
 	int n_paths;
 	bool if_needed;
+	bool dry_run;
 	bool quiet;
 };
 
@@ -161,6 +164,20 @@ static int load_buffer(struct cli *cli, const struct request *q,
 	return 0;
 }
 
+/* The device is that of the command line, as the server gives it its name. */
+static int load_dry(struct cli *cli, const struct request *q,
+		    const struct weightd_load_options *given)
+{
+	struct weightd_load_options options = *given;
+	struct weightd_create_options create = *given->create;
+
+	create.device = cli->device;
+	options.create = &create;
+	options.note = load_note;
+	return load_plan_print(cli, q->name, (const char *const *)q->paths, (size_t)q->n_paths,
+			       &options);
+}
+
 /* 0 would be the library's word for "not given". */
 static uint32_t option_u32(const struct cli *cli, const char *name, int base, uint32_t max)
 {
@@ -235,6 +252,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"include", required_argument, NULL, OPTION_INCLUDE},
 		{"exclude", required_argument, NULL, OPTION_EXCLUDE},
 		{"if-needed", no_argument, NULL, OPTION_IF_NEEDED},
+		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -297,6 +315,9 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_IF_NEEDED:
 			q.if_needed = true;
 			break;
+		case OPTION_DRY_RUN:
+			q.dry_run = true;
+			break;
 		case 'q':
 			q.quiet = true;
 			break;
@@ -311,7 +332,9 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	q.n_paths = argc - optind - 1;
 	if (q.if_needed && q.n_paths > 1)
 		cli_usage(cli, "--if-needed takes one path");
-	r = load_buffer(cli, &q, &options);
+	if (q.if_needed && q.dry_run)
+		cli_usage(cli, "--if-needed asks the server, and --dry-run asks none");
+	r = q.dry_run ? load_dry(cli, &q, &options) : load_buffer(cli, &q, &options);
 	free(texts);
 	return r;
 }
@@ -342,6 +365,7 @@ const struct verb verb_load = {
 		"     --include PATTERN  load only tensors whose name matches; may be given again\n"
 		"     --exclude PATTERN  leave out tensors whose name matches; may be given again\n"
 		"     --if-needed        load nothing if the version has these tensors and files\n"
+		"     --dry-run          print files, ranges and places, and load nothing\n"
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
 		"     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,

@@ -29,7 +29,7 @@ static const char *tensors_role(const void *row, bool json)
 }
 
 /* Names are long and differ at their ends, hence few columns beside them. */
-static const struct column columns[] = {
+const struct column tensors_columns[] = {
 	{"INDEX", COLUMN_U32, TENSOR(index), .help = "place in the layout", .shown = true},
 	{"NAME", COLUMN_TEXT, TENSOR(name), .help = "name of the tensor", .shown = true,
 	 .cut = true, .width = 0.4},
@@ -77,7 +77,7 @@ static int tensors_run(struct cli *cli, int argc, char *argv[])
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind != 1)
 		cli_usage(cli, "'tensors' wants one name");
-	table_init(&table, &cli->format, columns);
+	table_init(&table, &cli->format, tensors_columns);
 	target = cli_target(cli, argv[optind]);
 	if (server_connect(cli) || server_attach(cli, &target, &b))
 		return EXIT_FAILED;
@@ -89,6 +89,6 @@ const struct verb verb_tensors = {
 	.args = "NAME[@VERSION]",
 	.summary = "List the tensors of a version",
 	.options = HELP_TABLE HELP_DEVICE HELP_OWNER,
-	.columns = columns,
+	.columns = tensors_columns,
 	.run = tensors_run,
 };
