@@ -12,7 +12,7 @@
 #include "ipc/base/num.h"
 #include "libclient/files.h"
 #include "libclient/image/files.h"
-#include "libclient/load/companion_folder.h"
+#include "libclient/load/folder/companion_folder.h"
 #include "libclient/load/selection.h"
 
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))

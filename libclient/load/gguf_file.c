@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "libclient/load/companion_name.h"
+#include "libclient/load/folder/companion_name.h"
 
 #define FIRST_SIZE (64 * KIB)
 

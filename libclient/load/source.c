@@ -7,10 +7,10 @@
 
 #include "ipc/base/cleanup.h"
 #include "libclient/image/array.h"
-#include "libclient/load/choice.h"
-#include "libclient/load/directory.h"
+#include "libclient/load/folder/choice.h"
+#include "libclient/load/folder/directory.h"
 #include "libclient/load/gguf_file.h"
-#include "libclient/load/pipeline.h"
+#include "libclient/load/folder/pipeline.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 

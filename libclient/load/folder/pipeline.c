@@ -1,4 +1,4 @@
-#include "libclient/load/pipeline.h"
+#include "libclient/load/folder/pipeline.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "ipc/base/num.h"
 #include "libclient/image/file.h"
 #include "libclient/image/file_path.h"
-#include "libclient/load/companion_name.h"
+#include "libclient/load/folder/companion_name.h"
 
 #define JSON_SIZE_MAX (16 * MIB)
 #define NAMES_MAX 200 /* bytes of a list in a sentence */

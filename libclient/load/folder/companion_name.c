@@ -2,13 +2,13 @@
  * The names follow the tokenizers and processors of transformers, the modules of sentence-transformers and the
  * components of diffusers.
  */
-#include "libclient/load/companion_name.h"
+#include "libclient/load/folder/companion_name.h"
 
 #include <stddef.h>
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "libclient/load/directory.h"
+#include "libclient/load/folder/directory.h"
 
 static bool has_suffix(const char *name, const char *const *suffixes, size_t n)
 {

@@ -11,7 +11,7 @@
 
 #include "libclient/connection/sentence.h"
 #include "libclient/image/file.h"
-#include "libclient/load/directory.h"
+#include "libclient/load/folder/directory.h"
 
 struct choice {
 	const struct directory_set *set; /* an index, a file, or all parts of a whole */

@@ -2,7 +2,7 @@
  * Follows existing conventions: the files that transformers and diffusers load from a folder are those its user
  * means. If neither applies and the folder has several sets, the user must choose.
  */
-#include "libclient/load/choice.h"
+#include "libclient/load/folder/choice.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "libclient/load/companion_folder.h"
+#include "libclient/load/folder/companion_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include "libclient/image/file.h"
 #include "libclient/image/file_path.h"
 #include "libclient/image/files.h"
-#include "libclient/load/companion_name.h"
+#include "libclient/load/folder/companion_name.h"
 
 #define DEPTH_MAX 8
 #define CONFIG_SIZE_MAX (16 * MIB)

@@ -1,7 +1,7 @@
 /*
  * The names in a directory and what they mean: which of them are indexes, and which are parts of one whole.
  */
-#include "libclient/load/directory.h"
+#include "libclient/load/folder/directory.h"
 
 #include <ctype.h>
 #include <dirent.h>
