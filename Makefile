@@ -79,6 +79,7 @@ libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 HAVE_INIH := $(call has_pkg,inih)
 HAVE_OPENSSL := $(call has_pkg,openssl)
 HAVE_MICROHTTPD := $(call has_pkg,libmicrohttpd)
+HAVE_URING := $(call has_pkg,liburing)
 HAVE_GLOO := $(and $(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
 BPFTOOL := $(or $(call has_program,bpftool),$(wildcard /usr/sbin/bpftool))
 HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL))
@@ -94,6 +95,7 @@ MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,lib
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
 	$(if $(HAVE_MICROHTTPD),,'weightctl metrics --listen (libmicrohttpd-dev)') \
+	$(if $(HAVE_URING),,'reads by io_uring (liburing-dev)') \
 	$(if $(HAVE_GLOO),,'weightd-sync-gloo and training on several nodes (libgloo-dev g++)') \
 	$(if $(HAVE_BPF),,'weightd-trace (libbpf-dev clang bpftool)') \
 	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
@@ -127,7 +129,8 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
-CLIENT := $(call objects,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load load/folder save diff directory))))
+CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load load/disk load/folder save diff directory)))) \
+	libclient/load/disk/ring-$(if $(HAVE_URING),liburing,none).c)
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
 TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
 WEIGHTCTL_VARIANTS := libclient/weightctl/verbs/pki-%.c libclient/weightctl/http/http_server-%.c
@@ -355,10 +358,12 @@ $(NCCL_PLUGIN): $(NCCL_PLUGIN_OBJECTS) $(NCCL_PLUGIN_MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(NCCL_PLUGIN_MAP) \
 		$(if $(SAN),,-Wl,--no-undefined) -o $@ $(filter %.o,$^)
 
+CLIENT_LIBS = $(call libs,jansson $(if $(HAVE_URING),liburing))
+
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
 		-Wl,--version-script=$(MAP) $(if $(SAN),,-Wl,--no-undefined) \
-		-o $@ $(filter %.o,$^) $(call libs,jansson)
+		-o $@ $(filter %.o,$^) $(CLIENT_LIBS)
 
 $(LIB): $(LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(LIB).$(SOVERSION) && ln -sf $(LIB:$(B)/%=%).$(SOVERSION) $@
@@ -393,7 +398,7 @@ $(B)/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 # That of the wheel has them inside: an environment has its programs and its packages at places that depend on Python's version.
 $(B)/whole/weightctl: $(WEIGHTCTL) $(CLIENT) $(TRAIN) $(IPC) $(CUDA)
 	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(call libs,smartcols $(if $(HAVE_OPENSSL),libcrypto)) $(CLIENT_LIBS) -lm
 
 # The one that is installed finds the libraries where the system does.
 $(B)/install/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
@@ -520,7 +525,7 @@ UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SER
 	$(PUSH_MODEL) $(RESHARD) $(call objects,$(addprefix libclient/weightctl/http/,connections.c listener.c) bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
 	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \
 	$(addprefix bpf/probe/,attached.c gpu_handle.c uprobe_multi.c) $(wildcard bpf/elf/*.c))
-TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
+TEST_LIBS = $(CLIENT_LIBS) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(PUSH_MODEL) \
 	$(RESHARD)
@@ -825,7 +830,7 @@ $(FUZZ_SYNC): $(F)/%: $(F)/obj/tests/fuzz/%.o $(UNDER_SYNC_TEST:$(B)/obj/%=$(F)/
 
 $(FUZZ_LOCAL): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst $(B)/obj/%,$(F)/obj/%,\
 	$(filter-out %/main.o,$(SYNC_LOCAL)) $(SYNC_BASE) $(IPC) $(CUDA) $(CLIENT))
-	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
+	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(CLIENT_LIBS) $(SYNC_LIBS) $(SERVER_LIBS)
 
 # Plans are functions of nothing else.
 $(FUZZ_TRAIN): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst %.c,$(F)/obj/%.o,$(wildcard libclient/train/plan/*.c)) $(IPC:$(B)/obj/%=$(F)/obj/%)

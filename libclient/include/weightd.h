@@ -874,10 +874,23 @@ typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t d
  */
 typedef void (*weightd_note_fn)(void *userdata, const char *text);
 
+/* Ways to read files. All fill the version with the same bytes. */
+enum weightd_read {
+	WEIGHTD_READ_AUTO = 0, /* each 4 MiB as they are found: in the page cache, or not in it */
+	WEIGHTD_READ_DIRECT, /* past the page cache, where the file system can */
+	WEIGHTD_READ_BUFFERED, /* by the page cache */
+};
+
+/* Effects of a load on the page cache. */
+enum weightd_cache {
+	WEIGHTD_CACHE_KEEP = 0, /* keep what was read by it */
+	WEIGHTD_CACHE_DROP, /* remove it again, unless it was there before; also if the load fails */
+};
+
 struct weightd_load_options {
 	size_t size; /* set by the caller */
 	const struct weightd_create_options *create; /* NULL: the defaults */
-	unsigned n_threads; /* 0: one per core, at most 4, or 8 to a GPU */
+	unsigned n_threads; /* 0: one per core, at most 4, or 8 to a GPU; one more waits for direct reads */
 	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
 	void *userdata; /* argument of both functions */
 	weightd_note_fn note; /* may be NULL; called from the calling thread, before memory is requested */
@@ -892,6 +905,8 @@ struct weightd_load_options {
 	size_t n_include;
 	const char *const *exclude;
 	size_t n_exclude;
+	enum weightd_read read;
+	enum weightd_cache cache;
 };
 
 struct weightd_load_result {
@@ -904,6 +919,8 @@ struct weightd_load_result {
 	uint64_t memory_ns; /* part of elapsed_ns, waiting for the server's memory */
 	uint64_t read_ns; /* part of elapsed_ns, reading and digesting, and copying to a GPU */
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
+	uint64_t n_direct_bytes; /* part of n_bytes, read past the page cache */
+	int ring_error; /* negative errno: direct reads wanted io_uring and did without, by pread(); else 0 */
 };
 
 /*

@@ -144,7 +144,7 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	result->memory_ns = num_now_ns() - start;
 	r = creation_place(&creation, wr, &plan);
 	if (r == 0)
-		r = reader_run(plan, wr, o->n_threads, progress, s);
+		r = reader_run(plan, wr, o, progress, result, s);
 	if (r < 0)
 		return r;
 	result->read_ns = num_now_ns() - start - result->memory_ns;

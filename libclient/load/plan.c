@@ -13,6 +13,7 @@
 #include "libclient/image/array.h"
 #include "libclient/image/safetensors.h"
 #include "libclient/image/unit.h"
+#include "libclient/load/disk/cached.h"
 #include "libclient/load/gguf_file.h"
 #include "libclient/load/ties.h"
 
@@ -159,6 +160,7 @@ static int open_source(struct planner *p, const struct source *source,
 	plan->n_files++;
 	if (f->file.is_directory)
 		return sentence_set(p->s, -EBADMSG, "%s is a directory", QUOTE_PATH(source->path));
+	f->n_cached = cached_bytes(f->file.fd, 0, f->file.identity.size);
 	return 0;
 }
 

@@ -18,6 +18,7 @@
 
 struct plan_file {
 	struct file file;
+	uint64_t n_cached; /* bytes in the page cache when it was opened */
 	uint32_t first_tensor; /* index in the layout; the tensors of the next file begin at its first_tensor */
 };
 

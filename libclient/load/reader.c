@@ -1,7 +1,7 @@
 /*
  * Work is cut by destination, not by file: a stretch of some leaves belongs to one thread from its first byte
  * to its digests, so threads share nothing but the counter of them. Tensors that stand side by side in a file
- * and padded apart in the buffer are read by one preadv.
+ * and padded apart in the buffer are read by one preadv. What is not in the page cache, cold.c reads.
  */
 #include "libclient/load/reader.h"
 
@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
+#include "libclient/load/cold.h"
 #include "libclient/load/sink.h"
 
 #define THREADS_MAX 64
@@ -26,6 +27,7 @@ struct reader {
 	const struct plan *plan;
 	struct weightd_writer *wr;
 	struct sink sink;
+	struct cold cold;
 	uint64_t n_stretches;
 	pthread_t threads[THREADS_MAX];
 	unsigned n_threads;
@@ -171,21 +173,54 @@ static void reader_fail(struct reader *reader, int r, const struct sentence *s)
 	}
 	(void)pthread_mutex_unlock(&reader->lock);
 	atomic_store_explicit(&reader->stop, true, memory_order_relaxed);
+	cold_stop(&reader->cold);
 }
 
+/* The next stretch that the page cache has. */
+static bool take_stretch(struct reader *reader, uint64_t *ret_leaf)
+{
+	uint64_t stretch;
+
+	do {
+		stretch = atomic_fetch_add_explicit(&reader->next_stretch, 1, memory_order_relaxed);
+		*ret_leaf = stretch * reader->sink.kind->n_leaves;
+	} while (stretch < reader->n_stretches && cold_has(&reader->cold, *ret_leaf));
+	return stretch < reader->n_stretches;
+}
+
+static int finish_chunk(struct reader *reader, unsigned thread, struct chunk *chunk,
+			struct sentence *s)
+{
+	int r = cold_finish(&reader->cold, chunk, &reader->sink, thread, s);
+
+	if (r == 0)
+		atomic_fetch_add_explicit(&reader->n_done, chunk->ranges.n_bytes,
+					  memory_order_relaxed);
+	cold_release(&reader->cold, chunk);
+	return r;
+}
+
+/* Chunks that are there come first: their memory is for the next ones. */
 static void *thread_main(void *arg)
 {
 	struct reader *reader = arg;
 	unsigned thread = atomic_fetch_add(&reader->n_begun, 1);
+	struct chunk *chunk;
 	struct sentence s;
-	uint64_t stretch;
+	uint64_t leaf;
 	int r = 0;
 
-	while (r == 0) {
-		stretch = atomic_fetch_add_explicit(&reader->next_stretch, 1, memory_order_relaxed);
-		if (stretch >= reader->n_stretches)
+	while (r == 0 && !atomic_load_explicit(&reader->stop, memory_order_relaxed)) {
+		chunk = cold_take(&reader->cold, false);
+		if (!chunk && take_stretch(reader, &leaf)) {
+			r = read_stretch(reader, thread, leaf, &s);
+			continue;
+		}
+		if (!chunk)
+			chunk = cold_take(&reader->cold, true);
+		if (!chunk)
 			break;
-		r = read_stretch(reader, thread, stretch * reader->sink.kind->n_leaves, &s);
+		r = finish_chunk(reader, thread, chunk, &s);
 	}
 	if (r < 0 && !atomic_load_explicit(&reader->stop, memory_order_relaxed))
 		reader_fail(reader, r, &s);
@@ -218,6 +253,8 @@ static int reader_start(struct reader *reader, unsigned n_wanted)
 
 	(void)sigfillset(&all);
 	(void)pthread_sigmask(SIG_BLOCK, &all, &before);
+	if (n_wanted > 0)
+		cold_start(&reader->cold);
 	(void)pthread_mutex_lock(&reader->lock);
 	while (r == 0 && reader->n_threads < n_wanted) {
 		r = pthread_create(&reader->threads[reader->n_threads], NULL, thread_main, reader);
@@ -287,21 +324,48 @@ static void init_locks(struct reader *reader)
 /* With the sink open. */
 static int run_threads(struct reader *reader, unsigned n_threads, struct progress *progress)
 {
-	int r;
+	struct sentence cold;
+	int r, r_cold;
 
 	init_locks(reader);
 	r = reader_start(reader, n_threads);
-	if (r < 0)
+	if (r < 0) {
 		(void)sentence_set(&reader->sentence, r, "cannot start a thread to read with: %s",
 				   strerror(-r));
+		cold_stop(&reader->cold);
+	}
 	wait_for_end(reader, progress);
+	r_cold = cold_join(&reader->cold, &cold);
+	if (r == 0)
+		r = reader->r;
+	if (r == 0 && r_cold < 0) {
+		reader->sentence = cold;
+		r = r_cold;
+	}
 	(void)pthread_cond_destroy(&reader->changed);
 	(void)pthread_mutex_destroy(&reader->lock);
-	return r < 0 ? r : reader->r;
+	return r;
 }
 
-int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
-	       struct progress *progress, struct sentence *s)
+static int reader_read(struct reader *reader, unsigned n_threads, struct progress *progress,
+		       struct sentence *s)
+{
+	int r = sink_open(&reader->sink, reader->wr, n_threads, s);
+
+	if (r == 0) {
+		r = run_threads(reader, n_threads, progress);
+		if (r < 0)
+			*s = reader->sentence;
+	}
+	if (r == 0)
+		r = reader->sink.kind->finish(&reader->sink, progress, s);
+	sink_close(&reader->sink);
+	return r;
+}
+
+int reader_run(const struct plan *plan, struct weightd_writer *wr,
+	       const struct weightd_load_options *o, struct progress *progress,
+	       struct weightd_load_result *result, struct sentence *s)
 {
 	struct reader reader = {.plan = plan, .wr = wr};
 	const struct sink_kind *kind = sink_kind_of(wr);
@@ -309,15 +373,17 @@ int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_th
 
 	assert(plan_end(plan) <= wr->data_size);
 	reader.n_stretches = (wr->n_leaves + kind->n_leaves - 1) / kind->n_leaves;
-	n_threads = threads_wanted(n_threads, kind->n_threads, reader.n_stretches);
-	r = sink_open(&reader.sink, wr, n_threads, s);
-	if (r == 0) {
-		r = run_threads(&reader, n_threads, progress);
-		if (r < 0)
-			*s = reader.sentence;
-	}
-	if (r == 0)
-		r = kind->finish(&reader.sink, progress, s);
-	sink_close(&reader.sink);
+	r = cold_init(&reader.cold, plan, wr, o->read);
+	if (r < 0)
+		(void)sentence_set(s, r, "there is not enough memory to read with");
+	else
+		r = reader_read(&reader,
+				threads_wanted(o->n_threads, kind->n_threads, reader.n_stretches),
+				progress, s);
+	if (o->cache == WEIGHTD_CACHE_DROP)
+		cold_drop(&reader.cold);
+	result->n_direct_bytes = reader.cold.n_direct;
+	result->ring_error = reader.cold.ring_error;
+	cold_deinit(&reader.cold);
 	return r;
 }

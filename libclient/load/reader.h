@@ -12,8 +12,9 @@
 #include "weightd.h"
 
 /*
- * Fills the writer and reports progress from the calling thread. n_threads 0: one per core, at most 4, or 8 into a
- * GPU. All threads have ended when it returns.
+ * Fills the writer as `n_threads`, `read` and `cache` of the options ask for, and reports progress from the calling thread.
+ * All threads have ended when it returns. Sets what the result has of reading.
  */
-int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
-	       struct progress *progress, struct sentence *s);
+int reader_run(const struct plan *plan, struct weightd_writer *wr,
+	       const struct weightd_load_options *o, struct progress *progress,
+	       struct weightd_load_result *result, struct sentence *s);

@@ -17,6 +17,8 @@ STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
 SLOT_STATES = {1: "writing", 2: "current", 3: "kept", 4: "leaving", 5: "orphan"}
 POLICIES = {"wait": 0, "evict": 1, "kill": 2}
 HANDLES = {"vmm": 0, "ipc": 1}
+READS = {"auto": 0, "direct": 1, "buffered": 2}
+CACHES = {"keep": 0, "drop": 1}
 MEMORIES = {0: "host", 1: "cuda", 2: "cuda-ipc"}
 UNLIMITED = 2**64 - 1
 
@@ -68,7 +70,8 @@ class LoadOptions(Sized):
     _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("n_threads", c_uint),
                 ("progress", Progress), ("userdata", c_void_p), ("note", Note), ("no_files", c_bool),
                 ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t), ("include", POINTER(c_char_p)),
-                ("n_include", c_size_t), ("exclude", POINTER(c_char_p)), ("n_exclude", c_size_t)]
+                ("n_include", c_size_t), ("exclude", POINTER(c_char_p)), ("n_exclude", c_size_t),
+                ("read", c_int), ("cache", c_int)]
 
 
 class ModelDirOptions(Sized):
@@ -87,7 +90,8 @@ class SafetensorsContents(Sized):
 class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
-                ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash)]
+                ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash),
+                ("n_direct_bytes", c_uint64), ("ring_error", c_int)]
 
 
 class File(Sized):

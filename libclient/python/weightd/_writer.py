@@ -112,7 +112,10 @@ class Writer(Table):
 
 
 class LoadResult(NamedTuple):
-    """`n_bytes` of tensors, read from files; `memory_ns` and `read_ns` are parts of `elapsed_ns`."""
+    """
+    `n_bytes` of tensors, read from files, `n_direct_bytes` of them past the page cache; `memory_ns` and `read_ns` are parts
+    of `elapsed_ns`. `ring_error` is the errno for which direct reads did without io_uring, else 0.
+    """
 
     version: int
     n_bytes: int
@@ -122,6 +125,8 @@ class LoadResult(NamedTuple):
     memory_ns: int
     read_ns: int
     digest: bytes
+    n_direct_bytes: int
+    ring_error: int
 
 
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
@@ -171,7 +176,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
          socket: str | None = None, handle: str = "vmm", files: bool = True,
          attributes: Mapping[str, Any] | None = None, owner: int | str | None = None,
-         include: str | Iterable[str] = (), exclude: str | Iterable[str] = ()) -> LoadResult:
+         include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
+         read: str = "auto", cache: str = "keep") -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
@@ -188,6 +194,9 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
                 "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
                 here, and so is a warning that a filter turns into an error
+    read        "auto": what is not in the page cache by direct reads, which leave it alone; "direct": all; "buffered":
+                nothing. Where a file system refuses direct reads, it is read by the page cache
+    cache       "keep" what was read by the page cache in it; "drop": remove what was not there before
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
@@ -201,6 +210,10 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
         except BaseException as e:
             raised.append(e)
 
+    if read not in _abi.READS:
+        raise ValueError(f"read {read!r} is none of {', '.join(_abi.READS)}")
+    if cache not in _abi.CACHES:
+        raise ValueError(f"cache {cache!r} is none of {', '.join(_abi.CACHES)}")
     create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
                                      policy, pause_timeout, handle, owner)
     wanted = texts(attributes)
@@ -208,7 +221,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report, note=note, no_files=not files,
                                attributes=wanted, n_attributes=len(wanted or ()),
-                               include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded))
+                               include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded),
+                               read=_abi.READS[read], cache=_abi.CACHES[cache])
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     connection, result = Connection(socket), _abi.LoadResult()
     try:
@@ -219,7 +233,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
             raise raised[0] from None
         raise
     return LoadResult(result.version, result.n_bytes, result.n_tensors, result.n_files,
-                      result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest))
+                      result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest),
+                      result.n_direct_bytes, -result.ring_error)
 
 
 def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusive: bool,

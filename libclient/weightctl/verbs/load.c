@@ -37,6 +37,8 @@ enum {
 	OPTION_EXCLUDE,
 	OPTION_IF_NEEDED,
 	OPTION_DRY_RUN,
+	OPTION_READ,
+	OPTION_CACHE,
 };
 
 /* Words of the command line that are not options of the library. */
@@ -55,6 +57,15 @@ struct loaded {
 	struct weightd_load_result result;
 };
 
+/* JSON has what was done in place of io_uring as a word of its own: null where nothing had to be. */
+static const char *ring_word(const void *row, bool json)
+{
+	const struct loaded *l = row;
+
+	(void)json;
+	return l->result.ring_error ? strerrorname_np(-l->result.ring_error) : NULL;
+}
+
 #define RESULT(member) offsetof(struct loaded, result.member)
 
 static const struct column columns[] = {
@@ -68,6 +79,8 @@ static const struct column columns[] = {
 	COLUMN("MEMORY", COLUMN_DURATION, RESULT(memory_ns)),
 	COLUMN("READ", COLUMN_DURATION, RESULT(read_ns)),
 	COLUMN("DIGEST", COLUMN_DIGEST, RESULT(digest)),
+	COLUMN("DIRECT", COLUMN_SIZE, RESULT(n_direct_bytes)),
+	{.name = "RING_ERROR", .kind = COLUMN_WORD, .word = ring_word},
 	{},
 };
 
@@ -95,6 +108,13 @@ static void print_result(struct cli *cli, const struct loaded *l)
 		     r->n_tensors == 1 ? "" : "s", size_text(size, r->n_bytes),
 		     size_duration(time, r->elapsed_ns), size_rate(rate, r->n_bytes, r->elapsed_ns),
 		     column_digest(digest, r->digest));
+}
+
+static void print_ring_error(const struct loaded *l)
+{
+	if (l->result.ring_error)
+		(void)cli_error("io_uring cannot be used here (%s); read without it, by pread()",
+				strerror(-l->result.ring_error));
 }
 
 static int load_fail(const struct cli *cli, int r)
@@ -157,6 +177,8 @@ static int load_buffer(struct cli *cli, const struct request *q,
 	progress_finish(&progress);
 	if (r < 0)
 		return load_fail(cli, r);
+	if (!q->quiet)
+		print_ring_error(&loaded);
 	if (cli->format.json)
 		column_json_object(columns, &loaded);
 	else if (!q->quiet)
@@ -184,18 +206,28 @@ static uint32_t option_u32(const struct cli *cli, const char *name, int base, ui
 	return (uint32_t)cli_number(cli, name, optarg, base, 1, max);
 }
 
-static enum weightd_policy option_policy(const struct cli *cli)
-{
-	static const struct {
-		const char *name;
-		enum weightd_policy policy;
-	} policies[] = {{"wait", WEIGHTD_WAIT}, {"evict", WEIGHTD_EVICT}, {"kill", WEIGHTD_KILL}};
+struct option_word {
+	const char *name; /* NULL ends a list */
+	int value;
+};
 
-	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
-		if (!strcmp(policies[i].name, optarg))
-			return policies[i].policy;
-	cli_usage(cli, "--policy wants wait, evict or kill, not '%s'", optarg);
+static int option_word(const struct cli *cli, const struct option_word *words, const char *wanted)
+{
+	for (size_t i = 0; words[i].name; i++)
+		if (!strcmp(words[i].name, optarg))
+			return words[i].value;
+	cli_usage(cli, "%s, not '%s'", wanted, optarg);
 }
+
+static const struct option_word policies[] = {
+	{"wait", WEIGHTD_WAIT}, {"evict", WEIGHTD_EVICT}, {"kill", WEIGHTD_KILL}, {}};
+static const struct option_word reads[] = {{"auto", WEIGHTD_READ_AUTO},
+					   {"direct", WEIGHTD_READ_DIRECT},
+					   {"buffered", WEIGHTD_READ_BUFFERED},
+					   {}};
+static const struct option_word caches[] = {{"keep", WEIGHTD_CACHE_KEEP},
+					    {"drop", WEIGHTD_CACHE_DROP},
+					    {}};
 
 static enum weightd_handle option_handle(const struct cli *cli)
 {
@@ -253,6 +285,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"exclude", required_argument, NULL, OPTION_EXCLUDE},
 		{"if-needed", no_argument, NULL, OPTION_IF_NEEDED},
 		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
+		{"read", required_argument, NULL, OPTION_READ},
+		{"cache", required_argument, NULL, OPTION_CACHE},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -292,7 +326,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 			create.new_layout = true;
 			break;
 		case OPTION_POLICY:
-			create.policy = option_policy(cli);
+			create.policy = (enum weightd_policy)option_word(
+				cli, policies, "--policy wants wait, evict or kill");
 			break;
 		case OPTION_PAUSE_TIMEOUT:
 			create.pause_timeout_ms = option_pause_timeout(cli);
@@ -317,6 +352,14 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 			break;
 		case OPTION_DRY_RUN:
 			q.dry_run = true;
+			break;
+		case OPTION_READ:
+			options.read = (enum weightd_read)option_word(
+				cli, reads, "--read wants auto, direct or buffered");
+			break;
+		case OPTION_CACHE:
+			options.cache = (enum weightd_cache)option_word(
+				cli, caches, "--cache wants keep or drop");
 			break;
 		case 'q':
 			q.quiet = true;
@@ -366,6 +409,10 @@ const struct verb verb_load = {
 		"     --exclude PATTERN  leave out tensors whose name matches; may be given again\n"
 		"     --if-needed        load nothing if the version has these tensors and files\n"
 		"     --dry-run          print files, ranges and places, and load nothing\n"
+		"     --read WAY         auto (past the page cache where the files are not in\n"
+		"                        it), direct or buffered\n"
+		"     --cache EFFECT     keep what is read in the page cache, or drop what was\n"
+		"                        not there before\n"
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
 		"     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,
