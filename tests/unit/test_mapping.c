@@ -82,10 +82,37 @@ static void a_part_has_the_place_in_huge_pages_that_it_has_in_the_file(void **st
 	}
 }
 
+/* The kernel's own choice has another place in a huge page in 511 of 512 cases. */
+static void a_slot_is_mapped_again_where_the_last_one_was_unless_that_is_there(void **state)
+{
+	const uint64_t size = 5 * MIB;
+	cleanup(fd_closep) int fd = -1;
+	void *first, *second, *again, *other;
+
+	(void)state;
+	assert_int_equal(fd_memfd("mapping", size + 4096, &fd), 0);
+	assert_int_equal(mapping_new_part(fd, 4096, size, PROT_READ, NULL, &first), 0);
+	mapping_free(first, size);
+	assert_int_equal(mapping_new_part(fd, 4096, size, PROT_READ, NULL, &again), 0);
+	assert_ptr_equal(again, first);
+	assert_int_equal(mapping_new_part(fd, 4096, size, PROT_READ, NULL, &second), 0);
+	assert_ptr_not_equal(second, first);
+	assert_int_equal((uintptr_t)second % (2 * MIB), 4096);
+	assert_false(has_rest(second, (char *)second + size));
+	mapping_free(second, size);
+	/* Another place in a huge page, and another size, are not where the last one ended. */
+	assert_int_equal(mapping_new_part(fd, 0, 2 * MIB, PROT_READ, NULL, &other), 0);
+	assert_int_equal((uintptr_t)other % (2 * MIB), 0);
+	assert_true((char *)other + 2 * MIB <= (char *)second + size);
+	mapping_free(other, 2 * MIB);
+	mapping_free(again, size);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_part_has_the_place_in_huge_pages_that_it_has_in_the_file),
+		cmocka_unit_test(a_slot_is_mapped_again_where_the_last_one_was_unless_that_is_there),
 		cmocka_unit_test(a_slot_is_mapped_with_nothing_around_it),
 	};
 
