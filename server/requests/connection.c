@@ -189,26 +189,29 @@ static void fail_for_descriptors(struct session *s, const struct channel_packet 
 static void receive_nothing(struct session *s)
 {
 	s->readable = false;
-	loop_modify(&s->source, EVENTS_INPUT);
+	if (s->source.loop)
+		loop_modify(&s->source, EVENTS_INPUT);
 }
 
-static void receive_request(struct session *s)
+/* False: the session has ended. */
+static bool receive_request(struct session *s)
 {
 	struct channel_packet packet;
 	int r;
 
 	if (!client_fds_are_trusted(s->server->client_fds, s->peer.uid)) {
 		session_doom(s, "descriptors that its user sent cannot be closed");
-		return;
+		return true;
 	}
 	if (client_fds_hold_up(s->server->client_fds, s))
-		return;
+		return true;
 	if (in_work_must_wait(s)) {
-		if (s->hung_up)
+		if (s->hung_up) {
 			connection_end(s);
-		else
-			turns_park(s);
-		return;
+			return false;
+		}
+		turns_park(s);
+		return true;
 	}
 	r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
 	if (r > 0)
@@ -224,6 +227,7 @@ static void receive_request(struct session *s)
 		session_doom(s, strerror(-r));
 	if (r != 0)
 		unpark_next(s);
+	return r != 0;
 }
 
 /* Edges: `readable` stays until a read finds nothing. Packets that follow until then do not wake the loop. */
@@ -239,6 +243,14 @@ static void connection_on_io(struct source *source, uint32_t events)
 		turns_remove(s); /* it may be parked */
 	if (!s->pending || s->hung_up)
 		turns_add(s);
+}
+
+/* The first request is usually there already: it is answered before the loop watches the socket. */
+static void receive_first(struct session *s)
+{
+	if (receive_request(s) && !s->doomed &&
+	    loop_add(&s->server->loop, &s->source, s->source.fd, EVENTS_INPUT, connection_on_io) < 0)
+		session_doom(s, "weightd is out of memory");
 }
 
 static void answer_due(struct session *s)
@@ -302,8 +314,10 @@ void connection_serve(struct session *s)
 		connection_end(s);
 	else if (s->due)
 		answer_due(s);
+	else if (!s->source.loop)
+		receive_first(s);
 	else if (!s->pending)
-		receive_request(s);
+		(void)receive_request(s);
 }
 
 static const char *connection_refuse(struct session *s)
@@ -319,8 +333,6 @@ static const char *connection_refuse(struct session *s)
 		       "some";
 	if (r != 0)
 		return "this user has too many connections; close some";
-	if (loop_add(&s->server->loop, &s->source, s->source.fd, EVENTS_INPUT, connection_on_io) < 0)
-		return "weightd is out of memory";
 	return NULL;
 }
 
@@ -332,6 +344,7 @@ static void connection_admit(struct session *s)
 	server->n_sessions++;
 	server_count_object(server, 1);
 	turns_join(s);
+	turns_add(s);
 }
 
 /* `s` is NULL without memory, and has no cost while its user is unknown. True: it is kept for its user's turn. */
