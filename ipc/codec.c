@@ -34,9 +34,14 @@ static bool target_ok(const char name[WIRE_NAME_SIZE], const char device[WIRE_DE
 	return string_ok(name, WIRE_NAME_SIZE) && string_ok(device, WIRE_DEVICE_SIZE);
 }
 
+static bool greeting_ok(const struct wire_hello *hello)
+{
+	return STRING_OK(hello->program) && !hello->pad;
+}
+
 static bool hello_ok(const struct wire_request *m)
 {
-	return STRING_OK(m->hello.program) && !m->hello.pad;
+	return greeting_ok(&m->hello);
 }
 
 static bool create_ok(const struct wire_request *m)
@@ -79,6 +84,11 @@ static bool attach_ok(const struct wire_request *m)
 	return target_ok(m->attach.name, m->attach.device) &&
 	       !(m->attach.flags & ~(WIRE_ATTACH_CHECK_LAYOUT | WIRE_ATTACH_OWNER)) &&
 	       (m->attach.flags & WIRE_ATTACH_OWNER || !m->attach.owner);
+}
+
+static bool hello_attach_ok(const struct wire_request *m)
+{
+	return attach_ok(m) && greeting_ok(&m->hello_attach.hello);
 }
 
 static bool wait_ok(const struct wire_request *m)
@@ -202,6 +212,7 @@ static const struct {
 	[WIRE_JOB_VIEW] = {sizeof(struct wire_job_view), 0, job_view_ok},
 	[WIRE_CREATE_OWNED] = {sizeof(struct wire_create_owned), 1, create_owned_ok},
 	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_owned), 1, create_image_owned_ok},
+	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach), 0, hello_attach_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -257,6 +268,16 @@ static bool attach_reply_ok(const struct wire_reply *m)
 	       version_flags_ok(m->attach.flags) && m->attach.data_size <= m->attach.slot_size;
 }
 
+static bool hello_attach_reply_ok(const struct wire_reply *m)
+{
+	return attach_reply_ok(m) && STRING_OK(m->hello_attach.hello.release);
+}
+
+static bool hello_error_ok(const struct wire_reply *m)
+{
+	return error_reply_ok(m) && STRING_OK(m->hello_error.hello.release);
+}
+
 static bool pause_reply_ok(const struct wire_reply *m)
 {
 	return !m->pause.pad && version_flags_ok(m->pause.flags);
@@ -276,11 +297,13 @@ static bool job_view_reply_ok(const struct wire_reply *m)
 	       m->job_view.n_ranks <= WIRE_JOB_RANKS_MAX;
 }
 
-static const struct {
+struct reply_row {
 	uint32_t size;
 	uint32_t n_fds;
 	bool (*ok)(const struct wire_reply *m);
-} replies[WIRE_OP_END] = {
+};
+
+static const struct reply_row replies[WIRE_OP_END] = {
 	[WIRE_HELLO] = {sizeof(struct wire_hello_reply), 0, hello_reply_ok},
 	[WIRE_PING] = {sizeof(struct wire_ping_reply), 0, ping_reply_ok},
 	[WIRE_CREATE] = {sizeof(struct wire_create_reply), 2, create_reply_ok},
@@ -312,7 +335,22 @@ static const struct {
 	[WIRE_JOB_VIEW] = {sizeof(struct wire_job_view_reply), 2, job_view_reply_ok},
 	[WIRE_CREATE_OWNED] = {sizeof(struct wire_create_reply), 2, create_reply_ok},
 	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_reply), 3, create_reply_ok},
+	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach_reply), 3, hello_attach_reply_ok},
 };
+
+/* A row, also for the replies that say that a request failed. */
+static const struct reply_row *reply_row(unsigned op)
+{
+	static const struct reply_row error = {sizeof(struct wire_error), 0, error_reply_ok};
+	static const struct reply_row hello_error = {sizeof(struct wire_hello_error), 0,
+						     hello_error_ok};
+
+	if (op == WIRE_ERROR)
+		return &error;
+	if (op == WIRE_HELLO_ERROR)
+		return &hello_error;
+	return op >= WIRE_HELLO && op < WIRE_OP_END ? &replies[op] : NULL;
+}
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)
 {
@@ -334,37 +372,20 @@ int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct w
 	return 0;
 }
 
-static int decode_error(const struct wire_reply *m, size_t size, unsigned n_fds)
-{
-	if (size != sizeof(m->header) + sizeof(m->error) || n_fds || !error_reply_ok(m))
-		return -EBADMSG;
-	return 0;
-}
-
 int codec_decode_reply(const void *data, size_t size, unsigned n_fds, struct wire_reply *ret)
 {
+	const struct reply_row *row;
 	struct wire_reply m = {0};
-	uint16_t op;
 
 	if (size < sizeof(m.header) || size > sizeof(m))
 		return -EBADMSG;
 	memcpy(&m, data, size);
 	if (m.header.size != size || m.header.n_fds != n_fds || !(m.header.op & WIRE_REPLY))
 		return -EBADMSG;
-	op = m.header.op & (uint16_t)~WIRE_REPLY;
-	if (op == WIRE_ERROR) {
-		int r = decode_error(&m, size, n_fds);
-
-		if (r < 0)
-			return r;
-		*ret = m;
-		return 0;
-	}
-	if (op < WIRE_HELLO || op >= WIRE_OP_END)
+	row = reply_row(m.header.op & (unsigned)~WIRE_REPLY);
+	if (!row || size != sizeof(m.header) + row->size || n_fds != row->n_fds)
 		return -EBADMSG;
-	if (size != sizeof(m.header) + replies[op].size || n_fds != replies[op].n_fds)
-		return -EBADMSG;
-	if (replies[op].ok && !replies[op].ok(&m))
+	if (row->ok && !row->ok(&m))
 		return -EBADMSG;
 	*ret = m;
 	return 0;
@@ -384,18 +405,13 @@ size_t codec_seal_request(struct wire_request *m, enum wire_op op, uint64_t seri
 
 size_t codec_seal_reply(struct wire_reply *m, enum wire_op op, uint64_t serial)
 {
-	uint32_t size = sizeof(m->error);
-	uint32_t n_fds = 0;
+	const struct reply_row *row = reply_row(op);
 
-	if (op != WIRE_ERROR) {
-		assert(op >= WIRE_HELLO && op < WIRE_OP_END);
-		size = replies[op].size;
-		n_fds = replies[op].n_fds;
-	}
+	assert(row);
 	m->header = (struct wire_header){
-		.size = (uint32_t)sizeof(m->header) + size,
+		.size = (uint32_t)sizeof(m->header) + row->size,
 		.op = (uint16_t)((unsigned)op | WIRE_REPLY),
-		.n_fds = (uint16_t)n_fds,
+		.n_fds = (uint16_t)row->n_fds,
 		.serial = serial,
 	};
 	return m->header.size;

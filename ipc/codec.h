@@ -42,6 +42,7 @@ struct wire_request {
 		struct wire_job_leave job_leave;
 		struct wire_job_remove job_remove;
 		struct wire_job_view job_view;
+		struct wire_hello_attach hello_attach; /* begins like attach */
 	};
 };
 
@@ -65,6 +66,8 @@ struct wire_reply {
 		struct wire_files_reply files;
 		struct wire_job_join_reply job_join;
 		struct wire_job_view_reply job_view;
+		struct wire_hello_attach_reply hello_attach; /* begins like attach */
+		struct wire_hello_error hello_error; /* begins like error */
 	};
 };
 

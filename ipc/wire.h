@@ -3,8 +3,8 @@
  *
  * SOCK_SEQPACKET on a Unix socket: one message is one packet, a header and one fixed-size body, with at
  * most WIRE_FDS_MAX descriptors beside it. The client sends a request and the server a reply, strictly in
- * turn; the first request is WIRE_HELLO. A layout is sent as a sealed memfd, which the client creates and
- * is charged for. Listings are sent in pages: a client could hold a memfd of the server's for ever.
+ * turn; the first request is WIRE_HELLO, or WIRE_HELLO_ATTACH. A layout is sent as a sealed memfd, which the client
+ * creates and is charged for. Listings are sent in pages: a client could hold a memfd of the server's for ever.
  *
  * Integers are little-endian like every machine weightd runs on; strings are NUL-padded to their field
  * and always terminated; padding is zero. A changed meaning is a new opcode. Unknown opcode, wrong
@@ -58,8 +58,11 @@ enum wire_op {
 	WIRE_JOB_VIEW = 29,
 	WIRE_CREATE_OWNED = 30,
 	WIRE_CREATE_IMAGE_OWNED = 31,
+	WIRE_HELLO_ATTACH = 32,
 	WIRE_OP_END,
 
+	WIRE_HELLO_ERROR =
+		0x7ffe, /* with WIRE_REPLY: the answer to WIRE_HELLO_ATTACH if only the attach failed */
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
 };
 
@@ -314,6 +317,30 @@ struct wire_attach_reply {
 	struct wire_location location;
 };
 static_assert(sizeof(struct wire_attach_reply) == 176, "wire_attach_reply is ABI");
+
+/*
+ * --- hello attach: hello and attach in one request, the first of a connection. ---
+ * The reply is that of attach, with the server's hello behind it. If only the attach failed, it is WIRE_HELLO_ERROR,
+ * which has the server's hello too, and the connection continues as after hello; after WIRE_ERROR it had no hello. A server
+ * that does not know the request closes the connection without a reply: the client connects again and sends hello.
+ */
+struct wire_hello_attach {
+	struct wire_attach attach;
+	struct wire_hello hello;
+};
+static_assert(sizeof(struct wire_hello_attach) == 280, "wire_hello_attach is ABI");
+
+struct wire_hello_attach_reply {
+	struct wire_attach_reply attach;
+	struct wire_hello_reply hello;
+};
+static_assert(sizeof(struct wire_hello_attach_reply) == 232, "wire_hello_attach_reply is ABI");
+
+struct wire_hello_error {
+	struct wire_error error;
+	struct wire_hello_reply hello;
+};
+static_assert(sizeof(struct wire_hello_error) == 576, "wire_hello_error is ABI");
 
 /*
  * --- proof: what else it takes to verify the version of a lease (struct wire_id), which is an image. ---

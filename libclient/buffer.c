@@ -14,6 +14,7 @@
 #include "ipc/base/mapping.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
+#include "libclient/connection/connection.h"
 #include "libclient/connection/restart.h"
 #include "libclient/cuda/gpu.h"
 #include "libclient/files.h"
@@ -191,6 +192,23 @@ static int give_descriptor(const struct weightd_buffer *b, int *fd, int *ret_fd)
 	return 0;
 }
 
+/* Sends the request, on a new connection if there is none and the caller wants one. */
+static int attach_ask(struct weightd *w, const struct attaching *a, struct client_call *call)
+{
+	bool has_owner = a->attach.flags & WIRE_ATTACH_OWNER;
+	int r = -ENOTCONN;
+
+	if (!a->connects || w->fd >= 0 || client_awaits_restart(w))
+		r = client_call_run(w, call);
+	if (r != -ENOTCONN || !a->connects)
+		return r;
+	r = connection_attach(w, a->socket, call);
+	if (r != CONNECTION_ONLY)
+		return r;
+	r = owner_check_server(w, has_owner ? &a->attach.owner : NULL);
+	return r < 0 ? r : client_call_run(w, call);
+}
+
 /* Without memory when what was asked for took the place of what `over` had. Or ATTACH_MISPLACED. */
 static int attach_once(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret)
 {
@@ -214,7 +232,7 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 	b->device = strdup(attach->device);
 	if (!b->name || !b->device)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	r = client_call_run(w, &call);
+	r = attach_ask(w, a, &call);
 	if (r < 0)
 		return r;
 	b->lease = reply->lease;
@@ -342,8 +360,9 @@ static int start_attaching(struct weightd *w, const char *name,
 	struct wire_attach *attach = &ret->attach;
 	int r;
 
-	*ret = (struct attaching){.map_device = -1};
-	r = owner_check_server(w, o->owner);
+	*ret = (struct attaching){.map_device = -1, .connects = o->connect, .socket = o->socket};
+	/* A server that takes the request with a hello checks owners. */
+	r = owner_check_server(w, o->connect && w->fd < 0 ? NULL : o->owner);
 	if (r == 0)
 		r = client_put_target(w, name, o->device, attach->name, attach->device);
 	if (r < 0)
@@ -416,6 +435,12 @@ int weightd_attach(struct weightd *w, const char *name,
 	if (r < 0) {
 		weightd_detach(b);
 		return r;
+	}
+	r = o.ret_attached ? weightd_buffer_attached(b, o.ret_attached) : 0;
+	if (r < 0) {
+		weightd_detach(b);
+		return sentence_set(&w->sentence, r,
+				    "a struct weightd_attached has no size (set .size)");
 	}
 	if (o.ret_fd)
 		*o.ret_fd = take_fd(fd);

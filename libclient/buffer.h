@@ -49,6 +49,8 @@ struct attaching {
 		over; /* the attachment that it replaces in place; NULL: it maps memory of its own */
 	void *stream; /* stream of `over`: waited for before the old memory is unmapped */
 	int map_device;
+	bool connects; /* on a connection that is made for it, if there is none */
+	const char *socket; /* then; borrowed; see weightd_attach_options */
 	int *ret_fd; /* receives the descriptor of the bytes; NULL: none */
 	uint64_t deadline_ns; /* deadline to wait for a server that restarts; 0: none */
 };

@@ -20,19 +20,17 @@
 #define GRACE_MS 5000 /* beyond the time that the server was given to answer */
 
 /*
- * Polls for a while before it sleeps: most replies arrive within some microseconds, and waking an idle processor
- * takes as long as the rest of an attach. Yields, so that a server on this very processor can answer.
+ * Receives again and again for a while before it sleeps: most replies arrive within some microseconds, and waking an idle
+ * processor takes as long as the rest of an attach. Yields, so that a server on this very processor can answer.
  */
-static bool spin_for_reply(struct pollfd *p)
+static int spin_for_reply(int fd, struct channel_packet *ret)
 {
 	uint64_t end = num_now_ns() + CALL_SPIN_NS;
+	int r;
 
-	do {
-		if (poll(p, 1, 0) > 0)
-			return true;
+	while ((r = channel_receive(fd, MSG_DONTWAIT, ret)) == -EAGAIN && num_now_ns() < end)
 		(void)sched_yield();
-	} while (num_now_ns() < end);
-	return false;
+	return r;
 }
 
 /* How long to poll: to the deadline, but no longer than to the next tick. -1: for ever. */
@@ -72,15 +70,13 @@ static int64_t answer_ms(struct client_call *call)
 	return call->timeout_ms ? call->timeout_ms : CALL_TIMEOUT_MS;
 }
 
-/* 0 when there is something to read. */
+/* Sleeps. 0 when there is something to read. */
 static int wait_for_reply(int fd, struct client_call *call)
 {
 	int64_t timeout_ms = answer_ms(call);
 	uint64_t deadline = timeout_ms < 0 ? 0 : num_now_ns() + (uint64_t)timeout_ms * 1000000;
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
-	if (spin_for_reply(&p))
-		return 0;
 	for (;;) {
 		int n = poll(&p, 1, poll_ms(num_now_ns(), deadline, call->tick != NULL));
 
@@ -110,43 +106,62 @@ int client_lost(struct weightd *w, int r)
 }
 
 /* The server believes we have what this reply carried, and its descriptors did not fit: give it back. */
-static int give_back(struct weightd *w, enum wire_op op, const struct channel_packet *packet)
+static int give_back(struct weightd *w, struct client_call *call,
+		     const struct channel_packet *packet)
 {
-	struct wire_reply reply;
+	enum wire_op op = call->op;
 	struct wire_header header;
 
 	memcpy(&header, packet->data, sizeof(header)); /* the packet has room for more than that */
-	if (codec_decode_reply(packet->data, packet->size, header.n_fds, &reply) == 0) {
-		if (op == WIRE_ATTACH)
-			client_end(w, WIRE_DETACH, reply.attach.lease);
+	if (codec_decode_reply(packet->data, packet->size, header.n_fds, &call->reply) == 0) {
+		if (op == WIRE_ATTACH || op == WIRE_HELLO_ATTACH)
+			client_end(w, WIRE_DETACH, call->reply.attach.lease);
 		if (op == WIRE_CREATE || op == WIRE_CREATE_IMAGE || op == WIRE_CREATE_OWNED ||
 		    op == WIRE_CREATE_IMAGE_OWNED)
-			client_end(w, WIRE_ABORT, reply.create.writer);
+			client_end(w, WIRE_ABORT, call->reply.create.writer);
 	}
 	return sentence_set(&w->sentence, -EMFILE,
 			    "this process is out of descriptors; close some, or raise ulimit -n");
 }
 
-static int receive_reply(struct weightd *w, struct client_call *call)
+static bool is_error(const struct client_call *call)
+{
+	unsigned op = call->reply.header.op;
+
+	return op == (WIRE_ERROR | WIRE_REPLY) ||
+	       (op == (WIRE_HELLO_ERROR | WIRE_REPLY) && call->op == WIRE_HELLO_ATTACH);
+}
+
+/* Like channel_receive(), and -ETIMEDOUT, -ECANCELED. */
+static int receive_packet(int fd, struct client_call *call, struct channel_packet *ret)
+{
+	int r = spin_for_reply(fd, ret);
+
+	if (r != -EAGAIN)
+		return r;
+	r = wait_for_reply(fd, call);
+	return r < 0 ? r : channel_receive(fd, MSG_DONTWAIT, ret);
+}
+
+int client_ask_receive(struct weightd *w, struct client_call *call)
 {
 	struct channel_packet packet;
-	int r = channel_receive(w->fd, MSG_DONTWAIT, &packet);
+	int r = receive_packet(w->fd, call, &packet);
 
 	if (r <= 0)
 		channel_packet_deinit(&packet);
 	if (r == -EMFILE)
-		return give_back(w, call->op, &packet);
+		return give_back(w, call, &packet);
 	if (r <= 0)
 		return client_lost(w, r);
 	r = codec_decode_reply(packet.data, packet.size, packet.n_fds, &call->reply);
-	if (r == 0 && call->reply.header.op != ((unsigned)call->op | WIRE_REPLY) &&
-	    call->reply.header.op != (WIRE_ERROR | WIRE_REPLY))
+	if (r == 0 && call->reply.header.op != ((unsigned)call->op | WIRE_REPLY) && !is_error(call))
 		r = -EBADMSG;
 	if (r < 0) {
 		channel_packet_deinit(&packet);
 		return client_lost(w, r);
 	}
-	if (call->reply.header.op == (WIRE_ERROR | WIRE_REPLY))
+	if (is_error(call))
 		return sentence_set(&w->sentence, call->reply.error.error, "%s",
 				    call->reply.error.text);
 	for (unsigned i = 0; i < packet.n_fds; i++)
@@ -174,13 +189,6 @@ int client_ask_send(struct weightd *w, struct client_call *call)
 	else if (r != -EPIPE && r != -ECONNRESET)
 		return client_lost(w, r);
 	return 0;
-}
-
-int client_ask_receive(struct weightd *w, struct client_call *call)
-{
-	int r = wait_for_reply(w->fd, call);
-
-	return r < 0 ? client_lost(w, r) : receive_reply(w, call);
 }
 
 int client_ask(struct weightd *w, struct client_call *call)

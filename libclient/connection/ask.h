@@ -35,7 +35,8 @@ struct client_call {
 
 /*
  * Sends the request and waits for its reply. An error reply becomes its code, its text the sentence of the connection. A
- * lost connection stays lost, with w->fd < 0: -ENOTCONN, -ETIMEDOUT, -EBADMSG.
+ * lost connection stays lost, with w->fd < 0: -ENOTCONN, -ETIMEDOUT, -EBADMSG. `reply` has what was received, its opcode
+ * is 0 without a reply.
  */
 int client_ask(struct weightd *w, struct client_call *call);
 /* The two halves of it. The first does not wait; the second waits for the reply. */

@@ -70,6 +70,11 @@ const char *weightd_socket(const struct weightd *w)
 	return w->path ? w->path : "";
 }
 
+bool weightd_is_connected(const struct weightd *w)
+{
+	return w->fd >= 0;
+}
+
 void weightd_set_restart_timeout(struct weightd *w, int timeout_ms)
 {
 	w->restart_timeout_ms = timeout_ms;

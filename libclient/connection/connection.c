@@ -10,6 +10,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "libclient/connection/ask.h"
 #include "libclient/connection/dial.h"
 #include "libclient/connection/rendezvous.h"
 #include "libclient/connection/restart.h"
@@ -59,6 +60,45 @@ int weightd_connect(struct weightd *w, const char *path)
 	if (r < 0)
 		w->fd = fd_close(w->fd);
 	return r;
+}
+
+static bool holds_nothing(const struct weightd *w)
+{
+	return list_empty(&w->buffers) && list_empty(&w->writers) && list_empty(&w->jobs);
+}
+
+/* -ENOTCONN: connect with weightd_connect(), which finds out the reason. */
+static int connection_attach_first(struct weightd *w, const char *path, struct client_call *call)
+{
+	cleanup(rendezvous_deinit) struct rendezvous z;
+	cleanup(freep) char *before = NULL;
+	int r = rendezvous_init(&z, path);
+
+	client_call_init_fds(call);
+	if (r < 0)
+		return sentence_set(&w->sentence, r, "out of memory");
+	w->survives = false;
+	before = take_ptr(w->path); /* `path` may be the same */
+	r = rendezvous_open(&z, w);
+	return r < 0 ? r : dial_attach(w, call);
+}
+
+int connection_attach(struct weightd *w, const char *path, struct client_call *call)
+{
+	enum wire_op op = call->op;
+	int r = -ENOTCONN;
+
+	if (!path)
+		path = w->path;
+	/* Leases and writers are resumed before anything else. */
+	if (holds_nothing(w))
+		r = connection_attach_first(w, path, call);
+	if (r != -ENOTCONN)
+		return r;
+	call->op = op;
+	call->timeout_ms = 0;
+	r = weightd_connect(w, path);
+	return r < 0 ? r : CONNECTION_ONLY;
 }
 
 /* As `w`: a server that is just being started again is waited for. */

@@ -5,6 +5,7 @@
 #include "libclient/connection/dial.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,9 +19,28 @@
 #include "libclient/connection/release.h"
 #include "weightd.h"
 
-int dial_open(struct weightd *w, bool wait)
+/* Like connect(). */
+static int connect_to(int fd, const struct sockaddr_un *address)
+{
+	int r;
+
+	do
+		r = connect(fd, (const struct sockaddr *)address, sizeof(*address));
+	while (r < 0 && errno == EINTR);
+	return r;
+}
+
+/* Waits for room in the backlog of a server that is stopped or busy. The socket may block from then on. */
+static int connect_patiently(int fd, const struct sockaddr_un *address)
 {
 	const struct timeval timeout = {.tv_sec = DIAL_TIMEOUT_MS / 1000};
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	return fcntl(fd, F_SETFL, 0) < 0 ? -1 : connect_to(fd, address);
+}
+
+int dial_open(struct weightd *w, bool wait)
+{
 	cleanup(fd_closep) int fd = -1;
 	struct sockaddr_un address;
 	int r = channel_address(w->path, &address);
@@ -29,14 +49,12 @@ int dial_open(struct weightd *w, bool wait)
 	if (r < 0)
 		return sentence_set(&w->sentence, r,
 				    "%s cannot be a socket: a path has 1 to 107 bytes", w->path);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | (wait ? 0 : SOCK_NONBLOCK), 0);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return sentence_set(&w->sentence, -errno, "no socket: %s", strerror(errno));
-	/* connect() waits too, while the server is stopped and its backlog is full. */
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-	do
-		r = connect(fd, (const struct sockaddr *)&address, sizeof(address));
-	while (r < 0 && errno == EINTR);
+	r = connect_to(fd, &address);
+	if (r < 0 && errno == EAGAIN && wait)
+		r = connect_patiently(fd, &address);
 	if (r < 0 && errno == EAGAIN && wait)
 		return sentence_set(&w->sentence, -ETIMEDOUT,
 				    "weightd at %s accepted no connection within %d s; is it "
@@ -50,14 +68,12 @@ int dial_open(struct weightd *w, bool wait)
 	return 0;
 }
 
-static void hello_fill(struct client_call *call)
+static void hello_fill(struct wire_hello *hello)
 {
-	call->op = WIRE_HELLO;
-	call->request.hello.version = WIRE_VERSION;
-	call->request.hello.features = WIRE_FEATURE_IMAGE | WIRE_FEATURE_OWNER;
+	hello->version = WIRE_VERSION;
+	hello->features = WIRE_FEATURE_IMAGE | WIRE_FEATURE_OWNER;
 	/* The server logs this name. A name that is too long is cut. */
-	(void)snprintf(call->request.hello.program, sizeof(call->request.hello.program), "%s",
-		       program_invocation_short_name);
+	(void)snprintf(hello->program, sizeof(hello->program), "%s", program_invocation_short_name);
 }
 
 static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
@@ -75,10 +91,11 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
 }
 
-static int hello_end(struct weightd *w, const struct client_call *call, int r)
+/* `hello` NULL: the server has not sent its own. */
+static int hello_end(struct weightd *w, const struct wire_hello_reply *hello, int r)
 {
-	if (r == 0)
-		hello_take(w, &call->reply.hello);
+	if (hello)
+		hello_take(w, hello);
 	if (r == -EPROTONOSUPPORT) /* the server's sentence names its own release */
 		return sentence_set(&w->sentence, r, "%s; libweightd is %s (%s)", w->sentence.text,
 				    weightd_release(), weightd_library());
@@ -87,28 +104,60 @@ static int hello_end(struct weightd *w, const struct client_call *call, int r)
 
 int dial_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p)
 {
-	struct client_call call = {.timeout_ms = timeout_ms};
+	struct client_call call = {.op = WIRE_HELLO, .timeout_ms = timeout_ms};
+	int r;
 
 	if (p) {
 		call.tick = p->tick;
 		call.userdata = p->userdata;
 	}
-	hello_fill(&call);
-	return hello_end(w, &call, client_ask(w, &call));
+	hello_fill(&call.request.hello);
+	r = client_ask(w, &call);
+	return hello_end(w, r == 0 ? &call.reply.hello : NULL, r);
+}
+
+/* The server's hello in the reply; NULL: there is none. */
+static const struct wire_hello_reply *hello_beside(const struct wire_reply *reply)
+{
+	switch (reply->header.op) {
+	case WIRE_HELLO_ATTACH | WIRE_REPLY:
+		return &reply->hello_attach.hello;
+	case WIRE_HELLO_ERROR | WIRE_REPLY:
+		return &reply->hello_error.hello;
+	default:
+		return NULL;
+	}
+}
+
+int dial_attach(struct weightd *w, struct client_call *call)
+{
+	const struct wire_hello_reply *hello;
+	int r;
+
+	call->op = WIRE_HELLO_ATTACH;
+	call->timeout_ms = DIAL_TIMEOUT_MS;
+	hello_fill(&call->request.hello_attach.hello);
+	r = client_ask(w, call);
+	hello = hello_beside(&call->reply);
+	if (!hello)
+		w->fd = fd_close(w->fd);
+	return hello_end(w, hello, r);
 }
 
 int dial_greet_send(struct weightd *w)
 {
-	struct client_call call = {0};
+	struct client_call call = {.op = WIRE_HELLO};
 
-	hello_fill(&call);
+	hello_fill(&call.request.hello);
 	return client_ask_send(w, &call);
 }
 
 int dial_greet_receive(struct weightd *w)
 {
 	struct client_call call = {.op = WIRE_HELLO};
+	int r;
 
 	client_call_init_fds(&call);
-	return hello_end(w, &call, client_ask_receive(w, &call));
+	r = client_ask_receive(w, &call);
+	return hello_end(w, r == 0 ? &call.reply.hello : NULL, r);
 }

@@ -258,8 +258,16 @@ int weightd_new(struct weightd **ret);
  * folder in which a file was created or removed within the last second. A socket that refuses and did not
  * change is retried for 0.2 s, because its server may be about to replace it. Other failures return at once:
  * -ENOENT, -ECONNREFUSED, or -EACCES; the sentence of -EACCES names the group that the socket admits.
+ *
+ * A program that attaches first connects in the same round trip: weightd_attach_options::connect.
  */
 int weightd_connect(struct weightd *w, const char *path);
+
+/*
+ * Returns true while there is a connection, as far as the last call has found out. After a call that failed, false means
+ * that it failed for want of a server.
+ */
+bool weightd_is_connected(const struct weightd *w);
 
 /*
  * Releases the caller's reference; NULL is fine. Buffers and writers of the connection keep it open until
@@ -299,6 +307,24 @@ int weightd_ping(struct weightd *w, struct weightd_server *ret);
 
 struct weightd_buffer;
 
+/* The facts of an attachment. Pointers are owned by it; a swap, pause or reacquire may change all but the first two. */
+struct weightd_attached {
+	size_t size; /* set by the caller */
+	const char *name; /* of the buffer */
+	const char *device; /* as the server names it: a GPU by its UUID */
+	uint64_t version;
+	const void *data; /* start of the bytes; on a GPU, an address of that GPU */
+	uint64_t n_bytes;
+	const uint8_t *layout_hash; /* 16 bytes */
+	const uint8_t *digest; /* 16 bytes; NULL if the writer published without one */
+	enum weightd_memory memory;
+	uint32_t n_tensors;
+	uint64_t data_offset; /* like weightd_location::data_offset */
+	bool is_mutable; /* like weightd_buffer_is_mutable() */
+	bool has_owner; /* false: the server is older, and `owner` is 0 */
+	uint32_t owner; /* uid, like weightd_buffer_owner() */
+};
+
 struct weightd_attach_options {
 	size_t size; /* set by the caller */
 	const char *device; /* NULL: "host" */
@@ -331,6 +357,16 @@ struct weightd_attach_options {
 	 * _reacquire() demand the same of later versions. Copied. -EOPNOTSUPP: the server is older.
 	 */
 	const uint32_t *owner;
+	/*
+	 * Connects first, if `w` is not connected, or its server has ended: like weightd_connect(), with its failures, to
+	 * `socket`; NULL: the socket that `w` was connected to, else like NULL there. Where `w` holds nothing, connecting and
+	 * attaching take one round trip; two if the server is older. weightd_is_connected() distinguishes -ENOENT and
+	 * -EACCES of the socket from those of the buffer.
+	 */
+	bool connect;
+	const char *socket;
+	/* Receives what weightd_buffer_attached() returns; NULL: nothing. Its `size` is set by the caller. */
+	struct weightd_attached *ret_attached;
 };
 
 /*
@@ -361,6 +397,8 @@ void weightd_detach_on(struct weightd_buffer *b, void *stream);
 /* Finishes calls of weightd_detach_on() once their stream is done. Returns the number that is left. Does not wait. */
 int weightd_reap(struct weightd *w);
 
+/* All facts of the attachment at once. From any thread, like the functions below. -EINVAL: `ret->size` was not set. */
+int weightd_buffer_attached(const struct weightd_buffer *b, struct weightd_attached *ret);
 /* The name of the buffer, owned by it. */
 const char *weightd_buffer_name(const struct weightd_buffer *b);
 /* The device as the server names it: a GPU by its UUID. */

@@ -42,34 +42,35 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-static void request_hello(struct session *s, const struct wire_request *m, const int *fds)
+/* False: the request was answered with an error. */
+static bool greet(struct session *s, const struct wire_hello *hello)
 {
-	struct wire_reply reply = {0};
 	char file[WIRE_TEXT_SIZE / 2];
 
-	(void)fds;
-	if (m->hello.version != WIRE_VERSION) {
+	if (hello->version != WIRE_VERSION) {
 		session_fail(s, -EPROTONOSUPPORT,
 			     "weightd " RELEASE
 			     " (%s) speaks version %d of the protocol, the client version %u; "
 			     "use the same release of both",
 			     program_file(file, sizeof(file)) < 0 ? "file unknown" : file,
-			     WIRE_VERSION, m->hello.version);
-		return;
+			     WIRE_VERSION, hello->version);
+		return false;
 	}
 	s->greeted = true;
-	s->features = m->hello.features;
+	s->features = hello->features;
 	log_debug("session of pid %d uid %u: %s", s->peer.pid, s->peer.uid,
-		  buffer_name_ok(m->hello.program) ? m->hello.program : "(a program)");
-	reply.hello.version = WIRE_VERSION;
-	reply.hello.pid = (uint32_t)getpid();
-	reply.hello.instance = s->server->instance;
-	reply.hello.features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS |
-			       WIRE_FEATURE_JOB_VIEW | WIRE_FEATURE_OWNER | WIRE_FEATURE_COSTS |
-			       WIRE_FEATURE_HOLDERS | WIRE_FEATURE_HEALTH;
-	if (store_works(&s->server->store))
-		reply.hello.features |= WIRE_FEATURE_SURVIVES;
-	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
+		  buffer_name_ok(hello->program) ? hello->program : "(a program)");
+	return true;
+}
+
+static void request_hello(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!greet(s, &m->hello))
+		return;
+	session_fill_hello(s, &reply.hello);
 	(void)session_reply(s, WIRE_HELLO, &reply, NULL, 0);
 }
 
@@ -251,7 +252,9 @@ static void request_attach(struct session *s, const struct wire_request *m, cons
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);
 	fault_point("attach-leased");
 	out[0] = v->table->memfd.fd;
-	r = session_reply(s, WIRE_ATTACH, &reply, out, 3);
+	if (s->greets)
+		session_fill_hello(s, &reply.hello_attach.hello);
+	r = session_reply(s, s->greets ? WIRE_HELLO_ATTACH : WIRE_ATTACH, &reply, out, 3);
 	PROBE(attach, lease);
 	if (r < 0)
 		lease_free(lease);
@@ -782,6 +785,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_JOB_VIEW] = request_job_view,
 	[WIRE_CREATE_OWNED] = request_create,
 	[WIRE_CREATE_IMAGE_OWNED] = request_create,
+	[WIRE_HELLO_ATTACH] = request_attach, /* behind the greeting */
 };
 
 /* The device that a request names, or NULL. */
@@ -794,6 +798,7 @@ static const char *device_of(const struct wire_request *m)
 	case WIRE_CREATE_IMAGE_OWNED:
 		return m->create.device;
 	case WIRE_ATTACH:
+	case WIRE_HELLO_ATTACH:
 		return m->attach.device;
 	case WIRE_WAIT:
 		return m->wait.device;
@@ -834,9 +839,15 @@ static bool refuse_spelling(struct session *s, const struct wire_request *m)
 
 int request_handle(struct session *s, const struct wire_request *m, const int *fds)
 {
-	if (s->greeted == (m->header.op == WIRE_HELLO))
+	bool greets_too = m->header.op == WIRE_HELLO_ATTACH;
+
+	if (s->greeted == (greets_too || m->header.op == WIRE_HELLO))
 		return -EPROTO; /* hello must be first, and once */
+	if (greets_too && !greet(s, &m->hello_attach.hello))
+		return 0;
+	s->greets = greets_too;
 	if (!refuse_spelling(s, m))
 		handlers[m->header.op](s, m, fds);
+	s->greets = false;
 	return 0;
 }

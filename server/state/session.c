@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include "ipc/base/release.h"
 #include "server/base/flood.h"
 #include "server/base/log.h"
 #include "server/state/audit.h"
@@ -77,6 +79,19 @@ int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, 
 	return r;
 }
 
+void session_fill_hello(const struct session *s, struct wire_hello_reply *ret)
+{
+	ret->version = WIRE_VERSION;
+	ret->pid = (uint32_t)getpid();
+	ret->instance = s->server->instance;
+	ret->features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS |
+			WIRE_FEATURE_JOB_VIEW | WIRE_FEATURE_OWNER | WIRE_FEATURE_COSTS |
+			WIRE_FEATURE_HOLDERS | WIRE_FEATURE_HEALTH;
+	if (store_works(&s->server->store))
+		ret->features |= WIRE_FEATURE_SURVIVES;
+	(void)CODEC_PUT_STRING(ret->release, RELEASE);
+}
+
 void session_fail(struct session *s, int error, const char *fmt, ...)
 {
 	struct wire_reply reply = {0};
@@ -90,8 +105,10 @@ void session_fail(struct session *s, int error, const char *fmt, ...)
 		s->cost->n_refused++;
 		record_refusal(&s->peer, reply.error.text);
 	}
-	(void)send_reply(s, WIRE_ERROR, &reply, NULL,
-			 0); /* on failure the connection is being closed */
+	if (s->greets)
+		session_fill_hello(s, &reply.hello_error.hello);
+	/* On failure the connection is being closed. */
+	(void)send_reply(s, s->greets ? WIRE_HELLO_ERROR : WIRE_ERROR, &reply, NULL, 0);
 }
 
 void session_fail_quota(struct session *s, int r, const char *what)

@@ -34,6 +34,7 @@ struct session {
 	struct channel_peer peer;
 	uint64_t serial; /* serial of the request in progress */
 	bool greeted;
+	bool greets; /* the request being handled is a hello too: its reply has the server's */
 	uint64_t features; /* WIRE_FEATURE_* of the client */
 	bool readable; /* there may be a packet to read */
 	bool hung_up;
@@ -73,6 +74,9 @@ void session_wake(struct session *s, void (*due)(struct session *s));
  */
 int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
 		  unsigned n_fds);
+
+/* Fills the server's hello. */
+void session_fill_hello(const struct session *s, struct wire_hello_reply *ret);
 
 /* Answers the request at hand with an error and its sentence. */
 __attribute__((format(printf, 3, 4))) void session_fail(struct session *s, int error,

@@ -41,6 +41,9 @@ static void check_strings(const struct wire_request *m)
 		MUST_END(m->create.name);
 		MUST_END(m->create.device);
 		break;
+	case WIRE_HELLO_ATTACH:
+		MUST_END(m->hello_attach.hello.program);
+		/* fallthrough */
 	case WIRE_ATTACH:
 		MUST_END(m->attach.name);
 		MUST_END(m->attach.device);
@@ -108,7 +111,7 @@ static void decode_request(const uint8_t *packet, size_t size, unsigned n_fds)
 	MUST(m.header.n_fds == n_fds && n_fds <= WIRE_FDS_MAX);
 	MUST(!memcmp(&m, packet, size) && is_all((char *)&m + size, sizeof(m) - size, 0));
 	check_strings(&m);
-	if (m.header.op == WIRE_ATTACH)
+	if (m.header.op == WIRE_ATTACH || m.header.op == WIRE_HELLO_ATTACH)
 		MUST(m.attach.flags & WIRE_ATTACH_OWNER || !m.attach.owner);
 	again = m;
 	memset(&again.header, 0xff, sizeof(again.header));
@@ -129,7 +132,11 @@ static void decode_reply(const uint8_t *packet, size_t size, unsigned n_fds)
 	op = m.header.op & (unsigned)~WIRE_REPLY;
 	MUST(m.header.n_fds == n_fds && n_fds <= WIRE_FDS_MAX);
 	MUST(!memcmp(&m, packet, size) && is_all((char *)&m + size, sizeof(m) - size, 0));
-	if (op == WIRE_ERROR) {
+	if (op == WIRE_HELLO_ATTACH)
+		MUST_END(m.hello_attach.hello.release);
+	if (op == WIRE_HELLO_ERROR)
+		MUST_END(m.hello_error.hello.release);
+	if (op == WIRE_ERROR || op == WIRE_HELLO_ERROR) {
 		MUST_END(m.error.text);
 		MUST(m.error.error < 0);
 	}

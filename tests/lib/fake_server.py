@@ -87,6 +87,13 @@ class FakeServer:
         peer.close()
 
 
+GREETING = "IIQQ32s"
+
+
+def greeting(instance, features):
+    return wire.VERSION, os.getpid(), features, instance, b"0.1.0"
+
+
 class Peer:
     """A connection to a client."""
 
@@ -139,7 +146,7 @@ class Peer:
 
     def greet(self, instance, features=wire.SURVIVES | wire.LAYOUTS):
         self.request(wire.HELLO)
-        self.reply("IIQQ32s", wire.VERSION, os.getpid(), features, instance, b"0.1.0")
+        self.reply(GREETING, *greeting(instance, features))
 
     def pong(self, instance=1):
         self.reply("6QII32s", instance, 0, 0, 0, 0, 0, os.getpid(), 0, b"0.1.0")
@@ -148,11 +155,12 @@ class Peer:
         size = len(records[0]) if records else 0
         self.reply("IIQ4032s", len(records), size, next_, b"".join(records))
 
-    def give_lease(self, version, lease=7, at=None):
-        """Answers an attach with a version."""
-        v = version
-        self.reply("5QII16s16s96s", lease, v.memory.buffer, at or v.number, v.data_size, v.slot_size, v.flags, 0,
-                   v.layout_hash, bytes(16), wire.location(v.slot_size), fds=[v.memory.layout_fd, v.memory.head_fd, v.slot_fd])
+    def give_lease(self, version, lease=7, at=None, instance=None, features=wire.SURVIVES | wire.LAYOUTS):
+        """Answers an attach with a version; with an `instance`, one that is the hello too."""
+        v, hello = version, () if instance is None else greeting(instance, features)
+        self.reply("5QII16s16s96s" + (GREETING if hello else ""), lease, v.memory.buffer, at or v.number, v.data_size, v.slot_size,
+                   v.flags, 0, v.layout_hash, bytes(16), wire.location(v.slot_size), *hello,
+                   fds=[v.memory.layout_fd, v.memory.head_fd, v.slot_fd])
 
     def give_slot(self, version, writer=9, flags=0):
         """Answers a create with a slot."""

@@ -43,10 +43,17 @@ class Server(Sized):
                 ("release", ctypes.c_char * 32)]
 
 
+class Attached(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("device", c_char_p), ("version", c_uint64), ("data", c_void_p),
+                ("n_bytes", c_uint64), ("layout_hash", c_void_p), ("digest", c_void_p), ("memory", c_int), ("n_tensors", c_uint32),
+                ("data_offset", c_uint64), ("is_mutable", c_bool), ("has_owner", c_bool), ("owner", c_uint32)]
+
+
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64), ("layout_hash", c_char_p),
                 ("timeout_ms", c_int), ("map_device", c_char_p), ("ret_fd", POINTER(c_int)), ("require", POINTER(c_char_p)),
-                ("n_require", c_size_t), ("owner", POINTER(c_uint32))]
+                ("n_require", c_size_t), ("owner", POINTER(c_uint32)), ("connect", c_bool), ("socket", c_char_p),
+                ("ret_attached", POINTER(Attached))]
 
 
 class CreateOptions(Sized):
@@ -106,6 +113,7 @@ HANDLE, HANDLES = c_void_p, POINTER(c_void_p)
 TARGET = (HANDLE, c_char_p, c_char_p)
 SIGNATURES = {
     "new": (c_int, HANDLES), "connect": (c_int, HANDLE, c_char_p), "close": (None, HANDLE),
+    "is_connected": (c_bool, HANDLE), "buffer_attached": (c_int, HANDLE, POINTER(Attached)),
     "error": (c_char_p, HANDLE), "set_restart_timeout": (None, HANDLE, c_int),
     "ping": (c_int, HANDLE, POINTER(Server)), "stat": (c_int, HANDLE, POINTER(Stat)),
     "attach": (c_int, HANDLE, c_char_p, POINTER(AttachOptions), HANDLES), "detach": (None, HANDLE),
@@ -207,6 +215,10 @@ class Client:
 
     def connect(self, path):
         self.check(lib.weightd_connect(self.w, path.encode()))
+
+    @property
+    def is_connected(self):
+        return lib.weightd_is_connected(self.w)
 
     def ping(self):
         server = Server()

@@ -31,11 +31,12 @@ HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1,
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
 JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE, JOB_VIEW = range(23, 30)
-CREATE_OWNED, CREATE_IMAGE_OWNED = 30, 31
-OPS = range(HELLO, CREATE_IMAGE_OWNED + 1)
+CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH = 30, 31, 32
+OPS = range(HELLO, HELLO_ATTACH + 1)
 REPLY = 0x8000
-ERROR = 0x7fff | REPLY
+ERROR, HELLO_ERROR = 0x7fff | REPLY, 0x7ffe | REPLY
 VERSION = 1
+ATTACH_REPLY_SIZE, ERROR_SIZE, GREETING_SIZE = 176, 520, 56
 
 HEADER = struct.Struct("<IHHQ")
 BODIES = {  # bodies of requests
@@ -53,6 +54,7 @@ BODIES = {  # bodies of requests
     JOB_PART: struct.Struct("<Q II"), JOB_DESCRIPTION: struct.Struct("<128s 32s"), JOB_LEAVE: struct.Struct("<Q II"),
     JOB_REMOVE: struct.Struct("<128s"), JOB_VIEW: struct.Struct("<128s"),
     CREATE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"), CREATE_IMAGE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"),
+    HELLO_ATTACH: struct.Struct("<128s 64s QQ II 16s II Q 32s"),
 }
 N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, CREATE_OWNED, CREATE_IMAGE_OWNED, SET_FILES, JOB_JOIN)) for op in OPS}
 
@@ -371,7 +373,7 @@ class Wire:
     def answer(self, op):
         """Waits for the reply to the request sent last. Refused, Closed."""
         reply = self.receive()
-        if reply.op == ERROR:
+        if reply.op == ERROR or (reply.op, op) == (HELLO_ERROR, HELLO_ATTACH):
             raise refusal(reply)
         assert (reply.op, reply.serial) == (op | REPLY, self.serial), reply
         return reply
@@ -463,7 +465,16 @@ class Wire:
 
     def attach(self, name, version=0, buffer=0, device="", owner=None):
         flags = 0 if owner is None else BY_OWNER
-        reply = self.ask(ATTACH, name.encode(), device.encode(), version, buffer, flags, owner or 0, b"")
+        return self.lease(self.ask(ATTACH, name.encode(), device.encode(), version, buffer, flags, owner or 0, b""))
+
+    def hello_attach(self, name, version=0, device="", owner=None, protocol=VERSION, features=0):
+        """The first request of a connection. The lease, and the greeting of the server."""
+        flags = 0 if owner is None else BY_OWNER
+        reply = self.ask(HELLO_ATTACH, name.encode(), device.encode(), version, 0, flags, owner or 0, b"",
+                         protocol, 0, features, b"test")
+        return self.lease(reply), Greeting(*struct.unpack_from("<IIQQ", reply.body, ATTACH_REPLY_SIZE))
+
+    def lease(self, reply):
         lease = Lease(*struct.unpack_from("<5QII", reply.body), *reply.fds)
         self.location = Location.of(reply)
         self.held[lease.lease] = reply.fds
@@ -612,7 +623,8 @@ def page(body):
 
 
 def refusal(reply):
-    code, _, text = struct.unpack("<iI512s", reply.body)
+    code, _, text = struct.unpack_from("<iI512s", reply.body)
+    assert len(reply.body) == ERROR_SIZE + (GREETING_SIZE if reply.op == HELLO_ERROR else 0)
     return Refused(-code, text.rstrip(b"\0").decode())
 
 

@@ -343,6 +343,19 @@ static const struct message requests[] = {
 			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
 		.fill = fill_create_image,
 	},
+	{
+		.name = "hello attach",
+		.op = WIRE_HELLO_ATTACH,
+		.body_size = sizeof(struct wire_hello_attach),
+		.strings = {FIELD(wire_hello_attach, attach.name),
+			    FIELD(wire_hello_attach, attach.device),
+			    FIELD(wire_hello_attach, hello.program)},
+		.paddings = {FIELD(wire_hello_attach, hello.pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_hello_attach, attach.flags),
+		.known_flags = WIRE_ATTACH_CHECK_LAYOUT | WIRE_ATTACH_OWNER,
+		.fill = fill_attach,
+	},
 };
 
 static const struct message replies[] = {
@@ -486,6 +499,28 @@ static const struct message replies[] = {
 		.flags_at = offsetof(struct wire_create_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
 		.fill = fill_create_reply,
+	},
+	{
+		.name = "hello attach reply",
+		.op = WIRE_HELLO_ATTACH,
+		.n_fds = 3,
+		.body_size = sizeof(struct wire_hello_attach_reply),
+		.strings = {FIELD(wire_hello_attach_reply, hello.release)},
+		.paddings = {FIELD(wire_hello_attach_reply, attach.location.pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_hello_attach_reply, attach.flags),
+		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE | WIRE_VERSION_IMAGE |
+			       WIRE_VERSION_FILES,
+		.fill = fill_attach_reply,
+	},
+	{
+		.name = "hello error",
+		.op = WIRE_HELLO_ERROR,
+		.body_size = sizeof(struct wire_hello_error),
+		.strings = {FIELD(wire_hello_error, error.text),
+			    FIELD(wire_hello_error, hello.release)},
+		.paddings = {FIELD(wire_hello_error, error.pad)},
+		.fill = fill_error,
 	},
 	{
 		.name = "error",
@@ -650,7 +685,7 @@ static void the_table_of_this_test_has_every_operation(void **state)
 {
 	(void)state;
 	assert_int_equal(ARRAY_LEN(requests), WIRE_OP_END - WIRE_HELLO);
-	assert_int_equal(ARRAY_LEN(replies), WIRE_OP_END - WIRE_HELLO + 1);
+	assert_int_equal(ARRAY_LEN(replies), WIRE_OP_END - WIRE_HELLO + 2); /* and errors */
 	for (int op = WIRE_HELLO; op < WIRE_OP_END; op++) {
 		assert_int_equal(requests[op - WIRE_HELLO].op, op);
 		assert_int_equal(replies[op - WIRE_HELLO].op, op);

@@ -140,6 +140,11 @@ def join(w, c):
     w.join(c.name, c.token, rank=1)
 
 
+def hello_attach(w, c):
+    with wire.Wire(w.socket.getpeername(), greet=False) as another:
+        another.hello_attach(c.name)
+
+
 REQUESTS = [
     Row("HELLO", (wire.HELLO,), lambda w, c: None, make_nothing),
     Row("PING", (wire.PING,), lambda w, c: w.ping(), make_nothing),
@@ -153,6 +158,7 @@ REQUESTS = [
     Row("LIST versions", (wire.LIST,), lambda w, c: w.list(wire.VERSIONS, c.name)),
     Row("LIST history", (wire.LIST,), lambda w, c: w.list(wire.HISTORY, c.name)),
     Row("ATTACH", (wire.ATTACH, wire.DETACH), lambda w, c: w.detach(w.attach(c.name).lease)),
+    Row("HELLO_ATTACH", (wire.HELLO_ATTACH,), hello_attach),
     Row("ATTACH of owner", (wire.ATTACH,), lambda w, c: w.attach(c.name, owner=OWNER)),
     Row("ATTACH of other", (wire.ATTACH,), lambda w, c: w.attach(c.name, owner=OTHER)),
     Row("PROOF", (wire.PROOF,), lambda w, c: w.proof(w.attach(c.name).lease)),

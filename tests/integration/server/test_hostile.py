@@ -93,6 +93,9 @@ def make_scene(make_daemon):
         s.witness.close()
 
 
+FIRST = {wire.HELLO, wire.HELLO_ATTACH}  # requests of a stranger
+
+
 def valid(op):
     """A body that the server accepts and answers at once."""
     name, device = b"m", b""
@@ -108,7 +111,8 @@ def valid(op):
               wire.JOB_PART: (77, 0, 0), wire.JOB_DESCRIPTION: (b"none", b"t"), wire.JOB_LEAVE: (77, 1, 0),
               wire.JOB_REMOVE: (b"none",), wire.JOB_VIEW: (b"none",),
               wire.CREATE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 0, 1, 0),
-              wire.CREATE_IMAGE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 4096, 1, 0)}
+              wire.CREATE_IMAGE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 4096, 1, 0),
+              wire.HELLO_ATTACH: (name, device, 0, 0, 0, 0, b"", 1, 0, 0, b"x")}
     return wire.BODIES[op].pack(*values[op])
 
 
@@ -153,7 +157,7 @@ def test_messages_of_another_size_close_their_sender(scene, op, layout_fd):
     for size in sorted(sizes - {len(whole)}):
         for told in sorted({size, len(whole)}):
             packet = (struct.pack("<I", told) + whole[4:] + bytes(size))[:size]
-            offender = scene.connect(greet=op != wire.HELLO)
+            offender = scene.connect(greet=op not in FIRST)
             offender.send_raw(packet, [layout_fd] * wire.N_FDS[op])
             offender.hang_up()
             scene.leave()
@@ -188,7 +192,7 @@ def test_another_number_of_descriptors_closes_its_sender(scene, op, n_fds, layou
 def test_descriptors_with_a_request_that_takes_none_close_its_sender(scene, op, layout_fd):
     for n_fds in 1, 253:
         for told in 0, n_fds:
-            offender = scene.connect(greet=op != wire.HELLO)
+            offender = scene.connect(greet=op not in FIRST)
             offender.send_raw(message(op, valid(op), told), [layout_fd] * n_fds)
             offender.hang_up()
             scene.leave()
@@ -203,16 +207,28 @@ def test_descriptors_with_an_empty_message_are_not_kept(scene, layout_fd):
 # --- Order ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", sorted(set(wire.OPS) - {wire.HELLO}))
+@pytest.mark.parametrize("op", sorted(set(wire.OPS) - FIRST))
 def test_a_request_before_the_hello_closes_its_sender(scene, op, layout_fd):
     offender = scene.connect(greet=False)
     offender.send(op, valid(op), [layout_fd] * wire.N_FDS[op])
     offender.hang_up()
 
 
-def test_a_second_hello_closes_its_sender(scene):
+@pytest.mark.parametrize("op", FIRST)
+def test_a_second_hello_closes_its_sender(scene, op):
     offender = scene.connect()
-    offender.send(wire.HELLO, valid(wire.HELLO))
+    offender.send(op, valid(op))
+    offender.hang_up()
+
+
+@pytest.mark.parametrize("follows", ["a second one", "garbage", "another attach"])
+def test_what_comes_behind_a_hello_with_an_attach_before_its_reply_is_read_closes_its_sender(scene, follows):
+    """And gives back the lease. The reply that is on its way has descriptors: there is no second one until it is read."""
+    op = {"a second one": wire.HELLO_ATTACH, "garbage": 99, "another attach": wire.ATTACH}[follows]
+    offender = scene.connect(greet=False)
+    with wire.stopped(scene.daemon):
+        offender.send(wire.HELLO_ATTACH, valid(wire.HELLO_ATTACH))
+        offender.send(op, b"" if op == 99 else valid(op))
     offender.hang_up()
 
 
@@ -223,6 +239,14 @@ def test_another_version_of_the_protocol_is_told_so(scene):
     assert refused.value.errno == errno.EPROTONOSUPPORT
     stranger.send(wire.PING)  # and it has not been let in
     stranger.hang_up()
+
+
+def test_another_version_of_the_protocol_is_told_so_with_an_attach_too(scene):
+    stranger = scene.connect(greet=False)
+    with pytest.raises(Refused, match="client version 7") as refused:
+        stranger.hello_attach("m", protocol=7)
+    assert refused.value.errno == errno.EPROTONOSUPPORT
+    assert stranger.hello_attach("m")[0].bytes()
 
 
 def test_ids_of_others_are_not_found(scene):
