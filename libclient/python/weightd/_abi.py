@@ -41,6 +41,14 @@ class Tensor(Sized):
                 ("n_dims", c_uint32), ("dtype", c_int), ("role", c_int)]
 
 
+_EMPTY = bytes(Tensor())
+
+
+def tensor_row() -> Tensor:
+    """Tensor(), faster: one is made for each tensor that is read."""
+    return Tensor.from_buffer_copy(_EMPTY)
+
+
 class Location(Sized):
     _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", c_ubyte * 16),
                 ("map_size", c_uint64), ("data_offset", c_uint64)]
@@ -92,6 +100,14 @@ class LoadResult(Sized):
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
                 ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash),
                 ("n_direct_bytes", c_uint64), ("ring_error", c_int)]
+
+
+class PlanFile(Sized):
+    _fields_ = [("size", c_size_t), ("path", c_char_p), ("n_bytes", c_uint64), ("n_ranges", c_uint64)]
+
+
+class PlanRange(Sized):
+    _fields_ = [("size", c_size_t), ("offset", c_uint64), ("dest", c_uint64), ("n_bytes", c_uint64), ("file", c_uint32)]
 
 
 class File(Sized):
@@ -315,6 +331,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
     "weightd_load_needed": (c_int, c_void_p, c_char_p, c_char_p, POINTER(LoadOptions), POINTER(c_uint64)),
+    "weightd_load_plan_new": (c_int, c_void_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions), POINTER(c_void_p)),
+    "weightd_load_plan_free": (None, c_void_p),
+    "weightd_load_plan_form": (c_int, c_void_p),
+    "weightd_load_plan_layout": (c_void_p, c_void_p),
+    "weightd_load_plan_file": (c_int, c_void_p, c_uint64, POINTER(PlanFile)),
+    "weightd_load_plan_range": (c_int, c_void_p, c_uint64, POINTER(PlanRange)),
     "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
     "weightd_safetensors_write": (c_int, c_void_p, c_char_p, c_char_p, POINTER(SafetensorsContents)),
     "weightd_safetensors_open": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),

@@ -44,6 +44,7 @@ def test_structs_have_the_size_and_offsets_of_the_header(tmp_path):
                "weightd_attach_options": _abi.AttachOptions,
                "weightd_create_options": _abi.CreateOptions,
                "weightd_load_options": _abi.LoadOptions, "weightd_load_result": _abi.LoadResult,
+               "weightd_plan_file": _abi.PlanFile, "weightd_plan_range": _abi.PlanRange,
                "weightd_buffer_info": _abi.BufferInfo, "weightd_version_info": _abi.VersionInfo,
                "weightd_slot_info": _abi.SlotInfo, "weightd_user_info": _abi.UserInfo,
                "weightd_holder_info": _abi.HolderInfo, "weightd_cost_info": _abi.CostInfo,
