@@ -41,6 +41,7 @@ def code(name: str) -> int:
     return found
 
 
+@functools.lru_cache(maxsize=None)
 def name(code: int) -> str:
     return lib.weightd_dtype_name(code).decode()
 

@@ -124,7 +124,7 @@ class Layout:
         """IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"no tensor {index} in a layout of {len(self)}")
-        row = _abi.Tensor()
+        row = _abi.tensor_row()
         _check(lib.weightd_layout_tensor(self._handle, index, ctypes.byref(row)), f"tensor {index}")
         return Entry(row)
 

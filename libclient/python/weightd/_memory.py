@@ -33,6 +33,7 @@ class Location(NamedTuple):
 class Kind(NamedTuple):
     """The functions of attachments, or of writers."""
 
+    row: Callable[..., int]
     data: Callable[..., int | None]
     location: Callable[..., int]
     read: Callable[..., int]
@@ -40,9 +41,9 @@ class Kind(NamedTuple):
     free: Callable[[ctypes.c_void_p], None]
 
 
-BUFFER = Kind(lib.weightd_buffer_data, lib.weightd_buffer_location, lib.weightd_buffer_read, None,
+BUFFER = Kind(lib.weightd_buffer_tensor, lib.weightd_buffer_data, lib.weightd_buffer_location, lib.weightd_buffer_read, None,
               lib.weightd_detach)
-WRITER = Kind(lib.weightd_writer_data, lib.weightd_writer_location, lib.weightd_writer_read,
+WRITER = Kind(lib.weightd_writer_tensor, lib.weightd_writer_data, lib.weightd_writer_location, lib.weightd_writer_read,
               lib.weightd_writer_write, lib.weightd_writer_free)
 
 
@@ -55,6 +56,7 @@ class Memory:
     address   of the first byte: one of a GPU's, where it is not in host memory
     size      bytes
     location  Location
+    is_writers  whether it is a writer's, also after publish()
     writable  whether views made from now on may be written
     followed  the version that all followers of a buffer have seen: see Buffer.swap()
     owner     the user that the buffer must belong to, by attach(); None: any
@@ -68,6 +70,7 @@ class Memory:
                  owner: int | str | None = None):
         size, self.owner = ctypes.c_uint64(), owner
         self.connection, self.handle, self._kind, self.writable = connection, handle, kind, writable
+        self.is_writers = kind is WRITER
         self.address = kind.data(handle, ctypes.byref(size)) or 0
         self.size = size.value
         self.locate()
@@ -112,14 +115,17 @@ class Memory:
         # what a parent has on a GPU: no child may use the CUDA of its parent.
         return (self.writable or self.is_on_gpu) and self.connection.is_parents()
 
+    def row(self, index: int) -> _abi.Tensor:
+        """Tensor number `index`, which the layout has; with texts that are valid while this version is mapped."""
+        row = _abi.tensor_row()
+        r = self._kind.row(self.handle, index, ctypes.byref(row))
+        if r < 0:
+            raise error(-r, f"{self!r}: tensor {index}: {os.strerror(-r)}")
+        return row
+
     def locate(self) -> None:
         """Another version may begin its data at another offset."""
         self.location = _location(self._kind, self.handle)
-
-    @property
-    def is_writers(self) -> bool:
-        """Also after publish()."""
-        return self._kind is WRITER
 
     @property
     def is_on_gpu(self) -> bool:

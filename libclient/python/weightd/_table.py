@@ -5,7 +5,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Mapping
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 from . import _abi
 from ._errors import error
@@ -32,6 +32,8 @@ class Table(Mapping):
         self.location = memory.location
         self._memory: Memory | None = memory
         self._n_tensors = n_tensors
+        # Rows that no thread uses, to look up with: a new one costs as much as a look-up. (row, its address)
+        self._rows: list[tuple[_abi.Tensor, Any]] = []
 
     def _open(self) -> Memory:
         """To be held in a local variable through a call, so that no other thread's close() unmaps it."""
@@ -39,35 +41,41 @@ class Table(Mapping):
             raise ValueError(f"{self!r} is closed")
         return self._memory
 
-    def _look(self, function: Callable[..., int], memory: Memory,
-              key: bytes | int) -> _abi.Tensor | None:
-        row = _abi.Tensor()
-        r = function(memory.handle, key, ctypes.byref(row))
+    def _look(self, function: Callable[..., int], memory: Memory, key: bytes | int) -> Tensor | None:
+        try:
+            pair = row, at = self._rows.pop()
+        except IndexError:
+            row = _abi.tensor_row()
+            pair = row, at = row, ctypes.byref(row)
+        try:
+            r = function(memory.handle, key, at)
+            if r == 0:
+                return Tensor(row, memory)
+        finally:
+            self._rows.append(pair)
         if r == -errno.ENOENT:
             return None
-        if r < 0:
-            raise error(-r, f"{self!r}: tensor {key!r}: {os.strerror(-r)}")
-        return row
+        raise error(-r, f"{self!r}: tensor {key!r}: {os.strerror(-r)}")
 
     def __getitem__(self, name: str) -> Tensor:
         """KeyError. ValueError after close()."""
-        memory = self._open()
+        memory = self._memory or self._open()
         try:
             key = _abi.text(name)
         except (AttributeError, ValueError):  # no str, a NUL in it, half a surrogate pair
             raise KeyError(name) from None
-        row = self._look(self._find, memory, key)
-        if row is None:
+        tensor = self._look(self._find, memory, key)
+        if tensor is None:
             raise KeyError(name)
-        return Tensor(row, memory)
+        return tensor
 
     def tensor(self, index: int) -> Tensor:
         """Number `index` of the layout, from 0. IndexError. ValueError after close()."""
         memory = self._open()
-        row = self._look(self._row, memory, index) if 0 <= index < len(self) else None
-        if row is None:
+        tensor = self._look(self._row, memory, index) if 0 <= index < len(self) else None
+        if tensor is None:
             raise IndexError(f"{self!r} has no tensor {index}")
-        return Tensor(row, memory)
+        return tensor
 
     def read(self, offset: int = 0, size: int | None = None, into=None):
         """
@@ -78,8 +86,14 @@ class Table(Mapping):
         return memory.read(offset, self.nbytes - offset if size is None else size, into)
 
     def __iter__(self) -> Iterator[str]:
-        for index in range(len(self)):
-            yield self.tensor(index).name
+        row = _abi.tensor_row()
+        at = ctypes.byref(row)
+        for index in range(self._n_tensors):
+            memory = self._memory or self._open()
+            r = self._row(memory.handle, index, at)
+            if r < 0:
+                raise error(-r, f"{self!r}: tensor {index}: {os.strerror(-r)}")
+            yield row.name.decode()
 
     def __len__(self) -> int:
         return self._n_tensors

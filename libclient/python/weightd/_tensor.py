@@ -63,8 +63,17 @@ class Tensor(Entry):
     __slots__ = ("_memory",)
 
     def __init__(self, row: _abi.Tensor, memory: Memory):
-        super().__init__(row)
         self._memory = memory
+        self.index = row.index
+        if memory.is_writers:
+            super().__init__(row)  # another name for these bytes may have the same index
+
+    def __getattr__(self, name: str):
+        """The other attributes, read when the first of them is asked for: most of a look-up is their conversion."""
+        if name not in Entry.__slots__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        super().__init__(self._memory.row(self.index))
+        return getattr(self, name)
 
     def __reduce__(self):
         return _arrive, (self._row(), self._memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
 from . import _abi, _stream
@@ -17,6 +17,7 @@ from ._memory import WRITER, Memory
 from ._owner import owner_uid
 from ._progress import reporter
 from ._table import Table
+from ._tensor import Tensor
 
 
 class Writer(Table):
@@ -44,9 +45,13 @@ class Writer(Table):
                         "alone; publish(), and attach there")
 
     def _look(self, function: Callable[..., int], memory: Memory,
-              key: bytes | int) -> _abi.Tensor | None:
+              key: bytes | int) -> Tensor | None:
         with memory.connection.use():
             return super()._look(function, memory, key)
+
+    def __iter__(self) -> Iterator[str]:
+        for index in range(len(self)):
+            yield self.tensor(index).name
 
     def __repr__(self) -> str:
         state = "unpublished" if self.version is None else f"version {self.version}"

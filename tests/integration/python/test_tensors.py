@@ -76,6 +76,78 @@ def test_tensors_are_found_by_name_and_index_in_order(weightd):
         assert buffer == buffer and buffer != weightd.attach("m") and len({buffer, buffer}) == 1
 
 
+class Counted:
+    """A function of the library, and how often it was called."""
+
+    def __init__(self, function):
+        self.function, self.n = function, 0
+
+    def __call__(self, *args):
+        self.n += 1
+        return self.function(*args)
+
+
+def test_names_and_look_ups_cost_one_call_each(weightd, monkeypatch):
+    """And neither an object for a name nor a conversion for a tensor that nothing is asked of."""
+    from weightd import _abi, _table, _tensor
+    publish(weightd, tensors=[("F32", (2, 3))] * 300)
+    buffer, made = weightd.attach("m"), []
+    find, row = Counted(buffer._find), Counted(buffer._row)
+    monkeypatch.setattr(weightd.Buffer, "_find", staticmethod(find))
+    monkeypatch.setattr(weightd.Buffer, "_row", staticmethod(row))
+    monkeypatch.setattr(_abi, "tensor_row", lambda: made.append(_abi.Tensor()) or made[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(_table, "Tensor", None)
+        names = list(buffer.keys())
+    assert names == [f"t{i}" for i in range(300)]
+    assert (row.n, find.n, len(made)) == (300, 0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(_tensor.Entry, "__init__", None)
+        tensors = [buffer[name] for name in names]
+        assert not any(f"{name}x" in buffer for name in names)
+    assert (row.n, find.n, len(made)) == (300, 600, 2)
+    assert [(t.index, t.name, t.shape, t.offset) for t in tensors] == [(i, f"t{i}", (2, 3), 256 * i) for i in range(300)]
+
+
+def test_a_look_up_in_the_middle_of_another_changes_nothing(weightd, monkeypatch):
+    """As another thread makes it while this one waits for the interpreter's lock."""
+    publish(weightd, tensors=[("U8", (i + 1,)) for i in range(9)])
+    buffer, find = weightd.attach("m"), weightd.Buffer._find
+
+    def interrupted(*args):
+        r = find(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(weightd.Buffer, "_find", staticmethod(find))
+            assert buffer["t7"].index == 7 and "t8x" not in buffer
+        return r
+
+    for _ in range(2):  # with a row that is there, and one that is new
+        with monkeypatch.context() as patch:
+            patch.setattr(weightd.Buffer, "_find", staticmethod(interrupted))
+            tensor = buffer["t3"]
+        assert (tensor.index, tensor.name, tensor.shape) == (3, "t3", (4,))
+
+
+def test_a_tensor_is_described_when_it_is_asked(weightd):
+    """Whatever happened to its buffer since the look-up."""
+    kinds = [("F32", (2, 3)), ("BF16", (5,)), ("U8", ())]
+    publish(weightd, fill=1, tensors=kinds)
+    buffer = weightd.attach("m")
+    before_swap, before_release, before_close = buffer["t0"], buffer["t1"], buffer["t2"]
+    for fill in (2, 3, 4):  # so that the first version is freed
+        publish(weightd, fill=fill, tensors=kinds)
+        assert buffer.swap()
+    assert (before_swap.name, before_swap.dtype, before_swap.shape, before_swap.unit) == ("t0", *kinds[0], "")
+    assert before_swap.memoryview()[0] == 4
+    buffer.release()
+    assert (before_release.shape, before_release.nbytes) == ((5,), 10)
+    buffer.reacquire()
+    buffer.close()
+    assert (before_close.name, before_close.shape, before_close.memoryview()[0]) == ("t2", (), 4)
+    with pytest.raises(AttributeError, match="no attribute 'sape'"):
+        before_close.sape
+
+
 @pytest.mark.parametrize("name", ["nothing", "", "t0\0", "\ud800", b"t0", 0, None])
 def test_a_name_that_is_not_there_is_a_key_error(weightd, name):
     publish(weightd)
