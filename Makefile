@@ -676,7 +676,7 @@ train-table: all
 
 bench: deps
 	$(Q)$(MAKE) --no-print-directory model
-	$(Q)$(if $(filter sync train,$(or $(BENCH),sync)),packaging/install-deps bench)
+	$(Q)$(if $(filter load sync train,$(or $(BENCH),sync)),packaging/install-deps bench)
 	$(Q)$(if $(filter train train-step,$(BENCH)),$(MAKE) --no-print-directory torch2)
 	$(Q)$(if $(filter train train-step,$(BENCH)),-$(MAKE) --no-print-directory deepspeed)
 	$(Q)$(MAKE) --no-print-directory all benches

@@ -8,7 +8,8 @@ safetensors        safetensors.torch.load_file and a clone of every tensor (it m
 numpy              readinto of an array, likewise
 weightd-gpu        weightctl load to the first GPU, if there is one: "read" is reading, digests on both sides and copies
 
-Contenders take turns, and ratios are of one turn. Each takes fresh memory, except for ceiling-existing.
+Contenders take turns, and ratios are of one turn. Each takes fresh memory, except for ceiling-existing. load_cold.py has
+the rows of files that are not in the page cache.
 """
 import contextlib
 import json
@@ -26,6 +27,7 @@ from lib.daemon import Daemon
 
 import buffers
 import figures
+import load_cold
 import machine
 import programs
 from report import say
@@ -50,6 +52,7 @@ def measure(report):
                 measure_file(report, d, load, label, path)
                 if gpu:
                     measure_gpu(report, d, gpu, label, path)
+            load_cold.measure(report, d, folder)
 
 
 def make_file(folder, n_tensors, size):
