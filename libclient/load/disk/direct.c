@@ -49,7 +49,7 @@ static int open_again(const struct file *f, int *ret)
 int direct_open(const struct file *f, struct direct *ret)
 {
 	uint32_t align;
-	int fd, r = alignment_of(f->fd, &align);
+	int fd = -1, r = alignment_of(f->fd, &align);
 
 	if (r == 0)
 		r = open_again(f, &fd);

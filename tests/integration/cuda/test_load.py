@@ -3,6 +3,7 @@ Loading to a GPU, on fake ones: its memory then equals the files, as checked by 
 a failure on the way prints one sentence and leaves nothing behind.
 """
 import json
+import os
 import random
 import signal
 
@@ -79,6 +80,20 @@ def test_a_model_without_a_byte_is_loaded_like_any_other(gpu_daemon, tmp_path):
 def test_what_is_on_the_gpu_is_what_the_file_holds(gpu_daemon, gpu, model, threads):
     path, tensors = model
     load(gpu_daemon, path, "--threads", threads)
+    check_bytes(gpu_daemon, gpu, tensors)
+    gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_file_that_is_not_in_the_page_cache_is_loaded_to_a_gpu_in_chunks(gpu_daemon, gpu, model, threads):
+    path, tensors = model
+    with open(path, "rb") as f:
+        os.fsync(f.fileno())
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    done = json.loads(load(gpu_daemon, path, "--read", "direct", "--threads", threads).stdout)
+    features.require("direct", f"no direct reads of {path}", available=done["direct"] > 0)
+    assert done["direct"] == done["size"]
     check_bytes(gpu_daemon, gpu, tensors)
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
 
