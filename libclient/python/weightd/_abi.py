@@ -31,7 +31,9 @@ class Sized(Structure):
     """A struct that begins with its size, for the library."""
 
     def __init__(self, **fields):
-        super().__init__(size=ctypes.sizeof(self), **fields)
+        self.size = ctypes.sizeof(self)
+        if fields:
+            super().__init__(self.size, **fields)
 
 
 class Tensor(Sized):
@@ -60,11 +62,19 @@ class Server(Sized):
                 ("n_bytes", c_uint64), ("pid", c_uint32), ("release", c_char * 32), ("program", c_char * 256)]
 
 
+class Attached(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("device", c_char_p), ("version", c_uint64), ("data", c_void_p),
+                ("n_bytes", c_uint64), ("layout_hash", c_void_p), ("digest", c_void_p), ("memory", c_int),
+                ("n_tensors", c_uint32), ("data_offset", c_uint64), ("is_mutable", c_bool), ("has_owner", c_bool),
+                ("owner", c_uint32)]
+
+
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64),
                 ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int), ("map_device", c_char_p),
                 ("ret_fd", POINTER(c_int)), ("require", POINTER(c_char_p)), ("n_require", c_size_t),
-                ("owner", POINTER(c_uint32))]
+                ("owner", POINTER(c_uint32)), ("connect", c_bool), ("socket", c_char_p),
+                ("ret_attached", POINTER(Attached))]
 
 
 class CreateOptions(Sized):
@@ -246,6 +256,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_dtype_block": (c_int, c_int, POINTER(c_uint32), POINTER(c_uint32)),
     "weightd_new": (c_int, POINTER(c_void_p)),
     "weightd_connect": (c_int, c_void_p, c_char_p),
+    "weightd_is_connected": (c_bool, c_void_p),
     "weightd_close": (None, c_void_p),
     "weightd_error": (c_char_p, c_void_p),
     "weightd_set_restart_timeout": (None, c_void_p, c_int),
@@ -255,6 +266,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_detach": (None, c_void_p),
     "weightd_detach_on": (None, c_void_p, c_void_p),
     "weightd_reap": (c_int, c_void_p),
+    "weightd_buffer_attached": (c_int, c_void_p, POINTER(Attached)),
     "weightd_buffer_name": (c_char_p, c_void_p),
     "weightd_buffer_device": (c_char_p, c_void_p),
     "weightd_buffer_version": (c_uint64, c_void_p),

@@ -71,14 +71,12 @@ class Buffer(Table):
     _row = staticmethod(lib.weightd_buffer_tensor)
 
     def __init__(self, memory: Memory):
-        handle = memory.handle
-        super().__init__(lib.weightd_buffer_name(handle).decode(),
-                         lib.weightd_buffer_device(handle).decode(), memory,
-                         lib.weightd_buffer_n_tensors(handle))
-        self.layout_hash = _abi.hash_at(lib.weightd_buffer_layout_hash(handle))
-        self.is_mutable: bool = lib.weightd_buffer_is_mutable(handle)
+        facts = memory.facts
+        super().__init__(facts.name.decode(), facts.device.decode(), memory, facts.n_tensors)
+        self.layout_hash = _abi.hash_at(facts.layout_hash)
+        self.is_mutable: bool = facts.is_mutable
         self._files: tuple[int, Any] = (0, None)
-        self._look_again(handle)
+        self._take(facts)
 
     def layout(self) -> Layout:
         """The layout of the version, as create() takes it for the next one. Reads the whole table."""
@@ -91,7 +89,7 @@ class Buffer(Table):
         Calls the followers if one of them has not seen the version yet, which an earlier call that was interrupted
         may have left behind. All are called, then the first error is raised.
         """
-        self._look_again(memory.handle)
+        self._take(memory.look_again())
         if memory.followed == self.version:
             return
         memory.locate()
@@ -108,11 +106,10 @@ class Buffer(Table):
         for warning in filter(None, said):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
 
-    def _look_again(self, handle: ctypes.c_void_p) -> None:
-        self.version: int = lib.weightd_buffer_version(handle)
-        self.digest = _abi.hash_at(lib.weightd_buffer_digest(handle))
-        uid = ctypes.c_uint32()
-        self.owner: int | None = uid.value if lib.weightd_buffer_owner(handle, ctypes.byref(uid)) == 0 else None
+    def _take(self, facts: _abi.Attached) -> None:
+        self.version: int = facts.version
+        self.digest = _abi.hash_at(facts.digest)
+        self.owner: int | None = facts.owner if facts.has_owner else None
 
     def __reduce__(self):
         return _arrive, (self._open(),)
@@ -228,7 +225,7 @@ class Buffer(Table):
         try:
             paused = patiently(pause, timeout)
         finally:
-            self._look_again(memory.handle)
+            self._take(memory.look_again())
         self._follow(memory)
         return paused
 
@@ -290,7 +287,7 @@ class Buffer(Table):
         try:
             moved = memory.connection.call(lib.weightd_buffer_reacquire, memory.handle)
         finally:
-            self._look_again(memory.handle)
+            self._take(memory.look_again())
         self._follow(memory)
         return bool(moved)
 

@@ -8,7 +8,6 @@ thread at any time, also in one that holds the lock, and hence never wait for it
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import errno
 import math
@@ -16,9 +15,9 @@ import os
 import threading
 import time
 import weakref
-from typing import Callable, Iterator, TypeVar
+from typing import Callable, TypeVar
 
-from ._abi import DEVICE_MAX, lib, text
+from ._abi import DEVICE_MAX, AttachOptions, Attached, lib, text
 from ._errors import Denied, Disconnected, Timeout, error
 
 SLICE_S = 0.25  # Python sees Ctrl-C between calls only
@@ -32,8 +31,8 @@ class Connection:
     handle: ctypes.c_void_p | None = None  # until __init__ has one
     _ended: collections.deque = collections.deque()
 
-    def __init__(self, socket: str | None = None):
-        """Connects; `socket` as in attach(). Disconnected, Denied."""
+    def __init__(self, socket: str | None = None, connect: bool = True):
+        """Connects, or leaves that to the first call; `socket` as in attach(). Disconnected, Denied."""
         self.handle = ctypes.c_void_p()
         self._lock = threading.Lock()  # all use of self.handle and of what was made from it
         self._next = threading.Lock()  # of the thread that has the lock next: see use()
@@ -45,9 +44,9 @@ class Connection:
             raise error(code, os.strerror(code))
         _all.add(self)
         self._restart_timeout_ms: int | None = None  # the value that the library has
-        with self.use():
-            self._set_restart_timeout()
-            self._connect()
+        self._is_new = True  # until it has connected once
+        if connect:
+            self.meet()
 
     def __del__(self):
         for function, handle in self._ended:
@@ -57,18 +56,21 @@ class Connection:
     def __reduce__(self):
         raise TypeError("a connection to weightd cannot be copied or pickled; connect there")
 
-    @contextlib.contextmanager
-    def use(self) -> Iterator[None]:
+    def use(self) -> Connection:
         """
-        Around each use of the connection and of what was made from it. A thread that waits comes before the one that had the
-        connection last: that one repeats its call where it waits in slices, and would have the lock again each time.
+        To be entered around each use of the connection and of what was made from it. A thread that waits comes before the one
+        that had the connection last: that one repeats its call where it waits in slices, and would have the lock again each
+        time.
         """
+        return self
+
+    def __enter__(self) -> None:
         with self._next:
             self._lock.acquire()
-        try:
-            yield
-        finally:
-            self._lock.release()
+
+    def __exit__(self, *exception) -> None:
+        self._lock.release()
+        if self._ended:
             self._free_ended()
 
     def socket(self) -> str:
@@ -78,12 +80,21 @@ class Connection:
     def is_parents(self) -> bool:
         return self._pid != os.getpid()
 
+    def meet(self) -> None:
+        """Connects if it never did. Disconnected, Denied."""
+        if self._is_new:
+            with self.use():
+                self._set_restart_timeout()
+                if self._is_new:
+                    self._connect()
+
     def _connect(self) -> None:
-        code = -lib.weightd_connect(self.handle, self._path)
+        # The default may be another server's by the next time.
+        code = -lib.weightd_connect(self.handle, self._path or lib.weightd_socket(self.handle) or None)
         if code:
             kind = Denied if code == errno.EACCES else Disconnected
             raise kind(code, self._sentence(code))
-        self._path = lib.weightd_socket(self.handle)  # the default may be another server's by the next time
+        self._is_new = False
 
     def _set_restart_timeout(self) -> None:
         timeout_ms = _restart_timeout_ms
@@ -108,6 +119,24 @@ class Connection:
             if r < 0:
                 raise error(-r, self._sentence(-r))
         return r
+
+    def attach(self, name: bytes, options: AttachOptions) -> tuple[ctypes.c_void_p, Attached]:
+        """
+        The attachment and its facts, in one call of the library, which connects if there is no connection. Disconnected,
+        Denied: it cannot; Error.
+        """
+        handle, facts = ctypes.c_void_p(), Attached()
+        options.connect, options.socket, options.ret_attached = True, self._path, ctypes.pointer(facts)
+        with self.use():
+            self._set_restart_timeout()
+            r = lib.weightd_attach(self.handle, name, ctypes.byref(options), ctypes.byref(handle))
+            if r < 0:
+                sentence = self._sentence(-r)
+                if not lib.weightd_is_connected(self.handle):
+                    self._connect()  # if that is what fails, it raises
+                raise error(-r, sentence)
+            self._is_new = False
+        return handle, facts
 
     def device_name(self, device: str) -> str:
         """How the server calls it: "cuda:GPU-..." for "cuda:0". Error."""
@@ -151,13 +180,16 @@ _shared: dict[str | None, Connection] = {}  # keyed by socket path
 _all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
-def shared(socket: str | None = None) -> Connection:
-    """The connection that this process shares for that socket path; made at the first use."""
+def shared(socket: str | None = None, connect: bool = True) -> Connection:
+    """The connection that this process shares for that socket path; made at the first use. `connect` as of Connection."""
     path = socket or os.environ.get("WEIGHTD_SOCKET")
     with _guard:
-        if path not in _shared:
-            _shared[path] = Connection(path)
-        return _shared[path]
+        connection = _shared.get(path)
+        if connection is None:
+            connection = _shared[path] = Connection(path, connect=False)
+    if connect:
+        connection.meet()
+    return connection
 
 
 def _forget_the_parents() -> None:

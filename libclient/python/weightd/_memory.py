@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 from typing import Any, Callable, NamedTuple
 
@@ -13,6 +14,7 @@ from ._deferred import Deferred
 from ._errors import Error, Removed, error
 from ._owner import owner_uid
 
+_HOST = 0  # of _abi.MEMORIES
 _CHUNK = 16 << 20  # bytes that are copied at once, if a copy is needed
 
 
@@ -58,6 +60,7 @@ class Memory:
     location  Location
     is_writers  whether it is a writer's, also after publish()
     writable  whether views made from now on may be written
+    facts     of an attachment, as they were at the last look_again()
     followed  the version that all followers of a buffer have seen: see Buffer.swap()
     owner     the user that the buffer must belong to, by attach(); None: any
 
@@ -67,16 +70,25 @@ class Memory:
     handle: ctypes.c_void_p | None = None  # until __init__ has one
 
     def __init__(self, connection: Connection, handle: ctypes.c_void_p, kind: Kind, writable: bool,
-                 owner: int | str | None = None):
+                 owner: int | str | None = None, *, facts: _abi.Attached | None = None):
         size, self.owner = ctypes.c_uint64(), owner
         self.connection, self.handle, self._kind, self.writable = connection, handle, kind, writable
         self.is_writers = kind is WRITER
-        self.address = kind.data(handle, ctypes.byref(size)) or 0
-        self.size = size.value
-        self.locate()
         self._free = kind.free
-        self.followed: int | None = lib.weightd_buffer_version(handle) if kind is BUFFER else None
-        self._pages = ctypes.c_ubyte * self.size
+        self.followed: int | None = None
+        if kind is BUFFER:
+            self.facts = facts or self.look_again()
+            self.address, self.size, self.followed = self.facts.data or 0, self.facts.n_bytes, self.facts.version
+        else:
+            self.address = kind.data(handle, ctypes.byref(size)) or 0
+            self.size = size.value
+        self.locate()
+
+    def look_again(self) -> _abi.Attached:
+        """The facts of an attachment, of the version that it has now."""
+        self.facts = _abi.Attached()
+        lib.weightd_buffer_attached(self.handle, ctypes.byref(self.facts))  # cannot fail: it has a size
+        return self.facts
 
     def __del__(self):
         if self.handle is not None and not self._is_parents():
@@ -125,7 +137,10 @@ class Memory:
 
     def locate(self) -> None:
         """Another version may begin its data at another offset."""
-        self.location = _location(self._kind, self.handle)
+        if self._kind is BUFFER and self.facts.memory == _HOST:
+            self.location = Location("host", None, None, self.facts.data_offset)
+        else:
+            self.location = _location(self._kind, self.handle)
 
     @property
     def is_on_gpu(self) -> bool:
@@ -142,7 +157,7 @@ class Memory:
         memory. A write to published bytes is a SIGSEGV then, as is every access to those of a GPU: they
         serve only to pass on the address.
         """
-        pages = self._pages.from_address(self.address)
+        pages = _pages(self.size).from_address(self.address)
         pages.memory = self  # type: ignore[attr-defined]
         view = memoryview(pages).cast("B")
         return view if (self.writable if writable is None else writable) else view.toreadonly()
@@ -173,6 +188,12 @@ class Memory:
             self.connection.call(self._kind.write, self.handle, offset + at, lent, piece.nbytes)
 
 
+@functools.lru_cache(maxsize=64)
+def _pages(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """A type: to make one takes longer than to attach."""
+    return ctypes.c_ubyte * size
+
+
 def _flat(data: Any) -> memoryview:
     """The bytes of what lends them. ValueError: not row by row, without gaps."""
     view = memoryview(data)
@@ -185,14 +206,22 @@ def _flat(data: Any) -> memoryview:
 def attach(name: str, device: str, version: int, layout_hash: bytes | None, map_device: str | None,
            socket: str | None, require: Any = None, owner: int | str | None = None) -> Memory:
     """As the attach() that is public, without its wait; `version` 0: the newest; `require` as from texts()."""
-    options = _abi.AttachOptions(device=_abi.text(device), version=version,
-                                 layout_hash=layout_hash and _abi.Hash.from_buffer_copy(layout_hash),
-                                 map_device=None if map_device is None else _abi.text(map_device),
-                                 require=require, n_require=len(require or ()), owner=owner_uid(owner))
-    connection, handle = shared(socket), ctypes.c_void_p()
-    connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
-                    ctypes.byref(handle))
-    return Memory(connection, handle, BUFFER, writable=False, owner=owner)
+    options = _abi.AttachOptions()  # a field that is not set costs nothing
+    if device != "host":
+        options.device = _abi.text(device)
+    if version:
+        options.version = version
+    if layout_hash:
+        options.layout_hash = _abi.Hash.from_buffer_copy(layout_hash)
+    if map_device is not None:
+        options.map_device = _abi.text(map_device)
+    if require:
+        options.require, options.n_require = require, len(require)
+    if owner is not None:
+        options.owner = owner_uid(owner)
+    connection = shared(socket, connect=False)
+    handle, facts = connection.attach(_abi.text(name), options)
+    return Memory(connection, handle, BUFFER, writable=False, owner=owner, facts=facts)
 
 
 def attach_again(name: str, device: str, version: int, layout_hash: bytes, map_device: str | None,

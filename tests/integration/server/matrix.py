@@ -142,7 +142,7 @@ def join(w, c):
 
 def hello_attach(w, c):
     with wire.Wire(w.socket.getpeername(), greet=False) as another:
-        another.hello_attach(c.name)
+        another.hello_attach(c.name, features=wire.IMAGES)
 
 
 REQUESTS = [
