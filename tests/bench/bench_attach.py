@@ -15,14 +15,19 @@ torch             torch.multiprocessing, file_descriptor strategy, by build/torc
                   is there and else by the system's torch: a dictionary of tensors that share
                   one storage; "-storages": each has its own; "-flat": one tensor and a table of names
 vineyard          one object of many tensors, each a blob; "-flat": one blob and a table of names
+
+turns             the same from C and from Python in turns with the commit before attaches took one round trip, and with
+                  shared_memory: lower quartiles of the turns' p50s, since the turns of a machine with other work differ;
+                  the ratios have bounds
 """
 import contextlib
 import subprocess
 import sys
 
-from lib import features
+from lib import earlier, features
 from lib.daemon import Daemon
 
+import bench_file
 import buffers
 import figures
 import machine
@@ -33,7 +38,12 @@ SIZE = 4 * machine.GIB
 COUNTS = (1, 1_000, 100_000)
 RUNS, ROUNDS, FIRST = 5, 500, 20
 VINEYARD = "vineyard==0.24.2"
-NAME = "bench/attach"
+NAME = bench_file.NAME
+
+BEFORE = "e58dee4a2933197568e6317b50a9f6a88360dd1a"  # attaches in two round trips
+BEFORE_TREE = features.ROOT / "build/before-one-round-trip"
+TURNS, TURN_ROUNDS = 12, 150
+BEFORE_SHARE, PYTHON_SHARE, SPREAD = 0.6, 0.5, 1.3
 
 
 def measure(report):
@@ -45,6 +55,7 @@ def measure(report):
     measure_peers(report, size)
     compare(report)
     report.line(name="ratio", max_over_min_p50=max(p50s) / min(p50s))
+    measure_turns(report)
 
 
 # --- weightd -----------------------------------------------------------------------------------------
@@ -127,3 +138,51 @@ def compare(report):
             report.line(name="fastest-peer", peer=fastest, tensors=count, p50_us=peers[fastest],
                         over_weightd=peers[fastest] / lines["weightd"],
                         over_weightd_python=peers[fastest] / lines["weightd-python"])
+
+
+# --- In turns with the commit before ------------------------------------------------------------------
+
+
+def measure_turns(report):
+    say(f"the commit before one round trip is built in {BEFORE_TREE}")
+    earlier.build("weightd", "weightctl", "libweightd.so", "bench/attach", tree=BEFORE_TREE, commit=BEFORE)
+    with contextlib.ExitStack() as stack:
+        both = (bench_file.Release("this", features.BUILD, features.ROOT / "libclient/python", stack),
+                bench_file.Release("before", BEFORE_TREE / "build", BEFORE_TREE / "libclient/python", stack))
+        quartiles = {count: turns(report, both, count) for count in COUNTS}
+    one = quartiles[1]
+    report.bound("attach 1 tensor", "over_before", one["this"] / one["before"], at_most=BEFORE_SHARE)
+    report.bound("attach 1 tensor", "over_shared_memory", one["this"] / one["shared_memory"], at_most=1)
+    report.bound("attach 1 tensor, Python", "over_before", one["this, Python"] / one["before, Python"], at_most=PYTHON_SHARE)
+    spread = [quartiles[count]["this"] for count in COUNTS]
+    report.bound(f"attach 1 to {COUNTS[-1]:,} tensors", "max_over_min", max(spread) / min(spread), at_most=SPREAD)
+
+
+def turns(report, both, count):
+    """The lower quartile of the turns' p50s in ns, by name."""
+    size = machine.affordable(256 * machine.MIB, copies=4)
+    last = {release.name: release.publish(size, count) for release in both}
+    p50s = {}
+    with machine.Others() as others:
+        for turn in range(TURNS):
+            for release in both[::-1] if turn % 2 else both:
+                rows = release.bench("attach", NAME, last[release.name], TURN_ROUNDS)
+                p50s.setdefault(release.name, []).append(figures.median(sum(row[:3]) for row in rows))
+                peer = release.build.parent / "tests/bench/peers/weightd_peer.py"
+                samples(p50s, f"{release.name}, Python", programs.script_lines(peer, sys.executable, NAME, last[release.name], count, env=release.env))
+            if count == 1:
+                samples(p50s, "shared_memory", programs.peer("shared_memory_peer", sys.executable, size, count))
+    quartiles = {name: figures.percentile(found, 25) for name, found in p50s.items()}
+    for name, found in p50s.items():
+        report.line(name="turns", of=name, tensors=count, quartile_us=quartiles[name] / 1e3, p50_us=figures.median(found) / 1e3,
+                    min_us=min(found) / 1e3, turns=len(found), other_cpu=others.share)
+    for release in both:
+        release.remove()
+    return quartiles
+
+
+def samples(p50s, name, lines):
+    """Adds the p50 of the first line of a peer."""
+    if "skipped" in lines[0]:
+        raise RuntimeError(f"{name}: {lines[0]['skipped']}")
+    p50s.setdefault(name, []).append(figures.median(lines[0]["samples_ns"]))

@@ -47,7 +47,11 @@ def spawn(command, **kw):
 
 def peer(script, python, *args, env=None):
     """The JSON lines that a script of peers/ printed; one with the reason, if it failed."""
-    with spawn([python, PEERS / f"{script}.py", *map(str, args)], env=env, text=True,
+    return script_lines(PEERS / f"{script}.py", python, *args, env=env)
+
+
+def script_lines(path, python, *args, env=None):
+    with spawn([python, path, *map(str, args)], env=env, text=True,
                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             out, errors = process.communicate(timeout=LIMIT_S)
@@ -59,5 +63,5 @@ def peer(script, python, *args, env=None):
     lines = [json.loads(line) for line in out.splitlines()]
     if process.returncode:
         reason = errors.strip().splitlines()[-1:] or [f"ended with {process.returncode}"]
-        lines.append({"name": script, "skipped": reason[0]})
+        lines.append({"name": path.stem, "skipped": reason[0]})
     return lines

@@ -34,24 +34,24 @@ def require():
     build("weightd", "weightctl", "libweightd.so")
 
 
-def build(*names):
+def build(*names, tree=TREE, commit=COMMIT):
     """Makes what is missing of these, in one process at a time."""
-    TREE.parent.mkdir(exist_ok=True)
-    with open(TREE.parent / ".earlier.lock", "w") as lock:
+    tree.parent.mkdir(exist_ok=True)
+    with open(tree.parent / ".earlier.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not TREE.exists():
-            _unpack()
+        if not tree.exists():
+            _unpack(tree, commit)
         env = {k: v for k, v in os.environ.items() if k not in OUTER}
-        done = subprocess.run(["make", "-j2", *(f"build/{name}" for name in names)], cwd=TREE, env=env,
+        done = subprocess.run(["make", "-j2", *(f"build/{name}" for name in names)], cwd=tree, env=env,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _unpack():
-    with tempfile.TemporaryDirectory(prefix=".earlier-", dir=TREE.parent) as folder:
-        archive = subprocess.run(["git", "-C", features.ROOT, "archive", COMMIT], stdout=subprocess.PIPE, check=True).stdout
+def _unpack(tree, commit):
+    with tempfile.TemporaryDirectory(prefix=".earlier-", dir=tree.parent) as folder:
+        archive = subprocess.run(["git", "-C", features.ROOT, "archive", commit], stdout=subprocess.PIPE, check=True).stdout
         subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
-        os.rename(folder, TREE)
+        os.rename(folder, tree)
         os.mkdir(folder)  # as the block removes it
 
 
