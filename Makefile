@@ -129,7 +129,7 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
-CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda load load/disk load/folder save diff directory)))) \
+CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda select load load/disk load/folder save diff directory)))) \
 	libclient/load/disk/ring-$(if $(HAVE_URING),liburing,none).c)
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
 TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
@@ -266,6 +266,9 @@ $(B)-faults/obj/%.o: %.c Makefile | required
 
 # gcc's -O2 makes no vectors of its loops.
 $(B)/obj/server/sync/gloo/mean.o: ALL_CFLAGS += -O3
+
+# Likewise. It has the same bits on every instruction set.
+$(B)/obj/libclient/select/cast.o: ALL_CFLAGS += $(if $(SAN),,-O3) -ffp-contract=off -fno-trapping-math
 
 # Kernels have the same bits on every instruction set: a compiler must not fuse operations.
 $(B)/obj/libclient/train/kernels/%.o: ALL_CFLAGS += $(if $(SAN),,-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math $(ISA)

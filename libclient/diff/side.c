@@ -85,8 +85,7 @@ static int read_file(struct side *side, uint64_t offset, void *to, uint64_t n)
 {
 	const struct plan_piece *piece = &side->plan.pieces[plan_find_piece(&side->plan, offset)];
 
-	return file_read(&side->plan.files[piece->file].file, to, n,
-			 piece->offset + (offset - piece->dest), side->s);
+	return plan_read(&side->plan, piece, offset - piece->dest, n, to, side->s);
 }
 
 int side_read(struct side *side, const struct weightd_tensor *t, uint64_t offset, uint64_t n,

@@ -945,12 +945,17 @@ struct weightd_load_options {
 	size_t n_exclude;
 	enum weightd_read read;
 	enum weightd_cache cache;
+	/*
+	 * WEIGHTD_F32, WEIGHTD_F16 or WEIGHTD_BF16: convert tensors of F64, F32, F16 and BF16 to it, as torch does, rounded to
+	 * nearest even. Integers and booleans stay as they are. Other types are -EOPNOTSUPP. 0: no tensor is converted.
+	 */
+	enum weightd_dtype dtype;
 };
 
 struct weightd_load_result {
 	size_t size; /* set by the caller */
 	uint64_t version;
-	uint64_t n_bytes; /* bytes of tensor data, read from files */
+	uint64_t n_bytes; /* bytes of tensor data, in the types of the version */
 	uint64_t n_tensors;
 	uint64_t n_files;
 	uint64_t elapsed_ns; /* from the call to the publish */
@@ -976,8 +981,8 @@ struct weightd_load_result {
  *
  * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
  * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version.
- * A load of a part of the tensors sets the attributes include and exclude to its patterns. GGUF files are loaded whole:
- * a selection is -EOPNOTSUPP. The
+ * A load of a part of the tensors sets the attributes include and exclude to its patterns, and one that converts them the
+ * attribute cast to the type. GGUF files are loaded whole and as they are: a selection is -EOPNOTSUPP. The
  * load sets the attributes architecture, dtype, quantization, producer, weights and weightd. An older server, and cuda-ipc
  * memory, have neither; there `attributes` are -EOPNOTSUPP.
  */
@@ -1014,12 +1019,15 @@ struct weightd_plan_file {
 	uint64_t n_ranges;
 };
 
-/* Bytes that stand side by side in a file and in the buffer. Ranges are in the order of the buffer. */
+/*
+ * Bytes that stand side by side in a file and in the buffer; or all that a load takes of one tensor that it converts, which
+ * begins at `offset` in the file. Ranges are in the order of the buffer.
+ */
 struct weightd_plan_range {
 	size_t size; /* set by the caller */
 	uint64_t offset; /* in the file, bytes */
 	uint64_t dest; /* from the start of the buffer, bytes */
-	uint64_t n_bytes; /* never 0 */
+	uint64_t n_bytes; /* in the buffer; never 0 */
 	uint32_t file; /* index of the file */
 };
 

@@ -38,6 +38,8 @@ bool chunk_find_ranges(const struct plan *plan, uint64_t begin, uint64_t end,
 
 		if (next.dest >= end)
 			break;
+		if (piece->cut)
+			return false;
 		if (size > end - next.dest)
 			size = end - next.dest;
 		next.end = next.offset + size;

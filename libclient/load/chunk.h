@@ -38,7 +38,7 @@ struct chunk_ranges {
 	uint64_t n_bytes; /* of the version */
 };
 
-/* False: there is none, or too many, or too many bytes between them. */
+/* False: there is none, too many, or too many bytes between them; or a piece has a cut, which only threads read. */
 bool chunk_find_ranges(const struct plan *plan, uint64_t begin, uint64_t end,
 		       struct chunk_ranges *ret);
 

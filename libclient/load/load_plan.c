@@ -120,9 +120,12 @@ static int sum_files(struct weightd_load_plan *p, struct sentence *s)
 	if (!p->files)
 		return out_of_memory(s);
 	for (size_t i = 0; i < plan->n_pieces; i++) {
-		struct plan_file_sum *sum = &p->files[plan->pieces[i].file];
+		const struct plan_piece *piece = &plan->pieces[i];
+		struct plan_file_sum *sum = &p->files[piece->file];
 
-		sum->n_bytes += plan->pieces[i].size;
+		sum->n_bytes += piece->cut
+					? cut_source_size(&plan->cuts[piece->cut - 1], piece->size)
+					: piece->size;
 		sum->n_ranges++;
 	}
 	return 0;

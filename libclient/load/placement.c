@@ -95,10 +95,9 @@ static int check_tie(const struct plan *plan, const struct place *p, const struc
 	for (uint64_t at = 0; at < a->size; at += CHUNK_SIZE) {
 		uint64_t n = a->size - at < CHUNK_SIZE ? a->size - at : CHUNK_SIZE;
 
-		r = file_read(&plan->files[a->file].file, chunk, n, a->offset + at, s);
+		r = plan_read(plan, a, at, n, chunk, s);
 		if (r == 0)
-			r = file_read(&plan->files[b->file].file, chunk + CHUNK_SIZE, n,
-				      b->offset + at, s);
+			r = plan_read(plan, b, at, n, chunk + CHUNK_SIZE, s);
 		if (r < 0)
 			return r;
 		if (memcmp(chunk, chunk + CHUNK_SIZE, n))
@@ -112,8 +111,8 @@ static void add_piece(struct plan_piece *pieces, size_t *n, const struct plan_pi
 {
 	struct plan_piece *last = *n ? &pieces[*n - 1] : NULL;
 
-	if (last && last->file == piece->file && last->offset + last->size == piece->offset &&
-	    last->dest + last->size == piece->dest)
+	if (last && !last->cut && !piece->cut && last->file == piece->file &&
+	    last->offset + last->size == piece->offset && last->dest + last->size == piece->dest)
 		last->size += piece->size;
 	else
 		pieces[(*n)++] = *piece;

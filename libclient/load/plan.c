@@ -350,6 +350,7 @@ void plan_deinit(struct plan *p)
 		file_deinit(&p->files[i].file);
 	free(p->files);
 	free(p->pieces);
+	free(p->cuts);
 	weightd_layout_free(p->layout);
 	original_deinit(&p->original);
 	free(p->architecture);
@@ -400,14 +401,12 @@ struct plan_piece plan_piece_of(const struct plan *p, const struct weightd_tenso
 	return piece;
 }
 
-void plan_replace(struct plan *p, struct weightd_layout *layout, struct plan_piece *pieces,
-		  size_t n_pieces, uint64_t n_bytes)
+int plan_read(const struct plan *p, const struct plan_piece *piece, uint64_t at, uint64_t n,
+	      void *to, struct sentence *s)
 {
-	weightd_layout_free(p->layout);
-	free(p->pieces);
-	original_deinit(&p->original);
-	p->layout = layout;
-	p->pieces = pieces;
-	p->n_pieces = n_pieces;
-	p->n_bytes = n_bytes;
+	const struct file *f = &p->files[piece->file].file;
+
+	if (piece->cut)
+		return cut_read(&p->cuts[piece->cut - 1], f, piece->offset, at, n, to, s);
+	return file_read(f, to, n, piece->offset + at, s);
 }

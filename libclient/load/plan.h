@@ -14,6 +14,7 @@
 #include "libclient/load/original.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/source.h"
+#include "libclient/select/cut.h"
 #include "weightd.h"
 
 struct plan_file {
@@ -22,12 +23,13 @@ struct plan_file {
 	uint32_t first_tensor; /* index in the layout; the tensors of the next file begin at its first_tensor */
 };
 
-/* Bytes to copy. Pieces stand in the order of their destination. */
+/* Bytes to copy, or with a cut to make from those of one tensor. Pieces stand in the order of their destination. */
 struct plan_piece {
 	uint64_t dest; /* in the buffer */
-	uint64_t offset; /* in the file */
-	uint64_t size; /* never 0 */
+	uint64_t offset; /* in the file; with a cut, of the whole tensor */
+	uint64_t size; /* in the buffer; never 0 */
 	uint32_t file;
+	uint32_t cut; /* number in plan::cuts, from 1; 0: the bytes are copied as they stand in the file */
 };
 
 struct plan {
@@ -36,6 +38,7 @@ struct plan {
 	size_t n_files;
 	struct plan_piece *pieces;
 	size_t n_pieces;
+	struct cut *cuts; /* NULL: the plan is of whole tensors as they are */
 	struct weightd_layout *layout;
 	uint64_t n_bytes; /* sum over all pieces */
 	char *architecture; /* of the GGUF file; NULL: of none */
@@ -62,6 +65,6 @@ size_t plan_find_piece(const struct plan *p, uint64_t dest);
 /* The piece with the bytes of a tensor of the layout, which has some, cut down to them. */
 struct plan_piece plan_piece_of(const struct plan *p, const struct weightd_tensor *t);
 
-/* Takes these in place of its own. The plan is none of the whole file any more. */
-void plan_replace(struct plan *p, struct weightd_layout *layout, struct plan_piece *pieces,
-		  size_t n_pieces, uint64_t n_bytes);
+/* Reads `n` bytes of a piece, from byte `at` of it on. */
+int plan_read(const struct plan *p, const struct plan_piece *piece, uint64_t at, uint64_t n,
+	      void *to, struct sentence *s);

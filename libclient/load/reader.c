@@ -97,6 +97,20 @@ static bool run_continues(const struct run *run, const struct file *file, uint64
 	       run->end == offset;
 }
 
+/* The bytes of a piece with a cut, which no run has. */
+static int read_cut(struct reader *reader, const struct plan_piece *piece, uint64_t skip,
+		    uint64_t n, char *to, struct sentence *s)
+{
+	int r;
+
+	if (atomic_load_explicit(&reader->stop, memory_order_relaxed))
+		return stopped();
+	r = plan_read(reader->plan, piece, skip, n, to, s);
+	if (r == 0)
+		atomic_fetch_add_explicit(&reader->n_done, n, memory_order_relaxed);
+	return r;
+}
+
 /* In memory that is used again the bytes between tensors are what was there. */
 static void reader_zero(const struct reader *reader, char *at, uint64_t n)
 {
@@ -125,6 +139,14 @@ static int read_leaf(struct reader *reader, uint64_t leaf, char *at, struct sent
 			break;
 		if (size > end - dest)
 			size = end - dest;
+		reader_zero(reader, at + (filled - begin), dest - filled);
+		filled = dest + size;
+		if (piece->cut) {
+			r = read_cut(reader, piece, skip, size, at + (dest - begin), s);
+			if (r < 0)
+				return r;
+			continue;
+		}
 		if (!run_continues(&run, file, offset)) {
 			r = run_read(reader, &run, s);
 			if (r < 0)
@@ -132,10 +154,8 @@ static int read_leaf(struct reader *reader, uint64_t leaf, char *at, struct sent
 			run.file = file;
 			run.offset = run.end = offset;
 		}
-		reader_zero(reader, at + (filled - begin), dest - filled);
 		run.parts[run.n_parts++] = (struct iovec){at + (dest - begin), size};
 		run.end += size;
-		filled = dest + size;
 	}
 	reader_zero(reader, at + (filled - begin), end - filled);
 	return run_read(reader, &run, s);

@@ -14,6 +14,8 @@
 #include "ipc/base/pattern.h"
 #include "ipc/dtype.h"
 #include "libclient/image/array.h"
+#include "libclient/select/cast.h"
+#include "libclient/select/cut.h"
 
 #define NEAR_MAX 5 /* a name as far from a pattern is not near */
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
@@ -21,7 +23,9 @@
 
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
 
-static const char *const attributes[] = {"include", "exclude"};
+static const char *const attributes[] = {"include", "exclude", "cast"};
+
+#define CUTS_LOOKED_AT 16 /* the last ones: layers repeat the shapes of each other */
 
 /* The part of a plan that is left. */
 struct remains {
@@ -29,6 +33,8 @@ struct remains {
 	struct weightd_layout *layout;
 	struct plan_piece *pieces;
 	size_t n_pieces, pieces_max;
+	struct cut *cuts;
+	size_t n_cuts, cuts_max;
 	uint64_t n_bytes;
 	uint32_t *indices; /* by the tensor with the bytes: its index in `layout`, or WEIGHTD_NOT_TIED */
 	bool is_changed; /* there is a difference to `from` */
@@ -44,7 +50,21 @@ static void remains_deinit(struct remains *m)
 {
 	weightd_layout_free(m->layout);
 	free(m->pieces);
+	free(m->cuts);
 	free(m->indices);
+}
+
+/* Frees what the plan had instead. It is not of a whole file any more. */
+static void remains_give(struct remains *m, struct plan *plan)
+{
+	weightd_layout_free(plan->layout);
+	free(plan->pieces);
+	original_deinit(&plan->original);
+	plan->layout = take_ptr(m->layout);
+	plan->pieces = take_ptr(m->pieces);
+	plan->n_pieces = m->n_pieces;
+	plan->cuts = take_ptr(m->cuts);
+	plan->n_bytes = m->n_bytes;
 }
 
 /* --- Patterns ----------------------------------------------------------------------------------- */
@@ -134,8 +154,8 @@ static int add_piece(struct remains *m, struct plan_piece piece)
 	struct plan_piece *last = m->n_pieces ? &m->pieces[m->n_pieces - 1] : NULL;
 
 	m->n_bytes += piece.size;
-	if (last && last->file == piece.file && last->offset + last->size == piece.offset &&
-	    last->dest + last->size == piece.dest) {
+	if (last && !last->cut && !piece.cut && last->file == piece.file &&
+	    last->offset + last->size == piece.offset && last->dest + last->size == piece.dest) {
 		last->size += piece.size;
 		return 0;
 	}
@@ -145,27 +165,92 @@ static int add_piece(struct remains *m, struct plan_piece piece)
 	return 0;
 }
 
+/* Its number, from 1; 0: out of memory. */
+static uint32_t add_cut(struct remains *m, const struct cut *c)
+{
+	const size_t first = m->n_cuts > CUTS_LOOKED_AT ? m->n_cuts - CUTS_LOOKED_AT : 0;
+
+	for (size_t i = m->n_cuts; i-- > first;)
+		if (cut_is_same(&m->cuts[i], c))
+			return (uint32_t)i + 1;
+	if (!array_reserve(m->cuts, m->n_cuts, m->cuts_max))
+		return 0;
+	m->cuts[m->n_cuts++] = *c;
+	return (uint32_t)m->n_cuts;
+}
+
+/* True for integers that hold elements of fewer bits: their scales are floats, which would be cast without them. */
+static bool is_packed(const char *name)
+{
+	static const char *const suffixes[] = {".qweight", ".qzeros", ".weight_packed", "_blocks"};
+
+	for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
+		size_t n = strlen(name), n_suffix = strlen(suffixes[i]);
+
+		if (n >= n_suffix && !strcmp(name + n - n_suffix, suffixes[i]))
+			return true;
+	}
+	return false;
+}
+
+/* The type of a tensor in the buffer. Integers and booleans stay as they are, as torch's Module.to() has it. */
+static int find_dtype(const struct weightd_load_options *o, const struct weightd_tensor *t,
+		      enum weightd_dtype *ret, struct sentence *s)
+{
+	static const enum weightd_dtype kept[] = {
+		WEIGHTD_BOOL, WEIGHTD_U8,  WEIGHTD_I8,  WEIGHTD_I16, WEIGHTD_U16,
+		WEIGHTD_I32,  WEIGHTD_U32, WEIGHTD_I64, WEIGHTD_U64,
+	};
+	bool is_kept = o->dtype == 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(kept); i++)
+		is_kept |= t->dtype == kept[i] && !is_packed(t->name);
+	if (!is_kept && !cast_is_from((unsigned)t->dtype))
+		return sentence_set(s, -EOPNOTSUPP,
+				    "tensor %s is %s, %s: --dtype cannot convert it; load it as it "
+				    "is, or leave it out with --exclude",
+				    QUOTE(t->name), weightd_dtype_name(t->dtype),
+				    t->dtype == WEIGHTD_C64 ? "complex" : "of a quantised model");
+	*ret = is_kept ? t->dtype : o->dtype;
+	return 0;
+}
+
 /* A tensor with the bytes of `t`, which may be a tie to a tensor that was left out. */
-static int add_tensor(struct remains *m, const struct weightd_tensor *t)
+static int add_tensor(struct remains *m, const struct weightd_load_options *o,
+		      const struct weightd_tensor *t)
 {
 	struct weightd_tensor added = {.size = sizeof(added)};
+	enum weightd_dtype dtype;
 	struct plan_piece piece;
+	struct cut cut;
 	int r;
 
-	r = weightd_layout_add(m->layout, t->name, t->dtype, t->n_dims, t->shape, t->role, t->unit);
+	r = find_dtype(o, t, &dtype, m->s);
+	if (r < 0)
+		return r;
+	r = weightd_layout_add(m->layout, t->name, dtype, t->n_dims, t->shape, t->role, t->unit);
 	if (r == 0)
 		r = weightd_layout_tensor(m->layout, weightd_layout_n_tensors(m->layout) - 1,
 					  &added);
 	if (r < 0)
 		return refuse_tensor(m, t->name, r);
+	m->is_changed |= dtype != t->dtype;
 	if (t->n_bytes == 0)
 		return 0;
 	piece = plan_piece_of(m->from, t);
 	piece.dest = added.offset;
+	piece.size = added.n_bytes;
+	if (dtype != t->dtype) {
+		cut = cut_of_cast((unsigned)t->dtype, (unsigned)dtype, t->n_bytes);
+		piece.cut = add_cut(m, &cut);
+		if (piece.cut == 0)
+			return out_of_memory(m->s);
+	}
 	return add_piece(m, piece);
 }
 
-static int take_tensor(struct remains *m, const struct weightd_tensor *t)
+static int take_tensor(struct remains *m, const struct weightd_load_options *o,
+		       const struct weightd_tensor *t)
 {
 	const uint32_t root = t->tied_to == WEIGHTD_NOT_TIED ? t->index : t->tied_to;
 	uint32_t *index = &m->indices[root];
@@ -173,7 +258,7 @@ static int take_tensor(struct remains *m, const struct weightd_tensor *t)
 
 	if (*index == WEIGHTD_NOT_TIED) {
 		*index = weightd_layout_n_tensors(m->layout);
-		return add_tensor(m, t);
+		return add_tensor(m, o, t);
 	}
 	r = weightd_layout_tie(m->layout, t->name, *index, t->unit);
 	return r < 0 ? refuse_tensor(m, t->name, r) : 0;
@@ -192,7 +277,7 @@ static int take_tensors(struct remains *m, const struct weightd_load_options *o)
 		m->indices[i] = WEIGHTD_NOT_TIED;
 	for (uint32_t i = 0; r == 0 && weightd_layout_tensor(m->from->layout, i, &t) == 0; i++) {
 		if (is_selected(o, t.name))
-			r = take_tensor(m, &t);
+			r = take_tensor(m, o, &t);
 		else
 			m->is_changed = true;
 	}
@@ -219,6 +304,8 @@ static int check_options(const struct weightd_load_options *o, const struct plan
 {
 	int r;
 
+	if (o->dtype != 0 && !cast_is_to((unsigned)o->dtype))
+		return sentence_set(s, -EINVAL, "a load converts to F32, F16 or BF16 only");
 	if (is_gguf(plan))
 		return sentence_set(s, -EOPNOTSUPP,
 				    "%s is a GGUF file, of which a version has all tensors as they "
@@ -233,7 +320,7 @@ int selection_apply(const struct weightd_load_options *o, struct plan *plan, str
 	cleanup(remains_deinit) struct remains m = {.from = plan, .s = s};
 	int r;
 
-	if (o->n_include == 0 && o->n_exclude == 0)
+	if (o->n_include == 0 && o->n_exclude == 0 && o->dtype == 0)
 		return 0;
 	r = check_options(o, plan, s);
 	if (r == 0)
@@ -246,7 +333,7 @@ int selection_apply(const struct weightd_load_options *o, struct plan *plan, str
 				    "--include",
 				    QUOTE_PATH(plan->files[0].file.path));
 	if (m.is_changed)
-		plan_replace(plan, take_ptr(m.layout), take_ptr(m.pieces), m.n_pieces, m.n_bytes);
+		remains_give(&m, plan);
 	return 0;
 }
 
@@ -284,6 +371,9 @@ int selection_describe(const struct weightd_load_options *o, struct weightd_file
 	r = files_set_attribute(f, "include", join(o->include, o->n_include, text), s);
 	if (r == 0)
 		r = files_set_attribute(f, "exclude", join(o->exclude, o->n_exclude, text), s);
+	if (r == 0)
+		r = files_set_attribute(f, "cast", o->dtype ? weightd_dtype_name(o->dtype) : NULL,
+					s);
 	return r;
 }
 

@@ -1,8 +1,8 @@
 /*
  * Selections
  *
- * The part of a checkpoint that a load takes: tensors by name. A selection turns the plan of whole files into the plan
- * of this part.
+ * The part of a checkpoint that a load takes, and its types: tensors by name, as they are or cast. A selection turns the
+ * plan of whole files into the plan of this part.
  */
 #pragma once
 
@@ -13,8 +13,8 @@
 
 /*
  * Cuts the plan down to what the options select. A tied name whose tensor is left out gets the bytes. A plan that
- * nothing is left out of stays as it is. -EINVAL: a pattern matches no tensor, or no tensor is left; -EOPNOTSUPP: GGUF;
- * -ENOMEM. The plan is as it was then.
+ * nothing changes in stays as it is. -EINVAL: a pattern matches no tensor, or no tensor is left; -EOPNOTSUPP: GGUF, or a
+ * type that cannot be cast; -ENOMEM. The plan is as it was then.
  */
 int selection_apply(const struct weightd_load_options *o, struct plan *plan, struct sentence *s);
 

@@ -182,7 +182,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          socket: str | None = None, handle: str = "vmm", files: bool = True,
          attributes: Mapping[str, Any] | None = None, owner: int | str | None = None,
          include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
-         read: str = "auto", cache: str = "keep") -> LoadResult:
+         read: str = "auto", cache: str = "keep", dtype: str | None = None) -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
@@ -196,6 +196,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
                 one pattern
     exclude     patterns likewise: leave out those that match one, also of `include`. Error EINVAL for a pattern that
                 no tensor matches
+    dtype       "BF16", "F16" or "F32", also in small letters: convert tensors of F64, F32, F16 and BF16 to it, with the
+                bits of torch's Tensor.to(). Integers and booleans stay as they are; Error EOPNOTSUPP for other types
     progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
                 "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
                 here, and so is a warning that a filter turns into an error
@@ -227,7 +229,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
                                progress=report, note=note, no_files=not files,
                                attributes=wanted, n_attributes=len(wanted or ()),
                                include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded),
-                               read=_abi.READS[read], cache=_abi.CACHES[cache])
+                               read=_abi.READS[read], cache=_abi.CACHES[cache], dtype=_cast(dtype))
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     connection, result = Connection(socket), _abi.LoadResult()
     try:
@@ -254,6 +256,14 @@ def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusi
                               exclusive=exclusive, reusable=reusable, replace=replace,
                               pause_timeout_ms=milliseconds(pause_timeout) or 1,
                               policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle], owner=owner_uid(owner))
+
+
+def _cast(dtype: str | None) -> int:
+    if dtype is None:
+        return 0
+    if dtype.upper() not in ("BF16", "F16", "F32"):
+        raise ValueError(f"dtype {dtype!r} is none of BF16, F16, F32")
+    return lib.weightd_dtype_parse(_abi.text(dtype.upper()))
 
 
 def _patterns(patterns: str | Iterable[str]) -> Any:

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/device.h"
@@ -35,6 +36,7 @@ enum {
 	OPTION_ATTRIBUTE,
 	OPTION_INCLUDE,
 	OPTION_EXCLUDE,
+	OPTION_DTYPE,
 	OPTION_IF_NEEDED,
 	OPTION_DRY_RUN,
 	OPTION_READ,
@@ -259,6 +261,19 @@ static void option_kind(const struct cli *cli, int option, struct weightd_create
 		cli_usage(cli, "of --exclusive, --reusable and --replace only one makes sense");
 }
 
+static enum weightd_dtype option_dtype(const struct cli *cli)
+{
+	static const struct {
+		const char *name;
+		enum weightd_dtype dtype;
+	} dtypes[] = {{"bf16", WEIGHTD_BF16}, {"f16", WEIGHTD_F16}, {"f32", WEIGHTD_F32}};
+
+	for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
+		if (!strcasecmp(dtypes[i].name, optarg))
+			return dtypes[i].dtype;
+	cli_usage(cli, "--dtype wants bf16, f16 or f32, not '%s'", optarg);
+}
+
 static const char *option_attribute(const struct cli *cli)
 {
 	if (!strchr(optarg, '=') || optarg[0] == '=')
@@ -283,6 +298,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"attribute", required_argument, NULL, OPTION_ATTRIBUTE},
 		{"include", required_argument, NULL, OPTION_INCLUDE},
 		{"exclude", required_argument, NULL, OPTION_EXCLUDE},
+		{"dtype", required_argument, NULL, OPTION_DTYPE},
 		{"if-needed", no_argument, NULL, OPTION_IF_NEEDED},
 		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
 		{"read", required_argument, NULL, OPTION_READ},
@@ -347,6 +363,9 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_EXCLUDE:
 			exclude[options.n_exclude++] = optarg;
 			break;
+		case OPTION_DTYPE:
+			options.dtype = option_dtype(cli);
+			break;
 		case OPTION_IF_NEEDED:
 			q.if_needed = true;
 			break;
@@ -407,6 +426,7 @@ const struct verb verb_load = {
 		"                        an attribute of the version; may be given again\n"
 		"     --include PATTERN  load only tensors whose name matches; may be given again\n"
 		"     --exclude PATTERN  leave out tensors whose name matches; may be given again\n"
+		"     --dtype DTYPE      convert tensors of floats to bf16, f16 or f32\n"
 		"     --if-needed        load nothing if the version has these tensors and files\n"
 		"     --dry-run          print files, ranges and places, and load nothing\n"
 		"     --read WAY         auto (past the page cache where the files are not in\n"
