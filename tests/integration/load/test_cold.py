@@ -318,7 +318,7 @@ def test_drop_keeps_what_was_cached_before(daemon, cold_file):
     path.read_bytes()
     before = cached(path)
     load(daemon, "--cache", "drop", path)
-    assert cached(path) == before
+    assert cached(path) >= before > 20 * MIB  # a page that the kernel took meanwhile, the load has read again
 
 
 def test_drop_leaves_of_a_part_as_much_as_before(daemon, cold_file):
