@@ -77,11 +77,23 @@ const char *escape_mark(void)
 	return is_utf8() ? "\u2026" : "\\";
 }
 
+/* Writes the characters of ASCII that stand for themselves in every output, and returns the first of the others. */
+static const char *put_plain(FILE *f, const char *s)
+{
+	size_t n = 0;
+
+	while (s[n] >= ' ' && s[n] <= '~' && s[n] != '"' && s[n] != '\\')
+		n++;
+	if (n)
+		(void)fwrite_unlocked(s, 1, n, f);
+	return s + n;
+}
+
 static void put_escaped(FILE *f, const char *s, bool is_name)
 {
 	bool utf8 = is_utf8();
 
-	while (*s) {
+	while (*(s = put_plain(f, s))) {
 		uint32_t c = 0;
 		size_t len = escape_decode_character(s, &c);
 
@@ -120,7 +132,7 @@ static void put_unicode_escape(FILE *f, uint32_t c)
 void escape_json(FILE *f, const char *s)
 {
 	(void)fputc('"', f);
-	while (*s) {
+	while (*(s = put_plain(f, s))) {
 		uint32_t c = 0;
 		size_t len = escape_decode_character(s, &c);
 
