@@ -43,7 +43,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-st
 # -fPIC throughout, so that every file is compiled once. What the library exports is written in one
 # place, libclient/libweightd.map, hence no -fvisibility.
 BASE := -std=gnu17 -D_GNU_SOURCE -I. -Ilibclient/include -Ilibclient/train/include -fPIC -fno-semantic-interposition -pthread \
-	$(shell pkg-config --cflags-only-I jansson smartcols openssl 2>/dev/null)
+	$(shell pkg-config --cflags-only-I jansson openssl 2>/dev/null)
 SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SAN_coverage := --coverage
 SAN_thread := -fsanitize=thread -fno-omit-frame-pointer
@@ -90,8 +90,7 @@ HAVE_PYTHON := $(call has_program,$(PYTHON))
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
 	$(shell $(CLANG) -print-file-name=lib/linux 2>/dev/null)/libclang_rt.fuzzer-*.a))
 
-MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,libxxhash),,libxxhash-dev) \
-	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
+MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,libxxhash),,libxxhash-dev)
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
 	$(if $(HAVE_MICROHTTPD),,'weightctl metrics --listen (libmicrohttpd-dev)') \
@@ -393,7 +392,7 @@ $(B)/libweightd-train-gloo.so: $(TRAIN_GLOO) $(TRAIN_GLOO_MAP)
 		$(if $(SAN),,-Wl,--no-undefined) -o $@ $(filter %.o,$^) -lgloo
 
 WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd-train -lweightd \
-	$(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
+	$(call libs,jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
 
 $(B)/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 	$(call say,LINK)$(WEIGHTCTL_LINK) -Wl,-rpath,'$$ORIGIN'
@@ -401,7 +400,7 @@ $(B)/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)
 # That of the wheel has them inside: an environment has its programs and its packages at places that depend on Python's version.
 $(B)/whole/weightctl: $(WEIGHTCTL) $(CLIENT) $(TRAIN) $(IPC) $(CUDA)
 	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(call libs,smartcols $(if $(HAVE_OPENSSL),libcrypto)) $(CLIENT_LIBS) -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(if $(HAVE_OPENSSL),$(call libs,libcrypto)) $(CLIENT_LIBS) -lm
 
 # The one that is installed finds the libraries where the system does.
 $(B)/install/weightctl: $(WEIGHTCTL) $(LIB) $(TRAIN_LIB)

@@ -9,8 +9,7 @@ from lib import features
 from lib.features import ROOT
 from lint import sources
 
-FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-I.", "-Ilibclient/include", "-Ilibclient/train/include",
-         *(features.package_flags("smartcols", "--cflags-only-I") or [])]
+FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-I.", "-Ilibclient/include", "-Ilibclient/train/include"]
 PUBLIC = "libclient/include/weightd.h", "libclient/train/include/weightd-train.h"
 
 

@@ -115,7 +115,6 @@ THIRD_PARTY = {
     r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/train/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/gloo_link.cc", "libclient/train/nodes/gloo.cc", "tests/bench/peers/"],
-    r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
     r"microhttpd\.h": ["libclient/weightctl/http/http_server-microhttpd.c"],
     r"ini\.h": ["server/base/ini-inih.c"],
     r"systemd/.*": [],

@@ -1,8 +1,5 @@
 /*
- * A JSON writer without a tree
- *
- * libsmartcols prints flat rows only and needs all of them in memory; weightctl also writes objects with nested
- * lists, and lists of millions.
+ * A JSON writer without a tree, for objects with nested lists and for lists of millions
  */
 #pragma once
 

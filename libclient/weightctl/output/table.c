@@ -1,11 +1,10 @@
 /*
  * A table of structs. A terminal gets lines cut to its width, or a record for each row where the cut would
- * leave too little; anything else gets them whole. Cells are escaped before libsmartcols sees them, so that
- * all of weightctl escapes alike, and cut here, since it cuts without a mark.
+ * leave too little; anything else gets them whole. The texts of all cells stand behind each other until the
+ * last is known, as its width may be that of the column.
  */
 #include "libclient/weightctl/output/table.h"
 
-#include <libsmartcols/libsmartcols.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -83,18 +82,9 @@ void table_init(struct table *t, const struct table_format *format, const struct
 
 void table_deinit(struct table *t)
 {
-	scols_unref_table(t->rows);
-	if (t->cell)
-		(void)fclose(t->cell);
-	free(t->cell_text);
-}
-
-static void add_column(struct table *t, const struct column *c)
-{
-	int flags = column_is_number(c) ? SCOLS_FL_RIGHT : 0;
-
-	if (!scols_table_new_column(t->rows, c->name, 0, flags))
-		cli_out_of_memory();
+	if (t->cells)
+		(void)fclose(t->cells);
+	free(t->text);
 }
 
 void table_begin(struct table *t, struct json *j, const char *key)
@@ -104,14 +94,9 @@ void table_begin(struct table *t, struct json *j, const char *key)
 		json_open(j, key, '[');
 		return;
 	}
-	t->rows = scols_new_table();
-	t->cell = open_memstream(&t->cell_text, &t->cell_size);
-	if (!t->rows || !t->cell)
+	t->cells = open_memstream(&t->text, &t->text_size);
+	if (!t->cells)
 		cli_out_of_memory();
-	(void)scols_table_enable_noencoding(t->rows, 1);
-	(void)scols_table_enable_noheadings(t->rows, t->format->noheadings);
-	for (size_t i = 0; i < t->n_columns; i++)
-		add_column(t, t->columns[i]);
 }
 
 static void row_json(struct table *t, const void *row)
@@ -122,58 +107,49 @@ static void row_json(struct table *t, const void *row)
 	json_close(t->json, '}');
 }
 
-/* The text of a cell, in a buffer that is used again for the next. */
-static const char *cell(struct table *t, const struct column *c, const void *row)
-{
-	rewind(t->cell);
-	column_text(c, row, t->format->bytes, t->cell);
-	(void)fputc('\0', t->cell);
-	if (fflush(t->cell) < 0)
-		cli_out_of_memory();
-	return t->cell_text;
-}
-
 void table_row(struct table *t, const void *row)
 {
-	struct libscols_line *line;
-
 	if (t->json) {
 		row_json(t, row);
 		return;
 	}
-	line = scols_table_new_line(t->rows, NULL);
-	if (!line)
-		cli_out_of_memory();
-	for (size_t i = 0; i < t->n_columns; i++)
-		if (scols_line_set_data(line, i, cell(t, t->columns[i], row)) < 0)
-			cli_out_of_memory();
-}
-
-static struct libscols_cell *cell_at(struct table *t, size_t row, size_t column)
-{
-	return scols_line_get_cell(scols_table_get_line(t->rows, row), column);
-}
-
-/* The columns that each takes whole, with its heading, and those that it can do with. */
-static void table_measure(struct table *t, size_t terminal, size_t *whole, size_t *least)
-{
-	const size_t n_rows = scols_table_get_nlines(t->rows);
-
 	for (size_t i = 0; i < t->n_columns; i++) {
-		const struct column *c = t->columns[i];
-		double hint = c->width < 1 ? c->width * (double)terminal : c->width;
+		column_text(t->columns[i], row, t->format->bytes, t->cells);
+		(void)fputc('\0', t->cells);
+	}
+	t->n_rows++;
+}
 
-		whole[i] = strlen(c->name); /* also where headings are left out */
-		least[i] = (size_t)hint > whole[i] ? (size_t)hint : whole[i];
-		if (t->is_redrawn)
-			least[i] = WIDTH_LEAST;
-		for (size_t row = 0; row < n_rows; row++) {
-			const char *text = scols_cell_get_data(cell_at(t, row, i));
-			size_t width = width_of(text, strlen(text));
+/* --- Widths ------------------------------------------------------------------------------------- */
+
+/* The columns that each takes whole, with its heading, also where headings are left out. */
+static void table_measure(const struct table *t, size_t *whole)
+{
+	const char *cell = t->text;
+
+	for (size_t i = 0; i < t->n_columns; i++)
+		whole[i] = strlen(t->columns[i]->name);
+	for (size_t n = t->n_rows; n > 0; n--)
+		for (size_t i = 0; i < t->n_columns; i++) {
+			size_t size = strlen(cell), width = width_of(cell, size);
 
 			if (width > whole[i])
 				whole[i] = width;
+			cell += size + 1;
 		}
+}
+
+/* The columns that each can do with on a terminal. */
+static void table_least(const struct table *t, size_t terminal, const size_t *whole, size_t *least)
+{
+	for (size_t i = 0; i < t->n_columns; i++) {
+		const struct column *c = t->columns[i];
+		double hint = c->width < 1 ? c->width * (double)terminal : c->width;
+		size_t heading = strlen(c->name);
+
+		least[i] = (size_t)hint > heading ? (size_t)hint : heading;
+		if (t->is_redrawn)
+			least[i] = WIDTH_LEAST;
 		if (!c->cut || least[i] > whole[i])
 			least[i] = whole[i];
 	}
@@ -203,76 +179,105 @@ static void table_shrink(size_t *widths, const size_t *least, size_t n, size_t t
 	}
 }
 
-static void table_cut(struct table *t, struct libscols_cell *c, size_t width)
+/* Makes the columns fit into the terminal. False: they do not, and headings can go to each value instead. */
+static bool table_fit(const struct table *t, size_t *widths)
 {
-	const char *text = scols_cell_get_data(c);
-	size_t size = strlen(text);
+	const size_t terminal = width_of_terminal();
+	size_t least[TABLE_COLUMNS_MAX];
 
-	if (width_of(text, size) <= width)
+	table_least(t, terminal, widths, least);
+	if (widths_sum(least, t->n_columns) > terminal && !t->format->noheadings && !t->is_redrawn)
+		return false;
+	table_shrink(widths, least, t->n_columns, terminal);
+	return true;
+}
+
+/* --- Printing ----------------------------------------------------------------------------------- */
+
+static void print_spaces(FILE *out, size_t n)
+{
+	static const char spaces[] = "                                ";
+
+	for (size_t now; n > 0; n -= now) {
+		now = n < sizeof(spaces) - 1 ? n : sizeof(spaces) - 1;
+		(void)fwrite_unlocked(spaces, 1, now, out);
+	}
+}
+
+/* A cell in its column, or the part of it that fits and a mark. Nothing stands behind the last column of a line. */
+static void print_cell(const struct table *t, size_t column, size_t width, const char *cell,
+		       size_t size, FILE *out)
+{
+	bool is_number = column_is_number(t->columns[column]);
+	bool is_last = column + 1 == t->n_columns;
+	size_t used = width_of(cell, size);
+	bool is_cut = used > width;
+
+	if (is_cut) {
+		size = width_fitting(cell, size, width - 1);
+		used = width_of(cell, size) + 1;
+	}
+	if (is_number)
+		print_spaces(out, width - used);
+	(void)fwrite_unlocked(cell, 1, size, out);
+	if (is_cut)
+		(void)fputs(escape_mark(), out);
+	if (!is_number && !is_last)
+		print_spaces(out, width - used);
+	(void)fputc_unlocked(is_last ? '\n' : ' ', out);
+}
+
+static void print_lines(const struct table *t, const size_t *widths, FILE *out)
+{
+	const char *cell = t->text;
+
+	if (t->n_rows == 0)
 		return;
-	rewind(t->cell);
-	(void)fwrite(text, 1, width_fitting(text, size, width - 1), t->cell);
-	(void)fputs(escape_mark(), t->cell);
-	(void)fputc('\0', t->cell);
-	if (fflush(t->cell) < 0 || scols_cell_set_data(c, t->cell_text) < 0)
-		cli_out_of_memory();
+	for (size_t i = 0; !t->format->noheadings && i < t->n_columns; i++)
+		print_cell(t, i, widths[i], t->columns[i]->name, strlen(t->columns[i]->name), out);
+	for (size_t row = 0; row < t->n_rows; row++)
+		for (size_t i = 0; i < t->n_columns; i++) {
+			size_t size = strlen(cell);
+
+			print_cell(t, i, widths[i], cell, size, out);
+			cell += size + 1;
+		}
 }
 
 /* A line a value, and an empty one between two rows. */
-static void print_records(struct table *t, FILE *out)
+static void print_records(const struct table *t, FILE *out)
 {
-	const size_t n_rows = scols_table_get_nlines(t->rows);
+	const char *cell = t->text;
 	size_t width = 0;
 
 	for (size_t i = 0; i < t->n_columns; i++)
 		if (strlen(t->columns[i]->name) > width)
 			width = strlen(t->columns[i]->name);
-	for (size_t row = 0; row < n_rows; row++) {
+	for (size_t row = 0; row < t->n_rows; row++) {
 		if (row)
 			(void)fputc('\n', out);
-		for (size_t i = 0; i < t->n_columns; i++)
-			(void)fprintf(out, "%-*s  %s\n", (int)width, t->columns[i]->name,
-				      scols_cell_get_data(cell_at(t, row, i)));
+		for (size_t i = 0; i < t->n_columns; i++) {
+			(void)fprintf(out, "%-*s  %s\n", (int)width, t->columns[i]->name, cell);
+			cell += strlen(cell) + 1;
+		}
 	}
-}
-
-/*
- * Makes the table fit into the terminal. False: it does not, and its headings can go to each value
- * instead.
- */
-static bool table_fit(struct table *t)
-{
-	const size_t terminal = scols_table_get_termwidth(t->rows);
-	const size_t n_rows = scols_table_get_nlines(t->rows);
-	size_t widths[TABLE_COLUMNS_MAX], least[TABLE_COLUMNS_MAX];
-
-	table_measure(t, terminal, widths, least);
-	if (widths_sum(least, t->n_columns) > terminal && !t->format->noheadings && !t->is_redrawn)
-		return false;
-	table_shrink(widths, least, t->n_columns, terminal);
-	for (size_t i = 0; i < t->n_columns; i++) {
-		table_cut(t, scols_column_get_header(scols_table_get_column(t->rows, i)), widths[i]);
-		for (size_t row = 0; row < n_rows; row++)
-			table_cut(t, cell_at(t, row, i), widths[i]);
-	}
-	return true;
 }
 
 int table_end(struct table *t)
 {
 	FILE *out = t->out ? t->out : stdout;
-	int r;
+	size_t widths[TABLE_COLUMNS_MAX];
 
 	if (t->json) {
 		json_close(t->json, ']');
 		return 0;
 	}
-	if (isatty(STDOUT_FILENO) && !table_fit(t)) {
+	if (fflush(t->cells) < 0 || ferror(t->cells))
+		cli_out_of_memory();
+	table_measure(t, widths);
+	if (isatty(STDOUT_FILENO) && !table_fit(t, widths))
 		print_records(t, out);
-		return 0;
-	}
-	(void)scols_table_set_stream(t->rows, out);
-	(void)scols_table_set_termforce(t->rows, SCOLS_TERMFORCE_NEVER); /* it fits, or is whole */
-	r = scols_print_table(t->rows);
-	return r < 0 ? cli_error("cannot print the table: %s", strerror(-r)) : 0;
+	else
+		print_lines(t, widths, out);
+	return 0;
 }

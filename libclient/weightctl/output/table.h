@@ -1,5 +1,5 @@
 /*
- * A table of structs: columns chosen by -o, printed by libsmartcols or as a JSON list
+ * A table of structs: columns chosen by -o, printed as lines or as a JSON list
  */
 #pragma once
 
@@ -25,10 +25,10 @@ struct table {
 	const struct table_format *format;
 	const struct column *columns[TABLE_COLUMNS_MAX];
 	size_t n_columns;
-	struct libscols_table *rows; /* NULL for JSON, which is written row by row */
-	FILE *cell; /* the text of one cell */
-	char *cell_text;
-	size_t cell_size;
+	FILE *cells; /* NULL for JSON, which is written row by row */
+	char *text; /* of all cells, row by row, each with a NUL */
+	size_t text_size;
+	size_t n_rows;
 	struct json *json;
 	FILE *out; /* NULL: standard output */
 	bool is_redrawn; /* on a screen, which cuts lines: never as records */
