@@ -70,9 +70,14 @@ static bool string_ok(const struct layout *l, uint64_t start, uint64_t size)
 	return start < n && size < n - start && l->strings[start + size] == '\0';
 }
 
+uint32_t layout_name_hash(const char *name, size_t name_size)
+{
+	return (uint32_t)hash64(name, name_size);
+}
+
 uint32_t layout_bucket(const char *name, size_t name_size, uint32_t n_buckets)
 {
-	return (uint32_t)hash64(name, name_size) & (n_buckets - 1);
+	return layout_name_hash(name, name_size) & (n_buckets - 1);
 }
 
 int layout_find(const struct layout *l, const char *name, size_t name_size, uint32_t *ret)

@@ -116,7 +116,9 @@ const uint64_t *layout_tensor_shape(const struct layout *l, const struct layout_
 /* The tensor with the bytes: `index` itself if it is not tied. */
 uint32_t layout_untied(const struct layout *l, uint32_t index);
 
-/* First bucket to look at for a name. The builder and layout_find() agree on it. */
+/* Hash of a name: its bits below n_buckets are the first bucket to look at. The builder and layout_find() agree on it. */
+uint32_t layout_name_hash(const char *name, size_t name_size);
+/* That bucket. */
 uint32_t layout_bucket(const char *name, size_t name_size, uint32_t n_buckets);
 
 /* 1 to LAYOUT_NAME_MAX bytes of UTF-8 without NUL. */

@@ -80,6 +80,12 @@ int names_add(struct names *n, const char *name, size_t size, uint32_t value)
 	return 0;
 }
 
+void names_expect(const struct names *n, const char *name, size_t size)
+{
+	if (n->n_slots)
+		__builtin_prefetch(&n->slots[hash_of(name, size) & (n->n_slots - 1)], 1);
+}
+
 bool names_find(const struct names *n, const char *name, size_t size, uint32_t *ret_value)
 {
 	const struct name_slot *slot;

@@ -33,4 +33,7 @@ void names_deinit(struct names *n);
 /* 0; -EEXIST: the name is there already; -EINVAL: it is too long, or one too many; -ENOMEM. */
 int names_add(struct names *n, const char *name, size_t size, uint32_t value);
 
+/* Fetches what names_add() of this name will look at, while the caller does something else. */
+void names_expect(const struct names *n, const char *name, size_t size);
+
 bool names_find(const struct names *n, const char *name, size_t size, uint32_t *ret_value);

@@ -268,6 +268,8 @@ static int add_member(struct parser *p, struct span key)
 	struct entry e;
 	int r = 0;
 
+	if (is_plain)
+		names_expect(&p->names, plain.p, plain.n);
 	e.is_plain = is_plain && !is_metadata(plain.p, plain.n) &&
 		     plain_entry(&p->members, &e.plain);
 	if (!e.is_plain)

@@ -26,8 +26,9 @@ struct weightd_layout {
 	bool is_loose; /* no alignment was asked for */
 	uint32_t alignment;
 	uint32_t n_tensors, n_dims, n_units, n_buckets;
-	size_t tensors_room, dims_room, units_room, strings_room;
+	size_t tensors_room, hashes_room, dims_room, units_room, strings_room;
 	struct layout_tensor *tensors;
+	uint32_t *hashes; /* of their names: a look at a bucket rarely needs the name itself */
 	uint64_t *dims;
 	struct layout_unit *units;
 	uint32_t *buckets;
@@ -124,6 +125,19 @@ static int take_section(void *array, const void *section, size_t item_size, size
 	return r;
 }
 
+/* The hashes of an image's names, which it does not have; or of the layout that it is a view of. */
+static int take_hashes(struct weightd_layout *l, const uint32_t *hashes)
+{
+	int r = layout_reserve(&l->hashes, sizeof(*l->hashes), 0, l->n_tensors, &l->hashes_room);
+
+	if (r == 0 && hashes && l->n_tensors)
+		memcpy(l->hashes, hashes, l->n_tensors * sizeof(*hashes));
+	for (uint32_t i = 0; r == 0 && !hashes && i < l->n_tensors; i++)
+		l->hashes[i] = layout_name_hash(l->strings + l->tensors[i].name,
+						l->tensors[i].name_size);
+	return r;
+}
+
 static int take_sections(struct weightd_layout *l, const struct layout *from)
 {
 	const struct layout_header *h = from->header;
@@ -174,6 +188,8 @@ int weightd_layout_parse(const void *image, uint64_t size, struct weightd_layout
 	if (r == 0)
 		r = take_sections(l, &view);
 	if (r == 0)
+		r = take_hashes(l, NULL);
+	if (r == 0)
 		*ret = take_ptr(l);
 	return r;
 }
@@ -183,6 +199,7 @@ void weightd_layout_free(struct weightd_layout *l)
 	if (!l)
 		return;
 	free(l->tensors);
+	free(l->hashes);
 	free(l->dims);
 	free(l->units);
 	free(l->buckets);
@@ -194,10 +211,10 @@ void weightd_layout_free(struct weightd_layout *l)
 static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, uint32_t n_buckets,
 		       const char *name, size_t size, uint32_t *ret)
 {
-	uint32_t bucket = layout_bucket(name, size, n_buckets);
+	uint32_t hash = l->hashes[l->n_tensors]; /* see index_name() */
 
 	for (unsigned i = 0; i < LAYOUT_PROBES_MAX; i++) {
-		uint32_t at = (bucket + i) & (n_buckets - 1);
+		uint32_t at = (hash + i) & (n_buckets - 1);
 		const struct layout_tensor *t;
 
 		/* A layout that was parsed may have anything there, as long as every name is found. */
@@ -205,6 +222,8 @@ static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, 
 			*ret = at;
 			return 0;
 		}
+		if (l->hashes[buckets[at]] != hash)
+			continue;
 		t = &l->tensors[buckets[at]];
 		if (t->name_size == size && !memcmp(l->strings + t->name, name, size))
 			return -EEXIST;
@@ -212,14 +231,11 @@ static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, 
 	return -E2BIG;
 }
 
-/* The bucket for a tensor in a table with none of its name. False: the chain is too long. */
-static bool empty_bucket(const struct weightd_layout *l, const uint32_t *buckets,
-			 uint32_t n_buckets, const struct layout_tensor *t, uint32_t *ret)
+/* The bucket for a hash in a table with none of its name. False: the chain is too long. */
+static bool empty_bucket(const uint32_t *buckets, uint32_t n_buckets, uint32_t hash, uint32_t *ret)
 {
-	uint32_t bucket = layout_bucket(l->strings + t->name, t->name_size, n_buckets);
-
 	for (unsigned i = 0; i < LAYOUT_PROBES_MAX; i++) {
-		*ret = (bucket + i) & (n_buckets - 1);
+		*ret = (hash + i) & (n_buckets - 1);
 		if (buckets[*ret] == LAYOUT_NONE)
 			return true;
 	}
@@ -236,7 +252,7 @@ static int make_buckets(const struct weightd_layout *l, uint32_t n_buckets, uint
 		return -ENOMEM;
 	memset(buckets, 0xff, n_buckets * sizeof(*buckets)); /* LAYOUT_NONE */
 	for (uint32_t i = 0; i < l->n_tensors; i++) {
-		if (!empty_bucket(l, buckets, n_buckets, &l->tensors[i], &at))
+		if (!empty_bucket(buckets, n_buckets, l->hashes[i], &at))
 			return -E2BIG;
 		buckets[at] = i;
 	}
@@ -252,7 +268,11 @@ static int index_name(struct weightd_layout *l, const char *name, size_t size, u
 {
 	cleanup(freep) uint32_t *grown = NULL;
 	uint32_t n_buckets = l->n_buckets;
-	int r = free_bucket(l, l->buckets, n_buckets, name, size, ret);
+	int r;
+
+	l->hashes[l->n_tensors] =
+		layout_name_hash(name, size); /* that of the next tensor; room was made */
+	r = free_bucket(l, l->buckets, n_buckets, name, size, ret);
 
 	if (r == 0 && n_buckets / 2 < l->n_tensors + 1)
 		r = -E2BIG;
@@ -316,6 +336,8 @@ static int layout_prepare(struct weightd_layout *l, const char *name, const char
 	if (l->n_tensors >= LAYOUT_TENSORS_MAX)
 		return -EOVERFLOW;
 	r = layout_reserve(&l->tensors, sizeof(*l->tensors), l->n_tensors, 1, &l->tensors_room);
+	if (r == 0)
+		r = layout_reserve(&l->hashes, sizeof(*l->hashes), l->n_tensors, 1, &l->hashes_room);
 	if (r == 0)
 		r = layout_reserve(&l->dims, sizeof(*l->dims), l->n_dims, n_dims, &l->dims_room);
 	if (r == 0)
@@ -453,6 +475,8 @@ int layout_builder_realign(const struct weightd_layout *from, uint64_t alignment
 	r = take_sections(l, &view);
 	l->alignment = (uint32_t)alignment;
 	l->ends_tight = false;
+	if (r == 0)
+		r = take_hashes(l, from->hashes);
 	if (r == 0)
 		r = layout_move(l);
 	if (r == 0)
