@@ -169,7 +169,8 @@ def turns(report, both, count):
                 rows = release.bench("attach", NAME, last[release.name], TURN_ROUNDS)
                 p50s.setdefault(release.name, []).append(figures.median(sum(row[:3]) for row in rows))
                 peer = release.build.parent / "tests/bench/peers/weightd_peer.py"
-                samples(p50s, f"{release.name}, Python", programs.script_lines(peer, sys.executable, NAME, last[release.name], count, env=release.env))
+                lines = programs.script_lines(peer, sys.executable, NAME, last[release.name], count, env=release.env)
+                samples(p50s, f"{release.name}, Python", lines)
             if count == 1:
                 samples(p50s, "shared_memory", programs.peer("shared_memory_peer", sys.executable, size, count))
     quartiles = {name: figures.percentile(found, 25) for name, found in p50s.items()}

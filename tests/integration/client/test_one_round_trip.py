@@ -62,6 +62,7 @@ def test_one_packet_is_sent_and_one_is_received(server, client, memory):
     with attaching.result(PATIENCE_S) as buffer:
         assert buffer.bytes()[:16] == DATA[:16]
         assert peer.is_silent() and client.is_connected
+        peer.close()  # nothing answers the detach
 
 
 def test_weightd_answers_with_one_packet(published):
@@ -143,6 +144,7 @@ def test_an_older_server_is_asked_once_more_with_two_requests(server, client, me
     peer.give_lease(memory.version(1))
     with attaching.result(PATIENCE_S):
         assert peer.is_silent()
+        peer.close()
 
 
 def test_an_older_server_is_not_trusted_to_check_the_owner(server, client):
