@@ -48,8 +48,9 @@ static bool create_ok(const struct wire_request *m)
 {
 	return target_ok(m->create.name, m->create.device) && m->create.cookie &&
 	       m->create.timeout_ms <= INT32_MAX && m->create.policy <= WIRE_POLICY_KILL &&
-	       !(m->create.flags & ~(WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-				     WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC));
+	       !(m->create.flags &
+		 ~(WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE | WIRE_CREATE_REUSABLE |
+		   WIRE_CREATE_REPLACE | WIRE_CREATE_IPC | WIRE_CREATE_EARLY));
 }
 
 static bool create_image_ok(const struct wire_request *m)
@@ -213,6 +214,7 @@ static const struct {
 	[WIRE_CREATE_OWNED] = {sizeof(struct wire_create_owned), 1, create_owned_ok},
 	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_owned), 1, create_image_owned_ok},
 	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach), 0, hello_attach_ok},
+	[WIRE_PROVIDE] = {sizeof(struct wire_provide), 0, NULL},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -247,7 +249,8 @@ static bool buffer_flags_ok(uint32_t flags)
 
 static bool create_reply_ok(const struct wire_reply *m)
 {
-	return !m->create.pad && location_ok(&m->create.location, m->create.slot_size) &&
+	return m->create.n_parts <= m->create.slot_size / WIRE_PART_SIZE &&
+	       location_ok(&m->create.location, m->create.slot_size) &&
 	       buffer_flags_ok(m->create.flags);
 }
 
@@ -336,6 +339,7 @@ static const struct reply_row replies[WIRE_OP_END] = {
 	[WIRE_CREATE_OWNED] = {sizeof(struct wire_create_reply), 2, create_reply_ok},
 	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_reply), 3, create_reply_ok},
 	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach_reply), 3, hello_attach_reply_ok},
+	[WIRE_PROVIDE] = {sizeof(struct wire_provide_reply), 0, NULL},
 };
 
 /* A row, also for the replies that say that a request failed. */

@@ -43,6 +43,7 @@ struct wire_request {
 		struct wire_job_remove job_remove;
 		struct wire_job_view job_view;
 		struct wire_hello_attach hello_attach; /* begins like attach */
+		struct wire_provide provide;
 	};
 };
 
@@ -68,6 +69,7 @@ struct wire_reply {
 		struct wire_job_view_reply job_view;
 		struct wire_hello_attach_reply hello_attach; /* begins like attach */
 		struct wire_hello_error hello_error; /* begins like error */
+		struct wire_provide_reply provide;
 	};
 };
 

@@ -59,6 +59,7 @@ enum wire_op {
 	WIRE_CREATE_OWNED = 30,
 	WIRE_CREATE_IMAGE_OWNED = 31,
 	WIRE_HELLO_ATTACH = 32,
+	WIRE_PROVIDE = 33,
 	WIRE_OP_END,
 
 	WIRE_HELLO_ERROR =
@@ -95,6 +96,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 #define WIRE_FEATURE_COSTS 64u /* the server's: it has the list WIRE_LIST_COSTS */
 #define WIRE_FEATURE_HOLDERS 128u /* the server's: it has the list WIRE_LIST_HOLDERS */
 #define WIRE_FEATURE_HEALTH 256u /* the server's: it has the list WIRE_LIST_HEALTH */
+#define WIRE_FEATURE_PROVIDE 512u /* the server's: it answers WIRE_PROVIDE */
 
 struct wire_hello {
 	uint32_t version;
@@ -137,6 +139,8 @@ static_assert(sizeof(struct wire_ping_reply) == 88, "wire_ping_reply is ABI");
 #define WIRE_CREATE_REUSABLE 4u /* new buffer: slots are not sealed, and used again */
 #define WIRE_CREATE_REPLACE 8u /* free the version there is first, for want of room */
 #define WIRE_CREATE_IPC 16u /* new buffer: GPU memory of the older kind, WIRE_MEMORY_CUDA_IPC */
+#define WIRE_CREATE_EARLY                                                                          \
+	32u /* the server may reply once the first part of the memory is there; see provide */
 
 /* Policies for a reader that has not paused in time. */
 enum wire_policy {
@@ -189,10 +193,29 @@ struct wire_create_reply {
 	uint64_t data_size; /* bytes of the flat range */
 	uint64_t slot_size; /* data, then the digest leaves; of an image: data_offset, then data */
 	uint32_t flags; /* flags of the buffer: WIRE_BUFFER_* */
-	uint32_t pad;
+	uint32_t n_parts; /* parts of WIRE_PART_SIZE at the start that have memory; 0: all of the slot has */
 	struct wire_location location;
 };
 static_assert(sizeof(struct wire_create_reply) == 144, "wire_create_reply is ABI");
+
+#define WIRE_PART_SIZE ((uint64_t)2 << 20) /* bytes; the last part may be shorter */
+
+/*
+ * --- provide: more memory for a version created with WIRE_CREATE_EARLY, from the start of the slot to the end. ---
+ * The server makes memory in the time of this request alone, and replies once the first `until` bytes of the slot have
+ * it. The client must not touch bytes beyond those: it would be charged for their memory, and not the server. The version
+ * exists from the reply that `done` is the size of the slot in: only then it can be published, and survives a restart of
+ * the server. An error ends the version, as that of a create does.
+ */
+struct wire_provide {
+	uint64_t writer;
+	uint64_t until;
+};
+static_assert(sizeof(struct wire_provide) == 16, "wire_provide is ABI");
+
+struct wire_provide_reply {
+	uint64_t done; /* bytes at the start of the slot that have memory */
+};
 
 /*
  * --- create image: like create, for a version that is a file: a header of data_offset bytes, then the data. ---

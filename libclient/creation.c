@@ -423,6 +423,8 @@ static int create_again(struct weightd *w, struct client_call *call)
 {
 	bool has_owner = call->op == WIRE_CREATE_OWNED || call->op == WIRE_CREATE_IMAGE_OWNED;
 
+	if (!w->provides)
+		call->request.create.flags &= ~WIRE_CREATE_EARLY;
 	if (!asks_image(call) || w->has_images)
 		return has_owner ? owner_again(w, call) : 0;
 	return sentence_set(&w->sentence, -ECONNABORTED,
@@ -443,6 +445,8 @@ static int ask_once(struct creation *c)
 	int r;
 
 	c->call.request.create.cookie = new_cookie();
+	if (c->hooks->is_early && c->w->provides)
+		c->call.request.create.flags |= WIRE_CREATE_EARLY;
 	r = client_call_run(c->w, &c->call);
 	if (r < 0)
 		return r;

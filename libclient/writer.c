@@ -164,11 +164,14 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	wr->buffer = reply->buffer;
 	wr->owner = getpid();
 	wr->data_size = reply->data_size;
+	wr->slot_size = reply->slot_size;
+	wr->provided = reply->n_parts ? reply->n_parts * WIRE_PART_SIZE : reply->slot_size;
 	wr->fd = take_fd(call->reply_fds[0]);
 	wr->reader_fd = take_fd(call->reply_fds[1]);
 	if (wr->header)
 		wr->digests_fd = take_fd(call->reply_fds[2]);
-	if (!is_slot_size(wr, reply->slot_size))
+	if (!is_slot_size(wr, reply->slot_size) ||
+	    (reply->n_parts && !(call->request.create.flags & WIRE_CREATE_EARLY)))
 		return sentence_set(s, -EBADMSG, "%s", strerror(EBADMSG));
 	if (new_digests(wr) < 0)
 		return sentence_set(s, -ENOMEM, "out of memory");
@@ -190,6 +193,36 @@ int writer_begin(struct weightd_writer *wr, struct client_call *call)
 	memcpy(wr->name, create->name, sizeof(wr->name));
 	memcpy(wr->device, create->device, sizeof(wr->device));
 	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
+	return 0;
+}
+
+static int provide_again(struct weightd *w, struct client_call *call)
+{
+	const struct weightd_writer *wr = call->subject;
+
+	(void)w;
+	return wr->lost ? writer_say_lost(wr) : 0;
+}
+
+int writer_provide(struct weightd_writer *wr, uint64_t until, int (*tick)(void *userdata),
+		   void *userdata)
+{
+	struct client_call call = {
+		.op = WIRE_PROVIDE,
+		.timeout_ms = -1,
+		.tick = tick,
+		.userdata = userdata,
+		.again = provide_again,
+		.subject = wr,
+		.request.provide = {wr->id, until},
+	};
+	int r = client_call_run(wr->w, &call);
+
+	if (r < 0)
+		return r;
+	if (call.reply.provide.done < wr->provided || call.reply.provide.done > wr->slot_size)
+		return sentence_set(&wr->w->sentence, -EBADMSG, "%s", strerror(EBADMSG));
+	wr->provided = call.reply.provide.done;
 	return 0;
 }
 

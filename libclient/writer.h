@@ -31,6 +31,8 @@ struct weightd_writer {
 	uint64_t version; /* 0 until published */
 	struct memory memory;
 	uint64_t data_size;
+	uint64_t slot_size; /* header or digests included */
+	uint64_t provided; /* bytes at the start of the slot that have memory */
 	int fd; /* writable; -1 once published */
 	int reader_fd;
 	int digests_fd; /* of an image, likewise writable */
@@ -64,6 +66,11 @@ struct writer_hooks {
 	void *userdata;
 	/* A file whose layout and header a new buffer, or one with the same layout, gets. The given layout has its tensors. */
 	const struct image_verbatim *verbatim;
+	/*
+	 * The writer may begin before all of its memory is there. The caller must have the rest made by writer_provide(), and
+	 * touch nothing beyond weightd_writer::provided.
+	 */
+	bool is_early;
 	/* For headers that the library writes; NULL: the default of image_header_build(). */
 	const struct image_metadata *metadata;
 };
@@ -83,6 +90,19 @@ int writer_begin(struct weightd_writer *wr, struct client_call *call);
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
 		  struct weightd_writer **ret);
+
+/*
+ * Has the server make more memory, and waits until the first `until` bytes of the slot have it. `tick` is as in
+ * writer_hooks. -ESTALE: the server was restarted, and the version is lost (weightd_writer::lost).
+ */
+int writer_provide(struct weightd_writer *wr, uint64_t until, int (*tick)(void *userdata),
+		   void *userdata);
+
+/* True once the server has provided all of the memory. */
+static inline bool writer_is_provided(const struct weightd_writer *wr)
+{
+	return wr->provided == wr->slot_size;
+}
 
 /* True if the layout is not the caller's, but that of the newest version or of a file. */
 static inline bool writer_has_adopted(const struct weightd_writer *wr)

@@ -349,8 +349,8 @@ void daemon_deinit(struct daemon *d)
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer); /* before the freer, which frees what it ends */
 	cuda_deinit(s->cuda); /* likewise */
+	worker_deinit(&s->worker); /* before memory that its jobs were providing is freed */
 	free_all(&s->removed);
-	worker_deinit(&s->worker);
 	worker_deinit(&s->freer);
 	held_killer_deinit(&d->held_killer);
 	reaper_deinit(&d->reaper);

@@ -89,6 +89,7 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->has_health = reply->features & WIRE_FEATURE_HEALTH;
 	w->has_job_views = reply->features & WIRE_FEATURE_JOB_VIEW;
 	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
+	w->provides = reply->features & WIRE_FEATURE_PROVIDE;
 }
 
 /* `hello` NULL: the server has not sent its own. */

@@ -901,8 +901,9 @@ int weightd_writer_get_files(struct weightd_writer *wr, struct weightd_files **r
 /*
  * Called when a phase begins, when a phase of known length ends, and at most every 50 ms in between.
  * `phase` is "plan", "memory", "read", "verify" (on a GPU: the bytes that arrived are the bytes that were read)
- * or "publish". A return value other than 0 cancels the load. "memory" counts the host memory that the server has
- * provided so far, which the server lists for users that may read the buffer; otherwise it stays at 0 until the end.
+ * or "publish". A return value other than 0 cancels the load. "memory" ends without a report once the first 16 MiB of
+ * host memory are there: the server provides the rest during "read". An earlier server provides all of it during
+ * "memory", which counts the bytes for users that may read the buffer; otherwise it stays at 0 until the end.
  */
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 
@@ -959,8 +960,8 @@ struct weightd_load_result {
 	uint64_t n_tensors;
 	uint64_t n_files;
 	uint64_t elapsed_ns; /* from the call to the publish */
-	uint64_t memory_ns; /* part of elapsed_ns, waiting for the server's memory */
-	uint64_t read_ns; /* part of elapsed_ns, reading and digesting, and copying to a GPU */
+	uint64_t memory_ns; /* part of elapsed_ns, waiting for the first of the server's memory */
+	uint64_t read_ns; /* part of elapsed_ns, reading and digesting while the server provides the rest, and copying to a GPU */
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
 	uint64_t n_direct_bytes; /* part of n_bytes, read past the page cache */
 	int ring_error; /* negative errno: direct reads wanted io_uring and did without, by pread(); else 0 */

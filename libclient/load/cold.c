@@ -191,11 +191,11 @@ static int make_chunks(struct cold *c)
 }
 
 int cold_init(struct cold *c, const struct plan *plan, struct weightd_writer *wr,
-	      enum weightd_read how)
+	      struct supply *supply, enum weightd_read how)
 {
 	int r = 0;
 
-	*c = (struct cold){.plan = plan, .wr = wr};
+	*c = (struct cold){.plan = plan, .wr = wr, .supply = supply};
 	(void)pthread_mutex_init(&c->lock, NULL);
 	(void)pthread_cond_init(&c->ready, NULL);
 	(void)pthread_cond_init(&c->freed, NULL);
@@ -368,18 +368,38 @@ static void hand_over(struct cold *c, struct chunk *chunk)
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
+/* True if the kernel may write there. Waits for that if no read is in flight; an error is that of supply_await(). */
+static int chunk_has_memory(struct cold *c, const struct chunk *chunk)
+{
+	int r;
+
+	if (!chunk->in_place || supply_has(c->supply, chunk->end))
+		return 1;
+	if (c->n_reads > 0)
+		return 0;
+	r = supply_await(c->supply, chunk->end);
+	return r < 0 ? r : 1;
+}
+
 /* Begins as many chunks as there is memory for. */
 static int begin_chunks(struct cold *c)
 {
 	struct chunk *chunk;
-	int r = 0;
+	int r = 1;
 
-	while (r == 0 && (chunk = next_to_read(c, c->n_reads == 0))) {
+	while (r > 0 && (c->next || (c->next = next_to_read(c, c->n_reads == 0)))) {
+		r = chunk_has_memory(c, c->next);
+		if (r <= 0)
+			break;
+		chunk = c->next;
+		c->next = NULL;
 		r = submit_chunk(c, chunk);
-		if (r == 0)
-			hand_over(c, chunk);
+		if (r < 0)
+			break;
+		hand_over(c, chunk);
+		r = 1;
 	}
-	return r;
+	return r < 0 ? r : 0;
 }
 
 /* Waits for one read, and hands its chunk over if that was its last. */
@@ -588,8 +608,10 @@ static int finish_reads(struct cold *c, struct chunk *chunk, struct sentence *s)
 int cold_finish(struct cold *c, struct chunk *chunk, struct sink *sink, unsigned thread,
 		struct sentence *s)
 {
-	int r = finish_reads(c, chunk, s);
+	int r = supply_await(c->supply, chunk->end);
 
+	if (r == 0)
+		r = finish_reads(c, chunk, s);
 	assert(CHUNK_LEAVES % sink->kind->n_leaves == 0);
 	if (r == 0 && chunk->in_place)
 		finish_in_place(c, chunk);

@@ -13,6 +13,7 @@
 #include "libclient/load/chunk.h"
 #include "libclient/load/disk/ring.h"
 #include "libclient/load/sink.h"
+#include "libclient/load/supply.h"
 #include "weightd.h"
 
 #define COLD_IN_FLIGHT_MAX 16u /* chunks: 64 MiB */
@@ -32,6 +33,7 @@ struct cold_file {
 struct cold {
 	const struct plan *plan;
 	struct weightd_writer *wr;
+	struct supply *supply; /* the reader's */
 	uint64_t n_chunks; /* of the version */
 	uint8_t *kinds; /* enum cold_kind of each chunk; NULL: none is cold */
 	bool *was_absent; /* a chunk read by the page cache had no page of its own there before */
@@ -48,6 +50,7 @@ struct cold {
 	pthread_t thread;
 	bool has_thread;
 	uint64_t n_reads; /* in flight; the thread's own */
+	struct chunk *next; /* to be read once it has memory; the thread's own */
 	int r; /* the thread's error */
 	_Atomic uint64_t n_direct; /* bytes of the version that no read of the page cache was needed for */
 
@@ -65,7 +68,7 @@ struct cold {
  * direct reads, the page cache has to do.
  */
 int cold_init(struct cold *c, const struct plan *plan, struct weightd_writer *wr,
-	      enum weightd_read how);
+	      struct supply *supply, enum weightd_read how);
 void cold_deinit(struct cold *c);
 
 /* Begins to read. The thread takes the signal mask of the caller. */

@@ -107,7 +107,7 @@ static int creation_place(struct creation *c, const struct weightd_writer *wr,
 	return r;
 }
 
-/* Asks for the memory and fills it. */
+/* Asks for the memory and fills it. 1: weightd was restarted before all of it was there, and the writer is lost. */
 static int load_fill(struct weightd *w, const char *name, const struct plan *plan,
 		     const struct weightd_load_options *o, struct progress *progress,
 		     struct weightd_load_result *result, struct weightd_writer **ret)
@@ -125,6 +125,7 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 		.adopt = creation_adopt,
 		.userdata = &creation,
 		.verbatim = original.layout ? &original : NULL,
+		.is_early = true,
 	};
 	uint64_t start = num_now_ns();
 	int r;
@@ -135,7 +136,7 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	if (r < 0)
 		return r;
 	r = writer_create(w, name, plan->layout, o->create, &hooks, &wr);
-	if (r == 0)
+	if (r == 0 && writer_is_provided(wr))
 		r = provision_end(&creation.provision);
 	if (r == -ECANCELED)
 		return sentence_set(s, r, "the load was cancelled");
@@ -146,7 +147,7 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	if (r == 0)
 		r = reader_run(plan, wr, o, progress, result, s);
 	if (r < 0)
-		return r;
+		return wr->lost && !writer_is_provided(wr) ? 1 : r;
 	result->read_ns = num_now_ns() - start - result->memory_ns;
 	*ret = take_ptr(wr);
 	return 0;
@@ -160,8 +161,11 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 	struct sentence *s = client_sentence(w);
 	int r = check_types(w, plan, s);
 
-	if (r == 0)
+	if (r < 0)
+		return r;
+	do
 		r = load_fill(w, name, plan, o, progress, result, &wr);
+	while (r > 0);
 	if (r == 0)
 		r = companions_send(companions, wr);
 	if (r < 0)

@@ -1,6 +1,6 @@
 /*
- * The server replies to a create when all of its memory is there. Until then it lists the slot, and how much of it
- * has memory, for users that may read the buffer.
+ * A server without WIRE_PROVIDE replies to a create when all of its memory is there. Until then it lists the slot, and
+ * how much of it has memory, for users that may read the buffer.
  */
 #include "libclient/load/provision.h"
 
@@ -15,7 +15,7 @@ void provision_init(struct provision *p, struct weightd *w, struct progress *pro
 		    const char *name, const char *device, uint64_t total)
 {
 	*p = (struct provision){.progress = progress, .name = name, .total = total};
-	if (!progress->fn || (device && strcmp(device, "host") != 0))
+	if (!progress->fn || w->provides || (device && strcmp(device, "host") != 0))
 		return;
 	if (connection_twin(w, &p->observer) < 0)
 		p->observer = NULL; /* perhaps one too many; the load does without */

@@ -1,5 +1,5 @@
 /*
- * Provision: progress of the server in providing the memory of a load
+ * Provision: progress of the server in providing the memory of a load, before the load reads
  */
 #pragma once
 
@@ -19,7 +19,8 @@ struct provision {
 };
 
 /*
- * `w` is the connection of the load. Without a progress function, and for memory of a GPU, it sends no queries.
+ * `w` is the connection of the load. Without a progress function, to a server that replies after the first part, and for
+ * memory of a GPU, it sends no queries.
  */
 void provision_init(struct provision *p, struct weightd *w, struct progress *progress,
 		    const char *name, const char *device, uint64_t total);

@@ -19,8 +19,11 @@
 #include "ipc/base/num.h"
 #include "libclient/load/cold.h"
 #include "libclient/load/sink.h"
+#include "libclient/load/supply.h"
 
 #define THREADS_MAX 64
+#define PROVIDE_SIZE                                                                               \
+	(16 * MIB) /* memory asked for at a time: what the threads fill in some milliseconds */
 #define RUN_PARTS_MAX 256 /* at the default alignment a leaf may have 4096 tensors */
 
 struct reader {
@@ -31,6 +34,9 @@ struct reader {
 	uint64_t n_stretches;
 	pthread_t threads[THREADS_MAX];
 	unsigned n_threads;
+
+	struct progress *progress;
+	struct supply supply;
 
 	_Atomic unsigned n_begun; /* threads */
 	_Atomic uint64_t next_stretch;
@@ -161,6 +167,14 @@ static int read_leaf(struct reader *reader, uint64_t leaf, char *at, struct sent
 	return run_read(reader, &run, s);
 }
 
+/* Waits until the leaf has memory. */
+static int reader_await(struct reader *reader, uint64_t leaf)
+{
+	uint64_t end = (leaf + 1) * WEIGHTD_LEAF_SIZE, size = reader->wr->data_size;
+
+	return supply_await(&reader->supply, end < size ? end : size) < 0 ? stopped() : 0;
+}
+
 static int read_stretch(struct reader *reader, unsigned thread, uint64_t first, struct sentence *s)
 {
 	struct sink *sink = &reader->sink;
@@ -174,7 +188,9 @@ static int read_stretch(struct reader *reader, unsigned thread, uint64_t first, 
 	for (uint64_t leaf = first; r == 0 && leaf < end; leaf++) {
 		char *bytes = at + (leaf - first) * WEIGHTD_LEAF_SIZE;
 
-		r = read_leaf(reader, leaf, bytes, s);
+		r = reader_await(reader, leaf);
+		if (r == 0)
+			r = read_leaf(reader, leaf, bytes, s);
 		if (r == 0)
 			weightd_writer_digest_bytes(reader->wr, leaf, bytes);
 	}
@@ -193,6 +209,7 @@ static void reader_fail(struct reader *reader, int r, const struct sentence *s)
 	}
 	(void)pthread_mutex_unlock(&reader->lock);
 	atomic_store_explicit(&reader->stop, true, memory_order_relaxed);
+	supply_stop(&reader->supply);
 	cold_stop(&reader->cold);
 }
 
@@ -305,23 +322,51 @@ static void wait_for_change(struct reader *reader, bool with_progress)
 	(void)pthread_cond_timedwait(&reader->changed, &reader->lock, &until);
 }
 
-/* Waits until all threads have ended, and reports progress meanwhile. */
-static void wait_for_end(struct reader *reader, struct progress *progress)
+/* Stops the threads if the caller cancels. */
+static void reader_report(struct reader *reader)
 {
 	struct sentence cancelled;
+	int r = 0;
 
-	(void)sentence_set(&cancelled, 0, "the load was cancelled");
+	if (!atomic_load(&reader->stop))
+		r = progress_report(reader->progress, "read", atomic_load(&reader->n_done),
+				    reader->plan->n_bytes);
+	if (r < 0) {
+		(void)sentence_set(&cancelled, r, "the load was cancelled");
+		reader_fail(reader, r, &cancelled);
+	}
+}
+
+static int reader_tick(void *userdata)
+{
+	struct reader *reader = userdata;
+
+	reader_report(reader);
+	return atomic_load(&reader->stop) ? -ECANCELED : 0;
+}
+
+/* Has the server provide the rest of the memory, ahead of the threads that fill it. */
+static void reader_provide(struct reader *reader)
+{
+	struct weightd_writer *wr = reader->wr;
+
+	while (!writer_is_provided(wr) && !atomic_load(&reader->stop)) {
+		int r = writer_provide(wr, wr->provided + PROVIDE_SIZE, reader_tick, reader);
+
+		if (r < 0 && !atomic_load(&reader->stop))
+			reader_fail(reader, r, &wr->w->sentence);
+		supply_grow(&reader->supply, wr->provided);
+	}
+}
+
+/* Waits until all threads have ended, and reports progress meanwhile. */
+static void wait_for_end(struct reader *reader)
+{
 	(void)pthread_mutex_lock(&reader->lock);
 	while (reader->n_running > 0) {
-		int r = 0;
-
-		wait_for_change(reader, progress->fn != NULL);
+		wait_for_change(reader, reader->progress->fn != NULL);
 		(void)pthread_mutex_unlock(&reader->lock);
-		if (!atomic_load(&reader->stop))
-			r = progress_report(progress, "read", atomic_load(&reader->n_done),
-					    reader->plan->n_bytes);
-		if (r < 0)
-			reader_fail(reader, r, &cancelled);
+		reader_report(reader);
 		(void)pthread_mutex_lock(&reader->lock);
 	}
 	(void)pthread_mutex_unlock(&reader->lock);
@@ -342,7 +387,7 @@ static void init_locks(struct reader *reader)
 }
 
 /* With the sink open. */
-static int run_threads(struct reader *reader, unsigned n_threads, struct progress *progress)
+static int run_threads(struct reader *reader, unsigned n_threads)
 {
 	struct sentence cold;
 	int r, r_cold;
@@ -353,8 +398,11 @@ static int run_threads(struct reader *reader, unsigned n_threads, struct progres
 		(void)sentence_set(&reader->sentence, r, "cannot start a thread to read with: %s",
 				   strerror(-r));
 		cold_stop(&reader->cold);
+		supply_stop(&reader->supply);
 	}
-	wait_for_end(reader, progress);
+	if (r == 0)
+		reader_provide(reader);
+	wait_for_end(reader);
 	r_cold = cold_join(&reader->cold, &cold);
 	if (r == 0)
 		r = reader->r;
@@ -367,18 +415,17 @@ static int run_threads(struct reader *reader, unsigned n_threads, struct progres
 	return r;
 }
 
-static int reader_read(struct reader *reader, unsigned n_threads, struct progress *progress,
-		       struct sentence *s)
+static int reader_read(struct reader *reader, unsigned n_threads, struct sentence *s)
 {
 	int r = sink_open(&reader->sink, reader->wr, n_threads, s);
 
 	if (r == 0) {
-		r = run_threads(reader, n_threads, progress);
+		r = run_threads(reader, n_threads);
 		if (r < 0)
 			*s = reader->sentence;
 	}
 	if (r == 0)
-		r = reader->sink.kind->finish(&reader->sink, progress, s);
+		r = reader->sink.kind->finish(&reader->sink, reader->progress, s);
 	sink_close(&reader->sink);
 	return r;
 }
@@ -387,23 +434,25 @@ int reader_run(const struct plan *plan, struct weightd_writer *wr,
 	       const struct weightd_load_options *o, struct progress *progress,
 	       struct weightd_load_result *result, struct sentence *s)
 {
-	struct reader reader = {.plan = plan, .wr = wr};
+	struct reader reader = {.plan = plan, .wr = wr, .progress = progress};
 	const struct sink_kind *kind = sink_kind_of(wr);
 	int r;
 
 	assert(plan_end(plan) <= wr->data_size);
 	reader.n_stretches = (wr->n_leaves + kind->n_leaves - 1) / kind->n_leaves;
-	r = cold_init(&reader.cold, plan, wr, o->read);
+	supply_init(&reader.supply, wr->memory.offset, wr->provided);
+	r = cold_init(&reader.cold, plan, wr, &reader.supply, o->read);
 	if (r < 0)
 		(void)sentence_set(s, r, "there is not enough memory to read with");
 	else
 		r = reader_read(&reader,
 				threads_wanted(o->n_threads, kind->n_threads, reader.n_stretches),
-				progress, s);
+				s);
 	if (o->cache == WEIGHTD_CACHE_DROP)
 		cold_drop(&reader.cold);
 	result->n_direct_bytes = reader.cold.n_direct;
 	result->ring_error = reader.cold.ring_error;
 	cold_deinit(&reader.cold);
+	supply_deinit(&reader.supply);
 	return r;
 }

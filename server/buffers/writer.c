@@ -34,7 +34,7 @@ static void writer_release_slot(struct writer *w)
 
 	if (!w->slot)
 		return;
-	if (!w->kept) {
+	if (!w->kept && !w->handed_out) {
 		slot_free(take_ptr(w->slot));
 		return;
 	}

@@ -62,6 +62,7 @@ struct writer {
 	bool has_waited; /* for all memory that was being freed */
 	bool kept; /* in the manifest */
 	bool handed_out; /* the client has, or had, the writable descriptor */
+	uint64_t provide_until; /* bytes of the slot that the request waits for */
 	enum head_state state_before; /* the buffer's state before a write in place */
 	uint32_t flags; /* WIRE_CREATE_* */
 	enum wire_policy policy;

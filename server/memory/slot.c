@@ -297,16 +297,30 @@ void slot_keep(struct slot *s)
 	(void)slot_watch(s); /* else an attach sees the loss */
 }
 
-int slot_provide(struct slot *s)
+static int provide_others(struct slot *s)
+{
+	int r = digests_provide(&s->digests);
+
+	if (r == -ENOMEM)
+		s->memory.progress.missing = s->digests.size;
+	if (r == 0)
+		r = open_others(s);
+	s->provided = r == 0;
+	return r;
+}
+
+int slot_provide(struct slot *s, uint64_t until)
 {
 	int r = s->backend->provide(&s->memory);
 
-	if (r != JOB_DONE)
-		return r;
-	r = digests_provide(&s->digests);
-	if (r == -ENOMEM)
-		s->memory.progress.missing = s->digests.size;
-	return r < 0 ? r : open_others(s);
+	if (r == JOB_AGAIN && s->memory.progress.done >= until)
+		return JOB_DONE;
+	return r == JOB_DONE ? provide_others(s) : r;
+}
+
+bool slot_is_provided(const struct slot *s)
+{
+	return s->provided;
 }
 
 int slot_open(struct slot *s)

@@ -42,6 +42,7 @@ struct slot {
 	uid_t uid; /* the user that is charged */
 	uid_t store_uid; /* the buffer's */
 	bool kept; /* in the store */
+	bool provided; /* all of its memory was, by a job */
 	bool sealed;
 	struct digests digests; /* of an image */
 	struct charge charge;
@@ -124,8 +125,14 @@ void slot_forget(struct slot *s);
 /* On a worker: closes all descriptors. */
 void slot_close(struct slot *s);
 
-/* On the backend's worker: as backend::provide. */
-int slot_provide(struct slot *s);
+/*
+ * On the backend's worker: as backend::provide, but JOB_DONE as soon as the first `until` bytes have memory. The
+ * last of them come with the descriptors that are open for reading, and with the digests.
+ */
+int slot_provide(struct slot *s, uint64_t until);
+
+/* True once a job has provided all of it. */
+bool slot_is_provided(const struct slot *s);
 
 /* Makes sure of the writable descriptors, for a slot that is not sealed. */
 int slot_open(struct slot *s);

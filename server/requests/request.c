@@ -35,6 +35,7 @@
 #include "server/requests/held.h"
 #include "server/requests/listing.h"
 #include "server/requests/lookup.h"
+#include "server/requests/writer_create.h"
 #include "server/requests/writer_files.h"
 #include "server/requests/writer_publish.h"
 #include "server/state/access.h"
@@ -108,6 +109,17 @@ static void request_publish(struct session *s, const struct wire_request *m, con
 	(void)fds;
 	if (w)
 		writer_publish(w, &m->publish);
+	else
+		session_fail(s, -ENOENT, "this connection has no such writer");
+}
+
+static void request_provide(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct writer *w = writer_find(s, m->provide.writer);
+
+	(void)fds;
+	if (w)
+		writer_provide_more(w, m->provide.until);
 	else
 		session_fail(s, -ENOENT, "this connection has no such writer");
 }
@@ -786,6 +798,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_CREATE_OWNED] = request_create,
 	[WIRE_CREATE_IMAGE_OWNED] = request_create,
 	[WIRE_HELLO_ATTACH] = request_attach, /* behind the greeting */
+	[WIRE_PROVIDE] = request_provide,
 };
 
 /* The device that a request names, or NULL. */

@@ -31,6 +31,20 @@
 
 CLEANUP_POINTER(struct writer, writer_free);
 
+/* Memory with which an early create is answered: what a client fills while the next part is made. */
+#define EARLY_SIZE (16 * MIB)
+
+static void answer_provide(struct writer *w)
+{
+	struct wire_reply reply = {
+		.provide.done = w->kept ? w->slot->size : w->slot->memory.progress.done,
+	};
+
+	writer_leave_work(w);
+	if (session_reply(w->session, w->op, &reply, NULL, 0) < 0)
+		writer_free(w);
+}
+
 void writer_create_answer(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -43,6 +57,9 @@ void writer_create_answer(struct writer *w)
 				.data_size = w->slot->data_size,
 				.slot_size = w->slot->size,
 				.flags = buffer_flags(b),
+				.n_parts = w->kept ? 0
+						   : (uint32_t)(w->slot->memory.progress.done /
+								WIRE_PART_SIZE),
 				.location = w->slot->memory.location,
 			},
 	};
@@ -80,7 +97,10 @@ static void writer_hand_out(struct writer *w)
 		buffer_save(b);
 		fault_point("update-committed");
 	}
-	writer_create_answer(w);
+	if (w->op == WIRE_PROVIDE)
+		answer_provide(w);
+	else
+		writer_create_answer(w);
 	fault_point("create-answered");
 }
 
@@ -144,7 +164,7 @@ static int writer_provide_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 
-	return job->cancelled ? -ECANCELED : slot_provide(w->slot);
+	return job->cancelled ? -ECANCELED : slot_provide(w->slot, w->provide_until);
 }
 
 /* How the host gets more memory for weightd, in a sentence that has named the limit, if there is one. */
@@ -226,7 +246,10 @@ static void writer_provide_done(struct job *job, int r)
 	if (r == -ENOMEM && writer_await_room(w, &e))
 		return;
 	if (r == 0) {
-		writer_keep(w);
+		if (slot_is_provided(w->slot))
+			writer_keep(w);
+		else
+			writer_hand_out(w);
 		return;
 	}
 	if (r == -ENOMEM)
@@ -244,6 +267,16 @@ static bool has_layout_of(const struct writer *w, const struct version *v)
 
 	return !memcmp(v->table->hash, h->hash, WIRE_HASH_SIZE) &&
 	       v->table->data_size == h->data_size;
+}
+
+void writer_provide_more(struct writer *w, uint64_t until)
+{
+	w->op = WIRE_PROVIDE;
+	w->provide_until = until;
+	if (w->kept)
+		answer_provide(w);
+	else
+		writer_provide(w);
 }
 
 /* The buffer's own layout, if it is the same: then one memfd serves both. */
@@ -597,6 +630,12 @@ static int charge_version(struct writer *w)
 	return quota_charge(&b->server->quota, w->uid, QUOTA_VERSIONS, 1, &w->charge);
 }
 
+/* Memory of a GPU is made as a whole. */
+static bool is_early(const struct writer *w)
+{
+	return w->flags & WIRE_CREATE_EARLY && w->buffer->backend->memory == WIRE_MEMORY_HOST;
+}
+
 void writer_create_start(struct session *session, struct buffer *buffer,
 			 const struct wire_request *m, uint64_t data_offset, int layout_fd)
 {
@@ -620,6 +659,7 @@ void writer_create_start(struct session *session, struct buffer *buffer,
 	w->pid = session->peer.pid;
 	w->keep = create->keep;
 	w->flags = create->flags;
+	w->provide_until = is_early(w) ? EARLY_SIZE : UINT64_MAX;
 	w->data_offset = data_offset;
 	w->policy = create->policy;
 	w->timeout_ms = create->timeout_ms;

@@ -20,5 +20,8 @@ struct writer;
 void writer_create_start(struct session *session, struct buffer *buffer,
 			 const struct wire_request *m, uint64_t data_offset, int layout_fd);
 
+/* Provides the first `until` bytes of a version created early, and answers the session's request, now or later. */
+void writer_provide_more(struct writer *w, uint64_t until);
+
 /* Answers the create of a writer that was adopted: its client never got the first answer. */
 void writer_create_answer(struct writer *w);

@@ -98,6 +98,12 @@ void writer_set_files(struct writer *w, int fd)
 	struct session *s = w->session;
 	int r;
 
+	if (!w->kept) {
+		session_fail(s, -EBUSY,
+			     "'%s' cannot get files yet: parts of its memory are still to be provided",
+			     w->buffer->name);
+		return;
+	}
 	if (w->buffer->backend->memory == WIRE_MEMORY_CUDA_IPC) {
 		session_fail(s, -EOPNOTSUPP,
 			     "'%s' on %s has memory of the older kind (--handle ipc), and a version "

@@ -156,6 +156,12 @@ static void writer_seal_done(struct job *job, int r)
 
 void writer_publish(struct writer *w, const struct wire_publish *publish)
 {
+	if (!w->kept) {
+		session_fail(w->session, -EBUSY,
+			     "'%s' cannot be published: parts of its memory are still to be provided",
+			     w->buffer->name);
+		return;
+	}
 	if (!can_be_published(w))
 		return;
 	w->has_digest = publish->flags & WIRE_PUBLISH_DIGEST;

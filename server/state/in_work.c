@@ -43,6 +43,7 @@ static bool is_for_work(const struct request_start *start, size_t size)
 	case WIRE_CREATE_IMAGE:
 	case WIRE_CREATE_OWNED:
 	case WIRE_CREATE_IMAGE_OWNED:
+	case WIRE_PROVIDE:
 	case WIRE_PUBLISH:
 	case WIRE_SET_FILES:
 	case WIRE_JOB_CREATE:

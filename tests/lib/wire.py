@@ -31,8 +31,8 @@ HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1,
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
 JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE, JOB_VIEW = range(23, 30)
-CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH = 30, 31, 32
-OPS = range(HELLO, HELLO_ATTACH + 1)
+CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH, PROVIDE = 30, 31, 32, 33
+OPS = range(HELLO, PROVIDE + 1)
 REPLY = 0x8000
 ERROR, HELLO_ERROR = 0x7fff | REPLY, 0x7ffe | REPLY
 VERSION = 1
@@ -55,13 +55,15 @@ BODIES = {  # bodies of requests
     JOB_REMOVE: struct.Struct("<128s"), JOB_VIEW: struct.Struct("<128s"),
     CREATE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"), CREATE_IMAGE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"),
     HELLO_ATTACH: struct.Struct("<128s 64s QQ II 16s II Q 32s"),
+    PROVIDE: struct.Struct("<QQ"),
 }
 N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, CREATE_OWNED, CREATE_IMAGE_OWNED, SET_FILES, JOB_JOIN)) for op in OPS}
 
 SURVIVES, LAYOUTS, IMAGES, WITH_JOBS, WITH_JOB_VIEWS = 1, 2, 4, 8, 16  # features, in hello and in the answer to it
 WITH_OWNERS, WITH_COSTS = 32, 64
 WITH_HOLDERS = 128
-NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
+WITH_PROVIDE = 512
+NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC, EARLY = 1, 2, 4, 8, 16, 32  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
 BY_OWNER = 2  # in attach
@@ -453,6 +455,10 @@ class Wire:
         self.location = Location.of(reply)
         self.held[slot.writer] = reply.fds
         return slot
+
+    def provide(self, writer, until):
+        """How many bytes at the start of the slot have memory now."""
+        return struct.unpack("<Q", self.ask(PROVIDE, writer, until).body)[0]
 
     def publish(self, writer, root=None):
         reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")

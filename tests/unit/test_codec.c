@@ -158,8 +158,8 @@ static const struct message requests[] = {
 		.strings = {FIELD(wire_create, name), FIELD(wire_create, device)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create, flags),
-		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE | WIRE_CREATE_REUSABLE |
+			       WIRE_CREATE_REPLACE | WIRE_CREATE_IPC | WIRE_CREATE_EARLY,
 		.fill = fill_create,
 	},
 	{
@@ -249,8 +249,8 @@ static const struct message requests[] = {
 		.strings = {FIELD(wire_create, name), FIELD(wire_create, device)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create, flags),
-		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE | WIRE_CREATE_REUSABLE |
+			       WIRE_CREATE_REPLACE | WIRE_CREATE_IPC | WIRE_CREATE_EARLY,
 		.fill = fill_create_image,
 	},
 	{.name = "proof", .op = WIRE_PROOF, .body_size = sizeof(struct wire_id)},
@@ -326,8 +326,8 @@ static const struct message requests[] = {
 		.paddings = {FIELD(wire_create_owned, data_offset), FIELD(wire_create_owned, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create, flags),
-		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE | WIRE_CREATE_REUSABLE |
+			       WIRE_CREATE_REPLACE | WIRE_CREATE_IPC | WIRE_CREATE_EARLY,
 		.fill = fill_create_owned,
 	},
 	{
@@ -339,8 +339,8 @@ static const struct message requests[] = {
 		.paddings = {FIELD(wire_create_owned, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create, flags),
-		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE | WIRE_CREATE_REUSABLE |
+			       WIRE_CREATE_REPLACE | WIRE_CREATE_IPC | WIRE_CREATE_EARLY,
 		.fill = fill_create_image,
 	},
 	{
@@ -356,6 +356,7 @@ static const struct message requests[] = {
 		.known_flags = WIRE_ATTACH_CHECK_LAYOUT | WIRE_ATTACH_OWNER,
 		.fill = fill_attach,
 	},
+	{.name = "provide", .op = WIRE_PROVIDE, .body_size = sizeof(struct wire_provide)},
 };
 
 static const struct message replies[] = {
@@ -377,7 +378,7 @@ static const struct message replies[] = {
 		.op = WIRE_CREATE,
 		.n_fds = 2,
 		.body_size = sizeof(struct wire_create_reply),
-		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.paddings = {FIELD(wire_create_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
@@ -446,7 +447,7 @@ static const struct message replies[] = {
 		.op = WIRE_CREATE_IMAGE,
 		.n_fds = 3,
 		.body_size = sizeof(struct wire_create_reply),
-		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.paddings = {FIELD(wire_create_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
@@ -483,7 +484,7 @@ static const struct message replies[] = {
 		.op = WIRE_CREATE_OWNED,
 		.n_fds = 2,
 		.body_size = sizeof(struct wire_create_reply),
-		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.paddings = {FIELD(wire_create_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
@@ -494,7 +495,7 @@ static const struct message replies[] = {
 		.op = WIRE_CREATE_IMAGE_OWNED,
 		.n_fds = 3,
 		.body_size = sizeof(struct wire_create_reply),
-		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
+		.paddings = {FIELD(wire_create_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create_reply, flags),
 		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
@@ -512,6 +513,11 @@ static const struct message replies[] = {
 		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE | WIRE_VERSION_IMAGE |
 			       WIRE_VERSION_FILES,
 		.fill = fill_attach_reply,
+	},
+	{
+		.name = "provide reply",
+		.op = WIRE_PROVIDE,
+		.body_size = sizeof(struct wire_provide_reply),
 	},
 	{
 		.name = "hello error",

@@ -118,8 +118,8 @@ class Writer(Table):
 
 class LoadResult(NamedTuple):
     """
-    `n_bytes` of tensors, read from files, `n_direct_bytes` of them past the page cache; `memory_ns` and `read_ns` are parts
-    of `elapsed_ns`. `ring_error` is the errno for which direct reads did without io_uring, else 0.
+    `n_bytes` of tensors, read from files, `n_direct_bytes` of them past the page cache; `memory_ns` (for the first memory) and
+    `read_ns` are parts of `elapsed_ns`. `ring_error` is the errno for which direct reads did without io_uring, else 0.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""Reports of a load about the memory that it waits for."""
+"""Loads while their memory is made: they read what has memory, and report and cancel meanwhile."""
 import ctypes
 import os
 import platform
@@ -10,7 +10,7 @@ import time
 
 import pytest
 from integration.weightctl.test_weightctl import write_sparse
-from lib.wire import PATIENCE_S, until
+from lib.wire import PATIENCE_S, SLOTS, Wire, until
 
 MIB = 1 << 20
 PART = 2 * MIB  # bytes of each fallocate()
@@ -101,16 +101,21 @@ def fallocate(require):
     return FALLOCATE[platform.machine()]
 
 
-def test_the_progress_of_a_load_follows_the_memory(daemon, tmp_path, fallocate):
+def test_a_load_reads_what_has_memory_and_no_more(daemon, tmp_path, fallocate):
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
-        for percent in (20, 50, 70):  # tenths, of 25, 50 and 75 %
-            worker.run_past(fallocate, N_PARTS // 4)
-            load.hear(f"m: reserving {percent} % (")
+        n = 0
+        for wanted, percent in (38, 20), (88, 60), (115, 80):  # the load sees up to 9 parts less
+            worker.run_past(fallocate, wanted - n)
+            n = wanted
+            load.hear(f"m: reading {percent} % (")
+            with Wire(daemon.socket) as w:
+                allocated = sum(slot.allocated for slot in w.list(SLOTS))
+            assert allocated == n * PART, "the load made pages itself"
     status, out = load.end()
     assert status == 0 and out.startswith("m@1 on host: 1 tensor, 268.4 MB"), load.said
-    tenths = [int(t) for t in re.findall(r"^m: reserving (\d+) % \(\S+ MB of 268.4 MB", load.said, re.M)]
+    tenths = [int(t) for t in re.findall(r"^m: reading (\d+) % \(\S+ MB of 268.4 MB", load.said, re.M)]
     assert tenths[-1] == 100 and tenths == sorted(set(tenths)), load.said
 
 
@@ -118,8 +123,8 @@ def test_a_load_can_be_cancelled_while_its_memory_does_not_come(daemon, tmp_path
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
-        worker.run_past(fallocate, N_PARTS // 4)
-        load.hear("m: reserving 20 % (")
+        worker.run_past(fallocate, 38)
+        load.hear("m: reading 20 % (")
         daemon.proc.send_signal(signal.SIGSTOP)  # nor is there an answer to how far it is
         try:
             load.proc.send_signal(signal.SIGINT)
