@@ -93,7 +93,7 @@ def child_s(d, *options):
 
 def measure_names(report, d):
     env = d.env | {"PYTHONPATH": str(features.ROOT / "libclient/python")}
-    rounds = programs.run([sys.executable, pathlib.Path(__file__).with_name("names.py"), NAME, ROUNDS], env=env)
+    rounds = programs.run([sys.executable, programs.PEERS / "names.py", NAME, ROUNDS], env=env)
     keys_s, lookups_s = (min(ns) / 1e9 for ns in zip(*rounds))
     report.line(name="python", tensors=N_TENSORS, keys_s=keys_s, lookups_s=lookups_s, rounds=len(rounds))
     return {"keys_s": keys_s, "lookups_s": lookups_s}
