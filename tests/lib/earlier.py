@@ -8,6 +8,7 @@ measure beside. Its tree stays in build/earlier.
         assert client.read("m") == b"..."
 """
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -20,10 +21,12 @@ from lib import features
 
 COMMIT = "bb48f450d461b274d20291ade92bb858fa16807a"
 TREE = features.ROOT / "build/earlier"
+BUILD = TREE / "build-tests"  # not optimized, for which gcc takes half as long; benches have their own in build
 PATIENCE_S = 60
 OUTER = "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "SAN", "B", "CFLAGS", "LDFLAGS"  # this may run below another make
 
 
+@functools.cache
 def require():
     """Skips where this is no clone with that commit. Builds it, if no test did before."""
     features.require("library")
@@ -31,10 +34,10 @@ def require():
         ["git", "-C", features.ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}"], stderr=subprocess.DEVNULL).returncode == 0
     features.require("git-history", f"no git, or no commit {COMMIT[:7]} to build the earlier release from (git fetch --unshallow)",
                      available=TREE.exists() or known)
-    build("weightd", "weightctl", "libweightd.so")
+    build("weightd", "weightctl", "libweightd.so", folder=BUILD.name)
 
 
-def build(*names, tree=TREE, commit=COMMIT):
+def build(*names, tree=TREE, commit=COMMIT, folder="build"):
     """Makes what is missing of these, in one process at a time."""
     tree.parent.mkdir(exist_ok=True)
     with open(tree.parent / ".earlier.lock", "w") as lock:
@@ -42,7 +45,8 @@ def build(*names, tree=TREE, commit=COMMIT):
         if not tree.exists():
             _unpack(tree, commit)
         env = {k: v for k, v in os.environ.items() if k not in OUTER}
-        done = subprocess.run(["make", "-j2", *(f"build/{name}" for name in names)], cwd=tree, env=env,
+        done = subprocess.run(["make", "-j2", f"B={folder}", *(["CFLAGS=-O0", "WERROR="] if folder == BUILD.name else []),
+                               *(f"{folder}/{name}" for name in names)], cwd=tree, env=env,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -56,7 +60,7 @@ def _unpack(tree, commit):
 
 
 def program(name):
-    return TREE / "build" / name
+    return BUILD / name
 
 
 def ctl(daemon, *args, check=True):

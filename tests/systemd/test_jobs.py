@@ -74,7 +74,7 @@ def test_jobs_outlive_the_way_to_the_release_before_and_back(home):
     rank = Rank(home)
     rank.go_on_with_the_server()
     kept = weights.kept(home)
-    put(home, earlier.TREE / "build")
+    put(home, earlier.BUILD)
     with home.expect("belongs to no served buffer"):
         home.run("systemctl", "restart", SERVICE)
     assert weights.kept(home) == kept

@@ -25,7 +25,7 @@ def put(box, folder):
 @pytest.fixture
 def box(service):
     earlier.require()
-    put(service, earlier.TREE / "build")
+    put(service, earlier.BUILD)
     service.run("systemctl", "restart", SERVICE)
     return service
 
@@ -55,7 +55,7 @@ def test_old_versions_outlive_the_upgrade_and_what_is_new_outlives_the_way_back(
         assert weights.verify(box) == 5 and weights.readers(weights.show(box))["m", 2] == 1
         passes = [reader.read_on() for reader in readers]
 
-        put(box, earlier.TREE / "build")
+        put(box, earlier.BUILD)
         with box.expect("has format 3 and this weightd supports 2: it is kept and not served; start the release that wrote it"):
             box.run("systemctl", "restart", SERVICE)
         assert weights.names(box) == ["old"] and weights.verify(box) == 1

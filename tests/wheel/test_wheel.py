@@ -188,7 +188,7 @@ def test_the_wheel_works_with_another_weightd(venv, model, program):
     """Calls that only the newer one has are refused with both releases, and both files."""
     if program == "earlier":
         earlier.require()
-    file = (features.BUILD if program == "tree" else earlier.TREE / "build") / "weightd"
+    file = (features.BUILD if program == "tree" else earlier.BUILD) / "weightd"
     daemon = Daemon(program=file)
     root = {"WEIGHTD_SOCKET": daemon.socket}
     try:

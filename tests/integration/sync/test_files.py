@@ -201,8 +201,8 @@ def test_a_version_without_files_has_none_on_a_node_that_had_some(make_nodes, tm
 @pytest.fixture
 def earlier_programs():
     earlier.require()
-    earlier.build("weightd-sync", "weightd-sync-local", "weightd-sync-tcp")
-    return earlier.TREE / "build"
+    earlier.build("weightd-sync", "weightd-sync-local", "weightd-sync-tcp", folder=earlier.BUILD.name)
+    return earlier.BUILD
 
 
 def publish_flat(node, seed):
