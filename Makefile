@@ -532,21 +532,29 @@ TEST_LIBS = $(CLIENT_LIBS) $(SERVER_LIBS) -lm
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(PUSH_MODEL) \
 	$(RESHARD)
 
+# Archives of them: the linker takes what a test calls, and leaves the other 200 objects. They are thin, lists of objects.
+UNDER_TEST_A := $(B)/unit/server.a
+UNDER_SYNC_TEST_A := $(B)/unit/sync.a
+UNDER_TRAIN_TEST_A := $(B)/unit/train.a
+$(UNDER_TEST_A): $(UNDER_TEST)
+$(UNDER_SYNC_TEST_A): $(UNDER_SYNC_TEST)
+$(UNDER_TRAIN_TEST_A): $(TRAIN) $(IPC)
+ARCHIVE = mkdir -p $(@D) && rm -f $@ && $(AR) --thin -crs $@ $^
+$(UNDER_TEST_A) $(UNDER_SYNC_TEST_A) $(UNDER_TRAIN_TEST_A):
+	$(call say,AR)$(ARCHIVE)
+
 # It has a libbpf of its own.
 $(B)/unit/test_ring: $(call objects,bpf/base/ring.c)
 $(B)/unit/test_probed_file: $(call objects,bpf/probe/probed_file.c)
-$(filter-out $(UNIT_SYNC) $(UNIT_BPF) $(UNIT_TRAIN),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
-	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
+$(filter-out $(UNIT_SYNC) $(UNIT_BPF) $(UNIT_TRAIN),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST_A)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(UNDER_TEST_A) $(call libs,cmocka) $(TEST_LIBS)
 
-$(UNIT_SYNC) $(TOOLS_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
-	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
+$(UNIT_SYNC) $(TOOLS_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST_A)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
 
 # Tests of the training library see its insides, and the rest of weightd through its library.
-$(UNIT_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(TRAIN) $(IPC) $(LIB)
-	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' \
+$(UNIT_TRAIN): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TRAIN_TEST_A) $(LIB)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(UNDER_TRAIN_TEST_A) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' \
 		$(call libs,cmocka jansson) -lm
 
 # They look for it beside themselves, as the library does.
@@ -584,9 +592,8 @@ $(UNIT_BPF): $(B)/%: $(B)/obj/tests/%.o $(filter-out $(B)/obj/bpf/main.o,$(TRACE
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka libbpf jansson)
 
 # A bench that looks inside the server.
-$(TOOL_SAFETENSORS) $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
-	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(TEST_LIBS)
+$(TOOL_SAFETENSORS) $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST_A)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(TEST_LIBS)
 
 TEST_ENV = WEIGHTD_LIBRARY=$(abspath build/libweightd.so) WEIGHTD_MODEL=$(abspath $(MODEL)) \
 	WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python)) \
