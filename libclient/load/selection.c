@@ -220,7 +220,7 @@ static int add_tensor(struct remains *m, const struct weightd_load_options *o,
 		      const struct weightd_tensor *t)
 {
 	struct weightd_tensor added = {.size = sizeof(added)};
-	enum weightd_dtype dtype;
+	enum weightd_dtype dtype = t->dtype;
 	struct plan_piece piece;
 	struct cut cut;
 	int r;
