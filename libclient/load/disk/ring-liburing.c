@@ -31,7 +31,7 @@ int ring_new(unsigned n, struct ring **ret)
 	if (!ring)
 		return -ENOMEM;
 	r = io_uring_queue_init(n, &ring->io, BEST);
-	ring->is_disabled = r == 0 && BEST;
+	ring->is_disabled = r == 0 && BEST != 0;
 	if (r == -EINVAL)
 		r = io_uring_queue_init(n, &ring->io, 0);
 	if (r < 0) {
