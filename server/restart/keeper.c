@@ -336,7 +336,9 @@ static void keeper_on_signal(struct keeper *k, int signo)
 		break;
 	case SIGTERM:
 	case SIGINT:
-		keeper_stop(k);
+		keeper_reap(k); /* a child that has died before was not told to: signalfd gives SIGCHLD last */
+		if (!k->is_done)
+			keeper_stop(k);
 		break;
 	case SIGHUP:
 		keeper_replace(k);

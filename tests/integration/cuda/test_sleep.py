@@ -115,4 +115,5 @@ def test_a_sleeper_finds_a_server_that_was_started_again(make_scene):
             buffer.release()
             os.kill(client.ping().pid, signal.SIGKILL)
             buffer.detach()
+            client.ping()
         """)

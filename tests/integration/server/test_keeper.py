@@ -98,6 +98,10 @@ class Keeper:
         status = pathlib.Path(f"/proc/{self.proc.pid}/status").read_text()
         return int(re.search(r"RssAnon:\s+(\d+) kB", status).group(1)) * 1024
 
+    def is_pending(self, signo):
+        status = pathlib.Path(f"/proc/{self.proc.pid}/status").read_text()
+        return int(re.search(r"ShdPnd:\s+(\w+)", status).group(1), 16) >> signo - 1 & 1
+
     def close(self):
         try:
             if self.proc.poll() is None:
@@ -577,6 +581,15 @@ def test_the_keeper_tells_of_a_child_that_a_signal_ended(keeper):
     keeper.ask("str(signal.signal(signal.SIGINT, signal.SIG_DFL)) and on.update({signal.SIGINT: be_killed}) or 1")
     keeper.proc.send_signal(signal.SIGINT)
     assert keeper.wait() == 1
+
+
+def test_a_child_that_died_before_the_end_is_no_failed_end(keeper):
+    with stopped(keeper):
+        os.waitid(os.P_PID, keeper.proc.pid, os.WSTOPPED | os.WNOWAIT)
+        os.kill(keeper.pid, signal.SIGKILL)
+        until(lambda: keeper.is_pending(signal.SIGCHLD), "the keeper hears of it")
+        keeper.proc.terminate()
+    assert keeper.wait() == 0
 
 
 @pytest.mark.parametrize("status", [0, 2])
