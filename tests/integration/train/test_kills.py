@@ -51,6 +51,14 @@ def test_kills_leave_the_bytes_of_an_uninterrupted_run(make_job, request, n, row
 @pytest.mark.plain  # one kill may miss the update
 @pytest.mark.timeout(1800 if KILLS else 240)
 def test_kills_without_a_journal_leave_other_bytes(make_job, request):
-    """The control: the same experiment has to fail when an update that was killed is only repeated."""
-    killer, plain = killed(make_job, request, 2, 80, strategy="shared", form="fused", without_journal=True)
-    assert killer.job.digests() != plain.digests(), str(killer)
+    """
+    The control: the same experiment has to fail when an update that was killed is only repeated. A kill does no harm to a
+    rank that waits in the update, so that once in many runs all 80 may miss.
+    """
+    told = []
+    for _ in range(5):
+        killer, plain = killed(make_job, request, 2, 80, strategy="shared", form="fused", without_journal=True)
+        if killer.job.digests() != plain.digests():
+            return
+        told.append(str(killer))
+    pytest.fail("\n".join(told))
