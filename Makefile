@@ -823,7 +823,7 @@ build/guest/init: tests/bpf/guest/init.c Makefile
 F := build/fuzz
 FUZZ_CFLAGS := $(BASE) -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 fuzz_objects = $(patsubst %.c,$(F)/obj/%.o,$(1))
-# What targets call. A third of clang's time went into what none of them does; the linker names what is missing here.
+# Objects that targets call. A quarter of clang's time went into others; the linker names what is missing here.
 FUZZ_OBJECTS := $(patsubst $(B)/obj/%,$(F)/obj/%,$(IPC) $(BASE_OBJECTS) $(PROTOCOL)) \
 	$(call fuzz_objects,$(wildcard libclient/image/*.c bpf/elf/*.c) bpf/rdma/nldev.c libclient/connection/sentence.c \
 	libclient/load/index.c $(addprefix libclient/version/,difference.c layout.c tensor.c) \

@@ -336,7 +336,8 @@ static void keeper_on_signal(struct keeper *k, int signo)
 		break;
 	case SIGTERM:
 	case SIGINT:
-		keeper_reap(k); /* a child that has died before was not told to: signalfd gives SIGCHLD last */
+		keeper_reap(
+			k); /* a child that has died before was not told to: signalfd gives SIGCHLD last */
 		if (!k->is_done)
 			keeper_stop(k);
 		break;

@@ -13,7 +13,7 @@ from weightd import _abi, _connection
 def calls(monkeypatch):
     """The names of the functions of the library that were called since."""
     made = []
-    gc.collect()  # what other tests have left would free itself meanwhile
+    gc.collect()  # garbage of other tests would free itself meanwhile
 
     def counted(name, function):
         def call(*args):
