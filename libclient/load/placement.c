@@ -49,7 +49,7 @@ static int find_places(const struct plan *plan, const struct lookup *lookup, str
 		r = lookup_find(lookup, t.name, &at);
 		if (r < 0)
 			return r;
-		ret[n].piece = plan_piece_of(plan, &t);
+		ret[n].piece = plan_tensor_piece(plan, &t);
 		ret[n].piece.dest = at.offset;
 		ret[n++].tensor = i;
 	}

@@ -391,7 +391,7 @@ size_t plan_find_piece(const struct plan *p, uint64_t dest)
 	return low;
 }
 
-struct plan_piece plan_piece_of(const struct plan *p, const struct weightd_tensor *t)
+struct plan_piece plan_tensor_piece(const struct plan *p, const struct weightd_tensor *t)
 {
 	struct plan_piece piece = p->pieces[plan_find_piece(p, t->offset)];
 

@@ -63,7 +63,7 @@ uint64_t plan_end(const struct plan *p);
 size_t plan_find_piece(const struct plan *p, uint64_t dest);
 
 /* The piece with the bytes of a tensor of the layout, which has some, cut down to them. */
-struct plan_piece plan_piece_of(const struct plan *p, const struct weightd_tensor *t);
+struct plan_piece plan_tensor_piece(const struct plan *p, const struct weightd_tensor *t);
 
 /* Reads `n` bytes of a piece, from byte `at` of it on. */
 int plan_read(const struct plan *p, const struct plan_piece *piece, uint64_t at, uint64_t n,

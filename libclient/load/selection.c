@@ -237,7 +237,7 @@ static int add_tensor(struct remains *m, const struct weightd_load_options *o,
 	m->is_changed |= dtype != t->dtype;
 	if (t->n_bytes == 0)
 		return 0;
-	piece = plan_piece_of(m->from, t);
+	piece = plan_tensor_piece(m->from, t);
 	piece.dest = added.offset;
 	piece.size = added.n_bytes;
 	if (dtype != t->dtype) {

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ipc/base/libc.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/output/column.h"
@@ -63,9 +64,12 @@ struct loaded {
 static const char *ring_word(const void *row, bool json)
 {
 	const struct loaded *l = row;
+	const char *name = libc_error_name(-l->result.ring_error);
 
 	(void)json;
-	return l->result.ring_error ? strerrorname_np(-l->result.ring_error) : NULL;
+	if (l->result.ring_error == 0)
+		return NULL;
+	return name ? name : strerror(-l->result.ring_error);
 }
 
 #define RESULT(member) offsetof(struct loaded, result.member)
