@@ -30,9 +30,9 @@ import figures
 import load_cold
 import machine
 import programs
+import turns
 from report import say
 
-ROUNDS, RETRIES, QUIET = 7, 4, 0.2  # rounds in which others took more are replaced, if that helps
 BASELINE_ROUNDS = 3
 SAFETENSORS = "safetensors==0.6.2"
 NAME = "bench/load"
@@ -130,7 +130,7 @@ def measure_file(report, d, load, label, path):
         "ceiling-existing": lambda: programs.numbers("ceiling", "existing", path)[0],
         "ceiling-fresh": lambda: programs.numbers("ceiling", "fresh", path)[0],
     }
-    rounds, counts = take_turns(contenders, size)
+    rounds, counts = turns.take(contenders, size)
     loads = [r["weightd"] for r in rounds]
     digests = {l["digest"] for l in loads}
     assert len(digests) == 1, f"the same file has the digests {digests}"
@@ -153,29 +153,13 @@ def measure_file(report, d, load, label, path):
 
 def measure_gpu(report, d, gpu, label, path):
     size = path.stat().st_size
-    rounds, counts = take_turns({"weightd-gpu": lambda: load_weightd(d, path, gpu)}, size)
+    rounds, counts = turns.take({"weightd-gpu": lambda: load_weightd(d, path, gpu)}, size)
     loads = [r["weightd-gpu"] for r in rounds]
     assert len({l["digest"] for l in loads}) == 1, f"the same file has the digests {[l['digest'] for l in loads]}"
     report.line(name="weightd-gpu", file=label, bytes=size, **rates(size, [l["elapsed_ns"] for l in loads]), **counts,
                 read_gb_s=rates(size, [l["read_ns"] for l in loads])["gb_s"],
                 **{f"{part}_ms": figures.median(l[f"{part}_ns"] for l in loads) / 1e6
                    for part in ("elapsed", "memory", "read")})
-
-
-def take_turns(contenders, size):
-    """The rounds, less those in which others were at work if enough are left, and how many of both."""
-    quiet, noisy = [], []
-    order = list(contenders)
-    while len(quiet) < ROUNDS and len(quiet) + len(noisy) < ROUNDS + RETRIES:
-        order = order[1:] + order[:1]
-        with machine.Others() as others:
-            done = {}
-            for name in order:
-                machine.warm(size)
-                done[name] = contenders[name]()
-        (quiet if others.share <= QUIET else noisy).append(done)
-    rounds = quiet if len(quiet) >= 3 else quiet + noisy
-    return rounds, {"rounds": len(rounds), "quiet_rounds": len(quiet)}
 
 
 def measure_baseline(report, load, way, path, facts):
@@ -188,7 +172,7 @@ def measure_baseline(report, load, way, path, facts):
             report.line(name=way, file=facts["file"], skipped=sample)
             return
         samples.append(sample)
-        n_quiet += others.share <= QUIET
+        n_quiet += others.share <= turns.QUIET
     report.line(name=way, **facts, **rates(facts["bytes"], samples), rounds=len(samples),
                 quiet_rounds=n_quiet)
 

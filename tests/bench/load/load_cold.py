@@ -26,9 +26,9 @@ from lib import features
 
 import figures
 import machine
+import turns
 from report import say
 
-ROUNDS, RETRIES, QUIET = 7, 4, 0.2
 NAME = "bench/cold"
 CACHESTAT = 451  # on all architectures
 CHUNK, IN_FLIGHT = 4 << 20, 16  # as libweightd's
@@ -153,23 +153,6 @@ def read_dd(paths):
 # --- Rounds ------------------------------------------------------------------------------------------
 
 
-def take_turns(contenders, paths, size):
-    """The rounds, less those in which others were at work if enough are left, and how many of both."""
-    quiet, noisy = [], []
-    order = list(contenders)
-    while len(quiet) < ROUNDS and len(quiet) + len(noisy) < ROUNDS + RETRIES:
-        order = order[1:] + order[:1]
-        with machine.Others() as others:
-            done = {}
-            for name in order:
-                machine.warm(size)
-                make_cold(paths)
-                done[name] = contenders[name]()
-        (quiet if others.share <= QUIET else noisy).append(done)
-    rounds = quiet if len(quiet) >= 3 else quiet + noisy
-    return rounds, {"rounds": len(rounds), "quiet_rounds": len(quiet)}
-
-
 def measure_files(report, d, label, paths):
     size = sum(path.stat().st_size for path in paths)
     contenders = {"weightd": lambda: load_weightd(d, paths, "auto"), "buffered": lambda: load_weightd(d, paths, "buffered"),
@@ -178,7 +161,7 @@ def measure_files(report, d, label, paths):
         say("no fio (packaging/install-deps bench)")
         report.line(name="fio", file=f"cold, {label}", skipped="fio is not installed")
         del contenders["fio"], contenders["fio-4k"]
-    rounds, counts = take_turns(contenders, paths, size)
+    rounds, counts = turns.take(contenders, size, lambda: make_cold(paths))
     digests = {r[way]["digest"] for r in rounds for way in ("weightd", "buffered")}
     assert len(digests) == 1, f"the same files have the digests {digests}"
     facts = {"file": f"cold, {label}", "bytes": size}
