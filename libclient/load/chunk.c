@@ -26,24 +26,22 @@ bool chunk_find_ranges(const struct plan *plan, uint64_t begin, uint64_t end,
 	ret->n = 0;
 	ret->n_bytes = 0;
 	for (size_t i = plan_find_piece(plan, begin); i < plan->n_pieces; i++) {
-		const struct plan_piece *piece = &plan->pieces[i];
-		uint64_t skip = piece->dest < begin ? begin - piece->dest : 0;
-		uint64_t size = piece->size - skip;
-		struct chunk_range next = {
-			.file = piece->file,
-			.offset = piece->offset + skip,
-			.dest = piece->dest + skip,
+		struct plan_piece piece;
+		struct chunk_range next;
+
+		if (plan->pieces[i].dest >= end)
+			break;
+		if (plan->pieces[i].cut)
+			return false;
+		piece = plan_clip(&plan->pieces[i], begin, end);
+		next = (struct chunk_range){
+			.file = piece.file,
+			.offset = piece.offset,
+			.end = piece.offset + piece.size,
+			.dest = piece.dest,
 			.is_one = true,
 		};
-
-		if (next.dest >= end)
-			break;
-		if (piece->cut)
-			return false;
-		if (size > end - next.dest)
-			size = end - next.dest;
-		next.end = next.offset + size;
-		ret->n_bytes += size;
+		ret->n_bytes += piece.size;
 		if (ret->n > 0 && range_takes(&ret->list[ret->n - 1], &next))
 			continue;
 		if (ret->n == CHUNK_RANGES_MAX)
@@ -169,19 +167,16 @@ void chunk_copy(const struct chunk *c, const struct plan *plan, uint64_t from, u
 	uint64_t filled = from;
 
 	for (size_t i = plan_find_piece(plan, from); i < plan->n_pieces; i++) {
-		const struct plan_piece *piece = &plan->pieces[i];
-		uint64_t skip = piece->dest < from ? from - piece->dest : 0;
-		uint64_t dest = piece->dest + skip, size = piece->size - skip;
+		struct plan_piece piece;
 
-		if (dest >= end)
+		if (plan->pieces[i].dest >= end)
 			break;
-		if (size > end - dest)
-			size = end - dest;
+		piece = plan_clip(&plan->pieces[i], from, end);
 		if (with_zeros)
-			memset(at + (filled - from), 0, dest - filled);
-		memcpy(at + (dest - from), stage_find(c, piece->file, piece->offset + skip, size),
-		       size);
-		filled = dest + size;
+			memset(at + (filled - from), 0, piece.dest - filled);
+		memcpy(at + (piece.dest - from),
+		       stage_find(c, piece.file, piece.offset, piece.size), piece.size);
+		filled = piece.dest + piece.size;
 	}
 	if (with_zeros)
 		memset(at + (filled - from), 0, end - filled);

@@ -391,14 +391,24 @@ size_t plan_find_piece(const struct plan *p, uint64_t dest)
 	return low;
 }
 
+struct plan_piece plan_clip(const struct plan_piece *piece, uint64_t begin, uint64_t end)
+{
+	struct plan_piece part = *piece;
+	uint64_t skip = part.dest < begin ? begin - part.dest : 0;
+
+	part.offset += skip;
+	part.dest += skip;
+	part.size -= skip;
+	if (part.size > end - part.dest)
+		part.size = end - part.dest;
+	return part;
+}
+
 struct plan_piece plan_tensor_piece(const struct plan *p, const struct weightd_tensor *t)
 {
-	struct plan_piece piece = p->pieces[plan_find_piece(p, t->offset)];
+	const struct plan_piece *piece = &p->pieces[plan_find_piece(p, t->offset)];
 
-	piece.offset += t->offset - piece.dest;
-	piece.dest = t->offset;
-	piece.size = t->n_bytes;
-	return piece;
+	return plan_clip(piece, t->offset, t->offset + t->n_bytes);
 }
 
 int plan_read(const struct plan *p, const struct plan_piece *piece, uint64_t at, uint64_t n,

@@ -62,6 +62,9 @@ uint64_t plan_end(const struct plan *p);
 /* The first piece that ends behind `dest`; n_pieces when there is none. */
 size_t plan_find_piece(const struct plan *p, uint64_t dest);
 
+/* The part of a piece, without a cut, that is between `begin` and `end` of the version; some of it is. */
+struct plan_piece plan_clip(const struct plan_piece *piece, uint64_t begin, uint64_t end);
+
 /* The piece with the bytes of a tensor of the layout, which has some, cut down to them. */
 struct plan_piece plan_tensor_piece(const struct plan *p, const struct weightd_tensor *t);
 
