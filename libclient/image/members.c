@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "ipc/base/num.h"
+#include "libclient/image/eight.h"
 
 static int members_broken(struct members *m, const char *why)
 {
@@ -32,7 +33,11 @@ static char peek_past_space(struct members *m)
 static int skip_string(struct members *m)
 {
 	for (m->at++; m->at < m->size; m->at++) {
-		char c = m->text[m->at];
+		char c;
+
+		while (m->size - m->at > 8 && eight_are_plain(m->text + m->at))
+			m->at += 8;
+		c = m->text[m->at];
 
 		if (c == '\\') {
 			m->at++;

@@ -4,9 +4,8 @@
 
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
+#include "libclient/image/eight.h"
 
-#define ONES (UINT64_MAX / 255) /* 1 in each byte */
-#define TOP_BITS (ONES << 7)
 #define DIGITS_MAX 18 /* of a number that is below 2^63, whatever they are */
 
 struct cursor {
@@ -19,22 +18,6 @@ static bool is_plain(char c)
 	return (unsigned char)c >= ' ' && (unsigned char)c < 0x80 && c != '"' && c != '\\';
 }
 
-static uint64_t zero_bytes(uint64_t word)
-{
-	return (word - ONES) & ~word & TOP_BITS;
-}
-
-/* True if is_plain() for all eight: a byte below ' ' has none of the three upper bits. */
-static bool are_plain(const char *p)
-{
-	uint64_t word;
-
-	memcpy(&word, p, sizeof(word));
-	return !((zero_bytes(word ^ ONES * '"') | zero_bytes(word ^ ONES * '\\') |
-		  zero_bytes(word & ONES * 0xe0) | word) &
-		 TOP_BITS);
-}
-
 static void skip_space(struct cursor *c)
 {
 	while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
@@ -44,7 +27,8 @@ static void skip_space(struct cursor *c)
 /* Steps over white space and one character. */
 static bool take(struct cursor *c, char wanted)
 {
-	skip_space(c);
+	if (c->p < c->end && *c->p != wanted)
+		skip_space(c);
 	if (c->p == c->end || *c->p != wanted)
 		return false;
 	c->p++;
@@ -58,7 +42,7 @@ static bool take_string(struct cursor *c, struct span *ret)
 	if (!take(c, '"'))
 		return false;
 	start = c->p;
-	while (c->end - c->p >= 8 && are_plain(c->p))
+	while (c->end - c->p >= 8 && eight_are_plain(c->p))
 		c->p += 8;
 	while (c->p < c->end && is_plain(*c->p))
 		c->p++;
@@ -138,28 +122,29 @@ static bool take_offsets(struct cursor *c, struct plain_entry *e)
 }
 
 static const struct field {
-	struct span name;
+	struct span key;
 	bool (*take)(struct cursor *c, struct plain_entry *e);
 } fields[] = {
-	{{"dtype", 5}, take_dtype},
-	{{"shape", 5}, take_shape},
-	{{"data_offsets", 12}, take_offsets},
+	{{"\"dtype\"", 7}, take_dtype},
+	{{"\"shape\"", 7}, take_shape},
+	{{"\"data_offsets\"", 14}, take_offsets},
 };
 
 /* A field that `taken` has no bit of. */
 static bool take_field(struct cursor *c, struct plain_entry *e, unsigned *taken)
 {
-	struct span name;
+	skip_space(c);
+	for (unsigned i = 0; i < ARRAY_LEN(fields); i++) {
+		const struct span *key = &fields[i].key;
 
-	if (!take_string(c, &name) || !take(c, ':'))
-		return false;
-	for (unsigned i = 0; i < ARRAY_LEN(fields); i++)
-		if (name.n == fields[i].name.n && !memcmp(name.p, fields[i].name.p, name.n)) {
-			bool is_first = !(*taken & 1u << i);
-
-			*taken |= 1u << i;
-			return is_first && fields[i].take(c, e);
-		}
+		if ((uint64_t)(c->end - c->p) < key->n || memcmp(c->p, key->p, key->n) != 0)
+			continue;
+		if (*taken & 1u << i)
+			return false;
+		*taken |= 1u << i;
+		c->p += key->n;
+		return take(c, ':') && fields[i].take(c, e);
+	}
 	return false;
 }
 

@@ -447,10 +447,11 @@ int safetensors_parse(const char *header, uint64_t size, uint64_t data_size,
 	return 0;
 }
 
-static int read_header(const struct file *f, struct safetensors *ret, struct sentence *s)
+static int read_header(const struct file *f, struct safetensors *ret, void **ret_start,
+		       struct sentence *s)
 {
 	uint8_t prefix[SAFETENSORS_PREFIX_SIZE] = {0};
-	cleanup(freep) char *header = NULL;
+	cleanup(freep) char *start = NULL;
 	uint64_t size = 0, data_offset;
 	int r;
 
@@ -462,17 +463,21 @@ static int read_header(const struct file *f, struct safetensors *ret, struct sen
 	r = safetensors_parse_prefix(prefix, f->identity.size, &size, s);
 	if (r)
 		return r;
-	header = malloc(size + 1);
-	if (!header)
+	data_offset = sizeof(prefix) + size;
+	start = malloc(data_offset);
+	if (!start)
 		return out_of_memory(s);
-	r = file_read(f, header, size, sizeof(prefix), s);
+	memcpy(start, prefix, sizeof(prefix));
+	r = file_read(f, start + sizeof(prefix), size, sizeof(prefix), s);
 	if (r < 0)
 		return r;
-	data_offset = sizeof(prefix) + size;
-	r = safetensors_parse(header, size, f->identity.size - data_offset, ret, s);
-	if (r == 0)
-		ret->data_offset = data_offset;
-	return r;
+	r = safetensors_parse(start + sizeof(prefix), size, f->identity.size - data_offset, ret, s);
+	if (r)
+		return r;
+	ret->data_offset = data_offset;
+	if (ret_start)
+		*ret_start = take_ptr(start);
+	return 0;
 }
 
 /*
@@ -492,9 +497,10 @@ static bool looks_like_safetensors(const struct file *f)
 	       memchr(" \t\n\r{", start[SAFETENSORS_PREFIX_SIZE], 5);
 }
 
-int safetensors_read(const struct file *f, struct safetensors *ret, struct sentence *s)
+int safetensors_read(const struct file *f, struct safetensors *ret, void **ret_start,
+		     struct sentence *s)
 {
-	int r = read_header(f, ret, s);
+	int r = read_header(f, ret, ret_start, s);
 
 	if (r > 0 && !looks_like_safetensors(f))
 		(void)magic_explain_file(f, s); /* else the sentence about the header stays */

@@ -78,8 +78,12 @@ int safetensors_parse_prefix(const uint8_t prefix[SAFETENSORS_PREFIX_SIZE], uint
 int safetensors_parse(const char *header, uint64_t size, uint64_t data_size,
 		      struct safetensors *ret, struct sentence *s);
 
-/* Reads and parses the header of a file. A broken rule is -EBADMSG here; the sentence names the file. */
-int safetensors_read(const struct file *f, struct safetensors *ret, struct sentence *s);
+/*
+ * Reads and parses the header of a file. A broken rule is -EBADMSG here; the sentence names the file. `ret_start` gets the
+ * file up to its data, unless it is NULL.
+ */
+int safetensors_read(const struct file *f, struct safetensors *ret, void **ret_start,
+		     struct sentence *s);
 
 void safetensors_deinit(struct safetensors *st);
 

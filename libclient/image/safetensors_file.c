@@ -61,7 +61,7 @@ int weightd_safetensors_open(struct weightd *w, const char *path, struct weightd
 		r = sentence_set(client_sentence(w), -EISDIR, "%s is a directory",
 				 file_quote(&(struct quote){0}, path));
 	if (r == 0)
-		r = safetensors_read(&f->file, &f->contents, client_sentence(w));
+		r = safetensors_read(&f->file, &f->contents, NULL, client_sentence(w));
 	if (r == 0)
 		r = sort_names(f);
 	if (r < 0)

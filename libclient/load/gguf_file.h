@@ -13,7 +13,7 @@
 
 struct gguf_file {
 	struct gguf gguf; /* names are in `header` */
-	void *header;
+	void *header; /* the file up to its data, and more */
 };
 
 /* True for a file that begins as GGUF does. No safetensors file does, since its header would have 13 GiB. */

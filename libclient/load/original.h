@@ -22,12 +22,13 @@ struct original {
 struct original_data {
 	uint64_t offset, size;
 	uint64_t alignment;
+	void *header; /* the bytes in front of them */
 };
 
 /*
- * Of a file with all the tensors of `layout`, which stand in it in that order. A file that no version can be like
- * leaves `ret` empty.
+ * Of a file with all the tensors of `layout`, which stand in it in that order. Takes its header. A file that no version can
+ * be like leaves `ret` empty.
  */
-int original_init(struct original *ret, const struct file *f, const struct original_data *data,
+int original_init(struct original *ret, struct original_data *data,
 		  const struct weightd_layout *layout, struct sentence *s);
 void original_deinit(struct original *v);

@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/cleanup.h"
 #include "libclient/image/array.h"
 #include "libclient/image/safetensors.h"
 #include "libclient/image/unit.h"
 #include "libclient/load/disk/cached.h"
 #include "libclient/load/gguf_file.h"
 #include "libclient/load/ties.h"
+#include "libclient/version/layout_builder.h"
 
 struct planner {
 	struct plan plan;
@@ -23,7 +25,7 @@ struct planner {
 	struct progress *progress;
 	struct sentence *s;
 	size_t files_max, pieces_max; /* allocated */
-	struct original_data data; /* of the last file */
+	struct original_data data; /* of the only file */
 	struct ties ties;
 	bool leaves_out; /* an index assigns a tensor in a file to another file */
 };
@@ -179,19 +181,39 @@ static int add_tensor_of_safetensors(struct planner *p, const struct safetensors
 			     });
 }
 
+static int expect_tensors(struct planner *p, const struct safetensors *st)
+{
+	size_t strings_size = 0;
+
+	for (size_t i = 0; i < st->n_tensors; i++)
+		strings_size += st->tensors[i].name_size + 1;
+	return layout_builder_reserve(p->plan.layout, st->n_tensors, st->n_dims, strings_size) < 0
+		       ? out_of_memory(p)
+		       : 0;
+}
+
 static int read_safetensors(struct planner *p, const struct source *source,
 			    const struct source_index *index, const struct file *f)
 {
+	const bool is_alone = p->plan.sources.n == 1;
 	struct safetensors st = {0};
-	int r = safetensors_read(f, &st, p->s);
+	void *header = NULL;
+	int r = safetensors_read(f, &st, is_alone ? &header : NULL, p->s);
 
+	if (r == 0)
+		r = expect_tensors(p, &st);
 	for (size_t i = 0; r == 0 && i < st.n_tensors; i++) {
 		if (plan_take(p, source, index, &st.tensors[i]))
 			r = add_tensor_of_safetensors(p, &st, &st.tensors[i]);
 		else
 			p->leaves_out = true;
 	}
-	p->data = (struct original_data){st.data_offset, f->identity.size - st.data_offset, 1};
+	p->data = (struct original_data){
+		.offset = st.data_offset,
+		.size = f->identity.size - st.data_offset,
+		.alignment = 1,
+		.header = header,
+	};
 	if (r == 0 && ties_keep(&p->ties, &st) < 0)
 		r = out_of_memory(p);
 	safetensors_deinit(&st);
@@ -231,7 +253,12 @@ static int read_gguf(struct planner *p, const struct file *f)
 		p->plan.architecture = strndup(g.gguf.architecture, g.gguf.architecture_size);
 		r = p->plan.architecture ? 0 : out_of_memory(p);
 	}
-	p->data = (struct original_data){g.gguf.data_offset, g.gguf.data_size, g.gguf.alignment};
+	p->data = (struct original_data){
+		.offset = g.gguf.data_offset,
+		.size = g.gguf.data_size,
+		.alignment = g.gguf.alignment,
+		.header = take_ptr(g.header),
+	};
 	gguf_file_deinit(&g);
 	return r;
 }
@@ -323,8 +350,7 @@ static int plan_files(struct planner *p, const char *const *paths, size_t n_path
 		return refuse_tensor(p, tied, r);
 	if (p->plan.n_files > 1 || p->leaves_out)
 		return 0;
-	return original_init(&p->plan.original, &p->plan.files[0].file, &p->data, p->plan.layout,
-			     p->s);
+	return original_init(&p->plan.original, &p->data, p->plan.layout, p->s);
 }
 
 int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,
@@ -335,6 +361,7 @@ int plan_make(const char *const *paths, size_t n_paths, struct progress *progres
 
 	r = plan_files(&p, paths, n_paths);
 	free(p.taken);
+	free(p.data.header);
 	ties_deinit(&p.ties);
 	if (r < 0) {
 		plan_deinit(&p.plan);

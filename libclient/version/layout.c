@@ -91,6 +91,22 @@ int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
 	return r;
 }
 
+int layout_builder_reserve(struct weightd_layout *l, size_t n_tensors, size_t n_dims,
+			   size_t strings_size)
+{
+	int r = layout_reserve(&l->tensors, sizeof(*l->tensors), l->n_tensors, n_tensors,
+			       &l->tensors_room);
+
+	if (r == 0)
+		r = layout_reserve(&l->hashes, sizeof(*l->hashes), l->n_tensors, n_tensors,
+				   &l->hashes_room);
+	if (r == 0)
+		r = layout_reserve(&l->dims, sizeof(*l->dims), l->n_dims, n_dims, &l->dims_room);
+	if (r == 0)
+		r = layout_reserve(&l->strings, 1, l->strings_size, strings_size, &l->strings_room);
+	return r;
+}
+
 void layout_builder_end_tight(struct weightd_layout *l)
 {
 	l->ends_tight = true;
@@ -335,16 +351,9 @@ static int layout_prepare(struct weightd_layout *l, const char *name, const char
 		return -EINVAL;
 	if (l->n_tensors >= LAYOUT_TENSORS_MAX)
 		return -EOVERFLOW;
-	r = layout_reserve(&l->tensors, sizeof(*l->tensors), l->n_tensors, 1, &l->tensors_room);
-	if (r == 0)
-		r = layout_reserve(&l->hashes, sizeof(*l->hashes), l->n_tensors, 1, &l->hashes_room);
-	if (r == 0)
-		r = layout_reserve(&l->dims, sizeof(*l->dims), l->n_dims, n_dims, &l->dims_room);
+	r = layout_builder_reserve(l, 1, n_dims, name_size + unit_size + 2);
 	if (r == 0)
 		r = layout_reserve(&l->units, sizeof(*l->units), l->n_units, 1, &l->units_room);
-	if (r == 0)
-		r = layout_reserve(&l->strings, 1, l->strings_size, name_size + unit_size + 2,
-				   &l->strings_room);
 	if (r == 0)
 		r = index_name(l, name, name_size, ret_bucket);
 	return r;

@@ -612,7 +612,7 @@ static int read_bytes(const void *bytes, size_t n, struct sentence *s)
 	(void)close(fd);
 	r = file_open(path, &f, s);
 	assert_int_equal(r, 0);
-	r = safetensors_read(&f, &st, s);
+	r = safetensors_read(&f, &st, NULL, s);
 	if (r < 0)
 		assert_non_null(strstr(s->text, path));
 	else
