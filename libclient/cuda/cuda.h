@@ -28,6 +28,12 @@ struct cuda_state {
 int cuda_state_new(const struct memory_request *q, struct cuda_state **ret, struct sentence *s);
 struct cuda_state *cuda_state_free(struct cuda_state *state);
 
+/*
+ * Lets the GPU of another place read the memory where it is mapped, until it is unmapped. False: it cannot, for lack of
+ * peer access or because the memory is of the older kind.
+ */
+bool cuda_open_to(const struct memory *m, const struct place *reader);
+
 /* Functions of both kinds' rows. */
 int cuda_read(const struct memory *m, uint64_t offset, void *to, uint64_t n, struct sentence *s);
 int cuda_write(struct memory *m, uint64_t offset, const void *from, uint64_t n, struct sentence *s);

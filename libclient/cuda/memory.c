@@ -59,26 +59,42 @@ static int memory_import(const struct memory_request *q, const struct cuda_state
 }
 
 /*
- * Grants access to the GPU that maps it and to the one with the memory: engines of the latter may do the copies. A
- * driver without read-only mappings returns a writable one: then the bytes are protected by convention alone, and
- * checked by verify.
+ * Grants access to two GPUs, which may be the same. A driver without read-only mappings returns a writable one: then the
+ * bytes are protected by convention alone, and checked by verify.
  */
-static cu_result set_access(const struct memory *m, const struct cuda_state *state,
-			    enum memory_access access)
+static cu_result grant(const struct cuda_driver *d, const struct memory *m, cu_device one,
+		       cu_device two, enum memory_access access)
 {
 	const int flags = access == MEMORY_WRITE ? CU_ACCESS_READWRITE : CU_ACCESS_READ;
 	struct cu_access a[] = {
-		{{CU_LOCATION_DEVICE, state->place.device}, flags},
-		{{CU_LOCATION_DEVICE, state->owner}, flags},
+		{{CU_LOCATION_DEVICE, one}, flags},
+		{{CU_LOCATION_DEVICE, two}, flags},
 	};
-	const size_t n = state->place.device == state->owner ? 1 : 2;
-	const struct cuda_driver *d = state->place.driver;
+	const size_t n = one == two ? 1 : 2;
 	cu_result result = d->mem_set_access(address_of(m), m->location.map_size, a, n);
 
 	if (access == MEMORY_WRITE || (result != CU_NOT_SUPPORTED && result != CU_INVALID_VALUE))
 		return result;
 	a[0].flags = a[1].flags = CU_ACCESS_READWRITE;
 	return d->mem_set_access(address_of(m), m->location.map_size, a, n);
+}
+
+/* To the GPU that maps it, and to the one with the memory: engines of the latter may do the copies. */
+static cu_result set_access(const struct memory *m, const struct cuda_state *state,
+			    enum memory_access access)
+{
+	return grant(state->place.driver, m, state->place.device, state->owner, access);
+}
+
+bool cuda_open_to(const struct memory *m, const struct place *reader)
+{
+	const struct cuda_state *state = m->state;
+	const struct cuda_driver *d = state->place.driver;
+	int can = 0;
+
+	return m->kind == &cuda_memory &&
+	       !d->device_can_access_peer(&can, reader->device, state->owner) && can &&
+	       !grant(d, m, reader->device, reader->device, MEMORY_READ);
 }
 
 /* Leaves nothing mapped on a failure. */

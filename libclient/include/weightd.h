@@ -951,6 +951,17 @@ struct weightd_load_options {
 	 * nearest even. Integers and booleans stay as they are. Other types are -EOPNOTSUPP. 0: no tensor is converted.
 	 */
 	enum weightd_dtype dtype;
+	/*
+	 * Further GPUs, `n_more_devices` of them: the version is also published in the buffer `name` on each, with the
+	 * same layout and digest. The device of `create` is a GPU then. Bytes are read once, and copied from GPU to GPU where
+	 * the driver reports peer access, else from host memory to each. -EPROTOTYPE: buffers of the name that keep their
+	 * layouts have different ones. No version is published before all GPUs have checked their bytes. If a publish fails
+	 * then, the earlier ones stay, and the sentence names them. `ret_more_versions`: room for the numbers of the versions
+	 * there, or NULL.
+	 */
+	const char *const *more_devices;
+	size_t n_more_devices;
+	uint64_t *ret_more_versions;
 };
 
 struct weightd_load_result {

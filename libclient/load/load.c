@@ -14,6 +14,7 @@
 #include "libclient/connection/release.h"
 #include "libclient/connection/sentence.h"
 #include "libclient/load/companions.h"
+#include "libclient/load/copies.h"
 #include "libclient/load/placement.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
@@ -110,9 +111,11 @@ static int creation_place(struct creation *c, const struct weightd_writer *wr,
 /* Asks for the memory and fills it. 1: weightd was restarted before all of it was there, and the writer is lost. */
 static int load_fill(struct weightd *w, const char *name, const struct plan *plan,
 		     const struct weightd_load_options *o, struct progress *progress,
-		     struct weightd_load_result *result, struct weightd_writer **ret)
+		     struct weightd_load_result *result, struct weightd_writer **ret,
+		     struct copies *ret_copies)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
+	cleanup(copies_deinit) struct copies copies = {0};
 	struct sentence *s = client_sentence(w);
 	cleanup(creation_deinit) struct creation creation = {.name = name, .plan = plan, .s = s};
 	const struct image_verbatim original = {
@@ -127,6 +130,7 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 		.verbatim = original.layout ? &original : NULL,
 		.is_early = true,
 	};
+	const struct writer_hooks copy_hooks = {.tick = creation_tick, .userdata = &creation};
 	uint64_t start = num_now_ns();
 	int r;
 
@@ -136,6 +140,8 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	if (r < 0)
 		return r;
 	r = writer_create(w, name, plan->layout, o->create, &hooks, &wr);
+	if (r == 0)
+		r = copies_create(&copies, wr, plan->layout, o, &copy_hooks);
 	if (r == 0 && writer_is_provided(wr))
 		r = provision_end(&creation.provision);
 	if (r == -ECANCELED)
@@ -145,11 +151,13 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	result->memory_ns = num_now_ns() - start;
 	r = creation_place(&creation, wr, &plan);
 	if (r == 0)
-		r = reader_run(plan, wr, o, progress, result, s);
+		r = reader_run(plan, wr, &copies, o, progress, result, s);
 	if (r < 0)
 		return wr->lost && !writer_is_provided(wr) ? 1 : r;
 	result->read_ns = num_now_ns() - start - result->memory_ns;
 	*ret = take_ptr(wr);
+	*ret_copies = copies;
+	copies = (struct copies){0};
 	return 0;
 }
 
@@ -158,16 +166,19 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 		     struct progress *progress, struct weightd_load_result *result)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
+	cleanup(copies_deinit) struct copies copies = {0};
 	struct sentence *s = client_sentence(w);
 	int r = check_types(w, plan, s);
 
 	if (r < 0)
 		return r;
 	do
-		r = load_fill(w, name, plan, o, progress, result, &wr);
+		r = load_fill(w, name, plan, o, progress, result, &wr, &copies);
 	while (r > 0);
 	if (r == 0)
 		r = companions_send(companions, wr);
+	if (r == 0)
+		r = copies_send_companions(&copies, companions);
 	if (r < 0)
 		return r;
 	r = plan_check_unchanged(plan, s);
@@ -177,6 +188,8 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 	if (r < 0)
 		return r;
 	r = weightd_writer_publish(wr, &result->version);
+	if (r == 0)
+		r = copies_publish(&copies, wr, o->ret_more_versions);
 	if (r < 0)
 		return r;
 	result->n_bytes = plan->n_bytes;
@@ -223,7 +236,9 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 			return r;
 	}
 	progress = (struct progress){.fn = o.progress, .note = o.note, .userdata = o.userdata};
-	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
+	r = copies_check(w, &o);
+	if (r == 0)
+		r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
 	if (r == 0)
 		r = selection_apply(&o, &plan, client_sentence(w));
 	if (r < 0)

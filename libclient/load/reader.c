@@ -29,6 +29,7 @@
 struct reader {
 	const struct plan *plan;
 	struct weightd_writer *wr;
+	const struct copies *copies;
 	struct sink sink;
 	struct cold cold;
 	uint64_t n_stretches;
@@ -417,7 +418,7 @@ static int run_threads(struct reader *reader, unsigned n_threads)
 
 static int reader_read(struct reader *reader, unsigned n_threads, struct sentence *s)
 {
-	int r = sink_open(&reader->sink, reader->wr, n_threads, s);
+	int r = sink_open(&reader->sink, reader->wr, reader->copies, n_threads, s);
 
 	if (r == 0) {
 		r = run_threads(reader, n_threads);
@@ -430,11 +431,11 @@ static int reader_read(struct reader *reader, unsigned n_threads, struct sentenc
 	return r;
 }
 
-int reader_run(const struct plan *plan, struct weightd_writer *wr,
+int reader_run(const struct plan *plan, struct weightd_writer *wr, const struct copies *copies,
 	       const struct weightd_load_options *o, struct progress *progress,
 	       struct weightd_load_result *result, struct sentence *s)
 {
-	struct reader reader = {.plan = plan, .wr = wr, .progress = progress};
+	struct reader reader = {.plan = plan, .wr = wr, .copies = copies, .progress = progress};
 	const struct sink_kind *kind = sink_kind_of(wr);
 	int r;
 

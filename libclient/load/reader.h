@@ -7,14 +7,15 @@
 #pragma once
 
 #include "libclient/connection/sentence.h"
+#include "libclient/load/copies.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
 #include "weightd.h"
 
 /*
- * Fills the writer as `n_threads`, `read` and `cache` of the options ask for, and reports progress from the calling thread.
+ * Fills the writer, and its copies with the same bytes, as `n_threads`, `read` and `cache` of the options ask for, and reports progress from the calling thread.
  * All threads have ended when it returns. Sets what the result has of reading.
  */
-int reader_run(const struct plan *plan, struct weightd_writer *wr,
+int reader_run(const struct plan *plan, struct weightd_writer *wr, const struct copies *copies,
 	       const struct weightd_load_options *o, struct progress *progress,
 	       struct weightd_load_result *result, struct sentence *s);

@@ -10,12 +10,14 @@
 #include <stdint.h>
 
 #include "libclient/connection/sentence.h"
+#include "libclient/load/copies.h"
 #include "libclient/load/progress.h"
 #include "libclient/writer.h"
 
 struct sink {
 	const struct sink_kind *kind; /* NULL: not open */
 	struct weightd_writer *wr;
+	const struct copies *copies; /* further GPUs that receive the bytes */
 	void *state; /* the kind's own, NULL where it has none */
 };
 
@@ -45,5 +47,7 @@ extern const struct sink_kind sink_host, sink_cuda;
 /* The kind for the memory of a writer. */
 const struct sink_kind *sink_kind_of(const struct weightd_writer *wr);
 
-int sink_open(struct sink *k, struct weightd_writer *wr, unsigned n_threads, struct sentence *s);
+/* Of `copies` the kind for host memory takes none. */
+int sink_open(struct sink *k, struct weightd_writer *wr, const struct copies *copies,
+	      unsigned n_threads, struct sentence *s);
 void sink_close(struct sink *k);

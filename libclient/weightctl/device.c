@@ -103,31 +103,24 @@ static int not_there(const struct weightd_list *list, long number)
 }
 
 /* Letters of a UUID count in either case; the server writes small ones. */
-static const char *with_small_letters(const char *device)
+static void make_letters_small(char *device)
 {
-	static char text[WEIGHTD_DEVICE_MAX + 1];
-	size_t i;
-
 	if (strncmp(device, "cuda:GPU-", 9) && strncmp(device, "cuda:MIG-", 9))
-		return device;
-	if (strlen(device) >= sizeof(text))
-		return device; /* the library refuses it */
-	for (i = 0; device[i]; i++)
-		text[i] = (char)(i < 9 ? device[i] : tolower((unsigned char)device[i]));
-	text[i] = '\0';
-	return text;
+		return;
+	for (char *c = device + 9; *c; c++)
+		*c = (char)tolower((unsigned char)*c);
 }
 
-int device_resolve(struct cli *cli)
+/* The server's name of a device, whose letters are small. */
+static int device_resolve_one(struct cli *cli, const char *device, const char **ret)
 {
 	const struct weightd_device_info *info = NULL;
 	const struct weightd_list *list;
-	long number = cli->device ? number_of(cli->device) : -1;
+	long number = number_of(device);
 	size_t n;
 	int r;
 
-	if (cli->device)
-		cli->device = with_small_letters(cli->device);
+	*ret = device;
 	if (number < 0)
 		return 0;
 	r = device_list(cli, false, &list);
@@ -139,7 +132,74 @@ int device_resolve(struct cli *cli)
 	if (n > 1)
 		return cli_error("%s is in parts, each of which is a device; name one by its UUID, "
 				 "which 'weightctl devices' lists",
-				 cli->device);
-	cli->device = info->device;
+				 device);
+	*ret = info->device;
+	return 0;
+}
+
+int device_resolve(struct cli *cli)
+{
+	static char text[WEIGHTD_DEVICE_MAX + 1];
+
+	if (!cli->device)
+		return 0;
+	if (strlen(cli->device) < sizeof(text)) { /* the library refuses a longer one */
+		make_letters_small(strcpy(text, cli->device));
+		cli->device = text;
+	}
+	return device_resolve_one(cli, cli->device, &cli->device);
+}
+
+bool device_is_list(const char *device)
+{
+	return device && (strchr(device, ',') || !strcmp(device, DEVICE_ALL));
+}
+
+/* The GPUs of the server that can be used. */
+static int device_resolve_all(struct cli *cli, const char **names, size_t *ret_n)
+{
+	const struct weightd_device_info *info;
+	const struct weightd_list *list;
+	size_t n = 0;
+	int r = device_list(cli, false, &list);
+
+	if (r < 0)
+		return cli_fail(cli, r);
+	for (size_t i = 0; (info = weightd_list_device(list, i)); i++)
+		if (is_gpu(info) && !info->why[0] && n < DEVICES_MAX)
+			names[n++] = info->device;
+	if (n == 0)
+		return not_there(list, 0);
+	*ret_n = n;
+	return 0;
+}
+
+static bool device_is_among(const char *device, const char **names, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(names[i], device))
+			return true;
+	return false;
+}
+
+int device_resolve_list(struct cli *cli, char *devices, const char **ret_names, size_t *ret_n)
+{
+	size_t n = 0;
+
+	if (!strcmp(devices, DEVICE_ALL))
+		return device_resolve_all(cli, ret_names, ret_n);
+	while (devices) {
+		char *device = strsep(&devices, ",");
+
+		if (n == DEVICES_MAX)
+			return cli_error("--device names at most %d devices", DEVICES_MAX);
+		make_letters_small(device);
+		if (device_resolve_one(cli, device, &ret_names[n]))
+			return EXIT_FAILED;
+		if (device_is_among(ret_names[n], ret_names, n))
+			return cli_error("--device names %s twice", device);
+		n++;
+	}
+	*ret_n = n;
 	return 0;
 }

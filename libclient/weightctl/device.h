@@ -20,3 +20,15 @@ const char *device_short(struct cli *cli, const char *device);
  * why.
  */
 int device_resolve(struct cli *cli);
+
+#define DEVICE_ALL "cuda:all" /* all GPUs of the server that can be used */
+#define DEVICES_MAX 64
+
+/* True for several devices, by commas, and for DEVICE_ALL. */
+bool device_is_list(const char *device);
+
+/*
+ * The server's names of such devices, DEVICES_MAX at most; they point into `devices`, which is cut, or into the list of
+ * `cli`. Needs a connection. 0, or EXIT_FAILED after printing why.
+ */
+int device_resolve_list(struct cli *cli, char *devices, const char **ret_names, size_t *ret_n);

@@ -12,11 +12,13 @@
 #include "tests/fake/call.h"
 #include "tests/fake/context.h"
 #include "tests/fake/host.h"
+#include "tests/fake/record.h"
 #include "tests/fake/stream.h"
 
 /* One of `to`, `from` is an address of the host, or neither. */
 struct copy {
 	struct work work;
+	struct recorded recorded;
 	int gpu;
 	cu_ptr to, from;
 	void *to_host;
@@ -55,11 +57,13 @@ static cu_result run_copy(struct work *w)
 {
 	const struct copy *c = (struct copy *)w;
 
+	record_begin(&c->recorded);
 	for (size_t done = 0, n; done < c->size; done += n) {
 		n = copy_some(c, done);
 		if (!n)
 			return CUDA_ERROR_ILLEGAL_ADDRESS;
 	}
+	record_end(&c->recorded);
 	return CUDA_SUCCESS;
 }
 
@@ -80,6 +84,13 @@ static bool is_possible(const struct copy *c)
 			    : address_is_usable(c->from, c->size, c->gpu, ADDRESS_COPY_FROM);
 }
 
+static const char *kind_of(const struct copy *c)
+{
+	if (c->is_fill)
+		return "fill";
+	return c->to_host ? "DtoH" : c->from_host ? "HtoD" : "DtoD";
+}
+
 static cu_result start(struct copy like, bool is_async, cu_stream wanted)
 {
 	struct cu_stream *s = NULL;
@@ -97,6 +108,7 @@ static cu_result start(struct copy like, bool is_async, cu_stream wanted)
 		return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*c = like;
+	record_queue(&c->recorded, kind_of(c), c->gpu, c->size);
 	return is_async ? stream_submit(s, &c->work, NULL) : stream_run_now(&c->work);
 }
 

@@ -9,6 +9,7 @@
 #include "tests/fake/context.h"
 #include "tests/fake/image.h"
 #include "tests/fake/kernels.h"
+#include "tests/fake/record.h"
 #include "tests/fake/stream.h"
 
 #define BLOCK_MAX 1024u
@@ -33,6 +34,7 @@ struct cu_module {
 
 struct running {
 	struct work work;
+	struct recorded recorded;
 	const struct kernel *kernel;
 	struct launch launch;
 	char values[KERNEL_N_PARAMETERS_MAX][64];
@@ -57,7 +59,11 @@ void *kernel_bytes(struct launch *l, cu_ptr p, uint64_t size, bool writes)
 static cu_result run_kernel(struct work *w)
 {
 	struct running *k = (struct running *)w;
-	cu_result r = k->kernel->run(&k->launch);
+	cu_result r;
+
+	record_begin(&k->recorded);
+	r = k->kernel->run(&k->launch);
+	record_end(&k->recorded);
 
 	while (k->launch.n_holds)
 		allocation_unref(k->launch.holds[--k->launch.n_holds]);
@@ -150,5 +156,6 @@ CALL(cuLaunchKernel, cu_function f, unsigned grid_x, unsigned grid_y, unsigned g
 		memcpy(k->values[i], parameters[i], kernel->sizes[i]);
 		k->launch.parameters[i] = k->values[i];
 	}
+	record_queue(&k->recorded, "kernel", k->launch.gpu, grid_x);
 	return stream_submit(s, &k->work, NULL);
 }

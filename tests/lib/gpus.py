@@ -101,6 +101,13 @@ class Gpus:
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / "gate").unlink()
 
+    def record(self, kind=None):
+        """With record=1, lines of what streams did: (what, number, kind, GPU, bytes), in order; of one kind if asked for."""
+        with contextlib.suppress(FileNotFoundError):
+            rows = [line.split() for line in (self.folder / "record").read_text().splitlines()]
+            return [(what, int(n), k, int(i), int(size)) for what, n, k, i, size in rows if kind in (None, k)]
+        return []
+
     # --- memory ---
 
     def used(self, i=0, contexts=False):

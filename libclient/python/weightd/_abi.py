@@ -89,7 +89,8 @@ class LoadOptions(Sized):
                 ("progress", Progress), ("userdata", c_void_p), ("note", Note), ("no_files", c_bool),
                 ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t), ("include", POINTER(c_char_p)),
                 ("n_include", c_size_t), ("exclude", POINTER(c_char_p)), ("n_exclude", c_size_t),
-                ("read", c_int), ("cache", c_int), ("dtype", c_int)]
+                ("read", c_int), ("cache", c_int), ("dtype", c_int), ("more_devices", POINTER(c_char_p)),
+                ("n_more_devices", c_size_t), ("ret_more_versions", POINTER(c_uint64))]
 
 
 class ModelDirOptions(Sized):

@@ -1,6 +1,7 @@
 """Writers: the next version of a buffer, writable until published; and loading, which is one."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import warnings
@@ -120,6 +121,7 @@ class LoadResult(NamedTuple):
     """
     `n_bytes` of tensors, read from files, `n_direct_bytes` of them past the page cache; `memory_ns` (for the first memory) and
     `read_ns` are parts of `elapsed_ns`. `ring_error` is the errno for which direct reads did without io_uring, else 0.
+    `versions` has the version by device, as the server names it; `version` is that of the first one.
     """
 
     version: int
@@ -132,6 +134,7 @@ class LoadResult(NamedTuple):
     digest: bytes
     n_direct_bytes: int
     ring_error: int
+    versions: dict[str, int]
 
 
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
@@ -175,7 +178,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     return Writer(connection, made, name, device)
 
 
-def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int = 0o640,
+def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "host", mode: int = 0o640,
          keep: int = 0, new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
          replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
          threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
@@ -189,6 +192,9 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     weightctl(1); a UserWarning names the files left out. A failure leaves nothing behind, and the previous
     version unchanged, unless it was being replaced, or written in place: then the buffer is torn.
 
+    device      several GPUs, ["cuda:0", "cuda:1"], or all that this process sees, "cuda:all", all receive the version. The
+                files are read once; no version is published before the bytes of all were checked. If a publish fails
+                then, the earlier ones stay, and the error names them
     threads     that read; 0: libweightd's choice
     files       take the small files of a directory too: its configuration and tokenizer, see weightctl(1)
     attributes  of the version, beside those that its files and tensors show: {"tp_rank": 0}
@@ -221,17 +227,20 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
         raise ValueError(f"read {read!r} is none of {', '.join(_abi.READS)}")
     if cache not in _abi.CACHES:
         raise ValueError(f"cache {cache!r} is none of {', '.join(_abi.CACHES)}")
-    create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
+    connection, result = Connection(socket), _abi.LoadResult()
+    devices = _devices(connection, device)
+    create_options = _create_options(devices[0], mode, keep, new_layout, exclusive, reusable, replace,
                                      policy, pause_timeout, handle, owner)
+    more, versions = _texts(devices[1:]), (ctypes.c_uint64 * len(devices[1:]))()
     wanted = texts(attributes)
     included, excluded = _patterns(include), _patterns(exclude)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report, note=note, no_files=not files,
                                attributes=wanted, n_attributes=len(wanted or ()),
                                include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded),
-                               read=_abi.READS[read], cache=_abi.CACHES[cache], dtype=_cast(dtype))
+                               read=_abi.READS[read], cache=_abi.CACHES[cache], dtype=_cast(dtype),
+                               more_devices=more, n_more_devices=len(more), ret_more_versions=versions)
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
-    connection, result = Connection(socket), _abi.LoadResult()
     try:
         connection.call(lib.weightd_load, connection.handle, _abi.text(name), named, len(named),
                         ctypes.byref(options), ctypes.byref(result), again=False)
@@ -241,7 +250,27 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
         raise
     return LoadResult(result.version, result.n_bytes, result.n_tensors, result.n_files,
                       result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest),
-                      result.n_direct_bytes, -result.ring_error)
+                      result.n_direct_bytes, -result.ring_error, dict(zip(devices, [result.version, *versions])))
+
+
+def _devices(connection: Connection, device: str | Iterable[str]) -> list[str]:
+    """The server's names of one device, or of several."""
+    if device == "cuda:all":
+        return _all_gpus(connection)
+    names = [connection.device_name(name) for name in ([device] if isinstance(device, str) else device)]
+    if not names:
+        raise ValueError("no device is given")
+    if len(set(names)) < len(names):
+        raise ValueError(f"one device is given twice, in {device!r}")
+    return names
+
+
+def _all_gpus(connection: Connection) -> list[str]:
+    names = [connection.device_name("cuda:0")]  # an Error says why there is none
+    with contextlib.suppress(Error):
+        while True:
+            names.append(connection.device_name(f"cuda:{len(names)}"))
+    return names
 
 
 def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusive: bool,
@@ -267,7 +296,11 @@ def _cast(dtype: str | None) -> int:
 
 
 def _patterns(patterns: str | Iterable[str]) -> Any:
-    found = [_abi.text(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+    return _texts([patterns] if isinstance(patterns, str) else patterns)
+
+
+def _texts(texts: Iterable[str]) -> Any:
+    found = [_abi.text(text) for text in texts]
     return (ctypes.c_char_p * len(found))(*found)
 
 

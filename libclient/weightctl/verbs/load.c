@@ -52,6 +52,14 @@ struct request {
 	bool if_needed;
 	bool dry_run;
 	bool quiet;
+	char *device_list; /* several devices, to be resolved once connected; NULL: one */
+};
+
+/* Devices of one load, and what was published there. */
+struct destinations {
+	const char *names[DEVICES_MAX];
+	uint64_t versions[DEVICES_MAX];
+	size_t n;
 };
 
 struct loaded {
@@ -132,6 +140,40 @@ static int load_fail(const struct cli *cli, int r)
 	return cli_fail(cli, r);
 }
 
+/* A row, or for several devices an object with a row of each. */
+static void print_json(const struct loaded *l, const struct destinations *to)
+{
+	struct json json = {.file = stdout};
+	struct loaded row = *l;
+
+	if (to->n == 1) {
+		column_json_object(columns, l);
+		return;
+	}
+	json_open(&json, NULL, '{');
+	json_open(&json, "loads", '[');
+	for (size_t i = 0; i < to->n; i++) {
+		row.device = to->names[i];
+		row.result.version = to->versions[i];
+		json_open(&json, NULL, '{');
+		column_json_all(columns, &row, &json);
+		json_close(&json, '}');
+	}
+	json_close(&json, ']');
+	json_close(&json, '}');
+}
+
+static void print_lines(struct cli *cli, const struct loaded *l, const struct destinations *to)
+{
+	struct loaded row = *l;
+
+	for (size_t i = 0; i < to->n; i++) {
+		row.device = to->names[i];
+		row.result.version = to->versions[i];
+		print_result(cli, &row);
+	}
+}
+
 /* Exit status of a buffer that has the content; -1: it has not. */
 static int load_is_done(struct cli *cli, const struct request *q,
 			const struct weightd_load_options *options)
@@ -152,11 +194,25 @@ static int load_is_done(struct cli *cli, const struct request *q,
 	return 0;
 }
 
+/* The devices of the command line, as the server names them. */
+static int find_destinations(struct cli *cli, const struct request *q, struct destinations *ret)
+{
+	ret->n = 1;
+	if (q->device_list && device_resolve_list(cli, q->device_list, ret->names, &ret->n))
+		return EXIT_FAILED;
+	if (q->device_list)
+		cli->device = ret->names[0];
+	else
+		ret->names[0] = cli_device(cli);
+	return 0;
+}
+
 static int load_buffer(struct cli *cli, const struct request *q,
 		       const struct weightd_load_options *given)
 {
 	struct weightd_load_options options = *given;
 	struct weightd_create_options create = *given->create;
+	struct destinations to = {0};
 	struct loaded loaded = {
 		.name = q->name,
 		.result = {.size = sizeof(loaded.result)},
@@ -164,11 +220,14 @@ static int load_buffer(struct cli *cli, const struct request *q,
 	struct progress progress;
 	int r;
 
-	if (server_connect(cli))
+	if (server_connect(cli) || find_destinations(cli, q, &to))
 		return EXIT_FAILED;
 	create.device = cli->device; /* resolved now */
 	create.owner = cli->owner;
 	options.create = &create;
+	options.more_devices = to.names + 1;
+	options.n_more_devices = to.n - 1;
+	options.ret_more_versions = to.versions + 1;
 	loaded.device = cli_device(cli);
 	options.progress = load_progress;
 	options.userdata = &progress;
@@ -183,12 +242,13 @@ static int load_buffer(struct cli *cli, const struct request *q,
 	progress_finish(&progress);
 	if (r < 0)
 		return load_fail(cli, r);
+	to.versions[0] = loaded.result.version;
 	if (!q->quiet)
 		print_ring_error(&loaded);
 	if (cli->format.json)
-		column_json_object(columns, &loaded);
+		print_json(&loaded, &to);
 	else if (!q->quiet)
-		print_result(cli, &loaded);
+		print_lines(cli, &loaded, &to);
 	return 0;
 }
 
@@ -398,9 +458,18 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	q.n_paths = argc - optind - 1;
 	if (q.if_needed && q.n_paths > 1)
 		cli_usage(cli, "--if-needed takes one path");
+	if (q.if_needed && device_is_list(cli->device))
+		cli_usage(cli, "--if-needed takes one device");
 	if (q.if_needed && q.dry_run)
 		cli_usage(cli, "--if-needed asks the server, and --dry-run asks none");
+	if (!q.dry_run && device_is_list(cli->device)) {
+		q.device_list = strdup(cli->device);
+		if (!q.device_list)
+			cli_out_of_memory();
+		cli->device = NULL;
+	}
 	r = q.dry_run ? load_dry(cli, &q, &options) : load_buffer(cli, &q, &options);
+	free(q.device_list);
 	free(texts);
 	return r;
 }
@@ -437,7 +506,9 @@ const struct verb verb_load = {
 		"                        it), direct or buffered\n"
 		"     --cache EFFECT     keep what is read in the page cache, or drop what was\n"
 		"                        not there before\n"
-		" -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE
+		" -q, --quiet            no progress and no closing line\n" HELP_JSON
+		"     --device DEVICE    host or cuda:0 (host); several GPUs as cuda:0,cuda:1 or\n"
+		"                        cuda:all\n"
 		"     --owner USER       publish in a buffer that belongs to another user\n",
 	.run = load_run,
 };
