@@ -826,7 +826,7 @@ fuzz_objects = $(patsubst %.c,$(F)/obj/%.o,$(1))
 # Objects that targets call. A quarter of clang's time went into others; the linker names what is missing here.
 FUZZ_OBJECTS := $(patsubst $(B)/obj/%,$(F)/obj/%,$(IPC) $(BASE_OBJECTS) $(PROTOCOL)) \
 	$(call fuzz_objects,$(wildcard libclient/image/*.c bpf/elf/*.c) bpf/rdma/nldev.c libclient/connection/sentence.c \
-	libclient/load/index.c $(addprefix libclient/version/,difference.c layout.c tensor.c) \
+	libclient/load/folder/index.c $(addprefix libclient/version/,difference.c layout.c tensor.c) \
 	$(addprefix server/state/,access.c buffer_names.c config.c quota.c share.c))
 FUZZ_PROGRAMS := $(FUZZ:%=$(F)/fuzz_%)
 

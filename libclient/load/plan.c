@@ -15,7 +15,7 @@
 #include "libclient/image/safetensors.h"
 #include "libclient/image/unit.h"
 #include "libclient/load/disk/cached.h"
-#include "libclient/load/gguf_file.h"
+#include "libclient/load/folder/gguf_file.h"
 #include "libclient/load/ties.h"
 #include "libclient/version/layout_builder.h"
 

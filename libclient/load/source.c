@@ -9,8 +9,8 @@
 #include "libclient/image/array.h"
 #include "libclient/load/folder/choice.h"
 #include "libclient/load/folder/directory.h"
+#include "libclient/load/folder/gguf_file.h"
 #include "libclient/load/folder/pipeline.h"
-#include "libclient/load/gguf_file.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 

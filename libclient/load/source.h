@@ -11,7 +11,7 @@
 
 #include "libclient/connection/sentence.h"
 #include "libclient/image/file.h"
-#include "libclient/load/index.h"
+#include "libclient/load/folder/index.h"
 #include "weightd.h"
 
 #define SOURCE_NO_INDEX UINT32_MAX

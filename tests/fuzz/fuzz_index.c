@@ -1,7 +1,7 @@
 /* Any bytes as an index: what is accepted maps each tensor once, to a file in its directory or below. */
 #include <string.h>
 
-#include "libclient/load/index.h"
+#include "libclient/load/folder/index.h"
 #include "tests/fuzz/fuzz.h"
 
 /* Components with a meaning, between single slashes. */

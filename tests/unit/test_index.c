@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
-#include "libclient/load/index.h"
+#include "libclient/load/folder/index.h"
 
 static int parse(const char *text, size_t n, struct index *ix, struct sentence *s)
 {

@@ -12,7 +12,7 @@
 
 #include "ipc/dtype.h"
 #include "libclient/image/safetensors.h"
-#include "libclient/load/index.h"
+#include "libclient/load/folder/index.h"
 
 static void print_name(const char *before, const char *name, size_t n)
 {

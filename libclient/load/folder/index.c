@@ -1,4 +1,4 @@
-#include "libclient/load/index.h"
+#include "libclient/load/folder/index.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /*
  * Nothing in a header says how long it is: twice as many bytes are read until they suffice.
  */
-#include "libclient/load/gguf_file.h"
+#include "libclient/load/folder/gguf_file.h"
 
 #include <dirent.h>
 #include <errno.h>
