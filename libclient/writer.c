@@ -376,6 +376,13 @@ const uint8_t *writer_digest(const struct weightd_writer *wr)
 	return wr->digest;
 }
 
+static void leaf_has_digest(struct weightd_writer *wr, uint64_t leaf)
+{
+	wr->leaf_done[leaf] = true;
+	if (wr->on_digest)
+		wr->on_digest(wr->on_digest_data);
+}
+
 void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf)
 {
 	struct sentence ignored; /* publish fails the same way, and reports it */
@@ -383,7 +390,7 @@ void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf)
 	if (leaf >= wr->n_leaves || wr->version)
 		return;
 	if (memory_digest(&wr->memory, wr->data_size, leaf, 1, &wr->leaves[leaf], &ignored) == 0)
-		wr->leaf_done[leaf] = true;
+		leaf_has_digest(wr, leaf);
 }
 
 void weightd_writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const void *bytes)
@@ -393,7 +400,7 @@ void weightd_writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const
 	if (leaf >= wr->n_leaves || wr->version)
 		return;
 	hash128(bytes, left < DIGEST_LEAF_SIZE ? left : DIGEST_LEAF_SIZE, wr->leaves[leaf]);
-	wr->leaf_done[leaf] = true;
+	leaf_has_digest(wr, leaf);
 }
 
 /* Handles a failure between making the mapping read-only and publishing: makes the bytes writable again. */
@@ -518,13 +525,22 @@ static int put_digests(struct weightd_writer *wr, struct sentence *s)
 	return r < 0 ? sentence_set(s, r, "%s", strerror(-r)) : 0;
 }
 
-static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
+int writer_digest_all(struct weightd_writer *wr, struct sentence *s)
 {
-	struct sentence *s = &wr->w->sentence;
 	int r = wr->memory.access == MEMORY_WRITE ? copy_tied(wr, s) : 0;
 
 	if (r == 0)
 		r = digest_rest(wr, s);
+	if (r == 0)
+		digest_root((const void *)wr->leaves, wr->n_leaves, wr->digest);
+	return r;
+}
+
+static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
+{
+	struct sentence *s = &wr->w->sentence;
+	int r = writer_digest_all(wr, s);
+
 	/* Read-only: another publish has put them there, and the bytes are the same since. */
 	if (r == 0 && wr->memory.access == MEMORY_WRITE)
 		r = put_digests(wr, s);
@@ -532,7 +548,6 @@ static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
 		return sentence_set(s, r, "the bytes cannot be digested: %s", s->text);
 	publish->writer = wr->id;
 	publish->flags = WIRE_PUBLISH_DIGEST;
-	digest_root((const void *)wr->leaves, wr->n_leaves, wr->digest);
 	memcpy(publish->digest, wr->digest, HASH_SIZE);
 	return 0;
 }

@@ -48,6 +48,9 @@ struct weightd_writer {
 	struct guarded guarded;
 	uint64_t n_leaves;
 	_Atomic bool *leaf_done; /* its digest is in `leaves` */
+	/* Called whenever a leaf got its digest, by the thread that made it; NULL: nothing is. */
+	void (*on_digest)(void *userdata);
+	void *on_digest_data; /* its argument */
 	uint8_t (*digests)[HASH_SIZE]; /* of the header of an image, and of the leaves */
 	uint8_t (*leaves)[HASH_SIZE]; /* in `digests` */
 	uint8_t digest[HASH_SIZE];
@@ -110,7 +113,13 @@ static inline bool writer_has_adopted(const struct weightd_writer *wr)
 	return wr->adoption.image;
 }
 
-/* The published digest: 16 bytes, owned by the writer. */
+/*
+ * Gives tied tensors their bytes, and digests what has no digest yet: writer_digest() is then what a publish of these bytes
+ * would have.
+ */
+int writer_digest_all(struct weightd_writer *wr, struct sentence *s);
+
+/* The digest of writer_digest_all() or of the publish: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);
 
 /*

@@ -15,13 +15,14 @@
 #include "libclient/load/companions.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/selection.h"
+#include "libclient/verified.h"
 
 CLEANUP_POINTER(struct weightd_buffer, weightd_detach);
 
-/* The release of the loading library says nothing about the model. */
+/* The release of the loading library says nothing about the model, and what was verified is compared on its own. */
 static bool is_compared(const struct companions *c, const char *key)
 {
-	if (!strcmp(key, "weightd"))
+	if (!strcmp(key, "weightd") || !strcmp(key, VERIFIED_ATTRIBUTE))
 		return false;
 	return c->is_whole || c->sets_weights || strcmp(key, FILES_WEIGHTS) != 0;
 }
@@ -36,7 +37,8 @@ static bool has_attributes(const struct weightd_files *f, const struct companion
 			return false;
 	}
 	if (c->is_whole)
-		return f->n_attributes == c->files->n_attributes;
+		return f->n_attributes - (weightd_files_value(f, VERIFIED_ATTRIBUTE) != NULL) ==
+		       c->files->n_attributes;
 	for (size_t i = 0; i < f->n_attributes; i++)
 		if (selection_has_attribute(f->attributes[i].key) &&
 		    !weightd_files_value(c->files, f->attributes[i].key))
@@ -71,7 +73,7 @@ static int compare_files(struct weightd *w, const struct weightd_buffer *b, cons
 	int r;
 
 	if (b->memory.location.memory == WIRE_MEMORY_CUDA_IPC)
-		return 0;
+		return o->verify != WEIGHTD_VERIFY_NONE; /* it has no attributes */
 	r = plan_make(&path, 1, &progress, &plan, client_sentence(w));
 	if (r == 0)
 		r = selection_apply(o, &plan, client_sentence(w));
@@ -82,7 +84,8 @@ static int compare_files(struct weightd *w, const struct weightd_buffer *b, cons
 	r = weightd_files_get(w, b->name, b->device, b->version, &f);
 	if (r < 0)
 		return r == -ENODATA ? 1 : r;
-	return !has_files(f, &c) || !has_attributes(f, &c);
+	return !has_files(f, &c) || !has_attributes(f, &c) ||
+	       verified_level(f, weightd_buffer_digest(b)) < o->verify;
 }
 
 int weightd_load_needed(struct weightd *w, const char *name, const char *path,

@@ -900,8 +900,8 @@ int weightd_writer_get_files(struct weightd_writer *wr, struct weightd_files **r
 
 /*
  * Called when a phase begins, when a phase of known length ends, and at most every 50 ms in between.
- * `phase` is "plan", "memory", "read", "verify" (on a GPU: the bytes that arrived are the bytes that were read)
- * or "publish". A return value other than 0 cancels the load. "memory" ends without a report once the first 16 MiB of
+ * `phase` is "plan", "memory", "read", "verify" (on a GPU: the bytes that arrived are the bytes that were read;
+ * and what weightd_load_options::verify asks for) or "publish". A return value other than 0 cancels the load. "memory" ends without a report once the first 16 MiB of
  * host memory are there: the server provides the rest during "read". An earlier server provides all of it during
  * "memory", which counts the bytes for users that may read the buffer; otherwise it stays at 0 until the end.
  */
@@ -925,6 +925,24 @@ enum weightd_cache {
 	WEIGHTD_CACHE_KEEP = 0, /* keep what was read by it */
 	WEIGHTD_CACHE_DROP, /* remove it again, unless it was there before; also if the load fails */
 };
+
+/*
+ * Checks of a load's content, before it is published. Structure is always checked, and a digest always made, of the bytes
+ * in the version; on a GPU the version is always compared with it.
+ */
+enum weightd_verify {
+	WEIGHTD_VERIFY_NONE = 0, /* no other */
+	/* Read the files again, by the page cache, and digest both that and the version: both must have the digest. */
+	WEIGHTD_VERIFY_XXH3,
+	/*
+	 * Compare the SHA-256 of each file with that in SHA256SUMS beside it, as sha256sum writes it; without SHA256SUMS, with
+	 * the name of the blob that its path leads to in a cache of Hugging Face.
+	 */
+	WEIGHTD_VERIFY_SHA256,
+};
+
+/* "none", "xxh3" or "sha256"; NULL for an unknown one. */
+const char *weightd_verify_name(enum weightd_verify verify);
 
 struct weightd_load_options {
 	size_t size; /* set by the caller */
@@ -962,6 +980,7 @@ struct weightd_load_options {
 	const char *const *more_devices;
 	size_t n_more_devices;
 	uint64_t *ret_more_versions;
+	enum weightd_verify verify;
 };
 
 struct weightd_load_result {
@@ -976,6 +995,7 @@ struct weightd_load_result {
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
 	uint64_t n_direct_bytes; /* part of n_bytes, read past the page cache */
 	int ring_error; /* negative errno: direct reads wanted io_uring and did without, by pread(); else 0 */
+	enum weightd_verify verified; /* the check that it passed */
 };
 
 /*
@@ -988,14 +1008,16 @@ struct weightd_load_result {
  * weights; weightctl(1) has the rules. Several
  * candidates are -EBADMSG. The library opens files with the caller's permissions. A failure leaves the previous version
  * untouched, with two exceptions: an exclusive buffer is torn once the update has begun, and a replaced buffer is left
- * without a version. A file that changes during the load is -EBADMSG. Blocks, and uses a connection of its own to the
+ * without a version. A file that changes during the load is -EBADMSG, and so is one with another SHA-256 than expected;
+ * -ENODATA: none is known; -EILSEQ: WEIGHTD_VERIFY_XXH3 found a difference. Blocks, and uses a connection of its own to the
  * same server. `options` and `ret` may be NULL.
  *
  * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
  * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version.
  * A load of a part of the tensors sets the attributes include and exclude to its patterns, and one that converts them the
- * attribute cast to the type. GGUF files are loaded whole and as they are: a selection is -EOPNOTSUPP. The
- * load sets the attributes architecture, dtype, quantization, producer, weights and weightd. An older server, and cuda-ipc
+ * attribute cast to the type. GGUF files are loaded whole and as they are: a selection is -EOPNOTSUPP. One that verifies
+ * sets the attribute verified, "sha256 of xxh3:DIGEST": it holds for the version with this digest, and later versions of
+ * writers inherit it. The load sets the attributes architecture, dtype, quantization, producer, weights and weightd. An older server, and cuda-ipc
  * memory, have neither; there `attributes` are -EOPNOTSUPP.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
@@ -1005,7 +1027,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
  * Compares what weightd_load() would publish of one path with the current version. Returns 0: its tensors, files and
  * attributes are the same, as weightd_diff() compares tensors, and it belongs to the caller, or to the owner of
  * `options->create`; `*ret_version` has its number. 1: they differ, or the version cannot be attached. The permissions and limits of
- * `options->create` are not compared. Reads all bytes, and blocks for it. Errors as for weightd_diff(). `options` and
+ * `options->create` are not compared. A version for which less was verified than `options->verify` differs. Reads all bytes, and blocks for it. Errors as for weightd_diff(). `options` and
  * `ret_version` may be NULL.
  */
 int weightd_load_needed(struct weightd *w, const char *name, const char *path,

@@ -14,6 +14,7 @@
 #include "libclient/image/files.h"
 #include "libclient/load/folder/companion_folder.h"
 #include "libclient/load/selection.h"
+#include "libclient/verified.h"
 
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
@@ -332,7 +333,8 @@ static int get_begun(const struct companions *c, struct weightd_writer *wr,
 	return r < 0 ? sentence_set(&wr->w->sentence, r, "out of memory") : 0;
 }
 
-static int send_added(const struct companions *c, struct weightd_writer *wr)
+static int send_added(const struct companions *c, struct weightd_writer *wr,
+		      enum weightd_verify verified)
 {
 	cleanup(weightd_files_freep) struct weightd_files *all = NULL;
 	struct sentence *s = &wr->w->sentence;
@@ -349,12 +351,20 @@ static int send_added(const struct companions *c, struct weightd_writer *wr)
 		if (!keep || strcmp(a->key, FILES_WEIGHTS) != 0)
 			r = files_set_attribute(all, a->key, a->value, s);
 	}
+	if (r == 0)
+		r = verified_describe(verified, wr, all, s);
 	return r == 0 ? weightd_writer_set_files(wr, all) : r;
 }
 
-int companions_send(const struct companions *c, struct weightd_writer *wr)
+int companions_send(const struct companions *c, struct weightd_writer *wr,
+		    enum weightd_verify verified)
 {
+	int r;
+
 	if (!c->files || (!files_possible(wr) && c->n_wanted == 0))
 		return 0;
-	return c->is_whole ? weightd_writer_set_files(wr, c->files) : send_added(c, wr);
+	if (!c->is_whole)
+		return send_added(c, wr, verified);
+	r = verified_describe(verified, wr, c->files, &wr->w->sentence);
+	return r == 0 ? weightd_writer_set_files(wr, c->files) : r;
 }

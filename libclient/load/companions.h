@@ -27,5 +27,6 @@ int companions_init(struct companions *c, struct weightd *w, const struct plan *
 		    const char *const *paths, size_t n_paths, const struct weightd_load_options *o);
 void companions_deinit(struct companions *c);
 
-/* Makes them those of the version. Does nothing for memory that has none. */
-int companions_send(const struct companions *c, struct weightd_writer *wr);
+/* Makes them those of the version, which was verified so. Does nothing for memory that has none. */
+int companions_send(const struct companions *c, struct weightd_writer *wr,
+		    enum weightd_verify verified);

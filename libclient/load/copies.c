@@ -107,12 +107,13 @@ void copies_deinit(struct copies *c)
 	*c = (struct copies){0};
 }
 
-int copies_send_companions(const struct copies *c, const struct companions *companions)
+int copies_send_companions(const struct copies *c, const struct companions *companions,
+			   enum weightd_verify verified)
 {
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < c->n; i++)
-		r = companions_send(companions, c->list[i]);
+		r = companions_send(companions, c->list[i], verified);
 	return r;
 }
 

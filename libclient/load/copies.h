@@ -29,7 +29,8 @@ int copies_create(struct copies *c, const struct weightd_writer *first,
 		  const struct writer_hooks *hooks);
 void copies_deinit(struct copies *c);
 
-int copies_send_companions(const struct copies *c, const struct companions *companions);
+int copies_send_companions(const struct copies *c, const struct companions *companions,
+			   enum weightd_verify verified);
 
 /* Publishes after `first`, in order. A failure names the devices that have been published, and the one that has not. */
 int copies_publish(const struct copies *c, const struct weightd_writer *first,

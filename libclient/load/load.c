@@ -13,6 +13,7 @@
 #include "libclient/connection/connection.h"
 #include "libclient/connection/release.h"
 #include "libclient/connection/sentence.h"
+#include "libclient/load/checksums.h"
 #include "libclient/load/companions.h"
 #include "libclient/load/copies.h"
 #include "libclient/load/placement.h"
@@ -21,6 +22,7 @@
 #include "libclient/load/provision.h"
 #include "libclient/load/reader.h"
 #include "libclient/load/selection.h"
+#include "libclient/verified.h"
 #include "libclient/writer.h"
 #include "weightd.h"
 
@@ -108,11 +110,30 @@ static int creation_place(struct creation *c, const struct weightd_writer *wr,
 	return r;
 }
 
+/* Reads the files into the version, and checks what the options ask for. */
+static int load_read(const struct plan *plan, struct weightd_writer *wr,
+		     const struct copies *copies, const struct weightd_load_options *o,
+		     struct checksums *sums, struct progress *progress,
+		     struct weightd_load_result *result, struct sentence *s)
+{
+	struct sentence of_sums;
+	int r = checksums_start(sums, plan, wr, s), r_sums;
+
+	if (r == 0)
+		r = reader_run(plan, wr, copies, o, progress, result, s);
+	r_sums = checksums_finish(sums, r == 0, progress, &of_sums);
+	if (r == 0 && r_sums < 0)
+		return sentence_set(s, r_sums, "%s", of_sums.text);
+	if (r == 0 && o->verify == WEIGHTD_VERIFY_XXH3)
+		r = reader_compare(plan, wr, o, progress, s);
+	return r;
+}
+
 /* Asks for the memory and fills it. 1: weightd was restarted before all of it was there, and the writer is lost. */
 static int load_fill(struct weightd *w, const char *name, const struct plan *plan,
-		     const struct weightd_load_options *o, struct progress *progress,
-		     struct weightd_load_result *result, struct weightd_writer **ret,
-		     struct copies *ret_copies)
+		     const struct weightd_load_options *o, struct checksums *sums,
+		     struct progress *progress, struct weightd_load_result *result,
+		     struct weightd_writer **ret, struct copies *ret_copies)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	cleanup(copies_deinit) struct copies copies = {0};
@@ -151,7 +172,7 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 	result->memory_ns = num_now_ns() - start;
 	r = creation_place(&creation, wr, &plan);
 	if (r == 0)
-		r = reader_run(plan, wr, &copies, o, progress, result, s);
+		r = load_read(plan, wr, &copies, o, sums, progress, result, s);
 	if (r < 0)
 		return wr->lost && !writer_is_provided(wr) ? 1 : r;
 	result->read_ns = num_now_ns() - start - result->memory_ns;
@@ -163,7 +184,8 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 
 static int load_plan(struct weightd *w, const char *name, const struct plan *plan,
 		     const struct companions *companions, const struct weightd_load_options *o,
-		     struct progress *progress, struct weightd_load_result *result)
+		     struct checksums *sums, struct progress *progress,
+		     struct weightd_load_result *result)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
 	cleanup(copies_deinit) struct copies copies = {0};
@@ -173,12 +195,12 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 	if (r < 0)
 		return r;
 	do
-		r = load_fill(w, name, plan, o, progress, result, &wr, &copies);
+		r = load_fill(w, name, plan, o, sums, progress, result, &wr, &copies);
 	while (r > 0);
 	if (r == 0)
-		r = companions_send(companions, wr);
+		r = companions_send(companions, wr, o->verify);
 	if (r == 0)
-		r = copies_send_companions(&copies, companions);
+		r = copies_send_companions(&copies, companions, o->verify);
 	if (r < 0)
 		return r;
 	r = plan_check_unchanged(plan, s);
@@ -195,6 +217,7 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 	result->n_bytes = plan->n_bytes;
 	result->n_tensors = weightd_writer_n_tensors(wr);
 	result->n_files = plan->n_files;
+	result->verified = o->verify;
 	memcpy(result->digest, writer_digest(wr), sizeof(result->digest));
 	return 0;
 }
@@ -205,14 +228,15 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
  */
 static int load_alone(struct weightd *w, const char *name, const struct plan *plan,
 		      const struct companions *companions, const struct weightd_load_options *o,
-		      struct progress *progress, struct weightd_load_result *result)
+		      struct checksums *sums, struct progress *progress,
+		      struct weightd_load_result *result)
 {
 	cleanup(client_unrefp) struct weightd *own = NULL;
 	int r = connection_twin(w, &own);
 
 	if (r < 0)
 		return r;
-	r = load_plan(own, name, plan, companions, o, progress, result);
+	r = load_plan(own, name, plan, companions, o, sums, progress, result);
 	if (r < 0)
 		*client_sentence(w) = *client_sentence(own);
 	return r;
@@ -223,6 +247,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 {
 	cleanup(plan_deinit) struct plan plan = {0};
 	cleanup(companions_deinit) struct companions companions = {0};
+	cleanup(checksums_deinit) struct checksums sums = {0};
 	struct weightd_load_options o = {0};
 	struct weightd_load_result result = {0};
 	struct progress progress;
@@ -235,18 +260,23 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 		if (r < 0)
 			return r;
 	}
+	if (!weightd_verify_name(o.verify))
+		return sentence_set(client_sentence(w), -EINVAL, "unknown way to verify: %d",
+				    (int)o.verify);
 	progress = (struct progress){.fn = o.progress, .note = o.note, .userdata = o.userdata};
 	r = copies_check(w, &o);
 	if (r == 0)
 		r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
 	if (r == 0)
 		r = selection_apply(&o, &plan, client_sentence(w));
+	if (r == 0 && o.verify == WEIGHTD_VERIFY_SHA256)
+		r = checksums_init(&sums, &plan, client_sentence(w));
 	if (r < 0)
 		return r;
 	r = companions_init(&companions, w, &plan, paths, n_paths, &o);
 	if (r < 0)
 		return r;
-	r = load_alone(w, name, &plan, &companions, &o, &progress, &result);
+	r = load_alone(w, name, &plan, &companions, &o, &sums, &progress, &result);
 	if (r < 0)
 		return r;
 	result.elapsed_ns = num_now_ns() - start;

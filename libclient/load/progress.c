@@ -14,7 +14,8 @@ static bool is_time(const struct progress *p, bool at_end, uint64_t now)
 
 int progress_report(struct progress *p, const char *phase, uint64_t done, uint64_t total)
 {
-	bool new_phase = !p->phase || strcmp(p->phase, phase) != 0;
+	/* A phase that has ended may begin again. */
+	bool new_phase = !p->phase || strcmp(p->phase, phase) != 0 || (p->ended && done == 0);
 	uint64_t now = num_now_ns();
 
 	if (!p->fn || (!new_phase && !is_time(p, done >= total, now)))

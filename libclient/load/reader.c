@@ -30,6 +30,7 @@ struct reader {
 	const struct plan *plan;
 	struct weightd_writer *wr;
 	const struct copies *copies;
+	const struct sink_kind *kind;
 	struct sink sink;
 	struct cold cold;
 	uint64_t n_stretches;
@@ -192,7 +193,7 @@ static int read_stretch(struct reader *reader, unsigned thread, uint64_t first, 
 		r = reader_await(reader, leaf);
 		if (r == 0)
 			r = read_leaf(reader, leaf, bytes, s);
-		if (r == 0)
+		if (r == 0 && !sink->kind->compares)
 			weightd_writer_digest_bytes(reader->wr, leaf, bytes);
 	}
 	if (r < 0)
@@ -330,8 +331,8 @@ static void reader_report(struct reader *reader)
 	int r = 0;
 
 	if (!atomic_load(&reader->stop))
-		r = progress_report(reader->progress, "read", atomic_load(&reader->n_done),
-				    reader->plan->n_bytes);
+		r = progress_report(reader->progress, reader->kind->compares ? "verify" : "read",
+				    atomic_load(&reader->n_done), reader->plan->n_bytes);
 	if (r < 0) {
 		(void)sentence_set(&cancelled, r, "the load was cancelled");
 		reader_fail(reader, r, &cancelled);
@@ -418,7 +419,7 @@ static int run_threads(struct reader *reader, unsigned n_threads)
 
 static int reader_read(struct reader *reader, unsigned n_threads, struct sentence *s)
 {
-	int r = sink_open(&reader->sink, reader->wr, reader->copies, n_threads, s);
+	int r = sink_open(&reader->sink, reader->kind, reader->wr, reader->copies, n_threads, s);
 
 	if (r == 0) {
 		r = run_threads(reader, n_threads);
@@ -431,29 +432,63 @@ static int reader_read(struct reader *reader, unsigned n_threads, struct sentenc
 	return r;
 }
 
+/* With the plan, the writer and the kind of sink. The caller ends it by reader_deinit(). */
+static int reader_read_all(struct reader *reader, const struct weightd_load_options *o,
+			   enum weightd_read how, struct sentence *s)
+{
+	struct weightd_writer *wr = reader->wr;
+	const unsigned n_leaves = reader->kind->n_leaves;
+	int r;
+
+	assert(plan_end(reader->plan) <= wr->data_size);
+	reader->n_stretches = (wr->n_leaves + n_leaves - 1) / n_leaves;
+	supply_init(&reader->supply, wr->memory.offset, wr->provided);
+	r = cold_init(&reader->cold, reader->plan, wr, &reader->supply, how);
+	if (r < 0)
+		return sentence_set(s, r, "there is not enough memory to read with");
+	r = reader_read(reader,
+			threads_wanted(o->n_threads, reader->kind->n_threads, reader->n_stretches),
+			s);
+	if (o->cache == WEIGHTD_CACHE_DROP)
+		cold_drop(&reader->cold);
+	return r;
+}
+
+static void reader_deinit(struct reader *reader)
+{
+	cold_deinit(&reader->cold);
+	supply_deinit(&reader->supply);
+}
+
 int reader_run(const struct plan *plan, struct weightd_writer *wr, const struct copies *copies,
 	       const struct weightd_load_options *o, struct progress *progress,
 	       struct weightd_load_result *result, struct sentence *s)
 {
-	struct reader reader = {.plan = plan, .wr = wr, .copies = copies, .progress = progress};
-	const struct sink_kind *kind = sink_kind_of(wr);
-	int r;
+	struct reader reader = {
+		.plan = plan,
+		.wr = wr,
+		.copies = copies,
+		.kind = sink_kind_of(wr),
+		.progress = progress,
+	};
+	int r = reader_read_all(&reader, o, o->read, s);
 
-	assert(plan_end(plan) <= wr->data_size);
-	reader.n_stretches = (wr->n_leaves + kind->n_leaves - 1) / kind->n_leaves;
-	supply_init(&reader.supply, wr->memory.offset, wr->provided);
-	r = cold_init(&reader.cold, plan, wr, &reader.supply, o->read);
-	if (r < 0)
-		(void)sentence_set(s, r, "there is not enough memory to read with");
-	else
-		r = reader_read(&reader,
-				threads_wanted(o->n_threads, kind->n_threads, reader.n_stretches),
-				s);
-	if (o->cache == WEIGHTD_CACHE_DROP)
-		cold_drop(&reader.cold);
 	result->n_direct_bytes = reader.cold.n_direct;
 	result->ring_error = reader.cold.ring_error;
-	cold_deinit(&reader.cold);
-	supply_deinit(&reader.supply);
+	reader_deinit(&reader);
+	return r;
+}
+
+int reader_compare(const struct plan *plan, struct weightd_writer *wr,
+		   const struct weightd_load_options *o, struct progress *progress,
+		   struct sentence *s)
+{
+	struct reader reader = {.plan = plan, .wr = wr, .kind = &sink_compare, .progress = progress};
+	int r = progress_report(progress, "verify", 0, plan->n_bytes);
+
+	if (r < 0)
+		return sentence_set(s, r, "the load was cancelled");
+	r = reader_read_all(&reader, o, WEIGHTD_READ_BUFFERED, s);
+	reader_deinit(&reader);
 	return r;
 }

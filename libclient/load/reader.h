@@ -19,3 +19,11 @@
 int reader_run(const struct plan *plan, struct weightd_writer *wr, const struct copies *copies,
 	       const struct weightd_load_options *o, struct progress *progress,
 	       struct weightd_load_result *result, struct sentence *s);
+
+/*
+ * Reads a filled writer's files again, by the page cache, and compares with its digests what they have now and what the
+ * version has. -EILSEQ: one of them differs.
+ */
+int reader_compare(const struct plan *plan, struct weightd_writer *wr,
+		   const struct weightd_load_options *o, struct progress *progress,
+		   struct sentence *s);

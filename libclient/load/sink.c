@@ -58,10 +58,10 @@ const struct sink_kind *sink_kind_of(const struct weightd_writer *wr)
 	return wr->memory.location.memory == WIRE_MEMORY_HOST ? &sink_host : &sink_cuda;
 }
 
-int sink_open(struct sink *k, struct weightd_writer *wr, const struct copies *copies,
-	      unsigned n_threads, struct sentence *s)
+int sink_open(struct sink *k, const struct sink_kind *kind, struct weightd_writer *wr,
+	      const struct copies *copies, unsigned n_threads, struct sentence *s)
 {
-	*k = (struct sink){.kind = sink_kind_of(wr), .wr = wr, .copies = copies};
+	*k = (struct sink){.kind = kind, .wr = wr, .copies = copies};
 	return k->kind->open(k, n_threads, s);
 }
 

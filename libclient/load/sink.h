@@ -24,6 +24,7 @@ struct sink {
 struct sink_kind {
 	unsigned n_threads; /* at most, unless the caller sets it */
 	unsigned n_leaves; /* leaves of a stretch; one thread reads, digests and hands over all of it */
+	bool compares; /* leaves have digests already, which stay */
 	bool is_used_again; /* memory for stretches is reused: the reader must zero bytes that belong to no tensor */
 
 	int (*open)(struct sink *k, unsigned n_threads, struct sentence *s);
@@ -43,11 +44,12 @@ struct sink_kind {
 };
 
 extern const struct sink_kind sink_host, sink_cuda;
+extern const struct sink_kind sink_compare; /* bytes that are read again, with those of any memory */
 
-/* The kind for the memory of a writer. */
+/* The kind that fills the memory of a writer. */
 const struct sink_kind *sink_kind_of(const struct weightd_writer *wr);
 
-/* Of `copies` the kind for host memory takes none. */
-int sink_open(struct sink *k, struct weightd_writer *wr, const struct copies *copies,
-	      unsigned n_threads, struct sentence *s);
+/* Only the kind for GPUs takes `copies`. */
+int sink_open(struct sink *k, const struct sink_kind *kind, struct weightd_writer *wr,
+	      const struct copies *copies, unsigned n_threads, struct sentence *s);
 void sink_close(struct sink *k);

@@ -19,6 +19,7 @@ POLICIES = {"wait": 0, "evict": 1, "kill": 2}
 HANDLES = {"vmm": 0, "ipc": 1}
 READS = {"auto": 0, "direct": 1, "buffered": 2}
 CACHES = {"keep": 0, "drop": 1}
+VERIFIES = {"none": 0, "xxh3": 1, "sha256": 2}
 MEMORIES = {0: "host", 1: "cuda", 2: "cuda-ipc"}
 UNLIMITED = 2**64 - 1
 
@@ -90,7 +91,8 @@ class LoadOptions(Sized):
                 ("attributes", POINTER(c_char_p)), ("n_attributes", c_size_t), ("include", POINTER(c_char_p)),
                 ("n_include", c_size_t), ("exclude", POINTER(c_char_p)), ("n_exclude", c_size_t),
                 ("read", c_int), ("cache", c_int), ("dtype", c_int), ("more_devices", POINTER(c_char_p)),
-                ("n_more_devices", c_size_t), ("ret_more_versions", POINTER(c_uint64))]
+                ("n_more_devices", c_size_t), ("ret_more_versions", POINTER(c_uint64)),
+                ("verify", c_int)]
 
 
 class ModelDirOptions(Sized):
@@ -110,7 +112,7 @@ class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
                 ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash),
-                ("n_direct_bytes", c_uint64), ("ring_error", c_int)]
+                ("n_direct_bytes", c_uint64), ("ring_error", c_int), ("verified", c_int)]
 
 
 class PlanFile(Sized):
@@ -357,6 +359,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_safetensors_find": (c_int, c_void_p, c_char_p, POINTER(Tensor)),
     "weightd_safetensors_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_diff_name": (c_char_p, c_int),
+    "weightd_verify_name": (c_char_p, c_int),
     "weightd_diff": (c_int, c_void_p, POINTER(DiffSide), POINTER(DiffSide), DiffFunction, c_void_p,
                      POINTER(DiffResult)),
     "weightd_model_dir_new": (c_int, c_void_p, POINTER(c_char_p), c_size_t, POINTER(ModelDirOptions),

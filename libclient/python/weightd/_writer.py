@@ -122,6 +122,7 @@ class LoadResult(NamedTuple):
     `n_bytes` of tensors, read from files, `n_direct_bytes` of them past the page cache; `memory_ns` (for the first memory) and
     `read_ns` are parts of `elapsed_ns`. `ring_error` is the errno for which direct reads did without io_uring, else 0.
     `versions` has the version by device, as the server names it; `version` is that of the first one.
+    `verified`: "none", "xxh3" or "sha256", as `verify` asked and was found right.
     """
 
     version: int
@@ -135,6 +136,7 @@ class LoadResult(NamedTuple):
     n_direct_bytes: int
     ring_error: int
     versions: dict[str, int]
+    verified: str
 
 
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
@@ -185,7 +187,7 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          socket: str | None = None, handle: str = "vmm", files: bool = True,
          attributes: Mapping[str, Any] | None = None, owner: int | str | None = None,
          include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
-         read: str = "auto", cache: str = "keep", dtype: str | None = None) -> LoadResult:
+         read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none") -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
@@ -205,11 +207,14 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     dtype       "BF16", "F16" or "F32", also in small letters: convert tensors of F64, F32, F16 and BF16 to it, with the
                 bits of torch's Tensor.to(). Integers and booleans stay as they are; Error EOPNOTSUPP for other types
     progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
-                "memory", "read", "verify" (on a GPU) or "publish"; an exception in it cancels the load and is raised
+                "memory", "read", "verify" (on a GPU, and by `verify`) or "publish"; an exception in it cancels the load and is raised
                 here, and so is a warning that a filter turns into an error
     read        "auto": what is not in the page cache by direct reads, which leave it alone; "direct": all; "buffered":
                 nothing. Where a file system refuses direct reads, it is read by the page cache
     cache       "keep" what was read by the page cache in it; "drop": remove what was not there before
+    verify      "xxh3": read the files again, and compare that and the version with the digest; "sha256": compare each
+                file's SHA-256 with SHA256SUMS beside it, or with the name of its blob in a cache of Hugging Face.
+                Error EILSEQ, EBADMSG if it differs, and nothing is published
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
@@ -227,6 +232,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
         raise ValueError(f"read {read!r} is none of {', '.join(_abi.READS)}")
     if cache not in _abi.CACHES:
         raise ValueError(f"cache {cache!r} is none of {', '.join(_abi.CACHES)}")
+    if verify not in _abi.VERIFIES:
+        raise ValueError(f"verify {verify!r} is none of {', '.join(_abi.VERIFIES)}")
     connection, result = Connection(socket), _abi.LoadResult()
     devices = _devices(connection, device)
     create_options = _create_options(devices[0], mode, keep, new_layout, exclusive, reusable, replace,
@@ -239,7 +246,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                                attributes=wanted, n_attributes=len(wanted or ()),
                                include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded),
                                read=_abi.READS[read], cache=_abi.CACHES[cache], dtype=_cast(dtype),
-                               more_devices=more, n_more_devices=len(more), ret_more_versions=versions)
+                               more_devices=more, n_more_devices=len(more), ret_more_versions=versions,
+                               verify=_abi.VERIFIES[verify])
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     try:
         connection.call(lib.weightd_load, connection.handle, _abi.text(name), named, len(named),
@@ -250,7 +258,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
         raise
     return LoadResult(result.version, result.n_bytes, result.n_tensors, result.n_files,
                       result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest),
-                      result.n_direct_bytes, -result.ring_error, dict(zip(devices, [result.version, *versions])))
+                      result.n_direct_bytes, -result.ring_error, dict(zip(devices, [result.version, *versions])),
+                      lib.weightd_verify_name(result.verified).decode())
 
 
 def _devices(connection: Connection, device: str | Iterable[str]) -> list[str]:

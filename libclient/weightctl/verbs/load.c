@@ -42,6 +42,7 @@ enum {
 	OPTION_DRY_RUN,
 	OPTION_READ,
 	OPTION_CACHE,
+	OPTION_VERIFY,
 };
 
 /* Words of the command line that are not options of the library. */
@@ -80,6 +81,14 @@ static const char *ring_word(const void *row, bool json)
 	return name ? name : strerror(-l->result.ring_error);
 }
 
+static const char *verified_word(const void *row, bool json)
+{
+	const struct loaded *l = row;
+
+	(void)json;
+	return weightd_verify_name(l->result.verified);
+}
+
 #define RESULT(member) offsetof(struct loaded, result.member)
 
 static const struct column columns[] = {
@@ -95,6 +104,7 @@ static const struct column columns[] = {
 	COLUMN("DIGEST", COLUMN_DIGEST, RESULT(digest)),
 	COLUMN("DIRECT", COLUMN_SIZE, RESULT(n_direct_bytes)),
 	{.name = "RING_ERROR", .kind = COLUMN_WORD, .word = ring_word},
+	{.name = "VERIFIED", .kind = COLUMN_WORD, .word = verified_word},
 	{},
 };
 
@@ -117,11 +127,12 @@ static void print_result(struct cli *cli, const struct loaded *l)
 	char digest[COLUMN_DIGEST_MAX];
 	const struct weightd_load_result *r = &l->result;
 
-	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s\n",
+	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s%s%s\n",
 		     l->name, r->version, device_short(cli, l->device), r->n_tensors,
 		     r->n_tensors == 1 ? "" : "s", size_text(size, r->n_bytes),
 		     size_duration(time, r->elapsed_ns), size_rate(rate, r->n_bytes, r->elapsed_ns),
-		     column_digest(digest, r->digest));
+		     column_digest(digest, r->digest), r->verified ? ", verified by " : "",
+		     r->verified ? weightd_verify_name(r->verified) : "");
 }
 
 static void print_ring_error(const struct loaded *l)
@@ -294,6 +305,10 @@ static const struct option_word reads[] = {{"auto", WEIGHTD_READ_AUTO},
 static const struct option_word caches[] = {{"keep", WEIGHTD_CACHE_KEEP},
 					    {"drop", WEIGHTD_CACHE_DROP},
 					    {}};
+static const struct option_word verifies[] = {{"none", WEIGHTD_VERIFY_NONE},
+					      {"xxh3", WEIGHTD_VERIFY_XXH3},
+					      {"sha256", WEIGHTD_VERIFY_SHA256},
+					      {}};
 
 static enum weightd_handle option_handle(const struct cli *cli)
 {
@@ -367,6 +382,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
 		{"read", required_argument, NULL, OPTION_READ},
 		{"cache", required_argument, NULL, OPTION_CACHE},
+		{"verify", required_argument, NULL, OPTION_VERIFY},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -444,6 +460,10 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 			options.cache = (enum weightd_cache)option_word(
 				cli, caches, "--cache wants keep or drop");
 			break;
+		case OPTION_VERIFY:
+			options.verify = (enum weightd_verify)option_word(
+				cli, verifies, "--verify wants none, xxh3 or sha256");
+			break;
 		case 'q':
 			q.quiet = true;
 			break;
@@ -506,6 +526,8 @@ const struct verb verb_load = {
 		"                        it), direct or buffered\n"
 		"     --cache EFFECT     keep what is read in the page cache, or drop what was\n"
 		"                        not there before\n"
+		"     --verify HOW       read again and compare (xxh3), or compare with\n"
+		"                        SHA256SUMS or Hugging Face blobs (sha256); else none\n"
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON
 		"     --device DEVICE    host or cuda:0 (host); several GPUs as cuda:0,cuda:1 or\n"
 		"                        cuda:all\n"

@@ -1,11 +1,11 @@
 /*
- * Preloaded into a loader: makes one read of a file's data fail, or stop until the test lets it go on.
+ * Preloaded into a loader: makes one read of a file's data fail, lie, or stop until the test lets it go on.
  * Reads of the header pass; they end before the data begins. With the environment:
  *
  *	GATE_FILE	the end of the file's path
  *	GATE_OFFSET	where its data begins
  *	GATE_CALL	which read of its data is meant, from 1
- *	GATE_DO		"eio"; "pause": writes "1" to the FIFO GATE_READY, and waits for a byte from the FIFO
+ *	GATE_DO		"eio"; "flip": a bit of its first byte; "pause": writes "1" to the FIFO GATE_READY, and waits for a byte from the FIFO
  *			GATE_GO; "trickle": every read of the data is short, every third is interrupted
  */
 #include <dlfcn.h>
@@ -60,6 +60,16 @@ static void pause_here(void)
 	(void)close(go);
 }
 
+static ssize_t flip(int fd, const struct iovec *parts, int n_parts, off_t offset)
+{
+	preadv_fn *next = (preadv_fn *)dlsym(RTLD_NEXT, "preadv64");
+	ssize_t n = next(fd, parts, n_parts, offset);
+
+	if (n > 0)
+		*(char *)parts->iov_base ^= 1;
+	return n;
+}
+
 static ssize_t trickle(int fd, const struct iovec *part, off_t offset, unsigned call)
 {
 	preadv_fn *next = (preadv_fn *)dlsym(RTLD_NEXT, "preadv64");
@@ -90,6 +100,8 @@ ssize_t preadv64(int fd, const struct iovec *parts, int n_parts, off_t offset)
 			errno = EIO;
 			return -1;
 		}
+		if (!strcmp(action, "flip"))
+			return flip(fd, parts, n_parts, offset);
 		pause_here();
 	}
 	return next(fd, parts, n_parts, offset);
