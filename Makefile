@@ -80,6 +80,8 @@ HAVE_INIH := $(call has_pkg,inih)
 HAVE_OPENSSL := $(call has_pkg,openssl)
 HAVE_MICROHTTPD := $(call has_pkg,libmicrohttpd)
 HAVE_URING := $(call has_pkg,liburing)
+# With PROTOCOLS_STR and curl_easy_header().
+HAVE_CURL := $(shell pkg-config --atleast-version=7.85 libcurl 2>/dev/null && echo yes)
 HAVE_GLOO := $(and $(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
 BPFTOOL := $(or $(call has_program,bpftool),$(wildcard /usr/sbin/bpftool))
 HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL))
@@ -95,6 +97,7 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
 	$(if $(HAVE_MICROHTTPD),,'weightctl metrics --listen (libmicrohttpd-dev)') \
 	$(if $(HAVE_URING),,'reads by io_uring (liburing-dev)') \
+	$(if $(HAVE_CURL),,'loads from URLs (libcurl4-openssl-dev)') \
 	$(if $(HAVE_GLOO),,'weightd-sync-gloo and training on several nodes (libgloo-dev g++)') \
 	$(if $(HAVE_BPF),,'weightd-trace (libbpf-dev clang bpftool)') \
 	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
@@ -128,8 +131,9 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
-CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda select load load/disk load/folder save diff directory)))) \
-	libclient/load/disk/ring-$(if $(HAVE_URING),liburing,none).c)
+CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-% libclient/load/http/fetcher-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda select load load/disk load/folder load/http save diff directory)))) \
+	libclient/load/disk/ring-$(if $(HAVE_URING),liburing,none).c \
+	libclient/load/http/fetcher-$(if $(HAVE_CURL),curl,none).c)
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
 TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
 WEIGHTCTL_VARIANTS := libclient/weightctl/verbs/pki-%.c libclient/weightctl/http/http_server-%.c

@@ -1,7 +1,8 @@
 /*
  * Input files
  *
- * A file to load from, its descriptor, and its identity when it was opened. A proper save of a checkpoint renames a
+ * A file to load from, its descriptor, and its identity when it was opened. A remote file has functions in place of a
+ * descriptor, and of its identity the size; each read of it fails if it is not the file that was opened. A proper save of a checkpoint renames a
  * new file over the old one. Writing into the old one during a load would yield a mix of both, so each file is
  * checked again after its last byte was read.
  */
@@ -23,11 +24,23 @@ struct file_identity {
 	struct timespec ctime;
 };
 
+struct remote {
+	const struct remote_kind *kind;
+};
+
+struct remote_kind {
+	/* As file_read(); of several threads at once. */
+	int (*read)(struct remote *r, void *buffer, uint64_t size, uint64_t offset,
+		    struct sentence *s);
+	void (*close)(struct remote *r);
+};
+
 struct file {
 	char *path;
 	int fd;
 	bool is_directory;
 	struct file_identity identity;
+	struct remote *remote; /* NULL: it has a descriptor */
 };
 
 #define FILE_INIT                                                                                  \

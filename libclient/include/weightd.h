@@ -1000,8 +1000,8 @@ struct weightd_load_result {
 
 /*
  * Loads safetensors or GGUF into the next version of `name` and publishes it. Each path is a safetensors file, an index
- * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a directory; a GGUF
- * file must be the only path. In host memory the version of one file is that file, byte for byte, unless the buffer is
+ * (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), a directory, or the URL
+ * (https or http) of a file or an index; a GGUF file must be the only path. In host memory the version of one file is that file, byte for byte, unless the buffer is
  * exclusive or reusable, or its newest version has the same tensors in another order. A
  * directory stands for one set of files: the one with a well-known name (model, diffusion_pytorch_model), else the one
  * of its only index, else its only set X-00001-of-0000N, else its only file, which may be GGUF if it has no other
@@ -1011,6 +1011,10 @@ struct weightd_load_result {
  * without a version. A file that changes during the load is -EBADMSG, and so is one with another SHA-256 than expected;
  * -ENODATA: none is known; -EILSEQ: WEIGHTD_VERIFY_XXH3 found a difference. Blocks, and uses a connection of its own to the
  * same server. `options` and `ret` may be NULL.
+ *
+ * URLs are fetched by up to 16 threads, or `n_threads`; weightctl(1), SOURCES, has the rules. -EOPNOTSUPP: there is no
+ * libcurl, or the server sends no ranges; -EINVAL: a URL that is not used; -EACCES, -ENOENT, -EIO, -ETIMEDOUT: it cannot be
+ * fetched.
  *
  * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
  * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version.

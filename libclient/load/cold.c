@@ -32,6 +32,10 @@ static bool file_is_direct(struct cold *c, uint32_t i)
 {
 	struct cold_file *f = &c->files[i];
 
+	if (c->plan->files[i].file.remote) {
+		c->directs[i].align = 1;
+		f->is_refused = f->is_open = true;
+	}
 	if (!f->is_open && !f->is_refused) {
 		f->is_refused = direct_open(&c->plan->files[i].file, &c->directs[i]) < 0;
 		f->is_open = !f->is_refused;
@@ -78,8 +82,13 @@ static enum cold_kind kind_of(struct cold *c, uint64_t number, enum weightd_read
 	const uint64_t begin = number * CHUNK_SIZE, end = chunk_end(c, number);
 	struct chunk_ranges ranges;
 	uint64_t n_cached = 0;
+	bool is_remote = false;
 
-	if (end - begin < CHUNK_SIZE_MIN || !chunk_find_ranges(c->plan, begin, end, &ranges))
+	if (!chunk_find_ranges(c->plan, begin, end, &ranges))
+		return COLD_NOT;
+	for (unsigned i = 0; i < ranges.n; i++)
+		is_remote |= c->plan->files[ranges.list[i].file].file.remote != NULL;
+	if (!is_remote && end - begin < CHUNK_SIZE_MIN)
 		return COLD_NOT;
 	for (unsigned i = 0; i < ranges.n; i++)
 		n_cached += range_cached(c->plan, &ranges.list[i]);

@@ -1,8 +1,8 @@
 /*
- * Cold reads: the part of a load that is not in the page cache, read past it
+ * Cold reads: the part of a load that is not in the page cache, read past it, or on a server
  *
  * One thread keeps reads of several chunks in flight, in turn from each file. The threads of the reader take chunks whose
- * bytes are there, and digest them. Without io_uring they read the chunks themselves.
+ * bytes are there, and digest them. Without io_uring they read the chunks themselves, and those of remote files always.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ enum cold_kind {
 
 struct cold_file {
 	bool is_open;
-	_Atomic bool is_refused; /* by its file system; the page cache has to do */
+	_Atomic bool is_refused; /* by its file system, or remote; file_read() has to do */
 };
 
 struct cold {

@@ -13,6 +13,7 @@
 #include "libclient/files.h"
 #include "libclient/image/files.h"
 #include "libclient/load/folder/companion_folder.h"
+#include "libclient/load/folder/gguf_file.h"
 #include "libclient/load/selection.h"
 #include "libclient/verified.h"
 
@@ -34,14 +35,6 @@ static const char *main_dtype(const struct weightd_layout *layout)
 		if (n_bytes[i] > n_bytes[most])
 			most = i;
 	return weightd_dtype_name((enum weightd_dtype)most);
-}
-
-static bool is_gguf(const struct plan *plan)
-{
-	char magic[4];
-
-	return pread(plan->files[0].file.fd, magic, sizeof(magic), 0) == sizeof(magic) &&
-	       !memcmp(magic, "GGUF", sizeof(magic));
 }
 
 static bool begins_with(const char *text, const char *beginning)
@@ -69,7 +62,7 @@ static int set_weights(struct companions *c, const struct plan *plan, const char
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	cleanup(freep) char *weights = NULL;
 
-	name = is_gguf(plan) ? "model.gguf" : weights_name(name);
+	name = gguf_file_is(&plan->files[0].file) ? "model.gguf" : weights_name(name);
 	if (asprintf(&weights, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name) < 0) {
 		weights = NULL;
 		return sentence_set(s, -ENOMEM, "out of memory");
@@ -238,7 +231,7 @@ static int fill(struct companions *c, const struct plan *plan, const char *const
 		size_t n_paths, const struct weightd_load_options *o, struct sentence *s)
 {
 	const char *directory = find_directory(paths, n_paths);
-	const char *weights = directory ? weights_in(plan, directory) : plan->sources.list[0].path;
+	const char *weights = directory ? weights_in(plan, directory) : plan->files[0].file.path;
 	const char *slash = strrchr(weights, '/');
 	int r = 0;
 

@@ -16,6 +16,7 @@
 #include "libclient/image/unit.h"
 #include "libclient/load/disk/cached.h"
 #include "libclient/load/folder/gguf_file.h"
+#include "libclient/load/http/url.h"
 #include "libclient/load/ties.h"
 #include "libclient/version/layout_builder.h"
 
@@ -27,6 +28,7 @@ struct planner {
 	size_t files_max, pieces_max; /* allocated */
 	struct original_data data; /* of the only file */
 	struct ties ties;
+	size_t n_read; /* sources */
 	bool leaves_out; /* an index assigns a tensor in a file to another file */
 };
 
@@ -150,7 +152,7 @@ static int open_source(struct planner *p, const struct source *source,
 		return out_of_memory(p);
 	f = &plan->files[plan->n_files];
 	*f = (struct plan_file){.first_tensor = weightd_layout_n_tensors(plan->layout)};
-	r = file_open(source->path, &f->file, p->s);
+	r = sources_open(&plan->sources, source->path, &f->file, p->s);
 	if (r == -ENOENT && index)
 		return sentence_set(p->s, r,
 				    "the index %s needs the file %s, which does not exist: "
@@ -162,7 +164,8 @@ static int open_source(struct planner *p, const struct source *source,
 	plan->n_files++;
 	if (f->file.is_directory)
 		return sentence_set(p->s, -EBADMSG, "%s is a directory", QUOTE_PATH(source->path));
-	f->n_cached = cached_bytes(f->file.fd, 0, f->file.identity.size);
+	if (!f->file.remote)
+		f->n_cached = cached_bytes(f->file.fd, 0, f->file.identity.size);
 	return 0;
 }
 
@@ -299,6 +302,11 @@ static int begin_index(struct planner *p, const struct source_index *index)
 	return p->taken ? 0 : out_of_memory(p);
 }
 
+static int planner_report(struct planner *p)
+{
+	return progress_report(p->progress, "plan", p->n_read, p->plan.sources.n);
+}
+
 /* The sources of one index stand side by side: what it maps is checked when the last was read. */
 static int read_sources(struct planner *p)
 {
@@ -310,7 +318,8 @@ static int read_sources(struct planner *p)
 		const struct source *source = &ss->list[i];
 
 		index = source->index == SOURCE_NO_INDEX ? NULL : &ss->indexes[source->index];
-		if (progress_report(p->progress, "plan", i, ss->n) < 0)
+		p->n_read = i;
+		if (planner_report(p) < 0)
 			return sentence_set(p->s, -ECANCELED, "the load was cancelled");
 		if (index && (i == 0 || source[-1].index != source->index))
 			r = begin_index(p, index);
@@ -324,10 +333,34 @@ static int read_sources(struct planner *p)
 
 /* --- Plans -------------------------------------------------------------------------------------- */
 
+static bool planner_is_stopped(void *userdata)
+{
+	return planner_report(userdata) < 0;
+}
+
+/* Makes the fetcher of the load, if a path is a URL. */
+static int make_fetcher(struct planner *p, const char *const *paths, size_t n_paths)
+{
+	size_t i = 0;
+	int r;
+
+	while (i < n_paths && !url_is(paths[i]))
+		i++;
+	if (i == n_paths)
+		return 0;
+	r = fetcher_new(&p->plan.sources.fetcher, p->s);
+	if (r == 0)
+		fetcher_set_stop(p->plan.sources.fetcher, planner_is_stopped, p);
+	return r;
+}
+
 static int plan_files(struct planner *p, const char *const *paths, size_t n_paths)
 {
 	const char *tied;
-	int r;
+	int r = make_fetcher(p, paths, n_paths);
+
+	if (r < 0)
+		return r;
 
 	if (n_paths == 0)
 		return sentence_set(p->s, -EINVAL, "no file to load was named");
@@ -367,6 +400,8 @@ int plan_make(const char *const *paths, size_t n_paths, struct progress *progres
 		plan_deinit(&p.plan);
 		return r;
 	}
+	if (plan_is_remote(&p.plan))
+		fetcher_set_stop(p.plan.sources.fetcher, NULL, NULL);
 	*ret = p.plan;
 	return 0;
 }

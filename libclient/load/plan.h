@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,11 +47,17 @@ struct plan {
 };
 
 /*
- * Opens what the paths name (.safetensors files, indexes, directories with them; one GGUF file), parses it and
- * lays it out. All descriptors stay open in the plan. `progress` has the functions of the caller.
+ * Opens what the paths name (.safetensors files, indexes, directories with them; one GGUF file; a file or an index may be a
+ * URL), parses it and lays it out. All descriptors stay open in the plan. `progress` has the functions of the caller.
  */
 int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,
 	      struct sentence *s);
+
+/* True if bytes of it are those of a server. */
+static inline bool plan_is_remote(const struct plan *p)
+{
+	return p->sources.fetcher != NULL;
+}
 void plan_deinit(struct plan *p);
 
 /* After the last byte was read: -EBADMSG when a file is not what it was when it was opened. */

@@ -1,7 +1,7 @@
 /*
  * Work is cut by destination, not by file: a stretch of some leaves belongs to one thread from its first byte
  * to its digests, so threads share nothing but the counter of them. Tensors that stand side by side in a file
- * and padded apart in the buffer are read by one preadv. What is not in the page cache, cold.c reads.
+ * and padded apart in the buffer are read by one preadv. What is not in the page cache, or on a server, cold.c reads.
  */
 #include "libclient/load/reader.h"
 
@@ -12,10 +12,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <time.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/load/cold.h"
 #include "libclient/load/sink.h"
@@ -77,10 +79,30 @@ static void run_advance(struct run *run, int *first, size_t n)
 	}
 }
 
+/* Of a remote file, for which each read is a request. */
+static int run_fetch(struct reader *reader, struct run *run, struct sentence *s)
+{
+	const uint64_t size = run->end - run->offset;
+	cleanup(freep) char *bytes = malloc(size);
+	const char *from = bytes;
+	int r = bytes ? file_read(run->file, bytes, size, run->offset, s)
+		      : sentence_set(s, -ENOMEM, "there is not enough memory to read with");
+
+	for (int i = 0; r == 0 && i < run->n_parts; i++) {
+		memcpy(run->parts[i].iov_base, from, run->parts[i].iov_len);
+		from += run->parts[i].iov_len;
+	}
+	run->n_parts = 0;
+	atomic_fetch_add_explicit(&reader->n_done, size, memory_order_relaxed);
+	return r;
+}
+
 static int run_read(struct reader *reader, struct run *run, struct sentence *s)
 {
 	int first = 0;
 
+	if (run->n_parts > 0 && run->file->remote)
+		return run_fetch(reader, run, s);
 	while (run->offset < run->end) {
 		ssize_t n;
 
@@ -270,11 +292,14 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-static unsigned threads_wanted(unsigned n, unsigned n_default, uint64_t n_stretches)
+/* Threads that wait for a server need no core. */
+static unsigned threads_wanted(unsigned n, unsigned n_default, bool is_remote, uint64_t n_stretches)
 {
 	cpu_set_t cpus;
 
-	if (n == 0) {
+	if (n == 0 && is_remote) {
+		n = FETCHER_LINES;
+	} else if (n == 0) {
 		n = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 ? 1 : (unsigned)CPU_COUNT(&cpus);
 		if (n > n_default)
 			n = n_default;
@@ -417,6 +442,13 @@ static int run_threads(struct reader *reader, unsigned n_threads)
 	return r;
 }
 
+static bool reader_is_stopped(void *userdata)
+{
+	struct reader *reader = userdata;
+
+	return atomic_load_explicit(&reader->stop, memory_order_relaxed);
+}
+
 static int reader_read(struct reader *reader, unsigned n_threads, struct sentence *s)
 {
 	int r = sink_open(&reader->sink, reader->kind, reader->wr, reader->copies, n_threads, s);
@@ -442,12 +474,15 @@ static int reader_read_all(struct reader *reader, const struct weightd_load_opti
 
 	assert(plan_end(reader->plan) <= wr->data_size);
 	reader->n_stretches = (wr->n_leaves + n_leaves - 1) / n_leaves;
+	if (plan_is_remote(reader->plan))
+		fetcher_set_stop(reader->plan->sources.fetcher, reader_is_stopped, reader);
 	supply_init(&reader->supply, wr->memory.offset, wr->provided);
 	r = cold_init(&reader->cold, reader->plan, wr, &reader->supply, how);
 	if (r < 0)
 		return sentence_set(s, r, "there is not enough memory to read with");
 	r = reader_read(reader,
-			threads_wanted(o->n_threads, reader->kind->n_threads, reader->n_stretches),
+			threads_wanted(o->n_threads, reader->kind->n_threads,
+				       plan_is_remote(reader->plan), reader->n_stretches),
 			s);
 	if (o->cache == WEIGHTD_CACHE_DROP)
 		cold_drop(&reader->cold);
@@ -456,6 +491,8 @@ static int reader_read_all(struct reader *reader, const struct weightd_load_opti
 
 static void reader_deinit(struct reader *reader)
 {
+	if (plan_is_remote(reader->plan))
+		fetcher_set_stop(reader->plan->sources.fetcher, NULL, NULL);
 	cold_deinit(&reader->cold);
 	supply_deinit(&reader->supply);
 }

@@ -11,6 +11,7 @@
 #include "libclient/load/folder/directory.h"
 #include "libclient/load/folder/gguf_file.h"
 #include "libclient/load/folder/pipeline.h"
+#include "libclient/load/http/url.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
@@ -48,21 +49,28 @@ static int add_source(struct sources *ss, char *path, uint32_t index, uint32_t i
 
 /* --- Indexes ------------------------------------------------------------------------------------ */
 
-static int add_files_of(struct sources *ss, uint32_t i, struct sentence *s)
+/* The path or URL of `name` in the folder of an index. */
+static char *path_beside(const char *index, const char *name)
 {
-	const char *path = ss->indexes[i].file.path;
+	const char *slash = strrchr(index, '/');
+
+	if (url_is(index))
+		return url_sibling(index, name);
+	return path_join(index, slash ? (size_t)(slash - index) + 1 : 0, name);
+}
+
+static int add_files_of(struct sources *ss, const char *path, uint32_t i, struct sentence *s)
+{
 	const struct index *index = &ss->indexes[i].index;
-	const char *slash = strrchr(path, '/');
-	size_t n_directory = slash ? (size_t)(slash - path) + 1 : 0;
 	int r = 0;
 
 	for (size_t k = 0; r == 0 && k < index->n_files; k++)
-		r = add_source(ss, path_join(path, n_directory, index->files[k]), i, (uint32_t)k, s);
+		r = add_source(ss, path_beside(path, index->files[k]), i, (uint32_t)k, s);
 	return r;
 }
 
-/* Takes `f` over, unless it fails. */
-static int add_index(struct sources *ss, struct file *f, struct sentence *s)
+/* Takes `f`, which is at `path`, over, unless it fails. */
+static int add_index(struct sources *ss, const char *path, struct file *f, struct sentence *s)
 {
 	struct source_index *added;
 	int r;
@@ -75,7 +83,7 @@ static int add_index(struct sources *ss, struct file *f, struct sentence *s)
 		return r;
 	added->file = *f;
 	*f = (struct file)FILE_INIT;
-	return add_files_of(ss, (uint32_t)ss->n_indexes++, s);
+	return add_files_of(ss, path, (uint32_t)ss->n_indexes++, s);
 }
 
 static int add_index_in(struct sources *ss, const char *directory, const char *name,
@@ -92,7 +100,7 @@ static int add_index_in(struct sources *ss, const char *directory, const char *n
 		return r;
 	if (f.is_directory)
 		return sentence_set(s, -EBADMSG, "%s is a directory and no index", QUOTE_PATH(path));
-	return add_index(ss, &f, s);
+	return add_index(ss, path, &f, s);
 }
 
 /* --- Directories -------------------------------------------------------------------------------- */
@@ -196,18 +204,39 @@ static int add_directory(struct sources *ss, const struct file *f, struct senten
 
 /* --- Paths -------------------------------------------------------------------------------------- */
 
+int sources_open(const struct sources *ss, const char *path, struct file *ret, struct sentence *s)
+{
+	return url_is(path) ? fetcher_open(ss->fetcher, path, ret, s) : file_open(path, ret, s);
+}
+
+static int add_url(struct sources *ss, const char *url, struct sentence *s)
+{
+	cleanup(file_deinit) struct file f = FILE_INIT;
+	cleanup(freep) char *shown = url_shown(url);
+	int r;
+
+	if (!shown)
+		return out_of_memory(s);
+	if (!directory_is_index(shown))
+		return add_source(ss, strdup(url), SOURCE_NO_INDEX, 0, s);
+	r = sources_open(ss, url, &f, s);
+	return r < 0 ? r : add_index(ss, url, &f, s);
+}
+
 int sources_add(struct sources *ss, const char *path, struct sentence *s)
 {
 	cleanup(file_deinit) struct file f = FILE_INIT;
 	int r;
 
+	if (url_is(path))
+		return add_url(ss, path, s);
 	r = file_open(path, &f, s);
 	if (r < 0)
 		return r;
 	if (f.is_directory)
 		return add_directory(ss, &f, s);
 	if (directory_is_index(path))
-		return add_index(ss, &f, s);
+		return add_index(ss, path, &f, s);
 	return add_source(ss, strdup(path), SOURCE_NO_INDEX, 0, s);
 }
 
@@ -219,6 +248,7 @@ void sources_deinit(struct sources *ss)
 		file_deinit(&ss->indexes[i].file);
 		index_deinit(&ss->indexes[i].index);
 	}
+	ss->fetcher = fetcher_free(ss->fetcher);
 	free(ss->list);
 	free(ss->indexes);
 	*ss = (struct sources){0};

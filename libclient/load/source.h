@@ -1,8 +1,8 @@
 /*
  * Sources
  *
- * The safetensors files named by the paths of a load, each with the index that refers to it, if there is one. This
- * step opens no safetensors file.
+ * The safetensors files named by the paths and URLs of a load, each with the index that refers to it, if there is one.
+ * This step opens no safetensors file.
  */
 #pragma once
 
@@ -12,12 +12,13 @@
 #include "libclient/connection/sentence.h"
 #include "libclient/image/file.h"
 #include "libclient/load/folder/index.h"
+#include "libclient/load/http/fetcher.h"
 #include "weightd.h"
 
 #define SOURCE_NO_INDEX UINT32_MAX
 
 struct source {
-	char *path;
+	char *path; /* or a URL with its query, which is not printed */
 	uint32_t index; /* in sources::indexes, or SOURCE_NO_INDEX */
 	uint32_t index_file; /* number of the file within that index */
 };
@@ -30,13 +31,20 @@ struct source_index {
 struct sources {
 	weightd_note_fn note; /* may be NULL */
 	void *userdata;
+	struct fetcher *fetcher; /* NULL: no source is a URL */
 	struct source *list; /* those of one index stand side by side */
 	size_t n, max;
 	struct source_index *indexes;
 	size_t n_indexes, max_indexes;
 };
 
-/* Adds what `path` leads to: a file as it is, the files of an index, or those a directory stands for. */
+/*
+ * Adds what `path` leads to: a file as it is, the files of an index, or those a directory stands for. `ss` has a fetcher by
+ * then if it is a URL.
+ */
 int sources_add(struct sources *ss, const char *path, struct sentence *s);
+
+/* Opens a path, or a URL. */
+int sources_open(const struct sources *ss, const char *path, struct file *ret, struct sentence *s);
 
 void sources_deinit(struct sources *ss);

@@ -53,9 +53,11 @@ MAY_INCLUDE = {
                   "ipc", "ipc/base"],
     "libclient/load/disk": ["libclient/image", "ipc/base"],
     "libclient/load/folder": ["libclient/connection", "libclient/image", "libclient/include", "ipc/base"],
+    # Files of servers.
+    "libclient/load/http": ["libclient/connection", "libclient/image", "ipc/base"],
     # The elements that a load takes of a tensor.
     "libclient/select": ["libclient/connection", "libclient/image", "ipc", "ipc/base"],
-    "libclient/load": ["libclient/load/folder", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
+    "libclient/load": ["libclient/load/folder", "libclient/load/http", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
                        "libclient/include", "ipc", "ipc/base"],
     "libclient/save": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
                        "libclient/include", "ipc", "ipc/base"],
@@ -115,6 +117,7 @@ THIRD_PARTY = {
     r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/train/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/gloo_link.cc", "libclient/train/nodes/gloo.cc", "tests/bench/peers/"],
+    r"curl/.*": ["libclient/load/http/fetcher-curl.c"],
     r"microhttpd\.h": ["libclient/weightctl/http/http_server-microhttpd.c"],
     r"ini\.h": ["server/base/ini-inih.c"],
     r"systemd/.*": [],

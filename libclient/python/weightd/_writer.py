@@ -190,9 +190,10 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none") -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
-    an index of some, or a directory with either; a GGUF file is the only path. A directory stands for one set of files, by the rules in
-    weightctl(1); a UserWarning names the files left out. A failure leaves nothing behind, and the previous
-    version unchanged, unless it was being replaced, or written in place: then the buffer is torn.
+    an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
+    the only path. A directory stands for one set of files, by the rules in weightctl(1), which has those of URLs too; a
+    UserWarning names the files left out. A failure leaves nothing behind, and the previous version unchanged, unless it was
+    being replaced, or written in place: then the buffer is torn.
 
     device      several GPUs, ["cuda:0", "cuda:1"], or all that this process sees, "cuda:all", all receive the version. The
                 files are read once; no version is published before the bytes of all were checked. If a publish fails
