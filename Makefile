@@ -694,8 +694,8 @@ train-table: all
 
 bench: deps
 	$(Q)$(MAKE) --no-print-directory model
-	$(Q)$(if $(filter load sync train,$(or $(BENCH),sync)),packaging/install-deps bench)
-	$(Q)$(if $(filter train train-step,$(BENCH)),$(MAKE) --no-print-directory torch2)
+	$(Q)$(if $(filter attach load sync train,$(or $(BENCH),sync)),packaging/install-deps bench)
+	$(Q)$(if $(filter load train train-step,$(BENCH)),$(MAKE) --no-print-directory torch2)
 	$(Q)$(if $(filter train train-step,$(BENCH)),-$(MAKE) --no-print-directory deepspeed)
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)

@@ -8,8 +8,6 @@ swap        weightd_buffer_swap() in a reader, as bench "flip" has it
             "over_earlier" is the ratio of the lower quartiles of their turns' p50s: a process that wakes
             another one has a fast and a slow mode (70 and 150 us), which it keeps for a turn
 load        weightctl load of one file, which becomes the version as it is, as bench "load" has it, beside its ceilings
-
-The last line has the targets that this run met, and missed.
 """
 import contextlib
 import pathlib
@@ -25,6 +23,7 @@ from lib.daemon import Daemon
 import bench_load
 import exec_added
 import figures
+import load_warm
 import machine
 import programs
 from report import say
@@ -46,21 +45,13 @@ def measure(report):
             exec_added.measure(report, d.env, NAME)
             measure_save(report, d, path, pathlib.Path(folder))
             d.ctl("rm", NAME)
-            with bench_load.baselines() as load:
-                bench_load.measure_file(report, d, load, "64 tensors", path)
+        with load_warm.Rounds(report) as rounds:
+            rounds.measure("64 tensors", [path])
     with releases() as both:
         for count in COUNTS:
             measure_attach(report, both, count)
         for n_bytes, rounds in SWAPS:
             measure_swap(report, both, n_bytes, rounds)
-    judge(report)
-
-
-def judge(report):
-    verdicts = {f"{line['of']}: {line['figure']} {line['bound']}": line["verdict"]
-                for line in report.lines if line["name"] == "bound"}
-    report.line(name="targets", met=[target for target, verdict in verdicts.items() if verdict == "kept"],
-                missed=[target for target, verdict in verdicts.items() if verdict != "kept"])
 
 
 # --- Beside regular files ----------------------------------------------------------------------------
@@ -93,7 +84,7 @@ def measure_save(report, d, path, folder):
                     shutil.rmtree(folder / "saved")
             ratios.append(took["cp"][-1] / took["save"][-1])
     for name, samples in took.items():
-        report.line(name=name, bytes=n_bytes, **bench_load.rates(n_bytes, samples), rounds=COPIES, other_cpu=others.share)
+        report.line(name=name, bytes=n_bytes, **load_warm.rates(n_bytes, samples), rounds=COPIES, other_cpu=others.share)
     report.bound("save", "over_cp", figures.median(ratios), at_least=SAVE_SHARE)
 
 

@@ -31,6 +31,7 @@ from systemd import failover, weights
 import bench_load
 import buffers
 import figures
+import load_warm
 import machine
 import programs
 
@@ -144,11 +145,11 @@ def time_request(booted):
 
 
 def measure_reload(report, size):
-    with tempfile.TemporaryDirectory(prefix="weightd-bench-") as folder, bench_load.baselines() as load:
+    with tempfile.TemporaryDirectory(prefix="weightd-bench-") as folder, load_warm.loaders() as load:
         path = bench_load.make_file(folder, 64, size)
         with contextlib.closing(Daemon("--log-level", "warning")) as d:
-            ways = {way: lambda way=way: load(way, path) for way in ("safetensors", "torch")}
-            ways["weightd-file"] = lambda: bench_load.load_weightd(d, path)["elapsed_ns"]
+            ways = {way: lambda way=way: load(way, [path]) for way in ("safetensors", "torch")}
+            ways["weightd-file"] = lambda: load_warm.load_weightd(d, [path])["elapsed_ns"]
             for way, reload in ways.items():
                 measure_way(report, way, reload, path.stat().st_size)
 

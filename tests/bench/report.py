@@ -27,6 +27,13 @@ class Report:
         bounds = [f"{sign} {bound:g}" for sign, bound in ((">=", at_least), ("<=", at_most)) if bound is not None]
         self.line(name="bound", of=of, figure=figure, value=value, bound=", ".join(bounds), verdict="kept" if kept else "MISSED")
 
+    def judge(self):
+        """The last line of a bench that has bounds: those that this run kept, and missed."""
+        verdicts = {f"{line['of']}: {line['figure']} {line['bound']}": line["verdict"] for line in self.lines if line["name"] == "bound"}
+        if verdicts:
+            self.line(name="targets", met=[target for target, verdict in verdicts.items() if verdict == "kept"],
+                      missed=[target for target, verdict in verdicts.items() if verdict != "kept"])
+
     def print_tables(self):
         """Lines that have the same keys share a table."""
         tables = {}

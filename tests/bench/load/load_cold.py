@@ -37,7 +37,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def measure(report, d, folder):
-    size = machine.affordable(machine.GIB, copies=3)
+    size = machine.affordable(2 * machine.GIB, copies=3)
     if not is_usable(pathlib.Path(folder)):
         report.line(name="cold", skipped=f"files in {folder} cannot be read past the page cache, or cachestat(2) is missing")
         return

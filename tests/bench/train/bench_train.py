@@ -38,7 +38,7 @@ import peers_sync
 import programs
 from contenders import Contender, Failed, in_turns
 from interpreters import token
-from samples import Field, Targets, judge, ms, over, ratio, rounds, spread, us, warm
+from samples import Field, Targets, ms, over, ratio, rounds, spread, us, warm
 
 HERE = pathlib.Path(__file__).resolve().parent
 PEERS = HERE.parent / "peers"
@@ -60,7 +60,6 @@ def measure(report):
             measure_collectives(report, d, n)
         measure_programs(report, d)
         measure_restart(report, d)
-    judge(report)
 
 
 # --- Contenders --------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ import interpreters
 import machine
 import two_nodes
 from contenders import Contender, Failed, in_turns
-from samples import Field, Targets, judge, ms, over, ratio, rounds, spread, warm
+from samples import Field, Targets, ms, over, ratio, rounds, spread, warm
 
 RANK = pathlib.Path(__file__).resolve().parents[1] / "steps/rank.py"
 RANKS = 2, 4
@@ -64,7 +64,6 @@ def measure(report):
         measure_saves(report, d)
     with server() as d:
         two_nodes.measure(report, d, RANK)
-    judge(report)
 
 
 def server():

@@ -11,14 +11,6 @@ def rounds(n):
     return max(3, round(n * ROUNDS))
 
 
-def judge(report):
-    """Verdicts of all bounds; of those that nothing could be measured for, too."""
-    verdicts = {f"{line['of']}: {line['figure']} {line['bound']}": line["verdict"]
-                for line in report.lines if line["name"] == "bound"}
-    report.line(name="targets", met=[target for target, verdict in verdicts.items() if verdict == "kept"],
-                missed=[target for target, verdict in verdicts.items() if verdict != "kept"])
-
-
 class Field:
     """The contenders of one measurement; one that cannot run leaves a line with the reason, and its bounds are missed."""
 
