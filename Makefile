@@ -528,7 +528,7 @@ digest-kernel: libclient/cuda/digest.cu
 # The part of weightctl that unit tests call, alone and against weightd-sync.
 PUSH_MODEL := $(call objects,libclient/weightctl/verbs/push_model.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(PUSH_MODEL) $(RESHARD) $(call objects,$(addprefix libclient/weightctl/http/,connections.c listener.c) bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
+	$(PUSH_MODEL) $(RESHARD) $(call objects,$(addprefix libclient/weightctl/,http/connections.c http/listener.c output/rate.c) bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
 	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \
 	$(addprefix bpf/probe/,attached.c gpu_handle.c uprobe_multi.c) $(wildcard bpf/elf/*.c))
 TEST_LIBS = $(CLIENT_LIBS) $(SERVER_LIBS) -lm

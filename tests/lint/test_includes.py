@@ -96,7 +96,7 @@ MAY_INCLUDE = {
     "tests": ["server", "server/base", "server/requests", "server/restart", "server/state", "server/backend", "server/memory",
               "server/buffers", "server/cuda", "server/sync", "server/sync/base", "server/sync/local",
               "libclient/include", "ipc", "ipc/base", "ipc/cuda", "ipc/reshard", "bpf", "bpf/base", "bpf/elf",
-              "bpf/tcp", "bpf/event", "bpf/rdma", "bpf/probe", "libclient/weightctl/http", "libclient/weightctl/verbs", "libclient/connection",
+              "bpf/tcp", "bpf/event", "bpf/rdma", "bpf/probe", "libclient/weightctl/http", "libclient/weightctl/output", "libclient/weightctl/verbs", "libclient/connection",
               "libclient/train", "libclient/train/engine", "libclient/train/kernels", "libclient/train/plan",
               "libclient/train/include", "libclient/train/nodes", "libclient/train/save", "server/groups",
               "libclient/cuda", "libclient/diff", "libclient/image", "libclient/load", "libclient/load/folder", "libclient/select", "libclient/version", "server/sync/coordinator", "server/sync/net",

@@ -68,16 +68,21 @@ static unsigned percent(uint64_t done, uint64_t total)
 	return (unsigned)((double)done * 100 / (double)total);
 }
 
-/* "7.6 GB of 16.1 GB, 4.9 GB/s, 0:02 left" */
+/* "7.6 GB of 16.1 GB, 4.9 GB/s, 0:02 left", or "7.6 GB of 16.1 GB, nothing for 0:08" */
 static void progress_describe(const struct progress *p, uint64_t now, uint64_t done, uint64_t total,
 			      char *buf, size_t size)
 {
 	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
-	uint64_t moved = done > p->phase_done ? done - p->phase_done : 0, ns = now - p->phase_ns;
+	uint64_t ns, moved = rate_bytes(&p->rate, now, &ns),
+		     stalled = rate_stalled_ns(&p->rate, now);
 	char *at = buf, *end = buf + size;
 	double left_ns;
 
 	at += snprintf(at, size, "%s of %s", size_text(a, done), size_text(b, total));
+	if (stalled && done < total) {
+		(void)snprintf(at, (size_t)(end - at), ", nothing for %s", size_clock(b, stalled));
+		return;
+	}
 	if (!moved || !ns)
 		return;
 	at += snprintf(at, (size_t)(end - at), ", %s", size_rate(a, moved, ns));
@@ -133,13 +138,16 @@ static void progress_draw(struct progress *p, const struct phase *phase, uint64_
 	p->drawn_ns = now;
 }
 
+/* A line for each tenth, and one for a stall. */
 static void tell_tenth(struct progress *p, const struct phase *phase, uint64_t now, uint64_t done,
 		       uint64_t total)
 {
 	unsigned tenths = total ? percent(done, total) / 10 : 0;
+	bool stalls = done < total && rate_stalled_ns(&p->rate, now), begins = stalls && !p->stalls;
 	char text[128];
 
-	if (tenths <= p->tenths || !phase->bytes) /* the others are short */
+	p->stalls = stalls;
+	if ((tenths <= p->tenths && !begins) || !phase->bytes) /* the others are short */
 		return;
 	p->tenths = tenths;
 	progress_describe(p, now, done, total, text, sizeof(text));
@@ -152,11 +160,12 @@ static void begin_phase(struct progress *p, const char *name, uint64_t now, uint
 	struct phase old = phase_of(p->phase);
 
 	/* No call is guaranteed at the end of a phase, but a new one begins only after it. */
-	if (!p->bar && *p->phase)
+	if (!p->bar && *p->phase) {
+		rate_update(&p->rate, now, p->phase_total);
 		tell_tenth(p, &old, now, p->phase_total, p->phase_total);
+	}
 	(void)snprintf(p->phase, sizeof(p->phase), "%s", name);
-	p->phase_ns = now;
-	p->phase_done = done;
+	rate_begin(&p->rate, now, done);
 	p->tenths = 0;
 }
 
@@ -172,11 +181,17 @@ void progress_update(struct progress *p, const char *phase_name, uint64_t done, 
 		done = total;
 	if (is_new)
 		begin_phase(p, phase_name, now, done);
+	rate_update(&p->rate, now, done);
 	p->phase_total = total;
 	if (!p->bar)
 		tell_tenth(p, &phase, now, done, total);
 	else if (is_new || now - p->drawn_ns >= REDRAW_NS)
 		progress_draw(p, &phase, now, done, total);
+}
+
+const char *progress_clear(const struct progress *p)
+{
+	return p->bar && !p->quiet ? LINE_CLEAR : "";
 }
 
 void progress_finish(struct progress *p)
