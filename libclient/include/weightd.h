@@ -981,6 +981,13 @@ struct weightd_load_options {
 	size_t n_more_devices;
 	uint64_t *ret_more_versions;
 	enum weightd_verify verify;
+	/*
+	 * > 0: -ETIMEDOUT after these milliseconds, and nothing is published. A load that ends early, for this or another
+	 * reason, returns when the reads under way have. If one does not within a second, the server has freed a version in
+	 * host memory by then; that of an exclusive or reusable buffer, it frees later.
+	 */
+	unsigned timeout_ms;
+	uint64_t max_rate; /* bytes a second to read from files, over all threads; 0: no limit */
 };
 
 struct weightd_load_result {

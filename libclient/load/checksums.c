@@ -375,7 +375,7 @@ static void wait_for_threads(struct checksums *c, struct progress *progress)
 			(void)pthread_mutex_lock(&c->lock);
 		}
 		if (r < 0 && !c->is_stopped) {
-			c->r = sentence_set(&c->sentence, r, "the load was cancelled");
+			c->r = progress_failed(progress, &c->sentence);
 			c->is_stopped = true;
 			(void)pthread_cond_broadcast(&c->arrived);
 		}
@@ -407,6 +407,6 @@ int checksums_finish(struct checksums *c, bool has_all, struct progress *progres
 	if (c->r < 0)
 		*s = c->sentence;
 	else if (has_all && progress_report(progress, "verify", c->n_bytes, c->n_bytes) < 0)
-		return sentence_set(s, -ECANCELED, "the load was cancelled");
+		return progress_failed(progress, s);
 	return c->r;
 }

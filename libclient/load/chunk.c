@@ -127,21 +127,25 @@ bool chunk_is_refused(int r)
 }
 
 int chunk_read_direct(struct chunk_read *read, const struct file *f, const struct direct *d,
-		      struct sentence *s)
+		      struct pace *pace, struct sentence *s)
 {
-	while (read->done < read->wanted && read->done % d->align == 0) {
-		ssize_t n = pread(d->fd, read->to + read->done, read->size - read->done,
-				  (off_t)(read->offset + read->done));
+	const uint64_t left = read->size - read->done, most = pace_most(pace);
+	const uint64_t size = left < most ? left : most;
+	ssize_t n;
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && !chunk_is_refused(-errno))
-			return file_read_failed(f, read->offset + read->done, -errno, s);
-		if (n <= 0)
-			break;
-		read->done += (uint64_t)n;
-	}
-	return 0;
+	if (read->done >= read->wanted || read->done % d->align != 0)
+		return 0;
+	if (pace_take(pace, size) < 0)
+		return -ECANCELED;
+	do
+		n = pread(d->fd, read->to + read->done, size, (off_t)(read->offset + read->done));
+	while (n < 0 && errno == EINTR);
+	if (n < 0 && !chunk_is_refused(-errno))
+		return file_read_failed(f, read->offset + read->done, -errno, s);
+	if (n <= 0)
+		return 0;
+	read->done += (uint64_t)n;
+	return (int)n;
 }
 
 /* --- Copying ------------------------------------------------------------------------------------ */

@@ -13,6 +13,7 @@
 #include "ipc/digest.h"
 #include "libclient/connection/sentence.h"
 #include "libclient/load/disk/direct.h"
+#include "libclient/load/disk/pace.h"
 #include "libclient/load/plan.h"
 #include "libclient/writer.h"
 
@@ -63,6 +64,7 @@ struct chunk {
 	struct chunk_read reads[CHUNK_RANGES_MAX];
 	unsigned n_reads;
 	unsigned n_pending; /* reads in flight */
+	uint64_t n_counted; /* bytes that progress has of it */
 };
 
 /* Reads of all ranges to the stage, one after the other. */
@@ -78,9 +80,12 @@ void chunk_plan_in_place(struct chunk *c, const struct plan *plan, const struct 
 /* True for errors of a direct read, or of a ring, that reads of the page cache do not have. */
 bool chunk_is_refused(int r);
 
-/* Reads the rest directly. 0, with less than is wanted, where that is refused or ends at no multiple of the alignment. */
+/*
+ * Reads on directly, as much as the pace allows at a time. Returns the number of bytes. 0: all that is wanted is there, or the
+ * rest is refused, or begins at no multiple of the alignment. -ECANCELED, without a sentence: the pace was stopped.
+ */
 int chunk_read_direct(struct chunk_read *read, const struct file *f, const struct direct *d,
-		      struct sentence *s);
+		      struct pace *pace, struct sentence *s);
 
 /* Bytes [from, from + n) of the version, which the stage has, to `at`. What belongs to no tensor is zero if `with_zeros`. */
 void chunk_copy(const struct chunk *c, const struct plan *plan, uint64_t from, uint64_t n, char *at,

@@ -200,11 +200,11 @@ static int make_chunks(struct cold *c)
 }
 
 int cold_init(struct cold *c, const struct plan *plan, struct weightd_writer *wr,
-	      struct supply *supply, enum weightd_read how)
+	      struct supply *supply, struct pace *pace, enum weightd_read how)
 {
 	int r = 0;
 
-	*c = (struct cold){.plan = plan, .wr = wr, .supply = supply};
+	*c = (struct cold){.plan = plan, .wr = wr, .supply = supply, .pace = pace};
 	(void)pthread_mutex_init(&c->lock, NULL);
 	(void)pthread_cond_init(&c->ready, NULL);
 	(void)pthread_cond_init(&c->freed, NULL);
@@ -224,7 +224,7 @@ int cold_init(struct cold *c, const struct plan *plan, struct weightd_writer *wr
 	if (r < 0 || c->n_order == 0)
 		return r;
 	r = make_chunks(c);
-	if (r == 0)
+	if (r == 0 && pace->rate == 0)
 		c->ring_error = ring_new(RING_ENTRIES, &c->ring);
 	return r;
 }
@@ -274,6 +274,7 @@ static void chunk_begin(struct cold *c, struct chunk *chunk, uint64_t number)
 	chunk->end = chunk_end(c, number);
 	chunk->in_place = c->kinds[number] != COLD_STAGED;
 	chunk->n_pending = 0;
+	chunk->n_counted = 0;
 	found = chunk_find_ranges(c->plan, chunk->begin, chunk->end, &chunk->ranges);
 	assert(found); /* as it was when it was chosen */
 	if (chunk->in_place)
@@ -589,6 +590,47 @@ static int finish_staged(struct cold *c, struct chunk *chunk, struct sink *sink,
 	return r;
 }
 
+/* Direct reads of a block have bytes besides those of the version. */
+static void count_read(struct cold *c, struct chunk *chunk, uint64_t n)
+{
+	const uint64_t left = chunk->ranges.n_bytes - chunk->n_counted;
+
+	n = n < left ? n : left;
+	chunk->n_counted += n;
+	atomic_fetch_add_explicit(&c->n_done, n, memory_order_relaxed);
+}
+
+static int finish_directly(struct cold *c, struct chunk_read *read, struct sentence *s)
+{
+	const struct file *f = &c->plan->files[read->file].file;
+	int r;
+
+	do {
+		r = chunk_read_direct(read, f, &c->directs[read->file], c->pace, s);
+		count_read(c, read->chunk, r > 0 ? (uint64_t)r : 0);
+	} while (r > 0);
+	return r;
+}
+
+static int finish_by_cache(struct cold *c, struct chunk_read *read, struct sentence *s)
+{
+	const struct file *f = &c->plan->files[read->file].file;
+	const uint64_t most = pace_most(c->pace);
+
+	while (read->done < read->wanted) {
+		const uint64_t left = read->wanted - read->done, n = left < most ? left : most;
+		int r = pace_take(c->pace, n);
+
+		if (r == 0)
+			r = file_read(f, read->to + read->done, n, read->offset + read->done, s);
+		if (r < 0)
+			return r;
+		read->done += n;
+		count_read(c, read->chunk, n);
+	}
+	return 0;
+}
+
 /* The rest of all reads. */
 static int finish_reads(struct cold *c, struct chunk *chunk, struct sentence *s)
 {
@@ -602,16 +644,18 @@ static int finish_reads(struct cold *c, struct chunk *chunk, struct sentence *s)
 		if (read->r < 0)
 			return file_read_failed(f, read->offset + read->done, read->r, s);
 		if (!c->files[read->file].is_refused)
-			r = chunk_read_direct(read, f, &c->directs[read->file], s);
+			r = finish_directly(c, read, s);
 		if (r < 0 || read->done >= read->wanted)
 			continue;
 		is_direct = false;
-		r = file_read(f, read->to + read->done, read->wanted - read->done,
-			      read->offset + read->done, s);
+		r = finish_by_cache(c, read, s);
 	}
-	if (r == 0 && is_direct)
+	if (r < 0)
+		return r;
+	count_read(c, chunk, UINT64_MAX); /* the rest, of what a ring has read too */
+	if (is_direct)
 		atomic_fetch_add(&c->n_direct, chunk->ranges.n_bytes);
-	return r;
+	return 0;
 }
 
 int cold_finish(struct cold *c, struct chunk *chunk, struct sink *sink, unsigned thread,

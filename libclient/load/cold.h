@@ -34,6 +34,7 @@ struct cold {
 	const struct plan *plan;
 	struct weightd_writer *wr;
 	struct supply *supply; /* the reader's */
+	struct pace *pace; /* the reader's */
 	uint64_t n_chunks; /* of the version */
 	uint8_t *kinds; /* enum cold_kind of each chunk; NULL: none is cold */
 	bool *was_absent; /* a chunk read by the page cache had no page of its own there before */
@@ -45,13 +46,14 @@ struct cold {
 	struct chunk *chunks; /* in flight or being digested */
 	unsigned n_in_flight_max;
 	char *stage; /* of all chunks */
-	struct ring *ring; /* NULL: there is none */
+	struct ring *ring; /* NULL: there is none, or a pace to keep, for which the threads read */
 	int ring_error; /* why */
 	pthread_t thread;
 	bool has_thread;
 	uint64_t n_reads; /* in flight; the thread's own */
 	struct chunk *next; /* to be read once it has memory; the thread's own */
 	int r; /* the thread's error */
+	_Atomic uint64_t n_done; /* bytes of the version, chunks under way included */
 	_Atomic uint64_t n_direct; /* bytes of the version that no read of the page cache was needed for */
 
 	pthread_mutex_t lock; /* protects the rest */
@@ -68,7 +70,7 @@ struct cold {
  * direct reads, the page cache has to do.
  */
 int cold_init(struct cold *c, const struct plan *plan, struct weightd_writer *wr,
-	      struct supply *supply, enum weightd_read how);
+	      struct supply *supply, struct pace *pace, enum weightd_read how);
 void cold_deinit(struct cold *c);
 
 /* Begins to read. The thread takes the signal mask of the caller. */

@@ -38,7 +38,7 @@ static int check_progress(struct progress *p, const char *phase, uint64_t total,
 {
 	int r = progress_report(p, phase, 0, total);
 
-	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
+	return r < 0 ? progress_failed(p, s) : 0;
 }
 
 /* An older server refuses the layout, with a sentence about its bytes. */
@@ -165,10 +165,8 @@ static int load_fill(struct weightd *w, const char *name, const struct plan *pla
 		r = copies_create(&copies, wr, plan->layout, o, &copy_hooks);
 	if (r == 0 && writer_is_provided(wr))
 		r = provision_end(&creation.provision);
-	if (r == -ECANCELED)
-		return sentence_set(s, r, "the load was cancelled");
 	if (r < 0)
-		return r;
+		return progress->r ? progress_failed(progress, s) : r;
 	result->memory_ns = num_now_ns() - start;
 	r = creation_place(&creation, wr, &plan);
 	if (r == 0)
@@ -264,6 +262,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 		return sentence_set(client_sentence(w), -EINVAL, "unknown way to verify: %d",
 				    (int)o.verify);
 	progress = (struct progress){.fn = o.progress, .note = o.note, .userdata = o.userdata};
+	progress_set_timeout(&progress, o.timeout_ms);
 	r = copies_check(w, &o);
 	if (r == 0)
 		r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));

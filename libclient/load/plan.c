@@ -320,7 +320,7 @@ static int read_sources(struct planner *p)
 		index = source->index == SOURCE_NO_INDEX ? NULL : &ss->indexes[source->index];
 		p->n_read = i;
 		if (planner_report(p) < 0)
-			return sentence_set(p->s, -ECANCELED, "the load was cancelled");
+			return progress_failed(p->progress, p->s);
 		if (index && (i == 0 || source[-1].index != source->index))
 			r = begin_index(p, index);
 		if (r == 0)

@@ -1,11 +1,13 @@
 /*
- * Progress of a load: reported from the caller's own thread, at a bounded rate, and with the option to cancel.
+ * Progress of a load: reported from the caller's own thread, at a bounded rate, and with the options to cancel and to end in
+ * time.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "libclient/connection/sentence.h"
 #include "weightd.h"
 
 #define PROGRESS_INTERVAL_MS 50
@@ -17,10 +19,20 @@ struct progress {
 	const char *phase; /* last reported */
 	uint64_t told_ns;
 	bool ended; /* the end of the phase was reported */
+	unsigned timeout_ms; /* 0: none */
+	uint64_t deadline_ns; /* 0: none */
+	int r; /* why it ends early */
+	unsigned percent; /* of the phase, by then */
 };
 
+/* From now on no report is later than that. 0: there is time. */
+void progress_set_timeout(struct progress *p, unsigned timeout_ms);
+
 /*
- * Calls the caller's function when a phase begins and ends, and in between when the interval is over. 0 or
- * -ECANCELED.
+ * Calls the caller's function when a phase begins and ends, and in between when the interval is over. 0, -ECANCELED or
+ * -ETIMEDOUT: then and from then on.
  */
 int progress_report(struct progress *p, const char *phase, uint64_t done, uint64_t total);
+
+/* Sets the sentence of a load that ended after that. Returns its error. */
+int progress_failed(const struct progress *p, struct sentence *s);

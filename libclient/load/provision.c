@@ -29,9 +29,7 @@ void provision_deinit(struct provision *p)
 
 static int provision_report(struct provision *p, uint64_t done)
 {
-	if (!p->is_cancelled && progress_report(p->progress, "memory", done, p->total) < 0)
-		p->is_cancelled = true;
-	return p->is_cancelled ? -ECANCELED : 0;
+	return progress_report(p->progress, "memory", done, p->total);
 }
 
 /* While the server is asked, which may have stopped. */

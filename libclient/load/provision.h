@@ -15,7 +15,6 @@ struct provision {
 	uint64_t total;
 	uint64_t done; /* as last reported by the server */
 	struct weightd *observer; /* a second connection for queries while the first one waits; NULL: no queries */
-	bool is_cancelled;
 };
 
 /*
@@ -28,5 +27,5 @@ void provision_deinit(struct provision *p);
 
 /* As client_call::tick, of a struct provision. */
 int provision_tick(void *userdata);
-/* All of it is there. 0, or -ECANCELED. */
+/* All of it is there. As progress_report(). */
 int provision_end(struct provision *p);

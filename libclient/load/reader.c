@@ -19,13 +19,16 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "libclient/connection/ask.h"
 #include "libclient/load/cold.h"
+#include "libclient/load/disk/pace.h"
 #include "libclient/load/sink.h"
 #include "libclient/load/supply.h"
 
 #define THREADS_MAX 64
 #define PROVIDE_SIZE                                                                               \
 	(16 * MIB) /* memory asked for at a time: what the threads fill in some milliseconds */
+#define READ_PATIENCE_NS UINT64_C(1000000000) /* for reads to return after the load has failed */
 #define RUN_PARTS_MAX 256 /* at the default alignment a leaf may have 4096 tensors */
 
 struct reader {
@@ -41,10 +44,11 @@ struct reader {
 
 	struct progress *progress;
 	struct supply supply;
+	struct pace pace;
 
 	_Atomic unsigned n_begun; /* threads */
 	_Atomic uint64_t next_stretch;
-	_Atomic uint64_t n_done; /* bytes */
+	_Atomic uint64_t n_done; /* bytes, without those of cold chunks */
 	_Atomic bool stop; /* a thread failed or the caller cancelled */
 
 	pthread_mutex_t lock; /* protects the rest */
@@ -85,8 +89,12 @@ static int run_fetch(struct reader *reader, struct run *run, struct sentence *s)
 	const uint64_t size = run->end - run->offset;
 	cleanup(freep) char *bytes = malloc(size);
 	const char *from = bytes;
-	int r = bytes ? file_read(run->file, bytes, size, run->offset, s)
-		      : sentence_set(s, -ENOMEM, "there is not enough memory to read with");
+	int r;
+
+	if (pace_take(&reader->pace, size) < 0)
+		return stopped();
+	r = bytes ? file_read(run->file, bytes, size, run->offset, s)
+		  : sentence_set(s, -ENOMEM, "there is not enough memory to read with");
 
 	for (int i = 0; r == 0 && i < run->n_parts; i++) {
 		memcpy(run->parts[i].iov_base, from, run->parts[i].iov_len);
@@ -95,6 +103,26 @@ static int run_fetch(struct reader *reader, struct run *run, struct sentence *s)
 	run->n_parts = 0;
 	atomic_fetch_add_explicit(&reader->n_done, size, memory_order_relaxed);
 	return r;
+}
+
+/* Reads parts from `first` on, as many as the pace allows at a time; -1 and errno. */
+static ssize_t run_read_some(struct reader *reader, const struct run *run, int first)
+{
+	const uint64_t most = pace_most(&reader->pace);
+	struct iovec part = run->parts[first];
+	uint64_t n = part.iov_len;
+	int end = first + 1;
+
+	while (end < run->n_parts && n + run->parts[end].iov_len <= most)
+		n += run->parts[end++].iov_len;
+	if (n > most)
+		n = part.iov_len = most;
+	if (pace_take(&reader->pace, n) < 0) {
+		errno = EINTR; /* by a stop */
+		return -1;
+	}
+	return preadv(run->file->fd, end - first == 1 ? &part : run->parts + first, end - first,
+		      (off_t)run->offset);
 }
 
 static int run_read(struct reader *reader, struct run *run, struct sentence *s)
@@ -108,8 +136,7 @@ static int run_read(struct reader *reader, struct run *run, struct sentence *s)
 
 		if (atomic_load_explicit(&reader->stop, memory_order_relaxed))
 			return stopped();
-		n = preadv(run->file->fd, run->parts + first, run->n_parts - first,
-			   (off_t)run->offset);
+		n = run_read_some(reader, run, first);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
@@ -131,13 +158,19 @@ static bool run_continues(const struct run *run, const struct file *file, uint64
 static int read_cut(struct reader *reader, const struct plan_piece *piece, uint64_t skip,
 		    uint64_t n, char *to, struct sentence *s)
 {
-	int r;
+	const struct cut *cut = &reader->plan->cuts[piece->cut - 1];
+	const uint64_t most = cut_size(cut, pace_most(&reader->pace)), end = skip + n;
+	int r = 0;
 
-	if (atomic_load_explicit(&reader->stop, memory_order_relaxed))
-		return stopped();
-	r = plan_read(reader->plan, piece, skip, n, to, s);
-	if (r == 0)
-		atomic_fetch_add_explicit(&reader->n_done, n, memory_order_relaxed);
+	for (; r == 0 && skip < end; skip += n, to += n) {
+		n = end - skip < most ? end - skip : most;
+		if (pace_take(&reader->pace, cut_source_size(cut, n)) < 0 ||
+		    atomic_load_explicit(&reader->stop, memory_order_relaxed))
+			return stopped();
+		r = plan_read(reader->plan, piece, skip, n, to, s);
+		if (r == 0)
+			atomic_fetch_add_explicit(&reader->n_done, n, memory_order_relaxed);
+	}
 	return r;
 }
 
@@ -233,6 +266,7 @@ static void reader_fail(struct reader *reader, int r, const struct sentence *s)
 	}
 	(void)pthread_mutex_unlock(&reader->lock);
 	atomic_store_explicit(&reader->stop, true, memory_order_relaxed);
+	pace_stop(&reader->pace);
 	supply_stop(&reader->supply);
 	cold_stop(&reader->cold);
 }
@@ -254,9 +288,6 @@ static int finish_chunk(struct reader *reader, unsigned thread, struct chunk *ch
 {
 	int r = cold_finish(&reader->cold, chunk, &reader->sink, thread, s);
 
-	if (r == 0)
-		atomic_fetch_add_explicit(&reader->n_done, chunk->ranges.n_bytes,
-					  memory_order_relaxed);
 	cold_release(&reader->cold, chunk);
 	return r;
 }
@@ -332,14 +363,10 @@ static int reader_start(struct reader *reader, unsigned n_wanted)
 	return n_wanted > 0 && reader->n_threads == 0 ? -r : 0;
 }
 
-static void wait_for_change(struct reader *reader, bool with_progress)
+static void wait_for_change(struct reader *reader)
 {
 	struct timespec until;
 
-	if (!with_progress) {
-		(void)pthread_cond_wait(&reader->changed, &reader->lock);
-		return;
-	}
 	(void)clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_nsec += PROGRESS_INTERVAL_MS * 1000000L;
 	if (until.tv_nsec >= 1000000000L) {
@@ -352,16 +379,14 @@ static void wait_for_change(struct reader *reader, bool with_progress)
 /* Stops the threads if the caller cancels. */
 static void reader_report(struct reader *reader)
 {
-	struct sentence cancelled;
-	int r = 0;
+	struct sentence s;
 
-	if (!atomic_load(&reader->stop))
-		r = progress_report(reader->progress, reader->kind->compares ? "verify" : "read",
-				    atomic_load(&reader->n_done), reader->plan->n_bytes);
-	if (r < 0) {
-		(void)sentence_set(&cancelled, r, "the load was cancelled");
-		reader_fail(reader, r, &cancelled);
-	}
+	if (atomic_load(&reader->stop) ||
+	    progress_report(reader->progress, reader->kind->compares ? "verify" : "read",
+			    atomic_load(&reader->n_done) + atomic_load(&reader->cold.n_done),
+			    reader->plan->n_bytes) == 0)
+		return;
+	reader_fail(reader, progress_failed(reader->progress, &s), &s);
 }
 
 static int reader_tick(void *userdata)
@@ -386,14 +411,32 @@ static void reader_provide(struct reader *reader)
 	}
 }
 
+/*
+ * A file system can hold a read up for as long as it likes. The version ends before that on the server, unless it is in
+ * memory that the next writer may get, while the read still writes to it.
+ */
+static void give_up(struct weightd_writer *wr)
+{
+	if (!wr->header || wr->aborted || wr->w->fd < 0)
+		return;
+	client_end(wr->w, WIRE_ABORT, wr->id);
+	wr->aborted = true;
+}
+
 /* Waits until all threads have ended, and reports progress meanwhile. */
 static void wait_for_end(struct reader *reader)
 {
+	uint64_t stopped_ns = 0;
+
 	(void)pthread_mutex_lock(&reader->lock);
 	while (reader->n_running > 0) {
-		wait_for_change(reader, reader->progress->fn != NULL);
+		wait_for_change(reader);
 		(void)pthread_mutex_unlock(&reader->lock);
 		reader_report(reader);
+		if (!stopped_ns && atomic_load(&reader->stop))
+			stopped_ns = num_now_ns();
+		if (stopped_ns && num_now_ns() - stopped_ns > READ_PATIENCE_NS)
+			give_up(reader->wr);
 		(void)pthread_mutex_lock(&reader->lock);
 	}
 	(void)pthread_mutex_unlock(&reader->lock);
@@ -477,7 +520,8 @@ static int reader_read_all(struct reader *reader, const struct weightd_load_opti
 	if (plan_is_remote(reader->plan))
 		fetcher_set_stop(reader->plan->sources.fetcher, reader_is_stopped, reader);
 	supply_init(&reader->supply, wr->memory.offset, wr->provided);
-	r = cold_init(&reader->cold, reader->plan, wr, &reader->supply, how);
+	pace_init(&reader->pace, o->max_rate);
+	r = cold_init(&reader->cold, reader->plan, wr, &reader->supply, &reader->pace, how);
 	if (r < 0)
 		return sentence_set(s, r, "there is not enough memory to read with");
 	r = reader_read(reader,
@@ -495,6 +539,7 @@ static void reader_deinit(struct reader *reader)
 		fetcher_set_stop(reader->plan->sources.fetcher, NULL, NULL);
 	cold_deinit(&reader->cold);
 	supply_deinit(&reader->supply);
+	pace_deinit(&reader->pace);
 }
 
 int reader_run(const struct plan *plan, struct weightd_writer *wr, const struct copies *copies,
@@ -524,7 +569,7 @@ int reader_compare(const struct plan *plan, struct weightd_writer *wr,
 	int r = progress_report(progress, "verify", 0, plan->n_bytes);
 
 	if (r < 0)
-		return sentence_set(s, r, "the load was cancelled");
+		return progress_failed(progress, s);
 	r = reader_read_all(&reader, o, WEIGHTD_READ_BUFFERED, s);
 	reader_deinit(&reader);
 	return r;

@@ -266,7 +266,7 @@ static int report_verified(struct progress *progress, uint64_t done, uint64_t to
 {
 	int r = progress_report(progress, "verify", done, total);
 
-	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
+	return r < 0 ? progress_failed(progress, s) : 0;
 }
 
 static int cuda_finish(struct sink *k, struct progress *progress, struct sentence *s)

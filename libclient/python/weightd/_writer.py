@@ -187,7 +187,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          socket: str | None = None, handle: str = "vmm", files: bool = True,
          attributes: Mapping[str, Any] | None = None, owner: int | str | None = None,
          include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
-         read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none") -> LoadResult:
+         read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none",
+         timeout: float | None = None, max_rate: int | None = None) -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
@@ -216,6 +217,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     verify      "xxh3": read the files again, and compare that and the version with the digest; "sha256": compare each
                 file's SHA-256 with SHA256SUMS beside it, or with the name of its blob in a cache of Hugging Face.
                 Error EILSEQ, EBADMSG if it differs, and nothing is published
+    timeout     seconds: Timeout after that, and nothing is published; None: for as long as it takes
+    max_rate    bytes a second to read from the files; None: no limit
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
@@ -235,6 +238,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
         raise ValueError(f"cache {cache!r} is none of {', '.join(_abi.CACHES)}")
     if verify not in _abi.VERIFIES:
         raise ValueError(f"verify {verify!r} is none of {', '.join(_abi.VERIFIES)}")
+    if max_rate is not None and max_rate < 1:
+        raise ValueError(f"max_rate {max_rate!r} is no number of bytes a second")
     connection, result = Connection(socket), _abi.LoadResult()
     devices = _devices(connection, device)
     create_options = _create_options(devices[0], mode, keep, new_layout, exclusive, reusable, replace,
@@ -248,7 +253,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                                include=included, n_include=len(included), exclude=excluded, n_exclude=len(excluded),
                                read=_abi.READS[read], cache=_abi.CACHES[cache], dtype=_cast(dtype),
                                more_devices=more, n_more_devices=len(more), ret_more_versions=versions,
-                               verify=_abi.VERIFIES[verify])
+                               verify=_abi.VERIFIES[verify],
+                               timeout_ms=0 if timeout is None else max(1, milliseconds(timeout)), max_rate=max_rate or 0)
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     try:
         connection.call(lib.weightd_load, connection.handle, _abi.text(name), named, len(named),

@@ -2,7 +2,8 @@
  * weightctl load: files into the next version of a buffer.
  *
  * A signal only raises a flag; the next call of the progress function asks the library to stop, which
- * leaves nothing behind. A second signal kills, and weightd cleans up after us.
+ * leaves nothing behind. If it cannot, because a read of the files does not return, the program ends, and weightd cleans up
+ * after us.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -43,6 +44,8 @@ enum {
 	OPTION_READ,
 	OPTION_CACHE,
 	OPTION_VERIFY,
+	OPTION_TIMEOUT,
+	OPTION_MAX_RATE,
 };
 
 /* Words of the command line that are not options of the library. */
@@ -108,10 +111,24 @@ static const struct column columns[] = {
 	{},
 };
 
+/* Once the publish begins, it is for the server to say how it ended. */
 static int load_progress(void *userdata, const char *phase, uint64_t done, uint64_t total)
 {
 	progress_update(userdata, phase, done, total);
+	if (!strcmp(phase, "publish"))
+		stopping_settle();
 	return stopping_signal();
+}
+
+static void load_catch(const struct progress *progress, unsigned timeout_ms)
+{
+	static char words[128];
+
+	(void)snprintf(words, sizeof(words),
+		       "%sweightctl: ended while a read of the files does not return; nothing was "
+		       "published\n",
+		       progress_clear(progress));
+	stopping_catch(words, (int)timeout_ms);
 }
 
 /* Before the first line of progress: nothing has to be redrawn. */
@@ -145,7 +162,7 @@ static void print_ring_error(const struct loaded *l)
 static int load_fail(const struct cli *cli, int r)
 {
 	if (r == -ECANCELED && stopping_signal()) {
-		(void)cli_error("interrupted; nothing was published");
+		(void)cli_error("interrupted: %s", weightd_error(cli->w));
 		return EXIT_SIGNAL + stopping_signal();
 	}
 	return cli_fail(cli, r);
@@ -247,9 +264,10 @@ static int load_buffer(struct cli *cli, const struct request *q,
 	if (r >= 0)
 		return r;
 	progress_init(&progress, q->name, q->quiet);
-	stopping_catch();
+	load_catch(&progress, options.timeout_ms);
 	r = weightd_load(cli->w, q->name, (const char *const *)q->paths, (size_t)q->n_paths,
 			 &options, &loaded.result);
+	stopping_settle();
 	progress_finish(&progress);
 	if (r < 0)
 		return load_fail(cli, r);
@@ -330,6 +348,14 @@ static int option_pause_timeout(const struct cli *cli)
 	return ms ? ms : 1;
 }
 
+/* 0 would be the library's word for "none". */
+static unsigned option_timeout(const struct cli *cli)
+{
+	int ms = cli_seconds(cli, "--timeout", optarg);
+
+	return ms ? (unsigned)ms : 1;
+}
+
 /* Options for a new buffer, and the combinations that are refused. */
 static void option_kind(const struct cli *cli, int option, struct weightd_create_options *create)
 {
@@ -383,6 +409,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"read", required_argument, NULL, OPTION_READ},
 		{"cache", required_argument, NULL, OPTION_CACHE},
 		{"verify", required_argument, NULL, OPTION_VERIFY},
+		{"timeout", required_argument, NULL, OPTION_TIMEOUT},
+		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -464,6 +492,12 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 			options.verify = (enum weightd_verify)option_word(
 				cli, verifies, "--verify wants none, xxh3 or sha256");
 			break;
+		case OPTION_TIMEOUT:
+			options.timeout_ms = option_timeout(cli);
+			break;
+		case OPTION_MAX_RATE:
+			options.max_rate = cli_bytes(cli, "--max-rate", optarg);
+			break;
 		case 'q':
 			q.quiet = true;
 			break;
@@ -528,6 +562,8 @@ const struct verb verb_load = {
 		"                        not there before\n"
 		"     --verify HOW       read again and compare (xxh3), or compare with\n"
 		"                        SHA256SUMS or Hugging Face blobs (sha256); else none\n"
+		"     --timeout SECONDS  give up after that time, with exit code 1\n"
+		"     --max-rate BYTES   bytes a second to read from the files, as in 500M\n"
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON
 		"     --device DEVICE    host or cuda:0 (host); several GPUs as cuda:0,cuda:1 or\n"
 		"                        cuda:all\n"

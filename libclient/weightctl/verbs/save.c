@@ -88,7 +88,7 @@ static int save_buffer(struct cli *cli, const struct target *target, const char 
 	options.progress = save_progress;
 	options.userdata = &progress;
 	progress_init(&progress, target->name, quiet);
-	stopping_catch();
+	stopping_catch(NULL, 0);
 	(void)signal(SIGXFSZ, SIG_IGN); /* a file larger than its limit fails instead */
 	r = weightd_save(b, directory, &options, &saved.result);
 	progress_finish(&progress);

@@ -184,7 +184,7 @@ def test_an_interrupted_load_leaves_nothing(gpu_daemon, gpu, model):
         eventually(lambda: gpu.used() > 0, lambda: "no memory yet")
         loading.send_signal(signal.SIGTERM)
     _, errors = loading.communicate(timeout=60)
-    assert (loading.returncode, errors) == (128 + signal.SIGTERM, b"weightctl: interrupted; nothing was published\n")
+    assert loading.returncode == 128 + signal.SIGTERM and errors.startswith(b"weightctl: interrupted: the load was cancelled at ")
     check_nothing_is_left(gpu_daemon, gpu)
 
 

@@ -445,7 +445,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["chown", "root", "m@1"], ["chown", "4294967295", "m"], ["chown", "-1", "m"], ["watch", "m@1"],
          ["watch", "-c", "0"], ["watch", "--timeout", "x"], ["stat", "a", "b"], ["stat", "m@1"],
          ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
-         ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
+         ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--timeout", "-1", "m", "f"], ["load", "--max-rate", "0", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
          ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["ping", "--wait", "3"], ["ping", "--wait=-1"], ["version", "extra"],
          ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["trace"], ["trace", "nonsense"], ["trace", "--format", "svg"], ["trace", "--trace-socket", "/s", "doctor"], ["trace", "doctor", "a"], ["trace", "attached", "a"],
          ["trace", "doctor", "-o", "NOPE"], ["top", "a"], ["top", "-o", "NOPE"], ["top", "--sort", "NOPE"], ["top", "--delay", "-1"],
@@ -812,7 +812,8 @@ def test_an_interrupted_load_leaves_nothing(daemon, tmp_path, sig):
             break
         daemon.ctl("rm", "m")  # it was faster than the signal
     assert (load.returncode, out) == (128 + sig, "")
-    assert errors.splitlines()[-1] == "weightctl: interrupted; nothing was published"
+    assert re.fullmatch(r"weightctl: interrupted: the load was cancelled at \d+ % of phase '(read|publish)'; nothing was published; load "
+                        "again to begin anew", errors.splitlines()[-1])
     assert ctl_json(daemon, "ls") == {"buffers": [], "jobs": []}
     until(lambda: ctl_json(daemon, "ping")["memory"] == 0, "the worker has freed the memory")
 
