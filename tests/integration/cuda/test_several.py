@@ -202,7 +202,7 @@ def test_an_interrupted_load_leaves_nothing_on_any(scene, model):
     loading.send_signal(signal.SIGINT)
     gpus.heal()
     _, errors = loading.communicate(timeout=60)
-    assert (loading.returncode, errors) == (128 + signal.SIGINT, b"weightctl: interrupted; nothing was published\n")
+    assert loading.returncode == 128 + signal.SIGINT and errors.startswith(b"weightctl: interrupted: the load was cancelled at "), errors
     check_nothing_is_left(daemon, gpus, 2)
 
 
