@@ -271,7 +271,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	if (r == 0 && o.verify == WEIGHTD_VERIFY_SHA256)
 		r = checksums_init(&sums, &plan, client_sentence(w));
 	if (r < 0)
-		return r;
+		return progress.r ? progress_failed(&progress, client_sentence(w)) : r;
 	r = companions_init(&companions, w, &plan, paths, n_paths, &o);
 	if (r < 0)
 		return r;
