@@ -115,7 +115,9 @@ objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
 # Plans of reshards: weightctl and agents make them, engines execute them.
-RESHARD := $(call objects,$(wildcard ipc/reshard/*.c))
+RESHARD := $(call objects,$(filter-out ipc/reshard/slicing%,$(wildcard ipc/reshard/*.c)))
+# The rules of tensor parallelism.
+SLICING := $(call objects,$(wildcard ipc/reshard/slicing*.c) ipc/reshard/split.c)
 # Linked into clients and weightd-cuda; weightd works without it.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/base/ini-% server/buffers/probe-% server/base/fault.c
@@ -133,7 +135,7 @@ ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
 CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-% libclient/load/http/fetcher-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda select load load/disk load/folder load/http save diff directory)))) \
 	libclient/load/disk/ring-$(if $(HAVE_URING),liburing,none).c \
-	libclient/load/http/fetcher-$(if $(HAVE_CURL),curl,none).c)
+	libclient/load/http/fetcher-$(if $(HAVE_CURL),curl,none).c) $(SLICING)
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))
 TRAIN_GLOO := $(patsubst %.cc,$(B)/obj/%.o,$(wildcard libclient/train/nodes/*.cc))
 WEIGHTCTL_VARIANTS := libclient/weightctl/verbs/pki-%.c libclient/weightctl/http/http_server-%.c
@@ -828,7 +830,7 @@ F := build/fuzz
 FUZZ_CFLAGS := $(BASE) -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 fuzz_objects = $(patsubst %.c,$(F)/obj/%.o,$(1))
 # Objects that targets call. A quarter of clang's time went into others; the linker names what is missing here.
-FUZZ_OBJECTS := $(patsubst $(B)/obj/%,$(F)/obj/%,$(IPC) $(BASE_OBJECTS) $(PROTOCOL)) \
+FUZZ_OBJECTS := $(patsubst $(B)/obj/%,$(F)/obj/%,$(IPC) $(BASE_OBJECTS) $(PROTOCOL) $(SLICING)) \
 	$(call fuzz_objects,$(wildcard libclient/image/*.c bpf/elf/*.c) bpf/rdma/nldev.c libclient/connection/sentence.c \
 	libclient/load/folder/index.c $(addprefix libclient/version/,difference.c layout.c tensor.c) \
 	$(addprefix server/state/,access.c buffer_names.c config.c quota.c share.c))

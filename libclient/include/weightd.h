@@ -988,6 +988,14 @@ struct weightd_load_options {
 	 */
 	unsigned timeout_ms;
 	uint64_t max_rate; /* bytes a second to read from files, over all threads; 0: no limit */
+	/*
+	 * Tensor parallelism: load what rank `tp_rank` of `tp_world` ranks has of each tensor, by rules that weightctl(1)
+	 * describes. `tp_rules` is a type of model for which there are some ("llama"), or the path of a file of rules; NULL:
+	 * those for the `model_type` of the config.json beside the weights. A tensor without a rule, or one that the ranks
+	 * cannot share by it, is -EINVAL. tp_world 0: tensors are whole.
+	 */
+	unsigned tp_rank, tp_world;
+	const char *tp_rules;
 };
 
 struct weightd_load_result {
@@ -1025,8 +1033,9 @@ struct weightd_load_result {
  *
  * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
  * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version.
- * A load of a part of the tensors sets the attributes include and exclude to its patterns, and one that converts them the
- * attribute cast to the type. GGUF files are loaded whole and as they are: a selection is -EOPNOTSUPP. One that verifies
+ * A load of a part of the tensors sets the attributes include and exclude to its patterns, one that converts them the
+ * attribute cast to the type, and one for tensor parallelism the attributes tp to "RANK/WORLD" and tp_rules to the type of
+ * model, or the name of the file without its folder. GGUF files are loaded whole and as they are: a selection is -EOPNOTSUPP. One that verifies
  * sets the attribute verified, "sha256 of xxh3:DIGEST": it holds for the version with this digest, and later versions of
  * writers inherit it. The load sets the attributes architecture, dtype, quantization, producer, weights and weightd. An older server, and cuda-ipc
  * memory, have neither; there `attributes` are -EOPNOTSUPP.
@@ -1065,8 +1074,8 @@ struct weightd_plan_file {
 };
 
 /*
- * Bytes that stand side by side in a file and in the buffer; or all that a load takes of one tensor that it converts, which
- * begins at `offset` in the file. Ranges are in the order of the buffer.
+ * Bytes that stand side by side in a file and in the buffer; or all that a load takes of one tensor that it converts or
+ * cuts, which begins at `offset` in the file. Ranges are in the order of the buffer.
  */
 struct weightd_plan_range {
 	size_t size; /* set by the caller */

@@ -249,7 +249,7 @@ static int fill(struct companions *c, const struct plan *plan, const char *const
 	if (r == 0)
 		r = files_set_attribute(c->files, "weightd", weightd_release(), s);
 	if (r == 0)
-		r = selection_describe(o, c->files, s);
+		r = selection_describe(o, plan->tp_rules, c->files, s);
 	if (r == 0 && o->no_files)
 		r = drop_files(c, s);
 	for (size_t i = 0; r == 0 && i < o->n_attributes; i++) {
@@ -337,7 +337,8 @@ static int send_added(const struct companions *c, struct weightd_writer *wr,
 	if (r < 0)
 		return r;
 	keep = !c->sets_weights && keeps_weights(all, c->files);
-	r = selection_describe(&(struct weightd_load_options){0}, all, s); /* it was another load's */
+	r = selection_describe(&(struct weightd_load_options){0}, NULL, all,
+			       s); /* it was another load's */
 	for (size_t i = 0; r == 0 && i < c->files->n_attributes; i++) {
 		const struct files_attribute *a = &c->files->attributes[i];
 

@@ -416,6 +416,7 @@ void plan_deinit(struct plan *p)
 	weightd_layout_free(p->layout);
 	original_deinit(&p->original);
 	free(p->architecture);
+	free(p->tp_rules);
 	sources_deinit(&p->sources);
 	*p = (struct plan){0};
 }

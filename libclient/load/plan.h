@@ -43,6 +43,7 @@ struct plan {
 	struct weightd_layout *layout;
 	uint64_t n_bytes; /* sum over all pieces */
 	char *architecture; /* of the GGUF file; NULL: of none */
+	char *tp_rules; /* name of the rules that cut the tensors; NULL: they are whole */
 	struct original original; /* of the only file, if all of it is loaded */
 };
 

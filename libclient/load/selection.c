@@ -14,6 +14,7 @@
 #include "ipc/base/pattern.h"
 #include "ipc/dtype.h"
 #include "libclient/image/array.h"
+#include "libclient/load/slice.h"
 #include "libclient/select/cast.h"
 #include "libclient/select/cut.h"
 
@@ -23,13 +24,14 @@
 
 CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
 
-static const char *const attributes[] = {"include", "exclude", "cast"};
+static const char *const attributes[] = {"include", "exclude", "cast", "tp", "tp_rules"};
 
 #define CUTS_LOOKED_AT 16 /* the last ones: layers repeat the shapes of each other */
 
 /* The part of a plan that is left. */
 struct remains {
 	const struct plan *from;
+	struct slicer slicer;
 	struct weightd_layout *layout;
 	struct plan_piece *pieces;
 	size_t n_pieces, pieces_max;
@@ -52,6 +54,7 @@ static void remains_deinit(struct remains *m)
 	free(m->pieces);
 	free(m->cuts);
 	free(m->indices);
+	slicer_deinit(&m->slicer);
 }
 
 /* Frees what the plan had instead. It is not of a whole file any more. */
@@ -215,38 +218,65 @@ static int find_dtype(const struct weightd_load_options *o, const struct weightd
 	return 0;
 }
 
+/* The bytes in the buffer, from `dest` on, of a slice of a tensor. It has some. */
+static int add_slice(struct remains *m, const struct weightd_tensor *t, const struct slice *slice,
+		     const struct weightd_tensor *added)
+{
+	const struct cut cut = slice_find(slice, t, added->dtype);
+	struct plan_piece piece = plan_tensor_piece(m->from, t);
+
+	piece.dest = added->offset;
+	piece.size = added->n_bytes;
+	if (cut_is_range(&cut, t->n_bytes)) {
+		piece.offset += cut.parts[0].offset;
+		return add_piece(m, piece);
+	}
+	piece.cut = add_cut(m, &cut);
+	return piece.cut ? add_piece(m, piece) : out_of_memory(m->s);
+}
+
 /* A tensor with the bytes of `t`, which may be a tie to a tensor that was left out. */
 static int add_tensor(struct remains *m, const struct weightd_load_options *o,
 		      const struct weightd_tensor *t)
 {
 	struct weightd_tensor added = {.size = sizeof(added)};
 	enum weightd_dtype dtype = t->dtype;
-	struct plan_piece piece;
-	struct cut cut;
+	struct slice slice;
 	int r;
 
 	r = find_dtype(o, t, &dtype, m->s);
+	if (r == 0)
+		r = slicer_cut(&m->slicer, t, &slice, m->s);
 	if (r < 0)
 		return r;
-	r = weightd_layout_add(m->layout, t->name, dtype, t->n_dims, t->shape, t->role, t->unit);
+	r = weightd_layout_add(m->layout, t->name, dtype, t->n_dims, slice.shape, t->role, t->unit);
 	if (r == 0)
 		r = weightd_layout_tensor(m->layout, weightd_layout_n_tensors(m->layout) - 1,
 					  &added);
 	if (r < 0)
 		return refuse_tensor(m, t->name, r);
-	m->is_changed |= dtype != t->dtype;
-	if (t->n_bytes == 0)
-		return 0;
-	piece = plan_tensor_piece(m->from, t);
-	piece.dest = added.offset;
-	piece.size = added.n_bytes;
-	if (dtype != t->dtype) {
-		cut = cut_of_cast((unsigned)t->dtype, (unsigned)dtype, t->n_bytes);
-		piece.cut = add_cut(m, &cut);
-		if (piece.cut == 0)
-			return out_of_memory(m->s);
-	}
-	return add_piece(m, piece);
+	m->is_changed |= dtype != t->dtype || slice.dim != SLICING_WHOLE;
+	return added.n_bytes ? add_slice(m, t, &slice, &added) : 0;
+}
+
+/* The tensor that is `index` in the new layout has the bytes of `t`, and must have the same slice of them. */
+static int check_tie(struct remains *m, const struct weightd_tensor *t, uint32_t index)
+{
+	struct weightd_tensor added = {.size = sizeof(added)}, first = *t;
+	struct slice slice, of_first;
+	int r;
+
+	(void)weightd_layout_tensor(m->layout, index, &added);
+	first.name = added.name;
+	r = slicer_cut(&m->slicer, t, &slice, m->s);
+	if (r == 0)
+		r = slicer_cut(&m->slicer, &first, &of_first, m->s);
+	if (r < 0 || slice_is_same(&slice, &of_first))
+		return r;
+	return sentence_set(m->s, -EINVAL,
+			    "tensor %s is tied to %s, and rules of %s cut them differently: write a "
+			    "file of rules (--tp-rules) with the same for both",
+			    QUOTE(t->name), QUOTE(first.name), QUOTE(m->slicer.rules));
 }
 
 static int take_tensor(struct remains *m, const struct weightd_load_options *o,
@@ -260,6 +290,9 @@ static int take_tensor(struct remains *m, const struct weightd_load_options *o,
 		*index = weightd_layout_n_tensors(m->layout);
 		return add_tensor(m, o, t);
 	}
+	r = check_tie(m, t, *index);
+	if (r < 0)
+		return r;
 	r = weightd_layout_tie(m->layout, t->name, *index, t->unit);
 	return r < 0 ? refuse_tensor(m, t->name, r) : 0;
 }
@@ -320,9 +353,11 @@ int selection_apply(const struct weightd_load_options *o, struct plan *plan, str
 	cleanup(remains_deinit) struct remains m = {.from = plan, .s = s};
 	int r;
 
-	if (o->n_include == 0 && o->n_exclude == 0 && o->dtype == 0)
+	if (o->n_include == 0 && o->n_exclude == 0 && o->dtype == 0 && !slicer_is_wanted(o))
 		return 0;
 	r = check_options(o, plan, s);
+	if (r == 0)
+		r = slicer_init(&m.slicer, o, plan, s);
 	if (r == 0)
 		r = take_tensors(&m, o);
 	if (r < 0)
@@ -334,6 +369,7 @@ int selection_apply(const struct weightd_load_options *o, struct plan *plan, str
 				    QUOTE_PATH(plan->files[0].file.path));
 	if (m.is_changed)
 		remains_give(&m, plan);
+	plan->tp_rules = take_ptr(m.slicer.rules);
 	return 0;
 }
 
@@ -362,8 +398,8 @@ static const char *join(const char *const *patterns, size_t n,
 	return n > 0 ? to : NULL;
 }
 
-int selection_describe(const struct weightd_load_options *o, struct weightd_files *f,
-		       struct sentence *s)
+int selection_describe(const struct weightd_load_options *o, const char *tp_rules,
+		       struct weightd_files *f, struct sentence *s)
 {
 	char text[WEIGHTD_ATTRIBUTE_VALUE_MAX + 1];
 	int r;
@@ -374,7 +410,10 @@ int selection_describe(const struct weightd_load_options *o, struct weightd_file
 	if (r == 0)
 		r = files_set_attribute(f, "cast", o->dtype ? weightd_dtype_name(o->dtype) : NULL,
 					s);
-	return r;
+	(void)snprintf(text, sizeof(text), "%u/%u", o->tp_rank, o->tp_world);
+	if (r == 0)
+		r = files_set_attribute(f, "tp", o->tp_world ? text : NULL, s);
+	return r == 0 ? files_set_attribute(f, "tp_rules", tp_rules, s) : r;
 }
 
 bool selection_has_attribute(const char *key)

@@ -19,8 +19,8 @@
 int selection_apply(const struct weightd_load_options *o, struct plan *plan, struct sentence *s);
 
 /* Sets the attributes of a version that describe the selection, and removes them where there is none. */
-int selection_describe(const struct weightd_load_options *o, struct weightd_files *f,
-		       struct sentence *s);
+int selection_describe(const struct weightd_load_options *o, const char *tp_rules,
+		       struct weightd_files *f, struct sentence *s);
 
 /* True for the key of an attribute that selection_describe() sets or removes. */
 bool selection_has_attribute(const char *key);

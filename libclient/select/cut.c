@@ -44,6 +44,11 @@ struct cut cut_of_cast(unsigned from, unsigned to, uint64_t n_bytes)
 	};
 }
 
+bool cut_is_range(const struct cut *c, uint64_t n_bytes)
+{
+	return c->from == c->to && c->stride == n_bytes && c->n_parts == 1;
+}
+
 bool cut_is_same(const struct cut *a, const struct cut *b)
 {
 	return a->from == b->from && a->to == b->to && a->stride == b->stride && a->row == b->row &&

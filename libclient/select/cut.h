@@ -29,6 +29,9 @@ struct cut {
 /* All of a tensor of `n_bytes` in its file, to be cast. */
 struct cut cut_of_cast(unsigned from, unsigned to, uint64_t n_bytes);
 
+/* True if the result is bytes as they stand in a tensor of `n_bytes`, side by side. */
+bool cut_is_range(const struct cut *c, uint64_t n_bytes);
+
 bool cut_is_same(const struct cut *a, const struct cut *b);
 
 /* Bytes in the buffer of as many in the file, and a whole number of elements. */

@@ -616,12 +616,19 @@ TRAIN_STATUS = {
 }
 
 
+SLICINGS = {
+    "words": b"# rules\n\na 0\n*.weight\t1  heads kv_heads kv_heads\n* whole\nheads = 32\nkv_heads = 8\nuse = llama\n",
+    "ragged": b"* 0 ragged", "fused": b"*c_attn* 0 even even even", "ready": b"use = gpt2\nheads = 12",
+    "unknown-heads": b"* 0 heads", "zero": b"a 0\0", "wrong-word": b"a 0 rows", "wrong-setting": b"heads = many",
+}
+
+
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "gguf": GGUFS, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
                           "sync_document": DOCUMENTS, "sync_collective_op": OWNED, "sync_engine_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS,
-                          "train_plan": TRAIN_PLANS, "train_status": TRAIN_STATUS}.items():
+                          "train_plan": TRAIN_PLANS, "train_status": TRAIN_STATUS, "slicing": SLICINGS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

@@ -58,7 +58,7 @@ MAY_INCLUDE = {
     # The elements that a load takes of a tensor.
     "libclient/select": ["libclient/connection", "libclient/image", "ipc", "ipc/base"],
     "libclient/load": ["libclient/load/folder", "libclient/load/http", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
-                       "libclient/include", "ipc", "ipc/base"],
+                       "libclient/include", "ipc", "ipc/base", "ipc/reshard"],
     "libclient/save": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
                        "libclient/include", "ipc", "ipc/base"],
     "libclient/diff": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",

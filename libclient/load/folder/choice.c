@@ -14,8 +14,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-
-#define CONFIG_SIZE_MAX (16 * MIB)
+#include "libclient/load/folder/configuration.h"
 
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
@@ -230,18 +229,6 @@ static int choose_well_known(const struct directory *d, const struct file *f,
 	return 0;
 }
 
-/* NULL: there is no configuration, or none that can be read. It is not what is loaded. */
-static json_t *read_config(const char *directory)
-{
-	cleanup(freep) char *path = concat(directory, "/", "config.json");
-	cleanup(file_deinit) struct file f = FILE_INIT;
-	struct sentence ignored;
-
-	if (!path || file_open(path, &f, &ignored) < 0 || f.identity.size > CONFIG_SIZE_MAX)
-		return NULL;
-	return json_loadfd(f.fd, 0, NULL);
-}
-
 /*
  * transformers writes the file of a model's weights into its configuration, if it has an unusual name. 0 and NULL:
  * the configuration has none.
@@ -250,7 +237,7 @@ static int choose_configured(const struct directory *d, const struct file *f,
 			     const struct directory_set **ret, const char **ret_rule,
 			     struct sentence *s)
 {
-	cleanup(json_decrefp) json_t *config = read_config(f->path);
+	cleanup(json_decrefp) json_t *config = configuration_read(f->path);
 	const char *name = json_string_value(json_object_get(config, "transformers_weights"));
 
 	for (size_t i = 0; name && i < d->n_sets; i++)

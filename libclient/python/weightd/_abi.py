@@ -92,7 +92,8 @@ class LoadOptions(Sized):
                 ("n_include", c_size_t), ("exclude", POINTER(c_char_p)), ("n_exclude", c_size_t),
                 ("read", c_int), ("cache", c_int), ("dtype", c_int), ("more_devices", POINTER(c_char_p)),
                 ("n_more_devices", c_size_t), ("ret_more_versions", POINTER(c_uint64)),
-                ("verify", c_int), ("timeout_ms", c_uint), ("max_rate", c_uint64)]
+                ("verify", c_int), ("timeout_ms", c_uint), ("max_rate", c_uint64),
+                ("tp_rank", c_uint), ("tp_world", c_uint), ("tp_rules", c_char_p)]
 
 
 class ModelDirOptions(Sized):

@@ -188,7 +188,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          attributes: Mapping[str, Any] | None = None, owner: int | str | None = None,
          include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
          read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none",
-         timeout: float | None = None, max_rate: int | None = None) -> LoadResult:
+         timeout: float | None = None, max_rate: int | None = None,
+         tp: tuple[int, int] | None = None, tp_rules: str | os.PathLike | None = None) -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
@@ -208,6 +209,10 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                 no tensor matches
     dtype       "BF16", "F16" or "F32", also in small letters: convert tensors of F64, F32, F16 and BF16 to it, with the
                 bits of torch's Tensor.to(). Integers and booleans stay as they are; Error EOPNOTSUPP for other types
+    tp          (rank, world): load what that rank of tensor parallelism has of each tensor; ranks count from 0. Error
+                EINVAL for a tensor that no rule is about, or that so many ranks cannot share
+    tp_rules    a type of model for which rules are ready ("llama"), or the path of a file of rules, see weightctl(1);
+                by default those for the model_type of the config.json beside the weights
     progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
                 "memory", "read", "verify" (on a GPU, and by `verify`) or "publish"; an exception in it cancels the load and is raised
                 here, and so is a warning that a filter turns into an error
@@ -247,6 +252,7 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     more, versions = _texts(devices[1:]), (ctypes.c_uint64 * len(devices[1:]))()
     wanted = texts(attributes)
     included, excluded = _patterns(include), _patterns(exclude)
+    rank, world = tp or (0, 0)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report, note=note, no_files=not files,
                                attributes=wanted, n_attributes=len(wanted or ()),
@@ -254,7 +260,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                                read=_abi.READS[read], cache=_abi.CACHES[cache], dtype=_cast(dtype),
                                more_devices=more, n_more_devices=len(more), ret_more_versions=versions,
                                verify=_abi.VERIFIES[verify],
-                               timeout_ms=0 if timeout is None else max(1, milliseconds(timeout)), max_rate=max_rate or 0)
+                               timeout_ms=0 if timeout is None else max(1, milliseconds(timeout)), max_rate=max_rate or 0,
+                               tp_rank=rank, tp_world=world, tp_rules=None if tp_rules is None else _path(tp_rules))
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     try:
         connection.call(lib.weightd_load, connection.handle, _abi.text(name), named, len(named),

@@ -39,6 +39,8 @@ enum {
 	OPTION_INCLUDE,
 	OPTION_EXCLUDE,
 	OPTION_DTYPE,
+	OPTION_TP,
+	OPTION_TP_RULES,
 	OPTION_IF_NEEDED,
 	OPTION_DRY_RUN,
 	OPTION_READ,
@@ -379,6 +381,18 @@ static enum weightd_dtype option_dtype(const struct cli *cli)
 	cli_usage(cli, "--dtype wants bf16, f16 or f32, not '%s'", optarg);
 }
 
+/* RANK/WORLD. The library knows which ranks there are. */
+static void option_tp(const struct cli *cli, struct weightd_load_options *options)
+{
+	char *slash = strchr(optarg, '/');
+
+	if (!slash)
+		cli_usage(cli, "--tp wants RANK/WORLD, such as 0/2, not '%s'", optarg);
+	*slash = '\0';
+	options->tp_rank = (unsigned)cli_number(cli, "--tp", optarg, 10, 0, UINT32_MAX);
+	options->tp_world = (unsigned)cli_number(cli, "--tp", slash + 1, 10, 1, UINT32_MAX);
+}
+
 static const char *option_attribute(const struct cli *cli)
 {
 	if (!strchr(optarg, '=') || optarg[0] == '=')
@@ -404,6 +418,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"include", required_argument, NULL, OPTION_INCLUDE},
 		{"exclude", required_argument, NULL, OPTION_EXCLUDE},
 		{"dtype", required_argument, NULL, OPTION_DTYPE},
+		{"tp", required_argument, NULL, OPTION_TP},
+		{"tp-rules", required_argument, NULL, OPTION_TP_RULES},
 		{"if-needed", no_argument, NULL, OPTION_IF_NEEDED},
 		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
 		{"read", required_argument, NULL, OPTION_READ},
@@ -474,6 +490,12 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_DTYPE:
 			options.dtype = option_dtype(cli);
 			break;
+		case OPTION_TP:
+			option_tp(cli, &options);
+			break;
+		case OPTION_TP_RULES:
+			options.tp_rules = optarg;
+			break;
 		case OPTION_IF_NEEDED:
 			q.if_needed = true;
 			break;
@@ -510,6 +532,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	q.name = cli_name(cli, argv[optind]);
 	q.paths = argv + optind + 1;
 	q.n_paths = argc - optind - 1;
+	if (options.tp_rules && !options.tp_world)
+		cli_usage(cli, "--tp-rules needs --tp RANK/WORLD");
 	if (q.if_needed && q.n_paths > 1)
 		cli_usage(cli, "--if-needed takes one path");
 	if (q.if_needed && device_is_list(cli->device))
@@ -554,6 +578,8 @@ const struct verb verb_load = {
 		"     --include PATTERN  load only tensors whose name matches; may be given again\n"
 		"     --exclude PATTERN  leave out tensors whose name matches; may be given again\n"
 		"     --dtype DTYPE      convert tensors of floats to bf16, f16 or f32\n"
+		"     --tp RANK/WORLD    load the part of a rank of tensor parallelism\n"
+		"     --tp-rules RULES   for --tp: a type of model, or a file (by config.json)\n"
 		"     --if-needed        load nothing if the version has these tensors and files\n"
 		"     --dry-run          print files, ranges and places, and load nothing\n"
 		"     --read WAY         auto (past the page cache where the files are not in\n"
