@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,29 +13,89 @@
 #include "ipc/digest.h"
 #include "libclient/buffer.h"
 #include "libclient/image/verbatim.h"
+#include "libclient/version/tensor_range.h"
 #include "libclient/writer.h"
 
 #define VERIFY_LEAVES 16384 /* digested at a time: what is too few keeps no GPU busy */
 
+/* A comparison of all parts of a version. It goes on behind a damaged one. */
+struct verification {
+	struct weightd_buffer *b;
+	weightd_damage_fn fn; /* may be NULL */
+	void *userdata;
+	uint64_t n_damaged; /* leaves, and the header */
+	struct weightd_damage first; /* of them */
+	uint32_t next_tensor; /* of tensor_range_find() */
+};
+
+/* `d` has its place, and gets its tensors. */
+static int report_damage(struct verification *v, struct weightd_damage *d)
+{
+	struct tensor_range range = {0};
+
+	if (d->leaf != WEIGHTD_HEADER_LEAF)
+		tensor_range_find(&v->b->layout, d->begin, d->end, &v->next_tensor, &range);
+	d->size = sizeof(*d);
+	d->n_tensors = range.n;
+	d->first_tensor = range.first;
+	d->last_tensor = range.last;
+	if (v->n_damaged++ == 0)
+		v->first = *d;
+	if (v->fn && v->fn(v->userdata, d))
+		return sentence_set(&v->b->w->sentence, -ECANCELED, "the verification was stopped");
+	return 0;
+}
+
 /* The digests of leaves [first, first + n) that were published and those of the bytes that there are. */
-static int verify_leaves(struct weightd_buffer *b, uint64_t first, uint64_t n,
+static int verify_leaves(struct verification *v, uint64_t first, uint64_t n,
 			 const uint8_t (*published)[HASH_SIZE], uint8_t (*found)[HASH_SIZE])
 {
+	struct weightd_buffer *b = v->b;
 	struct sentence *s = &b->w->sentence;
 	int r = memory_digest(&b->memory, b->data_size, first, n, found, s);
 
 	if (r < 0)
 		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be digested: %s", b->name,
 				    b->version, b->device, s->text);
-	for (uint64_t i = 0; i < n; i++)
+	for (uint64_t i = 0; r == 0 && i < n; i++) {
+		struct weightd_damage d = {
+			.leaf = first + i,
+			.begin = (first + i) * DIGEST_LEAF_SIZE,
+			.end = (first + i + 1) * DIGEST_LEAF_SIZE,
+		};
+
+		if (d.end > b->data_size)
+			d.end = b->data_size;
 		if (memcmp(found[i], published[first + i], HASH_SIZE) != 0)
-			return sentence_set(s, -EILSEQ,
-					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64
-					    " to %" PRIu64 " are not those published",
-					    b->name, b->version, b->device,
-					    (first + i) * DIGEST_LEAF_SIZE,
-					    (first + i + 1) * DIGEST_LEAF_SIZE);
-	return 0;
+			r = report_damage(v, &d);
+	}
+	return r;
+}
+
+/* 0 if there is none. */
+static int describe_damage(const struct verification *v)
+{
+	const struct weightd_buffer *b = v->b;
+	const struct weightd_damage *d = &v->first;
+	const struct tensor_range range = {d->first_tensor, d->last_tensor, d->n_tensors};
+	char where[TENSOR_RANGE_TEXT_MAX + 40], more[48] = "";
+	char tensors[TENSOR_RANGE_TEXT_MAX];
+
+	if (v->n_damaged == 0)
+		return 0;
+	if (v->n_damaged > 1)
+		(void)snprintf(more, sizeof(more), "; %" PRIu64 " more part%s damaged",
+			       v->n_damaged - 1, v->n_damaged == 2 ? " is" : "s are");
+	if (d->leaf == WEIGHTD_HEADER_LEAF)
+		return sentence_set(&b->w->sentence, -EILSEQ,
+				    "'%s@%" PRIu64 "' on %s: its header is not the one published%s",
+				    b->name, b->version, b->device, more);
+	(void)snprintf(where, sizeof(where), "leaf %" PRIu64 ", %s", d->leaf,
+		       tensor_range_text(&b->layout, &range, tensors));
+	return sentence_set(&b->w->sentence, -EILSEQ,
+			    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64 " to %" PRIu64
+			    " are not those published: %s%s",
+			    b->name, b->version, b->device, d->begin, d->end, where, more);
 }
 
 static int read_failed(struct weightd_buffer *b, int r, const char *why)
@@ -85,18 +146,18 @@ static int read_start(struct weightd_buffer *b, int fd, uint64_t size, void *ret
 }
 
 /* Other programs read the header, readers that attach use the layout: both must describe the same tensors. */
-static int check_header(struct weightd_buffer *b, const void *header, uint64_t size,
+static int check_header(struct verification *v, const void *header, uint64_t size,
 			const uint8_t digest[HASH_SIZE])
 {
+	struct weightd_buffer *b = v->b;
 	struct sentence *s = &b->w->sentence;
+	struct weightd_damage d = {.leaf = WEIGHTD_HEADER_LEAF, .end = size};
 	uint8_t hash[HASH_SIZE];
 	int r;
 
 	hash128(header, size, hash);
 	if (memcmp(hash, digest, HASH_SIZE) != 0)
-		return sentence_set(s, -EILSEQ,
-				    "'%s@%" PRIu64 "' on %s: its header is not the one published",
-				    b->name, b->version, b->device);
+		return report_damage(v, &d);
 	r = verbatim_check(header, size, &b->layout, s);
 	return r < 0 ? sentence_set(s, r, "'%s@%" PRIu64 "' on %s: its header %s", b->name,
 				    b->version, b->device, s->text)
@@ -104,9 +165,10 @@ static int check_header(struct weightd_buffer *b, const void *header, uint64_t s
 }
 
 /* `ret` has room for the digest of the header, and behind it for those of the leaves. */
-static int verify_header(struct weightd_buffer *b, uint64_t n, int digests_fd, int slot_fd,
+static int verify_header(struct verification *v, uint64_t n, int digests_fd, int slot_fd,
 			 uint8_t (*ret)[HASH_SIZE])
 {
+	struct weightd_buffer *b = v->b;
 	uint64_t size = b->memory.offset;
 	cleanup(freep) void *header = malloc(size);
 	int r;
@@ -116,7 +178,7 @@ static int verify_header(struct weightd_buffer *b, uint64_t n, int digests_fd, i
 	r = read_start(b, digests_fd, (n + 1) * HASH_SIZE, ret);
 	if (r == 0)
 		r = read_start(b, slot_fd, size, header);
-	return r < 0 ? r : check_header(b, header, size, ret[0]);
+	return r < 0 ? r : check_header(v, header, size, ret[0]);
 }
 
 /* After a restart the lease is another one, or none. */
@@ -161,14 +223,14 @@ static int ask_proof(struct weightd_buffer *b, struct client_call *call)
 }
 
 /* Reads the digests, and compares the header with them. 1: without a lease or a server there are none to read. */
-static int read_proof(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+static int read_proof(struct verification *v, uint64_t n, uint8_t (*ret)[HASH_SIZE])
 {
 	struct client_call call;
-	int r = ask_proof(b, &call);
+	int r = ask_proof(v->b, &call);
 
 	if (r < 0)
 		return 1;
-	r = verify_header(b, n, call.reply_fds[0], call.reply_fds[1], ret);
+	r = verify_header(v, n, call.reply_fds[0], call.reply_fds[1], ret);
 	client_call_deinit(&call);
 	return r;
 }
@@ -187,8 +249,9 @@ int buffer_read_header(struct weightd_buffer *b, void *ret)
 
 /* --- Buffers ------------------------------------------------------------------------------------ */
 
-static int verify_buffer(struct weightd_buffer *b)
+static int verify_buffer(struct weightd_buffer *b, weightd_damage_fn fn, void *userdata)
 {
+	struct verification v = {.b = b, .fn = fn, .userdata = userdata};
 	uint64_t n = digest_n_leaves(b->data_size);
 	cleanup(freep) uint8_t(*digests)[HASH_SIZE] = NULL;
 	cleanup(freep) uint8_t(*found)[HASH_SIZE] = NULL;
@@ -204,30 +267,35 @@ static int verify_buffer(struct weightd_buffer *b)
 	if (!digests || !found)
 		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
 	leaves = (const void *)(digests + 1);
-	r = b->memory.offset ? read_proof(b, n, digests) : read_leaves(b, n, digests + 1);
+	r = b->memory.offset ? read_proof(&v, n, digests) : read_leaves(b, n, digests + 1);
 	if (r > 0)
 		return verify_whole(b, n, digests + 1);
 	if (r == 0)
 		r = check_root(b, n, leaves);
 	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
-		r = verify_leaves(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES, leaves,
+		r = verify_leaves(&v, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES, leaves,
 				  found);
-	return r;
+	return r < 0 ? r : describe_damage(&v);
 }
 
 int weightd_buffer_verify(struct weightd_buffer *b)
+{
+	return weightd_buffer_verify_each(b, NULL, NULL);
+}
+
+int weightd_buffer_verify_each(struct weightd_buffer *b, weightd_damage_fn fn, void *userdata)
 {
 	uint64_t ticket;
 	int r;
 
 	if (!b->is_mutable)
-		return verify_buffer(b);
+		return verify_buffer(b, fn, userdata);
 	r = weightd_read_begin(b, &ticket);
 	if (r == -EUCLEAN || r == -ESTALE)
 		return sentence_set(&b->w->sentence, r, "'%s' on %s %s", b->name, b->device,
 				    r == -ESTALE ? "was removed" : "is torn");
 	if (r == 0 && head_version(ticket) == b->version) {
-		r = verify_buffer(b);
+		r = verify_buffer(b, fn, userdata);
 		if (!weightd_read_retry(b, ticket))
 			return r;
 	}

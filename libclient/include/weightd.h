@@ -546,12 +546,35 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 /*
  * Computes the digest of the mapped bytes and compares it with the published one. A GPU digests its own memory, beside
  * its other work, and copies back 16 bytes of each leaf. 0: equal; -EILSEQ: they differ (the sentence has the first bad
- * range); -ENODATA: published without a digest; -EAGAIN: an exclusive buffer was updated since `b` was attached or
+ * range, its tensors and its leaf); -ENODATA: published without a digest; -EAGAIN: an exclusive buffer was updated since `b` was attached or
  * last paused; -EUCLEAN, -ESTALE, -EADDRNOTAVAIL, -EIO. Reads all bytes, and blocks for it. Of a version that is a file
  * it compares the header too, with its digest and with the layout, for which it asks the server; without a lease, without
- * the server and in a child it compares the data alone.
+ * the server and in a child it compares the data alone, as a whole.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
+
+#define WEIGHTD_HEADER_LEAF UINT64_MAX
+
+/* A part of a version whose bytes are not those published: a leaf, or the header of a file. */
+struct weightd_damage {
+	size_t size; /* size of this struct in the library */
+	uint64_t leaf; /* WEIGHTD_HEADER_LEAF: the header */
+	uint64_t begin,
+		end; /* bytes of the data, from its start; of the header, bytes of the file */
+	/* Tensors with bytes in the leaf, without tied names, and the indexes of the first and the last of them. */
+	uint32_t n_tensors;
+	uint32_t first_tensor, last_tensor;
+};
+
+/* Called for each damaged part, in order, with a pointer that is valid during the call. Not 0: stop. */
+typedef int (*weightd_damage_fn)(void *userdata, const struct weightd_damage *damage);
+
+/*
+ * The same, and calls `fn`, which may be NULL, for each damaged part. -EILSEQ without a call: the digests themselves are
+ * damaged, or could not be had, so that no part can be named; or the header does not describe the layout. -ECANCELED:
+ * `fn` has stopped it. In an exclusive buffer calls before another result than -EILSEQ mean nothing.
+ */
+int weightd_buffer_verify_each(struct weightd_buffer *b, weightd_damage_fn fn, void *userdata);
 
 /*
  * Installs a handler of SIGSEGV for debugging, which explains a fault in weightd's host memory in one line on standard

@@ -26,7 +26,7 @@ Lifetime. Tensors, arrays and capsules keep the memory mapped, in whatever order
 from ._abi import lib as _lib
 from ._buffer import Buffer, attach, reap, wait
 from ._connection import set_restart_timeout
-from ._errors import (AttributeMismatch, Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
+from ._errors import (AttributeMismatch, Damage, Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
                       NotPublished, Removed, Restarted, Timeout, Torn, Updating)
 from ._files import Files, files
 from ._job import JobInfo, create_job, jobs, remove_job
@@ -45,7 +45,7 @@ __version__ = _lib.weightd_release().decode()
 __library__ = _lib.weightd_library().decode(errors="surrogateescape")  # its file
 
 __all__ = [
-    "AttributeMismatch", "Buffer", "BufferInfo", "CostInfo", "Denied", "DeviceInfo", "Difference", "DigestMismatch",
+    "AttributeMismatch", "Buffer", "BufferInfo", "CostInfo", "Damage", "Denied", "DeviceInfo", "Difference", "DigestMismatch",
     "Disconnected", "Entry", "Error", "Event", "Files", "Health", "HolderInfo", "JobInfo", "Latency", "Layout",
     "LayoutMismatch", "LoadResult", "Location", "ModelDir", "NotFound", "NotPublished", "Removed", "Restarted", "SaveResult",
     "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating", "UserInfo", "VersionInfo", "Watch",

@@ -12,6 +12,7 @@ HASH_SIZE = 16
 DEVICE_MAX = 63
 TOKEN_MAX = 193
 NOT_TIED = 2**32 - 1
+HEADER_LEAF = 2**64 - 1
 ROLES = {1: "param", 2: "buffer"}
 STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
 SLOT_STATES = {1: "writing", 2: "current", 3: "kept", 4: "leaving", 5: "orphan"}
@@ -143,6 +144,11 @@ class Difference(Sized):
                 ("n_elements", c_uint64), ("n_different", c_uint64), ("n_unmeasured", c_uint64), ("max_abs", c_double)]
 
 
+class DamageRow(Sized):
+    _fields_ = [("size", c_size_t), ("leaf", c_uint64), ("begin", c_uint64), ("end", c_uint64),
+                ("n_tensors", c_uint32), ("first_tensor", c_uint32), ("last_tensor", c_uint32)]
+
+
 class DiffSide(Sized):
     _fields_ = [("size", c_size_t), ("buffer", c_void_p), ("path", c_char_p)]
 
@@ -152,6 +158,7 @@ class DiffResult(Sized):
 
 
 DiffFunction = CFUNCTYPE(c_int, c_void_p, POINTER(Difference))
+DamageFunction = CFUNCTYPE(c_int, c_void_p, POINTER(DamageRow))
 
 
 class BufferInfo(Sized):
@@ -298,6 +305,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_pause": (c_int, c_void_p, c_int),
     "weightd_buffer_is_mutable": (c_bool, c_void_p),
     "weightd_buffer_verify": (c_int, c_void_p),
+    "weightd_buffer_verify_each": (c_int, c_void_p, DamageFunction, c_void_p),
     "weightd_guard": (c_int,),
     "weightd_layout_new": (c_int, c_uint64, POINTER(c_void_p)),
     "weightd_layout_free": (None, c_void_p),

@@ -14,7 +14,7 @@ from . import _abi, _stream
 from ._abi import lib
 from ._connection import SLICE_S, Connection, patiently, shared
 from ._deferred import Deferred
-from ._errors import Timeout, Updating, error
+from ._errors import Damage, DigestMismatch, Timeout, Updating, error
 from ._files import Files, texts
 from ._files import get as get_files
 from ._layout import Layout
@@ -303,11 +303,31 @@ class Buffer(Table):
 
     def verify(self) -> None:
         """
-        Digests the mapped bytes (a few GB/s; a GPU does its own) and compares. DigestMismatch; NotPublished
-        when there is no digest. Other threads' calls over this connection wait meanwhile.
+        Digests the mapped bytes (a few GB/s; a GPU does its own) and compares. DigestMismatch, whose `damage` has the
+        leaves and tensors; NotPublished when there is no digest. Other threads' calls over this connection wait meanwhile.
         """
         memory = self._open()
-        memory.connection.call(lib.weightd_buffer_verify, memory.handle)
+        damage: list[Damage] = []
+
+        @_abi.DamageFunction
+        def found(_, row) -> int:
+            damage.append(_damage(memory, row[0]))
+            return 0
+
+        try:
+            memory.connection.call(lib.weightd_buffer_verify_each, memory.handle, found, None)
+        except DigestMismatch as e:
+            e.damage = damage
+            raise
+
+
+def _damage(memory: Memory, row: _abi.DamageRow) -> Damage:
+    tensor, names = _abi.Tensor(), []
+    for i in range(row.first_tensor, row.last_tensor + 1) if row.n_tensors else ():
+        lib.weightd_buffer_tensor(memory.handle, i, ctypes.byref(tensor))
+        if tensor.n_bytes and tensor.tied_to == _abi.NOT_TIED:
+            names.append(tensor.name.decode())
+    return Damage(None if row.leaf == _abi.HEADER_LEAF else row.leaf, row.begin, row.end, names)
 
 
 def attach(name: str, device: str = "host", version: int | None = None, timeout: float | None = 0.0,

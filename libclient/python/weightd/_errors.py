@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+from typing import NamedTuple
 
 
 class Error(OSError):
@@ -46,8 +47,22 @@ class Updating(Error, BlockingIOError):
     """EAGAIN: the buffer is being updated in place; wait for the next version."""
 
 
+class Damage(NamedTuple):
+    """
+    A damaged leaf, `begin` to `end` in the bytes of the version, and the names of all tensors with bytes in it. `leaf` None:
+    the header of the file, and bytes of that.
+    """
+
+    leaf: int | None
+    begin: int
+    end: int
+    tensors: list[str]
+
+
 class DigestMismatch(Error):
-    """EILSEQ: bytes differ from their digest."""
+    """EILSEQ: bytes differ from their digest. `damage` of verify(): list of Damage, empty if no part can be named."""
+
+    damage: list[Damage] = []
 
 
 class Timeout(Error, TimeoutError):

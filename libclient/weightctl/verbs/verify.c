@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libclient/weightctl/cli.h"
@@ -14,6 +15,12 @@
 #include "libclient/weightctl/output/size.h"
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
+
+/* The damaged parts of a version, in order. */
+struct damages {
+	struct weightd_damage *list;
+	size_t n, max;
+};
 
 struct verified {
 	const char *name;
@@ -47,9 +54,122 @@ static void verify_print(struct cli *cli, const struct verified *v)
 		     size_rate(rate, v->n_bytes, v->elapsed_ns));
 }
 
+static int damages_add(void *userdata, const struct weightd_damage *damage)
+{
+	struct damages *d = userdata;
+
+	if (d->n == d->max) {
+		d->max = d->max ? 2 * d->max : 64;
+		d->list = realloc(d->list, d->max * sizeof(*d->list));
+		if (!d->list)
+			cli_out_of_memory();
+	}
+	d->list[d->n++] = *damage;
+	return 0;
+}
+
+static void damages_deinit(struct damages *d)
+{
+	free(d->list);
+}
+
+static const char *tensor_name(const struct weightd_buffer *b, uint32_t index)
+{
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	return weightd_buffer_tensor(b, index, &t) == 0 ? t.name : "";
+}
+
+/* Tensors with bytes in damaged leaves side by side: "tensors 'a' to 'c'". */
+static void damage_print_tensors(FILE *f, const struct weightd_buffer *b,
+				 const struct weightd_damage *first,
+				 const struct weightd_damage *last)
+{
+	while (first < last && first->n_tensors == 0)
+		first++;
+	while (last > first && last->n_tensors == 0)
+		last--;
+	if (first->n_tensors == 0)
+		(void)fprintf(f, "between tensors");
+	else if (first->first_tensor == last->last_tensor)
+		(void)fprintf(f, "tensor '%s'", tensor_name(b, first->first_tensor));
+	else
+		(void)fprintf(f, "tensors '%s' to '%s'", tensor_name(b, first->first_tensor),
+			      tensor_name(b, last->last_tensor));
+}
+
+/* Damaged leaves side by side, or the header, as one line. */
+static void damage_print(const struct verified *v, const struct weightd_buffer *b,
+			 const struct weightd_damage *first, const struct weightd_damage *last)
+{
+	cleanup(cli_freep) char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+
+	if (!f)
+		cli_out_of_memory();
+	(void)fprintf(f, "%s@%" PRIu64 ": damaged: ", v->name, v->version);
+	if (first->leaf == WEIGHTD_HEADER_LEAF) {
+		(void)fprintf(f, "header, bytes 0 to %" PRIu64 " of the file", first->end);
+	} else {
+		(void)fprintf(f, "bytes %" PRIu64 " to %" PRIu64 ", leaf %" PRIu64, first->begin,
+			      last->end, first->leaf);
+		if (last > first)
+			(void)fprintf(f, " to %" PRIu64, last->leaf);
+		(void)fprintf(f, ", ");
+		damage_print_tensors(f, b, first, last);
+	}
+	if (fclose(f))
+		cli_out_of_memory();
+	(void)cli_error("%s", text);
+}
+
+/* The closing error names the first one alone. */
+static void damages_print(const struct verified *v, const struct weightd_buffer *b,
+			  const struct damages *d)
+{
+	for (size_t i = 0, end; d->n > 1 && i < d->n; i = end) {
+		for (end = i + 1; end < d->n && d->list[i].leaf != WEIGHTD_HEADER_LEAF &&
+				  d->list[end].leaf == d->list[end - 1].leaf + 1;
+		     end++)
+			;
+		damage_print(v, b, &d->list[i], &d->list[end - 1]);
+	}
+}
+
+static void damages_put(const struct weightd_buffer *b, const struct damages *d, struct json *json)
+{
+	struct weightd_tensor t = {.size = sizeof(t)};
+
+	json_open(json, "damage", '[');
+	for (size_t i = 0; i < d->n; i++) {
+		const struct weightd_damage *damage = &d->list[i];
+		const bool is_header = damage->leaf == WEIGHTD_HEADER_LEAF;
+
+		json_open(json, NULL, '{');
+		json_put_string(json, "part", is_header ? "header" : "leaf");
+		if (is_header)
+			json_put_null(json, "leaf");
+		else
+			json_put_number(json, "leaf", damage->leaf);
+		json_put_number(json, "begin", damage->begin);
+		json_put_number(json, "end", damage->end);
+		json_open(json, "tensors", '[');
+		for (uint32_t k = damage->first_tensor;
+		     damage->n_tensors && k <= damage->last_tensor; k++)
+			if (weightd_buffer_tensor(b, k, &t) == 0 && t.n_bytes > 0 &&
+			    t.tied_to == WEIGHTD_NOT_TIED)
+				json_put_string(json, NULL, t.name);
+		json_close(json, ']');
+		json_close(json, '}');
+	}
+	json_close(json, ']');
+}
+
 static int verify_target(struct cli *cli, const struct target *target, struct json *json)
 {
 	cleanup(server_detachp) struct weightd_buffer *b = NULL;
+	cleanup(damages_deinit) struct damages damages = {};
 	struct verified v = {};
 	const uint8_t *digest;
 	uint64_t start, ticket = 0;
@@ -67,7 +187,7 @@ static int verify_target(struct cli *cli, const struct target *target, struct js
 	if (weightd_buffer_is_mutable(b) && (r = weightd_read_begin(b, &ticket)) < 0)
 		return cli_fail(cli, r);
 	start = clock_now_ns();
-	r = weightd_buffer_verify(b);
+	r = weightd_buffer_verify_each(b, damages_add, &damages);
 	v.elapsed_ns = clock_now_ns() - start;
 	if (weightd_buffer_is_mutable(b) && weightd_read_retry(b, ticket))
 		return cli_error("'%s' on %s was updated in place meanwhile; verify it again",
@@ -76,9 +196,12 @@ static int verify_target(struct cli *cli, const struct target *target, struct js
 	if (cli->format.json && (!r || r == -EILSEQ)) {
 		json_open(json, NULL, '{');
 		column_json_all(columns, &v, json);
+		damages_put(b, &damages, json);
 		json_close(json, '}');
 	} else if (r >= 0) {
 		verify_print(cli, &v);
+	} else if (r == -EILSEQ) {
+		damages_print(&v, b, &damages);
 	}
 	return r < 0 ? cli_fail(cli, r) : 0;
 }
