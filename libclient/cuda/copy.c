@@ -1,5 +1,5 @@
 /*
- * Copies between a GPU's memory and the host's. They wait for work of the default stream, and of streams that
+ * Copies between a GPU's memory and the host's, or another GPU's. They wait for work of the default stream, and of streams that
  * wait for that one, as each such copy of the driver's does.
  */
 #include <errno.h>
@@ -39,4 +39,23 @@ int cuda_write(struct memory *m, uint64_t offset, const void *from, uint64_t n, 
 	if (result == CU_OK)
 		result = d->stream_synchronize(NULL);
 	return result ? gpu_error(d, result, "the GPU's memory cannot be written", s) : 0;
+}
+
+int cuda_copy(struct memory *m, const struct memory *from, uint64_t offset, uint64_t n,
+	      struct sentence *s)
+{
+	const struct cuda_state *state = m->state;
+	const struct cuda_driver *d = state->place.driver;
+	cleanup(place_leave) struct visit visit = {0};
+	int r = place_enter(&state->place, &visit, s);
+	cu_result result;
+
+	if (r < 0)
+		return r;
+	result = d->memcpy_on_device((cu_ptr)(uintptr_t)m->data + offset,
+				     (cu_ptr)(uintptr_t)from->data + offset, n);
+	/* That may return before the bytes are there, too. */
+	if (result == CU_OK)
+		result = d->stream_synchronize(NULL);
+	return result ? gpu_error(d, result, "the GPU cannot copy the bytes", s) : 0;
 }

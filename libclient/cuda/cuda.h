@@ -29,10 +29,17 @@ int cuda_state_new(const struct memory_request *q, struct cuda_state **ret, stru
 struct cuda_state *cuda_state_free(struct cuda_state *state);
 
 /*
- * Lets the GPU of another place read the memory where it is mapped, until it is unmapped. False: it cannot, for lack of
- * peer access or because the memory is of the older kind.
+ * Lets the GPU of a place read the memory where it is mapped, until it is unmapped. False: it cannot, for lack of peer
+ * access or because the memory is of the older kind and another GPU's.
  */
 bool cuda_open_to(const struct memory *m, const struct place *reader);
+
+/*
+ * Copies bytes to memory of a GPU from memory that this GPU reaches, at the same offset, and waits until they are there.
+ * Like cuda_write().
+ */
+int cuda_copy(struct memory *m, const struct memory *from, uint64_t offset, uint64_t n,
+	      struct sentence *s);
 
 /* Functions of both kinds' rows. */
 int cuda_read(const struct memory *m, uint64_t offset, void *to, uint64_t n, struct sentence *s);

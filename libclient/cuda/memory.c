@@ -92,6 +92,8 @@ bool cuda_open_to(const struct memory *m, const struct place *reader)
 	const struct cuda_driver *d = state->place.driver;
 	int can = 0;
 
+	if (reader->device == state->place.device || reader->device == state->owner)
+		return true;
 	return m->kind == &cuda_memory &&
 	       !d->device_can_access_peer(&can, reader->device, state->owner) && can &&
 	       !grant(d, m, reader->device, reader->device, MEMORY_READ);

@@ -1129,6 +1129,43 @@ int weightd_load_plan_file(const struct weightd_load_plan *p, uint64_t index,
 int weightd_load_plan_range(const struct weightd_load_plan *p, uint64_t index,
 			    struct weightd_plan_range *ret);
 
+/* --- Copying ------------------------------------------------------------------------------------ */
+
+struct weightd_copy_options {
+	size_t size; /* set by the caller */
+	/*
+	 * Device (NULL: "host") and options of the new version; NULL: the defaults. `mode` 0: a new buffer has the mode of
+	 * the source. `new_layout` and the header are set by the call.
+	 */
+	const struct weightd_create_options *create;
+	bool no_files; /* copy weights and attributes alone */
+	/* Phases "memory", "copy", "verify" (bytes that a GPU received from the host) and "publish". May be NULL. */
+	weightd_progress_fn progress;
+	void *userdata; /* its argument */
+};
+
+struct weightd_copy_result {
+	size_t size; /* set by the caller */
+	uint64_t version;
+	uint64_t n_bytes;
+	uint64_t n_tensors;
+	uint64_t elapsed_ns;
+	uint8_t digest[WEIGHTD_DIGEST_SIZE];
+};
+
+/*
+ * Publishes a copy of the attached version as the next version of buffer `name` (NULL: the name of `b`) on the device of
+ * `options`: host to GPU, GPU to GPU, GPU to host, or under another name. The copy has the layout, digest, files and
+ * attributes of `b`. Its buffer belongs to the caller. A new one has the mode of the source, and its group if the caller is
+ * in that; otherwise its group may do what all may. The digest of the new bytes is compared with that of `b` before the
+ * publish. A GPU copies from the memory of another one if the driver reports peer access, else through host memory. A
+ * failure leaves nothing. Blocks, and uses a connection of its own. -EINVAL: that is `b` itself; -EILSEQ: the bytes of
+ * `b` differ from its digest; -EAGAIN: an exclusive buffer was updated meanwhile; -ECANCELED; others as for
+ * weightd_create(). `options` and `ret` may be NULL.
+ */
+int weightd_copy(struct weightd_buffer *b, const char *name,
+		 const struct weightd_copy_options *options, struct weightd_copy_result *ret);
+
 /* --- Saving and comparing ----------------------------------------------------------------------- */
 
 struct weightd_save_options {

@@ -137,17 +137,19 @@ static int device_resolve_one(struct cli *cli, const char *device, const char **
 	return 0;
 }
 
+int device_name_of(struct cli *cli, char *device, const char **ret)
+{
+	make_letters_small(device);
+	return device_resolve_one(cli, device, ret);
+}
+
 int device_resolve(struct cli *cli)
 {
 	static char text[WEIGHTD_DEVICE_MAX + 1];
 
-	if (!cli->device)
-		return 0;
-	if (strlen(cli->device) < sizeof(text)) { /* the library refuses a longer one */
-		make_letters_small(strcpy(text, cli->device));
-		cli->device = text;
-	}
-	return device_resolve_one(cli, cli->device, &cli->device);
+	if (!cli->device || strlen(cli->device) >= sizeof(text))
+		return 0; /* the library refuses a longer one */
+	return device_name_of(cli, strcpy(text, cli->device), &cli->device);
 }
 
 bool device_is_list(const char *device)
@@ -193,8 +195,7 @@ int device_resolve_list(struct cli *cli, char *devices, const char **ret_names, 
 
 		if (n == DEVICES_MAX)
 			return cli_error("--device names at most %d devices", DEVICES_MAX);
-		make_letters_small(device);
-		if (device_resolve_one(cli, device, &ret_names[n]))
+		if (device_name_of(cli, device, &ret_names[n]))
 			return EXIT_FAILED;
 		if (device_is_among(ret_names[n], ret_names, n))
 			return cli_error("--device names %s twice", device);

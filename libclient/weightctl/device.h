@@ -21,6 +21,11 @@ const char *device_short(struct cli *cli, const char *device);
  */
 int device_resolve(struct cli *cli);
 
+/*
+ * The server's name of a device, which points into `device`, whose letters it changes, or into the list of `cli`. Likewise.
+ */
+int device_name_of(struct cli *cli, char *device, const char **ret);
+
 #define DEVICE_ALL "cuda:all" /* all GPUs of the server that can be used */
 #define DEVICES_MAX 64
 

@@ -32,6 +32,7 @@ static const struct {
 	{&verb_cat, NULL},
 	{&verb_verify, NULL},
 	{&verb_diff, NULL},
+	{&verb_copy, NULL},
 	{&verb_save, NULL},
 	{&verb_history, NULL},
 	{&verb_rollback, NULL},

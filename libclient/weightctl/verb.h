@@ -9,6 +9,7 @@
 extern const struct verb verb_cat;
 extern const struct verb verb_chmod;
 extern const struct verb verb_chown;
+extern const struct verb verb_copy;
 extern const struct verb verb_devices;
 extern const struct verb verb_diff;
 extern const struct verb verb_doctor;

@@ -236,6 +236,13 @@ def export(w, c):
         raise Refused(errno.EACCES, said)
 
 
+def copy(w, c):
+    """Removes the copy, which is its caller's."""
+    made = f"{c.name}.{os.getuid()}"
+    weightctl(c, "copy", "--quiet", "--name", made, c.name)
+    weightctl(c, "rm", made)
+
+
 def verb(name, *args, make=make_buffer):
     """A row of a verb whose arguments are formats of a case."""
     return Row(name, (), lambda w, c: weightctl(c, *name.split(), *[a.format(c=c, uid=os.getuid()) for a in args]), make)
@@ -262,6 +269,7 @@ VERBS = [
     verb("verify", "{c.name}"),
     verb("diff", "{c.name}", "{c.name}@1"),
     verb("save", "--quiet", "{c.name}", "{c.folder}/save-{c.name}-{uid}"),
+    Row("copy", (), copy),
     verb("wait", "{c.name}"),
     verb("exec", "{c.name}", "--", "true"),
     Row("export", (), export),

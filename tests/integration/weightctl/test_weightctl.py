@@ -18,7 +18,7 @@ import pytest
 from lib.features import BUILD, ROOT
 from lib.wire import until
 
-VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "save", "history", "rollback", "chmod", "chown",
+VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "copy", "save", "history", "rollback", "chmod", "chown",
          "rm", "wait", "watch", "exec", "export", "train run", "train status", "train metrics", "train profile", "doctor", "stat",
          "metrics", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
@@ -26,7 +26,7 @@ VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "sav
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
          "trace messages", "trace watch", "trace log", "trace attached", "help"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
-NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "diff": ["m", "m"], "save": ["m", "/none/out"], "rm": ["m"],
+NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "files": ["m"], "cat": ["m", "t"], "verify": ["m"], "diff": ["m", "m"], "copy": ["m", "--name", "n"], "save": ["m", "/none/out"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"], "export": ["m", "/none", "--hold"]}
 NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top", "help", "exec", "doctor") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
