@@ -1054,6 +1054,9 @@ struct weightd_load_result {
  * libcurl, or the server sends no ranges; -EINVAL: a URL that is not used; -EACCES, -ENOENT, -EIO, -ETIMEDOUT: it cannot be
  * fetched.
  *
+ * A checkpoint of torch.save() (X.bin, X.pt, X.pth, X.ckpt, or an index X.bin.index.json) is converted in a child process, the
+ * Python $WEIGHTD_PYTHON, else python3; weightctl(1), SOURCES. -EBADMSG: it is refused; -EOPNOTSUPP: there is no torch.
+ *
  * A directory's small files (its configuration and tokenizer, see weightctl(1)) become the files of the version; they are
  * -EFBIG if they have more than WEIGHTD_FILES_MAX bytes. A load of other paths keeps the files of the newest version.
  * A load of a part of the tensors sets the attributes include and exclude to its patterns, one that converts them the

@@ -128,13 +128,13 @@ static int add_tensor(struct planner *p, const struct found *t)
 
 /* True unless an index assigns the tensor of this name to another file. */
 static bool plan_take(struct planner *p, const struct source *source,
-		      const struct source_index *index, const struct safetensors_tensor *t)
+		      const struct source_index *index, const char *name, uint32_t name_size)
 {
 	uint32_t entry;
 
 	if (!index)
 		return true;
-	if (!names_find(&index->index.tensors, t->name, t->name_size, &entry) ||
+	if (!names_find(&index->index.tensors, name, name_size, &entry) ||
 	    index->index.entries[entry].file != source->index_file)
 		return false;
 	p->taken[entry] = true;
@@ -206,7 +206,7 @@ static int read_safetensors(struct planner *p, const struct source *source,
 	if (r == 0)
 		r = expect_tensors(p, &st);
 	for (size_t i = 0; r == 0 && i < st.n_tensors; i++) {
-		if (plan_take(p, source, index, &st.tensors[i]))
+		if (plan_take(p, source, index, st.tensors[i].name, st.tensors[i].name_size))
 			r = add_tensor_of_safetensors(p, &st, &st.tensors[i]);
 		else
 			p->leaves_out = true;
@@ -217,6 +217,8 @@ static int read_safetensors(struct planner *p, const struct source *source,
 		.alignment = 1,
 		.header = header,
 	};
+	for (size_t i = 0; r == 0 && i < st.n_ties; i++) /* those of torch list both names */
+		(void)plan_take(p, source, index, st.ties[i].alias, st.ties[i].alias_size);
 	if (r == 0 && ties_keep(&p->ties, &st) < 0)
 		r = out_of_memory(p);
 	safetensors_deinit(&st);
@@ -366,6 +368,8 @@ static int plan_files(struct planner *p, const char *const *paths, size_t n_path
 		return sentence_set(p->s, -EINVAL, "no file to load was named");
 	p->plan.sources.note = p->progress->note;
 	p->plan.sources.userdata = p->progress->userdata;
+	p->plan.sources.is_stopped = planner_is_stopped;
+	p->plan.sources.planner = p;
 	for (size_t i = 0; i < n_paths; i++) {
 		r = sources_add(&p->plan.sources, paths[i], p->s);
 		if (r < 0)

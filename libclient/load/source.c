@@ -12,6 +12,7 @@
 #include "libclient/load/folder/gguf_file.h"
 #include "libclient/load/folder/pipeline.h"
 #include "libclient/load/http/url.h"
+#include "libclient/load/torch/checkpoint.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct quote){0}, path)
 
@@ -206,7 +207,19 @@ static int add_directory(struct sources *ss, const struct file *f, struct senten
 
 int sources_open(const struct sources *ss, const char *path, struct file *ret, struct sentence *s)
 {
-	return url_is(path) ? fetcher_open(ss->fetcher, path, ret, s) : file_open(path, ret, s);
+	int r = url_is(path) ? fetcher_open(ss->fetcher, path, ret, s) : file_open(path, ret, s);
+
+	if (r < 0 || !checkpoint_is(ret))
+		return r;
+	r = checkpoint_convert(ret, ss->is_stopped, ss->planner, s);
+	if (r < 0)
+		file_deinit(ret);
+	return r;
+}
+
+static bool is_index(const char *path)
+{
+	return directory_is_index(path) || checkpoint_is_index(path);
 }
 
 static int add_url(struct sources *ss, const char *url, struct sentence *s)
@@ -217,7 +230,7 @@ static int add_url(struct sources *ss, const char *url, struct sentence *s)
 
 	if (!shown)
 		return out_of_memory(s);
-	if (!directory_is_index(shown))
+	if (!is_index(shown))
 		return add_source(ss, strdup(url), SOURCE_NO_INDEX, 0, s);
 	r = sources_open(ss, url, &f, s);
 	return r < 0 ? r : add_index(ss, url, &f, s);
@@ -235,7 +248,7 @@ int sources_add(struct sources *ss, const char *path, struct sentence *s)
 		return r;
 	if (f.is_directory)
 		return add_directory(ss, &f, s);
-	if (directory_is_index(path))
+	if (is_index(path))
 		return add_index(ss, path, &f, s);
 	return add_source(ss, strdup(path), SOURCE_NO_INDEX, 0, s);
 }

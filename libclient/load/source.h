@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,8 @@ struct sources {
 	weightd_note_fn note; /* may be NULL */
 	void *userdata;
 	struct fetcher *fetcher; /* NULL: no source is a URL */
+	bool (*is_stopped)(void *planner); /* asked while a file is opened */
+	void *planner;
 	struct source *list; /* those of one index stand side by side */
 	size_t n, max;
 	struct source_index *indexes;
@@ -44,7 +47,7 @@ struct sources {
  */
 int sources_add(struct sources *ss, const char *path, struct sentence *s);
 
-/* Opens a path, or a URL. */
+/* Opens a path, or a URL; a checkpoint of torch as the safetensors file that is made of it. */
 int sources_open(const struct sources *ss, const char *path, struct file *ret, struct sentence *s);
 
 void sources_deinit(struct sources *ss);

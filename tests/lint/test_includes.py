@@ -55,9 +55,11 @@ MAY_INCLUDE = {
     "libclient/load/folder": ["libclient/connection", "libclient/image", "libclient/include", "ipc/base"],
     # Files of servers.
     "libclient/load/http": ["libclient/connection", "libclient/image", "ipc/base"],
+    # Checkpoints of torch, converted.
+    "libclient/load/torch": ["libclient/connection", "libclient/image", "ipc/base"],
     # The elements that a load takes of a tensor.
     "libclient/select": ["libclient/connection", "libclient/image", "ipc", "ipc/base"],
-    "libclient/load": ["libclient/load/folder", "libclient/load/http", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
+    "libclient/load": ["libclient/load/folder", "libclient/load/http", "libclient/load/torch", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
                        "libclient/include", "ipc", "ipc/base", "ipc/reshard"],
     "libclient/save": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
                        "libclient/include", "ipc", "ipc/base"],

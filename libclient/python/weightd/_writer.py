@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
@@ -193,7 +194,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
-    the only path. A directory stands for one set of files, by the rules in weightctl(1), which has those of URLs too; a
+    the only path. A checkpoint of torch.save() (.bin, .pt, .pth, .ckpt, or an index .bin.index.json) is converted by this Python
+    in a confined process, or by $WEIGHTD_PYTHON. A directory stands for one set of files, by the rules in weightctl(1), which has those of URLs too; a
     UserWarning names the files left out. A failure leaves nothing behind, and the previous version unchanged, unless it was
     being replaced, or written in place: then the buffer is torn.
 
@@ -263,6 +265,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                                timeout_ms=0 if timeout is None else max(1, milliseconds(timeout)), max_rate=max_rate or 0,
                                tp_rank=rank, tp_world=world, tp_rules=None if tp_rules is None else _path(tp_rules))
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
+    if sys.executable:
+        os.environ.setdefault("WEIGHTD_PYTHON", sys.executable)  # reads checkpoints of torch
     try:
         connection.call(lib.weightd_load, connection.handle, _abi.text(name), named, len(named),
                         ctypes.byref(options), ctypes.byref(result), again=False)

@@ -1,0 +1,4 @@
+/* The program that converts a checkpoint, in Python. */
+#pragma once
+
+extern const char convert_text[];
