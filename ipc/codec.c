@@ -215,6 +215,7 @@ static const struct {
 	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_owned), 1, create_image_owned_ok},
 	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach), 0, hello_attach_ok},
 	[WIRE_PROVIDE] = {sizeof(struct wire_provide), 0, NULL},
+	[WIRE_PUBLISH_SHARED] = {sizeof(struct wire_publish_shared), 0, NULL},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -340,6 +341,7 @@ static const struct reply_row replies[WIRE_OP_END] = {
 	[WIRE_CREATE_IMAGE_OWNED] = {sizeof(struct wire_create_reply), 3, create_reply_ok},
 	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach_reply), 3, hello_attach_reply_ok},
 	[WIRE_PROVIDE] = {sizeof(struct wire_provide_reply), 0, NULL},
+	[WIRE_PUBLISH_SHARED] = {sizeof(struct wire_publish_reply), 0, NULL},
 };
 
 /* A row, also for the replies that say that a request failed. */

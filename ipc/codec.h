@@ -44,6 +44,7 @@ struct wire_request {
 		struct wire_job_view job_view;
 		struct wire_hello_attach hello_attach; /* begins like attach */
 		struct wire_provide provide;
+		struct wire_publish_shared publish_shared;
 	};
 };
 
@@ -54,7 +55,7 @@ struct wire_reply {
 		struct wire_hello_reply hello;
 		struct wire_ping_reply ping;
 		struct wire_create_reply create; /* of all four creates */
-		struct wire_publish_reply publish;
+		struct wire_publish_reply publish; /* and of publish shared */
 		struct wire_attach_reply attach;
 		struct wire_wait_reply wait;
 		struct wire_list_reply list; /* and of events */

@@ -60,6 +60,7 @@ enum wire_op {
 	WIRE_CREATE_IMAGE_OWNED = 31,
 	WIRE_HELLO_ATTACH = 32,
 	WIRE_PROVIDE = 33,
+	WIRE_PUBLISH_SHARED = 34,
 	WIRE_OP_END,
 
 	WIRE_HELLO_ERROR =
@@ -97,6 +98,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 #define WIRE_FEATURE_HOLDERS 128u /* the server's: it has the list WIRE_LIST_HOLDERS */
 #define WIRE_FEATURE_HEALTH 256u /* the server's: it has the list WIRE_LIST_HEALTH */
 #define WIRE_FEATURE_PROVIDE 512u /* the server's: it answers WIRE_PROVIDE */
+#define WIRE_FEATURE_SHARE 1024u /* the server's: it answers WIRE_PUBLISH_SHARED */
 
 struct wire_hello {
 	uint32_t version;
@@ -300,6 +302,20 @@ static_assert(sizeof(struct wire_publish) == 32, "wire_publish is ABI");
 struct wire_publish_reply {
 	uint64_t version;
 };
+
+/*
+ * --- publish shared: like publish, in the memory of a version that the client has attached and found to be the same. ---
+ * The lease is of this connection. Layout, form and digest of both versions must be the same, and both in sealed host memory,
+ * else -EXDEV; the server does not read the bytes. The writer's memory is freed once the client has unmapped and closed it. The
+ * memory of the other version is charged to the writer's user too, and exists until both versions are freed. After an error
+ * the writer exists as before, and can publish; after a restart of the server it may be either.
+ */
+struct wire_publish_shared {
+	uint64_t writer;
+	uint64_t lease;
+	uint8_t digest[WIRE_HASH_SIZE];
+};
+static_assert(sizeof(struct wire_publish_shared) == 32, "wire_publish_shared is ABI");
 
 /* --- abort, detach: abort ends a writer, detach a lease --- */
 struct wire_id {

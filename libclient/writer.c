@@ -15,6 +15,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
 #include "ipc/digest.h"
+#include "libclient/buffer.h"
 #include "libclient/connection/call.h"
 #include "libclient/connection/restart.h"
 #include "libclient/version/holders.h"
@@ -576,6 +577,64 @@ static int writer_publish(struct weightd_writer *wr)
 	}
 	wr->version = wr->committed ? wr->committed : call.reply.publish.version;
 	wr->fd = fd_close(wr->fd);
+	wr->digests_fd = fd_close(wr->digests_fd);
+	free(take_ptr(wr->header));
+	return 0;
+}
+
+/* A lease of the connection before is none of this one. */
+static int share_again(struct weightd *w, struct client_call *call)
+{
+	const struct weightd_writer *wr = call->subject;
+
+	if (wr->lost)
+		return writer_say_lost(wr);
+	call->reply.publish.version = wr->committed;
+	return wr->committed ? 1 : sentence_set(&w->sentence, -ESTALE, "weightd was restarted");
+}
+
+static bool has_bytes_of(const struct weightd_writer *wr, struct weightd_buffer *b)
+{
+	cleanup(freep) void *header = NULL;
+
+	if (b->memory.location.memory != WIRE_MEMORY_HOST ||
+	    b->memory.offset != wr->memory.offset || b->memory.size != wr->memory.size ||
+	    memcmp(b->memory.data, wr->memory.data, wr->memory.size) != 0)
+		return false;
+	if (!wr->header)
+		return true;
+	header = malloc(wr->header_size);
+	return header && buffer_read_header(b, header) == 0 &&
+	       !memcmp(header, wr->header, wr->header_size);
+}
+
+int writer_publish_shared(struct weightd_writer *wr, struct weightd_buffer *same)
+{
+	struct client_call call = {
+		.op = WIRE_PUBLISH_SHARED,
+		.timeout_ms = -1,
+		.again = share_again,
+		.subject = wr,
+	};
+	struct wire_publish_shared *request = &call.request.publish_shared;
+	struct wire_publish filled;
+	int r = fill_publish(wr, &filled);
+
+	if (r < 0)
+		return r;
+	if (!has_bytes_of(wr, same))
+		return sentence_set(&wr->w->sentence, -EXDEV, "its bytes differ");
+	request->writer = wr->id;
+	request->lease = same->lease;
+	memcpy(request->digest, filled.digest, HASH_SIZE);
+	r = client_call_run(wr->w, &call);
+	if (r < 0)
+		return r;
+	wr->version = call.reply.publish.version;
+	guard_remove(&wr->guarded);
+	memory_unmap(&wr->memory);
+	wr->fd = fd_close(wr->fd);
+	wr->reader_fd = fd_close(wr->reader_fd);
 	wr->digests_fd = fd_close(wr->digests_fd);
 	free(take_ptr(wr->header));
 	return 0;

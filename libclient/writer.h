@@ -122,6 +122,14 @@ int writer_digest_all(struct weightd_writer *wr, struct sentence *s);
 /* The digest of writer_digest_all() or of the publish: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);
 
+struct weightd_buffer;
+
+/*
+ * Publishes in the memory of `same`, which is attached on the same connection, if it has the same bytes, header and digests.
+ * Unmaps the writer's memory. -EXDEV: it has not, or is not sealed. After an error the writer can publish as before.
+ */
+int writer_publish_shared(struct weightd_writer *wr, struct weightd_buffer *same);
+
 /*
  * Compares leaves [first, first + n) of an unpublished version with their digests. -EILSEQ: leaf `*ret_bad` differs,
  * and the sentence is not set.

@@ -367,6 +367,7 @@ void daemon_deinit(struct daemon *d)
 	config_deinit(&s->config);
 	costs_deinit(&s->costs);
 	id_index_deinit(&s->slots);
+	id_index_deinit(&s->host_memory);
 }
 
 int daemon_run(struct daemon *d)

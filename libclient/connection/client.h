@@ -32,6 +32,7 @@ struct weightd {
 	bool has_job_views; /* ... and WIRE_FEATURE_JOB_VIEW */
 	bool has_owners; /* ... and WIRE_FEATURE_OWNER */
 	bool provides; /* ... and WIRE_FEATURE_PROVIDE */
+	bool shares; /* ... and WIRE_FEATURE_SHARE */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* the caller has closed the connection */

@@ -90,6 +90,7 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->has_job_views = reply->features & WIRE_FEATURE_JOB_VIEW;
 	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
 	w->provides = reply->features & WIRE_FEATURE_PROVIDE;
+	w->shares = reply->features & WIRE_FEATURE_SHARE;
 }
 
 /* `hello` NULL: the server has not sent its own. */

@@ -1019,6 +1019,12 @@ struct weightd_load_options {
 	 */
 	unsigned tp_rank, tp_world;
 	const char *tp_rules;
+	/*
+	 * Publish in the memory of another version with the same layout and the same bytes, if the caller may read one in host
+	 * memory, of any user: there is one copy of the pages, charged to both. What was read is compared with that memory,
+	 * which is sealed, and its own is freed. Versions of exclusive and reusable buffers have their own.
+	 */
+	bool share;
 };
 
 struct weightd_load_result {
@@ -1034,6 +1040,7 @@ struct weightd_load_result {
 	uint64_t n_direct_bytes; /* part of n_bytes, read past the page cache */
 	int ring_error; /* negative errno: direct reads wanted io_uring and did without, by pread(); else 0 */
 	enum weightd_verify verified; /* the check that it passed */
+	bool is_shared; /* the version has the memory of another one, by `share` */
 };
 
 /*

@@ -22,6 +22,7 @@
 #include "libclient/load/provision.h"
 #include "libclient/load/reader.h"
 #include "libclient/load/selection.h"
+#include "libclient/load/share.h"
 #include "libclient/verified.h"
 #include "libclient/writer.h"
 #include "weightd.h"
@@ -207,7 +208,10 @@ static int load_plan(struct weightd *w, const char *name, const struct plan *pla
 	r = check_progress(progress, "publish", plan->n_bytes, s);
 	if (r < 0)
 		return r;
-	r = weightd_writer_publish(wr, &result->version);
+	r = o->share ? share_publish(wr, &result->version) : 1;
+	result->is_shared = r == 0;
+	if (r > 0)
+		r = weightd_writer_publish(wr, &result->version);
 	if (r == 0)
 		r = copies_publish(&copies, wr, o->ret_more_versions);
 	if (r < 0)

@@ -28,7 +28,7 @@ static const char *const points[] = {
 	"create-begun", "create-provided", "create-saved", "create-stored", "create-kept", "create-answered",
 	"resume-adopted", "resume-published",
 	"publish-begun", "publish-digests", "publish-slot-sealed", "publish-sealed", "publish-committed", "publish-flipped",
-	"publish-answered",
+	"publish-answered", "share-saved", "share-stored", "share-kept",
 	"abort-begun", "abort-saved", "torn-begun",
 	"attach-leased", "attach-answered", "renew-leased", "detach-freed",
 	"rollback-begun", "rollback-committed", "rollback-flipped",

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -23,8 +24,56 @@ static bool hangs_up(int fd)
 	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
 }
 
+/* Adds it to the slots that have the memory of `fd`. */
+static int slot_join(struct slot *s, int fd)
+{
+	struct id_index *all = &s->server->host_memory;
+	struct stat st;
+	struct slot *other;
+	size_t at;
+
+	if (s->backend->memory != WIRE_MEMORY_HOST)
+		return 0;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	at = id_index_after(all, st.st_ino - 1);
+	if (at < all->n && all->entries[at].id == st.st_ino) {
+		other = all->entries[at].item;
+		list_append(&other->sharing, &s->sharing);
+	} else if (id_index_add(all, st.st_ino, s) < 0) {
+		return -ENOMEM;
+	}
+	s->inode = st.st_ino;
+	return 0;
+}
+
+/* True while another slot has the memory. */
+static bool slot_is_shared(const struct slot *s)
+{
+	return !list_empty(&s->sharing);
+}
+
+static void slot_leave(struct slot *s)
+{
+	struct id_index *all = &s->server->host_memory;
+	struct slot *other = slot_is_shared(s) ? container_of(s->sharing.next, struct slot, sharing)
+					       : NULL;
+	size_t at;
+
+	if (!s->inode)
+		return;
+	at = id_index_after(all, s->inode - 1);
+	if (!other)
+		id_index_remove(all, s->inode);
+	else if (all->entries[at].item == s)
+		all->entries[at].item = other;
+	list_remove(&s->sharing);
+	s->inode = 0;
+}
+
 static void slot_destroy(struct slot *s)
 {
+	slot_leave(s);
 	id_index_remove(&s->server->slots, s->id);
 	slot_close(s);
 	quota_refund(&s->charge);
@@ -90,6 +139,7 @@ static struct slot *slot_blank(const struct slot_place *place, uid_t uid,
 	s->data_offset = form->data_offset;
 	s->size = slot_form_size(form);
 	digests_init(&s->digests);
+	list_init(&s->sharing);
 	s->memory.server = s->server;
 	s->memory.size = s->size;
 	s->memory.fd = -1;
@@ -133,10 +183,56 @@ int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *
 	if (r == 0)
 		r = open_others(s);
 	if (r == 0)
+		r = slot_join(s, s->memory.fd);
+	if (r == 0)
 		r = id_index_add(&server->slots, s->id, s);
 	if (r != 0)
 		return r;
 	server->n_slot_bytes += s->size;
+	*ret = take_ptr(s);
+	return 0;
+}
+
+static int share_digests(struct slot *s, const struct slot *old)
+{
+	if (old->digests.size == 0)
+		return 0;
+	s->digests.size = old->digests.size;
+	return fd_reopen_readonly(old->digests.reader_fd, &s->digests.reader_fd);
+}
+
+int slot_new_shared(const struct slot_place *place, uid_t uid, const struct slot *from,
+		    const struct slot *old, struct slot **ret)
+{
+	const struct slot_form form = {.data_size = old->data_size, .data_offset = old->data_offset};
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, uid, &form);
+	struct server *server = place->server;
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->id = server_next_id(server);
+	s->memory.location = from->memory.location;
+	s->memory.progress = from->memory.progress;
+	s->provided = true;
+	s->sealed = true;
+	r = s->backend->reader(from->probe_fd, &s->probe_fd);
+	if (r == 0)
+		r = share_digests(s, old);
+	if (r == 0)
+		r = digests_open(&s->digests);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, uid, QUOTA_BYTES, slot_form_charge(&form),
+					&s->charge);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, uid, QUOTA_DESCRIPTORS,
+					slot_form_descriptors(&form), &s->descriptors);
+	if (r == 0)
+		r = slot_join(s, s->probe_fd);
+	if (r == 0)
+		r = id_index_add(&server->slots, s->id, s);
+	if (r < 0)
+		return r;
 	*ret = take_ptr(s);
 	return 0;
 }
@@ -182,13 +278,16 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_DESCRIPTORS,
 					slot_form_descriptors(&saved->form), &s->descriptors);
 	if (r == 0)
+		r = slot_join(s, probe_fd);
+	if (r == 0)
 		r = id_index_add(&server->slots, s->id, s);
 	if (r < 0)
 		return r;
 	s->probe_fd = probe_fd;
 	s->memory.progress.done = s->size;
 	s->memory.progress.huge = saved->huge_bytes;
-	server->n_slot_bytes += s->size;
+	if (!slot_is_shared(s))
+		server->n_slot_bytes += s->size;
 	*ret = take_ptr(s);
 	return 0;
 }
@@ -224,7 +323,8 @@ static int slot_free_step(struct job *job)
 
 static void slot_end(struct slot *s)
 {
-	s->server->n_slot_bytes -= s->size;
+	if (!slot_is_shared(s))
+		s->server->n_slot_bytes -= s->size;
 	slot_destroy(s);
 }
 
@@ -341,15 +441,16 @@ int slot_seal(struct slot *s)
 	int r;
 
 	if (s->memory.fd < 0)
-		return 0; /* sealed before, and then something else failed */
-	r = s->sealed ? s->backend->is_whole(s->memory.fd, s->size)
-		      : s->backend->seal(s->memory.fd, s->size);
+		r = 0; /* sealed before, and then something else failed; or by another writer */
+	else
+		r = s->sealed ? s->backend->is_whole(s->memory.fd, s->size)
+			      : s->backend->seal(s->memory.fd, s->size);
 	if (r < 0)
 		return r;
 	s->sealed = true;
 	fault_point("publish-digests");
 	r = digests_seal(&s->digests);
-	if (r == 0 && s->backend->share)
+	if (r == 0 && s->memory.fd >= 0 && s->backend->share)
 		r = s->backend->share(s->memory.fd);
 	if (r == 0)
 		slot_shut(s);
@@ -393,5 +494,5 @@ bool slot_in_use(struct slot *s)
 	if (gpu_free_has_begun(&s->gpu_free))
 		return false; /* its descriptors are the worker's */
 	slot_shut(s);
-	return slot_is_held(s);
+	return !slot_is_shared(s) && slot_is_held(s);
 }

@@ -10,6 +10,9 @@
  * while any other is open, or a mapping made from one, the kernel refuses a lease on it. This shows
  * that the slot is in use.
  *
+ * Slots of several buffers may share one memfd, sealed by then, as their writers have found it to hold the same bytes. Each has
+ * descriptors of its own, and is charged as if the memory were its own; the kernel frees the memory with the last of them.
+ *
  * A slot is flat or an image; see ipc/digest.h. An image has digests beside it, in the store under
  * its id.
  */
@@ -18,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ipc/base/list.h"
 #include "server/backend/backend.h"
 #include "server/base/freeing.h"
 #include "server/base/worker.h"
@@ -45,6 +49,8 @@ struct slot {
 	bool provided; /* all of its memory was, by a job */
 	bool sealed;
 	struct digests digests; /* of an image */
+	uint64_t inode; /* of its memfd; 0: not of one, or not yet */
+	struct list sharing; /* ring of the slots with the same memfd, this one included */
 	struct charge charge;
 	struct charge descriptors;
 	struct job free_job;
@@ -86,6 +92,13 @@ unsigned slot_form_descriptors(const struct slot_form *form);
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
 int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *form,
 	     struct slot **ret);
+
+/*
+ * A slot with the memory of `from`, sealed, and in the place of `old`, whose digests it takes a descriptor of. Charges `uid`
+ * in any case: `old` is about to be freed. 0 or a negative errno.
+ */
+int slot_new_shared(const struct slot_place *place, uid_t uid, const struct slot *from,
+		    const struct slot *old, struct slot **ret);
 
 /* A slot as the manifest has it. */
 struct slot_saved {
@@ -165,11 +178,14 @@ void slot_unwatch(struct slot *s);
 /* True when its memory is no more, whatever leads to it. */
 bool slot_is_lost(const struct slot *s);
 
-/* True while another process has it open or mapped. The slot may have more readers afterwards. */
+/*
+ * True while another process has it open or mapped, or another slot has its memory. The slot may have more readers
+ * afterwards.
+ */
 bool slot_is_held(struct slot *s);
 
 /*
  * True while another process has it open or mapped. For a slot that gets no more readers. Where the
- * kernel cannot tell, the end of all leases counts as proof.
+ * kernel cannot tell, the end of all leases counts as proof; it also does while another slot has the memory.
  */
 bool slot_in_use(struct slot *s);

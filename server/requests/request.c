@@ -113,6 +113,18 @@ static void request_publish(struct session *s, const struct wire_request *m, con
 		session_fail(s, -ENOENT, "this connection has no such writer");
 }
 
+static void request_publish_shared(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct writer *w = writer_find(s, m->publish_shared.writer);
+	struct lease *lease = lease_find(s, m->publish_shared.lease);
+
+	(void)fds;
+	if (w && lease)
+		writer_publish_shared(w, lease->version, m->publish_shared.digest);
+	else
+		session_fail(s, -ENOENT, "this connection has no such %s", w ? "lease" : "writer");
+}
+
 static void request_provide(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct writer *w = writer_find(s, m->provide.writer);
@@ -799,6 +811,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_CREATE_IMAGE_OWNED] = request_create,
 	[WIRE_HELLO_ATTACH] = request_attach, /* behind the greeting */
 	[WIRE_PROVIDE] = request_provide,
+	[WIRE_PUBLISH_SHARED] = request_publish_shared,
 };
 
 /* The device that a request names, or NULL. */

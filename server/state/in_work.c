@@ -45,6 +45,7 @@ static bool is_for_work(const struct request_start *start, size_t size)
 	case WIRE_CREATE_IMAGE_OWNED:
 	case WIRE_PROVIDE:
 	case WIRE_PUBLISH:
+	case WIRE_PUBLISH_SHARED:
 	case WIRE_SET_FILES:
 	case WIRE_JOB_CREATE:
 	case WIRE_JOB_JOIN:

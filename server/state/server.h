@@ -63,6 +63,7 @@ struct server {
 	struct list buffers; /* with a name */
 	struct list removed; /* without one, and not free yet */
 	struct id_index slots; /* all, also those that are being freed */
+	struct id_index host_memory; /* a slot of each memfd, by its inode */
 	struct list untallied; /* buffers; see tally.h */
 	struct tally {
 		uint64_t kept; /* bytes of versions that are only kept, and of spare ones */

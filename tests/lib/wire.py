@@ -31,8 +31,8 @@ HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1,
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
 JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE, JOB_VIEW = range(23, 30)
-CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH, PROVIDE = 30, 31, 32, 33
-OPS = range(HELLO, PROVIDE + 1)
+CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH, PROVIDE, PUBLISH_SHARED = 30, 31, 32, 33, 34
+OPS = range(HELLO, PUBLISH_SHARED + 1)
 REPLY = 0x8000
 ERROR, HELLO_ERROR = 0x7fff | REPLY, 0x7ffe | REPLY
 VERSION = 1
@@ -55,7 +55,7 @@ BODIES = {  # bodies of requests
     JOB_REMOVE: struct.Struct("<128s"), JOB_VIEW: struct.Struct("<128s"),
     CREATE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"), CREATE_IMAGE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"),
     HELLO_ATTACH: struct.Struct("<128s 64s QQ II 16s II Q 32s"),
-    PROVIDE: struct.Struct("<QQ"),
+    PROVIDE: struct.Struct("<QQ"), PUBLISH_SHARED: struct.Struct("<QQ 16s"),
 }
 N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, CREATE_OWNED, CREATE_IMAGE_OWNED, SET_FILES, JOB_JOIN)) for op in OPS}
 
@@ -463,6 +463,9 @@ class Wire:
     def publish(self, writer, root=None):
         reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")
         return struct.unpack("<Q", reply.body)[0]
+
+    def publish_shared(self, writer, lease, root=bytes(16)):
+        return struct.unpack("<Q", self.ask(PUBLISH_SHARED, writer, lease, root).body)[0]
 
     def abort(self, writer):
         """And closes its descriptors, like detach(): memory is not freed while a process has it open."""

@@ -357,6 +357,11 @@ static const struct message requests[] = {
 		.fill = fill_attach,
 	},
 	{.name = "provide", .op = WIRE_PROVIDE, .body_size = sizeof(struct wire_provide)},
+	{
+		.name = "publish shared",
+		.op = WIRE_PUBLISH_SHARED,
+		.body_size = sizeof(struct wire_publish_shared),
+	},
 };
 
 static const struct message replies[] = {
@@ -518,6 +523,11 @@ static const struct message replies[] = {
 		.name = "provide reply",
 		.op = WIRE_PROVIDE,
 		.body_size = sizeof(struct wire_provide_reply),
+	},
+	{
+		.name = "publish shared reply",
+		.op = WIRE_PUBLISH_SHARED,
+		.body_size = sizeof(struct wire_publish_reply),
 	},
 	{
 		.name = "hello error",

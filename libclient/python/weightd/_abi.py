@@ -94,7 +94,7 @@ class LoadOptions(Sized):
                 ("read", c_int), ("cache", c_int), ("dtype", c_int), ("more_devices", POINTER(c_char_p)),
                 ("n_more_devices", c_size_t), ("ret_more_versions", POINTER(c_uint64)),
                 ("verify", c_int), ("timeout_ms", c_uint), ("max_rate", c_uint64),
-                ("tp_rank", c_uint), ("tp_world", c_uint), ("tp_rules", c_char_p)]
+                ("tp_rank", c_uint), ("tp_world", c_uint), ("tp_rules", c_char_p), ("share", c_bool)]
 
 
 class ModelDirOptions(Sized):
@@ -114,7 +114,7 @@ class LoadResult(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
                 ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
                 ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash),
-                ("n_direct_bytes", c_uint64), ("ring_error", c_int), ("verified", c_int)]
+                ("n_direct_bytes", c_uint64), ("ring_error", c_int), ("verified", c_int), ("is_shared", c_bool)]
 
 
 class PlanFile(Sized):

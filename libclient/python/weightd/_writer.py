@@ -123,7 +123,8 @@ class LoadResult(NamedTuple):
     `n_bytes` of tensors, read from files, `n_direct_bytes` of them past the page cache; `memory_ns` (for the first memory) and
     `read_ns` are parts of `elapsed_ns`. `ring_error` is the errno for which direct reads did without io_uring, else 0.
     `versions` has the version by device, as the server names it; `version` is that of the first one.
-    `verified`: "none", "xxh3" or "sha256", as `verify` asked and was found right.
+    `verified`: "none", "xxh3" or "sha256", as `verify` asked and was found right. `is_shared`: the version has the memory of
+    another one with the same bytes, as `share` asked.
     """
 
     version: int
@@ -138,6 +139,7 @@ class LoadResult(NamedTuple):
     ring_error: int
     versions: dict[str, int]
     verified: str
+    is_shared: bool
 
 
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
@@ -190,7 +192,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
          read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none",
          timeout: float | None = None, max_rate: int | None = None,
-         tp: tuple[int, int] | None = None, tp_rules: str | os.PathLike | None = None) -> LoadResult:
+         tp: tuple[int, int] | None = None, tp_rules: str | os.PathLike | None = None,
+         share: bool = False) -> LoadResult:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
@@ -225,6 +228,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                 file's SHA-256 with SHA256SUMS beside it, or with the name of its blob in a cache of Hugging Face.
                 Error EILSEQ, EBADMSG if it differs, and nothing is published
     timeout     seconds: Timeout after that, and nothing is published; None: for as long as it takes
+    share       publish in the memory of another version with the same layout and bytes, of any user, if this one may read
+                it: both are charged, for one copy of the pages
     max_rate    bytes a second to read from the files; None: no limit
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
@@ -263,7 +268,8 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                                more_devices=more, n_more_devices=len(more), ret_more_versions=versions,
                                verify=_abi.VERIFIES[verify],
                                timeout_ms=0 if timeout is None else max(1, milliseconds(timeout)), max_rate=max_rate or 0,
-                               tp_rank=rank, tp_world=world, tp_rules=None if tp_rules is None else _path(tp_rules))
+                               tp_rank=rank, tp_world=world, tp_rules=None if tp_rules is None else _path(tp_rules),
+                               share=share)
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     if sys.executable:
         os.environ.setdefault("WEIGHTD_PYTHON", sys.executable)  # reads checkpoints of torch
@@ -277,7 +283,7 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     return LoadResult(result.version, result.n_bytes, result.n_tensors, result.n_files,
                       result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest),
                       result.n_direct_bytes, -result.ring_error, dict(zip(devices, [result.version, *versions])),
-                      lib.weightd_verify_name(result.verified).decode())
+                      lib.weightd_verify_name(result.verified).decode(), result.is_shared)
 
 
 def _devices(connection: Connection, device: str | Iterable[str]) -> list[str]:

@@ -48,6 +48,7 @@ enum {
 	OPTION_VERIFY,
 	OPTION_TIMEOUT,
 	OPTION_MAX_RATE,
+	OPTION_SHARE,
 };
 
 /* Words of the command line that are not options of the library. */
@@ -110,6 +111,7 @@ static const struct column columns[] = {
 	COLUMN("DIRECT", COLUMN_SIZE, RESULT(n_direct_bytes)),
 	{.name = "RING_ERROR", .kind = COLUMN_WORD, .word = ring_word},
 	{.name = "VERIFIED", .kind = COLUMN_WORD, .word = verified_word},
+	COLUMN("SHARED", COLUMN_BOOL, RESULT(is_shared)),
 	{},
 };
 
@@ -146,12 +148,13 @@ static void print_result(struct cli *cli, const struct loaded *l)
 	char digest[COLUMN_DIGEST_MAX];
 	const struct weightd_load_result *r = &l->result;
 
-	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s%s%s\n",
+	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s%s%s%s\n",
 		     l->name, r->version, device_short(cli, l->device), r->n_tensors,
 		     r->n_tensors == 1 ? "" : "s", size_text(size, r->n_bytes),
 		     size_duration(time, r->elapsed_ns), size_rate(rate, r->n_bytes, r->elapsed_ns),
 		     column_digest(digest, r->digest), r->verified ? ", verified by " : "",
-		     r->verified ? weightd_verify_name(r->verified) : "");
+		     r->verified ? weightd_verify_name(r->verified) : "",
+		     r->is_shared ? ", in the memory of another version" : "");
 }
 
 static void print_ring_error(const struct loaded *l)
@@ -427,6 +430,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"verify", required_argument, NULL, OPTION_VERIFY},
 		{"timeout", required_argument, NULL, OPTION_TIMEOUT},
 		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
+		{"share", no_argument, NULL, OPTION_SHARE},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -520,6 +524,9 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_MAX_RATE:
 			options.max_rate = cli_bytes(cli, "--max-rate", optarg);
 			break;
+		case OPTION_SHARE:
+			options.share = true;
+			break;
 		case 'q':
 			q.quiet = true;
 			break;
@@ -590,6 +597,7 @@ const struct verb verb_load = {
 		"                        SHA256SUMS or Hugging Face blobs (sha256); else none\n"
 		"     --timeout SECONDS  give up after that time, with exit code 1\n"
 		"     --max-rate BYTES   bytes a second to read from the files, as in 500M\n"
+		"     --share            have one copy in memory with a version of the same bytes\n"
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON
 		"     --device DEVICE    host or cuda:0 (host); several GPUs as cuda:0,cuda:1 or\n"
 		"                        cuda:all\n"

@@ -181,6 +181,7 @@ REQUESTS = [
     Row("DROP", (wire.DROP,), lambda w, c: w.drop(c.name)),
     Row("DROP version", (wire.DROP,), lambda w, c: w.drop(c.name, 1)),
     Row("PUBLISH*", (wire.PUBLISH,), lambda w, c: w.publish(c.writer), make_written),
+    Row("PUBLISH_SHARED*", (wire.PUBLISH_SHARED,), lambda w, c: w.publish_shared(c.writer, c.lease), make_written),
     Row("PROVIDE*", (wire.PROVIDE,), lambda w, c: w.provide(c.writer, 1), make_written),
     Row("ABORT*", (wire.ABORT,), lambda w, c: w.abort(c.writer), make_written),
     Row("SET_FILES*", (wire.SET_FILES,), lambda w, c: w.set_files(c.writer, b"files"), make_written),

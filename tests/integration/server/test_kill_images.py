@@ -194,7 +194,7 @@ def passages():
 
 NOT_PASSED = {point for point in matrix.POINTS if point.startswith((
     "rollback-", "recycle-", "replace-", "pause-", "access-", "torn-", "update-evicted", "update-asked", "renew-", "release-",
-    "stop-", "trim-", "resume-"))}
+    "stop-", "trim-", "resume-", "share-"))}
 
 
 @pytest.mark.parametrize("point", [p for p in matrix.POINTS if p not in NOT_PASSED | matrix.OF_JOBS])

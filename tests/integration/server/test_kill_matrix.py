@@ -50,6 +50,7 @@ def points():
 POINTS = points()
 ON_GPUS = {"release-begun"}  # only memory of GPUs passes it: see cuda/test_server.py
 OF_FILES = {point for point in POINTS if point.startswith("files-")}  # see test_kill_images.py
+OF_SHARES = {point for point in POINTS if point.startswith("share-")}  # see load/test_share.py
 OF_JOBS = {point for point in POINTS if point.startswith("job-") or point == "recovery-job"}  # see test_kill_jobs.py
 
 
@@ -597,7 +598,7 @@ def table(request):
         print("%-24s %8d %8d %8d %8d" % ("all", *(sum(row[i] for row in rows) for i in range(1, 5))))
 
 
-@pytest.mark.parametrize("point", [p for p in POINTS if p not in ON_GPUS | OF_FILES | OF_JOBS])
+@pytest.mark.parametrize("point", [p for p in POINTS if p not in ON_GPUS | OF_FILES | OF_JOBS | OF_SHARES])
 def test_a_death_loses_nothing(point, table, require):
     require("faults")
     n_rounds, n_restarts, n_checks, losses = 0, 0, 0, []
