@@ -32,11 +32,10 @@ CALLS = {
     "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
     "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "pread64": (17, 67),
     "readv": (19, 65), "access": (21, None), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233),
-    "dup": (32, 23), "nanosleep": (35, 101), "getpid": (39, 172), "exit": (60, 93), "uname": (63, 160), "fcntl": (72, 25),
-    "getcwd": (79, 17), "readlink": (89, None), "getrusage": (98, 165), "sysinfo": (99, 179), "gettid": (186, 178),
-    "futex": (202, 98), "sched_getaffinity": (204, 123), "getdents64": (217, 61), "clock_gettime": (228, 113),
-    "clock_nanosleep": (230, 115), "exit_group": (231, 94), "readlinkat": (267, 78), "newfstatat": (262, 79),
-    "set_robust_list": (273, 99), "prlimit64": (302, 261), "getrandom": (318, 278), "statx": (332, 291), "rseq": (334, 293),
+    "nanosleep": (35, 101), "getpid": (39, 172), "exit": (60, 93), "uname": (63, 160), "getcwd": (79, 17), "readlink": (89, None),
+    "getrusage": (98, 165), "sysinfo": (99, 179), "gettid": (186, 178), "futex": (202, 98), "sched_getaffinity": (204, 123),
+    "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "readlinkat": (267, 78), "newfstatat": (262, 79),
+    "set_robust_list": (273, 99), "getrandom": (318, 278), "statx": (332, 291), "rseq": (334, 293),
 }
 OPENAT = (257, 56)
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

@@ -35,10 +35,11 @@ torch.save({name: bytes(t.view(-1).view(torch.uint8).tolist() if t.dim() and t.n
 
 # Does what a loader that a file has taken over would do. Each line of ATTEMPTS must fail.
 TORCH = """
-import ctypes, errno, os, signal, socket, sys
+import ctypes, errno, fcntl, os, resource, socket
 if "FAKE_TORCH_PID" in os.environ:
     with open(os.environ["FAKE_TORCH_PID"], "w") as f:
         f.write(str(os.getpid()))
+PARENT = os.getppid()
 class Tensor:
     pass
 loads = 0
@@ -49,8 +50,9 @@ def zeros(n):
 set_num_threads = set_grad_enabled = zeros
 ATTEMPTS = {
     "write": lambda: open(os.environ["FAKE_TORCH_TARGET"], "w"), "socket": socket.socket, "fork": os.fork, "exec": lambda: os.execv("/bin/true", ["true"]),
-    "kill": lambda: os.kill(os.getppid(), signal.SIGTERM), "unlink": lambda: os.unlink(os.environ["FAKE_TORCH_TARGET"]),
-    "pipe": os.pipe, "setuid": lambda: os.setuid(0), "chmod": lambda: os.chmod(0, 0o777)}
+    "kill": lambda: os.kill(PARENT, 0), "unlink": lambda: os.unlink(os.environ["FAKE_TORCH_TARGET"]),
+    "pipe": os.pipe, "setuid": lambda: os.setuid(0), "chmod": lambda: os.chmod(0, 0o777),
+    "limits": lambda: resource.prlimit(PARENT, resource.RLIMIT_NOFILE, (9, 9)), "fcntl": lambda: fcntl.fcntl(3, fcntl.F_SETOWN, PARENT)}
 def attempt():
     for name, call in ATTEMPTS.items():
         try:
@@ -107,6 +109,7 @@ def loaded(daemon, name):
                         None if t["tied"] is None else listed[t["tied"]]["name"]) for t in listed}
 
 
+@pytest.mark.plain  # as to C, all files are the same
 @pytest.mark.parametrize("python", ["debian", "torch2"])
 def test_tensors_of_a_checkpoint_are_loaded_with_their_ties(daemon, checkpoints, python):
     if python == "torch2":
@@ -132,6 +135,7 @@ def test_an_index_of_checkpoints_is_loaded(daemon, checkpoints):
     assert found.keys() == {"a", "tied", "h", "b"} and found["a"][2] == found["b"][2]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("file, phrase", [("evil.bin", "it names posix.system, and torch's weights_only loader admits no such"),
                                           ("entry.bin", "its entry 'lr' is of type int, not a tensor"), ("cut.bin", "weights_only loader says")])
 def test_what_is_no_dict_of_tensors_is_refused_and_not_run(clean, checkpoints, file, phrase):  # noqa: F811
