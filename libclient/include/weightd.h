@@ -967,6 +967,8 @@ enum weightd_verify {
 /* "none", "xxh3" or "sha256"; NULL for an unknown one. */
 const char *weightd_verify_name(enum weightd_verify verify);
 
+struct weightd_load_result;
+
 struct weightd_load_options {
 	size_t size; /* set by the caller */
 	const struct weightd_create_options *create; /* NULL: the defaults */
@@ -1025,6 +1027,16 @@ struct weightd_load_options {
 	 * which is sealed, and its own is freed. Versions of exclusive and reusable buffers have their own.
 	 */
 	bool share;
+	/*
+	 * Further ranks, `n_tp_more_ranks` of them: each rank has a buffer in host memory, "NAME-tpRANK", and each byte of the
+	 * files is read once for all of them. No version is published before all are filled. If a publish fails then, the
+	 * earlier ones stay, and the sentence names them. `ret_tp_results`: room for their results, each with its size set, or
+	 * NULL. Such a load has no `verify`, `max_rate`, `share`, WEIGHTD_READ_DIRECT and WEIGHTD_CACHE_DROP (-EOPNOTSUPP), and
+	 * weightd_load_needed() and plans are of `tp_rank` alone.
+	 */
+	const unsigned *tp_more_ranks;
+	size_t n_tp_more_ranks;
+	struct weightd_load_result *ret_tp_results;
 };
 
 struct weightd_load_result {

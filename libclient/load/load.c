@@ -20,6 +20,7 @@
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/provision.h"
+#include "libclient/load/ranks.h"
 #include "libclient/load/reader.h"
 #include "libclient/load/selection.h"
 #include "libclient/load/share.h"
@@ -244,6 +245,32 @@ static int load_alone(struct weightd *w, const char *name, const struct plan *pl
 	return r;
 }
 
+/* Likewise for several ranks of tensor parallelism. */
+static int load_ranks(struct weightd *w, const char *name, const struct plan *plan,
+		      const char *const *paths, size_t n_paths, const struct weightd_load_options *o,
+		      struct progress *progress, struct weightd_load_result *result)
+{
+	cleanup(client_unrefp) struct weightd *own = NULL;
+	int r = connection_twin(w, &own);
+
+	if (r < 0)
+		return r;
+	r = ranks_load(own, name, plan, paths, n_paths, o, progress, result);
+	if (r < 0)
+		*client_sentence(w) = *client_sentence(own);
+	return r;
+}
+
+static void give_result(const struct weightd_load_result *result, struct weightd_load_result *ret)
+{
+	const size_t size = ret ? ret->size : 0;
+
+	if (!ret)
+		return;
+	memcpy(ret, result, smaller(size, sizeof(*result)));
+	ret->size = size;
+}
+
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret)
 {
@@ -270,6 +297,12 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	r = copies_check(w, &o);
 	if (r == 0)
 		r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
+	if (r == 0 && o.n_tp_more_ranks) {
+		r = load_ranks(w, name, &plan, paths, n_paths, &o, &progress, &result);
+		if (r == 0)
+			give_result(&result, ret);
+		return r;
+	}
 	if (r == 0)
 		r = selection_apply(&o, &plan, client_sentence(w));
 	if (r == 0 && o.verify == WEIGHTD_VERIFY_SHA256)
@@ -283,9 +316,6 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	if (r < 0)
 		return r;
 	result.elapsed_ns = num_now_ns() - start;
-	if (ret) {
-		result.size = ret->size;
-		memcpy(ret, &result, smaller(ret->size, sizeof(result)));
-	}
+	give_result(&result, ret);
 	return 0;
 }

@@ -14,9 +14,9 @@
 #include "ipc/base/pattern.h"
 #include "ipc/dtype.h"
 #include "libclient/image/array.h"
-#include "libclient/load/slice.h"
 #include "libclient/select/cast.h"
 #include "libclient/select/cut.h"
+#include "libclient/select/slice.h"
 
 #define NEAR_MAX 5 /* a name as far from a pattern is not near */
 #define QUOTE(text) quote_bytes(&(struct quote){0}, text, strlen(text))
@@ -57,12 +57,10 @@ static void remains_deinit(struct remains *m)
 	slicer_deinit(&m->slicer);
 }
 
-/* Frees what the plan had instead. It is not of a whole file any more. */
+/* It is not of a whole file any more. */
 static void remains_give(struct remains *m, struct plan *plan)
 {
-	weightd_layout_free(plan->layout);
-	free(plan->pieces);
-	original_deinit(&plan->original);
+	plan->original = (struct original){0};
 	plan->layout = take_ptr(m->layout);
 	plan->pieces = take_ptr(m->pieces);
 	plan->n_pieces = m->n_pieces;
@@ -348,6 +346,22 @@ static int check_options(const struct weightd_load_options *o, const struct plan
 	return r == 0 ? check_patterns(plan, "--exclude", o->exclude, o->n_exclude, s) : r;
 }
 
+static int remains_make(struct remains *m, const struct weightd_load_options *o)
+{
+	int r = check_options(o, m->from, m->s);
+
+	if (r == 0)
+		r = slicer_init(&m->slicer, o, m->from->files[0].file.path, m->s);
+	if (r == 0)
+		r = take_tensors(m, o);
+	if (r == 0 && weightd_layout_n_tensors(m->layout) == 0)
+		r = sentence_set(m->s, -EINVAL,
+				 "the patterns leave no tensor of %s: --exclude wins over "
+				 "--include",
+				 QUOTE_PATH(m->from->files[0].file.path));
+	return r;
+}
+
 int selection_apply(const struct weightd_load_options *o, struct plan *plan, struct sentence *s)
 {
 	cleanup(remains_deinit) struct remains m = {.from = plan, .s = s};
@@ -355,22 +369,39 @@ int selection_apply(const struct weightd_load_options *o, struct plan *plan, str
 
 	if (o->n_include == 0 && o->n_exclude == 0 && o->dtype == 0 && !slicer_is_wanted(o))
 		return 0;
-	r = check_options(o, plan, s);
-	if (r == 0)
-		r = slicer_init(&m.slicer, o, plan, s);
-	if (r == 0)
-		r = take_tensors(&m, o);
+	r = remains_make(&m, o);
 	if (r < 0)
 		return r;
-	if (weightd_layout_n_tensors(m.layout) == 0)
-		return sentence_set(s, -EINVAL,
-				    "the patterns leave no tensor of %s: --exclude wins over "
-				    "--include",
-				    QUOTE_PATH(plan->files[0].file.path));
-	if (m.is_changed)
+	if (m.is_changed) {
+		weightd_layout_free(plan->layout);
+		free(plan->pieces);
+		original_deinit(&plan->original);
 		remains_give(&m, plan);
+	}
 	plan->tp_rules = take_ptr(m.slicer.rules);
 	return 0;
+}
+
+int selection_take(const struct weightd_load_options *o, const struct plan *plan, struct plan *ret,
+		   struct sentence *s)
+{
+	cleanup(remains_deinit) struct remains m = {.from = plan, .s = s};
+	int r = remains_make(&m, o);
+
+	if (r < 0)
+		return r;
+	*ret = *plan;
+	remains_give(&m, ret);
+	ret->tp_rules = take_ptr(m.slicer.rules);
+	return 0;
+}
+
+void selection_part_deinit(struct plan *p)
+{
+	weightd_layout_free(p->layout);
+	free(p->pieces);
+	free(p->cuts);
+	free(p->tp_rules);
 }
 
 /* --- Attributes --------------------------------------------------------------------------------- */

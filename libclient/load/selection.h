@@ -18,6 +18,11 @@
  */
 int selection_apply(const struct weightd_load_options *o, struct plan *plan, struct sentence *s);
 
+/* The same into `ret`, which borrows the files of `plan`, and stays valid as long. Freed by selection_part_deinit(). */
+int selection_take(const struct weightd_load_options *o, const struct plan *plan, struct plan *ret,
+		   struct sentence *s);
+void selection_part_deinit(struct plan *p);
+
 /* Sets the attributes of a version that describe the selection, and removes them where there is none. */
 int selection_describe(const struct weightd_load_options *o, const char *tp_rules,
 		       struct weightd_files *f, struct sentence *s);

@@ -190,3 +190,37 @@ int cut_read(const struct cut *c, const struct file *f, uint64_t offset, uint64_
 		return sentence_set(s, -ENOMEM, "there is not enough memory to read a tensor with");
 	return read_bytes(&r, at, n, to);
 }
+
+/* --- Scattering --------------------------------------------------------------------------------- */
+
+/* Writes bytes of a part, the first of which is byte `at` of all parts of all rows. */
+static void scatter_bytes(const struct cut *c, const char *bytes, uint64_t at, uint64_t n, char *to)
+{
+	const struct element e = element_of(c);
+
+	if (c->from == c->to)
+		memcpy(to + at, bytes, n);
+	else
+		cast_elements(to + at / e.from * e.to, c->to, bytes, c->from, n / e.from);
+}
+
+void cut_scatter(const struct cut *c, const void *bytes, uint64_t at, uint64_t n, void *to)
+{
+	const uint64_t end = at + n;
+
+	for (uint64_t row = at / c->stride; row * c->stride < end; row++) {
+		uint64_t result = row * c->row;
+
+		for (unsigned p = 0; p < c->n_parts; result += c->parts[p++].size) {
+			const uint64_t begin = row * c->stride + c->parts[p].offset;
+			const uint64_t first = begin > at ? begin : at;
+			uint64_t last = begin + c->parts[p].size;
+
+			if (last > end)
+				last = end;
+			if (first < last)
+				scatter_bytes(c, (const char *)bytes + (first - at),
+					      result + (first - begin), last - first, to);
+		}
+	}
+}

@@ -46,3 +46,9 @@ uint64_t cut_source_size(const struct cut *c, uint64_t n_bytes);
  */
 int cut_read(const struct cut *c, const struct file *f, uint64_t offset, uint64_t at, uint64_t n,
 	     void *to, struct sentence *s);
+
+/*
+ * The other way: writes what the result has of `n` bytes of the tensor, from byte `at` of it on, to its places in `to`, the
+ * whole result. Both are multiples of the size of an element.
+ */
+void cut_scatter(const struct cut *c, const void *bytes, uint64_t at, uint64_t n, void *to);

@@ -58,7 +58,7 @@ MAY_INCLUDE = {
     # Checkpoints of torch, converted.
     "libclient/load/torch": ["libclient/connection", "libclient/image", "ipc/base"],
     # The elements that a load takes of a tensor.
-    "libclient/select": ["libclient/connection", "libclient/image", "ipc", "ipc/base"],
+    "libclient/select": ["libclient/load/folder", "libclient/connection", "libclient/image", "libclient/include", "ipc", "ipc/base", "ipc/reshard"],
     "libclient/load": ["libclient/load/folder", "libclient/load/http", "libclient/load/torch", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
                        "libclient/include", "ipc", "ipc/base", "ipc/reshard"],
     "libclient/save": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
@@ -116,7 +116,7 @@ MAY_INCLUDE = {
 # Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c", "ipc/hash_avx2.c", "bpf/rdma/qp.c"],
-    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/train/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
+    r"jansson\.h": ["ipc/reshard/split.c", "libclient/image/", "libclient/load/", "libclient/save/", "libclient/select/", "libclient/train/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/verbs/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/gloo_link.cc", "libclient/train/nodes/gloo.cc", "tests/bench/peers/"],
     r"curl/.*": ["libclient/load/http/fetcher-curl.c"],

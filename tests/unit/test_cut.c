@@ -53,6 +53,24 @@ static uint8_t *make_result(const struct cut *c, const uint8_t *bytes, uint64_t 
 	return result;
 }
 
+/* Pieces of a tensor of `n` bytes, of any sizes that elements allow, make the same result. */
+static void check_scatter(const struct cut *c, const uint8_t *tensor, uint64_t n,
+			  const uint8_t *want, uint64_t n_want)
+{
+	const uint64_t unit = c->from == c->to ? 1 : dtype_bits(c->from) / 8;
+	uint8_t *is = calloc(1, n_want + 1);
+
+	for (uint64_t at = 0, size; at < n; at += size) {
+		size = (uint64_t)(1 + lrand48() % 5000) * unit;
+		if (size > n - at)
+			size = n - at;
+		cut_scatter(c, tensor + at, at, size, is);
+	}
+	assert_memory_equal(is, want, n_want);
+	assert_int_equal(is[n_want], 0);
+	free(is);
+}
+
 static void check(const struct cut *c, uint64_t n_rows)
 {
 	const size_t size = OFFSET + n_rows * c->stride; /* the file ends with the tensor */
@@ -77,6 +95,7 @@ static void check(const struct cut *c, uint64_t n_rows)
 				 (unsigned long long)n);
 		assert_int_equal(is[n], 0xa5);
 	}
+	check_scatter(c, bytes + OFFSET, n_rows * c->stride, want, n_want);
 	(void)close(f.fd);
 	free(bytes);
 	free(want);

@@ -94,7 +94,8 @@ class LoadOptions(Sized):
                 ("read", c_int), ("cache", c_int), ("dtype", c_int), ("more_devices", POINTER(c_char_p)),
                 ("n_more_devices", c_size_t), ("ret_more_versions", POINTER(c_uint64)),
                 ("verify", c_int), ("timeout_ms", c_uint), ("max_rate", c_uint64),
-                ("tp_rank", c_uint), ("tp_world", c_uint), ("tp_rules", c_char_p), ("share", c_bool)]
+                ("tp_rank", c_uint), ("tp_world", c_uint), ("tp_rules", c_char_p), ("share", c_bool),
+                ("tp_more_ranks", POINTER(c_uint)), ("n_tp_more_ranks", c_size_t), ("ret_tp_results", c_void_p)]
 
 
 class ModelDirOptions(Sized):

@@ -192,8 +192,9 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          include: str | Iterable[str] = (), exclude: str | Iterable[str] = (),
          read: str = "auto", cache: str = "keep", dtype: str | None = None, verify: str = "none",
          timeout: float | None = None, max_rate: int | None = None,
-         tp: tuple[int, int] | None = None, tp_rules: str | os.PathLike | None = None,
-         share: bool = False) -> LoadResult:
+         tp: tuple[int | Iterable[int], int] | None = None,
+         tp_rules: str | os.PathLike | None = None,
+         share: bool = False) -> LoadResult | list[LoadResult]:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
@@ -215,7 +216,9 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     dtype       "BF16", "F16" or "F32", also in small letters: convert tensors of F64, F32, F16 and BF16 to it, with the
                 bits of torch's Tensor.to(). Integers and booleans stay as they are; Error EOPNOTSUPP for other types
     tp          (rank, world): load what that rank of tensor parallelism has of each tensor; ranks count from 0. Error
-                EINVAL for a tensor that no rule is about, or that so many ranks cannot share
+                EINVAL for a tensor that no rule is about, or that so many ranks cannot share. (ranks, world) loads
+                several ranks to host memory, each as the buffer "NAME-tpRANK", reads each byte of the files once, and
+                returns a list of results
     tp_rules    a type of model for which rules are ready ("llama"), or the path of a file of rules, see weightctl(1);
                 by default those for the model_type of the config.json beside the weights
     progress    called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
@@ -260,6 +263,10 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     wanted = texts(attributes)
     included, excluded = _patterns(include), _patterns(exclude)
     rank, world = tp or (0, 0)
+    ranks = [rank] if isinstance(rank, int) else list(rank)
+    if not ranks:
+        raise ValueError("no rank is given")
+    of_ranks = (_abi.LoadResult * len(ranks[1:]))(*[_abi.LoadResult() for _ in ranks[1:]])
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report, note=note, no_files=not files,
                                attributes=wanted, n_attributes=len(wanted or ()),
@@ -268,8 +275,9 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
                                more_devices=more, n_more_devices=len(more), ret_more_versions=versions,
                                verify=_abi.VERIFIES[verify],
                                timeout_ms=0 if timeout is None else max(1, milliseconds(timeout)), max_rate=max_rate or 0,
-                               tp_rank=rank, tp_world=world, tp_rules=None if tp_rules is None else _path(tp_rules),
-                               share=share)
+                               tp_rank=ranks[0], tp_world=world, tp_rules=None if tp_rules is None else _path(tp_rules),
+                               tp_more_ranks=(ctypes.c_uint * len(ranks[1:]))(*ranks[1:]), n_tp_more_ranks=len(ranks[1:]),
+                               ret_tp_results=ctypes.cast(of_ranks, ctypes.c_void_p), share=share)
     named = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     if sys.executable:
         os.environ.setdefault("WEIGHTD_PYTHON", sys.executable)  # reads checkpoints of torch
@@ -280,9 +288,15 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
         if raised:
             raise raised[0] from None
         raise
+    found = [_result(one, {device: one.version for device in devices[:1]}) for one in (result, *of_ranks)]
+    found[0].versions.update(zip(devices[1:], versions))
+    return found[0] if isinstance(rank, int) else found
+
+
+def _result(result: _abi.LoadResult, versions: dict[str, int]) -> LoadResult:
     return LoadResult(result.version, result.n_bytes, result.n_tensors, result.n_files,
                       result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest),
-                      result.n_direct_bytes, -result.ring_error, dict(zip(devices, [result.version, *versions])),
+                      result.n_direct_bytes, -result.ring_error, versions,
                       lib.weightd_verify_name(result.verified).decode(), result.is_shared)
 
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/libc.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/device.h"
@@ -51,6 +52,9 @@ enum {
 	OPTION_SHARE,
 };
 
+#define RANKS_MAX 4096 /* of tensor parallelism */
+#define RANK_NAME_MAX 320 /* "NAME-tpRANK" */
+
 /* Words of the command line that are not options of the library. */
 struct request {
 	const char *name;
@@ -60,6 +64,8 @@ struct request {
 	bool dry_run;
 	bool quiet;
 	char *device_list; /* several devices, to be resolved once connected; NULL: one */
+	unsigned *ranks; /* several ranks, as --tp has them; NULL: one, or none */
+	size_t n_ranks;
 };
 
 /* Devices of one load, and what was published there. */
@@ -207,6 +213,35 @@ static void print_lines(struct cli *cli, const struct loaded *l, const struct de
 	}
 }
 
+/* A line or an object for each rank, the first of which `first` has. */
+static void print_ranks(struct cli *cli, const struct request *q, const struct loaded *first,
+			const struct weightd_load_result *more)
+{
+	struct json json = {.file = stdout};
+	char name[RANK_NAME_MAX];
+
+	if (cli->format.json) {
+		json_open(&json, NULL, '{');
+		json_open(&json, "loads", '[');
+	}
+	for (size_t i = 0; i < q->n_ranks; i++) {
+		struct loaded row = {name, first->device, i ? more[i - 1] : first->result};
+
+		(void)snprintf(name, sizeof(name), "%s-tp%u", q->name, q->ranks[i]);
+		if (cli->format.json) {
+			json_open(&json, NULL, '{');
+			column_json_all(columns, &row, &json);
+			json_close(&json, '}');
+		} else if (!q->quiet) {
+			print_result(cli, &row);
+		}
+	}
+	if (cli->format.json) {
+		json_close(&json, ']');
+		json_close(&json, '}');
+	}
+}
+
 /* Exit status of a buffer that has the content; -1: it has not. */
 static int load_is_done(struct cli *cli, const struct request *q,
 			const struct weightd_load_options *options)
@@ -250,11 +285,18 @@ static int load_buffer(struct cli *cli, const struct request *q,
 		.name = q->name,
 		.result = {.size = sizeof(loaded.result)},
 	};
+	cleanup(freep) struct weightd_load_result *of_ranks = NULL;
 	struct progress progress;
 	int r;
 
 	if (server_connect(cli) || find_destinations(cli, q, &to))
 		return EXIT_FAILED;
+	of_ranks = calloc(options.n_tp_more_ranks + 1, sizeof(*of_ranks));
+	if (!of_ranks)
+		cli_out_of_memory();
+	for (size_t i = 0; i < options.n_tp_more_ranks; i++)
+		of_ranks[i].size = sizeof(*of_ranks);
+	options.ret_tp_results = of_ranks;
 	create.device = cli->device; /* resolved now */
 	create.owner = cli->owner;
 	options.create = &create;
@@ -279,7 +321,9 @@ static int load_buffer(struct cli *cli, const struct request *q,
 	to.versions[0] = loaded.result.version;
 	if (!q->quiet)
 		print_ring_error(&loaded);
-	if (cli->format.json)
+	if (q->n_ranks > 1)
+		print_ranks(cli, q, &loaded, of_ranks);
+	else if (cli->format.json)
 		print_json(&loaded, &to);
 	else if (!q->quiet)
 		print_lines(cli, &loaded, &to);
@@ -384,16 +428,44 @@ static enum weightd_dtype option_dtype(const struct cli *cli)
 	cli_usage(cli, "--dtype wants bf16, f16 or f32, not '%s'", optarg);
 }
 
-/* RANK/WORLD. The library knows which ranks there are. */
-static void option_tp(const struct cli *cli, struct weightd_load_options *options)
+static unsigned *all_ranks(unsigned world)
 {
-	char *slash = strchr(optarg, '/');
+	unsigned *ranks = calloc(world, sizeof(*ranks));
+
+	if (!ranks)
+		cli_out_of_memory();
+	for (unsigned i = 0; i < world; i++)
+		ranks[i] = i;
+	return ranks;
+}
+
+/* RANK, RANK,RANK... or all, of a world. The library knows which ranks there are. */
+static void option_tp(const struct cli *cli, struct request *q, struct weightd_load_options *options)
+{
+	char *slash = strchr(optarg, '/'), *rest;
+	size_t max = 1;
 
 	if (!slash)
-		cli_usage(cli, "--tp wants RANK/WORLD, such as 0/2, not '%s'", optarg);
+		cli_usage(cli, "--tp wants RANK/WORLD, such as 0/2, 0,1/4 or all/4, not '%s'",
+			  optarg);
 	*slash = '\0';
-	options->tp_rank = (unsigned)cli_number(cli, "--tp", optarg, 10, 0, UINT32_MAX);
-	options->tp_world = (unsigned)cli_number(cli, "--tp", slash + 1, 10, 1, UINT32_MAX);
+	options->tp_world = (unsigned)cli_number(cli, "--tp", slash + 1, 10, 1, RANKS_MAX);
+	for (const char *c = optarg; *c; c++)
+		max += *c == ',';
+	free(q->ranks);
+	if (!strcmp(optarg, "all")) {
+		q->ranks = all_ranks(options->tp_world);
+		q->n_ranks = options->tp_world;
+		return;
+	}
+	q->ranks = calloc(max, sizeof(*q->ranks));
+	if (!q->ranks)
+		cli_out_of_memory();
+	q->n_ranks = 0;
+	for (char *word = strtok_r(optarg, ",", &rest); word; word = strtok_r(NULL, ",", &rest))
+		q->ranks[q->n_ranks++] = (unsigned)cli_number(cli, "--tp", word, 10, 0, UINT32_MAX);
+	if (q->n_ranks == 0)
+		cli_usage(cli, "--tp wants a rank in front of the slash");
 }
 
 static const char *option_attribute(const struct cli *cli)
@@ -495,7 +567,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 			options.dtype = option_dtype(cli);
 			break;
 		case OPTION_TP:
-			option_tp(cli, &options);
+			option_tp(cli, &q, &options);
 			break;
 		case OPTION_TP_RULES:
 			options.tp_rules = optarg;
@@ -541,6 +613,13 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	q.n_paths = argc - optind - 1;
 	if (options.tp_rules && !options.tp_world)
 		cli_usage(cli, "--tp-rules needs --tp RANK/WORLD");
+	if (q.n_ranks > 1 && (q.if_needed || q.dry_run))
+		cli_usage(cli, "--if-needed and --dry-run take one rank");
+	if (q.n_ranks > 0) {
+		options.tp_rank = q.ranks[0];
+		options.tp_more_ranks = q.ranks + 1;
+		options.n_tp_more_ranks = q.n_ranks - 1;
+	}
 	if (q.if_needed && q.n_paths > 1)
 		cli_usage(cli, "--if-needed takes one path");
 	if (q.if_needed && device_is_list(cli->device))
@@ -555,6 +634,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	}
 	r = q.dry_run ? load_dry(cli, &q, &options) : load_buffer(cli, &q, &options);
 	free(q.device_list);
+	free(q.ranks);
 	free(texts);
 	return r;
 }
@@ -585,7 +665,8 @@ const struct verb verb_load = {
 		"     --include PATTERN  load only tensors whose name matches; may be given again\n"
 		"     --exclude PATTERN  leave out tensors whose name matches; may be given again\n"
 		"     --dtype DTYPE      convert tensors of floats to bf16, f16 or f32\n"
-		"     --tp RANK/WORLD    load the part of a rank of tensor parallelism\n"
+		"     --tp RANK/WORLD    load the part of a rank of tensor parallelism; 0,1/4 and\n"
+		"                        all/4: several, each as NAME-tpRANK\n"
 		"     --tp-rules RULES   for --tp: a type of model, or a file (by config.json)\n"
 		"     --if-needed        load nothing if the version has these tensors and files\n"
 		"     --dry-run          print files, ranges and places, and load nothing\n"

@@ -12,6 +12,8 @@ from lib import features
 
 WIDTH, HEAD, HEADS, KV_HEADS, INNER, EXPERTS, VOCABULARY = 24, 4, 16, 4, 48, 3, 53
 
+Q, DOWN, UP = (f"model.layers.0.{name}.weight" for name in ("self_attn.q_proj", "mlp.down_proj", "mlp.up_proj"))
+
 CONFIG = {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS}
 CONFIGS = {"gpt2": {"n_head": HEADS}, "deepseek_v2": {"num_attention_heads": HEADS}}
 
@@ -281,10 +283,79 @@ def test_tied_names_are_cut_as_one(daemon, weightd, tmp_path, numpy):
     assert refused.returncode == 1 and "is tied to" in refused.stderr and "cut them differently" in refused.stderr, refused.stderr
 
 
+# --- Several ranks ---------------------------------------------------------------------------------
+
+def digest(daemon, name):
+    return json.loads(daemon.ctl("show", name, "--json").stdout)["versions"][-1]["digest"]
+
+
+@pytest.mark.parametrize("model_type", ["llama", "phi3", "qwen3_moe", "gpt2"])
+def test_ranks_loaded_at_once_are_those_loaded_alone(daemon, weightd, tmp_path, numpy, model_type):
+    write_checkpoint(tmp_path / "m", numpy, model_type)
+    results = weightd.load("m", tmp_path / "m", tp=(range(4), 4))
+    for rank, result in enumerate(results):
+        alone = weightd.load("alone", tmp_path / "m", tp=(rank, 4), new_layout=True)
+        assert (result.digest, result.n_bytes, result.n_tensors) == (alone.digest, alone.n_bytes, alone.n_tensors)
+        daemon.ctl("verify", f"m-tp{rank}")
+        assert attributes(daemon, f"m-tp{rank}") == attributes(daemon, "alone") and attributes(daemon, "alone")["tp"] == f"{rank}/4"
+
+
+def test_several_ranks_read_each_byte_once(daemon, weightd, tmp_path, numpy):
+    """Also of tensors that are longer than what is read at once, and cast."""
+    rng = numpy.random.default_rng(4)
+    whole = {Q: rng.random((64, 9001), dtype=numpy.float32), DOWN: rng.random((1501, 512), dtype=numpy.float32),
+             "model.norm.weight": rng.random(700_001, dtype=numpy.float32), "lm_head.weight": rng.random((1021, 3), dtype=numpy.float32),
+             "model.layers.0.mlp.gate_up_proj.weight": rng.random((256, 1501), dtype=numpy.float32)}
+    write_model(tmp_path / "model.safetensors", {name: ("F32", list(a.shape), a.tobytes()) for name, a in whole.items()})
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 16}))
+    n_bytes = sum(a.nbytes for a in whole.values())
+    for options in {}, {"dtype": "F16"}:
+        before = bytes_read()
+        results = weightd.load("m", tmp_path / "model.safetensors", tp=(range(4), 4), new_layout=True, **options)
+        assert n_bytes <= bytes_read() - before < n_bytes + 16384, "headers and configurations beside the tensors"
+        for rank, result in enumerate(results):
+            assert result.digest == weightd.load("alone", tmp_path / "model.safetensors", tp=(rank, 4), new_layout=True, **options).digest
+    before = bytes_read()
+    weightd.load("rows", tmp_path / "model.safetensors", tp=([0, 1], 4), include=Q)
+    assert bytes_read() - before < whole[Q].nbytes // 2 + 16384, "what neither has is not read"
+
+
+def test_ranks_of_the_command_line(daemon, tmp_path, numpy):
+    write_checkpoint(tmp_path / "m", numpy, "qwen2")
+    loads = json.loads(daemon.ctl("load", "m", str(tmp_path / "m"), "--tp", "3,1/4", "--json", "-q").stdout)["loads"]
+    assert [(load["name"], load["version"]) for load in loads] == [("m-tp3", 1), ("m-tp1", 1)]
+    text = daemon.ctl("load", "m", str(tmp_path / "m"), "--tp", "all/4").stdout
+    assert [line.split(" ")[0] for line in text.splitlines()] == ["m-tp0@1", "m-tp1@2", "m-tp2@1", "m-tp3@2"]
+    assert loads[1]["digest"].removeprefix("xxh3:") in digest(daemon, "m-tp1")
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--tp", "1,1/4"], "rank 1 is named twice"), (["--tp", "0,4/4"], "no rank 4 of 4"), (["--tp", "0,1/2", "--verify", "xxh3"], "without --verify"),
+    (["--tp", "all/2", "--cache", "drop"], "--cache drop"), (["--tp", "all/3"], "3 ranks cannot share")])
+def test_a_refusal_of_several_ranks_leaves_none(daemon, tmp_path, numpy, options, words):
+    write_checkpoint(tmp_path / "m", numpy, "llama")
+    refused = daemon.ctl("load", "m", str(tmp_path / "m"), *options, check=False)
+    assert refused.returncode == 1 and words in refused.stderr, refused.stderr
+    assert json.loads(daemon.ctl("ls", "--json").stdout)["buffers"] == []
+
+
+def test_a_failure_leaves_no_rank(daemon, weightd, tmp_path, numpy):
+    """A buffer of one rank with another layout, an interruption, and a file that is cut."""
+    write_checkpoint(tmp_path / "m", numpy, "llama")
+    weightd.load("m-tp1", tmp_path / "m", tp=(0, 1))
+    with pytest.raises(weightd.Error, match="m-tp1"):
+        weightd.load("m", tmp_path / "m", tp=(range(2), 2))
+    assert [b["name"] for b in json.loads(daemon.ctl("ls", "--json").stdout)["buffers"]] == ["m-tp1"]
+    with pytest.raises(ZeroDivisionError):
+        weightd.load("n", tmp_path / "m", tp=(range(2), 2), progress=lambda phase, done, total: phase == "read" and 1 / 0)
+    file = tmp_path / "m/model-00001-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(weightd.Error, match="model-00001"):
+        weightd.load("n", tmp_path / "m", tp=(range(2), 2))
+    assert [b["name"] for b in json.loads(daemon.ctl("ls", "--json").stdout)["buffers"]] == ["m-tp1"]
+
+
 # --- Refusals --------------------------------------------------------------------------------------
-
-Q, DOWN, UP = (f"model.layers.0.{name}.weight" for name in ("self_attn.q_proj", "mlp.down_proj", "mlp.up_proj"))
-
 
 @pytest.mark.parametrize("model_type, tensors, config, options, words", [
     ("llama", {Q: [16, 4]}, {"num_attention_heads": 4}, ["--tp", "0/8"], [f"dimension 0 of tensor '{Q}'", "8 ranks cannot share its 4 heads", "of 'llama'"]),
@@ -301,7 +372,7 @@ Q, DOWN, UP = (f"model.layers.0.{name}.weight" for name in ("self_attn.q_proj", 
     (None, {UP: [4, 4]}, None, ["--tp", "1/2"], ["no config.json beside", "has the type", "--tp-rules"]),
     ("llama", {UP: [4, 4]}, None, ["--tp", "1/2", "--tp-rules", "lama"], ["'lama' is no file", "ready ones: deepseek_v2, gemma"]),
     ("llama", {UP: [4, 4]}, None, ["--tp", "2/2"], ["no rank 2 of 2"]),
-    ("llama", {UP: [4, 4]}, None, ["--tp", "0/4097"], ["4096 at most"]),
+    ("llama", {UP: [4, 4]}, None, ["--tp", "7/4"], ["4096 at most"]),
 ])
 def test_refusals_name_the_tensor_and_the_way_out(daemon, tmp_path, numpy, model_type, tensors, config, options, words):
     write_checkpoint(tmp_path / "m", numpy, model_type, {name: (shape, "same") for name, shape in tensors.items()}, config)
@@ -328,7 +399,8 @@ def test_an_error_in_a_file_of_rules_has_the_line(daemon, tmp_path, numpy, text,
 
 
 def test_words_of_the_command_line(daemon, tmp_path):
-    for options, words in ((["--tp", "1"], "--tp wants RANK/WORLD"), (["--tp", "1/x"], "--tp"), (["--tp", "1/0"], "--tp"),
+    for options, words in ((["--tp", "1"], "--tp wants RANK/WORLD"), (["--tp", "1/x"], "--tp"), (["--tp", "1/0"], "--tp"), (["--tp", "0/4097"], "from 1 to 4096"), (["--tp", "/2"], "a rank"),
+                           (["--tp", "0,1/2", "--dry-run"], "take one rank"),
                            (["--tp-rules", "llama"], "--tp-rules needs --tp")):
         wrong = daemon.ctl("load", "m", str(tmp_path), *options, check=False)
         assert wrong.returncode == 2 and words in wrong.stderr, wrong.stderr

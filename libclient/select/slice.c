@@ -2,7 +2,7 @@
  * A tensor without a rule is an error, not a tensor that every rank has: a program that computes with parts must know of
  * each tensor whether it has a part of it.
  */
-#include "libclient/load/slice.h"
+#include "libclient/select/slice.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -168,10 +168,9 @@ bool slicer_is_wanted(const struct weightd_load_options *o)
 	return o->tp_world || o->tp_rank || o->tp_rules;
 }
 
-int slicer_init(struct slicer *k, const struct weightd_load_options *o, const struct plan *plan,
+int slicer_init(struct slicer *k, const struct weightd_load_options *o, const char *weights,
 		struct sentence *s)
 {
-	const char *weights = plan->files[0].file.path;
 	json_t *config;
 	int r;
 

@@ -10,7 +10,6 @@
 
 #include "ipc/reshard/slicing.h"
 #include "libclient/connection/sentence.h"
-#include "libclient/load/plan.h"
 #include "libclient/select/cut.h"
 #include "weightd.h"
 
@@ -31,10 +30,10 @@ struct slice {
 bool slicer_is_wanted(const struct weightd_load_options *o);
 
 /*
- * Reads the rules that the options ask for, and the configuration beside the first file of the plan. -EINVAL: no such rank,
+ * Reads the rules that the options ask for, and the configuration beside `weights`, a file. -EINVAL: no such rank,
  * or no rules; -EBADMSG: the file of rules is wrong; errors of files; -ENOMEM.
  */
-int slicer_init(struct slicer *k, const struct weightd_load_options *o, const struct plan *plan,
+int slicer_init(struct slicer *k, const struct weightd_load_options *o, const char *weights,
 		struct sentence *s);
 void slicer_deinit(struct slicer *k);
 
