@@ -335,7 +335,15 @@ static void wait_a_moment(struct ranks *k)
 	(void)pthread_cond_timedwait(&k->changed, &k->lock, &until);
 }
 
-/* Reports progress from the calling thread, until all threads have ended. */
+/* From the calling thread, without the lock. A report may end the load. */
+static int ranks_report(struct ranks *k, uint64_t n_done, struct sentence *s)
+{
+	return progress_report(k->progress, "read", n_done, k->n_bytes) < 0
+		       ? progress_failed(k->progress, s)
+		       : 0;
+}
+
+/* Reports progress until all threads have ended. */
 static void ranks_wait(struct ranks *k)
 {
 	struct sentence s;
@@ -347,9 +355,7 @@ static void ranks_wait(struct ranks *k)
 		wait_a_moment(k);
 		n_done = k->n_done;
 		(void)pthread_mutex_unlock(&k->lock);
-		r = progress_report(k->progress, "read", n_done, k->n_bytes);
-		if (r < 0)
-			r = progress_failed(k->progress, &s);
+		r = ranks_report(k, n_done, &s);
 		(void)pthread_mutex_lock(&k->lock);
 		ranks_end(k, r, &s);
 	}
@@ -377,7 +383,10 @@ static int ranks_read(struct ranks *k, unsigned n_threads, struct sentence *s)
 {
 	pthread_t threads[THREADS_MAX];
 	unsigned n;
+	int r = ranks_report(k, 0, s);
 
+	if (r < 0)
+		return r;
 	(void)pthread_mutex_init(&k->lock, NULL);
 	(void)pthread_cond_init(&k->changed, NULL);
 	n = start_threads(k, threads,
