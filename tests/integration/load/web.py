@@ -27,7 +27,11 @@ class Nginx:
 
     def __init__(self, folder, place):
         self.log = place / "requests"
-        self.certificate, key = certificate_of(place)
+        self.certificate, self.key = certificate_of(place)
+        while not self._start(folder, place):  # somebody else has got one of the ports meanwhile
+            pass
+
+    def _start(self, folder, place):
         with contextlib.ExitStack() as stack:  # free ports, of which nginx cannot report what it was given
             ports = [stack.enter_context(socket.create_server((HERE, 0))).getsockname()[1] for _ in range(2)]
         self.http, self.https = f"http://{HERE}:{ports[0]}", f"https://{HERE}:{ports[1]}"
@@ -41,21 +45,24 @@ class Nginx:
                 {"".join(f"{what}_temp_path {place}/{what};" for what in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))}
                 server {{
                     listen {HERE}:{ports[0]}; listen {HERE}:{ports[1]} ssl;
-                    ssl_certificate {self.certificate}; ssl_certificate_key {key};
+                    ssl_certificate {self.certificate}; ssl_certificate_key {self.key};
                     location /moved/ {{ rewrite ^/moved/(.*) /$1?leads=here redirect; }}
                     location /downgraded/ {{ return 302 {self.http}/model.safetensors; }}
                     location / {{ root {folder}; }}
                 }}
             }}""")
         self.proc = subprocess.Popen(["nginx", "-c", config], stderr=subprocess.PIPE, text=True)
-        self._await(ports[1])
+        return self._listens(ports[1])
 
-    def _await(self, port):
+    def _listens(self, port):
         """nginx reports by nothing that it listens; it ends if it cannot."""
         while self.proc.poll() is None:
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection((HERE, port), timeout=DEADLINE_S):
-                return
-        raise AssertionError(self.proc.stderr.read())
+                return True
+        with self.proc.stderr as errors:
+            text = errors.read()
+        assert "Address already in use" in text, text
+        return False
 
     def requests(self):
         return [line.split() for line in self.log.read_text().splitlines()]
