@@ -41,6 +41,24 @@ bool cuda_open_to(const struct memory *m, const struct place *reader);
 int cuda_copy(struct memory *m, const struct memory *from, uint64_t offset, uint64_t n,
 	      struct sentence *s);
 
+/*
+ * Digests of memory that is being filled: the GPU digests what has arrived while other bytes are copied.
+ */
+struct arrival {
+	const struct memory *m; /* NULL: none */
+	uint64_t data_size;
+	cu_ptr table;
+};
+
+/* False: the GPU cannot, and the memory has to be digested when it is filled. */
+bool cuda_arrival_init(struct arrival *a, const struct memory *m, uint64_t data_size);
+/* Queues the digests of leaves [first, first + n) behind the work that `after` has recorded. In the primary context. */
+int cuda_arrival_queue(struct arrival *a, uint64_t first, uint64_t n, cu_event after,
+		       struct sentence *s);
+/* The digests of the first `n` leaves, which all were queued. */
+int cuda_arrival_take(struct arrival *a, uint64_t n, uint8_t (*ret)[HASH_SIZE], struct sentence *s);
+void cuda_arrival_deinit(struct arrival *a);
+
 /* Functions of both kinds' rows. */
 int cuda_read(const struct memory *m, uint64_t offset, void *to, uint64_t n, struct sentence *s);
 int cuda_write(struct memory *m, uint64_t offset, const void *from, uint64_t n, struct sentence *s);

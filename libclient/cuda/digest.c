@@ -67,3 +67,60 @@ int cuda_digest(const struct memory *m, uint64_t data_size, uint64_t first, uint
 	(void)pthread_mutex_unlock(&state->lock);
 	return r;
 }
+
+bool cuda_arrival_init(struct arrival *a, const struct memory *m, uint64_t data_size)
+{
+	struct cuda_state *state = m->state;
+	cleanup(place_leave) struct visit visit = {0};
+	struct sentence ignored; /* digests at the end fail the same way, or do without the GPU */
+	struct digester *g;
+
+	*a = (struct arrival){.data_size = data_size};
+	if (!data_size || place_enter_primary(&state->place, &visit, &ignored) < 0)
+		return false;
+	(void)pthread_mutex_lock(&state->lock);
+	g = digester_of(state);
+	if (g && digester_new_table(g, digest_n_leaves(data_size), &a->table, &ignored) == 0)
+		a->m = m;
+	(void)pthread_mutex_unlock(&state->lock);
+	return a->m;
+}
+
+int cuda_arrival_queue(struct arrival *a, uint64_t first, uint64_t n, cu_event after,
+		       struct sentence *s)
+{
+	struct cuda_state *state = a->m->state;
+	int r;
+
+	(void)pthread_mutex_lock(&state->lock);
+	r = digester_queue(state->digester, a->table, (cu_ptr)(uintptr_t)a->m->data, a->data_size,
+			   first, n, after, s);
+	(void)pthread_mutex_unlock(&state->lock);
+	return r;
+}
+
+int cuda_arrival_take(struct arrival *a, uint64_t n, uint8_t (*ret)[HASH_SIZE], struct sentence *s)
+{
+	struct cuda_state *state = a->m->state;
+	cleanup(place_leave) struct visit visit = {0};
+	int r = place_enter_primary(&state->place, &visit, s);
+
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&state->lock);
+	r = digester_take(state->digester, a->table, n, ret, s);
+	(void)pthread_mutex_unlock(&state->lock);
+	return r;
+}
+
+void cuda_arrival_deinit(struct arrival *a)
+{
+	const struct cuda_state *state = a->m ? a->m->state : NULL;
+	struct visit visit = {0};
+	struct sentence ignored; /* without the context nothing of it is left */
+
+	if (state && place_enter_primary(&state->place, &visit, &ignored) == 0)
+		digester_free_table(state->digester, a->table);
+	place_leave(&visit);
+	*a = (struct arrival){0};
+}

@@ -90,22 +90,64 @@ struct digester *digester_free(struct digester *g)
 	return NULL;
 }
 
+static cu_result launch_kernel(struct digester *g, cu_ptr table, cu_ptr data, uint64_t data_size,
+			       uint64_t first, uint64_t n)
+{
+	void *parameters[] = {&data, &data_size, &first, &n, &table};
+
+	return g->place->driver->launch(g->function, (unsigned)n, 1, 1, BLOCK_THREADS, 1, 1, 0,
+					g->stream, parameters, NULL);
+}
+
 /* The thread sleeps while the GPU works: a copy to memory that is not pinned would keep it busy. */
-static cu_result launch_kernel(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t first,
-			       uint64_t n, uint8_t (*ret)[HASH_SIZE])
+static cu_result take_digests(struct digester *g, cu_ptr table, uint64_t n,
+			      uint8_t (*ret)[HASH_SIZE])
 {
 	const struct cuda_driver *d = g->place->driver;
-	void *parameters[] = {&data, &data_size, &first, &n, &g->table};
-	cu_result result = d->launch(g->function, (unsigned)n, 1, 1, BLOCK_THREADS, 1, 1, 0,
-				     g->stream, parameters, NULL);
+	cu_result result = d->event_record(g->done, g->stream);
 
-	if (result == CU_OK)
-		result = d->event_record(g->done, g->stream);
 	if (result == CU_OK)
 		result = d->event_synchronize(g->done);
 	if (result == CU_OK)
-		result = d->memcpy_to_host_async(ret, g->table, n * HASH_SIZE, g->stream);
+		result = d->memcpy_to_host_async(ret, table, n * HASH_SIZE, g->stream);
 	return result == CU_OK ? d->stream_synchronize(g->stream) : result;
+}
+
+static int digest_failed(const struct digester *g, cu_result result, struct sentence *s)
+{
+	return gpu_error(g->place->driver, result, "the GPU cannot digest it", s);
+}
+
+int digester_new_table(struct digester *g, uint64_t n_leaves, cu_ptr *ret, struct sentence *s)
+{
+	cu_result result = g->place->driver->mem_alloc(ret, n_leaves * HASH_SIZE);
+
+	return result ? digest_failed(g, result, s) : 0;
+}
+
+int digester_queue(struct digester *g, cu_ptr table, cu_ptr data, uint64_t data_size,
+		   uint64_t first, uint64_t n, cu_event after, struct sentence *s)
+{
+	cu_result result = g->place->driver->stream_wait_event(g->stream, after, 0);
+
+	if (result == CU_OK)
+		result = launch_kernel(g, table + first * HASH_SIZE, data, data_size, first, n);
+	return result ? digest_failed(g, result, s) : 0;
+}
+
+int digester_take(struct digester *g, cu_ptr table, uint64_t n, uint8_t (*ret)[HASH_SIZE],
+		  struct sentence *s)
+{
+	cu_result result = take_digests(g, table, n, ret);
+
+	return result ? digest_failed(g, result, s) : 0;
+}
+
+void digester_free_table(struct digester *g, cu_ptr table)
+{
+	/* Kernels that failed, or were not waited for, write to it no more. */
+	(void)g->place->driver->stream_synchronize(g->stream);
+	(void)g->place->driver->mem_free(table);
 }
 
 int digester_run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t first, uint64_t n,
@@ -113,8 +155,12 @@ int digester_run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t f
 {
 	cu_result result = CU_OK;
 
-	for (uint64_t i = 0; result == CU_OK && i < n; i += TABLE_LEAVES)
-		result = launch_kernel(g, data, data_size, first + i,
-				       n - i < TABLE_LEAVES ? n - i : TABLE_LEAVES, ret + i);
-	return result ? gpu_error(g->place->driver, result, "the GPU cannot digest it", s) : 0;
+	for (uint64_t i = 0; result == CU_OK && i < n; i += TABLE_LEAVES) {
+		uint64_t some = n - i < TABLE_LEAVES ? n - i : TABLE_LEAVES;
+
+		result = launch_kernel(g, g->table, data, data_size, first + i, some);
+		if (result == CU_OK)
+			result = take_digests(g, g->table, some, ret + i);
+	}
+	return result ? digest_failed(g, result, s) : 0;
 }
