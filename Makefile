@@ -133,7 +133,7 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 PRELOAD := $(call objects,$(wildcard server/load/*.c)) $(BASE_OBJECTS)
-CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-% libclient/load/http/fetcher-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda select load load/disk load/folder load/http load/torch save diff directory)))) \
+CLIENT := $(call objects,$(filter-out libclient/load/disk/ring-% libclient/load/http/fetcher-%,$(wildcard $(addsuffix /*.c,libclient $(addprefix libclient/,connection version image cuda select load load/disk load/folder load/http load/torch copy save diff directory)))) \
 	libclient/load/disk/ring-$(if $(HAVE_URING),liburing,none).c \
 	libclient/load/http/fetcher-$(if $(HAVE_CURL),curl,none).c) $(SLICING)
 TRAIN := $(call objects,$(wildcard $(addprefix libclient/train/,*.c plan/*.c engine/*.c kernels/*.c nodes/*.c save/*.c)))

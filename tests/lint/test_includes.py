@@ -61,6 +61,8 @@ MAY_INCLUDE = {
     "libclient/select": ["libclient/load/folder", "libclient/connection", "libclient/image", "libclient/include", "ipc", "ipc/base", "ipc/reshard"],
     "libclient/load": ["libclient/load/folder", "libclient/load/http", "libclient/load/torch", "libclient/select", "libclient/load/disk", "libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/cuda",
                        "libclient/include", "ipc", "ipc/base", "ipc/reshard"],
+    "libclient/copy": ["libclient", "libclient/connection", "libclient/version", "libclient/cuda", "libclient/load",
+                       "libclient/include", "ipc", "ipc/base"],
     "libclient/save": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",
                        "libclient/include", "ipc", "ipc/base"],
     "libclient/diff": ["libclient", "libclient/connection", "libclient/version", "libclient/image", "libclient/load",

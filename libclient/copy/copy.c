@@ -29,7 +29,7 @@ CLEANUP_POINTER(struct weightd_writer, weightd_writer_free);
 
 struct copying {
 	struct weightd_buffer *b;
-	struct weightd *w; /* a connection of its own: see load.c */
+	struct weightd *w; /* a connection of its own, as a load has */
 	const char *name;
 	char device[WIRE_DEVICE_SIZE];
 	struct weightd_create_options create;
