@@ -125,6 +125,8 @@ static inline int pairs_exchange(void *data, const struct weightd_transfer *tran
 
 static inline void nodes_start(const struct setup *setup)
 {
+	const struct engine *gloo; /* ranks inherit the object, and load none of their own */
+
 	for (uint32_t node = 0; node < nodes_of(setup); node++) {
 		train_job_start(ranks_of(setup));
 		jobs[node] = train_job;
@@ -132,6 +134,7 @@ static inline void nodes_start(const struct setup *setup)
 	nodes_port = ports_hold(port_fds, 2 * ranks_of(setup));
 	scales_start();
 	pairs_start(setup);
+	(void)engine_gloo(&gloo);
 }
 
 /* Undoes nodes_start(), but for the jobs. */
