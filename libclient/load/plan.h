@@ -12,7 +12,7 @@
 
 #include "libclient/connection/sentence.h"
 #include "libclient/image/file.h"
-#include "libclient/load/original.h"
+#include "libclient/image/original.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/source.h"
 #include "libclient/select/cut.h"

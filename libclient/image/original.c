@@ -1,4 +1,4 @@
-#include "libclient/load/original.h"
+#include "libclient/image/original.h"
 
 #include <errno.h>
 #include <stdlib.h>
