@@ -97,6 +97,7 @@ static int start_workers(struct daemon *d)
 	int r = 0;
 
 	freeings_init(&s->freeings);
+	helpers_init(&s->helpers);
 	while (r == 0 && n < ARRAY_LEN(workers)) {
 		r = worker_init_threads(workers[n].worker, &s->loop, workers[n].n_threads);
 		worker_charge(workers[n++].worker, cost_worked, s);
@@ -114,6 +115,7 @@ static int start_workers(struct daemon *d)
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
 		worker_deinit(workers[--n].worker);
+	helpers_deinit(&s->helpers);
 	return r;
 }
 
@@ -261,6 +263,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
+	helpers_deinit(&s->helpers);
 	worker_deinit(&s->freer);
 fail_signals:
 	release_signals(d);
@@ -290,6 +293,7 @@ static void daemon_leave(struct server *s)
 	worker_deinit(&s->sealer);
 	cuda_deinit(s->cuda);
 	worker_deinit(&s->worker);
+	helpers_deinit(&s->helpers);
 	worker_deinit(&s->freer);
 	fault_point("stop-left");
 	notify_deinit(&s->notify);
@@ -350,6 +354,7 @@ void daemon_deinit(struct daemon *d)
 	worker_deinit(&s->sealer); /* before the freer, which frees what it ends */
 	cuda_deinit(s->cuda); /* likewise */
 	worker_deinit(&s->worker); /* before memory that its jobs were providing is freed */
+	helpers_deinit(&s->helpers);
 	free_all(&s->removed);
 	worker_deinit(&s->freer);
 	held_killer_deinit(&d->held_killer);

@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include "ipc/base/num.h"
 #include "server/backend/backend.h"
 #include "server/base/headroom.h"
+#include "server/base/helpers.h"
 #include "server/state/server.h"
 
 #ifndef MADV_COLLAPSE
@@ -29,6 +31,8 @@
 #define LOOK_SIZE (64 * MIB) /* provided at most between looks at the memory that is free */
 #define HUGE_SIZE (2 * MIB)
 #define PART_SIZE HUGE_SIZE /* a step lasts for one more than its time */
+#define STEP_PARTS 8
+#define STEP_SIZE (STEP_PARTS * PART_SIZE)
 #define STEP_NS 1000000u /* other users' jobs wait for a step */
 
 static bool host_has_device(const char *device)
@@ -58,30 +62,6 @@ static int host_allocate(struct backend_memory *m)
 	 */
 	m->location.map_size = m->size;
 	return fd_reopen_writable(fd, &m->fd);
-}
-
-/* Makes huge pages of [start, start + size) where that works, and returns how many bytes that was. */
-static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
-{
-	uint64_t huge = 0;
-	char *area, *p;
-
-	if (size == 0)
-		return 0;
-	/* Room to find an address that is aligned like the file. */
-	area = mmap(NULL, size + HUGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (area == MAP_FAILED)
-		return 0;
-	p = (char *)(((uintptr_t)area + HUGE_SIZE - 1) & ~(uintptr_t)(HUGE_SIZE - 1));
-	if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)start) !=
-	    MAP_FAILED)
-		for (uint64_t at = 0; at + HUGE_SIZE <= size; at += HUGE_SIZE) {
-			*(volatile char *)(p + at) = 0; /* a range without any page is EINVAL */
-			if (madvise(p + at, HUGE_SIZE, MADV_COLLAPSE) == 0)
-				huge += HUGE_SIZE;
-		}
-	(void)munmap(area, size + HUGE_SIZE);
-	return huge;
 }
 
 static int host_measure(struct backend_memory *m, uint64_t *ret_free)
@@ -128,41 +108,115 @@ static int host_find_room(struct backend_memory *m)
 	return 0;
 }
 
-/* Returns 0, and then some more is done; or an errno. */
-static int host_provide_part(struct backend_memory *m)
+/* --- A step of providing ------------------------------------------------------------------------ */
+
+/* Parts of a slot, one behind the other, that the worker and its helpers make. */
+struct step {
+	int fd;
+	uint64_t start, end; /* in the slot */
+	uint64_t deadline_ns;
+	_Atomic unsigned next; /* part that nobody has taken */
+	struct part {
+		int r;
+		uint64_t huge; /* bytes of it in huge pages */
+	} parts[STEP_PARTS];
+};
+
+static unsigned n_parts(const struct step *s)
 {
-	struct backend_progress *progress = &m->progress;
-	uint64_t start = progress->done;
-	uint64_t n = m->size - start < PART_SIZE ? m->size - start : PART_SIZE;
+	return (unsigned)((s->end - s->start + PART_SIZE - 1) / PART_SIZE);
+}
+
+/* Makes huge pages of [start, start + size) where that works, and returns how many bytes that was. */
+static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
+{
+	uint64_t huge = 0;
+	char *area, *p;
+
+	if (size == 0)
+		return 0;
+	/* Room to find an address that is aligned like the file. */
+	area = mmap(NULL, size + HUGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (area == MAP_FAILED)
+		return 0;
+	p = (char *)(((uintptr_t)area + HUGE_SIZE - 1) & ~(uintptr_t)(HUGE_SIZE - 1));
+	if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)start) !=
+	    MAP_FAILED)
+		for (uint64_t at = 0; at + HUGE_SIZE <= size; at += HUGE_SIZE) {
+			*(volatile char *)(p + at) = 0; /* a range without any page is EINVAL */
+			if (madvise(p + at, HUGE_SIZE, MADV_COLLAPSE) == 0)
+				huge += HUGE_SIZE;
+		}
+	(void)munmap(area, size + HUGE_SIZE);
+	return huge;
+}
+
+/* Returns 0, and then it has memory; or an errno. */
+static int make_part(const struct step *s, uint64_t start, struct part *ret)
+{
+	uint64_t n = s->end - start < PART_SIZE ? s->end - start : PART_SIZE;
 	int r;
 
-	progress->huge += host_collapse(m->fd, start, n & ~(HUGE_SIZE - 1));
+	ret->huge = host_collapse(s->fd, start, n & ~(HUGE_SIZE - 1));
 	do
-		r = fallocate(m->fd, 0, (off_t)start, (off_t)n);
+		r = fallocate(s->fd, 0, (off_t)start, (off_t)n);
 	while (r < 0 && errno == EINTR);
-	if (r < 0) {
-		progress->missing = n;
-		return errno == ENOSPC ? -ENOMEM : -errno;
+	return r < 0 ? -errno : 0;
+}
+
+/* On each thread. Whoever takes a part makes it, so that those that were taken are all there in the end, or have failed. */
+static void make_parts(void *arg)
+{
+	struct step *s = arg;
+	const unsigned n = n_parts(s);
+	int r;
+
+	do {
+		unsigned i = atomic_fetch_add(&s->next, 1);
+
+		if (i >= n)
+			return;
+		r = s->parts[i].r = make_part(s, s->start + i * PART_SIZE, &s->parts[i]);
+	} while (r == 0 && num_now_ns() < s->deadline_ns);
+}
+
+/* Counts the parts up to the first that failed, if one did. */
+static int take_parts(struct backend_progress *progress, const struct step *s)
+{
+	for (unsigned i = 0; i < atomic_load(&s->next) && progress->done < s->end; i++) {
+		uint64_t left = s->end - progress->done, n = left < PART_SIZE ? left : PART_SIZE;
+
+		if (s->parts[i].r < 0) {
+			progress->missing = n;
+			return s->parts[i].r == -ENOSPC ? -ENOMEM : s->parts[i].r;
+		}
+		progress->done += n;
+		progress->huge += s->parts[i].huge;
 	}
-	progress->done += n;
 	return 0;
 }
 
 static int host_provide(struct backend_memory *m)
 {
 	struct backend_progress *progress = &m->progress;
-	uint64_t deadline_ns = num_now_ns() + STEP_NS;
+	struct step step = {.fd = m->fd,
+			    .start = progress->done,
+			    .deadline_ns = num_now_ns() + STEP_NS};
+	int r;
 
 	if (progress->done == m->size)
 		return JOB_DONE;
-	do {
-		int r = host_find_room(m);
-
-		if (r == 0)
-			r = host_provide_part(m);
-		if (r < 0)
-			return r;
-	} while (progress->done < m->size && num_now_ns() < deadline_ns);
+	r = host_find_room(m);
+	if (r < 0)
+		return r;
+	step.end = progress->allowed - step.start < STEP_SIZE ? progress->allowed
+							      : step.start + STEP_SIZE;
+	helpers_begin(&m->server->helpers, n_parts(&step) - 1, make_parts, &step);
+	make_parts(&step);
+	helpers_end(&m->server->helpers);
+	r = take_parts(progress, &step);
+	if (r < 0)
+		return r;
 	return progress->done < m->size ? JOB_AGAIN : JOB_DONE;
 }
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 from integration.load.test_load import u8, write_model
-from integration.load.test_provision import FALLOCATE, Held, Load, worker_of
+from integration.load.test_provision import FALLOCATE, Held, Load, daemon_of_one, worker_of  # noqa: F401
 from integration.programs import compiled
 from integration.server.test_kill_matrix import FAULTY
 from integration.weightctl.test_weightctl import write_sparse
@@ -54,6 +54,19 @@ def test_memory_comes_in_order_as_it_is_asked_for(daemon, offset):
         assert w.publish(slot.writer) == 1
 
 
+def test_several_threads_make_memory_where_there_are_processors(daemon, daemon_of_one):
+    def n_threads(d):
+        return len(os.listdir(f"/proc/{d.pid}/task"))
+
+    before = {d: n_threads(d) for d in (daemon, daemon_of_one)}
+    for d in before:
+        with Wire(d.socket) as w:
+            slot, done = create(w)
+            assert w.provide(slot.writer, SIZE) == allocated(slot) == SIZE
+    helpers = min(3, len(os.sched_getaffinity(0)) - 1)
+    assert {d: n_threads(d) - n for d, n in before.items()} == {daemon: helpers, daemon_of_one: 0}
+
+
 def test_a_create_that_is_not_early_has_all_of_its_memory(daemon):
     with Wire(daemon.socket) as w:
         slot = w.create("m", LAYOUT)
@@ -99,7 +112,8 @@ def fallocate(require):
     return FALLOCATE[os.uname().machine]
 
 
-def test_a_load_that_is_killed_while_its_memory_is_made_leaves_nothing(daemon, tmp_path, fallocate):
+def test_a_load_that_is_killed_while_its_memory_is_made_leaves_nothing(daemon_of_one, tmp_path, fallocate):
+    daemon = daemon_of_one
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", write_sparse(tmp_path / "big.safetensors", SIZE))
         worker.run_past(fallocate, (FIRST + SIZE) // 2 // PART)
@@ -109,7 +123,8 @@ def test_a_load_that_is_killed_while_its_memory_is_made_leaves_nothing(daemon, t
     until(lambda: is_nothing_left(daemon), "nothing is left")
 
 
-def test_weightd_can_end_while_memory_is_made(daemon, fallocate):
+def test_weightd_can_end_while_memory_is_made(daemon_of_one, fallocate):
+    daemon = daemon_of_one
     with Wire(daemon.socket) as w:
         slot, _ = create(w)
         with Held(worker_of(daemon)) as worker:

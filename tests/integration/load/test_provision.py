@@ -94,6 +94,12 @@ class Load:
 
 
 @pytest.fixture
+def daemon_of_one(make_daemon):
+    """With one processor, and so with one thread that makes memory."""
+    return make_daemon(prefix=("taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))))
+
+
+@pytest.fixture
 def fallocate(require):
     require("root")
     if platform.machine() not in FALLOCATE:
@@ -101,7 +107,8 @@ def fallocate(require):
     return FALLOCATE[platform.machine()]
 
 
-def test_a_load_reads_what_has_memory_and_no_more(daemon, tmp_path, fallocate):
+def test_a_load_reads_what_has_memory_and_no_more(daemon_of_one, tmp_path, fallocate):
+    daemon = daemon_of_one
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
@@ -119,7 +126,8 @@ def test_a_load_reads_what_has_memory_and_no_more(daemon, tmp_path, fallocate):
     assert tenths[-1] == 100 and tenths == sorted(set(tenths)), load.said
 
 
-def test_a_load_can_be_cancelled_while_its_memory_does_not_come(daemon, tmp_path, fallocate):
+def test_a_load_can_be_cancelled_while_its_memory_does_not_come(daemon_of_one, tmp_path, fallocate):
+    daemon = daemon_of_one
     big = write_sparse(tmp_path / "big.safetensors", SIZE)
     with Held(worker_of(daemon)) as worker:
         load = Load(daemon, "m", big)
