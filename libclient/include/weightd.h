@@ -991,7 +991,8 @@ struct weightd_load_options {
 	enum weightd_cache cache;
 	/*
 	 * WEIGHTD_F32, WEIGHTD_F16 or WEIGHTD_BF16: convert tensors of F64, F32, F16 and BF16 to it, as torch does, rounded to
-	 * nearest even. Integers and booleans stay as they are. Other types are -EOPNOTSUPP. 0: no tensor is converted.
+	 * nearest even. Integers and booleans stay as they are. Other types are -EOPNOTSUPP, and so are integers whose names
+	 * are those of quantised weights (X.weight, X.qweight, X.qzeros, X.weight_packed, X_blocks). 0: no tensor is converted.
 	 */
 	enum weightd_dtype dtype;
 	/*

@@ -180,10 +180,11 @@ static uint32_t add_cut(struct remains *m, const struct cut *c)
 	return (uint32_t)m->n_cuts;
 }
 
-/* True for integers that hold elements of fewer bits: their scales are floats, which would be cast without them. */
+/* True for integers that are quantised weights: their scales are floats, which would be cast without them. */
 static bool is_packed(const char *name)
 {
-	static const char *const suffixes[] = {".qweight", ".qzeros", ".weight_packed", "_blocks"};
+	static const char *const suffixes[] = {".weight", ".qweight", ".qzeros", ".weight_packed",
+					       "_blocks"};
 
 	for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
 		size_t n = strlen(name), n_suffix = strlen(suffixes[i]);
