@@ -28,6 +28,16 @@ static int out_of_memory(struct sentence *s)
 	return sentence_set(s, -ENOMEM, "there is not enough memory for the sums of files");
 }
 
+static int find_sum(const struct file *f, struct checksum *ret, struct sentence *s)
+{
+	if (f->remote)
+		return sentence_set(s, -EOPNOTSUPP,
+				    "the SHA-256 of %s is not compared, because it is fetched or "
+				    "converted: download it first, or verify with xxh3",
+				    QUOTE_PATH(f->path));
+	return manifest_find(f->path, ret->expected, &ret->kind, s);
+}
+
 int checksums_init(struct checksums *c, const struct plan *plan, struct sentence *s)
 {
 	int r = libcrypto_open(&c->lib, s);
@@ -38,8 +48,7 @@ int checksums_init(struct checksums *c, const struct plan *plan, struct sentence
 	if (!c->files)
 		return out_of_memory(s);
 	for (size_t i = 0; r == 0 && i < plan->n_files; i++)
-		r = manifest_find(plan->files[i].file.path, c->files[i].expected, &c->files[i].kind,
-				  s);
+		r = find_sum(&plan->files[i].file, &c->files[i], s);
 	return r;
 }
 

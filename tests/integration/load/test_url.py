@@ -114,6 +114,7 @@ def test_options_of_loads_are_for_urls_too(daemon, models, nginx):
     check_bytes(daemon, "some", {name: tensors[name] for name in ("one.2", "one.5")}, in_order=False)
     daemon.ctl("load", "--verify", "xxh3", "again", url)
     check_bytes(daemon, "again", tensors)
+    check_refused(daemon.ctl("load", "--verify", "sha256", "again", url, check=False), "is not compared, because it is fetched")
     assert "has these tensors" in daemon.ctl("load", "some", "--if-needed", "--include", "one.[25]", url).stdout
     daemon.ctl("load", "both", url, folder / "model-1.safetensors")
     assert len(json.loads(daemon.ctl("tensors", "both", "--json").stdout)["tensors"]) == len(tensors) + 3
