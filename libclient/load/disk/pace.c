@@ -8,7 +8,7 @@
 
 #define SECOND_NS 1000000000u
 #define UNLIMITED (UINT64_C(1) << 56) /* no read is longer */
-#define TURNS_PER_SECOND 20
+#define TURNS_PER_SECOND 40
 #define LATE_MAX_NS 50000000u /* of a turn, to be made up for by the next ones */
 
 void pace_init(struct pace *p, uint64_t rate)

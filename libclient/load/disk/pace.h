@@ -2,7 +2,7 @@
  * Paces: the rate at which files may be read, over all threads of a load
  *
  * Each read waits for its turn, which comes once the bytes of the turns before it have had their time. Reads are short: some
- * 50 ms of the rate.
+ * 25 ms of the rate.
  */
 #pragma once
 
