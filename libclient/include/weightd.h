@@ -964,7 +964,7 @@ enum weightd_verify {
 	WEIGHTD_VERIFY_SHA256,
 };
 
-/* "none", "xxh3" or "sha256"; NULL for an unknown one. */
+/* The name of a way to verify: "none", "xxh3", "sha256"; NULL for an unknown one. */
 const char *weightd_verify_name(enum weightd_verify verify);
 
 struct weightd_load_result;
