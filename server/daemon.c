@@ -97,7 +97,7 @@ static int start_workers(struct daemon *d)
 	int r = 0;
 
 	freeings_init(&s->freeings);
-	helpers_init(&s->helpers);
+	crew_init(&s->crew);
 	while (r == 0 && n < ARRAY_LEN(workers)) {
 		r = worker_init_threads(workers[n].worker, &s->loop, workers[n].n_threads);
 		worker_charge(workers[n++].worker, cost_worked, s);
@@ -115,7 +115,7 @@ static int start_workers(struct daemon *d)
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
 		worker_deinit(workers[--n].worker);
-	helpers_deinit(&s->helpers);
+	crew_deinit(&s->crew);
 	return r;
 }
 
@@ -263,7 +263,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
-	helpers_deinit(&s->helpers);
+	crew_deinit(&s->crew);
 	worker_deinit(&s->freer);
 fail_signals:
 	release_signals(d);
@@ -293,7 +293,7 @@ static void daemon_leave(struct server *s)
 	worker_deinit(&s->sealer);
 	cuda_deinit(s->cuda);
 	worker_deinit(&s->worker);
-	helpers_deinit(&s->helpers);
+	crew_deinit(&s->crew);
 	worker_deinit(&s->freer);
 	fault_point("stop-left");
 	notify_deinit(&s->notify);
@@ -354,7 +354,7 @@ void daemon_deinit(struct daemon *d)
 	worker_deinit(&s->sealer); /* before the freer, which frees what it ends */
 	cuda_deinit(s->cuda); /* likewise */
 	worker_deinit(&s->worker); /* before memory that its jobs were providing is freed */
-	helpers_deinit(&s->helpers);
+	crew_deinit(&s->crew);
 	free_all(&s->removed);
 	worker_deinit(&s->freer);
 	held_killer_deinit(&d->held_killer);

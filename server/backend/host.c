@@ -20,8 +20,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/backend/backend.h"
+#include "server/base/crew.h"
 #include "server/base/headroom.h"
-#include "server/base/helpers.h"
 #include "server/state/server.h"
 
 #ifndef MADV_COLLAPSE
@@ -110,7 +110,7 @@ static int host_find_room(struct backend_memory *m)
 
 /* --- A step of providing ------------------------------------------------------------------------ */
 
-/* Parts of a slot, one behind the other, that the worker and its helpers make. */
+/* Parts of a slot, one behind the other, that the worker and its crew make. */
 struct step {
 	int fd;
 	uint64_t start, end; /* in the slot */
@@ -211,9 +211,9 @@ static int host_provide(struct backend_memory *m)
 		return r;
 	step.end = progress->allowed - step.start < STEP_SIZE ? progress->allowed
 							      : step.start + STEP_SIZE;
-	helpers_begin(&m->server->helpers, n_parts(&step) - 1, make_parts, &step);
+	crew_begin(&m->server->crew, n_parts(&step) - 1, make_parts, &step);
 	make_parts(&step);
-	helpers_end(&m->server->helpers);
+	crew_end(&m->server->crew);
 	r = take_parts(progress, &step);
 	if (r < 0)
 		return r;

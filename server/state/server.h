@@ -13,9 +13,9 @@
 
 #include "ipc/base/list.h"
 #include "ipc/wire.h"
+#include "server/base/crew.h"
 #include "server/base/freeing.h"
 #include "server/base/headroom.h"
-#include "server/base/helpers.h"
 #include "server/base/id_index.h"
 #include "server/base/loop.h"
 #include "server/base/notify.h"
@@ -42,7 +42,7 @@ struct server {
 	struct freeings freeings;
 	struct layout_window *layout_window; /* the worker's */
 	const void *providing; /* the worker's: the memory that it found room for last */
-	struct helpers helpers; /* of the worker */
+	struct crew crew; /* of the worker */
 	struct worker wake_worker; /* wakes readers that sleep on head pages */
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
 	struct notify notify;

@@ -63,8 +63,8 @@ def test_several_threads_make_memory_where_there_are_processors(daemon, daemon_o
         with Wire(d.socket) as w:
             slot, done = create(w)
             assert w.provide(slot.writer, SIZE) == allocated(slot) == SIZE
-    helpers = min(3, len(os.sched_getaffinity(0)) - 1)
-    assert {d: n_threads(d) - n for d, n in before.items()} == {daemon: helpers, daemon_of_one: 0}
+    crew = min(3, len(os.sched_getaffinity(0)) - 1)
+    assert {d: n_threads(d) - n for d, n in before.items()} == {daemon: crew, daemon_of_one: 0}
 
 
 def test_a_create_that_is_not_early_has_all_of_its_memory(daemon):

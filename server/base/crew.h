@@ -1,18 +1,18 @@
 /*
- * Helpers
+ * The crew
  *
  * Threads that work beside a step of the worker, where there is more than one processor: all call one function, which hands
- * out shares of the work to whoever asks next. Helpers may come late or not at all; the step must not need them.
+ * out shares of the work to whoever asks next. They may come late or not at all; the step must not need them.
  */
 #pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
 
-#define HELPERS_MAX 3
+#define CREW_MAX 3
 
-struct helpers {
-	pthread_t threads[HELPERS_MAX];
+struct crew {
+	pthread_t threads[CREW_MAX];
 	unsigned n_threads;
 	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t changed;
@@ -23,10 +23,10 @@ struct helpers {
 	bool stop;
 };
 
-void helpers_init(struct helpers *h);
-void helpers_deinit(struct helpers *h);
+void crew_init(struct crew *h);
+void crew_deinit(struct crew *h);
 
 /* Has `n` threads at most call work(arg) soon. Starts as many as are missing; fewer will do. */
-void helpers_begin(struct helpers *h, unsigned n, void (*work)(void *arg), void *arg);
+void crew_begin(struct crew *h, unsigned n, void (*work)(void *arg), void *arg);
 /* Waits until all that began it have left work(). The others do not begin it any more. */
-void helpers_end(struct helpers *h);
+void crew_end(struct crew *h);

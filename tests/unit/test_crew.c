@@ -1,5 +1,5 @@
 /*
- * Helpers: each share of a step is done once, by whichever thread comes first, and a step ends although none comes.
+ * The crew: each share of a step is done once, by whichever thread comes first, and a step ends although none comes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,12 +12,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "server/base/helpers.h"
+#include "server/base/crew.h"
 
 #define N_SHARES 64
 #define N_STEPS 500
 
-static struct helpers helpers;
+static struct crew crew;
 
 struct step {
 	_Atomic unsigned next;
@@ -39,19 +39,19 @@ static void test_shares_are_done_once(void **state)
 
 	(void)state;
 	memset(once, 1, sizeof(once));
-	helpers_init(&helpers);
+	crew_init(&crew);
 	for (unsigned i = 0; i < N_STEPS; i++) {
 		struct step s = {0};
 
-		helpers_begin(&helpers, HELPERS_MAX + 1, work, &s);
+		crew_begin(&crew, CREW_MAX + 1, work, &s);
 		work(&s);
-		helpers_end(&helpers);
+		crew_end(&crew);
 		assert_memory_equal(s.done, once, sizeof(once));
 	}
-	helpers_deinit(&helpers);
+	crew_deinit(&crew);
 }
 
-/* A step in which the helper that began waits for the step, and is waited for. */
+/* A step in which a thread that began waits for the step, and is waited for. */
 struct meeting {
 	sem_t came, go;
 	_Atomic bool has_left;
@@ -67,25 +67,25 @@ static void meet(void *arg)
 	atomic_store(&m->has_left, true);
 }
 
-static void test_the_end_waits_for_a_helper(void **state)
+static void test_the_end_waits_for_a_thread(void **state)
 {
 	struct meeting m = {0};
 
 	(void)state;
-	helpers_init(&helpers);
+	crew_init(&crew);
 	assert_int_equal(sem_init(&m.came, 0, 0), 0);
 	assert_int_equal(sem_init(&m.go, 0, 0), 0);
-	helpers_begin(&helpers, 1, meet, &m);
-	if (helpers.n_threads > 0) {
+	crew_begin(&crew, 1, meet, &m);
+	if (crew.n_threads > 0) {
 		while (sem_wait(&m.came) < 0)
 			continue;
 		(void)sem_post(&m.go);
-		helpers_end(&helpers);
+		crew_end(&crew);
 		assert_true(atomic_load(&m.has_left));
 	} else {
-		helpers_end(&helpers); /* one processor: nobody helps */
+		crew_end(&crew); /* one processor: nobody comes */
 	}
-	helpers_deinit(&helpers);
+	crew_deinit(&crew);
 	(void)sem_destroy(&m.came);
 	(void)sem_destroy(&m.go);
 }
@@ -95,19 +95,19 @@ static void test_none_is_wanted(void **state)
 	struct step s = {0};
 
 	(void)state;
-	helpers_init(&helpers);
-	helpers_begin(&helpers, 0, work, &s);
-	helpers_end(&helpers);
-	assert_int_equal(helpers.n_threads, 0);
+	crew_init(&crew);
+	crew_begin(&crew, 0, work, &s);
+	crew_end(&crew);
+	assert_int_equal(crew.n_threads, 0);
 	assert_int_equal(s.next, 0);
-	helpers_deinit(&helpers);
+	crew_deinit(&crew);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_shares_are_done_once),
-		cmocka_unit_test(test_the_end_waits_for_a_helper),
+		cmocka_unit_test(test_the_end_waits_for_a_thread),
 		cmocka_unit_test(test_none_is_wanted),
 	};
 

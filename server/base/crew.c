@@ -1,11 +1,11 @@
-#include "server/base/helpers.h"
+#include "server/base/crew.h"
 
 #include <sched.h>
 #include <signal.h>
 
-static void *helper_main(void *arg)
+static void *crew_main(void *arg)
 {
-	struct helpers *h = arg;
+	struct crew *h = arg;
 
 	(void)pthread_mutex_lock(&h->lock);
 	while (!h->stop) {
@@ -25,14 +25,14 @@ static void *helper_main(void *arg)
 	return NULL;
 }
 
-void helpers_init(struct helpers *h)
+void crew_init(struct crew *h)
 {
-	*h = (struct helpers){0};
+	*h = (struct crew){0};
 	(void)pthread_mutex_init(&h->lock, NULL);
 	(void)pthread_cond_init(&h->changed, NULL);
 }
 
-void helpers_deinit(struct helpers *h)
+void crew_deinit(struct crew *h)
 {
 	(void)pthread_mutex_lock(&h->lock);
 	h->stop = true;
@@ -45,7 +45,7 @@ void helpers_deinit(struct helpers *h)
 }
 
 /* One for each processor but that of the step. Signals are the loop's. */
-static void start_threads(struct helpers *h, unsigned n)
+static void start_threads(struct crew *h, unsigned n)
 {
 	sigset_t all, old;
 	cpu_set_t cpus;
@@ -58,16 +58,15 @@ static void start_threads(struct helpers *h, unsigned n)
 		n = most;
 	(void)sigfillset(&all);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &old);
-	while (h->n_threads < n &&
-	       pthread_create(&h->threads[h->n_threads], NULL, helper_main, h) == 0)
+	while (h->n_threads < n && pthread_create(&h->threads[h->n_threads], NULL, crew_main, h) == 0)
 		h->n_threads++;
 	(void)pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-void helpers_begin(struct helpers *h, unsigned n, void (*work)(void *arg), void *arg)
+void crew_begin(struct crew *h, unsigned n, void (*work)(void *arg), void *arg)
 {
-	if (n > HELPERS_MAX)
-		n = HELPERS_MAX;
+	if (n > CREW_MAX)
+		n = CREW_MAX;
 	start_threads(h, n);
 	(void)pthread_mutex_lock(&h->lock);
 	h->work = work;
@@ -78,7 +77,7 @@ void helpers_begin(struct helpers *h, unsigned n, void (*work)(void *arg), void 
 	(void)pthread_mutex_unlock(&h->lock);
 }
 
-void helpers_end(struct helpers *h)
+void crew_end(struct crew *h)
 {
 	(void)pthread_mutex_lock(&h->lock);
 	h->n_wanted = 0;
