@@ -126,7 +126,7 @@ PROTOCOL := $(call objects,server/cuda/protocol.c)
 # Linked into programs that use jansson; weightd does not.
 JSON_BASE := $(call objects,$(wildcard server/base/json/*.c))
 BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
-SERVER_ROOMS := server server/backend server/buffers server/groups server/memory server/requests server/restart server/state
+SERVER_ROOMS := server server/backend server/buffers server/groups server/memory server/requests server/restart server/state server/base/threads
 SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.c))) $(PROBE)) $(BASE_OBJECTS) $(PROTOCOL)
 # weightd with points where it dies: the files that know them have objects of their own.
 FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault\.h"' $(SERVER_ROOMS:%=%/*.c) server/base/fault.c))

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 #include "server/state/config.h"
 
 struct server;

@@ -12,7 +12,7 @@
 
 #include "ipc/wire.h"
 #include "server/backend/allocator.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 struct backend_memory;
 struct server;

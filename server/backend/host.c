@@ -20,8 +20,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/backend/backend.h"
-#include "server/base/crew.h"
 #include "server/base/headroom.h"
+#include "server/base/threads/crew.h"
 #include "server/state/server.h"
 
 #ifndef MADV_COLLAPSE

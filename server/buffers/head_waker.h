@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 struct buffer;
 

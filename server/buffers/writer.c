@@ -6,9 +6,9 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "server/base/async_close.h"
 #include "server/base/fault.h"
 #include "server/base/log.h"
+#include "server/base/threads/async_close.h"
 #include "server/buffers/buffer.h"
 #include "server/buffers/buffer_commit.h"
 #include "server/buffers/event.h"

@@ -24,7 +24,7 @@
 #include "server/backend/backend.h"
 #include "server/base/freeing.h"
 #include "server/base/loop.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 #include "server/memory/layout_validation.h"
 #include "server/restart/store.h"
 #include "server/state/quota.h"

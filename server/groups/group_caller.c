@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "server/base/async_close.h"
+#include "server/base/threads/async_close.h"
 #include "server/groups/group_memory.h"
 #include "server/groups/writer_group.h"
 #include "server/state/server.h"

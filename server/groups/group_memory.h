@@ -14,7 +14,7 @@
 #include "ipc/wire.h"
 #include "server/backend/backend.h"
 #include "server/base/freeing.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 #include "server/state/quota.h"
 
 struct server;

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "server/base/freeing.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 struct slot;
 

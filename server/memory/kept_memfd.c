@@ -3,8 +3,8 @@
 #include <errno.h>
 
 #include "ipc/base/fd.h"
-#include "server/base/async_close.h"
 #include "server/base/headroom.h"
+#include "server/base/threads/async_close.h"
 #include "server/state/server.h"
 
 static int charge(struct kept_memfd *m, uid_t uid,

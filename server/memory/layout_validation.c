@@ -5,7 +5,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 #include "server/memory/layout_window.h"
 #include "server/state/cost.h"
 #include "server/state/server.h"

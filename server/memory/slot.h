@@ -24,7 +24,7 @@
 #include "ipc/base/list.h"
 #include "server/backend/backend.h"
 #include "server/base/freeing.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 #include "server/memory/digests.h"
 #include "server/memory/gpu_free.h"
 #include "server/state/quota.h"

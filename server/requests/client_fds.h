@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "server/base/async_close.h"
 #include "server/base/discard.h"
+#include "server/base/threads/async_close.h"
 
 struct server;
 struct session;

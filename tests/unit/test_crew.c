@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "server/base/crew.h"
+#include "server/base/threads/crew.h"
 
 #define N_SHARES 64
 #define N_STEPS 500

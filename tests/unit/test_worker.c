@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 #define MS 1000000u
 

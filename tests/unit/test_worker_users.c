@@ -14,7 +14,7 @@
 
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 #define N_CROWD 100
 #define MS 1000000u

@@ -1,4 +1,4 @@
-#include "server/base/async_close.h"
+#include "server/base/threads/async_close.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 /* Threads at most: as many users may be stuck before others wait. */
 #define ASYNC_CLOSE_LANES 32

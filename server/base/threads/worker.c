@@ -1,4 +1,4 @@
-#include "server/base/worker.h"
+#include "server/base/threads/worker.h"
 
 #include <assert.h>
 #include <errno.h>

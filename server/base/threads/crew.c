@@ -1,4 +1,4 @@
-#include "server/base/crew.h"
+#include "server/base/threads/crew.h"
 
 #include <sched.h>
 #include <signal.h>
