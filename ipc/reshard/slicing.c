@@ -131,7 +131,7 @@ int slicing_cut(const struct slicing *s, const struct slicing_rule *rule, uint64
 		char why[SLICING_WHY_SIZE])
 {
 	struct slicing_range range;
-	uint64_t sum, first = 0;
+	uint64_t sum = 0, first = 0;
 	int r = sum_weights(s, rule, n, &sum, why);
 
 	*ret_n = 0;
