@@ -224,7 +224,8 @@ int slicer_cut(const struct slicer *k, const struct weightd_tensor *t, struct sl
 	int r;
 
 	*ret = (struct slice){.dim = SLICING_WHOLE};
-	memcpy(ret->shape, t->shape, t->n_dims * sizeof(*t->shape));
+	for (uint32_t i = 0; i < t->n_dims; i++) /* a scalar has no shape to copy */
+		ret->shape[i] = t->shape[i];
 	if (k->rules && !rule)
 		return refuse_unknown(k, t, s);
 	if (!rule || rule->dim == SLICING_WHOLE)
