@@ -31,6 +31,7 @@ NODES = "tests/systemd/test_sync.py::"
 RUN = {  # (page, section): the test of each of its blocks
     ("libweightd.3", "EXAMPLE"): [f"{README}test_the_c_snippet_compiles_and_runs"],
     ("weightctl.1", "VERBS"): [f"{HERE}test_shards_of_four_nodes_become_those_of_two_and_a_whole"],
+    ("weightctl.1", "PARTS AND TYPES"): [f"{HERE}test_a_rank_loads_its_part_by_a_file_of_rules"],
     ("weightctl.1", "EXAMPLES"): [
         f"{HERE}test_a_job_is_resumed_after_all_of_its_ranks_were_ended",
         f"{HERE}test_a_program_gets_the_model_by_its_path",
@@ -222,6 +223,14 @@ def test_a_buffer_is_rolled_back(daemon, run, tmp_path):
         daemon.ctl("load", "-q", "llama-8b", write_safetensors(tmp_path / "m.safetensors", [("t", "U8", [4], data)]))
     out = run(script(ROLLBACK), daemon.env)
     assert "llama-8b" in out and daemon.ctl("cat", "llama-8b", "t").stdout == "abcd", out
+
+
+def test_a_rank_loads_its_part_by_a_file_of_rules(daemon, tmp_path):
+    tensors = [(f"model.layers.0.{name}.weight", "U8", [4, 2], bytes(range(8))) for name in ("mlp.down_proj", "self_attn.gate")]
+    (tmp_path / "rules").write_text(sections("weightctl.1")["PARTS AND TYPES"][0])
+    daemon.ctl("load", "-q", "--tp", "1/2", "--tp-rules", tmp_path / "rules", "m", write_safetensors(tmp_path / "m.safetensors", tensors))
+    assert json.loads(daemon.ctl("tensors", "m", "--json").stdout)["tensors"][0]["shape"] == [4, 1]
+    assert [daemon.ctl("cat", "m", name, text=False).stdout for name, *_ in tensors] == [bytes(range(1, 8, 2)), bytes(range(8))]
 
 
 def test_a_push_to_a_thousand_nodes_is_predicted(run):
