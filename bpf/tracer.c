@@ -280,6 +280,7 @@ int tracer_run(const struct tracer_options *o)
 	int r;
 
 	timer_init(&t.timer, on_period);
+	list_init(&t.loop.chores); /* the loop begins after the meter, which may be refused */
 	list_init(&t.clients);
 	list_init(&t.leaving);
 	event_log_init(&t.ended_rows, ENDED_ROWS_MAX);

@@ -28,6 +28,14 @@ LACKS = "weightd-trace lacks "
 HAVE = ", which its unit and root have"
 
 
+def test_a_meter_that_is_refused_is_an_error(tmp_path):
+    features.require("root")
+    features.require("trace")
+    done = subprocess.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", features.BUILD / "weightd-trace", "--meter=bpf",
+                           "--socket", tmp_path / "trace.sock"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr == f"weightd-trace: {LACKS}CAP_BPF and CAP_PERFMON{HAVE}\n", done.stderr
+
+
 @pytest.mark.measures  # ten thousand connections are a burden to whatever runs beside them
 def test_totals_are_exact_where_events_are_lost(net):
     features.require("bpf")
