@@ -35,7 +35,7 @@ from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, 
                       ping, rollback, set_access, versions)
 from ._memory import Location
 from ._model_dir import ModelDir, model_dir
-from ._save import Difference, SaveResult, diff, save
+from ._save import CopyResult, Difference, SaveResult, copy, diff, save
 from ._stat import CostInfo, Health, HolderInfo, Latency, SlotInfo, Stat, UserInfo, costs, health, holders, slots, stat, users
 from ._tensor import Entry, Tensor
 from ._watch import Event, Watch, watch
@@ -45,11 +45,11 @@ __version__ = _lib.weightd_release().decode()
 __library__ = _lib.weightd_library().decode(errors="surrogateescape")  # its file
 
 __all__ = [
-    "AttributeMismatch", "Buffer", "BufferInfo", "CostInfo", "Damage", "Denied", "DeviceInfo", "Difference", "DigestMismatch",
-    "Disconnected", "Entry", "Error", "Event", "Files", "Health", "HolderInfo", "JobInfo", "Latency", "Layout",
+    "AttributeMismatch", "Buffer", "BufferInfo", "CopyResult", "CostInfo", "Damage", "Denied", "DeviceInfo", "Difference",
+    "DigestMismatch", "Disconnected", "Entry", "Error", "Event", "Files", "Health", "HolderInfo", "JobInfo", "Latency", "Layout",
     "LayoutMismatch", "LoadResult", "Location", "ModelDir", "NotFound", "NotPublished", "Removed", "Restarted", "SaveResult",
     "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating", "UserInfo", "VersionInfo", "Watch",
-    "Writer", "attach", "costs", "create", "create_job", "devices", "diff", "drop", "files", "health", "history",
+    "Writer", "attach", "copy", "costs", "create", "create_job", "devices", "diff", "drop", "files", "health", "history",
     "holders", "jobs", "load", "ls", "model_dir", "ping", "reap", "remove_job", "rollback", "save", "set_access",
     "set_restart_timeout", "slots", "stat", "users", "versions", "wait", "watch",
 ]

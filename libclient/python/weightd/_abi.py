@@ -126,6 +126,16 @@ class PlanRange(Sized):
     _fields_ = [("size", c_size_t), ("offset", c_uint64), ("dest", c_uint64), ("n_bytes", c_uint64), ("file", c_uint32)]
 
 
+class CopyOptions(Sized):
+    _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("no_files", c_bool), ("progress", Progress),
+                ("userdata", c_void_p)]
+
+
+class CopyResult(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64), ("n_tensors", c_uint64),
+                ("elapsed_ns", c_uint64), ("digest", Hash)]
+
+
 class File(Sized):
     _fields_ = [("size", c_size_t), ("path", c_char_p), ("data", c_void_p), ("n_bytes", c_uint64)]
 
@@ -362,6 +372,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_load_plan_layout": (c_void_p, c_void_p),
     "weightd_load_plan_file": (c_int, c_void_p, c_uint64, POINTER(PlanFile)),
     "weightd_load_plan_range": (c_int, c_void_p, c_uint64, POINTER(PlanRange)),
+    "weightd_copy": (c_int, c_void_p, c_char_p, POINTER(CopyOptions), POINTER(CopyResult)),
     "weightd_save": (c_int, c_void_p, c_char_p, POINTER(SaveOptions), POINTER(SaveResult)),
     "weightd_safetensors_write": (c_int, c_void_p, c_char_p, c_char_p, POINTER(SafetensorsContents)),
     "weightd_safetensors_open": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),

@@ -1,4 +1,4 @@
-"""Versions written to directories, and comparisons of versions and files."""
+"""Versions written to directories and other devices, and comparisons of versions and files."""
 from __future__ import annotations
 
 import contextlib
@@ -24,6 +24,16 @@ class SaveResult(NamedTuple):
     n_tensors: int
     n_files: int
     elapsed_ns: int
+
+
+class CopyResult(NamedTuple):
+    """A finished copy: the new version, bytes of tensors, tensors, nanoseconds, and the digest, which is that of the source."""
+
+    version: int
+    n_bytes: int
+    n_tensors: int
+    elapsed_ns: int
+    digest: bytes
 
 
 class Difference(NamedTuple):
@@ -77,6 +87,40 @@ def save(source: Buffer | str, directory: str | os.PathLike, shard_size: int = 0
                 raise raised[0] from None
             raise
     return SaveResult(result.n_bytes, result.n_tensors, result.n_files, result.elapsed_ns)
+
+
+def copy(source: Buffer | str, to: str = "host", name: str | None = None, mode: int = 0, files: bool = True,
+         progress: Callable[[str, int, int], object] | None = None, version: int | None = None, device: str = "host",
+         socket: str | None = None, owner: int | str | None = None) -> CopyResult:
+    """
+    Publishes a copy of a version on another device, or under another name: host to GPU, GPU to GPU, GPU to host. `source` is
+    an attached Buffer, or a name as for attach(), which has the last four arguments. The copy has the layout, digest, files
+    and attributes of the source, and belongs to this user. After a failure nothing of it is left.
+
+    to        "host" or a GPU, as in create()
+    name      of the buffer to publish in; None: that of the source
+    mode      permission bits of a new buffer; 0: those of the source
+    files     also the files of the version
+    progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "memory", "copy", "verify" or
+              "publish"; an exception in it cancels the copy and is raised here
+
+    Error: EINVAL if the copy would be the source itself, EILSEQ if its bytes differ from its digest; as for create().
+    NotFound, NotPublished, Denied, Disconnected.
+    """
+    raised: list[BaseException] = []
+    report = reporter(progress, raised)
+    result = _abi.CopyResult()
+    with _attached(source, version, device, socket, owner) as (connection, handle):
+        create = _abi.CreateOptions(device=_abi.text(connection.device_name(to)), mode=mode)
+        options = _abi.CopyOptions(create=ctypes.pointer(create), no_files=not files, progress=report)
+        try:
+            connection.call(lib.weightd_copy, handle, None if name is None else _abi.text(name), ctypes.byref(options),
+                            ctypes.byref(result), again=False)
+        except Error:
+            if raised:
+                raise raised[0] from None
+            raise
+    return CopyResult(result.version, result.n_bytes, result.n_tensors, result.elapsed_ns, bytes(result.digest))
 
 
 def diff(first: Buffer | str | os.PathLike, second: Buffer | str | os.PathLike, device: str = "host",

@@ -53,6 +53,7 @@ def test_structs_have_the_size_and_offsets_of_the_header(tmp_path):
                "weightd_model_dir_options": _abi.ModelDirOptions, "weightd_model_weights": _abi.ModelWeights,
                "weightd_stat": _abi.Stat, "weightd_latency": _abi.Latency, "weightd_health": _abi.Health,
                "weightd_event": _abi.Event, "weightd_file": _abi.File,
+               "weightd_damage": _abi.DamageRow, "weightd_copy_options": _abi.CopyOptions, "weightd_copy_result": _abi.CopyResult,
                "weightd_save_options": _abi.SaveOptions, "weightd_save_result": _abi.SaveResult,
                "weightd_difference": _abi.Difference, "weightd_diff_side": _abi.DiffSide,
                "weightd_safetensors_contents": _abi.SafetensorsContents,

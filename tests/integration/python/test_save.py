@@ -1,4 +1,4 @@
-"""weightd.save() and weightd.diff()."""
+"""weightd.save(), weightd.copy() and weightd.diff()."""
 
 import pytest
 
@@ -72,6 +72,34 @@ def test_an_exception_in_progress_cancels_the_save(weightd, published, tmp_path)
     with pytest.raises(KeyError, match="write"):
         weightd.save("m", tmp_path / "a", progress=stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_copy_under_another_name(weightd, published):
+    published(0)
+    calls = []
+    with weightd.attach("m") as buffer:
+        published(1)
+        copied = weightd.copy(buffer, name="n", mode=0o600, progress=lambda *args: calls.append(args))
+        assert copied.digest == buffer.digest
+    assert (copied.version, copied.n_bytes, copied.n_tensors) == (1, 1027, 2) and copied.elapsed_ns > 0
+    assert ("copy", 1027, 1027) in calls and calls[-1][0] == "publish"
+    assert weightd.copy("m@1", name="n").version == 2 and weightd.diff("m@1", "n") == []
+    assert {b.name: b.mode for b in weightd.ls()} == {"m": 0o640, "n": 0o600}
+    with pytest.raises(weightd.Error, match="is on host already"):
+        weightd.copy("m")
+    with pytest.raises(weightd.NotFound):
+        weightd.copy("nix", name="n")
+
+
+def test_an_exception_in_progress_cancels_the_copy(weightd, published):
+    published(0)
+
+    def stop(phase, done, total):
+        raise KeyError(phase)
+
+    with pytest.raises(KeyError, match="memory"):
+        weightd.copy("m", name="n", progress=stop)
+    assert [b.name for b in weightd.ls()] == ["m"]
 
 
 def test_diff_of_versions(weightd, published, tmp_path):
