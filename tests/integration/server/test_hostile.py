@@ -112,7 +112,8 @@ def valid(op):
               wire.JOB_REMOVE: (b"none",), wire.JOB_VIEW: (b"none",),
               wire.CREATE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 0, 1, 0),
               wire.CREATE_IMAGE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 4096, 1, 0),
-              wire.HELLO_ATTACH: (name, device, 0, 0, 0, 0, b"", 1, 0, 0, b"x"), wire.PROVIDE: (77, 1)}
+              wire.HELLO_ATTACH: (name, device, 0, 0, 0, 0, b"", 1, 0, 0, b"x"), wire.PROVIDE: (77, 1),
+              wire.PUBLISH_SHARED: (77, 1, b"x")}
     return wire.BODIES[op].pack(*values[op])
 
 
