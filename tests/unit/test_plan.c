@@ -488,7 +488,7 @@ static void names_that_are_no_index_are_files(void **state)
 {
 	static const char *const names[] = {"x.safetensors.index", "x.safetensors.index.json.bak",
 					    "x.safetensors.json", "x.safetensors..index.json",
-					    "x.bin.index.json"};
+					    "x.pkl.index.json"};
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
