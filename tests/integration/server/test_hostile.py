@@ -230,6 +230,9 @@ def test_what_comes_behind_a_hello_with_an_attach_before_its_reply_is_read_close
     with wire.stopped(scene.daemon):
         offender.send(wire.HELLO_ATTACH, valid(wire.HELLO_ATTACH))
         offender.send(op, b"" if op == 99 else valid(op))
+    closed = select.poll()
+    closed.register(offender.socket, select.POLLRDHUP)
+    assert closed.poll(wire.PATIENCE_S * 1000), "it stays open"
     offender.hang_up()
 
 
