@@ -67,8 +67,11 @@ def test_a_writer_that_dies_leaves_a_version_or_none(daemon, kind):
             before = versions(w)
             status, told = authors.run(byte, at)
             settled(w)
-            if status == 0:
+            if status == 0 and n_published:
                 break  # it makes no more calls than that
+            if status == 0:
+                at //= 2  # the runs before looked for replies more often, and never came so far
+                continue
             assert status == -9, f"call {at}, {authors.calls()[-1]}: it ended with {status}"
             try:
                 after = versions(w)
