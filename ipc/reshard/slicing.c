@@ -60,7 +60,7 @@ static const char *unit_name(enum slicing_unit unit)
 	return unit == SLICING_KV_HEADS ? "kv_heads" : "heads";
 }
 
-/* Of `n` elements, whose size allows it. */
+/* Cuts `n` elements, a multiple of `heads`, between heads. */
 static int share_heads(uint32_t heads, enum slicing_unit unit, uint64_t n, unsigned rank,
 		       unsigned world, struct slicing_range *ret, char why[SLICING_WHY_SIZE])
 {

@@ -31,7 +31,7 @@ enum slicing_unit {
 struct slicing_rule {
 	const char *tensors; /* a pattern */
 	int dim; /* or SLICING_WHOLE: every rank has all of the tensor */
-	/* Of the parts that stand side by side in the dimension, each of which all ranks share: three of a fused qkv. */
+	/* The parts that stand side by side in the dimension, each of which all ranks share: three of a fused qkv. */
 	enum slicing_unit parts[SLICING_PARTS_MAX + 1];
 };
 

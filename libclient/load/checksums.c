@@ -358,20 +358,6 @@ int checksums_start(struct checksums *c, const struct plan *plan, struct weightd
 	return start_threads(c, s);
 }
 
-/* With the lock, which is released meanwhile. */
-static void wait_for_end(struct checksums *c)
-{
-	struct timespec until;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += PROGRESS_INTERVAL_MS * 1000000L;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_nsec -= 1000000000L;
-		until.tv_sec++;
-	}
-	(void)pthread_cond_timedwait(&c->ended, &c->lock, &until);
-}
-
 static void wait_for_threads(struct checksums *c, struct progress *progress)
 {
 	int r = 0;
@@ -389,7 +375,7 @@ static void wait_for_threads(struct checksums *c, struct progress *progress)
 			(void)pthread_cond_broadcast(&c->arrived);
 		}
 		if (c->n_running > 0)
-			wait_for_end(c);
+			progress_wait(&c->ended, &c->lock);
 	}
 	(void)pthread_mutex_unlock(&c->lock);
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "ipc/base/num.h"
 
@@ -57,4 +58,17 @@ int progress_failed(const struct progress *p, struct sentence *s)
 			    "the load was cancelled at %u %% of phase '%s'; nothing was published; "
 			    "load again to begin anew",
 			    p->percent, p->phase);
+}
+
+void progress_wait(pthread_cond_t *changed, pthread_mutex_t *lock)
+{
+	struct timespec until;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += PROGRESS_INTERVAL_MS * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_nsec -= 1000000000L;
+		until.tv_sec++;
+	}
+	(void)pthread_cond_timedwait(changed, lock, &until);
 }

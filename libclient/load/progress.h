@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,6 +34,9 @@ void progress_set_timeout(struct progress *p, unsigned timeout_ms);
  * -ETIMEDOUT: then and from then on.
  */
 int progress_report(struct progress *p, const char *phase, uint64_t done, uint64_t total);
+
+/* Waits with the lock held, until `changed` or the next report is due. The clock of `changed` is the monotonic one. */
+void progress_wait(pthread_cond_t *changed, pthread_mutex_t *lock);
 
 /* Sets the sentence of a load that ended after that. Returns its error. */
 int progress_failed(const struct progress *p, struct sentence *s);

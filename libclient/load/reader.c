@@ -83,7 +83,7 @@ static void run_advance(struct run *run, int *first, size_t n)
 	}
 }
 
-/* Of a remote file, for which each read is a request. */
+/* Reads a run of a remote file by one request. */
 static int run_fetch(struct reader *reader, struct run *run, struct sentence *s)
 {
 	const uint64_t size = run->end - run->offset;
@@ -363,19 +363,6 @@ static int reader_start(struct reader *reader, unsigned n_wanted)
 	return n_wanted > 0 && reader->n_threads == 0 ? -r : 0;
 }
 
-static void wait_for_change(struct reader *reader)
-{
-	struct timespec until;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += PROGRESS_INTERVAL_MS * 1000000L;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_nsec -= 1000000000L;
-		until.tv_sec++;
-	}
-	(void)pthread_cond_timedwait(&reader->changed, &reader->lock, &until);
-}
-
 /* Stops the threads if the caller cancels. */
 static void reader_report(struct reader *reader)
 {
@@ -430,7 +417,7 @@ static void wait_for_end(struct reader *reader)
 
 	(void)pthread_mutex_lock(&reader->lock);
 	while (reader->n_running > 0) {
-		wait_for_change(reader);
+		progress_wait(&reader->changed, &reader->lock);
 		(void)pthread_mutex_unlock(&reader->lock);
 		reader_report(reader);
 		if (!stopped_ns && atomic_load(&reader->stop))

@@ -80,7 +80,7 @@ static void ranks_have_each_element(void **state)
 			for (uint64_t n = 0; n <= 240; n++)
 				if (check_world(&s, &rules[i], n, world))
 					n_shared[i]++;
-	/* Of heads the multiples of 12, 4 and 20, by ranks that divide these numbers, or are multiples of 4. */
+	/* Heads are shared for multiples of 12, 4 and 20, by ranks that divide these numbers, or are multiples of 4. */
 	assert_int_equal(n_shared[2], 16 * 241);
 	assert_int_equal(n_shared[3], 21 * 6);
 	assert_int_equal(n_shared[4], 61 * 6);

@@ -164,7 +164,7 @@ def test_loads_at_the_same_time_share_with_the_first(daemon, model, make_gate):
     assert not load(daemon, "early", path)["shared"]
     assert json.loads(gate.open().stdout)["shared"]
     assert len(mapped(daemon, "early", "late")[0]) == 1
-    # Of one buffer, too.
+    # Versions of one buffer share, too.
     assert load(daemon, "early", path)["version"] == 2
     assert len(mapped(daemon, "early", "late")[0]) == 1
     check_bytes(daemon, "early", tensors)
