@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/digest.h"

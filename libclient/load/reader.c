@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
