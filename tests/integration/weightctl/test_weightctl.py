@@ -814,7 +814,7 @@ def test_an_interrupted_load_leaves_nothing(daemon, tmp_path, sig):
     assert (load.returncode, out) == (128 + sig, "")
     assert re.fullmatch(r"weightctl: interrupted: the load was cancelled at \d+ % of phase '(read|publish)'; nothing was published; load "
                         "again to begin anew", errors.splitlines()[-1])
-    assert ctl_json(daemon, "ls") == {"buffers": [], "jobs": []}
+    until(lambda: ctl_json(daemon, "ls") == {"buffers": [], "jobs": []}, "weightd has seen the end of the connection")
     until(lambda: ctl_json(daemon, "ping")["memory"] == 0, "the worker has freed the memory")
 
 
