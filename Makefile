@@ -718,6 +718,7 @@ gpu-rehearsal: gpu-pack fakes
 
 soak: KILLS ?= 1000
 soak: all soaks
+	$(Q)$(MAKE) --no-print-directory to-check to-check-san
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) WEIGHTD_KILLS=$(KILLS) WEIGHTD_PYTHON_KILLS=30 \
 		WEIGHTD_PYTHON_STEPS=2500 WEIGHTD_PYTHON_COMPILE=inductor $(PYTEST) $(ARGS) tests/soak \
 		tests/integration/train/test_kills.py \
@@ -727,6 +728,7 @@ soak: all soaks
 		tests/integration/train/test_torch_habits.py::test_a_compiled_module_trains_as_an_eager_one \
 		tests/integration/train/test_torch_life.py::test_random_kills_leave_no_trace \
 		tests/integration/train/test_torch_nodes.py::test_random_kills_on_two_nodes_leave_no_trace
+	$(Q)$(LANES) long $(LANE)
 
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare

@@ -2,7 +2,7 @@
 
 Programs that open libcuda find the stand-in of tests/fake, and one GPU in it.
 
-Those that `threads` lists run under ThreadSanitizer too. The others start no thread, and end in the plain build where
+Those that `longer` lists do more where WEIGHTD_LONG is set (long_form.h). Those that `threads` lists run under ThreadSanitizer too. The others start no thread, and end in the plain build where
 they try to.
 
 A program that cannot run here prints the reason in its last line and exits with 77.
@@ -25,6 +25,7 @@ ONE_THREAD = {f"test_sync_{name}" for name in (
     "agent", "agent_trouble", "bounds", "changes", "epoch", "head", "hostile", "joint", "joint_liars", "joint_trouble",
     "pace", "plan", "push_model", "reshard", "told")}
 THREADS = set(pathlib.Path(__file__).with_name("threads").read_text().split())
+LONGER = set(pathlib.Path(__file__).with_name("longer").read_text().split())
 NO_THREADS = features.ROOT / "build/fake/no-threads.so"
 NEEDS = {"test_mmap_watch": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync
 SEES_ALL = {"test_mmap_watch"}  # processes of this machine, which the kernel reports to programs of BPF
@@ -54,6 +55,8 @@ class UnitProgram(pytest.Item):
             self.add_marker("probes")
         if self.name in THREADS:
             self.add_marker("threads")
+        if self.name in LONGER:
+            self.add_marker("longer")
 
     def runtest(self):
         features.require("cmocka")
