@@ -1,4 +1,5 @@
 """Loads that are slowed down, that run out of time, and whose files do not come: each says how far it was, and leaves nothing."""
+import json
 import os
 import select
 import signal
@@ -16,8 +17,6 @@ from integration.load.test_load import (DEADLINE_S, MIB, buffers, check_bytes, c
 
 __all__ = ["clean", "gate_library", "make_gate", "one_file"]  # fixtures
 RATE = 2_000_000  # bytes a second
-TURN = RATE // 20  # bytes that may be read at once
-LATE_S = 0.05  # that a load may make up for
 WAYS = [["--read", "buffered"], ["--read", "direct"], ["--read", "buffered", "--dtype", "f16"]]
 
 
@@ -31,16 +30,25 @@ def slow_file(tmp_path):
     return path, tensors
 
 
-def test_a_load_reads_no_faster_than_it_may(daemon, slow_file):
-    path, tensors = slow_file
-    began = time.monotonic()
-    loads = [daemon.spawn("load", "--quiet", "--max-rate", "2M", *way, f"m{i}", path) for i, way in enumerate(WAYS)]
-    for i, load in enumerate(loads):
-        _, errors = load.communicate(timeout=DEADLINE_S)
+def rates_of(daemon, path, n_bytes):
+    """The rates of loads at the same time, by the time that each reports."""
+    loads = [daemon.spawn("load", "--quiet", "--json", "--max-rate", str(RATE), *way, f"m{i}", path) for i, way in enumerate(WAYS)]
+    for load in loads:
+        out, errors = load.communicate(timeout=DEADLINE_S)
         assert load.returncode == 0 and not errors, errors
-        if i == 0:
-            # The others may end later, never earlier.
-            assert time.monotonic() - began >= (sum(len(t[2]) for t in tensors.values()) - TURN) / RATE - LATE_S
+        yield n_bytes * 10**9 / json.loads(out)["read_ns"]
+
+
+@pytest.mark.measures
+def test_a_load_reads_as_fast_as_it_may_and_no_faster(daemon, slow_file):
+    path, tensors = slow_file
+    slowest = []
+    # Turns that are later than can be made up for are those of a machine that was stopped, or is busy.
+    while not slowest or (slowest[-1] < 0.9 * RATE and len(slowest) < 3):
+        rates = list(rates_of(daemon, path, sum(len(t[2]) for t in tensors.values())))
+        assert max(rates) <= 1.1 * RATE, rates
+        slowest.append(min(rates))
+    assert slowest[-1] >= 0.9 * RATE, slowest
     for i in 0, 1:
         check_bytes(daemon, f"m{i}", tensors)
     daemon.ctl("verify", "m2")
