@@ -6,8 +6,11 @@ import signal
 
 import pytest
 from integration.load import web
+from integration.load.test_early import is_nothing_left
 from integration.load.test_load import MIB, check_bytes, check_refused, clean  # noqa: F401
+from integration.programs import compiled
 from lib import features, safetensors_file
+from lib.wire import until
 
 CHUNK = 4 * MIB  # bytes that are fetched at a time, of the version
 HEAD = 64 << 10  # those at first, of the file
@@ -64,8 +67,12 @@ def faulty(faulty_server):
     return faulty_server
 
 
+def range_of(text):
+    return tuple(int(n) for n in text.removeprefix("bytes=").split("-"))
+
+
 def ranges_of(requests):
-    return sorted(tuple(int(n) for n in text.removeprefix("bytes=").split("-")) for text in requests)
+    return sorted(range_of(text) for text in requests)
 
 
 # --- Whole loads -----------------------------------------------------------------------------------
@@ -184,7 +191,7 @@ def test_what_passes_is_tried_again_from_the_byte_that_is_missing(daemon, models
     faulty.begin(lambda number, path: fault if number in (1, 4) else None)
     daemon.ctl("load", "m", f"{faulty.url}{NAME}", "--threads", "1")
     check_bytes(daemon, "m", models[1])
-    ranges = [tuple(int(n) for n in text.removeprefix("bytes=").split("-")) for _, text in faulty.requests]
+    ranges = [range_of(text) for _, text in faulty.requests]
     for first, second in (ranges[0:2], ranges[3:5]):
         assert first[1] == second[1]
         assert first[0] == second[0] if isinstance(fault, int) else first[0] < second[0]
@@ -194,6 +201,54 @@ def test_a_stalled_server_is_given_up_and_asked_again(daemon, models, faulty):
     faulty.begin(lambda number, path: "stall" if number == 3 else None)
     daemon.ctl("load", "m", f"{faulty.url}{NAME}", "--threads", "1", env={"WEIGHTD_HTTP_TIMEOUT": "1"})
     check_bytes(daemon, "m", models[1])
+
+
+@pytest.mark.parametrize("fault", [None, "cut"])
+def test_a_file_replaced_on_the_server_is_not_mixed_with_the_one_before(clean, faulty, monkeypatch, fault):  # noqa: F811
+    """Between two ranges, or two parts of one."""
+    before = faulty.files[NAME]
+    monkeypatch.setitem(faulty.files, NAME, before)  # it is that again after the test
+    last = 4 if fault else 3
+
+    def replace(number, path):
+        if number == last:
+            faulty.files[NAME] = before[:-1] + bytes([before[-1] ^ 1])
+        return fault if number == 3 else None
+
+    faulty.begin(replace)
+    check_refused(clean.ctl("load", "m", f"{faulty.url}{NAME}", "--threads", "1", check=False), "it changed on the server", NAME)
+    (*_, first), (*_, second) = faulty.requests[last - 2:]
+    assert len(faulty.requests) == last
+    assert (range_of(first)[1] == range_of(second)[1]) == (fault == "cut")
+
+
+def test_a_server_that_ends_in_the_middle_of_a_body_ends_the_load(clean, models):  # noqa: F811
+    server = web.Web({NAME: (models[0] / "model.safetensors").read_bytes()})
+    try:
+        def fault(number, path):
+            if number == 2:
+                server.stop()
+            return "cut" if number >= 2 else None
+
+        server.begin(fault)
+        done = clean.ctl("load", "m", f"{server.url}{NAME}", "--threads", "1", check=False)
+        check_refused(done, "cannot fetch ", NAME, "connect")
+        assert len(server.requests) == 2
+    finally:
+        server.close()
+
+
+def test_memory_that_runs_out_ends_a_load_though_the_server_stalls(make_daemon):
+    full = compiled("full_at.so", (features.ROOT / "tests/integration/preload/full_at.c",), "-shared")
+    daemon = make_daemon(env={"LD_PRELOAD": str(full), "FULL_AT": str(32 * MIB)})
+    server = web.Web({NAME: safetensors_file.pack({"x": ("U8", [64 * MIB], bytes(64 * MIB))})})
+    try:
+        server.begin(lambda number, path: "stall" if number > 1 else None)
+        done = daemon.ctl("load", "m", f"{server.url}{NAME}", check=False, env={"WEIGHTD_HTTP_TIMEOUT": "600"})
+        check_refused(done, "'m' on host needs 67.1 MB, 2.1 MB more than this machine has free")
+        until(lambda: is_nothing_left(daemon), "nothing is left")
+    finally:
+        server.close()
 
 
 # fault, the first request with it, part of the sentence

@@ -160,8 +160,12 @@ class Web:
             self.requests.clear()
             self.fault = fault
 
-    def close(self):
-        self.released.set()
+    def stop(self):
+        """Nothing listens any more. Connections stay."""
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
+
+    def close(self):
+        self.released.set()
+        self.stop()
