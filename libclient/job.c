@@ -4,11 +4,9 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -439,24 +437,6 @@ static int say_gone(const struct weightd_job *j)
 			    j->join.name, j->join.rank, j->why_lost.text);
 }
 
-/* Outside of a call nothing arrives but the end. */
-static bool is_connected(struct weightd *w)
-{
-	struct pollfd end = {.fd = w->fd, .events = POLLIN};
-	char byte;
-	ssize_t n;
-
-	if (w->fd < 0)
-		return false;
-	if (poll(&end, 1, 0) <= 0)
-		return true;
-	n = recv(w->fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return true;
-	(void)client_lost(w, n < 0 ? -errno : n > 0 ? -EBADMSG : 0);
-	return false;
-}
-
 static int say_absent(const struct weightd_job *j)
 {
 	return sentence_set(&j->w->sentence, -ENOTCONN,
@@ -479,8 +459,8 @@ int weightd_job_check(struct weightd_job *j)
 		(void)sentence_set(&j->why_lost, -ESTALE, "there is no job '%s' any more",
 				   j->join.name);
 	}
-	if (!j->is_lost && !is_connected(j->w)) {
-		r = j->w->survives ? restart_try(j->w) : -ENOTCONN;
+	if (!j->is_lost) {
+		r = restart_look(j->w);
 		if (r < 0)
 			return r == -ENOTCONN ? say_absent(j) : r;
 	}

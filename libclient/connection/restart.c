@@ -6,10 +6,12 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "libclient/connection/ask.h"
 #include "libclient/connection/dial.h"
 #include "libclient/connection/folder.h"
 
@@ -190,4 +192,29 @@ int restart_try(struct weightd *w)
 	if (r < 0)
 		w->fd = fd_close(w->fd);
 	return is_passing(r) ? not_back(w) : r;
+}
+
+/* Outside of a call nothing arrives but the end. */
+static bool is_connected(struct weightd *w)
+{
+	struct pollfd end = {.fd = w->fd, .events = POLLIN};
+	char byte;
+	ssize_t n;
+
+	if (w->fd < 0)
+		return false;
+	if (poll(&end, 1, 0) <= 0)
+		return true;
+	n = recv(w->fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
+	(void)client_lost(w, n < 0 ? -errno : n > 0 ? -EBADMSG : 0);
+	return false;
+}
+
+int restart_look(struct weightd *w)
+{
+	if (is_connected(w))
+		return 0;
+	return w->survives ? restart_try(w) : -ENOTCONN;
 }

@@ -30,6 +30,12 @@ int restart_wait(struct weightd *w, const struct restart_patience *p);
  */
 int restart_try(struct weightd *w);
 
+/*
+ * Outside of a call, without waiting: finds that the server has ended, and then tries the same. 0: connected. -ENOTCONN: the server
+ * is not back, or does not survive.
+ */
+int restart_look(struct weightd *w);
+
 /* On a new connection: leases, writers and jobs again. An error with w->fd < 0: the connection is lost anew. */
 int restart_take_up(struct weightd *w, const struct restart_patience *p);
 

@@ -43,7 +43,8 @@
  * connection to such a server lost waits until the server is back, for weightd_set_restart_timeout() at
  * most, resumes leases, writers and ranks of jobs, and continues. An attachment keeps its memory in any case, and an
  * unpublished writer can continue to fill its version. The server keeps leases and writers for [store]
- * resume-timeout, see weightd.conf(5). A writer that resumes later fails with -ESTALE; a reader keeps its
+ * resume-timeout, see weightd.conf(5). weightd_load() reconnects while it reads, so that it may read for
+ * longer. A writer that resumes later fails with -ESTALE; a reader keeps its
  * mapping, without a lease and uncounted. A call that must not be repeated (weightd_drop(),
  * weightd_rollback() to version 0) returns -ECONNABORTED if its reply was lost. The wait counts against
  * the timeout of the call. Attached bytes, their head pages and waits on them do not need the server;

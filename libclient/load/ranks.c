@@ -19,6 +19,7 @@
 #include "ipc/base/num.h"
 #include "ipc/reshard/slicing.h"
 #include "libclient/connection/client.h"
+#include "libclient/connection/restart.h"
 #include "libclient/load/companions.h"
 #include "libclient/load/placement.h"
 #include "libclient/load/selection.h"
@@ -335,9 +336,13 @@ static void wait_a_moment(struct ranks *k)
 	(void)pthread_cond_timedwait(&k->changed, &k->lock, &until);
 }
 
-/* From the calling thread, without the lock. A report may end the load. */
+/*
+ * From the calling thread, without the lock. A report may end the load. After a restart weightd keeps the versions for a while
+ * only, unless the writers are there again.
+ */
 static int ranks_report(struct ranks *k, uint64_t n_done, struct sentence *s)
 {
+	(void)restart_look(k->list[0].wr->w); /* as long as it is not back, the files are read */
 	return progress_report(k->progress, "read", n_done, k->n_bytes) < 0
 		       ? progress_failed(k->progress, s)
 		       : 0;

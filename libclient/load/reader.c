@@ -19,10 +19,12 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/connection/ask.h"
+#include "libclient/connection/restart.h"
 #include "libclient/load/cold.h"
 #include "libclient/load/disk/pace.h"
 #include "libclient/load/sink.h"
 #include "libclient/load/supply.h"
+#include "libclient/writer_check.h"
 
 #define THREADS_MAX 64
 #define PROVIDE_SIZE                                                                               \
@@ -409,6 +411,18 @@ static void give_up(struct weightd_writer *wr)
 	wr->aborted = true;
 }
 
+/* After a restart weightd keeps the version for a while only, unless the writer is there again. */
+static void reader_look(struct reader *reader)
+{
+	struct weightd_writer *wr = reader->wr;
+
+	if (wr->aborted || wr->version || atomic_load(&reader->stop))
+		return;
+	(void)restart_look(wr->w); /* as long as it is not back, the files are read */
+	if (wr->lost)
+		reader_fail(reader, writer_say_lost(wr), &wr->w->sentence);
+}
+
 /* Waits until all threads have ended, and reports progress meanwhile. */
 static void wait_for_end(struct reader *reader)
 {
@@ -419,6 +433,7 @@ static void wait_for_end(struct reader *reader)
 		progress_wait(&reader->changed, &reader->lock);
 		(void)pthread_mutex_unlock(&reader->lock);
 		reader_report(reader);
+		reader_look(reader);
 		if (!stopped_ns && atomic_load(&reader->stop))
 			stopped_ns = num_now_ns();
 		if (stopped_ns && num_now_ns() - stopped_ns > READ_PATIENCE_NS)

@@ -5,12 +5,13 @@ import signal
 import struct
 
 import pytest
-from integration.load.test_load import u8, write_model
+from integration.load.test_load import gate_library, make_gate, u8, write_model  # noqa: F401
 from integration.load.test_provision import FALLOCATE, Held, Load, daemon_of_one, worker_of  # noqa: F401
 from integration.programs import compiled
 from integration.server.test_kill_matrix import FAULTY
 from integration.weightctl.test_weightctl import write_sparse
 from lib import features, wire
+from lib.box import child_of
 from lib.fake_server import PATIENCE_S, FakeServer, later
 from lib.wire import Refused, Wire, until
 
@@ -150,6 +151,38 @@ def test_a_load_goes_on_with_the_successor_of_a_server_that_died(make_daemon, tm
     daemon.ctl("verify", "m")
     assert daemon.ctl("save", "m", tmp_path / "saved").returncode == 0
     assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "big.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("options, names", [([], ["m"]), (["--tp", "all/2", "--tp-rules", "llama"], ["m-tp0", "m-tp1"])],
+                         ids=["one", "ranks"])
+def test_a_load_is_with_the_successor_of_a_server_before_it_has_read_all(make_daemon, make_gate, tmp_path, options, names):
+    """weightd keeps for 30 s what nobody claims, and a load may read for longer."""
+    path, daemon = tmp_path / "model.safetensors", make_daemon("--keeper")
+    tensors = {"model.embed_tokens.weight": ("U8", [8, MIB], os.urandom(8 * MIB))}
+    gate = make_gate(path, write_model(path, tensors), "pause")
+    gate.start(daemon, *options, "m", path)
+    os.kill(child_of(daemon.pid), signal.SIGKILL)
+    with Wire(daemon.socket) as observer:
+        until(lambda: observer.ping().n_sessions > 1, "the load is back")
+    done = gate.open()
+    assert done.returncode == 0, done.stderr
+    daemon.ctl("verify", *names)
+
+
+def test_a_load_whose_version_a_successor_gave_up_is_told(make_daemon, make_gate, tmp_path):
+    (tmp_path / "conf").write_text("[store]\nresume-timeout = 0\n")
+    path, daemon = tmp_path / "model.safetensors", make_daemon("--keeper", "--config", tmp_path / "conf")
+    gate = make_gate(path, write_model(path, {"t": u8(os.urandom(8 * MIB))}), "pause")
+    gate.start(daemon, "--threads", "1", "m", path)
+    gate.proc.send_signal(signal.SIGSTOP)
+    os.kill(child_of(daemon.pid), signal.SIGKILL)
+    until(lambda: daemon.ctl("ls").stdout == "", "the version is given up")
+    gate.proc.send_signal(signal.SIGCONT)
+    with Wire(daemon.socket) as observer:
+        until(lambda: observer.ping().n_sessions > 1, "the load is back")
+    done = gate.open()
+    assert done.returncode == 1 and b"the bytes written were lost with the connection to weightd" in done.stderr, done.stderr
+    assert daemon.ctl("ls").stdout == ""
 
 
 def load_at(daemon, server, path):
