@@ -120,6 +120,7 @@ class Box:
     def __init__(self, files=None, target="basic.target"):
         self.name = f"{PREFIX}{os.getpid()}-{next(_serial)}"
         self.proc = self.init = self.leader = None
+        self.forgotten = None  # cursor of the newest such entry of the journal
         remove_stale_cgroups()
         try:
             self.boot(files, target)
@@ -210,17 +211,26 @@ class Box:
     def journal(self, *match):
         """Entries as dicts, e.g. of "_SYSTEMD_UNIT=weightd.service"."""
         self.run("journalctl", "--sync")
-        lines = self.run("journalctl", "-o", "json", "--all", *match).stdout.splitlines()
-        return [json.loads(line) for line in lines]
+        # With a match, --after-cursor leaves out the first entry that matches, too.
+        begin = ["--cursor", self.forgotten] if self.forgotten else []
+        entries = map(json.loads, self.run("journalctl", "-o", "json", "--all", *begin, *match).stdout.splitlines())
+        return [entry for entry in entries if entry["__CURSOR"] != self.forgotten]
+
+    def newest(self):
+        """The cursor of the newest entry of the journal."""
+        self.run("journalctl", "--sync")
+        return json.loads(self.run("journalctl", "-n", "1", "-o", "json", "--output-fields=MESSAGE").stdout)["__CURSOR"]
+
+    def forget_journal(self):
+        """Entries until now are no part of journal() any more."""
+        self.forgotten = self.newest()
 
     @contextlib.contextmanager
     def expect(self, pattern):
         """At the end of the block, waits until the journal has such a line, written since its beginning."""
-        self.run("journalctl", "--sync")
-        start = self.run("journalctl", "-n", "1", "-o", "json", "--output-fields=MESSAGE").stdout
+        start = self.newest()
         yield
-        with self.spawn("journalctl", "--follow", "--no-tail", "-o", "cat",
-                        "--after-cursor", json.loads(start)["__CURSOR"], bufsize=0, text=False) as proc:
+        with self.spawn("journalctl", "--follow", "--no-tail", "-o", "cat", "--after-cursor", start, bufsize=0, text=False) as proc:
             deadline, seen = time.monotonic() + PATIENCE_S, b""
             while not re.search(pattern.encode(), seen):
                 left = max(0, deadline - time.monotonic())

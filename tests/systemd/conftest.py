@@ -1,10 +1,11 @@
 """Fixtures of the tests that boot a systemd."""
+import contextlib
 import os
 import subprocess
 
 import pytest
 from lib import box, features
-from systemd import crowd
+from systemd import crowd, weights
 
 USERS = """\
 u alice - "loads models" - -
@@ -70,15 +71,56 @@ def make_service(installed, programs):
     return boot
 
 
+class Reused:
+    """A box with weightd that tests take in turns. It boots for the first one, and again behind one that failed."""
+
+    def __init__(self, make_service):
+        self.make_service, self.box = make_service, None
+
+    @contextlib.contextmanager
+    def turn(self, session):
+        """The box, as it is after its boot. Whoever has it leaves behind what weights.forget() knows of, and nothing else."""
+        n_failed = session.testsfailed
+        self.box = self.box or self.make_service()
+        try:
+            yield self.box
+            if session.testsfailed > n_failed:
+                self.close()
+            else:
+                weights.forget(self.box)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        box, self.box = self.box, None
+        if box:
+            box.close()
+
+
+@pytest.fixture(scope="session")
+def reused(make_service):
+    found = Reused(make_service)
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def service(make_service):
-    """Such a box, of one test."""
+def service(request, reused):
+    """A turn of one test."""
+    with reused.turn(request.session) as machine:
+        yield machine
+
+
+@pytest.fixture
+def own_service(make_service):
+    """A box of one test, which changes files of packages, or more units."""
     with make_service() as machine:
         yield machine
 
 
 @pytest.fixture(scope="module")
-def shared_service(make_service):
-    """Such a box, for tests that leave it as it is."""
-    with make_service() as machine:
+def shared_service(request, reused):
+    """A turn of a whole file, whose tests leave the box as it is."""
+    with reused.turn(request.session) as machine:
         yield machine

@@ -23,12 +23,12 @@ def status(box, pid):
     return dict(line.split(":\t", 1) for line in box.run("cat", f"/proc/{pid}/status").stdout.splitlines())
 
 
-def test_the_first_connection_starts_it(make_service):
-    with make_service() as box:
-        assert box.show("weightd.service", "ActiveState") == "inactive"
-        box.run("weightctl", "ping", user="alice")
-        assert box.show("weightd.service", "ActiveState") == "active"
-        assert box.show("weightd.service", "StatusText") == "serving 0 buffers"
+def test_the_first_connection_starts_it(service):
+    service.run("systemctl", "stop", "weightd.service")
+    assert service.show("weightd.service", "ActiveState") == "inactive"
+    service.run("weightctl", "ping", user="alice")
+    assert service.show("weightd.service", "ActiveState") == "active"
+    assert service.show("weightd.service", "StatusText") == "serving 0 buffers"
 
 
 def test_it_runs_as_its_own_user_with_no_rights(service):
@@ -90,15 +90,14 @@ def test_the_socket_is_still_where_it_was_before(service):
     service.run("weightctl", "--socket", "/run/weightd.sock", "ping", user="bob")
 
 
-def test_a_socket_of_the_release_before_gives_way_to_the_link(make_service):
-    with make_service() as box:
-        box.drop_in("weightd.socket", "[Socket]\nListenSequentialPacket=\nListenSequentialPacket=/run/weightd.sock\nSymlinks=\n")
-        box.run("systemctl", "restart", "weightd.socket")
-        assert box.run("stat", "-c", "%F", "/run/weightd.sock").stdout == "socket\n"
-        box.drop_in("weightd.socket", "")
-        box.run("systemctl", "restart", "weightd.socket")
-        assert box.run("readlink", "-f", "/run/weightd.sock").stdout == f"{SOCKET}\n"
-        box.run("weightctl", "ping", user="alice")
+def test_a_socket_of_the_release_before_gives_way_to_the_link(service):
+    service.drop_in("weightd.socket", "[Socket]\nListenSequentialPacket=\nListenSequentialPacket=/run/weightd.sock\nSymlinks=\n")
+    service.run("systemctl", "restart", "weightd.socket")
+    assert service.run("stat", "-c", "%F", "/run/weightd.sock").stdout == "socket\n"
+    service.drop_in("weightd.socket", "")
+    service.run("systemctl", "restart", "weightd.socket")
+    assert service.run("readlink", "-f", "/run/weightd.sock").stdout == f"{SOCKET}\n"
+    service.run("weightctl", "ping", user="alice")
 
 
 def test_strangers_are_not_let_in(service):

@@ -61,3 +61,4 @@ def test_several_models_have_a_folder_each(service, weights):
     wait_for(service, f"{FOLDER}/org/n/model.safetensors")
     wanted = hashlib.sha256(data_of(weights)).hexdigest()
     assert digest(service, f"{FOLDER}/m/model.safetensors") == digest(service, f"{FOLDER}/org/n/model.safetensors") == wanted
+    service.run("systemctl", "stop", UNIT)

@@ -9,7 +9,7 @@ from systemd.test_survival import WAYS
 from systemd.test_upgrade import put, upgrade
 from systemd.weights import SERVICE
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 class Rank(Program):
@@ -43,10 +43,14 @@ def jobs(box):
     return weights.ask(box, "ls")["jobs"]
 
 
+def with_home(box):
+    box.run("install", "-d", "-o", "alice", "/home/alice")
+    return box
+
+
 @pytest.fixture
 def home(service):
-    service.run("install", "-d", "-o", "alice", "/home/alice")
-    return service
+    return with_home(service)
 
 
 @pytest.mark.parametrize("way", ["killed", "restart", "daemon-reexec", "replaced"])
@@ -69,8 +73,9 @@ def test_jobs_outlive(way, home):
     weights.wait_for_kept(home, 0)
 
 
-def test_jobs_outlive_the_way_to_the_release_before_and_back(home):
+def test_jobs_outlive_the_way_to_the_release_before_and_back(own_service):
     earlier.require()
+    home = with_home(own_service)
     rank = Rank(home)
     rank.go_on_with_the_server()
     kept = weights.kept(home)

@@ -59,3 +59,5 @@ def test_the_timer_writes_a_file(service):
 
     service.run("systemctl", "enable", "--now", f"{TEXTFILE}.timer")
     assert service.show(f"{TEXTFILE}.timer", "ActiveState") == "active"
+    service.run("systemctl", "disable", "--now", f"{TEXTFILE}.timer")
+    service.run("rm", "-r", FILE.rpartition("/")[0])

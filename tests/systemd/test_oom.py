@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from integration.examples.pages import literals
-from lib import features
+from lib import box, features
 from systemd import recipe, weights
 from systemd.weights import SERVICE
 
@@ -35,10 +35,15 @@ def files_of_the_page():
 
 
 @pytest.fixture
-def limited(service):
-    """The service in a slice of its own, with a limit of its memory and a version."""
-    controllers = service.path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
+def controller():
+    controllers = (box.hierarchies()[-1] / "cgroup.subtree_control").read_text().split()
     features.require("oom", "a box has no memory controller of version 2 here", "memory" in controllers)
+
+
+@pytest.fixture
+def limited(controller, own_service):
+    """The service in a slice of its own, with a limit of its memory and a version."""
+    service = own_service
     for path, text in files_of_the_page().items():
         service.path(path).parent.mkdir(exist_ok=True)
         service.path(path).write_text(text)

@@ -23,11 +23,11 @@ def put(box, folder):
 
 
 @pytest.fixture
-def box(service):
+def box(own_service):
     earlier.require()
-    put(service, earlier.BUILD)
-    service.run("systemctl", "restart", SERVICE)
-    return service
+    put(own_service, earlier.BUILD)
+    own_service.run("systemctl", "restart", SERVICE)
+    return own_service
 
 
 def upgrade(box):

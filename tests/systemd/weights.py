@@ -94,3 +94,15 @@ def verify(box, shown=None):
     if targets:
         box.run("weightctl", "verify", *targets)
     return len(targets)
+
+
+def forget(box):
+    """Makes a service without users what it was after the boot: no weights, no configuration, no drop-in of its own, no past."""
+    box.run("sh", "-ec", f"""
+        rm -rf /etc/systemd/system/{SERVICE}.d /etc/weightd /home/alice
+        systemctl daemon-reload
+        systemctl stop weightd.socket {SERVICE}
+        systemctl reset-failed
+        systemctl start weightd.socket""")
+    wait_for_kept(box, 0)
+    box.forget_journal()
