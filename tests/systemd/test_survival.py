@@ -8,8 +8,6 @@ from systemd import weights
 from systemd.crowd import Reader, Visitors
 from systemd.weights import SERVICE
 
-ROUNDS = 3
-VISITORS = 300
 SIZE = 256 * 1024
 BINARY = "/usr/sbin/weightd"
 
@@ -72,8 +70,15 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_weights_outlive(way, service):
+# Visitors, and rounds. Those who are many come in one way, and in each where the test is long.
+FEW, MANY = (60, 2), (300, 3)
+CROWDS = [pytest.param(way, MANY if name == "killed" else FEW, id=name) for name, way in WAYS.items()] + \
+    [pytest.param(way, MANY, id=f"{name}-many", marks=pytest.mark.long) for name, way in WAYS.items() if name != "killed"]
+
+
+@pytest.mark.parametrize("way, crowd", CROWDS)
+def test_weights_outlive(way, crowd, service):
+    n_visitors, n_rounds = crowd
     if way.drop_in:
         service.drop_in(SERVICE, way.drop_in)
     weights.load(service, "read", SIZE, seed=1)
@@ -82,9 +87,9 @@ def test_weights_outlive(way, service):
     contents, kept = weights.contents(service), weights.kept(service)
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(Reader(service, "read", version, "bob")) for version in (1, 2, 2)]
-        visitors = stack.enter_context(Visitors(service, "visited", VISITORS, "bob"))
+        visitors = stack.enter_context(Visitors(service, "visited", n_visitors, "bob"))
         visitors.all_came()
-        for _ in range(ROUNDS):
+        for _ in range(n_rounds):
             instance, n_passes = weights.instance(service), [r.read_on() for r in readers]
             way.happens(service)
             refused, unanswered = visitors.all_came()
