@@ -10,6 +10,7 @@ the same.
 """
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -248,6 +249,11 @@ class Kind:
     others_first: bool = False
 
     @property
+    def needs(self):
+        """Properties of a stage: kinds with the same can be played on one."""
+        return self.links, self.hostile, self.memory, self.disk, *sorted(self.limits.items()), *sorted(self.data.items())
+
+    @property
     def is_known_at_once(self):
         return self.waits_s is not None and not self.when_needed
 
@@ -347,8 +353,6 @@ class Stage:
             more["daemons"] = {"c": ("--config", str(self.folder / "weightd.conf"))}
         if kind.disk:
             more["prefix"] = lambda node: own_disk(node.folder / "state") if node.name == "c" else ()
-        if kind.told_of_peer:
-            self.strangers = Authority(self.folder / "other")
         more["gpus"] = self.gpus()
         if not kind.links and not kind.hostile:  # the man in the middle has one
             more["interfaces"] = 2
@@ -364,6 +368,10 @@ class Stage:
 
     def __exit__(self, *failure):
         return self.stack.__exit__(*failure)
+
+    @functools.cached_property
+    def strangers(self):
+        return Authority(self.folder / "other")
 
     @property
     def place(self):
@@ -391,6 +399,12 @@ class Stage:
         n = self.n_published
         self.seed = (n - 1, n) if n > 1 and n % 2 else n
         self.publish_again()
+
+    def set_scene(self, kind):
+        """Another kind, in the push of a whole version next. Counts of weightd-trace are equal until a node ends."""
+        if self.nodes.trace_socket and self.nodes.is_whole:
+            self.nodes.assert_traced()
+        self.kind, self.n_published = kind, self.n_published + (self.n_published % 2 == 0)
 
     def publish_again(self):
         self.nodes["a"].publish("m", seed=self.seed, size=SIZE)

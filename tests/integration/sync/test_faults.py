@@ -2,8 +2,10 @@
 One of each kind of failure in the middle of a push, some in that of an average; `make matrix` does each many times, at any moment. See
 failures.py for what must be true then.
 """
+import contextlib
 import json
 import random
+import sys
 import types
 
 import pytest
@@ -13,17 +15,18 @@ from lib.nodes import MIB
 
 SLACK_S = 30  # delay of a machine that has other things to do
 SLOW = MIB // 2  # if no test waits for the rest of the bytes: that machine may see them late
-IN_BUCKETS = {"stall-timeout": 5}  # buckets of 1 MiB, at these rates: see ring_chunk()
-SCENES = [  # kind, victim, policy, moment
+LIMITS = {failures.RingStage: {"stall-timeout": 5}}  # buckets of 1 MiB, at these rates: see ring_chunk()
+SCENES = [  # kind, victim, policy, moment; those in which an agent ends come behind others
     ("engine killed", "a", "all", "open"), ("engine killed", "b", "all", "bytes"),
     ("engine frozen", "b", "all", "bytes"), ("engine never answers", "c", "all", "before"),
     ("job killed", "c", "quorum", "verify"), ("job frozen", "c", "quorum", "verify"),
+    ("CA replaced", "c", "all", "bytes"), ("CA replaced", "d", "quorum", "prepare"),
+    ("weightd killed", "c", "all", "bytes"), ("weightd frozen", "c", "all", "prepare"),
+    ("weightd of publisher killed", "a", "all", "bytes"), ("weightd of publisher frozen", "a", "all", "bytes"),
     ("agent killed", "b", "all", "bytes"), ("agent killed", "b", "quorum", "bytes"),
-    ("agent frozen", "c", "quorum", "bytes"), ("weightd killed", "c", "all", "bytes"),
-    ("weightd frozen", "c", "all", "prepare"), ("node killed", "d", "quorum", "verify"),
+    ("agent frozen", "c", "quorum", "bytes"), ("node killed", "d", "quorum", "verify"),
     ("publisher killed", "a", "all", "bytes"), ("publisher killed", "a", "all", "commit"),
-    ("publisher frozen", "a", "all", "bytes"), ("weightd of publisher killed", "a", "all", "bytes"),
-    ("weightd of publisher frozen", "a", "all", "bytes"), ("link down", "c", "all", "bytes"),
+    ("publisher frozen", "a", "all", "bytes"), ("link down", "c", "all", "bytes"),
     ("link of publisher down", "a", "all", "bytes"), ("link slow", "b", "all", "prepare"),
     ("node never joins", "d", "quorum", "before"),
     ("byte changed on the wire", "c", "all", "before"), ("byte changed under TLS", "c", "all", "before"),
@@ -32,7 +35,6 @@ SCENES = [  # kind, victim, policy, moment
     ("memory full", "c", "quorum", "before"), ("disk full", "c", "all", "before"),
     ("certificate expired", "c", "all", "before"), ("certificate of another CA", "c", "all", "before"),
     ("certificate of another name", "c", "all", "before"),
-    ("CA replaced", "c", "all", "bytes"), ("CA replaced", "d", "quorum", "prepare"),
 ]
 AVERAGES = [
     ("engine killed", "b", "all", "bytes"), ("job killed", "c", "quorum", "verify"), ("agent killed", "b", "all", "bytes"),
@@ -47,13 +49,46 @@ RINGS = [
 KINDS = {kind.name: kind for kind in failures.KINDS}
 
 
-def once(scenes, of=lambda scene: scene[0]):
-    """Parameters of a test: those that repeat a kind of failure, at another moment or with another policy, run in the plain build alone."""
+def of_scenes(make, scenes, of=lambda scene: scene[0]):
+    """Parameters of a test. Scenes that repeat a failure, at another moment or with another policy, are long."""
     seen, found = set(), []
     for scene in scenes:
-        found.append(pytest.param(*scene, id=" ".join(scene), marks=[pytest.mark.plain] if of(scene) in seen else []))
+        marks = [pytest.mark.long] if of(scene) in seen else []
+        found.append(pytest.param((make, KINDS[scene[0]].needs), *scene, id=" ".join(scene), marks=marks))
         seen.add(of(scene))
-    return found
+    return pytest.mark.parametrize("stages, name, victim, policy, moment", found, indirect=["stages"])
+
+
+class Stages:
+    """A stage for tests about kinds with the same needs; another one behind a test that failed."""
+
+    def __init__(self, make):
+        self.make, self.stage = make, None
+
+    @contextlib.contextmanager
+    def scene(self, kind):
+        try:
+            if self.stage:
+                self.stage.set_scene(kind)
+            else:
+                self.stage = self.make(kind)
+            yield self.stage
+        except BaseException:
+            self.close(*sys.exc_info())
+            raise
+
+    def close(self, *failure):
+        stage, self.stage = self.stage, None
+        if stage:
+            stage.__exit__(*failure or (None, None, None))
+
+
+@pytest.fixture(scope="module")
+def stages(request, authority, tmp_path_factory):
+    make, _ = request.param
+    found = Stages(lambda kind: make(authority, tmp_path_factory.mktemp("stage"), kind, limits=kind.limits or LIMITS.get(make, {})))
+    yield found
+    found.close()
 
 
 def test_each_kind_has_its_scene():
@@ -108,19 +143,20 @@ def play(stage, record_property, *scene, **kw):
     return row
 
 
-@pytest.mark.parametrize("name, victim, policy, moment", once(SCENES))
-def test_a_failure(authority, tmp_path, record_property, name, victim, policy, moment):
+@of_scenes(failures.Stage, SCENES)
+def test_a_failure(stages, record_property, name, victim, policy, moment):
     kind = KINDS[name]
     require(kind)
-    with failures.Stage(authority, tmp_path / "stage", kind, limits=kind.limits) as stage:
+    with stages.scene(kind) as stage:
         ends = moment == "bytes" and policy == "all" and kind.is_known_at_once and kind.outcome in ("lost", "ends", "orphaned")
         play(stage, record_property, victim, policy, moment, rate=0 if moment == "before" else SLOW if ends else 3 * MIB)
 
 
-def test_a_failure_while_a_patch_travels_over_two_interfaces(authority, tmp_path, record_property):
+@pytest.mark.parametrize("stages", [(failures.Stage, KINDS["engine killed"].needs)], indirect=True, ids=["tcp"])
+def test_a_failure_while_a_patch_travels_over_two_interfaces(stages, record_property):
     kind = KINDS["engine killed"]
     require(kind)
-    with failures.Stage(authority, tmp_path / "stage", kind, limits=kind.limits) as stage:
+    with stages.scene(kind) as stage:
         for way in ("full", "patch"):
             play(stage, record_property, "b", "all", "bytes", rate=2 * MIB)
             rows = stage.nodes["a"].status()
@@ -128,21 +164,22 @@ def test_a_failure_while_a_patch_travels_over_two_interfaces(authority, tmp_path
         stage.publish()
         plan = json.loads(stage.nodes["a"].ctl("sync", "push", "m", "--dry-run", "--json").stdout)
         assert {link["stripes"] for link in plan["links"]} == {2}, plan
+        stage.nodes["a"].push("m")
 
 
-@pytest.mark.parametrize("name, victim, policy, moment", once(AVERAGES, lambda scene: KINDS[scene[0]].outcome))
-def test_a_failure_while_nodes_average(authority, tmp_path, record_property, name, victim, policy, moment):
+@of_scenes(failures.AverageStage, AVERAGES, lambda scene: (KINDS[scene[0]].outcome, scene[2]))
+def test_a_failure_while_nodes_average(stages, record_property, name, victim, policy, moment):
     kind = KINDS[name]
     require(kind)
     features.require("gloo", available=program("gloo").exists())
-    with failures.AverageStage(authority, tmp_path / "stage", kind, limits=kind.limits) as stage:
+    with stages.scene(kind) as stage:
         play(stage, record_property, victim, policy, moment, rate=0 if moment == "before" else 3 * MIB)
 
 
-@pytest.mark.parametrize("name, victim, policy, moment", RINGS, ids=map(" ".join, RINGS))
-def test_a_failure_while_a_version_goes_from_gpu_to_gpu(authority, tmp_path, record_property, name, victim, policy, moment):
+@of_scenes(failures.RingStage, RINGS)
+def test_a_failure_while_a_version_goes_from_gpu_to_gpu(stages, record_property, name, victim, policy, moment):
     kind = KINDS[name]
     require(kind)
     features.require("fakes")
-    with failures.RingStage(authority, tmp_path / "stage", kind, limits=kind.limits or IN_BUCKETS) as stage:
+    with stages.scene(kind) as stage:
         play(stage, record_property, victim, policy, moment, rate=3 * MIB)
