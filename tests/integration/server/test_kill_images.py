@@ -197,18 +197,20 @@ NOT_PASSED = {point for point in matrix.POINTS if point.startswith((
     "stop-", "trim-", "resume-", "share-"))}
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("point", [p for p in matrix.POINTS if p not in NOT_PASSED | matrix.OF_JOBS])
 def test_a_death_loses_no_image_and_no_file(point, require):
     require("faults")
     n_deaths = 0
-    for passage in matrix.picked(passages()[point]):
+    for passage in matrix.picked(passages()[point], share=2):
         _, log = play({point: passage})
         n_deaths += f"killed at {point}:{passage}" in log
     assert n_deaths or point.startswith("recovery-"), "the scene does not pass here"
 
 
 @pytest.mark.parametrize("point", [p for p in matrix.POINTS if p.startswith(("recovery-", "resume-")) and p not in matrix.OF_JOBS])
-@pytest.mark.parametrize("first", ["files-kept", "files-committed", "create-kept", "publish-committed"])
+@pytest.mark.parametrize("first", [
+    "files-kept", "publish-committed", *(pytest.param(p, marks=pytest.mark.long) for p in ("files-committed", "create-kept"))])
 def test_a_death_in_the_recovery_loses_nothing_either(first, point, require):
     require("faults")
     _, log = play({first: 2, point: 1})

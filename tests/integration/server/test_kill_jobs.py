@@ -176,18 +176,20 @@ def passages():
     return play({})[0]
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("point", [p for p in OF_JOBS + SHARED if not p.startswith(("recovery-", "job-recovered"))])
 def test_a_death_loses_no_job(point, require):
     require("faults")
     n_deaths = 0
-    for passage in matrix.picked(passages()[point]):
+    for passage in matrix.picked(passages()[point], share=2):
         _, log = play({point: passage})
         n_deaths += f"killed at {point}:{passage}" in log
     assert n_deaths, "the scene does not pass here"
 
 
 @pytest.mark.parametrize("point", ["recovery-job", "job-recovered"])
-@pytest.mark.parametrize("first", ["job-stored", "job-memory-kept", "job-memory-committed", "job-left", "job-remove-committed"])
+@pytest.mark.parametrize("first", [
+    "job-memory-kept", "job-remove-committed", *(pytest.param(p, marks=pytest.mark.long) for p in ("job-stored", "job-memory-committed", "job-left"))])
 def test_a_death_in_the_recovery_loses_no_job_either(first, point, require):
     require("faults")
     _, log = play({first: 2, point: 1})

@@ -2,8 +2,8 @@
 The daemon is killed at each of its named points (server/base/fault.c), one by one, while it is made to do all it
 can do; the keeper starts it again, and nothing may be lost, nothing half done be seen, nothing be left over.
 
-A scene is what is done. It is played once without a kill, to count how often it passes each point; then once
-for each passage that is picked, with a kill there (WEIGHTD_KILLS=all picks them all). After each step, and so
+A scene is what is done. It is played once without a kill, to count how often it passes each point; then once for
+each passage that is picked of all scenes', with a kill there (WEIGHTD_KILLS=all picks them all). After each step, and so
 right after the restart, everything that was acknowledged must be there, byte by byte, and nothing else.
 Meanwhile readers check what they have mapped, all the time.
 """
@@ -33,7 +33,7 @@ from lib.wire import SLOTS, VERSIONS, Closed, Wire, memfd, stopped, until
 
 FAULTY = features.BUILD.with_name(features.BUILD.name + "-faults") / "weightd"
 SIZE = 12288
-KILLS_PER_POINT = os.environ.get("WEIGHTD_KILLS", "2")
+KILLS_PER_POINT = os.environ.get("WEIGHTD_KILLS", "10" if "WEIGHTD_LONG" in os.environ else "2")
 EVICT = 1  # enum weightd_policy
 LONGEST_LOOK_S = 1  # limit for a reader that asks the daemon for nothing
 LONGEST_CALL_S = 15  # limit for one that does: some restarts, each after the keeper's pause
@@ -572,11 +572,19 @@ def passages_of(scene):
     return play(scene, SCENES[scene])[0]
 
 
-def picked(n):
-    """The first, the last, and some more of n passages."""
-    if KILLS_PER_POINT == "all" or n <= (most := int(KILLS_PER_POINT)):
+def picked(n, share=1):
+    """The first, the last, and some more of n passages; with a share of 2, half as many."""
+    if KILLS_PER_POINT == "all" or n <= (most := max(int(KILLS_PER_POINT) // share, 1)):
         return list(range(1, n + 1))
     return sorted({1 + i * (n - 1) // max(most - 1, 1) for i in range(most)})
+
+
+def to_die_at(point):
+    """The picked passages of all scenes, as (scene, passage); for each point, another scene comes first."""
+    first = POINTS.index(point) % len(SCENES)
+    passages = [(scene, n + 1) for scene in (*SCENES, *SCENES)[first:first + len(SCENES)]
+                if point not in SCENES[scene] for n in range(passages_of(scene)[point])]  # else it dies there already
+    return [passages[n - 1] for n in picked(len(passages))]
 
 
 class Row(NamedTuple):
@@ -598,24 +606,22 @@ def table(request):
         print("%-24s %8d %8d %8d %8d" % ("all", *(sum(row[i] for row in rows) for i in range(1, 5))))
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("point", [p for p in POINTS if p not in ON_GPUS | OF_FILES | OF_JOBS | OF_SHARES])
 def test_a_death_loses_nothing(point, table, require):
     require("faults")
     n_rounds, n_restarts, n_checks, losses = 0, 0, 0, []
-    for scene, faults in SCENES.items():
-        for passage in picked(passages_of(scene)[point]):
-            if point in faults:
-                continue  # it dies there already
-            try:
-                _, restarts, log, checks = play(scene, faults | {point: passage})
-            except (AssertionError, Failed) as e:
-                losses.append(f"{scene.__name__}, {point}:{passage}: {e!r}")
-                n_rounds += 1
-                continue
-            if f"killed at {point}:{passage}" in log:
-                n_rounds += 1
-                n_restarts += restarts
-                n_checks += checks
+    for scene, passage in to_die_at(point):
+        try:
+            _, restarts, log, checks = play(scene, SCENES[scene] | {point: passage})
+        except (AssertionError, Failed) as e:
+            losses.append(f"{scene.__name__}, {point}:{passage}: {e!r}")
+            n_rounds += 1
+            continue
+        if f"killed at {point}:{passage}" in log:
+            n_rounds += 1
+            n_restarts += restarts
+            n_checks += checks
     table.append(Row(point, n_rounds, n_restarts, n_checks, len(losses)))
     assert not losses, "\n".join(losses)
     assert n_rounds, "no scene passes here: make one that does"
