@@ -1,5 +1,6 @@
 """weightctl, as people and scripts use it."""
 import array
+import contextlib
 import fcntl
 import json
 import os
@@ -15,8 +16,9 @@ import unicodedata
 
 import pytest
 
+from lib.daemon import Daemon
 from lib.features import BUILD, ROOT
-from lib.wire import until
+from lib.wire import Wire, until
 
 VERBS = ["load", "ls", "show", "tensors", "files", "cat", "verify", "diff", "copy", "save", "history", "rollback", "chmod", "chown",
          "rm", "wait", "watch", "exec", "export", "train run", "train status", "train metrics", "train profile", "doctor", "stat",
@@ -73,6 +75,14 @@ def loaded(daemon, file):
     """A daemon that has the buffer m with TENSORS, version 1."""
     daemon.ctl("load", "-q", "m", file)
     return daemon
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory):
+    """Likewise, for all tests that change nothing."""
+    with contextlib.closing(Daemon()) as daemon:
+        daemon.ctl("load", "-q", "m", write_safetensors(tmp_path_factory.mktemp("standing") / "model.safetensors", TENSORS))
+        yield daemon
 
 
 def ctl_json(daemon, *args, **kw):
@@ -184,15 +194,15 @@ def test_ls_of_nothing_says_so_on_a_terminal(loaded):
     assert loaded.ctl("ls").stderr == ""
 
 
-def test_ls_table(loaded):
-    head, row = loaded.ctl("ls").stdout.splitlines()
+def test_ls_table(standing):
+    head, row = standing.ctl("ls").stdout.splitlines()
     assert head.split() == ["NAME", "DEVICE", "VERSION", "STATE", "TENSORS", "SIZE", "READERS", "AGE"]
     assert row.split()[:5] == ["m", "host", "1", "ready", "5"]
 
 
-def test_ls_json_has_every_column_and_raw_numbers(loaded):
+def test_ls_json_has_every_column_and_raw_numbers(standing):
     before = time.time_ns()
-    [buffer] = ctl_json(loaded, "ls")["buffers"]
+    [buffer] = ctl_json(standing, "ls")["buffers"]
     assert buffer["name"] == "m" and buffer["device"] == "host" and buffer["version"] == 1
     assert buffer["state"] == "ready" and buffer["writing"] is False
     assert buffer["tensors"] == 5 and buffer["readers"] == 0 and buffer["kept"] == 1
@@ -216,8 +226,8 @@ def test_ls_counts_readers(loaded, tmp_path):
     assert buffers == {"m": 0, "big": 1}
 
 
-def test_ls_of_another_device_is_empty(loaded):
-    assert ctl_json(loaded, "ls", "--device", ELSEWHERE) == {"buffers": [], "jobs": []}
+def test_ls_of_another_device_is_empty(standing):
+    assert ctl_json(standing, "ls", "--device", ELSEWHERE) == {"buffers": [], "jobs": []}
 
 
 def test_show_has_the_versions(loaded, file):
@@ -230,19 +240,19 @@ def test_show_has_the_versions(loaded, file):
     assert re.search(r"^NAME +m$", text, re.M) and re.search(r"^VERSION +CURRENT ", text, re.M)
 
 
-def test_show_of_an_unknown_buffer_fails(loaded):
-    done = loaded.ctl("show", "nope", check=False)
+def test_show_of_an_unknown_buffer_fails(standing):
+    done = standing.ctl("show", "nope", check=False)
     assert done.returncode == 1 and done.stdout == ""
     assert "'nope'" in done.stderr and "weightctl ls" in done.stderr
 
 
-def test_show_says_on_which_device_a_buffer_is(loaded):
-    done = loaded.ctl("show", "m", "--device", ELSEWHERE, check=False)
+def test_show_says_on_which_device_a_buffer_is(standing):
+    done = standing.ctl("show", "m", "--device", ELSEWHERE, check=False)
     assert done.returncode == 1 and "--device host" in done.stderr
 
 
-def test_tensors(loaded):
-    table = ctl_json(loaded, "tensors", "m")
+def test_tensors(standing):
+    table = ctl_json(standing, "tensors", "m")
     assert (table["name"], table["device"], table["version"]) == ("m", "host", 1)
     by_name = {t["name"]: t for t in table["tensors"]}
     assert sorted(by_name) == sorted(t[0] for t in TENSORS)
@@ -255,21 +265,21 @@ def test_tensors(loaded):
     assert ends[0][0] == 0 and all(end == begin for (_, end), (begin, _) in zip(ends, ends[1:])), "as in the file"
 
 
-def test_cat_writes_the_bytes(loaded):
+def test_cat_writes_the_bytes(standing):
     for name, _, _, data in TENSORS:
-        assert loaded.ctl("cat", "m", name, text=False).stdout == data
+        assert standing.ctl("cat", "m", name, text=False).stdout == data
 
 
-def test_cat_of_an_unknown_tensor_fails(loaded):
-    done = loaded.ctl("cat", "m", "nope\x1b", check=False)
+def test_cat_of_an_unknown_tensor_fails(standing):
+    done = standing.ctl("cat", "m", "nope\x1b", check=False)
     assert done.returncode == 1 and done.stdout == ""
     assert "no tensor 'nope\\x1b'" in done.stderr and "weightctl tensors m" in done.stderr
 
 
-def test_cat_refuses_a_terminal_unless_forced(loaded):
-    status, text = in_terminal(loaded, "cat", "m", JAPANESE)
+def test_cat_refuses_a_terminal_unless_forced(standing):
+    status, text = in_terminal(standing, "cat", "m", JAPANESE)
     assert status == 1 and "--force" in text and "cd" not in text.split("\n")[0].split()
-    assert in_terminal(loaded, "cat", "--force", "m", JAPANESE) == (0, "cd")
+    assert in_terminal(standing, "cat", "--force", "m", JAPANESE) == (0, "cd")
 
 
 def test_a_version_can_be_named(loaded, tmp_path):
@@ -315,9 +325,9 @@ def test_rm_does_nothing_before_it_understands_everything(loaded):
     assert len(ctl_json(loaded, "ls")["buffers"]) == 1
 
 
-def test_wait_for_what_is_there(loaded):
-    assert loaded.ctl("wait", "m").stdout == "m@1 on host\n"
-    assert ctl_json(loaded, "wait", "m@1") == {"name": "m", "device": "host", "version": 1}
+def test_wait_for_what_is_there(standing):
+    assert standing.ctl("wait", "m").stdout == "m@1 on host\n"
+    assert ctl_json(standing, "wait", "m@1") == {"name": "m", "device": "host", "version": 1}
 
 
 def test_wait_for_what_comes(loaded, file):
@@ -332,8 +342,8 @@ def test_wait_for_what_comes(loaded, file):
 
 @pytest.mark.parametrize("args", [("m@2", "--timeout", "0"), ("m", "--version=9", "-t", "0.05"),
                                   ("nope", "--timeout", ".05")])
-def test_wait_gives_up(loaded, args):
-    done = loaded.ctl("wait", *args, check=False)
+def test_wait_gives_up(standing, args):
+    done = standing.ctl("wait", *args, check=False)
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch("weightctl: .*\n", done.stderr)
 
@@ -385,38 +395,38 @@ def test_ping_shows_the_files_of_both_ends(daemon):
 # --- Options, usage, help -------------------------------------------------------------------------
 
 
-def test_socket_before_or_after_the_verb(loaded):
+def test_socket_before_or_after_the_verb(standing):
     env = {"WEIGHTD_SOCKET": "/nonexistent"}
-    for args in (["--socket", loaded.socket, "show", "m"], ["show", "m", "--socket", loaded.socket],
-                 ["show", f"--socket={loaded.socket}", "m"]):
-        assert loaded.ctl(*args, env=env).stdout
-    assert loaded.ctl("show", "m", env=env, check=False).returncode == 1
+    for args in (["--socket", standing.socket, "show", "m"], ["show", "m", "--socket", standing.socket],
+                 ["show", f"--socket={standing.socket}", "m"]):
+        assert standing.ctl(*args, env=env).stdout
+    assert standing.ctl("show", "m", env=env, check=False).returncode == 1
 
 
 @pytest.mark.parametrize("columns,want", [
     ("NAME", ["m"]), ("version,name", ["1", "m"]), ("NAME,NAME", ["m"]), ("MODE,KEEP", ["0640", "2"])])
-def test_columns_can_be_chosen(loaded, columns, want):
-    row = loaded.ctl("ls", "--bytes", "--noheadings", "-o", columns).stdout.split()
+def test_columns_can_be_chosen(standing, columns, want):
+    row = standing.ctl("ls", "--bytes", "--noheadings", "-o", columns).stdout.split()
     assert row == want
 
 
-def test_columns_can_be_added(loaded):
-    usual = loaded.ctl("ls").stdout.splitlines()[0].split()
-    assert loaded.ctl("ls", "-o", "+MODE,name").stdout.splitlines()[0].split() == usual + ["MODE"]
+def test_columns_can_be_added(standing):
+    usual = standing.ctl("ls").stdout.splitlines()[0].split()
+    assert standing.ctl("ls", "-o", "+MODE,name").stdout.splitlines()[0].split() == usual + ["MODE"]
 
 
-def test_columns_choose_the_keys_of_json(loaded):
-    assert ctl_json(loaded, "ls", "-o", "NAME,AGE,VERSION")["buffers"][0].keys() == {"name", "age_ns", "version"}
-    assert ctl_json(loaded, "tensors", "m", "-o", "SHAPE")["tensors"][0] == {"shape": [2, 3]}
-    assert loaded.ctl("tensors", "m", "-n", "-o", "SHAPE").stdout.splitlines()[0] == "[2, 3]"
+def test_columns_choose_the_keys_of_json(standing):
+    assert ctl_json(standing, "ls", "-o", "NAME,AGE,VERSION")["buffers"][0].keys() == {"name", "age_ns", "version"}
+    assert ctl_json(standing, "tensors", "m", "-o", "SHAPE")["tensors"][0] == {"shape": [2, 3]}
+    assert standing.ctl("tensors", "m", "-n", "-o", "SHAPE").stdout.splitlines()[0] == "[2, 3]"
 
 
-def test_help_lists_each_column(loaded):
+def test_help_lists_each_column(standing):
     for verb in ("ls", "show", "tensors", "history", "stat"):
-        text = loaded.ctl(verb, "--help").stdout
+        text = standing.ctl(verb, "--help").stdout
         names = re.findall(r"^ [* ] ([A-Z]+) ", text.split("\nColumns")[1], re.M)
         table = [line.split() for line in
-                 loaded.ctl(verb, *NEED_NAME.get(verb, []), "-o", ",".join(names)).stdout.splitlines()]
+                 standing.ctl(verb, *NEED_NAME.get(verb, []), "-o", ",".join(names)).stdout.splitlines()]
         assert names and names in table
 
 
@@ -472,43 +482,45 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
 
 
 @pytest.mark.parametrize("args", USAGE, ids=lambda a: ascii(" ".join(a)))
-def test_wrong_usage_exits_with_2(loaded, args):
-    done = loaded.ctl(*args, check=False)
+def test_wrong_usage_exits_with_2(standing, args):
+    done = standing.ctl(*args, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert not UNPRINTABLE.search(done.stderr)
     assert re.search(r"^weightctl: .*\nTry 'weightctl (\w+ )*--help'\.\n$", done.stderr)
-    assert len(ctl_json(loaded, "ls")["buffers"]) == 1
+    with Wire(standing.socket) as w:
+        assert w.names() == ["m"]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
-def test_help_fits_and_needs_no_server(daemon, verb):
-    text = daemon.ctl(*verb.split(), "--help", env={"WEIGHTD_SOCKET": "/nonexistent"}).stdout
+def test_help_fits_and_needs_no_server(standing, verb):
+    text = standing.ctl(*verb.split(), "--help", env={"WEIGHTD_SOCKET": "/nonexistent"}).stdout
     assert text.startswith("Usage: weightctl")
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
-def test_help_names_every_verb(daemon):
-    assert re.findall(r"^ (\w+(?: \w+)?)  ", daemon.ctl("--help").stdout, re.M) == VERBS
+def test_help_names_every_verb(standing):
+    assert re.findall(r"^ (\w+(?: \w+)?)  ", standing.ctl("--help").stdout, re.M) == VERBS
     for family in ("", *FAMILIES):
-        text = daemon.ctl(*family.split(), "--help").stdout.partition("\nOptions:\n")[0]
+        text = standing.ctl(*family.split(), "--help").stdout.partition("\nOptions:\n")[0]
         lines = [line for line in text.splitlines() if line.startswith(" ")]
         assert len({re.search(r"\S  +(?=\S)", line).end() for line in lines}) == 1, text
     for family in FAMILIES:
-        text = daemon.ctl(family, "--help").stdout
+        text = standing.ctl(family, "--help").stdout
         assert [f"{family} {v}" for v in re.findall(r"^ (\w+)  ", text, re.M)] == \
             [v for v in VERBS if v.startswith(f"{family} ")]
 
 
-def test_help_groups_the_verbs(daemon):
-    groups = re.findall(r"^(\S.*):\n((?: \w.*\n)+)", daemon.ctl("--help").stdout, re.M)
+def test_help_groups_the_verbs(standing):
+    groups = re.findall(r"^(\S.*):\n((?: \w.*\n)+)", standing.ctl("--help").stdout, re.M)
     assert [name for name, _ in groups] == ["Buffers", "Programs", "Training", "The server", "Between nodes", "Certificates", "Traffic", "Help"]
     first = {name: re.match(r" (\w+(?: \w+)?)  ", lines)[1] for name, lines in groups}
     assert list(first.values()) == ["load", "exec", "train run", "doctor", "nodes", "pki ca", "top", "help"]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
-def test_the_verb_help_shows_what_the_option_does(daemon, verb):
-    assert daemon.ctl("help", *verb.split()).stdout == daemon.ctl(*verb.split(), "--help").stdout
+def test_the_verb_help_shows_what_the_option_does(standing, verb):
+    assert standing.ctl("help", *verb.split()).stdout == standing.ctl(*verb.split(), "--help").stdout
 
 
 @pytest.mark.parametrize("args, meant", [
@@ -516,33 +528,35 @@ def test_the_verb_help_shows_what_the_option_does(daemon, verb):
     (["snyc", "push"], "sync"), (["push", "m"], "sync push"), (["trace", "docter"], "doctor"), (["sync", "statsu"], "status"),
     (["help", "pki", "nodes"], "node"), (["ls", "-o", "NMAE"], "NAME"), (["ls", "-o", "+devices"], "DEVICE"),
     (["show", "m", "-o", "RAEDERS"], "READERS"), (["sync", "history", "-o", "VERSIN"], "VERSION")])
-def test_what_is_near_to_a_verb_or_a_column_is_suggested(daemon, args, meant):
-    done = daemon.ctl(*args, check=False)
+def test_what_is_near_to_a_verb_or_a_column_is_suggested(standing, args, meant):
+    done = standing.ctl(*args, check=False)
     assert done.returncode == 2 and f"; is it '{meant}'?\n" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("args", [["frobnicate"], ["trace", "frobnicate"], ["ls", "-o", "FROBNICATE"], ["x"]])
-def test_nothing_is_suggested_where_nothing_is_near(daemon, args):
-    done = daemon.ctl(*args, check=False)
+def test_nothing_is_suggested_where_nothing_is_near(standing, args):
+    done = standing.ctl(*args, check=False)
     assert done.returncode == 2 and "is it" not in done.stderr, done.stderr
 
 
 NEAR = [["show"], ["tensors"], ["verify"], ["history"], ["rollback"], ["rm"], ["chmod", "0600"], ["chown", "0"], ["stat"], ["cat"]]
 
 
-@pytest.mark.parametrize("verb", NEAR, ids=" ".join)
-def test_a_buffer_that_is_near_is_suggested(daemon, file, verb):
+def test_a_buffer_that_is_near_is_suggested(daemon, file):
     for name in "minilm", "llama-8b":
         daemon.ctl("load", "-q", name, file)
-    for name, meant in ("minlim", "minilm"), ("Minilm", "minilm"), ("llama8b", "llama-8b"):
-        done = daemon.ctl(*verb, name, *(["plain"] if verb == ["cat"] else []), check=False)
-        assert done.returncode == 1 and f"'{name}'" in done.stderr and f"; is it '{meant}'?\n" in done.stderr, done.stderr
-    done = daemon.ctl(*verb, "gpt", *(["plain"] if verb == ["cat"] else []), check=False)
-    assert done.returncode == 1 and "; 'weightctl ls' lists those there are\n" in done.stderr, done.stderr
+    misspelt = {"minlim": "minilm", "Minilm": "minilm", "llama8b": "llama-8b"}
+    for verb in NEAR:
+        what = ["plain"] if verb == ["cat"] else []
+        for name in misspelt if verb == NEAR[0] else ["minlim"]:
+            done = daemon.ctl(*verb, name, *what, check=False)
+            assert done.returncode == 1 and f"'{name}'" in done.stderr and f"; is it '{misspelt[name]}'?\n" in done.stderr, done.stderr
+        done = daemon.ctl(*verb, "gpt", *what, check=False)
+        assert done.returncode == 1 and "; 'weightctl ls' lists those there are\n" in done.stderr, done.stderr
 
 
-def test_only_a_buffer_that_is_absent_is_suggested(loaded):
-    done = loaded.ctl("verify", "m@7", check=False)
+def test_only_a_buffer_that_is_absent_is_suggested(standing):
+    done = standing.ctl("verify", "m@7", check=False)
     assert done.returncode == 1 and "is it" not in done.stderr and "7" in done.stderr, done.stderr
 
 
@@ -555,17 +569,17 @@ def test_a_tensor_that_is_near_is_suggested(daemon, tmp_path):
         assert done.returncode == 1 and done.stderr == f"weightctl: m@1 has no tensor '{name}'; is it '{meant}'?\n"
 
 
-def test_help_fits_a_terminal(daemon):
-    texts = [daemon.ctl(*verb.split(), "--help").stdout for verb in VERBS] + [daemon.ctl("--help").stdout]
-    texts += [subprocess.run([BUILD / name, "--help"], stdout=subprocess.PIPE, check=True, text=True).stdout
-              for name in ("weightd", "weightd-sync", "weightd-trace") if (BUILD / name).exists()]
+def test_help_of_the_other_programs_fits_a_terminal():
+    texts = [subprocess.run([BUILD / name, "--help"], stdout=subprocess.PIPE, check=True, text=True).stdout
+             for name in ("weightd", "weightd-sync", "weightd-trace") if (BUILD / name).exists()]
     assert [line for text in texts for line in text.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("verb", VERBS)
-def test_man_page_has_every_verb_and_option(daemon, verb):
+def test_man_page_has_every_verb_and_option(standing, verb):
     page = (ROOT / "packaging/man/weightctl.1.scd").read_text()
-    text = daemon.ctl(*verb.split(), "--help").stdout
+    text = standing.ctl(*verb.split(), "--help").stdout
     assert f"\n*{verb}* " in page
     wanted = set(re.findall(r"^ (?:-\w, |    )(--[\w-]+)", text, re.M))
     wanted |= set(re.findall(r"^ [* ] ([A-Z]+) ", text.partition("\nColumns")[2], re.M))
@@ -615,19 +629,19 @@ def test_completion(loaded, file):
 
 
 @pytest.mark.parametrize("verb", NEED_SERVER)
-def test_without_a_server_the_socket_and_the_way_out_are_named(daemon, tmp_path, verb):
+def test_without_a_server_the_socket_and_the_way_out_are_named(standing, tmp_path, verb):
     nowhere = str(tmp_path / "weightd.sock")
     os.utime(tmp_path, (0, 0))  # else the socket may be in the making
-    done = daemon.ctl(verb, *NEED_NAME.get(verb, []), env={"WEIGHTD_SOCKET": nowhere}, check=False)
+    done = standing.ctl(verb, *NEED_NAME.get(verb, []), env={"WEIGHTD_SOCKET": nowhere}, check=False)
     assert done.returncode == (2 if verb == "diff" else 1) and done.stdout == ""
     assert re.fullmatch("weightctl: .*\n", done.stderr)
     assert nowhere in done.stderr and "weightd --socket" in done.stderr
 
 
-def test_version_does_without_a_server(daemon, tmp_path):
+def test_version_does_without_a_server(standing, tmp_path):
     env = {"WEIGHTD_SOCKET": str(tmp_path / "weightd.sock")}
-    assert ctl_json(daemon, "version", env=env)["weightd"] is None
-    assert f"not reached: no weightd answers at {tmp_path}/weightd.sock" in daemon.ctl("version", env=env).stdout
+    assert ctl_json(standing, "version", env=env)["weightd"] is None
+    assert f"not reached: no weightd answers at {tmp_path}/weightd.sock" in standing.ctl("version", env=env).stdout
 
 
 def test_a_socket_left_behind_is_no_server(daemon):
@@ -642,18 +656,18 @@ PRINTING = [["ls"], ["ls", "--json"], ["help"], ["help", "ls"], ["show", "m"], [
 
 
 @pytest.mark.parametrize("args", PRINTING, ids=" ".join)
-def test_output_that_cannot_be_written_is_a_failure(loaded, args):
+def test_output_that_cannot_be_written_is_a_failure(standing, args):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(loaded.ctl_command(args), env=loaded.env, stdout=full,
+        done = subprocess.run(standing.ctl_command(args), env=standing.env, stdout=full,
                               stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == "weightctl: cannot write to standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("args", PRINTING, ids=" ".join)
-def test_closed_output_is_a_failure(loaded, args):
+def test_closed_output_is_a_failure(standing, args):
     command = 'exec "$@" >&-'
-    done = subprocess.run(["sh", "-c", command, "sh", *loaded.ctl_command(args)], env=loaded.env,
+    done = subprocess.run(["sh", "-c", command, "sh", *standing.ctl_command(args)], env=standing.env,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "weightctl: cannot write to standard output: Bad file descriptor\n"
@@ -678,9 +692,9 @@ def test_cat_ends_quietly_when_its_reader_goes_away(loaded, tmp_path, ignored):
     loaded.ctl("rm", "big")
 
 
-def test_a_missing_name_is_told_once_and_on_one_line(loaded):
+def test_a_missing_name_is_told_once_and_on_one_line(standing):
     for verb in ("show", "tensors", "verify", "rm", "history", "rollback", "stat"):
-        done = loaded.ctl(verb, "nope", check=False)
+        done = standing.ctl(verb, "nope", check=False)
         assert done.returncode == 1
         assert re.fullmatch("weightctl: [^\n]*'nope'[^\n]*\n", done.stderr), done.stderr
 
@@ -698,9 +712,9 @@ def test_tables_fit_into_80_columns(loaded, file, verb):
     assert [line for line in lines if n_columns(line) > 80] == []
 
 
-def test_tables_are_whole_when_piped(loaded):
-    assert LONG in loaded.ctl("tensors", "m").stdout
-    assert LONG not in in_terminal(loaded, "tensors", "m")[1]
+def test_tables_are_whole_when_piped(standing):
+    assert LONG in standing.ctl("tensors", "m").stdout
+    assert LONG not in in_terminal(standing, "tensors", "m")[1]
 
 
 @pytest.mark.parametrize("locale, mark", [("C.UTF-8", "\u2026"), ("C", "\\")])
@@ -734,32 +748,32 @@ def test_a_table_becomes_records_on_a_narrow_terminal(loaded, file, verb):
         assert f"NAME{' ' * (max(map(len, headings)) - 2)}{name}\r\n" in text
 
 
-def test_a_table_that_fits_a_narrow_terminal_stays_one(loaded):
+def test_a_table_that_fits_a_narrow_terminal_stays_one(standing):
     for args in (["ls", "-o", "NAME,STATE,SIZE"], ["ls", "--noheadings", "-o", "NAME,STATE,SIZE"]):
-        assert in_terminal(loaded, *args, columns=40)[1].replace("\r\n", "\n") == loaded.ctl(*args).stdout
+        assert in_terminal(standing, *args, columns=40)[1].replace("\r\n", "\n") == standing.ctl(*args).stdout
 
 
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
-def test_names_cannot_disturb_a_terminal(loaded, locale):
+def test_names_cannot_disturb_a_terminal(standing, locale):
     for columns in (80, 1000):
-        status, text = in_terminal(loaded, "tensors", "m", columns=columns, locale=locale)
+        status, text = in_terminal(standing, "tensors", "m", columns=columns, locale=locale)
         assert status == 0 and not UNPRINTABLE.search(text.replace("\r\n", "\n"))
         assert len(text.replace("\r\n", "\n").splitlines()) == 1 + len(TENSORS)
         assert (JAPANESE in text) == (locale == "C.UTF-8")
 
 
-def test_names_are_escaped_in_text_and_exact_in_json(loaded):
-    piped = loaded.ctl("tensors", "m", "--noheadings", "-o", "NAME").stdout
+def test_names_are_escaped_in_text_and_exact_in_json(standing):
+    piped = standing.ctl("tensors", "m", "--noheadings", "-o", "NAME").stdout
     assert 'evil\\x1b[31m"\\x5c\\x0a\\x09\\x7f\\xc2\\x9b2J\\xe2\\x80\\xae\\x5cx1b\n' in piped
-    done = loaded.ctl("tensors", "m", "--json")
+    done = standing.ctl("tensors", "m", "--json")
     assert HOSTILE in [t["name"] for t in json.loads(done.stdout)["tensors"]]
     assert not UNPRINTABLE.search(done.stdout)
 
 
 @pytest.mark.parametrize("bad", ["x\x1b]0;title\x07", "\u202eflipped", "new\nline"])
-def test_arguments_come_back_escaped(loaded, bad):
+def test_arguments_come_back_escaped(standing, bad):
     for args in (["show", bad], ["cat", "m", bad], ["ls", "-o", bad], [bad], ["rm", bad], ["tensors", f"m@{bad}"]):
-        done = loaded.ctl(*args, check=False)
+        done = standing.ctl(*args, check=False)
         assert done.returncode in (1, 2) and not UNPRINTABLE.search(done.stderr), done.stderr
         assert done.stderr.count("\n") == done.returncode
 
