@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,13 +173,14 @@ static inline uint64_t cpu_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static inline struct verdict check(const struct image *image)
+/* Takes at most so many steps of a check. */
+static inline struct verdict check_part(const struct image *image, unsigned n_steps)
 {
 	struct verdict v = {0};
 	struct layout_check c;
 
 	v.r = layout_check_init(&c, image->bytes, image->size);
-	while (v.r >= 0) {
+	while (v.r >= 0 && v.n_steps < n_steps) {
 		uint64_t before = cpu_ns(), ns;
 
 		v.r = layout_check_step(&c);
@@ -195,6 +197,11 @@ static inline struct verdict check(const struct image *image)
 	v.why = c.why;
 	layout_check_deinit(&c);
 	return v;
+}
+
+static inline struct verdict check(const struct image *image)
+{
+	return check_part(image, UINT_MAX);
 }
 
 static inline void accept(const struct image *image, const char *what)

@@ -3,11 +3,18 @@
 #define TESTS_UNIT_LONG_FORM_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 static inline bool is_long_form(void)
 {
 	return getenv("WEIGHTD_LONG");
+}
+
+/* Some of the pairs of two lists: about one of `every`, in which each `every` neighbours of a list are. All: in the long form. */
+static inline bool is_some_pair(size_t i, size_t k, size_t every)
+{
+	return (i + k) % every == 0 || is_long_form();
 }
 
 #endif

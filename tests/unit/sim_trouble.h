@@ -7,8 +7,8 @@
 #include "sim.h"
 
 /*
- * Plays one seed after the other, from the first: `n_seeds`, unless SIM_SEEDS is set. A failed test
- * reports the seed as its scene.
+ * Plays one seed after the other, from the first: `n_seeds`, a third of them outside of make soak, unless SIM_SEEDS
+ * is set. A failed test reports the seed as its scene.
  */
 void sim_play(unsigned n_seeds, void (*play)(uint64_t seed));
 

@@ -17,6 +17,7 @@
 
 #include "ipc/digest.h"
 #include "tests/unit/image.h"
+#include "tests/unit/long_form.h"
 
 /* --- Images with one wrong field ------------------------------------------------------------------ */
 
@@ -588,15 +589,18 @@ static void looking_up_in_a_full_index_ends(void **state)
 /* The layout being built and its image, 430 and 393 MB, and room for what realloc() moves. */
 #define RSS_LIMIT_KB (SANITIZED ? INT64_MAX : 1500000)
 
-/* A step takes about 1 ms. A virtual machine's time is now and then taken away, also from a thread's. */
+/*
+ * A step takes about 1 ms. A virtual machine's time is now and then taken away, also from a thread's. The first ones of large
+ * images stand for the others, which make soak takes too.
+ */
 static void check_steps(const struct image *image, const char *what)
 {
-	struct verdict v = check(image);
+	struct verdict v = check_part(image, is_long_form() ? UINT_MAX : 1000);
 
 	print_message("%s, %u tensors: %u steps, %.2f s, the longest %.2f ms\n", what,
 		      header_of(image)->n_tensors, v.n_steps, (double)v.total_ns * 1e-9,
 		      (double)v.longest_ns * 1e-6);
-	if (v.r != 0)
+	if (v.r != 0 && (v.r != 1 || is_long_form()))
 		fail_msg("%s: wanted 0, got %d at %u, '%s'", what, v.r, v.at, v.why);
 	if (!SANITIZED)
 		assert_in_range(v.n_long, 0, 2 + v.n_steps / 50);
@@ -649,16 +653,24 @@ static void make_worst_index(struct image *image)
 			buckets[i] = (uint32_t)(i * 2654435761u) % l.header->n_tensors;
 }
 
-static void a_hostile_index_makes_steps_no_longer(void **state)
+static struct image worst_image(uint32_t n)
 {
-	cleanup(weightd_layout_freep) struct weightd_layout *l = numbered_layout(
-		SANITIZED ? 5000 : 200000);
-	cleanup(image_free) struct image image = build(l);
+	cleanup(weightd_layout_freep) struct weightd_layout *l = numbered_layout(n);
+	struct image image = build(l);
 
-	(void)state;
 	make_worst_index(&image);
 	make_hash(&image);
+	return image;
+}
+
+static void a_hostile_index_makes_steps_no_longer(void **state)
+{
+	cleanup(image_free) struct image image = worst_image(SANITIZED ? 5000 : 200000);
+	cleanup(image_free) struct image small = worst_image(2000);
+
+	(void)state;
 	check_steps(&image, "the worst index");
+	accept(&small, "the worst index, whole");
 }
 
 static void millions_of_units_are_checked_in_short_steps(void **state)

@@ -16,14 +16,16 @@
 #include "ipc/base/num.h"
 #include "push_scene.h"
 #include "server/sync/base/json_packet.h"
+#include "tests/unit/long_form.h"
 
 #define S SIM_SECOND
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define N_MANY 150
 #else
-#define N_MANY 1000
+#define N_MANY 1000 /* in the long form */
 #endif
+#define N_FEWER 150
 
 /* --- Pushes and repairs ------------------------------------------------------------------------ */
 
@@ -469,7 +471,7 @@ static double seconds(clockid_t clock)
 
 static void test_a_thousand_agents_take_one_push(void **state)
 {
-	const unsigned n = N_MANY;
+	const unsigned n = is_long_form() ? N_MANY : N_FEWER;
 	double began = seconds(CLOCK_MONOTONIC), took, virtual;
 	struct sim *s;
 	uint64_t before, messages;

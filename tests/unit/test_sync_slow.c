@@ -13,6 +13,7 @@
 
 #include "server/sync/base/json_packet.h"
 #include "sim.h"
+#include "tests/unit/long_form.h"
 
 #define S SIM_SECOND
 #define MIB ((uint64_t)1 << 20)
@@ -112,7 +113,7 @@ static void nobody_waits_for(enum policy policy, unsigned slow)
 static void test_quorum_and_each_wait_for_no_slow_link_wherever_it_is(void **state)
 {
 	(void)state;
-	for (seed = 1; seed <= 20; seed++)
+	for (seed = 1; seed <= (is_long_form() ? 20 : 6); seed++)
 		for (unsigned slow = 1; slow < 5; slow++)
 			nobody_waits_for(seed % 2 ? POLICY_QUORUM : POLICY_EACH, slow);
 }

@@ -47,7 +47,8 @@ static void test_nodes_leave_the_bits_of_a_plain_loop(void **state)
 		for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 			struct setup setup = kind_in_shape(&kinds[k], &shapes[i]);
 
-			expect_bits(&setup);
+			if (is_some_pair(i, k, ranks_of(&setup) > 1 ? 2 : 3))
+				expect_bits(&setup);
 		}
 }
 
@@ -101,6 +102,16 @@ static const struct setup local_kinds[] = {
 	{.strategy = "shared", .sync_every = 1, .dtype = WEIGHTD_BF16},
 };
 
+static void expect_local(const struct setup *setup)
+{
+	struct union_result ours = nodes_run(setup);
+	struct result plain = oracle_run_local(setup);
+
+	expect_result(setup, &ours, &plain);
+	union_free(&ours);
+	result_free(&plain);
+}
+
 static void test_nodes_average_parameters_after_steps_of_their_own(void **state)
 {
 	(void)state;
@@ -108,12 +119,9 @@ static void test_nodes_average_parameters_after_steps_of_their_own(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (size_t k = 0; k < ARRAY_LEN(local_kinds); k++) {
 			struct setup setup = kind_in_shape(&local_kinds[k], &shapes[i]);
-			struct union_result ours = nodes_run(&setup);
-			struct result plain = oracle_run_local(&setup);
 
-			expect_result(&setup, &ours, &plain);
-			union_free(&ours);
-			result_free(&plain);
+			if (is_some_pair(i, k, 2))
+				expect_local(&setup);
 		}
 }
 
@@ -196,7 +204,7 @@ static void test_ranks_killed_at_any_instruction_leave_the_same_bits(void **stat
 {
 	(void)state;
 	has_pairs = false;
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < (is_long_form() ? 2 : 1); i++) {
 		struct setup setup = kind_in_shape(&kinds[2 * i], &shapes[3 * i]);
 		struct union_result killed = run_followed(&setup, kills_wanted(1), (unsigned)i);
 
@@ -343,8 +351,10 @@ static void test_ranks_that_are_ahead_send_each_exchange_again(void **state)
 		uint64_t positions[POSITIONS_MAX];
 		uint32_t n = positions_make(&setups[i], positions);
 
-		expect_replays(&setups[i], 0, positions, n);
-		expect_replays(&setups[i], setups[i].n_ranks - 1, positions, n);
+		if (is_some_pair(i, 0, 2))
+			expect_replays(&setups[i], 0, positions, n);
+		if (is_some_pair(i, 1, 2))
+			expect_replays(&setups[i], setups[i].n_ranks - 1, positions, n);
 	}
 }
 

@@ -20,7 +20,8 @@ static void test_every_strategy_is_the_plain_loop(void **state)
 			struct setup setup = rows[i];
 
 			setup.n_ranks = n;
-			expect_oracle(&setup);
+			if (is_some_pair(i, n, 2))
+				expect_oracle(&setup);
 		}
 }
 
@@ -79,8 +80,9 @@ static void test_16_bits_and_scaling_are_those_of_a_plain_loop(void **state)
 			setup.n_ranks = 2 + k % 2;
 			setup.is_weighted = i % 3 == 1;
 			setup.nan_step = 5;
-			/* A third of all pairs: each row and each type is in several. */
-			if (setup_set_type(&setup, &types[k]) && (i + k) % 3 == 0)
+			/* Each row and each type is in several. */
+			if (setup_set_type(&setup, &types[k]) && (i + k) % 3 == 0 &&
+			    is_some_pair(i, k, 2))
 				expect_oracle(&setup);
 		}
 }
@@ -145,8 +147,9 @@ static void test_traffic_is_what_the_plan_predicts(void **state)
 
 		setup.n_ranks = 2;
 		run_beside(&setup, count_traffic_main);
-		(void)setup_set_type(&setup, &types[i % 2]);
-		run_beside(&setup, count_traffic_main);
+		(void)setup_set_type(&setup, &types[i / 2 % 2]);
+		if (is_some_pair(i, 0, 2))
+			run_beside(&setup, count_traffic_main);
 	}
 }
 
@@ -461,8 +464,10 @@ static void test_interrupted_update_is_repeated(void **state)
 		if (pools_grads(&setup)) /* these wait before the update: see test_waits_for_buckets_are_repeated */
 			continue;
 		setup.n_ranks = 2;
-		run_beside_late(&setup, interrupted_main);
-		run_beside_late(&setup, interrupted_for_good_main);
+		if (is_some_pair(i, 0, 2))
+			run_beside_late(&setup, interrupted_main);
+		if (is_some_pair(i, 1, 2))
+			run_beside_late(&setup, interrupted_for_good_main);
 	}
 }
 
@@ -495,7 +500,7 @@ static int removed_main(uint32_t rank, void *data)
 static void test_removed_job_has_no_further_step(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(rows); i += is_long_form() ? 1 : 2) {
 		struct setup setup = rows[i];
 
 		setup.n_ranks = 1;
@@ -553,7 +558,7 @@ static int names_elements_main(uint32_t rank, void *data)
 static void test_late_update_is_named_with_its_elements(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+	for (size_t i = !is_long_form(); i < ARRAY_LEN(rows); i += is_long_form() ? 1 : 2) {
 		struct setup setup = rows[i];
 
 		setup.n_ranks = 2;
@@ -588,7 +593,7 @@ static int dying_main(uint32_t rank, void *data)
 static void test_survivors_need_no_successor_for_the_last_step(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(rows); i += is_long_form() ? 1 : 2) {
 		struct setup setup = rows[i];
 		struct result ours, plain;
 		pid_t pids[3];
@@ -717,7 +722,7 @@ static int sees_death_main(uint32_t rank, void *data)
 static void test_death_is_an_error_where_the_options_ask_for_one(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+	for (size_t i = !is_long_form(); i < ARRAY_LEN(rows); i += is_long_form() ? 1 : 2) {
 		struct setup setup = rows[i];
 		pid_t pids[2];
 

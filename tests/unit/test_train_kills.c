@@ -106,7 +106,7 @@ static struct result run_killed(const struct setup *setup, unsigned n_kills, uns
 	return result;
 }
 
-#define N_INSTRUCTIONS 16000 /* about as many as an update has */
+#define N_INSTRUCTIONS 8000 /* about as many as an update has */
 
 /*
  * Kills ranks at random instructions, less than `n_instructions` from the start: of the update of a step, then of the
@@ -183,7 +183,8 @@ static void test_every_strategy_survives_kills(void **state)
 		setup.max_norm = setup.form == WEIGHTD_STEP_TWO_PHASE ? 1 : 0;
 		setup.is_weighted = i % 3 == 0;
 		setup.nan_step = 3;
-		expect_unharmed(&setup, 10, 4);
+		if (is_some_pair(i, 0, 2))
+			expect_unharmed(&setup, 10, 4);
 	}
 }
 
@@ -198,7 +199,8 @@ static void test_survivors_finish_and_the_bits_are_the_same(void **state)
 		setup.overlap = false;
 		setup.n_ranks = 3;
 		setup.on_death = WEIGHTD_DEATH_FINISH;
-		expect_unharmed(&setup, 10, 4);
+		if (is_some_pair(i, 1, 2))
+			expect_unharmed(&setup, 10, 4);
 	}
 }
 

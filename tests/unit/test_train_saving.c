@@ -151,7 +151,7 @@ static int expect(int r, int wanted, const char *sentence)
 static void test_a_loaded_run_goes_on_with_the_same_bits_in_every_strategy(void **state)
 {
 	(void)state;
-	for (size_t row = 0; row < N_ROWS; row++) {
+	for (size_t row = 0; row < N_ROWS; row += is_long_form() ? 1 : 2) {
 		size_t type = row % ARRAY_LEN(types);
 		struct run save = {.setup = setup_of(row, type, 3), .save = folder, .until = N_STEPS};
 		struct run load = {.setup = setup_of(row + 3, type, 3),
@@ -178,10 +178,12 @@ static void test_every_type_has_the_same_values_with_any_number_of_ranks(void **
 		struct result saved = result_of(&save);
 
 		for (uint32_t n = 1; n <= RANKS_MAX; n++) {
+			if (!is_some_pair(type, n, 2))
+				continue;
 			struct run load = {.setup = setup_of(type + n, type, n),
 					   .load = folder,
 					   .n_saved = 4,
-					   .is_late = n % 2,
+					   .is_late = n / 2 % 2,
 					   .until = SAVED};
 			struct result loaded = result_of(&load);
 

@@ -14,6 +14,7 @@
 
 #include "ipc/base/num.h"
 #include "libclient/train/engine/window.h"
+#include "tests/unit/long_form.h"
 #include "tests/unit/train_job.h"
 #include "tests/unit/train_types.h"
 
@@ -170,16 +171,19 @@ static void fill(struct weightd_window *win, enum weightd_dtype dtype, uint64_t 
 	}
 }
 
+static bool are_canaries(const uint8_t *bytes, uint64_t n)
+{
+	return !n || (bytes[0] == CANARY && !memcmp(bytes, bytes + 1, n - 1));
+}
+
 /* Bytes around the collective belong to the caller. */
 static void check_canaries(struct weightd_window *win, uint64_t offset, uint64_t size)
 {
 	uint32_t rank = weightd_window_rank(win);
 	const uint8_t *own = weightd_window_data(win, rank);
 
-	for (uint64_t i = 0; i < offset; i++)
-		CHECK(own[i] == CANARY);
-	for (uint64_t i = offset + size; i < WINDOW_SIZE; i++)
-		CHECK(own[i] == CANARY);
+	CHECK(are_canaries(own, offset));
+	CHECK(are_canaries(own + offset + size, WINDOW_SIZE - offset - size));
 }
 
 static void check_all_reduce(struct weightd_window *win, enum weightd_dtype dtype, uint64_t offset,
@@ -240,8 +244,7 @@ static void check_all_gather(struct weightd_window *win, enum weightd_dtype dtyp
 	memset(out, CANARY, sizeof(out));
 	CHECK(weightd_window_all_gather(win, offset, n, dtype, to) == 0);
 	check_gathered(win, to, dtype, n, seed + 1);
-	for (uint8_t *p = to + size; p < out + sizeof(out); p++)
-		CHECK(*p == CANARY);
+	CHECK(are_canaries(to + size, (uint64_t)(out + sizeof(out) - to) - size));
 }
 
 static void check_broadcast(struct weightd_window *win, uint64_t offset, uint64_t n_bytes,
@@ -291,7 +294,9 @@ static void collectives_equal_sums_in_the_order_of_ranks(void **state)
 {
 	(void)state;
 	for (uint32_t n = 1; n <= RANKS_MAX; n++)
-		for (int spins = 0; spins < 2; spins++) {
+		for (size_t spins = 0; spins < 2; spins++) {
+			if (!is_some_pair(n, spins, 2))
+				continue;
 			scene_start(n, spins);
 			run_ranks(run_collectives, NULL);
 			assert_int_equal(train_job->n_left, n);

@@ -23,6 +23,7 @@
 #include "libclient/train/handover.h"
 #include "libclient/train/saved.h"
 #include "libclient/train/step.h"
+#include "tests/unit/long_form.h"
 #include "tests/unit/train_job.h"
 
 #define N_STEPS 20
@@ -30,7 +31,7 @@
 #define RANKS_MAX 4
 
 static const uint64_t shape_small[] = {3}, shape_wide[] = {29, 31}, shape_bias[] = {37},
-		      shape_deep[] = {67, 64}, shape_count[] = {3}, shape_base[] = {5, 7};
+		      shape_deep[] = {67, 19}, shape_count[] = {3}, shape_base[] = {5, 7};
 
 static const struct weightd_train_tensor tensors[] = {
 	{.size = sizeof(*tensors),
