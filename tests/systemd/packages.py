@@ -18,8 +18,8 @@ def run(*command, **more):
 
 
 def build(folder):
-    """Packages of this tree, in `folder`; folder/upload has those of debug symbols, too. Of the objects of the ordinary build."""
-    env = {name: value for name, value in os.environ.items() if name not in OUTER}
+    """Packages of this tree, without those of debug symbols, in `folder`. Of the objects of the ordinary build."""
+    env = {name: value for name, value in os.environ.items() if name not in OUTER} | {"DEB_BUILD_OPTIONS": "noautodbgsym"}
     run("make", "deb", "REUSE=1", f"DEB={folder}", cwd=features.ROOT, env=env)
 
 
