@@ -28,7 +28,7 @@ from lib.nodes import ABSENCE_S, IMPATIENT, MIB, Cluster, Failed, until
 from lib.pki import Authority
 from lib.tagged import GRAIN, PAGE, STEPS, layout_of, means_of, tag_of, version
 
-SECONDS = float(os.environ.get("WEIGHTD_SOAK_SECONDS", 15))
+SECONDS = float(os.environ.get("WEIGHTD_SOAK_SECONDS", 8))
 HARMS_PER_S = 1
 SIZES = 8 * MIB, 16 * MIB
 FROZEN_S = 8  # at most; longer than what the others wait for
