@@ -76,7 +76,7 @@ def test_a_model_without_a_byte_is_loaded_like_any_other(gpu_daemon, tmp_path):
 
 
 @pytest.mark.threads
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.long), 5])
 def test_what_is_on_the_gpu_is_what_the_file_holds(gpu_daemon, gpu, model, threads):
     path, tensors = model
     load(gpu_daemon, path, "--threads", threads)
@@ -85,7 +85,7 @@ def test_what_is_on_the_gpu_is_what_the_file_holds(gpu_daemon, gpu, model, threa
 
 
 @pytest.mark.threads
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_file_that_is_not_in_the_page_cache_is_loaded_to_a_gpu_in_chunks(gpu_daemon, gpu, model, threads):
     path, tensors = model
     with open(path, "rb") as f:
@@ -167,7 +167,7 @@ def test_a_stretch_is_read_while_another_one_is_copied_and_no_more(recorded):
         assert seen.index(("end", before)) < seen.index(("queue", n)), seen
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_what_has_arrived_is_digested_while_the_rest_is_read(recorded, threads):
     gpus, daemon, path = recorded
     gpus.fail("cuMemcpyHtoDAsync", "hang", skip=17)
@@ -183,7 +183,7 @@ def test_what_has_arrived_is_digested_while_the_rest_is_read(recorded, threads):
 # --- Failures ----------------------------------------------------------------------------------------
 
 @pytest.mark.threads
-@pytest.mark.parametrize("skip", [0, 3, 9])
+@pytest.mark.parametrize("skip", [0, pytest.param(3, marks=pytest.mark.long), 9])
 def test_a_copy_that_fails_ends_the_load(gpu_daemon, gpu, model, skip):
     gpu.fail("cuMemcpyHtoDAsync", ILLEGAL_ADDRESS, skip=skip)
     assert refused(gpu_daemon, model[0]) == (

@@ -599,9 +599,10 @@ def insist(daemon, act):
 
 
 @pytest.mark.parametrize("point", [
-    "create-begun", "create-provided", "create-saved", "create-stored", "create-kept", "create-answered", "publish-begun",
-    "publish-slot-sealed", "publish-committed", "publish-flipped", "publish-answered", "manifest-commit", "store-put",
-    "drop-committed", "remove-committed", "release-begun", "free-removed", "free-saved", "abort-saved"])
+    "create-provided", "create-saved", "create-stored", "create-kept", "publish-committed", "publish-flipped", "drop-committed",
+    "release-begun", "free-removed", "free-saved", "abort-saved", *(pytest.param(point, marks=pytest.mark.long) for point in (
+        "create-begun", "create-answered", "publish-begun", "publish-slot-sealed", "publish-answered", "manifest-commit",
+        "store-put", "remove-committed"))])  # these are between steps that have nothing to do with a GPU
 def test_a_death_at_each_point_loses_and_leaks_nothing(gpu, serve, require, tmp_path, point):
     """The same points as those of server/test_kill_matrix.py, for memory that is somewhere else."""
     require("faults")

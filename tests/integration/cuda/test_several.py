@@ -85,7 +85,7 @@ def test_the_bytes_pass_from_gpu_to_gpu_and_are_copied_from_the_host_once(scene,
 
 
 @pytest.mark.threads
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_gpus_that_do_not_reach_each_other_copy_from_the_host(scene, model, threads):
     gpus, daemon = scene(devices=2, no_peers=1)
     load(daemon, model[0], "cuda:all", "--threads", threads)
@@ -173,7 +173,7 @@ def test_whether_it_is_needed_is_a_question_of_one_device(scene, model):
 
 @pytest.mark.threads
 @pytest.mark.parametrize(("call", "skip"), [
-    ("cuMemcpyDtoDAsync", 0), ("cuMemcpyDtoDAsync", 2), ("cuStreamWaitEvent", 1), ("cuMemcpyHtoDAsync", 3)])
+    pytest.param("cuMemcpyDtoDAsync", 0, marks=pytest.mark.long), ("cuMemcpyDtoDAsync", 2), ("cuStreamWaitEvent", 1), ("cuMemcpyHtoDAsync", 3)])
 def test_a_copy_that_fails_leaves_nothing_on_any(scene, model, call, skip):
     gpus, daemon = scene(devices=3)
     gpus.fail(call, ILLEGAL_ADDRESS, skip=skip)

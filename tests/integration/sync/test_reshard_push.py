@@ -98,8 +98,13 @@ def refusal(done):
     return done.stderr
 
 
-@pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("tensors", (FSDP_TO_TP, UNEVEN, LARGE), ids=("fsdp-to-tp", "uneven", "large"))
+TENSORS = {"fsdp-to-tp": FSDP_TO_TP, "uneven": UNEVEN, "large": LARGE}
+OFTEN = ("fsdp-to-tp", "4-to-2"), ("uneven", "2-to-4"), ("large", "gather"), ("uneven", "scatter"), ("large", "to-some-of-them")
+
+
+@pytest.mark.parametrize("tensors, kind", [
+    pytest.param(tensors, kind, id=f"{name}-{kind}", marks=[] if (name, kind) in OFTEN else [pytest.mark.long])
+    for name, tensors in TENSORS.items() for kind in LAYOUTS])
 def test_shards_become_what_numpy_makes_of_them(make_nodes, np, tensors, kind):
     sources, targets = LAYOUTS[kind]
     nodes = make_nodes(len(set(sources + targets)), settings=PLAIN)

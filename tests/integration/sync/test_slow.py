@@ -29,8 +29,9 @@ def row_of(nodes, push, name):
     return next(row for row in nodes["a"].status(push.sync) if row["node"] == name)
 
 
-@pytest.mark.parametrize("engine", ["tcp", "gloo"])
-@pytest.mark.parametrize("policy, slow", [("quorum", "b"), ("each", "c")])
+@pytest.mark.parametrize("policy, slow, engine", [
+    ("quorum", "b", "tcp"), ("each", "c", "gloo"), pytest.param("quorum", "b", "gloo", marks=pytest.mark.long),
+    pytest.param("each", "c", "tcp", marks=pytest.mark.long)])
 def test_the_others_do_not_wait_for_it(authority, engine, policy, slow):
     with four(authority, engine) as (net, nodes):
         net.rate("abcd".index(slow), RATE)

@@ -443,7 +443,7 @@ def test_a_late_joiner_catches_up(make_nodes):
                "the history of c shows a repair")
 
 
-@pytest.mark.parametrize("n, at_least", ((1, 3), (3, 9)))
+@pytest.mark.parametrize("n, at_least", (pytest.param(1, 3, marks=pytest.mark.long), (3, 9)))
 def test_those_who_fetch_share_the_rate_that_a_node_gives_them(make_nodes, n, at_least):
     size, rate = 4 * MIB, MIB
     nodes = make_nodes(3, absent="c", settings=ABSENCE)

@@ -340,7 +340,7 @@ def test_what_is_sent_again_is_counted_once(authority, tracer, engine):
         assert_traced(nodes, end["sync"])
 
 
-@pytest.mark.parametrize("slow", "bcd")
+@pytest.mark.parametrize("slow", [pytest.param("b", marks=pytest.mark.long), "c", pytest.param("d", marks=pytest.mark.long)])
 def test_the_node_is_named_to_which_the_way_is_slow(authority, tracer, slow):
     with apart(authority, tracer, "abcd") as (net, nodes):
         nodes["a"].publish("m", seed=1, size=8 * MIB)
