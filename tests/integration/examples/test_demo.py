@@ -128,7 +128,7 @@ def test_paraphrases_are_alike_and_unrelated_sentences_are_not(eight):
         assert max(pool.similarity(worker.last, pair) for pair in pool.UNLIKE) < 0.2
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_eight_workers_hold_one_copy_and_a_ninth_adds_nothing(daemon, eight, start):
     one_copy, = (row["size"] for row in json.loads(daemon.ctl("ls", "--json").stdout)["buffers"])
     shares = [worker.weights() for worker in eight]

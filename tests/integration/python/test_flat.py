@@ -76,7 +76,7 @@ def assert_is_flat(flat):
     assert flat.module.head.weight is flat.module.embed.weight
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_layout_of_a_meta_module_costs_under_a_percent_of_its_bytes(python):
     peak, before, nominal = map(int, python("""if True:
         import re, torch, weightd.torch

@@ -420,7 +420,7 @@ def big_memfd(size):
 
 
 @pytest.mark.measures
-@pytest.mark.parametrize("op", [wire.PING, wire.CREATE])
+@pytest.mark.parametrize("op", [wire.PING, pytest.param(wire.CREATE, marks=pytest.mark.long)])
 def test_freeing_what_a_client_sent_holds_up_nobody(scene, op):
     size = 1 << 30
     fd = big_memfd(size)
@@ -755,7 +755,7 @@ def test_two_thousand_idle_connections_hold_up_nobody(scene, many_descriptors):
     assert during < 5 * before + 0.001 and worst < 0.5, (before, during, worst)
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_an_idle_connection_costs_the_daemon_less_than_a_page(scene, many_descriptors):
     rss = scene.daemon.rss_anon()
     for _ in range(N_IDLE):

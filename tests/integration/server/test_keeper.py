@@ -328,14 +328,15 @@ def test_five_thousand_six_hundred_come_back_to_a_small_keeper(keeper):
     assert keeper.ask("intact(64)") == 2800
 
 
-@pytest.mark.measures
-def test_a_full_keeper_stays_small(keeper):
+@pytest.mark.plain
+@pytest.mark.parametrize("n_restarts", [5, pytest.param(20, marks=pytest.mark.long)])
+def test_a_full_keeper_stays_small(keeper, n_restarts):
     features.require_descriptors(6400)
     before = keeper.rss_anon()
     assert keeper.ask("store_files(*(f'buffer-{i:04}-manifest' for i in range(5600)), size=64)")
     keeper.kill_child()
     first = keeper.rss_anon()
-    for _ in range(20):
+    for _ in range(n_restarts):
         keeper.proc.send_signal(signal.SIGHUP)  # the signal waits for nothing
         keeper.await_child()
     assert keeper.ask("intact(64)") == 5600

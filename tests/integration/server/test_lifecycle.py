@@ -169,7 +169,7 @@ def test_the_last_reader_killed_frees_a_removed_buffer(daemon, witness):
     until(lambda: witness.ping().n_bytes == 0, "the memory is freed")
 
 
-@pytest.mark.parametrize("n_rounds", [pytest.param(10_000, marks=pytest.mark.measures),
+@pytest.mark.parametrize("n_rounds", [pytest.param(10_000, marks=[pytest.mark.plain, pytest.mark.long]),
                                       pytest.param(600, marks=pytest.mark.threads)])
 def test_readers_that_come_and_die_leak_nothing(daemon, witness, n_rounds):
     def run(n):

@@ -281,9 +281,9 @@ def test_a_layout_with_holes_takes_no_memory_of_the_daemons(confine):
 # --- Figures ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_the_daemon_stays_below_10_mib(daemon, require):
-    require("memory", f"4 GiB and some are not free: {available() / GIB:.1f} GiB", available() > 6 * GIB)
+    require("memory", f"1 GiB and some are not free: {available() / GIB:.1f} GiB", available() > 3 * GIB)
     n = 500  # within the share of one user
     with Wire(daemon.socket) as w:
         for i in range(n):
@@ -296,10 +296,10 @@ def test_the_daemon_stays_below_10_mib(daemon, require):
         for i in range(n):
             w.drop(f"b{i}")
         until(lambda: w.ping().n_bytes == 0, "all is freed")
-        big = w.create("big", layout(4 * GIB))
+        big = w.create("big", layout(GIB))
         w.publish(big.writer)
         with Wire(daemon.socket) as reader, reader.attach("big").map() as memory:
-            assert memory[4 * GIB - 1] == 0
+            assert memory[GIB - 1] == 0
             assert daemon.rss() < 10 * MIB, f"{daemon.rss() / MIB:.1f} MiB"
 
 
@@ -330,7 +330,7 @@ def pss_of_weights(pid):
     return n
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_eight_readers_share_one_copy_and_a_ninth_adds_nothing(daemon):
     size = 256 * MIB
     publish(daemon.socket, "m", size, b"\1")

@@ -76,7 +76,7 @@ def test_ranks_that_never_wait_long_notice_that_their_job_was_removed(keeper, ma
 def test_a_death_is_noticed_within_a_tenth_of_a_second(make_job):
     """The shortest of several tries: others may be the processors'."""
     took = []
-    for _ in range(5):
+    while len(took) < 5 and (not took or took[-1] >= 0.1):
         job = make_job(2, steps=5, on_death="fail")
         survivor, victim = job.start(0), job.start(1, hold_at=3)
         assert victim.held() == 3
@@ -85,7 +85,7 @@ def test_a_death_is_noticed_within_a_tenth_of_a_second(make_job):
         status, errors = survivor.wait()
         took.append(time.monotonic() - began)
         assert status == 1 and re.search("EOWNERDEAD.*rank 1.*step 3", errors), errors
-    assert min(took) < 0.1, took
+    assert took[-1] < 0.1, took
 
 
 @pytest.mark.parametrize("strategy, form", ROWS)

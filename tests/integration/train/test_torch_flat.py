@@ -4,7 +4,7 @@ import pytest
 pytestmark = [pytest.mark.timeout(300), pytest.mark.plain]
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_flat_1_a_layout_of_a_meta_module_takes_no_memory(host, daemon):
     (found,) = host.play(daemon, "layout_of_meta")
     assert found["grown"] < 0.01 * found["n_bytes"], found
@@ -19,7 +19,7 @@ def test_flat_2_and_3_every_tensor_is_a_view_and_remains_one(host, daemon):
         assert set(map(tuple, found.values())) == {()}, found
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 @pytest.mark.parametrize("n", (2, 3))
 def test_flat_4_all_ranks_together_have_the_parameters_once(host, daemon, n):
     results = host.play(daemon, "resident", n)
@@ -28,7 +28,7 @@ def test_flat_4_all_ranks_together_have_the_parameters_once(host, daemon, n):
     assert sum(result["private"] for result in results) > 0.95 * n * n_bytes, results  # before
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_flat_5_values_go_one_tensor_at_a_time_into_a_module_of_the_meta_device(host, daemon):
     for found in host.play(daemon, "filled", 2):
         assert found["values"] == [1, 2, 3, 4] and found["on meta"] == []

@@ -67,7 +67,7 @@ def test_tickets_are_done_in_the_order_of_the_calls(host, module_daemon):
         assert 2 << 20 <= found["range"] < (2 << 20) + 256  # parameters and gradients, once
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_flat_5_no_rank_holds_the_model_twice(host, module_daemon):
     giver, receiver = host.play(module_daemon, "loops.flat_memory", 2)
     assert giver["values"] == receiver["values"] == [1, 2, 3, 4]

@@ -152,7 +152,7 @@ def test_frozen_parameters_are_rank_0s_and_not_trained(host, daemon, weightd, by
                 assert list(buffer["codes"].numpy()) == expected["codes"]
 
 
-@pytest.mark.measures
+@pytest.mark.plain
 def test_frozen_parameters_are_in_memory_once(host, daemon):
     width = 1024
     results = host.play(daemon, "precision.adapted", 2, steps=1, width=width, precision=None)
