@@ -11,9 +11,18 @@ SCRIPT = pathlib.Path(__file__).with_name("torch_gloo.py")
 pytestmark = pytest.mark.plain
 
 
-@pytest.mark.parametrize("scope", ["local", "global"])
-def test_torch_does_not_take_the_place_of_gloo(scope):
+def require_gloo():
     features.require("torch2")
     features.require("gloo", f"{OBJECT} is not built (libgloo-dev)", OBJECT.exists())
-    done = subprocess.run([features.TORCH2, SCRIPT, OBJECT, scope], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_torch_that_python_loaded_does_not_take_the_place_of_gloo(host, daemon):
+    require_gloo()
+    rank = host.start(daemon, "gloo.beside", 0, 1, path=str(OBJECT))
+    assert rank.value() is None and rank.log.splitlines()[-1:] == ["done"], rank.log
+
+
+def test_torch_of_a_program_that_is_linked_with_it_does_not_take_the_place_of_gloo():
+    require_gloo()
+    done = subprocess.run([features.TORCH2, SCRIPT, OBJECT], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["done"]), done.stdout

@@ -1,7 +1,6 @@
 """
-Two ends of our Gloo in a process that has torch's, which works at the same time: torch_gloo.py OBJECT SCOPE. Prints "done".
-
-SCOPE: "local", as Python loads torch; "global", as a program that is linked with it does.
+Two ends of our Gloo in a process that has torch's, which works at the same time: torch_gloo.py OBJECT, where a program is linked
+with torch; beside() where Python loaded it. Prints "done".
 """
 import ctypes
 import os
@@ -14,8 +13,7 @@ import tempfile
 import threading
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_uint8, c_uint32, c_uint64, c_void_p
 
-OBJECT, SCOPE = sys.argv[1:]
-if SCOPE == "global":
+if __name__ == "__main__":
     ctypes.CDLL(str(pathlib.Path(sysconfig.get_path("purelib"), "torch/lib/libtorch_cpu.so")), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
 
 import torch  # noqa: E402, after its library
@@ -48,42 +46,47 @@ class Engine(ctypes.Structure):
                 ("exchange", CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(Transfer), c_uint32, Check, c_void_p, c_char_p))]
 
 
-# As gloo_object.c opens it.
-gloo = Engine.in_dll(ctypes.CDLL(OBJECT, mode=os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND), "weightd_train_gloo")
 never_ends = Check(lambda data, is_interrupted: 0)
 address = (c_uint8 * 128)(*struct.pack("<HH4s", socket.AF_INET, 0, socket.inet_aton("127.0.0.1")))
-states, hellos, whys = [c_void_p() for _ in range(N)], (Hello * N)(), [ctypes.create_string_buffer(256) for _ in range(N)]
-received = [torch.zeros(SIZE, dtype=torch.uint8) for _ in range(N)]
 
 
-def must(r, node):
+def must(r, node, why):
     if r:
-        print(f"node {node}: {r} {whys[node].value.decode()}", flush=True)
+        print(f"node {node}: {r} {why.value.decode()}", flush=True)
         os._exit(1)
 
 
-def run(node):
+def run(gloo, node, state, hellos, received, why):
     sent = torch.full((SIZE,), 10 + node, dtype=torch.uint8)
-    send, receive = Segment(sent.data_ptr(), SIZE), Segment(received[node].data_ptr(), SIZE)
+    send, receive = Segment(sent.data_ptr(), SIZE), Segment(received.data_ptr(), SIZE)
     transfer = Transfer(1 - node, ctypes.pointer(send), 1, ctypes.pointer(receive), 1)
 
-    must(gloo.connect(states[node], hellos, never_ends, None, whys[node]), node)
+    must(gloo.connect(state, hellos, never_ends, None, why), node, why)
     for number in range(ROUNDS):
-        must(gloo.exchange(states[node], number, byref(transfer), 1, never_ends, None, whys[node]), node)
+        must(gloo.exchange(state, number, byref(transfer), 1, never_ends, None, why), node, why)
 
 
-with tempfile.TemporaryDirectory() as folder:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
-    for i in range(N):
-        must(gloo.open(address, i, N, byref(states[i]), byref(hellos[i]), whys[i]), i)
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(N)]
-    for thread in threads:
-        thread.start()
-    dist.all_reduce(torch.ones(SIZE))
-    for thread in threads:
-        thread.join()
-    dist.all_reduce(torch.ones(SIZE))
-    dist.destroy_process_group()
-assert all((received[i] == 11 - i).all() for i in range(N))
-print("done", flush=True)
-os._exit(0)  # connections are open
+def beside(path):
+    # As gloo_object.c opens it.
+    gloo = Engine.in_dll(ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND), "weightd_train_gloo")
+    states, hellos, whys = [c_void_p() for _ in range(N)], (Hello * N)(), [ctypes.create_string_buffer(256) for _ in range(N)]
+    received = [torch.zeros(SIZE, dtype=torch.uint8) for _ in range(N)]
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        for i in range(N):
+            must(gloo.open(address, i, N, byref(states[i]), byref(hellos[i]), whys[i]), i, whys[i])
+        threads = [threading.Thread(target=run, args=(gloo, i, states[i], hellos, received[i], whys[i])) for i in range(N)]
+        for thread in threads:
+            thread.start()
+        dist.all_reduce(torch.ones(SIZE))
+        for thread in threads:
+            thread.join()
+        dist.all_reduce(torch.ones(SIZE))
+        dist.destroy_process_group()
+    assert all((received[i] == 11 - i).all() for i in range(N))
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    beside(sys.argv[1])
+    os._exit(0)  # connections are open
