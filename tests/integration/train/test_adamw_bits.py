@@ -9,7 +9,6 @@ widened, and the rounded copy of parameters is tensor.to(). They may differ
 """
 import functools
 import json
-import os
 import pathlib
 import subprocess
 
@@ -47,13 +46,17 @@ SETS = {"avx512": ["x86-64-v4"], "avx2": ["x86-64-v3", "x86-64-v2", "portable"],
 
 
 @functools.cache
-def run(capability):
-    """The script's output by instruction set of ours, where torch has that of its own: one process, as torch is large."""
+def run_all():
+    """The script's output by instruction set of torch: one start, as torch is large."""
     features.require("torch2")
     features.require("tools", "no unit/tool_optimizer (make benches)", TOOL.exists())
-    command = [features.TORCH2, SCRIPT, TOOL, json.dumps(RAGGED | CASES), *SETS[capability]]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})
-    out = json.loads(done.stdout)
+    command = [features.TORCH2, SCRIPT, TOOL, json.dumps(RAGGED | CASES), json.dumps(SETS)]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def run(capability):
+    """By instruction set of ours, where torch has that of its own."""
+    out = run_all()[capability]
     features.require(capability, f"torch has {out['capability']} here, not {capability}",
                      out["capability"].lower() == capability)
     return out["found"]

@@ -2,10 +2,11 @@
 Runs torch's fused optimizers and ours on the same numbers, and prints where they differ: run by test_adamw_bits.py with
 an interpreter that has torch 2.
 
-torch_bits.py TOOL CASES ISA...   JSON: cases of [optimizer, elements, ranks, steps, options of torch.optim, type], by name
+torch_bits.py TOOL CASES SETS     JSON: cases of [optimizer, elements, ranks, steps, options of torch.optim, type], by name; our
+                                  instruction sets by the one of torch, which a process for each has
 
-The type is that of the gradients: f32, bf16 or f16. torch receives them widened to float32. The output has torch's release
-and instruction set, and for each of our instruction sets, each case and each of param, m and v, and of the parameters
+The type is that of the gradients: f32, bf16 or f16. torch receives them widened to float32. The output has, by the set asked of
+torch, the one that it has, and for each of our instruction sets, each case and each of param, m and v, and of the parameters
 rounded to a 16-bit type: the number of words that differed after any step, the first such step, the first such index, and
 the largest difference at the end.
 """
@@ -23,12 +24,27 @@ WHATS = ("param", "m", "v", "rounded")
 
 
 def main():
-    tool, cases, isas = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+    tool, cases, sets = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     torch.set_num_threads(1)
+    found = {}
+    for capability, isas in sets.items():
+        reader, writer = os.pipe()
+        if not os.fork():
+            os.environ["ATEN_CPU_CAPABILITY"] = capability  # torch reads it at its first operation
+            with open(writer, "w") as out:
+                json.dump(beside_torch(tool, cases, isas), out)
+            os._exit(0)
+        os.close(writer)
+        with open(reader) as into:
+            found[capability] = json.load(into)
+        os.wait()
+    print(json.dumps(found))
+
+
+def beside_torch(tool, cases, isas):
     torch.manual_seed(1)
     found = {name: differences(tool, isas, *case) for name, case in cases.items()}
-    print(json.dumps({"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability(),
-                      "found": {isa: {name: found[name][isa] for name in cases} for isa in isas}}))
+    return {"capability": torch.backends.cpu.get_cpu_capability(), "found": {isa: {name: found[name][isa] for name in cases} for isa in isas}}
 
 
 def differences(tool, isas, name, n, n_ranks, n_steps, options, type_name):
