@@ -9,6 +9,7 @@ Reads lines of JSON and answers each with one:
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -59,6 +60,8 @@ def play(command):
 
 
 def main():
+    gc.collect()
+    gc.freeze()  # collections in ranks, and at their end, then leave torch alone, which takes them a second
     for line in sys.stdin:
         command = json.loads(line)
         if "wait" in command:
