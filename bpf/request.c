@@ -50,6 +50,10 @@ static int op_tag(struct request *q)
 	r = m->kind->tag(m, q->fd, row->number, since);
 	if (r == -ENOTSOCK)
 		(void)snprintf(q->why, sizeof(q->why), "the descriptor is no TCP socket");
+	if (r == -EXDEV)
+		(void)snprintf(q->why, sizeof(q->why),
+			       "the socket is in a network namespace that weightd-trace cannot enter, "
+			       "which takes CAP_SYS_ADMIN");
 	return r;
 }
 

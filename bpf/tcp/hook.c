@@ -25,12 +25,13 @@ const struct hook hooks[N_HOOKS] = {
 			  "bytes that are read from a connection after its end"},
 	[HOOK_RETRANSMIT] = {"on_retransmit", "tp_btf/tcp_retransmit_skb", BPF_SINCE,
 			     "the time of each retransmission; not their number"},
-	[HOOK_MARK] = {"mark", "iter/bpf_sk_storage_map", BPF_SINCE,
-		       "time, as iter/tcp and iter/task_file visit all sockets and files at each look; "
-		       "without these, all that BPF counts"},
+	[HOOK_MARK] =
+		{"mark", "iter/bpf_sk_storage_map", BPF_SINCE,
+		 "time, as iter/tcp visits all sockets at each look; without that, all that BPF counts"},
 	[HOOK_MARK_TCP] = {"mark_tcp", "iter/tcp", BPF_SINCE,
-			   "nothing while iter/bpf_sk_storage_map is on"},
-	[HOOK_FILES] = {"adopt", "iter/task_file", BPF_SINCE,
+			   "nothing while iter/bpf_sk_storage_map is on, but on newer kernels sockets that a "
+			   "process had before it was watched"},
+	[HOOK_FILES] = {"want", "iter/task_file", BPF_SINCE,
 			"sockets that a process had before it was watched"},
 	[HOOK_SEND] = {"on_send", "tp_btf/sock_send_length", "6.3", "the sizes of calls that send"},
 	[HOOK_RECEIVE] = {"on_receive", "tp_btf/sock_recv_length", "6.3",

@@ -39,6 +39,10 @@ struct in6_addr {
 	} in6_u;
 };
 
+typedef struct {
+	long long counter;
+} atomic64_t;
+
 struct sock_common {
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
@@ -50,11 +54,13 @@ struct sock_common {
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 	unsigned long skc_flags;
+	atomic64_t skc_cookie; /* 0: nobody asked for it yet */
 };
 
 struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
+	struct socket *sk_socket;
 	int sk_sndbuf;
 	int sk_wmem_queued;
 	unsigned long sk_pacing_rate;
@@ -100,6 +106,19 @@ struct tcp_sock {
 
 struct socket {
 	struct sock *sk;
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct socket_alloc {
+	struct socket socket;
+	struct inode vfs_inode;
 };
 
 struct kernfs_node {

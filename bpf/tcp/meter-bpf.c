@@ -11,9 +11,12 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <linux/capability.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,7 +34,7 @@
 
 #define SAMPLES 256 /* read at once */
 
-/* A row of processes that lacks their older sockets, as there is no `adopt`. */
+/* A row of processes that lacks their older sockets. */
 struct part {
 	struct list link; /* meter_of_bpf::parts */
 	uint32_t row;
@@ -40,10 +43,11 @@ struct part {
 struct meter_of_bpf {
 	struct meter meter;
 	struct meter_bpf *bpf;
-	struct bpf_link *mark; /* NULL: the kernel refuses it, and each look takes the next two */
-	struct bpf_link *mark_tcp, *mark_file;
-	struct bpf_link *adopt; /* NULL: the kernel refuses it */
-	struct netns_list netns; /* only without `mark` */
+	struct bpf_link *mark; /* NULL: the kernel refuses it, and each look takes the next one */
+	struct bpf_link *mark_tcp;
+	struct bpf_link *adopt; /* NULL: the kernel refuses it, and `want` and `mark_tcp` do the same */
+	struct bpf_link *want; /* NULL: the kernel refuses it, or it is not needed */
+	struct netns_list netns; /* only without one of `mark` and `adopt` */
 	struct list parts;
 	unsigned n_rows;
 	struct ring ring;
@@ -106,8 +110,8 @@ static void bpf_close(struct meter *m)
 	ring_close(&b->ring);
 	(void)bpf_link__destroy(b->mark);
 	(void)bpf_link__destroy(b->mark_tcp);
-	(void)bpf_link__destroy(b->mark_file);
 	(void)bpf_link__destroy(b->adopt);
+	(void)bpf_link__destroy(b->want);
 	netns_list_deinit(&b->netns);
 	meter_bpf__destroy(b->bpf);
 	free(b);
@@ -129,8 +133,6 @@ static void choose_all(struct meter_bpf *bpf)
 
 	(void)bpf_program__set_autoload(bpf->progs.on_send, has);
 	(void)bpf_program__set_autoload(bpf->progs.on_receive, has);
-	(void)bpf_program__set_autoload(bpf->progs.mark_tcp, false);
-	(void)bpf_program__set_autoload(bpf->progs.mark_file, false);
 }
 
 static bool hook_works(const struct findings *f, enum hook_number hook)
@@ -141,27 +143,29 @@ static bool hook_works(const struct findings *f, enum hook_number hook)
 static bool is_enough(const struct findings *f)
 {
 	return hook_works(f, HOOK_STATE) &&
-	       (hook_works(f, HOOK_MARK) ||
-		(hook_works(f, HOOK_MARK_TCP) && hook_works(f, HOOK_FILES)));
+	       (hook_works(f, HOOK_MARK) || hook_works(f, HOOK_MARK_TCP));
 }
 
-static void choose_found(struct meter_bpf *bpf, const struct findings *f)
+/* `adopts`: whether the kernel may take that program. */
+static void choose_found(struct meter_bpf *bpf, const struct findings *f, bool adopts)
 {
 	for (size_t i = 0; i < N_HOOKS; i++)
 		if (!hook_works(f, i))
 			(void)bpf_program__set_autoload(
 				bpf_object__find_program_by_name(bpf->obj, hooks[i].program), false);
-	if (hook_works(f, HOOK_MARK))
-		return;
-	bpf->rodata->by_namespace = true;
-	(void)bpf_program__set_autoload(bpf->progs.mark_tcp, true);
-	(void)bpf_program__set_autoload(bpf->progs.mark_file, true);
+	adopts &= hook_works(f, HOOK_FILES);
+	(void)bpf_program__set_autoload(bpf->progs.adopt, adopts);
+	if (adopts || !hook_works(f, HOOK_MARK_TCP))
+		(void)bpf_program__set_autoload(bpf->progs.want, false);
+	if (adopts && hook_works(f, HOOK_MARK))
+		(void)bpf_program__set_autoload(bpf->progs.mark_tcp, false);
+	bpf->rodata->by_namespace = !hook_works(f, HOOK_MARK);
 }
 
 /* The first of the hooks that cannot be done without; where all are refused alike, no hook is named. */
 static void explain_refusal(const struct findings *f, char ret_why[WHY_SIZE])
 {
-	const enum hook_number needed[] = {HOOK_STATE, HOOK_MARK_TCP, HOOK_FILES, HOOK_MARK};
+	const enum hook_number needed[] = {HOOK_STATE, HOOK_MARK_TCP, HOOK_MARK};
 	bool are_alike = true;
 	size_t i = 0;
 
@@ -185,7 +189,7 @@ static int attach_one(const struct bpf_program *program, struct bpf_link **ret)
 /* A supervisor may let iterators be attached, and none begin. */
 static int check_iterators(const struct meter_of_bpf *b)
 {
-	const struct bpf_link *links[] = {b->mark, b->mark_tcp, b->mark_file, b->adopt};
+	const struct bpf_link *links[] = {b->mark, b->mark_tcp, b->adopt, b->want};
 
 	for (size_t i = 0; i < ARRAY_LEN(links); i++) {
 		cleanup(fd_closep) int fd = links[i] ? program_iterate(links[i]) : -1;
@@ -207,14 +211,14 @@ static int meter_attach(struct meter_of_bpf *b)
 	if (r == 0)
 		r = attach_one(b->bpf->progs.mark_tcp, &b->mark_tcp);
 	if (r == 0)
-		r = attach_one(b->bpf->progs.mark_file, &b->mark_file);
-	if (r == 0)
 		r = attach_one(b->bpf->progs.adopt, &b->adopt);
+	if (r == 0)
+		r = attach_one(b->bpf->progs.want, &b->want);
 	return r < 0 ? r : check_iterators(b);
 }
 
-/* `f`: not all of it can be had; NULL: it may be. */
-static int meter_load(struct meter_of_bpf *b, uint32_t ring_size, const struct findings *f)
+static int meter_load(struct meter_of_bpf *b, uint32_t ring_size, const struct findings *f,
+		      bool adopts)
 {
 	int r;
 
@@ -223,22 +227,19 @@ static int meter_load(struct meter_of_bpf *b, uint32_t ring_size, const struct f
 		return -errno;
 	bpf_program__set_autoattach(b->bpf->progs.mark, false);
 	bpf_program__set_autoattach(b->bpf->progs.mark_tcp, false);
-	bpf_program__set_autoattach(b->bpf->progs.mark_file, false);
 	bpf_program__set_autoattach(b->bpf->progs.adopt, false);
+	bpf_program__set_autoattach(b->bpf->progs.want, false);
 	bpf_program__set_autoattach(b->bpf->progs.on_send, false);
 	bpf_program__set_autoattach(b->bpf->progs.on_receive, false);
 	b->bpf->rodata->jiffy_ns = jiffy_ns();
 	choose_all(b->bpf);
-	if (f && !is_enough(f))
-		return -EPERM;
-	if (f)
-		choose_found(b->bpf, f);
+	choose_found(b->bpf, f, adopts);
 	r = bpf_map__set_max_entries(b->bpf->maps.events, ring_size);
 	if (r == 0)
 		r = meter_bpf__load(b->bpf);
 	if (r == 0)
 		r = meter_attach(b);
-	if (r == 0 && !b->mark)
+	if (r == 0 && b->mark_tcp)
 		r = netns_list_open(&b->netns);
 	return r < 0 ? r : ring_open(&b->ring, b->bpf->maps.events, take_event, b);
 }
@@ -259,22 +260,26 @@ static void set_limits(struct meter_of_bpf *b)
 {
 	const char *limits = "";
 
-	if (!b->adopt || !bpf_program__autoload(b->bpf->progs.on_destroy))
+	if ((!b->adopt && !b->want) || !bpf_program__autoload(b->bpf->progs.on_destroy))
 		limits = "a row that may lack bytes is sampled";
 	else if (!b->mark && !support_has_capability(CAP_SYS_ADMIN))
-		limits = "in other network namespaces, connections that no process has open any "
-			 "more are not seen before they end, as weightd-trace lacks CAP_SYS_ADMIN";
+		limits = "in other network namespaces, only connections that begin later are followed, and not "
+			 "seen before they end, as weightd-trace lacks CAP_SYS_ADMIN";
+	else if (!b->adopt && !support_has_capability(CAP_SYS_ADMIN))
+		limits = "in other network namespaces, sockets that a process had before it was watched are "
+			 "not followed, as weightd-trace lacks CAP_SYS_ADMIN";
 	(void)strcpy(b->meter.limits, limits);
 }
 
-static int try_open(uint32_t ring_size, const struct findings *f, struct meter_of_bpf **ret)
+static int try_open(uint32_t ring_size, const struct findings *f, bool adopts,
+		    struct meter_of_bpf **ret)
 {
-	struct meter_of_bpf *b = meter_new();
+	struct meter_of_bpf *b = is_enough(f) ? meter_new() : NULL;
 	int r;
 
 	if (!b)
-		return -ENOMEM;
-	r = meter_load(b, ring_size, f);
+		return is_enough(f) ? -ENOMEM : -EPERM;
+	r = meter_load(b, ring_size, f, adopts);
 	if (r < 0) {
 		bpf_close(&b->meter);
 		return r;
@@ -284,21 +289,29 @@ static int try_open(uint32_t ring_size, const struct findings *f, struct meter_o
 	return 0;
 }
 
+/* Newer kernels refuse one program that is not indispensable, whatever else they load. */
+static int try_both(uint32_t ring_size, const struct findings *f, struct meter_of_bpf **ret)
+{
+	int r = try_open(ring_size, f, true, ret);
+
+	return r < 0 ? try_open(ring_size, f, false, ret) : r;
+}
+
 /* Tries everything, then all but the iterator that some kernels refuse, then each hook alone, which takes longest. */
 static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE])
 {
-	struct findings without_mark = {.why_not[HOOK_MARK] = "-"}, found = {};
+	struct findings all = {}, without_mark = {.why_not[HOOK_MARK] = "-"}, found = {};
 	struct meter_of_bpf *b;
 	int r;
 
 	(void)libbpf_set_print(NULL); /* the doctor explains why it does not load */
-	r = try_open(ring_size, NULL, &b);
+	r = try_both(ring_size, &all, &b);
 	if (r < 0)
-		r = try_open(ring_size, &without_mark, &b);
+		r = try_both(ring_size, &without_mark, &b);
 	if (r < 0) {
 		hooks_look(&found);
 		support_explain(r, BPF_SINCE, ret_why);
-		r = try_open(ring_size, &found, &b);
+		r = try_both(ring_size, &found, &b);
 	}
 	if (r < 0 && !is_enough(&found))
 		explain_refusal(&found, ret_why);
@@ -386,14 +399,13 @@ static int look_into(struct meter_of_bpf *b, struct netns *one, meter_sample_fn 
 {
 	int fd;
 
-	if (one->fd < 0 || netns_enter(&b->netns, one) < 0)
+	if (one->fd < 0 || netns_enter(one) < 0)
 		return 0;
 	fd = program_iterate(b->mark_tcp);
 	netns_leave(&b->netns);
 	return iterator_run(fd, fn, context);
 }
 
-/* The files of all processes have the sockets that TCP has in no table any more, and those of closed namespaces. */
 static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *context)
 {
 	struct meter_bpf *bpf = b->bpf;
@@ -403,16 +415,9 @@ static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *c
 	bpf->bss->look++;
 	if (r == 0)
 		r = iterator_run(program_iterate(b->mark_tcp), fn, context);
-	if (r < 0)
-		return r;
-	list_for_each(one, &b->netns.all, link) {
-		r = look_into(b, one, fn, context);
-		if (r < 0)
-			return r;
-	}
-	if (bpf->bss->n_over == 0 && b->netns.n_closed == 0 && !b->netns.is_full)
-		return 0;
-	return iterator_run(program_iterate(b->mark_file), fn, context);
+	list_for_each(one, &b->netns.all, link)
+		r = r < 0 ? r : look_into(b, one, fn, context);
+	return r;
 }
 
 static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
@@ -425,16 +430,42 @@ static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
 	return iterator_run(program_iterate(b->mark), fn, context);
 }
 
-/* This process has the socket of a tag open, too. */
-static int find_among_ours(struct meter_of_bpf *b, int fd)
+static bool is_connected(int fd)
 {
-	cleanup(program_link_freep) struct bpf_link *link = NULL;
-	int r = netns_list_add_socket(&b->netns, fd);
+	struct tcp_info info = {};
+	socklen_t size = sizeof(info);
+
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	       info.tcpi_state != TCP_CLOSE;
+}
+
+/* TCP has a socket that is not connected in no table. Returns its enum life, or negative errno. */
+static int tag_unconnected(struct meter_of_bpf *b, int fd, uint32_t row)
+{
+	int map_fd = bpf_map__fd(b->bpf->maps.flows);
+	struct flow flow;
+
+	if (bpf_map_lookup_elem(map_fd, &fd, &flow) < 0)
+		return -errno;
+	flow.row = row;
+	return bpf_map_update_elem(map_fd, &fd, &flow, BPF_EXIST) < 0 ? -errno : flow.life;
+}
+
+/* -EXDEV: no look gets there. */
+static int tag_in_namespace(struct meter_of_bpf *b, int fd, uint32_t row)
+{
+	int r = is_connected(fd) ? LIFE_OPEN : tag_unconnected(b, fd, row);
+	struct netns *one;
 
 	if (r < 0)
 		return r;
-	link = program_attach_to_process(b->bpf->progs.mark_file, getpid());
-	return link ? iterator_run(program_iterate(link), NULL, NULL) : -errno;
+	if (r == LIFE_NONE && !is_connected(fd)) /* nor did it connect meanwhile */
+		return 0;
+	r = netns_list_find_socket(&b->netns, fd, &one);
+	if (r == 0)
+		r = one ? look_into(b, one, NULL, NULL)
+			: iterator_run(program_iterate(b->mark_tcp), NULL, NULL);
+	return r == 0 && b->bpf->bss->tag_cookie && is_connected(fd) ? -EXDEV : r;
 }
 
 /* The storage is made here, its base where the socket can be read. */
@@ -454,16 +485,56 @@ static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 	bpf->bss->tag_row = row;
 	bpf->bss->tag_since = since;
 	bpf->bss->tag_cookie = flow.cookie;
-	r = b->mark ? bpf_mark(m, NULL, NULL) : find_among_ours(b, fd);
-	if (r == 0 && bpf->bss->tag_cookie)
+	r = b->mark ? bpf_mark(m, NULL, NULL) : tag_in_namespace(b, fd, row);
+	if (r == 0 && b->mark && bpf->bss->tag_cookie)
 		r = -ENOENT; /* no iterator visits it */
 	bpf->bss->tag_cookie = 0;
 	return r;
 }
 
+static bool is_seen(const struct meter_of_bpf *b, uint32_t inode)
+{
+	const struct netns *one;
+
+	list_for_each(one, &b->netns.all, link)
+		if (one->inode == inode)
+			return one->fd >= 0;
+	return inode == b->netns.own;
+}
+
+/* Those that are left have ended meanwhile, or are where no look gets. */
+static int forget_wanted(struct meter_of_bpf *b)
+{
+	int map_fd = bpf_map__fd(b->bpf->maps.wanted), r = 0;
+	struct socket_name name;
+	struct want want;
+
+	while (r == 0 && bpf_map_get_next_key(map_fd, NULL, &name) == 0) {
+		if (bpf_map_lookup_and_delete_elem(map_fd, &name, &want) == 0 &&
+		    !is_seen(b, want.netns))
+			r = add_part(b, want.row);
+	}
+	b->bpf->bss->n_wanted = 0;
+	return r;
+}
+
+static int adopt_wanted(struct meter_of_bpf *b)
+{
+	int r = iterator_run(program_iterate(b->want), NULL, NULL), forgotten;
+
+	if (r == 0 && b->bpf->bss->n_wanted)
+		r = look_by_namespace(b, NULL, NULL);
+	forgotten = forget_wanted(b);
+	if (b->mark) /* no look needs them */
+		netns_list_clear(&b->netns);
+	return r < 0 ? r : forgotten;
+}
+
 static int adopt_sockets(struct meter_of_bpf *b, uint32_t row)
 {
-	return b->adopt ? iterator_run(program_iterate(b->adopt), NULL, NULL) : add_part(b, row);
+	if (b->adopt)
+		return iterator_run(program_iterate(b->adopt), NULL, NULL);
+	return b->want ? adopt_wanted(b) : add_part(b, row);
 }
 
 static void bpf_unwatch(struct meter *m, pid_t pid)

@@ -7,7 +7,10 @@
  * may do so at once: the iterator adds nothing if the base changed under its reading, and the socket tries again.
  *
  * `mark` visits the sockets that have storage, of all network namespaces. Some kernels refuse that iterator.
- * `mark_tcp` then visits all sockets of one namespace, and `mark_file` those that any process has open.
+ * `mark_tcp` then visits all sockets of one namespace. It looks up `unread` for those that TCP has in no table any more.
+ *
+ * `adopt` follows the sockets that processes have already, in all namespaces. Newer kernels let no program follow a
+ * socket to which a file led it, but let it read anything: `want` then notes the sockets, and `mark_tcp` follows them.
  */
 #include "bpf/tcp/meter.bpf.h"
 
@@ -34,8 +37,7 @@ const volatile __u64 jiffy_ns; /* how long one is */
 const volatile __u8 by_namespace; /* the kernel refuses `mark` */
 
 __u32 look; /* the number of the current mark, or of the last */
-/* Sockets that are over with unread bytes. They are in no table of TCP any more. */
-__u32 n_over;
+__u32 n_wanted; /* nothing is looked up in `wanted` while it is 0 */
 
 /* One socket's row is changed by the next mark, which sets the cookie to 0. */
 __u64 tag_cookie;
@@ -88,7 +90,25 @@ struct {
 	__type(value, struct calls);
 } calls SEC(".maps");
 
-/* Network namespaces of connections that are followed; only without `mark`, which needs none. */
+/* Sockets that watched processes have already, until mark_tcp() visits them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, WANTED_MAX);
+	__type(key, struct socket_name);
+	__type(value, struct want);
+} wanted SEC(".maps");
+
+/* Connections that are over with unread bytes, by their addresses; only without `mark`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct unread);
+} unread SEC(".maps");
+
+/* Network namespaces of connections that are followed, or wanted; `mark` and `adopt` need none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -102,30 +122,21 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
-static __always_inline void note_namespace(const struct sock *sk)
+static __always_inline __u32 netns_of(const struct sock *sk)
 {
-	__u32 inum = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum), now = look;
+	return BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+}
 
-	if (by_namespace)
-		bpf_map_update_elem(&namespaces, &inum, &now, BPF_ANY);
+static __always_inline void note_namespace(__u32 inum)
+{
+	__u32 now = look;
+
+	bpf_map_update_elem(&namespaces, &inum, &now, BPF_ANY);
 }
 
 static __always_inline int has_unread(const struct tcp_sock *tp)
 {
 	return tp->rcv_nxt != tp->copied_seq;
-}
-
-/* A connection that is over is looked for until its process has read what it received. */
-static __always_inline void await_reader(const struct tcp_sock *tp, struct flow *f)
-{
-	if (by_namespace && has_unread(tp) && !__sync_val_compare_and_swap(&f->is_awaited, 0, 1))
-		__sync_fetch_and_add(&n_over, 1);
-}
-
-static __always_inline void end_wait(struct flow *f)
-{
-	if (__sync_val_compare_and_swap(&f->is_awaited, 1, 0))
-		__sync_fetch_and_sub(&n_over, 1);
 }
 
 static __always_inline void read_counters(struct tcp_sock *tp, struct flow *f, __u64 *c)
@@ -379,32 +390,43 @@ static __always_inline __u32 *row_of_cgroup(const struct task_struct *task)
 	return 0;
 }
 
-/* The flow of a socket of this process, which may be one that is watched, by itself or by its group. */
-static __always_inline struct flow *flow_follow(struct sock *sk, const struct task_struct *task)
+/* The row of a process that is watched, by itself or by its group. */
+static __always_inline __u32 *row_of_task(const struct task_struct *task)
 {
-	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
-	__u32 tgid, *row;
+	__u32 tgid = BPF_CORE_READ(task, tgid), *row = bpf_map_lookup_elem(&watched, &tgid);
 
-	if (f && totals_of(f))
+	return !row && n_cgroups ? row_of_cgroup(task) : row;
+}
+
+/* The flow of a socket, which is in that row if it is in none. */
+static __always_inline struct flow *flow_in_row(struct sock *sk, __u32 row)
+{
+	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!f || totals_of(f))
 		return f;
-	tgid = BPF_CORE_READ(task, tgid);
-	row = bpf_map_lookup_elem(&watched, &tgid);
-	if (!row && n_cgroups)
-		row = row_of_cgroup(task);
-	if (!row)
-		return f;
-	f = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!f)
-		return 0;
 	f->cookie = bpf_get_socket_cookie(sk);
-	f->row = *row;
+	f->row = row;
 	f->life = LIFE_NONE;
 	return f;
 }
 
+/* The flow of a socket of this process. */
+static __always_inline struct flow *flow_follow(struct sock *sk, const struct task_struct *task)
+{
+	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
+	__u32 *row;
+
+	if (f && totals_of(f))
+		return f;
+	row = row_of_task(task);
+	return row ? flow_in_row(sk, *row) : f;
+}
+
 static __always_inline void flow_begin(const struct tcp_sock *tp, struct flow *f)
 {
-	note_namespace((const struct sock *)tp);
+	if (by_namespace)
+		note_namespace(netns_of((const struct sock *)tp));
 	f->waited = bpf_jiffies64();
 	read_spent(tp, f->spent);
 	f->life = LIFE_OPEN;
@@ -445,6 +467,14 @@ static __always_inline void flow_join(struct tcp_sock *tp, struct flow *f, struc
 		__sync_fetch_and_add(&t->adopted, 1);
 }
 
+static __always_inline void flow_adopt(struct tcp_sock *tp, struct flow *f)
+{
+	struct totals *t = f ? totals_of(f) : 0;
+
+	if (t && f->life == LIFE_NONE)
+		flow_join(tp, f, t, SINCE_NOW);
+}
+
 static __always_inline void on_established(struct sock *sk, struct flow *f)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
@@ -458,6 +488,75 @@ static __always_inline void on_established(struct sock *sk, struct flow *f)
 	flow_emit(tp, f, t, TCP_EVENT_OPEN, BPF_TCP_ESTABLISHED);
 }
 
+/* A connection that is over is looked for until its process has read what it received. */
+static __always_inline void await_reader(const struct tcp_sock *tp, const struct flow *f)
+{
+	__u64 address = (__u64)tp;
+	struct unread u = {
+		.cookie = f->cookie,
+		.received = f->base[COUNTER_RECEIVED],
+		.consumed = f->base[COUNTER_CONSUMED],
+		.row = f->row,
+	};
+
+	bpf_map_update_elem(&unread, &address, &u, BPF_ANY);
+}
+
+/*
+ * Reads a socket that may end meanwhile, and its memory become another one's. It is in the map until it ends. Returns
+ * whether it has no unread bytes any more.
+ */
+static __always_inline int unread_flush(__u64 address, struct unread *u)
+{
+	const struct tcp_sock *tp = (const void *)address;
+	const struct sock *sk = (const void *)address;
+	__u64 base = u->consumed, received, consumed;
+	__u32 left, row = u->row;
+	const struct unread *now;
+	struct totals *t;
+	__u8 fin;
+
+	barrier();
+	received = BPF_CORE_READ(tp, bytes_received);
+	left = BPF_CORE_READ(tp, rcv_nxt) - BPF_CORE_READ(tp, copied_seq);
+	fin = BPF_CORE_READ(sk, __sk_common.skc_flags) >> SOCK_DONE & 1;
+	if (BPF_CORE_READ(sk, __sk_common.skc_cookie.counter) != u->cookie)
+		return 0;
+	barrier();
+	now = bpf_map_lookup_elem(&unread, &address);
+	if (!now || now->cookie != u->cookie || received - fin < u->received)
+		return 0;
+	consumed = received - left - (left ? 0 : fin);
+	t = bpf_map_lookup_elem(&totals, &row);
+	if (t && __sync_val_compare_and_swap(&u->consumed, base, consumed) == base)
+		__sync_fetch_and_add(&t->counter[COUNTER_CONSUMED], consumed - base);
+	return left == 0;
+}
+
+static long visit_unread(void *map, const __u64 *address, struct unread *u, void *context)
+{
+	if (tag_cookie && u->cookie == tag_cookie) {
+		unread_flush(*address, u);
+		u->row = tag_row;
+		tag_cookie = 0;
+	}
+	unread_flush(*address, u);
+	return 0;
+}
+
+/* The last one. False: it is not awaited. */
+static __always_inline int end_wait(const struct sock *sk)
+{
+	__u64 address = (__u64)sk;
+	struct unread *u = by_namespace ? bpf_map_lookup_elem(&unread, &address) : 0;
+
+	if (!u)
+		return 0;
+	unread_flush(address, u);
+	bpf_map_delete_elem(&unread, &address);
+	return 1;
+}
+
 /*
  * Before disconnect() takes its counters and addresses away. It is counted as closed before it is so: a census that
  * looks in between finds one too many, and never one too few.
@@ -466,15 +565,142 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 	struct totals *t = totals_of(f);
+	int is_awaited;
 
 	if (!tp || !t)
 		return;
+	is_awaited = by_namespace && has_unread(tp);
 	settle_time(tp, f, t);
 	flush_finally(tp, f, t);
 	__sync_fetch_and_add(&t->closed, 1);
 	f->life = LIFE_OVER;
-	await_reader(tp, f);
+	if (is_awaited)
+		await_reader(tp, f);
 	flow_emit(tp, f, t, TCP_EVENT_CLOSE, BPF_TCP_CLOSE);
+}
+
+/* Programs that a kernel may refuse are first: libbpf loads them in this order, and the others take long. */
+
+/* The sockets that watched processes have already. */
+SEC("iter/task_file")
+int adopt(struct bpf_iter__task_file *ctx)
+{
+	const struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct socket *socket = file ? bpf_sock_from_file(file) : 0;
+	struct sock *sk = socket ? socket->sk : 0;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+
+	if (task && tp)
+		flow_adopt(tp, flow_follow(sk, task));
+	return 0;
+}
+
+/*
+ * Updates the totals, and writes a sample of each connection: once in a look, however many iterators visit
+ * it and however often one repeats it, as the kernel does when its buffer is full.
+ */
+static __always_inline void flow_visit(struct seq_file *seq, struct tcp_sock *tp, struct flow *f)
+{
+	struct totals *t = totals_of(f);
+	struct sample s;
+
+	if (!t) /* no collector waits for it any more */
+		f->life = LIFE_NONE;
+	else if (!by_namespace ||
+		 f->life != LIFE_OVER) /* else it is in `unread`, or all is counted */
+		(void)flow_flush(tp, f, t);
+	if (t && f->life == LIFE_OPEN)
+		settle_time(tp, f, t);
+	if (tag_cookie && f->cookie == tag_cookie) {
+		tag_cookie = 0;
+		if (t && f->life == LIFE_OPEN)
+			__sync_fetch_and_add(&t->closed, 1); /* only the totals of that row */
+		f->row = tag_row;
+		t = totals_of(f);
+		if (t)
+			flow_join(tp, f, t, tag_since);
+	}
+	if (!t || f->life != LIFE_OPEN || f->seen == look)
+		return;
+	if (by_namespace)
+		note_namespace(netns_of((const struct sock *)tp));
+	sample_fill(&s, tp, f);
+	if (bpf_seq_write(seq, &s, sizeof(s)) == 0)
+		f->seen = look;
+}
+
+SEC("iter/bpf_sk_storage_map")
+int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	struct flow *f = ctx->value;
+
+	if (tp && f)
+		flow_visit(ctx->meta->seq, tp, f);
+	return 0;
+}
+
+static __always_inline void follow_wanted(struct tcp_sock *tp)
+{
+	const struct socket_alloc *socket = (const void *)BPF_CORE_READ((struct sock *)tp,
+									sk_socket);
+	struct socket_name name = {.address = (__u64)tp,
+				   .ino = BPF_CORE_READ(socket, vfs_inode.i_ino)};
+	const struct want *want = bpf_map_lookup_elem(&wanted, &name);
+
+	if (!want)
+		return;
+	flow_adopt(tp, flow_in_row((struct sock *)tp, want->row));
+	bpf_map_delete_elem(&wanted, &name);
+}
+
+SEC("iter/tcp")
+int mark_tcp(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	struct flow *f;
+
+	if (!sk) /* after the last one */
+		bpf_for_each_map_elem(&unread, visit_unread, 0, 0);
+	if (!tp)
+		return 0;
+	if (n_wanted)
+		follow_wanted(tp);
+	f = bpf_sk_storage_get(&flows, tp, 0, 0);
+	if (f)
+		flow_visit(ctx->meta->seq, tp, f);
+	return 0;
+}
+
+/* The same, for kernels that refuse it: sockets that TCP has in a table are wanted. */
+SEC("iter/task_file")
+int want(struct bpf_iter__task_file *ctx)
+{
+	const struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct socket *socket = file ? bpf_sock_from_file(file) : 0;
+	const struct sock *sk = socket ? BPF_CORE_READ(socket, sk) : 0;
+	struct socket_name name = {};
+	struct want want = {};
+	__u32 *row;
+
+	if (!task || !sk || BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP ||
+	    BPF_CORE_READ(sk, __sk_common.skc_state) == BPF_TCP_CLOSE)
+		return 0;
+	row = row_of_task(task);
+	if (!row)
+		return 0;
+	name.address = (__u64)sk;
+	name.ino = BPF_CORE_READ(file, f_inode, i_ino);
+	want.row = *row;
+	want.netns = netns_of(sk);
+	if (bpf_map_update_elem(&wanted, &name, &want, BPF_ANY) == 0)
+		n_wanted++;
+	note_namespace(want.netns);
+	return 0;
 }
 
 /* Called twice for each change, the second time to no effect. */
@@ -494,8 +720,8 @@ static __always_inline void see_state(struct sock *sk, int before, int state)
 	if (state == BPF_TCP_SYN_SENT ||
 	    (before == BPF_TCP_SYN_RECV && f->cookie != bpf_get_socket_cookie(sk))) {
 		__builtin_memset(f->base, 0, sizeof(f->base));
+		end_wait(sk);
 		f->cookie = bpf_get_socket_cookie(sk);
-		end_wait(f);
 		f->retrans_ns = 0;
 		f->life = LIFE_NONE;
 		f->fin = 0;
@@ -534,9 +760,8 @@ int BPF_PROG(on_destroy, struct sock *sk)
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 	struct totals *t;
 
-	if (!f)
+	if (!f || end_wait(sk))
 		return 0;
-	end_wait(f);
 	t = totals_of(f);
 	if (t && tp)
 		flush_finally(tp, f, t);
@@ -562,102 +787,6 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 		return 0;
 	f->retrans_ns = now;
 	flow_emit(tp, f, t, TCP_EVENT_RETRANSMIT, sk->__sk_common.skc_state);
-	return 0;
-}
-
-/*
- * Updates the totals, and writes a sample of each connection: once in a look, however many iterators visit
- * it and however often one repeats it, as the kernel does when its buffer is full.
- */
-static __always_inline void flow_visit(struct seq_file *seq, struct tcp_sock *tp, struct flow *f)
-{
-	struct totals *t = totals_of(f);
-	struct sample s;
-
-	if (!t) /* no collector waits for it any more */
-		f->life = LIFE_NONE;
-	else
-		(void)flow_flush(tp, f, t);
-	if (t && f->life == LIFE_OPEN)
-		settle_time(tp, f, t);
-	if (tag_cookie && f->cookie == tag_cookie) {
-		tag_cookie = 0;
-		if (t && f->life == LIFE_OPEN)
-			__sync_fetch_and_add(&t->closed, 1); /* only the totals of that row */
-		f->row = tag_row;
-		t = totals_of(f);
-		if (t)
-			flow_join(tp, f, t, tag_since);
-	}
-	if (f->life != LIFE_OVER || !has_unread(tp))
-		end_wait(f);
-	if (!t || f->life != LIFE_OPEN || f->seen == look)
-		return;
-	note_namespace((const struct sock *)tp);
-	sample_fill(&s, tp, f);
-	if (bpf_seq_write(seq, &s, sizeof(s)) == 0)
-		f->seen = look;
-}
-
-SEC("iter/bpf_sk_storage_map")
-int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
-{
-	struct sock *sk = ctx->sk;
-	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
-	struct flow *f = ctx->value;
-
-	if (tp && f)
-		flow_visit(ctx->meta->seq, tp, f);
-	return 0;
-}
-
-SEC("iter/tcp")
-int mark_tcp(struct bpf_iter__tcp *ctx)
-{
-	struct sock_common *sk = ctx->sk_common;
-	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
-	struct flow *f = tp ? bpf_sk_storage_get(&flows, tp, 0, 0) : 0;
-
-	if (f)
-		flow_visit(ctx->meta->seq, tp, f);
-	return 0;
-}
-
-static __always_inline struct sock *tcp_of(struct file *file)
-{
-	struct socket *socket = file ? bpf_sock_from_file(file) : 0;
-
-	return socket && socket->sk && socket->sk->sk_protocol == IPPROTO_TCP ? socket->sk : 0;
-}
-
-SEC("iter/task_file")
-int mark_file(struct bpf_iter__task_file *ctx)
-{
-	struct sock *sk = tcp_of(ctx->file);
-	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
-	struct flow *f = tp ? bpf_sk_storage_get(&flows, sk, 0, 0) : 0;
-
-	if (f)
-		flow_visit(ctx->meta->seq, tp, f);
-	return 0;
-}
-
-/* The sockets that watched processes have already. */
-SEC("iter/task_file")
-int adopt(struct bpf_iter__task_file *ctx)
-{
-	const struct task_struct *task = ctx->task;
-	struct sock *sk = tcp_of(ctx->file);
-	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
-	struct totals *t;
-	struct flow *f;
-
-	if (!task || !tp)
-		return 0;
-	f = flow_follow(sk, task);
-	t = f ? totals_of(f) : 0;
-	if (t && f->life == LIFE_NONE)
-		flow_join(tp, f, t, SINCE_NOW);
 	return 0;
 }
 

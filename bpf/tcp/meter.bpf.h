@@ -8,6 +8,7 @@
 #include <linux/types.h>
 
 #define NAMESPACES_MAX 4096
+#define WANTED_MAX 262144
 #define CALL_SIZES 32 /* classes: one byte, two or three, four to seven, and so on */
 
 enum counter {
@@ -113,7 +114,28 @@ struct flow {
 	__u8 fin; /* write_seq has one, ours */
 	__u8 unused[3];
 	__u32 seen; /* in this look */
-	__u32 is_awaited; /* over, and somebody may still read what it received */
+	__u32 unused_too;
+};
+
+/* A socket that has a file. Its memory may become another one's later, which has another inode. */
+struct socket_name {
+	__u64 address;
+	__u64 ino;
+};
+
+/* The row in which it is to be, and its network namespace. */
+struct want {
+	__u32 row;
+	__u32 netns;
+};
+
+/* A connection that is over with bytes that its process may still read. */
+struct unread {
+	__u64 cookie;
+	__u64 received;
+	__u64 consumed; /* the part of these in the totals */
+	__u32 row;
+	__u32 unused;
 };
 
 /* All sockets of a row, those that were closed included. */

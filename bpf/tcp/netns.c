@@ -51,17 +51,9 @@ static int find_in(const struct netns_list *n, const char *folder, const char *b
 	return -1;
 }
 
-static void netns_close(struct netns_list *n, struct netns *one)
+static void netns_free(struct netns *one)
 {
-	if (one->fd >= 0)
-		n->n_closed++;
-	one->fd = fd_close(one->fd);
-}
-
-static void netns_free(struct netns_list *n, struct netns *one)
-{
-	netns_close(n, one);
-	n->n_closed--;
+	(void)fd_close(one->fd);
 	list_remove(&one->link);
 	free(one);
 }
@@ -76,19 +68,18 @@ static struct netns *netns_find(const struct netns_list *n, uint32_t inode)
 	return NULL;
 }
 
-/* Takes `fd`; -1: closed. */
-static int netns_add(struct netns_list *n, uint32_t inode, int fd)
+/* Takes `fd`; -1: closed. NULL: out of memory. */
+static struct netns *netns_add(struct netns_list *n, uint32_t inode, int fd)
 {
 	struct netns *one = malloc(sizeof(*one));
 
 	if (!one) {
 		(void)fd_close(fd);
-		return -ENOMEM;
+		return NULL;
 	}
 	*one = (struct netns){.inode = inode, .fd = fd};
-	n->n_closed += fd < 0;
 	list_append(&n->all, &one->link);
-	return 0;
+	return one;
 }
 
 void netns_list_init(struct netns_list *n)
@@ -114,7 +105,7 @@ void netns_list_clear(struct netns_list *n)
 	struct netns *one, *next;
 
 	list_for_each_safe(one, next, &n->all, link)
-		netns_free(n, one);
+		netns_free(one);
 }
 
 void netns_list_deinit(struct netns_list *n)
@@ -123,24 +114,21 @@ void netns_list_deinit(struct netns_list *n)
 	n->own_fd = fd_close(n->own_fd);
 }
 
-int netns_list_add_socket(struct netns_list *n, int fd)
+int netns_list_find_socket(struct netns_list *n, int fd, struct netns **ret)
 {
 	cleanup(fd_closep) int namespace_fd = ioctl(fd, SIOCGSKNS);
 	struct netns *one;
 	struct stat st;
-	int r = 0;
 
-	/* Without CAP_NET_ADMIN there, netns_list_update() looks for it. */
+	*ret = NULL;
+	/* It is unknown without CAP_NET_ADMIN there. */
 	if (namespace_fd < 0 || fstat(namespace_fd, &st) < 0 || st.st_ino == n->own)
 		return 0;
 	one = netns_find(n, (uint32_t)st.st_ino);
-	if (one && one->fd >= 0)
-		return 0;
-	if (one)
-		netns_free(n, one);
-	r = netns_add(n, (uint32_t)st.st_ino, namespace_fd);
-	namespace_fd = -1;
-	return r;
+	if (one && one->fd < 0)
+		one->fd = take_fd(namespace_fd);
+	*ret = one ? one : netns_add(n, (uint32_t)st.st_ino, take_fd(namespace_fd));
+	return *ret ? 0 : -ENOMEM;
 }
 
 /* Deletes it, unless a connection was noted there meanwhile. */
@@ -167,10 +155,9 @@ int netns_list_update(struct netns_list *n, int map_fd, uint32_t last)
 	     n_inodes < NAMESPACES_MAX && bpf_map_get_next_key(map_fd, key, &inodes[n_inodes]) == 0;
 	     key = &inodes[n_inodes++])
 		;
-	n->is_full = n_inodes == NAMESPACES_MAX;
 	list_for_each_safe(one, next, &n->all, link)
 		if (bpf_map_lookup_elem(map_fd, &one->inode, &look) < 0)
-			netns_free(n, one);
+			netns_free(one);
 	for (size_t i = 0; i < n_inodes && r == 0; i++) {
 		uint32_t inode = inodes[i];
 		int fd;
@@ -179,23 +166,24 @@ int netns_list_update(struct netns_list *n, int map_fd, uint32_t last)
 		if (bpf_map_lookup_elem(map_fd, &inode, &look) == 0 && look < last &&
 		    netns_forget(map_fd, inode, last)) {
 			if (one)
-				netns_free(n, one);
+				netns_free(one);
 			continue;
 		}
 		if (one || inode == n->own)
 			continue;
 		fd = find_in(n, NAMED, "", inode);
-		r = netns_add(n, inode, fd >= 0 ? fd : find_in(n, "/proc", "/ns/net", inode));
+		if (!netns_add(n, inode, fd >= 0 ? fd : find_in(n, "/proc", "/ns/net", inode)))
+			r = -ENOMEM;
 	}
 	return r;
 }
 
-int netns_enter(struct netns_list *n, struct netns *one)
+int netns_enter(struct netns *one)
 {
 	int r = setns(one->fd, CLONE_NEWNET) < 0 ? -errno : 0;
 
 	if (r < 0)
-		netns_close(n, one);
+		one->fd = fd_close(one->fd);
 	return r;
 }
 

@@ -18,8 +18,6 @@ struct netns_list {
 	int own_fd;
 	uint32_t own; /* its inode */
 	dev_t dev; /* device of the inodes of all of them */
-	unsigned n_closed;
-	bool is_full; /* there may be more of them */
 };
 
 struct netns {
@@ -35,8 +33,10 @@ void netns_list_deinit(struct netns_list *n);
 /* Nothing is followed any more. */
 void netns_list_clear(struct netns_list *n);
 
-/* Adds the namespace of a socket, which may have no process and no name. 0, or -ENOMEM. */
-int netns_list_add_socket(struct netns_list *n, int fd);
+/*
+ * Finds the namespace of a socket, which may have no process and no name. NULL: it is ours, or unknown. 0, or -ENOMEM.
+ */
+int netns_list_find_socket(struct netns_list *n, int fd, struct netns **ret);
 
 /*
  * Follows a map of the programs, from inodes to the look that saw a connection there last: drops namespaces in which look
@@ -45,5 +45,5 @@ int netns_list_add_socket(struct netns_list *n, int fd);
 int netns_list_update(struct netns_list *n, int map_fd, uint32_t last);
 
 /* Moves this thread there until netns_leave(). 0, or negative errno: the namespace is closed from then on. */
-int netns_enter(struct netns_list *n, struct netns *one);
+int netns_enter(struct netns *one);
 void netns_leave(const struct netns_list *n);

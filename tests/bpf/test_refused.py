@@ -15,10 +15,10 @@ WHY = "the kernel refuses it: Operation not permitted"
 PROGRAMS = {  # (the hook, the meter that is left)
     "on_state": ("tp_btf/inet_sock_set_state", "diag"), "on_destroy": ("tp_btf/tcp_destroy_sock", "bpf"),
     "on_retransmit": ("tp_btf/tcp_retransmit_skb", "bpf"), "mark": ("iter/bpf_sk_storage_map", "bpf"),
-    "adopt": ("iter/task_file", "bpf"), "on_send": ("tp_btf/sock_send_length", "bpf"),
+    "want": ("iter/task_file", "bpf"), "on_send": ("tp_btf/sock_send_length", "bpf"),
     "on_receive": ("tp_btf/sock_recv_length", "bpf"),
 }
-MAP = "iter/bpf_sk_storage_map"  # some kernels refuse it by themselves: then iter/task_file is the only one that finds sockets
+OF_FILES = "adopt", "want"  # one of them is enough, and newer kernels refuse the first one by themselves
 OF_PROBES = {"on_call": "uprobe_multi", "look": "iter/task_vma"}
 RECEIVE_SIZE = 1 << 16
 MANY = 4 << 20  # bytes, more than two sockets hold
@@ -46,15 +46,14 @@ def test_what_is_refused_costs_no_more_than_it_is_for(program):
     hook, meter = PROGRAMS.get(program) or (OF_PROBES[program], "bpf")
     if program in OF_PROBES:
         features.require("probes")
-    if program == "adopt" and MAP in tracing.refused():
-        meter = "diag"
-    with Tracer(probes=True, refused=(program,)) as tracer, Client(tracer.socket) as client, tracing.pair() as (a, b):
+    refused = OF_FILES if program in OF_FILES else (program,)
+    with Tracer(probes=True, refused=refused) as tracer, Client(tracer.socket) as client, tracing.pair() as (a, b):
         told = client.ask("doctor")
         assert off(told) == tracing.refused() | {hook: WHY}
         said = meter_of(told)
         assert said["meter"] == meter and f"counts by {meter} on" in tracer.greeting
         assert said["why"] == (None if meter == "bpf" else f"{hook}: {WHY}")
-        is_limited = meter == "bpf" and program in ("on_destroy", "adopt")
+        is_limited = meter == "bpf" and program in ("on_destroy", "want")
         assert said["limits"] == ("a row that may lack bytes is sampled" if is_limited else None)
         client.tag(a)
         carry(a, b, 1_234_567, 1)
@@ -65,11 +64,7 @@ def test_what_is_refused_costs_no_more_than_it_is_for(program):
 
 def test_processes_whose_older_sockets_cannot_be_seen_are_sampled():
     features.require("bpf")
-    with Tracer(refused=("adopt",)) as tracer, Client(tracer.socket) as client, tracing.pair():
-        if MAP in tracing.refused():
-            with pytest.raises(tracing.Refused, match=f"only BPF can follow the sockets of processes: iter/task_file: {WHY}"):
-                client.watch(os.getpid())
-            return
+    with Tracer(refused=OF_FILES) as tracer, Client(tracer.socket) as client, tracing.pair():
         client.watch(os.getpid())
         assert client.row()["sockets"] == 0
         with tracing.pair() as (a, b):
@@ -78,12 +73,27 @@ def test_processes_whose_older_sockets_cannot_be_seen_are_sampled():
             assert (row["sockets"], qualities(row)) == (2, {"sampled"})
 
 
-@pytest.mark.parametrize("refused, why", [(("mark", "mark_tcp"), "iter/tcp"), (("mark", "adopt"), "iter/task_file")])
-def test_without_any_way_to_visit_sockets_sock_diag_counts(refused, why):
+def test_without_any_way_to_visit_sockets_sock_diag_counts():
     features.require("bpf")
-    with Tracer(refused=refused) as tracer, Client(tracer.socket) as client:
+    with Tracer(refused=("mark", "mark_tcp")) as tracer, Client(tracer.socket) as client:
         said = meter_of(client.ask("doctor"))
-        assert (said["meter"], said["why"]) == ("diag", f"{why}: {WHY}") and said["why"] in tracer.log
+        assert (said["meter"], said["why"]) == ("diag", f"iter/tcp: {WHY}") and said["why"] in tracer.log
+
+
+def test_the_older_sockets_of_a_process_are_followed_also_where_no_program_may_walk_to_them(connect):
+    """In every namespace, each once."""
+    features.require("bpf")
+    a, b = connect()
+    with Tracer(refused=("adopt",)) as tracer, Client(tracer.socket) as client, tracing.pair() as (c, d):
+        assert meter_of(client.ask("doctor"))["limits"] is None
+        carry(a, b, 70_000, 1)
+        client.watch(os.getpid())
+        row = client.row()
+        assert (row["sockets"], row["closed"], row["partial"], carried(row)) == (4, 0, True, both_ways(0, 0))
+        carry(a, b, 1234, 1)
+        carry(d, c, 4321, 1)
+        row = client.until(is_acknowledged)
+        assert (carried(row), qualities(row)) == (both_ways(5555, 5555), {"exact"})
 
 
 @pytest.mark.probes
@@ -157,20 +167,21 @@ def test_what_is_taken_from_a_connection_that_is_over_is_seen_as_it_is_taken(tra
     assert (row["consumed"], qualities(row)) == (50_000, {"exact"})
 
 
-def test_without_the_right_to_enter_a_namespace_what_is_open_is_seen(connect):
+def test_without_the_right_to_enter_a_namespace_its_sockets_are_refused_and_others_counted(connect):
     features.require("bpf")
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+bpf,+perfmon", "--ambient-caps=+bpf,+perfmon"]
     a, b = connect()
-    with Tracer(prefix=drop, uid=NOBODY, refused=("mark",)) as tracer, Client(tracer.socket) as client:
+    with Tracer(prefix=drop, uid=NOBODY, refused=("mark", "adopt")) as tracer, Client(tracer.socket) as client, tracing.pair() as (c, d):
         assert "lacks CAP_SYS_ADMIN" in meter_of(client.ask("doctor"))["limits"]
-        client.tag(a)
-        carry(a, b, 1_234_567, 1)
+        with pytest.raises(tracing.Refused, match="in a network namespace that weightd-trace cannot enter, which takes CAP_SYS_ADMIN"):
+            client.tag(a)
+        client.tag(c)
+        carry(c, d, 1_234_567, 1)
         row = client.until(is_acknowledged)
         assert (carried(row), qualities(row)) == (both_ways(1_234_567, 0), {"exact"})
-        a.close()
-        b.close()
-        row = client.until(lambda row: row["closed"] == 1)
-        assert (carried(row), qualities(row)) == (both_ways(1_234_567, 0), {"exact"})
+        client.watch(os.getpid(), sync="older")
+        row = client.row(sync="older")
+        assert (row["sockets"], qualities(row)) == (1, {"sampled"}), "`d` is seen, and `a` and `b` are not"
 
 
 def namespaces_of(pid):
