@@ -32,15 +32,32 @@ struct inode {
 };
 
 struct qstr {
+	__u32 len;
 	const unsigned char *name;
 };
 
+struct hlist_bl_node {
+	struct hlist_bl_node **pprev; /* NULL: it is in no list */
+};
+
 struct dentry {
+	struct hlist_bl_node d_hash;
 	struct dentry *d_parent;
 	struct qstr d_name;
 };
 
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+
+struct mount {
+	struct mount *mnt_parent; /* itself: nothing is above it */
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
 struct path {
+	struct vfsmount *mnt;
 	struct dentry *dentry;
 };
 
@@ -52,6 +69,10 @@ struct file {
 struct fdtable {
 	unsigned max_fds;
 	struct file **fd;
+};
+
+struct fs_struct {
+	struct path root;
 };
 
 struct files_struct {
@@ -85,6 +106,7 @@ struct task_struct {
 	const struct cred *real_cred;
 	struct task_struct *group_leader;
 	struct files_struct *files;
+	struct fs_struct *fs;
 	struct nsproxy *nsproxy;
 };
 

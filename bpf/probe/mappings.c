@@ -3,14 +3,31 @@
  */
 #include "bpf/probe/mappings.h"
 
+#include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "bpf/base/programs.h"
+#include "bpf/probe/site.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+
+#include <bpf/probe/probes.skel.h>
+
+void mappings_choose(struct probes_bpf *bpf)
+{
+	assert(n_libraries <= NAMES_MAX);
+	for (size_t i = 0; i < n_libraries; i++) {
+		size_t size = strlen(libraries[i]->name) + libraries[i]->is_whole;
+
+		bpf->rodata->names[i].size = (uint32_t)(size < NAME_SIZE ? size : NAME_SIZE);
+		memcpy(bpf->rodata->names[i].text, libraries[i]->name, bpf->rodata->names[i].size);
+	}
+	bpf->rodata->n_names = (uint32_t)n_libraries;
+}
 
 int mappings_look(const struct mappings *m, pid_t pid,
 		  void (*fn)(void *context, const struct mapping *mapping), void *context)

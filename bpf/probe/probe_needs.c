@@ -10,6 +10,7 @@
 #include <linux/capability.h>
 
 #include "bpf/base/programs.h"
+#include "bpf/probe/mappings.h"
 #include "bpf/probe/mmap_watch.h"
 #include "bpf/probe/probes.bpf.h"
 #include "bpf/probe/uprobe_multi.h"
@@ -45,6 +46,7 @@ static int need_try(const struct probe_need *need)
 		return -errno;
 	(void)bpf_program__set_expected_attach_type(bpf->progs.on_call, UPROBE_MULTI_ATTACH_TYPE);
 	program_choose(bpf->obj, need->program);
+	mappings_choose(bpf);
 	r = probes_bpf__load(bpf);
 	if (r < 0)
 		return r;

@@ -277,7 +277,7 @@ static bool probed_file_add(struct probed_files *f, const struct library *librar
 				     .since_ns = since_ns,
 				     .call_fd = -1,
 				     .return_fd = -1};
-	file->path = strdup(m->path);
+	file->path = strdup(m->path + m->path_at);
 	if (!file->path)
 		return false;
 	(void)open_same_file(f, file, (pid_t)m->tgid, &fd); /* it has set `why` */
@@ -306,7 +306,7 @@ static void probed_file_refuse(struct probed_files *f, uint64_t since_ns)
 
 bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t since_ns)
 {
-	const struct library *library = library_of(m->path);
+	const struct library *library = library_of(m->path + m->path_at);
 	struct probed_file *known = probed_file_find(f, m);
 	bool has;
 

@@ -18,6 +18,7 @@
 #define PENDING_MAX 4096 /* calls at the same time */
 #define CALL_COUNTS_MAX 4096
 #define HOPS_MAX 2 /* to a name */
+#define GONE " (deleted)"
 #if defined(__TARGET_ARCH_x86)
 #define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
 #else
@@ -333,6 +334,79 @@ static __always_inline int is_beyond(__u32 tgid)
 	return at.n++ >= MAPPINGS_OF_PROCESS_MAX;
 }
 
+/* On the way from a file to the root of the collector. */
+struct way {
+	const struct dentry *at, *root;
+	const struct vfsmount *mnt, *root_mnt;
+	__u32 path_at;
+	__u32 is_whole;
+};
+
+/* Puts this text before the path. False: there is no room. */
+static __always_inline int path_prepend(struct way *w, const void *text, __u32 size)
+{
+	if (size >= MAPPING_NAME_SIZE || size > w->path_at)
+		return 0;
+	w->path_at -= size;
+	return bpf_probe_read_kernel(&found.path[w->path_at & (MAPPING_PATH_SIZE - 1)],
+				     size & (MAPPING_NAME_SIZE - 1), text) == 0;
+}
+
+/* From the root of what is mounted to the place where that is. Returns 1 if there is none. */
+static __always_inline long leave_mount(struct way *w)
+{
+	const struct mount *m = (const void *)w->mnt - bpf_core_field_offset(struct mount, mnt);
+	const struct mount *above = BPF_CORE_READ(m, mnt_parent);
+
+	if (above == m) {
+		w->is_whole = 1;
+		return 1;
+	}
+	w->at = BPF_CORE_READ(m, mnt_mountpoint);
+	w->mnt = (const void *)above + bpf_core_field_offset(struct mount, mnt);
+	return 0;
+}
+
+static long path_step(__u32 i, struct way *w)
+{
+	const struct dentry *at = w->at, *parent;
+	const struct vfsmount *mnt = w->mnt;
+
+	w->is_whole = at == w->root && mnt == w->root_mnt;
+	if (w->is_whole)
+		return 1;
+	parent = BPF_CORE_READ(at, d_parent);
+	if (at == parent || at == BPF_CORE_READ(mnt, mnt_root))
+		return leave_mount(w);
+	if (!path_prepend(w, BPF_CORE_READ(at, d_name.name), BPF_CORE_READ(at, d_name.len)) ||
+	    !path_prepend(w, "/", 1))
+		return 1;
+	w->at = parent;
+	return 0;
+}
+
+/*
+ * The path of a file in the root of the collector, as bpf_d_path() has it, which newer kernels refuse for a file that a
+ * mapping led to. A folder may be renamed meanwhile: the path is a hint to a file, which is compared.
+ */
+static __always_inline void path_find(const struct file *file)
+{
+	const struct task_struct *task = (const void *)bpf_get_current_task();
+	const struct dentry *at = BPF_CORE_READ(file, f_path.dentry);
+	struct way w = {
+		.at = at,
+		.root = BPF_CORE_READ(task, fs, root.dentry),
+		.mnt = BPF_CORE_READ(file, f_path.mnt),
+		.root_mnt = BPF_CORE_READ(task, fs, root.mnt),
+		.path_at = MAPPING_PATH_SIZE - 1,
+	};
+
+	found.path[w.path_at] = 0;
+	if (BPF_CORE_READ(at, d_hash.pprev) || path_prepend(&w, GONE, sizeof(GONE) - 1))
+		bpf_loop(MAPPING_DEEP, path_step, &w, 0);
+	found.path_at = w.is_whole ? w.path_at : MAPPING_PATH_SIZE - 1;
+}
+
 /* Reports each executable mapping of a file that has one of the names. */
 SEC("iter/task_vma")
 int look(struct bpf_iter__task_vma *ctx)
@@ -350,8 +424,7 @@ int look(struct bpf_iter__task_vma *ctx)
 	found.ino = file->f_inode->i_ino;
 	found.dev = file->f_inode->i_sb->s_dev;
 	found.tgid = task->tgid;
-	if (bpf_d_path(&file->f_path, found.path, sizeof(found.path)) < 0)
-		found.path[0] = 0;
+	path_find(file);
 	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }

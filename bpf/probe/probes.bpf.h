@@ -16,6 +16,8 @@
 #define NAMES_MAX 8 /* names of files to look for */
 #define NAME_SIZE 16 /* the most that is compared */
 #define MAPPING_PATH_SIZE 4096
+#define MAPPING_NAME_SIZE 256 /* of a component, with its slash; a power of two */
+#define MAPPING_DEEP 128 /* components and mounts that a path may have */
 #define MAPPINGS_OF_PROCESS_MAX 64 /* that are reported */
 
 /*
@@ -111,5 +113,7 @@ struct mapping {
 	__u64 inode; /* its address in the kernel */
 	__u64 ino;
 	__u32 dev, tgid;
-	char path[MAPPING_PATH_SIZE]; /* "": unknown */
+	__u32 path_at; /* the path begins there */
+	__u32 unused;
+	char path[MAPPING_PATH_SIZE + MAPPING_NAME_SIZE]; /* "": unknown */
 };

@@ -307,18 +307,6 @@ static void on_pause_over(struct timer *timer)
 
 /* --- its life --- */
 
-static void name_files(struct probes_bpf *bpf)
-{
-	assert(n_libraries <= NAMES_MAX);
-	for (size_t i = 0; i < n_libraries; i++) {
-		size_t size = strlen(libraries[i]->name) + libraries[i]->is_whole;
-
-		bpf->rodata->names[i].size = (uint32_t)(size < NAME_SIZE ? size : NAME_SIZE);
-		memcpy(bpf->rodata->names[i].text, libraries[i]->name, bpf->rodata->names[i].size);
-	}
-	bpf->rodata->n_names = (uint32_t)n_libraries;
-}
-
 /* To many functions at once. */
 static void expect_multi(struct probes_bpf *bpf)
 {
@@ -334,7 +322,7 @@ static int probes_load(struct probes *p)
 	p->bpf = probes_bpf__open();
 	if (!p->bpf)
 		return -errno;
-	name_files(p->bpf);
+	mappings_choose(p->bpf);
 	p->bpf->rodata->collector = (uint32_t)getpid();
 	memcpy(p->bpf->rodata->type_sizes, nccl_type_sizes, sizeof(nccl_type_sizes));
 	for (size_t i = 0; (site = site_numbered(i)); i++) {

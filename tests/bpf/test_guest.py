@@ -52,15 +52,12 @@ COUNTS = re.compile(r"^(\d+ (?:passed|failed|skipped|error).*? in [\d.]+s).*$", 
 FILES = {path.stem.removeprefix("test_"): path for path in sorted((ROOT / "tests/bpf").glob("test_*.py")) if path.stem != "test_guest"}
 HOOKS = ["doctor::test_all_is_on_with_all_rights", "doctor::test_what_is_on_is_what_loads_a_trivial_program"]
 REFUSALS = [f"refused::test_{name}" for name in (
-    "what_is_refused_costs_no_more_than_it_is_for[mark]", "what_is_refused_costs_no_more_than_it_is_for[adopt]",
+    "what_is_refused_costs_no_more_than_it_is_for[mark]", "what_is_refused_costs_no_more_than_it_is_for[want]",
     "processes_whose_older_sockets_cannot_be_seen_are_sampled")]
 TESTED = {  # the tests that differ where the kernel of this machine refuses a kind of program
     "tp_btf": [*FILES], "files": [*FILES], "map": [*HOOKS, *REFUSALS, "equality", "foreign"], "fexit": [*HOOKS, "passing"],
     "calls": ["messages"], "uprobe_multi": ["log", "probes", "probes_files", "probes_nccl", "probes_verbs", "usdt"],
     "mappings": ["probes", "probes_files"],
-    # Without these nothing is counted and nothing probed, and all of FILES would have to run there: an hour beside other tests,
-    # some of which count on a processor that is not emulated. `make check-guest` has the rest.
-    "walks": ["equality", "foreign", "log", "messages"],
 }
 LEFT_OUT = "-k", "not mark-refused"  # tests that refuse the map iterator themselves run on this kernel, too
 PARTS = {  # parts of the whole, a guest for each

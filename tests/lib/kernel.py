@@ -18,13 +18,10 @@ PROG_LOAD, LINK_CREATE, ITER_CREATE = 5, 28, 33
 KPROBE, TRACING = 2, 26  # types of programs
 RAW_TP, FEXIT, ITER, UPROBE_MULTI = 23, 25, 28, 48  # types of their attachments
 RETURN_0 = bytes.fromhex("b700000000000000 9500000000000000")
-# An iterator over files that gives the socket of one to a helper, as ours do: kernels differ in whether they let it.
-WALK = bytes.fromhex("7911180000000000 1501050000000000 85000000a2000000 1500030000000000 7901180000000000 1501010000000000"
-                     "8500000089000000") + RETURN_0
 KINDS = {
     "tp_btf": (RAW_TP, "inet_sock_set_state"), "calls": (RAW_TP, "sock_send_length"), "map": (ITER, "bpf_sk_storage_map"),
     "tcp": (ITER, "tcp"), "files": (ITER, "task_file"), "mappings": (ITER, "task_vma"),
-    "walks": (ITER, "task_file"), "fexit": (FEXIT, "fget_task"),
+    "fexit": (FEXIT, "fget_task"),
 }
 ATTRIBUTE_SIZE, INFO_SIZE, INFO_NAME = 128, 256, slice(64, 80)  # sizes of bpf_attr and bpf_prog_info, and position of its name
 
@@ -37,10 +34,10 @@ def bpf(command, attribute):
     return (r if r >= 0 else -ctypes.get_errno()), buffer.raw
 
 
-def _load(program_type, attach_type, btf_id=0, text=RETURN_0):
+def _load(program_type, attach_type, btf_id=0):
     """A descriptor of a program, which does nothing, or negative errno."""
-    code, license = ctypes.create_string_buffer(text, len(text)), ctypes.create_string_buffer(b"GPL")
-    attribute = struct.pack("=IIQQ 24x 16x I I 36x I", program_type, len(text) // 8, ctypes.addressof(code),
+    code, license = ctypes.create_string_buffer(RETURN_0, len(RETURN_0)), ctypes.create_string_buffer(b"GPL")
+    attribute = struct.pack("=IIQQ 24x 16x I I 36x I", program_type, len(RETURN_0) // 8, ctypes.addressof(code),
                             ctypes.addressof(license), 0, attach_type, btf_id)
     return bpf(PROG_LOAD, attribute)[0]
 
@@ -70,7 +67,7 @@ def loads(kind):
         return r in (-errno.EBADF, -errno.EISDIR)  # the path alone is wrong
     attach_type, name = KINDS[kind]
     btf_id = ctypes.CDLL("libbpf.so.1").libbpf_find_vmlinux_btf_id(name.encode(), attach_type)
-    fd = _load(TRACING, attach_type, btf_id, WALK if kind == "walks" else RETURN_0) if btf_id > 0 else btf_id
+    fd = _load(TRACING, attach_type, btf_id) if btf_id > 0 else btf_id
     if fd < 0:
         return False
     try:
@@ -80,10 +77,10 @@ def loads(kind):
 
 
 FEATURES = {  # features of features.py: the kinds that each takes, any of these lists
-    "bpf": [["tp_btf", "map", "files", "walks"], ["tp_btf", "tcp", "files", "walks"]],
+    "bpf": [["tp_btf", "map", "files"], ["tp_btf", "tcp", "files"]],
     "calls": [["tp_btf", "calls"]],
     "fentry": [["fexit"]],
-    "probes": [["uprobe_multi", "mappings", "walks"]],
+    "probes": [["uprobe_multi", "mappings"]],
 }
 
 
