@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bpf/base/kernel_btf.h"
 #include "bpf/client_event.h"
 #include "bpf/client_row.h"
 #include "bpf/ended_rows.h"
@@ -303,8 +304,10 @@ static int op_doctor(struct request *q)
 {
 	struct question *const *questions = q->client->tracer->questions;
 
+	kernel_btf_hold();
 	for (size_t i = 0; i < N_QUESTIONS; i++)
 		questions[i]->kind->doctor(questions[i], &q->answer);
+	kernel_btf_drop();
 	return 0;
 }
 

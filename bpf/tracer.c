@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bpf/base/kernel_btf.h"
 #include "bpf/ended_rows.h"
 #include "bpf/event/fd_passing.h"
 #include "bpf/event_recorder.h"
@@ -287,7 +288,9 @@ int tracer_run(const struct tracer_options *o)
 	event_log_init(&t.events, EVENTS_MAX);
 	metrics_init(&t.metrics);
 	t.sent_ns = num_now_ns();
+	kernel_btf_hold();
 	r = tracer_open(&t, o);
+	kernel_btf_drop();
 	if (r == 0) {
 		(void)printf("weightd-trace: counts by %s on %s\n", t.collector.meter->kind->name,
 			     o->socket);
