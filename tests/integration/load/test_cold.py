@@ -86,7 +86,7 @@ def random_shards(rng, folder):
 
 
 @pytest.mark.threads
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))])
 def test_all_ways_of_reading_give_the_same_bytes(daemon, tmp_path, seed):
     rng = random.Random(seed)
     paths = random_shards(rng, tmp_path)
@@ -157,7 +157,7 @@ def run(daemon, before, *args):
 
 
 @pytest.mark.threads
-@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS, errno.ENOMEM])
+@pytest.mark.parametrize("error", [errno.EPERM, *(pytest.param(e, marks=pytest.mark.long) for e in (errno.ENOSYS, errno.ENOMEM))])
 def test_without_io_uring_direct_reads_are_of_the_threads_and_it_is_told_once(daemon, cold_file, error):
     path, _, tensors = cold_file
     done = run(daemon, lambda: forbid({IO_URING_SETUP: error}), path)
@@ -244,8 +244,9 @@ def make_ring_gate(ring_library, tmp_path_factory):
         gate.close()
 
 
-@pytest.mark.threads
-@pytest.mark.parametrize("action, call", [("trickle", 0), ("refuse", 0), ("refuse", 3), ("odd", 0), ("odd", 2), ("end", 2)])
+@pytest.mark.parametrize("action, call", [
+    pytest.param("trickle", 0, marks=pytest.mark.threads), pytest.param("refuse", 0, marks=pytest.mark.long),
+    pytest.param("refuse", 3, marks=pytest.mark.threads), pytest.param("odd", 0, marks=pytest.mark.long), ("odd", 2), ("end", 2)])
 def test_reads_that_are_short_interrupted_or_refused_are_done_again(daemon, cold_file, make_ring_gate, action, call):
     path, _, tensors = cold_file
     gate = make_ring_gate(path, action, call)

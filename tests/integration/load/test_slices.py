@@ -139,6 +139,7 @@ def load_slices(weightd, path, world, **options):
     return slices
 
 
+@pytest.mark.plain  # by the library in Python, which is plain in every tree
 @pytest.mark.parametrize("model_type", MODELS)
 def test_slices_put_together_are_the_whole(weightd, tmp_path, numpy, model_type):
     made = write_checkpoint(tmp_path / "m", numpy, model_type)
@@ -182,6 +183,7 @@ def test_a_rank_reads_its_part_alone(daemon, weightd, tmp_path, numpy):
     assert whole // 4 <= bytes_read() - before < whole // 4 + 8192, "headers and configuration beside the part"
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("kv_heads, world, heads", [(4, 2, [[0, 1], [2, 3]]), (2, 4, [[0], [0], [1], [1]]), (1, 4, [[0]] * 4)])
 def test_fewer_heads_of_keys_than_ranks_are_shared(weightd, tmp_path, numpy, kv_heads, world, heads):
     name = "model.layers.0.self_attn.k_proj.weight"
@@ -222,6 +224,7 @@ def test_a_file_of_rules(daemon, weightd, tmp_path, numpy):
     assert {key: attributes(daemon, "r4-3")[key] for key in ("tp", "tp_rules")} == {"tp": "3/4", "tp_rules": "rules"}
 
 
+@pytest.mark.plain
 def test_more_ranks_than_rows_leave_some_with_nothing(weightd, tmp_path, numpy):
     (whole, _), = write_checkpoint(tmp_path / "m", numpy, "llama", {"lm_head.weight": ([5, 3], "ragged")}).values()
     parts = load_slices(weightd, tmp_path / "m", 8)["lm_head.weight"]

@@ -111,8 +111,7 @@ def test_a_wrong_word_is_refused(clean, one_file):
 
 # --- SHA-256 ------------------------------------------------------------------------------------------
 
-@pytest.mark.threads
-@pytest.mark.parametrize("read", ["buffered", "direct"])
+@pytest.mark.parametrize("read", ["buffered", pytest.param("direct", marks=pytest.mark.threads)])
 def test_files_with_the_expected_sums_are_loaded(daemon, tmp_path, read):
     paths, tensors = shards(tmp_path)
     write_sums(tmp_path, *paths)
@@ -126,8 +125,10 @@ def test_files_with_the_expected_sums_are_loaded(daemon, tmp_path, read):
     check_bytes(daemon, "m", tensors, in_order=False)
 
 
-@pytest.mark.parametrize("form", ["manifest", "marked", "hub"])
-@pytest.mark.parametrize("where", ["header", "data", "end"])
+@pytest.mark.parametrize("form, where", [
+    *(("manifest", where) for where in ("header", "data", "end")), ("marked", "data"), ("hub", "header"),
+    *(pytest.param(form, where, marks=pytest.mark.long)
+      for form, where in (("marked", "header"), ("marked", "end"), ("hub", "data"), ("hub", "end")))])
 def test_a_damaged_file_is_refused_by_its_sums(clean, tmp_path, form, where):
     paths, _ = shards(tmp_path)
     expected = sum_of(paths[1])
@@ -207,8 +208,7 @@ def test_a_machine_without_libcrypto_says_so(clean, one_file, tmp_path):
 
 # --- The ends of loads that verify ----------------------------------------------------------------------
 
-@pytest.mark.threads
-@pytest.mark.parametrize("how", ["xxh3", "sha256"])
+@pytest.mark.parametrize("how", ["xxh3", pytest.param("sha256", marks=pytest.mark.threads)])
 def test_a_load_that_verifies_can_be_interrupted(clean, make_gate, one_file, how):
     path, offset, _ = one_file
     write_sums(path.parent, path)
