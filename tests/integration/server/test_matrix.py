@@ -10,7 +10,7 @@ from lib import features, wire
 from lib.features import ROOT
 
 RENEW = "python3 tests/integration/server/matrix_stage.py --renew"
-pytestmark = pytest.mark.timeout(900)  # thousands of requests one by one, and hundreds of processes
+pytestmark = [pytest.mark.plain, pytest.mark.timeout(900)]  # thousands of requests one by one, and hundreds of processes
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def test_a_list_of_many_slots_has_each_once(scene):
 def test_slots_may_be_asked_for_while_their_memory_is_made(scene):
     """And the numbers are not those that another thread is writing."""
     w = scene.connect()
-    w.send_create("m", image([("t", 512 * MIB)]))
+    w.send_create("m", image([("t", 192 * MIB)]))
     while w.is_silent():
         assert all(s.state == WRITING and s.huge_bytes <= s.size for s in scene.slots())
     slot = w.slot(w.answer(wire.CREATE))

@@ -17,7 +17,7 @@ def profile(daemon, *args):
     return json.loads(daemon.ctl("train", "profile", "--json", *args, timeout=300).stdout)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_each_collective_is_measured_with_each_size(daemon, n):
     found = profile(daemon, "-n", n, "--size", "1KiB..8KiB")
     assert found["ranks"] == n and found["dtype"] == "F32" and found["isa"]

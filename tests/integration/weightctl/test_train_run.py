@@ -159,6 +159,7 @@ def test_each_node_has_its_place_and_a_job_of_its_own(scene, tmp_path, master, a
         assert e["WEIGHTD_JOB"].startswith(f"gpt-node{rank // 2}:") and e["TORCHELASTIC_RUN_ID"] == "gpt"
 
 
+@pytest.mark.long  # torch is imported six times; the test above has what each variable is
 def test_variables_of_two_nodes_are_those_of_torchrun(require, scene, tmp_path):
     require("torch2")
     program = tmp_path / "program.py"
