@@ -1,4 +1,5 @@
 """The man pages as they are built: valid, complete, and the same in each build."""
+import functools
 import os
 import re
 import subprocess
@@ -99,6 +100,7 @@ def test_man_finds_the_page_of_a_call_under_each_of_its_names(tmp_path):
 PROTOCOL = BUILD / "man/weightd-protocol.7"
 
 
+@functools.cache
 def rendered(page, width=500):
     """The page as a reader sees it."""
     env = {"PATH": os.environ["PATH"], "MANWIDTH": str(width), "LC_ALL": "C.UTF-8"}
@@ -183,6 +185,10 @@ def test_each_verb_has_a_page_and_the_overview_lists_it():
 
 
 def test_the_page_of_a_verb_fits_two_screens_and_has_its_options_and_columns(daemon):
+    def unbroken(page):
+        """Its text in one line, without the hyphens of groff, and with all hyphens at the end of a line."""
+        return " ".join((re.sub(r"‐\n\s+", "", page) + re.sub(r"[‐-]\n\s+", "-", page)).split())
+
     for verb in VERBS:
         page, text = rendered(page_of(verb), 80), daemon.ctl(*verb.split(), "--help").stdout
         assert len(page.splitlines()) <= SCREENS, verb
@@ -190,10 +196,10 @@ def test_the_page_of_a_verb_fits_two_screens_and_has_its_options_and_columns(dae
         # Options of all verbs are in weightctl(1).
         wanted = set(re.findall(r"^ (?:-\w, |    )(--[\w-]+)", text, re.M)) - COMMON
         wanted |= set(re.findall(r"^ [* ] ([A-Z]+) ", text.partition("\nColumns")[2], re.M))
-        wide = rendered(page_of(verb))
-        if re.search(r"(?:As for|options are those of) sync push", wide):
-            wide += rendered(page_of("sync push"))
-        assert [w for w in sorted(wanted) if w not in wide] == [], verb
+        whole = unbroken(page)
+        if re.search(r"(?:As for|options are those of) sync push", whole):
+            whole += unbroken(rendered(page_of("sync push"), 80))
+        assert [w for w in sorted(wanted) if w not in whole] == [], verb
 
 
 COMMON = {"--socket", "--sync-socket", "--trace-socket", "--help", "--device", "--owner", "--json", "--output", "--noheadings", "--bytes"}
