@@ -112,24 +112,8 @@ def test_c_and_python_agree_on_odd_sentences(over_file, model):
 # --- The shared copy ------------------------------------------------------------------------------
 
 
-def test_eight_workers_compute_the_bits_of_a_private_copy(eight, over_file, model):
-    wanted = {language: over_file(language, model / "model.safetensors", *pool.SENTENCES)
-              for language in LANGUAGES}
-    for worker in eight:
-        assert worker.last["version"] == 1
-        assert worker.last["checksum"] == wanted[worker.language]["checksum"]
-        assert worker.last["embeddings"] == wanted[worker.language]["embeddings"]
-    assert pool.largest_difference(wanted["C"], wanted["Python"]) < 1e-5
-
-
-def test_paraphrases_are_alike_and_unrelated_sentences_are_not(eight):
-    for worker in eight:
-        assert min(pool.similarity(worker.last, pair) for pair in pool.ALIKE) > 0.85
-        assert max(pool.similarity(worker.last, pair) for pair in pool.UNLIKE) < 0.2
-
-
-@pytest.mark.plain
-def test_eight_workers_hold_one_copy_and_a_ninth_adds_nothing(daemon, eight, start):
+def check_memory(daemon, eight, start):
+    """Eight hold one copy, and a ninth adds nothing."""
     one_copy, = (row["size"] for row in json.loads(daemon.ctl("ls", "--json").stdout)["buffers"])
     shares = [worker.weights() for worker in eight]
     for share in shares:  # each has looked at all of it
@@ -145,17 +129,28 @@ def test_eight_workers_hold_one_copy_and_a_ninth_adds_nothing(daemon, eight, sta
     assert of_nine <= 1.05 * one_copy
 
 
-def test_an_update_moves_all_running_workers(daemon, eight, over_file, model, tmp_path):
-    changed = tmp_path / "changed.safetensors"
-    change_words(model / "model.safetensors", changed)
-    wanted = {language: over_file(language, changed, *pool.SENTENCES) for language in LANGUAGES}
+def test_eight_workers_share_a_copy_and_compute_the_bits_of_a_private_one(daemon, eight, start, over_file, model, tmp_path):
+    def check(version, file):
+        wanted = {language: over_file(language, file, *pool.SENTENCES) for language in LANGUAGES}
+        for worker in eight:
+            assert worker.last["version"] == version
+            assert worker.last["checksum"] == wanted[worker.language]["checksum"]
+            assert worker.last["embeddings"] == wanted[worker.language]["embeddings"]
+        assert pool.largest_difference(wanted["C"], wanted["Python"]) < 1e-5
+
+    check_memory(daemon, eight, start)
+    check(1, model / "model.safetensors")
+    for worker in eight:
+        assert min(pool.similarity(worker.last, pair) for pair in pool.ALIKE) > 0.85
+        assert max(pool.similarity(worker.last, pair) for pair in pool.UNLIKE) < 0.2
     before = pool.similarity(eight[0].last, pool.ALIKE[1])
 
+    changed = tmp_path / "changed.safetensors"
+    change_words(model / "model.safetensors", changed)
     daemon.ctl("load", "minilm", changed)
     for worker in eight:
-        assert worker.report()["version"] == 2
-        assert worker.last["checksum"] == wanted[worker.language]["checksum"]
-        assert worker.last["embeddings"] == wanted[worker.language]["embeddings"]
+        worker.report()
+    check(2, changed)
     assert pool.similarity(eight[0].last, pool.ALIKE[1]) < before - 0.05
     for worker in eight:
         worker.stop()
@@ -231,26 +226,18 @@ def other_model(tmp_path):
     return file
 
 
-def test_demo_takes_any_other_model(build, other_model, tmp_path):
-    folder = tmp_path / "t"  # the path of a socket has 107 bytes
-    folder.mkdir()
-    done = subprocess.run(**demo_command(build, other_model, folder), timeout=DEMO_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "This is not all-MiniLM-L6-v2" in done.stdout
-    check_versions(build, done.stdout)
-    assert list(folder.iterdir()) == []
-
-
-def test_demo_without_the_right_to_namespaces_has_its_second_node_on_loopback(build, other_model, tmp_path, require):
-    require("root")
-    require("sync")
+def test_demo_takes_any_other_model_without_the_right_to_namespaces(build, other_model, tmp_path):
+    """Its second node is on the loopback interface then."""
     folder = tmp_path / "t"  # the path of a socket has 107 bytes
     folder.mkdir()
     command = demo_command(build, other_model, folder)
-    command["args"] = ["setpriv", "--bounding-set=-sys_admin,-net_admin", *command["args"]]
+    if is_root := os.geteuid() == 0:
+        command["args"] = ["setpriv", "--bounding-set=-sys_admin,-net_admin", *command["args"]]
     done = subprocess.run(**command, timeout=DEMO_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Each agent has a loopback address" in done.stdout, done.stdout
+    assert "This is not all-MiniLM-L6-v2" in done.stdout
+    if is_root and (build / "weightd-sync").exists():
+        assert "Each agent has a loopback address" in done.stdout, done.stdout
     check_versions(build, done.stdout)
     assert list(folder.iterdir()) == []
 
