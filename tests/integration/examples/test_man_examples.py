@@ -56,7 +56,7 @@ RUN = {  # (page, section): the test of each of its blocks
     ("weightd-protocol.7", "EXAMPLE"): [
         "tests/integration/packaging/test_man.py::test_the_example_of_the_page_of_the_protocol_reads_a_version"],
     ("weightd-python.3", "MODULES OF TORCH"): [f"{README}test_the_section_on_torch_runs_with_todays_models"] * 3,
-    ("weightd-python.3", "TRAINING"): [f"{README}test_the_section_on_training_trains_with_two_ranks"] * 2,
+    ("weightd-python.3", "TRAINING"): [f"{README}test_the_trainers_in_python_find_the_same_line_and_save"] * 2,
     ("weightd-python.3", "TRAINING ON SEVERAL MACHINES"): [
         "tests/integration/train/test_torch_launchers.py::"
         "test_torchrun_on_two_nodes_restarts_the_rank_of_one_for_which_the_other_waits",
@@ -64,8 +64,8 @@ RUN = {  # (page, section): the test of each of its blocks
     ("weightd-python.3", "TRAINING WITH SHARDED PARAMETERS"): [
         "tests/integration/train/test_torch_nodes.py::test_the_snippets_of_the_page_train_on_two_nodes",
         "tests/integration/train/test_torch_nodes.py::test_the_mesh_of_replicas_of_the_page_has_each_on_four_machines"],
-    ("weightd-python.3", "TRAINING IN OTHER TYPES"): [f"{README}test_the_section_on_training_trains_with_two_ranks"],
-    ("weightd-python.3", "MODELS OF TRANSFORMERS"): [f"{README}test_the_section_on_transformers_copies_nothing"] * 2,
+    ("weightd-python.3", "TRAINING IN OTHER TYPES"): [f"{README}test_the_trainers_in_python_find_the_same_line_and_save"],
+    ("weightd-python.3", "MODELS OF TRANSFORMERS"): [f"{README}test_the_section_on_torch_runs_with_todays_models"] * 2,
     ("weightd-python.3", "BUFFERS ON A GPU"): [f"{README}test_the_section_on_gpus_runs_on_a_stand_in"],
     ("weightd-sync.8", "SETTING UP THREE NODES"): [f"{NODES}test_three_nodes_are_set_up_as_the_page_tells"] * 8,
     ("weightd-sync.8", "SECURITY"): [

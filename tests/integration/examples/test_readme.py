@@ -129,60 +129,16 @@ def test_the_tour_can_be_pasted(build, model, tmp_path):
 
 @pytest.mark.plain
 def test_the_section_on_torch_runs_with_todays_models(daemon, model):
-    """The README has the first of the snippets of weightd-python(3)."""
+    """The README has the first of the snippets of weightd-python(3). Those on transformers copy nothing."""
     require("torch2")
     daemon.ctl("load", "minilm", model)
     snippets = literals("weightd-python.3", "MODULES OF TORCH")
     assert [block.split() for block in blocks("python", section("PyTorch"))] == [snippets[0].split()]
     snippets = "".join(snippets).replace('"build/model"', repr(str(model)))
+    snippets += "".join(literals("weightd-python.3", "MODELS OF TRANSFORMERS"))
+    snippets += "print(type(replica).__name__, bool(weightd.torch.is_bound(replica)))"
     printed = run_python(daemon, snippets, TORCH2).splitlines()
-    assert "embeddings.position_ids" in printed[0] and printed[1:] == ["True"], printed
-
-
-@pytest.mark.plain
-def test_the_section_on_transformers_copies_nothing(daemon, model):
-    require("torch2")
-    daemon.ctl("load", "minilm", model)
-    snippets = literals("weightd-python.3", "MODELS OF TRANSFORMERS")
-    code = "".join(snippets) + 'print(type(replica).__name__, bool(weightd.torch.is_bound(replica)))'
-    assert run_python(daemon, code, TORCH2).splitlines() == ["0", "BertModel True"]
-
-
-SAVES = """
-import os
-
-def toward_zero(line):
-    loss = line(torch.ones(1, 8)).square().mean()
-    loss.backward()
-    return loss
-
-for n_saved in 0, 100:  # the second job loads the checkpoint of the first one
-    line = torch.nn.Linear(8, 1)
-    train.shard(line, mesh, job=f"saves-{{n_saved}}")
-    with train.SGD(line, lr=1e-2) as opt:
-{}
-        assert opt.step_number == 100, opt.step_number
-"""
-
-
-@pytest.mark.plain
-def test_the_section_on_training_trains_with_two_ranks(daemon, build, tmp_path):
-    require("torch2")
-    snippet, saves = literals("weightd-python.3", "TRAINING")
-    (more,) = literals("weightd-python.3", "TRAINING IN OTHER TYPES")
-    for shown, here in ("1000", "100"), ("...", "opt.step(toward_zero(line))"):
-        assert shown in saves, shown
-        saves = saves.replace(shown, here)
-    (tmp_path / "train.py").write_text(snippet + more + SAVES.format(textwrap.indent(saves, "        ")))
-    page = (MAN / "weightd-python.3.scd").read_text()
-    command = re.search(r"^\*(weightctl train run .*) -- python3 train\.py\*", page, re.M)[1].split()
-    env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": f"{build}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "--", TORCH2, "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    # Both write to one pipe, where the end of a line may come after the other one's.
-    assert sorted(re.findall(r"rank \d: \d+ steps", done.stdout)) == ["rank 0: 300 steps", "rank 1: 300 steps"], done.stdout + done.stderr
-    assert "sums" in daemon.ctl("ls", "--noheadings").stdout
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000100"]
+    assert "embeddings.position_ids" in printed[0] and printed[1:] == ["True", "0", "BertModel True"], printed
 
 
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
@@ -228,28 +184,78 @@ def test_the_trainer_in_c_finds_the_line_on_two_nodes(build, line, tmp_path):
     assert f"two-nodes-{nodes.pid}-" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.plain
+def test_a_rank_that_dies_is_restarted_by_the_command_of_the_page(daemon, build, line, tmp_path):
+    """That of weightd-python(3), with the trainer in C."""
+    page = (MAN / "weightd-python.3.scd").read_text()
+    command = re.search(r"^\*(weightctl train run .* -- python3 train\.py)\* starts two ranks", page, re.M)[1]
+    (tmp_path / "train.py").write_text(f"""import os, signal
+if os.environ["RANK"] == "1" and not os.path.exists("died"):
+    os.mkdir("died")
+    os.kill(os.getpid(), signal.SIGKILL)
+os.execv({str(line)!r}, ["line"])
+""")
+    env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
+    assert run_ranks(daemon, ["bash", "-c", command], env=env, cwd=tmp_path) == "2.00 x + 1.00\n"
+    assert (tmp_path / "died").exists()
+
+
 LOOP = """
+import os
+
 Model = lambda: torch.nn.Linear(1, 1)
 batch = lambda step: torch.full((4, 1), float(step % 7))
 criterion = lambda y: y.float().square().mean()
 """
+SAVES = """
+def toward_zero(line):
+    loss = line(torch.ones(1, 8)).square().mean()
+    loss.backward()
+    return loss
+
+os.chdir("page")
+for n_saved in 0, 100:  # the second job loads the checkpoint of the first one
+    line = torch.nn.Linear(8, 1)
+    train.shard(line, mesh, job=f"saves-{{n_saved}}")
+    with train.SGD(line, lr=1e-2) as opt:
+{}
+        assert opt.step_number == 100, opt.step_number
+"""
 
 
 def test_the_trainers_in_python_find_the_same_line_and_save(daemon, build, tmp_path):
-    """That of weightd-train(7), and the loop of the README, which needs definitions and a job of its own, by its command."""
+    """
+    That of weightd-train(7), the loop of the README, which needs definitions, and those of weightd-python(3): in one start of
+    ranks, by the README's command, each with a job of its own.
+    """
     require("torch2")
+
+    def changed(text, *changes):
+        for shown, here in changes:
+            assert shown in text, shown
+            text = text.replace(shown, here)
+        return text
+
     (commands,) = blocks("shell", section("Training"))
     command, demo = commands.splitlines()
     assert demo == "make demo-train", "test_demo_train.py runs that"
     (loop,) = blocks("python", section("Training"))
-    for shown, here in (("(1000)", "(100)"), ("Model(), mesh", 'Model(), mesh, job="loop"')):
-        assert shown in loop, shown
-        loop = loop.replace(shown, here)
-    (tmp_path / "train.py").write_text(literals("weightd-train.7", "EXAMPLE")[1] + LOOP + loop)
+    trainer, saves = literals("weightd-python.3", "TRAINING")
+    (other_types,) = literals("weightd-python.3", "TRAINING IN OTHER TYPES")
+    saves = changed(saves, ("1000", "100"), ("...", "opt.step(toward_zero(line))"))
+    (tmp_path / "train.py").write_text("".join((
+        literals("weightd-train.7", "EXAMPLE")[1], LOOP, changed(loop, ("(1000)", "(100)"), ("Model(), mesh", 'Model(), mesh, job="loop"')),
+        changed(trainer, ("model, mesh", 'model, mesh, job="page"')), other_types, SAVES.format(textwrap.indent(saves, "        ")))))
+    (tmp_path / "page").mkdir()
     path = f"{build}:{os.path.dirname(TORCH2)}:{os.environ['PATH']}"
     env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH"), "PATH": path, "OMP_NUM_THREADS": "1"}
-    assert run_ranks(daemon, ["bash", "-c", command], env=env, cwd=tmp_path) == "2.00 x + 1.00\n"
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000100"]
+    out = run_ranks(daemon, ["bash", "-c", command], env=env, cwd=tmp_path)
+    assert out.count("2.00 x + 1.00") == 1, out
+    # All write to one pipe, where the end of a line may come after the start of another one.
+    assert sorted(re.findall(r"rank \d: \d+ steps", out)) == [f"rank {rank}: 300 steps" for rank in range(4)], out
+    assert "sums" in daemon.ctl("ls", "--noheadings").stdout
+    for folder in tmp_path, tmp_path / "page":
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000000100"]
 
 
 def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):
