@@ -2,13 +2,9 @@
 Trainers that publish under the name of a model that was loaded from disk, with the order, roles and ties of the
 files: readers of the loaded version swap to theirs.
 """
-import multiprocessing
-
 import pytest
 from integration.load.test_load import write_model
 from lib import features
-
-PATIENCE_S = 100
 
 if features.FEATURES["torch"][0]():
     import torch
@@ -114,23 +110,19 @@ def test_a_tied_module_fills_each_name_that_the_files_had_on_its_own(weightd, tm
         assert torch.equal(reader[name].torch(), tensor), name
 
 
-def train(socket, done):
-    """In a process of its own, from tensors that are not tied any more, as a collective gathers them."""
+def train():
+    """In another process, from tensors that are not tied any more, as a collective gathers them."""
     import weightd.torch
-    with weightd.create("m", weightd.torch.layout_of(Net()), socket=socket) as writer:
+    with weightd.create("m", weightd.torch.layout_of(Net())) as writer:
         weightd.torch.fill(writer, {name: torch.full_like(t, 5) for name, t in Net().state_dict().items()})
-        done.put(writer.publish())
+        return writer.publish()
 
 
-def test_a_spawned_trainer_publishes_what_this_process_swaps_to(weightd, daemon, tmp_path):
+def test_a_spawned_trainer_publishes_what_this_process_swaps_to(weightd, there, tmp_path):
     save(tmp_path / "m.safetensors", Net())
     weightd.load("m", tmp_path / "m.safetensors")
-    reader, spawn = weightd.attach("m"), multiprocessing.get_context("spawn")
-    done = spawn.Queue()
-    trainer = spawn.Process(target=train, args=(daemon.socket, done))
-    trainer.start()
-    trainer.join(PATIENCE_S)
-    assert trainer.exitcode == 0 and done.get(timeout=PATIENCE_S) == 2
+    reader = weightd.attach("m")
+    assert there(train) == 2
     assert reader.swap() and all((t.torch() == 5).all() for t in reader.values())
 
 

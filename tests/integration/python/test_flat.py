@@ -1,13 +1,10 @@
 """Flat tensors: that a module's parameters are the bytes of one buffer, and cost nothing beside them."""
-import subprocess
-import sys
 import threading
 
 import pytest
 from lib import features
 
 HAS_TORCH = features.FEATURES["torch"][0]()
-PACKAGE = str(features.ROOT / "libclient/python")
 VOCABULARY, WIDTH = 20, 12
 
 if HAS_TORCH:
@@ -41,21 +38,6 @@ def weightd(daemon, monkeypatch):
     return weightd
 
 
-@pytest.fixture
-def python(daemon):
-    """python(code): what another process printed."""
-    features.require("library")
-    features.require("torch")
-
-    def run(code):
-        done = subprocess.run([sys.executable, "-c", code], env=daemon.env | {"PYTHONPATH": PACKAGE},
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
 def tokens():
     return torch.arange(30) % VOCABULARY
 
@@ -77,8 +59,8 @@ def assert_is_flat(flat):
 
 
 @pytest.mark.plain
-def test_layout_of_a_meta_module_costs_under_a_percent_of_its_bytes(python):
-    peak, before, nominal = map(int, python("""if True:
+def test_layout_of_a_meta_module_costs_under_a_percent_of_its_bytes(in_child):
+    peak, before, nominal = map(int, in_child("""if True:
         import re, torch, weightd.torch
         def kib(field):
             return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
@@ -135,8 +117,8 @@ def test_flat_module_has_the_keys_and_the_results_of_the_ordinary_one(weightd):
         assert torch.equal(model.eval()(tokens()), ordinary(tokens()))
 
 
-def test_two_phase_creation_allocates_the_model_once(python):
-    out = python("""if True:
+def test_two_phase_creation_allocates_the_model_once(in_child):
+    out = in_child("""if True:
         import re, torch, weightd.torch
         def kib(field):
             return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
@@ -169,9 +151,9 @@ def test_attach_before_the_first_publish_fails_or_waits(weightd):
     assert [buffer["gain"].torch().item() for buffer in found] == [4]
 
 
-def test_processes_whose_layouts_differ_in_one_dimension_are_refused_by_hash(weightd, python):
+def test_processes_whose_layouts_differ_in_one_dimension_are_refused_by_hash(weightd, in_child):
     weightd.torch.flat(Net(hidden=7), "m").publish()
-    out = python(f"""if True:
+    out = in_child(f"""if True:
         import torch, weightd.torch
         def net(hidden):
             return torch.nn.Sequential(torch.nn.Linear({WIDTH}, hidden, device="meta"))

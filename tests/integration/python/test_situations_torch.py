@@ -3,8 +3,6 @@ Situations in which weightd.torch must be right, of the kinds of fault that mode
 as the name of a kind alone; those that other files have already are not repeated here.
 """
 import copy
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -249,7 +247,7 @@ def test_a_replica_that_is_not_handed_over_stays_bound_and_its_copy_trains(weigh
     assert not same(twin, first) and not weightd.torch.is_bound(twin)
 
 
-def test_fine_tuning_of_published_memory_is_explained_and_that_of_a_writer_works(weightd, daemon):
+def test_fine_tuning_of_published_memory_is_explained_and_that_of_a_writer_works(weightd, in_child):
     publish(weightd, net())
     code = """if True:
         import os
@@ -291,10 +289,9 @@ def test_fine_tuning_of_published_memory_is_explained_and_that_of_a_writer_works
                 os._exit(0)
             print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         """
-    env = daemon.env | {"PYTHONPATH": str(features.ROOT / "libclient/python")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, timeout=100)
-    printed = done.stdout.split("\n-11\n")
-    assert len(printed) == 5 and printed[-1] == "", done.stdout
+    out = in_child(code)
+    printed = out.split("\n-11\n")
+    assert len(printed) == 5 and printed[-1] == "", out
     for text, before, place in zip(printed, ("backward\n", "", "", 5 * "backward\n" + "trained True\nbackward\n"), (
             "of '0.weight', buffer 'm' version 1", "of '0.weight', buffer 'm' version 1", "of '1.weight', buffer 'm' version 1",
             "buffer 'n' version 1")):

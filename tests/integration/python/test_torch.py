@@ -358,7 +358,7 @@ def test_refresh_moves_the_same_parameters_to_the_next_version(weightd):
         weightd.torch.refresh(Model("meta"), newer)
 
 
-def test_write_to_what_is_published_is_a_segfault_which_guard_explains(weightd, daemon):
+def test_write_to_what_is_published_is_a_segfault_which_guard_explains(weightd, in_child):
     publish(weightd, torch.nn.Linear(2, 2))
     code = """if True:
         import os, sys, torch, weightd.torch
@@ -402,10 +402,9 @@ def test_write_to_what_is_published_is_a_segfault_which_guard_explains(weightd, 
         for act in write_parameter, step, write_capsule, write_behind_publish, read_released, read_null:
             tell(act, True)
         """
-    env = daemon.env | {"PYTHONPATH": str(features.ROOT / "libclient/python")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, timeout=60)
-    told = done.stdout.split("\n-11\n")
-    assert told[0] == "write_parameter" and told[-1] == "" and len(told) == 8, done.stdout
+    printed = in_child(code)
+    told = printed.split("\n-11\n")
+    assert told[0] == "write_parameter" and told[-1] == "" and len(told) == 8, printed
     published = "which is published, and cannot be changed"
     for said, act, place, why in zip(told[1:], *zip(
             ("write_parameter", "byte 0 of 'weight', buffer 'm' version 1", published),

@@ -1,6 +1,4 @@
 """weightd.torch in processes that multiprocessing spawned."""
-import multiprocessing
-
 import pytest
 from lib import features
 
@@ -10,20 +8,6 @@ pytestmark = pytest.mark.usefixtures("with_torch")
 if HAS_TORCH:
     import torch
     from integration.python import bound_model, torch_spawned
-
-
-@pytest.fixture(scope="module")
-def pool():
-    """One process: it has to import torch."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        yield pool
-
-
-@pytest.fixture
-def there(pool, daemon):
-    """there(function, *args): what it returns in the other process."""
-    pool.apply_async(torch_spawned.connect, (daemon.socket,)).get(60)
-    return lambda function, *args: pool.apply_async(function, args).get(60)
 
 
 def publish(weightd, head, name="m"):
