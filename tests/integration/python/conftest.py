@@ -1,4 +1,5 @@
 """Fixtures of the tests of the Python package."""
+import functools
 import json
 import multiprocessing
 import pathlib
@@ -53,3 +54,11 @@ def there(request, daemon):
     pool = request.getfixturevalue("torch_pool")
     pool.apply_async(torch_spawned.connect, (daemon.socket,)).get(60)
     return lambda function, *args: pool.apply_async(function, args).get(60)
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory):
+    """saved_model(name): a Saved, for tests that leave it as it is."""
+    from integration.python.saved_model import Saved
+
+    return functools.cache(lambda name: Saved(name, tmp_path_factory.mktemp(name)))

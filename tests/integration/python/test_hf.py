@@ -29,14 +29,9 @@ def weightd(daemon, monkeypatch):
 
 
 @pytest.fixture
-def make_saved(tmp_path):
-    return lambda name: Saved(name, tmp_path / name)
-
-
-@pytest.fixture
-def llama(weightd, make_saved):
+def llama(weightd, tmp_path):
     """A Llama in buffer "llama"."""
-    saved = make_saved("Llama")
+    saved = Saved("Llama", tmp_path / "Llama")
     weightd.load("llama", saved.folder)
     return saved
 
@@ -59,8 +54,8 @@ def logits(model):
 
 
 @pytest.mark.parametrize("name", MODELS if HAS_TRANSFORMERS else [None])
-def test_model_has_the_class_of_its_config_and_shares_all_that_is_not_fused(weightd, make_saved, name):
-    saved = make_saved(name)
+def test_model_has_the_class_of_its_config_and_shares_all_that_is_not_fused(weightd, saved_model, name):
+    saved = saved_model(name)
     weightd.load("m", saved.folder)
     model, info = weightd.hf.from_pretrained("m", output_loading_info=True)
     loaded = info["weightd"]
@@ -125,20 +120,14 @@ def test_version_without_a_configuration_is_refused(weightd, llama):
 
 
 @pytest.mark.parametrize("name", MODELS if HAS_TRANSFORMERS else [None])
-def test_replica_of_a_published_model_copies_no_parameter(weightd, make_saved, name):
-    saved = make_saved(name)
-    assert weightd.hf.publish(saved.reference, "m") == 1
+def test_published_model_is_a_replica_without_copies_and_a_directory_for_programs_without_weightd(weightd, saved_model, tokenizer, name):
+    saved = saved_model(name)
+    assert weightd.hf.publish(saved.reference, "m", tokenizer) == 1
     replica, info = weightd.hf.from_pretrained("m", output_loading_info=True)
     loaded = info["weightd"]
     assert type(replica) is saved.type and saved.check("published", replica, loaded.buffer) == 1
     assert loaded.copied_bytes == sizes(b for n, b in replica.named_buffers() if n in replica.state_dict())
     assert not any(p.data_ptr() == q.data_ptr() for p, q in zip(saved.reference.parameters(), replica.parameters()))
-
-
-@pytest.mark.parametrize("name", MODELS if HAS_TRANSFORMERS else [None])
-def test_published_model_is_a_directory_for_programs_without_weightd(weightd, make_saved, tokenizer, name):
-    saved = make_saved(name)
-    weightd.hf.publish(saved.reference, "m", tokenizer)
     with weightd.model_dir("m") as path:
         model = saved.type.from_pretrained(path)
         assert transformers.BertTokenizerFast.from_pretrained(path).get_vocab() == tokenizer.get_vocab()

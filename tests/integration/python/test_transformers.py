@@ -30,8 +30,8 @@ def weightd(daemon, monkeypatch):
 
 
 @pytest.fixture(params=MODELS if HAS_TRANSFORMERS else [None])
-def saved(request, tmp_path):
-    return Saved(request.param, tmp_path / "model")
+def saved(request, saved_model):
+    return saved_model(request.param)
 
 
 def test_model_computes_what_from_pretrained_does(weightd, saved):
