@@ -885,6 +885,11 @@ $(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
 		{ tail -n 60 $(F)/$*.log; echo 'fuzz: $* failed'; exit 1; }
 	@sed -n 's/^Done \([0-9]*\) runs in \([0-9]*\).*/fuzz: $* survived \1 runs in \2 s/p' $(F)/$*.log
 
+# 10^7 headers, and a fourth as many indexes: 20 minutes of a processor.
+.PHONY: differential
+differential: $(B)/unit/tool_safetensors torch2
+	$(Q)build/torch2/bin/python tests/fuzz/differential.py --cases $(or $(CASES),12500000) $(if $(SEED),--seed $(SEED)) --tool $<
+
 # --- Install ------------------------------------------------------------------------------------
 
 .PHONY: install uninstall clean help
@@ -998,6 +1003,7 @@ help:
 	@echo 'make bare       make demo and a part of make check on a bare Debian (WEIGHTD_BARE=full: all of it)'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make differential  readers of headers and indexes beside the safetensors package, in CASES=12500000 mutated ones (SEED=1)'
 	@echo 'make torch2     today'"'"'s torch and transformers into build/torch2 (1.1 GB), for the tests that want both versions'
 	@echo 'make fetch-programs  diffusers, peft and their like into build/programs (250 MB), for the tests that run them unmodified;'
 	@echo '                make fetch-llama adds llama-cpp-python, which takes 15 minutes to build'
