@@ -165,13 +165,15 @@ static void return_table(struct patient *p, struct layout_table *t)
 	layout_table_unref(t);
 }
 
-/* A published version must be sealed, unless its buffer has it otherwise, and have its layout. */
+/* A published version must be sealed, unless its buffer has it otherwise, and have its layout and all of its memory. */
 static int check_version(const struct patient *p, const struct manifest_version *e,
 			 const struct slot *s, const struct layout_table *t)
 {
 	bool unsealed_ok = p->buffer->exclusive || p->buffer->reusable || e->number == 0;
 
 	if (!s->sealed && !s->backend->opaque && !unsealed_ok)
+		return -EBADMSG;
+	if (!slot_is_provided(s) && e->number)
 		return -EBADMSG;
 	if (t->data_size != s->data_size || memcmp(t->hash, e->layout_hash, sizeof(t->hash)))
 		return -EBADMSG;

@@ -92,10 +92,10 @@ struct backend {
 	int (*has_writer)(int fd);
 
 	/*
-	 * The bytes that have memory behind them, and whether it is immutable. For descriptors from
-	 * the store, unless the backend is opaque.
+	 * The bytes from the first one on that have memory behind them, or fewer, and whether it is
+	 * immutable. For descriptors from the store, unless the backend is opaque.
 	 */
-	int (*describe)(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed);
+	int (*describe)(int fd, uint64_t *ret_size, uint64_t *ret_done, bool *ret_sealed);
 
 	/* Checks that nothing was taken out of memory that is not going to be sealed. 0, -ENODATA. */
 	int (*is_whole)(int fd, uint64_t size);

@@ -2,7 +2,7 @@
  * Host memory
  *
  * A slot is a memfd that cannot shrink or grow. Its pages are huge where the kernel gives them: one
- * byte of each 2 MiB is touched and the range collapsed, which works with any shmem_enabled and
+ * page of each 2 MiB is made and the range collapsed, which works with any shmem_enabled and
  * makes the page before it is filled (0.07 s a GiB here; collapsing pages that fallocate had made
  * took 0.5 s, since it copies them). fallocate comes second and fills the rest, so that no block is
  * missing.
@@ -26,6 +26,10 @@
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
 #define LOOK_SIZE (64 * MIB) /* provided at most between looks at the memory that is free */
@@ -143,8 +147,9 @@ static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
 	if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)start) !=
 	    MAP_FAILED)
 		for (uint64_t at = 0; at + HUGE_SIZE <= size; at += HUGE_SIZE) {
-			*(volatile char *)(p + at) = 0; /* a range without any page is EINVAL */
-			if (madvise(p + at, HUGE_SIZE, MADV_COLLAPSE) == 0)
+			/* A range without any page is EINVAL. After a restart a writer may have filled it. */
+			if (madvise(p + at, 1, MADV_POPULATE_WRITE) == 0 &&
+			    madvise(p + at, HUGE_SIZE, MADV_COLLAPSE) == 0)
 				huge += HUGE_SIZE;
 		}
 	(void)munmap(area, size + HUGE_SIZE);
@@ -257,7 +262,17 @@ static int host_is_whole(int fd, uint64_t size)
 	return is_whole(fd, size) ? 0 : -ENODATA;
 }
 
-static int host_describe(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed)
+/* Of the last step, parts may have memory that stand behind parts without. */
+static uint64_t find_done(const struct stat *st)
+{
+	const uint64_t size = (uint64_t)st->st_size, allocated = (uint64_t)st->st_blocks * 512;
+
+	if (allocated >= size)
+		return size;
+	return allocated < STEP_SIZE ? 0 : (allocated - STEP_SIZE) & ~(PART_SIZE - 1);
+}
+
+static int host_describe(int fd, uint64_t *ret_size, uint64_t *ret_done, bool *ret_sealed)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
@@ -267,7 +282,7 @@ static int host_describe(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bo
 	if (!(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW))
 		return -EBADF;
 	*ret_size = (uint64_t)st.st_size;
-	*ret_allocated = (uint64_t)st.st_blocks * 512;
+	*ret_done = find_done(&st);
 	*ret_sealed = seals & F_SEAL_WRITE;
 	return 0;
 }

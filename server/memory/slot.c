@@ -237,20 +237,24 @@ int slot_new_shared(const struct slot_place *place, uid_t uid, const struct slot
 	return 0;
 }
 
-/* Checks what the descriptor shows; for an opaque one the manifest is believed. */
+/* Checks what the descriptor shows, and finds how much of it has memory; for an opaque one the manifest is believed. */
 static int slot_check_recovered(struct slot *s, int probe_fd)
 {
-	uint64_t size, allocated;
+	uint64_t size, *done = &s->memory.progress.done;
 	int r;
 
 	if (s->backend->mortal && hangs_up(probe_fd))
 		return -EOWNERDEAD;
-	if (s->backend->opaque)
+	if (s->backend->opaque) {
+		*done = s->size;
+		s->provided = true;
 		return s->memory.location.map_size < s->size ? -EBADMSG : 0;
-	r = s->backend->describe(probe_fd, &size, &allocated, &s->sealed);
+	}
+	r = s->backend->describe(probe_fd, &size, done, &s->sealed);
 	if (r < 0)
 		return r;
-	return size != s->size || allocated < size ? -EBADMSG : 0;
+	s->provided = *done == size;
+	return size != s->size ? -EBADMSG : 0;
 }
 
 int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
@@ -284,7 +288,7 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	if (r < 0)
 		return r;
 	s->probe_fd = probe_fd;
-	s->memory.progress.done = s->size;
+	/* Those that were made since the writer was saved are not counted. */
 	s->memory.progress.huge = saved->huge_bytes;
 	if (!slot_is_shared(s))
 		server->n_slot_bytes += s->size;

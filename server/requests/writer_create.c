@@ -37,7 +37,8 @@ CLEANUP_POINTER(struct writer, writer_free);
 static void answer_provide(struct writer *w)
 {
 	struct wire_reply reply = {
-		.provide.done = w->kept ? w->slot->size : w->slot->memory.progress.done,
+		.provide.done = slot_is_provided(w->slot) ? w->slot->size
+							  : w->slot->memory.progress.done,
 	};
 
 	writer_leave_work(w);
@@ -57,7 +58,8 @@ void writer_create_answer(struct writer *w)
 				.data_size = w->slot->data_size,
 				.slot_size = w->slot->size,
 				.flags = buffer_flags(b),
-				.n_parts = w->kept ? 0
+				.n_parts = slot_is_provided(w->slot)
+						   ? 0
 						   : (uint32_t)(w->slot->memory.progress.done /
 								WIRE_PART_SIZE),
 				.location = w->slot->memory.location,
@@ -246,10 +248,10 @@ static void writer_provide_done(struct job *job, int r)
 	if (r == -ENOMEM && writer_await_room(w, &e))
 		return;
 	if (r == 0) {
-		if (slot_is_provided(w->slot))
-			writer_keep(w);
-		else
+		if (w->kept)
 			writer_hand_out(w);
+		else
+			writer_keep(w);
 		return;
 	}
 	if (r == -ENOMEM)
@@ -273,7 +275,7 @@ void writer_provide_more(struct writer *w, uint64_t until)
 {
 	w->op = WIRE_PROVIDE;
 	w->provide_until = until;
-	if (w->kept)
+	if (slot_is_provided(w->slot))
 		answer_provide(w);
 	else
 		writer_provide(w);

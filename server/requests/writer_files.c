@@ -98,7 +98,7 @@ void writer_set_files(struct writer *w, int fd)
 	struct session *s = w->session;
 	int r;
 
-	if (!w->kept) {
+	if (!slot_is_provided(w->slot)) {
 		session_fail(s, -EBUSY,
 			     "'%s' cannot get files yet: parts of its memory are still to be provided",
 			     w->buffer->name);

@@ -161,7 +161,7 @@ static void writer_seal_done(struct job *job, int r)
 /* Else the request was answered with an error. */
 static bool is_filled(struct writer *w)
 {
-	if (w->kept)
+	if (slot_is_provided(w->slot))
 		return can_be_published(w);
 	session_fail(w->session, -EBUSY,
 		     "'%s' cannot be published: parts of its memory are still to be provided",

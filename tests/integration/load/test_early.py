@@ -148,6 +148,8 @@ def test_a_load_goes_on_with_the_successor_of_a_server_that_died(make_daemon, tm
     done = daemon.ctl("load", "m", tmp_path / "big.safetensors")
     assert done.stdout.startswith("m@1 on host: 1 tensor, 67.1 MB")
     assert f"killed at {point}:{n}" in daemon.log
+    if point == "create-answered":
+        assert daemon.log.count("'m' on host created by") == 1, "it did not begin anew"
     daemon.ctl("verify", "m")
     assert daemon.ctl("save", "m", tmp_path / "saved").returncode == 0
     assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "big.safetensors").read_bytes()
@@ -183,6 +185,29 @@ def test_a_load_whose_version_a_successor_gave_up_is_told(make_daemon, make_gate
     done = gate.open()
     assert done.returncode == 1 and b"the bytes written were lost with the connection to weightd" in done.stderr, done.stderr
     assert daemon.ctl("ls").stdout == ""
+
+
+def test_a_writer_goes_on_with_the_memory_that_it_had(make_daemon):
+    """What is filled stays, while the successor makes the rest."""
+    daemon = make_daemon("--keeper")
+    filled = os.urandom(MIB) * (2 * FIRST // MIB)
+    with Wire(daemon.socket) as w:
+        slot, _ = create(w)
+        assert 2 * FIRST <= w.provide(slot.writer, 2 * FIRST) < slot.slot_size
+        os.pwrite(slot.fd, filled, 0)
+        fd = os.dup(slot.fd)
+        os.kill(child_of(daemon.pid), signal.SIGKILL)
+        with pytest.raises(wire.Closed):
+            w.ping()
+    with Wire(daemon.socket) as w:
+        assert w.resume(slot.writer) == 0
+        with pytest.raises(Refused, match="parts of its memory are still to be provided"):
+            w.publish(slot.writer)
+        assert w.provide(slot.writer, 3 * FIRST) >= 3 * FIRST
+        assert w.provide(slot.writer, SIZE + 1) == slot.slot_size == os.fstat(fd).st_blocks * 512
+        assert os.pread(fd, SIZE, 0) == filled + bytes(SIZE - len(filled))
+        os.close(fd)
+        assert w.publish(slot.writer) == 1
 
 
 def load_at(daemon, server, path):
