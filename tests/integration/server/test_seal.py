@@ -494,7 +494,7 @@ def test_a_reader_cannot_write_what_it_attached(daemon, writer):
         address = buffer.tensor(0)._memory.address
         assert exit_of(lambda: ctypes.memset(address, 1, 1)) == -signal.SIGSEGV
         assert libc.mprotect(address, PAGE, mmap.PROT_READ | mmap.PROT_WRITE) == -1
-        assert set(slot_fds_of("self")) <= set(fds)  # what tests before this one left may go at any time
+        assert set(slot_fds_of("self")) <= set(fds)  # some that tests before left may go at any time
 
 
 def writable_slots():
