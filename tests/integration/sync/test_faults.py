@@ -47,13 +47,19 @@ RINGS = [
     ("engine killed", "c", "all", "bytes"), ("engine frozen", "b", "all", "bytes"), ("agent killed", "d", "quorum", "bytes"),
 ]
 KINDS = {kind.name: kind for kind in failures.KINDS}
+# To a node these are others: silent, absent, ended at once. test_agent.py has the certificates.
+LIKE_OTHERS = {"node killed", "link down", "link of publisher down", "certificate expired", "certificate of another CA",
+               "certificate of another name", "byte changed on the wire"}
 
 
 def of_scenes(make, scenes, of=lambda scene: scene[0]):
-    """Parameters of a test. Scenes that repeat a failure, at another moment or with another policy, are long."""
+    """
+    Parameters of a test. Scenes that repeat a failure, at another moment or with another policy, are long. What is like another
+    failure to our programs runs in the plain build.
+    """
     seen, found = set(), []
     for scene in scenes:
-        marks = [pytest.mark.long] if of(scene) in seen else []
+        marks = [pytest.mark.long] * (of(scene) in seen) + [pytest.mark.plain] * (scene[0] in LIKE_OTHERS)
         found.append(pytest.param((make, KINDS[scene[0]].needs), *scene, id=" ".join(scene), marks=marks))
         seen.add(of(scene))
     return pytest.mark.parametrize("stages, name, victim, policy, moment", found, indirect=["stages"])
