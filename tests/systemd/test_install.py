@@ -88,10 +88,11 @@ def test_install_brings_these_files_and_no_others(installed):
     assert found(installed) == {f"usr/{path}": what for path, what in wanted().items()}
 
 
-def test_uninstall_removes_every_file(make, tmp_path):
-    make("install", tmp_path)
-    make("uninstall", tmp_path)
-    assert found(tmp_path) == {}
+def test_uninstall_removes_every_file(make, installed, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(installed, copy, symlinks=True)
+    make("uninstall", copy)
+    assert found(copy) == {}
 
 
 PROGRAM = """
