@@ -15,8 +15,9 @@ import tempfile
 import time
 
 import pytest
+from lib import features
 from lib.daemon import environment
-from lib.nodes import ABSENCE_S, CONTROL_PORT, PATIENCE_S, until
+from lib.nodes import ABSENCE_S, CONTROL_PORT, PATIENCE_S, Cluster, until
 from lib.pki import Authority
 
 from integration.engines.test_tcp import ACCEPTED, END, THERE, preamble
@@ -81,6 +82,15 @@ def lone(make_nodes):
     return lambda n=2, **kw: make_nodes(n, absent=PUBLISHER, **kw)
 
 
+@pytest.fixture(scope="module")
+def gate(authority):
+    """Such nodes for tests in which b takes nothing that it is sent."""
+    features.require("library")
+    with Cluster(authority, 3, absent=f"{PUBLISHER}c", publishers="ab", group={"buffers": "m*"},
+                 settings={"limits": {"max-bytes": "1G"}}) as nodes:
+        yield nodes
+
+
 @pytest.fixture
 def liar(authority):
     with contextlib.ExitStack() as stack:
@@ -103,9 +113,8 @@ def test_a_sync_of_somebody_else_is_not_taken_for_ones_own(lone, liar):
 
 
 @pytest.mark.parametrize("sync", ["", "00000000000000a", "00000000000000aaa", "0123456789abcdeg", "../../../../../..", 7, None])
-def test_what_is_no_id_of_a_sync_ends_the_connection(lone, liar, sync):
-    nodes = lone()
-    a = liar(nodes["b"])
+def test_what_is_no_id_of_a_sync_ends_the_connection(gate, liar, sync):
+    a = liar(gate["b"])
     a.prepare(sync=sync)
     assert "PREPARE of another form" in a.until("bye")["why"]
 
@@ -175,13 +184,12 @@ def test_the_beginning_of_a_blob_is_not_kept_longer_than_its_sync(lone, liar):
     ("size", {"n_bytes": 1 << 49}),
     ("size", {"layout_bytes": 1 << 30, "n_bytes": 1}),
 ])
-def test_what_may_not_be_pushed_is_refused_with_the_reason(lone, liar, code, says):
-    nodes = lone(3, publishers="ab", group={"buffers": "m*"}, settings={"limits": {"max-bytes": "1G"}})
-    a = liar(nodes["b"])
+def test_what_may_not_be_pushed_is_refused_with_the_reason(gate, liar, code, says):
+    a = liar(gate["b"])
     a.prepare(**says)
     refused = a.until("refuse")
     assert refused["code"] == code, refused
-    assert not nodes["b"].status() and not nodes["b"].own_head("m")
+    assert not gate["b"].status() and not gate["b"].own_head("m")
 
 
 @pytest.mark.parametrize("says", [
@@ -190,12 +198,11 @@ def test_what_may_not_be_pushed_is_refused_with_the_reason(lone, liar, code, say
     {"root": "00" * 31}, {"root": "0g" * 32}, {"leaves": None}, {"buffer": ""}, {"buffer": "m" * 300}, {"buffer": "m\n"},
     {"buffer": "m\0"}, {"publisher": "a" * 64}, {"exclusive": "no"}, {"time_ns": -1}, {"more": "x" * 4096},
 ])
-def test_a_document_of_another_form_ends_the_connection(lone, liar, says):
-    nodes = lone()
-    a = liar(nodes["b"])
+def test_a_document_of_another_form_ends_the_connection(gate, liar, says):
+    a = liar(gate["b"])
     a.prepare(**says)
     assert "PREPARE of another form" in a.until("bye")["why"]
-    assert not nodes["b"].status()
+    assert not gate["b"].status()
 
 
 def changed_text(message, authority):
