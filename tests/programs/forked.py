@@ -1,11 +1,13 @@
 """
-The programs of this folder by fork(), for tests, which have no time to import them once a process: forked.py TOP NAME...
-The first report is TOP, where the models are.
+The programs of this folder by fork(), for tests, which have no time to import them once a process: forked.py NAME...
 
-Each line of input is {"program": NAME, "path": ..., "ranks": [0, 1], "grandchild": false, "environment": {}}: a child for
-each rank loads the path after the fork, so that the memory of the weights is its own affair. The first child spawns
-another process if there shall be a grandchild. The reports are printed as program.py does. A line "end" ends the
-children.
+Each line of input is one of
+    {"make": {KIND: FOLDER}}    a child makes these models of models.py, small ones; the report is its exit status
+    {"program": NAME, "path": ..., "ranks": [0, 1], "grandchild": false, "environment": {}}
+                                a child for each rank loads the path after the fork, so that the memory of the weights is
+                                its own affair; the first one spawns another process if there shall be a grandchild. The
+                                reports are those of program.py
+    "end"                       ends the children
 """
 import contextlib
 import importlib
@@ -14,19 +16,25 @@ import multiprocessing
 import os
 import sys
 
+import models
 from program import say, spawned, use
 
 
 def main():
-    programs = {name: importlib.import_module(name) for name in sys.argv[2:]}
+    programs = {name: importlib.import_module(name) for name in sys.argv[1:]}
     context, children = multiprocessing.get_context("fork"), []
-    say(sys.argv[1])
     for line in sys.stdin:
-        if line.strip() == "end":
+        wanted = json.loads(line)
+        if wanted == "end":
             end(children)
             children = []
             continue
-        wanted = json.loads(line)
+        if "make" in wanted:
+            maker = context.Process(target=models.make, args=("small", wanted["make"]))
+            maker.start()
+            maker.join()
+            say(maker.exitcode)
+            continue
         children = [fork(context, programs[wanted["program"]], wanted, i) for i in range(len(wanted["ranks"]))]
         say([receive(ours) for ours, _child in children])
     end(children)
@@ -34,8 +42,8 @@ def main():
 
 def fork(context, program, wanted, i):
     ours, theirs = context.Pipe()
-    os.environ.update(wanted["environment"], PROGRAM_RANK=str(wanted["ranks"][i]))
-    child = context.Process(target=begin, args=(ours, program, wanted["path"], wanted["grandchild"] and i == 0, theirs))
+    environment = wanted["environment"] | {"PROGRAM_RANK": str(wanted["ranks"][i])}
+    child = context.Process(target=begin, args=(ours, program, wanted["path"], environment, wanted["grandchild"] and i == 0, theirs))
     child.start()
     theirs.close()
     return ours, child
@@ -49,8 +57,9 @@ def end(children):
         child.join()
 
 
-def begin(parents, program, path, has_child, connection):
+def begin(parents, program, path, environment, has_child, connection):
     parents.close()  # else the end of the parent's side would never be seen
+    os.environ.update(environment)
     functions = program.load, program.output, program.parameters
     with contextlib.ExitStack() as stack:
         try:

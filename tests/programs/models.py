@@ -115,12 +115,17 @@ def add_vocabulary(package, writer, n_words):
 KINDS = {"llama": llama, "bert": bert, "ddpm": ddpm, "gguf": gguf}
 
 
-def main():
-    size, *words = sys.argv[1:]
-    for kind, folder in zip(words[::2], words[1::2]):
+def make(size, folders):
+    """Makes the models of these kinds in their folders, which do not exist yet."""
+    for kind, folder in folders.items():
         pathlib.Path(folder).mkdir(parents=True)
         torch.manual_seed(0)
         KINDS[kind](folder, size == "large")
+
+
+def main():
+    size, *words = sys.argv[1:]
+    make(size, dict(zip(words[::2], words[1::2])))
 
 
 if __name__ == "__main__":

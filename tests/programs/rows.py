@@ -125,12 +125,12 @@ def run_forked(row, zygote, folder, path, environment, has_grandchild=False):
 
     seeds = [seed % row.n_seeds for seed in range(2)]
     regular = {seed: report for report, seed in fork(folder, sorted(set(seeds)), grandchild=False, environment={})}
-    zygote.send("end")
+    zygote.send(json.dumps("end"))
     reports = fork(path, seeds, grandchild=has_grandchild, environment=environment)
     try:
         return look(row, reports, regular)
     finally:
-        zygote.send("end")
+        zygote.send(json.dumps("end"))
 
 
 def time_to_output(row, python, folder, served, n_rounds=N_ROUNDS):

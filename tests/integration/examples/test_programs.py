@@ -2,6 +2,7 @@
 Programs of PyPI that use no weightd, on versions of weightd: what they compute, and what of the memory they share. Small
 models; tests/programs/run has larger ones, fresh processes and a clock.
 """
+import json
 import sys
 
 import pytest
@@ -28,23 +29,30 @@ def python():
 
 
 @pytest.fixture(scope="module")
-def folders(python, tmp_path_factory):
-    """Models by name, made once, in one process."""
+def zygote(python):
+    """A process that has imported all programs, and forks those that run them."""
+    command = process.script(python, "forked", *sorted({row.program for row in FORKED}))
+    with process.Process(command, {"PYTHONPATH": str(ROOT / "libclient/python")}) as zygote:
+        yield zygote
+
+
+@pytest.fixture(scope="module")
+def folders(zygote, tmp_path_factory):
+    """Models by name."""
     top = tmp_path_factory.mktemp("models")
-    process.make_models(python, {kind: top / kind for kind in MODELS}, "small")
+    zygote.send(json.dumps({"make": {kind: str(top / kind) for kind in MODELS}}))
+    assert zygote.report() == 0
     return {kind: top / kind for kind in MODELS}
 
 
-def test_programs_share_a_version_and_compute_the_same(daemon, python, folders):
-    """Each by two processes, forked from one that has imported them all: they load after the fork."""
+def test_programs_share_a_version_and_compute_the_same(daemon, zygote, folders):
+    """Each by two processes, which load after the fork from the folder that `weightctl exec` gives to another program."""
     for name, folder in folders.items():
         daemon.ctl("load", name, folder)
-    names = sorted({row.program for row in FORKED})
-    command = exec_command(MODELS, process.script(python, "forked", "{}", *names))
     environment = environment_of(daemon, "llama")
     faults, n_processes = {}, {}
-    with process.Process(command, environment) as zygote:
-        top = zygote.report()
+    with process.Process(exec_command(MODELS, ["sh", "-c", f"echo '{process.MARK}\"{{}}\"'; cat"]), environment) as executed:
+        top = executed.report()
         for row in FORKED:
             figures = rows.run_forked(row, zygote, folders[row.model], f"{top}/{row.model}", environment, row is SPAWNING)
             print(row.name, figures)
