@@ -188,7 +188,7 @@ def test_a_load_whose_version_a_successor_gave_up_is_told(make_daemon, make_gate
 
 
 def test_a_writer_goes_on_with_the_memory_that_it_had(make_daemon):
-    """What is filled stays, while the successor makes the rest."""
+    """Bytes that are filled stay while the successor makes the rest."""
     daemon = make_daemon("--keeper")
     filled = os.urandom(MIB) * (2 * FIRST // MIB)
     with Wire(daemon.socket) as w:
