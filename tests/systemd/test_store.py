@@ -74,22 +74,22 @@ def test_a_buffer_takes_this_much_of_it(service):
 
 @pytest.mark.timeout(600)  # each of so many waits for the service manager
 @pytest.mark.parametrize("n", [MOST // 10, pytest.param(MOST, marks=pytest.mark.long)])
-def test_as_many_buffers_survive_as_the_store_has_room_for(n, service):
+def test_as_many_buffers_survive_as_the_store_has_room_for(n, own_service):
     """The names of all descriptors are one string of the environment, which has a limit. Administrators may fill all of it."""
-    configure(service, "[limits:root]\nbuffers = unlimited\nversions = unlimited\ndescriptors = unlimited\n")
+    configure(own_service, "[limits:root]\nbuffers = unlimited\nversions = unlimited\ndescriptors = unlimited\n")
     columns = "NAME,VERSION,STATE,SIZE,DIGEST,LAYOUT,UID"
-    service.run("python3", "-c", MANY, n, timeout=600)
-    before = weights.ask(service, "ls", "-o", columns)
-    kept = weights.kept(service)
+    own_service.run("python3", "-c", MANY, n, timeout=600)
+    before = weights.ask(own_service, "ls", "-o", columns)
+    kept = weights.kept(own_service)
     assert len(before["buffers"]) == n and len(kept) == n * PER_BUFFER
-    service.run("systemctl", "restart", SERVICE)
-    assert weights.ask(service, "ls", "-o", columns) == before
-    service.run("kill", "-KILL", weights.main_pid(service))
-    verified = weights.ask(service, "verify", *(b["name"] for b in before["buffers"]))
+    own_service.run("systemctl", "restart", SERVICE)
+    assert weights.ask(own_service, "ls", "-o", columns) == before
+    own_service.run("kill", "-KILL", weights.main_pid(own_service))
+    verified = weights.ask(own_service, "verify", *(b["name"] for b in before["buffers"]))
     assert [v["equal"] for v in verified["verified"]] == [True] * n
-    assert weights.ask(service, "ls", "-o", columns) == before
-    assert weights.kept(service) == kept
-    strings = service.path(f"/proc/{weights.main_pid(service)}/environ").read_bytes().split(b"\0")
+    assert weights.ask(own_service, "ls", "-o", columns) == before
+    assert weights.kept(own_service) == kept
+    strings = own_service.path(f"/proc/{weights.main_pid(own_service)}/environ").read_bytes().split(b"\0")
     [names] = [s for s in strings if s.startswith(b"LISTEN_FDNAMES=")]
     assert names.count(b":") >= n * PER_BUFFER and len(names) / n * MOST < STRING_MAX
 
