@@ -9,6 +9,11 @@ from lib.torch_ranks import Host
 ROWS = [("shared", "fused"), ("shared", "two-phase"), ("zero1", "fused"), ("zero1", "two-phase"), ("replicated", "two-phase")]
 
 
+def crossed(*axes, stays):
+    """The product of the axes, for parametrize(). Variants are long but for those whose values `stays` takes."""
+    return [pytest.param(*values, marks=() if stays(*values) else pytest.mark.long) for values in itertools.product(*axes)]
+
+
 @pytest.fixture
 def keeper(make_daemon):
     """A weightd under a keeper, which starts it anew when it dies."""

@@ -67,7 +67,7 @@ def test_groups_of_torch_move_bytes_of_any_cut_and_end_at_the_deadline(host, dae
     assert json.loads(daemon.ctl("ls", "--json").stdout)["jobs"] == []
 
 
-@pytest.mark.parametrize("n, nodes", ((4, 2), (2, 2), (3, 3)), ids=("2x2", "2x1", "3x1"))
+@pytest.mark.parametrize("n, nodes", ((4, 2), pytest.param(2, 2, marks=pytest.mark.long), (3, 3)), ids=("2x2", "2x1", "3x1"))
 def test_steps_of_several_nodes_are_those_of_one(host, daemon, n, nodes):
     results = host.play(daemon, "nodes.steps", n, nodes=nodes)
     one = mean([result["one"]["losses"] for result in results])

@@ -23,7 +23,7 @@ def test_curves_are_those_of_zero1_to_the_bit(host, daemon, n, nodes, rows):
             assert losses == expected, name
 
 
-@pytest.mark.parametrize("n", (4, 8), ids=("4x1", "4x2"))
+@pytest.mark.parametrize("n", (4, pytest.param(8, marks=pytest.mark.long)), ids=("4x1", "4x2"))
 def test_replicas_of_shards_have_the_curve_of_zero1(host, daemon, n):
     results = host.play(daemon, "units.replicas", n, nodes=4)
     for result in results:

@@ -268,7 +268,7 @@ HABITS = {"odd": (Odd, simple), "accumulated": (Blocks, accumulated), "crossed":
           "root": (Rooted, of_the_root), "clipped": (Blocks, clipped), "checkpointed": (Blocks, checkpointed)}
 
 
-def habit(mesh, name, steps=3, **options):
+def habit(mesh, name, steps=2, **options):
     """Outputs after each step."""
     import weightd.train
 

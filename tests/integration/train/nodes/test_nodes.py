@@ -7,6 +7,7 @@ import re
 import socket
 
 import pytest
+from integration.train.conftest import crossed
 from integration.train.test_ddp import CURVE_MAX, CUT, MODELS
 from lib.trainer import MEETING_PORT, all_held, difference
 from lib.wire import until
@@ -27,7 +28,7 @@ def spread(net):
 
 
 @pytest.mark.parametrize("nodes, n, model, steps", [(2, 1, "attention", 60), (3, 1, "rms-norm", 20), (4, 1, "attention", 20), (2, 2, "mlp", 60),
-                                                    (4, 1, "tiny", 20), (3, 2, "tiny", 20)])
+                                                    (4, 1, "tiny", 20), pytest.param(3, 2, "tiny", 20, marks=pytest.mark.long)])
 def test_all_rows_have_the_curve_of_a_single_process_and_equal_bits(make_nodes, oracle, nodes, n, model, steps):
     options = {"steps": steps} | MODELS[model]
     losses, _ = oracle(**options)
@@ -52,7 +53,7 @@ def test_each_run_has_the_same_bits(make_nodes, strategy):
 @pytest.mark.parametrize("options", [
     {"optimizer": "sgd", "nesterov": True, "lr": 0.02}, {"max_norm": 0.3}, {"batch": 5, "weights": True}, {"nan_at": "7:3"},
     {"rest": True, "ballast": 700}, {"frozen": "embedding.weight"}], ids=str)
-@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.long), True], ids=["", "overlap"])
 def test_options_have_their_meaning_on_several_nodes(make_nodes, oracle, options, overlap):
     options = options | {"steps": 12}
     losses, _ = oracle(**options)
@@ -118,11 +119,12 @@ def held_bytes(job, spaces, steps):
     return seen
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
-@pytest.mark.parametrize("strategy, overlap, model", [("shared", False, "attention"), ("replicated", True, "attention"), ("zero1", False, "tiny"),
-                                                      ("shared", True, "large")])
-def test_ddp_2_bytes_at_the_sockets_are_those_of_an_all_reduce(make_nodes, net, strategy, overlap, model, nodes):
+@pytest.mark.parametrize("row, nodes", crossed(
+    [("shared", False, "attention"), ("replicated", True, "attention"), ("zero1", False, "tiny"), ("shared", True, "large")],
+    [1, 2, 3, 4], stays=lambda row, nodes: nodes == 3 or row == ("shared", False, "attention")), ids=str)
+def test_ddp_2_bytes_at_the_sockets_are_those_of_an_all_reduce(make_nodes, net, row, nodes):
     """Every rank is a node, in a network namespace of its own."""
+    strategy, overlap, model = row
     options = {"ballast": 70_001, "width": 13, "heads": 1} if model == "large" else MODELS[model]
     spaces = net(nodes)
     job = make_nodes(nodes, 1, steps=6, strategy=strategy, overlap=overlap, hold_before="3,6", **options, **spread(spaces))

@@ -9,6 +9,7 @@ import select
 import sys
 
 import pytest
+from integration.train.conftest import crossed
 from integration.train.killer import MODEL, Killer, served_by
 from integration.train.test_kills import KILLS, MANY, SEED
 from lib.trainer import COMPUTE, UPDATE, pidfd_kill
@@ -28,9 +29,10 @@ def held_at(job, rank, step, n_events, **options):
 
 
 @pytest.mark.parametrize("nodes, n, options, n_events", [
-    (2, 1, ZERO2, 7), (2, 2, ZERO2, 7), (2, 1, SMALL, 11), (2, 2, SMALL, 11), (3, 1, SMALL | {"dtype": "bf16"}, 11),
+    (2, 1, ZERO2, 7), pytest.param(2, 2, ZERO2, 7, marks=pytest.mark.long), pytest.param(2, 1, SMALL, 11, marks=pytest.mark.long),
+    (2, 2, SMALL, 11), (3, 1, SMALL | {"dtype": "bf16"}, 11),
     (2, 1, SMALL | {"without_prefetch": True, "levels": 1}, 12), (2, 2, SMALL | {"keeps_units": True, "evaluate_every": 1}, 15),
-    (4, 1, SMALL | {"replicas": 2}, 11), (4, 1, ZERO2 | {"replicas": 2}, 7)])
+    (4, 1, SMALL | {"replicas": 2}, 11), pytest.param(4, 1, ZERO2 | {"replicas": 2}, 7, marks=pytest.mark.long)])
 def test_a_rank_is_killed_at_each_unit_and_each_bucket(make_nodes, nodes, n, options, n_events):
     """One event a step, in the last rank of all, which survives the others' wait."""
     options = options | {"steps": n_events + 2}
@@ -45,11 +47,16 @@ def test_a_rank_is_killed_at_each_unit_and_each_bucket(make_nodes, nodes, n, opt
     assert job.finish().digests() == plain.digests()
 
 
+VICTIMS = (0,), (3,), (2, 3), (1, 3), (0, 2), (0, 1, 2), (0, 1, 2, 3)
+EVENTS = {"zero2": (ZERO2, 3), "forward": (SMALL, 4), "backward": (SMALL, 9), "evaluation": (SMALL | {"evaluate_every": 1}, 2)}
+WHERE = list(EVENTS)
+
+
 @pytest.mark.plain  # the others run the same code sanitized
-@pytest.mark.parametrize("victims", [[0], [3], [2, 3], [1, 3], [0, 2], [0, 1, 2], [0, 1, 2, 3]], ids=str)
-@pytest.mark.parametrize("options, event", [(ZERO2, 3), (SMALL, 4), (SMALL, 9), (SMALL | {"evaluate_every": 1}, 2)],
-                         ids=["zero2", "forward", "backward", "evaluation"])
-def test_ranks_of_a_node_of_a_line_or_all_are_killed_twice_in_a_row(make_nodes, victims, options, event):
+@pytest.mark.parametrize("victims, where", crossed(VICTIMS, WHERE, stays=lambda victims, where: VICTIMS.index(victims) % len(WHERE) == WHERE.index(where)),
+                         ids=str)
+def test_ranks_of_a_node_of_a_line_or_all_are_killed_twice_in_a_row(make_nodes, victims, where):
+    (options, event), victims = EVENTS[where], list(victims)
     options = options | {"steps": 5}
     plain = make_nodes(2, 2, **options).run()
     job = make_nodes(2, 2, **options)
@@ -67,11 +74,12 @@ def test_ranks_of_a_node_of_a_line_or_all_are_killed_twice_in_a_row(make_nodes, 
 
 
 @pytest.mark.plain  # likewise
-@pytest.mark.parametrize("why", [{"on_death": "fail"}, {"deadline": 1500, "begins_late": True}], ids=["fail", "deadline"])
-@pytest.mark.parametrize("victims", [[3], [1, 2]], ids=str)
-@pytest.mark.parametrize("options, event", [(ZERO2, 3), (SMALL, 1), (SMALL, 4), (SMALL, 9)], ids=["zero2", "first", "forward", "backward"])
-def test_survivors_end_soon_and_all_continue(make_nodes, options, event, victims, why):
+@pytest.mark.parametrize("where, victims, why", crossed(("zero2", "first", "forward", "backward"), ((3,), (1, 2)), ("fail", "deadline"), stays=lambda *values: values in {
+    ("zero2", (3,), "fail"), ("first", (1, 2), "deadline"), ("forward", (3,), "deadline"), ("backward", (1, 2), "fail")}), ids=str)
+def test_survivors_end_soon_and_all_continue(make_nodes, where, victims, why):
     """With both lines broken, none of the survivors waits for another node longer than for a rank of its own."""
+    options, event = (EVENTS | {"first": (SMALL, 1)})[where]
+    why = {"fail": {"on_death": "fail"}, "deadline": {"deadline": 1500, "begins_late": True}}[why]
     options = options | {"steps": 4}
     plain = make_nodes(2, 2, **options).run()
     job = make_nodes(2, 2, **options)
@@ -161,7 +169,7 @@ def test_weightd_is_killed_in_a_pass(make_nodes, keeper, options):
     (2, 2, {"strategy": "zero3", "unit": 2, "levels": 3, "evaluate_every": 3}),
     (3, 1, {"strategy": "zero3", "unit": 2, "dtype": "bf16", "ballast": 3000, "no_sync": 2}),
     (2, 1, {"strategy": "zero3", "keeps_units": True, "dtype": "f16", "ballast": 3000, "scale": 2**26, "scale_interval": 16}),
-    (4, 1, {"strategy": "zero3", "unit": 2, "replicas": 2, "max_norm": 0.5}),
+    pytest.param(4, 1, {"strategy": "zero3", "unit": 2, "replicas": 2, "max_norm": 0.5}, marks=pytest.mark.long),
 ], ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else str(value))
 def test_kills_at_random_leave_the_bytes_of_an_uninterrupted_run(make_nodes, request, nodes, n, row):
     options = MODEL | {"bucket_bytes": 50000, "steps": STEPS, "deadline": PATIENCE_S * 1000} | row
