@@ -237,7 +237,7 @@ def test_a_replica_that_is_not_handed_over_stays_bound_and_its_copy_trains(weigh
     replica = weightd.torch.bind(net("meta"), buffer)
     twin = copy.deepcopy(replica).requires_grad_()
     with pytest.raises(TypeError, match=r"hand over the Buffer, or its name, and bind\(\) there"):
-        torch.multiprocessing.get_context("spawn").Process(target=computes, args=(replica,)).start()
+        torch.multiprocessing.get_context("spawn").Process(target=print, args=(replica,)).start()
     assert weightd.torch.is_bound(replica, buffer)
     publish(weightd, second)
     buffer.swap()
