@@ -107,7 +107,10 @@ def test_the_sockets_of_nccl_are_watched_while_it_carries_a_sync(make_gpu_nodes)
     with tracing.Tracer() as tracer, tracer.client() as observer:
         nodes = make_gpu_nodes(2, settings=NCCL_ENGINE | {"node": {"trace": tracer.socket}})
         publish(nodes["a"], seed=1)
-        sync = nodes["a"].push("m")["sync"]
+        push = nodes["a"].start_push("m", max_rate=MIB)  # a busy tracer comes too late to a process that has ended
+        sync = push.sync
+        nodes.wait(lambda: len([row for row in observer.ask("rows") if row["sync"] == sync]) == 2, "both are watched")
+        push.committed()
         nodes.wait(lambda: len([row for row in observer.ask("past") if row["sync"] == sync]) == 2, "both spans have ended")
         rows = [row for row in observer.ask("past") if row["sync"] == sync]
         agents = {row["client"]["pid"] for row in rows}
