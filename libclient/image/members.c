@@ -57,6 +57,8 @@ static bool at_negative_zero(const struct members *m)
 
 	if (m->size - m->at < 2 || m->text[m->at] != '-' || m->text[m->at + 1] != '0')
 		return false;
+	if (m->at && (m->text[m->at - 1] == 'e' || m->text[m->at - 1] == 'E')) /* an exponent's */
+		return false;
 	c = m->at + 2 < m->size ? m->text[m->at + 2] : '\0';
 	return c != '.' && c != 'e' && c != 'E';
 }

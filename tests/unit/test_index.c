@@ -110,6 +110,7 @@ static void metadata_is_not_relied_on(void **state)
 	ACCEPT("{'metadata':{'total_size':'12'},'weight_map':{'a':'f'}}");
 	ACCEPT("{'metadata':{'total_size':1.5e9},'weight_map':{'a':'f'},'other':[1,{}]}");
 	ACCEPT("{'metadata':{'total_size':-1},'weight_map':{'a':'f'}}");
+	ACCEPT("{'metadata':{'loss':1.5e-03},'weight_map':{'a':'f'}}");
 }
 
 static void an_index_is_one_json_object(void **state)

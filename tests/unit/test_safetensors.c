@@ -326,6 +326,8 @@ static void numbers_are_unsigned_integers(void **state)
 	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1.0]}}", 1, ENTRY, "unsigned");
 	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[-0,1]}}", 1, JSON, "negative zero");
 	REFUSE("{'a':-0}", 1, JSON, "negative zero");
+	REFUSE("{'a':[1e-03,-0]}", 1, JSON, "negative zero");
+	ACCEPT("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1],'x':[1.5e-03,2E-0,-0.5]}}", 1);
 	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,18446744073709551617]}}", 1,
 	       OVERFLOW, "too large");
 	REFUSE("{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1],'x':1e999}}", 1, OVERFLOW,
