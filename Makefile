@@ -998,7 +998,7 @@ help:
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
 	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, and what is told'
 	@echo '                KINDS="link-down disk-full" ENGINE=gloo OPERATION=average SEED= chooses'
-	@echo 'make soak       random deaths of weightd, its users, and nodes for SECONDS=300, and a count of what went wrong'
+	@echo 'make soak       random deaths of weightd, its users, and nodes for SECONDS=300, and the long forms of tests'
 	@echo '                ARGS="-k nodes" is that of nodes alone;  KILLS=1000 is the number of deaths in each training job'
 	@echo 'make bare       make demo and a part of make check on a bare Debian (WEIGHTD_BARE=full: all of it)'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'

@@ -51,7 +51,7 @@ MODULES = "tcp_diag", "vgem", "veth", "bridge", "sch_htb", "sch_ingress", "cls_b
 COUNTS = re.compile(r"^(\d+ (?:passed|failed|skipped|error).*? in [\d.]+s).*$", re.M)
 FILES = {path.stem.removeprefix("test_"): path for path in sorted((ROOT / "tests/bpf").glob("test_*.py")) if path.stem != "test_guest"}
 HOOKS = ["doctor::test_all_is_on_with_all_rights", "doctor::test_what_is_on_is_what_loads_a_trivial_program"]
-# What a visit of all that is stored with sockets finds, in the numbers of sockets.
+# Numbers of sockets that a visit of all that is stored with sockets finds.
 VISITS = ["equality::test_both_directions_at_once", "equality::test_what_is_on_its_way_is_submitted_and_not_consumed",
           "equality::test_a_socket_that_is_older_than_the_tracer_counts_from_then_on",
           "equality::test_a_socket_that_changes_its_row_takes_nothing_along", "foreign::test_ss_says_the_same"]
