@@ -282,17 +282,11 @@ static void checksums_arrived(void *userdata)
 	(void)pthread_mutex_unlock(&c->lock);
 }
 
-/* The condition variable that is waited for with a deadline has the clock that does not jump. */
 static void init_locks(struct checksums *c)
 {
-	pthread_condattr_t attr;
-
 	(void)pthread_mutex_init(&c->lock, NULL);
 	(void)pthread_cond_init(&c->arrived, NULL);
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&c->ended, &attr);
-	(void)pthread_condattr_destroy(&attr);
+	progress_wait_init(&c->ended);
 }
 
 static unsigned threads_wanted(size_t n_files)

@@ -60,6 +60,16 @@ int progress_failed(const struct progress *p, struct sentence *s)
 			    p->percent, p->phase);
 }
 
+void progress_wait_init(pthread_cond_t *changed)
+{
+	pthread_condattr_t attr;
+
+	(void)pthread_condattr_init(&attr);
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(changed, &attr);
+	(void)pthread_condattr_destroy(&attr);
+}
+
 void progress_wait(pthread_cond_t *changed, pthread_mutex_t *lock)
 {
 	struct timespec until;

@@ -35,7 +35,10 @@ void progress_set_timeout(struct progress *p, unsigned timeout_ms);
  */
 int progress_report(struct progress *p, const char *phase, uint64_t done, uint64_t total);
 
-/* Waits with the lock held, until `changed` or the next report is due. The clock of `changed` is the monotonic one. */
+/* Makes a condition variable for progress_wait(), with the clock that does not jump. */
+void progress_wait_init(pthread_cond_t *changed);
+
+/* Waits with the lock held, until `changed` or the next report is due. */
 void progress_wait(pthread_cond_t *changed, pthread_mutex_t *lock);
 
 /* Sets the sentence of a load that ended after that. Returns its error. */

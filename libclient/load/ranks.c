@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
@@ -322,20 +321,6 @@ static void *ranks_thread(void *arg)
 	return NULL;
 }
 
-/* With the lock. */
-static void wait_a_moment(struct ranks *k)
-{
-	struct timespec until;
-
-	(void)clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += PROGRESS_INTERVAL_MS * 1000000L;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_nsec -= 1000000000L;
-		until.tv_sec++;
-	}
-	(void)pthread_cond_timedwait(&k->changed, &k->lock, &until);
-}
-
 /*
  * From the calling thread, without the lock. A report may end the load. After a restart weightd keeps the versions for a while
  * only, unless the writers are there again.
@@ -357,7 +342,7 @@ static void ranks_wait(struct ranks *k)
 
 	(void)pthread_mutex_lock(&k->lock);
 	while (k->n_running > 0) {
-		wait_a_moment(k);
+		progress_wait(&k->changed, &k->lock);
 		n_done = k->n_done;
 		(void)pthread_mutex_unlock(&k->lock);
 		r = ranks_report(k, n_done, &s);
@@ -393,7 +378,7 @@ static int ranks_read(struct ranks *k, unsigned n_threads, struct sentence *s)
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_init(&k->lock, NULL);
-	(void)pthread_cond_init(&k->changed, NULL);
+	progress_wait_init(&k->changed);
 	n = start_threads(k, threads,
 			  n_threads == 0 || n_threads > THREADS_MAX ? THREADS_MAX : n_threads);
 	if (n == 0)

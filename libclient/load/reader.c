@@ -445,25 +445,14 @@ static void wait_for_end(struct reader *reader)
 		(void)pthread_join(reader->threads[i], NULL);
 }
 
-/* The condition variable waits by the clock that does not jump. */
-static void init_locks(struct reader *reader)
-{
-	pthread_condattr_t attr;
-
-	(void)pthread_mutex_init(&reader->lock, NULL);
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&reader->changed, &attr);
-	(void)pthread_condattr_destroy(&attr);
-}
-
 /* With the sink open. */
 static int run_threads(struct reader *reader, unsigned n_threads)
 {
 	struct sentence cold;
 	int r, r_cold;
 
-	init_locks(reader);
+	(void)pthread_mutex_init(&reader->lock, NULL);
+	progress_wait_init(&reader->changed);
 	r = reader_start(reader, n_threads);
 	if (r < 0) {
 		(void)sentence_set(&reader->sentence, r, "cannot start a thread to read with: %s",
