@@ -262,7 +262,7 @@ static int host_is_whole(int fd, uint64_t size)
 	return is_whole(fd, size) ? 0 : -ENODATA;
 }
 
-/* Of the last step, parts may have memory that stand behind parts without. */
+/* Parts of the last step may have memory though parts before them have none. */
 static uint64_t find_done(const struct stat *st)
 {
 	const uint64_t size = (uint64_t)st->st_size, allocated = (uint64_t)st->st_blocks * 512;
