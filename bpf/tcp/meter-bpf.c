@@ -518,7 +518,8 @@ static int forget_wanted(struct meter_of_bpf *b)
 	return r;
 }
 
-static int adopt_wanted(struct meter_of_bpf *b)
+/* Sockets of the rows before this one are followed already. */
+static int adopt_wanted(struct meter_of_bpf *b, uint32_t row)
 {
 	int r = iterator_run(program_iterate(b->want), NULL, NULL), forgotten;
 
@@ -527,6 +528,9 @@ static int adopt_wanted(struct meter_of_bpf *b)
 	forgotten = forget_wanted(b);
 	if (b->mark) /* no look needs them */
 		netns_list_clear(&b->netns);
+	if (r == 0 && b->bpf->bss->n_missed)
+		r = add_part(b, row);
+	b->bpf->bss->n_missed = 0;
 	return r < 0 ? r : forgotten;
 }
 
@@ -534,7 +538,7 @@ static int adopt_sockets(struct meter_of_bpf *b, uint32_t row)
 {
 	if (b->adopt)
 		return iterator_run(program_iterate(b->adopt), NULL, NULL);
-	return b->want ? adopt_wanted(b) : add_part(b, row);
+	return b->want ? adopt_wanted(b, row) : add_part(b, row);
 }
 
 static void bpf_unwatch(struct meter *m, pid_t pid)

@@ -38,6 +38,7 @@ const volatile __u8 by_namespace; /* the kernel refuses `mark` */
 
 __u32 look; /* the number of the current mark, or of the last */
 __u32 n_wanted; /* nothing is looked up in `wanted` while it is 0 */
+__u32 n_missed; /* that `wanted` has no room for */
 
 /* One socket's row is changed by the next mark, which sets the cookie to 0. */
 __u64 tag_cookie;
@@ -699,6 +700,8 @@ int want(struct bpf_iter__task_file *ctx)
 	want.netns = netns_of(sk);
 	if (bpf_map_update_elem(&wanted, &name, &want, BPF_ANY) == 0)
 		n_wanted++;
+	else
+		n_missed++;
 	note_namespace(want.netns);
 	return 0;
 }
