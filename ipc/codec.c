@@ -177,6 +177,17 @@ static bool job_view_ok(const struct wire_request *m)
 	return STRING_OK(m->job_view.name);
 }
 
+/* The caller must check the nodes. */
+static bool numa_ok(const struct wire_request *m)
+{
+	bool has_nodes = !is_zero((const char *)m->numa.nodes, sizeof(m->numa.nodes));
+
+	return !m->numa.pad && m->numa.mode < WIRE_NUMA_END &&
+	       (has_nodes ? m->numa.mode != WIRE_NUMA_DEFAULT
+			  : m->numa.mode == WIRE_NUMA_DEFAULT ||
+				    m->numa.mode == WIRE_NUMA_INTERLEAVE);
+}
+
 static const struct {
 	uint32_t size;
 	uint32_t n_fds;
@@ -216,6 +227,7 @@ static const struct {
 	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach), 0, hello_attach_ok},
 	[WIRE_PROVIDE] = {sizeof(struct wire_provide), 0, NULL},
 	[WIRE_PUBLISH_SHARED] = {sizeof(struct wire_publish_shared), 0, NULL},
+	[WIRE_NUMA] = {sizeof(struct wire_numa), 0, numa_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -342,6 +354,7 @@ static const struct reply_row replies[WIRE_OP_END] = {
 	[WIRE_HELLO_ATTACH] = {sizeof(struct wire_hello_attach_reply), 3, hello_attach_reply_ok},
 	[WIRE_PROVIDE] = {sizeof(struct wire_provide_reply), 0, NULL},
 	[WIRE_PUBLISH_SHARED] = {sizeof(struct wire_publish_reply), 0, NULL},
+	[WIRE_NUMA] = {0, 0, NULL},
 };
 
 /* A row, also for the replies that say that a request failed. */

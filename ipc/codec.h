@@ -45,6 +45,7 @@ struct wire_request {
 		struct wire_hello_attach hello_attach; /* begins like attach */
 		struct wire_provide provide;
 		struct wire_publish_shared publish_shared;
+		struct wire_numa numa;
 	};
 };
 

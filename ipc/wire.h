@@ -61,6 +61,7 @@ enum wire_op {
 	WIRE_HELLO_ATTACH = 32,
 	WIRE_PROVIDE = 33,
 	WIRE_PUBLISH_SHARED = 34,
+	WIRE_NUMA = 35,
 	WIRE_OP_END,
 
 	WIRE_HELLO_ERROR =
@@ -99,6 +100,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 #define WIRE_FEATURE_HEALTH 256u /* the server's: it has the list WIRE_LIST_HEALTH */
 #define WIRE_FEATURE_PROVIDE 512u /* the server's: it answers WIRE_PROVIDE */
 #define WIRE_FEATURE_SHARE 1024u /* the server's: it answers WIRE_PUBLISH_SHARED */
+#define WIRE_FEATURE_NUMA 2048u /* the server's: it answers WIRE_NUMA */
 
 struct wire_hello {
 	uint32_t version;
@@ -218,6 +220,29 @@ static_assert(sizeof(struct wire_provide) == 16, "wire_provide is ABI");
 struct wire_provide_reply {
 	uint64_t done; /* bytes at the start of the slot that have memory */
 };
+
+/*
+ * --- numa: NUMA nodes of host memory that the server makes for later creates of this connection. ---
+ * Without it, pages are on the nodes of the server's threads that make them. The policy stays until the next such request.
+ * -EINVAL: the server may not use memory of one of the nodes; -EPERM: a filter of system calls forbids it policies.
+ */
+enum wire_numa_mode { /* numbers of the kernel's: see mbind(2) */
+	WIRE_NUMA_DEFAULT = 0, /* no policy */
+	WIRE_NUMA_PREFERRED = 1, /* the nodes while they have free memory */
+	WIRE_NUMA_BIND = 2, /* the nodes alone: -ENOMEM when they have none */
+	WIRE_NUMA_INTERLEAVE =
+		3, /* the nodes in turn, a huge page or a page each; no nodes: all that the server may use */
+	WIRE_NUMA_END,
+};
+
+#define WIRE_NUMA_NODES_MAX 1024
+
+struct wire_numa {
+	uint32_t mode; /* enum wire_numa_mode */
+	uint32_t pad;
+	uint64_t nodes[WIRE_NUMA_NODES_MAX / 64]; /* bit n % 64 of nodes[n / 64]: node n */
+};
+static_assert(sizeof(struct wire_numa) == 136, "wire_numa is ABI");
 
 /*
  * --- create image: like create, for a version that is a file: a header of data_offset bytes, then the data. ---

@@ -18,6 +18,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/mapping.h"
 #include "libclient/connection/call.h"
+#include "libclient/connection/numa.h"
 #include "libclient/files.h"
 #include "libclient/image/packing.h"
 #include "libclient/owner.h"
@@ -47,6 +48,7 @@ struct creation {
 	struct client_call call; /* create, and the start of create image */
 	uint32_t flags; /* WIRE_CREATE_* as the caller has them */
 	bool has_owner; /* the caller names the owner of the buffer */
+	struct numa_wish numa;
 	int layout_fd; /* of the layout to ask with */
 	bool may_be_image; /* nothing is known of the server or the buffer that forbids it */
 	uint64_t replaced; /* version of the flat form that an image follows in a layout of its own; 0: none */
@@ -422,9 +424,13 @@ static uint64_t new_cookie(void)
 static int create_again(struct weightd *w, struct client_call *call)
 {
 	bool has_owner = call->op == WIRE_CREATE_OWNED || call->op == WIRE_CREATE_IMAGE_OWNED;
+	int r;
 
 	if (!w->provides)
 		call->request.create.flags &= ~WIRE_CREATE_EARLY;
+	r = numa_ask(w, &container_of(call, struct creation, call)->numa);
+	if (r < 0)
+		return w->fd < 0 ? 0 : r; /* lost again, as the request will find */
 	if (!asks_image(call) || w->has_images)
 		return has_owner ? owner_again(w, call) : 0;
 	return sentence_set(&w->sentence, -ECONNABORTED,
@@ -447,6 +453,9 @@ static int ask_once(struct creation *c)
 	c->call.request.create.cookie = new_cookie();
 	if (c->hooks->is_early && c->w->provides)
 		c->call.request.create.flags |= WIRE_CREATE_EARLY;
+	r = c->w->fd < 0 ? 0 : numa_ask(c->w, &c->numa);
+	if (r < 0 && c->w->fd >= 0)
+		return r;
 	r = client_call_run(c->w, &c->call);
 	if (r < 0)
 		return r;
@@ -536,6 +545,9 @@ static int fill_request(struct creation *c, const char *name, const struct weigh
 		r = owner_check_server(c->w, o->owner);
 	if (r == 0)
 		r = client_put_target(c->w, name, o->device, create->name, create->device);
+	if (r < 0)
+		return r;
+	r = numa_find_wish(o->numa, create->device, &c->numa, &c->w->sentence);
 	if (r < 0)
 		return r;
 	create->mode = o->mode;

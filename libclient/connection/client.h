@@ -33,6 +33,8 @@ struct weightd {
 	bool has_owners; /* ... and WIRE_FEATURE_OWNER */
 	bool provides; /* ... and WIRE_FEATURE_PROVIDE */
 	bool shares; /* ... and WIRE_FEATURE_SHARE */
+	bool has_numa; /* ... and WIRE_FEATURE_NUMA */
+	bool is_placed; /* the last create of this connection had a policy for its memory */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* the caller has closed the connection */

@@ -91,6 +91,8 @@ static void hello_take(struct weightd *w, const struct wire_hello_reply *reply)
 	w->has_owners = reply->features & WIRE_FEATURE_OWNER;
 	w->provides = reply->features & WIRE_FEATURE_PROVIDE;
 	w->shares = reply->features & WIRE_FEATURE_SHARE;
+	w->has_numa = reply->features & WIRE_FEATURE_NUMA;
+	w->is_placed = false;
 }
 
 /* `hello` NULL: the server has not sent its own. */

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ipc/base/numa.h"
 #include "ipc/wire.h"
 #include "server/base/headroom.h"
 
@@ -34,6 +35,7 @@ struct backend_memory {
 	struct wire_location location;
 	struct backend_progress progress;
 	char why[BACKEND_WHY_SIZE]; /* describes a failure: the end of a sentence for a person, may be empty */
+	char nodes[NUMA_TEXT_MAX]; /* at -ENOMEM: the nodes that it must be on, if these are short of it; "": others are */
 	char limit[HEADROOM_LIMIT_MAX]; /* as headroom::limit; only on the host, measured or at -ENOMEM */
 };
 
@@ -55,8 +57,11 @@ struct backend {
 	/* The worker for its blocking work. NULL: no thread can be started. */
 	struct worker *(*worker)(struct server *server);
 
-	/* Makes `m->fd`, for bytes that have no memory yet, without blocking; or leaves that to provide. */
-	int (*allocate)(struct backend_memory *m);
+	/*
+	 * Makes `m->fd`, for bytes that have no memory yet, without blocking; or leaves that to provide. `numa` places memory
+	 * of the host; NULL: as the kernel does.
+	 */
+	int (*allocate)(struct backend_memory *m, const struct numa_policy *numa);
 
 	/*
 	 * On the worker: gives memory to the next part, blocking for some milliseconds; until a deadline

@@ -140,8 +140,9 @@ bool cuda_has_device(const char *device)
 	return strcmp(device, "host") != 0 && device_is_canonical(device);
 }
 
-int cuda_allocate(struct backend_memory *m)
+int cuda_allocate(struct backend_memory *m, const struct numa_policy *numa)
 {
+	(void)numa;
 	(void)m; /* that blocks, and is left to cuda_provide() */
 	return 0;
 }

@@ -15,6 +15,7 @@
 #include "server/base/threads/worker.h"
 
 struct backend_memory;
+struct numa_policy;
 struct server;
 
 struct cuda {
@@ -51,7 +52,7 @@ int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op
 
 /* Common to both backends; see struct backend. */
 bool cuda_has_device(const char *device);
-int cuda_allocate(struct backend_memory *m);
+int cuda_allocate(struct backend_memory *m, const struct numa_policy *numa);
 int cuda_measure(struct backend_memory *m, uint64_t *ret_free);
 int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
 		    uint64_t *ret_free);

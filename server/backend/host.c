@@ -19,6 +19,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/base/numa.h"
 #include "server/backend/backend.h"
 #include "server/base/headroom.h"
 #include "server/base/threads/crew.h"
@@ -49,7 +50,7 @@ static struct worker *host_worker(struct server *server)
 	return &server->worker;
 }
 
-static int host_allocate(struct backend_memory *m)
+static int host_allocate(struct backend_memory *m, const struct numa_policy *numa)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r = fd_memfd(m->label ? m->label : "weightd-slot", m->size, &fd);
@@ -58,6 +59,10 @@ static int host_allocate(struct backend_memory *m)
 		return r;
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return -errno;
+	if (numa && numa->mode != NUMA_DEFAULT)
+		r = numa_set_file_policy(fd, m->size, numa);
+	if (r < 0)
+		return r;
 	/*
 	 * The descriptor of memfd_create() does not count as open for writing, so a lease would be
 	 * granted while a writer has it. One that was opened does count. Its mode of 0400 keeps
@@ -86,11 +91,24 @@ bool host_has_looked(const struct backend_memory *m)
 	return m->server->providing == m && m->progress.done < m->progress.allowed;
 }
 
+/* On full nodes that it is bound to, the kernel would kill processes, whatever the others have free. */
+static void host_look_at_nodes(struct backend_memory *m, const struct numa_nodes *nodes,
+			       struct headroom *headroom)
+{
+	uint64_t left = headroom_of_nodes(nodes);
+
+	if (left >= headroom->bytes)
+		return;
+	headroom->bytes = left;
+	headroom->limit[0] = '\0';
+	(void)numa_nodes_format(m->nodes, nodes);
+}
+
 /*
  * All that is still to be provided must fit, or the step before the last finds out too late. 0, -ENOMEM
  * or another errno.
  */
-static int host_find_room(struct backend_memory *m)
+static int host_find_room(struct backend_memory *m, const struct numa_policy *policy)
 {
 	struct backend_progress *progress = &m->progress;
 	uint64_t needed = m->size - progress->done;
@@ -102,6 +120,9 @@ static int host_find_room(struct backend_memory *m)
 	r = headroom_find(&headroom);
 	if (r < 0)
 		return r;
+	m->nodes[0] = '\0';
+	if (policy->mode == NUMA_BIND)
+		host_look_at_nodes(m, &policy->nodes, &headroom);
 	if (headroom.bytes < needed) {
 		progress->missing = needed - headroom.bytes;
 		memcpy(m->limit, headroom.limit, sizeof(m->limit));
@@ -117,6 +138,7 @@ static int host_find_room(struct backend_memory *m)
 /* Parts of a slot, one behind the other, that the worker and its crew make. */
 struct step {
 	int fd;
+	struct numa_policy policy;
 	uint64_t start, end; /* in the slot */
 	uint64_t deadline_ns;
 	_Atomic unsigned next; /* part that nobody has taken */
@@ -131,8 +153,23 @@ static unsigned n_parts(const struct step *s)
 	return (unsigned)((s->end - s->start + PART_SIZE - 1) / PART_SIZE);
 }
 
+/*
+ * The offset of the page in a huge page at `start` that is made first. The kernel makes the huge page on the node of that
+ * one. It interleaves a file by the numbers of pages, so that the first ones of all huge pages would be on the same node,
+ * if the number of nodes is a power of two.
+ */
+static uint64_t first_page(const struct numa_policy *policy, uint64_t start)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), n = numa_nodes_count(&policy->nodes);
+	uint64_t wanted = start / HUGE_SIZE, first = start / page;
+
+	if (policy->mode != NUMA_INTERLEAVE)
+		return 0;
+	return (wanted % n + n - first % n) % n * page % HUGE_SIZE;
+}
+
 /* Makes huge pages of [start, start + size) where that works, and returns how many bytes that was. */
-static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
+static uint64_t host_collapse(const struct step *s, uint64_t start, uint64_t size)
 {
 	uint64_t huge = 0;
 	char *area, *p;
@@ -144,11 +181,13 @@ static uint64_t host_collapse(int fd, uint64_t start, uint64_t size)
 	if (area == MAP_FAILED)
 		return 0;
 	p = (char *)(((uintptr_t)area + HUGE_SIZE - 1) & ~(uintptr_t)(HUGE_SIZE - 1));
-	if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)start) !=
+	if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, s->fd, (off_t)start) !=
 	    MAP_FAILED)
 		for (uint64_t at = 0; at + HUGE_SIZE <= size; at += HUGE_SIZE) {
 			/* A range without any page is EINVAL. After a restart a writer may have filled it. */
-			if (madvise(p + at, 1, MADV_POPULATE_WRITE) == 0 &&
+			char *first = p + at + first_page(&s->policy, start + at);
+
+			if (madvise(first, 1, MADV_POPULATE_WRITE) == 0 &&
 			    madvise(p + at, HUGE_SIZE, MADV_COLLAPSE) == 0)
 				huge += HUGE_SIZE;
 		}
@@ -162,7 +201,7 @@ static int make_part(const struct step *s, uint64_t start, struct part *ret)
 	uint64_t n = s->end - start < PART_SIZE ? s->end - start : PART_SIZE;
 	int r;
 
-	ret->huge = host_collapse(s->fd, start, n & ~(HUGE_SIZE - 1));
+	ret->huge = host_collapse(s, start, n & ~(HUGE_SIZE - 1));
 	do
 		r = fallocate(s->fd, 0, (off_t)start, (off_t)n);
 	while (r < 0 && errno == EINTR);
@@ -205,13 +244,14 @@ static int host_provide(struct backend_memory *m)
 {
 	struct backend_progress *progress = &m->progress;
 	struct step step = {.fd = m->fd,
+			    .policy = numa_file_policy(m->fd),
 			    .start = progress->done,
 			    .deadline_ns = num_now_ns() + STEP_NS};
 	int r;
 
 	if (progress->done == m->size)
 		return JOB_DONE;
-	r = host_find_room(m);
+	r = host_find_room(m, &step.policy);
 	if (r < 0)
 		return r;
 	step.end = progress->allowed - step.start < STEP_SIZE ? progress->allowed

@@ -236,6 +236,34 @@ int headroom_find(struct headroom *ret)
 	return r;
 }
 
+/* The file has no line of what is available; anonymous and shared memory count among no file's pages. */
+static bool node_left(unsigned node, uint64_t *ret)
+{
+	char path[64], text[4096];
+
+	(void)snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/meminfo", node);
+	if (read_file(path, text, sizeof(text)) < 0)
+		return false;
+	*ret = (field(text, " MemFree:") + field(text, " Active(file):") +
+		field(text, " Inactive(file):")) *
+	       KIB;
+	return true;
+}
+
+uint64_t headroom_of_nodes(const struct numa_nodes *nodes)
+{
+	uint64_t sum = 0, left;
+
+	for (unsigned i = 0; i < NUMA_NODES_MAX; i++) {
+		if (!numa_nodes_has(nodes, i))
+			continue;
+		if (!node_left(i, &left))
+			return UINT64_MAX;
+		sum += left;
+	}
+	return sum > reserve_bytes ? sum - reserve_bytes : 0;
+}
+
 void headroom_receive(uint64_t size)
 {
 	received_bytes += size;

@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#include "ipc/base/numa.h"
+
 #define HEADROOM_RESERVE_DEFAULT UINT64_MAX /* a sixteenth of what there is, 512 MiB at most */
 
 /* Bytes to leave to other programs. Must be called before the worker runs. */
@@ -27,6 +29,8 @@ struct headroom {
 
 /* A negative errno when /proc/meminfo cannot be read; cgroups that cannot be read do not limit. */
 int headroom_find(struct headroom *ret);
+/* The bytes that these nodes have free, or in page cache, less the reserve. UINT64_MAX where the kernel does not tell. */
+uint64_t headroom_of_nodes(const struct numa_nodes *nodes);
 /* The bytes alone. */
 int headroom_bytes(uint64_t *ret);
 

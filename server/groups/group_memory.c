@@ -94,7 +94,7 @@ static int part_allocate(struct group_part *p, const char *name)
 
 	(void)snprintf(label, sizeof(label), "weightd-job:%s:%s", name, p->kind);
 	p->memory.label = label;
-	r = backend_host.allocate(&p->memory);
+	r = backend_host.allocate(&p->memory, NULL);
 	p->memory.label = NULL;
 	if (r == 0 && fcntl(p->memory.fd, F_ADD_SEALS, NO_MORE_SEALS) < 0)
 		r = -errno;

@@ -177,7 +177,7 @@ int slot_new(const struct slot_place *place, uid_t uid, const struct slot_form *
 		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS,
 				 slot_form_descriptors(form), &s->descriptors);
 	if (r == 0)
-		r = s->backend->allocate(&s->memory);
+		r = s->backend->allocate(&s->memory, place->numa);
 	if (r == 0 && form->data_offset)
 		r = digests_new(&s->digests, digests_size(form));
 	if (r == 0)

@@ -75,6 +75,7 @@ struct slot_place {
 	const char *device; /* outlives the slot */
 	struct buffer *buffer; /* likewise, until slot_free() */
 	uid_t store_uid; /* its user in the store */
+	const struct numa_policy *numa; /* of host memory that is made; NULL: none */
 };
 
 /* The form of a slot. */

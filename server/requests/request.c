@@ -9,6 +9,7 @@
 #include "ipc/base/num.h"
 #include "ipc/base/release.h"
 #include "ipc/device.h"
+#include "server/backend/placement.h"
 #include "server/base/fault.h"
 #include "server/base/log.h"
 #include "server/base/program.h"
@@ -776,6 +777,19 @@ static void request_job_view(struct session *s, const struct wire_request *m, co
 	group_request_view(s, m->job_view.name);
 }
 
+static void request_numa(struct session *s, const struct wire_request *m, const int *fds)
+{
+	char why[PLACEMENT_WHY_SIZE];
+	struct wire_reply reply = {0};
+	int r = placement_take(&m->numa, &s->numa, why);
+
+	(void)fds;
+	if (r < 0)
+		session_fail(s, r, "%s", why);
+	else
+		(void)session_reply(s, WIRE_NUMA, &reply, NULL, 0);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
 	[WIRE_HELLO] = request_hello,
@@ -812,6 +826,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_HELLO_ATTACH] = request_attach, /* behind the greeting */
 	[WIRE_PROVIDE] = request_provide,
 	[WIRE_PUBLISH_SHARED] = request_publish_shared,
+	[WIRE_NUMA] = request_numa,
 };
 
 /* The device that a request names, or NULL. */

@@ -172,7 +172,17 @@ static int writer_provide_step(struct job *job)
 /* How the host gets more memory for weightd, in a sentence that has named the limit, if there is one. */
 static const char *way_to_memory(const struct backend_memory *m)
 {
+	if (m->nodes[0])
+		return "name more nodes (--numa, numactl)";
 	return m->limit[0] ? "raise that limit (MemoryMax= of a unit)" : "give weightd more memory";
+}
+
+/* The end of a sentence: "needs 2 GB, 1 GB more than". */
+static const char *memory_left(const struct backend_memory *m)
+{
+	if (m->nodes[0])
+		return "is free on NUMA nodes ";
+	return m->limit[0] ? "the limit of a cgroup leaves: " : "this machine has free";
 }
 
 static void fail_for_memory(struct writer *w, const struct eviction *e)
@@ -194,9 +204,8 @@ static void fail_for_memory(struct writer *w, const struct eviction *e)
 		     "'%s' on %s needs %s, %s more than %s%s%s; remove a buffer or an old version "
 		     "(weightctl rm), write in place of the current one (--replace), or %s%s",
 		     w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
-		     num_format_size(missing, m->progress.missing),
-		     m->limit[0] ? "the limit of a cgroup leaves: " : "this machine has free",
-		     m->limit, withheld, way_to_memory(m), held);
+		     num_format_size(missing, m->progress.missing), memory_left(m),
+		     m->nodes[0] ? m->nodes : m->limit, withheld, way_to_memory(m), held);
 }
 
 static struct worker *providing_worker(const struct writer *w)
@@ -335,6 +344,7 @@ static int writer_allocate(struct writer *w)
 	struct buffer *b = w->buffer;
 	int r;
 
+	place.numa = &w->session->numa;
 	r = slot_new(&place, w->uid, &form, &w->slot);
 	if (r == QUOTA_EXCEEDED) {
 		session_fail(w->session, -EDQUOT, "uid %u may not hold that many " SESSION_MEMORY,

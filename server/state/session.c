@@ -87,7 +87,7 @@ void session_fill_hello(const struct session *s, struct wire_hello_reply *ret)
 	ret->features = WIRE_FEATURE_LAYOUT | WIRE_FEATURE_IMAGE | WIRE_FEATURE_JOBS |
 			WIRE_FEATURE_JOB_VIEW | WIRE_FEATURE_OWNER | WIRE_FEATURE_COSTS |
 			WIRE_FEATURE_HOLDERS | WIRE_FEATURE_HEALTH | WIRE_FEATURE_PROVIDE |
-			WIRE_FEATURE_SHARE;
+			WIRE_FEATURE_SHARE | WIRE_FEATURE_NUMA;
 	if (store_works(&s->server->store))
 		ret->features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(ret->release, RELEASE);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "ipc/base/list.h"
+#include "ipc/base/numa.h"
 #include "ipc/channel.h"
 #include "ipc/codec.h"
 #include "server/base/loop.h"
@@ -46,6 +47,7 @@ struct session {
 	bool killed; /* its process was, for what it holds */
 	bool unkillable; /* its process is not the user's any more, or has left the connection to another one */
 	bool evicted; /* the update that goes on without it has told so; see reader_pause.c */
+	struct numa_policy numa; /* of host memory that is made for its creates */
 	struct list leases;
 	struct list writers;
 	struct list members; /* jobs that it is a rank of */

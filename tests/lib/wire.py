@@ -31,8 +31,8 @@ HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1,
 RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
 CREATE_IMAGE, PROOF, SET_FILES, FILES = range(19, 23)
 JOB_CREATE, JOB_JOIN, JOB_PART, JOB_DESCRIPTION, JOB_LEAVE, JOB_REMOVE, JOB_VIEW = range(23, 30)
-CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH, PROVIDE, PUBLISH_SHARED = 30, 31, 32, 33, 34
-OPS = range(HELLO, PUBLISH_SHARED + 1)
+CREATE_OWNED, CREATE_IMAGE_OWNED, HELLO_ATTACH, PROVIDE, PUBLISH_SHARED, NUMA = range(30, 36)
+OPS = range(HELLO, NUMA + 1)
 REPLY = 0x8000
 ERROR, HELLO_ERROR = 0x7fff | REPLY, 0x7ffe | REPLY
 VERSION = 1
@@ -56,6 +56,7 @@ BODIES = {  # bodies of requests
     CREATE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"), CREATE_IMAGE_OWNED: struct.Struct("<128s 64s Qq IIII Q II"),
     HELLO_ATTACH: struct.Struct("<128s 64s QQ II 16s II Q 32s"),
     PROVIDE: struct.Struct("<QQ"), PUBLISH_SHARED: struct.Struct("<QQ 16s"),
+    NUMA: struct.Struct("<II 128s"),
 }
 N_FDS = {op: int(op in (CREATE, CREATE_IMAGE, CREATE_OWNED, CREATE_IMAGE_OWNED, SET_FILES, JOB_JOIN)) for op in OPS}
 
@@ -63,6 +64,8 @@ SURVIVES, LAYOUTS, IMAGES, WITH_JOBS, WITH_JOB_VIEWS = 1, 2, 4, 8, 16  # feature
 WITH_OWNERS, WITH_COSTS = 32, 64
 WITH_HOLDERS = 128
 WITH_PROVIDE = 512
+WITH_NUMA = 2048
+DEFAULT, PREFERRED, BIND, INTERLEAVE = range(4)  # policies of numa
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC, EARLY = 1, 2, 4, 8, 16, 32  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
@@ -459,6 +462,10 @@ class Wire:
     def provide(self, writer, until):
         """How many bytes at the start of the slot have memory now."""
         return struct.unpack("<Q", self.ask(PROVIDE, writer, until).body)[0]
+
+    def numa(self, mode, nodes=()):
+        """Memory of later creates is on these nodes."""
+        self.ask(NUMA, mode, 0, sum(1 << node for node in nodes).to_bytes(128, "little"))
 
     def publish(self, writer, root=None):
         reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")

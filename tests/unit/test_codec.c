@@ -123,6 +123,11 @@ static void fill_job_join(char *body)
 	}
 }
 
+static void fill_numa(char *body)
+{
+	((struct wire_numa *)body)->mode = WIRE_NUMA_BIND;
+}
+
 static void fill_job_view_reply(char *body)
 {
 	((struct wire_job_view_reply *)body)->n_ranks = WIRE_JOB_RANKS_MAX;
@@ -362,6 +367,13 @@ static const struct message requests[] = {
 		.op = WIRE_PUBLISH_SHARED,
 		.body_size = sizeof(struct wire_publish_shared),
 	},
+	{
+		.name = "numa",
+		.op = WIRE_NUMA,
+		.body_size = sizeof(struct wire_numa),
+		.paddings = {FIELD(wire_numa, pad)},
+		.fill = fill_numa,
+	},
 };
 
 static const struct message replies[] = {
@@ -529,6 +541,7 @@ static const struct message replies[] = {
 		.op = WIRE_PUBLISH_SHARED,
 		.body_size = sizeof(struct wire_publish_reply),
 	},
+	{.name = "numa reply", .op = WIRE_NUMA},
 	{
 		.name = "hello error",
 		.op = WIRE_HELLO_ERROR,
@@ -978,6 +991,34 @@ static void an_attach_has_an_owner_with_its_flag_alone(void **state)
 	refuse(directions, m, packet, size, m->n_fds, "an owner that is not asked for");
 }
 
+static void a_policy_of_memory_is_known_and_has_the_nodes_that_it_needs(void **state)
+{
+	const struct message *m = &requests[WIRE_NUMA - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(directions, m, packet);
+	struct wire_numa *numa = (struct wire_numa *)(packet + sizeof(struct wire_header));
+
+	(void)state;
+	memset(numa->nodes, 0, sizeof(numa->nodes));
+	for (uint32_t mode = 0; mode < WIRE_NUMA_END; mode++) {
+		numa->mode = mode;
+		numa->nodes[ARRAY_LEN(numa->nodes) - 1] = 0;
+		if (mode == WIRE_NUMA_DEFAULT || mode == WIRE_NUMA_INTERLEAVE)
+			accept(directions, m, packet, size, "a policy without nodes");
+		else
+			refuse(directions, m, packet, size, m->n_fds, "no nodes");
+		numa->nodes[ARRAY_LEN(numa->nodes) - 1] = 1ull << 63;
+		if (mode == WIRE_NUMA_DEFAULT)
+			refuse(directions, m, packet, size, m->n_fds, "nodes and no policy");
+		else
+			accept(directions, m, packet, size, "nodes that the caller must check");
+	}
+	numa->mode = WIRE_NUMA_END;
+	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
+	numa->mode = UINT32_MAX;
+	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
+}
+
 static void a_job_has_a_number_of_parts_that_is_bounded_and_zeros_behind_them(void **state)
 {
 	static const uint32_t bad[] = {1, WIRE_JOB_PARTS_MAX + 1, 1u << 31, UINT32_MAX};
@@ -1203,6 +1244,7 @@ int main(void)
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
 		cmocka_unit_test(a_create_has_a_cookie_and_a_policy_that_is_known),
 		cmocka_unit_test(an_attach_has_an_owner_with_its_flag_alone),
+		cmocka_unit_test(a_policy_of_memory_is_known_and_has_the_nodes_that_it_needs),
 		cmocka_unit_test(a_job_has_a_number_of_parts_that_is_bounded_and_zeros_behind_them),
 		cmocka_unit_test(an_image_has_a_header_of_a_size_that_is_bounded),
 		cmocka_unit_test(the_header_of_a_version_has_a_size_that_is_bounded),

@@ -83,7 +83,7 @@ class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
                 ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool),
                 ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int),
-                ("header", c_void_p), ("header_size", c_uint64), ("owner", POINTER(c_uint32))]
+                ("header", c_void_p), ("header_size", c_uint64), ("owner", POINTER(c_uint32)), ("numa", c_char_p)]
 
 
 class LoadOptions(Sized):

@@ -145,7 +145,8 @@ class LoadResult(NamedTuple):
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
            new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
            replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
-           socket: str | None = None, handle: str = "vmm", owner: int | str | None = None) -> Writer:
+           socket: str | None = None, handle: str = "vmm", owner: int | str | None = None,
+           numa: str | None = None) -> Writer:
     """
     Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
     provides the memory.
@@ -166,6 +167,9 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     handle         for a new buffer on a GPU: "vmm", or "ipc" for consumers that need a cudaIpcMemHandle_t
     owner          the user, by name or uid, in whose buffer to publish: that user can remove and overwrite every
                    version. None: this user's, else Denied
+    numa           NUMA nodes of host memory that weightd makes: "0,2-3", these alone; "preferred:1" or "local", while
+                   there is room; "interleave" or "interleave:0-1", in turn; "default", as weightd runs. None: the memory
+                   policy of this thread (numactl), where weightd can. Error EINVAL for a node that weightd may not use
 
     A layout with the names, types and shapes of the newest version, in any order, is replaced by that version's:
     readers of the buffer can swap() to the new version at the same addresses. Only the Writer has the places of the
@@ -175,7 +179,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
     """
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
-                              pause_timeout, handle, owner)
+                              pause_timeout, handle, owner, numa)
     connection, made = Connection(socket), ctypes.c_void_p()
     device = connection.device_name(device)
     connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
@@ -194,7 +198,7 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
          timeout: float | None = None, max_rate: int | None = None,
          tp: tuple[int | Iterable[int], int] | None = None,
          tp_rules: str | os.PathLike | None = None,
-         share: bool = False) -> LoadResult | list[LoadResult]:
+         share: bool = False, numa: str | None = None) -> LoadResult | list[LoadResult]:
     """
     Loads safetensors or GGUF into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, a directory with either, or the URL of a file or an index (https or http), as a str; a GGUF file is
@@ -258,7 +262,7 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     connection, result = Connection(socket), _abi.LoadResult()
     devices = _devices(connection, device)
     create_options = _create_options(devices[0], mode, keep, new_layout, exclusive, reusable, replace,
-                                     policy, pause_timeout, handle, owner)
+                                     policy, pause_timeout, handle, owner, numa)
     more, versions = _texts(devices[1:]), (ctypes.c_uint64 * len(devices[1:]))()
     wanted = texts(attributes)
     included, excluded = _patterns(include), _patterns(exclude)
@@ -322,7 +326,7 @@ def _all_gpus(connection: Connection) -> list[str]:
 
 def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusive: bool,
                     reusable: bool, replace: bool, policy: str, pause_timeout: float | None,
-                    handle: str, owner: int | str | None) -> _abi.CreateOptions:
+                    handle: str, owner: int | str | None, numa: str | None) -> _abi.CreateOptions:
     if handle not in _abi.HANDLES:
         raise ValueError(f"handle {handle!r} is none of {', '.join(_abi.HANDLES)}")
     if policy not in _abi.POLICIES:
@@ -331,7 +335,8 @@ def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusi
     return _abi.CreateOptions(device=_abi.text(device), mode=mode, keep=keep, new_layout=new_layout,
                               exclusive=exclusive, reusable=reusable, replace=replace,
                               pause_timeout_ms=milliseconds(pause_timeout) or 1,
-                              policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle], owner=owner_uid(owner))
+                              policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle], owner=owner_uid(owner),
+                              numa=None if numa is None else _abi.text(numa))
 
 
 def _cast(dtype: str | None) -> int:

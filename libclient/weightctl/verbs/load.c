@@ -50,6 +50,7 @@ enum {
 	OPTION_TIMEOUT,
 	OPTION_MAX_RATE,
 	OPTION_SHARE,
+	OPTION_NUMA,
 };
 
 #define RANKS_MAX 4096 /* of tensor parallelism */
@@ -503,6 +504,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		{"timeout", required_argument, NULL, OPTION_TIMEOUT},
 		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
 		{"share", no_argument, NULL, OPTION_SHARE},
+		{"numa", required_argument, NULL, OPTION_NUMA},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
@@ -599,6 +601,9 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		case OPTION_SHARE:
 			options.share = true;
 			break;
+		case OPTION_NUMA:
+			create.numa = optarg;
+			break;
 		case 'q':
 			q.quiet = true;
 			break;
@@ -679,6 +684,8 @@ const struct verb verb_load = {
 		"     --timeout SECONDS  give up after that time, with exit code 1\n"
 		"     --max-rate BYTES   bytes a second to read from the files, as in 500M\n"
 		"     --share            have one copy in memory with a version of the same bytes\n"
+		"     --numa NODES       memory on these NUMA nodes (0,2-3), preferred:NODES,\n"
+		"                        interleave[:NODES], local or default (as numactl has it)\n"
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON
 		"     --device DEVICE    host or cuda:0 (host); several GPUs as cuda:0,cuda:1 or\n"
 		"                        cuda:all\n"

@@ -149,6 +149,7 @@ REQUESTS = [
     Row("HELLO", (wire.HELLO,), lambda w, c: None, make_nothing),
     Row("PING", (wire.PING,), lambda w, c: w.ping(), make_nothing),
     Row("STAT", (wire.STAT,), lambda w, c: w.stat(), make_nothing),
+    Row("NUMA", (wire.NUMA,), lambda w, c: w.numa(wire.DEFAULT), make_nothing),
     Row("LIST devices", (wire.LIST,), lambda w, c: w.list(wire.DEVICES), make_nothing),
     Row("CREATE of a new name", (wire.CREATE,), lambda w, c: w.create(c.name, LAYOUT), make_nothing),
     Row("CREATE of a reserved name", (wire.CREATE,), lambda w, c: w.create(f"reserved/{c.name}", LAYOUT), make_nothing),

@@ -113,7 +113,7 @@ def valid(op):
               wire.CREATE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 0, 1, 0),
               wire.CREATE_IMAGE_OWNED: (b"none", device, 9, 0, 0, 0, 0, 0, 4096, 1, 0),
               wire.HELLO_ATTACH: (name, device, 0, 0, 0, 0, b"", 1, 0, 0, b"x"), wire.PROVIDE: (77, 1),
-              wire.PUBLISH_SHARED: (77, 1, b"x")}
+              wire.PUBLISH_SHARED: (77, 1, b"x"), wire.NUMA: (0, 0, b"")}
     return wire.BODIES[op].pack(*values[op])
 
 
