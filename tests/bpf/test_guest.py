@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from integration.weightctl.test_weightctl import write_sparse
 from lib import features, guest, kernel
 from lib.features import BUILD, ROOT
 
@@ -32,6 +33,24 @@ doctor() {{
 	rm greeting
 }}
 """
+# Loads a model onto NUMA nodes, and writes how many KiB of shared memory both have before and after that.
+POLICIES = "1", "0", "interleave"
+LOADS = f"""
+export WEIGHTD_SOCKET=$TMPDIR/weightd.sock
+shared() {{ sed -n 's/^Node . Shmem: *\\([0-9]*\\) kB/\\1/p' /sys/devices/system/node/node[01]/meminfo; }}
+{BUILD}/weightd &
+{BUILD}/weightctl ping --wait
+for nodes in {" ".join(POLICIES)}; do
+	before=$(shared)
+	{BUILD}/weightctl load -q --no-files --numa $nodes m $1/small.safetensors
+	echo nodes: $nodes: $before $(shared)
+	{BUILD}/weightctl rm m
+done
+{BUILD}/weightctl load -q --no-files --numa 1 m $1/large.safetensors
+kill $!
+wait $!
+"""
+SMALL, LARGE = 16 << 20, 1 << 30  # bytes that have room on a node, and that have not
 CALLS, PROBES = {"tp_btf/sock_send_length", "tp_btf/sock_recv_length"}, {"uprobe_multi"}
 # Tests of what kernels differ in: functions, capabilities, and the description of themselves.
 PASSING = ["memory_that_is_handed_over_is_told_of", "each_who_got_it_is_told_and_from_whom", "one_message_has_many",
@@ -93,15 +112,38 @@ def run(script, env=ENV, **kw):
     return status, wrote.replace("\r", "")
 
 
-def test_a_guest_has_another_kernel_and_changes_nothing_here():
-    """Nor has it what this one can load: here what answers of sockets, without which nothing is counted but by BPF."""
+@pytest.fixture(scope="module")
+def visit(tmp_path_factory):
+    """The name of a file that a guest writes, its exit status and its output: several tests share the boot."""
+    features.require("guest")
+    features.require("trace")
+    folder = tmp_path_factory.mktemp("visit")
+    write_sparse(folder / "small.safetensors", SMALL)
+    write_sparse(folder / "large.safetensors", LARGE)
+    (folder / "loads").write_text(LOADS)
     name = f"guest-{os.getpid()}"
-    status, wrote = run(f"uname -r; cd {ROOT}; ls; echo written >{name}; cat {name}\n{DOCTOR}doctor --meter=diag; exit 7")
+    return name, *run(f"uname -r; cd {ROOT}; ls; echo written >{name}; cat {name}\n{DOCTOR}doctor --meter=diag; "
+                      f"sh {folder}/loads {folder}; exit 7")
+
+
+def test_a_guest_has_another_kernel_and_changes_nothing_here(visit):
+    """Nor has it what this one can load: here what answers of sockets, without which nothing is counted but by BPF."""
+    name, status, wrote = visit
     assert status == 7 and "README.md" in wrote and "written" in wrote and os.uname().release not in wrote.split(), wrote
     assert not (ROOT / name).exists()
     why = "the kernel shows no TCP socket by sock_diag, for which it may have a module (modprobe tcp_diag): " \
         "No such file or directory\n"
     assert f"\nweightd-trace: {why}" in wrote and f"\nCounts nothing: {why}No BPF: " in wrote and "Counts by" not in wrote, wrote
+
+
+def test_memory_is_on_the_numa_nodes_that_a_load_names(visit):
+    """A guest has two. weightd runs on the first, which alone has a processor."""
+    wrote = visit[2]
+    sizes = {nodes: [int(n) << 10 for n in numbers.split()] for nodes, numbers in re.findall(r"^nodes: (\S+): ([\d ]+)$", wrote, re.M)}
+    grown = {nodes: [(after - before) / SMALL for before, after in zip(s[:2], s[2:])] for nodes, s in sizes.items()}
+    expected = {"1": [0, 1], "0": [1, 0], "interleave": [0.5, 0.5]}
+    assert grown == {nodes: pytest.approx(shares, abs=0.02) for nodes, shares in expected.items()}, wrote
+    assert re.search(r"'m' on host needs 1\.1 GB, [\d.]+ MB more than is free on NUMA nodes 1; ", wrote), wrote
 
 
 def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told(bytecode):

@@ -27,6 +27,8 @@ MODULES = "virtio_pci", "9pnet_virtio", "9p", "overlay"  # modules for its root,
 OPENERS = {".ko": open, ".xz": lzma.open, ".gz": gzip.open}
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 TEMPORARY = "/dev/shm"  # the guest's alone: changes of the host below /tmp would harm it
+# Two NUMA nodes with half of its memory each, the second without a processor.
+NODES = [word for i in range(2) for word in ("-object", f"memory-backend-ram,id=node{i},size=1G", "-numa", f"node,memdev=node{i}")]
 END = re.compile(r"^guest: ended with (\d+)\r?$", re.M)
 FILE, FOLDER = 0o100755, 0o040755
 
@@ -100,7 +102,7 @@ def run(command, env=(), modules_too=(), timeout=600, kernel=OLD):
         # Without no_timer_check a kernel panics where a busy machine delays ticks of its emulated timer.
         machine = [
             "setpriv", "--pdeathsig", "KILL", QEMU, *(word for name in accelerators() for word in ("-accel", name)), "-cpu", "max,-la57",
-            "-m", "2G", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+            "-m", "2G", *NODES, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
             "-kernel", image(kernel), "-initrd", initial.name, "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check",
             "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
