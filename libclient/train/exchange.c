@@ -294,7 +294,7 @@ static int call_move(struct call *c, const bool *receives)
 	struct weightd_transfer transfers[WEIGHTD_NODES_MAX];
 	struct weightd_segment tokens[WEIGHTD_NODES_MAX],
 		token = {&c->x->token, sizeof(c->x->token)};
-	uint64_t sent = 0;
+	uint64_t sent = 0, sent_replicas = 0;
 	uint32_t n = 0;
 	int r;
 
@@ -313,12 +313,16 @@ static int call_move(struct call *c, const bool *receives)
 			token_or(&c->x->segments.send[node], &token, &transfer->send,
 				 &transfer->n_send);
 			sent += c->x->segments.send[node].size;
+			if (!plan_share(c->t->plan, l->node, node))
+				sent_replicas += c->x->segments.send[node].size;
 		}
 	}
 	r = link_exchange(l, transfers, n, call_check, c, c->beat.deadline_ms);
-	if (!r)
-		atomic_fetch_add_explicit(&c->x->n_sent, sent, memory_order_relaxed);
-	return r;
+	if (r)
+		return r;
+	atomic_fetch_add_explicit(&c->x->n_sent, sent, memory_order_relaxed);
+	atomic_fetch_add_explicit(&c->x->n_sent_replicas, sent_replicas, memory_order_relaxed);
+	return 0;
 }
 
 /* The others of the line do what this rank does. */

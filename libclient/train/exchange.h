@@ -46,7 +46,8 @@ struct exchange {
 	struct touched touched; /* of the step whose segments are found */
 	uint64_t reached; /* the last exchange that this process completed; its successor would have to repeat it */
 	uint64_t token, tokens[WEIGHTD_NODES_MAX]; /* where there are no other bytes */
-	_Atomic uint64_t n_sent; /* bytes, without tokens */
+	_Atomic uint64_t n_sent,
+		n_sent_replicas; /* bytes, without tokens; part of them: to other replicas */
 };
 
 /* Takes what the caller gave, or the environment has. Connects to nobody. */

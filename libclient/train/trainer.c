@@ -183,6 +183,7 @@ int weightd_train_open(struct weightd *w, const struct weightd_plan *plan,
 	t->before.read = trainer_words(t)->traffic_read;
 	t->before.written = trainer_words(t)->traffic_written;
 	t->before.sent = trainer_words(t)->traffic_sent;
+	t->before.sent_replicas = trainer_words(t)->traffic_replicas;
 	t->norm = NAN;
 	open_abandon_save(t);
 	r = open_memory(t);

@@ -121,6 +121,7 @@ static void count_traffic(struct weightd_train *t)
 	words->traffic_read = t->before.read + t->n_read;
 	words->traffic_written = t->before.written + t->n_written;
 	words->traffic_sent = t->before.sent + t->exchange.n_sent;
+	words->traffic_replicas = t->before.sent_replicas + t->exchange.n_sent_replicas;
 }
 
 static int update_advance(struct weightd_train *t, uint64_t step)
@@ -179,7 +180,8 @@ int weightd_train_traffic(const struct weightd_train *t, struct weightd_traffic 
 {
 	struct weightd_traffic traffic = {.read = t->n_read,
 					  .written = t->n_written,
-					  .sent = t->exchange.n_sent};
+					  .sent = t->exchange.n_sent,
+					  .sent_replicas = t->exchange.n_sent_replicas};
 
 	return given_return(ret, GIVEN_TRAFFIC_MIN, &traffic, sizeof(traffic),
 			    "struct weightd_traffic");

@@ -594,7 +594,7 @@ TRAIN_PLANS = {
 
 # --- train_status: libclient/train/plan/control.h; plan, process of the ranks, words ---
 
-CONTROL_MAGIC, CONTROL_ABI = 0x4e49415254444757, 5
+CONTROL_MAGIC, CONTROL_ABI = 0x4e49415254444757, 6
 
 
 def control_head(ranks, magic=CONTROL_MAGIC, abi=CONTROL_ABI):

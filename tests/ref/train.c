@@ -971,8 +971,8 @@ static void traffic_print(FILE *f, const char *name, const struct weightd_traffi
 {
 	(void)fprintf(f,
 		      "\"%s\": {\"read\": %" PRIu64 ", \"written\": %" PRIu64 ", \"sent\": %" PRIu64
-		      "}, ",
-		      name, t->read, t->written, t->sent);
+		      ", \"sent_replicas\": %" PRIu64 "}, ",
+		      name, t->read, t->written, t->sent, t->sent_replicas);
 }
 
 /* Lengths of the intervals of elements that the rank updates. */

@@ -299,11 +299,13 @@ static void a_rank_that_waits_for_a_node_names_it(void **state)
 	status_init(&rank, &s->status[2]);
 	(void)status_wait(&rank.main, CONTROL_NODES, 0);
 	s->ranks[2].traffic_sent = 4711;
+	s->ranks[2].traffic_replicas = 47;
 	seen = read_now(s, 2);
 	assert_int_equal(seen.phase, WEIGHTD_RANK_WAITING);
 	assert_int_equal(seen.waits_for, 0);
 	assert_string_equal(seen.what, "nodes");
 	assert_int_equal(seen.sent, 4711);
+	assert_int_equal(seen.sent_replicas, 47);
 	assert_int_equal(seen.rank, 2);
 	assert_int_equal(seen.mesh_rank, N_RANKS + 2);
 	/* There are more ranks than nodes. */

@@ -349,6 +349,7 @@ struct weightd_traffic {
 	uint64_t read; /* gradients and sums of other ranks */
 	uint64_t written; /* parameters into copies of other ranks */
 	uint64_t sent; /* 0: one node */
+	uint64_t sent_replicas; /* part of `sent`: to other replicas, along the first of two dimensions of the mesh; all else is along the last */
 };
 
 /*
@@ -709,9 +710,10 @@ struct weightd_rank_status {
 	uint32_t waits_for; /* WAITING: a rank of the job, with `what` "nodes" a node; UINT32_MAX: unknown */
 	char what[32]; /* WAITING: "gradients", "sums", "parameters", "units", "first values", "written values", "nodes"; "": no name for it */
 	uint64_t read,
-		written; /* bytes of memory of other ranks along the dimension of the mesh, since the job began */
+		written; /* bytes of memory of other ranks along the last dimension of the mesh, since the job began */
 	uint64_t sent; /* likewise: payload bytes to other nodes */
 	uint32_t mesh_rank; /* rank of the mesh: where there is one node, `rank` */
+	uint64_t sent_replicas; /* part of `sent`: as of struct weightd_traffic */
 };
 
 struct weightd_train_status;

@@ -26,7 +26,7 @@
 #include "libclient/train/plan/plan.h"
 
 #define CONTROL_MAGIC 0x4e49415254444757ull
-#define CONTROL_ABI 5
+#define CONTROL_ABI 6
 
 /* A word that ranks wait for: its lower half is the futex. */
 struct control_word {
@@ -203,7 +203,8 @@ struct control_rank {
 	uint64_t asked[2][2];
 	alignas(64) double norm; /* sum of squares of the rank's shard of the mean gradient, in all nodes */
 	uint64_t n_skipped[2]; /* steps up to `param` that changed nothing: by param % 2 */
-	uint64_t traffic_read, traffic_written, traffic_sent; /* since the job began; hints */
+	uint64_t traffic_read, traffic_written, traffic_sent,
+		traffic_replicas; /* since the job began; hints */
 	struct control_scale scales[2]; /* after the step `param`, and the one before: by param % 2 */
 	struct control_word write; /* control_write(): values written between steps */
 	struct control_word

@@ -220,9 +220,10 @@ static json_t *traffic_json(const struct weightd_plan *p)
 
 	for (uint32_t i = 0; i < weightd_mesh_n_ranks(p->mesh); i++) {
 		(void)weightd_plan_traffic(p, i, &t);
-		if (json_array_append_new(a, json_pack("{sI sI sI}", "read", (json_int_t)t.read,
+		if (json_array_append_new(a, json_pack("{sI sI sI sI}", "read", (json_int_t)t.read,
 						       "written", (json_int_t)t.written, "sent",
-						       (json_int_t)t.sent)))
+						       (json_int_t)t.sent, "sent_replicas",
+						       (json_int_t)t.sent_replicas)))
 			return json_decref(a), NULL;
 	}
 	return a;

@@ -132,6 +132,7 @@ static void read_numbers(const struct words *w, struct weightd_rank_status *ret)
 	ret->read = w->rank.traffic_read;
 	ret->written = w->rank.traffic_written;
 	ret->sent = w->rank.traffic_sent;
+	ret->sent_replicas = w->rank.traffic_replicas;
 }
 
 /* A node of any number is not one of the mesh. */

@@ -89,11 +89,11 @@ static uint64_t between_replicas(const struct weightd_plan *p, const struct plan
 						 : own * (plan_n_replicas(p) - 1);
 }
 
-/* Bytes on sockets. */
+/* Bytes on sockets, to nodes of the same replica. */
 static uint64_t sent_by(const struct weightd_plan *p, const struct plan_op *op,
 			const struct owner *o)
 {
-	uint64_t n_others = p->n_nodes - 1, n_sharing = p->n_sharing - 1;
+	uint64_t n_others = p->n_sharing - 1;
 
 	if (!op->exchange)
 		return 0;
@@ -103,14 +103,32 @@ static uint64_t sent_by(const struct weightd_plan *p, const struct plan_op *op,
 	case PLAN_SCATTER:
 		return scattered_by(p, op, o) * plan_element_size(p, op->from);
 	case PLAN_FETCH:
-		return n_sharing * fetched_from(op, o) * plan_element_size(p, op->from);
+		return n_others * fetched_from(op, o) * plan_element_size(p, op->from);
+	case PLAN_DECIDE:
+		return n_others * sizeof(double);
+	case PLAN_GATHER:
+		return n_others * o->pieces->n_elements * plan_element_size(p, op->from);
+	default:
+		return 0;
+	}
+}
+
+/* Bytes on sockets, to nodes of other replicas. */
+static uint64_t sent_to_replicas(const struct weightd_plan *p, const struct plan_op *op,
+				 const struct owner *o)
+{
+	uint64_t n_others = p->n_nodes - p->n_sharing;
+
+	if (!op->exchange)
+		return 0;
+	switch (op->type) {
+	case PLAN_AGREE:
+		return n_others * control_layout(p).summary_stride;
 	case PLAN_SCATTER_REPLICAS:
 	case PLAN_GATHER_REPLICAS:
 		return between_replicas(p, op, o) * sizeof(float);
 	case PLAN_DECIDE:
 		return n_others * sizeof(double);
-	case PLAN_GATHER:
-		return n_sharing * o->pieces->n_elements * plan_element_size(p, op->from);
 	default:
 		return 0;
 	}
@@ -130,6 +148,8 @@ int weightd_plan_traffic(const struct weightd_plan *p, uint32_t rank, struct wei
 		t.read += read_by(p, &p->ops[i], &o);
 		t.written += written_by(p, &p->ops[i], &o);
 		t.sent += sent_by(p, &p->ops[i], &o);
+		t.sent_replicas += sent_to_replicas(p, &p->ops[i], &o);
 	}
+	t.sent += t.sent_replicas;
 	return given_return(ret, GIVEN_TRAFFIC_MIN, &t, sizeof(t), "struct weightd_traffic");
 }

@@ -69,10 +69,12 @@ const struct column job_ranks_columns[] = {
 	 .shown = true},
 	{"UPDATED", COLUMN_DURATION, ROW(updated_ns), .help = "likewise: sums and updates"},
 	{"DIM", COLUMN_TEXT, ROW(dim),
-	 .help = "dimension of the mesh that READ, WRITTEN and SENT are of"},
+	 .help = "dimension of the mesh of READ, WRITTEN, and SENT but for REPLICAS"},
 	{"READ", COLUMN_SIZE, ROW(rank.read), .help = "bytes that it read of other ranks"},
 	{"WRITTEN", COLUMN_SIZE, ROW(rank.written), .help = "bytes that it wrote for other ranks"},
 	{"SENT", COLUMN_SIZE, ROW(rank.sent), .help = "bytes that it sent to other nodes"},
+	{"REPLICAS", COLUMN_SIZE, ROW(rank.sent_replicas),
+	 .help = "of these: along the first of two dimensions, to other replicas"},
 	{"PID", COLUMN_INDEX, ROW(pid), .help = "its process"},
 	{},
 };
@@ -154,11 +156,16 @@ uint32_t job_ranks_nodes(const struct weightd_train_status *status)
 	return weightd_mesh_n_ranks(mesh_of(status)) / job_ranks_count(status);
 }
 
-const char *job_ranks_dim(const struct weightd_train_status *status)
+uint32_t job_ranks_n_dims(const struct weightd_train_status *status)
 {
-	struct weightd_mesh_dim dim;
+	return weightd_mesh_n_dims(mesh_of(status));
+}
 
-	return weightd_mesh_dim(mesh_of(status), 0, &dim) == 0 ? dim.name : NULL;
+const char *job_ranks_dim(const struct weightd_train_status *status, uint32_t dim)
+{
+	struct weightd_mesh_dim found;
+
+	return weightd_mesh_dim(mesh_of(status), dim, &found) == 0 ? found.name : NULL;
 }
 
 struct weightd_rank_status job_ranks_get(const struct weightd_train_status *status, uint32_t rank)
@@ -258,8 +265,11 @@ static void name_wait(struct rank_row *row)
 
 static struct rank_row row_of(const struct job_ranks_job *job, uint32_t rank)
 {
-	struct rank_row row = {.job = job->name, .dim = job_ranks_dim(job->status)};
+	struct rank_row row = {
+		.job = job->name,
+	};
 
+	row.dim = job_ranks_dim(job->status, job_ranks_n_dims(job->status) - 1);
 	row.rank = job_ranks_get(job->status, rank);
 	row.waits = job_ranks_waits(&row.rank);
 	row.waits_node = job_ranks_waits_node(&row.rank);

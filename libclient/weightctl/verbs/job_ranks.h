@@ -41,8 +41,9 @@ uint32_t job_ranks_nodes(const struct weightd_train_status *status);
 uint32_t job_ranks_waits(const struct weightd_rank_status *rank);
 /* The node that it waits for; UINT32_MAX: none. */
 uint32_t job_ranks_waits_node(const struct weightd_rank_status *rank);
-/* The dimension of the mesh that the bytes of the ranks are moved along. */
-const char *job_ranks_dim(const struct weightd_train_status *status);
+/* Dimensions of the mesh: the last one has the shards; the first of two has replicas. */
+uint32_t job_ranks_n_dims(const struct weightd_train_status *status);
+const char *job_ranks_dim(const struct weightd_train_status *status, uint32_t dim);
 
 /* Nanoseconds of a time of a status; UINT64_MAX: none. */
 uint64_t job_ranks_ns(double seconds);

@@ -72,9 +72,24 @@ static void put_time(const char *verb, double seconds, const struct weightd_rank
 		     percent(seconds, whole(rank)));
 }
 
-static void put_rank(const struct weightd_rank_status *rank, const char *dim, uint32_t n_nodes)
+static void put_traffic(const struct weightd_rank_status *rank,
+			const struct weightd_train_status *status)
 {
 	char read[SIZE_TEXT_MAX], written[SIZE_TEXT_MAX], sent[SIZE_TEXT_MAX];
+	uint32_t n_dims = job_ranks_n_dims(status);
+
+	(void)printf("%s read and %s written along %s", size_text(read, rank->read),
+		     size_text(written, rank->written), job_ranks_dim(status, n_dims - 1));
+	if (job_ranks_nodes(status) > 1)
+		(void)printf(", %s sent to other nodes", size_text(sent, rank->sent));
+	if (n_dims > 1)
+		(void)printf(", %s of it along %s", size_text(sent, rank->sent_replicas),
+			     job_ranks_dim(status, 0));
+}
+
+static void put_rank(const struct weightd_rank_status *rank,
+		     const struct weightd_train_status *status)
+{
 
 	(void)printf("rank %" PRIu32 ", %s: ", rank->mesh_rank,
 		     weightd_rank_phase_name(rank->phase));
@@ -88,10 +103,7 @@ static void put_rank(const struct weightd_rank_status *rank, const char *dim, ui
 	(void)printf("\n  step %" PRIu64 ", ", rank->step);
 	if (isfinite(rank->loss))
 		(void)printf("loss %.6g, ", rank->loss);
-	(void)printf("%s read and %s written along %s", size_text(read, rank->read),
-		     size_text(written, rank->written), dim ? dim : "-");
-	if (n_nodes > 1)
-		(void)printf(", %s sent to other nodes", size_text(sent, rank->sent));
+	put_traffic(rank, status);
 	(void)putchar('\n');
 }
 
@@ -136,7 +148,7 @@ static void put_job(const struct job_ranks_job *job)
 	for (uint32_t i = 0; i < n; i++) {
 		struct weightd_rank_status rank = job_ranks_get(job->status, i);
 
-		put_rank(&rank, job_ranks_dim(job->status), n_nodes);
+		put_rank(&rank, job->status);
 	}
 	put_verdict(&e, n_nodes);
 	if (!job_wait_find(job->status, &wait))

@@ -121,14 +121,14 @@ static json_t *straggler_of(const struct weightd_rank_status *rank)
 }
 
 static json_t *make_labels(const struct family *family, const struct job_ranks_job *job,
-			   const struct weightd_rank_status *rank)
+			   const struct weightd_rank_status *rank, uint32_t dim)
 {
 	json_t *labels = json_object();
 
 	set_label(labels, "job", json_string(job->name));
 	set_label(labels, "rank", json_sprintf("%" PRIu32, rank->mesh_rank));
 	if (family->has_dim)
-		set_label(labels, "dim", json_string(job_ranks_dim(job->status)));
+		set_label(labels, "dim", json_string(job_ranks_dim(job->status, dim)));
 	if (family->has_straggler) {
 		set_label(labels, "waits_for", straggler_of(rank));
 		set_label(labels, "what", json_string(rank->what));
@@ -136,21 +136,42 @@ static json_t *make_labels(const struct family *family, const struct job_ranks_j
 	return labels;
 }
 
+/* Its bytes along one dimension of the mesh. */
+static struct weightd_rank_status along(const struct weightd_rank_status *rank, bool is_last)
+{
+	struct weightd_rank_status r = *rank;
+
+	r.read = is_last ? r.read : 0;
+	r.written = is_last ? r.written : 0;
+	r.sent = is_last ? r.sent - r.sent_replicas : r.sent_replicas;
+	return r;
+}
+
+static void add_samples(const struct family *family, const struct job_ranks_job *job, uint32_t k,
+			json_t *samples)
+{
+	struct weightd_rank_status rank = job_ranks_get(job->status, k);
+	uint32_t n_dims = job_ranks_n_dims(job->status);
+
+	for (uint32_t dim = family->has_dim ? 0 : n_dims - 1; dim < n_dims; dim++) {
+		struct weightd_rank_status part = along(&rank, dim + 1 == n_dims);
+		json_t *sample = family->value(&part);
+
+		if (!sample)
+			continue;
+		set_label(sample, "labels", make_labels(family, job, &part, dim));
+		if (json_array_append_new(samples, sample) < 0)
+			cli_out_of_memory();
+	}
+}
+
 static json_t *make_samples(const struct family *family, const struct job_ranks *ranks)
 {
 	json_t *samples = json_array();
 
 	for (size_t i = 0; i < ranks->n_jobs; i++)
-		for (uint32_t k = 0; k < job_ranks_count(ranks->jobs[i].status); k++) {
-			struct weightd_rank_status rank = job_ranks_get(ranks->jobs[i].status, k);
-			json_t *sample = family->value(&rank);
-
-			if (!sample)
-				continue;
-			set_label(sample, "labels", make_labels(family, &ranks->jobs[i], &rank));
-			if (json_array_append_new(samples, sample) < 0)
-				cli_out_of_memory();
-		}
+		for (uint32_t k = 0; k < job_ranks_count(ranks->jobs[i].status); k++)
+			add_samples(family, &ranks->jobs[i], k, samples);
 	return samples;
 }
 

@@ -146,6 +146,22 @@ def test_ranks_that_wait_for_parameters_of_a_unit_name_the_one_that_fetches_them
     assert re.search(r'wait_seconds\{.*rank="2".*waits_for="3".*what="units".*\}', daemon.ctl("train", "metrics").stdout)
 
 
+@pytest.mark.parametrize("late_nodes", [({"strategy": "zero3", "form": None, "replicas": 2}, {"hold_before": "5"})], ids=["zero3"], indirect=True)
+def test_bytes_are_told_by_dimension_of_the_mesh(daemon, late_nodes):
+    """Each node is a replica: its ranks read of each other along shard, and send along replicate alone."""
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    rows = [row for job in late_nodes.jobs for row in ranks(daemon, job.name)]
+    assert {row["dim"] for row in rows} == {"shard"} and all(row["sent"] == row["replicas"] > 0 and row["read"] > 0 for row in rows)
+    explained = daemon.ctl("trace", "explain", "--job", late_nodes.jobs[1].name).stdout
+    assert re.search(r"written along shard, (\S+ .?B) sent to other nodes, \1 of it along replicate$", explained, re.M), explained
+    families = {f.name: f for f in text_string_to_metric_families(daemon.ctl("train", "metrics").stdout)}
+    for name, dims in {"read": ("shard",), "sent": ("replicate",)}.items():
+        samples = {(int(s.labels["rank"]), s.labels["dim"]): s.value for s in families[f"weightd_train_{name}_bytes"].samples}
+        assert {key for key, value in samples.items() if value} == {(rank, dim) for rank in range(4) for dim in dims}
+        assert len(samples) == 8
+
+
 def test_metrics_are_openmetrics_of_all_jobs(daemon, make_job, tmp_path):
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 

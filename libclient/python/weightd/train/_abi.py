@@ -50,7 +50,8 @@ class PlanOptions(Sized):
 
 
 class Traffic(Sized):
-    _fields_ = [("size", c_size_t), ("read", c_uint64), ("written", c_uint64), ("sent", c_uint64)]
+    _fields_ = [("size", c_size_t), ("read", c_uint64), ("written", c_uint64), ("sent", c_uint64),
+                ("sent_replicas", c_uint64)]
 
 
 class Segment(Structure):

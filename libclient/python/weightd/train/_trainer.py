@@ -34,11 +34,13 @@ class Traffic(NamedTuple):
     read     from gradients and sums of other ranks
     written  into copies of the parameters of other ranks
     sent     on sockets, to ranks of other nodes: parts of gradients and parameters, and a few words of each step
+    sent_replicas  part of these: to other replicas, along the first of two dimensions of the mesh
     """
 
     read: int
     written: int
     sent: int
+    sent_replicas: int
 
 
 class Described(NamedTuple):
@@ -326,12 +328,12 @@ class Trainer:
     def traffic(self) -> Traffic:
         found = _abi.Traffic()
         check(lib.weightd_train_traffic(self.handle, byref(found)))
-        return Traffic(found.read, found.written, found.sent)
+        return Traffic(found.read, found.written, found.sent, found.sent_replicas)
 
     def planned_traffic(self, rank: int) -> Traffic:
         found = _abi.Traffic()
         check(lib.weightd_plan_traffic(self.plan.handle, c_uint32(rank), byref(found)))
-        return Traffic(found.read, found.written, found.sent)
+        return Traffic(found.read, found.written, found.sent, found.sent_replicas)
 
     def publish(self, name: str | None, owner: int | str | None) -> int:
         """None: this rank takes part alone, with "zero3"."""

@@ -216,7 +216,9 @@ def test_f_8_replicas_exchange_sums_of_their_shards_alone(make_nodes, net, strat
     for rank, report in enumerate(reports):
         units = sum(line[rank][len(line[rank]) - 1 - unit] for unit in fetched or range(len(line[rank])))
         between.append(report["predicted"]["sent"] - 3 * (summary + 8) - 4 * sum(line[rank ^ 1]) - 4 * units)
-        assert report["counted"]["sent"] - report["filled"]["sent"] == report["predicted"]["sent"] * 6
+        for name in "sent", "sent_replicas":
+            assert report["counted"][name] - report["filled"][name] == report["predicted"][name] * 6
+        assert report["predicted"]["sent_replicas"] - between[rank] == 2 * (summary + 8)
         assert after[rank] - before[rank] == 3 * exchanges.of_pooled_step(line, rank, summary, fetched=fetched, replicas=2)
     assert line[:2] == line[2:]
     for rank in range(2):
