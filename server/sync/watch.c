@@ -65,23 +65,31 @@ static void on_gone(struct agent *a, const json_t *message)
 		replica_set_superseded(a, rep);
 }
 
-/* With all its versions, the one that is kept for the next push among them. */
+/*
+ * With all its versions, the one that is kept for the next push among them. weightd sends no event for each of these. A
+ * buffer without a version belonged to a writer that ended.
+ */
 static void on_removed(struct agent *a, const json_t *message)
 {
-	const char *buffer;
+	const char *buffer, *device;
 	struct broadcast *b;
+	uint64_t version;
 	struct replica *rep;
 
-	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0)
+	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_string(message, "device", DEVICE_MAX, &device) < 0 ||
+	    field_number(message, "version", INT64_MAX, &version) < 0)
 		return;
 	rep = replica_find(a, buffer);
+	if (!rep || strcmp(group_device(a->config, rep->group), device) != 0)
+		return;
 	b = broadcast_find_of_buffer(a, buffer);
-	if (rep) {
-		loan_forget(a, rep);
-		patch_chain_deinit(&rep->patch_chain);
-	}
+	loan_forget(a, rep);
+	patch_chain_deinit(&rep->patch_chain);
 	if (b && !sync_is_repair(&b->sync))
-		b->is_unwanted = true;
+		b->is_gone = b->is_unwanted = true;
+	if (version && version >= rep->version && rep->state == REPLICA_SERVING)
+		replica_set_superseded(a, rep);
 }
 
 static void again_later(struct agent *a)

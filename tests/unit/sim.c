@@ -407,6 +407,15 @@ void sim_lose_data(struct sim *s, unsigned node)
 	tell_watch(&s->nodes[node], json_pack("{s:s}", "op", "missed"));
 }
 
+void sim_remove(struct sim *s, unsigned node, uint64_t version)
+{
+	if (version)
+		s->nodes[node].n_versions = 0;
+	tell_watch(&s->nodes[node],
+		   json_pack("{s:s, s:s, s:s, s:I}", "op", "removed", "buffer", SIM_BUFFER,
+			     "device", "host", "version", (json_int_t)version));
+}
+
 void sim_find_data(struct sim *s, unsigned node)
 {
 	struct sim_node *n = &s->nodes[node];

@@ -149,6 +149,9 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind);
 /* A node's weightd loses everything, and sends the watch an event. */
 void sim_lose_data(struct sim *s, unsigned node);
 
+/* A user removes the buffer from a node's weightd. The event comes with this version, 0: it had none. */
+void sim_remove(struct sim *s, unsigned node, uint64_t version);
+
 /* A node's weightd restores its versions, and sends the watch an event. */
 void sim_find_data(struct sim *s, unsigned node);
 

@@ -288,6 +288,25 @@ static void test_a_member_is_not_taken_out_of_a_repair_by_a_dry_run(void **state
 	sim_free(s);
 }
 
+/* A writer that ended before it published had made the buffer: the event of that may come late. */
+static void test_a_buffer_that_a_user_removes_is_neither_served_nor_fetched(void **state)
+{
+	struct sim *s = one_that_serves(0);
+	uint64_t received = s->nodes[1].n_received, version = s->nodes[1].last_number;
+
+	(void)state;
+	sim_remove(s, 1, 0);
+	sim_run(s, S);
+	assert_string_equal(state_at_n1(s), "serving");
+	sim_cut(s, 1, 2, false);
+	sim_remove(s, 1, version);
+	sim_run(s, 60 * S);
+	assert_string_equal(state_at_n1(s), "superseded");
+	assert_false(n1_claims_one(s));
+	assert_int_equal(s->nodes[1].n_received, received);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -300,6 +319,7 @@ int main(void)
 		cmocka_unit_test(test_who_starts_anew_is_ready_when_it_has_verified_what_it_has),
 		cmocka_unit_test(test_a_dry_run_ends_no_repair),
 		cmocka_unit_test(test_a_member_is_not_taken_out_of_a_repair_by_a_dry_run),
+		cmocka_unit_test(test_a_buffer_that_a_user_removes_is_neither_served_nor_fetched),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

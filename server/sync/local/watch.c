@@ -39,14 +39,31 @@ static int send_gone(const struct task *e, const json_t *devices, const struct w
 	return r;
 }
 
+static int send_removed(const struct task *e, const json_t *devices,
+			const struct weightd_event *event, struct fault *f)
+{
+	json_t *device;
+	int r = 0;
+	size_t i;
+
+	json_array_foreach(devices, i, device)
+	{
+		if (r == 0 && is_device(e->w, json_string_value(device), event->device))
+			r = task_send(json_pack("{s:s, s:s, s:O, s:I}", "op", "removed", "buffer",
+						event->name, "device", device, "version",
+						(json_int_t)event->version),
+				      NULL, 0, f);
+	}
+	return r;
+}
+
 static int send_event(const struct task *e, const json_t *devices,
 		      const struct weightd_event *event, struct fault *f)
 {
 	if (event->kind == WEIGHTD_EVENT_MISSED || event->kind == WEIGHTD_EVENT_RESTARTED)
 		return task_send(json_pack("{s:s}", "op", "missed"), NULL, 0, f);
-	if (event->kind == WEIGHTD_EVENT_REMOVED && !strcmp(event->device, "host"))
-		return task_send(json_pack("{s:s, s:s}", "op", "removed", "buffer", event->name),
-				 NULL, 0, f);
+	if (event->kind == WEIGHTD_EVENT_REMOVED)
+		return send_removed(e, devices, event, f);
 	return event->kind == WEIGHTD_EVENT_VERSION_GONE ? send_gone(e, devices, event, f) : 0;
 }
 
