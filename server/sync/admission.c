@@ -259,6 +259,28 @@ static const char *refuse_queue(const struct agent *a, unsigned peer, char why[W
 	return "busy";
 }
 
+/* The version and the kind of a repair are those that the user asked for. */
+static const char *refuse_pull(const struct agent *a, unsigned peer, const struct replica *rep,
+			       const struct document *d, bool is_dry, char why[WHY_SIZE])
+{
+	const struct pull *pull = &rep->pull;
+
+	if (!d->decision || !replica_is_pulled_from(rep, peer))
+		return NULL;
+	if (pull->is_exact && version_id_compare(d->version_id, pull->version_id) != 0) {
+		snprintf(why, WHY_SIZE, "%s has %ju.%ju of it by now, and %ju.%ju is asked for",
+			 agent_peer_name(a, peer), (uintmax_t)d->version_id.term,
+			 (uintmax_t)d->version_id.number, (uintmax_t)pull->version_id.term,
+			 (uintmax_t)pull->version_id.number);
+		return "version";
+	}
+	if (pull->is_dry == is_dry)
+		return NULL;
+	snprintf(why, WHY_SIZE, "%s %s", agent_peer_name(a, peer),
+		 is_dry ? "only plans it" : "has an earlier release, which cannot plan it");
+	return "dry";
+}
+
 const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d, bool is_dry,
 			      struct replica **ret_replica, char why[WHY_SIZE])
 {
@@ -282,6 +304,8 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 			 agent_peer_name(a, peer));
 		code = "unasked";
 	}
+	if (!code)
+		code = refuse_pull(a, peer, rep, d, is_dry, why);
 	if (!code)
 		code = refuse_disk(a, why);
 	if (!code)

@@ -7,6 +7,7 @@
  *	participants	this node as a member of syncs of any coordinator: receivers of broadcasts,
  *			contributors to collectives
  *	repair		how this node gets versions that it lacks
+ *	pull		a repair that a user waits for
  *
  * They change states and never wait. agent_settle() frees syncs that ended and begins what became possible, at the
  * end of each event, so that no caller loses the object it works on. It also sets the one timer to the first deadline
@@ -31,6 +32,7 @@
 #include "server/sync/participant/receiver.h"
 #include "server/sync/participant/shard.h"
 #include "server/sync/phase_time.h"
+#include "server/sync/pull.h"
 #include "server/sync/repair.h"
 #include "server/sync/state/agent_hooks.h"
 #include "server/sync/state/group.h"
@@ -85,13 +87,31 @@ static void agent_on_loan_unwanted(struct agent *a, const struct replica *rep)
 		b->is_unwanted = true;
 }
 
+static void agent_on_participant_end(struct agent *a, const struct participant *p)
+{
+	history_participant_end(a, p);
+	pull_on_participant_end(p);
+}
+
+static const char *agent_refuse_receiver(struct agent *a, unsigned peer, const struct document *d,
+					 bool is_dry, struct replica **ret_replica,
+					 char why[WHY_SIZE])
+{
+	const char *code = admission_refusal(a, peer, d, is_dry, ret_replica, why);
+	struct replica *rep = code && d->decision ? replica_find(a, d->buffer) : NULL;
+
+	if (rep)
+		pull_on_refused(a, rep, peer, why);
+	return code;
+}
+
 static const struct agent_hooks HOOKS = {
 	.on_member = history_member_event,
 	.on_participant = history_participant_event,
 	.on_sync_end = history_sync_end,
-	.on_participant_end = history_participant_end,
+	.on_participant_end = agent_on_participant_end,
 	.on_traced = history_traced,
-	.refuse_receiver = admission_refusal,
+	.refuse_receiver = agent_refuse_receiver,
 	.refuse_contributor = admission_refusal_of_contributor,
 	.coordinates = agent_coordinates,
 	.is_in_sync = agent_has_sync_of,
@@ -191,6 +211,7 @@ static void agent_settle(struct agent *a)
 	uint64_t timer;
 
 	hear_self(a);
+	pull_step(a);
 	timer = repair_step(a, agent_now(a));
 	phase_time_step(a);
 	agent_reap(a);
@@ -475,10 +496,28 @@ int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_
 	return make_together(a, "reshard", request, ret_sync, why);
 }
 
+int agent_pull(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE])
+{
+	int r = pull_begin(a, request, ret_sync, why);
+
+	/* It begins with the timer: the caller needs its id first. */
+	if (r == 0) {
+		a->timer_ns = agent_now(a);
+		a->env->set_timer(a->userdata, a->timer_ns);
+	}
+	return r;
+}
+
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
 {
 	struct sync *s = sync_find(a, sync);
+	int r = s ? 0 : pull_cancel(a, sync, why);
 
+	if (!s && r != -ENOENT) {
+		agent_settle(a);
+		return r;
+	}
 	if (!s) {
 		snprintf(why, WHY_SIZE,
 			 "%s coordinates no sync %s; it is cancelled where it was asked for",

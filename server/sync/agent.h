@@ -33,6 +33,8 @@
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
  *		"unknown" or "planned"
  *		on the control socket {"event":"nodes", "sync", "nodes":[...]} comes before, where there are many
+ *		in a repair of this node that a pull waits for, "phase" and "end" have the "pull", the id that agent_pull()
+ *		gave; a pull that ends without a repair has an "end" of its own, of the kind "pull" with that id as "sync"
  *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
  *		a sentence for the journal; with "what", a kind of log_fields.h, and what it is about
  */
@@ -96,8 +98,17 @@ int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_
 int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE]);
 
+/*
+ * Pulls {buffer, node, term, number, dry}: the committed version of that node, by a repair; term 0 is whichever it has.
+ * `dry`: up to PREPARE. The version that is served here already is no failure. With a sentence: -EBADMSG, -ENOENT no
+ * such node, or it has no such version, -EHOSTDOWN it is not connected, -ESTALE its version is older or is not the one
+ * of this node, -EBUSY there is a sync of the buffer already.
+ */
+int agent_pull(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE]);
+
 /* -ENOENT: we coordinate no such sync; -EALREADY: its commit was decided. With a sentence. */
-int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE]);
+int agent_cancel(struct agent *a, const char *sync_or_pull, char why[WHY_SIZE]);
 
 /* Returns whether no sync is under way here, whoever coordinates it. */
 bool agent_is_idle(const struct agent *a);

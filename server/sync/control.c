@@ -45,6 +45,7 @@ struct client {
 	bool is_operator;
 	bool watches;
 	char sync[SYNC_ID_SIZE]; /* the client waits for its end; "": for none */
+	bool is_tied; /* and it ends with the client */
 	bool waits_for_slow; /* and for slow members to have it */
 	json_t *queued; /* the request, until others end; NULL: none */
 	const struct beginning *queued_as;
@@ -54,6 +55,7 @@ struct client {
 /* The syncs that operators begin. */
 struct beginning {
 	const char *what;
+	bool is_tied; /* to the client that waits for it */
 	int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE]);
 };
@@ -61,7 +63,11 @@ struct beginning {
 static void client_free(struct client *c)
 {
 	struct packet *p, *next;
+	char why[WHY_SIZE];
 
+	/* One that is decided stays. */
+	if (c->is_tied && c->sync[0])
+		(void)agent_cancel(c->control->options->agent, c->sync, why);
 	list_for_each_safe(p, next, &c->queue, link) {
 		list_remove(&p->link);
 		json_decref(p->json);
@@ -173,13 +179,13 @@ static bool may_operate(struct client *c)
 	if (group)
 		(void)snprintf(
 			why, sizeof(why),
-			"uid %u may look, not push: only root, the agent's own user and members of the "
+			"uid %u may look, not push or pull: only root, the agent's own user and members of the "
 			"group '%s' may",
 			c->uid, group);
 	else
 		(void)snprintf(
 			why, sizeof(why),
-			"uid %u may look, not push: only root and the agent's own user may, and members "
+			"uid %u may look, not push or pull: only root and the agent's own user may, and members "
 			"of the group that sync.conf names by operators under [access]",
 			c->uid);
 	control_refuse(c, "permission", why);
@@ -256,6 +262,7 @@ static void control_begin(struct client *c, const json_t *request, const struct 
 			 buffer, c->uid);
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
+	c->is_tied = wait && b->is_tied;
 	c->waits_for_slow = slow;
 	control_say(c, wait ? json_pack("{ss}", "sync", sync)
 			    : json_pack("{sssb}", "sync", sync, "end", 1));
@@ -277,7 +284,7 @@ static void control_on_turn(struct timer *timer)
 
 static void answer_push(struct client *c, const json_t *request)
 {
-	static const struct beginning push = {"push", agent_push};
+	static const struct beginning push = {"push", false, agent_push};
 
 	control_begin(c, request, &push);
 }
@@ -285,23 +292,30 @@ static void answer_push(struct client *c, const json_t *request)
 /* A request of its own: an agent that does not know it must not push instead. */
 static void answer_plan(struct client *c, const json_t *request)
 {
-	static const struct beginning plan = {"plan", agent_plan};
+	static const struct beginning plan = {"plan", false, agent_plan};
 
 	control_begin(c, request, &plan);
 }
 
 static void answer_average(struct client *c, const json_t *request)
 {
-	static const struct beginning average = {"average", agent_average};
+	static const struct beginning average = {"average", false, agent_average};
 
 	control_begin(c, request, &average);
 }
 
 static void answer_reshard(struct client *c, const json_t *request)
 {
-	static const struct beginning reshard = {"reshard", agent_reshard};
+	static const struct beginning reshard = {"reshard", false, agent_reshard};
 
 	control_begin(c, request, &reshard);
+}
+
+static void answer_pull(struct client *c, const json_t *request)
+{
+	static const struct beginning pull = {"pull", true, agent_pull};
+
+	control_begin(c, request, &pull);
 }
 
 static void answer_cancel(struct client *c, const json_t *request)
@@ -366,7 +380,7 @@ static const struct {
 	{"nodes", answer_nodes},     {"heads", answer_replicas},  {"push", answer_push},
 	{"plan", answer_plan},       {"cancel", answer_cancel},   {"status", answer_status},
 	{"history", answer_history}, {"watch", answer_watch},     {"metrics", answer_metrics},
-	{"average", answer_average}, {"reshard", answer_reshard},
+	{"average", answer_average}, {"reshard", answer_reshard}, {"pull", answer_pull},
 };
 
 static void control_answer(struct client *c, const json_t *request)
@@ -593,14 +607,20 @@ static bool may_make_room(const json_t *event)
 	return is_end(event);
 }
 
+static bool is_awaited(const struct client *c, const char *sync_or_null)
+{
+	return sync_or_null && !strcmp(c->sync, sync_or_null);
+}
+
 /* A packet of an event that was cut into several. */
 static void tell_page(struct control *c, const json_t *event, const json_t *page)
 {
 	const char *sync = json_string_value(json_object_get(event, "sync"));
+	const char *pull = json_string_value(json_object_get(event, "pull"));
 	struct client *client;
 
 	list_for_each(client, &c->clients, link) {
-		bool waits = sync && !strcmp(client->sync, sync) &&
+		bool waits = (is_awaited(client, sync) || is_awaited(client, pull)) &&
 			     !(client->waits_for_slow && is_left(event));
 		json_t *copy;
 

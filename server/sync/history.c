@@ -236,6 +236,13 @@ void history_member_event(struct agent *a, const struct sync *s, const struct me
 	agent_event(a, event);
 }
 
+/* The pull that waits for it has an id of its own: it is older. */
+static void set_pull(json_t *event, const struct participant *p)
+{
+	if (participant_is_repair(p) && replica_is_pulled_from(p->replica, p->coordinator))
+		set_text(event, "pull", p->replica->pull.id);
+}
+
 void history_participant_event(struct agent *a, const struct participant *p)
 {
 	json_t *event;
@@ -243,6 +250,7 @@ void history_participant_event(struct agent *a, const struct participant *p)
 	if (is_told_of(p))
 		return;
 	event = participant_row(a, p);
+	set_pull(event, p);
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);
 }
@@ -366,6 +374,7 @@ void history_participant_end(struct agent *a, const struct participant *p)
 			  json_pack("[o]",
 				    outcome_row(a->config->name, p->state_name, p->version, p->why)),
 			  p->state_name, p->why);
+	set_pull(event, p);
 	set_number(row, "nodes", 1);
 	metrics_on_end(a, ROLE_MEMBER, x.kind, p->state_name);
 	history_remember(a, row, json_pack("[o]", participant_row(a, p)), event);

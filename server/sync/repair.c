@@ -20,6 +20,7 @@
 #include "server/sync/coordinator/broadcast_source.h"
 #include "server/sync/coordinator/repair_refusal.h"
 #include "server/sync/participant/participant.h"
+#include "server/sync/pull.h"
 #include "server/sync/state/group.h"
 #include "server/sync/state/retry.h"
 #include "server/sync/state/time_limit.h"
@@ -149,6 +150,8 @@ static unsigned repair_choose(struct agent *a, const struct replica *rep, bool *
 		struct claim *c = a->peers[i].up ? replica_claim(a, i, rep) : NULL;
 		int order;
 
+		if (rep->pull.id[0] && i != rep->pull.peer)
+			continue;
 		if (!c || version_id_compare(c->version_id, replica_committed(rep)) < 0 ||
 		    version_id_compare(c->version_id, replica_done_with(rep)) <= 0)
 			continue;
@@ -179,9 +182,10 @@ static void repair_ask(struct agent *a, struct replica *rep, unsigned peer, uint
 	/* It digests the version before it prepares. */
 	rep->asked_ns = now + retry_patience(a);
 	agent_send(a, peer,
-		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", rep->buffer,
-			     "group", c->group->name, "term", (json_int_t)held.term, "number",
-			     (json_int_t)held.number));
+		   json_pack("{s:s, s:s, s:s, s:I, s:I, s:o*}", "type", "catch-up", "buffer",
+			     rep->buffer, "group", c->group->name, "term", (json_int_t)held.term,
+			     "number", (json_int_t)held.number, "dry",
+			     rep->pull.is_dry ? json_true() : NULL));
 }
 
 /* Returns whether another peer failed less often than the one that was asked. */
@@ -240,8 +244,11 @@ static bool repair_waits_for_answer(struct agent *a, struct replica *rep,
 				    const struct repair_turn *t)
 {
 	if (rep->asked != NO_PEER && t->now >= rep->asked_ns) {
-		retry_in_vain(a, rep, rep->asked);
+		unsigned peer = rep->asked;
+
+		retry_in_vain(a, rep, peer);
 		retry_later(a, rep);
+		pull_on_refused(a, rep, peer, "it did not begin to send it in time");
 	} else if (rep->asked != NO_PEER && !is_another_better(a, rep)) {
 		return true;
 	}
@@ -262,7 +269,11 @@ static bool repair_waits_for_retry(struct agent *a, struct replica *rep, const s
 static bool repair_is_needless(struct agent *a, struct replica *rep, const struct repair_turn *t)
 {
 	(void)t;
-	return !is_ours(a, rep) || is_in_sync(a, rep->buffer);
+	if (!is_ours(a, rep)) {
+		pull_fail(a, rep, "%s has no group '%s' with it", a->config->name, rep->group);
+		return true;
+	}
+	return is_in_sync(a, rep->buffer);
 }
 
 static bool repair_looks(struct agent *a, struct replica *rep, const struct repair_turn *t)
@@ -282,6 +293,7 @@ static bool repair_asks(struct agent *a, struct replica *rep, const struct repai
 	if (peer != NO_PEER && a->env->may_save(a->userdata, why) < 0) {
 		agent_log(a, "debug", "%s is not fetched, yet: %s", rep->buffer, why);
 		retry_later(a, rep);
+		pull_fail(a, rep, "%s", why);
 		return true;
 	}
 	if (peer != NO_PEER) {
@@ -290,6 +302,8 @@ static bool repair_asks(struct agent *a, struct replica *rep, const struct repai
 	}
 	if (is_one_busy)
 		rep->retry_ns = t->now + RETRY_BUSY;
+	else
+		pull_on_nobody(a, rep);
 	return is_one_busy;
 }
 
@@ -374,6 +388,8 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		  why);
 	retry_note_vain(a, rep, peer, strcmp(code, "busy") == 0 ? 1 : RETRY_VAIN_STEP);
 	retry_later(a, rep);
+	if (strcmp(code, "busy") != 0)
+		pull_on_refused(a, rep, peer, why);
 }
 
 void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer)
@@ -407,6 +423,7 @@ struct catch_up {
 	const struct group *group;
 	char buffer[BUFFER_MAX + 1];
 	struct version_id version_id; /* the version that the peer has */
+	bool is_dry; /* it wants a plan, and no byte of a version */
 };
 
 static void catch_up_free(struct catch_up *c)
@@ -454,6 +471,7 @@ static void repair_serve(struct agent *a, const struct catch_up *c)
 		return;
 	}
 	s->max_rate = a->config->repair_rate / REPAIRS_SERVED_MAX;
+	s->is_dry = c->is_dry;
 	broadcast_source_go_on(a, broadcast_of(s));
 }
 
@@ -534,11 +552,13 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 	const struct group *g;
 	struct catch_up *c;
 	struct version_id version_id;
+	bool is_dry;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group_name) < 0 ||
 	    field_number(message, "term", VERSION_ID_MAX, &version_id.term) < 0 ||
-	    field_number(message, "number", VERSION_ID_MAX, &version_id.number) < 0) {
+	    field_number(message, "number", VERSION_ID_MAX, &version_id.number) < 0 ||
+	    field_bool_or(message, "dry", false, &is_dry) < 0) {
 		agent_hang_up(a, peer, "catch-up of another form");
 		return;
 	}
@@ -551,6 +571,7 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 	if (c) {
 		c->version_id = version_id; /* it asks again, and keeps its place */
 		c->group = g;
+		c->is_dry = is_dry;
 		return;
 	}
 	if (n_waiting(a, peer) >= ASKED_MAX) {
@@ -562,7 +583,7 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 		repair_refusal_send(a, peer, buffer, "failed", "out of memory");
 		return;
 	}
-	*c = (struct catch_up){.peer = peer, .group = g, .version_id = version_id};
+	*c = (struct catch_up){.peer = peer, .group = g, .version_id = version_id, .is_dry = is_dry};
 	snprintf(c->buffer, sizeof(c->buffer), "%s", buffer);
 	list_append(&a->catch_ups, &c->link);
 	repair_serve_next(a);

@@ -540,6 +540,11 @@ int participant_start_engine(struct agent *a, struct participant *p, enum job_ki
 
 /* --- Messages of the coordinator ---------------------------------------------------------------- */
 
+static bool is_plan_of_pull(const struct participant *p)
+{
+	return replica_is_pulled_from(p->replica, p->coordinator) && p->replica->pull.is_dry;
+}
+
 static void participant_on_abort(struct agent *a, struct participant *p, const json_t *message)
 {
 	bool is_planned;
@@ -550,8 +555,8 @@ static void participant_on_abort(struct agent *a, struct participant *p, const j
 	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
 		why = "its coordinator gave no reason";
 	participant_tell(a, p, "aborted", NULL);
-	/* Nobody plans a repair: it would be asked again at once. */
-	if (!participant_is_repair(p) &&
+	/* Nobody plans a repair, which would be asked again at once, unless a user does. */
+	if ((!participant_is_repair(p) || is_plan_of_pull(p)) &&
 	    field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
 		p->ops->end(a, p, "planned", NULL);
 	else

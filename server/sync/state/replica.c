@@ -75,7 +75,7 @@ static void replica_make_room(struct agent *a)
 	struct replica *rep, *next;
 
 	list_for_each_safe(rep, next, &a->replicas, link) {
-		if (rep->document || a->hooks->is_in_sync(a, rep))
+		if (rep->document || rep->pull.id[0] || a->hooks->is_in_sync(a, rep))
 			continue;
 		drop_claims(a, rep);
 		replica_free(a, rep);
@@ -136,7 +136,13 @@ struct version_id replica_held(const struct replica *rep)
 
 struct version_id replica_done_with(const struct replica *rep)
 {
-	return rep->state == REPLICA_SUPERSEDED ? replica_committed(rep) : replica_held(rep);
+	return rep->state == REPLICA_SUPERSEDED && !rep->pull.id[0] ? replica_committed(rep)
+								    : replica_held(rep);
+}
+
+bool replica_is_pulled_from(const struct replica *rep, unsigned peer)
+{
+	return rep->pull.id[0] && rep->pull.peer == peer;
 }
 
 bool replica_is_version(const struct replica *rep)

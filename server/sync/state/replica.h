@@ -62,6 +62,14 @@ struct replica {
 	uint64_t asked_ns; /* deadline of that request */
 	uint64_t retry_ns; /* time of the next look or request; 0: as soon as there is a reason */
 	unsigned n_retries;
+	struct pull {
+		char id[SYNC_ID_SIZE]; /* "": none */
+		unsigned peer; /* the only peer that is asked */
+		struct version_id version_id; /* of that peer when the pull began */
+		bool is_exact; /* and a newer one is refused */
+		bool is_dry;
+		uint64_t started_ns; /* CLOCK_REALTIME */
+	} pull; /* a user waits for it */
 };
 
 struct replica *replica_find(struct agent *a, const char *buffer);
@@ -73,11 +81,15 @@ struct replica *replica_get(struct agent *a, const char *buffer, const char *gro
 void replica_free(struct agent *a, struct replica *rep);
 
 /*
- * The committed version, the held one, and the held or superseded one, which is not fetched again.
+ * The committed version, the held one, and the held or superseded one, which is not fetched again
+ * unless a user pulls it.
  */
 struct version_id replica_committed(const struct replica *rep);
 struct version_id replica_held(const struct replica *rep);
 struct version_id replica_done_with(const struct replica *rep);
+
+/* A user waits for the version that this peer has. */
+bool replica_is_pulled_from(const struct replica *rep, unsigned peer);
 
 /* This node knows a version of it, committed or announced: it is the group's, then. */
 bool replica_is_version(const struct replica *rep);
