@@ -29,8 +29,10 @@ static const struct phase {
 	{"memory", "reserving", true}, /* while the server provides it */
 	{"read", "reading", true}, /* and digesting */
 	{"verify", "verifying", true}, /* on a GPU */
-	{"write", "writing", true},       {"publish", "publishing", false},
+	{"write", "writing", true},
+	{"publish", "publishing", false},
 	{PROGRESS_SEND, "sending", true}, /* to other nodes */
+	{PROGRESS_RECEIVE, "receiving", true},
 };
 
 static bool can_redraw(void)

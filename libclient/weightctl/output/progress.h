@@ -10,6 +10,8 @@
 
 /* The phase of a push in which bytes move; its others have none to count. */
 #define PROGRESS_SEND "send"
+/* The same of a load from another node. */
+#define PROGRESS_RECEIVE "receive"
 
 struct progress {
 	const char *name; /* buffer that is loaded or pushed */

@@ -22,6 +22,7 @@
 #include "libclient/weightctl/server.h"
 #include "libclient/weightctl/stopping.h"
 #include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/load_node.h"
 #include "libclient/weightctl/verbs/load_plan.h"
 
 enum {
@@ -64,6 +65,7 @@ struct request {
 	bool if_needed;
 	bool dry_run;
 	bool quiet;
+	const char *for_files; /* the first option, by its long name, that other nodes know nothing of */
 	char *device_list; /* several devices, to be resolved once connected; NULL: one */
 	unsigned *ranks; /* several ranks, as --tp has them; NULL: one, or none */
 	size_t n_ranks;
@@ -476,6 +478,45 @@ static const char *option_attribute(const struct cli *cli)
 	return optarg;
 }
 
+/* True for an option that a version of another node may have, too. */
+static bool is_of_all_sources(int option)
+{
+	return option == OPTION_IF_NEEDED || option == OPTION_DRY_RUN || option == OPTION_TIMEOUT ||
+	       option == 'q';
+}
+
+static const char *long_name(const struct option *longs, int option)
+{
+	while (longs->val != option)
+		longs++;
+	return longs->name;
+}
+
+/* The path among those of the command line that names a node; NULL: none does. */
+static const char *node_path(const struct request *q)
+{
+	for (int i = 0; i < q->n_paths; i++)
+		if (load_node_is(q->paths[i]))
+			return q->paths[i];
+	return NULL;
+}
+
+static int load_from_node(const struct cli *cli, const struct request *q, const char *path,
+			  unsigned timeout_ms)
+{
+	const struct load_node_options options = {.is_dry = q->dry_run,
+						  .quiet = q->quiet,
+						  .timeout_ms = timeout_ms};
+
+	if (q->n_paths > 1)
+		cli_usage(cli, "'%s' is a whole version; give no other path with it", path);
+	if (q->for_files || cli->device || cli->owner)
+		load_node_refuse_option(cli, q->for_files  ? q->for_files
+					     : cli->device ? "device"
+							   : "owner");
+	return load_node(cli, q->name, path, &options);
+}
+
 static int load_run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
@@ -509,6 +550,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_DEVICE,
 		OPTIONS_OWNER,
 		OPTIONS_JSON,
+		OPTIONS_AGENT,
 		OPTIONS_COMMON,
 		{},
 	};
@@ -522,6 +564,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	const char **attributes = texts, **include = texts + argc + 1;
 	const char **exclude = include + argc + 1;
 	struct request q = {0};
+	const char *node;
 	int option, r;
 
 	if (!texts)
@@ -530,6 +573,8 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	options.include = include;
 	options.exclude = exclude;
 	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
+		if (!q.for_files && !is_of_all_sources(option))
+			q.for_files = long_name(longs, option);
 		switch (option) {
 		case OPTION_MODE:
 			create.mode = option_u32(cli, "--mode", 8, 0777);
@@ -616,6 +661,7 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 	q.name = cli_name(cli, argv[optind]);
 	q.paths = argv + optind + 1;
 	q.n_paths = argc - optind - 1;
+	node = node_path(&q);
 	if (options.tp_rules && !options.tp_world)
 		cli_usage(cli, "--tp-rules needs --tp RANK/WORLD");
 	if (q.n_ranks > 1 && (q.if_needed || q.dry_run))
@@ -631,13 +677,16 @@ static int load_run(struct cli *cli, int argc, char *argv[])
 		cli_usage(cli, "--if-needed takes one device");
 	if (q.if_needed && q.dry_run)
 		cli_usage(cli, "--if-needed asks the server, and --dry-run asks none");
-	if (!q.dry_run && device_is_list(cli->device)) {
+	if (!node && !q.dry_run && device_is_list(cli->device)) {
 		q.device_list = strdup(cli->device);
 		if (!q.device_list)
 			cli_out_of_memory();
 		cli->device = NULL;
 	}
-	r = q.dry_run ? load_dry(cli, &q, &options) : load_buffer(cli, &q, &options);
+	if (node)
+		r = load_from_node(cli, &q, node, options.timeout_ms);
+	else
+		r = q.dry_run ? load_dry(cli, &q, &options) : load_buffer(cli, &q, &options);
 	free(q.device_list);
 	free(q.ranks);
 	free(texts);
@@ -689,6 +738,7 @@ const struct verb verb_load = {
 		" -q, --quiet            no progress and no closing line\n" HELP_JSON
 		"     --device DEVICE    host or cuda:0 (host); several GPUs as cuda:0,cuda:1 or\n"
 		"                        cuda:all\n"
-		"     --owner USER       publish in a buffer that belongs to another user\n",
+		"     --owner USER       publish in a buffer that belongs to another user\n"
+		"     --sync-socket PATH for weightd://NODE/NAME: socket of weightd-sync\n",
 	.run = load_run,
 };
