@@ -37,8 +37,8 @@ def test_the_others_do_not_wait_for_it(authority, engine, policy, slow):
         net.rate("abcd".index(slow), RATE)
         nodes["a"].publish("m", seed=1, size=SIZE)
         push = nodes["a"].start_push("m", policy=policy)
-        others = [nodes[name] for name in "bcd" if name != slow]
-        nodes.wait(lambda: all(node.serves("m") for node in others), "the fast ones serve it")
+        for node in (nodes[name] for name in "bcd" if name != slow):
+            nodes.wait(lambda node=node: node.serves("m"), f"{node}, which is fast, serves it")
         row = row_of(nodes, push, slow)
         assert not nodes[slow].serves("m") and row["done"] < row["expected"], f"{row}\n{nodes.story()}"
         net.rate("abcd".index(slow), None)
@@ -74,7 +74,8 @@ def test_nor_does_one_that_waits_for_its_turn(authority):
             nodes["a"].publish("m", seed=2, size=SIZE)
             control.say(op="push", buffer="m", version=0, max_rate=0, policy="quorum", wait=True, queue=True)
             assert control.hear()["event"] == "queued"
-            nodes.wait(lambda: all(nodes[name].has("m", 2) for name in "cd"), "its turn came, and the fast ones serve it")
+            for node in nodes["c"], nodes["d"]:
+                nodes.wait(lambda node=node: node.has("m", 2), f"its turn came, and {node}, which is fast, serves it")
             assert not nodes["b"].serves("m"), nodes.story()
             net.rate(1, None)
             assert list(control.rest())[-1]["state"] == "committed"
