@@ -25,8 +25,17 @@ TLS = {"data": {"security": "tls"}}
 GLOO = {"data": {"security": "none", "engine": "gloo"}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tracer():
+    """The one of all tests that look at syncs of theirs."""
+    features.require("bpf")
+    with tracing.Tracer() as t:
+        yield t
+
+
+@pytest.fixture
+def own_tracer():
+    """That of a test which kills it, or looks at all that it has seen."""
     features.require("bpf")
     with tracing.Tracer() as t:
         yield t
@@ -34,11 +43,11 @@ def tracer():
 
 @pytest.fixture
 def make_traced(make_nodes, tracer):
-    """make_nodes() of nodes with agents that use the tracer."""
-    def make(n, settings=PLAIN, **kw):
+    """make_nodes() of nodes with agents that use the tracer, or another one."""
+    def make(n, settings=PLAIN, used=tracer, **kw):
         if settings == GLOO:
             features.require("gloo", available=program("gloo").exists())
-        return make_nodes(n, settings=settings | {"node": {"trace": tracer.socket}}, **kw)
+        return make_nodes(n, settings=settings | {"node": {"trace": used.socket}}, **kw)
 
     return make
 
@@ -110,27 +119,27 @@ def accounts(tracer, way):
 
 
 @pytest.mark.parametrize("settings, transport", [(PLAIN, "tcp"), (TLS, "tls"), (GLOO, "gloo")], ids=("tcp", "tls", "gloo"))
-def test_a_push(make_traced, tracer, settings, transport):
-    nodes = make_traced(4, settings)
+def test_a_push(make_traced, own_tracer, settings, transport):
+    nodes = make_traced(4, settings, own_tracer)
     nodes["a"].publish("m", seed=1)
     end = nodes["a"].push("m")
     remember(nodes, end["sync"], "bcd")
     row = assert_traced(nodes, end["sync"], settings == TLS)
-    submitted, received = (accounts(tracer, way) for way in ("submitted", "received"))  # though agents forgot it all
+    submitted, received = (accounts(own_tracer, way) for way in ("submitted", "received"))  # though agents forgot it all
     links = [carried(node)["sent", peer][1] for node in nodes for peer in "abcd" if peer != node.name]
     assert set(submitted) == set(received) == set("abcd")
     # Engines answer each other, which is in them, too.
     assert min(sum(submitted.values()), sum(received.values())) >= sum(links) == row["bytes"], (submitted, received, links)
     if settings != GLOO:
         assert row["planned"] == 3 * planned(nodes["a"].serves("m").size)
-    rows = tracer.client().ask("past")
+    rows = own_tracer.client().ask("past")
     assert {row["transport"] for row in rows if row["sync"] == end["sync"]} == {transport}, rows
 
 
-def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
+def test_perfetto_finds_the_slices_of_all_nodes(make_traced, own_tracer, tmp_path):
     features.require("perfetto")
-    nodes = make_traced(4)
-    recorder = Recorder(tracer.socket, "--format", "perfetto")
+    nodes = make_traced(4, used=own_tracer)
+    recorder = Recorder(own_tracer.socket, "--format", "perfetto")
     nodes["a"].publish("m", seed=1)
     sync = nodes["a"].push("m")["sync"]
     remember(nodes, sync, "bcd")
@@ -147,10 +156,15 @@ def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
     assert asked(text, query, tmp_path) == [[f"member of {sync}", 3, 6], [f"publisher of {sync}", 1, 2]]
 
 
+def acts(tracer):
+    with tracing.Client(tracer.socket) as client:
+        return client.ask("acts")
+
+
 def phases(tracer, sync, role):
     """[(phase, when it began, when it ended)] of each agent that had this role, by their pids."""
     found = {}
-    for act in tracer.client().ask("acts"):
+    for act in acts(tracer):
         if act["act"] == "sync_phase" and act["sync"] == sync and act["role"] == role:
             found.setdefault(act["pid"], []).append((act["phase"], act["ns"] - act["took_ns"], act["ns"]))
     return found
@@ -162,7 +176,7 @@ def test_each_phase_begins_where_the_one_before_ended(make_traced, tracer):
     sync = nodes["a"].push("m")["sync"]
     nodes.wait(lambda: [len(phases(tracer, sync, role)) for role in ("publisher", "member")] == [1, 2] and
                all(p[-1][0] == "commit" for role in ("publisher", "member") for p in phases(tracer, sync, role).values()),
-               lambda: tracer.client().ask("acts"))
+               lambda: acts(tracer))
     for role, wanted in ("publisher", ["attach", "digest", "prepare", "open", "bytes", "verify", "commit"]), \
             ("member", ["want", "create", "ready", "opening", "open", "bytes", "verify", "verified", "commit"]):
         for found in phases(tracer, sync, role).values():
@@ -231,18 +245,18 @@ def expect(nodes, observer, sync):
 @pytest.mark.parametrize("settings, interfaces", [(PLAIN, 1), (PLAIN, 3), (GLOO, 1)], ids=("tcp", "stripes", "gloo"))
 def test_what_is_expected_is_what_comes(make_traced, np, tracer, settings, interfaces):
     nodes = make_traced(3, settings, interfaces=interfaces)
-    observer = tracer.client()
-    observer.ask("observe")
-    nodes["a"].publish("m", seed=1, size=5 * MIB)
-    end = nodes["a"].push("m")
-    remember(nodes, end["sync"], "bc")
-    expect(nodes, observer, end["sync"])
-    for rank, node in enumerate(nodes):
-        publish_tensors(np, node, rank)
-    nodes["a"].ctl("sync", "average", "m")
-    sync = nodes["a"].history()[0]["sync"]
-    remember(nodes, sync, "bc")
-    expect(nodes, observer, sync)
+    with tracing.Client(tracer.socket) as observer:
+        observer.ask("observe")
+        nodes["a"].publish("m", seed=1, size=5 * MIB)
+        end = nodes["a"].push("m")
+        remember(nodes, end["sync"], "bc")
+        expect(nodes, observer, end["sync"])
+        for rank, node in enumerate(nodes):
+            publish_tensors(np, node, rank)
+        nodes["a"].ctl("sync", "average", "m")
+        sync = nodes["a"].history()[0]["sync"]
+        remember(nodes, sync, "bc")
+        expect(nodes, observer, sync)
 
 
 @pytest.mark.parametrize("settings", [PLAIN, TLS], ids=("tcp", "tls"))
@@ -353,13 +367,13 @@ def test_the_node_is_named_to_which_the_way_is_slow(authority, tracer, slow):
         assert json.loads(ctl(tracer, "trace", "explain", sync, "--json"))["slowest"] == slow, said
 
 
-def test_top_amid_a_push(make_traced, tracer):
-    nodes = make_traced(3)
+def test_top_amid_a_push(make_traced, own_tracer):
+    nodes = make_traced(3, used=own_tracer)
     nodes["a"].publish("m", seed=1)
     push = nodes["a"].start_push("m", max_rate=MIB)
     push.moving("c", MIB // 4)
-    rows = [row for row in json.loads(ctl(tracer, "top", "--once", "--json"))["rows"] if row["sync"] == push.sync]
-    terminal = types.SimpleNamespace(env=tracer.env, ctl_command=lambda args: [features.BUILD / "weightctl", *args])
+    rows = [row for row in json.loads(ctl(own_tracer, "top", "--once", "--json"))["rows"] if row["sync"] == push.sync]
+    terminal = types.SimpleNamespace(env=own_tracer.env, ctl_command=lambda args: [features.BUILD / "weightctl", *args])
     status, text = in_terminal(terminal, "top", "--once")
     links = chain(push)
     end = push.committed()
@@ -573,40 +587,40 @@ def test_one_that_comes_back_amid_a_push_is_told_of_what_goes_on(make_nodes, tmp
 
 
 @pytest.mark.parametrize("settings", [PLAIN, TLS, GLOO], ids=("tcp", "tls", "gloo"))
-def test_one_that_is_killed_amid_a_push_counts_the_rest_of_it(make_traced, tracer, settings):
-    nodes = make_traced(3, settings)
+def test_one_that_is_killed_amid_a_push_counts_the_rest_of_it(make_traced, own_tracer, settings):
+    nodes = make_traced(3, settings, own_tracer)
     nodes["a"].publish("m", seed=1, size=6 * MIB)
     push = nodes["a"].start_push("m", max_rate=MIB)
     push.moving("b", MIB // 4)
-    tracer.kill()
-    tracer.start()
-    client = tracer.client()
+    own_tracer.kill()
+    own_tracer.start()
+    client = own_tracer.client()
 
     def shown():
-        return {(row["pid"], row["peer"]): row for row in json.loads(ctl(tracer, "top", "--once", "--json"))["rows"]
+        return {(row["pid"], row["peer"]): row for row in json.loads(ctl(own_tracer, "top", "--once", "--json"))["rows"]
                 if row["sync"] == push.sync}
 
     seen = nodes.wait(lambda: len(rows := shown()) == 4 and rows, "all links are seen again, at both ends")
     assert all(row["partial"] and row["expected"] is None for row in seen.values()), seen
     nodes.wait(lambda: all(shown()[link]["done"] > row["done"] for link, row in seen.items()), "bytes arrive on each")
-    said = ctl(tracer, "trace", "explain", push.sync)
+    said = ctl(own_tracer, "trace", "explain", push.sync)
     assert said.count("without what its connections carried before they were counted") == 4, said
     push.committed()
     remember(nodes, push.sync, "bc")
     nodes.wait(lambda: len([row for row in client.ask("past") if row["sync"] == push.sync]) == 4, "all have ended it")
     assert [(history(node, push.sync)["traced"], node.own_head("m")["state"]) for node in nodes] == [(None, "serving")] * 3
     assert history(nodes["a"], push.sync)["untraced"] == 2
-    assert "not over yet" not in (said := ctl(tracer, "trace", "explain", push.sync)), said
+    assert "not over yet" not in (said := ctl(own_tracer, "trace", "explain", push.sync)), said
     nodes["a"].publish("m", seed=2)
     row = traced(nodes["a"], nodes["a"].push("m")["sync"])
     assert row["traced"] == row["bytes"], row
 
 
-def test_one_that_comes_later_and_comes_again(make_nodes, tracer):
+def test_one_that_comes_later_and_comes_again(make_nodes, own_tracer):
     """Agents look for it whenever something begins."""
-    nodes = make_nodes(2, settings=PLAIN | {"node": {"trace": tracer.socket}})
+    nodes = make_nodes(2, settings=PLAIN | {"node": {"trace": own_tracer.socket}})
     for seed, is_there in enumerate((False, True, False, True)):
-        tracer.start() if is_there else tracer.kill()
+        own_tracer.start() if is_there else own_tracer.kill()
         nodes["a"].publish("m", seed=seed)
         end = nodes["a"].push("m")
         nodes.settle("m", seed=seed)
