@@ -9,6 +9,7 @@
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <search.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,6 @@ enum state { /* as the kernel numbers them */
 #define CA_LOSS 4 /* tcp_info::tcpi_ca_state */
 
 struct diag_row {
-	struct list link; /* meter_of_diag::rows */
 	uint32_t row;
 	struct totals totals;
 	uint64_t unseen; /* sockets that were never found */
@@ -57,7 +57,8 @@ struct meter_of_diag {
 	struct meter meter;
 	int fd;
 	uint32_t netns;
-	struct list rows, sockets;
+	void *rows; /* tree of struct diag_row, by number: a client may have a thousand */
+	struct list sockets;
 };
 
 /* The kernel's data of one socket. */
@@ -83,7 +84,6 @@ static int diag_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SI
 	if (!d)
 		return -ENOMEM;
 	d->meter.kind = &meter_diag;
-	list_init(&d->rows);
 	list_init(&d->sockets);
 	d->netns = stat("/proc/self/ns/net", &st) < 0 ? 0 : (uint32_t)st.st_ino;
 	d->fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
@@ -106,35 +106,40 @@ static void remove_socket(struct diag_socket *s)
 static void diag_close(struct meter *m)
 {
 	struct meter_of_diag *d = diag_of(m);
-	struct diag_socket *s, *next_socket;
-	struct diag_row *row, *next_row;
+	struct diag_socket *s, *next;
 
-	list_for_each_safe(s, next_socket, &d->sockets, link)
+	list_for_each_safe(s, next, &d->sockets, link)
 		remove_socket(s);
-	list_for_each_safe(row, next_row, &d->rows, link)
-		free(row);
+	tdestroy(d->rows, free);
 	(void)fd_close(d->fd);
 	free(d);
 }
 
-static struct diag_row *find_row(struct meter_of_diag *d, uint32_t number)
+static int row_compare(const void *a, const void *b)
 {
-	struct diag_row *row;
+	uint32_t x = ((const struct diag_row *)a)->row, y = ((const struct diag_row *)b)->row;
 
-	list_for_each(row, &d->rows, link)
-		if (row->row == number)
-			return row;
-	return NULL;
+	return (x > y) - (x < y);
+}
+
+static struct diag_row *find_row(const struct meter_of_diag *d, uint32_t number)
+{
+	const struct diag_row key = {.row = number};
+	struct diag_row *const *found = tfind(&key, &d->rows, row_compare);
+
+	return found ? *found : NULL;
 }
 
 static int diag_add_row(struct meter *m, uint32_t number)
 {
-	struct diag_row *row = calloc(1, sizeof(*row));
+	cleanup(freep) struct diag_row *row = calloc(1, sizeof(*row));
 
 	if (!row)
 		return -ENOMEM;
 	row->row = number;
-	list_append(&diag_of(m)->rows, &row->link);
+	if (!tsearch(row, &diag_of(m)->rows, row_compare))
+		return -ENOMEM;
+	(void)take_ptr(row);
 	return 0;
 }
 
@@ -148,7 +153,7 @@ static void diag_remove_row(struct meter *m, uint32_t number)
 	list_for_each_safe(s, next, &diag_of(m)->sockets, link)
 		if (s->row == row)
 			remove_socket(s);
-	list_remove(&row->link);
+	(void)tdelete(row, &diag_of(m)->rows, row_compare);
 	free(row);
 }
 
