@@ -41,6 +41,8 @@ def test_groff_and_mandoc_find_no_fault(require, pages):
     assert len(paths) >= 10
     done = subprocess.run(["groff", "-man", "-Tutf8", "-wall", "-z", *paths], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(["lexgrog", *paths], capture_output=True, text=True)  # apropos has what it finds
+    assert (done.returncode, {line.partition(": ")[0] for line in done.stdout.splitlines()}) == (0, {str(p) for p in paths}), done.stderr
     done = subprocess.run(["mandoc", "-Tlint", f"-W{level}", *paths], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
