@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/num.h"
 
 /* <linux/mempolicy.h>, which a system without headers of the kernel does not have. */
 #define POLICY_PREFERRED_MANY 5
@@ -92,19 +94,28 @@ const char *numa_nodes_format(char buf[NUMA_TEXT_MAX], const struct numa_nodes *
 	return buf;
 }
 
-int numa_nodes_of_machine(const char *file, struct numa_nodes *ret)
+/* The first line of a file, without its end. */
+static int read_line(const char *path, char *ret, size_t size)
 {
-	cleanup(fd_closep) int fd = -1;
-	char path[64], text[LIST_MAX];
-	ssize_t n;
+	cleanup(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
 
-	(void)snprintf(path, sizeof(path), "/sys/devices/system/node/%s", file);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	if (n < 0)
 		return -errno;
-	text[n] = '\0';
-	text[strcspn(text, "\n")] = '\0';
+	ret[n] = '\0';
+	ret[strcspn(ret, "\n")] = '\0';
+	return 0;
+}
+
+int numa_nodes_of_machine(const char *file, struct numa_nodes *ret)
+{
+	char path[64], text[LIST_MAX];
+	int r;
+
+	(void)snprintf(path, sizeof(path), "/sys/devices/system/node/%s", file);
+	r = read_line(path, text, sizeof(text));
+	if (r < 0)
+		return r;
 	return numa_nodes_parse(text, ret) ? 0 : -EBADMSG;
 }
 
@@ -172,4 +183,67 @@ int numa_set_file_policy(int fd, uint64_t size, const struct numa_policy *policy
 	r = syscall(SYS_mbind, p, size, mode, policy->nodes.bits, N_BITS, 0) < 0 ? -errno : 0;
 	(void)munmap(p, size);
 	return r;
+}
+
+static bool cpus_of_node(unsigned node, struct numa_cpus *ret)
+{
+	char path[64], text[LIST_MAX];
+
+	(void)snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
+	return read_line(path, text, sizeof(text)) == 0 &&
+	       numa_parse_list(text, ret->bits, NUMA_CPUS_MAX);
+}
+
+bool numa_run_on_node(unsigned node, struct numa_cpus *ret_before)
+{
+	struct numa_cpus cpus;
+	uint64_t any = 0;
+
+	if (!cpus_of_node(node, &cpus) ||
+	    sched_getaffinity(0, sizeof(*ret_before), (cpu_set_t *)ret_before->bits) < 0)
+		return false;
+	for (size_t i = 0; i < NUMA_CPUS_MAX / 64; i++)
+		any |= cpus.bits[i] &= ret_before->bits[i];
+	return any && sched_setaffinity(0, sizeof(cpus), (const cpu_set_t *)cpus.bits) == 0;
+}
+
+unsigned numa_own_node(void)
+{
+	unsigned cpu, node = 0;
+
+	(void)syscall(SYS_getcpu, &cpu, &node, NULL);
+	return node < NUMA_NODES_MAX ? node : 0;
+}
+
+bool numa_is_on_one_node(unsigned node)
+{
+	struct numa_nodes with_memory;
+	struct numa_cpus own, cpus;
+
+	if (numa_nodes_of_machine("has_memory", &with_memory) < 0 ||
+	    numa_nodes_count(&with_memory) < 2 || !cpus_of_node(node, &cpus) ||
+	    sched_getaffinity(0, sizeof(own), (cpu_set_t *)own.bits) < 0)
+		return false;
+	for (size_t i = 0; i < NUMA_CPUS_MAX / 64; i++)
+		if (own.bits[i] & ~cpus.bits[i])
+			return false;
+	return true;
+}
+
+void numa_run_on(const struct numa_cpus *cpus)
+{
+	(void)sched_setaffinity(0, sizeof(*cpus), (const cpu_set_t *)cpus->bits);
+}
+
+int numa_node_of_pci(const char *address)
+{
+	char path[64], text[16];
+	uint64_t node;
+
+	(void)snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", address);
+	/* "-1" on a machine without nodes, and where the firmware names none. */
+	if (read_line(path, text, sizeof(text)) < 0 || num_parse(text, 10, &node) < 0 ||
+	    node >= NUMA_NODES_MAX)
+		return -1;
+	return (int)node;
 }

@@ -63,5 +63,29 @@ int numa_thread_policy(struct numa_policy *ret);
  */
 int numa_set_file_policy(int fd, uint64_t size, const struct numa_policy *policy);
 
+#define NUMA_CPUS_MAX 8192
+
+/* CPUs that a thread may run on. */
+struct numa_cpus {
+	uint64_t bits[NUMA_CPUS_MAX / 64];
+};
+
+/*
+ * Has the calling thread, and those that it starts, run on the CPUs of `node` that it may run on; memory that they touch first
+ * is there. `ret_before`: its CPUs, for numa_run_on(). False, and nothing has changed: it may run on none of them, or the
+ * kernel does not answer.
+ */
+bool numa_run_on_node(unsigned node, struct numa_cpus *ret_before);
+void numa_run_on(const struct numa_cpus *cpus);
+
+/* The node on which the calling thread runs. */
+unsigned numa_own_node(void);
+
+/* True if the calling thread may run on that node alone, where several have memory. */
+bool numa_is_on_one_node(unsigned node);
+
+/* The node of a PCI device, "0000:3b:00.0"; -1: none, or unknown. */
+int numa_node_of_pci(const char *address);
+
 /* The policy that numa_set_file_policy() has set. NUMA_DEFAULT: none was. */
 struct numa_policy numa_file_policy(int fd);

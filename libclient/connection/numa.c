@@ -5,8 +5,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "ipc/base/quote.h"
 #include "libclient/connection/ask.h"
@@ -35,14 +33,12 @@ static bool find_mode(const char *words, enum numa_mode *ret, const char **ret_l
 	return *words;
 }
 
-static void prefer_own_node(struct numa_policy *ret)
+static struct numa_policy prefer(unsigned node)
 {
-	unsigned cpu, node = 0;
+	struct numa_policy policy = {.mode = NUMA_PREFERRED};
 
-	(void)syscall(SYS_getcpu, &cpu, &node, NULL);
-	*ret = (struct numa_policy){.mode = NUMA_PREFERRED};
-	if (node < NUMA_NODES_MAX)
-		ret->nodes.bits[node / 64] = (uint64_t)1 << node % 64;
+	policy.nodes.bits[node / 64] = (uint64_t)1 << node % 64;
+	return policy;
 }
 
 static int find_policy(const char *words, struct numa_policy *ret, struct sentence *s)
@@ -53,13 +49,25 @@ static int find_policy(const char *words, struct numa_policy *ret, struct senten
 	if (!strcmp(words, "default"))
 		return 0;
 	if (!strcmp(words, "local"))
-		prefer_own_node(ret);
+		*ret = prefer(numa_own_node());
 	else if (!find_mode(words, &ret->mode, &list) || !numa_nodes_parse(list, &ret->nodes))
 		return sentence_set(s, -EINVAL,
 				    "%s names no NUMA nodes: use 0 or 0,2-3, preferred:NODES, "
 				    "interleave, interleave:NODES, local or default",
 				    quote_name(&(struct quote){0}, words));
 	return 0;
+}
+
+/* The policy of the calling thread, or else the one node of its CPUs. */
+static void find_implied(struct numa_policy *ret)
+{
+	unsigned node = numa_own_node();
+
+	/* A filter of system calls may forbid even the question: then there is no policy. */
+	if (numa_thread_policy(ret) < 0)
+		ret->mode = NUMA_DEFAULT;
+	if (ret->mode == NUMA_DEFAULT && numa_is_on_one_node(node))
+		*ret = prefer(node);
 }
 
 int numa_find_wish(const char *words, const char *device, struct numa_wish *ret, struct sentence *s)
@@ -73,9 +81,8 @@ int numa_find_wish(const char *words, const char *device, struct numa_wish *ret,
 				    device);
 	if (words)
 		return find_policy(words, &ret->policy, s);
-	/* A filter of system calls may forbid even the question: then there is no policy. */
-	if (is_host && numa_thread_policy(&ret->policy) < 0)
-		ret->policy.mode = NUMA_DEFAULT;
+	if (is_host)
+		find_implied(&ret->policy);
 	return 0;
 }
 
@@ -95,10 +102,13 @@ int numa_ask(struct weightd *w, const struct numa_wish *wish)
 	r = client_ask(w, &call);
 	if (r == 0)
 		w->is_placed = is_placed;
-	if (r == -EINVAL && wish->is_implied)
+	if (r == -EINVAL && wish->is_implied && wish->policy.mode == NUMA_BIND)
 		return sentence_set(&w->sentence, r,
 				    "the memory policy of this process (numactl) cannot be used: %s; "
 				    "or use --numa default",
 				    w->sentence.text);
-	return w->fd >= 0 && wish->is_implied ? 0 : r;
+	/* Nor may the policy of a create before this one stay. */
+	if (r < 0 && w->fd >= 0 && wish->is_implied)
+		return numa_ask(w, &(struct numa_wish){.policy.mode = NUMA_DEFAULT});
+	return r;
 }

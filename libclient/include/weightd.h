@@ -718,7 +718,8 @@ struct weightd_create_options {
 	 * NUMA nodes of the host memory that the server makes: "0" or "0,2-3", these nodes alone (-ENOMEM when they are full);
 	 * "preferred:1", these while they have free memory; "interleave" or "interleave:0-1", all or these in turn, by huge
 	 * pages; "local", the node on which the calling thread runs, preferred; "default", as the server's threads run. NULL: as
-	 * the memory policy of the calling thread (set_mempolicy(2), numactl(8)), where the server can. -EINVAL: another
+	 * the memory policy of the calling thread (set_mempolicy(2), numactl(8)), or, without one, preferred on the node of its
+	 * CPUs if all are of one; as far as the server can, but nodes that the thread is bound to must be the server's. -EINVAL: another
 	 * text, a node that the server may not use, or memory of a GPU; -EPERM: the server may not place memory; -EOPNOTSUPP: it
 	 * is older. Memory that exists stays where it is: of an exclusive buffer, of a reusable one, and by
 	 * weightd_load_options::share.

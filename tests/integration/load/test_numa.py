@@ -160,16 +160,38 @@ def test_the_policy_holds_with_the_successor_of_a_server_that_died(make_daemon, 
     assert policy(daemon) == (policies.INTERLEAVE, allowed)
 
 
-def test_an_older_weightd_places_nothing_and_is_told_apart(daemon, model, allowed, tmp_path):
-    with FakeServer(tmp_path / "old.sock", features=wire.SURVIVES | wire.LAYOUTS | wire.WITH_PROVIDE) as old:
-        for words, mode, said in (["--numa", "0"], None, "is too old to place memory on NUMA nodes"), ([], policies.BIND, "the test says no"):
-            client = daemon.spawn("load", "-q", *words, "m", model, "--socket", old.path, text=True,
+def test_a_weightd_that_cannot_place_is_refused_to_those_who_must_have_it(daemon, model, allowed, tmp_path):
+    """An older one has no such request. One that may not use the nodes answers with an error. What is left out is no error."""
+    old, new = wire.SURVIVES | wire.LAYOUTS | wire.WITH_PROVIDE, wire.SURVIVES | wire.LAYOUTS | wire.WITH_PROVIDE | wire.WITH_NUMA
+    bound = "the memory policy of this process (numactl) cannot be used: the test says no; or use --numa default"
+    for known, words, mode, said in (old, ["--numa", "0"], None, "is too old to place memory on NUMA nodes"), (old, [], policies.BIND, None), \
+            (new, ["--numa", "preferred:0"], None, "weightctl: the test says no"), (new, [], policies.BIND, bound), \
+            (new, [], policies.PREFERRED, None), (new, [], policies.INTERLEAVE, None):
+        with FakeServer(tmp_path / "fake.sock", features=known) as server:
+            client = daemon.spawn("load", "-q", *words, "m", model, "--socket", server.path, text=True,
                                   preexec_fn=mode and (lambda: policies.set_policy(mode, allowed)))
-            old.accept()
-            peer = old.accept()  # a load has a connection of its own
-            while not words and (request := peer.request()).op != wire.CREATE:
-                assert request.op == wire.LAYOUT
-                peer.fail(errno.ENOENT)
-            if not words:
-                peer.fail(errno.ENOMEM)
-            assert said in client.communicate(timeout=60)[1]
+            server.accept()
+            peer = server.accept()  # a load has a connection of its own
+            while (known == new or not said) and (op := peer.request().op) != wire.CREATE:
+                assert op == (wire.NUMA if known == new else wire.LAYOUT), op
+                peer.fail(errno.EINVAL if op == wire.NUMA else errno.ENOENT)
+                if said:
+                    break
+            if not said:
+                peer.fail(errno.ENOMEM, "there is no memory")
+            assert (said or "there is no memory") in client.communicate(timeout=60)[1]
+
+
+def test_a_process_on_one_node_of_several_prefers_that_node(daemon, model, allowed, require, tmp_path):
+    """In a namespace with two nodes, the first of which has these CPUs."""
+    require("root")
+    node, cpus = allowed[0], sorted(os.sched_getaffinity(0))
+    for nodes, of_node, expected in (f"{node},{node + 1}", cpus, (policies.PREFERRED, [node])), (f"{node}", cpus, (policies.DEFAULT, [])), \
+            (f"{node},{node + 1}", cpus[1:] or [8191], (policies.DEFAULT, [])):
+        (tmp_path / "has_memory").write_text(f"{nodes}\n")
+        (tmp_path / "cpulist").write_text(",".join(map(str, of_node)) + "\n")
+        mounts = [f"mount --bind {shlex.quote(str(tmp_path / name))} /sys/devices/system/node/{at}"
+                  for name, at in (("has_memory", "has_memory"), ("cpulist", f"node{node}/cpulist"))]
+        done = subprocess.run(["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh",
+                               *daemon.ctl_command(["load", "-q", "m", model])], env=daemon.env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and policy(daemon) == expected, (nodes, of_node, done.stderr)
