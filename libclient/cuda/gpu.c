@@ -1,8 +1,11 @@
 #include "libclient/cuda/gpu.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "ipc/base/numa.h"
 
 #define NAME_SIZE 128
 
@@ -101,4 +104,18 @@ int gpu_name(const struct cuda_driver *d, int number, char ret[WIRE_DEVICE_SIZE]
 		return gpu_error(d, result, "its UUID cannot be read", s);
 	device_format(uuid.bytes, is_partition(d, number), ret);
 	return 0;
+}
+
+int gpu_numa_node(const struct cuda_driver *d, cu_device device)
+{
+	int domain, bus, slot;
+	char address[32];
+
+	if (d->device_attribute(&domain, CU_ATTRIBUTE_PCI_DOMAIN, device) ||
+	    d->device_attribute(&bus, CU_ATTRIBUTE_PCI_BUS, device) ||
+	    d->device_attribute(&slot, CU_ATTRIBUTE_PCI_DEVICE, device))
+		return -1;
+	(void)snprintf(address, sizeof(address), "%04x:%02x:%02x.0", (unsigned)domain,
+		       (unsigned)bus, (unsigned)slot);
+	return numa_node_of_pci(address);
 }

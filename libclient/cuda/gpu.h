@@ -25,6 +25,9 @@ int gpu_find(const struct cuda_driver *d, const uint8_t uuid[WIRE_UUID_SIZE], in
 /* The number of a GPU by any spelling. -ENODEV; -EINVAL: that is no GPU. */
 int gpu_number(const struct cuda_driver *d, const char *spelling, int *ret, struct sentence *s);
 
+/* The NUMA node next to the GPU, whose memory it copies from fastest; -1: none, or unknown. */
+int gpu_numa_node(const struct cuda_driver *d, cu_device device);
+
 /* The device with that number, as device_format() writes it. -ENODEV. */
 int gpu_name(const struct cuda_driver *d, int number, char ret[WIRE_DEVICE_SIZE],
 	     struct sentence *s);

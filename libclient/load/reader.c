@@ -18,6 +18,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "ipc/base/numa.h"
 #include "libclient/connection/ask.h"
 #include "libclient/connection/restart.h"
 #include "libclient/load/cold.h"
@@ -298,11 +299,14 @@ static void *thread_main(void *arg)
 {
 	struct reader *reader = arg;
 	unsigned thread = atomic_fetch_add(&reader->n_begun, 1);
+	struct numa_cpus before;
 	struct chunk *chunk;
 	struct sentence s;
 	uint64_t leaf;
 	int r = 0;
 
+	if (reader->sink.node >= 0)
+		(void)numa_run_on_node((unsigned)reader->sink.node, &before);
 	while (r == 0 && !atomic_load_explicit(&reader->stop, memory_order_relaxed)) {
 		chunk = cold_take(&reader->cold, false);
 		if (!chunk && take_stretch(reader, &leaf)) {

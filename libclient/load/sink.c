@@ -61,7 +61,7 @@ const struct sink_kind *sink_kind_of(const struct weightd_writer *wr)
 int sink_open(struct sink *k, const struct sink_kind *kind, struct weightd_writer *wr,
 	      const struct copies *copies, unsigned n_threads, struct sentence *s)
 {
-	*k = (struct sink){.kind = kind, .wr = wr, .copies = copies};
+	*k = (struct sink){.kind = kind, .wr = wr, .copies = copies, .node = -1};
 	return k->kind->open(k, n_threads, s);
 }
 

@@ -18,6 +18,7 @@ struct sink {
 	const struct sink_kind *kind; /* NULL: not open */
 	struct weightd_writer *wr;
 	const struct copies *copies; /* further GPUs that receive the bytes */
+	int node; /* NUMA node that the threads, and the memory between, had better be on; -1: any */
 	void *state; /* the kind's own, NULL where it has none */
 };
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "ipc/base/numa.h"
 #include "ipc/digest.h"
 #include "libclient/cuda/cuda.h"
 #include "libclient/load/sink.h"
@@ -95,19 +96,24 @@ static int open_target(struct ring *ring, unsigned i, struct sentence *s)
 	return result ? gpu_error(d, result, "the GPU accepts no copies", s) : 0;
 }
 
-/* All GPUs can copy from it. */
-static int pin(struct ring *ring, struct sentence *s)
+/* All GPUs can copy from it. The driver makes it where the thread runs: at the first GPU, from which the others copy. */
+static int pin(struct ring *ring, int node, struct sentence *s)
 {
 	const struct cuda_driver *d = ring->targets[0].place->driver;
 	const size_t size = (size_t)ring->n_lanes * 2 * STRETCH_SIZE;
 	cleanup(place_leave) struct visit visit = {0};
+	struct numa_cpus before;
+	bool is_moved;
 	void *pinned;
 	cu_result result;
 	int r = place_enter_primary(ring->targets[0].place, &visit, s);
 
 	if (r < 0)
 		return r;
+	is_moved = node >= 0 && numa_run_on_node((unsigned)node, &before);
 	result = d->mem_host_alloc(&pinned, size, CU_HOST_ALLOC_PORTABLE);
+	if (is_moved)
+		numa_run_on(&before);
 	if (result) {
 		r = gpu_error(d, result, "the driver", s);
 		return sentence_set(s, r,
@@ -119,9 +125,9 @@ static int pin(struct ring *ring, struct sentence *s)
 	return 0;
 }
 
-static int make_ring(struct ring *ring, struct sentence *s)
+static int make_ring(struct ring *ring, int node, struct sentence *s)
 {
-	int r = pin(ring, s);
+	int r = pin(ring, node, s);
 
 	for (unsigned i = 0; r == 0 && i < 2 * ring->n_lanes; i++) {
 		bounce_at(ring, i)->data = ring->pinned + i * STRETCH_SIZE;
@@ -153,8 +159,9 @@ static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
 
 		ring->targets[i] = (struct target){.wr = writer_of(k, i), .place = &state->place};
 	}
+	k->node = gpu_numa_node(ring->targets[0].place->driver, ring->targets[0].place->device);
 	/* A model without a byte needs no reading threads. */
-	return n_threads == 0 ? 0 : make_ring(ring, s);
+	return n_threads == 0 ? 0 : make_ring(ring, k->node, s);
 }
 
 static int copy_failed(const struct target *t, cu_result result, struct sentence *s)

@@ -7,6 +7,7 @@
 #include "ipc/base/list.h"
 #include "tests/fake/call.h"
 #include "tests/fake/context.h"
+#include "tests/fake/record.h"
 
 struct range {
 	struct list link; /* ranges */
@@ -51,6 +52,7 @@ CALL(cuMemHostAlloc, void **ret, size_t size, unsigned flags)
 	(void)pthread_mutex_lock(&mutex);
 	list_append(&ranges, &range->link);
 	(void)pthread_mutex_unlock(&mutex);
+	record_pinned(size);
 	return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 #include "tests/fake/record.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -34,6 +35,17 @@ void record_queue(struct recorded *r, const char *kind, int gpu, size_t size)
 		return;
 	r->number = atomic_fetch_add(&last, 1) + 1;
 	record_line("queue", r);
+}
+
+void record_pinned(size_t size)
+{
+	struct recorded r = {.number = 1, .kind = "host", .size = size};
+	cpu_set_t cpus;
+
+	if (!state_number("FAKE_CUDA_RECORD", 0))
+		return;
+	r.gpu = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 ? -1 : CPU_COUNT(&cpus);
+	record_line("pin", &r);
 }
 
 void record_begin(const struct recorded *r)

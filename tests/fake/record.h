@@ -16,6 +16,8 @@ struct recorded {
 	size_t size;
 };
 
+/* "pin 1 host 2 4194304": host memory was pinned by a thread that may run on two processors. */
+void record_pinned(size_t size);
 void record_queue(struct recorded *r, const char *kind, int gpu, size_t size);
 void record_begin(const struct recorded *r);
 void record_end(const struct recorded *r);

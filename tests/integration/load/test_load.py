@@ -151,9 +151,9 @@ class Gate:
         env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
         return env
 
-    def start(self, daemon, *args):
+    def start(self, daemon, *args, prefix=()):
         """Starts the load and returns when it stands at the gate."""
-        self.proc = subprocess.Popen([features.BUILD / "weightctl", "load", *map(str, args)],
+        self.proc = subprocess.Popen([*prefix, features.BUILD / "weightctl", "load", *map(str, args)],
                                      env=self.environment(daemon), stdin=subprocess.DEVNULL,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         poll = select.poll()

@@ -2,6 +2,7 @@
 import errno
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from lib.wire import Refused, Wire
 
 from integration.load import policies
 from integration.load.test_cold import forbid
-from integration.load.test_load import u8, write_model
+from integration.load.test_load import gate_library, make_gate, u8, write_model  # noqa: F401
 from integration.server.test_kill_matrix import FAULTY
 
 MIB = 1 << 20
@@ -195,3 +196,26 @@ def test_a_process_on_one_node_of_several_prefers_that_node(daemon, model, allow
         done = subprocess.run(["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh",
                                *daemon.ctl_command(["load", "-q", "m", model])], env=daemon.env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and policy(daemon) == expected, (nodes, of_node, done.stderr)
+
+
+def test_a_load_to_a_gpu_reads_and_pins_on_the_node_of_the_gpu(make_gpus, make_daemon, make_gate, allowed, require, tmp_path):
+    """In a namespace in which the node of the GPU has one processor. Where it has none of the process, nothing changes."""
+    require("root")
+    path, node, cpus = tmp_path / "model.safetensors", allowed[0], sorted(os.sched_getaffinity(0))
+    offset = write_model(path, {"t": u8(os.urandom(3 * MIB))})
+    for cpu, expected in (cpus[-1], [cpus[-1]]), (8191, cpus):
+        gpus = make_gpus(record=1)
+        daemon = make_daemon(env=gpus.env)
+        (tmp_path / "cpulist").write_text(f"{cpu}\n")
+        prefix = ("unshare", "-m", "sh", "-c", f"mount -t tmpfs none /sys/bus && mkdir -p /sys/bus/pci/devices/0000:10:00.0 && "
+                  f"echo {node} >/sys/bus/pci/devices/0000:10:00.0/numa_node && "
+                  f"mount --bind {shlex.quote(str(tmp_path / 'cpulist'))} /sys/devices/system/node/node{node}/cpulist && "
+                  'exec "$@"', "sh")
+        gate = make_gate(path, offset, "pause")
+        gate.start(daemon, "--device", "cuda:0", "--threads", "1", "--read", "buffered", "m", path, prefix=prefix)
+        threads = {int(tid): sorted(os.sched_getaffinity(int(tid))) for tid in os.listdir(f"/proc/{gate.proc.pid}/task")}
+        assert threads.pop(gate.proc.pid) == cpus, "the caller's thread is where it was"
+        assert expected in threads.values() and all(cpus_of in (cpus, expected) for cpus_of in threads.values()), threads
+        assert re.findall(r"^pin 1 host (\d+) ", (gpus.folder / "record").read_text(), re.M) == [str(len(expected))]
+        done = gate.open()
+        assert done.returncode == 0, done.stderr
