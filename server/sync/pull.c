@@ -84,21 +84,14 @@ void pull_on_participant_end(const struct participant *p)
 }
 
 /* A repair, a push, or a look at the memory of the local weightd has delivered it. */
-static bool is_delivered(const struct replica *rep)
+static void pull_step_replica(struct agent *a, struct replica *rep)
 {
-	int order;
+	int order = version_id_compare(replica_committed(rep), rep->pull.version_id);
 
-	if (!rep->pull.id[0] || rep->state != REPLICA_SERVING)
-		return false;
-	order = version_id_compare(replica_committed(rep), rep->pull.version_id);
-	return rep->pull.is_exact ? order == 0 : order >= 0;
-}
-
-/* Another version was committed here meanwhile. */
-static bool is_overtaken(const struct replica *rep)
-{
-	return rep->pull.id[0] &&
-	       version_id_compare(replica_committed(rep), rep->pull.version_id) > 0;
+	if (rep->pull.is_exact && order > 0)
+		pull_fail(a, rep, "%s has committed a newer version meanwhile", a->config->name);
+	else if (rep->state == REPLICA_SERVING && order >= 0)
+		pull_end(a, rep, rep->pull.is_dry ? "planned" : "committed", NULL);
 }
 
 void pull_step(struct agent *a)
@@ -106,11 +99,8 @@ void pull_step(struct agent *a)
 	struct replica *rep;
 
 	list_for_each(rep, &a->replicas, link)
-		if (is_delivered(rep))
-			pull_end(a, rep, rep->pull.is_dry ? "planned" : "committed", NULL);
-		else if (is_overtaken(rep) && rep->pull.is_exact)
-			pull_fail(a, rep, "%s has committed a newer version meanwhile",
-				  a->config->name);
+		if (rep->pull.id[0])
+			pull_step_replica(a, rep);
 }
 
 static struct replica *pull_find(struct agent *a, const char *id)
