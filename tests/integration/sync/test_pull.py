@@ -151,6 +151,7 @@ def test_a_pull_that_ends_early_leaves_nothing(make_nodes):
     assert b.has("m", seed=1)
 
 
+@pytest.mark.plain
 def test_bytes_that_nobody_signed_are_not_published(make_nodes, tmp_path):
     """Both nodes agree on them, but for the root that a signed."""
     programs = hostile_programs(tmp_path / "hostile")
