@@ -39,6 +39,7 @@ const volatile __u8 by_namespace; /* the kernel refuses `mark` */
 __u32 look; /* the number of the current mark, or of the last */
 __u32 n_wanted; /* nothing is looked up in `wanted` while it is 0 */
 __u32 n_missed; /* that `wanted` has no room for */
+__u32 n_unread; /* entries of `unread`, at least: it is large, and not walked through while this is 0 */
 
 /* One socket's row is changed by the next mark, which sets the cookie to 0. */
 __u64 tag_cookie;
@@ -500,6 +501,7 @@ static __always_inline void await_reader(const struct tcp_sock *tp, const struct
 		.row = f->row,
 	};
 
+	__sync_fetch_and_add(&n_unread, 1);
 	bpf_map_update_elem(&unread, &address, &u, BPF_ANY);
 }
 
@@ -554,7 +556,8 @@ static __always_inline int end_wait(const struct sock *sk)
 	if (!u)
 		return 0;
 	unread_flush(address, u);
-	bpf_map_delete_elem(&unread, &address);
+	if (bpf_map_delete_elem(&unread, &address) == 0)
+		__sync_fetch_and_add(&n_unread, -1);
 	return 1;
 }
 
@@ -664,7 +667,7 @@ int mark_tcp(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
 	struct flow *f;
 
-	if (!sk) /* after the last one */
+	if (!sk && n_unread) /* after the last one */
 		bpf_for_each_map_elem(&unread, visit_unread, 0, 0);
 	if (!tp)
 		return 0;
