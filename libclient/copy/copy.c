@@ -213,8 +213,15 @@ static int copy_through(struct copying *c)
 {
 	const uint64_t n_leaves = c->wr->n_leaves;
 	const struct copies none = {0};
-	struct sink sink;
-	int r = sink_open(&sink, sink_kind_of(c->wr), c->wr, &none, 1, c->s);
+	struct sink sink = {
+		.kind = sink_kind_of(c->wr),
+		.wr = c->wr,
+		.copies = &none,
+		.progress = &c->progress,
+		.phase = "copy",
+	};
+	unsigned n_threads = 1;
+	int r = sink_open(&sink, &n_threads, c->s);
 
 	for (uint64_t leaf = 0; r == 0 && leaf < n_leaves; leaf += sink.kind->n_leaves) {
 		uint64_t end = leaf + sink.kind->n_leaves;
@@ -224,7 +231,7 @@ static int copy_through(struct copying *c)
 			r = copy_stretch(c, &sink, leaf, end < n_leaves ? end : n_leaves);
 	}
 	if (r == 0)
-		r = sink.kind->finish(&sink, &c->progress, c->s);
+		r = sink.kind->finish(&sink, c->s);
 	sink_close(&sink);
 	return r;
 }

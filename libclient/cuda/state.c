@@ -5,6 +5,7 @@
 #include "ipc/base/fd.h"
 #include "libclient/cuda/cuda.h"
 #include "libclient/cuda/digester.h"
+#include "libclient/cuda/staging.h"
 
 struct cuda_state *cuda_state_free(struct cuda_state *state)
 {
@@ -19,6 +20,8 @@ struct cuda_state *cuda_state_free(struct cuda_state *state)
 	(void)digester_free(state->digester);
 	(void)fd_close(state->fd);
 	(void)pthread_mutex_destroy(&state->lock);
+	if (state->place.driver)
+		staging_leave(&state->place);
 	place_deinit(&state->place);
 	free(state);
 	return NULL;
@@ -64,6 +67,7 @@ int cuda_state_new(const struct memory_request *q, struct cuda_state **ret, stru
 	r = place_init(&state->place, d, device, s);
 	if (r < 0)
 		return r;
+	staging_enter();
 	*ret = take_ptr(state);
 	return 0;
 }

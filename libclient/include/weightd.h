@@ -1082,6 +1082,10 @@ struct weightd_load_result {
  * -ENODATA: none is known; -EILSEQ: WEIGHTD_VERIFY_XXH3 found a difference. Blocks, and uses a connection of its own to the
  * same server. `options` and `ret` may be NULL.
  *
+ * For a GPU each reading thread has 4 MiB of pinned host memory. Loads and copies of a process share 128 MiB of it: each takes
+ * at most half of what the others have left, and so many threads; without any left it waits for its turn. It stays pinned for
+ * the next load as long as the process has a version on a GPU attached, or is writing one.
+ *
  * URLs are fetched by up to 16 threads, or `n_threads`; weightctl(1), SOURCES, has the rules. -EOPNOTSUPP: there is no
  * libcurl, or the server sends no ranges; -EINVAL: a URL that is not used; -EACCES, -ENOENT, -EIO, -ETIMEDOUT: it cannot be
  * fetched.

@@ -368,13 +368,18 @@ static int reader_start(struct reader *reader, unsigned n_wanted)
 	return n_wanted > 0 && reader->n_threads == 0 ? -r : 0;
 }
 
+static const char *reader_phase(const struct reader *reader)
+{
+	return reader->kind->compares ? "verify" : "read";
+}
+
 /* Stops the threads if the caller cancels. */
 static void reader_report(struct reader *reader)
 {
 	struct sentence s;
 
 	if (atomic_load(&reader->stop) ||
-	    progress_report(reader->progress, reader->kind->compares ? "verify" : "read",
+	    progress_report(reader->progress, reader_phase(reader),
 			    atomic_load(&reader->n_done) + atomic_load(&reader->cold.n_done),
 			    reader->plan->n_bytes) == 0)
 		return;
@@ -488,15 +493,23 @@ static bool reader_is_stopped(void *userdata)
 
 static int reader_read(struct reader *reader, unsigned n_threads, struct sentence *s)
 {
-	int r = sink_open(&reader->sink, reader->kind, reader->wr, reader->copies, n_threads, s);
+	int r;
 
+	reader->sink = (struct sink){
+		.kind = reader->kind,
+		.wr = reader->wr,
+		.copies = reader->copies,
+		.progress = reader->progress,
+		.phase = reader_phase(reader),
+	};
+	r = sink_open(&reader->sink, &n_threads, s);
 	if (r == 0) {
 		r = run_threads(reader, n_threads);
 		if (r < 0)
 			*s = reader->sentence;
 	}
 	if (r == 0)
-		r = reader->sink.kind->finish(&reader->sink, reader->progress, s);
+		r = reader->sink.kind->finish(&reader->sink, s);
 	sink_close(&reader->sink);
 	return r;
 }

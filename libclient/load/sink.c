@@ -3,7 +3,7 @@
 
 #include "ipc/digest.h"
 
-static int host_open(struct sink *k, unsigned n_threads, struct sentence *s)
+static int host_open(struct sink *k, unsigned *n_threads, struct sentence *s)
 {
 	(void)k;
 	(void)n_threads;
@@ -30,10 +30,9 @@ static int host_end(struct sink *k, unsigned thread, uint64_t leaf, uint64_t siz
 	return 0;
 }
 
-static int host_finish(struct sink *k, struct progress *progress, struct sentence *s)
+static int host_finish(struct sink *k, struct sentence *s)
 {
 	(void)k;
-	(void)progress;
 	(void)s;
 	return 0;
 }
@@ -58,10 +57,9 @@ const struct sink_kind *sink_kind_of(const struct weightd_writer *wr)
 	return wr->memory.location.memory == WIRE_MEMORY_HOST ? &sink_host : &sink_cuda;
 }
 
-int sink_open(struct sink *k, const struct sink_kind *kind, struct weightd_writer *wr,
-	      const struct copies *copies, unsigned n_threads, struct sentence *s)
+int sink_open(struct sink *k, unsigned *n_threads, struct sentence *s)
 {
-	*k = (struct sink){.kind = kind, .wr = wr, .copies = copies, .node = -1};
+	k->node = -1;
 	return k->kind->open(k, n_threads, s);
 }
 

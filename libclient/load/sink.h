@@ -19,6 +19,8 @@ struct sink {
 	struct weightd_writer *wr;
 	const struct copies *copies; /* further GPUs that receive the bytes */
 	int node; /* NUMA node that the threads, and the memory between, had better be on; -1: any */
+	struct progress *progress;
+	const char *phase; /* of the progress, in which it is filled */
 	void *state; /* the kind's own, NULL where it has none */
 };
 
@@ -28,7 +30,8 @@ struct sink_kind {
 	bool compares; /* leaves have digests already, which stay */
 	bool is_used_again; /* memory for stretches is reused: the reader must zero bytes that belong to no tensor */
 
-	int (*open)(struct sink *k, unsigned n_threads, struct sentence *s);
+	/* Lowers `*n_threads` where there is no memory for as many; not to 0. */
+	int (*open)(struct sink *k, unsigned *n_threads, struct sentence *s);
 
 	/* Returns the memory for the stretch that begins at `leaf`, and waits until there is room. Called by thread `thread`. */
 	int (*begin)(struct sink *k, unsigned thread, uint64_t leaf, char **ret, struct sentence *s);
@@ -38,7 +41,7 @@ struct sink_kind {
 		   struct sentence *s);
 
 	/* All of it was handed over: waits until it has arrived, and checks that it did. */
-	int (*finish)(struct sink *k, struct progress *progress, struct sentence *s);
+	int (*finish)(struct sink *k, struct sentence *s);
 
 	/* Whatever was begun and not ended, or ended and not finished. */
 	void (*close)(struct sink *k);
@@ -50,7 +53,9 @@ extern const struct sink_kind sink_compare; /* bytes that are read again, with t
 /* The kind that fills the memory of a writer. */
 const struct sink_kind *sink_kind_of(const struct weightd_writer *wr);
 
-/* Only the kind for GPUs takes `copies`. */
-int sink_open(struct sink *k, const struct sink_kind *kind, struct weightd_writer *wr,
-	      const struct copies *copies, unsigned n_threads, struct sentence *s);
+/*
+ * With all but `node` and `state`. Only the kind for GPUs takes `copies`. `*n_threads` threads may use it, as many as given or
+ * fewer.
+ */
+int sink_open(struct sink *k, unsigned *n_threads, struct sentence *s);
 void sink_close(struct sink *k);

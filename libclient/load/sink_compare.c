@@ -12,9 +12,9 @@
 #include "libclient/load/sink.h"
 #include "libclient/version/tensor_range.h"
 
-static int compare_open(struct sink *k, unsigned n_threads, struct sentence *s)
+static int compare_open(struct sink *k, unsigned *n_threads, struct sentence *s)
 {
-	k->state = malloc(((size_t)n_threads + 1) * DIGEST_LEAF_SIZE);
+	k->state = malloc(((size_t)*n_threads + 1) * DIGEST_LEAF_SIZE);
 	return k->state ? 0 : sentence_set(s, -ENOMEM, "there is not enough memory to verify with");
 }
 
@@ -80,10 +80,9 @@ static int compare_end(struct sink *k, unsigned thread, uint64_t leaf, uint64_t 
 			    what);
 }
 
-static int compare_finish(struct sink *k, struct progress *progress, struct sentence *s)
+static int compare_finish(struct sink *k, struct sentence *s)
 {
 	(void)k;
-	(void)progress;
 	(void)s;
 	return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Into a GPU: each reading thread has two buffers of pinned memory, and reads to one while the other is
+ * Into a GPU: each reading thread has a lane of the pinned staging, two buffers, and reads to one while the other is
  * copied. Meanwhile the GPU digests what has arrived, in another stream, and that has to be what was read.
  *
  * With several GPUs, each copies from the memory of one before it that it reaches, so that the bytes pass a chain; one that
@@ -14,13 +14,14 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "ipc/base/numa.h"
 #include "ipc/digest.h"
 #include "libclient/cuda/cuda.h"
+#include "libclient/cuda/staging.h"
 #include "libclient/load/sink.h"
 
 #define STRETCH_LEAVES 2u
 #define STRETCH_SIZE (STRETCH_LEAVES * DIGEST_LEAF_SIZE)
+_Static_assert(2 * STRETCH_SIZE == STAGING_LANE_SIZE, "two bounces a lane");
 #define VERIFY_LEAVES 16384u /* at a time: some milliseconds */
 #define ARRIVAL_LEAVES 16u /* digested at a time while others are copied */
 
@@ -49,7 +50,7 @@ struct ring {
 	struct target *targets;
 	unsigned n_targets;
 	cu_event *events; /* all of the bounces */
-	char *pinned;
+	struct staging staging; /* a lane of it for each of ours */
 	pthread_mutex_t lock; /* protects the next three */
 	bool *is_queued; /* the copies of a stretch are queued */
 	uint64_t n_stretches; /* that are queued, from the first one on */
@@ -96,41 +97,26 @@ static int open_target(struct ring *ring, unsigned i, struct sentence *s)
 	return result ? gpu_error(d, result, "the GPU accepts no copies", s) : 0;
 }
 
-/* All GPUs can copy from it. The driver makes it where the thread runs: at the first GPU, from which the others copy. */
-static int pin(struct ring *ring, int node, struct sentence *s)
+/* While other loads of this process have all of the staging. */
+static int ring_wait(void *userdata, struct sentence *s)
 {
-	const struct cuda_driver *d = ring->targets[0].place->driver;
-	const size_t size = (size_t)ring->n_lanes * 2 * STRETCH_SIZE;
-	cleanup(place_leave) struct visit visit = {0};
-	struct numa_cpus before;
-	bool is_moved;
-	void *pinned;
-	cu_result result;
-	int r = place_enter_primary(ring->targets[0].place, &visit, s);
+	const struct sink *k = userdata;
+	int r = progress_report(k->progress, k->phase, 0, k->wr->data_size);
+
+	return r < 0 ? progress_failed(k->progress, s) : 0;
+}
+
+static int make_ring(struct sink *k, unsigned *n_threads, struct sentence *s)
+{
+	struct ring *ring = k->state;
+	int r = staging_take(&ring->staging, ring->targets[0].place, *n_threads, ring_wait, k, s);
 
 	if (r < 0)
 		return r;
-	is_moved = node >= 0 && numa_run_on_node((unsigned)node, &before);
-	result = d->mem_host_alloc(&pinned, size, CU_HOST_ALLOC_PORTABLE);
-	if (is_moved)
-		numa_run_on(&before);
-	if (result) {
-		r = gpu_error(d, result, "the driver", s);
-		return sentence_set(s, r,
-				    "%zu MiB of host memory to copy from cannot be pinned (%.200s); "
-				    "fewer threads need less",
-				    size >> 20, s->text);
-	}
-	ring->pinned = pinned;
-	return 0;
-}
-
-static int make_ring(struct ring *ring, int node, struct sentence *s)
-{
-	int r = pin(ring, node, s);
-
-	for (unsigned i = 0; r == 0 && i < 2 * ring->n_lanes; i++) {
-		bounce_at(ring, i)->data = ring->pinned + i * STRETCH_SIZE;
+	*n_threads = ring->n_lanes = ring->staging.n;
+	for (unsigned i = 0; i < 2 * ring->n_lanes; i++) {
+		bounce_at(ring, i)->data = staging_data(&ring->staging, i / 2) +
+					   i % 2 * STRETCH_SIZE;
 		bounce_at(ring, i)->copied = ring->events + (size_t)i * ring->n_targets;
 	}
 	for (unsigned i = 0; r == 0 && i < ring->n_targets; i++)
@@ -138,22 +124,21 @@ static int make_ring(struct ring *ring, int node, struct sentence *s)
 	return r;
 }
 
-static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
+static int cuda_open(struct sink *k, unsigned *n_threads, struct sentence *s)
 {
 	const unsigned n_targets = 1 + (unsigned)k->copies->n;
-	struct ring *ring = calloc(1, sizeof(*ring) + n_threads * sizeof(*ring->lanes));
+	struct ring *ring = calloc(1, sizeof(*ring) + *n_threads * sizeof(*ring->lanes));
 
 	if (!ring)
 		return sentence_set(s, -ENOMEM, "out of memory");
 	k->state = ring;
 	(void)pthread_mutex_init(&ring->lock, NULL);
 	ring->targets = calloc(n_targets, sizeof(*ring->targets));
-	ring->events = calloc((size_t)n_targets * 2 * n_threads + 1, sizeof(*ring->events));
+	ring->events = calloc((size_t)n_targets * 2 * *n_threads + 1, sizeof(*ring->events));
 	ring->is_queued = calloc(k->wr->n_leaves / STRETCH_LEAVES + 1, sizeof(*ring->is_queued));
 	if (!ring->targets || !ring->events || !ring->is_queued)
 		return sentence_set(s, -ENOMEM, "out of memory");
 	ring->n_targets = n_targets;
-	ring->n_lanes = n_threads;
 	for (unsigned i = 0; i < n_targets; i++) {
 		const struct cuda_state *state = writer_of(k, i)->memory.state;
 
@@ -161,7 +146,7 @@ static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
 	}
 	k->node = gpu_numa_node(ring->targets[0].place->driver, ring->targets[0].place->device);
 	/* A model without a byte needs no reading threads. */
-	return n_threads == 0 ? 0 : make_ring(ring, k->node, s);
+	return *n_threads == 0 ? 0 : make_ring(k, n_threads, s);
 }
 
 static int copy_failed(const struct target *t, cu_result result, struct sentence *s)
@@ -379,9 +364,10 @@ static int verify_target(struct target *t, struct progress *progress, uint64_t b
 	return r;
 }
 
-static int cuda_finish(struct sink *k, struct progress *progress, struct sentence *s)
+static int cuda_finish(struct sink *k, struct sentence *s)
 {
 	struct ring *ring = k->state;
+	struct progress *progress = k->progress;
 	const uint64_t size = k->wr->data_size, total = ring->n_targets * size;
 	int r = wait_for_copies(ring, s);
 
@@ -416,17 +402,6 @@ static void stop_target(struct ring *ring, unsigned i)
 	place_leave(&visit);
 }
 
-static void unpin(struct ring *ring)
-{
-	const struct place *place = ring->targets[0].place;
-	struct visit visit = {0};
-	struct sentence ignored;
-
-	if (ring->pinned && place_enter_primary(place, &visit, &ignored) == 0)
-		(void)place->driver->mem_host_free(ring->pinned);
-	place_leave(&visit);
-}
-
 static void cuda_close(struct sink *k)
 {
 	struct ring *ring = k->state;
@@ -435,8 +410,7 @@ static void cuda_close(struct sink *k)
 		return;
 	for (unsigned i = 0; i < ring->n_targets; i++)
 		stop_target(ring, i);
-	if (ring->n_targets > 0)
-		unpin(ring);
+	staging_return(&ring->staging);
 	(void)pthread_mutex_destroy(&ring->lock);
 	free(ring->targets);
 	free(ring->events);

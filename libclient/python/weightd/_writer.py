@@ -210,7 +210,9 @@ def load(name: str, *paths: str | os.PathLike, device: str | Iterable[str] = "ho
     device      several GPUs, ["cuda:0", "cuda:1"], or all that this process sees, "cuda:all", all receive the version. The
                 files are read once; no version is published before the bytes of all were checked. If a publish fails
                 then, the earlier ones stay, and the error names them
-    threads     that read; 0: libweightd's choice
+    threads     that read; 0: libweightd's choice. For a GPU each has 4 MiB of pinned host memory. Loads of a process share
+                128 MiB of it: each takes at most half of what the others have left, or waits for its turn. It stays
+                pinned for the next one as long as a version on a GPU is attached, or written
     files       take the small files of a directory too: its configuration and tokenizer, see weightctl(1)
     attributes  of the version, beside those that its files and tensors show: {"tp_rank": 0}
     include     patterns of the names of tensors, as fnmatch has them: load only those that match one; one str is

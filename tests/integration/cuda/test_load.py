@@ -43,13 +43,13 @@ def memory(gpu):
     return max(gpu.files(), key=lambda path: path.stat().st_size).read_bytes()
 
 
-def check_bytes(daemon, gpu, tensors):
+def check_bytes(daemon, gpu, tensors, name="m"):
     """Every tensor has its bytes and there are zeros between them."""
     there, at = memory(gpu), 0
-    for name, tensor in listing(daemon).items():
-        offset, data = tensor["offset"], tensors[name][2]
-        assert there[offset:offset + len(data)] == data, name
-        assert not any(there[at:offset]), f"something before {name}"
+    for tensor in listing(daemon, name).values():
+        offset, data = tensor["offset"], tensors[tensor["name"]][2]
+        assert there[offset:offset + len(data)] == data, tensor
+        assert not any(there[at:offset]), f"something before {tensor}"
         at = max(at, offset + len(data))
 
 
@@ -208,6 +208,44 @@ def test_a_gpu_that_takes_no_copies_is_told_of(gpu_daemon, gpu, model, call):
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in refused(gpu_daemon, model[0])
     gpu.heal()
     check_nothing_is_left(gpu_daemon, gpu)
+
+
+LOADS = """
+import weightd
+
+def load(name, threads):
+    return weightd.load(name, {path!r}, device="cuda:0", threads=threads).digest
+
+def refused(threads):
+    try:
+        load("no", threads)
+    except weightd.Error as e:
+        print(str(e).partition(" of host memory")[0])
+
+first = load("m", 3)
+attached = weightd.attach("m", device="cuda:0")
+load("second", 3)
+with open({fail!r}, "w") as f:
+    f.write("cuMemHostAlloc 2 0\\n")
+assert load("third", 3) == load("fourth", 1) == first
+refused(4)
+attached.close()
+refused(1)
+"""
+
+
+def test_a_load_copies_from_what_the_last_one_has_pinned(gpu_daemon, gpu, model):
+    path, tensors = model
+    code = LOADS.format(path=str(path), fail=str(gpu.folder / "fail"))
+    done = gpu.python(code, env={"WEIGHTD_SOCKET": gpu_daemon.socket, "WEIGHTD_LIBRARY": str(features.LIBRARY)})
+    assert done.stdout == "16 MiB\n4 MiB\n"  # it ends with the last memory that is mapped
+    gpu.heal()
+    gpu_daemon.ctl("verify", "--device", "cuda:0", "fourth")
+    used = gpu.used()
+    for name in "m", "second", "third":
+        gpu_daemon.ctl("rm", "--device", "cuda:0", name)
+    gpu.wait_used(used // 4)
+    check_bytes(gpu_daemon, gpu, tensors, name="fourth")
 
 
 def test_a_gpu_lost_in_the_middle_ends_the_load(gpu_daemon, gpu, model):
