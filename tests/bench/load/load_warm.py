@@ -60,7 +60,8 @@ def load_weightd(d, paths, *options, program=None, name=NAME):
 def loaders():
     """A running peers/loaders.py, as a function from (way, paths) to ns, or a reason why not."""
     python = features.BUILD / "torch2/bin/python"
-    env = os.environ | {"PYTHONPATH": str(peers_folder())}
+    # Fresh pages for each load: as its threshold grows with what is freed, glibc would keep those of the load before.
+    env = os.environ | {"PYTHONPATH": str(peers_folder()), "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     with programs.spawn([python if python.exists() else sys.executable, programs.PEERS / "loaders.py"], env=env, text=True,
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         def load(way, paths):
