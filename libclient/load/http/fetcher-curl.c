@@ -664,7 +664,8 @@ static int check_parsed(CURLU *u, const char *url, struct sentence *s)
 				    "the machine sees it in the list of processes; use a signed URL");
 	if (strncasecmp(url, "http:", 5) != 0 && strncasecmp(url, "https:", 6) != 0)
 		return sentence_set(s, -EINVAL,
-				    "'%.*s' URLs cannot be loaded: use one of https or http",
+				    "'%.*s' URLs cannot be loaded: use one of https or http; 'weightctl "
+				    "load' takes weightd://NODE/NAME, too",
 				    (int)strcspn(url, ":"), url);
 	return 0;
 }
