@@ -933,7 +933,7 @@ install: programs man $(B)/install/weightctl $(B)/install/libweightd-train.so $(
 	chmod 755 $(DESTDIR)$(generatordir)/weightd-load-generator
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket packaging/systemd/weightd-models.target $(DESTDIR)$(unitdir)/
-	install -m 644 packaging/systemd/preserve.conf $(wildcard packaging/prometheus/*) $(DESTDIR)$(docdir)/
+	install -m 644 packaging/systemd/numa.conf packaging/systemd/preserve.conf $(wildcard packaging/prometheus/*) $(DESTDIR)$(docdir)/
 	install -m 644 $(wildcard packaging/examples/failover/*) $(DESTDIR)$(docdir)/examples/failover/
 	for name in $(if $(HAVE_MICROHTTPD),weightd-metrics) weightd-metrics-textfile; do \
 		sed 's|@bindir@|$(bindir)|' packaging/systemd/$$name.service >$(DESTDIR)$(unitdir)/$$name.service || exit; done
@@ -972,7 +972,7 @@ uninstall:
 		$(libdir)/pkgconfig/weightd.pc $(libdir)/pkgconfig/weightd-train.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(addprefix $(sysusersdir)/weightd,.conf -sync.conf -trace.conf) $(tmpfilesdir)/weightd.conf $(addprefix $(catalogdir)/weightd,.catalog -sync.catalog) \
 		$(completiondir)/weightctl $(zshcompletiondir)/_weightctl $(fishcompletiondir)/weightctl.fish \
-		$(docdir)/weightd.conf $(docdir)/preserve.conf \
+		$(docdir)/weightd.conf $(docdir)/numa.conf $(docdir)/preserve.conf \
 		$(addprefix $(docdir)/,$(notdir $(wildcard packaging/prometheus/*))) $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-load.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
 		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7 $(mandir)/man7/weightd-protocol.7 $(mandir)/man7/weightd-train.7)

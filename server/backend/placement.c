@@ -25,7 +25,7 @@ static int refuse_call(int r, char why[PLACEMENT_WHY_SIZE])
 	if (r == -EPERM)
 		(void)snprintf(why, PLACEMENT_WHY_SIZE,
 			       "a filter of system calls forbids weightd to place memory (mbind); "
-			       "allow it (SystemCallFilter=mbind of a unit, CAP_SYS_NICE of a "
+			       "allow it (the drop-in numa.conf, see weightd(8); CAP_SYS_NICE of a "
 			       "container), or use --numa default");
 	else
 		(void)snprintf(why, PLACEMENT_WHY_SIZE,

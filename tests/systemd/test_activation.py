@@ -108,11 +108,22 @@ def test_strangers_are_not_let_in(service):
 
 
 def test_one_user_loads_and_another_reads(service):
-    """Onto a NUMA node: the filter of the service lets weightd do that."""
     write_model(service, "/srv/m.safetensors", BYTES)
-    service.run("weightctl", "load", "--quiet", "--mode", "0644", "--numa", "local", "shared", "/srv/m.safetensors", user="alice")
+    service.run("weightctl", "load", "--quiet", "--mode", "0644", "shared", "/srv/m.safetensors", user="alice")
     assert service.run("python3", "-c", READ, "shared", user="bob", text=False).stdout == BYTES
     service.run("weightctl", "verify", "shared", user="bob")
+
+
+def test_a_drop_in_lets_weightd_place_memory_on_a_numa_node(service, root):
+    write_model(service, "/srv/m.safetensors", BYTES)
+    load = "weightctl", "load", "--quiet", "--numa", "local", "placed", "/srv/m.safetensors"
+    done = service.run(*load, user="alice", check=False)
+    assert done.returncode != 0 and "forbids weightd to place memory (mbind); allow it (the drop-in numa.conf" in done.stderr, done.stderr
+    service.drop_in("weightd.service", (root / "packaging/systemd/numa.conf").read_text())
+    service.run("systemctl", "restart", "weightd.service")
+    service.run(*load, user="alice")
+    service.drop_in("weightd.service", "")
+    service.run("systemctl", "restart", "weightd.service")
 
 
 def test_what_a_user_keeps_to_himself_another_does_not_read(service):

@@ -46,7 +46,7 @@ def wanted():
         "share/fish/vendor_completions.d/weightctl.fish": 0o644, "share/zsh/site-functions/_weightctl": 0o644,
         "share/doc/weightd/examples/failover/engine.socket": 0o644,
         "share/doc/weightd/examples/failover/engine@.service": 0o644,
-        "share/doc/weightd/preserve.conf": 0o644,
+        "share/doc/weightd/numa.conf": 0o644, "share/doc/weightd/preserve.conf": 0o644,
         "share/doc/weightd/weightd-alerts.yml": 0o644, "share/doc/weightd/weightd-dashboard.json": 0o644,
         "lib/systemd/system/weightd-metrics-textfile.service": 0o644, "lib/systemd/system/weightd-metrics-textfile.timer": 0o644,
         "share/doc/weightd/weightd.conf": 0o644,

@@ -127,7 +127,7 @@ def test_where_a_filter_forbids_policies_one_is_refused_and_that_of_the_process_
            f"from integration.load.test_cold import forbid; forbid({{{policies.CALLS['mbind']}: {errno.EPERM}}}); os.execv(sys.argv[1], sys.argv[1:])"
     daemon = make_daemon(prefix=(sys.executable, "-c", code))
     said = refused(daemon, model, "--numa", f"{allowed[0]}")
-    assert "a filter of system calls forbids weightd to place memory (mbind); allow it (SystemCallFilter=mbind of a unit, CAP_SYS_NICE" in said
+    assert "a filter of system calls forbids weightd to place memory (mbind); allow it (the drop-in numa.conf, see weightd(8); CAP_SYS_NICE" in said
     assert load(daemon, model, before=lambda: policies.set_policy(policies.BIND, allowed)).returncode == 0
     assert policy(daemon) == (policies.DEFAULT, [])
     done = load(daemon, model, before=lambda: forbid({policies.CALLS["get_mempolicy"]: errno.EPERM}))
