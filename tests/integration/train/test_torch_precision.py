@@ -48,7 +48,7 @@ def test_f_6_the_curve_ends_as_in_float32_and_parameters_move_half_the_bytes(hos
     for result in (*whole, *rounded):
         assert result["counted"] == [30 * n_bytes for n_bytes in result["planned"]]
     # Tensors begin at multiples of 64 bytes of PARAM: those in 16 bits have more elements between them.
-    (read, written, sent), (whole_read, whole_written, _) = (
+    (read, written, sent, _), (whole_read, whole_written, _, _) = (
         [sum(n_bytes) for n_bytes in zip(*(found["planned"] for found in results))] for results in (rounded, whole))
     assert sent == 0 and 1 <= read / whole_read < 1.15 and 0.5 <= written / whole_written < 0.575
 
