@@ -17,6 +17,8 @@ import fcntl
 import functools
 import mmap
 import os
+import pathlib
+import re
 import select
 import signal
 import socket
@@ -654,6 +656,20 @@ def until(condition, what, seconds=PATIENCE_S):
         assert time.monotonic() < deadline, f"not after {seconds} s: {what() if callable(what) else what}"
         time.sleep(pause_s)
         pause_s = min(pause_s + 0.0001, 0.005)
+
+
+def interrupt(proc, number):
+    """
+    Sends a signal to weightctl, and returns once it has taken it: a thread of its own waits for signals, which all block,
+    and then blocks this one no more.
+    """
+    def has_taken():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            masks = [re.search(r"SigBlk:\t(\w+)", path.read_text())[1] for path in pathlib.Path(f"/proc/{proc.pid}/task").glob("*/status")]
+            return proc.poll() is not None or not all(int(mask, 16) >> number - 1 & 1 for mask in masks)
+
+    proc.send_signal(number)
+    until(has_taken, f"weightctl takes signal {number}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from integration.load.test_load import MIB, buffers, eventually, random_tensors, u8, write_model
-from lib import features, gguf
+from lib import features, gguf, wire
 
 ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY, INVALID_IMAGE, UNKNOWN = 700, 2, 209, 200, 999
 
@@ -265,7 +265,7 @@ def test_an_interrupted_load_leaves_nothing(gpu_daemon, gpu, model):
     with gpu.gate():
         loading = gpu_daemon.spawn("load", "--quiet", "--device", "cuda:0", "m", model[0])
         eventually(lambda: gpu.used() > 0, lambda: "no memory yet")
-        loading.send_signal(signal.SIGTERM)
+        wire.interrupt(loading, signal.SIGTERM)
     _, errors = loading.communicate(timeout=60)
     assert loading.returncode == 128 + signal.SIGTERM and errors.startswith(b"weightctl: interrupted: the load was cancelled at ")
     check_nothing_is_left(gpu_daemon, gpu)

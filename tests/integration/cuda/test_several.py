@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from integration.load.test_load import MIB, buffers, eventually, random_tensors, u8, write_model
-from lib import features
+from lib import features, wire
 
 ILLEGAL_ADDRESS, OUT_OF_MEMORY, UNKNOWN = 700, 2, 999
 
@@ -199,7 +199,7 @@ def test_an_interrupted_load_leaves_nothing_on_any(scene, model):
     loading = daemon.spawn("load", "--quiet", "--device", "cuda:all", "m", model[0])
     script = gpus.folder / "fail"
     eventually(lambda: "hang 0" in script.read_text(), script.read_text)
-    loading.send_signal(signal.SIGINT)
+    wire.interrupt(loading, signal.SIGINT)
     gpus.heal()
     _, errors = loading.communicate(timeout=60)
     assert loading.returncode == 128 + signal.SIGINT and errors.startswith(b"weightctl: interrupted: the load was cancelled at "), errors

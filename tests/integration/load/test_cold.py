@@ -12,7 +12,7 @@ import struct
 import subprocess
 
 import pytest
-from lib import features
+from lib import features, wire
 
 from integration.load.test_load import (DEADLINE_S, MIB, Gate, buffers, check_bytes, check_refused, clean, eventually, random_tensors, u8,
                                         write_model)
@@ -286,7 +286,7 @@ def test_a_load_interrupted_during_direct_reads_leaves_nothing(clean, cold_file,
     path, _, _ = cold_file
     gate = make_ring_gate(path, "pause", 2)
     gate.start(clean, "m", path)
-    gate.proc.send_signal(signal.SIGINT)
+    wire.interrupt(gate.proc, signal.SIGINT)
     done = gate.open()
     assert done.returncode == 130, done.stderr
     assert b"interrupted" in done.stderr

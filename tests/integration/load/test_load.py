@@ -470,7 +470,7 @@ def test_an_interrupted_load_leaves_nothing(clean, one_file, make_gate):
     path, offset, _ = one_file
     gate = make_gate(path, offset, "pause", call=2)
     gate.start(clean, "--threads", 2, "m", path)
-    gate.proc.send_signal(signal.SIGINT)
+    wire.interrupt(gate.proc, signal.SIGINT)
     done = gate.open()
     assert done.returncode == 130, done.stderr
     assert b"interrupted" in done.stderr

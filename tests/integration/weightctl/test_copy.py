@@ -7,6 +7,7 @@ import pytest
 from integration.load.test_load import MIB, buffers, eventually, u8, write_model
 from integration.weightctl.test_owner import ctl_as
 from integration.weightctl.test_weightctl import ctl_json
+from lib import wire
 
 ALICE, BOB = 12345, 12346
 ILLEGAL_ADDRESS = 700
@@ -168,7 +169,10 @@ def test_an_interrupted_copy_leaves_nothing(scene, model, how):
     copying = daemon.spawn("copy", "--to", "cuda:0", "-q", "m")
     script = gpus.folder / "fail"
     eventually(lambda: "hang 0" in script.read_text(), script.read_text)
-    copying.send_signal(how)
+    if how == signal.SIGKILL:
+        copying.kill()
+    else:
+        wire.interrupt(copying, how)
     gpus.heal()
     _, errors = copying.communicate(timeout=60)
     if how == signal.SIGINT:

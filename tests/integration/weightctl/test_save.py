@@ -13,7 +13,7 @@ import pytest
 from integration.programs import compiled
 from integration.weightctl.test_weightctl import HOSTILE, TENSORS, ctl_json, write_safetensors
 from lib import features
-from lib.wire import until
+from lib.wire import interrupt, until
 
 FLOATS = array.array("f", range(256)).tobytes()
 LAYERS = [(f"layers.{i}.weight", "F32", [256], FLOATS) for i in range(8)]
@@ -500,7 +500,7 @@ def test_a_save_that_is_killed_between_two_renames_is_put_back(loaded, place, no
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing(loaded, place, sig):
     blocked = Blocked(loaded, "m", place / "out")
-    blocked.proc.send_signal(sig)
+    interrupt(blocked.proc, sig)
     status, said = blocked.drain()
     assert status == 128 + sig and said.endswith("weightctl: interrupted; nothing was saved\n")
     assert tree(place) == {}
