@@ -168,8 +168,8 @@ static int pin_lanes(struct staging *t, int node, struct sentence *s)
 	return r;
 }
 
-int staging_take(struct staging *t, const struct place *p, unsigned n, staging_tick tick,
-		 void *userdata, struct sentence *s)
+int staging_borrow(struct staging *t, const struct place *p, unsigned n, staging_tick tick,
+		   void *userdata, struct sentence *s)
 {
 	const int node = gpu_numa_node(p->driver, p->device);
 	int r;

@@ -33,8 +33,8 @@ void staging_leave(const struct place *p);
  * Takes up to `n` lanes, at least one, on the NUMA node of the GPU where they are pinned anew, and leaves to others at least half of those that were there. All GPUs can copy from
  * them. The caller has memory of the place mapped, and returns the lanes once no copy reads them.
  */
-int staging_take(struct staging *t, const struct place *p, unsigned n, staging_tick tick,
-		 void *userdata, struct sentence *s);
+int staging_borrow(struct staging *t, const struct place *p, unsigned n, staging_tick tick,
+		   void *userdata, struct sentence *s);
 void staging_return(struct staging *t);
 
 /* STAGING_LANE_SIZE bytes. */

@@ -109,7 +109,7 @@ static int ring_wait(void *userdata, struct sentence *s)
 static int make_ring(struct sink *k, unsigned *n_threads, struct sentence *s)
 {
 	struct ring *ring = k->state;
-	int r = staging_take(&ring->staging, ring->targets[0].place, *n_threads, ring_wait, k, s);
+	int r = staging_borrow(&ring->staging, ring->targets[0].place, *n_threads, ring_wait, k, s);
 
 	if (r < 0)
 		return r;

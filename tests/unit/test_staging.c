@@ -153,7 +153,7 @@ static unsigned take(struct staging *t, unsigned n)
 {
 	struct sentence s;
 
-	assert_int_equal(staging_take(t, &place, n, refuse_to_wait, NULL, &s), 0);
+	assert_int_equal(staging_borrow(t, &place, n, refuse_to_wait, NULL, &s), 0);
 	for (unsigned i = 0; i < t->n; i++)
 		memset(staging_data(t, i), (int)i, STAGING_LANE_SIZE);
 	return t->n;
@@ -164,7 +164,7 @@ static void *load_main(void *arg)
 	struct load *l = arg;
 	struct sentence s;
 
-	l->r = staging_take(&l->staging, &place, MANY, tick, l, &s);
+	l->r = staging_borrow(&l->staging, &place, MANY, tick, l, &s);
 	(void)sem_post(&l->ended);
 	return NULL;
 }
@@ -281,7 +281,7 @@ static void test_what_cannot_be_pinned_is_named_and_leaves_the_rest_free(void **
 
 	(void)state;
 	gpu.n_left = 2;
-	assert_int_equal(staging_take(&t, &place, 5, refuse_to_wait, NULL, &s), -ENOMEM);
+	assert_int_equal(staging_borrow(&t, &place, 5, refuse_to_wait, NULL, &s), -ENOMEM);
 	assert_string_equal(
 		s.text,
 		"20 MiB of host memory to copy from cannot be pinned (the driver: NO_MEMORY: none is "
