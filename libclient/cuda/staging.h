@@ -30,8 +30,9 @@ void staging_enter(void);
 void staging_leave(const struct place *p);
 
 /*
- * Takes up to `n` lanes, at least one, on the NUMA node of the GPU where they are pinned anew, and leaves to others at least half of those that were there. All GPUs can copy from
- * them. The caller has memory of the place mapped, and returns the lanes once no copy reads them.
+ * Takes up to `n` lanes, at least one, and leaves to others at least half of those that were there. What is pinned anew is on
+ * the NUMA node of the GPU; all GPUs can copy from all lanes. The caller has memory of the place mapped, and returns the
+ * lanes once no copy reads them.
  */
 int staging_borrow(struct staging *t, const struct place *p, unsigned n, staging_tick tick,
 		   void *userdata, struct sentence *s);
